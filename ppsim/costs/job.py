@@ -351,7 +351,12 @@ class Job(InBrief):
             require_layers(text, len(self.model.layers))
         return list(dict.fromkeys(word for text in texts for word in words_of_layers(text)))
 
-    def planned(self, stages: Sequence[Stage], stages_of_ranks: Iterable[Sequence[int]]) -> list[Stage]:
+    def planned(
+        self,
+        stages: Sequence[Stage],
+        stages_of_ranks: Iterable[Sequence[int]],
+        plans: Sequence[StagePlan] | None = None,
+    ) -> list[Stage]:
         """Return stages of the model with their plans; raises `ConfigError` for another number of stages.
 
         >>> import ppsim
@@ -359,7 +364,7 @@ class Job(InBrief):
         >>> [one.layers for one in job.planned([Stage(job.model.layers)], [[0]])[0].plan]
         [2, 30]
         """
-        plans = self.plans_of(len(stages))
+        plans = plans or self.plans_of(len(stages))
         if len(plans) != len(stages):
             raise ConfigError(f"the plan has {len(plans)} stages, but the schedule has {len(stages)}")
         return with_plans(stages, plans, stages_of_ranks)

@@ -26,28 +26,36 @@ from ppsim.model.activations import kept_for_weight
 from ppsim.model.architecture import Layer
 from ppsim.model.memory import gathered_bytes, rank_memory, stage_activations
 from ppsim.model.recompute import BY_OPERATORS
-from ppsim.model.stages import Stage, contents_of, once_each, stages_of, stages_of_layout
+from ppsim.model.stages import Stage, StagePlan, contents_of, once_each, stages_of, stages_of_layout
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
 
 
-def assemble_job(job: Job, schedule: Schedule, *, split: Split = "auto", known: Known | None = None) -> Assembled:
+def assemble_job(
+    job: Job,
+    schedule: Schedule,
+    *,
+    split: Split = "auto",
+    known: Known | None = None,
+    plans: Sequence[StagePlan] | None = None,
+) -> Assembled:
     """Return the costs per stage of a job under a schedule's placement, and what is around its step.
 
     `split` "auto" balances the F + B of ranks, embedding and head included (`ppsim.projection.split_search` goes on
     from there); a list of strings says what each stage holds, as `parse_layout` gives them. Static bytes hold all
     that does not grow with the microbatches in flight, the transients of the peak too. `known` keeps what was found
-    of stages for other splits of the same job and schedule. Raises `ConfigError` for a split that does not fit,
-    `ScheduleError` for a schedule that splits a backward of which only the whole was measured.
+    of stages for other splits of the same job and schedule. `plans` of each stage replace the job's. Raises
+    `ConfigError` for a split that does not fit, `ScheduleError` for a schedule that splits a backward of which only
+    the whole was measured.
     """
-    stages = _stages(job, schedule.num_model_stages, split, stages_of_ranks(schedule))
+    stages = _stages(job, schedule.num_model_stages, split, stages_of_ranks(schedule), plans)
     _require_backwards(job, schedule)
     known = Known() if known is None else known
     alone = [(stage,) for stage in stages]
     costs = once_each(lambda one: estimate_of(job, *one), alone, known["costs"])
     kept = once_each(lambda one: activation_bytes(job, *one), alone, known["kept"])
     moved = [offloaded_bytes(job, stage, whole) for stage, (whole, _) in zip(stages, kept, strict=True)]
-    if job.offloads:
+    if any(num_bytes for num_bytes, _ in moved):
         costs = [with_copies(job, cost, num_bytes) for cost, (num_bytes, _) in zip(costs, moved, strict=True)]
         kept = [
             (whole - gone, min(whole - gone, (1 - job.offload) * part))
@@ -112,7 +120,13 @@ def layers_per_stage(
     return [len(stage.layers) for stage in _stages(job, num_stages, split, stages_of_ranks)]
 
 
-def _stages(job: Job, num_stages: int, split: Split, stages_of_ranks: Sequence[Sequence[int]]) -> list[Stage]:
+def _stages(
+    job: Job,
+    num_stages: int,
+    split: Split,
+    stages_of_ranks: Sequence[Sequence[int]],
+    plans: Sequence[StagePlan] | None = None,
+) -> list[Stage]:
     """What each stage holds."""
     num_layers = len(job.model.layers)
     contents = [] if isinstance(split, str | MegatronSplit) else [part for part in split if isinstance(part, str)]
@@ -124,7 +138,7 @@ def _stages(job: Job, num_stages: int, split: Split, stages_of_ranks: Sequence[S
             balanced=lambda: _balanced(job, num_stages, stages_of_ranks),
         )  # fmt: skip
         stages = stages_of(job.model, counts)
-    return job.planned(stages, stages_of_ranks)
+    return job.planned(stages, stages_of_ranks, plans)
 
 
 def seconds_of_layers(job: Job, seconds_of: Callable[[Layer], float]) -> list[float]:

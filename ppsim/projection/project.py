@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
+from ppsim.base.units import seconds
 from ppsim.catalog.build import Entry, build, every_schedule, find, fit, require_shape
 from ppsim.costs.assembled import Assembled, Known
+from ppsim.costs.of_job import assemble_job
 from ppsim.costs.profile import DEFAULT
 from ppsim.layout.slices import why_no_slices
 from ppsim.layout.split import FoundSplit, Split, why_no_split
+from ppsim.model.stages import StagePlan
 from ppsim.projection.answering import answer_of
 from ppsim.projection.assumptions import assumptions_of
 from ppsim.projection.changes import projected_changes
@@ -126,6 +129,9 @@ def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) ->
 
     `note` says where the table is from, and comes before the assumptions about costs.
     """
+    if plan.searches_stages:
+        plan, found = _with_stages(plan, schedule)
+        note = "; ".join([*([note] if note else []), found])
     source = plan.source
     assembled, costs, step = _step(plan, schedule)
     if excess := excess_of(step.timeline, plan.memory_limit_bytes):
@@ -274,6 +280,32 @@ def _found_split(plan: Plan, schedule: Schedule) -> Trial:
         return Trial(tuple(assembled.split), assembled, costs, step, step.time_s + costs.step_overhead_s)
 
     return SplitSearch(simulated, plan.modelled_source.layer_costs(), plan.memory_bound_bytes).best()
+
+
+def _with_stages(plan: Plan, schedule: Schedule) -> tuple[Plan, str]:
+    """The plan with the stages that --plan auto finds, and the line that says how they compare."""
+    from ppsim.projection.stage_search import StageSearch
+
+    job, usual, known = plan.job, replace(plan, stragglers=()), Known()
+    assert job is not None
+
+    def simulated(split: Sequence[int] | str, plans: Sequence[StagePlan]) -> Trial:
+        counts: Split = split if isinstance(split, str) else FoundSplit(split)
+        assembled = assemble_job(job, schedule, split=counts, known=known, plans=plans).taking(job.scale)
+        costs = _costs_of(usual, schedule, assembled)
+        step = simulate_step(schedule, costs, assembled.around)
+        return Trial(tuple(assembled.split), assembled, costs, step, step.time_s + costs.step_overhead_s)
+
+    limit = plan.memory_bound_bytes or np.inf
+    found = StageSearch(job, schedule, simulated, limit).best()
+    plans = found.plans
+    planned = replace(job, stage_plans=plans)
+    line = f"plan: layers and recomputation of each stage searched for, iteration {seconds(found.trial.seconds)}"
+    if found.uniform_s is not None:
+        line += f"; with the same recomputation on all stages {seconds(found.uniform_s)} ({found.uniform})"
+    if found.busiest_s is not None:
+        line += f"; busiest rank at least {seconds(found.busiest_s)} (dynamic program)"
+    return replace(plan, job=planned, split=FoundSplit(found.trial.counts), searches_stages=False), line
 
 
 Tables: TypeAlias = Callable[[Plan, Entry], tuple[Schedule, str | None]]

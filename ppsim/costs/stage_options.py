@@ -1,0 +1,267 @@
+"""The ways to recompute and offload the layers of a stage, with the seconds and the bytes of each."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import NamedTuple
+
+from ppsim.base.errors import ConfigError
+from ppsim.costs.job import Job, work_of
+from ppsim.costs.offload import HOST_EFFICIENCY, NUM_BUFFERS
+from ppsim.model import activations
+from ppsim.model.activations import kept_for_weight
+from ppsim.model.architecture import Layer
+from ppsim.model.memory import kept_of_layer, rank_memory, stage_activations
+from ppsim.model.recompute import BY_OPERATORS, MODULES, LayerPlan, Recompute, words_of_layers
+from ppsim.model.stages import Stage, StagePlan
+
+_MOST_POINTS = 128
+"""Points of a frontier. Of more, those nearest in bytes to others are left out."""
+
+_ACTIVATION_ALONE = "mlp_act"
+"""A module that no trainer recomputes alone."""
+
+
+class Way(NamedTuple):
+    """One way to run a layer: its word, seconds of F + B, bytes saved on the device and copied to the host."""
+
+    recompute: Recompute
+    seconds: float
+    saved_bytes: float
+    copied_bytes: float
+
+
+class Point(NamedTuple):
+    """A stage with the fewest seconds of F + B for its bytes; `words` are those of its layers, in order."""
+
+    seconds: float
+    saved_bytes: float
+    words: tuple[Recompute, ...]
+
+
+@dataclass(frozen=True)
+class StageOptions:
+    """The options of the stages of a job.
+
+    Words: none, full, and sets of modules that Megatron-LM recomputes, as far as the model has them, with torch's
+    blocks none, selective-op and full; of a job that recomputes something, that and none. A stage may
+    offload the modules that the job offloads.
+    """
+
+    job: Job
+    splits_backward: bool
+
+    @cached_property
+    def words(self) -> list[Recompute]:
+        """The words that layers may have, "none" first."""
+        given = words_of_layers(self.job.execution.recompute)
+        if given != ["none"]:
+            return list(dict.fromkeys(["none", *given]))
+        if self.job.execution.compile is not None:  # torch's blocks
+            found = [] if self.splits_backward else [BY_OPERATORS]
+        else:
+            alone = [one for one in MODULES if one != _ACTIVATION_ALONE and self._is_possible(one)]
+            found = [*alone, *(word for kind in self._kinds for word in self._unions(kind, alone))]
+        return [one for one in dict.fromkeys(("none", *found, "full")) if self._is_possible(one)]
+
+    @cached_property
+    def _kinds(self) -> list[Layer]:
+        return list(dict.fromkeys(self.job.model.layers))
+
+    def _unions(self, layer: Layer, alone: Sequence[Recompute]) -> Iterator[Recompute]:
+        """Sets of modules that save most bytes per second of a layer: the best one, the best two and so on."""
+        plain = self._way(layer, "none", "")
+
+        def price(word: Recompute) -> float:
+            way = self._way(layer, word, "")
+            saved = plain.saved_bytes - way.saved_bytes
+            return (way.seconds - plain.seconds) / saved if saved > 0 else math.inf
+
+        useful = sorted((word for word in alone if price(word) < math.inf), key=price)
+        for number in range(2, len(useful) + 1):
+            yield "+".join(sorted(useful[:number], key=list(MODULES).index))
+
+    def _is_possible(self, word: Recompute) -> bool:
+        with suppress(ConfigError):
+            self.job.recomputing(word)
+            return True
+        return False
+
+    @property
+    def offloads(self) -> list[str]:
+        """The modules that a stage may offload: none, or those of the job."""
+        modules = self.job.offload_modules
+        return ["", modules] if modules and not self.splits_backward else [""]
+
+    @cached_property
+    def _ways(self) -> dict[tuple[Layer, str], list[Way]]:
+        return {
+            (kind, offload): [self._way(kind, word, offload) for word in self.words]
+            for kind in self._kinds
+            for offload in self.offloads
+        }
+
+    def _way(self, layer: Layer, word: Recompute, offload: str) -> Way:
+        """A way to run a layer; the time to copy what it offloads is exposed as far as its passes are shorter."""
+        settings, cost = self.job.settings.recomputing(word), self.job.recomputing(word).layer_costs[layer]
+        saved, copied, exposed_s = float(sum(kept_of_layer(layer, settings).values())), 0.0, 0.0
+        if offload:
+            batch, cut, kernels = settings.batch, settings.cut, settings.kernels
+            copied = float(activations.offloaded_bytes(layer, batch, cut, kernels, offload))
+            took_s = copied / (self._host_bytes_per_s * HOST_EFFICIENCY)
+            exposed_s = sum(max(0.0, took_s - one.total_s) for one in (cost.forward, cost.backward))
+        return Way(word, work_of(cost) + exposed_s, self.job.allocator_slack * (saved - copied), copied)
+
+    @property
+    def _host_bytes_per_s(self) -> float:
+        rate = self.job.cluster.device.host_bytes_per_s
+        if rate is None:
+            raise ConfigError(f"{self.job.cluster.device.name} has no host_bytes_per_s, which offloading needs")
+        return rate
+
+    def transients(self, stages: Sequence[Stage]) -> list[tuple[int, frozenset[Recompute]]]:
+        """Return the bytes that a rank holds without microbatches, the fewest first, and the words for each.
+
+        The walk through a backward needs more for some words than for others.
+        """
+        needs = {word: self._static(stages, word) for word in self.useful_words}
+        levels = sorted(set(needs.values()))
+        return [(level, frozenset(word for word, need in needs.items() if need <= level)) for level in levels]
+
+    @cached_property
+    def useful_words(self) -> list[Recompute]:
+        """The words that some layer should have."""
+        return list(dict.fromkeys(way.recompute for ways in self._ways.values() for way in _hull(ways)))
+
+    def _static(self, stages: Sequence[Stage], word: Recompute) -> int:
+        planned = [
+            Stage(one.layers, one.embedding, one.head, one.mtp, (LayerPlan(len(one.layers), word),), "")
+            for one in stages
+        ]
+        key = (
+            tuple(
+                (*Counter(map(id, one.layers)).items(), one.embedding, one.head, len(one.mtp)) for one in planned
+            ),
+            word,
+        )
+        if key not in self._statics:
+            settings = self.job.settings
+            self._statics[key] = rank_memory(self.job.model, planned, settings, in_flight=[0] * len(planned)).total
+        return self._statics[key]
+
+    @cached_property
+    def _statics(self) -> dict[object, int]:
+        return {}
+
+    def frontier(self, stage: Stage, allowed: frozenset[Recompute], offload: str) -> list[Point]:
+        """Return the undominated ways to run a stage, the fastest first; seconds and bytes of its ends included."""
+        runs = [(layer, len(list(same))) for layer, same in groupby(stage.layers)]
+        ends_s, ends_bytes = self._ends(stage)
+        points = [Point(ends_s, ends_bytes, ())]
+        for layer, number in runs:
+            of_run = self._of_run(layer, number, allowed, offload)
+            points = _pruned(
+                Point(one.seconds + other.seconds, one.saved_bytes + other.saved_bytes, one.words + other.words)
+                for one in points
+                for other in of_run
+            )
+        return points
+
+    def _ends(self, stage: Stage) -> tuple[float, float]:
+        """The seconds and saved bytes of a stage without its layers."""
+        job, bare = self.job, Stage((), stage.embedding, stage.head, stage.mtp)
+        embedding, head = job.ends
+        seconds = work_of(embedding) * stage.embedding + work_of(head) * stage.head * (1 + len(job.model.mtp))
+        seconds += sum(work_of(job.mtp_costs[layer]) for layer in stage.mtp)
+        saved = sum(stage_activations(job.model, bare, job.settings).values())
+        return seconds + work_of(job.beside_layers) * bool(stage.layers), job.allocator_slack * saved
+
+    def _of_run(self, layer: Layer, number: int, allowed: frozenset[Recompute], offload: str) -> list[Point]:
+        """The frontier of equal layers, from that of one layer less."""
+        key = id(layer), allowed, offload
+        found = self._runs.setdefault(key, [[Point(0.0, 0.0, ())]])
+        ways = _hull(way for way in self._ways[layer, offload] if way.recompute in allowed)
+        while len(found) <= number:
+            found.append(
+                _pruned(
+                    Point(one.seconds + way.seconds, one.saved_bytes + way.saved_bytes, (*one.words, way.recompute))
+                    for one in found[-1]
+                    for way in ways
+                    if not one.words or _order(way.recompute) >= _order(one.words[-1])
+                )
+            )
+        return found[number]
+
+    @cached_property
+    def _runs(self) -> dict[object, list[list[Point]]]:
+        return {}
+
+    def buffers(self, stage: Stage, offload: str) -> float:
+        """Return the bytes on the device of layers that are being copied."""
+        if not offload:
+            return 0.0
+        return NUM_BUFFERS * max(
+            (way.copied_bytes for layer in set(stage.layers) for way in self._ways[layer, offload]), default=0.0
+        )
+
+    def for_weight(self, stage: Stage) -> float:
+        """Return the bytes that a stage holds between I and W, if its forward saves no less."""
+        batch, cut = self.job.settings.batch, self.job.settings.cut
+        layers = Counter((*stage.layers, *stage.mtp))
+        whole = sum(number * kept_for_weight(layer, batch, cut) for layer, number in layers.items())
+        return self.job.allocator_slack * whole
+
+
+def plan_of(point: Point, offload: str) -> StagePlan:
+    """Return the plan of a stage for its layers' words.
+
+    >>> plan_of(Point(1.0, 1.0, ("full", "full", "none")), "").recompute
+    'full*2'
+    """
+    runs = [(word, len(list(same))) for word, same in groupby(point.words)]
+    if len(runs) < 2:
+        return StagePlan(runs[0][0] if runs else "none", offload)
+    if runs[-1][0] == "none":
+        runs.pop()
+    return StagePlan(",".join(f"{word}*{number}" for word, number in runs), offload)
+
+
+def _order(word: Recompute) -> tuple[int, str]:
+    """The place of a word in a stage: whole layers first, as Megatron-LM's block has them, none last."""
+    return {"full": 0, "none": 2}.get(word, 1), word
+
+
+def _hull(ways: Iterable[Way]) -> list[Way]:
+    """The ways on the lower convex hull of seconds over bytes, the fastest first.
+
+    Any other is beaten by a mix of two of these over several layers.
+    """
+    found: list[Way] = []
+    for way in sorted(ways, key=lambda one: (one.seconds, one.saved_bytes)):
+        if found and way.saved_bytes >= found[-1].saved_bytes:
+            continue
+        while len(found) > 1 and _price(found[-2], found[-1]) >= _price(found[-1], way):
+            found.pop()
+        found.append(way)
+    return found
+
+
+def _price(faster: Way, smaller: Way) -> float:
+    """The seconds for each byte that the smaller way saves."""
+    return (smaller.seconds - faster.seconds) / (faster.saved_bytes - smaller.saved_bytes)
+
+
+def _pruned(points: Iterable[Point]) -> list[Point]:
+    """The undominated points, the fastest first, `_MOST_POINTS` at most."""
+    found: list[Point] = []
+    for point in sorted(points):
+        if not found or point.saved_bytes < found[-1].saved_bytes:
+            found.append(point)
+    if len(found) > _MOST_POINTS:
+        step = (len(found) - 1) / (_MOST_POINTS - 1)
+        found = [found[round(step * at)] for at in range(_MOST_POINTS)]
+    return found

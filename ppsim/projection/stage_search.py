@@ -1,0 +1,365 @@
+"""`--plan auto`: layers, recomputation and offloading of each stage, with the shortest simulated iteration.
+
+The microbatches in flight follow from the order of the table alone, so that for given layers per stage the fastest
+recomputation of each rank within its memory is known without a simulation (`RankPlans`). A dynamic program over the
+stages finds the layers per stage whose busiest rank is fastest. A local search then moves single layers between
+stages, with the simulator, and every plan gets the fastest recomputation for its layers. Plans with the same
+recomputation on all stages are simulated too, so that none of them is faster than the result.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ppsim.base.arrays import Floats
+from ppsim.base.errors import PpsimError
+from ppsim.costs.assembled import stages_of_ranks
+from ppsim.costs.job import Job
+from ppsim.costs.stage_options import Point, StageOptions, plan_of
+from ppsim.model.stages import Stage, StagePlan, stages_of
+from ppsim.projection.split_bounds import Trial
+from ppsim.schedule.table import Op, Schedule
+from ppsim.simulation.bounds.problem import CAP_ROUNDING
+
+_MOST_TRIALS = 48
+"""Plans that the local search simulates at most."""
+
+_LEAST_TRIALS, _MOST_NODES = 8, 400_000
+"""Fewer are simulated of a large table: a number whose event graphs have this number of nodes together."""
+
+_MOST_UNIFORM, _MOST_UNIFORM_TRIALS = 3, 16
+"""Plans with the same recomputation on every stage whose layers are moved, and trials of each."""
+
+_ROUNDS_OF_FIT = 4
+"""How often the memory that a plan may use is lowered if its simulated peak exceeds the limit."""
+
+_UNIFORM_SPLITS = ("balanced", "even")
+
+
+@dataclass(frozen=True)
+class FoundStages:
+    """The fastest plan, and the fastest one with the same recomputation on every stage (None: none fits).
+
+    `busiest_s` is a lower bound on the seconds of the busiest rank, None if it is not known.
+    """
+
+    plans: tuple[StagePlan, ...]
+    trial: Trial
+    uniform_s: float | None
+    uniform: str
+    busiest_s: float | None
+
+
+Planned: TypeAlias = tuple[tuple[StagePlan, ...], Trial]
+"""A plan of each stage, and its trial."""
+
+Simulate: TypeAlias = Callable[[Sequence[int] | str, Sequence[StagePlan]], Trial]
+"""What makes the trial of layers per stage, or of a rule for them, with a plan for each stage."""
+
+
+@dataclass
+class StageSearch:
+    """One search for a job and a table."""
+
+    job: Job
+    schedule: Schedule
+    simulate: Simulate
+    limit_bytes: float
+    _trials: dict[tuple[Any, ...], Trial] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        splits = bool(((self.schedule.op == Op.I) | (self.schedule.op == Op.W)).any())
+        self.options = StageOptions(self.job, splits)
+        self.ranks = stages_of_ranks(self.schedule)
+        self.in_flight = [_in_flight(self.schedule, rank) for rank in range(self.schedule.num_ranks)]
+        self._limits = np.full(self.schedule.num_ranks, self.limit_bytes)
+
+    @property
+    def num_stages(self) -> int:
+        """Stages of the model."""
+        return self.schedule.num_model_stages
+
+    def best(self) -> FoundStages:
+        """Return the fastest plan that was simulated; of plans that do not fit, the one that exceeds least."""
+        uniform = self._best_uniform()
+        program = StageProgram(self)
+        found = program.best() if program.applies else None
+        starts = [uniform[1].counts, *([found.counts] if found else [])]
+        start = min((self._planned(counts) for counts in dict.fromkeys(starts)), key=self._rank_of)
+        plans, trial = min(self._climb(start, self._planned, _MOST_TRIALS), uniform, key=self._rank_of)
+        fits = self._rank_of(uniform)[0] <= 0
+        return FoundStages(
+            plans,
+            trial,
+            uniform[1].seconds if fits else None,
+            uniform[0][0].recompute if fits else "",
+            found.seconds if found else None,
+        )
+
+    def _rank_of(self, found: Planned) -> tuple[float, float]:
+        """The order of plans: bytes over the limit, then seconds."""
+        _, trial = found
+        return float(np.maximum(trial.peak_bytes - self.limit_bytes * CAP_ROUNDING, 0.0).max()), trial.seconds
+
+    def _run(self, counts: Sequence[int] | str, plans: Sequence[StagePlan]) -> Trial:
+        key = counts if isinstance(counts, str) else tuple(counts), tuple(plans)
+        if key not in self._trials:
+            self._trials[key] = self.simulate(counts, plans)
+        return self._trials[key]
+
+    def _best_uniform(self) -> Planned:
+        """The best plan with the same recomputation on every stage; layers of the best few are moved."""
+        texts = [*self.options.useful_words]
+        most = -(-len(self.job.model.layers) // self.num_stages)
+        texts += [f"block/{number}" for number in range(1, most)] if "full" in texts else []
+        found: dict[str, Planned] = {}
+        for text in texts:
+            plans = (StagePlan(text),) * self.num_stages
+            for split in _UNIFORM_SPLITS:
+                with suppress(PpsimError):
+                    made = plans, self._run(split, plans)
+                    found[text] = min(found.get(text, made), made, key=self._rank_of)
+        fitting = [one for one in found.values() if self._rank_of(one)[0] <= 0]
+        limit = min((trial.seconds for _, trial in fitting), default=np.inf)
+        nearest = sorted((one for one in found.values() if one[1].seconds <= limit), key=self._rank_of)
+        return min((self._moved(one) for one in nearest[:_MOST_UNIFORM]), key=self._rank_of)
+
+    def _moved(self, start: Planned) -> Planned:
+        """A plan with layers moved between its stages."""
+        plans, _ = start
+        return self._climb(start, lambda counts: (plans, self._run(counts, plans)), _MOST_UNIFORM_TRIALS)
+
+    def _planned(self, counts: tuple[int, ...]) -> Planned:
+        """The fastest recomputation for layers per stage, with the memory lowered until its peak fits."""
+        limits, found = self._limits.copy(), None
+        for _ in range(_ROUNDS_OF_FIT):
+            plans = self.plans_for(counts, limits)
+            made = plans, self._run(counts, plans)
+            if found is None or self._rank_of(made) < self._rank_of(found):
+                found = made
+            over = made[1].peak_bytes - self.limit_bytes * CAP_ROUNDING
+            if (over <= 0).all():
+                break
+            limits -= np.maximum(over, 0.0)
+        assert found is not None
+        return found
+
+    def plans_for(self, counts: Sequence[int], limits: Floats | None = None) -> tuple[StagePlan, ...]:
+        """Return the plan of each stage with the fewest seconds on its rank within its memory."""
+        stages = stages_of(self.job.model, counts)
+        plans: dict[int, StagePlan] = {}
+        for rank, mine in enumerate(self.ranks):
+            limit = self.limit_bytes if limits is None else float(limits[rank])
+            _, chosen = self.of_rank([stages[at] for at in mine], self.in_flight[rank], limit)
+            plans.update(zip(mine, chosen, strict=True))
+        return tuple(plans[at] for at in range(self.num_stages))
+
+    def of_rank(self, stages: Sequence[Stage], in_flight: Floats, limit: float) -> tuple[float, list[StagePlan]]:
+        """Return the seconds of F + B of a rank's stages together, infinite if they do not fit, and their plans."""
+        best: tuple[float, float, list[StagePlan]] = (np.inf, np.inf, [])
+        for static, allowed in self.options.transients(stages):
+            for offload in self.options.offloads:
+                room = limit - static - max(self.options.buffers(stage, offload) for stage in stages)
+                choices = [_Choices(self.options, stage, allowed, offload) for stage in stages]
+                points, over = _fastest(choices, in_flight, room)
+                seconds = sum(point.seconds for point in points)
+                made = over, seconds, [plan_of(point, offload) for point in points]
+                best = min(best, made, key=lambda one: one[:2])
+        over, seconds, plans = best
+        return (seconds if over <= 0 else np.inf), plans
+
+    def _climb(self, best: Planned, make: Callable[[tuple[int, ...]], Planned], most_trials: int) -> Planned:
+        """Move single layers from busy stages to others while the simulated iteration gets shorter."""
+        nodes = best[1].step.timeline.graph.num_nodes
+        most = min(most_trials, max(_LEAST_TRIALS, _MOST_NODES // nodes))
+        seen = {best[1].counts}
+        while len(seen) < most:
+            nearby = [
+                counts
+                for counts in self._neighbours(best[1], is_over=self._rank_of(best)[0] > 0)
+                if counts not in seen
+            ]
+            for counts in nearby[: most - len(seen)]:
+                seen.add(counts)
+                made = make(counts)
+                if self._rank_of(made) < self._rank_of(best):
+                    best = made
+                    break
+            else:
+                return best
+        return best
+
+    def _neighbours(self, trial: Trial, *, is_over: bool) -> Iterator[tuple[int, ...]]:
+        """Layers per stage a move away, from the busiest ranks, or the fullest, to those at the other end."""
+        of_rank = trial.peak_bytes if is_over else trial.step.timeline.busy_s
+        order = sorted(range(self.num_stages), key=lambda at: -of_rank[self.schedule.stage_to_rank[at]])
+        for giving in order:
+            for taking in reversed(order):
+                if trial.counts[giving] > 1 and giving != taking:
+                    counts = list(trial.counts)
+                    counts[giving] -= 1
+                    counts[taking] += 1
+                    yield tuple(counts)
+
+
+class _Choices:
+    """The points of a stage, as arrays."""
+
+    def __init__(self, options: StageOptions, stage: Stage, allowed: frozenset[str], offload: str) -> None:
+        self.points = options.frontier(stage, allowed, offload)
+        self.seconds = np.array([one.seconds for one in self.points])
+        self.saved = np.array([one.saved_bytes for one in self.points])
+        self.kept = np.minimum(self.saved, options.for_weight(stage))
+
+
+def _fastest(choices: Sequence[_Choices], in_flight: Floats, room: float) -> tuple[list[Point], float]:
+    """The points of a rank's stages with the fewest seconds in the memory, and the bytes that they exceed it by.
+
+    `in_flight` [moment, stage, 2]: microbatches that hold all that F saved, and all that W needs. Of one stage the
+    first point that fits is the fastest. Several stages pay the same price for a byte; bisection finds the lowest
+    price at which they fit, then stages take faster points one by one while these fit.
+    """
+    used = [
+        in_flight[:, at, 0, None] * one.saved + in_flight[:, at, 1, None] * one.kept
+        for at, one in enumerate(choices)
+    ]  # of each stage [moment, point]
+
+    def over(chosen: Sequence[int]) -> float:
+        moments = sum(one[:, at] for one, at in zip(used, chosen, strict=True))
+        return float(np.max(moments)) - room
+
+    if len(choices) == 1:
+        fitting = np.flatnonzero(used[0].max(axis=0) <= room)
+        chosen = [int(fitting[0]) if len(fitting) else len(choices[0].points) - 1]
+    else:
+        weights = [one.max(axis=0) for one in used]
+
+        def at_price(price: float) -> list[int]:
+            pairs = zip(choices, weights, strict=True)
+            return [int(np.argmin(one.seconds + price * weight)) for one, weight in pairs]
+
+        low, high = 0.0, 1e-6
+        chosen = at_price(0.0)
+        if over(chosen) > 0:
+            for _ in range(60):
+                middle = (low + high) / 2
+                low, high = (middle, high) if over(at_price(middle)) > 0 else (low, middle)
+            chosen = at_price(high)
+            if over(chosen) > 0:
+                chosen = [len(one.points) - 1 for one in choices]
+            chosen = _improved(chosen, choices, over)
+    return [one.points[at] for one, at in zip(choices, chosen, strict=True)], max(0.0, over(chosen))
+
+
+def _improved(chosen: list[int], choices: Sequence[_Choices], over: Callable[[Sequence[int]], float]) -> list[int]:
+    """Take the faster point of a stage that saves most, while it fits."""
+    while True:
+        options = []
+        for at, one in enumerate(choices):
+            for faster in range(chosen[at]):
+                other = [*chosen[:at], faster, *chosen[at + 1 :]]
+                if over(other) <= 0:
+                    options.append((one.seconds[faster] - one.seconds[chosen[at]], other))
+                    break
+        if not options:
+            return chosen
+        chosen = min(options)[1]
+
+
+def _in_flight(schedule: Schedule, rank: int) -> Floats:
+    """Microbatches in flight at the moments of a rank that can be its peak, [moment, stage of the rank, 2]."""
+    mine = slice(int(schedule.rank_offsets[rank]), int(schedule.rank_offsets[rank + 1]))
+    op, stage = schedule.op[mine], schedule.stage[mine]
+    stages = schedule.stages_of(rank)
+    moments = np.zeros((len(op), len(stages), 2))
+    for at, one in enumerate(stages):
+        is_mine = stage == one
+        for column, steps in enumerate(({Op.F: 1, Op.B: -1, Op.I: -1}, {Op.I: 1, Op.W: -1})):
+            change = sum(step * (op == kind) for kind, step in steps.items())
+            moments[:, at, column] = np.cumsum(change * is_mine) / schedule.num_slices
+    flat = np.unique(moments.reshape(len(op), -1), axis=0)
+    return np.array([row for row in flat if not _is_dominated(row, flat)]).reshape(-1, len(stages), 2)
+
+
+def _is_dominated(row: Floats, others: Floats) -> bool:
+    """Whether another moment has no less of anything, and more of something."""
+    return bool(((others >= row).all(axis=1) & (others > row).any(axis=1)).any())
+
+
+@dataclass(frozen=True)
+class _Program:
+    """What the dynamic program found: layers per stage, and the seconds of the busiest rank."""
+
+    counts: tuple[int, ...]
+    seconds: float
+
+
+class StageProgram:
+    """Layers per stage whose busiest rank is fastest, for tables with one stage per rank: exact.
+
+    `least[stage][n]`: the seconds of the busiest rank among the first stages with the first n layers.
+    """
+
+    def __init__(self, search: StageSearch) -> None:
+        self._search = search
+        self.applies = all(len(mine) == 1 for mine in search.ranks) and search.schedule.num_replicas == 1
+
+    def best(self) -> _Program | None:
+        """Return the optimum, None if no layers per stage fit the memory."""
+        search, model = self._search, self._search.job.model
+        num_layers, num_stages = len(model.layers), search.num_stages
+        seconds = self._seconds(num_layers, num_stages)
+        return program(num_layers, num_stages, seconds, search.schedule.num_microbatches)
+
+    def _seconds(self, num_layers: int, num_stages: int) -> Callable[[int, int, int], float]:
+        search, model, known = self._search, self._search.job.model, {}
+        order = {at: rank for rank, (at,) in enumerate(search.ranks)}
+        kinds = [id(layer) for layer in model.layers]
+
+        def seconds(stage: int, first: int, last: int) -> float:
+            held = tuple(kinds[first:last])
+            rank = order[stage]
+            key = held, stage == 0, stage == num_stages - 1, search.in_flight[rank].tobytes()
+            if key not in known:
+                ends = stage == num_stages - 1
+                one = Stage(tuple(model.layers[first:last]), stage == 0, ends, model.mtp if ends else ())
+                known[key] = search.of_rank([one], search.in_flight[rank], search.limit_bytes)[0]
+            return known[key]
+
+        return seconds
+
+
+def program(
+    num_layers: int, num_stages: int, seconds: Callable[[int, int, int], float], num_microbatches: int = 1
+) -> _Program | None:
+    """Return the layers per stage with the least seconds on the busiest stage.
+
+    `seconds(stage, first, last)` are those of a stage with the layers first to last - 1 for one microbatch; they do
+    not fall as layers are added. Stages between the first and the last have a layer at least, if there are enough.
+
+    >>> program(5, 2, lambda stage, first, last: (last - first) * (1 + stage)).counts
+    (3, 2)
+    """
+    least = np.full((num_stages + 1, num_layers + 1), np.inf)
+    cut = np.zeros((num_stages + 1, num_layers + 1), dtype=np.int64)
+    least[0, 0] = 0.0
+    for stage in range(num_stages):
+        fewest = int(0 < stage < num_stages - 1 and num_layers >= num_stages - 2)
+        for last in range(num_layers + 1) if stage < num_stages - 1 else [num_layers]:
+            for first in range(last - fewest, -1, -1):
+                if least[stage, first] >= least[stage + 1, last]:
+                    continue
+                own = seconds(stage, first, last)
+                if own >= least[stage + 1, last]:
+                    break  # more layers take longer
+                least[stage + 1, last], cut[stage + 1, last] = max(own, least[stage, first]), first
+    if not np.isfinite(least[num_stages, num_layers]):
+        return None
+    counts, last = [], num_layers
+    for stage in range(num_stages, 0, -1):
+        counts.append(last - int(cut[stage, last]))
+        last = int(cut[stage, last])
+    return _Program(tuple(reversed(counts)), num_microbatches * float(least[num_stages, num_layers]))

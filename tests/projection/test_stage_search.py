@@ -1,0 +1,161 @@
+"""`--plan auto`: against brute force, against plans with the same recomputation on every stage, and its lower bound."""
+
+import itertools
+import random
+from dataclasses import replace
+
+import pytest
+
+import ppsim
+from ppsim.costs.stage_options import StageOptions, Way, _hull
+from ppsim.errors import ConfigError
+from ppsim.model.recompute import recompute_of
+from ppsim.model.stages import Stage, StagePlan
+from ppsim.projection.stage_search import program
+from tests.cli.running import ppsim as command
+
+TIGHT = {"model": "llama3-70b", "gpus": 64, "tp": 4, "pp": 4, "global_batch": 128, "micro_batch": 2}
+SMALL = {"model": "llama3-8b", "gpus": 8, "pp": 4, "tp": 1, "global_batch": 16, "layers": 12}
+
+
+class Case:
+    """Layers and stages at random: seconds rise with the layers; some numbers of layers do not fit (infinite)."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self.num_stages, self.num_layers = draw.randint(2, 4), draw.randint(4, 9)
+        self.weights = [draw.uniform(0.5, 2) for _ in range(self.num_layers)]
+        self.ends = [draw.uniform(0, 2) for _ in range(self.num_stages)]
+        self.most = [draw.randint(2, self.num_layers) for _ in range(self.num_stages)]
+
+    def seconds(self, stage: int, first: int, last: int) -> float:
+        took = self.ends[stage] + sum(self.weights[first:last]) * (1 + 0.1 * (last - first) * (stage == 0))
+        return took if last - first <= self.most[stage] else float("inf")
+
+    def busiest(self, counts: tuple[int, ...]) -> float:
+        borders = [0, *itertools.accumulate(counts)]
+        return max(self.seconds(stage, *borders[stage : stage + 2]) for stage in range(self.num_stages))
+
+    def brute_force(self) -> float:
+        of_stages = itertools.product(range(self.num_layers + 1), repeat=self.num_stages)
+        return min(self.busiest(one) for one in of_stages if sum(one) == self.num_layers and all(one[1:-1]))
+
+
+def test_the_dynamic_program_is_the_optimum_of_200_small_cases() -> None:
+    draw = random.Random(1)
+    for _ in range(200):
+        case = Case(draw)
+        best = case.brute_force()
+        found = program(case.num_layers, case.num_stages, case.seconds)
+        if best == float("inf"):
+            assert found is None
+        else:
+            assert found is not None
+            assert found.seconds == pytest.approx(best)
+            assert case.busiest(found.counts) == pytest.approx(best)
+
+
+def test_a_stage_has_the_fewest_seconds_for_its_bytes() -> None:
+    """Of all words for each of three layers, none has both fewer bytes and fewer seconds than the frontier."""
+    options = StageOptions(ppsim.job(**SMALL), splits_backward=False)
+    layer = options.job.model.layers[0]
+    words = frozenset(options.useful_words)
+    points = options.frontier(Stage((layer,) * 3), words, "")
+    ways = [options._way(layer, word, "") for word in options.words]
+    for some in itertools.combinations_with_replacement(ways, 3):
+        seconds, saved = sum(one.seconds for one in some), sum(one.saved_bytes for one in some)
+        fitting = [one for one in points if one.saved_bytes <= saved * (1 + 1e-9)]
+        # a word off the convex hull may be a little better for few layers
+        assert min(one.seconds for one in fitting) <= seconds + 0.2 * options._way(layer, "full", "").seconds
+    assert points == sorted(points)
+    assert all(a.saved_bytes > b.saved_bytes for a, b in itertools.pairwise(points))
+
+
+def test_ways_off_the_hull_are_left_out() -> None:
+    ways = [Way("none", 1.0, 10.0, 0), Way("a", 1.5, 8.0, 0), Way("b", 1.6, 4.0, 0), Way("full", 2.0, 1.0, 0)]
+    assert [way.recompute for way in _hull(ways)] == ["none", "full"] or [way.recompute for way in _hull(ways)] == [
+        "none",
+        "b",
+        "full",
+    ]
+    assert "a" not in [way.recompute for way in _hull(ways)]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        TIGHT,
+        TIGHT | {"vpp": 5},
+        TIGHT | {"schedule": "zb-h1"},
+        TIGHT | {"schedule": "zbv-fixed"},
+        {"model": "deepseek-v2-lite", "gpus": 16, "pp": 4, "ep": 4, "global_batch": 64, "memory_limit": "40GiB"},
+    ],
+    ids=["1f1b", "interleaved", "zb-h1", "zbv", "experts"],
+)
+def test_no_plan_with_the_same_recomputation_on_every_stage_is_faster(words) -> None:
+    made = ppsim.project(**words, stage_plan="auto")
+    assert made.not_in_memory is None
+    for recompute in (
+        "none",
+        "core_attn",
+        "mlp",
+        "moe",
+        "moe_act",
+        "layernorm",
+        "full",
+        "block/2",
+        "block/5",
+        "block/12",
+    ):
+        for split in ("auto", "even"):
+            try:
+                other = ppsim.project(**words, recompute=recompute, split=split)
+            except ConfigError:
+                continue
+            if other.not_in_memory is None:
+                assert made.iteration_s <= other.iteration_s * (1 + 1e-9), (recompute, split)
+
+
+def test_the_best_number_of_recomputed_layers_per_stage_is_found() -> None:
+    """With `--recompute full` stages may recompute whole layers only; brute force over all N per stage, even layers."""
+    job = TIGHT | {"pp": 2, "tp": 8, "layers": 16, "global_batch": 32}
+    plain = ppsim.project(**job, split=[8, 8]).plan
+    found = []
+    for numbers in itertools.product(range(9), repeat=2):
+        stages = tuple(StagePlan(recompute_of(f"block/{number}")) for number in numbers)
+        other = ppsim.project(replace(plain, job=replace(plain.job, stage_plans=stages)))
+        found.append((float(other.timeline.memory.peak_bytes.max()), other.iteration_s))
+    limit = sorted(found)[len(found) // 2][0]
+    made = ppsim.project(**job, recompute="full", stage_plan="auto", memory_limit=limit)
+    assert made.iteration_s <= 1.0001 * min(seconds for peak, seconds in found if peak <= limit)
+    assert made.timeline.memory.peak_bytes.max() <= limit
+
+
+def test_the_result_is_a_plan_that_can_be_written_and_read(tmp_path) -> None:
+    line = "project --model llama3-70b --gpus 64 --tp 4 --pp 4 --global-batch 128 --micro-batch 2"
+    out = tmp_path / "plan.toml"
+    text = command(*line.split(), "--plan", "auto", "-o", str(out)).stdout
+    assert "plan: layers and recomputation of each stage searched for" in " ".join(text.split())
+    found, again = (ppsim.project(**TIGHT, stage_plan=one) for one in ("auto", str(out)))
+    assert again.iteration_s == found.iteration_s
+    assert again.split == found.split
+
+
+def test_stages_offload_what_the_job_allows() -> None:
+    made = ppsim.project(**TIGHT, stage_plan="auto", offload_modules="core_attn+attn_proj")
+    without = ppsim.project(**TIGHT, stage_plan="auto")
+    assert any(row["offload_modules"] for row in made.stages)
+    assert made.iteration_s <= without.iteration_s
+    assert made.not_in_memory is None
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"pp": 4}, "--plan auto needs a model on a cluster"),
+        ({**TIGHT, "split": "even"}, "--plan auto finds the layers of each stage: leave out --split"),
+        ({**TIGHT, "lengths": [8192] * 8}, "--plan auto finds the layers of each stage: leave out --lengths"),
+    ],
+)
+def test_what_a_search_does_not_take_is_refused(words, sentence) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        ppsim.project(**words, stage_plan="auto")
