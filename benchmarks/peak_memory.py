@@ -19,6 +19,7 @@ from ppsim.base.boundary import validated
 from ppsim.base.units import percent, signed_percent, size
 from ppsim.costs.of_profile import assemble
 from ppsim.costs.profile import Profile
+from ppsim.model.recompute import LayerPlan
 from ppsim.profiling.harness import measure_shape, model_header
 from ppsim.profiling.models import of_gpt
 from ppsim.profiling.settings import Key, Settings
@@ -41,7 +42,7 @@ def measured_profile() -> Profile:
 
 def gradients_held() -> tuple[int, int]:
     """Bytes of the gradients that I of one layer leaves for W, and of the activations that F saved for both."""
-    layer = build_stage(1, 3, 1, SHAPE, seed=0, dtype=torch.float32)
+    layer = build_stage(1, 3, [LayerPlan(1, "none")], SHAPE, seed=0, dtype=torch.float32)
     x = torch.randn(MICRO_BATCH, SHAPE.sequence_length, SHAPE.hidden_size, requires_grad=True)
     output = layer(x)
     _, groups = stage_backward_input([output], [torch.randn_like(output)], [x], layer.parameters())

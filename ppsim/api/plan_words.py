@@ -70,7 +70,10 @@ def words_of_plan(plan: Plan, split: Sequence[int], *, given: Mapping[str, Any])
     }
     if given.get("overheads") is not None:  # which have the launches in them
         words["launch_ms"] = None
-    return words | given_of({name: given.get(name) for name in _TYPED})
+    typed = given_of({name: given.get(name) for name in _TYPED})
+    if typed.get("stage_plan") == AUTO:  # what it found is no option
+        del typed["stage_plan"]
+    return words | typed
 
 
 def marks_of(plan: Plan, split: Sequence[int] | None = None) -> dict[str, Any]:
@@ -94,11 +97,14 @@ def marks_of(plan: Plan, split: Sequence[int] | None = None) -> dict[str, Any]:
         "launch_ms": job.launch_s,
         "profile": job.profile,
         "lengths": plan.lengths,
-        "stage_plan": (plan.searches_stages, job.stage_plans),
+        "stage_plan": job.stage_plans,
         "forward_ms": plan.measured,
         "overheads": tuple(getattr(plan, name) for name in _OVERHEADS),
         **_searched(plan),
     }
+
+
+_OF_STAGES = "the plan of each stage (write it with -o plan.toml, and give --plan plan.toml)"
 
 
 def unsaid(plan: Plan, read: Plan) -> list[str]:
@@ -111,7 +117,8 @@ def unsaid(plan: Plan, read: Plan) -> list[str]:
         for field in fields(one):
             is_compared = field.compare and field.name not in said
             if is_compared and getattr(one, field.name) != getattr(other, field.name):
-                found.append(f"{field.name} {getattr(one, field.name)!r}")
+                is_plan = field.name == "stage_plans"
+                found.append(_OF_STAGES if is_plan else f"{field.name} {getattr(one, field.name)!r}")
     return found
 
 

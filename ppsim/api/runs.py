@@ -1,7 +1,7 @@
 """Runs for real with torch, from the words of the command line."""
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -20,6 +20,8 @@ from ppsim.base.words import fields_of, require_least, with_defaults, words_of
 from ppsim.catalog.build import build
 from ppsim.exporting.torch_csv import why_not_loaded
 from ppsim.layout.split import counts_of, even_split, given_split
+from ppsim.model.recompute import LayerPlan, is_by_stage, recompute_of, require_layers, words_of_layers
+from ppsim.model.stages import plans_of_stages
 from ppsim.runs.recorded import Measured, measured_of, require_agreement
 from ppsim.runtime.config import MODELS, GPTShape, OwnModel, TrainConfig
 from ppsim.runtime.launch import is_worker, launch, require_device, require_extra
@@ -208,22 +210,26 @@ def _train_config(table: Schedule, options: Mapping[str, Any]) -> TrainConfig:
         raise ConfigError(f"--timeout must be more than 0 seconds: got {options['timeout']:g}")
     for option in ("micro_batch", "threads"):
         require_least(option, options[option])
-    if options["recompute"] == "full" and options["emulate_costs"] is not None:
-        raise ConfigError("--emulate-costs waits as long as it says, recomputation and all: leave out --recompute")
+    for name in ("recompute", "stage_plan"):
+        if options[name] not in (None, "none") and options["emulate_costs"] is not None:
+            flag = _WORDS[name].flag
+            raise ConfigError(f"--emulate-costs waits as long as it says, recomputation and all: leave out {flag}")
     require_device(options["device"])
     trace = None if options["trace"] is None else str(options["trace"])
     given = {**options, "straggling_steps": _straggling(options), "trace": trace}
     if options["module"] is None:
         shape = _shape(options)
-        layers = _layers(shape.num_layers, table, options)
+        layers, given["recompute"], plans = _planned(shape.num_layers, table, options)
         model: GPTShape | OwnModel = shape
     else:
         model, layers, given["dtype"] = _own_model(table, options)
+        plans = None
     return TrainConfig(
         schedule=options["schedule"],
         num_ranks=table.num_ranks,
         model=model,
         layers_per_stage=layers,
+        layer_plans=plans,
         **fields_of(_WORDS, given),
     )
 
@@ -240,6 +246,44 @@ def _straggling(options: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
                 f"above 0: got {step}:{factor:g}"
             )
     return tuple(steps.items())
+
+
+def _planned(
+    num_layers: int, table: Schedule, options: Mapping[str, Any]
+) -> tuple[list[int], str, list[list[LayerPlan]] | None]:
+    """The layers of each stage, the name of their recomputation, and that of each stage if they differ."""
+    text = recompute_of(options["recompute"] or "none")
+    texts = [text] * table.num_stages
+    if options["stage_plan"] is None:
+        layers = _layers(num_layers, table, options)
+        if not is_by_stage(text):
+            _require_whole_layers([text])
+            return layers, text, None
+    else:
+        from ppsim.api.stage_plans import read_stages  # costs of models
+
+        file = read_stages(options["stage_plan"])
+        asked = None if isinstance(split := parse_split(options["split"]), str) else split
+        if len(file.stages) != table.num_stages:
+            raise ConfigError(f"{file.path} has {len(file.stages)} stages, but the table has {table.num_stages}")
+        layers = _layers(num_layers, table, dict(options) | {"split": file.split(asked) or options["split"]})
+        texts = [text if one.recompute is None else one.recompute for one in file.stages]
+        if offloaded := [at for at, one in enumerate(file.stages) if one.offload_modules]:
+            raise ConfigError(
+                f"{file.path}: train offloads nothing: leave out offload_modules of stage {offloaded[0]}"
+            )
+        text = f"by {file.path.name}"
+    _require_whole_layers([word for one in texts for word in words_of_layers(one)])
+    for one in texts:
+        require_layers(one, num_layers)
+    stages = plans_of_stages(layers, texts, [table.stages_of(rank) for rank in range(table.num_ranks)])
+    return layers, text, [list(one) for one in stages]
+
+
+def _require_whole_layers(words: Sequence[str]) -> None:
+    """Raise `ConfigError` for the recomputation of modules, which the GPT of a run does not have."""
+    if wrong := [word for word in words if word not in ("none", "full")]:
+        raise ConfigError(f"train recomputes whole layers: got recompute {wrong[0]} (nearest: full)")
 
 
 def _layers(num_layers: int, table: Schedule, options: Mapping[str, Any]) -> list[int]:
@@ -265,7 +309,7 @@ def _shape(options: Mapping[str, Any]) -> GPTShape:
     return replace(MODELS[known], **fields_of(_WORDS, options, "model"))
 
 
-_OF_GPTS = ("model", "hidden", "heads", "seq_len", "dtype", "recompute")
+_OF_GPTS = ("model", "hidden", "heads", "seq_len", "dtype", "recompute", "stage_plan")
 """Words that say what a GPT is: with --module, the module says it."""
 
 

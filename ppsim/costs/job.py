@@ -39,7 +39,7 @@ from ppsim.model.recompute import (
     words_of_layers,
 )
 from ppsim.model.shapes import why_no_context_parallel
-from ppsim.model.stages import Stage, StagePlan, with_plans
+from ppsim.model.stages import Stage, StagePlan, plans_of_stages
 from ppsim.schedule.choices import Update
 
 
@@ -367,7 +367,12 @@ class Job(InBrief):
         plans = plans or self.plans_of(len(stages))
         if len(plans) != len(stages):
             raise ConfigError(f"the plan has {len(plans)} stages, but the schedule has {len(stages)}")
-        return with_plans(stages, plans, stages_of_ranks)
+        layers = [len(stage.layers) for stage in stages]
+        recomputed = plans_of_stages(layers, [one.recompute for one in plans], stages_of_ranks)
+        return [
+            replace(stage, plan=plan, offload_modules=one.offload_modules)
+            for stage, plan, one in zip(stages, recomputed, plans, strict=True)
+        ]
 
     def plans_of(self, num_stages: int) -> tuple[StagePlan, ...]:
         """Return the plan of each stage of the model.

@@ -1,7 +1,7 @@
 """What each stage of a model holds, embedding, layers and head, and how its layers are recomputed and offloaded."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, islice
 from typing import Any
@@ -56,24 +56,24 @@ class StagePlan:
     offload_modules: str = ""
 
 
-def with_plans(
-    stages: Sequence[Stage], plans: Sequence[StagePlan], stages_of_ranks: Iterable[Sequence[int]]
-) -> list[Stage]:
-    """Return stages with a plan each; `stages_of_ranks` has the stages of each rank in order."""
-    first = [0, *accumulate(len(stage.layers) for stage in stages)]
+def plans_of_stages(
+    layers: Sequence[int], recompute: Sequence[Recompute], stages_of_ranks: Iterable[Sequence[int]]
+) -> list[tuple[LayerPlan, ...]]:
+    """Return how each stage recomputes its layers; `stages_of_ranks` has the stages of each rank in order.
+
+    >>> [len(one) for one in plans_of_stages([2, 2], ["full*1", "full"], [[0], [1]])]
+    [2, 1]
+    """
+    first = [0, *accumulate(layers)]
     before: dict[int, int] = {}
     for mine in stages_of_ranks:
         number = 0
         for at in mine:
             before.setdefault(at, number)
-            number += len(stages[at].layers)
+            number += layers[at]
     return [
-        replace(
-            stage,
-            plan=plan_of_stage(plan.recompute, len(stage.layers), first=first[at], before=before.get(at, 0)),
-            offload_modules=plan.offload_modules,
-        )
-        for at, (stage, plan) in enumerate(zip(stages, plans, strict=True))
+        plan_of_stage(text, number, first=first[at], before=before.get(at, 0))
+        for at, (number, text) in enumerate(zip(layers, recompute, strict=True))
     ]
 
 

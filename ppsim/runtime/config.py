@@ -6,6 +6,7 @@ from math import isfinite
 from typing import Any, Literal
 
 from ppsim.base.errors import ConfigError
+from ppsim.model.recompute import LayerPlan, Recompute
 from ppsim.model.shapes import LayerShape
 from ppsim.schedule.choices import Dtype, Receives
 
@@ -98,7 +99,8 @@ ONCE = Turns()
 class TrainConfig:
     """One run: the table, the model, and how to run it.
 
-    `layers_per_stage` has one entry a stage. With `recompute` full, a layer's backward computes its forward again.
+    `layers_per_stage` has one entry a stage. `recompute` is that of every stage; with `layer_plans`,
+    one entry per stage, each stage has its own.
     `emulate_costs` is a `--costs` file: compute is replaced by waiting
     that long, and transfers take what it says; of `straggling_steps`, by their number after the warm-up, compute
     takes so many times as long. `num_warm_up` steps come before the `num_steps` recorded ones.
@@ -113,7 +115,8 @@ class TrainConfig:
     num_steps: int = 3
     num_warm_up: int = 1
     dtype: Dtype = "float32"
-    recompute: Literal["none", "full"] = "none"
+    recompute: Recompute = "none"
+    layer_plans: list[list[LayerPlan]] | None = None
     device: Literal["cpu", "cuda"] = "cpu"
     learning_rate: float = 1e-3
     seed: int = 0
@@ -129,6 +132,11 @@ class TrainConfig:
         if not 0 <= self.learning_rate < float("inf"):
             raise ConfigError(f"--learning-rate must be a number from 0 on: got {self.learning_rate:g} (as 0.001)")
 
+    def plan_of(self, stage: int) -> Sequence[LayerPlan]:
+        """Return how the layers of a stage are recomputed."""
+        plain = LayerPlan(self.layers_per_stage[stage], self.recompute)
+        return [plain] if self.layer_plans is None else self.layer_plans[stage]
+
     def require_finite(self, losses: Sequence[float | None]) -> None:
         """Raise `ConfigError` where the loss of a step is no number, which no file of a run could hold."""
         if wrong := [step for step, loss in enumerate(losses, 1) if loss is not None and not isfinite(loss)]:
@@ -141,6 +149,8 @@ class TrainConfig:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "TrainConfig":
         """Return the configuration of which `dataclasses.asdict` made `data`."""
+        plans = data.get("layer_plans")
+        data = data | {"layer_plans": plans and [[LayerPlan(*one) for one in stage] for stage in plans]}
         model = data["model"]
         if "module" not in model:
             return cls(**(data | {"model": GPTShape(**model)}))

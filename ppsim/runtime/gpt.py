@@ -1,13 +1,14 @@
 """A small GPT, whole or cut into stages: what `ppsim profile` measures is what `ppsim train` runs."""
 
-from collections.abc import Collection
-from typing import Any, Literal
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from ppsim.model.recompute import LayerPlan
 from ppsim.model.shapes import LayerShape
 from ppsim.runtime.config import GPTShape, TrainConfig
 from ppsim.runtime.corpus import batch
@@ -87,20 +88,22 @@ def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def build_stage(
-    stage: int, num_stages: int, num_layers: int, shape: GPTShape, *, seed: int, dtype: torch.dtype,
-    recompute: Literal["none", "full"] = "none",
+    stage: int, num_stages: int, plan: Sequence[LayerPlan], shape: GPTShape, *, seed: int, dtype: torch.dtype,
 ) -> nn.Sequential:  # fmt: skip
-    """Return one stage: embedding on the first, head on the last, `num_layers` blocks between.
+    """Return one stage: embedding on the first, head on the last, and between them the blocks of a plan.
 
-    With `recompute` full a block keeps its input alone. The same seed gives the same weights for a stage however
-    the stages lie on ranks.
+    A block with the word "full" keeps its input alone, joined ones together. The same seed gives the same weights
+    for a stage however the stages lie on ranks.
     """
     torch.manual_seed(1_000_003 * seed + stage)
     parts: list[nn.Module] = []
     if stage == 0:
         parts.append(Embedding(shape.vocab_size, shape.hidden_size, num_positions=shape.sequence_length))
-    blocks = [Block(shape.layer) for _ in range(num_layers)]
-    parts += [Recomputed(block) for block in blocks] if recompute == "full" else blocks
+    for one in plan:
+        blocks: list[nn.Module] = [Block(shape.layer) for _ in range(one.layers)]
+        if one.joined:
+            blocks = [nn.Sequential(*blocks)]
+        parts += [Recomputed(block) for block in blocks] if one.recompute == "full" else blocks
     if stage == num_stages - 1:
         parts.append(Head(nn.LayerNorm(shape.hidden_size), shape.hidden_size, shape.vocab_size))
     return nn.Sequential(*parts).to(dtype)
@@ -115,21 +118,18 @@ class GPT:
 
     def stages(self, wanted: Collection[int]) -> dict[int, nn.Module]:
         """Return these stages by index."""
-        return self._stages(wanted, self.config.recompute)
+        return {stage: self._stage(stage, self.config.plan_of(stage)) for stage in wanted}
 
-    def _stages(self, wanted: Collection[int], recompute: Literal["none", "full"]) -> dict[int, nn.Module]:
-        layers, seed, dtype = self.config.layers_per_stage, self.config.seed, getattr(torch, self.config.dtype)
-        return {
-            stage: build_stage(
-                stage, len(layers), layers[stage], self.shape, seed=seed, dtype=dtype, recompute=recompute
-            )
-            for stage in wanted
-        }
+    def _stage(self, stage: int, plan: Sequence[LayerPlan]) -> nn.Module:
+        config = self.config
+        num_stages, dtype = len(config.layers_per_stage), getattr(torch, config.dtype)
+        return build_stage(stage, num_stages, plan, self.shape, seed=config.seed, dtype=dtype)
 
     def unsplit(self) -> tuple[nn.Module, list[list[nn.Parameter]]]:
         """Return all stages in a row, which keep all that a backward needs, and the parameters of each."""
-        stages = self._stages(range(len(self.config.layers_per_stage)), "none")
-        return nn.Sequential(*stages.values()), [list(stage.parameters()) for stage in stages.values()]
+        layers = self.config.layers_per_stage
+        stages = [self._stage(stage, [LayerPlan(number, "none")]) for stage, number in enumerate(layers)]
+        return nn.Sequential(*stages), [list(stage.parameters()) for stage in stages]
 
     def boundary(self, stage: int) -> Tensor:
         """Return zeros of what a microbatch is before a stage, or behind the last."""

@@ -71,9 +71,15 @@ class TrainOptions(TypedDict, total=False):
         "Number format of weights and activations. Default: float32, with --module the module's own.",
         section="model", field="dtype",
     )]
-    recompute: Annotated[Literal["none", "full"] | None, Option(
-        "full: a layer keeps its input alone, and its backward computes the forward again. Default: none.",
-        section="model", field="recompute",
+    recompute: Annotated[str | None, Option(
+        "Layers that keep their input alone and run again in the backward: none, full, block/N, uniform/N, full/N, "
+        "full@IDS, or full*N, as `ppsim project` has them. Default: none.",
+        metavar="none|full|block/N|…", section="model", field="recompute",
+    )]
+    stage_plan: Annotated[str | Path | None, Option(
+        "Layers and recomputation of each stage, a file as `ppsim project --plan` has it. Default: --split and "
+        "--recompute.",
+        flag="--plan", metavar="FILE", section="model",
     )]
     split: Annotated[str | Sequence[int] | None, Option(
         "Layers a stage: even, or numbers as 2,3,3,2.",

@@ -149,3 +149,11 @@ def test_a_trainer_that_cannot_say_it_gets_a_comment(tmp_path) -> None:
     text = command(*LINE.split(), "--runtime", "megatron", "--plan", file, "--to-config", "megatron").stdout
     assert "--recompute-method block" in text
     assert "--plan" not in text.split("pretrain_gpt")[0].split("# megatron")[1]
+
+
+def test_a_plan_that_was_searched_for_is_named_in_a_comment() -> None:
+    line = (
+        "project --model llama3-70b --gpus 64 --tp 4 --pp 4 --global-batch 128 --micro-batch 2 --runtime megatron"
+    )
+    text = command(*line.split(), "--plan", "auto", "--to-config", "megatron").stdout
+    assert "# not expressible by any option: the plan of each stage (write it with -o plan.toml" in text

@@ -122,6 +122,7 @@ TRAINING = (
     "train --schedule 1f1b --pp 2 --microbatches 2 --partitions 2 --model nano --emulate-costs M.json "
     "--straggling-step 0:2 --no-timeline",
     "train --schedule 1f1b --pp 2 --microbatches 2 --nproc 2 --model nano --steps 1 --warm-up 1 --verify --trace traces",
+    "train --schedule 1f1b --pp 2 --microbatches 2 --partitions 2 --model nano --layers 4 --steps 1 --plan P.toml",
     "train --schedule 1f1b --pp 2 --microbatches 2 --partitions 2 --module own.py:stages --steps 1 --split even",
 )
 PROFILING = (

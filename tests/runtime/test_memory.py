@@ -1,7 +1,7 @@
 """The projected curve's peak is what torch holds."""
 
 import gc
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,11 @@ pytest.importorskip("torch")
 import torch
 
 import ppsim
+from ppsim.base.errors import ConfigError
 from ppsim.cli import main
 from ppsim.costs.of_profile import assemble
+from ppsim.model.recompute import LayerPlan, plan_of_stage
+from ppsim.model.shapes import layer_activation_bytes
 from ppsim.runtime.config import GPTShape, TrainConfig
 from ppsim.runtime.gpt import build_stage
 from ppsim.runtime.launch import launch_all
@@ -84,7 +87,7 @@ def test_torch_holds_in_its_own_runtime_what_it_holds_in_ours(profile: ppsim.Pro
 @pytest.mark.parametrize("passes", [(Op.B,), (Op.I, Op.W)])
 def test_a_backward_leaves_nothing_behind(passes: tuple[Op, ...]) -> None:
     """Without the collector: nothing that was saved is part of a cycle."""
-    module = build_stage(1, 3, 2, MODEL, seed=0, dtype=torch.float32)
+    module = build_stage(1, 3, [LayerPlan(2, "none")], MODEL, seed=0, dtype=torch.float32)
     stage, live = ModelStage(module, is_first=False, loss=None), LiveBytes([module])
     gc.disable()
     try:
@@ -96,6 +99,84 @@ def test_a_backward_leaves_nothing_behind(passes: tuple[Op, ...]) -> None:
         assert live.live_bytes == 0
     finally:
         gc.enable()
+
+
+def live_storages() -> dict[int, int]:
+    """The bytes of every storage that a Python object holds; saved tensors too, inside `LiveBytes.counting`."""
+    gc.collect()
+    storages = (one.untyped_storage() for one in gc.get_objects() if issubclass(type(one), torch.Tensor))
+    return {storage.data_ptr(): storage.nbytes() for storage in storages}
+
+
+@pytest.mark.parametrize(
+    "recompute", ["none", "full", "full*1", "full*3", "block/2", "uniform/2", "uniform/3", "full/2"]
+)
+def test_a_stage_keeps_what_its_plan_says(recompute: str) -> None:
+    """Within 1 %: each layer what a plain one saves, or its input; a checkpoint of several layers one input.
+
+    The input of the stage is there already.
+    """
+    num_layers, shape = 4, replace(MODEL, hidden_size=128, sequence_length=128)
+    plan = plan_of_stage(recompute, num_layers)
+    module = build_stage(1, 3, plan, shape, seed=0, dtype=torch.float32)
+    live, given = LiveBytes([module]), torch.randn(2, 128, 128).requires_grad_()
+    before = live_storages()
+    with live.counting():
+        output = module(given)
+        after = live_storages()
+    held = sum(size for pointer, size in after.items() if pointer not in before)
+    held -= output.untyped_storage().nbytes()
+
+    def saved(word: str) -> int:
+        sizes = {"micro_batch": 2, "sequence_length": 128, "element_bytes": 4}
+        return layer_activation_bytes(shape.layer, **sizes, recompute=word)
+
+    parts = [saved(one.recompute) * (1 if one.joined else one.layers) for one in plan]
+    checkpoints = sum((1 if one.joined else one.layers) * (one.recompute == "full") for one in plan)
+    random_state = checkpoints * torch.get_rng_state().nbytes  # torch keeps it to draw the same numbers again
+    assert held - random_state == pytest.approx(sum(parts) - saved("full"), rel=0.01)
+
+
+@pytest.mark.parametrize("recompute", ["full*2,none*1", "uniform/2", "full/2", "full@0,3-5"])
+def test_recomputed_layers_give_the_gradients_of_one_process(recompute: str, tmp_path: Path) -> None:
+    table = table_of("1f1b", 2)
+    (tmp_path / "T.csv").write_text(format_table(table))
+    made = ppsim.train(tmp_path / "T.csv", partitions=2, layers=8, steps=1, recompute=recompute, verify=True)
+    assert made.facts["differences"]["loss"] == 0
+
+
+def test_a_run_takes_the_plan_of_each_stage_from_a_file(tmp_path: Path) -> None:
+    """Rank 0, which has two microbatches in flight and recomputes, holds less than with nothing recomputed."""
+    table = table_of("1f1b", 2)
+    (tmp_path / "T.csv").write_text(format_table(table))
+    peaks = {}
+    for word in ("none", "full*3"):
+        text = f'[[stages]]\nlayers = 4\nrecompute = "{word}"\n[[stages]]\nlayers = 4\n'
+        (tmp_path / "plan.toml").write_text(text)
+        made = ppsim.train(tmp_path / "T.csv", partitions=2, layers=8, steps=1, stage_plan=tmp_path / "plan.toml")
+        assert made.config.layers_per_stage == [4, 4]
+        peaks[word] = [one["peak_activation_bytes"] for one in made.facts["memory"]["ranks"]]
+    assert peaks["full*3"][0] < peaks["none"][0] / 1.5
+    assert peaks["full*3"][1] == peaks["none"][1]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"recompute": "mlp"}, "train recomputes whole layers: got recompute mlp"),
+        ({"recompute": "full*9"}, "recompute full\\*9 is of 9 layers, but a stage has 4"),
+        ({"recompute": "full@8"}, "has layer 8, but the last of the model is 7"),
+        ({"stage_plan": "three.toml"}, "has 3 stages, but the table has 2"),
+        ({"stage_plan": "offloads.toml"}, "train offloads nothing: leave out offload_modules of stage 1"),
+    ],
+)
+def test_what_a_run_cannot_recompute_is_refused(words: dict, sentence: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("T.csv").write_text(format_table(table_of("1f1b", 2)))
+    Path("three.toml").write_text("[[stages]]\n" * 3)
+    Path("offloads.toml").write_text('[[stages]]\n[[stages]]\noffload_modules = "core_attn"\n')
+    with pytest.raises(ConfigError, match=sentence):
+        ppsim.train("T.csv", partitions=2, layers=8, steps=1, **words)
 
 
 def test_compare_puts_measured_peaks_beside_projected_ones(profile: ppsim.Profile, tmp_path: Path) -> None:

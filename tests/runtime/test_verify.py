@@ -9,6 +9,7 @@ pytest.importorskip("torch")
 import torch
 
 from ppsim.base.errors import RunFailed
+from ppsim.model.recompute import LayerPlan
 from ppsim.runs.recorded import require_agreement
 from ppsim.runtime.corpus import batch
 from ppsim.runtime.gpt import build_stage, loss_of
@@ -21,7 +22,10 @@ def found_by(tmp_path: Path, *, change: float = 0.0, lose: bool = False) -> dict
     table = table_of("1f1b", p=2, m=3)
     config = config_of(table, tmp_path, dtype="float64")
     inputs, targets = batch(0, batch_size=3, sequence_length=16, seed=0)
-    stages = [build_stage(stage, 2, 1, config.model, seed=0, dtype=torch.float64) for stage in range(2)]
+    stages = [
+        build_stage(stage, 2, [LayerPlan(1, "none")], config.model, seed=0, dtype=torch.float64)
+        for stage in range(2)
+    ]
     losses = []
     for x, y in zip(inputs.chunk(3), targets.chunk(3), strict=True):
         loss = loss_of(stages[1](stages[0](x)), y)
