@@ -60,12 +60,8 @@ class StagesFile:
         )
 
     def applied_to(self, job: Job) -> Job:
-        """Return the job with these plans; equal ones are those of every stage."""
-        plans = self.plans(job)
-        if len(set(plans)) > 1:
-            return replace(job, stage_plans=plans)
-        execution = replace(job.execution, recompute=plans[0].recompute)
-        return replace(job, execution=execution, offload_modules=plans[0].offload_modules)
+        """Return the job with these plans."""
+        return job.with_plans(self.plans(job), self.layers)
 
     def require_fit(self, plan: Plan, job: Job, vpp: int) -> None:
         """Raise `ConfigError` with all that the file says and the rest of a plan does not allow."""

@@ -215,6 +215,8 @@ def _recompute(arguments: Arguments) -> str | None:
     how = arguments.get("recompute_granularity", word="recompute")
     if how is None:
         return None
+    if how == "full" and (ids := arguments.get("recompute_layer_ids", word="recompute")):
+        return _layers_by_number(arguments, ids)
     if how == "full":
         layers = arguments.count("recompute_num_layers", word="recompute", least=0)
         method = arguments.get("recompute_method", word="recompute")
@@ -225,6 +227,18 @@ def _recompute(arguments: Arguments) -> str | None:
         raise ConfigError(f"{arguments.source}: recompute_granularity must be full or selective: got {how!r}")
     given = arguments.get("recompute_modules", ["core_attn"], word="recompute")
     return _known_modules(arguments, given, MODULES, "recomputed")
+
+
+def _layers_by_number(arguments: Arguments, ids: Any) -> str:
+    """Primus' `recompute_layer_ids`: numbers of the model's layers, then those of layers for further tokens."""
+    given = re.findall(r"-?\w+", ids if isinstance(ids, str) else " ".join(map(str, ids)))
+    if not given or not all(one.isdecimal() for one in given):
+        raise ConfigError(f"{arguments.source}: recompute_layer_ids are numbers of layers as 0,3,4: got {ids!r}")
+    number = arguments.count("num_layers", word="layers", least=1) or 0
+    if number and (further := [one for one in given if int(one) >= number]):
+        arguments.assumed.append(f"layers for further tokens ({', '.join(further)}) are taken not to be recomputed")
+        given = [one for one in given if one not in further]
+    return recompute_of(f"full@{','.join(given)}" if given else "none")
 
 
 def _offload_modules(arguments: Arguments) -> str | None:

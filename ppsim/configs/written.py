@@ -14,6 +14,7 @@ from ppsim.configs.megatron_model_arguments import model_arguments
 from ppsim.configs.torchtitan_settings import models_of, settings_of
 from ppsim.layout.split import MegatronSplit
 from ppsim.model.architecture import Model
+from ppsim.model.recompute import layer_ids
 from ppsim.schedule.choices import Trainer
 
 _NATIVE = ("1f1b", "interleaved-1f1b")
@@ -61,6 +62,8 @@ def _primus(words: Mapping[str, Any], model: Model, layout: str) -> str:
     arguments, schedule = _arguments(words, model, layout), words.get("schedule")
     if schedule is not None and schedule not in _NATIVE:
         arguments |= primus_pipeline_of(schedule)
+    if ids := layer_ids(words.get("recompute", "none")):
+        arguments |= {"recompute_granularity": "full", "recompute_layer_ids": ",".join(map(str, ids))}
     return "\n".join([*_EXPERIMENT, *(f"      {line}" for line in as_entries(arguments))])
 
 

@@ -33,7 +33,9 @@ from ppsim.model.parameters import VOCAB_MULTIPLE, require_division
 from ppsim.model.recompute import (
     BY_OPERATORS,
     Recompute,
+    by_number,
     of_layer,
+    plan_of_stage,
     recomputes,
     require_layers,
     words_of_layers,
@@ -382,6 +384,24 @@ class Job(InBrief):
         'full'
         """
         return self.stage_plans or (StagePlan(self.execution.recompute, self.offload_modules),) * num_stages
+
+    def with_plans(self, plans: Sequence[StagePlan], layers: Sequence[int] | None) -> "Job":
+        """Return the job with a plan for each stage; plans that a text for all stages can say are that text.
+
+        `layers` has those of each stage, None if they are not known yet.
+
+        >>> import ppsim
+        >>> job = ppsim.job(model="llama3-8b", gpus=8, pp=2)
+        >>> job.with_plans([StagePlan("full*2"), StagePlan()], [16, 16]).execution.recompute
+        'full@0-1'
+        """
+        text = plans[0].recompute if len({one.recompute for one in plans}) == 1 else None
+        if text is None and layers is not None:
+            text = by_number(map(plan_of_stage, [one.recompute for one in plans], layers))
+        if text is None or len({one.offload_modules for one in plans}) > 1:
+            return replace(self, stage_plans=tuple(plans))
+        execution = replace(self.execution, recompute=text)
+        return replace(self, execution=execution, offload_modules=plans[0].offload_modules, stage_plans=())
 
     def costs_in_order(self, stage: Stage) -> list[Estimate]:
         """Return F, I, W and B of each layer of a stage.

@@ -16,7 +16,7 @@ from ppsim.model import activations
 from ppsim.model.activations import kept_for_weight
 from ppsim.model.architecture import Layer
 from ppsim.model.memory import kept_of_layer, rank_memory, stage_activations
-from ppsim.model.recompute import BY_OPERATORS, MODULES, LayerPlan, Recompute, words_of_layers
+from ppsim.model.recompute import BY_OPERATORS, MODULES, LayerPlan, Recompute, text_of, words_of_layers
 from ppsim.model.stages import Stage, StagePlan
 
 _MOST_POINTS = 128
@@ -222,12 +222,8 @@ def plan_of(point: Point, offload: str) -> StagePlan:
     >>> plan_of(Point(1.0, 1.0, ("full", "full", "none")), "").recompute
     'full*2'
     """
-    runs = [(word, len(list(same))) for word, same in groupby(point.words)]
-    if len(runs) < 2:
-        return StagePlan(runs[0][0] if runs else "none", offload)
-    if runs[-1][0] == "none":
-        runs.pop()
-    return StagePlan(",".join(f"{word}*{number}" for word, number in runs), offload)
+    runs = [LayerPlan(len(list(same)), word) for word, same in groupby(point.words)]
+    return StagePlan(text_of(runs), offload)
 
 
 def _order(word: Recompute) -> tuple[int, str]:

@@ -155,6 +155,46 @@ def require_layers(recompute: Recompute, num_layers: int) -> None:
         raise ConfigError(f"recompute {recompute} has layer {last}, but the last of the model is {num_layers - 1}")
 
 
+def layer_ids(recompute: Recompute) -> list[int]:
+    """Return the numbers of the layers that full@IDS recomputes, none for another text.
+
+    >>> layer_ids("full@0,3-5"), layer_ids("full")
+    ([0, 3, 4, 5], [])
+    """
+    word, _, ids = recompute.partition("@")
+    return _ids(recompute, ids) if ids and word == "full" else []
+
+
+def by_number(plans: Iterable[Sequence[LayerPlan]]) -> Recompute | None:
+    """Return full@IDS for stages that recompute whole layers only, None for others.
+
+    >>> by_number([[LayerPlan(1, "full"), LayerPlan(2, "none")], [LayerPlan(2, "full")]])
+    'full@0,3-4'
+    """
+    flat = [plan for stage in plans for plan in stage]
+    if any(plan.joined or plan.recompute not in ("none", "full") for plan in flat):
+        return None
+    words = [plan.recompute for plan in flat for _ in range(plan.layers)]
+    ids = [number for number, word in enumerate(words) if word == "full"]
+    if len(ids) == len(words):
+        return "full"
+    return f"full@{_spelled(ids)}" if ids else "none"
+
+
+def text_of(plan: Sequence[LayerPlan]) -> Recompute:
+    """Return the text for a stage whose layers are recomputed so, without checkpoints of several layers.
+
+    >>> text_of([LayerPlan(2, "full"), LayerPlan(3, "none")]), text_of([LayerPlan(4, "mlp")])
+    ('full*2', 'mlp')
+    """
+    runs = list(plan)
+    if len(runs) < 2:
+        return runs[0].recompute if runs else "none"
+    if runs[-1].recompute == "none":
+        runs.pop()
+    return ",".join(f"{one.recompute}*{one.layers}" for one in runs)
+
+
 def whole_layers(recompute: Recompute) -> int:
     """Return N if one of N layers is recomputed, 0 if none is.
 

@@ -11,11 +11,9 @@ from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
 from ppsim.base.units import seconds
 from ppsim.catalog.build import Entry, build, every_schedule, find, fit, require_shape
 from ppsim.costs.assembled import Assembled, Known
-from ppsim.costs.of_job import assemble_job
 from ppsim.costs.profile import DEFAULT
 from ppsim.layout.slices import why_no_slices
 from ppsim.layout.split import FoundSplit, Split, why_no_split
-from ppsim.model.stages import StagePlan
 from ppsim.projection.answering import answer_of
 from ppsim.projection.assumptions import assumptions_of
 from ppsim.projection.changes import projected_changes
@@ -37,6 +35,7 @@ from ppsim.simulation.variation import with_variation
 
 if TYPE_CHECKING:
     from ppsim.catalog.search.exact import Progress
+    from ppsim.model.stages import StagePlan
 
 
 def project(plan: Plan | None = None, *, progress: "Progress | None" = None, **fields: Any) -> Projection:
@@ -284,12 +283,13 @@ def _found_split(plan: Plan, schedule: Schedule) -> Trial:
 
 def _with_stages(plan: Plan, schedule: Schedule) -> tuple[Plan, str]:
     """The plan with the stages that --plan auto finds, and the line that says how they compare."""
+    from ppsim.costs.of_job import assemble_job  # costs of models
     from ppsim.projection.stage_search import StageSearch
 
     job, usual, known = plan.job, replace(plan, stragglers=()), Known()
     assert job is not None
 
-    def simulated(split: Sequence[int] | str, plans: Sequence[StagePlan]) -> Trial:
+    def simulated(split: Sequence[int] | str, plans: "Sequence[StagePlan]") -> Trial:
         counts: Split = split if isinstance(split, str) else FoundSplit(split)
         assembled = assemble_job(job, schedule, split=counts, known=known, plans=plans).taking(job.scale)
         costs = _costs_of(usual, schedule, assembled)
@@ -298,8 +298,7 @@ def _with_stages(plan: Plan, schedule: Schedule) -> tuple[Plan, str]:
 
     limit = plan.memory_bound_bytes or np.inf
     found = StageSearch(job, schedule, simulated, limit).best()
-    plans = found.plans
-    planned = replace(job, stage_plans=plans)
+    planned = job.with_plans(found.plans, found.trial.counts)
     line = f"plan: layers and recomputation of each stage searched for, iteration {seconds(found.trial.seconds)}"
     if found.uniform_s is not None:
         line += f"; with the same recomputation on all stages {seconds(found.uniform_s)} ({found.uniform})"

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from ppsim.model.recompute import Recompute, plan_of_stage, text_of
 from ppsim.projection.plan import Plan
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
@@ -28,7 +29,7 @@ def stage_rows(plan: Plan, timeline: Timeline, costs: StageCosts, layers: Sequen
             "stage": stage,
             "rank": (rank := int(schedule.stage_to_rank[stage])),
             "layers": number,
-            "recompute": one.recompute,
+            "recompute": _of_stage(one.recompute, layers, stage),
             "offload_modules": one.offload_modules,
             "forward_s": float(resolved.forward_s[stage]),
             "backward_s": float(resolved.backward_s[stage]),
@@ -37,6 +38,13 @@ def stage_rows(plan: Plan, timeline: Timeline, costs: StageCosts, layers: Sequen
         }
         for stage, (number, one) in enumerate(zip(layers, job.plans_of(len(layers)), strict=True))
     ]
+
+
+def _of_stage(recompute: Recompute, layers: Sequence[int], stage: int) -> Recompute:
+    """The recomputation of a stage without the numbers of layers in the model."""
+    if "@" not in recompute:
+        return recompute
+    return text_of(plan_of_stage(recompute, layers[stage], first=sum(layers[:stage])))
 
 
 def _limits(plan: Plan, timeline: Timeline, rank: int) -> list[str]:

@@ -142,7 +142,7 @@ def test_what_does_not_go_with_a_file_is_refused(words, sentence, tmp_path) -> N
 
 
 def test_a_trainer_that_cannot_say_it_gets_a_comment(tmp_path) -> None:
-    file = plan_file(tmp_path, [{"layers": 20, "recompute": word} for word in ("full*9", "full*3", "none", "none")])
+    file = plan_file(tmp_path, [{"layers": 20, "recompute": word} for word in ("mlp*9", "full*3", "none", "none")])
     text = command(*LINE.split(), "--runtime", "megatron", "--plan", file, "--to-config", "megatron").stdout
     assert f"# not expressible: --plan {file}" in text
     file = plan_file(tmp_path, [{"layers": 20, "recompute": "block/5"}] * 4)
@@ -157,3 +157,28 @@ def test_a_plan_that_was_searched_for_is_named_in_a_comment() -> None:
     )
     text = command(*line.split(), "--plan", "auto", "--to-config", "megatron").stdout
     assert "# not expressible by any option: the plan of each stage (write it with -o plan.toml" in text
+
+
+def test_whole_layers_are_the_layer_numbers_of_primus(tmp_path) -> None:
+    """Read back, the experiment gives an equal plan."""
+    file = plan_file(tmp_path, [{"layers": 20, "recompute": word} for word in ("full*2", "full*1", "none", "none")])
+    made = ppsim.project(**JOB, stage_plan=file, stack="primus", runtime="megatron")
+    assert made.plan.job.execution.recompute == "full@0-1,20"
+    assert [row["recompute"] for row in made.stages] == ["full*2", "full*1", "none", "none"]
+    text = ppsim.trainer_options(made, "primus")
+    assert 'recompute_layer_ids: "0,1,20"' in text
+    assert "recompute" not in "".join(line for line in text.splitlines() if line.startswith("#"))
+    (tmp_path / "experiment.yaml").write_text(text)
+    again = ppsim.project(run_config=tmp_path / "experiment.yaml", gpus=64)
+    assert again.iteration_s == made.iteration_s
+
+
+def test_layers_for_further_tokens_among_the_numbers_are_an_assumption(tmp_path) -> None:
+    made = ppsim.project(
+        model="deepseek-v3", gpus=64, pp=8, ep=8, recompute="full@0,3", stack="primus", runtime="megatron"
+    )
+    text = ppsim.trainer_options(made, "primus").replace('"0,3"', '"0,3,61"')
+    (tmp_path / "experiment.yaml").write_text(text)
+    read = ppsim.read_run_config(tmp_path / "experiment.yaml")
+    assert read.words["recompute"] == "full@0,3"
+    assert "layers for further tokens (61) are taken not to be recomputed" in read.assumed
