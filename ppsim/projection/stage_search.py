@@ -9,7 +9,7 @@ recomputation on all stages are simulated too, so that none of them is faster th
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,9 +18,12 @@ from ppsim.base.arrays import Floats
 from ppsim.base.errors import PpsimError
 from ppsim.costs.assembled import stages_of_ranks
 from ppsim.costs.job import Job
+from ppsim.costs.of_layer import layer_costs_of
 from ppsim.costs.stage_options import Point, StageOptions, plan_of
+from ppsim.model.recompute import Recompute
 from ppsim.model.stages import Stage, StagePlan, stages_of
 from ppsim.projection.split_bounds import Trial
+from ppsim.projection.split_search import SplitSearch
 from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
 
@@ -30,8 +33,9 @@ _MOST_TRIALS = 48
 _LEAST_TRIALS, _MOST_NODES = 8, 400_000
 """Fewer are simulated of a large table: a number whose event graphs have this number of nodes together."""
 
-_MOST_UNIFORM, _MOST_UNIFORM_TRIALS = 3, 16
-"""Plans with the same recomputation on every stage whose layers are moved, and trials of each."""
+_MOST_UNIFORM, _NEARLY_FITS = 4, 0.15
+"""Plans with the same recomputation on every stage whose split is searched for: the fastest ones that exceed the
+memory by this part at most."""
 
 _ROUNDS_OF_FIT = 4
 """How often the memory that a plan may use is lowered if its simulated peak exceeds the limit."""
@@ -89,7 +93,7 @@ class StageSearch:
         found = program.best() if program.applies else None
         starts = [uniform[1].counts, *([found.counts] if found else [])]
         start = min((self._planned(counts) for counts in dict.fromkeys(starts)), key=self._rank_of)
-        plans, trial = min(self._climb(start, self._planned, _MOST_TRIALS), uniform, key=self._rank_of)
+        plans, trial = min(self._climb(start), uniform, key=self._rank_of)
         fits = self._rank_of(uniform)[0] <= 0
         return FoundStages(
             plans,
@@ -99,10 +103,14 @@ class StageSearch:
             found.seconds if found else None,
         )
 
+    def _over(self, trial: Trial) -> float:
+        """The bytes over the limit."""
+        return float(np.maximum(trial.peak_bytes - self.limit_bytes * CAP_ROUNDING, 0.0).max())
+
     def _rank_of(self, found: Planned) -> tuple[float, float]:
         """The order of plans: bytes over the limit, then seconds."""
         _, trial = found
-        return float(np.maximum(trial.peak_bytes - self.limit_bytes * CAP_ROUNDING, 0.0).max()), trial.seconds
+        return self._over(trial), trial.seconds
 
     def _run(self, counts: Sequence[int] | str, plans: Sequence[StagePlan]) -> Trial:
         key = counts if isinstance(counts, str) else tuple(counts), tuple(plans)
@@ -111,7 +119,7 @@ class StageSearch:
         return self._trials[key]
 
     def _best_uniform(self) -> Planned:
-        """The best plan with the same recomputation on every stage; layers of the best few are moved."""
+        """The best plan with the same recomputation on every stage; the split of the best few is searched for."""
         texts = [*self.options.useful_words]
         most = -(-len(self.job.model.layers) // self.num_stages)
         texts += [f"block/{number}" for number in range(1, most)] if "full" in texts else []
@@ -122,15 +130,26 @@ class StageSearch:
                 with suppress(PpsimError):
                     made = plans, self._run(split, plans)
                     found[text] = min(found.get(text, made), made, key=self._rank_of)
-        fitting = [one for one in found.values() if self._rank_of(one)[0] <= 0]
-        limit = min((trial.seconds for _, trial in fitting), default=np.inf)
-        nearest = sorted((one for one in found.values() if one[1].seconds <= limit), key=self._rank_of)
-        return min((self._moved(one) for one in nearest[:_MOST_UNIFORM]), key=self._rank_of)
+        limit = min((trial.seconds for _, trial in found.values() if self._over(trial) <= 0), default=np.inf)
+        promising = [
+            (trial.seconds, text)
+            for text, (_, trial) in found.items()
+            if trial.seconds <= limit and self._over(trial) <= _NEARLY_FITS * self.limit_bytes
+        ]
+        least = min(found, key=lambda text: self._rank_of(found[text]))
+        texts = [text for _, text in sorted(promising)[:_MOST_UNIFORM]]
+        return min((self._with_split(text) for text in dict.fromkeys([*texts, least])), key=self._rank_of)
 
-    def _moved(self, start: Planned) -> Planned:
-        """A plan with layers moved between its stages."""
-        plans, _ = start
-        return self._climb(start, lambda counts: (plans, self._run(counts, plans)), _MOST_UNIFORM_TRIALS)
+    def _with_split(self, recompute: Recompute) -> Planned:
+        """The plan with the same recomputation on every stage, and the layers that `--split auto` finds for it."""
+        plans = (StagePlan(recompute),) * self.num_stages
+        job = replace(self.job, execution=replace(self.job.execution, recompute=recompute), offload_modules="")
+        limit = self.limit_bytes if np.isfinite(self.limit_bytes) else None
+
+        def simulated(counts: tuple[int, ...] | None) -> Trial:
+            return self._run("balanced" if counts is None else counts, plans)
+
+        return plans, SplitSearch(simulated, layer_costs_of(job), limit).best()
 
     def _planned(self, counts: tuple[int, ...]) -> Planned:
         """The fastest recomputation for layers per stage, with the memory lowered until its peak fits."""
@@ -171,10 +190,10 @@ class StageSearch:
         over, seconds, plans = best
         return (seconds if over <= 0 else np.inf), plans
 
-    def _climb(self, best: Planned, make: Callable[[tuple[int, ...]], Planned], most_trials: int) -> Planned:
+    def _climb(self, best: Planned) -> Planned:
         """Move single layers from busy stages to others while the simulated iteration gets shorter."""
         nodes = best[1].step.timeline.graph.num_nodes
-        most = min(most_trials, max(_LEAST_TRIALS, _MOST_NODES // nodes))
+        most = min(_MOST_TRIALS, max(_LEAST_TRIALS, _MOST_NODES // nodes))
         seen = {best[1].counts}
         while len(seen) < most:
             nearby = [
@@ -184,7 +203,7 @@ class StageSearch:
             ]
             for counts in nearby[: most - len(seen)]:
                 seen.add(counts)
-                made = make(counts)
+                made = self._planned(counts)
                 if self._rank_of(made) < self._rank_of(best):
                     best = made
                     break
