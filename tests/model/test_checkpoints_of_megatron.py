@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from ppsim.model.recompute import checkpoints
+from ppsim.model.recompute import plan_of_stage, recompute_of
 
 NUM_CASES = 200
 HIDDEN = 2
@@ -38,7 +38,9 @@ class Chunk(NamedTuple):
 
 def counts_of_ppsim(case: Case, num_layers: int) -> list[int]:
     """The layers of each checkpoint of a model chunk with `num_layers` layers."""
-    return checkpoints(f"{case.method}/{case.number}", num_layers)
+    plan = plan_of_stage(recompute_of(f"{case.method}/{case.number}"), num_layers)
+    whole = [one for one in plan if one.recompute == "full"]
+    return [layers for one in whole for layers in ([one.layers] if one.joined else [1] * one.layers)]
 
 
 @pytest.fixture(scope="module")
