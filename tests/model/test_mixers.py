@@ -13,6 +13,7 @@ from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.blocks import operators_of
 from ppsim.model.config import _READERS, model_from
 from ppsim.model.mixers import parallel, short_convolution
+from ppsim.model.names import NAMES, find_model
 from tests.cli.running import ppsim as command
 
 LFM2 = {  # the config.json of LiquidAI/LFM2-1.2B
@@ -144,6 +145,16 @@ def test_a_size_that_no_release_has_is_refused(config: dict, message: str) -> No
 def test_context_parallelism_of_a_short_convolution_is_refused() -> None:
     with pytest.raises(ConfigError, match="context parallelism of a short convolution is not known: got cp 2"):
         model_from(LFM2).layers[0].attention.require_division(Cut(cp=2))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_operators_and_tensors_of_a_layer_have_names_of_their_own(name: str) -> None:
+    for layer in find_model(name).kinds:
+        operators = operators_of(layer, Cut(), KernelChoice(), 4096)
+        made = [tensor for one in operators for tensor in one.writes]
+        tensors = ["x", *(tensor.name for tensor in made if tensor.storage is None)]
+        assert len({one.name for one in operators}) == len(operators)
+        assert len(set(tensors)) == len(tensors)
 
 
 def test_a_kind_in_the_package_mixers_is_one_file() -> None:
