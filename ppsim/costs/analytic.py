@@ -7,7 +7,7 @@ from published runs. The letters are those of `ppsim.model.shapes`.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ppsim.costs.between import between_products, elementwise, norms
 from ppsim.costs.launches import launched, launched_again, waits_for_counts
@@ -40,6 +40,9 @@ from ppsim.model.recurrent import Recurrent
 from ppsim.model.scored import Scored
 from ppsim.model.streams import end_passes, further_passes, passes
 
+Cores: TypeAlias = list[tuple[Mixer, PassKernels]]
+"""The mixers of a layer, each with the kernels of its core."""
+
 
 def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_length: int) -> Estimate:
     """Return the seconds of one layer, given whole, on the ranks of a layout.
@@ -51,10 +54,8 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
         rank_part(layer, place.cut, load=execution.expert_load),
         place.tokens(micro_batch, sequence_length),
     )
-    cores = [
-        (part, core_of(part, place, micro_batch=micro_batch, sequence_length=sequence_length))
-        for part in layer.attention.parts
-    ]
+    shape = {"micro_batch": micro_batch, "sequence_length": sequence_length}
+    cores = [(mixer, core_of(mixer, place, **shape)) for mixer in layer.attention.parts]
     core = sum((one for _, one in cores), PassKernels())
     passing = elementwise if execution.compile is None else torch_elementwise
     kernels = products_of(part, place, tokens=tokens) + core + passing(part, place, tokens=tokens)
@@ -101,9 +102,7 @@ def _known(kernels: PassKernels, *others: KernelTime) -> Known:
     return Known(table_s=sum(one.measured_s for one in (*kernels.passes, *others)))
 
 
-def _again(
-    layer: Layer, place: Place, tokens: int, cores: list[tuple[Mixer, PassKernels]], forward: KernelTime
-) -> KernelTime:
+def _again(layer: Layer, place: Place, tokens: int, cores: Cores, forward: KernelTime) -> KernelTime:
     """What the backward computes again: a whole forward, or what modules have of it."""
     recompute = place.execution.recompute
     if recompute == "full":
@@ -115,7 +114,7 @@ def _again(
     kernels = products_of(part, place, tokens=tokens).forward
     kernels += between_products(part, place, tokens=tokens).forward
     if "core_attn" in modules:
-        kernels += sum((one.forward for part, one in cores if isinstance(part, Scored)), KernelTime())
+        kernels += sum((one.forward for mixer, one in cores if isinstance(mixer, Scored)), KernelTime())
     if num_norms := _norms_again(layer, place, modules):
         kernels += norms(layer, place, tokens=tokens, number=num_norms)
     if "mhc" in modules:
@@ -154,7 +153,7 @@ def _by_operators(layer: Layer, place: Place, tokens: int) -> KernelTime:
     )
 
 
-def _until_last_kept(layer: Layer, place: Place, tokens: int, cores: list[tuple[Mixer, PassKernels]]) -> KernelTime:
+def _until_last_kept(layer: Layer, place: Place, tokens: int, cores: Cores) -> KernelTime:
     """A forward up to the last tensor that the backward needs, where torch stops: without the last product."""
     part = rank_part(layer, place.cut, load=place.execution.expert_load)
     needed = tuple(one for one in part.linears if one.name != "down" or one.kind != "dense")
@@ -392,9 +391,7 @@ def _experts_s(layer: Layer, place: Place, tokens: float) -> float:
     return 2 * dispatch_s(execution.moe_dispatcher, routing, place.ranks("ep"), place.cluster)
 
 
-def _context_s(
-    layer: Layer, place: Place, tokens: int, cores: list[tuple[Mixer, PassKernels]]
-) -> tuple[float, float]:
+def _context_s(layer: Layer, place: Place, tokens: int, cores: Cores) -> tuple[float, float]:
     """The exchange among cp ranks in a forward and in a backward, of all mixers of a layer."""
     if place.layout.cp == 1 or not layer.has_mixer:
         return 0.0, 0.0
