@@ -19,6 +19,7 @@ from ppsim.layout.layout import Layout, fewest_replicas, layout_on
 from ppsim.machine.files import cluster_of
 from ppsim.model.architecture import Model
 from ppsim.model.graphs import cuda_graphs_of
+from ppsim.model.halves import Attention
 from ppsim.model.memory import Optimizer, Precision
 from ppsim.model.names import gpt
 from ppsim.model.offloading import offload_modules_of
@@ -132,6 +133,7 @@ def _model(given: str | Path | RunConfig, source: str, options: Mapping[str, Any
     others = given_of({"vocab": options["vocab"], "sequence_length": options["seq_len"]})
     model = gpt(options["layers"], sizes["hidden"], sizes["heads"], **others)
     [layer] = model.kinds
+    assert isinstance(layer.attention, Attention)
     attention = replace(layer.attention, num_kv_heads=sizes.get("kv_heads", sizes["heads"]))
     layers = (replace(layer, attention=attention),) * options["layers"]
     return replace(model, layers=layers, tied_embeddings=is_tied is not False)

@@ -7,8 +7,9 @@ from dataclasses import replace
 from ppsim.base.errors import ConfigError
 from ppsim.configs.arguments import Arguments
 from ppsim.model.architecture import Layer
-from ppsim.model.halves import Attention, FeedForward, Mixer, MixtureOfExperts
+from ppsim.model.halves import Attention, FeedForward, MixtureOfExperts
 from ppsim.model.hybrid import Halves, windowed
+from ppsim.model.mixer import Mixer
 from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba
 
 HYBRIDS = ("mamba", "hybrid")

@@ -7,14 +7,14 @@ from published runs. The letters are those of `ppsim.model.shapes`.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ppsim.costs.between import between_products, elementwise, norms
 from ppsim.costs.launches import launched, launched_again, waits_for_counts
 from ppsim.costs.layer_kernels import (
     PassKernels,
     RankPart,
-    attention,
+    core_of,
     module_part,
     part_by_operators,
     products,
@@ -31,12 +31,17 @@ from ppsim.machine.kernels.times import KernelTime, moved
 from ppsim.model.architecture import Layer, Model, mtp_linears
 from ppsim.model.blocks import has_norm_in_gemm
 from ppsim.model.compressed import CompressedAttention
-from ppsim.model.halves import LatentAttention, MixtureOfExperts, OfLatents
+from ppsim.model.halves import Attention, MixtureOfExperts
 from ppsim.model.linears import Linear
+from ppsim.model.mixer import Mixer
 from ppsim.model.parameters import padded_vocabulary
 from ppsim.model.recompute import BY_OPERATORS, MODULES, Recompute, recomputes
 from ppsim.model.recurrent import Recurrent
+from ppsim.model.scored import Scored
 from ppsim.model.streams import end_passes, further_passes, passes
+
+Cores: TypeAlias = list[tuple[Mixer, PassKernels]]
+"""The mixers of a layer, each with the kernels of its core."""
 
 
 def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_length: int) -> Estimate:
@@ -49,7 +54,9 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
         rank_part(layer, place.cut, load=execution.expert_load),
         place.tokens(micro_batch, sequence_length),
     )
-    core = attention(layer, place, micro_batch=micro_batch, sequence_length=sequence_length)
+    shape = {"micro_batch": micro_batch, "sequence_length": sequence_length}
+    cores = [(mixer, core_of(mixer, place, **shape)) for mixer in layer.attention.parts]
+    core = sum((one for _, one in cores), PassKernels())
     passing = elementwise if execution.compile is None else torch_elementwise
     kernels = products_of(part, place, tokens=tokens) + core + passing(part, place, tokens=tokens)
     kernels += stashed(part, place, tokens=tokens)
@@ -57,7 +64,7 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
     message = float(tokens * layer.hidden_size * execution.element_bytes)
     exposed = _exposed_tp(layer, place, part, message)
     ep_s = _experts_s(layer, place, tokens / place.cut.norm_divisor)
-    cp_s, cp_backward_s = _context_s(layer, place, tokens, core)
+    cp_s, cp_backward_s = _context_s(layer, place, tokens, cores)
     scores = layer.attention.core_flops(sequence_length, causal=True) * tokens / tp
     flops = layer.forward_flops(sequence_length, causal=True) * tokens / tp
     launching_s = place.cluster.device.efficiency.routing_host_s * waits_for_counts(layer, place)
@@ -68,7 +75,7 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
         cp_s=(1 - execution.hidden_cp) * cp_s,
         launching_s=launching_s,
     )  # fmt: skip
-    again = launched_again(_again(layer, place, tokens, core.forward, kernels.forward), layer, place)
+    again = launched_again(_again(layer, place, tokens, cores, kernels.forward), layer, place)
     backward_input = _parts(
         place,
         kernels.backward_input,
@@ -95,19 +102,19 @@ def _known(kernels: PassKernels, *others: KernelTime) -> Known:
     return Known(table_s=sum(one.measured_s for one in (*kernels.passes, *others)))
 
 
-def _again(layer: Layer, place: Place, tokens: int, core: KernelTime, forward: KernelTime) -> KernelTime:
-    """What the backward computes again: a whole forward, or what modules have of it; `core` is attention's."""
+def _again(layer: Layer, place: Place, tokens: int, cores: Cores, forward: KernelTime) -> KernelTime:
+    """What the backward computes again: a whole forward, or what modules have of it."""
     recompute = place.execution.recompute
     if recompute == "full":
-        return forward if place.execution.compile is None else _until_last_kept(layer, place, tokens, core)
+        return forward if place.execution.compile is None else _until_last_kept(layer, place, tokens, cores)
     if recompute == BY_OPERATORS:
         return _by_operators(layer, place, tokens)
     modules = [module for module in MODULES if recomputes(recompute, module)]
     part = module_part(layer, modules, place.cut, load=place.execution.expert_load)
     kernels = products_of(part, place, tokens=tokens).forward
     kernels += between_products(part, place, tokens=tokens).forward
-    if "core_attn" in modules and not layer.is_recurrent:
-        kernels += core
+    if "core_attn" in modules:
+        kernels += sum((one.forward for mixer, one in cores if isinstance(mixer, Scored)), KernelTime())
     if num_norms := _norms_again(layer, place, modules):
         kernels += norms(layer, place, tokens=tokens, number=num_norms)
     if "mhc" in modules:
@@ -146,11 +153,12 @@ def _by_operators(layer: Layer, place: Place, tokens: int) -> KernelTime:
     )
 
 
-def _until_last_kept(layer: Layer, place: Place, tokens: int, core: KernelTime) -> KernelTime:
+def _until_last_kept(layer: Layer, place: Place, tokens: int, cores: Cores) -> KernelTime:
     """A forward up to the last tensor that the backward needs, where torch stops: without the last product."""
     part = rank_part(layer, place.cut, load=place.execution.expert_load)
     needed = tuple(one for one in part.linears if one.name != "down" or one.kind != "dense")
     passed = torch_again(part, place, tokens=tokens, scatters=part.halves - 1)
+    core = sum((one.forward for _, one in cores), KernelTime())
     return products_of(replace(part, linears=needed), place, tokens=tokens).forward + core + passed
 
 
@@ -339,8 +347,8 @@ def _exposed_tp(layer: Layer, place: Place, part: RankPart, message: float) -> _
     tp_s, num_gathered = _tensor_s(layer, place, message)
     gathered_s = _gathered_s(place, execution.gathered_share * message)
     gather_s = num_gathered * gathered_s
-    if execution.compile is None and place.cut.norm_divisor > 1 and isinstance(layer.attention, LatentAttention):
-        less_s = gathered_s * (1 - _latent_share(layer))
+    if execution.compile is None and place.cut.norm_divisor > 1:
+        less_s = gathered_s * (1 - layer.attention.gathered_share(layer.hidden_size))
         tp_s, gather_s = tp_s - less_s, gather_s - less_s
     if execution.compile is None or place.cut.norm_divisor == 1:
         return _ExposedTP(forward * tp_s, backward * (tp_s + gather_s), forward * tp_s)
@@ -353,14 +361,6 @@ def _exposed_tp(layer: Layer, place: Place, part: RankPart, message: float) -> _
         behind + scatter_s + behind * (execution.recompute == BY_OPERATORS) + agreed[1],
         before + forward * scatter_s * (1 - 1 / layer.num_halves) + agreed[0],
     )
-
-
-def _latent_share(layer: Layer) -> float:
-    """What tensor-parallel ranks gather of a token before latent attention's projections up, of the hidden size."""
-    one = layer.attention
-    assert isinstance(one, LatentAttention)
-    of_queries = layer.hidden_size if one.q_lora_rank is None else one.q_lora_rank
-    return min(1.0, (of_queries + one.kv_lora_rank + one.qk_rope_head_size) / layer.hidden_size)
 
 
 def _tensor_s(layer: Layer, place: Place, message: float) -> tuple[float, int]:
@@ -391,7 +391,15 @@ def _experts_s(layer: Layer, place: Place, tokens: float) -> float:
     return 2 * dispatch_s(execution.moe_dispatcher, routing, place.ranks("ep"), place.cluster)
 
 
-def _context_s(layer: Layer, place: Place, tokens: int, core: PassKernels) -> tuple[float, float]:
+def _context_s(layer: Layer, place: Place, tokens: int, cores: Cores) -> tuple[float, float]:
+    """The exchange among cp ranks in a forward and in a backward, of all mixers of a layer."""
+    if place.layout.cp == 1 or not layer.has_mixer:
+        return 0.0, 0.0
+    took = [_exchanged_s(part, core, layer.hidden_size, place, tokens) for part, core in cores]
+    return sum(forward for forward, _ in took), sum(backward for _, backward in took)
+
+
+def _exchanged_s(a: Mixer, core: PassKernels, h: int, place: Place, tokens: int) -> tuple[float, float]:
     """The exchange among cp ranks in a forward and in a backward, which has gradients round the ring besides.
 
     Round TransformerEngine's ring, each message runs beside the block of attention that was there before it:
@@ -403,25 +411,24 @@ def _context_s(layer: Layer, place: Place, tokens: int, core: PassKernels) -> tu
     `_templated_ring_attention_backward`). Compiled, neither runs beside attention: where a collective is traced, it
     is waited for at once (torch 2.5 to 2.6, distributed/_functional_collectives.py, `_maybe_wrap_tensor`).
     """
-    cp, execution = place.layout.cp, place.execution
-    if cp == 1 or not layer.has_mixer:
-        return 0.0, 0.0
-    a, tp, e = layer.attention, place.layout.tp, execution.element_bytes
+    cp, tp, execution, e = place.layout.cp, place.layout.tp, place.execution, place.execution.element_bytes
     if isinstance(a, Recurrent):
         columns = (a.gate_columns + a.convolved + a.num_heads) // tp, a.inner_size // tp
         took = sum(place.seconds("all-to-all", float(count * tokens * e), "cp") for count in columns)
         return took, took
     if isinstance(a, CompressedAttention):
         before_s = collectives.point_to_point_s(
-            float(a.rows_before * layer.hidden_size * e), place.cluster.tiers[place.ranks("cp").tier].link
+            float(a.rows_before * h * e), place.cluster.tiers[place.ranks("cp").tier].link
         )
         gathered = a.gathered_columns * tokens * cp * e
         both = [place.seconds(how, gathered, "cp") if gathered else 0.0 for how in ("all-gather", "reduce-scatter")]
         return before_s + both[0], before_s + both[1]
-    if isinstance(a, OfLatents):
+    if isinstance(a, Attention):
+        columns = a.num_heads // tp * a.head_size, a.kv_heads_on_a_rank(tp) * a.head_size
+    elif isinstance(a, Scored):
         columns = (a.score_width // tp // 2,) * 2
     else:
-        columns = a.num_heads // tp * a.head_size, a.kv_heads_on_a_rank(tp) * a.head_size
+        return 0.0, 0.0
     queries, keys = (float(count * tokens * e) for count in columns)
     if execution.context == "all-to-all":
         took = 2 * place.seconds("all-to-all", queries, "cp") + 2 * place.seconds("all-to-all", keys, "cp")

@@ -15,11 +15,13 @@ from ppsim.machine.kernels.specified import OPERAND_BYTES, activation_bytes, at_
 from ppsim.machine.kernels.times import AttentionCore, KernelTime, KernelTimes, fused_attention, moved, product
 from ppsim.model.architecture import Layer
 from ppsim.model.compressed import CompressedAttention
-from ppsim.model.halves import Attention, FeedForward, LatentAttention, Mixer, OfLatents
+from ppsim.model.halves import Attention, FeedForward, OfLatents
 from ppsim.model.linears import UP_AND_DOWN, UPS_OF_LATENTS, Linear
+from ppsim.model.mixer import Mixer
 from ppsim.model.parameters import require_division_of_layer
 from ppsim.model.recompute import MODULES, by_operators
-from ppsim.model.recurrent import GatedDeltaNet, Mamba, Recurrent
+from ppsim.model.recurrent import Recurrent
+from ppsim.model.scored import Scored
 
 
 @dataclass(frozen=True)
@@ -109,8 +111,8 @@ def rank_part(layer: Layer, cut: Cut, *, load: float = 1.0) -> RankPart:
         linears,
         pairs=load * _pairs(layer, cut),
         expert_width=layer.expert_width,
-        rotated=_rotated(layer, cut.tp),
-        normed=_normed(layer, cut),
+        rotated=mixer.rotated_columns(cut.tp, layer.norm),
+        normed=mixer.normed_columns(cut),
         activated=_activated(layer, cut.tp, MODULES, load),
         activated_of_pairs=_activated_of_pairs(layer, cut.tp, MODULES, load),
         is_gated=layer.ffn.gated,
@@ -118,7 +120,7 @@ def rank_part(layer: Layer, cut: Cut, *, load: float = 1.0) -> RankPart:
         biases=sum(one.rows * one.biases * _rows_of_output(one, cut) for one in linears if one.kind == "dense"),
         num_sums=_num_sums(linears, layer),
         biased_experts=_biased_experts(linears),
-        convolved=mixer.convolved // cut.tp if isinstance(mixer, Recurrent) else 0,
+        convolved=mixer.convolved // cut.tp,
         gates=mixer.gate_columns // cut.tp,
         modulated=layer.conditioned.num_modulated if layer.conditioned else 0,
         halves=layer.num_halves,
@@ -135,7 +137,7 @@ def module_part(layer: Layer, modules: Collection[str], cut: Cut, *, load: float
         tuple(one for one in layer.linears(cut) if _is_in(one, modules)),
         pairs=load * _pairs(layer, cut) if whole else 0.0,
         expert_width=layer.expert_width,
-        rotated=_rotated(layer, cut.tp) if ups else 0,
+        rotated=layer.attention.rotated_columns(cut.tp, layer.norm) if ups else 0,
         activated=_activated(layer, cut.tp, modules, load),
         activated_of_pairs=_activated_of_pairs(layer, cut.tp, modules, load),
         is_gated=layer.ffn.gated,
@@ -184,33 +186,6 @@ def _is_in(one: Linear, modules: Collection[str]) -> bool:
 def _pairs(layer: Layer, cut: Cut) -> float:
     """Of experts that are loaded evenly: a rank takes in as many tokens as it sends, etp ranks the same."""
     return layer.experts_per_token * cut.expert_tp / cut.tp
-
-
-def _normed(layer: Layer, cut: Cut) -> float:
-    """Columns of norms inside attention: of heads of queries and keys, or of latents, whose tokens ranks divide."""
-    a = layer.attention
-    if isinstance(a, LatentAttention):
-        return a.norm_parameters / cut.norm_divisor
-    if isinstance(a, Attention) and a.qk_norm:
-        return (a.num_heads // cut.tp + a.kv_heads_on_a_rank(cut.tp)) * a.head_size
-    return 0
-
-
-def _rotated(layer: Layer, tp: int) -> float:
-    """Columns that are read and written where some rotate: of latent attention all that its latent gives too.
-
-    Keys with their rotated part, and values, are written apart (Megatron-LM, `fused_apply_mla_rope_for_kv`).
-    """
-    a = layer.attention
-    if isinstance(a, CompressedAttention):
-        return a.passed_columns
-    if isinstance(a, LatentAttention):
-        given, taken = a.qk_nope_head_size + a.v_head_size, a.qk_head_size + a.v_head_size
-        return a.num_heads // tp * (a.qk_rope_head_size + (given + taken) / 2)
-    if isinstance(a, Recurrent):
-        return 0
-    heads = a.num_heads // tp + a.kv_heads_on_a_rank(tp)
-    return heads * a.head_size if layer.norm != "layernorm" else 0
 
 
 def _activated(layer: Layer, tp: int, modules: Collection[str], load: float) -> float:
@@ -349,7 +324,7 @@ def stashed(part: RankPart, place: Place, *, tokens: int) -> PassKernels:
     return PassKernels(copied, copied)
 
 
-def attention(layer: Layer, place: Place, *, micro_batch: int, sequence_length: int) -> PassKernels:
+def core_of(part: Mixer, place: Place, *, micro_batch: int, sequence_length: int) -> PassKernels:
     """Return scores, softmax and their use, of 1/cp of the queries; nothing of it is W's.
 
     fused: half of the scores, being causal, or those in a window, and `_TILE_EDGE` keys a query where its last tile
@@ -359,10 +334,12 @@ def attention(layer: Layer, place: Place, *, micro_batch: int, sequence_length: 
     ends of a sequence (torch, `_RoundRobinLoadBalancer`, by default), as they are then joined: `_blocks_joined`.
     Compressed attention scores the keys that it sees, and its indexer chooses them first: `_choice`.
     """
-    times, execution, part = place.wide_times, place.execution, layer.attention
+    times, execution = place.wide_times, place.execution
     tokens = place.tokens(micro_batch, sequence_length)
     if isinstance(part, Recurrent):
         return recurrence(part, place, tokens=tokens)
+    if not isinstance(part, Scored):
+        return PassKernels()
     heads, queries = micro_batch * (part.num_heads // place.cut.tp), sequence_length // place.cut.cp
     if execution.attention == "fused":
         mean = _of_last(part.keys_a_query, sequence_length, _pieces(part, place))
@@ -399,7 +376,7 @@ def attention(layer: Layer, place: Place, *, micro_batch: int, sequence_length: 
     )
 
 
-def _pieces(part: Mixer, place: Place) -> int:
+def _pieces(part: Scored, place: Place) -> int:
     """How many pieces of a sequence ranks have in its order; where they have others, each sees as much."""
     return place.cut.cp if isinstance(part, CompressedAttention) else 1
 
@@ -415,7 +392,7 @@ def _of_last(seen: Callable[[int], float], sequence_length: int, pieces: int) ->
     return (sequence_length * seen(sequence_length) - (before * seen(before) if before else 0.0)) / behind
 
 
-def _choice(part: Mixer, place: Place, *, tokens: int, sequence_length: int) -> PassKernels:
+def _choice(part: Scored, place: Place, *, tokens: int, sequence_length: int) -> PassKernels:
     """Return what an indexer computes in a forward of the compressed keys before a query, whose best are chosen.
 
     Products of its queries with them, and a float32 sum of a pair, which is written and read by the choice. As I
@@ -436,7 +413,7 @@ def _choice(part: Mixer, place: Place, *, tokens: int, sequence_length: int) -> 
     return PassKernels(scored.as_attention(), (again + again + again + target).as_attention())
 
 
-def _blocks_joined(part: Mixer, place: Place, *, tokens: int) -> PassKernels:
+def _blocks_joined(part: Scored, place: Place, *, tokens: int) -> PassKernels:
     """Return what joins attention to the keys of each rank, bytes a column and token of this one.
 
     Gathered by torch, in float32. Forward: a cast 6, and for each block beyond the first a difference 12, its
@@ -450,7 +427,7 @@ def _blocks_joined(part: Mixer, place: Place, *, tokens: int) -> PassKernels:
     added, and in the last block all (TransformerEngine, `AttnFuncWithCPAndKVP2P`).
     """
     cp, e, times = place.cut.cp, place.execution.element_bytes, place.wide_times
-    if cp == 1 or isinstance(part, CompressedAttention | Recurrent):
+    if cp == 1 or isinstance(part, CompressedAttention):
         return PassKernels()
     heads = part.num_heads // place.cut.tp
     if place.execution.context == "all-gather":
@@ -474,7 +451,7 @@ _TILE_EDGE = 64
 """Keys that a query computes for nothing beyond its window: half a tile of 128 (Dao 2023, arXiv 2307.08691)."""
 
 
-def recurrence(mixer: Mamba | GatedDeltaNet, place: Place, *, tokens: int) -> PassKernels:
+def recurrence(mixer: Recurrent, place: Place, *, tokens: int) -> PassKernels:
     """Return the scan or the delta rule of a rank's heads, its chunks side by side, and the passing on of states.
 
     FLOPs of the products of chunks, masked ones too, at `Efficiency.scan_flops_per_s` a core, which has what passes

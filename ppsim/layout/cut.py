@@ -65,3 +65,10 @@ def require_positive(sizes: object, *names: str) -> None:
 def share(value: int, among: int) -> int:
     """Return one of `among` equal parts, rounded up."""
     return -(-value // among)
+
+
+def require_divides(name: str, value: int, what: str, count: int) -> None:
+    """Raise `ConfigError` with the nearest divisor below where a number of ranks does not divide a count."""
+    if count % value:
+        near = max(divisor for divisor in range(1, value + 1) if count % divisor == 0)
+        raise ConfigError(f"{name} must divide the {what}: got {value} with {count} (nearest below: {near})")

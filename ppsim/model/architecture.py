@@ -16,8 +16,9 @@ from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut, require_positive
 from ppsim.layout.split import require_layers
 from ppsim.model.conditioning import Conditioning, Patches
-from ppsim.model.halves import FeedForward, Mixer, MixtureOfExperts, NoAttention, NoFeedForward
+from ppsim.model.halves import FeedForward, MixtureOfExperts, NoAttention, NoFeedForward
 from ppsim.model.linears import Linear
+from ppsim.model.mixer import Mixer
 from ppsim.model.recurrent import Recurrent
 from ppsim.model.streams import joining_parameters, mixing
 
@@ -54,7 +55,7 @@ class Layer:
     @property
     def is_recurrent(self) -> bool:
         """Whether its tokens change a state instead of looking at each other."""
-        return isinstance(self.attention, Recurrent)
+        return any(isinstance(part, Recurrent) for part in self.attention.parts)
 
     @property
     def has_feed_forward(self) -> bool:

@@ -11,11 +11,10 @@ from dataclasses import replace
 from ppsim.layout.cut import Cut
 from ppsim.model.architecture import Layer
 from ppsim.model.batch import KernelChoice
-from ppsim.model.compressed import CompressedAttention
-from ppsim.model.halves import Attention, FeedForward, LatentAttention, MixtureOfExperts
+from ppsim.model.halves import FeedForward, MixtureOfExperts
 from ppsim.model.linears import Linear
+from ppsim.model.mixer import gemm
 from ppsim.model.operators import Operator, Rows, Tensor
-from ppsim.model.recurrent import Recurrent
 
 
 def layer_input(layer: Layer) -> Tensor:
@@ -42,30 +41,16 @@ def has_norm_in_gemm(layer: Layer, half: int) -> bool:
     latent attention, experts and among residual streams (Megatron-LM, core/models/gpt/gpt_layer_specs.py). Such a
     norm is recomputed with its GEMM, and not by the word layernorm.
     """
-    mixer = layer.attention
-    is_apart = isinstance(mixer, LatentAttention | CompressedAttention) if half == 1 else layer.is_moe
+    is_apart = layer.attention.has_norm_apart if half == 1 else layer.is_moe
     return not is_apart and layer.streams == 1
 
 
 def _mixer_half(layer: Layer, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
     if not layer.has_mixer:
         return
-    a, h, linears = layer.attention, layer.hidden_size, layer.attention.linears(layer.hidden_size, cut.tp)
+    h = layer.hidden_size
     yield from _before_half(layer, 1, "x", "attention", kernels)
-    if isinstance(a, Recurrent):
-        yield from opaque_mixer(linears, {"kept": ("scan", a.kept_columns // cut.tp)})
-    elif isinstance(a, CompressedAttention):
-        ups = 2 * a.inner_size + a.head_size
-        kept = {
-            "ups": ("mla_up_proj", ups),
-            "kept": ("attn", a.kept_columns(with_ups=False, cp=cut.cp)),
-            "index": ("core_attn", a.core_bytes(sequence_length) // 4),
-        }
-        yield from opaque_mixer(linears, kept)
-    elif isinstance(a, LatentAttention):
-        yield from latent_attention(a, linears, cut, kernels, sequence_length)
-    else:
-        yield from attention(a, linears, cut, kernels, sequence_length)
+    yield from layer.attention.operators(h, cut, kernels, sequence_length)
     yield from _after_half(layer, 1, "mixed", h, kernels)
 
 
@@ -129,136 +114,6 @@ def _after_half(layer: Layer, number: int, given: str, h: int, kernels: KernelCh
         tuple(saves),
         passes_gradient=True,
     )
-
-
-def gemm(
-    linear: Linear,
-    module: str,
-    source: str,
-    writes: tuple[Tensor, ...],
-    *,
-    name: str = "",
-    quantized: bool = True,
-) -> Operator:
-    """Return a GEMM, whose weight gradient reads its input."""
-    return Operator(
-        name or linear.name, module, (source,), writes, saved_for_w=(source,), weight=linear, quantized=quantized
-    )
-
-
-def _core(
-    heads: int, width: int, read: tuple[str, str, str], cut: Cut, kernels: KernelChoice, sequence_length: int
-) -> Iterator[Operator]:
-    """Scores, softmax and their use, with v columns per head: the log-sum-exp is saved, or the softmax."""
-    out = Tensor("o", "tokens", heads * width, "attention")
-    if kernels.flash_attention:
-        statistics = Tensor("lse", "tokens", heads, "scores", "f32")
-        writes, saves = [out, statistics], ["o", "lse"]
-        if cut.cp > 1 and kernels.cp_communication == "a2a":
-            writes.append(Tensor("o of these heads", "tokens", heads * width, "scores"))
-            saves.append(writes[-1].name)
-        yield Operator("core", "core_attn", read, tuple(writes), saved_for_i=(*read, *saves))
-        return
-    scores = heads * sequence_length
-    softmax = [Tensor("softmax", "tokens", scores, "scores")]
-    if kernels.dropout:
-        softmax += [
-            Tensor("dropped", "tokens", scores, "scores"),
-            Tensor("mask of scores", "tokens", scores, "scores", "mask"),
-        ]
-    names = tuple(one.name for one in softmax)
-    yield Operator("softmax", "core_attn", read[:2], tuple(softmax), saved_for_i=(*read[:2], *names))
-    yield Operator("core", "core_attn", (names[:2][-1], read[2]), (out,), saved_for_i=(read[2],))
-
-
-def _out(linear: Linear, source: str, h: int) -> Operator:
-    # In 8 bits the projection saves a copy; its input is counted too, even if nothing else saves it.
-    made = Tensor("mixed", "own_tokens", h, "norms")
-    return replace(gemm(linear, "attn_proj", source, (made,)), saved_for_i=(source,))
-
-
-def attention(
-    a: Attention, linears: list[Linear], cut: Cut, kernels: KernelChoice, sequence_length: int
-) -> Iterator[Operator]:
-    """Multi-head or grouped-query attention: queries, keys and values (n + 2g)d/t, output nd/t."""
-    inwards, out = linears[0], linears[-1]
-    names = ("q", "gate", "k", "v") if a.gated else ("q", "k", "v")
-    made = tuple(
-        Tensor(name, "tokens", size, "attention") for name, size in zip(names, inwards.columns, strict=True)
-    )
-    yield gemm(inwards, "qkv_linear", "n1", made, name="qkv")
-    rotated = tuple(Tensor(f"rotated {one.name}", "tokens", one.columns, "attention") for one in made)
-    rotated = (rotated[0], rotated[-2])
-    normed = ("q", "k") if a.qk_norm else ()
-    yield Operator("rotate", "qkv_linear", ("q", "k"), rotated, saved_for_i=normed)
-    heads = a.num_heads // cut.tp
-    yield from _core(heads, a.head_size, (rotated[0].name, rotated[1].name, "v"), cut, kernels, sequence_length)
-    source = "o"
-    if a.gated:
-        source = "gated o"
-        gated = Tensor(source, "tokens", heads * a.head_size, "attention")
-        yield Operator("gate", "attn", ("o", "gate"), (gated,), saved_for_i=("o", "gate"))
-    yield _out(out, source, out.outputs)
-
-
-def latent_attention(
-    a: LatentAttention, linears: list[Linear], cut: Cut, kernels: KernelChoice, sequence_length: int
-) -> Iterator[Operator]:
-    """MLA: both latents before and after their norms, queries, keys with rotation, keys and values as projected."""
-    *down, q_up, kv_down, kv_up, out = linears
-    heads, component = a.num_heads // cut.tp, "attention"
-
-    def own(name: str, columns: int, storage: str | None = None) -> Tensor:
-        return Tensor(name, "own_tokens", columns, component, storage=storage)
-
-    def wide(name: str, columns: float, storage: str | None = None) -> Tensor:
-        return Tensor(name, "tokens", columns, component, storage=storage)
-
-    source, latent_norms = "n1", "qkv_linear/mla_up_proj" if kernels.norm_in_gemm else "qkv_linear"
-    if a.q_lora_rank is not None:
-        yield gemm(down[0], "qkv_linear", "n1", (own("ql", a.q_lora_rank),))
-        yield Operator("norm of queries", latent_norms, ("ql",), (own("qn", a.q_lora_rank),), saved_for_i=("ql",))
-        source = "qn"
-    # The copies of latents in 8 bits are not counted: the projections up save them in the type of activations.
-    queries = wide("q", heads * a.qk_head_size)
-    yield gemm(kv_down, "qkv_linear", "n1", (own("kvl", a.kv_lora_rank + a.qk_rope_head_size),))
-    yield Operator("norm of latent", latent_norms, ("kvl",), (own("kn", a.kv_lora_rank),), saved_for_i=("kvl",))
-    yield gemm(q_up, "qkv_linear/mla_up_proj", source, (queries,), quantized=source == "n1")
-    kv = wide("kv", heads * (a.qk_nope_head_size + a.v_head_size))
-    yield gemm(kv_up, "qkv_linear/mla_up_proj", "kn", (kv,), quantized=False)
-    rotated = wide("rq", queries.columns, "q"), wide("rk", queries.columns), wide("v", heads * a.v_head_size, "kv")
-    yield Operator("rotate", "qkv_linear/mla_up_proj", ("q", "kv", "kvl"), rotated)
-    yield from _core(heads, a.v_head_size, ("rq", "rk", "v"), cut, kernels, sequence_length)
-    yield _out(out, "o", out.outputs)
-
-
-def opaque_mixer(linears: list[Linear], kept: dict[str, tuple[str, float]]) -> Iterator[Operator]:
-    """A mixer by the columns that it keeps: by name, the module that makes them and their number."""
-    for name, (module, columns) in kept.items():
-        made = Tensor(name, "tokens", columns, "scores" if name == "index" else "attention")
-        made = replace(made, dtype="f32") if name == "index" else made
-        yield Operator(f"makes {name}", module, (), (made,), saved_for_i=(name,))
-    for one in linears:
-        if not one.is_product:
-            continue
-        before, after = (_rows_of(one, side) for side in ("inputs", "outputs"))
-        if one.reads != "attention input":
-            view = Tensor(one.reads, before, one.inputs, "attention", storage="kept")
-            yield Operator(f"view of {one.name}", "attn", ("kept",), (view,), passes_gradient=True)
-        is_last = one is linears[-1]
-        made = Tensor("mixed" if is_last else f"{one.name} out", after, one.outputs, "norms")
-        yield gemm(
-            one,
-            "attn",
-            "n1" if one.reads == "attention input" else one.reads,
-            (made,),
-            quantized=one.reads == "attention input",
-        )
-
-
-def _rows_of(linear: Linear, side: str) -> Rows:
-    """The rows on one side of a GEMM: all tokens on the side that ranks divide, the rank's own on the other."""
-    return "tokens" if linear.split == side else "own_tokens"
 
 
 _ACTIVATIONS = {"fed": "mlp_act", "routed": "moe_act"}

@@ -3,12 +3,11 @@
 from ppsim.model.architecture import Layer
 from ppsim.model.graphs import CudaGraphs, captures
 from ppsim.model.recompute import BY_OPERATORS, Recompute, recomputes
-from ppsim.model.recurrent import Mamba
 
 
 def captures_mixer(graphs: CudaGraphs, layer: Layer) -> bool:
     """Return whether graphs hold the half of a layer in which its tokens see each other."""
-    return layer.has_mixer and captures(graphs, "mamba" if isinstance(layer.attention, Mamba) else "attn")
+    return layer.has_mixer and captures(graphs, layer.attention.graph_module)
 
 
 def captures_feed_forward(graphs: CudaGraphs, layer: Layer) -> bool:
@@ -56,7 +55,7 @@ def why_not_captured(
     has = {
         "mlp": any(layer.has_feed_forward and not layer.is_moe for layer in layers),
         "moe": any(layer.is_moe for layer in layers),
-        "mamba": any(isinstance(layer.attention, Mamba) for layer in layers),
+        "mamba": any(layer.attention.graph_module == "mamba" for layer in layers),
     }
     has["moe_router"] = has["moe"]
     for module in graphs.split("+"):

@@ -5,11 +5,15 @@ kept is Megatron-LM's (dev at d48bd6b: `deepseek_v4_hybrid_attention.py`, `csa.p
 of d columns, q columns of the queries' latent, r tokens a block, w tokens of the window, s of the sequence.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ppsim.base.errors import ConfigError
-from ppsim.layout.cut import require_positive
+from ppsim.layout.cut import Cut, require_positive
+from ppsim.model.batch import KernelChoice
 from ppsim.model.linears import Linear, of_columns
+from ppsim.model.mixer import opaque_mixer
+from ppsim.model.operators import Operator
 from ppsim.model.scored import OneWidth, keys_in_window
 
 
@@ -53,6 +57,7 @@ class CompressedAttention(OneWidth):
     out_rank: int
     block: int | None = None
     indexer: Indexer | None = None
+    has_norm_apart = True
 
     def __post_init__(self) -> None:
         require_positive(
@@ -139,9 +144,14 @@ class CompressedAttention(OneWidth):
         scored = self.indexer.columns * self.blocks_a_query(sequence_length) if self.indexer else 0.0
         return super().core_flops(sequence_length, causal=causal) + 2.0 * scored * (2 - causal)
 
-    @property
-    def passed_columns(self) -> float:
-        """Columns that are read and written between products, a token.
+    def require_division(self, cut: Cut) -> None:
+        """Raise `ConfigError` also for any tp above 1."""
+        super().require_division(cut)
+        if cut.tp > 1:
+            raise ConfigError(f"compressed attention is not divided by tp: got tp {cut.tp} (nearest: 1)")
+
+    def rotated_columns(self, tp: int, norm: str) -> float:
+        """Return the columns per token that are read and written between products.
 
         Each query is normed and rotated in place, each result rotated back in a copy: 2nd; a key's columns with
         rotation; and what is compressed, its keys and their weights.
@@ -172,6 +182,15 @@ class CompressedAttention(OneWidth):
     def core_bytes(self, sequence_length: int) -> int:
         """Return the bytes a token that the core keeps: a sum a head in float32, and an int32 a key it may see."""
         return 4 * (self.num_heads + self.unmasked_keys(sequence_length))
+
+    def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
+        """Yield its GEMMs and what it keeps: the products up, the choice of keys, and all else."""
+        kept = {
+            "ups": ("mla_up_proj", 2 * self.inner_size + self.head_size),
+            "kept": ("attn", self.kept_columns(with_ups=False, cp=cut.cp)),
+            "index": ("core_attn", self.core_bytes(sequence_length) // 4),
+        }
+        return opaque_mixer(self.linears(h, cut.tp), kept)
 
     def linears(self, h: int, tp: int) -> list[Linear]:
         """Return the matrices, whole on every rank: down to the queries' latent, up, keys, what compresses, out."""

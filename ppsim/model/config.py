@@ -7,6 +7,8 @@ be a new kind of layer. Defaults are those of the classes in transformers, which
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
+from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import Any
 
@@ -14,10 +16,12 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming
 from ppsim.base.names import Names
 from ppsim.layout.split import require_layers
+from ppsim.model import mixers
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.compressed import CompressedAttention, Indexer
 from ppsim.model.config_parts import (
     Part,
+    Reader,
     are_of_kind,
     attention_of,
     decoder_of,
@@ -377,7 +381,14 @@ def _bamba(fields: Fields) -> Model:
     return decoder_of(fields, layers_of(fields, mixers, dense_of(fields)), length=262_144)
 
 
-_READERS: Mapping[str, Callable[[Fields], Model]] = MappingProxyType(
+def _of_mixers() -> dict[str, Reader]:
+    """The readers of every file of `ppsim.model.mixers`."""
+    names = sorted(module.name for module in iter_modules(mixers.__path__))
+    files = [import_module(f"{mixers.__name__}.{name}") for name in names]
+    return {kind: read for file in files for kind, read in file.READERS.items()}
+
+
+_READERS: Mapping[str, Reader] = MappingProxyType(
     {
         "llama": lambda fields: _llama(fields, dense_of(fields), attention_of(fields), has_window=False),
         "mistral": lambda fields: _llama(fields, dense_of(fields), attention_of(fields), has_window=True),
@@ -406,5 +417,6 @@ _READERS: Mapping[str, Callable[[Fields], Model]] = MappingProxyType(
         "mamba2": _mamba2,
         "bamba": _bamba,
         **DIFFUSERS,
+        **_of_mixers(),
     }
 )

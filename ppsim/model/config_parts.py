@@ -5,11 +5,13 @@ from typing import Any, TypeAlias
 
 from ppsim.model.architecture import Layer, Model, Norm
 from ppsim.model.fields import Fields
-from ppsim.model.halves import Attention, FeedForward, LatentAttention, Mixer, MixtureOfExperts
+from ppsim.model.halves import Attention, FeedForward, LatentAttention, MixtureOfExperts
 from ppsim.model.hybrid import windowed
+from ppsim.model.mixer import Mixer
 from ppsim.model.recurrent import Mamba
 
 Part: TypeAlias = FeedForward | MixtureOfExperts
+Reader: TypeAlias = Callable[[Fields], Model]
 
 
 def decoder_of(

@@ -57,8 +57,8 @@ class Fields:
         require_layers(value, name)
         return value
 
-    def is_word(self, name: str, word: str) -> bool:
-        """Whether a field is this word."""
+    def is_word(self, name: str, word: object) -> bool:
+        """Whether a field has this value; None: it is missing or null."""
         self.seen.add(name)
         return bool(self._data.get(name) == word)
 

@@ -1,13 +1,16 @@
 """The two halves of a layer: what mixes tokens, and what works on each of them. Letters as in `architecture`."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut, require_positive
+from ppsim.model.batch import KernelChoice
 from ppsim.model.compressed import CompressedAttention
 from ppsim.model.linears import Linear, LinearKind, of_columns, out_of_heads
-from ppsim.model.recurrent import GatedDeltaNet, Mamba
+from ppsim.model.mixer import gemm, output, scored_core
+from ppsim.model.operators import Operator, Tensor
 from ppsim.model.scored import OneWidth, Scored, keys_in_window
 
 
@@ -73,6 +76,46 @@ class Attention(OneWidth):
             out_of_heads(heads * d, h, biased=self.out_bias),
         ]
 
+    def require_division(self, cut: Cut) -> None:
+        """Raise `ConfigError` also for key/value heads that ranks neither divide nor repeat evenly."""
+        super().require_division(cut)
+        if self.num_kv_heads and self.num_kv_heads % cut.tp and cut.tp % self.num_kv_heads:
+            raise ConfigError(
+                f"tp must divide the key/value heads or be a multiple: got {cut.tp} with {self.num_kv_heads}"
+            )
+
+    def normed_columns(self, cut: Cut) -> float:
+        """Return the columns of all heads of queries and keys, if they have norms."""
+        return self.qk_norm * (self.num_heads // cut.tp + self.kv_heads_on_a_rank(cut.tp)) * self.head_size
+
+    def rotated_columns(self, tp: int, norm: str) -> float:
+        """Return the columns of queries and keys; layers with LayerNorms do not rotate them."""
+        heads = self.num_heads // tp + self.kv_heads_on_a_rank(tp)
+        return heads * self.head_size if norm != "layernorm" else 0
+
+    def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
+        """Yield queries, keys and values, (n + 2g)d/t columns, the core, and the output, nd/t."""
+        inwards, *_, out = self.linears(h, cut.tp)
+        names = ("q", "gate", "k", "v") if self.gated else ("q", "k", "v")
+        made = tuple(
+            Tensor(name, "tokens", size, "attention") for name, size in zip(names, inwards.columns, strict=True)
+        )
+        yield gemm(inwards, "qkv_linear", "n1", made, name="qkv")
+        rotated = tuple(Tensor(f"rotated {one.name}", "tokens", one.columns, "attention") for one in made)
+        rotated = (rotated[0], rotated[-2])
+        normed = ("q", "k") if self.qk_norm else ()
+        yield Operator("rotate", "qkv_linear", ("q", "k"), rotated, saved_for_i=normed)
+        heads = self.num_heads // cut.tp
+        yield from scored_core(
+            heads, self.head_size, (rotated[0].name, rotated[1].name, "v"), cut, kernels, sequence_length
+        )
+        source = "o"
+        if self.gated:
+            source = "gated o"
+            gated = Tensor(source, "tokens", heads * self.head_size, "attention")
+            yield Operator("gate", "attn", ("o", "gate"), (gated,), saved_for_i=("o", "gate"))
+        yield output(out, source, out.outputs)
+
 
 @dataclass(frozen=True)
 class NoAttention(Attention):
@@ -103,6 +146,7 @@ class LatentAttention(Scored):
     qk_nope_head_size: int
     qk_rope_head_size: int
     v_head_size: int
+    has_norm_apart = True
 
     def __post_init__(self) -> None:
         require_positive(self, "num_heads", "kv_lora_rank", "qk_nope_head_size", "qk_rope_head_size", "v_head_size")
@@ -133,6 +177,59 @@ class LatentAttention(Scored):
             Linear("keys and values up", "latent", latent, (keys, values), split="outputs"),
             out_of_heads(values, h),
         ]
+
+    def normed_columns(self, cut: Cut) -> float:
+        """Return the columns of both latents, whose tokens ranks divide."""
+        return self.norm_parameters / cut.norm_divisor
+
+    def rotated_columns(self, tp: int, norm: str) -> float:
+        """Return the columns of rotated queries and of all that the latent gives.
+
+        Keys with their rotated part, and values, are written apart (Megatron-LM, `fused_apply_mla_rope_for_kv`).
+        """
+        given, taken = self.qk_nope_head_size + self.v_head_size, self.qk_head_size + self.v_head_size
+        return self.num_heads // tp * (self.qk_rope_head_size + (given + taken) / 2)
+
+    def gathered_share(self, h: int) -> float:
+        """Return the share of latents, which ranks gather before the projections up."""
+        of_queries = h if self.q_lora_rank is None else self.q_lora_rank
+        return min(1.0, (of_queries + self.kv_lora_rank + self.qk_rope_head_size) / h)
+
+    def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
+        """Yield both latents before and after their norms, queries, keys with rotation, and the core."""
+        *down, q_up, kv_down, kv_up, out = self.linears(h, cut.tp)
+        heads, component = self.num_heads // cut.tp, "attention"
+
+        def own(name: str, columns: int, storage: str | None = None) -> Tensor:
+            return Tensor(name, "own_tokens", columns, component, storage=storage)
+
+        def wide(name: str, columns: float, storage: str | None = None) -> Tensor:
+            return Tensor(name, "tokens", columns, component, storage=storage)
+
+        source, latent_norms = "n1", "qkv_linear/mla_up_proj" if kernels.norm_in_gemm else "qkv_linear"
+        if self.q_lora_rank is not None:
+            yield gemm(down[0], "qkv_linear", "n1", (own("ql", self.q_lora_rank),))
+            yield Operator(
+                "norm of queries", latent_norms, ("ql",), (own("qn", self.q_lora_rank),), saved_for_i=("ql",)
+            )
+            source = "qn"
+        # The copies of latents in 8 bits are not counted: the projections up save them in the type of activations.
+        queries = wide("q", heads * self.qk_head_size)
+        yield gemm(kv_down, "qkv_linear", "n1", (own("kvl", self.kv_lora_rank + self.qk_rope_head_size),))
+        yield Operator(
+            "norm of latent", latent_norms, ("kvl",), (own("kn", self.kv_lora_rank),), saved_for_i=("kvl",)
+        )
+        yield gemm(q_up, "qkv_linear/mla_up_proj", source, (queries,), quantized=source == "n1")
+        kv = wide("kv", heads * (self.qk_nope_head_size + self.v_head_size))
+        yield gemm(kv_up, "qkv_linear/mla_up_proj", "kn", (kv,), quantized=False)
+        rotated = (
+            wide("rq", queries.columns, "q"),
+            wide("rk", queries.columns),
+            wide("v", heads * self.v_head_size, "kv"),
+        )
+        yield Operator("rotate", "qkv_linear/mla_up_proj", ("q", "kv", "kvl"), rotated)
+        yield from scored_core(heads, self.v_head_size, ("rq", "rk", "v"), cut, kernels, sequence_length)
+        yield output(out, "o", out.outputs)
 
 
 @dataclass(frozen=True)
@@ -244,4 +341,3 @@ class MixtureOfExperts:
 
 
 OfLatents: TypeAlias = LatentAttention | CompressedAttention
-Mixer: TypeAlias = Attention | OfLatents | Mamba | GatedDeltaNet

@@ -6,7 +6,8 @@ from types import MappingProxyType
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.architecture import Layer, Norm
-from ppsim.model.halves import Attention, FeedForward, Mixer, MixtureOfExperts, NoAttention, NoFeedForward
+from ppsim.model.halves import Attention, FeedForward, MixtureOfExperts, NoAttention, NoFeedForward
+from ppsim.model.mixer import Mixer
 
 LETTERS: Mapping[str, str] = MappingProxyType(
     {

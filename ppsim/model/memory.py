@@ -27,7 +27,6 @@ from ppsim.model.captured import has_graph, num_outputs_beside
 from ppsim.model.graphs import CudaGraphs
 from ppsim.model.parameters import exactly, held_parameters, padded_vocabulary, require_division
 from ppsim.model.recompute import BY_OPERATORS, Recompute, of_layer, recomputes
-from ppsim.model.recurrent import Recurrent
 from ppsim.model.stages import Stage, layers_of
 
 Precision = Literal["bf16", "fp16", "fp32"]
@@ -427,9 +426,7 @@ def _layer_backward(layer: Layer, settings: MemorySettings) -> int:
         again = sum(whole.values()) - sum(size for name, size in kept.items() if name in whole)
         batch = replace(batch, recompute="none")
     found = layer_backward(layer, batch, cut, kernels)
-    if isinstance(layer.attention, Recurrent):
-        found = max(found, batch.tokens(cut) * layer.attention.transient_bytes // cut.tp)
-    return found + again
+    return max(found, batch.tokens(cut) * layer.attention.transient_bytes // cut.tp) + again
 
 
 def _placeholders(stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:

@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ppsim.base.errors import ConfigError
-from ppsim.layout.cut import Cut
+from ppsim.layout.cut import Cut, require_divides
 from ppsim.model.architecture import Layer, Model, mtp_own_parameters
-from ppsim.model.compressed import CompressedAttention
-from ppsim.model.halves import Attention, FeedForward
-from ppsim.model.recurrent import GatedDeltaNet, Mamba
+from ppsim.model.halves import FeedForward
 from ppsim.model.stages import Stage
 
 
@@ -38,24 +36,8 @@ def require_division(model: Model, cut: Cut) -> None:
 
 def require_division_of_layer(layer: Layer, cut: Cut) -> None:
     """Raise `ConfigError` naming the first thing of the layer that cannot be divided so."""
-    attention, ffn = layer.attention, layer.ffn
-    for what, count in attention.divided.items():
-        require_divides("tp", cut.tp, what, count)
-    if isinstance(attention, GatedDeltaNet) and cut.cp > 1:
-        raise ConfigError(f"context parallelism of a gated delta net is not known: got cp {cut.cp} (nearest: 1)")
-    if isinstance(attention, CompressedAttention) and cut.tp > 1:
-        raise ConfigError(f"compressed attention is not divided by tp: got tp {cut.tp} (nearest: 1)")
-    if isinstance(attention, Mamba):
-        require_divides("tp × cp", cut.tp * cut.cp, "Mamba heads", attention.num_heads)
-    if (
-        layer.has_mixer
-        and isinstance(attention, Attention)
-        and attention.num_kv_heads % cut.tp
-        and cut.tp % attention.num_kv_heads
-    ):
-        raise ConfigError(
-            f"tp must divide the key/value heads or be a multiple: got {cut.tp} with {attention.num_kv_heads}"
-        )
+    ffn = layer.ffn
+    layer.attention.require_division(cut)
     if isinstance(ffn, FeedForward):
         require_divides("tp", cut.tp, "feed-forward columns", ffn.size)
         return
@@ -115,13 +97,6 @@ def held_of_layer(layer: Layer, cut: Cut) -> Held:
             dense += one.weights + one.biases
             matrices += one.weights * one.is_orthogonalised
     return Held(dense=dense, expert=expert, matrices=matrices)
-
-
-def require_divides(name: str, value: int, what: str, count: int) -> None:
-    """Raise `ConfigError` with the nearest divisor below where a number of ranks does not divide a count."""
-    if count % value:
-        near = max(divisor for divisor in range(1, value + 1) if count % divisor == 0)
-        raise ConfigError(f"{name} must divide the {what}: got {value} with {count} (nearest below: {near})")
 
 
 def exactly(value: int, factor: float) -> int:

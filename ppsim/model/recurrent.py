@@ -5,13 +5,17 @@ products of a chunk are listed once; FLOPs and kernels are read from that list. 
 P columns of a head, N columns of the state, G groups, as in `ppsim.model.architecture` otherwise.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from ppsim.base.errors import ConfigError
-from ppsim.layout.cut import require_positive
+from ppsim.layout.cut import Cut, require_divides, require_positive
+from ppsim.model.batch import KernelChoice
 from ppsim.model.linears import Linear, of_columns, out_of_heads
+from ppsim.model.mixer import Mixer, opaque_mixer
+from ppsim.model.operators import Operator
 
 
 @dataclass(frozen=True)
@@ -35,15 +39,10 @@ class ChunkProduct:
         return 2.0 * self.count * self.rows * self.columns * self.depth
 
 
-class Recurrent(ABC):
+class Recurrent(Mixer):
     """What both mixers have: heads with a state, a convolution, a gate, and products of chunks."""
 
     chunk_size: int
-
-    @property
-    def norm_parameters(self) -> int:
-        """Weights of norms that every rank has whole: none where they are divided as the heads are."""
-        return 0
 
     @property
     @abstractmethod
@@ -54,6 +53,15 @@ class Recurrent(ABC):
     def gate_columns(self) -> int:
         """Columns that a gate multiplies."""
         return self.inner_size
+
+    @property
+    @abstractmethod
+    def kept_columns(self) -> int:
+        """Columns that a forward keeps behind its input."""
+
+    def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
+        """Yield its GEMMs and what its scan keeps."""
+        return opaque_mixer(self.linears(h, cut.tp), {"kept": ("scan", self.kept_columns // cut.tp)})
 
     @abstractmethod
     def chunk_products(self, tp: int = 1) -> tuple[ChunkProduct, ...]:
@@ -90,6 +98,7 @@ class Mamba(Recurrent):
     bias: bool = False
     conv_bias: bool = True
     gated_norm: bool = True
+    graph_module = "mamba"
 
     def __post_init__(self) -> None:
         require_positive(self, "num_heads", "head_size", "state_size", "num_groups", "kernel", "chunk_size")
@@ -112,6 +121,11 @@ class Mamba(Recurrent):
     def divided(self) -> dict[str, int]:
         """What tensor-parallel ranks divide."""
         return {"Mamba heads": self.num_heads, "Mamba groups": self.num_groups}
+
+    def require_division(self, cut: Cut) -> None:
+        """Raise `ConfigError` also for heads that ranks of tp and cp do not divide."""
+        super().require_division(cut)
+        require_divides("tp × cp", cut.tp * cut.cp, "Mamba heads", self.num_heads)
 
     @property
     def kept_columns(self) -> int:
@@ -175,7 +189,7 @@ class GatedDeltaNet(Recurrent):
             )
 
     @property
-    def num_heads(self) -> int:
+    def num_heads(self) -> int:  # type: ignore[override]
         """Heads of the state."""
         return self.num_value_heads
 
@@ -198,6 +212,14 @@ class GatedDeltaNet(Recurrent):
     def divided(self) -> dict[str, int]:
         """What tensor-parallel ranks divide."""
         return {"key heads of the delta net": self.num_key_heads, "its value heads": self.num_value_heads}
+
+    def require_division(self, cut: Cut) -> None:
+        """Raise `ConfigError` also for context parallelism."""
+        super().require_division(cut)
+        if cut.cp > 1:
+            raise ConfigError(
+                f"context parallelism of a gated delta net is not known: got cp {cut.cp} (nearest: 1)"
+            )
 
     @property
     def kept_columns(self) -> int:

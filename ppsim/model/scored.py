@@ -1,18 +1,15 @@
 """What all kinds of attention have: heads whose queries score keys, and the columns of that."""
 
+from ppsim.model.mixer import Mixer
 
-class Scored:
+
+class Scored(Mixer):
     """Heads whose queries score keys, `qk_head_size` columns wide, and whose values are `v_head_size` wide."""
 
     num_heads: int
     qk_head_size: int
     v_head_size: int
     is_causal: bool = True
-
-    @property
-    def gate_columns(self) -> int:
-        """Columns that a gate multiplies."""
-        return 0
 
     @property
     def score_width(self) -> int:

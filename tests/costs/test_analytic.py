@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from benchmarks.analytic import estimate_of, read
 from ppsim.base.errors import ConfigError
 from ppsim.costs.analytic import embedding_estimate, head_estimate, layer_estimate, mtp_estimate
-from ppsim.costs.layer_kernels import attention as attention_kernels
-from ppsim.costs.layer_kernels import products_of, rank_part
+from ppsim.costs.layer_kernels import core_of, products_of, rank_part
 from ppsim.costs.parts import BASIS, Parts
 from ppsim.costs.place import Execution, Place
 from ppsim.costs.step import optimizer_s
@@ -64,7 +63,7 @@ def test_round_the_ring_messages_run_beside_blocks_of_attention(cp: int) -> None
     shape = {"micro_batch": 1, "sequence_length": 8192}
     link = where.cluster.tiers[0].link
     hop_s = point_to_point_s(2 * 2 * 1024 * 8192 / cp, link)
-    core = attention_kernels(layer, where, **shape)
+    core = core_of(layer.attention, where, **shape)
     for factor in (0.01, 1.0, 30.0):  # of a link that is so many times as slow
         slow = replace(
             link,
@@ -199,7 +198,7 @@ def test_the_core_of_attention_costs_its_forward_again_fused_or_not(attention):
     """A fused kernel recomputes scores in its backward anyway; Megatron-LM's core_attn runs its forward once more."""
     execution = Execution(attention=attention)
     where = by_bandwidth(execution)
-    passes = attention_kernels(LAYERS["gpt"], where, **SHAPE)
+    passes = core_of(LAYERS["gpt"].attention, where, **SHAPE)
     again, none = (
         layer_estimate(LAYERS["gpt"], replace(where, execution=replace(execution, recompute=how)), **SHAPE).backward
         for how in ("core_attn", "none")

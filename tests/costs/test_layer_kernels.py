@@ -6,7 +6,7 @@ import pytest
 
 from ppsim.costs.analytic import layer_estimate
 from ppsim.costs.between import between_products, elementwise
-from ppsim.costs.layer_kernels import attention, products, products_of, rank_part
+from ppsim.costs.layer_kernels import core_of, products, products_of, rank_part
 from ppsim.costs.place import Execution, Place
 from ppsim.layout.cut import Cut
 from ppsim.layout.layout import Layout
@@ -76,7 +76,7 @@ def test_experts_cost_a_rank_the_same_flops_however_tensor_parallel_they_are(pla
 
 def test_attention_is_of_a_ranks_heads_and_queries(place):
     layer = find_model("llama3-8b").layers[0]
-    core = attention(layer, place, micro_batch=2, sequence_length=4096).forward
+    core = core_of(layer.attention, place, micro_batch=2, sequence_length=4096).forward
     flops = 2 * (32 / 4) * 4096 * 4096 * 256
     assert core.attention_ideal_s == pytest.approx(flops / place.cluster.device.peak("bfloat16"))
 

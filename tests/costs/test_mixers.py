@@ -7,7 +7,7 @@ import pytest
 
 from ppsim.costs.analytic import layer_estimate
 from ppsim.costs.between import elementwise, norms
-from ppsim.costs.layer_kernels import attention, products_of, rank_part, recurrence
+from ppsim.costs.layer_kernels import core_of, products_of, rank_part, recurrence
 from ppsim.costs.place import Execution, Place
 from ppsim.layout.layout import Layout
 from ppsim.machine.files import load_cluster
@@ -55,7 +55,7 @@ def test_the_ideal_is_a_ranks_share_of_the_layers_causal_flops(layer, tp) -> Non
 
 def test_a_window_costs_its_pairs_and_the_tiles_at_its_end() -> None:
     where = place()
-    of = {name: attention(layer, where, micro_batch=1, sequence_length=LENGTH).forward
+    of = {name: core_of(layer.attention, where, micro_batch=1, sequence_length=LENGTH).forward
           for name, layer in (("window", WINDOWED), ("whole", WHOLE))}  # fmt: skip
     pairs = (LENGTH * 128 - 128 * 127 / 2) * 64 * 2 * 2 * 64
     assert of["window"].attention_ideal_s == pytest.approx(pairs / where.cluster.device.peak("bfloat16"))
@@ -73,7 +73,7 @@ def test_a_window_of_the_whole_sequence_costs_what_no_window_does() -> None:
 
 def test_the_core_of_a_recurrent_mixer_grows_with_the_sequence_and_attention_with_its_square() -> None:
     def core(layer, length):
-        return attention(layer, place(), micro_batch=1, sequence_length=length).forward.attention_s
+        return core_of(layer.attention, place(), micro_batch=1, sequence_length=length).forward.attention_s
 
     for layer in (MAMBA, DELTA):
         assert core(layer, 65536) / core(layer, 32768) == pytest.approx(2, rel=0.03)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ppsim.costs.layer_kernels import attention
+from ppsim.costs.layer_kernels import core_of
 from ppsim.costs.place import Execution, Place
 from ppsim.layout.layout import Layout
 from ppsim.machine.files import load_cluster
@@ -69,5 +69,5 @@ def cores_of(cp: int) -> set:
     place = Place(cluster=load_cluster("grand-teton"), layout=Layout(cp=cp), execution=execution)
     seen = set()
     object.__setattr__(place.wide_times, "attention_s", lambda part, core: seen.add(core) or 0.0)
-    attention(find_model("llama3-8b").layers[0], place, micro_batch=1, sequence_length=LENGTH * cp)
+    core_of(find_model("llama3-8b").layers[0].attention, place, micro_batch=1, sequence_length=LENGTH * cp)
     return seen

@@ -9,7 +9,7 @@ import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.costs.between import elementwise
 from ppsim.costs.job import Job
-from ppsim.costs.layer_kernels import attention, rank_part
+from ppsim.costs.layer_kernels import core_of, rank_part
 from ppsim.costs.of_job import assemble_job
 from ppsim.costs.place import Execution
 from ppsim.layout.cut import Cut
@@ -223,7 +223,8 @@ def test_context_parallel_ranks_pass_a_window_on_and_gather_compressed_keys() ->
         alone, last = (job.layer_costs[layer].forward for job in (whole, parts))
         assert alone.cp_s == 0 < last.cp_s
         kernels = [
-            attention(layer, job.place, micro_batch=1, sequence_length=65536).forward for job in (whole, parts)
+            core_of(layer.attention, job.place, micro_batch=1, sequence_length=65536).forward
+            for job in (whole, parts)
         ]
         shares = [4 * kernels[1].attention_ideal_s / kernels[0].attention_ideal_s]
         assert 1 < shares[0] < 2  # the last of four pieces sees most, never twice the mean

@@ -1,13 +1,10 @@
 """Recomputation by a layer's place in its stage: block/N and uniform/N, as Megatron-LM has them."""
 
-import random
-from types import SimpleNamespace
-
 import pytest
 
 import ppsim
 from ppsim.errors import ConfigError
-from ppsim.model.recompute import plan_of_stage, recompute_of
+from ppsim.model.recompute import recompute_of
 from tests.cli.running import ppsim as command
 
 JOB = {
@@ -19,55 +16,6 @@ JOB = {
     "global_batch": 128,
     "split": "even",
 }
-
-
-def checkpoints(recompute: str, num_layers: int) -> list[int]:
-    """The layers of each checkpoint of a stage."""
-    found: list[int] = []
-    for one in plan_of_stage(recompute, num_layers):
-        if one.recompute == "full":
-            found += [one.layers] if one.joined else [1] * one.layers
-    return found
-
-
-def counts_of_megatron(method: str, number: int, num_layers: int) -> list[int]:
-    """The layers of each checkpoint that megatron-core's own block makes, with counted layers in place of real ones."""
-    block = pytest.importorskip("megatron.core.transformer.transformer_block")
-    made: list[int] = []
-    calls = 0
-
-    def layer(hidden_states: object, **others: object) -> tuple[object, None]:
-        nonlocal calls
-        calls += 1
-        return hidden_states, None
-
-    def checkpoint(forward, distribute, *given):
-        before = calls
-        result = forward(*given)
-        made.append(calls - before)
-        return result
-
-    config = SimpleNamespace(
-        recompute_method=method, recompute_num_layers=number, fp8=None, fp4=None, distribute_saved_activations=False
-    )
-    here = SimpleNamespace(config=config, num_layers_per_pipeline_rank=num_layers, _get_layer=lambda index: layer)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(block.tensor_parallel, "checkpoint", checkpoint)
-        block.TransformerBlock._checkpointed_forward(here, *[None] * 7, use_inner_quantization_context=False)
-    return made
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_checkpoints_are_those_of_megatron_core_in_200_random_cases() -> None:
-    draw = random.Random(0)
-    for _ in range(200):
-        vpp, pp = draw.choice([1, 2, 4]), draw.choice([1, 2, 4])
-        num_layers = draw.randint(1, 24)
-        method, number = draw.choice(["block", "uniform"]), draw.randint(1, 30)
-        if method == "uniform":  # megatron-core asks for layers of a stage that N divides
-            number = draw.choice([size for size in range(1, num_layers + 1) if num_layers % size == 0])
-        found = checkpoints(recompute_of(f"{method}/{number}"), num_layers)
-        assert found == counts_of_megatron(method, number, num_layers), (method, number, num_layers, vpp, pp)
 
 
 def test_more_layers_recomputed_take_longer_and_less_memory() -> None:

@@ -1,0 +1,158 @@
+"""The half of a layer that mixes its tokens: what every kind says of itself, and operators that kinds share."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ppsim.layout.cut import Cut, require_divides
+from ppsim.model.batch import KernelChoice
+from ppsim.model.linears import Linear
+from ppsim.model.operators import Operator, Rows, Tensor
+
+
+class Mixer(ABC):
+    """A kind of mixer. Its matrices, operators and columns are all that parameters, memory and costs read.
+
+    The core is timed for the `parts` that are `ppsim.model.scored.Scored` or `ppsim.model.recurrent.Recurrent`.
+    `has_norm_apart`: the norm before it is not inside its first GEMM. `graph_module`: the word of `--cuda-graphs`
+    that captures it.
+    """
+
+    num_heads: int
+    has_norm_apart = False
+    graph_module = "attn"
+
+    @abstractmethod
+    def linears(self, h: int, tp: int) -> list[Linear]:
+        """Return the matrices that one of `tp` ranks holds, in the order of a forward."""
+
+    @abstractmethod
+    def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
+        """Yield the operators on a rank, from the norm's output `n1` to `mixed`."""
+
+    @abstractmethod
+    def core_flops(self, sequence_length: int, *, causal: bool) -> float:
+        """Return the FLOPs per token that no matrix of `linears` has, masked ones too unless `causal`."""
+
+    @property
+    @abstractmethod
+    def divided(self) -> dict[str, int]:
+        """What tensor-parallel ranks divide."""
+
+    @property
+    def parts(self) -> tuple["Mixer", ...]:
+        """The mixers side by side that it consists of."""
+        return (self,)
+
+    @property
+    def norm_parameters(self) -> int:
+        """Weights of its norms that every rank has whole."""
+        return 0
+
+    @property
+    def convolved(self) -> int:
+        """Columns that pass through a convolution."""
+        return 0
+
+    @property
+    def gate_columns(self) -> int:
+        """Columns that a gate multiplies."""
+        return 0
+
+    @property
+    def transient_bytes(self) -> int:
+        """Bytes per token that its backward has for itself."""
+        return 0
+
+    def normed_columns(self, cut: Cut) -> float:
+        """Return the columns of norms inside it on a rank."""
+        return 0
+
+    def rotated_columns(self, tp: int, norm: str) -> float:
+        """Return the columns that are read and written where some rotate, on a rank."""
+        return 0
+
+    def gathered_share(self, h: int) -> float:
+        """Return what tensor-parallel ranks gather of a token before it, as a share of the hidden size."""
+        return 1.0
+
+    def require_division(self, cut: Cut) -> None:
+        """Raise `ConfigError` naming what ranks cannot divide."""
+        for what, count in self.divided.items():
+            require_divides("tp", cut.tp, what, count)
+
+
+def gemm(
+    linear: Linear,
+    module: str,
+    source: str,
+    writes: tuple[Tensor, ...],
+    *,
+    name: str = "",
+    quantized: bool = True,
+) -> Operator:
+    """Return a GEMM, whose weight gradient reads its input."""
+    return Operator(
+        name or linear.name, module, (source,), writes, saved_for_w=(source,), weight=linear, quantized=quantized
+    )
+
+
+def scored_core(
+    heads: int, width: int, read: tuple[str, str, str], cut: Cut, kernels: KernelChoice, sequence_length: int
+) -> Iterator[Operator]:
+    """Yield scores, softmax and their use, with v columns per head: the log-sum-exp is saved, or the softmax."""
+    out = Tensor("o", "tokens", heads * width, "attention")
+    if kernels.flash_attention:
+        statistics = Tensor("lse", "tokens", heads, "scores", "f32")
+        writes, saves = [out, statistics], ["o", "lse"]
+        if cut.cp > 1 and kernels.cp_communication == "a2a":
+            writes.append(Tensor("o of these heads", "tokens", heads * width, "scores"))
+            saves.append(writes[-1].name)
+        yield Operator("core", "core_attn", read, tuple(writes), saved_for_i=(*read, *saves))
+        return
+    scores = heads * sequence_length
+    softmax = [Tensor("softmax", "tokens", scores, "scores")]
+    if kernels.dropout:
+        softmax += [
+            Tensor("dropped", "tokens", scores, "scores"),
+            Tensor("mask of scores", "tokens", scores, "scores", "mask"),
+        ]
+    names = tuple(one.name for one in softmax)
+    yield Operator("softmax", "core_attn", read[:2], tuple(softmax), saved_for_i=(*read[:2], *names))
+    yield Operator("core", "core_attn", (names[:2][-1], read[2]), (out,), saved_for_i=(read[2],))
+
+
+def output(linear: Linear, source: str, h: int) -> Operator:
+    """Return the projection of all heads back to the hidden size."""
+    # In 8 bits the projection saves a copy; its input is counted too, even if nothing else saves it.
+    made = Tensor("mixed", "own_tokens", h, "norms")
+    return replace(gemm(linear, "attn_proj", source, (made,)), saved_for_i=(source,))
+
+
+def opaque_mixer(linears: list[Linear], kept: dict[str, tuple[str, float]]) -> Iterator[Operator]:
+    """Yield a mixer's operators by the columns that it keeps: names, modules that make them, numbers."""
+    for name, (module, columns) in kept.items():
+        made = Tensor(name, "tokens", columns, "scores" if name == "index" else "attention")
+        made = replace(made, dtype="f32") if name == "index" else made
+        yield Operator(f"makes {name}", module, (), (made,), saved_for_i=(name,))
+    for one in linears:
+        if not one.is_product:
+            continue
+        before, after = (_rows_of(one, side) for side in ("inputs", "outputs"))
+        if one.reads != "attention input":
+            view = Tensor(one.reads, before, one.inputs, "attention", storage="kept")
+            yield Operator(f"view of {one.name}", "attn", ("kept",), (view,), passes_gradient=True)
+        is_last = one is linears[-1]
+        made = Tensor("mixed" if is_last else f"{one.name} out", after, one.outputs, "norms")
+        yield gemm(
+            one,
+            "attn",
+            "n1" if one.reads == "attention input" else one.reads,
+            (made,),
+            quantized=one.reads == "attention input",
+        )
+
+
+def _rows_of(linear: Linear, side: str) -> Rows:
+    """The rows on one side of a GEMM: all tokens on the side that ranks divide, the rank's own on the other."""
+    return "tokens" if linear.split == side else "own_tokens"

@@ -1,0 +1,125 @@
+"""Mixers side by side in one layer, as Falcon-H1 has attention and Mamba-2 (TII 2025, arXiv 2507.22448, §2).
+
+Both read the output of one norm, and their outputs are added (transformers 4.57.1, `modeling_falcon_h1.py`).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from ppsim.layout.cut import Cut
+from ppsim.model.architecture import Model
+from ppsim.model.batch import KernelChoice
+from ppsim.model.config_parts import Reader, attention_of, decoder_of, dense_of, layers_of, mamba_of
+from ppsim.model.fields import Fields
+from ppsim.model.linears import Linear
+from ppsim.model.mixer import Mixer
+from ppsim.model.operators import Operator, Tensor
+
+
+@dataclass(frozen=True)
+class ParallelMixers(Mixer):
+    """Mixers that read the same tokens, and whose outputs are added before the residual."""
+
+    mixers: tuple[Mixer, ...]
+
+    @property
+    def parts(self) -> tuple[Mixer, ...]:
+        """The mixers side by side."""
+        return self.mixers
+
+    @property
+    def divided(self) -> dict[str, int]:
+        """What tensor-parallel ranks divide."""
+        return {what: count for one in self.mixers for what, count in one.divided.items()}
+
+    @property
+    def norm_parameters(self) -> int:
+        """Weights of the norms inside all of them."""
+        return sum(one.norm_parameters for one in self.mixers)
+
+    @property
+    def convolved(self) -> int:
+        """Columns that pass through a convolution."""
+        return sum(one.convolved for one in self.mixers)
+
+    @property
+    def gate_columns(self) -> int:
+        """Columns that a gate multiplies."""
+        return sum(one.gate_columns for one in self.mixers)
+
+    @property
+    def transient_bytes(self) -> int:
+        """Bytes per token of the backward that needs most: they run one after the other."""
+        return max(one.transient_bytes for one in self.mixers)
+
+    def normed_columns(self, cut: Cut) -> float:
+        """Return the columns of norms inside all of them."""
+        return sum(one.normed_columns(cut) for one in self.mixers)
+
+    def rotated_columns(self, tp: int, norm: str) -> float:
+        """Return the columns that are read and written where some rotate."""
+        return sum(one.rotated_columns(tp, norm) for one in self.mixers)
+
+    def core_flops(self, sequence_length: int, *, causal: bool) -> float:
+        """Return the FLOPs per token of all cores."""
+        return sum(one.core_flops(sequence_length, causal=causal) for one in self.mixers)
+
+    def require_division(self, cut: Cut) -> None:
+        """Raise `ConfigError` for what any of them cannot divide."""
+        for one in self.mixers:
+            one.require_division(cut)
+
+    def linears(self, h: int, tp: int) -> list[Linear]:
+        """Return the matrices of all of them."""
+        return [linear for one in self.mixers for linear in one.linears(h, tp)]
+
+    def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
+        """Yield the operators of each, under names of its own, and the addition of their outputs."""
+        for number, one in enumerate(self.mixers):
+            for operator in one.operators(h, cut, kernels, sequence_length):
+                yield _numbered(operator, number)
+        mixed = tuple(f"{number} mixed" for number in range(len(self.mixers)))
+        yield Operator("add mixers", "", mixed, (Tensor("mixed", "own_tokens", h, "norms"),), passes_gradient=True)
+
+
+def _numbered(one: Operator, number: int) -> Operator:
+    """The operator with a number before its name and those of its tensors; the norm's output keeps its name."""
+
+    def named(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(name if name == "n1" else f"{number} {name}" for name in names)
+
+    writes = tuple(
+        replace(made, name=f"{number} {made.name}", storage=made.storage and f"{number} {made.storage}")
+        for made in one.writes
+    )
+    return replace(
+        one,
+        name=f"{number} {one.name}",
+        reads=named(one.reads),
+        writes=writes,
+        saved_for_i=named(one.saved_for_i),
+        saved_for_w=named(one.saved_for_w),
+    )
+
+
+def _falcon_h1(fields: Fields) -> Model:
+    heads, columns = fields.count("mamba_n_heads", default=128), fields.optional("mamba_d_ssm")
+    columns = columns or fields.count("mamba_expand", default=2) * fields.count("hidden_size")
+    is_auto = fields.is_word("mamba_d_head", "auto") or fields.is_word("mamba_d_head", None)
+    size = columns // heads if is_auto else fields.count("mamba_d_head")
+    if heads * size != columns:
+        fields.refuse("mamba_d_ssm", f"{columns} is not mamba_n_heads {heads} × mamba_d_head {size}")
+    if fields.flag("projectors_bias", default=False):
+        fields.refuse("projectors_bias", "true is not known; it is false in every release")
+    mamba = mamba_of(fields, heads, size, fields.count("mamba_d_state", default=256), chunk=256, groups=1)
+    mamba = replace(mamba, gated_norm=fields.flag("mamba_rms_norm", default=False))
+    fields.seen |= {"attn_layer_indices", "mamba_expand", "mamba_norm_before_gate", "mamba_use_mlp"}
+    fields.seen |= {f"{name}_multiplier" for name in ("attention_in", "attention_out", "embedding", "key")}
+    fields.seen |= {"lm_head_multiplier", "mlp_expansion_factor", "mlp_multipliers"}
+    fields.seen |= {"ssm_in_multiplier", "ssm_multipliers", "ssm_out_multiplier"}
+    mixers = ParallelMixers((attention_of(fields), mamba))
+    return decoder_of(fields, layers_of(fields, mixers, dense_of(fields)), length=8192)
+
+
+READERS: Mapping[str, Reader] = MappingProxyType({"falcon_h1": _falcon_h1})

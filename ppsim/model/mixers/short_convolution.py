@@ -1,0 +1,127 @@
+"""The gated short convolution of LFM2 (Liquid AI 2025, arXiv 2511.23404).
+
+Shapes and saved tensors are those of transformers 4.57.1 (`modeling_lfm2.py`, `Lfm2ShortConv`).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ppsim.base.errors import ConfigError
+from ppsim.layout.cut import Cut, require_positive
+from ppsim.model.architecture import Model
+from ppsim.model.batch import KernelChoice
+from ppsim.model.config_parts import Part, Reader, attention_of, decoder_of, experts_of, layers_of
+from ppsim.model.fields import Fields
+from ppsim.model.halves import FeedForward
+from ppsim.model.linears import Linear, of_columns, out_of_heads
+from ppsim.model.mixer import Mixer, gemm, output
+from ppsim.model.operators import Operator, Tensor
+
+
+@dataclass(frozen=True)
+class ShortConvolution(Mixer):
+    """A causal convolution of `kernel` tokens per channel, with a gate before it and a gate after it.
+
+    One projection makes both gates and the values. There are no scores and no state.
+    """
+
+    channels: int
+    kernel: int = 3
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        require_positive(self, "channels", "kernel")
+
+    @property
+    def divided(self) -> dict[str, int]:
+        """What tensor-parallel ranks divide."""
+        return {"channels of the convolution": self.channels}
+
+    @property
+    def convolved(self) -> int:
+        """Columns that pass through the convolution."""
+        return self.channels
+
+    @property
+    def gate_columns(self) -> int:
+        """Columns that a gate multiplies: the convolution's input, and its output."""
+        return 2 * self.channels
+
+    def core_flops(self, sequence_length: int, *, causal: bool) -> float:
+        """Return 0: like those of other mixers, the convolution's FLOPs are not counted."""
+        return 0.0
+
+    def require_division(self, cut: Cut) -> None:
+        """Raise `ConfigError` also for context parallelism."""
+        super().require_division(cut)
+        if cut.cp > 1:
+            raise ConfigError(
+                f"context parallelism of a short convolution is not known: got cp {cut.cp} (nearest: 1)"
+            )
+
+    def linears(self, h: int, tp: int) -> list[Linear]:
+        """Return the matrices that a rank holds: gates and values, convolution, output."""
+        width = self.channels // tp
+        return [
+            Linear("gates, values", "attention input", h, (width,) * 3, split="outputs", biased=self.bias),
+            of_columns("convolution", "gated values", (width,), inputs=self.kernel, biased=self.bias),
+            out_of_heads(width, h, biased=self.bias),
+        ]
+
+    def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
+        """Yield the projection, the first gate, the convolution, the second gate, and the output."""
+        inwards, _, out = self.linears(h, cut.tp)
+        made = {
+            name: Tensor(name, "tokens", out.inputs, "attention")
+            for name in ("B", "C", "value", "gated", "conv", "y")
+        }
+        yield gemm(inwards, "attn", "n1", (made["B"], made["C"], made["value"]))
+        for name, reads, writes in (
+            ("first gate", ("B", "value"), "gated"),
+            ("convolution", ("gated",), "conv"),
+            ("second gate", ("C", "conv"), "y"),
+        ):
+            yield Operator(name, "attn", reads, (made[writes],), saved_for_i=reads)
+        yield output(out, "y", h)
+
+
+def _feed_forward(fields: Fields) -> FeedForward:
+    """The dense part: two thirds of the size, rounded up to `block_multiple_of`, unless the file says no."""
+    size = fields.count("block_ff_dim", "intermediate_size", default=12_288)
+    if not any(fields.is_word("block_ffn_dim_multiplier", known) for known in (1, None)):
+        fields.refuse("block_ffn_dim_multiplier", "is 1 in every release: other factors are not known")
+    multiple = fields.count("block_multiple_of", default=256)
+    adjusted = -(-(2 * size // 3) // multiple) * multiple
+    return FeedForward(adjusted if fields.flag("block_auto_adjust_ff_dim", default=True) else size)
+
+
+def _lfm2(fields: Fields, parts: Part | Sequence[Part]) -> Model:
+    number, attends = fields.num_layers(), fields.layers("full_attn_idxs")
+    convolves = fields.words("layer_types", {"conv": True, "full_attention": False}, number)
+    convolves = convolves or [bool(attends) and layer not in attends for layer in range(number)]
+    kernel, bias = fields.count("conv_L_cache", default=3), fields.flag("conv_bias", default=False)
+    mixer = ShortConvolution(fields.count("hidden_size"), kernel, bias)
+    attention = attention_of(fields, qk_norm=True, qkv_bias=False)
+    fields.seen |= {"block_dim", "conv_dim", "conv_dim_out", "num_heads", "theta"}  # they follow
+    fields.seen |= {"block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_swiglu"}
+    fields.seen |= {"block_use_xavier_init", "conv_use_xavier_init", "use_pos_enc"}
+    layers = layers_of(fields, [mixer if one else attention for one in convolves], parts)
+    return decoder_of(fields, layers, tied=fields.flag("tie_embedding", default=True), length=128_000)
+
+
+def _experts(fields: Fields) -> list[Part]:
+    """The parts of LFM2-MoE: dense ones first."""
+    expert, dense = (FeedForward(fields.count(f"{name}intermediate_size")) for name in ("moe_", ""))
+    bias = fields.flag("use_expert_bias", default=True)
+    experts = experts_of(fields, ("num_experts",), expert, router_bias=bias)
+    first = fields.number("num_dense_layers", default=2)
+    return [dense if layer < first else experts for layer in range(fields.num_layers())]
+
+
+READERS: Mapping[str, Reader] = MappingProxyType(
+    {
+        "lfm2": lambda fields: _lfm2(fields, _feed_forward(fields)),
+        "lfm2_moe": lambda fields: _lfm2(fields, _experts(fields)),
+    }
+)

@@ -1,0 +1,167 @@
+"""Kinds of mixers in one file each: parameters, FLOPs, saved bytes and projections against values written out here."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import ppsim.model
+from ppsim.base.errors import ConfigError
+from ppsim.layout.cut import Cut
+from ppsim.model.activations import layer_activations
+from ppsim.model.batch import Batch, KernelChoice
+from ppsim.model.blocks import operators_of
+from ppsim.model.config import _READERS, model_from
+from ppsim.model.mixers import parallel, short_convolution
+from ppsim.model.names import NAMES, find_model
+from tests.cli.running import ppsim as command
+
+LFM2 = {  # the config.json of LiquidAI/LFM2-1.2B
+    "architectures": ["Lfm2ForCausalLM"], "block_auto_adjust_ff_dim": True, "block_dim": 2048, "block_ff_dim": 12288,
+    "block_ffn_dim_multiplier": 1.0, "block_mlp_init_scale": 1.0, "block_multiple_of": 256, "block_norm_eps": 1e-5,
+    "block_out_init_scale": 1.0, "block_use_swiglu": True, "block_use_xavier_init": True, "bos_token_id": 1,
+    "conv_L_cache": 3, "conv_bias": False, "conv_dim": 2048, "conv_dim_out": 2048, "conv_use_xavier_init": True,
+    "eos_token_id": 7, "full_attn_idxs": [2, 5, 8, 10, 12, 14], "hidden_size": 2048, "initializer_range": 0.02,
+    "max_position_embeddings": 128000, "model_type": "lfm2", "norm_eps": 1e-5, "num_attention_heads": 32,
+    "num_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8, "pad_token_id": 0, "rope_theta": 1000000.0,
+    "torch_dtype": "bfloat16", "use_cache": True, "use_pos_enc": True, "vocab_size": 65536,
+}  # fmt: skip
+FALCON = {  # sizes of tiiuae/Falcon-H1-34B-Base
+    "model_type": "falcon_h1", "attention_bias": False, "attn_layer_indices": None, "head_dim": 128,
+    "hidden_size": 5120, "intermediate_size": 21504, "key_multiplier": 0.1, "mamba_chunk_size": 256, "mamba_d_conv": 4,
+    "mamba_d_head": 128, "mamba_d_ssm": 4096, "mamba_d_state": 256, "mamba_expand": 2, "mamba_n_groups": 2,
+    "mamba_n_heads": 32, "max_position_embeddings": 262144, "num_attention_heads": 20, "num_hidden_layers": 72,
+    "num_key_value_heads": 4, "projectors_bias": False, "ssm_multipliers": [1, 1, 1, 1, 1], "vocab_size": 261120,
+}  # fmt: skip
+SMALL = LFM2 | {"hidden_size": 1024, "block_ff_dim": 6656, "num_attention_heads": 16, "num_heads": 16}
+LARGE = LFM2 | {"block_auto_adjust_ff_dim": False, "block_ff_dim": 10752, "num_hidden_layers": 30}
+
+
+@pytest.mark.parametrize(
+    ("config", "parameters"),
+    [
+        (SMALL, 354_483_968),
+        (LFM2 | {"hidden_size": 1536, "block_ff_dim": 10240, "num_attention_heads": 24}, 742_489_344),
+        (LFM2, 1_170_340_608),
+        (LARGE | {"full_attn_idxs": [2, 5, 8, 10, 12, 14, 20, 27]}, 2_569_272_320),  # 22 convolutions, 8 attentions
+    ],
+)
+def test_parameters_of_lfm2_are_those_of_its_model_card(config: dict, parameters: int) -> None:
+    """LiquidAI/LFM2-2.6B-Exp, README.md, table of properties: 350M, 700M, 1.2B and 2.6B."""
+    assert model_from(config).parameters == parameters
+
+
+def test_layer_types_and_full_attn_idxs_say_the_same() -> None:
+    kinds = ["full_attention" if layer in LFM2["full_attn_idxs"] else "conv" for layer in range(16)]
+    other = {name: value for name, value in LFM2.items() if name != "full_attn_idxs"} | {"layer_types": kinds}
+    assert model_from(other) == model_from(LFM2)
+
+
+def test_parameters_of_falcon_h1_are_the_sum_of_its_matrices() -> None:
+    h, f, inner, groups = 5120, 21504, 32 * 128, 2 * 256
+    attention = h * (20 + 2 * 4) * 128 + 20 * 128 * h
+    mamba = h * (2 * inner + 2 * groups + 32) + (inner + 2 * groups) * (4 + 1) + 3 * 32 + inner * h
+    layer = attention + mamba + 3 * h * f + 2 * h
+    assert model_from(FALCON).parameters == 72 * layer + 2 * 261120 * h + h
+    normed = model_from(FALCON | {"mamba_rms_norm": True})
+    assert normed.parameters == 72 * (layer + inner) + 2 * 261120 * h + h
+
+
+def test_forward_flops_of_a_short_convolution_are_those_of_its_projections() -> None:
+    convolution, _, attention = model_from(LFM2).layers[:3]
+    h, f, s = 2048, 8192, 4096
+    assert convolution.forward_flops(s, causal=True) == 2 * (h * 3 * h + h * h + 3 * h * f)
+    assert attention.forward_flops(s, causal=True) == 2 * (h * (h + 2 * 512) + h * h + 3 * h * f) + 4 * h * s / 2
+
+
+def test_forward_flops_of_parallel_mixers_are_those_of_both() -> None:
+    h, f, s, q, n, inner = 5120, 21504, 4096, 256, 256, 4096
+    projections = 2 * (h * 28 * 128 + 2560 * h + h * (2 * inner + 2 * 2 * n + 32) + inner * h + 3 * h * f)
+    scores, scan = 4 * 2560 * s / 2, 2 * q * (2 * n + inner) / 2 + 4 * inner * n
+    assert model_from(FALCON).layers[0].forward_flops(s, causal=True) == projections + scores + scan
+
+
+def test_a_short_convolution_saves_what_its_gates_and_its_convolution_read() -> None:
+    """Per token in 2 bytes: h of both norms' inputs, both norms' outputs, B, C, values, gated values, the convolution's, y; 3f."""
+    layer, h, f = model_from(LFM2).layers[0], 2048, 8192
+    found = layer_activations(layer, Batch(1, 4096), Cut(), KernelChoice())
+    assert found == {
+        "attention": 2 * 4096 * 7 * h,
+        "norms": 2 * 4096 * 2 * h,
+        "feed-forward": 2 * 4096 * (h + 3 * f),
+    }
+    halved = layer_activations(layer, Batch(1, 4096), Cut(tp=2), KernelChoice())
+    assert halved == {name: size // 2 for name, size in found.items()}
+    assert [one.name for one in operators_of(layer, Cut(), KernelChoice(), 4096)][1:6] == [
+        "gates, values", "first gate", "convolution", "second gate", "attention output",
+    ]  # fmt: skip
+
+
+def test_parallel_mixers_save_the_norms_output_once_and_what_each_of_them_does() -> None:
+    """Queries, keys, values, output; gate, x, B, C, time steps, scan's result, and what the gate leaves."""
+    h, inner, groups = 5120, 4096, 512
+    attention, mamba = (2 * 20 + 2 * 4) * 128, inner + inner + 2 * groups + 32 + 2 * inner
+    found = layer_activations(model_from(FALCON).layers[0], Batch(1, 4096), Cut(), KernelChoice())
+    assert found["attention"] == 2 * 4096 * (h + attention + mamba)
+    assert found["scores"] == 4 * 4096 * 20
+    assert found["norms"] == 2 * 4096 * 2 * h
+
+
+@pytest.mark.parametrize("recompute", ["none", "full", "core_attn+layernorm+mlp", "block/2"])
+@pytest.mark.parametrize("config", [LFM2, FALCON], ids=["lfm2", "falcon_h1"])
+def test_project_answers_with_tp_pp_and_recomputation(config: dict, recompute: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(config))
+    job = f"--gpus 64 --cluster dgx-h100 --tp 2 --pp 2 --global-batch 64 --seq-len 4096 --recompute {recompute}"
+    done = command("project", "--model", str(file), *job.split(), "--json")
+    assert done.exit_code == 0, done.output
+
+
+def test_recomputing_the_core_of_parallel_mixers_takes_less_than_full(tmp_path: Path) -> None:
+    job = {"gpus": 64, "cluster": "dgx-h100", "tp": 2, "pp": 2, "global_batch": 64, "seq_len": 4096}
+    (tmp_path / "config.json").write_text(json.dumps(FALCON))
+    none, core, full = (
+        ppsim.project(model=str(tmp_path / "config.json"), recompute=how, **job)
+        .assembled.parts[0]
+        .backward.recompute_s
+        for how in ("none", "core_attn", "full")
+    )
+    assert none == 0 < core < full
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (LFM2 | {"block_ffn_dim_multiplier": 1.3}, "block_ffn_dim_multiplier is 1 in every release"),
+        (FALCON | {"mamba_d_ssm": 4000}, "mamba_d_ssm 4000 is not mamba_n_heads 32 × mamba_d_head 128"),
+        (FALCON | {"projectors_bias": True}, "projectors_bias true is not known"),
+    ],
+)
+def test_a_size_that_no_release_has_is_refused(config: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        model_from(config)
+
+
+def test_context_parallelism_of_a_short_convolution_is_refused() -> None:
+    with pytest.raises(ConfigError, match="context parallelism of a short convolution is not known: got cp 2"):
+        model_from(LFM2).layers[0].attention.require_division(Cut(cp=2))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_operators_and_tensors_of_a_layer_have_names_of_their_own(name: str) -> None:
+    for layer in find_model(name).kinds:
+        operators = operators_of(layer, Cut(), KernelChoice(), 4096)
+        made = [tensor for one in operators for tensor in one.writes]
+        tensors = ["x", *(tensor.name for tensor in made if tensor.storage is None)]
+        assert len({one.name for one in operators}) == len(operators)
+        assert len(set(tensors)) == len(tensors)
+
+
+def test_a_kind_in_the_package_mixers_is_one_file() -> None:
+    """No other file of ppsim names the kinds or their model types."""
+    folder = Path(ppsim.model.__path__[0])
+    files = {short_convolution: ("ShortConvolution", "lfm2"), parallel: ("ParallelMixers", "falcon_h1")}
+    others = [file.read_text() for file in folder.parent.rglob("*.py") if file.parent.name != "mixers"]
+    for module, words in files.items():
+        assert module.READERS.keys() <= _READERS.keys()
+        assert not [word for word in words for text in others if word in text]
