@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ppsim.base.errors import ConfigError
 from ppsim.costs.job import Job, work_of
@@ -158,18 +158,34 @@ class StageOptions:
         return {}
 
     def frontier(self, stage: Stage, allowed: frozenset[Recompute], offload: str) -> list[Point]:
-        """Return the undominated ways to run a stage, the fastest first; seconds and bytes of its ends included."""
-        runs = [(layer, len(list(same))) for layer, same in groupby(stage.layers)]
-        ends_s, ends_bytes = self._ends(stage)
-        points = [Point(ends_s, ends_bytes, ())]
-        for layer, number in runs:
-            of_run = self._of_run(layer, number, allowed, offload)
-            points = _pruned(
-                Point(one.seconds + other.seconds, one.saved_bytes + other.saved_bytes, one.words + other.words)
-                for one in points
-                for other in of_run
-            )
-        return points
+        """Return the undominated ways to run a stage, the fastest first; seconds and bytes of its ends included.
+
+        The words of a point are those of the layers of the first kind, then of the second and so on (`in_order`).
+        """
+        key = (
+            *Counter(map(id, stage.layers)).items(),
+            stage.embedding,
+            stage.head,
+            len(stage.mtp),
+            allowed,
+            offload,
+        )
+        if key not in self._frontiers:
+            kinds = {id(layer): layer for layer in stage.layers}
+            points = [Point(*self._ends(stage), ())]
+            for kind, number in Counter(map(id, stage.layers)).items():
+                of_kind = self._of_kind(kinds[kind], number, allowed, offload)
+                points = _pruned(
+                    Point(one.seconds + other.seconds, one.saved_bytes + other.saved_bytes, one.words + other.words)
+                    for one in points
+                    for other in of_kind
+                )
+            self._frontiers[key] = points
+        return self._frontiers[key]
+
+    @cached_property
+    def _frontiers(self) -> dict[object, list[Point]]:
+        return {}
 
     def _ends(self, stage: Stage) -> tuple[float, float]:
         """The seconds and saved bytes of a stage without its layers."""
@@ -180,10 +196,9 @@ class StageOptions:
         saved = sum(stage_activations(job.model, bare, job.settings).values())
         return seconds + work_of(job.beside_layers) * bool(stage.layers), job.allocator_slack * saved
 
-    def _of_run(self, layer: Layer, number: int, allowed: frozenset[Recompute], offload: str) -> list[Point]:
+    def _of_kind(self, layer: Layer, number: int, allowed: frozenset[Recompute], offload: str) -> list[Point]:
         """The frontier of equal layers, from that of one layer less."""
-        key = id(layer), allowed, offload
-        found = self._runs.setdefault(key, [[Point(0.0, 0.0, ())]])
+        found = self._of_kinds.setdefault((id(layer), allowed, offload), [[Point(0.0, 0.0, ())]])
         ways = _hull(way for way in self._ways[layer, offload] if way.recompute in allowed)
         while len(found) <= number:
             found.append(
@@ -197,16 +212,13 @@ class StageOptions:
         return found[number]
 
     @cached_property
-    def _runs(self) -> dict[object, list[list[Point]]]:
+    def _of_kinds(self) -> dict[object, list[list[Point]]]:
         return {}
 
     def buffers(self, stage: Stage, offload: str) -> float:
         """Return the bytes on the device of layers that are being copied."""
-        if not offload:
-            return 0.0
-        return NUM_BUFFERS * max(
-            (way.copied_bytes for layer in set(stage.layers) for way in self._ways[layer, offload]), default=0.0
-        )
+        ways = (way for layer in set(stage.layers) for way in self._ways[layer, offload])
+        return NUM_BUFFERS * max((way.copied_bytes for way in ways), default=0.0)
 
     def for_weight(self, stage: Stage) -> float:
         """Return the bytes that a stage holds between I and W, if its forward saves no less."""
@@ -216,14 +228,24 @@ class StageOptions:
         return self.job.allocator_slack * whole
 
 
-def plan_of(point: Point, offload: str) -> StagePlan:
-    """Return the plan of a stage for its layers' words.
-
-    >>> plan_of(Point(1.0, 1.0, ("full", "full", "none")), "").recompute
-    'full*2'
-    """
-    runs = [LayerPlan(len(list(same)), word) for word, same in groupby(point.words)]
+def plan_of(layers: Sequence[Layer], point: Point, offload: str) -> StagePlan:
+    """Return the plan of a stage with these layers for a point of its frontier."""
+    runs = [LayerPlan(len(list(same)), word) for word, same in groupby(in_order(layers, point.words))]
     return StagePlan(text_of(runs), offload)
+
+
+def in_order(layers: Sequence[Any], words: Sequence[Recompute]) -> Iterator[Recompute]:
+    """Yield the word of each layer; `words` are those of each kind in turn.
+
+    >>> dense, experts = object(), object()
+    >>> list(in_order([dense, experts, dense], ["full", "none", "moe"]))
+    ['full', 'moe', 'none']
+    """
+    left, begin = {}, 0
+    for kind, number in Counter(map(id, layers)).items():
+        left[kind] = iter(words[begin : begin + number])
+        begin += number
+    return (next(left[id(layer)]) for layer in layers)
 
 
 def _order(word: Recompute) -> tuple[int, str]:

@@ -185,7 +185,11 @@ class StageSearch:
                 choices = [_Choices(self.options, stage, allowed, offload) for stage in stages]
                 points, over = _fastest(choices, in_flight, room)
                 seconds = sum(point.seconds for point in points)
-                made = over, seconds, [plan_of(point, offload) for point in points]
+                made = (
+                    over,
+                    seconds,
+                    [plan_of(stage.layers, point, offload) for stage, point in zip(stages, points, strict=True)],
+                )
                 best = min(best, made, key=lambda one: one[:2])
         over, seconds, plans = best
         return (seconds if over <= 0 else np.inf), plans
