@@ -96,17 +96,17 @@ def test_the_head_is_on_the_rank_that_the_placement_gives_the_last_stage(name, p
 
 @given(profiles(), st.integers(1, 6), st.sampled_from([1, 2, 3]))
 def test_the_automatic_split_balances_forward_and_backward(data, pp, vpp):
-    """The slowest stage is never slower than under the even split."""
+    """The busiest rank is never busier than under the even split."""
     table = build("1f1b" if vpp == 1 else "interleaved-1f1b", pp=pp, vpp=vpp, microbatches=1)
     if why_no_split("auto", data["model"]["num_layers"], table.num_stages):
         return
 
-    def slowest(split):
+    def busiest(split):
         costs = assemble(profile(data), table, split=split).costs
         costs = costs.resolved(num_stages=table.num_stages, num_ranks=table.num_ranks)
-        return (costs.forward_s + costs.backward_s).max()
+        return np.bincount(table.stage_to_rank, weights=costs.forward_s + costs.backward_s).max()
 
-    assert slowest("auto") <= slowest("even") + 1e-9
+    assert busiest("auto") <= busiest("even") + 1e-9
 
 
 def test_a_full_backward_that_one_component_lacks_is_input_plus_weight_everywhere():
