@@ -57,7 +57,9 @@ def tune(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, **o
     check_outputs(outputs, SEARCH, beside=options["resume"])
     config = options["run_config"] = run_config_of(options["run_config"], options)
     if config and (
-        tried := [word for word in words_of(RangeOptions) if word in config.words and not options[word]]
+        tried := [
+            word for word in words_of(RangeOptions) if word != "zero" and word in config.words and not options[word]
+        ]
     ):
         say(f"  tried, not taken from it: {', '.join(tried).replace('_', '-')}")
     search = search_of(options)

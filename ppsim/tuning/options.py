@@ -64,6 +64,11 @@ class RangeOptions(TypedDict, total=False):
         "--fully-shard (as of --stack torchtitan) selective-op too.",
         common=True, metavar="KIND,…", section="tried", default=("none", "full"),
     )]
+    zero: Annotated[Sequence[int] | None, Option(
+        "ZeRO stages to try, each with every layout. Default: the job's own (1, or as --stack or --run-config has "
+        "it), and 3 without a pipeline if that is 1 and the stack runs Megatron-FSDP.",
+        metavar="0|1|2|3,…", section="tried",
+    )]
     split: Annotated[Sequence[Literal["auto", "even"]] | None, Option(
         "Layer splits to try: auto (equal work per rank), even. Default: {default}.",
         metavar="KIND,…", section="tried", default=("auto", "even"),
