@@ -15,6 +15,7 @@ from ppsim.model.recompute import is_by_stage, recompute_of
 from ppsim.projection.options import JobOptions
 from ppsim.tuning import search
 from ppsim.tuning.options import RangeOptions, TuneOptions
+from ppsim.tuning.refine import REFINEMENTS
 from ppsim.tuning.search import Counted, Tuned
 from ppsim.tuning.space import Question, space_for
 from ppsim.tuning.workers import HERE
@@ -29,8 +30,8 @@ def tune(*, progress: Counted = lambda decided, total, best_s: None, **options: 
     """Return the best layouts, schedules and batches for a model on so many GPUs.
 
     The words are those of `ppsim tune`, as are their defaults; `model`, `gpus` and `global_batch` must be given.
-    Ranges to try (tp, cp, ep, dp, pp, vpp, micro_batch, schedule, recompute, zero, split) are lists. `print` shows what
-    the command prints, `to_frame` the best and the Pareto set. `progress` is called with the configurations
+    Ranges to try (tp, cp, ep, dp, pp, vpp, micro_batch, schedule, recompute, zero, split) are lists. `print` shows
+    what the command prints, `to_frame` the best and the Pareto set. `progress` is called with the configurations
     decided, all of them, and the best iteration so far in seconds.
 
     Raises `ConfigError` for a search of nothing, `DoesNotFit` saying by how much the best misses the memory and
@@ -78,6 +79,7 @@ def search_of(options: Mapping[str, Any]) -> Callable[..., Tuned]:
         seed=given["seed"],
         search_s=given["search_time"],
         state=given["resume"],
+        refined=[name for name in REFINEMENTS if not options[name]],
     )
 
 

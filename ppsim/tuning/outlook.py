@@ -98,6 +98,11 @@ class Outlooks:
         """Return the plan of a configuration, with the costs of its layers and its split as they are known."""
         return self.question.plan_of(look.candidate, job=self._job(look.candidate), split=list(look.counts))
 
+    def plan_of(self, configuration: Configuration) -> Plan:
+        """Return the same plan without an outlook."""
+        job = self._job(configuration)
+        return self.question.plan_of(configuration, job=job, split=list(self._counts(job, configuration)))
+
     def _shared(self, key: Hashable, make: Callable[[], _Value]) -> _Value:
         if key not in self._known:
             self._known[key] = make()

@@ -1,5 +1,6 @@
 """What is searched: the question, the ranges, and every configuration that they allow."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
@@ -20,6 +21,7 @@ from ppsim.projection.plan import AUTO, Plan
 from ppsim.tuning.options import SCHEDULES, RangeOptions
 
 _DEFAULTS = {name: word.option.default for name, word in words_of(RangeOptions).items()}
+_KEY = re.compile(r"tp(\d+) cp(\d+) ep(\d+) dp(\d+) pp(\d+) vpp(\d+) mb(\d+) (\S+) (\S+) (auto|even)(?: zero(\d))?")
 _SIZES = (1, 2, 4, 8)
 _IN_KEY = ("tp", "cp", "ep", "dp", "pp", "vpp")
 _MOST_EXPERT_RANKS = 64
@@ -55,6 +57,18 @@ class Configuration:
         sizes = " ".join(f"{name}{getattr(self, name)}" for name in _IN_KEY)
         zero = "" if self.zero == 1 else f" zero{self.zero}"
         return f"{sizes} mb{self.micro_batch} {self.recompute} {self.schedule} {self.split}{zero}"
+
+    @classmethod
+    def of_key(cls, key: str) -> "Configuration | None":
+        """Return the configuration of a key, None for other texts.
+
+        >>> Configuration.of_key("tp8 cp1 ep1 dp8 pp16 vpp8 mb1 none interleaved-1f1b auto zero3").zero
+        3
+        """
+        if not (found := _KEY.fullmatch(key)):
+            return None
+        *sizes, recompute, schedule, split, zero = found.groups()
+        return cls(*map(int, sizes), recompute, schedule, split, int(zero or 1))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, kw_only=True)
