@@ -101,7 +101,11 @@ class Outlooks:
     def plan_of(self, configuration: Configuration) -> Plan:
         """Return the same plan without an outlook."""
         job = self._job(configuration)
-        return self.question.plan_of(configuration, job=job, split=list(self._counts(job, configuration)))
+        return self.question.plan_of(configuration, job=job, split=list(self.counts(configuration)))
+
+    def counts(self, configuration: Configuration) -> tuple[int, ...]:
+        """Return the layers of each stage."""
+        return self._counts(self._job(configuration), configuration)
 
     def _shared(self, key: Hashable, make: Callable[[], _Value]) -> _Value:
         if key not in self._known:

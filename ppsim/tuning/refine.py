@@ -1,12 +1,12 @@
 """Refine the best rows of a search: plans that would multiply the whole space, tried on a few layouts only.
 
 The search of the space compares layouts. On one layout, three choices move the time by a few percent at most: the
-stages per rank, which modules or how many layers are recomputed, and whether the schedule is fitted to the costs. So
-they are tried on a few of the fastest layouts. There are two kinds of seeds: the fastest layouts that were found, and
-layouts that do not fit without recomputation but may be fastest with a little.
+stages per rank, which modules or how many layers are recomputed, and whether the schedule is fitted to the costs.
+They are tried on a few of the fastest layouts. There are two kinds of seeds: the fastest layouts that were found,
+and layouts that do not fit without recomputation but may be fastest with a little.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
@@ -14,6 +14,7 @@ from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.catalog.build import find
 from ppsim.costs.job import Job
 from ppsim.layout.split import why_no_split
+from ppsim.model.memory import kept_of_layer
 from ppsim.model.recompute import MODULES
 from ppsim.projection.project import iteration_of
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
@@ -24,8 +25,11 @@ from ppsim.tuning.space import Configuration, Space
 Refinement: TypeAlias = Literal["recompute", "vpp", "schedule"]
 REFINEMENTS: tuple[Refinement, ...] = ("recompute", "vpp", "schedule")
 
-_LAYOUTS = 6
-"""Seeds of each kind."""
+_LAYOUTS = 12
+"""Layouts of each kind of seed."""
+
+_OF_LAYOUT = 3
+"""Configurations of a layout that does not fit without recomputation."""
 
 _FITTED_LAYOUTS = 3
 _FITTED = ("zbv", "v-half", "v-flex")
@@ -54,12 +58,13 @@ class Refined:
     ) -> None:
         self.outlooks, self.space, self.verdicts, self.known = outlooks, space, verdicts, known
         self.limit = outlooks.question.memory_limit_bytes * CAP_ROUNDING
-        self.best_s = min(one.iteration_s for one in verdicts.values())
+        self.best_s = min(one.iteration_s for one in verdicts.values() if one.status == "fits")
 
     def note(self, one: Configuration, outcome: Outcome) -> None:
         """Keep a verdict."""
         self.known[one.key], self.verdicts[one.key] = one, outcome
-        self.best_s = min(self.best_s, outcome.iteration_s)
+        if outcome.status == "fits":
+            self.best_s = min(self.best_s, outcome.iteration_s)
 
     def look(self, one: Configuration) -> Outlook | None:
         """Return the outlook of a configuration that may beat the best; None if it cannot or is known already."""
@@ -69,7 +74,12 @@ class Refined:
             found = self.outlooks.of(one)
         except ConfigError:
             return None
-        return found if found.bound_s < self.best_s else None
+        is_same = (
+            one.split == "even"
+            and "auto" in self.space.split
+            and found.counts == self.outlooks.counts(replace(one, split="auto"))
+        )
+        return None if is_same or found.bound_s >= self.best_s else found
 
     def try_all(self, candidates: Iterable[Configuration]) -> None:
         """Simulate those that may beat the best, in order of their bounds."""
@@ -87,22 +97,18 @@ class Refined:
 
 def refine(
     search: Refined,
-    too_large: Iterable[Configuration],
-    bounds: dict[str, float],
+    tight: Sequence[Configuration],
     what: Collection[Refinement] = REFINEMENTS,
 ) -> None:
     """Add the verdicts of better plans on the best layouts.
 
-    `too_large` are configurations without recomputation that do not fit, `bounds` are lower bounds of the time by
-    key, `what` names the choices that are refined. A plan is simulated only if its lower bound is below the best time
-    so far. Plans per stage of the best rows belong at the end of this function, for `search.fastest(…)`.
+    `tight` are configurations without recomputation that do not fit, as `least_recomputed` returns them. `what` names
+    the choices that are refined. A plan is simulated only if its lower bound is below the best time so far. Plans per
+    stage of the best rows belong at the end of this function, for `search.fastest(…)`.
     """
     if "recompute" in what:
-        tight = _tight(too_large, bounds, search.best_s)
         words = _words(search.outlooks.question.job)
-        search.try_all(
-            replace(one, recompute=word) for one in (*search.fastest(_LAYOUTS), *tight) for word in words
-        )
+        search.try_all(replace(one, recompute=word) for one in tight for word in words)
         for one in tight:
             _try_fewest_layers(search, one)
     if "vpp" in what:
@@ -125,30 +131,55 @@ def _first_of_layouts(ordered: Iterable[Configuration], number: int) -> list[Con
     return list(found.values())
 
 
-def _tight(too_large: Iterable[Configuration], bounds: dict[str, float], best_s: float) -> list[Configuration]:
-    """The layouts that do not fit without recomputation and may be fastest with some of it.
+def least_recomputed(looks: Iterable[Outlook], verdicts: dict[str, Outcome], limit: float) -> list[Configuration]:
+    """Return configurations without recomputation that do not fit, best first: a few of each of a few layouts.
 
-    Their time is at least the bound of full recomputation less the part that recomputation adds.
+    They are in the order of an estimate of their time with as much recomputation as the memory needs, between the
+    bound of full recomputation and that bound less the part that full recomputation adds.
     """
-    hopeful = []
-    for one in too_large:
-        least_s = (1 - _RECOMPUTED) * bounds.get(replace(one, recompute="full").key, float("inf"))
-        if least_s < best_s:
-            hopeful.append((least_s, one))
-    return _first_of_layouts((one for _, one in sorted(hopeful)), _LAYOUTS)
+    looks = list(looks)
+    full = {
+        one.candidate.key: one for one in looks if one.candidate.recompute == "full" and one.least_bytes <= limit
+    }
+    estimated = []
+    for one in looks:
+        other = full.get(replace(one.candidate, recompute="full").key)
+        verdict = verdicts.get(one.candidate.key)
+        held = one.least_bytes if verdict is None else max(one.least_bytes, verdict.peak_bytes)
+        if other is None or one.candidate.recompute != "none" or held <= limit:
+            continue
+        part = (held - limit) / (held - other.least_bytes) if held < float("inf") else 1.0
+        estimated.append(((1 - _RECOMPUTED * (1 - part)) * other.bound_s, one.candidate))
+    found: dict[tuple[int, ...], list[Configuration]] = {}
+    for _, one in sorted(estimated):
+        of_layout = found.setdefault(layout_of(one), []) if len(found) < _LAYOUTS else found.get(layout_of(one), [])
+        if len(of_layout) < _OF_LAYOUT:
+            of_layout.append(one)
+    return [one for of_layout in found.values() for one in of_layout]
 
 
 def _words(job: Job) -> list[str]:
-    """Words of recomputation by module; `Job` refuses those of modules that the model does not have."""
-    found = []
+    """Words of recomputation by module that change what a layer keeps, without two that keep the same.
+
+    `Job` refuses modules that the model does not have.
+    """
+
+    def kept(word: str) -> tuple[int, ...]:
+        settings = replace(job, execution=replace(job.execution, recompute=word)).settings
+        return tuple(sum(kept_of_layer(layer, settings).values()) for layer in job.model.kinds)
+
+    found = {kept("none"): "none"}
+    together: list[str] = []
     for word in (*_CHEAP, *_DEAR):
         try:
-            replace(job, execution=replace(job.execution, recompute=word))
+            found.setdefault(kept(word), word)
         except ConfigError:
             continue
-        found.append(word)
-    cheap = [word for word in found if word in _CHEAP]
-    return [*found, *("+".join(one for one in MODULES if one in cheap[:n]) for n in range(2, len(cheap) + 1))]
+        if word in _CHEAP:
+            together.append(word)
+            joined = "+".join(one for one in MODULES if one in together)
+            found.setdefault(kept(joined), joined)
+    return list(found.values())[1:]
 
 
 def _try_fewest_layers(search: Refined, one: Configuration) -> None:

@@ -26,7 +26,7 @@ from ppsim.tuning.configurations import configurations_of
 from ppsim.tuning.evaluate import Front, Outcome, evaluate, task_of
 from ppsim.tuning.nowhere import why_nowhere
 from ppsim.tuning.outlook import Outlook, outlooks_of
-from ppsim.tuning.refine import Refined, Refinement, layout_of, refine
+from ppsim.tuning.refine import Refined, Refinement, layout_of, least_recomputed, refine
 from ppsim.tuning.space import Configuration, Question, Space, configurations, space_for
 from ppsim.tuning.state import read_state, state_to_json
 from ppsim.tuning.workers import HERE, Workers, workers
@@ -167,7 +167,7 @@ class Tuned(Shown, Pictured):
         }
 
 
-def tune(
+def tune(  # noqa: PLR0913
     question: Question,
     space: Space | None = None,
     *,
@@ -184,8 +184,8 @@ def tune(
     `space` None is that of `space_for`. `where` is who does the work, as `ppsim.tuning.workers` has it; the
     answer is the same. `state` is a file that is written whole after every batch; where there is one already, the
     search goes on from it. With auto among the schedules, a table is searched for on the three best configurations,
-    `search_s` seconds each, from `seed`, by this process. `refined` are the choices that `ppsim.tuning.refine` tries
-    on the best layouts beyond the space.
+    `search_s` seconds each, from `seed`, by this process. `refined` are the choices that `ppsim.tuning.refine`
+    tries on the best layouts beyond the space.
 
     Raises `ConfigError` for a space without any configuration and for the state of another question, `DoesNotFit`
     saying by how much the best misses the memory and what would fit, `MissingExtra` where workers need a package
@@ -352,18 +352,9 @@ class _Search:
 
     def refine(self, what: Collection[Refinement]) -> None:
         """Try better plans on the best layouts."""
-        outlooks = outlooks_of(self.pickled)
         limit = self.question.memory_limit_bytes * CAP_ROUNDING
-        too_large = (
-            one.candidate for one in self.all
-            if one.candidate.recompute == "none" and self._is_too_large(one, limit)
-        )  # fmt: skip
-        bounds = {one.candidate.key: one.bound_s for one in self.all if one.candidate.recompute == "full"}
-        refine(Refined(outlooks, self.space, self.verdicts, self.known), too_large, bounds, what)
-
-    def _is_too_large(self, look: Outlook, limit: float) -> bool:
-        verdict = self.verdicts.get(look.candidate.key)
-        return look.least_bytes > limit or (verdict is not None and verdict.status == "does not fit")
+        tight = least_recomputed(self.all, self.verdicts, limit)
+        refine(Refined(outlooks_of(self.pickled), self.space, self.verdicts, self.known), tight, what)
 
     def search_tables(self, search_s: float, report: Callable[[], None]) -> None:
         """Search for a table on the best configurations."""
