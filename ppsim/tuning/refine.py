@@ -25,11 +25,14 @@ from ppsim.tuning.space import Configuration, Space
 Refinement: TypeAlias = Literal["recompute", "vpp", "schedule"]
 REFINEMENTS: tuple[Refinement, ...] = ("recompute", "vpp", "schedule")
 
-_LAYOUTS = 12
+_LAYOUTS = 10
 """Layouts of each kind of seed."""
 
 _OF_LAYOUT = 3
 """Configurations of a layout that does not fit without recomputation."""
+
+_MOST = 40
+"""Simulations of one choice, so that the refinement stays short beside the search of the space."""
 
 _FITTED_LAYOUTS = 3
 _FITTED = ("zbv", "v-half", "v-flex")
@@ -82,9 +85,9 @@ class Refined:
         return None if is_same or found.bound_s >= self.best_s else found
 
     def try_all(self, candidates: Iterable[Configuration]) -> None:
-        """Simulate those that may beat the best, in order of their bounds."""
+        """Simulate those that may beat the best, in order of their bounds, `_MOST` at most."""
         looks = [look for one in dict.fromkeys(candidates) if (look := self.look(one))]
-        for look in sorted(looks, key=lambda one: (one.bound_s, one.candidate)):
+        for look in sorted(looks, key=lambda one: (one.bound_s, one.candidate))[:_MOST]:
             if look.bound_s < self.best_s:
                 [(_, outcome)] = evaluate([task_of(self.outlooks, look)], front=(), slowest_s=float("inf"))
                 self.note(look.candidate, outcome)
@@ -102,9 +105,9 @@ def refine(
 ) -> None:
     """Add the verdicts of better plans on the best layouts.
 
-    `tight` are configurations without recomputation that do not fit, as `least_recomputed` returns them. `what` names
-    the choices that are refined. A plan is simulated only if its lower bound is below the best time so far. Plans per
-    stage of the best rows belong at the end of this function, for `search.fastest(…)`.
+    `tight` are configurations without recomputation that do not fit, as `least_recomputed` returns them. `what`
+    names the choices that are refined. A plan is simulated only if its lower bound is below the best time so far.
+    Plans per stage of the best rows belong at the end of this function, for `search.fastest(…)`.
     """
     if "recompute" in what:
         words = _words(search.outlooks.question.job)
@@ -151,10 +154,12 @@ def least_recomputed(looks: Iterable[Outlook], verdicts: dict[str, Outcome], lim
         part = (held - limit) / (held - other.least_bytes) if held < float("inf") else 1.0
         estimated.append(((1 - _RECOMPUTED * (1 - part)) * other.bound_s, one.candidate))
     found: dict[tuple[int, ...], list[Configuration]] = {}
-    for _, one in sorted(estimated):
-        of_layout = found.setdefault(layout_of(one), []) if len(found) < _LAYOUTS else found.get(layout_of(one), [])
-        if len(of_layout) < _OF_LAYOUT:
-            of_layout.append(one)
+    for _, tight in sorted(estimated):
+        layout = layout_of(tight)
+        if len(found) < _LAYOUTS:
+            found.setdefault(layout, [])
+        if layout in found and len(found[layout]) < _OF_LAYOUT:
+            found[layout].append(tight)
     return [one for of_layout in found.values() for one in of_layout]
 
 

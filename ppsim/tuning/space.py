@@ -68,7 +68,8 @@ class Configuration:
         if not (found := _KEY.fullmatch(key)):
             return None
         *sizes, recompute, schedule, split, zero = found.groups()
-        return cls(*map(int, sizes), recompute, schedule, split, int(zero or 1))  # type: ignore[arg-type]
+        made: Any = (*map(int, sizes), recompute, schedule, split, int(zero or 1))
+        return cls(*made)
 
 
 @dataclass(frozen=True, kw_only=True)
