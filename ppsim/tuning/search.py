@@ -115,8 +115,8 @@ class Tuned(Shown, Pictured):
     def to_frame(self) -> "pandas.DataFrame":
         """Return a pandas DataFrame of the best and the Pareto set, one row a configuration, fastest first.
 
-        Columns: tp, cp, ep, dp, pp, vpp, micro_batch, recompute, schedule, split, iteration_time_s, tokens_per_s,
-        model_flops_utilization, peak_bytes (of the fullest rank), pareto (whether it is in the set).
+        Columns: tp, cp, ep, dp, pp, vpp, micro_batch, recompute, schedule, split, zero, iteration_time_s,
+        tokens_per_s, model_flops_utilization, peak_bytes (of the fullest rank), pareto (whether it is in the set).
 
         >>> import ppsim
         >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])

@@ -260,8 +260,8 @@ def zero_stages(question: Question, space: Space, pp: int) -> tuple[int, ...]:
     """Return the ZeRO stages to try with this many pipeline ranks.
 
     Without a range: the job's own stage, and without a pipeline ZeRO 3 too if the job has Megatron-LM's distributed
-    optimizer (ZeRO 1), because Megatron-FSDP shards the same job. With a pipeline no trainer gathers the parameters
-    for each microbatch: DeepSpeed's PipelineEngine refuses ZeRO 2 and 3, and Megatron-LM and TorchTitan keep them.
+    optimizer (ZeRO 1), because Megatron-FSDP can shard the same job. With a pipeline, DeepSpeed's PipelineEngine
+    refuses ZeRO 2 and 3, and TorchTitan keeps the gathered parameters.
     """
     if space.zero is not None:
         return space.zero
