@@ -56,7 +56,7 @@ class RangeOptions(TypedDict, total=False):
     )]
     schedule: Annotated[Sequence[str] | None, Option(
         "Schedules to try, names from `ppsim schedules`; with auto, a table is searched for on the best three. "
-        "Default: {default}, and on the best layouts zbv, v-half and v-flex.",
+        "Default: {default}, and on the best layouts zbv and v-half.",
         names="schedule", common=True, metavar="NAME,NAME,…", section="tried", default=SCHEDULES,
     )]
     recompute: Annotated[Sequence[Recompute] | None, Option(
