@@ -15,6 +15,7 @@ from ppsim.model.recompute import is_by_stage, recompute_of
 from ppsim.projection.options import JobOptions
 from ppsim.tuning import search
 from ppsim.tuning.options import RangeOptions, TuneOptions
+from ppsim.tuning.refine import REFINEMENTS
 from ppsim.tuning.search import Counted, Tuned
 from ppsim.tuning.space import Question, space_for
 from ppsim.tuning.workers import HERE
@@ -29,8 +30,8 @@ def tune(*, progress: Counted = lambda decided, total, best_s: None, **options: 
     """Return the best layouts, schedules and batches for a model on so many GPUs.
 
     The words are those of `ppsim tune`, as are their defaults; `model`, `gpus` and `global_batch` must be given.
-    Ranges to try (tp, cp, ep, dp, pp, vpp, micro_batch, schedule, recompute, split) are lists. `print` shows what
-    the command prints, `to_frame` the best and the Pareto set. `progress` is called with the configurations
+    Ranges to try (tp, cp, ep, dp, pp, vpp, micro_batch, schedule, recompute, zero, split) are lists. `print` shows
+    what the command prints, `to_frame` the best and the Pareto set. `progress` is called with the configurations
     decided, all of them, and the best iteration so far in seconds.
 
     Raises `ConfigError` for a search of nothing, `DoesNotFit` saying by how much the best misses the memory and
@@ -50,9 +51,14 @@ def search_of(options: Mapping[str, Any]) -> Callable[..., Tuned]:
 
     They have every word of `TuneOptions`, None where it was not given. Raises `ConfigError` for what is wrong.
     """
-    options = configured(options, tried=_RANGES)
+    zero = _listed("zero", options["zero"])
+    options = configured(dict(options), tried=_RANGES.keys() - {"zero"})
     given = with_defaults(_WORDS, options)
-    ranges = {name: _listed(name, options[name]) for name in _RANGES}
+    ranges = {name: _listed(name, options[name]) for name in _RANGES if name != "zero"}
+    own = options["zero"] if zero is None else None  # of the file, or else of the stack
+    from_file = options["run_config"] and "zero" in options["run_config"].words
+    ranges["zero"] = [own] if from_file and own is not None else zero
+    given["zero"] = zero[0] if zero else own
     if ranges["recompute"] is not None:
         ranges["recompute"] = [recompute_of(one) for one in ranges["recompute"]]
         if by_stage := [one for one in ranges["recompute"] if is_by_stage(one)]:
@@ -73,6 +79,7 @@ def search_of(options: Mapping[str, Any]) -> Callable[..., Tuned]:
         seed=given["seed"],
         search_s=given["search_time"],
         state=given["resume"],
+        refined=[name for name in REFINEMENTS if not options[name]],
     )
 
 
@@ -115,6 +122,7 @@ def _question(options: Mapping[str, Any]) -> Question:
         )
     instances = "num_distributed_optimizer_instances"  # of the replicas that a configuration has
     decided = {name: options[name] for name in _OF_JOBS if name not in ("gpus", "etp", instances)}
+    decided["zero"] = options["zero"]
     job = job_from(dict.fromkeys(words_of(JobOptions)) | decided | {"sequence_parallel": False})
     assert job is not None
     if options[instances]:

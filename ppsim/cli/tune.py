@@ -48,7 +48,8 @@ def tune(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, **o
 
     Prints the fastest, and those that trade time for memory. Global batch, sequence length and dtype stay. Every
     configuration has a lower bound of its time and memory; those that could be among the fastest or in the Pareto
-    set are simulated, so that the answer is that of trying all.
+    set are simulated, so that the answer is that of trying all. Then other recomputation, stages per rank and
+    fitted schedules are tried on the best layouts, each unless its range is given.
 
     Megatron-LM's names of these options are accepted too, for example --tensor-model-parallel-size for --tp.
     """
@@ -57,7 +58,9 @@ def tune(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, **o
     check_outputs(outputs, SEARCH, beside=options["resume"])
     config = options["run_config"] = run_config_of(options["run_config"], options)
     if config and (
-        tried := [word for word in words_of(RangeOptions) if word in config.words and not options[word]]
+        tried := [
+            word for word in words_of(RangeOptions) if word != "zero" and word in config.words and not options[word]
+        ]
     ):
         say(f"  tried, not taken from it: {', '.join(tried).replace('_', '-')}")
     search = search_of(options)

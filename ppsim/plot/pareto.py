@@ -18,8 +18,9 @@ Row = Mapping[str, Any]
 
 _GIB = 2**30
 _SIZES = {name: name for name in ("tp", "cp", "ep", "dp", "pp", "vpp")} | {"micro-batch": "micro_batch"}
-_WITH = "recompute, split"
-_TEXTS, _LEFT = ("schedule", _WITH), ' class="left"'
+ZERO = "ZeRO"
+WITH = "recompute, split"
+_TEXTS, _LEFT = ("schedule", WITH), ' class="left"'
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def _hover(row: Row) -> str:
     sizes = " · ".join(f"{short} {row[name]}" for short, name in _SIZES.items())
     return (
         f"<b>{row['schedule']}</b>  {seconds(row['iteration_time_s'])}<br>{sizes}<br>"
-        f"recompute {row['recompute']} · split {row['split']}<br>"
+        f"recompute {row['recompute']} · split {row['split']} · ZeRO {row['zero']}<br>"
         f"{count(row['tokens_per_s'])} tokens/s · MFU {percent(row['model_flops_utilization'])} · "
         f"{size(row['peak_bytes'])}"
     )
@@ -114,8 +115,9 @@ def in_columns(row: Row) -> dict[str, str]:
     """Return a configuration as people read it, by column; split and recomputation where they are unusual."""
     return {
         "schedule": row["schedule"],
-        _WITH: ", ".join(word for word in (row["recompute"], row["split"]) if word not in ("none", "auto")),
+        WITH: ", ".join(word for word in (row["recompute"], row["split"]) if word not in ("none", "auto")),
         **{short: str(row[name]) for short, name in _SIZES.items()},
+        ZERO: str(row["zero"]),
         "iteration": seconds(row["iteration_time_s"]),
         "tokens/s": count(row["tokens_per_s"]),
         "MFU": percent(row["model_flops_utilization"]),

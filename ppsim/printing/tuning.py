@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ppsim.base.units import size
 from ppsim.exporting.targets import not_run_by
-from ppsim.plot.pareto import in_columns
+from ppsim.plot.pareto import WITH, ZERO, in_columns
 from ppsim.printing.page import Columns, Page, bold, facts
 from ppsim.tuning.command import command_of
 from ppsim.tuning.search import Found, Tuned
@@ -36,9 +36,10 @@ def print_tuned(tuned: Tuned) -> None:
         f"{counts['configurations']} configurations: {at_least}{too_large} do not fit {limit} per GPU, "
         f"{counts['simulated']} simulated, {counts['left_out_by_bounds']} left out by their bounds{not_run}"
     )
+    stages = sorted({one.candidate.zero for one in tuned.simulated})
     costs = (
         f"estimated from specifications, {job.execution.dtype}, {question.runtime} network; {job.optimizer.name}, "
-        f"ZeRO stage {job.optimizer.zero_stage}"
+        f"ZeRO stage {' and '.join(map(str, stages))}"
     )
     rows = [("searched", searched), ("costs", costs)]
     if refused := not_run_by(question.runtime, (one.candidate.schedule for one in (*tuned.best, *front))):
@@ -49,7 +50,9 @@ def print_tuned(tuned: Tuned) -> None:
 
 def _add_found(out: Page, tuned: Tuned, found: Sequence[Found]) -> None:
     rows = [in_columns(tuned.row(one)) for one in found]
-    used = [name for name in rows[0] if any(row[name] for row in rows)]  # recomputation and split where unusual
+    own = str(tuned.question.job.optimizer.zero_stage)
+    usual = {WITH: {""}, ZERO: {own}}  # columns that are left out if no row has anything else
+    used = [name for name in rows[0] if {row[name] for row in rows} != usual.get(name)]
     shown = [{name: row[name] for name in used} for row in rows]
-    left = 2 if len(used) == len(rows[0]) else 1
+    left = 2 if WITH in used else 1
     out.add(Columns.of(shown, left=left, spare=["tokens/s", "MFU", "vpp"]))

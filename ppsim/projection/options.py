@@ -122,11 +122,6 @@ class StudyOptions(TypedDict, total=False):
         "The optimizer, for its state and its step. Default: {default}.",
         section="optimizer", field="job.optimizer.name", default="adam",
     )]
-    zero: Annotated[Literal[0, 1, 2, 3] | None, Option(
-        "ZeRO stage: replicas share optimizer state (1, Megatron-LM's distributed optimizer), gradients too (2), "
-        "parameters too (3). Default: {default}.",
-        metavar="0|1|2|3", section="optimizer", field="job.optimizer.zero_stage", default=1,
-    )]
     fully_shard: Annotated[bool | None, Option(
         "Whether replicas share by torch's fully_shard (FSDP2): float32 shards of weights, gradients and moments, "
         "and gathered weights. Default: as Megatron-LM's distributed optimizer.",
@@ -363,6 +358,12 @@ class JobOptions(StudyOptions, total=False):
     dp: Annotated[int | None, Option(
         "Data-parallel replicas. Default: what --gpus leaves, else 1.",
         metavar="N", section="cluster", field="job.layout.dp",
+    )]
+    zero: Annotated[Literal[0, 1, 2, 3] | None, Option(
+        "ZeRO stage: replicas share optimizer state (1, Megatron-LM's distributed optimizer), gradients too (2), "
+        "parameters too (3). Default: {default}.",
+        metavar="0|1|2|3", section="optimizer", after="optimizer",
+        field="job.optimizer.zero_stage", default=1,
     )]
     sequence_parallel: Annotated[bool | None, SEQUENCE_PARALLEL]
     profile: Annotated["str | Path | Profile | None", Option(

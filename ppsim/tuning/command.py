@@ -24,6 +24,7 @@ def command_of(
         "tp": one.tp, "cp": one.cp, "ep": one.ep, "pp": one.pp, "vpp": one.vpp, "schedule": one.schedule,
         "micro_batch": one.micro_batch, "global_batch": job.global_batch, "seq_len": job.length,
         "split": one.split, "recompute": one.recompute,
+        "zero": None if one.zero == 1 and job.stack == "plain" else one.zero,
     }  # fmt: skip
     depending = {
         **sizes_of(job),

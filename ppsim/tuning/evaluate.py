@@ -71,7 +71,7 @@ def evaluate(tasks: Sequence[Task], *, front: Front, slowest_s: float) -> list[t
 def _evaluate(task: Task, front: Front, slowest_s: float) -> Outcome:
     plan, limit = task.plan, task.plan.memory_limit_bytes
     try:
-        table = _table(plan)
+        table = table_at(plan)
     except DoesNotFit:
         return Outcome("does not fit", np.inf)
     peak = _peak_bytes(task, table)
@@ -94,7 +94,7 @@ def is_dominated(bound_s: float, num_bytes: float, front: Front) -> bool:
 def exact_peak_bytes(task: Task) -> float:
     """Return what the fullest rank of a configuration holds, infinite where a fitted schedule finds no table."""
     try:
-        return _peak_bytes(task, _table(replace(task.plan, memory_limit_bytes=None)))
+        return _peak_bytes(task, table_at(replace(task.plan, memory_limit_bytes=None)))
     except DoesNotFit:
         return np.inf
 
@@ -109,7 +109,8 @@ def _is_fitted(plan: Plan) -> bool:
     return entry.takes("costs") or entry.takes("memory_limit_bytes")
 
 
-def _table(plan: Plan) -> Schedule:
+def table_at(plan: Plan) -> Schedule:
+    """Return the table of a plan, at its costs if its schedule is fitted to them."""
     if _is_fitted(plan):
         return table_of(plan, find(plan.schedule_name))[0]
     assert plan.vpp is not None

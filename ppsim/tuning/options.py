@@ -46,7 +46,7 @@ class RangeOptions(TypedDict, total=False):
         common=True, metavar=_MANY, section="tried", also=("--pipeline-model-parallel-size",),
     )]
     vpp: Annotated[Sequence[int] | None, Option(
-        "Stages a rank to try. Default: {default}.",
+        "Stages a rank to try. Default: {default}, and on the best layouts all sizes that divide the layers.",
         common=True, metavar=_MANY, section="tried", default=(1, 2, 4, 8),
         also=("--num-virtual-stages-per-pipeline-rank",),
     )]
@@ -56,13 +56,18 @@ class RangeOptions(TypedDict, total=False):
     )]
     schedule: Annotated[Sequence[str] | None, Option(
         "Schedules to try, names from `ppsim schedules`; with auto, a table is searched for on the best three. "
-        "Default: {default}.",
+        "Default: {default}, and on the best layouts zbv and v-half.",
         names="schedule", common=True, metavar="NAME,NAME,…", section="tried", default=SCHEDULES,
     )]
     recompute: Annotated[Sequence[Recompute] | None, Option(
         "What of a layer is computed again in its backward, to try, as project takes it. Default: {default}, with "
-        "--fully-shard (as of --stack torchtitan) selective-op too.",
+        "--fully-shard (as of --stack torchtitan) selective-op too, and on the best layouts modules and block/N.",
         common=True, metavar="KIND,…", section="tried", default=("none", "full"),
+    )]
+    zero: Annotated[Sequence[int] | None, Option(
+        "ZeRO stages to try, each with every layout. Default: the job's own (1, or as --stack or --run-config has "
+        "it), and 3 without a pipeline if that is 1 and the stack runs Megatron-FSDP.",
+        metavar="0|1|2|3,…", section="tried",
     )]
     split: Annotated[Sequence[Literal["auto", "even"]] | None, Option(
         "Layer splits to try: auto (equal work per rank), even. Default: {default}.",

@@ -72,6 +72,7 @@ class Outlooks:
             job.layout,
             job.micro_batch,
             job.execution.recompute,
+            job.optimizer.zero_stage,
             entry.placement,
             configuration.vpp,
             counts,
@@ -98,6 +99,15 @@ class Outlooks:
         """Return the plan of a configuration, with the costs of its layers and its split as they are known."""
         return self.question.plan_of(look.candidate, job=self._job(look.candidate), split=list(look.counts))
 
+    def plan_of(self, configuration: Configuration) -> Plan:
+        """Return the same plan without an outlook."""
+        job = self._job(configuration)
+        return self.question.plan_of(configuration, job=job, split=list(self.counts(configuration)))
+
+    def counts(self, configuration: Configuration) -> tuple[int, ...]:
+        """Return the layers of each stage."""
+        return self._counts(self._job(configuration), configuration)
+
     def _shared(self, key: Hashable, make: Callable[[], _Value]) -> _Value:
         if key not in self._known:
             self._known[key] = make()
@@ -107,7 +117,8 @@ class Outlooks:
     def _job(self, configuration: Configuration) -> Job:
         layout = (configuration.tp, configuration.cp, configuration.ep, configuration.pp)
         return self._shared(
-            ("job", layout, configuration.micro_batch, configuration.recompute), lambda: self._new(configuration)
+            ("job", layout, configuration.micro_batch, configuration.recompute, configuration.zero),
+            lambda: self._new(configuration),
         )
 
     def _new(self, configuration: Configuration) -> Job:
@@ -121,7 +132,7 @@ class Outlooks:
     def _compute_key(self, job: Job) -> Hashable:
         layout, sizes = job.layout, job.domain_sizes
         extents = tuple(group(layout, name, sizes).extents for name in ("tp", "cp", "ep"))
-        return job.micro_batch, job.execution, layout.tp, layout.cp, layout.ep, extents
+        return job.micro_batch, job.execution, layout.tp, layout.cp, layout.ep, extents, job.has_lists
 
     def _counts(self, job: Job, configuration: Configuration) -> tuple[int, ...]:
         pp, vpp, split = configuration.pp, configuration.vpp, configuration.split
@@ -150,7 +161,7 @@ class Outlooks:
         holds = list(zip(of_rank, has_first, has_last, strict=True))
         found = {
             one: self._shared(
-                ("static", job.layout, job.micro_batch, job.execution.recompute, one),
+                ("static", job.layout, job.micro_batch, job.execution.recompute, job.optimizer.zero_stage, one),
                 lambda one=one: self._rank_bytes(job, *one),  # type: ignore[misc]
             )
             for one in set(holds)
@@ -169,7 +180,8 @@ class Outlooks:
     def _activation_bytes(self, job: Job, layers: NDArray[np.int64]) -> Floats:
         """[2, stage]: what each keeps of a microbatch, and what of it stays from I to W."""
         layout = job.layout
-        key = ("activations", layout.tp, layout.cp, layout.ep, job.micro_batch, job.execution.recompute)
+        sizes = (layout.tp, layout.cp, layout.ep, job.micro_batch)
+        key = ("activations", sizes, job.execution.recompute, job.optimizer.zero_stage)
         of_kind, first, last = self._shared(key, lambda: self._kept(job))
         found: Floats = (layers @ of_kind).T
         found[0, 0] += first
@@ -270,7 +282,7 @@ class Outlooks:
             return np.zeros(last + 1), np.zeros(last + 1)
         holds = [(tuple(held), index == 0, index == last) for index, held in enumerate(layers.tolist())]
         found = {
-            one: self._shared(("replicas", job.layout, one), lambda one=one: self._collectives_s(job, *one))  # type: ignore[misc]
+            one: self._shared(("replicas", zero, job.layout, one), lambda one=one: self._collectives_s(job, *one))  # type: ignore[misc]
             for one in set(holds)
         }
         return np.array([found[one][1] for one in holds]), np.array([found[one][0] for one in holds])

@@ -7,7 +7,7 @@ number of processes.
 """
 
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -26,6 +26,7 @@ from ppsim.tuning.configurations import configurations_of
 from ppsim.tuning.evaluate import Front, Outcome, evaluate, task_of
 from ppsim.tuning.nowhere import why_nowhere
 from ppsim.tuning.outlook import Outlook, outlooks_of
+from ppsim.tuning.refine import Refined, Refinement, layout_of, least_recomputed, refine
 from ppsim.tuning.space import Configuration, Question, Space, configurations, space_for
 from ppsim.tuning.state import read_state, state_to_json
 from ppsim.tuning.workers import HERE, Workers, workers
@@ -114,8 +115,8 @@ class Tuned(Shown, Pictured):
     def to_frame(self) -> "pandas.DataFrame":
         """Return a pandas DataFrame of the best and the Pareto set, one row a configuration, fastest first.
 
-        Columns: tp, cp, ep, dp, pp, vpp, micro_batch, recompute, schedule, split, iteration_time_s, tokens_per_s,
-        model_flops_utilization, peak_bytes (of the fullest rank), pareto (whether it is in the set).
+        Columns: tp, cp, ep, dp, pp, vpp, micro_batch, recompute, schedule, split, zero, iteration_time_s,
+        tokens_per_s, model_flops_utilization, peak_bytes (of the fullest rank), pareto (whether it is in the set).
 
         >>> import ppsim
         >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
@@ -166,7 +167,7 @@ class Tuned(Shown, Pictured):
         }
 
 
-def tune(
+def tune(  # noqa: PLR0913
     question: Question,
     space: Space | None = None,
     *,
@@ -175,6 +176,7 @@ def tune(
     seed: int = 0,
     search_s: float = 10.0,
     state: str | Path | None = None,
+    refined: Collection[Refinement] = (),
     progress: Counted = lambda decided, total, best_s: None,
 ) -> Tuned:
     """Return the `top` fastest configurations of a space that fit the memory, and the Pareto set.
@@ -182,7 +184,8 @@ def tune(
     `space` None is that of `space_for`. `where` is who does the work, as `ppsim.tuning.workers` has it; the
     answer is the same. `state` is a file that is written whole after every batch; where there is one already, the
     search goes on from it. With auto among the schedules, a table is searched for on the three best configurations,
-    `search_s` seconds each, from `seed`, by this process.
+    `search_s` seconds each, from `seed`, by this process. `refined` are the choices that `ppsim.tuning.refine`
+    tries on the best layouts beyond the space.
 
     Raises `ConfigError` for a space without any configuration and for the state of another question, `DoesNotFit`
     saying by how much the best misses the memory and what would fit, `MissingExtra` where workers need a package
@@ -206,11 +209,16 @@ def tune(
         check_place(state)
     verdicts = read_state(state, question, space, seed)
     with workers(where) as those:
-        return _searched(_Search(question, space, top, seed, verdicts), those, search_s, state, progress)
+        return _searched(_Search(question, space, top, seed, verdicts), those, search_s, state, refined, progress)
 
 
 def _searched(
-    search: "_Search", those: Workers, search_s: float, state: str | Path | None, progress: Counted
+    search: "_Search",
+    those: Workers,
+    search_s: float,
+    state: str | Path | None,
+    refined: Collection[Refinement],
+    progress: Counted,
 ) -> Tuned:
     def report() -> None:
         if state is not None:
@@ -226,6 +234,8 @@ def _searched(
         report()
     if search.best_s is None:
         raise DoesNotFit(why_nowhere(search.question, search.space, outlooks_of(search.pickled), search.all))
+    if refined:
+        search.refine(refined)
     if AUTO in search.space.schedule:
         search.search_tables(search_s, report)
     report()
@@ -266,6 +276,7 @@ class _Search:
         self.by_key = {one.candidate.key: one.candidate for one in self.all}
         searched = self.by_key.values() if AUTO in self.space.schedule else ()
         self.known = self.by_key | {(other := replace(one, schedule=AUTO)).key: other for one in searched}
+        self.known |= self._refined_before(possible)
         if unknown := next((key for key in self.verdicts if key not in self.known), None):
             raise ConfigError(
                 f"the file of --resume has a verdict for '{unknown}', which is not a configuration of this search; "
@@ -332,6 +343,18 @@ class _Search:
             return len(groups[shape]) * num_stages / sequences
 
         return [groups[shape] for shape in sorted(groups, key=lambda shape: (-work(shape), shape))]
+
+    def _refined_before(self, possible: Iterable[Configuration]) -> dict[str, Configuration]:
+        """Configurations by key that an earlier run of this search refined: other plans of layouts of the space."""
+        unknown = {key: one for key in self.verdicts.keys() - self.known if (one := Configuration.of_key(key))}
+        layouts = set(map(layout_of, possible)) if unknown else ()
+        return {key: one for key, one in unknown.items() if layout_of(one) in layouts}
+
+    def refine(self, what: Collection[Refinement]) -> None:
+        """Try better plans on the best layouts."""
+        limit = self.question.memory_limit_bytes * CAP_ROUNDING
+        tight = least_recomputed(self.all, self.verdicts, limit)
+        refine(Refined(outlooks_of(self.pickled), self.space, self.verdicts, self.known), tight, what)
 
     def search_tables(self, search_s: float, report: Callable[[], None]) -> None:
         """Search for a table on the best configurations."""

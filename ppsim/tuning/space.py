@@ -1,5 +1,6 @@
 """What is searched: the question, the ranges, and every configuration that they allow."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
@@ -20,8 +21,13 @@ from ppsim.projection.plan import AUTO, Plan
 from ppsim.tuning.options import SCHEDULES, RangeOptions
 
 _DEFAULTS = {name: word.option.default for name, word in words_of(RangeOptions).items()}
+_KEY = re.compile(r"tp(\d+) cp(\d+) ep(\d+) dp(\d+) pp(\d+) vpp(\d+) mb(\d+) (\S+) (\S+) (auto|even)(?: zero(\d))?")
 _SIZES = (1, 2, 4, 8)
+_IN_KEY = ("tp", "cp", "ep", "dp", "pp", "vpp")
 _MOST_EXPERT_RANKS = 64
+_MOST_ZERO = 3
+_WITH_ZERO_3 = ("plain", "megatron-bridge", "primus")
+"""Stacks that can shard parameters (Megatron-FSDP) in place of their default, the distributed optimizer."""
 _LEAST_TOKENS = 2048
 """Of a sequence on a context-parallel rank: with fewer nobody cuts a sequence."""
 
@@ -40,12 +46,30 @@ class Configuration:
     recompute: Recompute
     schedule: str
     split: Literal["auto", "even"]
+    zero: int = 1
 
     @property
     def key(self) -> str:
-        """A name that no other has: `tp8 cp1 ep1 dp8 pp16 vpp8 mb1 none interleaved-1f1b auto`."""
-        sizes = " ".join(f"{name}{getattr(self, name)}" for name in ("tp", "cp", "ep", "dp", "pp", "vpp"))
-        return f"{sizes} mb{self.micro_batch} {self.recompute} {self.schedule} {self.split}"
+        """A name that no other has: `tp8 cp1 ep1 dp8 pp16 vpp8 mb1 none interleaved-1f1b auto`.
+
+        A ZeRO stage other than 1 comes last: `… 1f1b auto zero3`.
+        """
+        sizes = " ".join(f"{name}{getattr(self, name)}" for name in _IN_KEY)
+        zero = "" if self.zero == 1 else f" zero{self.zero}"
+        return f"{sizes} mb{self.micro_batch} {self.recompute} {self.schedule} {self.split}{zero}"
+
+    @classmethod
+    def of_key(cls, key: str) -> "Configuration | None":
+        """Return the configuration of a key, None for other texts.
+
+        >>> Configuration.of_key("tp8 cp1 ep1 dp8 pp16 vpp8 mb1 none interleaved-1f1b auto zero3").zero
+        3
+        """
+        if not (found := _KEY.fullmatch(key)):
+            return None
+        *sizes, recompute, schedule, split, zero = found.groups()
+        made: Any = (*map(int, sizes), recompute, schedule, split, int(zero or 1))
+        return cls(*made)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,17 +94,20 @@ class Question:
         """Return the job of a configuration; raises `ConfigError` for what its parts forbid."""
         return self.job_with(
             {name: getattr(configuration, name) for name in ("tp", "cp", "ep", "pp")},
-            configuration.micro_batch, configuration.recompute,
+            configuration.micro_batch, configuration.recompute, configuration.zero,
         )  # fmt: skip
 
-    def job_with(self, sizes: dict[str, int], micro_batch: int, recompute: Recompute) -> Job:
+    def job_with(self, sizes: dict[str, int], micro_batch: int, recompute: Recompute, zero: int) -> Job:
         """Return the job of these sizes; raises `ConfigError` for what they forbid."""
         job, sp = self.job, self.sequence_parallel
         execution = replace(
             job.execution, recompute=recompute, sequence_parallel=sizes["tp"] > 1 if sp is None else sp
         )
         layout = layout_on(self.num_gpus, **sizes, order=job.layout.order, etp=self.etp)
-        return replace(job, layout=layout, micro_batch=micro_batch, execution=execution)
+        optimizer = job.optimizer
+        if zero != optimizer.zero_stage:
+            optimizer = replace(optimizer, zero_stage=zero)
+        return replace(job, layout=layout, micro_batch=micro_batch, execution=execution, optimizer=optimizer)
 
     def plan_of(self, configuration: Configuration, *, job: Job | None = None, split: Split | None = None) -> Plan:
         """Return the plan of a configuration; `job` and `split` where they are known already."""
@@ -146,7 +173,7 @@ def _unusual(job: Job) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """The ranges that are searched; `dp` None: whatever is left.
+    """The ranges that are searched; `dp` None: whatever is left. `zero` None: see `zero_stages`.
 
     Raises `ConfigError` for a range that is empty or holds less than 1, and for schedules that a search of jobs
     does not take: of several replicas, of slices.
@@ -159,6 +186,7 @@ class Space:
     vpp: tuple[int, ...]
     micro_batch: tuple[int, ...]
     dp: tuple[int, ...] | None = None
+    zero: tuple[int, ...] | None = None
     recompute: tuple[Recompute, ...] = _DEFAULTS["recompute"]
     schedule: tuple[str, ...] = _DEFAULTS["schedule"]
     split: tuple[Literal["auto", "even"], ...] = _DEFAULTS["split"]
@@ -169,8 +197,11 @@ class Space:
             values = getattr(self, one.name)
             if values is not None and not values:
                 raise ConfigError(f"there must be at least one {one.name} to try")
-            if wrong := [value for value in values or () if isinstance(value, int) and value < 1]:
-                raise ConfigError(f"{one.name} must be at least 1: got {wrong[0]}")
+            least = 0 if one.name == "zero" else 1
+            if wrong := [value for value in values or () if isinstance(value, int) and value < least]:
+                raise ConfigError(f"{one.name} must be at least {least}: got {wrong[0]}")
+        if wrong := [stage for stage in self.zero or () if stage > _MOST_ZERO]:
+            raise ConfigError(f"--zero takes stages 0 to {_MOST_ZERO}: got {wrong[0]} (nearest: {_MOST_ZERO})")
         for name in self.patterns:
             entry = find(name)
             if entry.num_replicas > 1 or entry.takes("num_slices"):
@@ -223,6 +254,22 @@ def space_for(question: Question, **given: Any) -> Space:
         defaults["ep"] = [1]
     chosen = defaults | {name: values for name, values in given.items() if values is not None}
     return Space(**{name: values and tuple(dict.fromkeys(values)) for name, values in chosen.items()})
+
+
+def zero_stages(question: Question, space: Space, pp: int) -> tuple[int, ...]:
+    """Return the ZeRO stages to try with this many pipeline ranks.
+
+    Without a range: the job's own stage, and without a pipeline ZeRO 3 too if the job has Megatron-LM's distributed
+    optimizer (ZeRO 1), because Megatron-FSDP can shard the same job. With a pipeline, DeepSpeed's PipelineEngine
+    refuses ZeRO 2 and 3, and TorchTitan keeps the gathered parameters.
+    """
+    if space.zero is not None:
+        return space.zero
+    job = question.job
+    own, execution = job.optimizer.zero_stage, job.execution
+    is_sharded = own == 1 and job.optimizer.name == "adam" and not job.fully_shard
+    may_shard = is_sharded and job.stack in _WITH_ZERO_3 and execution.cuda_graphs == "none"
+    return (own, 3) if may_shard and pp == 1 else (own,)
 
 
 def _divides(question: Question, tp: int) -> bool:
@@ -278,20 +325,20 @@ def _configurations(question: Question, space: Space, refusals: _Refusals) -> It
             refusals.note(2, f"cp must divide the sequence: got {cp} with {length}")
             continue
         for micro_batch in space.micro_batch:
-            jobs: dict[Recompute, Job] = {}
-            for recompute in space.recompute:
+            jobs: dict[tuple[Recompute, int], Job] = {}
+            for recompute, zero in product(space.recompute, zero_stages(question, space, pp)):
                 try:
-                    jobs[recompute] = question.job_with(sizes, micro_batch, recompute)
+                    jobs[recompute, zero] = question.job_with(sizes, micro_batch, recompute, zero)
                 except ConfigError as error:
                     refusals.note(2, error, off_by=micro_batch * dp)
             if not jobs:
                 continue
             microbatches = next(iter(jobs.values())).num_microbatches
             for vpp, name in _schedules(space, pp, microbatches, num_layers, refusals):
-                for recompute, split in product(jobs, space.split):
+                for (recompute, zero), split in product(jobs, space.split):
                     if recompute == BY_OPERATORS and find(name).splits_backward:
                         continue  # torch's selective checkpoint goes through one backward only
-                    yield Configuration(tp, cp, ep, dp, pp, vpp, micro_batch, recompute, name, split)
+                    yield Configuration(tp, cp, ep, dp, pp, vpp, micro_batch, recompute, name, split, zero)
 
 
 def _schedules(

@@ -37,17 +37,20 @@ def read_state(path: str | Path | None, question: Question, space: Space, seed: 
     found = read_json(path)
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise ConfigError(f"{path} is no state of ppsim tune (format {FORMAT}); give another file, or remove it")
-    wanted = state_to_json(question, space, seed, {})
+    wanted, own_zero = state_to_json(question, space, seed, {}), question.job.optimizer.zero_stage
     for part in ("question", "space"):
         there = found.get(part)
         for name, value in wanted[part].items():
             other = there.get(name) if isinstance(there, dict) else None
-            if other != value:
+            if other != value and not (name == "zero" and other is None and value == [own_zero]):
                 raise ConfigError(
                     f"{path} is of another search: {name} is {other} there and {value} here; give another file, or "
                     "remove it"
                 )
-    return verdicts_in(found, path)
+    verdicts = verdicts_in(found, path)
+    if "zero" in found["space"] or own_zero == 1:
+        return verdicts
+    return {f"{key} zero{own_zero}": verdict for key, verdict in verdicts.items()}  # of 0.3: one stage for all
 
 
 def verdicts_in(found: dict[str, Any], source: str | Path) -> dict[str, Outcome]:

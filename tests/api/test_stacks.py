@@ -39,7 +39,7 @@ def test_every_stack_is_a_choice_and_says_words_of_studies_with_sources() -> Non
     for name, stack in stacks().items():
         assert all(line.source for line in stack.lines)
         for line in stack.lines:
-            assert line.word in {*words_of(StudyOptions), "sequence_parallel", "runtime", "overlap_p2p"}
+            assert line.word in {*words_of(StudyOptions), "zero", "sequence_parallel", "runtime", "overlap_p2p"}
             made = ppsim.project(**(SPARSE if line.experts else SMALL), **{line.word: line.value})
             assert made.iteration_s > 0, (name, words[line.word].flag)
 

@@ -75,3 +75,28 @@ def test_experts_of_a_tensor_parallelism_of_their_own_are_spread_over_more_ranks
     assert tuned.question.job_of(found.candidate).layout.expert_tp == 1
     assert " --etp 1" in command_of(tuned, found)
     assert tuned.question.to_json()["etp"] == 1
+
+
+def tried_stages(asked, **ranges):
+    found = configurations(asked, space_for(asked, pp=[1, 2], vpp=[1], schedule=["1f1b"], **ranges))
+    return {(one.pp, one.zero) for one in found}
+
+
+def test_zero_3_is_tried_without_a_pipeline_and_every_stage_that_is_given_everywhere() -> None:
+    assert tried_stages(question()) == {(1, 1), (1, 3), (2, 1)}
+    assert tried_stages(question(zero=0)) == {(1, 0), (2, 0)}
+    assert tried_stages(question(fully_shard=True)) == {(1, 1), (2, 1)}
+    assert tried_stages(question(), zero=[2]) == {(1, 2), (2, 2)}
+    with pytest.raises(ConfigError, match="--zero takes stages 0 to 3: got 4"):
+        space_for(question(), zero=[4])
+
+
+def test_zero_3_at_pp_1_is_the_first_row_for_llama3_8b_on_16_gpus() -> None:
+    asked = {"model": "llama3-8b", "gpus": 16, "global_batch": 64, "tp": [1], "cp": [1], "micro_batch": [1]}
+    best, own = (ppsim.tune(**asked, pp=[1, 2], zero=stages) for stages in (None, [1]))
+    first, before = best.best[0], own.best[0]
+    assert (first.candidate.zero, first.candidate.pp) == (3, 1)
+    assert first.iteration_s < 0.99 * before.iteration_s
+    assert first.peak_bytes < 0.8 * before.peak_bytes
+    assert command_of(best, first).endswith(" --zero 3")
+    assert "--zero" not in command_of(own, before)

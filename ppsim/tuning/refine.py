@@ -1,0 +1,246 @@
+"""Refine the best rows of a search: plans that would multiply the whole space, tried on a few layouts only.
+
+The search of the space compares layouts. On one layout, three choices move the time by a few percent at most: the
+stages per rank, which modules or how many layers are recomputed, and whether the schedule is fitted to the costs.
+They are tried on a few of the fastest layouts. There are two kinds of seeds: the fastest layouts that were found,
+and layouts that do not fit without recomputation but may be fastest with a little.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Literal, TypeAlias
+
+from ppsim.base.errors import ConfigError, ScheduleError
+from ppsim.catalog.build import find
+from ppsim.costs.job import Job
+from ppsim.layout.split import why_no_split
+from ppsim.model.memory import kept_of_layer
+from ppsim.model.recompute import MODULES
+from ppsim.projection.project import iteration_of
+from ppsim.simulation.bounds.problem import CAP_ROUNDING
+from ppsim.tuning.evaluate import Outcome, evaluate, table_at, task_of
+from ppsim.tuning.outlook import Outlook, Outlooks
+from ppsim.tuning.space import Configuration, Space
+
+Refinement: TypeAlias = Literal["recompute", "vpp", "schedule"]
+REFINEMENTS: tuple[Refinement, ...] = ("recompute", "vpp", "schedule")
+
+_LAYOUTS = 10
+"""Layouts of each kind of seed."""
+
+_OF_LAYOUT = 3
+"""Configurations of a layout that does not fit without recomputation."""
+
+_MOST = 40
+"""Simulations of one choice, so that the refinement stays short beside the search of the space."""
+
+_FITTED_LAYOUTS = 3
+_FITTED = ("zbv", "v-half")
+"""Schedules fitted to the costs of the stages; v-flex needs the memory limit, which the printed command lacks."""
+
+_MOST_STAGES_PER_RANK = 16
+
+_CHEAP = ("mlp_act", "moe_act", "layernorm", "mla_up_proj")
+"""Modules of which recomputation takes little time; they are tried together too."""
+
+_DEAR = ("core_attn", "mlp", "moe")
+
+_RECOMPUTED = 0.25
+"""Full recomputation adds a forward to a forward and a backward of two, so at most this part of the new time."""
+
+
+class Refined:
+    """The state of `refine`: outlooks, the space, verdicts by key, and the configuration of each key."""
+
+    def __init__(
+        self,
+        outlooks: Outlooks,
+        space: Space,
+        verdicts: dict[str, Outcome],
+        known: dict[str, Configuration],
+    ) -> None:
+        self.outlooks, self.space, self.verdicts, self.known = outlooks, space, verdicts, known
+        self.limit = outlooks.question.memory_limit_bytes * CAP_ROUNDING
+        self.best_s = min(one.iteration_s for one in verdicts.values() if one.status == "fits")
+
+    def note(self, one: Configuration, outcome: Outcome) -> None:
+        """Keep a verdict."""
+        self.known[one.key], self.verdicts[one.key] = one, outcome
+        if outcome.status == "fits":
+            self.best_s = min(self.best_s, outcome.iteration_s)
+
+    def look(self, one: Configuration) -> Outlook | None:
+        """Return the outlook of a configuration that may beat the best; None if it cannot or is known already."""
+        if one.key in self.verdicts:
+            return None
+        try:
+            found = self.outlooks.of(one)
+        except ConfigError:
+            return None
+        is_same = (
+            one.split == "even"
+            and "auto" in self.space.split
+            and found.counts == self.outlooks.counts(replace(one, split="auto"))
+        )
+        return None if is_same or found.bound_s >= self.best_s else found
+
+    def try_all(self, candidates: Iterable[Configuration]) -> None:
+        """Simulate those that may beat the best, in order of their bounds, `_MOST` at most."""
+        looks = [look for one in dict.fromkeys(candidates) if (look := self.look(one))]
+        for look in sorted(looks, key=lambda one: (one.bound_s, one.candidate))[:_MOST]:
+            if look.bound_s < self.best_s:
+                [(_, outcome)] = evaluate([task_of(self.outlooks, look)], front=(), slowest_s=float("inf"))
+                self.note(look.candidate, outcome)
+
+    def fastest(self, number: int) -> list[Configuration]:
+        """Return the fastest configuration of each of the fastest layouts."""
+        fits = [(one.iteration_s, self.known[key]) for key, one in self.verdicts.items() if one.status == "fits"]
+        return _first_of_layouts((one for _, one in sorted(fits)), number)
+
+
+def refine(
+    search: Refined,
+    tight: Sequence[Configuration],
+    what: Collection[Refinement] = REFINEMENTS,
+) -> None:
+    """Add the verdicts of better plans on the best layouts.
+
+    `tight` are configurations without recomputation that do not fit, as `least_recomputed` returns them. `what`
+    names the choices that are refined. A plan is simulated only if its lower bound is below the best time so far.
+    Plans per stage of the best rows belong at the end of this function, for `search.fastest(…)`.
+    """
+    if "recompute" in what:
+        words = _words(search.outlooks.question.job)
+        search.try_all(replace(one, recompute=word) for one in tight for word in words)
+        for one in tight:
+            _try_fewest_layers(search, one)
+    if "vpp" in what:
+        search.try_all(other for one in search.fastest(_LAYOUTS) for other in _of_other_stages(search, one))
+    if "schedule" in what:
+        search.try_all(other for one in search.fastest(_FITTED_LAYOUTS) for other in _of_fitted(search, one))
+
+
+def layout_of(one: Configuration) -> tuple[int, ...]:
+    """Return the sizes of a configuration that `refine` leaves alone."""
+    return one.tp, one.cp, one.ep, one.dp, one.pp, one.micro_batch, one.zero
+
+
+def _first_of_layouts(ordered: Iterable[Configuration], number: int) -> list[Configuration]:
+    found: dict[tuple[int, ...], Configuration] = {}
+    for one in ordered:
+        found.setdefault(layout_of(one), one)
+        if len(found) == number:
+            break
+    return list(found.values())
+
+
+def least_recomputed(looks: Iterable[Outlook], verdicts: dict[str, Outcome], limit: float) -> list[Configuration]:
+    """Return configurations without recomputation that do not fit, best first: a few of each of a few layouts.
+
+    They are in the order of an estimate of their time with as much recomputation as the memory needs, between the
+    bound of full recomputation and that bound less the part that full recomputation adds.
+    """
+    looks = list(looks)
+    full = {
+        one.candidate.key: one for one in looks if one.candidate.recompute == "full" and one.least_bytes <= limit
+    }
+    estimated = []
+    for one in looks:
+        other = full.get(replace(one.candidate, recompute="full").key)
+        verdict = verdicts.get(one.candidate.key)
+        held = one.least_bytes if verdict is None else max(one.least_bytes, verdict.peak_bytes)
+        if other is None or one.candidate.recompute != "none" or held <= limit:
+            continue
+        part = (held - limit) / (held - other.least_bytes) if held < float("inf") else 1.0
+        estimated.append(((1 - _RECOMPUTED * (1 - part)) * other.bound_s, one.candidate))
+    found: dict[tuple[int, ...], list[Configuration]] = {}
+    for _, tight in sorted(estimated):
+        layout = layout_of(tight)
+        if len(found) < _LAYOUTS:
+            found.setdefault(layout, [])
+        if layout in found and len(found[layout]) < _OF_LAYOUT:
+            found[layout].append(tight)
+    return [one for of_layout in found.values() for one in of_layout]
+
+
+def _words(job: Job) -> list[str]:
+    """Words of recomputation by module that change what a layer keeps, without two that keep the same.
+
+    `Job` refuses modules that the model does not have.
+    """
+
+    def kept(word: str) -> tuple[int, ...]:
+        settings = replace(job, execution=replace(job.execution, recompute=word)).settings
+        return tuple(sum(kept_of_layer(layer, settings).values()) for layer in job.model.kinds)
+
+    found = {kept("none"): "none"}
+    together: list[str] = []
+    for word in (*_CHEAP, *_DEAR):
+        try:
+            found.setdefault(kept(word), word)
+        except ConfigError:
+            continue
+        if word in _CHEAP:
+            together.append(word)
+            joined = "+".join(one for one in MODULES if one in together)
+            found.setdefault(kept(joined), joined)
+    return list(found.values())[1:]
+
+
+def _try_fewest_layers(search: Refined, one: Configuration) -> None:
+    """Simulate block/N for the smallest N that fits, found by bisection.
+
+    The time rises with N and the memory falls. N = 0 does not fit; the largest N is full recomputation, which the
+    space has. If block/N neither fits nor is faster than the best, more layers are of no use.
+    """
+    low, high = 0, -(-len(search.outlooks.question.job.model.layers) // (one.pp * one.vpp))
+    while high - low > 1:
+        middle = (low + high) // 2
+        outcome = _simulated(search, replace(one, recompute=f"block/{middle}"))
+        if outcome.status == "fits":
+            high = middle
+        elif outcome.iteration_s < search.best_s:
+            low = middle
+        else:
+            return
+
+
+def _simulated(search: Refined, one: Configuration) -> Outcome:
+    """The outcome of a configuration by its simulation alone: outlooks know no memory of block/N."""
+    plan = search.outlooks.plan_of(one)
+    try:
+        iteration_s, peak = iteration_of(plan, table_at(plan))
+    except ScheduleError:
+        outcome = Outcome("not possible", float("inf"))
+    else:
+        outcome = Outcome("fits" if peak <= search.limit else "does not fit", peak, iteration_s)
+    search.note(one, outcome)
+    return outcome
+
+
+def _of_other_stages(search: Refined, one: Configuration) -> Iterator[Configuration]:
+    """The same layout with every number of stages per rank that divides the layers.
+
+    The layers may count embedding and head as two more.
+    """
+    num_layers = len(search.outlooks.question.job.model.layers)
+    microbatches = search.outlooks.question.job.global_batch // (one.dp * one.micro_batch)
+    for vpp in range(2, _MOST_STAGES_PER_RANK + 1) if one.pp > 1 else ():
+        stages = one.pp * vpp
+        if (num_layers % stages and (num_layers + 2) % stages) or why_no_split("even", num_layers, stages):
+            continue
+        for schedule in search.space.patterns:
+            if find(schedule).why_not(pp=one.pp, vpp=vpp, microbatches=microbatches) is None:
+                for split in search.space.split:
+                    yield replace(one, vpp=vpp, schedule=schedule, split=split)
+
+
+def _of_fitted(search: Refined, one: Configuration) -> Iterator[Configuration]:
+    """The same layout with schedules that are fitted to its costs."""
+    num_layers = len(search.outlooks.question.job.model.layers)
+    microbatches = search.outlooks.question.job.global_batch // (one.dp * one.micro_batch)
+    for name in _FITTED if one.pp > 1 else ():
+        vpp = find(name).stages_per_rank[0]
+        is_possible = find(name).why_not(pp=one.pp, vpp=vpp, microbatches=microbatches) is None
+        if is_possible and not why_no_split("even", num_layers, one.pp * vpp):
+            yield replace(one, vpp=vpp, schedule=name)

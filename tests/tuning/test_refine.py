@@ -1,0 +1,78 @@
+"""The best rows are refined: less recomputation than full where memory is short, other stages, fitted schedules."""
+
+import json
+import re
+
+import pytest
+
+import ppsim
+from ppsim.base.errors import PpsimError
+from ppsim.tuning.search import tune
+from ppsim.tuning.space import Configuration, configurations, space_for
+from tests.tuning.questions import question
+
+TIGHT = {"tp": [4], "cp": [1], "pp": [4], "vpp": [1], "micro_batch": [1], "schedule": ["1f1b"], "zero": [1]}
+
+
+def test_without_a_list_recomputation_is_refined_to_within_1_percent_of_all_numbers_of_layers() -> None:
+    job = {"model": "llama3-70b", "cluster": "dgx-h100", "gpus": 64, "global_batch": 128}
+    every = []
+    for number in range(21):
+        try:
+            made = ppsim.project(
+                **job, tp=4, pp=4, micro_batch=1, schedule="1f1b", split="even", recompute=f"block/{number}",
+                memory_limit=0.95 * 85520809984,
+            )  # fmt: skip
+        except PpsimError:
+            continue
+        every.append(made.iteration_s)
+    found = ppsim.tune(**job, **TIGHT, split=["even"], memory_limit=0.95 * 85520809984)
+    assert found.best[0].iteration_s <= 1.01 * min(every)
+    assert found.best[0].iteration_s < 0.95 * max(every)
+
+
+def test_a_list_of_the_user_is_tried_exactly() -> None:
+    found = ppsim.tune(
+        model="llama3-70b", gpus=64, global_batch=128, tp=[4], cp=[1], pp=[4], micro_batch=[1],
+        recompute=["none", "full"], vpp=[1, 2], schedule=["1f1b", "zbv-fixed"],
+    )  # fmt: skip
+    assert {one.candidate.recompute for one in found.simulated} <= {"none", "full"}
+    assert {one.candidate.vpp for one in found.simulated} <= {1, 2}
+    assert {one.candidate.schedule for one in found.simulated} <= {"1f1b", "zbv-fixed"}
+
+
+def test_stages_per_rank_beyond_the_ranges_and_fitted_schedules_are_tried_on_the_best() -> None:
+    asked = question("mixtral-8x7b", layers=12, gpus=8, batch=32, length=4096)
+    space = space_for(asked, cp=[1], pp=[2], micro_batch=[1], zero=[1])
+    plain = tune(asked, space)
+    found = tune(asked, space, refined=["vpp", "schedule"])
+    more = {one.candidate for one in found.simulated} - {one.candidate for one in plain.simulated}
+    assert {one.vpp for one in more} & {3, 6}
+    assert found.best[0].iteration_s <= plain.best[0].iteration_s
+    for row in found.simulated[:3]:
+        assert row.peak_bytes <= asked.memory_limit_bytes
+
+
+def test_a_refined_search_goes_on_from_its_file(tmp_path) -> None:
+    asked, path = question("gpt2", gpus=2, batch=8, length=1024, limit_gib=4.0), tmp_path / "state.json"
+    found = tune(asked, state=path, refined=["recompute", "vpp", "schedule"])
+    assert json.loads(path.read_text())["verdicts"].keys() == found.verdicts.keys()
+    again = tune(asked, state=path, refined=["recompute", "vpp", "schedule"])
+    assert again.best == found.best
+
+
+def test_a_verdict_of_a_layout_that_the_space_does_not_have_is_refused(tmp_path) -> None:
+    asked, path = question("gpt2", gpus=2, batch=8, length=1024), tmp_path / "state.json"
+    tune(asked, state=path)
+    state = json.loads(path.read_text())
+    state["verdicts"]["tp7 cp1 ep1 dp1 pp1 vpp1 mb1 none 1f1b auto"] = ["fits", 1.0, 1.0]
+    path.write_text(json.dumps(state))
+    with pytest.raises(PpsimError, match=re.escape("a verdict for 'tp7 cp1")):
+        tune(asked, state=path)
+
+
+def test_the_key_of_a_configuration_is_read_back() -> None:
+    asked = question(gpus=8, batch=16)
+    for one in configurations(asked, space_for(asked, cp=[1])):
+        assert Configuration.of_key(one.key) == one
+    assert Configuration.of_key("tp1 pp1") is None
