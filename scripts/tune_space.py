@@ -21,7 +21,7 @@ _MODELS = {
     "llama2-7b": [8, 16], "llama3-8b": [8, 16, 32], "llama2-13b": [16, 32], "llama3-70b": [32, 64, 128],
     "mixtral-8x7b": [16, 32, 64], "qwen3-30b-a3b": [16, 32], "qwen2.5-32b": [32, 64], "gpt3-175b": [128],
 }  # fmt: skip
-_WORDS = ("mlp_act", "moe_act", "mlp", "layernorm+moe_act")
+_WORDS = ("moe_act", "mlp", "layernorm+moe_act")
 
 
 def jobs() -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from ppsim.model.recompute import is_by_stage, recompute_of
 from ppsim.projection.options import JobOptions
 from ppsim.tuning import search
 from ppsim.tuning.options import RangeOptions, TuneOptions
-from ppsim.tuning.refine import REFINEMENTS
+from ppsim.tuning.refine import REFINEMENTS, Refinement
 from ppsim.tuning.search import Counted, Tuned
 from ppsim.tuning.space import Question, space_for
 from ppsim.tuning.workers import HERE
@@ -79,7 +79,7 @@ def search_of(options: Mapping[str, Any]) -> Callable[..., Tuned]:
         seed=given["seed"],
         search_s=given["search_time"],
         state=given["resume"],
-        refined=[name for name in REFINEMENTS if not options[name]],
+        refined=_refined(options),
     )
 
 
@@ -110,6 +110,12 @@ def _listed(name: str, given: Any) -> list[Any] | None:
     if isinstance(given, str | int):
         raise ConfigError(f"{name} is a list of what to try: got {given!r} (nearest: [{given!r}])")
     return None if given is None else list(given)
+
+
+def _refined(options: Mapping[str, Any]) -> list[Refinement]:
+    """The choices that are refined on the best layouts: those without a list of the user's, and plans if asked."""
+    found = [name for name in REFINEMENTS if not options[name]]
+    return [*found, "plan"] if options["stage_plan"] else found
 
 
 def _question(options: Mapping[str, Any]) -> Question:

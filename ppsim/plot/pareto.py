@@ -115,7 +115,9 @@ def in_columns(row: Row) -> dict[str, str]:
     """Return a configuration as people read it, by column; split and recomputation where they are unusual."""
     return {
         "schedule": row["schedule"],
-        WITH: ", ".join(word for word in (row["recompute"], row["split"]) if word not in ("none", "auto")),
+        WITH: "plan of each stage"
+        if row["recompute"] == "auto"
+        else ", ".join(word for word in (row["recompute"], row["split"]) if word not in ("none", "auto")),
         **{short: str(row[name]) for short, name in _SIZES.items()},
         ZERO: str(row["zero"]),
         "iteration": seconds(row["iteration_time_s"]),

@@ -8,6 +8,7 @@ from ppsim.costs.job import Job
 from ppsim.projection.options import GPT, PlanOptions
 from ppsim.projection.plan import Plan
 from ppsim.tuning.options import TuneOptions
+from ppsim.tuning.space import PLANNED
 
 if TYPE_CHECKING:
     from ppsim.tuning.search import Found, Tuned
@@ -18,12 +19,13 @@ def command_of(
 ) -> str:
     """Return the `ppsim project …` line of a configuration, with what the question changes from the defaults."""
     question, one = tuned.question, found.candidate
-    job = question.job
+    job, is_planned = question.job, one.recompute == PLANNED
     told = {
         "model": job.model_name, "cluster": job.cluster.name, "gpus": question.num_gpus,
         "tp": one.tp, "cp": one.cp, "ep": one.ep, "pp": one.pp, "vpp": one.vpp, "schedule": one.schedule,
         "micro_batch": one.micro_batch, "global_batch": job.global_batch, "seq_len": job.length,
-        "split": one.split, "recompute": one.recompute,
+        "split": None if is_planned else one.split, "recompute": None if is_planned else one.recompute,
+        "stage_plan": "auto" if is_planned else None,
         "zero": None if one.zero == 1 and job.stack == "plain" else one.zero,
     }  # fmt: skip
     depending = {

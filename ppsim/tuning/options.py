@@ -78,6 +78,11 @@ class RangeOptions(TypedDict, total=False):
 class TuneOptions(StudyOptions, RangeOptions, total=False):
     """A search; `ppsim tune --help` has each word's meaning and default."""
 
+    stage_plan: Annotated[Literal["auto"] | None, Option(
+        "auto: at the end, layers and recomputation of each stage are searched for on the best layouts, as `ppsim "
+        "project --plan auto` does. Default: all stages of a configuration recompute the same.",
+        flag="--plan", section="search", after="top",
+    )]
     layers: Annotated[int | None, Option(
         "Layers of the model. Default: its own.",
         metavar="N", section="model", after="model", field="num_layers", also=("--num-layers",),

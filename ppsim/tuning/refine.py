@@ -7,22 +7,23 @@ and layouts that do not fit without recomputation but may be fastest with a litt
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
-from ppsim.base.errors import ConfigError, ScheduleError
+from ppsim.base.errors import ConfigError, PpsimError, ScheduleError
 from ppsim.catalog.build import find
 from ppsim.costs.job import Job
 from ppsim.layout.split import why_no_split
 from ppsim.model.memory import kept_of_layer
 from ppsim.model.recompute import MODULES
-from ppsim.projection.project import iteration_of
+from ppsim.projection.project import iteration_of, project_table
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
 from ppsim.tuning.evaluate import Outcome, evaluate, table_at, task_of
 from ppsim.tuning.outlook import Outlook, Outlooks
-from ppsim.tuning.space import Configuration, Space
+from ppsim.tuning.space import PLANNED, Configuration, Space
 
-Refinement: TypeAlias = Literal["recompute", "vpp", "schedule"]
+Refinement: TypeAlias = Literal["recompute", "vpp", "schedule", "plan"]
 REFINEMENTS: tuple[Refinement, ...] = ("recompute", "vpp", "schedule")
 
 _LAYOUTS = 10
@@ -40,8 +41,14 @@ _FITTED = ("zbv", "v-half")
 
 _MOST_STAGES_PER_RANK = 16
 
-_CHEAP = ("mlp_act", "moe_act", "layernorm", "mla_up_proj")
-"""Modules of which recomputation takes little time; they are tried together too."""
+_GAIN_OF_PLAN = 1e-3
+"""A plan of each stage is a row of its own if it saves this part of the iteration."""
+
+_PLANNED_LAYOUTS = 3
+"""Layouts of each kind of seed whose stages are planned one by one."""
+
+_CHEAP = ("moe_act", "layernorm", "mla_up_proj")
+"""Modules whose recomputation takes little time; they are tried together too. No trainer has mlp_act."""
 
 _DEAR = ("core_attn", "mlp", "moe")
 
@@ -107,7 +114,6 @@ def refine(
 
     `tight` are configurations without recomputation that do not fit, as `least_recomputed` returns them. `what`
     names the choices that are refined. A plan is simulated only if its lower bound is below the best time so far.
-    Plans per stage of the best rows belong at the end of this function, for `search.fastest(…)`.
     """
     if "recompute" in what:
         words = _words(search.outlooks.question.job)
@@ -118,6 +124,10 @@ def refine(
         search.try_all(other for one in search.fastest(_LAYOUTS) for other in _of_other_stages(search, one))
     if "schedule" in what:
         search.try_all(other for one in search.fastest(_FITTED_LAYOUTS) for other in _of_fitted(search, one))
+
+    if "plan" in what:
+        for one in (*search.fastest(_PLANNED_LAYOUTS), *_first_of_layouts(tight, _PLANNED_LAYOUTS)):
+            _try_plan(search, one)
 
 
 def layout_of(one: Configuration) -> tuple[int, ...]:
@@ -216,6 +226,19 @@ def _simulated(search: Refined, one: Configuration) -> Outcome:
         outcome = Outcome("fits" if peak <= search.limit else "does not fit", peak, iteration_s)
     search.note(one, outcome)
     return outcome
+
+
+def _try_plan(search: Refined, one: Configuration) -> None:
+    """Keep a configuration with the plan of each stage that `--plan auto` finds, if that is faster."""
+    planned, verdict = replace(one, recompute=PLANNED, split="auto"), search.verdicts.get(one.key)
+    if one.pp == 1 or planned.key in search.verdicts:
+        return
+    plan = search.outlooks.question.plan_of(planned)
+    with suppress(PpsimError):  # it does not fit, or its schedule cannot run
+        made = project_table(plan, table_at(plan))
+        before_s = verdict.iteration_s if verdict and verdict.status == "fits" else float("inf")
+        if made.iteration_s < before_s * (1 - _GAIN_OF_PLAN):
+            search.note(planned, Outcome("fits", float(made.timeline.memory.peak_bytes.max()), made.iteration_s))
 
 
 def _of_other_stages(search: Refined, one: Configuration) -> Iterator[Configuration]:

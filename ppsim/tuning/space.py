@@ -28,6 +28,9 @@ _MOST_EXPERT_RANKS = 64
 _MOST_ZERO = 3
 _WITH_ZERO_3 = ("plain", "megatron-bridge", "primus")
 """Stacks that can shard parameters (Megatron-FSDP) in place of their default, the distributed optimizer."""
+PLANNED: Recompute = "auto"
+"""The recomputation of a configuration that has a plan for each stage (`--plan auto`)."""
+
 _LEAST_TOKENS = 2048
 """Of a sequence on a context-parallel rank: with fewer nobody cuts a sequence."""
 
@@ -101,7 +104,9 @@ class Question:
         """Return the job of these sizes; raises `ConfigError` for what they forbid."""
         job, sp = self.job, self.sequence_parallel
         execution = replace(
-            job.execution, recompute=recompute, sequence_parallel=sizes["tp"] > 1 if sp is None else sp
+            job.execution,
+            recompute="none" if recompute == PLANNED else recompute,
+            sequence_parallel=sizes["tp"] > 1 if sp is None else sp,
         )
         layout = layout_on(self.num_gpus, **sizes, order=job.layout.order, etp=self.etp)
         optimizer = job.optimizer
@@ -111,12 +116,14 @@ class Question:
 
     def plan_of(self, configuration: Configuration, *, job: Job | None = None, split: Split | None = None) -> Plan:
         """Return the plan of a configuration; `job` and `split` where they are known already."""
+        is_planned = configuration.recompute == PLANNED
         return Plan(
             pp=configuration.pp,
             vpp=configuration.vpp,
             schedule=configuration.schedule,
             job=job or self.job_of(configuration),
-            split=without_search(configuration.split) if split is None else split,
+            split=None if is_planned else without_search(configuration.split) if split is None else split,
+            searches_stages=is_planned,
             runtime=self.runtime,
             memory_limit_bytes=self.memory_limit_bytes,
             **dict(self.overheads),

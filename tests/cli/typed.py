@@ -128,7 +128,7 @@ OF_TUNE = {
     SEARCH: [
         *(option for option in OF_JOBS if option != same("--sequence-parallel")), "--sequence-parallel", "--optimizer muon --layer-wise", "--tp 1,2", "--pp 1,2", "--cp 1,2", "--cp 2 --context all-to-all",
         "--cp 2 --overlap-cp 0.5", "--dp 2", "--dp 1,2,4 --pp 1,2,4", "--vpp 1,2", "--micro-batch 1,2", "--schedule 1f1b,zb-h1",
-        "--recompute full", "--recompute none,core_attn+layernorm", "--split even", same("--split auto,even"),
+        "--recompute full", "--recompute none,core_attn+layernorm", "--split even", same("--split auto,even"), same("--plan auto"),
         "--memory-limit 40GiB", "--memory-share 0.5", "--overheads overheads.json", "--top 1", same("--jobs 1"),
         same("--workers processes:1"), same("--resume kept.json"), "--schedule 1f1b,auto --search-time 0.1 --seed 4",
         "--to-config megatron", "--gpus 16", "--zero 3 --listed-collectives",

@@ -7,6 +7,7 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import PpsimError
+from ppsim.tuning.command import command_of
 from ppsim.tuning.search import tune
 from ppsim.tuning.space import Configuration, configurations, space_for
 from tests.tuning.questions import question
@@ -76,3 +77,16 @@ def test_the_key_of_a_configuration_is_read_back() -> None:
     for one in configurations(asked, space_for(asked, cp=[1])):
         assert Configuration.of_key(one.key) == one
     assert Configuration.of_key("tp1 pp1") is None
+
+
+def test_plans_of_each_stage_are_rows_if_they_are_faster() -> None:
+    """A job that fits with recomputation only: the first row has a plan, and its command gives its time."""
+    job = {"model": "llama3-70b", "gpus": 64, "global_batch": 128, "tp": [4], "pp": [4], "cp": [1], "micro_batch": [2],
+           "schedule": ["1f1b"], "vpp": [1], "zero": [1]}  # fmt: skip
+    without, found = ppsim.tune(**job), ppsim.tune(**job, stage_plan="auto")
+    assert found.best[0].candidate.recompute == "auto"
+    assert found.best[0].iteration_s < without.best[0].iteration_s * 0.999
+    assert "--plan auto" in command_of(found, found.best[0])
+    made = ppsim.project(model="llama3-70b", gpus=64, global_batch=128, tp=4, pp=4, micro_batch=2, stage_plan="auto",
+                         memory_limit=found.question.memory_limit_bytes)  # fmt: skip
+    assert made.iteration_s == pytest.approx(found.best[0].iteration_s)
