@@ -1,8 +1,8 @@
 """`--plan auto`: layers, recomputation and offloading of each stage, with the shortest simulated iteration.
 
 The microbatches in flight follow from the order of the table alone, so that for given layers per stage the fastest
-recomputation of each rank within its memory is known without a simulation (`RankPlans`). A dynamic program over the
-stages finds the layers per stage whose busiest rank is fastest. A local search then moves single layers between
+recomputation of each rank within its memory is known without a simulation (`StageSearch.of_rank`). A dynamic program
+over the stages finds the layers per stage whose busiest rank is fastest. A local search then moves single layers between
 stages, with the simulator, and every plan gets the fastest recomputation for its layers. Plans with the same
 recomputation on all stages are simulated too, so that none of them is faster than the result.
 """
@@ -363,8 +363,8 @@ def program(
     `seconds(stage, first, last)` are those of a stage with the layers first to last - 1 for one microbatch; they do
     not fall as layers are added. Stages between the first and the last have a layer at least, if there are enough.
 
-    >>> program(5, 2, lambda stage, first, last: (last - first) * (1 + stage)).counts
-    (3, 2)
+    >>> program(6, 2, lambda stage, first, last: (last - first) * (1 + stage)).counts
+    (4, 2)
     """
     least = np.full((num_stages + 1, num_layers + 1), np.inf)
     cut = np.zeros((num_stages + 1, num_layers + 1), dtype=np.int64)

@@ -66,7 +66,7 @@ class Tuned(Shown, Pictured):
     >>> import ppsim
     >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
     >>> found.best[0].candidate.key, len(found.pareto)
-    ('tp1 cp1 ep1 dp2 pp1 vpp1 mb8 none 1f1b auto', 8)
+    ('tp1 cp1 ep1 dp2 pp1 vpp1 mb8 none 1f1b auto zero3', 3)
     """
 
     question: Question
@@ -90,7 +90,7 @@ class Tuned(Shown, Pictured):
         >>> import ppsim
         >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
         >>> round(found.tokens_per_s(found.best[0]), -3)
-        608000.0
+        617000.0
         """
         return self.question.job.tokens_per_step / found.iteration_s
 
@@ -100,7 +100,7 @@ class Tuned(Shown, Pictured):
         >>> import ppsim
         >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
         >>> round(found.utilization(found.best[0]), 3)
-        0.245
+        0.249
         """
         job = self.question.job
         peak = job.cluster.device.peak(job.execution.dtype) * self.question.num_gpus
