@@ -120,10 +120,10 @@ class Tuned(Shown, Pictured):
 
         >>> import ppsim
         >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
-        >>> found.to_frame()[["tp", "dp", "pp", "schedule"]].head(2)
-           tp  dp  pp        schedule
-        0   1   2   1            1f1b
-        1   1   1   2  interleaved-zb
+        >>> found.to_frame()[["tp", "dp", "zero", "schedule"]].head(2)
+           tp  dp  zero schedule
+        0   1   2     3     1f1b
+        1   1   2     1     1f1b
         """
         import pandas
 
