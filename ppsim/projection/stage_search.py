@@ -1,10 +1,10 @@
 """`--plan auto`: layers, recomputation and offloading of each stage, with the shortest simulated iteration.
 
-The microbatches in flight follow from the order of the table alone, so that for given layers per stage the fastest
-recomputation of each rank within its memory is known without a simulation (`StageSearch.of_rank`). A dynamic program
-over the stages finds the layers per stage whose busiest rank is fastest. A local search then moves single layers
-between stages, with the simulator, and every plan gets the fastest recomputation for its layers. Plans with the same
-recomputation on all stages are simulated too, so that none of them is faster than the result.
+The microbatches in flight follow from the order of the table alone. So, for given layers per stage, the fastest
+recomputation of each rank within its memory is known without a simulation (`StageSearch.of_rank`). A dynamic
+program over the stages finds the layers per stage whose busiest rank is fastest. A local search then moves single
+layers between stages, with the simulator, and every plan gets the fastest recomputation for its layers. Plans with
+the same recomputation on all stages are simulated too, so that none of them is faster than the result.
 """
 
 from collections.abc import Callable, Iterator, Sequence
