@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from ppsim.base.boundary import After, Count, Strict, Within, validated
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import read_json, read_toml, read_yaml
+from ppsim.base.files import CONFIG_READERS
 from ppsim.catalog.build import find
 from ppsim.costs.job import Job
 from ppsim.model.offloading import offload_modules_of
@@ -97,8 +97,8 @@ class StagesFile:
 def read_stages(path: str | Path) -> StagesFile:
     """Return what a TOML, YAML or JSON file says of each stage; raises `ConfigError` naming all that is wrong."""
     path = Path(path)
-    readers = {".toml": read_toml, ".yaml": read_yaml, ".yml": read_yaml}
-    return StagesFile(path, validated(_File, readers.get(path.suffix, read_json)(path), str(path)).stages)
+    read = CONFIG_READERS.get(path.suffix, CONFIG_READERS[".json"])
+    return StagesFile(path, validated(_File, read(path), str(path)).stages)
 
 
 def stages_toml(report: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ import re
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,12 @@ def read_yaml(path: str | Path) -> Any:
         return f"YAML: {' '.join(str(error).split())}"
 
     return _parsed(path, parsed, yaml.YAMLError, told)
+
+
+CONFIG_READERS: dict[str, Callable[[Path], Any]] = {
+    ".toml": read_toml, ".yaml": read_yaml, ".yml": read_yaml, ".json": partial(read_json, most=CONFIG_BYTES),
+}  # fmt: skip
+"""The reader of a configuration, at most `CONFIG_BYTES` long, by the suffix of its file."""
 
 
 def _parsed(

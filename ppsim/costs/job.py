@@ -1,7 +1,7 @@
 """What is trained, on what cluster, and how it is divided; and the costs of its layers."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import PurePath
@@ -19,6 +19,7 @@ from ppsim.costs.measured import ProfileCosts
 from ppsim.costs.parts import Estimate, Parts
 from ppsim.costs.place import Execution, Place
 from ppsim.costs.profile import Profile, Shape
+from ppsim.costs.recomputable import why_not_recomputed
 from ppsim.layout.layout import Layout, assumed_devices
 from ppsim.machine.cluster import Cluster
 from ppsim.machine.kernels.specified import OPERAND_BYTES
@@ -26,17 +27,15 @@ from ppsim.machine.likeness import Likeness, said_of
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.captured import why_not_captured
-from ppsim.model.halves import Attention, MixtureOfExperts, OfLatents
+from ppsim.model.halves import MixtureOfExperts
 from ppsim.model.memory import GraphBuffers, MemorySettings, Optimizer
 from ppsim.model.offloading import offload_modules_of
 from ppsim.model.parameters import VOCAB_MULTIPLE, require_division
 from ppsim.model.recompute import (
-    BY_OPERATORS,
     Recompute,
     by_number,
     of_layer,
     plan_of_stage,
-    recomputes,
     require_layers,
     words_of_layers,
 )
@@ -146,7 +145,7 @@ class Job(InBrief):
                 f"profile {self.profile.name} was measured without deterministic mode: leave out one of them"
             )
         for word in self.words_of_layers:
-            reason = _why_not_recomputed(self.model, self.execution, word, self.layout.tp) or why_not_captured(
+            reason = why_not_recomputed(self.model, self.execution, word, self.layout.tp) or why_not_captured(
                 self.execution.cuda_graphs,
                 self.model.kinds,
                 recompute=word,
@@ -501,44 +500,6 @@ class Job(InBrief):
 
 _UNNAMED = "gpt"
 """The model of any size that words give."""
-
-
-def _has_dense(layer: Layer) -> bool:
-    return layer.has_feed_forward and not layer.is_moe
-
-
-_ONLY_IN: dict[str, tuple[str, Callable[[Layer], bool]]] = {
-    "mhc": ("residual streams", lambda layer: layer.streams > 1),
-    "mla_up_proj": ("latent attention", lambda layer: isinstance(layer.attention, OfLatents)),
-    "mlp": ("a dense feed-forward part", _has_dense),
-    "mlp_act": ("a dense feed-forward part", _has_dense),
-    "moe": ("experts", lambda layer: layer.is_moe),
-    "moe_act": ("experts", lambda layer: layer.is_moe),
-    "shared_experts": ("a shared expert", lambda layer: bool(getattr(layer.ffn, "shared", None))),
-}
-"""What a layer must have for a module of `ppsim.model.recompute`, in words, and whether one does."""
-
-
-def _is_plain(layer: Layer) -> bool:
-    """Whether a layer is attention and a dense feed-forward part, and nothing else."""
-    has_scores = isinstance(layer.attention, Attention) and layer.has_mixer and not layer.attention.gated
-    return has_scores and _has_dense(layer) and layer.streams == 1 and not layer.conditioned
-
-
-def _why_not_recomputed(model: Model, execution: Execution, recompute: Recompute, tp: int) -> str | None:
-    """The sentence that says which module no layer has, or of what operators are not known, or None."""
-    if recompute == BY_OPERATORS and not all(map(_is_plain, model.kinds)):
-        return (
-            "recompute selective-op is known of layers of attention and a dense feed-forward part only: take full"
-        )
-    if recompute == BY_OPERATORS and (execution.attention != "fused" or execution.dropout):
-        return "recompute selective-op keeps what fused attention gives: give --attention fused, and no --dropout"
-    if recompute == BY_OPERATORS and tp > 1 and not execution.sequence_parallel:
-        return "recompute selective-op keeps what tp ranks scatter: give --sequence-parallel, or tp 1"
-    for module, (what, has) in _ONLY_IN.items():
-        if recomputes(recompute, module) and not any(map(has, model.kinds)):
-            return f"recompute {module} is for layers with {what}, and the model has none: leave it out"
-    return None
 
 
 def work_of(estimate: Estimate) -> float:

@@ -233,11 +233,17 @@ def _copied_out(job: Job, stage: Stage) -> Parts:
 
 def activation_bytes(job: Job, stage: Stage) -> tuple[float, float]:
     """Return the bytes per microbatch that a stage without head holds up to its backward, and from I to W."""
+    whole = job.allocator_slack * sum(stage_activations(job.model, stage, job.settings).values())
+    return whole, min(whole, bytes_for_weight(job, stage))
+
+
+def bytes_for_weight(job: Job, stage: Stage) -> float:
+    """Return the bytes per microbatch that a stage holds between I and W, if its forward saves no less."""
     batch, cut = job.settings.batch, job.settings.cut
-    whole = sum(stage_activations(job.model, stage, job.settings).values())
     layers = Counter((*stage.layers, *stage.mtp))
-    for_weight = sum(number * kept_for_weight(layer, batch, cut) for layer, number in layers.items())
-    return job.allocator_slack * whole, job.allocator_slack * min(whole, for_weight)
+    return job.allocator_slack * sum(
+        number * kept_for_weight(layer, batch, cut) for layer, number in layers.items()
+    )
 
 
 def _hops(job: Job, schedule: Schedule, stages: Sequence[Stage]) -> tuple[list[float], dict[str, float]]:

@@ -40,16 +40,21 @@ def offloaded_bytes(job: Job, stage: Stage, kept: float) -> tuple[float, float]:
     return float(whole), float(NUM_BUFFERS * max(of_layers.values(), default=0))
 
 
+def copy_s(job: Job, num_bytes: float) -> float:
+    """Return the seconds of a copy between device and host; raises `ConfigError` if their link is not known."""
+    rate = job.cluster.device.host_bytes_per_s
+    if rate is None:
+        raise ConfigError(f"{job.cluster.device.name} has no host_bytes_per_s, which offloading needs")
+    return num_bytes / (rate * HOST_EFFICIENCY)
+
+
 def with_copies(job: Job, costs: Estimate, num_bytes: float) -> Estimate:
     """Return a stage's costs with what compute does not hide of copying `num_bytes` of a microbatch out and back.
 
     Both directions have a stream of their own; a copy has the length of its own pass, F or B, to be done in. Raises
     `ConfigError` where the link to the host is not known.
     """
-    rate = job.cluster.device.host_bytes_per_s
-    if rate is None:
-        raise ConfigError(f"{job.cluster.device.name} has no host_bytes_per_s, which offloading needs")
-    seconds = num_bytes / (rate * HOST_EFFICIENCY)
+    seconds = copy_s(job, num_bytes)
     beyond_b = Parts(offload_s=max(0.0, seconds - costs.backward.total_s))
     return replace(
         costs,

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 from ppsim.base.errors import ConfigError
 from ppsim.costs.job import Job, work_of
-from ppsim.costs.offload import HOST_EFFICIENCY, NUM_BUFFERS
+from ppsim.costs.offload import NUM_BUFFERS, copy_s
 from ppsim.model import activations
-from ppsim.model.activations import kept_for_weight
 from ppsim.model.architecture import Layer
 from ppsim.model.memory import kept_of_layer, rank_memory, stage_activations
 from ppsim.model.recompute import BY_OPERATORS, MODULES, LayerPlan, Recompute, text_of, words_of_layers
@@ -112,16 +111,9 @@ class StageOptions:
         if offload:
             batch, cut, kernels = settings.batch, settings.cut, settings.kernels
             copied = float(activations.offloaded_bytes(layer, batch, cut, kernels, offload))
-            took_s = copied / (self._host_bytes_per_s * HOST_EFFICIENCY)
+            took_s = copy_s(self.job, copied)
             exposed_s = sum(max(0.0, took_s - one.total_s) for one in (cost.forward, cost.backward))
         return Way(word, work_of(cost) + exposed_s, self.job.allocator_slack * (saved - copied), copied)
-
-    @property
-    def _host_bytes_per_s(self) -> float:
-        rate = self.job.cluster.device.host_bytes_per_s
-        if rate is None:
-            raise ConfigError(f"{self.job.cluster.device.name} has no host_bytes_per_s, which offloading needs")
-        return rate
 
     def transients(self, stages: Sequence[Stage]) -> list[tuple[int, frozenset[Recompute]]]:
         """Return the bytes that a rank holds without microbatches, the fewest first, and the words for each.
@@ -142,12 +134,7 @@ class StageOptions:
             Stage(one.layers, one.embedding, one.head, one.mtp, (LayerPlan(len(one.layers), word),), "")
             for one in stages
         ]
-        key = (
-            tuple(
-                (*Counter(map(id, one.layers)).items(), one.embedding, one.head, len(one.mtp)) for one in planned
-            ),
-            word,
-        )
+        key = word, *map(_held, stages)
         if key not in self._statics:
             settings = self.job.settings
             self._statics[key] = rank_memory(self.job.model, planned, settings, in_flight=[0] * len(planned)).total
@@ -162,14 +149,7 @@ class StageOptions:
 
         The words of a point are those of the layers of the first kind, then of the second and so on (`in_order`).
         """
-        key = (
-            *Counter(map(id, stage.layers)).items(),
-            stage.embedding,
-            stage.head,
-            len(stage.mtp),
-            allowed,
-            offload,
-        )
+        key = _held(stage), allowed, offload
         if key not in self._frontiers:
             kinds = {id(layer): layer for layer in stage.layers}
             points = [Point(*self._ends(stage), ())]
@@ -220,13 +200,6 @@ class StageOptions:
         ways = (way for layer in set(stage.layers) for way in self._ways[layer, offload])
         return NUM_BUFFERS * max((way.copied_bytes for way in ways), default=0.0)
 
-    def for_weight(self, stage: Stage) -> float:
-        """Return the bytes that a stage holds between I and W, if its forward saves no less."""
-        batch, cut = self.job.settings.batch, self.job.settings.cut
-        layers = Counter((*stage.layers, *stage.mtp))
-        whole = sum(number * kept_for_weight(layer, batch, cut) for layer, number in layers.items())
-        return self.job.allocator_slack * whole
-
 
 def plan_of(layers: Sequence[Layer], point: Point, offload: str) -> StagePlan:
     """Return the plan of a stage with these layers for a point of its frontier."""
@@ -246,6 +219,11 @@ def in_order(layers: Sequence[Any], words: Sequence[Recompute]) -> Iterator[Reco
         left[kind] = iter(words[begin : begin + number])
         begin += number
     return (next(left[id(layer)]) for layer in layers)
+
+
+def _held(stage: Stage) -> tuple[Any, ...]:
+    """The same for stages with the same number of layers of each kind, and the same ends."""
+    return tuple(Counter(map(id, stage.layers)).items()), stage.embedding, stage.head, len(stage.mtp)
 
 
 def _order(word: Recompute) -> tuple[int, str]:

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 from ppsim.base.boundary import AboveZero, After, Before, NonNegative, Positive, Strict, Within, packaged, validated
 from ppsim.base.data import data_folder
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import read_json, read_toml, read_yaml
-from ppsim.base.limits import CONFIG_BYTES, LONGEST_NAME
+from ppsim.base.files import CONFIG_READERS
+from ppsim.base.limits import LONGEST_NAME
 from ppsim.base.names import Names, plain
 from ppsim.machine.choices import CLUSTER
 from ppsim.machine.cluster import (
@@ -219,7 +219,7 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     every wrong key).
     """
     text = str(name_or_path)
-    if Path(text).suffix in _READERS:
+    if Path(text).suffix in CONFIG_READERS:
         return cluster_from(_extended(Path(text)), text)
     if known := _names().find(text):
         return _cluster(packaged(_Cluster, _extended(packaged_clusters()[known])))
@@ -237,7 +237,7 @@ def cluster_named(name: str) -> str:
     >>> cluster_named("H100-SXM"), cluster_named("mine.toml")
     ('dgx-h100', 'mine.toml')
     """
-    return name if Path(name).suffix in _READERS else _names().find(name) or name
+    return name if Path(name).suffix in CONFIG_READERS else _names().find(name) or name
 
 
 @cache
@@ -262,12 +262,12 @@ _DEEPEST = 8
 
 def _extended(path: Path, depth: int = 0) -> Any:
     """A file's content over that of its `base`, a packaged cluster or a file beside it; constants one by one."""
-    data = _READERS[path.suffix](path)
+    data = CONFIG_READERS[path.suffix](path)
     if not isinstance(data, dict) or not isinstance(data.get("base"), str):
         return data
     if depth == _DEEPEST:
         raise ConfigError(f"{path}: its base extends it")
-    is_file = Path(data["base"]).suffix in _READERS
+    is_file = Path(data["base"]).suffix in CONFIG_READERS
     base = None if is_file else _names().find(data["base"])
     if base is None and not is_file:
         raise ConfigError(f"{path}: base is an {_names().unknown(data['base'])}")
@@ -332,10 +332,3 @@ def _known(name: Any, there: dict[str, Any], what: str) -> str:
         hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(there)}"
         raise ValueError(f"unknown {what} '{name}': {hint}")
     return str(name)
-
-
-def _read_small_json(path: Path) -> Any:
-    return read_json(path, most=CONFIG_BYTES)
-
-
-_READERS = {".toml": read_toml, ".yaml": read_yaml, ".yml": read_yaml, ".json": _read_small_json}

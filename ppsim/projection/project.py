@@ -273,12 +273,17 @@ def _found_split(plan: Plan, schedule: Schedule) -> Trial:
     usual, known = replace(plan, stragglers=()), Known()
 
     def simulated(counts: tuple[int, ...] | None) -> Trial:
-        assembled = _assembled(usual, schedule, "auto" if counts is None else FoundSplit(counts), known)
-        costs = _costs_of(usual, schedule, assembled)
-        step = simulate_step(schedule, costs, assembled.around)
-        return Trial(tuple(assembled.split), assembled, costs, step, step.time_s + costs.step_overhead_s)
+        split = "auto" if counts is None else FoundSplit(counts)
+        return _trial(usual, schedule, _assembled(usual, schedule, split, known))
 
     return SplitSearch(simulated, plan.modelled_source.layer_costs(), plan.memory_bound_bytes).best()
+
+
+def _trial(plan: Plan, schedule: Schedule, assembled: Assembled) -> Trial:
+    """The simulation of costs per stage, with the seconds of its iteration."""
+    costs = _costs_of(plan, schedule, assembled)
+    step = simulate_step(schedule, costs, assembled.around)
+    return Trial(tuple(assembled.split), assembled, costs, step, step.time_s + costs.step_overhead_s)
 
 
 def _with_stages(plan: Plan, schedule: Schedule) -> tuple[Plan, str]:
@@ -291,10 +296,8 @@ def _with_stages(plan: Plan, schedule: Schedule) -> tuple[Plan, str]:
 
     def simulated(split: Sequence[int] | str, plans: "Sequence[StagePlan]") -> Trial:
         counts: Split = split if isinstance(split, str) else FoundSplit(split)
-        assembled = assemble_job(job, schedule, split=counts, known=known, plans=plans).taking(job.scale)
-        costs = _costs_of(usual, schedule, assembled)
-        step = simulate_step(schedule, costs, assembled.around)
-        return Trial(tuple(assembled.split), assembled, costs, step, step.time_s + costs.step_overhead_s)
+        assembled = assemble_job(job, schedule, split=counts, known=known, plans=plans)
+        return _trial(usual, schedule, assembled.taking(job.scale))
 
     limit = plan.memory_bound_bytes or np.inf
     found = StageSearch(job, schedule, simulated, limit).best()

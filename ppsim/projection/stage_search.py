@@ -18,6 +18,7 @@ from ppsim.base.arrays import Floats
 from ppsim.base.errors import PpsimError
 from ppsim.costs.assembled import stages_of_ranks
 from ppsim.costs.job import Job
+from ppsim.costs.of_job import bytes_for_weight
 from ppsim.costs.of_layer import layer_costs_of
 from ppsim.costs.stage_options import Point, StageOptions, plan_of
 from ppsim.model.recompute import Recompute
@@ -79,7 +80,6 @@ class StageSearch:
         self.options = StageOptions(self.job, splits)
         self.ranks = stages_of_ranks(self.schedule)
         self.in_flight = [_in_flight(self.schedule, rank) for rank in range(self.schedule.num_ranks)]
-        self._limits = np.full(self.schedule.num_ranks, self.limit_bytes)
 
     @property
     def num_stages(self) -> int:
@@ -153,7 +153,7 @@ class StageSearch:
 
     def _planned(self, counts: tuple[int, ...]) -> Planned:
         """The fastest recomputation for layers per stage, with the memory lowered until its peak fits."""
-        limits, found = self._limits.copy(), None
+        limits, found = np.full(len(self.ranks), self.limit_bytes), None
         for _ in range(_ROUNDS_OF_FIT):
             plans = self.plans_for(counts, limits)
             made = plans, self._run(counts, plans)
@@ -166,32 +166,27 @@ class StageSearch:
         assert found is not None
         return found
 
-    def plans_for(self, counts: Sequence[int], limits: Floats | None = None) -> tuple[StagePlan, ...]:
-        """Return the plan of each stage with the fewest seconds on its rank within its memory."""
+    def plans_for(self, counts: Sequence[int], limits: Floats) -> tuple[StagePlan, ...]:
+        """Return the plan of each stage with the fewest seconds; `limits` are the bytes of each rank."""
         stages = stages_of(self.job.model, counts)
         plans: dict[int, StagePlan] = {}
         for rank, mine in enumerate(self.ranks):
-            limit = self.limit_bytes if limits is None else float(limits[rank])
-            _, chosen = self.of_rank([stages[at] for at in mine], self.in_flight[rank], limit)
+            _, chosen = self.of_rank([stages[at] for at in mine], self.in_flight[rank], float(limits[rank]))
             plans.update(zip(mine, chosen, strict=True))
         return tuple(plans[at] for at in range(self.num_stages))
 
     def of_rank(self, stages: Sequence[Stage], in_flight: Floats, limit: float) -> tuple[float, list[StagePlan]]:
         """Return the seconds of F + B of a rank's stages together, infinite if they do not fit, and their plans."""
-        best: tuple[float, float, list[StagePlan]] = (np.inf, np.inf, [])
+        best: tuple[float, float, list[Point], str] = (np.inf, np.inf, [], "")
         for static, allowed in self.options.transients(stages):
             for offload in self.options.offloads:
                 room = limit - static - max(self.options.buffers(stage, offload) for stage in stages)
                 choices = [_Choices(self.options, stage, allowed, offload) for stage in stages]
                 points, over = _fastest(choices, in_flight, room)
                 seconds = sum(point.seconds for point in points)
-                made = (
-                    over,
-                    seconds,
-                    [plan_of(stage.layers, point, offload) for stage, point in zip(stages, points, strict=True)],
-                )
-                best = min(best, made, key=lambda one: one[:2])
-        over, seconds, plans = best
+                best = min(best, (over, seconds, points, offload), key=lambda one: one[:2])
+        over, seconds, points, offload = best
+        plans = [plan_of(stage.layers, point, offload) for stage, point in zip(stages, points, strict=True)]
         return (seconds if over <= 0 else np.inf), plans
 
     def _climb(self, best: Planned) -> Planned:
@@ -235,7 +230,7 @@ class _Choices:
         self.points = options.frontier(stage, allowed, offload)
         self.seconds = np.array([one.seconds for one in self.points])
         self.saved = np.array([one.saved_bytes for one in self.points])
-        self.kept = np.minimum(self.saved, options.for_weight(stage))
+        self.kept = np.minimum(self.saved, bytes_for_weight(options.job, stage))
 
 
 def _fastest(choices: Sequence[_Choices], in_flight: Floats, room: float) -> tuple[list[Point], float]:

@@ -1,0 +1,46 @@
+"""Why the layers of a model cannot be recomputed in one way."""
+
+from collections.abc import Callable
+
+from ppsim.costs.place import Execution
+from ppsim.model.architecture import Layer, Model
+from ppsim.model.halves import Attention, OfLatents
+from ppsim.model.recompute import BY_OPERATORS, Recompute, recomputes
+
+
+def _has_dense(layer: Layer) -> bool:
+    return layer.has_feed_forward and not layer.is_moe
+
+
+_ONLY_IN: dict[str, tuple[str, Callable[[Layer], bool]]] = {
+    "mhc": ("residual streams", lambda layer: layer.streams > 1),
+    "mla_up_proj": ("latent attention", lambda layer: isinstance(layer.attention, OfLatents)),
+    "mlp": ("a dense feed-forward part", _has_dense),
+    "mlp_act": ("a dense feed-forward part", _has_dense),
+    "moe": ("experts", lambda layer: layer.is_moe),
+    "moe_act": ("experts", lambda layer: layer.is_moe),
+    "shared_experts": ("a shared expert", lambda layer: bool(getattr(layer.ffn, "shared", None))),
+}
+"""What a layer must have for a module of `ppsim.model.recompute`, in words, and whether one does."""
+
+
+def _is_plain(layer: Layer) -> bool:
+    """Whether a layer is attention and a dense feed-forward part, and nothing else."""
+    has_scores = isinstance(layer.attention, Attention) and layer.has_mixer and not layer.attention.gated
+    return has_scores and _has_dense(layer) and layer.streams == 1 and not layer.conditioned
+
+
+def why_not_recomputed(model: Model, execution: Execution, recompute: Recompute, tp: int) -> str | None:
+    """Return the reason, a module that no layer has or operators that are not known; None if there is none."""
+    if recompute == BY_OPERATORS and not all(map(_is_plain, model.kinds)):
+        return (
+            "recompute selective-op is known of layers of attention and a dense feed-forward part only: take full"
+        )
+    if recompute == BY_OPERATORS and (execution.attention != "fused" or execution.dropout):
+        return "recompute selective-op keeps what fused attention gives: give --attention fused, and no --dropout"
+    if recompute == BY_OPERATORS and tp > 1 and not execution.sequence_parallel:
+        return "recompute selective-op keeps what tp ranks scatter: give --sequence-parallel, or tp 1"
+    for module, (what, has) in _ONLY_IN.items():
+        if recomputes(recompute, module) and not any(map(has, model.kinds)):
+            return f"recompute {module} is for layers with {what}, and the model has none: leave it out"
+    return None
