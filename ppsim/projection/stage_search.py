@@ -8,7 +8,6 @@ the same recomputation on all stages are simulated too, so that none of them is 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -124,12 +123,18 @@ class StageSearch:
         most = -(-len(self.job.model.layers) // self.num_stages)
         texts += [f"block/{number}" for number in range(1, most)] if "full" in texts else []
         found: dict[str, Planned] = {}
+        refused: PpsimError | None = None
         for text in texts:
             plans = (StagePlan(text),) * self.num_stages
             for split in _UNIFORM_SPLITS:
-                with suppress(PpsimError):
+                try:
                     made = plans, self._run(split, plans)
+                except PpsimError as error:
+                    refused = refused or error
+                else:
                     found[text] = min(found.get(text, made), made, key=self._rank_of)
+        if refused and not found:
+            raise refused
         limit = min((trial.seconds for _, trial in found.values() if self._over(trial) <= 0), default=np.inf)
         promising = [
             (trial.seconds, text)

@@ -8,7 +8,7 @@ import pytest
 
 import ppsim
 from ppsim.costs.stage_options import StageOptions, Way, _hull
-from ppsim.errors import ConfigError
+from ppsim.errors import ConfigError, PpsimError
 from ppsim.model.recompute import recompute_of
 from ppsim.model.stages import Stage, StagePlan
 from ppsim.projection.stage_search import program
@@ -158,4 +158,10 @@ def test_stages_offload_what_the_job_allows() -> None:
 )
 def test_what_a_search_does_not_take_is_refused(words, sentence) -> None:
     with pytest.raises(ConfigError, match=sentence):
+        ppsim.project(**words, stage_plan="auto")
+
+
+def test_a_job_that_no_plan_can_run_gets_the_reason() -> None:
+    words = {"model": "llama3-8b", "gpus": 4, "pp": 2, "schedule": "zb-h1", "offload": 0.5}
+    with pytest.raises(PpsimError, match="zb-h1 splits the backward"):
         ppsim.project(**words, stage_plan="auto")
