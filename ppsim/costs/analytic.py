@@ -9,36 +9,28 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
-from ppsim.costs.between import between_products, elementwise, norms
+from ppsim.costs.again import forward_again
 from ppsim.costs.launches import launched, launched_again, waits_for_counts
-from ppsim.costs.layer_kernels import (
-    PassKernels,
-    RankPart,
-    core_of,
-    module_part,
-    part_by_operators,
-    products,
-    products_of,
-    rank_part,
-    stashed,
-)
+from ppsim.costs.operator_kernels import Kernels, computed_rows, layer_operators
 from ppsim.costs.parts import Estimate, Known, Parts
+from ppsim.costs.pass_kernels import PassKernels, products, total
 from ppsim.costs.place import Place
-from ppsim.costs.torch_blocks import copied_along_sequence, norm_passes, num_amax, torch_again, torch_elementwise
+from ppsim.costs.torch_blocks import TorchKernels, copied_along_sequence, norm_passes, num_amax
 from ppsim.machine import collectives
 from ppsim.machine.dispatch import Routing, dispatch_s
 from ppsim.machine.kernels.times import KernelTime, moved
 from ppsim.model.architecture import Layer, Model, mtp_linears
-from ppsim.model.blocks import has_norm_in_gemm
+from ppsim.model.blocks import layer_input
 from ppsim.model.compressed import CompressedAttention
 from ppsim.model.halves import Attention, MixtureOfExperts
 from ppsim.model.linears import Linear
 from ppsim.model.mixer import Mixer
+from ppsim.model.operators import Operator
 from ppsim.model.parameters import padded_vocabulary
-from ppsim.model.recompute import BY_OPERATORS, MODULES, Recompute, recomputes
+from ppsim.model.recompute import BY_OPERATORS, Recompute, recomputes
 from ppsim.model.recurrent import Recurrent
 from ppsim.model.scored import Scored
-from ppsim.model.streams import end_passes, further_passes, passes
+from ppsim.model.streams import end_passes, further_passes
 
 Cores: TypeAlias = list[tuple[Mixer, PassKernels]]
 """The mixers of a layer, each with the kernels of its core."""
@@ -49,21 +41,17 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
 
     Raises `ConfigError` where tp, cp or ep divide the shape badly, or the device has no peak for the dtype.
     """
-    execution, tp = place.execution, place.layout.tp
-    part, tokens = (
-        rank_part(layer, place.cut, load=execution.expert_load),
-        place.tokens(micro_batch, sequence_length),
-    )
-    shape = {"micro_batch": micro_batch, "sequence_length": sequence_length}
-    cores = [(mixer, core_of(mixer, place, **shape)) for mixer in layer.attention.parts]
-    core = sum((one for _, one in cores), PassKernels())
-    passing = elementwise if execution.compile is None else torch_elementwise
-    kernels = products_of(part, place, tokens=tokens) + core + passing(part, place, tokens=tokens)
-    kernels += stashed(part, place, tokens=tokens)
-    kernels = launched(kernels, layer, place, part, core, tokens=tokens)
+    execution, tp, tokens = place.execution, place.layout.tp, place.tokens(micro_batch, sequence_length)
+    operators = layer_operators(layer, place, sequence_length)
+    rows = computed_rows(layer, place.cut, tokens=tokens, load=execution.expert_load)
+    kind = Kernels if execution.compile is None else TorchKernels
+    timed = kind(place, rows, micro_batch, sequence_length)
+    of = timed.of_all(operators, layer_input(layer))
+    kernels = launched(total(of.values()), layer, place, operators, of)
     message = float(tokens * layer.hidden_size * execution.element_bytes)
-    exposed = _exposed_tp(layer, place, part, message)
+    exposed = _exposed_tp(layer, place, operators, message)
     ep_s = _experts_s(layer, place, tokens / place.cut.norm_divisor)
+    cores = [(one.core, of[one.name]) for one in operators if one.core is not None]
     cp_s, cp_backward_s = _context_s(layer, place, tokens, cores)
     scores = layer.attention.core_flops(sequence_length, causal=True) * tokens / tp
     flops = layer.forward_flops(sequence_length, causal=True) * tokens / tp
@@ -75,7 +63,7 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
         cp_s=(1 - execution.hidden_cp) * cp_s,
         launching_s=launching_s,
     )  # fmt: skip
-    again = launched_again(_again(layer, place, tokens, cores, kernels.forward), layer, place)
+    again = launched_again(forward_again(operators, of, timed), layer, place)
     backward_input = _parts(
         place,
         kernels.backward_input,
@@ -100,66 +88,6 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
 def _known(kernels: PassKernels, *others: KernelTime) -> Known:
     """What of these kernels is by the device's table."""
     return Known(table_s=sum(one.measured_s for one in (*kernels.passes, *others)))
-
-
-def _again(layer: Layer, place: Place, tokens: int, cores: Cores, forward: KernelTime) -> KernelTime:
-    """What the backward computes again: a whole forward, or what modules have of it."""
-    recompute = place.execution.recompute
-    if recompute == "full":
-        return forward if place.execution.compile is None else _until_last_kept(layer, place, tokens, cores)
-    if recompute == BY_OPERATORS:
-        return _by_operators(layer, place, tokens)
-    modules = [module for module in MODULES if recomputes(recompute, module)]
-    part = module_part(layer, modules, place.cut, load=place.execution.expert_load)
-    kernels = products_of(part, place, tokens=tokens).forward
-    kernels += between_products(part, place, tokens=tokens).forward
-    if "core_attn" in modules:
-        kernels += sum((one.forward for mixer, one in cores if isinstance(mixer, Scored)), KernelTime())
-    if num_norms := _norms_again(layer, place, modules):
-        kernels += norms(layer, place, tokens=tokens, number=num_norms)
-    if "mhc" in modules:
-        message = float(tokens * layer.hidden_size * place.execution.element_bytes)
-        passed = layer.num_halves * passes(layer.streams)[0] * message / place.cut.norm_divisor
-        kernels += moved(place.times, "elementwise", passed, launches=2 * layer.num_halves)
-    return kernels
-
-
-def _norms_again(layer: Layer, place: Place, modules: Sequence[str]) -> int:
-    """The number of norms before halves that are computed again: by themselves, or inside the GEMM behind them."""
-    halves = [half for half, has in ((1, layer.has_mixer), (2, layer.has_feed_forward)) if has]
-    if "mhc" in modules:
-        return len(halves)
-    inside = [half for half in halves if place.execution.compile is None and has_norm_in_gemm(layer, half)]
-    apart = len(halves) - len(inside) if "layernorm" in modules else 0
-    return apart + (2 in inside and "mlp" in modules)
-
-
-def _by_operators(layer: Layer, place: Place, tokens: int) -> KernelTime:
-    """What `selective-op` computes again: all that passes over memory but for the last residual, and products."""
-    part, e = part_by_operators(layer, place.cut), place.execution.element_bytes
-    if place.execution.compile is not None:
-        whole = rank_part(layer, place.cut)
-        return products_of(part, place, tokens=tokens).forward + torch_again(
-            whole, place, tokens=tokens, scatters=0
-        )
-    halves = layer.num_halves - 1
-    residual = halves * passes(1)[0] * tokens * e * layer.hidden_size / place.cut.norm_divisor
-    return (
-        products_of(part, place, tokens=tokens).forward
-        + between_products(part, place, tokens=tokens).forward
-        + norms(layer, place, tokens=tokens, number=layer.num_halves)
-        + moved(place.times, "elementwise", residual, launches=halves)
-        + moved(place.times, "elementwise", 2.0 * tokens * e * part.normed, launches=2 * (part.normed > 0))
-    )
-
-
-def _until_last_kept(layer: Layer, place: Place, tokens: int, cores: Cores) -> KernelTime:
-    """A forward up to the last tensor that the backward needs, where torch stops: without the last product."""
-    part = rank_part(layer, place.cut, load=place.execution.expert_load)
-    needed = tuple(one for one in part.linears if one.name != "down" or one.kind != "dense")
-    passed = torch_again(part, place, tokens=tokens, scatters=part.halves - 1)
-    core = sum((one.forward for _, one in cores), KernelTime())
-    return products_of(replace(part, linears=needed), place, tokens=tokens).forward + core + passed
 
 
 def communicated_again(layer: Layer, recompute: Recompute, forward: Parts) -> Parts:
@@ -334,7 +262,7 @@ class _ExposedTP(NamedTuple):
     again_s: float
 
 
-def _exposed_tp(layer: Layer, place: Place, part: RankPart, message: float) -> _ExposedTP:
+def _exposed_tp(layer: Layer, place: Place, operators: Sequence[Operator], message: float) -> _ExposedTP:
     """Exposed communication of a layer's tensor-parallel regions.
 
     Megatron-LM's products keep their part of the sequence, and gather it again for W. torch's keep what was
@@ -353,7 +281,7 @@ def _exposed_tp(layer: Layer, place: Place, part: RankPart, message: float) -> _
     if execution.compile is None or place.cut.norm_divisor == 1:
         return _ExposedTP(forward * tp_s, backward * (tp_s + gather_s), forward * tp_s)
     scatter_s, agreed_s = tp_s - gather_s, place.seconds("all-reduce", 4.0, "tp")
-    agreed = [number * agreed_s for number in num_amax(part, place)]
+    agreed = [number * agreed_s for number in num_amax(operators, place)]
     whole = place.is_async and not place.gathers_in_products
     before, behind = (gather_s if whole else share * gather_s for share in (forward, backward))
     return _ExposedTP(
@@ -413,7 +341,7 @@ def _exchanged_s(a: Mixer, core: PassKernels, h: int, place: Place, tokens: int)
     """
     cp, tp, execution, e = place.layout.cp, place.layout.tp, place.execution, place.execution.element_bytes
     if isinstance(a, Recurrent):
-        columns = (a.gate_columns + a.convolved + a.num_heads) // tp, a.inner_size // tp
+        columns = (a.inner_size + a.convolved + a.num_heads) // tp, a.inner_size // tp
         took = sum(place.seconds("all-to-all", float(count * tokens * e), "cp") for count in columns)
         return took, took
     if isinstance(a, CompressedAttention):

@@ -7,7 +7,7 @@ gaps between them.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ppsim.costs.layer_kernels import PassKernels, products
+from ppsim.costs.pass_kernels import PassKernels, products
 from ppsim.costs.profile import Component, Shape
 from ppsim.machine.kernels.curves import Curves
 from ppsim.machine.kernels.facts import DeviceFacts

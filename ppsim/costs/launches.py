@@ -1,39 +1,40 @@
 """What the host launches of a layer where CUDA graphs hold some of its kernels: a graph a pass, and the others."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ppsim.costs.between import elementwise
-from ppsim.costs.layer_kernels import PassKernels, RankPart, products_of
+from ppsim.costs.pass_kernels import PassKernels, total
 from ppsim.costs.place import Place
 from ppsim.machine.kernels.times import KernelTime
 from ppsim.model.architecture import Layer
 from ppsim.model.captured import captures_all, captures_feed_forward, captures_mixer, captures_router
-from ppsim.model.graphs import captures
-from ppsim.model.linears import UP_AND_DOWN
+from ppsim.model.graphs import CudaGraphs, captures
+from ppsim.model.operators import Operator
 
 
 def launched(
-    kernels: PassKernels, layer: Layer, place: Place, part: RankPart, core: PassKernels, *, tokens: int
+    kernels: PassKernels, layer: Layer, place: Place, operators: Sequence[Operator], of: Mapping[str, PassKernels]
 ) -> PassKernels:
     """Return the kernels of a layer with as many launches as the host has for them.
 
-    `part` is all that the rank has of the layer, `core` that of its mixer. A step in one graph has none left.
+    `of` has those of each operator by name. A step in one graph has none left.
     """
     graphs = place.execution.cuda_graphs
     if graphs == "none":
         return kernels
     if graphs == "full" or captures_all(graphs, layer):
         return _counting(kernels, [int(graphs != "full")] * 3)
-    mixer = _mixer(layer, part, place, core, tokens=tokens)
-    inside = [0, 0, 0]
-    if captures_mixer(graphs, layer):
-        inside = _counts(mixer)
-    if captures_feed_forward(graphs, layer):
-        inside = [own + whole - of for own, whole, of in zip(inside, _counts(kernels), _counts(mixer), strict=True)]
-    elif captures_router(graphs, layer):
-        inside = [own + more for own, more in zip(inside, _router(part, place, tokens=tokens), strict=True)]
-    left = [whole - of + (of > 0) for whole, of in zip(_counts(kernels), inside, strict=True)]
+    inside = _counts(total(of[one.name] for one in operators if _is_captured(one, graphs, layer)))
+    left = [whole - of_graph + (of_graph > 0) for whole, of_graph in zip(_counts(kernels), inside, strict=True)]
     return _counting(kernels, left)
+
+
+def _is_captured(one: Operator, graphs: CudaGraphs, layer: Layer) -> bool:
+    """Whether a graph holds an operator: of a half, or of what is before a mixture's exchange."""
+    if one.half == 1:
+        return captures_mixer(graphs, layer)
+    is_before = one.kind == "norm" or "shared_experts" in one.module or "router" in one.module
+    return captures_feed_forward(graphs, layer) or (captures_router(graphs, layer) and is_before)
 
 
 def launched_again(kernels: KernelTime, layer: Layer, place: Place) -> KernelTime:
@@ -51,26 +52,6 @@ def waits_for_counts(layer: Layer, place: Place) -> bool:
     execution = place.execution
     is_ready = captures(execution.cuda_graphs, "moe_preprocess") and execution.moe_dispatcher != "alltoall"
     return layer.is_moe and execution.is_dropless and not is_ready
-
-
-_OF_MIXERS = ("dense", "vector", "condition")
-
-
-def _mixer(layer: Layer, part: RankPart, place: Place, core: PassKernels, *, tokens: int) -> PassKernels:
-    """The half of a layer in which its tokens see each other."""
-    if not layer.has_mixer:
-        return PassKernels()
-    linears = tuple(one for one in part.linears if one.kind in _OF_MIXERS and one.name not in UP_AND_DOWN)
-    biases = round(sum(one.rows * one.biases for one in linears))
-    own = replace(part, linears=linears, pairs=0.0, activated=0, biases=biases, halves=1)
-    return products_of(own, place, tokens=tokens) + core + elementwise(own, place, tokens=tokens)
-
-
-def _router(part: RankPart, place: Place, *, tokens: int) -> list[int]:
-    """Launches of the norm before a router, of the router, and of the shared expert's products."""
-    linears = tuple(one for one in part.linears if one.kind in ("router", "shared"))
-    products = products_of(replace(part, linears=linears), place, tokens=tokens)
-    return [1 + count for count in _counts(products)]
 
 
 def _counts(kernels: PassKernels) -> list[int]:

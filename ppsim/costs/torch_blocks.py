@@ -18,14 +18,16 @@ Eagerly (no torch.compile) each operator passes over memory by itself: norms in 
 gradients two by two, and casts.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from ppsim.costs.between import elementwise
-from ppsim.costs.layer_kernels import PassKernels, RankPart
+from ppsim.costs.operator_kernels import Kernels
+from ppsim.costs.pass_kernels import PassKernels, products
 from ppsim.costs.place import Place
 from ppsim.machine.kernels.times import KernelTime, moved
 from ppsim.model.linears import Linear
+from ppsim.model.operators import Operator, Tensor
 
 _NORM_FORWARD, _NORM_BACKWARD = (4, 28), (8, 68)
 """Of an eager norm, times e and beside: x in float32, its square, their mean, the product with its root, that in
@@ -36,29 +38,117 @@ _CAST_EAGERLY = (4, 25)
 clamped, cast (torchao, float8_utils.py: `tensor_to_scale`, `to_fp8_saturated`)."""
 
 
-def torch_elementwise(part: RankPart, place: Place, *, tokens: int) -> PassKernels:
-    """Return all that only passes over memory in a layer's passes."""
-    backward, of_weight = _backward(part, place, tokens=tokens)
-    return elementwise(part, place, tokens=tokens) + PassKernels(
-        _forward(part, place, tokens=tokens, scatters=_num_regions(part)), backward, of_weight
-    )
+@dataclass(frozen=True)
+class TorchKernels(Kernels):
+    """What each operator takes as torch runs it: `Kernels`, and what passes over memory beside them."""
+
+    def gemm(self, linear: Linear) -> PassKernels:
+        """Return the products of each matrix for itself.
+
+        Where they are pipelined with tensor-parallel messages, a forward, and the gradient of an input whose output
+        was scattered, is a product for each rank's part of the tokens (distributed/_symmetric_memory,
+        `_pipelined_multi_all_gather_and_consume`, `_pipelined_produce_and_all2all`).
+        """
+        tokens, pieces, total = self.rows["tokens"], self.place.cut.tp, PassKernels()
+        for one in linear.apart():
+            whole = products([one], self.place.times, tokens=tokens)
+            if not self.place.is_async or one.kind != "dense" or one.split is None:
+                total += whole
+                continue
+            piece = products([one], self.place.times, tokens=tokens / pieces)
+            scatters, gathers = one.split == "inputs", self.place.gathers_in_products
+            total += PassKernels(
+                piece.forward.times(pieces) if scatters or gathers else whole.forward,
+                piece.backward_input.times(pieces) if scatters and gathers else whole.backward_input,
+                whole.backward_weight,
+            )
+        return total
+
+    def passing(self, one: Operator) -> PassKernels:
+        """Return what passes over memory, copies along the sequence and casts with it."""
+        found = super().passing(one) + self.along_sequence(one)
+        if one.weight is not None:
+            return found + self._casts_of(one.weight)
+        if one.kind == "rotation":
+            found += self._rotated(one)
+        if not self.place.execution.compile:
+            found += self._eager(one)
+        return found
+
+    def along_sequence(self, one: Operator) -> PassKernels:
+        """Return the copies of what is gathered or scattered along the sequence behind an operator."""
+        if one.sequence is None or not self.is_divided:
+            return PassKernels()
+        e = self.place.execution.element_bytes
+        if one.sequence == "gathered":
+            size = 0.0 if self.place.gathers_in_products else 2 * e * self.place.execution.gathered_share
+            sizes = size, size
+        else:
+            sizes = (1 + 1 / self.place.cut.tp if self.place.is_async else 2) * e, 2 * e
+        whole = one.writes[0].columns * self.rows["tokens"]
+        return PassKernels(*(self.moved(size * whole, 1) for size in sizes))
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether tensor-parallel ranks have parts of the sequence."""
+        return self.place.cut.norm_divisor > 1
+
+    def _rotated(self, one: Operator) -> PassKernels:
+        """The rotation by complex numbers, and keys and values that are repeated to all heads behind it."""
+        tokens, e = self.rows["tokens"], self.place.execution.element_bytes
+        complex_s = self.moved(16.0 * tokens * one.passed, 4)
+        queries, keys, *others = (tensor.columns for tensor in one.writes) if one.writes else (0, 0)
+        repeated = 2 * (queries + keys) if keys < queries and not others else 0
+        both = complex_s + self.moved(tokens * repeated * e, 2)
+        return PassKernels(both, both)
+
+    def _eager(self, one: Operator) -> PassKernels:
+        """What norms and activations pass over beyond their fused kernels."""
+        elements, e = one.passed * self.rows[one.rows], self.place.execution.element_bytes
+        if one.kind == "norm":
+            forward, backward = (times * e + beside for times, beside in (_NORM_FORWARD, _NORM_BACKWARD))
+            return PassKernels(
+                self.moved((forward - 2 * e) * elements, 5), self.moved((backward - 5 * e) * elements, 9)
+            )
+        if one.kind in ("gated activation", "clamped activation"):
+            return self.moving((2, 4, 1, 2), elements)
+        return PassKernels()
+
+    def sums(self, operators: Sequence[Operator], layer_input: Tensor) -> PassKernels:
+        """Return the additions of gradients: those of the n matrices that read one tensor, each for itself, too."""
+        read = [(width, number) for width, number in _inputs(operators) if number > 1]
+        size, more = self.place.execution.element_bytes * self.rows["tokens"], 2 if self.is_divided else 0
+        passes = sum(
+            width * (number - 1 + more if self.place.execution.compile else 3 * (number - 1))
+            for width, number in read
+        )
+        of_matrices = self.moved(passes * size, len(read))
+        return super().sums(operators, layer_input) + PassKernels(backward_input=of_matrices)
+
+    def _casts_of(self, linear: Linear) -> PassKernels:
+        """Return the casts of a matrix' operands to 8 bits in torchao, whose layers keep 16-bit inputs."""
+        if linear.kind not in ("dense", "shared"):
+            return PassKernels()
+        is_narrow = self.place.execution.dtype in ("float8", "float8-row")
+        return _Casts(self, linear).passes if is_narrow else PassKernels()
 
 
-def torch_again(part: RankPart, place: Place, *, tokens: int, scatters: int) -> KernelTime:
-    """Return what of a forward's a backward repeats: all but the last residual, and so many scatters."""
-    e, own = place.execution.element_bytes, tokens / place.cut.norm_divisor
-    whole = elementwise(part, place, tokens=tokens).forward
-    whole += _forward(part, place, tokens=tokens, scatters=scatters)
-    last = moved(place.times, "elementwise", 3.0 * e * part.hidden_size * own)
-    return replace(whole, memory_s=whole.memory_s - last.memory_s, count=whole.count - last.count)
+def _inputs(operators: Iterable[Operator]) -> Iterable[tuple[int, int]]:
+    """Columns of each distinct input of dense matrices, and how many read it, each matrix for itself."""
+    number, width = Counter[str](), dict[str, int]()
+    for one in operators:
+        if one.weight is not None and one.weight.kind in ("dense", "shared"):
+            number[one.weight.reads] += len(one.weight.columns)
+            width[one.weight.reads] = one.weight.inputs
+    return [(width[name], count) for name, count in number.items()]
 
 
-def num_amax(part: RankPart, place: Place) -> tuple[int, int]:
+def num_amax(operators: Iterable[Operator], place: Place) -> tuple[int, int]:
     """Return how many scales tensor-parallel ranks agree on in a forward and in a backward: one a tensor."""
     if place.execution.dtype != "float8" or place.cut.tp == 1:
         return 0, 0
-    casts = _Casts.of(part, place)
-    return len(casts.inputs), len(casts.outputs)
+    inputs = _inputs(operators)
+    return len(list(inputs)), sum(number for _, number in inputs)
 
 
 def norm_passes(place: Place) -> tuple[float, float]:
@@ -76,133 +166,46 @@ def copied_along_sequence(place: Place, message: float) -> KernelTime:
     return moved(place.wide_times, "copy", 2 * message) if is_copied else KernelTime()
 
 
-def _num_regions(part: RankPart) -> int:
-    """Parts of the layer that gather what they take in and scatter what they give: not those of experts."""
-    return part.halves - (part.pairs > 0)
-
-
-def _forward(part: RankPart, place: Place, *, tokens: int, scatters: int) -> KernelTime:
-    execution, h, e = place.execution, part.hidden_size, place.execution.element_bytes
-    own, whole = tokens / place.cut.norm_divisor, tokens
-    times, compiled = place.times, execution.compile
-    found = moved(times, "elementwise", 16.0 * whole * part.rotated, launches=4 * (part.rotated > 0))
-    found += moved(times, "copy", whole * _repeated(part) * e, launches=2)
-    if place.cut.norm_divisor > 1:
-        gathered = 0.0 if place.gathers_in_products else 2 * e * execution.gathered_share * _num_regions(part)
-        scattered = (1 + 1 / place.cut.tp if place.is_async else 2) * e * scatters
-        found += moved(times, "copy", whole * h * (gathered + scattered), launches=_num_regions(part) + scatters)
-    if not compiled:
-        times_e, beside = _NORM_FORWARD
-        found += moved(
-            times, "norm", own * h * part.halves * ((times_e - 2) * e + beside), launches=5 * part.halves
-        )
-        found += moved(times, "elementwise", whole * part.activated * part.is_gated * 2 * e, launches=1)
-    return found + _Casts.of(part, place).forward(place, tokens)
-
-
-def _backward(part: RankPart, place: Place, *, tokens: int) -> tuple[KernelTime, KernelTime]:
-    execution, h, e = place.execution, part.hidden_size, place.execution.element_bytes
-    own, whole = tokens / place.cut.norm_divisor, tokens
-    times, compiled, is_divided = place.times, execution.compile, place.cut.norm_divisor > 1
-    found = moved(times, "elementwise", 16.0 * whole * part.rotated, launches=4 * (part.rotated > 0))
-    found += moved(times, "copy", whole * _repeated(part) * e, launches=2)
-    for reading in _readers(part.linears).values():
-        width, number = reading[0].inputs, len(reading)
-        if number > 1:
-            passed = 3 * (number - 1) if not compiled else number + 1 if is_divided else number - 1
-            found += moved(times, "elementwise", whole * width * e * passed)
-    if is_divided:
-        regions = _num_regions(part)
-        gathered = 0.0 if place.gathers_in_products else 2 * e * execution.gathered_share
-        found += moved(times, "copy", whole * h * regions * (gathered + 2 * e), launches=2 * regions)
-    if not compiled:
-        times_e, beside = _NORM_BACKWARD
-        found += moved(
-            times, "norm", own * h * part.halves * ((times_e - 5) * e + beside), launches=9 * part.halves
-        )
-        found += moved(times, "elementwise", whole * part.activated * part.is_gated * 4 * e, launches=2)
-    of_input, of_weight = _Casts.of(part, place).backward(place, tokens)
-    return found + of_input, of_weight
-
-
-def _repeated(part: RankPart) -> float:
-    """Columns that are read and written where keys and values are repeated to all heads."""
-    for one in part.linears:
-        if one.name == "queries, keys, values" and len(one.columns) == 3 and one.columns[1] < one.columns[0]:
-            return 2.0 * (one.columns[0] + one.columns[1])
-    return 0.0
-
-
-def _readers(linears: Sequence[Linear]) -> dict[str, list[Linear]]:
-    """The products of each input, each matrix for itself; those of experts and routers are not among them."""
-    found: dict[str, list[Linear]] = {}
-    for one in (part for linear in linears if linear.kind in ("dense", "shared") for part in linear.apart()):
-        found.setdefault(one.reads, []).append(one)
-    return found
-
-
 @dataclass(frozen=True)
 class _Casts:
-    """What brings operands of products to 8 bits in torchao, whose layers keep 16-bit inputs of their products.
+    """What brings the operands of a matrix to 8 bits.
 
-    `inputs` are the columns of each distinct input and whether ranks gather it, `outputs` those of each product's
-    gradient and whether it is gathered (a product whose output is scattered). One scale a tensor: its maximum is
-    read for, then it is cast, before it is gathered; and a weight gradient's operands are copied, tokens last
-    (float8_ops.py: `preprocess_addmm`), as is the weight for an input gradient. A scale a row: gathered in 16 bits;
-    a row's maximum and cast are one pass, but those of a weight gradient's operands go by columns, and weights are
-    cast in each pass (float8_linear.py, all axiswise).
+    One scale per tensor: its maximum is read first, then it is cast, before it is gathered; and the operands of a
+    weight gradient are copied, tokens last (float8_ops.py: `preprocess_addmm`), as is the weight for an input
+    gradient. One per row: gathered in 16 bits; a row's maximum and cast are one pass, but those of a weight
+    gradient's operands go by columns, and weights are cast in each pass (float8_linear.py, all axiswise).
     """
 
-    is_row: bool
-    inputs: tuple[tuple[int, bool], ...]
-    outputs: tuple[tuple[int, bool], ...]
-    weights: int
+    kernels: Kernels
+    linear: Linear
 
-    @classmethod
-    def of(cls, part: RankPart, place: Place) -> "_Casts":
-        dtype = place.execution.dtype
-        readers = list(_readers(part.linears).values()) if dtype in ("float8", "float8-row") else []
-        products, is_divided = [one for reading in readers for one in reading], place.cut.norm_divisor > 1
-        return cls(
-            dtype == "float8-row",
-            tuple((reading[0].inputs, is_divided and reading[0].split == "outputs") for reading in readers),
-            tuple((one.outputs, is_divided and one.split == "inputs") for one in products),
-            sum(one.size for one in products),
-        )
+    @property
+    def is_row(self) -> bool:
+        return self.kernels.place.execution.dtype == "float8-row"
 
-    def _bytes(self, place: Place, *, by_columns: bool = False) -> float:
+    def _bytes(self, *, by_columns: bool = False) -> float:
         """Of an element that is cast: e read, 1 written, and e more where the maximum is read for apart."""
-        e = place.execution.element_bytes
-        if not place.execution.compile:
+        execution = self.kernels.place.execution
+        e = execution.element_bytes
+        if not execution.compile:
             return _CAST_EAGERLY[0] * e + _CAST_EAGERLY[1]
         return e + 1 + e * (by_columns or not self.is_row)
 
-    def _tokens(self, gathered: bool, place: Place, tokens: int) -> float:
-        return tokens / place.cut.norm_divisor if gathered and not self.is_row else tokens
+    def _tokens(self, side: str) -> float:
+        """The rows of an operand: a rank's own, if ranks gather it behind the cast."""
+        is_gathered = self.linear.split == side and not self.is_row
+        return self.kernels.rows["own_tokens" if is_gathered else "tokens"]
 
-    def forward(self, place: Place, tokens: int) -> KernelTime:
-        """Inputs, and with a scale a row weights."""
-        elements = sum(columns * self._tokens(gathered, place, tokens) for columns, gathered in self.inputs)
-        size = self._bytes(place) * (elements + self.is_row * self.weights)
-        return moved(place.times, "elementwise", size, launches=2 * len(self.inputs))
-
-    def backward(self, place: Place, tokens: int) -> tuple[KernelTime, KernelTime]:
-        """Gradients of outputs, and the operands of products of weight gradients."""
-        times, launches = place.times, 2 * len(self.outputs)
-        inputs, outputs = (sum(columns for columns, _ in side) for side in (self.inputs, self.outputs))
+    @property
+    def passes(self) -> PassKernels:
+        """F: the input, and with a scale per row the weight. I: the gradient. W: both operands once more."""
+        one, tokens, moved = self.linear, self.kernels.rows["tokens"], self.kernels.moved
+        weights, number = one.size * self.is_row, 2 * len(one.columns)
+        forward = moved(self._bytes() * (one.inputs * self._tokens("outputs") + weights), 2)
+        operands = (one.inputs + one.outputs) * tokens
         if self.is_row:
-            wide = self._bytes(place, by_columns=True)
-            return (
-                moved(
-                    times,
-                    "elementwise",
-                    self._bytes(place) * outputs * tokens + wide * self.weights,
-                    launches=launches,
-                ),
-                moved(times, "elementwise", wide * (inputs + outputs) * tokens, launches=launches),
-            )
-        cast = sum(columns * self._tokens(gathered, place, tokens) for columns, gathered in self.outputs)
-        return (
-            moved(times, "elementwise", self._bytes(place) * cast + 2.0 * self.weights, launches=launches),
-            moved(times, "copy", 2.0 * (inputs + outputs) * tokens, launches=launches),
-        )
+            wide = self._bytes(by_columns=True)
+            backward = moved(self._bytes() * one.outputs * tokens + wide * one.size, number)
+            return PassKernels(forward, backward, moved(wide * operands, number))
+        backward = moved(self._bytes() * one.outputs * self._tokens("inputs") + 2.0 * one.size, number)
+        return PassKernels(forward, backward, moved(2.0 * operands, number))

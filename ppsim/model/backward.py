@@ -86,7 +86,7 @@ def _gathered(one: Operator, tensors: Mapping[str, Tensor], size: Callable[[Tens
     Before a weight that is divided by outputs, its input, gathered again, and the gradient of it before ranks add
     their parts; behind one that is divided by inputs, the gathered gradient of its output.
     """
-    if one.weight is None or one.weight.split is None:
+    if one.weight is None or one.weight.split is None or not one.writes:
         return
     is_before = one.weight.split == "outputs"
     own = tensors[one.reads[0]] if is_before else one.writes[0]

@@ -7,6 +7,7 @@ routing are left out. Without flash attention and with dropout, the saved tensor
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Literal
 
 from ppsim.layout.cut import Cut
 from ppsim.model.architecture import Layer
@@ -14,7 +15,7 @@ from ppsim.model.batch import KernelChoice
 from ppsim.model.halves import FeedForward, MixtureOfExperts
 from ppsim.model.linears import Linear
 from ppsim.model.mixer import gemm
-from ppsim.model.operators import Operator, Rows, Tensor
+from ppsim.model.operators import Kind, Operator, Rows, Tensor
 
 
 def layer_input(layer: Layer) -> Tensor:
@@ -26,9 +27,10 @@ def operators_of(layer: Layer, cut: Cut, kernels: KernelChoice, sequence_length:
     """Return the operators of a layer, cached per layer object, since a search asks for the same lists often."""
     key = cut.tp, cut.cp, cut.ep, cut.expert_tp, kernels, sequence_length
     if key not in layer.lists:
-        found = [*_mixer_half(layer, cut, kernels, sequence_length), *_channel_half(layer, cut, kernels)]
-        if (one := layer.conditioned) and one.text_ends:
-            found = [replace(op, share=1.0 if op.name == "qkv" else 1 - one.text) for op in found]
+        found = list(_mixer_half(layer, cut, kernels, sequence_length))
+        found += [replace(one, half=2) for one in _channel_half(layer, cut, kernels)]
+        if layer.conditioned:
+            found = list(layer.conditioned.conditioned(found, layer.hidden_size, cut.tp))
         layer.lists[key] = tuple(found)
     made: tuple[Operator, ...] = layer.lists[key]
     return made
@@ -50,7 +52,9 @@ def _mixer_half(layer: Layer, cut: Cut, kernels: KernelChoice, sequence_length: 
         return
     h = layer.hidden_size
     yield from _before_half(layer, 1, "x", "attention", kernels)
-    yield from layer.attention.operators(h, cut, kernels, sequence_length)
+    rotates = layer.norm != "layernorm"  # models with LayerNorms add positions to the embedding
+    for one in layer.attention.operators(h, cut, kernels, sequence_length):
+        yield one if rotates or one.kind != "rotation" else replace(one, kind="")
     yield from _after_half(layer, 1, "mixed", h, kernels)
 
 
@@ -81,12 +85,15 @@ def _before_half(
         linear = next(one for one in layer.linears(Cut()) if one.kind == "streams")
         written = (wide if number == 1 or not layer.has_mixer else replace(wide, name="streams 2"), mixed)
         gives = Tensor(f"numbers {number}", "own_tokens", linear.outputs, "residual streams")
-        yield Operator(f"mix{number}", "mhc", (), written, saved_for_i=(written[0].name,))
+        yield Operator(f"mix{number}", "mhc", (), written, saved_for_i=(written[0].name,), kind="mix")
         # One name for both halves, as if they read the same streams.
-        yield Operator(f"numbers{number}", "mhc", (), (gives,), saved_for_w=("streams",), weight=linear)
+        yield Operator(f"numbers{number}", "", (), (gives,), saved_for_w=("streams",), weight=linear)
         source, module = mixed.name, "layernorm/mhc"
     normed = Tensor(f"n{number}", "own_tokens", h, component)
-    yield Operator(f"norm{number}", module, (source,), (normed,), saved_for_i=(source,))
+    gathered: Literal["gathered"] | None = None if component == "experts" else "gathered"
+    yield Operator(
+        f"norm{number}", module, (source,), (normed,), saved_for_i=(source,), kind="norm", sequence=gathered
+    )
 
 
 def _after_half(layer: Layer, number: int, given: str, h: int, kernels: KernelChoice) -> Iterator[Operator]:
@@ -97,22 +104,25 @@ def _after_half(layer: Layer, number: int, given: str, h: int, kernels: KernelCh
         given = post.name
     if layer.conditioned and number <= layer.conditioned.num_modulated:
         both = tuple(Tensor(f"{name}{number}", "own_tokens", h, "modulation") for name in ("scaled", "gated"))
-        yield Operator(f"modulate{number}", "", (given,), both, saved_for_i=tuple(one.name for one in both))
+        saves = tuple(one.name for one in both)
+        yield Operator(f"modulate{number}", "", (given,), both, saved_for_i=saves, kind="modulation")
+        given = f"gated{number}"
     made = [Tensor(f"x{number}", "own_tokens", h, "norms")]
-    saves = []
+    kept = []
     if kernels.dropout:
         made.append(Tensor(f"mask{number}", "own_tokens", h, "dropout masks", "mask"))
-        saves.append(f"mask{number}")
+        kept.append(f"mask{number}")
     if layer.streams > 1:
         made.append(Tensor(f"half{number}", "own_tokens", h, "residual streams"))
-        saves.append(f"half{number}")
+        kept.append(f"half{number}")
     yield Operator(
         f"add{number}",
         "",
         ("x1" if number > 1 and layer.has_mixer else "x", given),
         tuple(made),
-        tuple(saves),
+        tuple(kept),
         passes_gradient=True,
+        kind="add" if layer.streams == 1 else "",
     )
 
 
@@ -144,15 +154,12 @@ def mlp(
     if ffn.weighted_apart and made == "routed":
         active.append(Tensor(f"{made} before its weight", rows, down.inputs, component))
         saves.append(active[-1].name)
-    yield Operator(f"{made} act", act_module, (wide.name,), tuple(active), saved_for_i=tuple(saves))
+    kind: Kind = "clamped activation" if ffn.clamped else "gated activation" if ffn.gated else "activation"
+    yield Operator(f"{made} act", act_module, (wide.name,), tuple(active), saved_for_i=tuple(saves), kind=kind)
     after = rows if rows == "capacity" else "own_tokens"
-    yield gemm(
-        down,
-        module,
-        active[0].name,
-        (Tensor(made, after, down.outputs, "norms" if made == "fed" else component),),
-        name=f"{made} down",
-    )
+    out = Tensor(made, after, down.outputs, "norms" if made == "fed" else component)
+    last = gemm(down, module, active[0].name, (out,), name=f"{made} down")
+    yield replace(last, sequence="scattered" if made == "fed" else None)
 
 
 def experts(ffn: MixtureOfExperts, h: int, cut: Cut, kernels: KernelChoice) -> Iterator[Operator]:
@@ -173,18 +180,21 @@ def experts(ffn: MixtureOfExperts, h: int, cut: Cut, kernels: KernelChoice) -> I
         narrow = Tensor("latent", "own_tokens", width, component)
         yield gemm(linears["latent", "latent down"], "moe/latent", "n2", (narrow,))
         sent = "latent"
-    yield Operator("dispatch", "moe/dispatch", (sent,), (Tensor("sent", "capacity", width, component),))
+    taken = Tensor("sent", "capacity", width, component)
+    yield Operator("dispatch", "moe/dispatch", (sent,), (taken,), kind="dispatch")
     routed = [linears["routed", "up"], linears["routed", "down"]]
     where = "moe/experts", component
     yield from mlp(ffn.expert, routed, *where, kernels, made="routed", source="sent")
     joined = Tensor("combined", "own_tokens", width, component)
     saves = ("routed",) if kernels.weighted_output else ()
-    yield Operator("combine", "moe/combine", ("routed",), (joined,), saved_for_i=saves)
+    yield Operator("combine", "moe/combine", ("routed",), (joined,), saved_for_i=saves, kind="combine")
     last = "combined"
     if ffn.latent_size:
         last = "combined up"
         out = Tensor(last, "own_tokens", h, component)
         yield gemm(linears["latent", "latent up"], "moe/latent", "combined", (out,), quantized=False)
+    if gate := linears.get(("gate", "shared gate")):
+        yield Operator("shared gate", "moe/shared_experts", ("n2",), (), weight=gate)
     if ffn.shared:
         pair = [linears["shared", "up"], linears["shared", "down"]]
         where = "moe/shared_experts", component

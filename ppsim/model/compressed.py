@@ -150,8 +150,9 @@ class CompressedAttention(OneWidth):
         if cut.tp > 1:
             raise ConfigError(f"compressed attention is not divided by tp: got tp {cut.tp} (nearest: 1)")
 
-    def rotated_columns(self, tp: int, norm: str) -> float:
-        """Return the columns per token that are read and written between products.
+    @property
+    def _rotated(self) -> float:
+        """The columns per token that are read and written between products.
 
         Each query is normed and rotated in place, each result rotated back in a copy: 2nd; a key's columns with
         rotation; and what is compressed, its keys and their weights.
@@ -190,7 +191,9 @@ class CompressedAttention(OneWidth):
             "kept": ("attn", self.kept_columns(with_ups=False, cp=cut.cp)),
             "index": ("core_attn", self.core_bytes(sequence_length) // 4),
         }
-        return opaque_mixer(self.linears(h, cut.tp), kept)
+        yield Operator("rotate", "mla_up_proj", (), (), kind="rotation", columns=self._rotated)
+        yield Operator("core", "core_attn", (), (), core=self)
+        yield from opaque_mixer(self.linears(h, cut.tp), kept)
 
     def linears(self, h: int, tp: int) -> list[Linear]:
         """Return the matrices, whole on every rank: down to the queries' latent, up, keys, what compresses, out."""

@@ -4,10 +4,11 @@ h: the hidden size. A modulation is a matrix from the condition, one vector a se
 scale behind a norm, and a gate before a residual (Peebles & Xie 2023, arXiv 2212.09748, §3.2, adaLN-Zero).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ppsim.model.linears import Linear
+from ppsim.model.operators import Operator
 
 _KEYS_AND_VALUES = "queries, keys, values"
 
@@ -35,11 +36,31 @@ class Conditioning:
         found = [replace(one, rows=1 - self.text) for one in of_layer] + [
             self._modulation(h, tp, "", self.modulations)
         ]
-        if not self.text:
-            return found
         of_text = [one for one in of_layer if not self.text_ends or one.name == _KEYS_AND_VALUES]
-        found += [replace(one, reads=f"{one.reads} of text", rows=self.text) for one in of_text]
-        return [*found, self._modulation(h, tp, " of text", 2 if self.text_ends else self.modulations)]
+        found += [replace(one, reads=f"{one.reads} of text", rows=self.text) for one in of_text if self.text]
+        return [*found, *self._of_text(h, tp)]
+
+    def conditioned(self, operators: Iterable[Operator], h: int, tp: int) -> Iterator[Operator]:
+        """Yield what modulates each stream, and the operators of a layer with the GEMMs of each.
+
+        Both streams share the tensors. Those of the text end at queries, keys and values if `text_ends`.
+        """
+        modulations = [self._modulation(h, tp, "", self.modulations), *self._of_text(h, tp)]
+        for linear in modulations:
+            yield Operator(linear.name, "", (), (), weight=linear)
+        for one in operators:
+            ends = self.text_ends and one.name != "qkv"
+            found = replace(one, share=1 - self.text) if ends else one
+            if one.weight is None:
+                yield found
+                continue
+            yield replace(found, weight=replace(one.weight, rows=1 - self.text))
+            if self.text and not ends:
+                name, reads = f"{one.name} of text", f"{one.weight.reads} of text"
+                yield Operator(name, one.module, (), (), weight=replace(one.weight, reads=reads, rows=self.text))
+
+    def _of_text(self, h: int, tp: int) -> list[Linear]:
+        return [self._modulation(h, tp, " of text", 2 if self.text_ends else self.modulations)] * (self.text > 0)
 
     def _modulation(self, h: int, tp: int, stream: str, number: int) -> Linear:
         return Linear(

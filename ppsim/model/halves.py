@@ -48,11 +48,6 @@ class Attention(OneWidth):
         """Weights of the norms of queries and keys."""
         return self.qk_norm * 2 * self.head_size
 
-    @property
-    def gate_columns(self) -> int:
-        """Columns that a gate multiplies."""
-        return self.gated * self.inner_size
-
     def keys_a_query(self, sequence_length: int) -> float:
         """Return how many keys a query sees on average: half of the sequence, all, or what its window leaves.
 
@@ -84,15 +79,6 @@ class Attention(OneWidth):
                 f"tp must divide the key/value heads or be a multiple: got {cut.tp} with {self.num_kv_heads}"
             )
 
-    def normed_columns(self, cut: Cut) -> float:
-        """Return the columns of all heads of queries and keys, if they have norms."""
-        return self.qk_norm * (self.num_heads // cut.tp + self.kv_heads_on_a_rank(cut.tp)) * self.head_size
-
-    def rotated_columns(self, tp: int, norm: str) -> float:
-        """Return the columns of queries and keys; layers with LayerNorms do not rotate them."""
-        heads = self.num_heads // tp + self.kv_heads_on_a_rank(tp)
-        return heads * self.head_size if norm != "layernorm" else 0
-
     def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
         """Yield queries, keys and values, (n + 2g)d/t columns, the core, and the output, nd/t."""
         inwards, *_, out = self.linears(h, cut.tp)
@@ -101,19 +87,24 @@ class Attention(OneWidth):
             Tensor(name, "tokens", size, "attention") for name, size in zip(names, inwards.columns, strict=True)
         )
         yield gemm(inwards, "qkv_linear", "n1", made, name="qkv")
-        rotated = tuple(Tensor(f"rotated {one.name}", "tokens", one.columns, "attention") for one in made)
-        rotated = (rotated[0], rotated[-2])
-        normed = ("q", "k") if self.qk_norm else ()
-        yield Operator("rotate", "qkv_linear", ("q", "k"), rotated, saved_for_i=normed)
-        heads = self.num_heads // cut.tp
-        yield from scored_core(
-            heads, self.head_size, (rotated[0].name, rotated[1].name, "v"), cut, kernels, sequence_length
-        )
+        last = [made[0], made[-2]]
+        if self.qk_norm:
+            normed = [replace(one, name=f"normed {one.name}") for one in last]
+            for one, after in zip(last, normed, strict=True):
+                yield Operator(
+                    f"norm of {one.name}", "qkv_linear", (one.name,), (after,), saved_for_i=(one.name,), kind="norm"
+                )
+            last = normed
+        rotated = (replace(last[0], name="rotated q"), replace(last[1], name="rotated k"))
+        columns = last[0].columns + last[1].columns
+        reads = last[0].name, last[1].name
+        yield Operator("rotate", "qkv_linear", reads, rotated, kind="rotation", columns=columns)
+        yield from scored_core(self, self.head_size, ("rotated q", "rotated k", "v"), cut, kernels, sequence_length)
         source = "o"
         if self.gated:
             source = "gated o"
-            gated = Tensor(source, "tokens", heads * self.head_size, "attention")
-            yield Operator("gate", "attn", ("o", "gate"), (gated,), saved_for_i=("o", "gate"))
+            gated = Tensor(source, "tokens", made[0].columns, "attention")
+            yield Operator("gate", "attn", ("o", "gate"), (gated,), saved_for_i=("o", "gate"), kind="gate")
         yield output(out, source, out.outputs)
 
 
@@ -178,25 +169,16 @@ class LatentAttention(Scored):
             out_of_heads(values, h),
         ]
 
-    def normed_columns(self, cut: Cut) -> float:
-        """Return the columns of both latents, whose tokens ranks divide."""
-        return self.norm_parameters / cut.norm_divisor
-
-    def rotated_columns(self, tp: int, norm: str) -> float:
-        """Return the columns of rotated queries and of all that the latent gives.
-
-        Keys with their rotated part, and values, are written apart (Megatron-LM, `fused_apply_mla_rope_for_kv`).
-        """
-        given, taken = self.qk_nope_head_size + self.v_head_size, self.qk_head_size + self.v_head_size
-        return self.num_heads // tp * (self.qk_rope_head_size + (given + taken) / 2)
-
     def gathered_share(self, h: int) -> float:
         """Return the share of latents, which ranks gather before the projections up."""
         of_queries = h if self.q_lora_rank is None else self.q_lora_rank
         return min(1.0, (of_queries + self.kv_lora_rank + self.qk_rope_head_size) / h)
 
     def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
-        """Yield both latents before and after their norms, queries, keys with rotation, and the core."""
+        """Yield both latents before and after their norms, queries, keys with rotation, and the core.
+
+        Keys with their rotated part, and values, are written apart (Megatron-LM, `fused_apply_mla_rope_for_kv`).
+        """
         *down, q_up, kv_down, kv_up, out = self.linears(h, cut.tp)
         heads, component = self.num_heads // cut.tp, "attention"
 
@@ -210,15 +192,17 @@ class LatentAttention(Scored):
         if self.q_lora_rank is not None:
             yield gemm(down[0], "qkv_linear", "n1", (own("ql", self.q_lora_rank),))
             yield Operator(
-                "norm of queries", latent_norms, ("ql",), (own("qn", self.q_lora_rank),), saved_for_i=("ql",)
-            )
+                "norm of queries", latent_norms, ("ql",), (own("qn", self.q_lora_rank),), saved_for_i=("ql",),
+                kind="norm",
+            )  # fmt: skip
             source = "qn"
         # The copies of latents in 8 bits are not counted: the projections up save them in the type of activations.
         queries = wide("q", heads * self.qk_head_size)
         yield gemm(kv_down, "qkv_linear", "n1", (own("kvl", self.kv_lora_rank + self.qk_rope_head_size),))
         yield Operator(
-            "norm of latent", latent_norms, ("kvl",), (own("kn", self.kv_lora_rank),), saved_for_i=("kvl",)
-        )
+            "norm of latent", latent_norms, ("kvl",), (own("kn", self.kv_lora_rank),), saved_for_i=("kvl",),
+            kind="norm",
+        )  # fmt: skip
         yield gemm(q_up, "qkv_linear/mla_up_proj", source, (queries,), quantized=source == "n1")
         kv = wide("kv", heads * (self.qk_nope_head_size + self.v_head_size))
         yield gemm(kv_up, "qkv_linear/mla_up_proj", "kn", (kv,), quantized=False)
@@ -227,8 +211,12 @@ class LatentAttention(Scored):
             wide("rk", queries.columns),
             wide("v", heads * self.v_head_size, "kv"),
         )
-        yield Operator("rotate", "qkv_linear/mla_up_proj", ("q", "kv", "kvl"), rotated)
-        yield from scored_core(heads, self.v_head_size, ("rq", "rk", "v"), cut, kernels, sequence_length)
+        given, taken = kv.columns, heads * (self.qk_head_size + self.v_head_size)
+        yield Operator(
+            "rotate", "qkv_linear/mla_up_proj", ("q", "kv", "kvl"), rotated,
+            kind="rotation", columns=heads * self.qk_rope_head_size + (given + taken) / 2,
+        )  # fmt: skip
+        yield from scored_core(self, self.v_head_size, ("rq", "rk", "v"), cut, kernels, sequence_length)
         yield output(out, "o", out.outputs)
 
 

@@ -38,7 +38,7 @@ class Linear:
         How many a rank holds: its experts.
     biased
         Whether each output has a bias. An expert's up is added in its product. That down, whose tokens are weighed
-        before, is added in passes of its own (`ppsim.costs.between.between_products`).
+        before, is added in passes of its own (`ppsim.costs.operator_kernels`).
     rows
         The part of the tokens that it multiplies, where others have a matrix of their own.
     groups

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ppsim.layout.cut import Cut, require_divides
 from ppsim.model.batch import KernelChoice
-from ppsim.model.linears import Linear
+from ppsim.model.linears import UPS_OF_LATENTS, Linear
 from ppsim.model.operators import Operator, Rows, Tensor
 
 
@@ -50,26 +50,8 @@ class Mixer(ABC):
         return 0
 
     @property
-    def convolved(self) -> int:
-        """Columns that pass through a convolution."""
-        return 0
-
-    @property
-    def gate_columns(self) -> int:
-        """Columns that a gate multiplies."""
-        return 0
-
-    @property
     def transient_bytes(self) -> int:
         """Bytes per token that its backward has for itself."""
-        return 0
-
-    def normed_columns(self, cut: Cut) -> float:
-        """Return the columns of norms inside it on a rank."""
-        return 0
-
-    def rotated_columns(self, tp: int, norm: str) -> float:
-        """Return the columns that are read and written where some rotate, on a rank."""
         return 0
 
     def gathered_share(self, h: int) -> float:
@@ -98,9 +80,10 @@ def gemm(
 
 
 def scored_core(
-    heads: int, width: int, read: tuple[str, str, str], cut: Cut, kernels: KernelChoice, sequence_length: int
+    mixer: Mixer, width: int, read: tuple[str, str, str], cut: Cut, kernels: KernelChoice, sequence_length: int
 ) -> Iterator[Operator]:
     """Yield scores, softmax and their use, with v columns per head: the log-sum-exp is saved, or the softmax."""
+    heads = mixer.num_heads // cut.tp
     out = Tensor("o", "tokens", heads * width, "attention")
     if kernels.flash_attention:
         statistics = Tensor("lse", "tokens", heads, "scores", "f32")
@@ -108,7 +91,7 @@ def scored_core(
         if cut.cp > 1 and kernels.cp_communication == "a2a":
             writes.append(Tensor("o of these heads", "tokens", heads * width, "scores"))
             saves.append(writes[-1].name)
-        yield Operator("core", "core_attn", read, tuple(writes), saved_for_i=(*read, *saves))
+        yield Operator("core", "core_attn", read, tuple(writes), saved_for_i=(*read, *saves), core=mixer)
         return
     scores = heads * sequence_length
     softmax = [Tensor("softmax", "tokens", scores, "scores")]
@@ -119,14 +102,14 @@ def scored_core(
         ]
     names = tuple(one.name for one in softmax)
     yield Operator("softmax", "core_attn", read[:2], tuple(softmax), saved_for_i=(*read[:2], *names))
-    yield Operator("core", "core_attn", (names[:2][-1], read[2]), (out,), saved_for_i=(read[2],))
+    yield Operator("core", "core_attn", (names[:2][-1], read[2]), (out,), saved_for_i=(read[2],), core=mixer)
 
 
 def output(linear: Linear, source: str, h: int) -> Operator:
     """Return the projection of all heads back to the hidden size."""
     # In 8 bits the projection saves a copy; its input is counted too, even if nothing else saves it.
     made = Tensor("mixed", "own_tokens", h, "norms")
-    return replace(gemm(linear, "attn_proj", source, (made,)), saved_for_i=(source,))
+    return replace(gemm(linear, "attn_proj", source, (made,)), saved_for_i=(source,), sequence="scattered")
 
 
 def opaque_mixer(linears: list[Linear], kept: dict[str, tuple[str, float]]) -> Iterator[Operator]:
@@ -143,14 +126,11 @@ def opaque_mixer(linears: list[Linear], kept: dict[str, tuple[str, float]]) -> I
             view = Tensor(one.reads, before, one.inputs, "attention", storage="kept")
             yield Operator(f"view of {one.name}", "attn", ("kept",), (view,), passes_gradient=True)
         is_last = one is linears[-1]
+        module = "attn/mla_up_proj" if one.name in UPS_OF_LATENTS else "attn"
         made = Tensor("mixed" if is_last else f"{one.name} out", after, one.outputs, "norms")
-        yield gemm(
-            one,
-            "attn",
-            "n1" if one.reads == "attention input" else one.reads,
-            (made,),
-            quantized=one.reads == "attention input",
-        )
+        source, reads_input = one.reads, one.reads == "attention input"
+        found = gemm(one, module, "n1" if reads_input else source, (made,), quantized=reads_input)
+        yield replace(found, sequence="scattered" if is_last else None)
 
 
 def _rows_of(linear: Linear, side: str) -> Rows:

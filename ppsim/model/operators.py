@@ -8,13 +8,30 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from ppsim.model.linears import Linear
 from ppsim.model.recompute import require_of_layer
 
 Rows = Literal["tokens", "own_tokens", "capacity"]
 Dtype = Literal["act", "operand", "f32", "mask"]
+Kind = Literal[
+    "norm",
+    "rotation",
+    "activation",
+    "gated activation",
+    "clamped activation",
+    "convolution",
+    "gate",
+    "add",
+    "mix",
+    "modulation",
+    "dispatch",
+    "combine",
+    "",
+]
+"""What an operator that is no GEMM and no core does; "" costs no time."""
+
 RowCounts: TypeAlias = Mapping[Rows, int | Fraction]
 """Rows on this rank. tokens: of its context-parallel part; own_tokens: its tensor-parallel part of them, if
 sequence-parallel; capacity: allocated for pairs of token and expert."""
@@ -43,6 +60,11 @@ class Operator:
     and `saved_for_w` are names of tensors that the input gradient and the weight gradient read. `weight` is that of
     a GEMM, which saves a copy of its input in the operand type if it is `quantized`. `share` is the part of the
     tokens that it computes. `passes_gradient`: what it reads has the gradient of what it writes (sums and views).
+
+    Its time is that of its GEMM, of the scores of its `core` (a `ppsim.model.mixer.Mixer`), or of passing over
+    `columns` of its rows as its kind does; columns None: those of the first tensor that it writes. `sequence`:
+    tensor-parallel ranks gather the sequence of what it writes, or scatter it. `half`: 1 mixes tokens, 2 works on
+    each of them.
     """
 
     name: str
@@ -55,6 +77,21 @@ class Operator:
     quantized: bool = False
     share: float = 1.0
     passes_gradient: bool = False
+    kind: Kind = ""
+    columns: float | None = None
+    core: Any = None
+    sequence: Literal["gathered", "scattered"] | None = None
+    half: Literal[1, 2] = 1
+
+    @property
+    def rows(self) -> Rows:
+        """The rows of what it writes."""
+        return self.writes[0].rows if self.writes else "tokens"
+
+    @property
+    def passed(self) -> float:
+        """The columns that its kind passes over."""
+        return (self.writes[0].columns if self.writes else 0.0) if self.columns is None else self.columns
 
 
 @dataclass(frozen=True)

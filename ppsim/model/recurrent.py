@@ -50,9 +50,9 @@ class Recurrent(Mixer):
         """Columns of what all heads give."""
 
     @property
-    def gate_columns(self) -> int:
-        """Columns that a gate multiplies."""
-        return self.inner_size
+    @abstractmethod
+    def convolved(self) -> int:
+        """Columns that pass through the convolution."""
 
     @property
     @abstractmethod
@@ -60,8 +60,11 @@ class Recurrent(Mixer):
         """Columns that a forward keeps behind its input."""
 
     def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
-        """Yield its GEMMs and what its scan keeps."""
-        return opaque_mixer(self.linears(h, cut.tp), {"kept": ("scan", self.kept_columns // cut.tp)})
+        """Yield what its scan keeps, its convolution, the scan, its gate, and its GEMMs."""
+        yield Operator("convolution", "scan", (), (), kind="convolution", columns=self.convolved // cut.tp)
+        yield Operator("scan", "scan", (), (), core=self)
+        yield Operator("gate", "scan", (), (), kind="gate", columns=self.inner_size // cut.tp)
+        yield from opaque_mixer(self.linears(h, cut.tp), {"kept": ("scan", self.kept_columns // cut.tp)})
 
     @abstractmethod
     def chunk_products(self, tp: int = 1) -> tuple[ChunkProduct, ...]:

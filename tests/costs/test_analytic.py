@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from benchmarks.analytic import estimate_of, read
 from ppsim.base.errors import ConfigError
 from ppsim.costs.analytic import embedding_estimate, head_estimate, layer_estimate, mtp_estimate
-from ppsim.costs.layer_kernels import core_of, products_of, rank_part
+from ppsim.costs.cores import core_of
 from ppsim.costs.parts import BASIS, Parts
 from ppsim.costs.place import Execution, Place
 from ppsim.costs.step import optimizer_s
@@ -22,6 +22,7 @@ from ppsim.model.architecture import Model
 from ppsim.model.memory import Optimizer
 from ppsim.model.names import find_model
 from ppsim.model.shapes import LayerShape, ModelShape, head_forward_flops, layer_forward_flops, layer_of
+from tests.costs.timed import kernels
 
 SHAPES = {
     "gpt": LayerShape("gpt", hidden_size=4096, num_heads=32, num_kv_heads=32, head_size=128, ffn_size=16384),
@@ -232,7 +233,8 @@ def test_each_module_costs_the_forward_that_it_is():
     assert shown - hidden == pytest.approx(tp_s / 2)
     # Queries' 64 in place; of each head's keys and values 128 + 128 read, 192 + 128 written.
     rotation = 128 * (2 * 64 + 256 + 320) * e * tokens / bandwidth
-    latents_s = product_s(128 * 192, 1536) + product_s(128 * 256, 512) + rotation
+    norms_s = 2 * e * (1536 + 512) * tokens / bandwidth  # they are recomputed with the projections
+    latents_s = product_s(128 * 192, 1536) + product_s(128 * 256, 512) + rotation + norms_s
     assert again_s("deepseek-v3", "mla_up_proj") == pytest.approx(latents_s)
 
 
@@ -486,12 +488,9 @@ def test_products_of_experts_take_so_many_times_as_long_and_no_others():
     device = usual.cluster.device
     slow = replace(device, efficiency=replace(device.efficiency, experts=2 * device.efficiency.experts))
     slower = replace(usual, cluster=replace(usual.cluster, device=slow))
-    part = rank_part(LAYERS["moe"], usual.cut)
-    dense = replace(part, linears=tuple(one for one in part.linears if one.kind != "routed"))
-    for name in ("forward", "backward_input", "backward_weight"):
-        one, two, others = (
-            getattr(products_of(which, where, tokens=8192), name).matmul_s
-            for which, where in ((part, usual), (part, slower), (dense, usual))
-        )
-        assert two - others == pytest.approx(2 * (one - others))
-        assert getattr(products_of(dense, slower, tokens=8192), name).matmul_s == others
+    of, of_slower = (kernels(LAYERS["moe"], where, tokens=8192) for where in (usual, slower))
+    between_s = dict.fromkeys(("routed up", "routed down"), (64 // 8 // 4 - 1) * device.efficiency.kernel_s)
+    for name in of:
+        for one, two in zip(of[name].passes, of_slower[name].passes, strict=True):
+            more_s = one.matmul_s - between_s.get(name, one.matmul_s)
+            assert two.matmul_s == pytest.approx(one.matmul_s + more_s)

@@ -1,23 +1,22 @@
 """What torch passes over memory beside products, counted byte by byte on a device of a byte a second."""
 
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 import ppsim
 from ppsim.base.errors import ConfigError
+from ppsim.costs.again import forward_again
 from ppsim.costs.analytic import layer_estimate
-from ppsim.costs.between import elementwise
-from ppsim.costs.layer_kernels import products_of, rank_part
 from ppsim.costs.place import Execution, Place
-from ppsim.costs.torch_blocks import num_amax, torch_again, torch_elementwise
+from ppsim.costs.torch_blocks import num_amax
 from ppsim.layout.layout import Layout
 from ppsim.machine.files import load_cluster
 from ppsim.model.batch import Batch
 from ppsim.model.memory import MemorySettings, stage_activations
 from ppsim.model.names import find_model
 from ppsim.model.stages import Stage
+from tests.costs.timed import kernels, operators, passing, products_of, timed
 
 LAYER = find_model("llama3-8b").layers[0]
 H, Q, K, F, E = 4096, 4096, 1024, 14336, 2
@@ -52,8 +51,9 @@ def place_of(tp: int = 1, **execution) -> Place:
 
 def bytes_of(place: Place, *, tokens: int = 1) -> tuple[float, float, float]:
     """Bytes a token beyond those of Megatron-LM's kernels, of F, I and W."""
-    part = rank_part(LAYER, place.cut)
-    ours, theirs = (of(part, place, tokens=tokens) for of in (torch_elementwise, elementwise))
+    usual = replace(place, execution=replace(place.execution, compile=None, hidden_tp_forward=0.0))
+    object.__setattr__(usual, "times", Bytes())
+    ours, theirs = (passing(LAYER, one, tokens=tokens) for one in (place, usual))
     return tuple(one.memory_s - other.memory_s for one, other in zip(ours.passes, theirs.passes, strict=True))
 
 
@@ -80,23 +80,25 @@ def test_products_that_are_pipelined_copy_no_gathers_and_add_up_what_ranks_sent(
 
 def test_a_repeated_forward_ends_before_the_last_product_its_scatter_and_its_residual() -> None:
     place = place_of(4)
-    part, times = rank_part(LAYER, place.cut), place.times
-    forward = torch_elementwise(part, place, tokens=8).forward.memory_s
-    again = torch_again(part, place, tokens=8, scatters=1).memory_s
-    assert forward - again == pytest.approx(8 * (2 * E * H + 3 * E * H / 4))
+    found, of, times = operators(LAYER, place, tokens=8), kernels(LAYER, place, tokens=8), place.times
+    again = forward_again(tuple(found.values()), of, timed(LAYER, place, tokens=8)).memory_s
+    assert passing(LAYER, place, tokens=8).forward.memory_s - again == pytest.approx(
+        8 * (2 * E * H + 3 * E * H / 4)
+    )
+    times.seen.clear()
     object.__setattr__(place, "wide_times", place_of(1).times)
     object.__setattr__(place.wide_times, "attention_s", lambda part, core: 0.0)
     layer_estimate(LAYER, place, micro_batch=1, sequence_length=8)
     downs = [one for one in times.seen if one[0] == "forward" and one[3] == F // 4]
-    assert len(downs) == 1  # all others twice
-    assert len([one for one in times.seen if one[0] == "forward"]) == 2 * 7 - 1  # each matrix for itself
+    assert len(downs) == 1
+    assert len([one for one in times.seen if one[0] == "forward"]) == 7  # each matrix for itself
 
 
 def test_pipelined_products_are_one_for_each_ranks_tokens_where_a_message_is_inside() -> None:
     """Forwards, and the gradients of inputs of the two whose outputs are scattered; weights' gradients are whole."""
     place = place_of(4, hidden_tp_forward=0.5, hidden_tp_backward=0.5)
-    kernels = products_of(rank_part(LAYER, place.cut), place, tokens=8)
-    assert [one.count for one in kernels.passes] == [7 * 4, 5 + 2 * 4, 7]
+    found = products_of(LAYER, place, tokens=8)
+    assert [one.count for one in found.passes] == [7 * 4, 5 + 2 * 4, 7]
     rows = {(form, m, n) for form, m, n, k in place.times.seen if k == F // 4 or n == F // 4}
     assert {("forward", 2, H), ("input", 2, F // 4)} <= rows
 
@@ -109,8 +111,8 @@ def test_scales_of_what_is_gathered_keep_gathers_out_of_products_and_scatters_in
     assert (tensor.gathers_in_products, row.is_async, row.gathers_in_products) == (True, True, False)
     saved = [one - other for one, other in zip(bytes_of(apart), bytes_of(row), strict=True)]
     assert saved == pytest.approx([2 * (2 - 1.25) * E * H, 0, 0])  # of two scatters
-    kernels = products_of(rank_part(LAYER, row.cut), row, tokens=8)
-    assert [one.count for one in kernels.passes] == [5 + 2 * 4, 7, 7]
+    found = products_of(LAYER, row, tokens=8)
+    assert [one.count for one in found.passes] == [5 + 2 * 4, 7, 7]
     exposed = {
         name: [
             getattr(layer_estimate(LAYER, place, micro_batch=1, sequence_length=8192), of).tp_s
@@ -167,8 +169,8 @@ def test_eight_bits_are_cast_before_they_are_gathered_with_one_scale_a_tensor_an
     assert row[0] - usual[0] == pytest.approx((E + 1) * (inputs + weights))
     assert row[1] - usual[1] == pytest.approx((E + 1) * outputs + (2 * E + 1) * weights)
     assert row[2] == pytest.approx((2 * E + 1) * (inputs + outputs))
-    part = partial(rank_part, LAYER)
-    agreed = [num_amax(part(place.cut), place) for place in (place_of(4, dtype="float8"), place_of(dtype="float8"))]
+    places = place_of(4, dtype="float8"), place_of(dtype="float8")
+    agreed = [num_amax(operators(LAYER, place).values(), place) for place in places]
     assert agreed == [(4, 7), (0, 0)]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ppsim.costs.layer_kernels import core_of
+from ppsim.costs.cores import core_of
 from ppsim.costs.place import Execution, Place
 from ppsim.layout.layout import Layout
 from ppsim.machine.files import load_cluster

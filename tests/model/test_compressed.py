@@ -7,9 +7,8 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import ConfigError
-from ppsim.costs.between import elementwise
+from ppsim.costs.cores import core_of
 from ppsim.costs.job import Job
-from ppsim.costs.layer_kernels import core_of, rank_part
 from ppsim.costs.of_job import assemble_job
 from ppsim.costs.place import Execution
 from ppsim.layout.cut import Cut
@@ -23,6 +22,7 @@ from ppsim.model.config import model_from
 from ppsim.model.memory import MemorySettings, rank_memory
 from ppsim.model.names import find_model
 from ppsim.model.stages import stages_of
+from tests.costs.timed import passing
 
 FLASH, PRO = find_model("deepseek-v4-flash"), find_model("deepseek-v4-pro")
 WINDOW, SPARSE, HEAVY = (FLASH.layers[index] for index in (0, 2, 3))
@@ -186,9 +186,7 @@ def test_all_streams_are_sent_between_stages() -> None:
 def test_streams_cost_the_passes_of_their_kernels() -> None:
     """Of four: 3·4 + 2 and 10·4 + 3 a half where one has 3, which is 11 and 40 more, forward and backward."""
     place = job(4).place
-    one, four = (
-        elementwise(rank_part(replace(HEAVY, streams=streams), place.cut), place, tokens=4096) for streams in (1, 4)
-    )
+    one, four = (passing(replace(HEAVY, streams=streams), place) for streams in (1, 4))
     forward, backward = (four.passes[index].memory_s - one.passes[index].memory_s for index in (0, 1))
     assert backward / forward == pytest.approx(40 / 11)
     more, none = (place.times.moved_s("elementwise", size, launches=1) for size in (2 * 11 * 4096 * 4096 * 2, 0))

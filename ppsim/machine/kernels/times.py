@@ -66,6 +66,10 @@ class KernelTime:
             *(mine + its for mine, its in zip(vars(self).values(), vars(other).values(), strict=True))
         )
 
+    def without(self, other: "KernelTime") -> "KernelTime":
+        """Return these kernels without some of them."""
+        return self + other.times(-1)
+
     def times(self, number: int) -> "KernelTime":
         """Return so many of the same, one after the other."""
         return KernelTime(*(number * mine for mine in vars(self).values()))

@@ -39,27 +39,9 @@ class ParallelMixers(Mixer):
         return sum(one.norm_parameters for one in self.mixers)
 
     @property
-    def convolved(self) -> int:
-        """Columns that pass through a convolution."""
-        return sum(one.convolved for one in self.mixers)
-
-    @property
-    def gate_columns(self) -> int:
-        """Columns that a gate multiplies."""
-        return sum(one.gate_columns for one in self.mixers)
-
-    @property
     def transient_bytes(self) -> int:
         """Bytes per token of the backward that needs most: they run one after the other."""
         return max(one.transient_bytes for one in self.mixers)
-
-    def normed_columns(self, cut: Cut) -> float:
-        """Return the columns of norms inside all of them."""
-        return sum(one.normed_columns(cut) for one in self.mixers)
-
-    def rotated_columns(self, tp: int, norm: str) -> float:
-        """Return the columns that are read and written where some rotate."""
-        return sum(one.rotated_columns(tp, norm) for one in self.mixers)
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
         """Return the FLOPs per token of all cores."""

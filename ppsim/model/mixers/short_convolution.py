@@ -38,16 +38,6 @@ class ShortConvolution(Mixer):
         """What tensor-parallel ranks divide."""
         return {"channels of the convolution": self.channels}
 
-    @property
-    def convolved(self) -> int:
-        """Columns that pass through the convolution."""
-        return self.channels
-
-    @property
-    def gate_columns(self) -> int:
-        """Columns that a gate multiplies: the convolution's input, and its output."""
-        return 2 * self.channels
-
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
         """Return 0: like those of other mixers, the convolution's FLOPs are not counted."""
         return 0.0
@@ -77,12 +67,9 @@ class ShortConvolution(Mixer):
             for name in ("B", "C", "value", "gated", "conv", "y")
         }
         yield gemm(inwards, "attn", "n1", (made["B"], made["C"], made["value"]))
-        for name, reads, writes in (
-            ("first gate", ("B", "value"), "gated"),
-            ("convolution", ("gated",), "conv"),
-            ("second gate", ("C", "conv"), "y"),
-        ):
-            yield Operator(name, "attn", reads, (made[writes],), saved_for_i=reads)
+        yield Operator("first gate", "attn", ("B", "value"), (made["gated"],), ("B", "value"), kind="gate")
+        yield Operator("convolution", "attn", ("gated",), (made["conv"],), ("gated",), kind="convolution")
+        yield Operator("second gate", "attn", ("C", "conv"), (made["y"],), ("C", "conv"), kind="gate")
         yield output(out, "y", h)
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from ppsim.costs.analytic import layer_estimate
-from ppsim.costs.between import between_products, elementwise
-from ppsim.costs.layer_kernels import core_of, products, products_of, rank_part
+from ppsim.costs.cores import core_of
+from ppsim.costs.pass_kernels import PassKernels, products
 from ppsim.costs.place import Execution, Place
 from ppsim.layout.cut import Cut
 from ppsim.layout.layout import Layout
@@ -14,6 +14,7 @@ from ppsim.machine.collectives import point_to_point_s
 from ppsim.machine.files import load_cluster
 from ppsim.machine.kernels.times import moved
 from ppsim.model.names import find_model
+from tests.costs.timed import kernels, operators, passing, products_of, timed
 
 
 @dataclass
@@ -68,10 +69,10 @@ def place() -> Place:
 def test_experts_cost_a_rank_the_same_flops_however_tensor_parallel_they_are(place):
     """Etp ranks have as many times the tokens of an expert, and that part of its columns."""
     layer = find_model("mixtral-8x7b").layers[0]
-    parts = [rank_part(layer, Cut(tp=4, dp=4, ep=4, etp=etp)) for etp in (1, 2, 4)]
-    flops = [products_of(part, place, tokens=4096).forward.matmul_ideal_s for part in parts]
+    places = [replace(place, layout=Layout(tp=4, dp=4, ep=4, etp=etp)) for etp in (1, 2, 4)]
+    flops = [products_of(layer, where).forward.matmul_ideal_s for where in places]
     assert flops == pytest.approx([flops[0]] * 3)
-    assert [part.pairs for part in parts] == [0.5, 1.0, 2.0]
+    assert [timed(layer, where).rows["capacity"] / 4096 for where in places] == [0.5, 1.0, 2.0]
 
 
 def test_attention_is_of_a_ranks_heads_and_queries(place):
@@ -127,12 +128,10 @@ def test_biases_behind_experts_and_clamps_pass_over_memory(dispatcher, weights):
     """Of gpt-oss, h and f of 2880 columns, four pairs a token, 16 of 128 experts on a rank (TEGroupedMLP)."""
     layer = find_model("gpt-oss-120b").layers[0]
     execution = Execution(moe_dispatcher=dispatcher)
-    place = Place(cluster=load_cluster("dgx-h100"), layout=Layout(tp=4, dp=4), execution=execution)
-    part = rank_part(layer, Cut(dp=8, ep=8))
-    assert (part.biased_experts, part.is_clamped) == (16, True)
-    assert not rank_part(find_model("qwen3-30b-a3b").layers[0], Cut(dp=8, ep=8)).biased_experts
-    whole = between_products(part, place, tokens=4096)
-    without = between_products(replace(part, biased_experts=0, is_clamped=False), place, tokens=4096)
+    place = Place(cluster=load_cluster("dgx-h100"), layout=Layout(dp=8, ep=8), execution=execution)
+    expert = replace(layer.ffn.expert, bias=False, clamped=False)
+    plain = replace(layer, ffn=replace(layer.ffn, expert=expert))
+    whole, without = passing(layer, place), passing(plain, place)
     columns = 4096 * 4 * 2880
     efficiency = place.device.efficiency
     rate = place.device.memory_bytes_per_s * efficiency.memory
@@ -145,18 +144,21 @@ def test_biases_behind_experts_and_clamps_pass_over_memory(dispatcher, weights):
         assert num_bytes == pytest.approx(torchs.bytes / (1024 * 2880) + clamp * 2, rel=0.02)
 
 
-def test_norms_inside_attention_pass_over_what_they_norm(place):
+@pytest.mark.parametrize("is_divided", [False, True])
+def test_norms_inside_attention_pass_over_what_they_norm(place, is_divided):
     """Heads of queries and keys at Qwen3, of each rank's; both latents at DeepSeek-V3: 2e and 5e a column."""
-    for name, columns in (("qwen3-30b-a3b", (32 + 4) / 4 * 128), ("deepseek-v3", 1536 + 512)):
-        part = rank_part(find_model(name).layers[-1], Cut(tp=4, dp=4, sequence_parallel=False))
-        assert part.normed == columns
-        whole, without = (elementwise(one, place, tokens=4096) for one in (part, replace(part, normed=0)))
-        efficiency = place.device.efficiency
-        rate = place.device.memory_bytes_per_s * efficiency.memory
-        for one, other, times, launches in zip(whole.passes[:2], without.passes[:2], (2, 5), (2, 4), strict=True):
-            expected = times * 2 * columns * 4096 / rate + launches * efficiency.kernel_s
-            assert one.memory_s - other.memory_s == pytest.approx(expected)
-    assert rank_part(find_model("deepseek-v3").layers[-1], Cut(tp=4, dp=4)).normed == 512
+    where = replace(place, execution=Execution(sequence_parallel=is_divided))
+    efficiency, own = place.device.efficiency, 4 if is_divided else 1
+    rate = place.device.memory_bytes_per_s * efficiency.memory
+    for name, columns in (
+        ("qwen3-30b-a3b", {"norm of q": 32 / 4 * 128, "norm of k": 4 / 4 * 128}),
+        ("deepseek-v3", {"norm of queries": 1536 / own, "norm of latent": 512 / own}),
+    ):
+        of = kernels(find_model(name).layers[-1], where)
+        for norm, width in columns.items():
+            for one, times, launches in zip(of[norm].passes[:2], (2, 5), (1, 2), strict=True):
+                expected = times * 2 * width * 4096 / rate + launches * efficiency.kernel_s
+                assert one.memory_s == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -166,26 +168,26 @@ def test_norms_inside_attention_pass_over_what_they_norm(place):
 def test_operands_of_experts_are_cast_by_rows_and_columns_unless_products_take_either(cluster, dtype, num_bytes):
     """Of 4096 · 8 pairs inputs of 2048 and 768 columns forward, gradients of 2 · 768 and 2048 backward; 16 experts."""
     layer, where = find_model("qwen3-30b-a3b").layers[0], load_cluster(cluster)
-    layout, cut = Layout(dp=8, ep=8), Cut(dp=8, ep=8)
+    layout = Layout(dp=8, ep=8)
     narrow = Place(cluster=where, layout=layout, execution=Execution(dtype=dtype))
-    took = products_of(rank_part(layer, cut), narrow, tokens=4096)
+    took = products_of(layer, narrow)
     efficiency = narrow.device.efficiency
     rate = narrow.device.memory_bytes_per_s * efficiency.memory
     for one, columns in zip(took.passes, (2048 + 768, 2 * 768 + 2048, 0), strict=True):
         expected = num_bytes * columns * 4096 * 8 / rate + 2 * 16 * efficiency.kernel_s * (columns > 0)
         assert one.memory_s == pytest.approx(expected)
     wide = Place(cluster=where, layout=layout, execution=Execution())
-    assert products_of(rank_part(layer, cut), wide, tokens=4096).forward.memory_s == 0
+    assert products_of(layer, wide).forward.memory_s == 0
 
 
 def test_experts_are_launched_one_by_one_on_four_streams(place):
     """Of 16 of Qwen3's on a rank 15 more than of one kernel a product, 3 of them one behind the other."""
     layer, layout = find_model("qwen3-30b-a3b").layers[0], Layout(dp=8, ep=8)
     where = Place(cluster=place.cluster, layout=layout, execution=Execution())
-    part = rank_part(layer, Cut(dp=8, ep=8))
-    whole = products_of(part, where, tokens=4096)
-    single = products(part.linears, where.times, tokens=4096, pairs=4096 * 8)
-    routed = [one for one in part.linears if one.kind == "routed"]
+    linears = layer.linears(where.cut)
+    whole = products_of(layer, where)
+    single = products(linears, where.times, tokens=4096, pairs=4096 * 8)
+    routed = [one for one in linears if one.kind == "routed"]
     grouped = products(routed, where.times, tokens=4096, pairs=4096 * 8)
     efficiency = where.device.efficiency
     for one, bare, of_experts in zip(whole.passes, single.passes, grouped.passes, strict=True):
@@ -197,11 +199,11 @@ def test_experts_are_launched_one_by_one_on_four_streams(place):
 def test_rows_of_experts_are_padded_for_narrow_products_unless_somebody_did(place):
     """4e of each pair's width, either way; capacities are multiples, and HybridEP pads while it sends."""
     layer, layout = find_model("qwen3-30b-a3b").layers[0], Layout(dp=8, ep=8)
-    part = rank_part(layer, Cut(dp=8, ep=8))
 
     def passes(**how):
         where = Place(cluster=place.cluster, layout=layout, execution=Execution(**how))
-        return [one.memory_s for one in between_products(part, where, tokens=4096).passes]
+        of = kernels(layer, where)
+        return [one.memory_s for one in (of["dispatch"] + of["combine"]).passes]
 
     rate = place.device.memory_bytes_per_s * place.device.efficiency.memory
     copied = 4 * 2 * 2048 * 4096 * 8 / rate
@@ -254,7 +256,7 @@ def test_the_only_expert_of_a_rank_is_a_product_like_any_other(place):
         for factor in (1.0, 2.0):
             device = replace(place.cluster.device, efficiency=replace(efficiency, experts=factor))
             where = replace(place, cluster=replace(place.cluster, device=device), layout=Layout(dp=8, ep=ep))
-            took.append(products_of(rank_part(layer, Cut(dp=8, ep=ep)), where, tokens=4096).forward.matmul_s)
+            took.append(products_of(layer, where).forward.matmul_s)
         assert (took[1] > took[0]) is slows
 
 
@@ -262,17 +264,15 @@ def test_the_only_expert_of_a_rank_is_a_product_like_any_other(place):
 def test_fused_experts_are_a_launch_a_product_and_pass_their_activation_inside(dtype):
     """Bytes of 4096 · 8 pairs of Qwen3: 2048 wide, 768 activated columns; in 8 bits two copies with their scales."""
     layer, layout = find_model("qwen3-30b-a3b").layers[0], Layout(dp=8, ep=8)
-    part, b300 = rank_part(layer, Cut(dp=8, ep=8)), load_cluster("dgx-b300")
+    b300 = load_cluster("dgx-b300")
     each, fused = (
         Place(cluster=b300, layout=layout, execution=Execution(dtype=dtype, fused_experts=is_fused))
         for is_fused in (False, True)
     )
-    took = products_of(part, fused, tokens=4096)
-    bare = products([one for one in part.linears if one.kind != "routed"], fused.times, tokens=4096)
-    routed = products(
-        [one for one in part.linears if one.kind == "routed"], fused.times, tokens=4096, pairs=4096 * 8
-    )
-    assert took.backward_weight == bare.backward_weight + routed.backward_weight
+    took, linears = products_of(layer, fused), layer.linears(fused.cut)
+    bare = products([one for one in linears if one.kind != "routed"], fused.times, tokens=4096)
+    routed = products([one for one in linears if one.kind == "routed"], fused.times, tokens=4096, pairs=4096 * 8)
+    assert took.backward_weight.matmul_s == pytest.approx((bare + routed).backward_weight.matmul_s)
     cast = 0 if dtype == "bfloat16" else 1
     assert took.forward.count == (bare + routed).forward.count + cast
     efficiency = fused.device.efficiency
@@ -281,10 +281,8 @@ def test_fused_experts_are_a_launch_a_product_and_pass_their_activation_inside(d
     inputs = cast * 2048 * (2 + written)
     for one, inside in ((took.forward, 768 * written), (took.backward_input, 2 * 768 * (2 + written))):
         assert one.memory_s == pytest.approx(4096 * 8 * (inputs + inside) / rate + cast * efficiency.kernel_s)
-    of_each, of_all = (
-        sum(one.memory_s for one in elementwise(part, where, tokens=4096).passes) for where in (each, fused)
-    )
-    assert of_each > of_all
+    assert kernels(layer, each)["routed act"].forward.memory_s > 0
+    assert kernels(layer, fused)["routed act"] == PassKernels()
 
 
 def a_place(execution: Execution, **sizes: int) -> Place:
@@ -296,35 +294,36 @@ def test_whole_matrices_multiply_a_ranks_own_tokens_with_sequence_parallelism() 
     layer, tokens = find_model("deepseek-v3").layers[-1], 4096
     for sequence_parallel, own in ((False, tokens), (True, tokens // 4)):
         where = a_place(Execution(sequence_parallel=sequence_parallel), tp=4)
-        part = rank_part(layer, where.cut)
-        whole = [one for one in part.linears if one.split is None and one.kind in ("dense", "router")]
-        assert {one.name for one in whole} == {"queries down", "keys and values down", "router"}
-        others = [one for one in part.linears if one not in whole and one.kind != "routed"]
-        expected = products(whole, where.times, tokens=own) + products(others, where.times, tokens=tokens)
-        found = products_of(replace(part, linears=(*whole, *others)), where, tokens=tokens)
-        assert found.forward.matmul_s == pytest.approx(expected.forward.matmul_s)
+        found, of = operators(layer, where), timed(layer, where)
+        whole = [one for one in found.values() if one.weight is not None and one.weight.split is None]
+        assert [one.name for one in whole] == ["queries down", "keys and values down", "router"]
+        for one in (*whole, found["attention output"]):
+            rows = own if one in whole else tokens
+            assert of.product(one) == products([one.weight], where.times, tokens=rows)
 
 
-def test_the_gradient_of_a_norms_output_is_added_for_each_reader_beyond_the_first() -> None:
-    """Latent attention: 2 readers; experts: the router, what is sent, the shared expert and its gate."""
+def test_gradients_of_a_tensor_are_added_for_each_reader_beyond_the_first() -> None:
+    """Two residuals; latent attention: 2 readers; experts: the router, what is sent, the shared expert, its gate."""
+    where = a_place(Execution())
     for name, num_sums in (
-        ("llama3-8b", 0),
-        ("mixtral-8x7b", 1),
-        ("deepseek-v3", 1 + 2),
-        ("qwen3-next-80b-a3b", 3),
+        ("llama3-8b", 2),
+        ("mixtral-8x7b", 2 + 1),
+        ("deepseek-v3", 2 + 1 + 2),
+        ("qwen3-next-80b-a3b", 2 + 3),
     ):
-        assert rank_part(find_model(name).layers[-1], Cut()).num_sums == num_sums
-    where, tokens = a_place(Execution()), 4096
-    part = rank_part(find_model("deepseek-v3").layers[-1], Cut())
-    with_sums, without = (
-        elementwise(one, where, tokens=tokens).backward_input.memory_s for one in (part, replace(part, num_sums=0))
-    )
-    added = moved(where.times, "elementwise", 3 * 3 * 2 * 7168 * tokens, launches=3).memory_s
-    assert with_sums - without == pytest.approx(added)
+        layer = find_model(name).layers[-1]
+        found = kernels(layer, where)["sums"]
+        added = moved(where.times, "elementwise", num_sums * 3 * 2 * layer.hidden_size * 4096, launches=num_sums)
+        assert found.backward_input == pytest.approx(added)
+        assert not found.forward.count
 
 
 def test_biases_behind_a_sum_have_a_ranks_own_tokens() -> None:
     """GPT: attention's output and down, h columns each, of T/tp tokens with sequence parallelism."""
     layer = find_model("gpt3-175b").layers[0]
-    whole, own = (rank_part(layer, Cut(tp=8, sequence_parallel=one)).biases for one in (False, True))
-    assert whole - own == pytest.approx(2 * 12288 * (1 - 1 / 8))
+    took = []
+    for sequence_parallel in (False, True):
+        where = a_place(Execution(sequence_parallel=sequence_parallel), tp=8)
+        took.append(passing(layer, where).backward_weight.memory_s)
+    rate = where.device.memory_bytes_per_s * where.device.efficiency.memory
+    assert (took[0] - took[1]) * rate == pytest.approx(2 * 2 * 12288 * 4096 * (1 - 1 / 8))

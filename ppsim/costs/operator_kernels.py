@@ -1,0 +1,261 @@
+"""The kernels of a layer's operators on one rank: what each takes in F, I and W.
+
+GEMMs and cores are timed by their sizes. All other operators only pass over memory, each tensor read or written
+once, in the kernels that Megatron-LM and TransformerEngine run. Letters: T tokens of a tensor-parallel group, of
+which a rank has T / tp with sequence parallelism; e bytes of an element.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ppsim.costs.cores import core_of
+from ppsim.costs.pass_kernels import PassKernels, products
+from ppsim.costs.place import Place
+from ppsim.layout.cut import Cut
+from ppsim.machine.choices import FLEX
+from ppsim.machine.kernels.specified import OPERAND_BYTES
+from ppsim.machine.kernels.times import KernelTime, moved
+from ppsim.model.architecture import Layer
+from ppsim.model.batch import KernelChoice
+from ppsim.model.blocks import operators_of
+from ppsim.model.linears import Linear
+from ppsim.model.operators import Kind, Operator, Rows, Tensor, tensors_of
+from ppsim.model.parameters import require_division_of_layer
+from ppsim.model.streams import passes
+
+_STREAMS = 4
+"""On which TransformerEngine launches the GEMMs of experts in turn (`nvte_get_num_compute_streams`)."""
+
+_PASSES: Mapping[Kind, tuple[int, int, int, int]] = MappingProxyType(
+    {
+        "norm": (2, 5, 1, 2),
+        "rotation": (2, 2, 1, 1),
+        "activation": (2, 3, 1, 1),
+        "gated activation": (3, 5, 1, 1),
+        "clamped activation": (3 + 8, 5 + 10, 1 + 3, 1 + 3),
+        "convolution": (2, 5, 1, 2),
+        "gate": (3, 6, 1, 2),
+        "add": (3, 0, 1, 0),
+        "modulation": (2, 4, 0, 0),
+    }
+)
+"""Elements that F and I read and write per column, and their kernels.
+
+The backward of a norm reads input and gradient again for the gradient of its weights, that of a convolution
+computes its output again, and a gate of a recurrent mixer has a norm in its kernel. A clamp is of gate and up
+before they are joined. The gradients that meet at a residual are `Kernels.sums`."""
+
+_BIASES = MappingProxyType({False: ((0, 6, 2, 1), (0, 8, 4, 1)), True: ((24, 2, 2, 2), (32, 4, 7, 3))})
+"""Of biases behind experts, F and I: bytes per column of a pair, those for each byte of an element, and kernels
+per expert and for all. By whether their weights are float32, as DeepEP and HybridEP want them (`fused_a2a.py`);
+else they have the activations' type, in which torch then multiplies and adds. They are weighted, added to the rows
+of each expert by itself, and these are joined (Megatron-LM, `weighted_bias_quick_geglu_impl`,
+`TEGroupedMLP._apply_bias`, `token_dispatcher.py`)."""
+
+
+def layer_operators(layer: Layer, place: Place, sequence_length: int) -> tuple[Operator, ...]:
+    """Return the operators of a rank's part of a layer; raises `ConfigError` for what ranks cannot divide."""
+    require_division_of_layer(layer, place.cut)
+    execution = place.execution
+    kernels = KernelChoice(
+        flash_attention=execution.attention == "fused",
+        dropout=execution.dropout,
+        norm_in_gemm=execution.compile is None,
+    )
+    return operators_of(layer, place.cut, kernels, sequence_length)
+
+
+def computed_rows(layer: Layer, cut: Cut, *, tokens: int, load: float = 1.0) -> dict[Rows, float]:
+    """Return the rows that a rank computes of `tokens`, whose experts get `load` of the mean's pairs.
+
+    If experts are loaded evenly, a rank takes in as many tokens as it sends, and etp ranks the same ones.
+    """
+    pairs = load * layer.experts_per_token * cut.expert_tp / cut.tp
+    return {"tokens": tokens, "own_tokens": tokens / cut.norm_divisor, "capacity": tokens * pairs}
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """What each operator takes on a rank with so many rows: the kernels of Megatron-LM and TransformerEngine."""
+
+    place: Place
+    rows: Mapping[Rows, float]
+    micro_batch: int
+    sequence_length: int
+
+    def of_all(self, operators: Sequence[Operator], layer_input: Tensor) -> dict[str, PassKernels]:
+        """Return the kernels by the name of their operator; "sums" are those of gradients of one tensor."""
+        found = {one.name: self.product(one) + self.passing(one) for one in operators}
+        return found | {"sums": self.sums(operators, layer_input)}
+
+    def product(self, one: Operator) -> PassKernels:
+        """Return the products of a GEMM or of a mixer's core."""
+        if one.core is not None:
+            return core_of(one.core, self.place, micro_batch=self.micro_batch, sequence_length=self.sequence_length)
+        if one.weight is None or not one.weight.is_product:
+            return PassKernels()
+        return self._experts(one.weight) if one.weight.kind == "routed" else self.gemm(one.weight)
+
+    def gemm(self, linear: Linear) -> PassKernels:
+        """Return the products of a matrix.
+
+        Matrices that are whole on each tensor-parallel rank (latent attention's projections down, routers) multiply
+        a rank's own part of the sequence, which is gathered behind them.
+        """
+        rows = self.rows["tokens"] if linear.split or linear.kind == "shared" else self.rows["own_tokens"]
+        return products([linear], self.place.times, tokens=rows)
+
+    def _experts(self, linear: Linear) -> PassKernels:
+        """Products of all experts of a rank, of which a rank's only one is a product like any other.
+
+        They take `Efficiency.experts` times as long as a single kernel, each of which is a launch on one of
+        `_STREAMS` (TransformerEngine, `nvte_multi_tensor_gemm`). Fused they are one kernel.
+        """
+        found = products([linear], self.place.times, tokens=0, pairs=self.rows["capacity"])
+        if self.place.execution.fused_experts:
+            return found
+        efficiency = self.place.device.efficiency
+        if linear.count > 1:
+            found = found.slowed(efficiency.experts)
+        between_s = (-(-linear.count // _STREAMS) - 1) * efficiency.kernel_s
+        return found + PassKernels(*[KernelTime(matmul_s=between_s, count=linear.count - 1)] * 3)
+
+    def passing(self, one: Operator) -> PassKernels:
+        """Return what only passes over memory."""
+        if one.weight is not None:
+            return self._around_routed(one.weight) if one.weight.kind == "routed" else self._around(one.weight)
+        if one.kind == "mix":
+            wide, narrow = one.writes
+            forward, backward = passes(round(wide.columns / narrow.columns))
+            return self.moving((forward, backward, 1, 1), narrow.columns * self.rows[one.rows])
+        if one.kind in ("dispatch", "combine"):
+            again = 2 * self._orderings
+            return self.moving((again, again, 3, 3), one.passed * self.rows["capacity"])
+        if one.kind not in _PASSES or (
+            one.rows == "capacity" and self.place.execution.fused_experts and "activation" in one.kind
+        ):
+            return PassKernels()
+        forward, backward, *launches = _PASSES[one.kind]
+        if one.kind == "norm" and self.place.execution.deterministic_mode:
+            forward, backward = forward + 1, backward + 1  # what it writes is filled before
+        elements = one.passed * self.rows[one.rows]
+        found = self.moving((forward, backward, launches[0], launches[1]), elements)
+        if one.kind == "add" and self.place.execution.dropout:
+            e = self.place.execution.element_bytes
+            found += PassKernels(self.moved(elements, 0), self.moved((2 * e + 1) * elements, 0))
+        return found
+
+    def moved(self, num_bytes: float, launches: int) -> KernelTime:
+        """Return the time of kernels that read and write so many bytes."""
+        return moved(self.place.times, "elementwise", num_bytes, launches=launches)
+
+    def moving(self, passed: tuple[int, int, int, int], elements: float) -> PassKernels:
+        """Return the F and I that pass so often over elements, in so many kernels."""
+        size, (forward, backward, *launches) = self.place.execution.element_bytes * elements, passed
+        return PassKernels(self.moved(forward * size, launches[0]), self.moved(backward * size, launches[1]))
+
+    def _around(self, linear: Linear) -> PassKernels:
+        """What reads the gradient of a GEMM's output for its bias, and what reads the weights of a condition."""
+        e, times = self.place.execution.element_bytes, self.place.times
+        if linear.kind == "condition":
+            read, written = (moved(times, "copy", float(size * linear.weights)) for size in (e, e + 8))
+            return PassKernels(read, read, written)
+        if linear.kind != "dense":
+            return PassKernels()
+        rows = self.rows["tokens" if linear.split == "outputs" else "own_tokens"]
+        return PassKernels(backward_weight=self.moved(e * linear.rows * linear.biases * rows, 1))
+
+    def _around_routed(self, linear: Linear) -> PassKernels:
+        """What passes over pairs of token and expert around a GEMM of experts."""
+        if linear.split == "inputs":
+            return self._casts(linear) + self._biases(linear)
+        return (self._fused(linear) if self.place.execution.fused_experts else self._casts(linear)) + self._stash(
+            linear
+        )
+
+    def _casts(self, linear: Linear) -> PassKernels:
+        """What brings inputs of experts' products, and gradients of their outputs, to a narrow type.
+
+        Bytes per element: e read, and its own written as often as `Place.operand_copies` says, by a kernel per
+        expert (TransformerEngine, `GroupedLinear`, `split_quantize`). Casts of other GEMMs are in what their class
+        gets of its peak, which was found on runs.
+        """
+        narrow = OPERAND_BYTES.get(self.place.execution.dtype)
+        if narrow is None or self.place.execution.fused_experts:
+            return PassKernels()
+        each = self.rows["capacity"] * (self.place.execution.element_bytes + self.place.operand_copies * narrow)
+        of_input, of_output = (self.moved(each * side, linear.count) for side in (linear.inputs, linear.outputs))
+        return PassKernels(of_input, of_output)
+
+    def _fused(self, up: Linear) -> PassKernels:
+        """What a fused product of experts passes over memory beside operands and results of its two products.
+
+        Bytes per pair: inputs are cast by a kernel of their own, and so are the gradients of outputs, e read and c
+        written an element; what is activated is written by the first product as its operand is, c a column; the
+        backward reads what went up, and writes its gradients as operands. c: a narrow element as often as
+        `Place.operand_copies` says; in 16 bits nothing is cast, and c = e (TransformerEngine,
+        `ops/fused/forward_grouped_mlp.py` and `backward_grouped_mlp.py`).
+        """
+        e, narrow = self.place.execution.element_bytes, OPERAND_BYTES.get(self.place.execution.dtype)
+        written = e if narrow is None else self.place.operand_copies * narrow
+        cast = 0.0 if narrow is None else up.inputs * (e + written)
+        forward, backward = up.columns[0] * written, up.outputs * (e + written)
+        launches = int(narrow is not None)
+        return PassKernels(
+            *(self.moved(self.rows["capacity"] * (cast + inside), launches) for inside in (forward, backward))
+        )
+
+    def _biases(self, down: Linear) -> PassKernels:
+        """What adds the biases behind experts, unless a fused product has them inside."""
+        if not down.biased or self.place.execution.fused_experts:
+            return PassKernels()
+        elements, e = self.rows["capacity"] * down.outputs, self.place.execution.element_bytes
+        return PassKernels(
+            *(
+                self.moved((own + of_e * e) * elements, an_expert * down.count + for_all)
+                for own, of_e, an_expert, for_all in _BIASES[self.place.execution.moe_dispatcher in FLEX]
+            )
+        )
+
+    def _stash(self, up: Linear) -> PassKernels:
+        """What copies experts' activations to pages in F and back in I, each read and written.
+
+        A pair's input and what is activated as operands by columns, and what went up (Megatron-LM,
+        `moe/paged_stash.py`).
+        """
+        if self.place.execution.paged_stash is None:
+            return PassKernels()
+        e = self.place.execution.element_bytes
+        narrow = OPERAND_BYTES.get(self.place.execution.dtype, float(e))
+        columns = narrow * (up.inputs + up.columns[0]) + e * up.outputs
+        copied = moved(self.place.times, "copy", 2 * self.rows["capacity"] * columns, launches=3)
+        return PassKernels(copied, copied)
+
+    @property
+    def _orderings(self) -> int:
+        """How often the tokens of experts are copied into an order on either side of the exchange.
+
+        Once more for an all-to-all, by ranks before it and by experts behind it; and once more if an expert's come
+        to a multiple that narrow products take (`Fp8Padding`), unless capacities or HybridEP see to it.
+        """
+        execution = self.place.execution
+        orderings = 1 + (execution.moe_dispatcher == "alltoall" and self.place.cut.ep > 1)
+        if execution.dtype in OPERAND_BYTES and execution.expert_capacity is None:
+            orderings += execution.moe_dispatcher != "hybridep"
+        return orderings
+
+    def sums(self, operators: Sequence[Operator], layer_input: Tensor) -> PassKernels:
+        """Return the additions of gradients: one for each reader of a tensor beyond the first."""
+        tensors = tensors_of(operators, layer_input)
+        readers = Counter(name for one in operators for name in one.reads if _gives_gradient(one))
+        more = {tensors[name]: number - 1 for name, number in readers.items() if number > 1}
+        elements = sum(number * one.columns * self.rows[one.rows] for one, number in more.items())
+        return self.moving((0, 3, 0, sum(more.values())), elements)
+
+
+def _gives_gradient(one: Operator) -> bool:
+    """Whether an operator gives what it reads a gradient of its own: no views, and no rotation of a part."""
+    is_view = one.passes_gradient and any(tensor.storage for tensor in one.writes)
+    return not is_view and one.kind != "rotation"

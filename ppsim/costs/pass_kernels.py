@@ -1,0 +1,56 @@
+"""The kernels of F, I and W, and those of matrix products."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ppsim.machine.kernels.times import KernelTime, KernelTimes, product
+from ppsim.model.linears import Linear
+
+
+@dataclass(frozen=True)
+class PassKernels:
+    """The kernels of F, I and W."""
+
+    forward: KernelTime = field(default_factory=KernelTime)
+    backward_input: KernelTime = field(default_factory=KernelTime)
+    backward_weight: KernelTime = field(default_factory=KernelTime)
+
+    @property
+    def passes(self) -> tuple[KernelTime, KernelTime, KernelTime]:
+        """F, I and W in this order."""
+        return self.forward, self.backward_input, self.backward_weight
+
+    def __add__(self, other: "PassKernels") -> "PassKernels":
+        return PassKernels(*(mine + its for mine, its in zip(self.passes, other.passes, strict=True)))
+
+    def slowed(self, factor: float) -> "PassKernels":
+        """Return the same with so many times the seconds."""
+        return PassKernels(*(one.slowed(factor) for one in self.passes))
+
+
+def total(kernels: Iterable[PassKernels]) -> PassKernels:
+    """Return all kernels one after the other."""
+    passes = zip(*(one.passes for one in kernels), strict=True)
+    return PassKernels(
+        *(KernelTime(*map(sum, zip(*(vars(one).values() for one in each), strict=True))) for each in passes)
+    )
+
+
+def products(linears: Iterable[Linear], times: KernelTimes, *, tokens: float, pairs: float = 0.0) -> PassKernels:
+    """Return the matrix products of a layer's matrices, each with an I and a W.
+
+    `pairs` of a token and an expert are spread over the experts evenly, whose products are one launch (a grouped
+    product).
+    """
+    found = PassKernels()
+    for one in linears:
+        if not one.is_product:
+            continue
+        rows = pairs if one.kind == "routed" else tokens * one.rows * one.groups
+        inputs, outputs, groups = one.inputs // one.groups, one.outputs // one.groups, one.count * one.groups
+        found += PassKernels(
+            product(times, "forward", rows, outputs, inputs, groups=groups),
+            product(times, "input", rows, inputs, outputs, groups=groups),
+            product(times, "weight", outputs, inputs, rows, groups=groups),
+        )
+    return found
