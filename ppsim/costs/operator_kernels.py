@@ -142,7 +142,7 @@ class Kernels:
             forward, backward = forward + 1, backward + 1  # what it writes is filled before
         elements = one.passed * self.rows[one.rows]
         found = self.moving((forward, backward, launches[0], launches[1]), elements)
-        if one.kind == "add" and self.place.execution.dropout:
+        if any(tensor.dtype == "mask" for tensor in one.writes):
             e = self.place.execution.element_bytes
             found += PassKernels(self.moved(elements, 0), self.moved((2 * e + 1) * elements, 0))
         return found

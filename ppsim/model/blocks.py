@@ -100,7 +100,7 @@ def _after_half(layer: Layer, number: int, given: str, h: int, kernels: KernelCh
     """A norm of the half's output (Gemma 2), its gate, dropout, and the addition to the residual."""
     if layer.num_norms > 2:
         post = Tensor(f"post{number}", "own_tokens", h, "norms")
-        yield Operator(f"post norm{number}", "", (given,), (post,), saved_for_i=(given,))
+        yield Operator(f"post norm{number}", "", (given,), (post,), saved_for_i=(given,), kind="norm")
         given = post.name
     if layer.conditioned and number <= layer.conditioned.num_modulated:
         both = tuple(Tensor(f"{name}{number}", "own_tokens", h, "modulation") for name in ("scaled", "gated"))
@@ -201,4 +201,4 @@ def experts(ffn: MixtureOfExperts, h: int, cut: Cut, kernels: KernelChoice) -> I
         yield from mlp(ffn.shared, pair, *where, kernels, made="shared")
     reads = (last, "shared") if ffn.shared else (last,)
     fed = Tensor("fed", "own_tokens", h, "norms")
-    yield Operator("join", "moe", reads, (fed,), passes_gradient=True)
+    yield Operator("join", "moe", reads, (fed,), passes_gradient=True, kind="add" if ffn.shared else "")

@@ -130,10 +130,10 @@ LIMITS = {
     ("vtrain-a100", "float16", "dense"): 6.5, ("dgx-a100", "float16", "dense"): 6.9,
     ("zb-a100", "float16", "dense"): 1.3,
     ("dgx-h100", "bfloat16", "dense"): 2.8, ("dgx-h100", "float8", "dense"): 3.4,
-    ("dgx-h100", "bfloat16", "MoE"): 5.2, ("dgx-h100", "float8", "MoE"): 7.1,
-    ("dgx-b200", "bfloat16", "dense"): 3.5, ("dgx-b200", "mxfp8", "MoE"): 6.9, ("dgx-b300", "mxfp8", "MoE"): 12.3,
+    ("dgx-h100", "bfloat16", "MoE"): 5.2, ("dgx-h100", "float8", "MoE"): 6.7,
+    ("dgx-b200", "bfloat16", "dense"): 3.5, ("dgx-b200", "mxfp8", "MoE"): 7.0, ("dgx-b300", "mxfp8", "MoE"): 12.3,
     ("gb200-nvl72", "float8", "dense"): 5.8, ("gb200-nvl72", "bfloat16", "MoE"): 20.9,
-    ("gb200-nvl72", "mxfp8", "MoE"): 7.6, ("gb300-nvl72", "mxfp8", "MoE"): 6.2,
+    ("gb200-nvl72", "mxfp8", "MoE"): 7.7, ("gb300-nvl72", "mxfp8", "MoE"): 6.2,
     ("grand-teton", "float8", "dense"): 8.0,
 }  # fmt: skip
 """Percent, of each cluster, number format and kind of model with ten judged times or more: 0.2 above what it was in

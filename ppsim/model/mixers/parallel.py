@@ -62,7 +62,9 @@ class ParallelMixers(Mixer):
             for operator in one.operators(h, cut, kernels, sequence_length):
                 yield _numbered(operator, number)
         mixed = tuple(f"{number} mixed" for number in range(len(self.mixers)))
-        yield Operator("add mixers", "", mixed, (Tensor("mixed", "own_tokens", h, "norms"),), passes_gradient=True)
+        yield Operator(
+            "add mixers", "", mixed, (Tensor("mixed", "own_tokens", h, "norms"),), passes_gradient=True, kind="add"
+        )
 
 
 def _numbered(one: Operator, number: int) -> Operator:
