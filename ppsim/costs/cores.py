@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from ppsim.costs.pass_kernels import PassKernels
+from ppsim.costs.pass_kernels import NOTHING, PassKernels
 from ppsim.costs.place import Place
 from ppsim.machine.kernels.specified import activation_bytes, at_least_16_bits
 from ppsim.machine.kernels.times import AttentionCore, KernelTime, fused_attention, moved, product
@@ -33,7 +33,7 @@ def core_of(part: Mixer, place: Place, *, micro_batch: int, sequence_length: int
     if isinstance(part, Recurrent):
         return recurrence(part, place, tokens=tokens)
     if not isinstance(part, Scored):
-        return PassKernels()
+        return NOTHING
     heads, queries = micro_batch * (part.num_heads // place.cut.tp), sequence_length // place.cut.cp
     if execution.attention == "fused":
         mean = _of_last(part.keys_a_query, sequence_length, _pieces(part, place))
@@ -94,7 +94,7 @@ def _choice(part: Scored, place: Place, *, tokens: int, sequence_length: int) ->
     attention's heads, whose sum it is to be like, and two products for gradients (`fused_sparse_attention.py`).
     """
     if not isinstance(part, CompressedAttention) or not part.indexer:
-        return PassKernels()
+        return NOTHING
     times, indexer = place.wide_times, part.indexer
     blocks, chosen = (
         _of_last(partial(part.blocks_a_query, at_most=at_most), sequence_length, place.cut.cp)
@@ -122,7 +122,7 @@ def _blocks_joined(part: Scored, place: Place, *, tokens: int) -> PassKernels:
     """
     cp, e, times = place.cut.cp, place.execution.element_bytes, place.wide_times
     if cp == 1 or isinstance(part, CompressedAttention):
-        return PassKernels()
+        return NOTHING
     heads = part.num_heads // place.cut.tp
     if place.execution.context == "all-gather":
         size = float(tokens * heads * part.v_head_size)
@@ -131,7 +131,7 @@ def _blocks_joined(part: Scored, place: Place, *, tokens: int) -> PassKernels:
             moved(times, "elementwise", (46 * cp + 18) * size, launches=4 * cp + 3),
         )
     if place.execution.context != "ring" or place.execution.compile is not None:
-        return PassKernels()
+        return NOTHING
     keys = part.kv_heads_on_a_rank(place.cut.tp) if isinstance(part, Attention) else heads
     of_keys = keys * (part.qk_head_size + part.v_head_size)
     forward = 2 * of_keys + (3 * cp - 1) * heads * part.v_head_size

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ppsim.costs.cores import core_of
-from ppsim.costs.pass_kernels import PassKernels, products
+from ppsim.costs.pass_kernels import NOTHING, PassKernels, products
 from ppsim.costs.place import Place
 from ppsim.layout.cut import Cut
 from ppsim.machine.choices import FLEX
@@ -95,7 +95,7 @@ class Kernels:
         if one.core is not None:
             return core_of(one.core, self.place, micro_batch=self.micro_batch, sequence_length=self.sequence_length)
         if one.weight is None or not one.weight.is_product:
-            return PassKernels()
+            return NOTHING
         return self._experts(one.weight) if one.weight.kind == "routed" else self.gemm(one.weight)
 
     def gemm(self, linear: Linear) -> PassKernels:
@@ -136,7 +136,7 @@ class Kernels:
         if one.kind not in _PASSES or (
             one.rows == "capacity" and self.place.execution.fused_experts and "activation" in one.kind
         ):
-            return PassKernels()
+            return NOTHING
         forward, backward, *launches = _PASSES[one.kind]
         if one.kind == "norm" and self.place.execution.deterministic_mode:
             forward, backward = forward + 1, backward + 1  # what it writes is filled before
@@ -163,7 +163,7 @@ class Kernels:
             read, written = (moved(times, "copy", float(size * linear.weights)) for size in (e, e + 8))
             return PassKernels(read, read, written)
         if linear.kind != "dense":
-            return PassKernels()
+            return NOTHING
         rows = self.rows["tokens" if linear.split == "outputs" else "own_tokens"]
         return PassKernels(backward_weight=self.moved(e * linear.rows * linear.biases * rows, 1))
 
@@ -184,7 +184,7 @@ class Kernels:
         """
         narrow = OPERAND_BYTES.get(self.place.execution.dtype)
         if narrow is None or self.place.execution.fused_experts:
-            return PassKernels()
+            return NOTHING
         each = self.rows["capacity"] * (self.place.execution.element_bytes + self.place.operand_copies * narrow)
         of_input, of_output = (self.moved(each * side, linear.count) for side in (linear.inputs, linear.outputs))
         return PassKernels(of_input, of_output)
@@ -210,7 +210,7 @@ class Kernels:
     def _biases(self, down: Linear) -> PassKernels:
         """What adds the biases behind experts, unless a fused product has them inside."""
         if not down.biased or self.place.execution.fused_experts:
-            return PassKernels()
+            return NOTHING
         elements, e = self.rows["capacity"] * down.outputs, self.place.execution.element_bytes
         return PassKernels(
             *(
@@ -226,7 +226,7 @@ class Kernels:
         `moe/paged_stash.py`).
         """
         if self.place.execution.paged_stash is None:
-            return PassKernels()
+            return NOTHING
         e = self.place.execution.element_bytes
         narrow = OPERAND_BYTES.get(self.place.execution.dtype, float(e))
         columns = narrow * (up.inputs + up.columns[0]) + e * up.outputs

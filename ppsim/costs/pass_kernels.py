@@ -21,6 +21,8 @@ class PassKernels:
         return self.forward, self.backward_input, self.backward_weight
 
     def __add__(self, other: "PassKernels") -> "PassKernels":
+        if self is NOTHING or other is NOTHING:
+            return other if self is NOTHING else self
         return PassKernels(*(mine + its for mine, its in zip(self.passes, other.passes, strict=True)))
 
     def slowed(self, factor: float) -> "PassKernels":
@@ -28,9 +30,13 @@ class PassKernels:
         return PassKernels(*(one.slowed(factor) for one in self.passes))
 
 
+NOTHING = PassKernels()
+"""No kernels; sums leave it out by identity."""
+
+
 def total(kernels: Iterable[PassKernels]) -> PassKernels:
     """Return all kernels one after the other."""
-    passes = zip(*(one.passes for one in kernels), strict=True)
+    passes = zip(*(one.passes for one in kernels if one is not NOTHING), strict=True)
     return PassKernels(
         *(KernelTime(*map(sum, zip(*(vars(one).values() for one in each), strict=True))) for each in passes)
     )
@@ -42,7 +48,7 @@ def products(linears: Iterable[Linear], times: KernelTimes, *, tokens: float, pa
     `pairs` of a token and an expert are spread over the experts evenly, whose products are one launch (a grouped
     product).
     """
-    found = PassKernels()
+    found = NOTHING
     for one in linears:
         if not one.is_product:
             continue

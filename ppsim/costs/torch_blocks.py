@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ppsim.costs.operator_kernels import Kernels
-from ppsim.costs.pass_kernels import PassKernels, products
+from ppsim.costs.pass_kernels import NOTHING, PassKernels, products
 from ppsim.costs.place import Place
 from ppsim.machine.kernels.times import KernelTime, moved
 from ppsim.model.linears import Linear
@@ -49,7 +49,7 @@ class TorchKernels(Kernels):
         was scattered, is a product for each rank's part of the tokens (distributed/_symmetric_memory,
         `_pipelined_multi_all_gather_and_consume`, `_pipelined_produce_and_all2all`).
         """
-        tokens, pieces, total = self.rows["tokens"], self.place.cut.tp, PassKernels()
+        tokens, pieces, total = self.rows["tokens"], self.place.cut.tp, NOTHING
         for one in linear.apart():
             whole = products([one], self.place.times, tokens=tokens)
             if not self.place.is_async or one.kind != "dense" or one.split is None:
@@ -78,7 +78,7 @@ class TorchKernels(Kernels):
     def along_sequence(self, one: Operator) -> PassKernels:
         """Return the copies of what is gathered or scattered along the sequence behind an operator."""
         if one.sequence is None or not self.is_divided:
-            return PassKernels()
+            return NOTHING
         e = self.place.execution.element_bytes
         if one.sequence == "gathered":
             size = 0.0 if self.place.gathers_in_products else 2 * e * self.place.execution.gathered_share
@@ -112,7 +112,7 @@ class TorchKernels(Kernels):
             )
         if one.kind in ("gated activation", "clamped activation"):
             return self.moving((2, 4, 1, 2), elements)
-        return PassKernels()
+        return NOTHING
 
     def sums(self, operators: Sequence[Operator], layer_input: Tensor) -> PassKernels:
         """Return the additions of gradients: those of the n matrices that read one tensor, each for itself, too."""
@@ -128,7 +128,7 @@ class TorchKernels(Kernels):
     def _casts_of(self, linear: Linear) -> PassKernels:
         """Return the casts of a matrix' operands to 8 bits in torchao, whose layers keep 16-bit inputs."""
         if linear.kind not in ("dense", "shared"):
-            return PassKernels()
+            return NOTHING
         is_narrow = self.place.execution.dtype in ("float8", "float8-row")
         return _Casts(self, linear).passes if is_narrow else PassKernels()
 

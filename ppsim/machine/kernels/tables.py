@@ -11,7 +11,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -162,7 +162,7 @@ class Tabled:
         assert found is not None, "kernel_times takes the data sheet where there is none"
         return found
 
-    @property
+    @cached_property
     def name(self) -> str | None:
         """The type whose products stand for those of the type; None where none of them was measured."""
         return self.table.type_for(self.specified.dtype)
@@ -172,6 +172,16 @@ class Tabled:
 
         Products go by the type itself, or the one that stands for it; attention is in 16 bits whatever the type.
         """
+        if of not in self._factors:
+            self._factors[of] = self._factor(of)
+        return self._factors[of]
+
+    @cached_property
+    def _factors(self) -> dict[Kernels, float | None]:
+        """Those that were asked for."""
+        return {}
+
+    def _factor(self, of: Kernels) -> float | None:
         if of == "attention" and self.specified.deterministic:
             return None
         if of == "attention":

@@ -63,7 +63,13 @@ class KernelTime:
 
     def __add__(self, other: "KernelTime") -> "KernelTime":
         return KernelTime(
-            *(mine + its for mine, its in zip(vars(self).values(), vars(other).values(), strict=True))
+            self.matmul_ideal_s + other.matmul_ideal_s,
+            self.matmul_s + other.matmul_s,
+            self.attention_ideal_s + other.attention_ideal_s,
+            self.attention_s + other.attention_s,
+            self.memory_s + other.memory_s,
+            self.count + other.count,
+            self.measured_s + other.measured_s,
         )
 
     def without(self, other: "KernelTime") -> "KernelTime":
