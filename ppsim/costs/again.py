@@ -1,24 +1,25 @@
 """The forward kernels that a backward runs again, by the layer's plan of recomputation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ppsim.costs.operator_kernels import Kernels
-from ppsim.costs.pass_kernels import PassKernels, total
+from ppsim.costs.pass_kernels import total
 from ppsim.costs.torch_blocks import TorchKernels
 from ppsim.machine.kernels.times import KernelTime
 from ppsim.model.operators import Operator, plan_of
-from ppsim.model.recompute import BY_OPERATORS, by_operators
+from ppsim.model.recompute import BY_OPERATORS, Recompute, by_operators
 
 
-def forward_again(operators: Sequence[Operator], of: Mapping[str, PassKernels], timed: Kernels) -> KernelTime:
-    """Return what of a forward is computed again; `of` has the kernels of each operator by name."""
-    recompute = timed.place.execution.recompute
+def operators_again(operators: Sequence[Operator], recompute: Recompute, *, stops_early: bool) -> set[str] | None:
+    """Return the names of the operators that a backward runs again; None for `selective-op`, see `forward_again`.
+
+    `stops_early`: torch's checkpoint of a whole layer stops after the last tensor that the backward needs.
+    """
     if recompute == BY_OPERATORS:
-        return _by_operators(operators, of, timed)
-    again = {name for one in plan_of(operators, recompute) for name in one.operators}
-    if recompute == "full" and isinstance(timed, TorchKernels):
-        again = _until_last_saved(operators)
-    return total(of[name] for name in again).forward
+        return None
+    if recompute == "full" and stops_early:
+        return _until_last_saved(operators)
+    return {name for one in plan_of(operators, recompute) for name in one.operators}
 
 
 def _until_last_saved(operators: Sequence[Operator]) -> set[str]:
@@ -28,8 +29,8 @@ def _until_last_saved(operators: Sequence[Operator]) -> set[str]:
     return {one.name for one in operators[: last + 1]}
 
 
-def _by_operators(operators: Sequence[Operator], of: Mapping[str, PassKernels], timed: Kernels) -> KernelTime:
-    """What `selective-op` computes again: every second GEMM, and all that passes over memory but the last addition.
+def forward_again(operators: Sequence[Operator], timed: Kernels) -> KernelTime:
+    """Return what `selective-op` computes again: every second GEMM, and what passes over memory but the last sum.
 
     Neither the core of attention nor what is scattered along the sequence, which are kept.
     """

@@ -5,17 +5,16 @@ of the device's class (hardware/efficiency.toml) and of its links; `benchmarks/a
 from published runs. The letters are those of `ppsim.model.shapes`.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
-from ppsim.costs.again import forward_again
+from ppsim.costs.again import forward_again, operators_again
 from ppsim.costs.launches import launched, launched_again, waits_for_counts
+from ppsim.costs.messages import Messages
 from ppsim.costs.operator_kernels import Kernels, computed_rows, layer_operators
 from ppsim.costs.parts import Estimate, Known, Parts
 from ppsim.costs.pass_kernels import PassKernels, products, total
 from ppsim.costs.place import Place
-from ppsim.costs.torch_blocks import TorchKernels, copied_along_sequence, norm_passes, num_amax
+from ppsim.costs.torch_blocks import TorchKernels, copied_along_sequence, norm_passes
 from ppsim.machine import collectives
 from ppsim.machine.dispatch import Routing, dispatch_s
 from ppsim.machine.kernels.times import KernelTime, moved
@@ -25,9 +24,7 @@ from ppsim.model.compressed import CompressedAttention
 from ppsim.model.halves import Attention, MixtureOfExperts
 from ppsim.model.linears import Linear
 from ppsim.model.mixer import Mixer
-from ppsim.model.operators import Operator
 from ppsim.model.parameters import padded_vocabulary
-from ppsim.model.recompute import BY_OPERATORS, Recompute, recomputes
 from ppsim.model.recurrent import Recurrent
 from ppsim.model.scored import Scored
 from ppsim.model.streams import end_passes, further_passes
@@ -48,8 +45,7 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
     timed = kind(place, rows, micro_batch, sequence_length)
     of = timed.of_all(operators, layer_input(layer))
     kernels = launched(total(of.values()), layer, place, operators, of)
-    message = float(tokens * layer.hidden_size * execution.element_bytes)
-    exposed = _exposed_tp(layer, place, operators, message)
+    messages = Messages.of(operators, layer_input(layer), place, rows)
     ep_s = _experts_s(layer, place, tokens / place.cut.norm_divisor)
     cores = [(one.core, of[one.name]) for one in operators if one.core is not None]
     cp_s, cp_backward_s = _context_s(layer, place, tokens, cores)
@@ -58,55 +54,43 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
     launching_s = place.cluster.device.efficiency.routing_host_s * waits_for_counts(layer, place)
     forward = _parts(
         place, kernels.forward, flops,
-        tp_s=exposed.forward_s,
+        tp_s=messages.forward_s(),
         ep_s=ep_s - place.hidden_ep_s(ep_s, kernels.backward_input + kernels.backward_weight),
         cp_s=(1 - execution.hidden_cp) * cp_s,
         launching_s=launching_s,
     )  # fmt: skip
-    again = launched_again(forward_again(operators, of, timed), layer, place)
+    names = operators_again(operators, execution.recompute, stops_early=execution.compile is not None)
+    again = forward_again(operators, timed) if names is None else total(of[name] for name in names).forward
+    again = launched_again(again, layer, place)
+    repeated = [one for one in operators if one.name in (names or ())]
+    cores_again = [(one.core, of[one.name]) for one in repeated if one.core is not None]
+    sent_again_s = messages.forward_s(names or ())
+    sent_again_s += (1 - execution.hidden_cp) * _context_s(layer, place, tokens, cores_again)[0]
+    sent_again_s += forward.ep_s * any(one.kind == "dispatch" for one in repeated)
     backward_input = _parts(
         place,
         kernels.backward_input,
         flops + scores,
-        tp_s=exposed.backward_s,
+        tp_s=messages.backward_s(),
         ep_s=ep_s - place.hidden_ep_s(ep_s, kernels.forward),
         launching_s=launching_s,
         cp_s=(1 - execution.hidden_cp) * cp_backward_s,
         recompute_s=(
-            _parts(place, again, launching_s=launching_s * (execution.recompute == "full"))
-            + communicated_again(layer, execution.recompute, replace(forward, tp_s=exposed.again_s))
-        ).total_s,
+            _parts(place, again, launching_s=launching_s * (execution.recompute == "full")).total_s + sent_again_s
+        ),
     )
     return Estimate(
         forward,
         backward_input,
         _parts(place, kernels.backward_weight, flops - scores),
         known=_known(kernels, again),
+        sent_again_s=sent_again_s,
     )
 
 
 def _known(kernels: PassKernels, *others: KernelTime) -> Known:
     """What of these kernels is by the device's table."""
     return Known(table_s=sum(one.measured_s for one in (*kernels.passes, *others)))
-
-
-def communicated_again(layer: Layer, recompute: Recompute, forward: Parts) -> Parts:
-    """Return what of a layer's exposed communication its backward repeats.
-
-    Half of the tensor-parallel one is taken to belong to the feed-forward part or the mixture (all of it where the
-    layer has nothing else), as does all of the expert-parallel one; the context-parallel one to the core of
-    attention. A recurrent mixer computes itself again in any backward, from what it keeps. `selective-op` keeps
-    what a reduce-scatter gives, and gathers inputs of products when their weights' gradients would anyway.
-    """
-    if recompute == "full":
-        return Parts(tp_s=forward.tp_s, ep_s=forward.ep_s, cp_s=forward.cp_s)
-    if recompute == BY_OPERATORS:
-        return Parts()
-    feeds, attends = recomputes(recompute, "moe" if layer.is_moe else "mlp"), recomputes(recompute, "core_attn")
-    feeds, attends = feeds and layer.has_feed_forward, attends and not layer.is_recurrent
-    return Parts(
-        tp_s=forward.tp_s / layer.num_halves * feeds, ep_s=forward.ep_s * feeds, cp_s=forward.cp_s * attends
-    )
 
 
 def embedding_estimate(model: Model, place: Place, *, micro_batch: int, sequence_length: int) -> Estimate:
@@ -252,57 +236,6 @@ def _parts(
         host_s=max(launches - kernels.busy_s, 0.0),
         **communication,
     )
-
-
-class _ExposedTP(NamedTuple):
-    """What of a layer's tensor-parallel communication nothing hides: forward, backward, and the forward again."""
-
-    forward_s: float
-    backward_s: float
-    again_s: float
-
-
-def _exposed_tp(layer: Layer, place: Place, operators: Sequence[Operator], message: float) -> _ExposedTP:
-    """Exposed communication of a layer's tensor-parallel regions.
-
-    Megatron-LM's products keep their part of the sequence, and gather it again for W. torch's keep what was
-    gathered, so that only `selective-op` gathers again, and of a forward that is repeated the last scatter is not.
-    Inside products are its gathers (but `Place.gathers_in_products`) and a forward's scatters; none is fused into
-    sums of gradients.
-    """
-    execution = place.execution
-    forward, backward = 1 - execution.hidden_tp_forward, 1 - execution.hidden_tp_backward
-    tp_s, num_gathered = _tensor_s(layer, place, message)
-    gathered_s = _gathered_s(place, execution.gathered_share * message)
-    gather_s = num_gathered * gathered_s
-    if execution.compile is None and place.cut.norm_divisor > 1:
-        less_s = gathered_s * (1 - layer.attention.gathered_share(layer.hidden_size))
-        tp_s, gather_s = tp_s - less_s, gather_s - less_s
-    if execution.compile is None or place.cut.norm_divisor == 1:
-        return _ExposedTP(forward * tp_s, backward * (tp_s + gather_s), forward * tp_s)
-    scatter_s, agreed_s = tp_s - gather_s, place.seconds("all-reduce", 4.0, "tp")
-    agreed = [number * agreed_s for number in num_amax(operators, place)]
-    whole = place.is_async and not place.gathers_in_products
-    before, behind = (gather_s if whole else share * gather_s for share in (forward, backward))
-    return _ExposedTP(
-        before + forward * scatter_s + agreed[0],
-        behind + scatter_s + behind * (execution.recompute == BY_OPERATORS) + agreed[1],
-        before + forward * scatter_s * (1 - 1 / layer.num_halves) + agreed[0],
-    )
-
-
-def _tensor_s(layer: Layer, place: Place, message: float) -> tuple[float, int]:
-    """The sums behind attention and the feed-forward part, and how many of their inputs W gathers again.
-
-    Where tp ranks have parts of the sequence, etp of them gather what was dispatched to their experts, as many
-    times the tokens as a token has experts, and keep it for W (Megatron-LM, `MoEAlltoAllTokenDispatcher`).
-    """
-    cut, of_tp = place.cut, place.sum_over_tp_s(message)
-    if not layer.is_moe or (cut.expert_tp == cut.tp and not place.execution.sequence_parallel):
-        return layer.num_halves * of_tp, layer.num_halves
-    num_regions = layer.has_mixer + any(one.kind == "shared" for one in layer.all_linears)
-    dispatched = message * cut.expert_tp / cut.tp * layer.experts_per_token * layer.expert_width / layer.hidden_size
-    return num_regions * of_tp + place.sum_over_tp_s(dispatched, "etp"), num_regions
 
 
 def _experts_s(layer: Layer, place: Place, tokens: float) -> float:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ppsim.base.errors import ConfigError
-from ppsim.costs.analytic import communicated_again
 from ppsim.costs.estimate import estimated
 from ppsim.costs.of_profile import is_whole, line_of
 from ppsim.costs.parts import BASIS, MEASURED, Estimate, Known, Parts
@@ -52,10 +51,9 @@ class ProfileCosts:
             whole_backward=Parts(measured_loss_s=fixed["backward_s"]) if part.backward_s else None,
             known=Known(profile_s=fixed["forward_s"] + _backward_s(fixed)),
         )
-        recompute, forward = self.shape.recompute, by_specifications.forward
-        communicated = communicated_again(layer, recompute, forward).communication_s
+        communicated = by_specifications.sent_again_s
         again = by_specifications.backward_input.recompute_s - communicated
-        if recompute == "full":
+        if self.shape.recompute == "full":
             again = line_of(part, "forward_s")[1]
         return self._with_compute(by_specifications, part, again_s=again, communicated_s=communicated), beside
 

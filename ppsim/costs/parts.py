@@ -74,7 +74,8 @@ class Estimate:
     """F, I and W of one microbatch through one component of one rank.
 
     B, the full backward, is I and W one after the other unless it was measured whole. `known` is what of F and B is
-    by measurement; the rest is communication, and by the device's data sheet.
+    by measurement; the rest is communication, and by the device's data sheet. `sent_again_s` of the recomputation
+    are messages, which no profile of one device has.
     """
 
     forward: Parts
@@ -83,6 +84,7 @@ class Estimate:
     basis: str = BASIS
     whole_backward: Parts | None = None
     known: Known = field(default_factory=Known)
+    sent_again_s: float = 0.0
 
     @property
     def backward(self) -> Parts:

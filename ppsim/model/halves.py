@@ -169,11 +169,6 @@ class LatentAttention(Scored):
             out_of_heads(values, h),
         ]
 
-    def gathered_share(self, h: int) -> float:
-        """Return the share of latents, which ranks gather before the projections up."""
-        of_queries = h if self.q_lora_rank is None else self.q_lora_rank
-        return min(1.0, (of_queries + self.kv_lora_rank + self.qk_rope_head_size) / h)
-
     def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
         """Yield both latents before and after their norms, queries, keys with rotation, and the core.
 

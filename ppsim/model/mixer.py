@@ -54,10 +54,6 @@ class Mixer(ABC):
         """Bytes per token that its backward has for itself."""
         return 0
 
-    def gathered_share(self, h: int) -> float:
-        """Return what tensor-parallel ranks gather of a token before it, as a share of the hidden size."""
-        return 1.0
-
     def require_division(self, cut: Cut) -> None:
         """Raise `ConfigError` naming what ranks cannot divide."""
         for what, count in self.divided.items():

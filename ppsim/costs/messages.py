@@ -1,0 +1,106 @@
+"""What tensor-parallel ranks exchange around the operators of a layer, and what of it no compute hides."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ppsim.costs.place import Place
+from ppsim.costs.torch_blocks import num_amax
+from ppsim.model.operators import Operator, Rows, Tensor, tensors_of
+from ppsim.model.recompute import BY_OPERATORS
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Bytes that ranks gather before an operator and sum behind it in a forward, by the operator's name.
+
+    A GEMM that ranks divide by its outputs takes the whole sequence, which is gathered once for all that read it;
+    one that they divide by its inputs gives a part of a sum. Without sequence parallelism nothing is gathered, and
+    gradients of inputs are summed instead. `pairs`: a rank's part of what was dispatched to experts, which ranks
+    of etp gather and sum (Megatron-LM, `MoEAlltoAllTokenDispatcher`).
+    """
+
+    place: Place
+    scales: tuple[int, int]
+    gathered: dict[str, float] = field(default_factory=dict)
+    summed: dict[str, float] = field(default_factory=dict)
+    pairs: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, operators: Sequence[Operator], layer_input: Tensor, place: Place, rows: Mapping[Rows, float]
+    ) -> "Messages":
+        """Return the messages of a layer, of which a rank computes these rows."""
+        found = cls(place, num_amax(operators, place))
+        tensors, size = tensors_of(operators, layer_input), place.execution.element_bytes * rows["tokens"]
+        # Where all of tp divide experts without sequence parallelism, one sum is behind them and the shared expert.
+        joins = not place.execution.sequence_parallel and place.cut.expert_tp == place.cut.tp
+        seen = set[str]()
+        for one in operators:
+            kind, split = (one.weight.kind, one.weight.split) if one.weight is not None else ("", None)
+            if split is None or not one.writes or (kind == "shared" and joins):
+                continue
+            if kind == "routed" and not joins:
+                if split == "inputs":
+                    found.pairs[one.name] = one.writes[0].columns * rows["capacity"] * place.execution.element_bytes
+            elif split == "inputs":
+                found.summed[one.name] = (layer_input if kind == "routed" else one.writes[0]).columns * size
+            elif (tensor := tensors[one.reads[0]]).name not in seen and (joins or tensor.rows == "own_tokens"):
+                seen.add(tensor.name)
+                found.gathered[one.name] = (layer_input if kind == "routed" else tensor).columns * size
+        return found
+
+    def forward_s(self, names: Iterable[str] | None = None) -> float:
+        """Return the exposed seconds of a forward, or of these operators of it."""
+        wanted = {*self.gathered, *self.summed, *self.pairs} if names is None else set(names)
+        hidden = self.place.execution.hidden_tp_forward
+        gather_s = sum(self._gather_s(size) for name, size in self.gathered.items() if name in wanted)
+        sum_s = sum(self._sum_s(size) for name, size in self.summed.items() if name in wanted)
+        sum_s += self._pairs_s(wanted)
+        exposed, is_whole = 1.0 if self._waits_for_gathers else 1 - hidden, wanted >= self.gathered.keys()
+        return exposed * gather_s + (1 - hidden) * sum_s + self.scales[0] * self._agreed_s * is_whole
+
+    def backward_s(self) -> float:
+        """Return the exposed seconds of a backward.
+
+        Megatron-LM's GEMMs keep their part of the sequence, and gather it again for W. torch's keep what was
+        gathered, so that only `selective-op` gathers again; and none of its sums of gradients is inside a GEMM.
+        """
+        execution = self.place.execution
+        exposed = 1 - execution.hidden_tp_backward
+        gather_s = sum(self._gather_s(size) for size in self.summed.values())
+        sum_s = sum(self._sum_s(size) for size in self.gathered.values()) + self._pairs_s(self.pairs)
+        again_s = sum(self._gather_s(size) for size in self.gathered.values())
+        if not self._is_torch:
+            return exposed * (gather_s + sum_s + again_s)
+        exposed_of_gathers = 1.0 if self._waits_for_gathers else exposed
+        repeats = execution.recompute == BY_OPERATORS
+        return exposed_of_gathers * (gather_s + repeats * again_s) + sum_s + self.scales[1] * self._agreed_s
+
+    @property
+    def _is_torch(self) -> bool:
+        return self.place.execution.compile is not None and self.place.cut.norm_divisor > 1
+
+    @property
+    def _waits_for_gathers(self) -> bool:
+        """Whether gathers are not among the messages that run beside GEMMs."""
+        return self._is_torch and self.place.is_async and not self.place.gathers_in_products
+
+    @property
+    def _agreed_s(self) -> float:
+        """Of one scale that ranks agree on."""
+        return self.place.seconds("all-reduce", 4.0, "tp") if self._is_torch else 0.0
+
+    def _gather_s(self, num_bytes: float) -> float:
+        """The whole sequence for a GEMM, in the type of its operands."""
+        if not self.place.execution.sequence_parallel:
+            return 0.0
+        return self.place.seconds("all-gather", self.place.execution.gathered_share * num_bytes, "tp")
+
+    def _sum_s(self, num_bytes: float) -> float:
+        """The sum of what ranks have, each with its part of the sequence or with all of it."""
+        return self.place.seconds(
+            "reduce-scatter" if self.place.execution.sequence_parallel else "all-reduce", num_bytes, "tp"
+        )
+
+    def _pairs_s(self, names: Iterable[str]) -> float:
+        return sum(self.place.sum_over_tp_s(self.pairs[name], "etp") for name in names if name in self.pairs)
