@@ -29,20 +29,13 @@ def _until_last_saved(operators: Sequence[Operator]) -> set[str]:
     return {one.name for one in operators[: last + 1]}
 
 
-def forward_again(operators: Sequence[Operator], timed: Kernels) -> KernelTime:
+def forward_again(timed: Kernels) -> KernelTime:
     """Return what `selective-op` computes again: every second GEMM, and what passes over memory but the last sum.
 
     Neither the core of attention nor what is scattered along the sequence, which are kept.
     """
-    _, gemms = by_operators([one.weight for one in operators if one.weight is not None], timed.place.cut)
-    passing = [timed.passing(one) for one in operators[:-1]]
-    kept = sum(
-        (
-            timed.along_sequence(one).forward
-            for one in operators[:-1]
-            if isinstance(timed, TorchKernels) and one.sequence == "scattered"
-        ),
-        KernelTime(),
-    )
-    again = total([timed.gemm(one) for one in gemms] + passing).forward
-    return again.without(kept)
+    gemms = [one.weight for one in timed.operators if one.weight is not None]
+    _, repeated = by_operators(gemms, timed.place.cut)
+    passing = [timed.passing(one) for one in timed.operators[:-1]]
+    again = total([*map(timed.gemm, repeated), *passing]).forward
+    return again.without(timed.scattered_s()) if isinstance(timed, TorchKernels) else again

@@ -42,10 +42,10 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
     operators = layer_operators(layer, place, sequence_length)
     rows = computed_rows(layer, place.cut, tokens=tokens, load=execution.expert_load)
     kind = Kernels if execution.compile is None else TorchKernels
-    timed = kind(place, rows, micro_batch, sequence_length)
-    of = timed.of_all(operators, layer_input(layer))
+    timed = kind(place, operators, layer_input(layer), rows, micro_batch, sequence_length)
+    of = timed.of_all()
     kernels = launched(total(of.values()), layer, place, operators, of)
-    messages = Messages.of(operators, layer_input(layer), place, rows)
+    messages = Messages.of(timed)
     ep_s = _experts_s(layer, place, tokens / place.cut.norm_divisor)
     cores = [(one.core, of[one.name]) for one in operators if one.core is not None]
     cp_s, cp_backward_s = _context_s(layer, place, tokens, cores)
@@ -60,7 +60,7 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
         launching_s=launching_s,
     )  # fmt: skip
     names = operators_again(operators, execution.recompute, stops_early=execution.compile is not None)
-    again = forward_again(operators, timed) if names is None else total(of[name] for name in names).forward
+    again = forward_again(timed) if names is None else total(of[name] for name in names).forward
     again = launched_again(again, layer, place)
     repeated = [one for one in operators if one.name in (names or ())]
     cores_again = [(one.core, of[one.name]) for one in repeated if one.core is not None]

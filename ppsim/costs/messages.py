@@ -1,11 +1,12 @@
 """What tensor-parallel ranks exchange around the operators of a layer, and what of it no compute hides."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
+from ppsim.costs.operator_kernels import Kernels
 from ppsim.costs.place import Place
 from ppsim.costs.torch_blocks import num_amax
-from ppsim.model.operators import Operator, Rows, Tensor, tensors_of
+from ppsim.model.operators import gathered_inputs, summed_outputs
 from ppsim.model.recompute import BY_OPERATORS
 
 
@@ -21,33 +22,31 @@ class Messages:
 
     place: Place
     scales: tuple[int, int]
-    gathered: dict[str, float] = field(default_factory=dict)
-    summed: dict[str, float] = field(default_factory=dict)
-    pairs: dict[str, float] = field(default_factory=dict)
+    gathered: Mapping[str, float]
+    summed: Mapping[str, float]
+    pairs: Mapping[str, float]
 
     @classmethod
-    def of(
-        cls, operators: Sequence[Operator], layer_input: Tensor, place: Place, rows: Mapping[Rows, float]
-    ) -> "Messages":
-        """Return the messages of a layer, of which a rank computes these rows."""
-        found = cls(place, num_amax(operators, place))
-        tensors, size = tensors_of(operators, layer_input), place.execution.element_bytes * rows["tokens"]
-        # Where all of tp divide experts without sequence parallelism, one sum is behind them and the shared expert.
-        joins = not place.execution.sequence_parallel and place.cut.expert_tp == place.cut.tp
-        seen = set[str]()
-        for one in operators:
-            kind, split = (one.weight.kind, one.weight.split) if one.weight is not None else ("", None)
-            if split is None or not one.writes or (kind == "shared" and joins):
-                continue
-            if kind == "routed" and not joins:
-                if split == "inputs":
-                    found.pairs[one.name] = one.writes[0].columns * rows["capacity"] * place.execution.element_bytes
-            elif split == "inputs":
-                found.summed[one.name] = (layer_input if kind == "routed" else one.writes[0]).columns * size
-            elif (tensor := tensors[one.reads[0]]).name not in seen and (joins or tensor.rows == "own_tokens"):
-                seen.add(tensor.name)
-                found.gathered[one.name] = (layer_input if kind == "routed" else tensor).columns * size
-        return found
+    def of(cls, timed: Kernels) -> "Messages":
+        """Return the messages of a layer whose operators are timed."""
+        place, operators, e = timed.place, timed.operators, timed.place.execution.element_bytes
+        routed = [one for one in operators if one.weight is not None and one.weight.kind == "routed"]
+        size, pairs = e * timed.rows["tokens"], dict[str, float]()
+        if routed and not place.execution.sequence_parallel and place.cut.expert_tp == place.cut.tp:
+            # One sum is behind all experts and the expert of all tokens, and one of gradients before them.
+            halves = [one for one in operators if one.half == 1]
+            gathered, summed = gathered_inputs(halves, timed.tensors), summed_outputs(halves)
+            gathered[routed[0].name] = summed[routed[-1].name] = timed.layer_input
+        else:
+            gathered, summed = gathered_inputs(operators, timed.tensors), summed_outputs(operators)
+            pairs = {one.name: e * timed.rows["capacity"] * one.writes[0].columns for one in routed[-1:]}
+        return cls(
+            place,
+            num_amax(operators, place),
+            {name: size * one.columns for name, one in gathered.items()},
+            {name: size * one.columns for name, one in summed.items()},
+            pairs,
+        )
 
     def forward_s(self, names: Iterable[str] | None = None) -> float:
         """Return the exposed seconds of a forward, or of these operators of it."""

@@ -8,6 +8,7 @@ which a rank has T / tp with sequence parallelism; e bytes of an element.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 
 from ppsim.costs.cores import core_of
@@ -78,17 +79,23 @@ def computed_rows(layer: Layer, cut: Cut, *, tokens: int, load: float = 1.0) -> 
 
 @dataclass(frozen=True)
 class Kernels:
-    """What each operator takes on a rank with so many rows: the kernels of Megatron-LM and TransformerEngine."""
+    """What the operators of a layer take on a rank with so many rows, in the kernels of Megatron-LM."""
 
     place: Place
+    operators: Sequence[Operator]
+    layer_input: Tensor
     rows: Mapping[Rows, float]
     micro_batch: int
     sequence_length: int
 
-    def of_all(self, operators: Sequence[Operator], layer_input: Tensor) -> dict[str, PassKernels]:
+    def of_all(self) -> dict[str, PassKernels]:
         """Return the kernels by the name of their operator; "sums" are those of gradients of one tensor."""
-        found = {one.name: self.product(one) + self.passing(one) for one in operators}
-        return found | {"sums": self.sums(operators, layer_input)}
+        return {one.name: self.product(one) + self.passing(one) for one in self.operators} | {"sums": self.sums()}
+
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors of the forward by name."""
+        return tensors_of(self.operators, self.layer_input)
 
     def product(self, one: Operator) -> PassKernels:
         """Return the products of a GEMM or of a mixer's core."""
@@ -246,11 +253,10 @@ class Kernels:
             orderings += execution.moe_dispatcher != "hybridep"
         return orderings
 
-    def sums(self, operators: Sequence[Operator], layer_input: Tensor) -> PassKernels:
+    def sums(self) -> PassKernels:
         """Return the additions of gradients: one for each reader of a tensor beyond the first."""
-        tensors = tensors_of(operators, layer_input)
-        readers = Counter(name for one in operators for name in one.reads if _gives_gradient(one))
-        more = {tensors[name]: number - 1 for name, number in readers.items() if number > 1}
+        readers = Counter(name for one in self.operators for name in one.reads if _gives_gradient(one))
+        more = {self.tensors[name]: number - 1 for name, number in readers.items() if number > 1}
         elements = sum(number * one.columns * self.rows[one.rows] for one, number in more.items())
         return self.moving((0, 3, 0, sum(more.values())), elements)
 

@@ -19,15 +19,16 @@ gradients two by two, and casts.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from ppsim.costs.operator_kernels import Kernels
-from ppsim.costs.pass_kernels import NOTHING, PassKernels, products
+from ppsim.costs.pass_kernels import NOTHING, PassKernels, products, total
 from ppsim.costs.place import Place
 from ppsim.machine.kernels.times import KernelTime, moved
 from ppsim.model.linears import Linear
-from ppsim.model.operators import Operator, Tensor
+from ppsim.model.operators import Operator, Tensor, gathered_inputs, summed_outputs
 
 _NORM_FORWARD, _NORM_BACKWARD = (4, 28), (8, 68)
 """Of an eager norm, times e and beside: x in float32, its square, their mean, the product with its root, that in
@@ -76,17 +77,30 @@ class TorchKernels(Kernels):
         return found
 
     def along_sequence(self, one: Operator) -> PassKernels:
-        """Return the copies of what is gathered or scattered along the sequence behind an operator."""
-        if one.sequence is None or not self.is_divided:
+        """Return the copies of what is gathered before an operator, or scattered behind it, along the sequence."""
+        gathered, summed = self._gathered.get(one.name), self._summed.get(one.name)
+        tensor = gathered or summed
+        if tensor is None or not self.is_divided:
             return NOTHING
-        e = self.place.execution.element_bytes
-        if one.sequence == "gathered":
-            size = 0.0 if self.place.gathers_in_products else 2 * e * self.place.execution.gathered_share
-            sizes = size, size
-        else:
-            sizes = (1 + 1 / self.place.cut.tp if self.place.is_async else 2) * e, 2 * e
-        whole = one.writes[0].columns * self.rows["tokens"]
-        return PassKernels(*(self.moved(size * whole, 1) for size in sizes))
+        size = self.place.execution.element_bytes * tensor.columns * self.rows["tokens"]
+        if gathered is not None:
+            copied = 0.0 if self.place.gathers_in_products else 2 * size * self.place.execution.gathered_share
+            return PassKernels(self.moved(copied, 1), self.moved(copied, 1))
+        scattered = (1 + 1 / self.place.cut.tp if self.place.is_async else 2) * size
+        return PassKernels(self.moved(scattered, 1), self.moved(2 * size, 1))
+
+    def scattered_s(self) -> KernelTime:
+        """Return what a forward copies of what is scattered."""
+        found = (self.along_sequence(one) for one in self.operators if one.name in self._summed)
+        return total(found).forward
+
+    @cached_property
+    def _gathered(self) -> dict[str, Tensor]:
+        return gathered_inputs(self.operators, self.tensors)
+
+    @cached_property
+    def _summed(self) -> dict[str, Tensor]:
+        return summed_outputs(self.operators)
 
     @property
     def is_divided(self) -> bool:
@@ -114,16 +128,16 @@ class TorchKernels(Kernels):
             return self.moving((2, 4, 1, 2), elements)
         return NOTHING
 
-    def sums(self, operators: Sequence[Operator], layer_input: Tensor) -> PassKernels:
+    def sums(self) -> PassKernels:
         """Return the additions of gradients: those of the n matrices that read one tensor, each for itself, too."""
-        read = [(width, number) for width, number in _inputs(operators) if number > 1]
+        read = [(width, number) for width, number in _inputs(self.operators) if number > 1]
         size, more = self.place.execution.element_bytes * self.rows["tokens"], 2 if self.is_divided else 0
         passes = sum(
             width * (number - 1 + more if self.place.execution.compile else 3 * (number - 1))
             for width, number in read
         )
         of_matrices = self.moved(passes * size, len(read))
-        return super().sums(operators, layer_input) + PassKernels(backward_input=of_matrices)
+        return super().sums() + PassKernels(backward_input=of_matrices)
 
     def _casts_of(self, linear: Linear) -> PassKernels:
         """Return the casts of a matrix' operands to 8 bits in torchao, whose layers keep 16-bit inputs."""

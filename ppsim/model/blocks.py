@@ -7,7 +7,6 @@ routing are left out. Without flash attention and with dropout, the saved tensor
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
 
 from ppsim.layout.cut import Cut
 from ppsim.model.architecture import Layer
@@ -90,10 +89,7 @@ def _before_half(
         yield Operator(f"numbers{number}", "", (), (gives,), saved_for_w=("streams",), weight=linear)
         source, module = mixed.name, "layernorm/mhc"
     normed = Tensor(f"n{number}", "own_tokens", h, component)
-    gathered: Literal["gathered"] | None = None if component == "experts" else "gathered"
-    yield Operator(
-        f"norm{number}", module, (source,), (normed,), saved_for_i=(source,), kind="norm", sequence=gathered
-    )
+    yield Operator(f"norm{number}", module, (source,), (normed,), saved_for_i=(source,), kind="norm")
 
 
 def _after_half(layer: Layer, number: int, given: str, h: int, kernels: KernelChoice) -> Iterator[Operator]:
@@ -158,8 +154,7 @@ def mlp(
     yield Operator(f"{made} act", act_module, (wide.name,), tuple(active), saved_for_i=tuple(saves), kind=kind)
     after = rows if rows == "capacity" else "own_tokens"
     out = Tensor(made, after, down.outputs, "norms" if made == "fed" else component)
-    last = gemm(down, module, active[0].name, (out,), name=f"{made} down")
-    yield replace(last, sequence="scattered" if made == "fed" else None)
+    yield gemm(down, module, active[0].name, (out,), name=f"{made} down")
 
 
 def experts(ffn: MixtureOfExperts, h: int, cut: Cut, kernels: KernelChoice) -> Iterator[Operator]:

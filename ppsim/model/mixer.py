@@ -105,7 +105,7 @@ def output(linear: Linear, source: str, h: int) -> Operator:
     """Return the projection of all heads back to the hidden size."""
     # In 8 bits the projection saves a copy; its input is counted too, even if nothing else saves it.
     made = Tensor("mixed", "own_tokens", h, "norms")
-    return replace(gemm(linear, "attn_proj", source, (made,)), saved_for_i=(source,), sequence="scattered")
+    return replace(gemm(linear, "attn_proj", source, (made,)), saved_for_i=(source,))
 
 
 def opaque_mixer(linears: list[Linear], kept: dict[str, tuple[str, float]]) -> Iterator[Operator]:
@@ -125,8 +125,7 @@ def opaque_mixer(linears: list[Linear], kept: dict[str, tuple[str, float]]) -> I
         module = "attn/mla_up_proj" if one.name in UPS_OF_LATENTS else "attn"
         made = Tensor("mixed" if is_last else f"{one.name} out", after, one.outputs, "norms")
         source, reads_input = one.reads, one.reads == "attention input"
-        found = gemm(one, module, "n1" if reads_input else source, (made,), quantized=reads_input)
-        yield replace(found, sequence="scattered" if is_last else None)
+        yield gemm(one, module, "n1" if reads_input else source, (made,), quantized=reads_input)
 
 
 def _rows_of(linear: Linear, side: str) -> Rows:

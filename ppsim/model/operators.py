@@ -62,9 +62,8 @@ class Operator:
     tokens that it computes. `passes_gradient`: what it reads has the gradient of what it writes (sums and views).
 
     Its time is that of its GEMM, of the scores of its `core` (a `ppsim.model.mixer.Mixer`), or of passing over
-    `columns` of its rows as its kind does; columns None: those of the first tensor that it writes. `sequence`:
-    tensor-parallel ranks gather the sequence of what it writes, or scatter it. `half`: 1 mixes tokens, 2 works on
-    each of them.
+    `columns` of its rows as its kind does; columns None: those of the first tensor that it writes. `half`:
+    1 mixes tokens, 2 works on each of them.
     """
 
     name: str
@@ -80,7 +79,6 @@ class Operator:
     kind: Kind = ""
     columns: float | None = None
     core: Any = None
-    sequence: Literal["gathered", "scattered"] | None = None
     half: Literal[1, 2] = 1
 
     @property
@@ -135,6 +133,29 @@ def stored(tensors: Mapping[str, Tensor], name: str, *, is_operand: bool = False
     while storage := tensors[name].storage:
         name = storage
     return replace(tensors[name], name=f"{name} as operand", dtype="operand") if is_operand else tensors[name]
+
+
+def gathered_inputs(operators: Iterable[Operator], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors that tensor-parallel ranks gather before GEMMs, by the first that reads them.
+
+    A GEMM that ranks divide by its outputs takes all tokens, of which a rank has its own part.
+    """
+    found: dict[str, Tensor] = {}
+    for one in operators:
+        if one.weight is not None and one.weight.split == "outputs" and one.writes:
+            tensor = tensors[one.reads[0]]
+            if tensor.rows == "own_tokens" and tensor not in found.values():
+                found[one.name] = tensor
+    return found
+
+
+def summed_outputs(operators: Iterable[Operator]) -> dict[str, Tensor]:
+    """Return the tensors that ranks sum behind GEMMs, which they divide by their inputs; not those of experts."""
+    return {
+        one.name: one.writes[0]
+        for one in operators
+        if one.weight is not None and one.weight.split == "inputs" and one.writes and one.rows != "capacity"
+    }
 
 
 class _Saved:

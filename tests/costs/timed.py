@@ -12,7 +12,9 @@ from ppsim.model.operators import Operator
 def timed(layer: Layer, place: Place, *, tokens: int = 4096) -> Kernels:
     """Return what times operators on a rank, of one sequence of so many tokens."""
     rows = computed_rows(layer, place.cut, tokens=tokens, load=place.execution.expert_load)
-    return (Kernels if place.execution.compile is None else TorchKernels)(place, rows, 1, tokens)
+    found = layer_operators(layer, place, tokens)
+    kind = Kernels if place.execution.compile is None else TorchKernels
+    return kind(place, found, layer_input(layer), rows, 1, tokens)
 
 
 def operators(layer: Layer, place: Place, *, tokens: int = 4096) -> dict[str, Operator]:
@@ -22,21 +24,19 @@ def operators(layer: Layer, place: Place, *, tokens: int = 4096) -> dict[str, Op
 
 def kernels(layer: Layer, place: Place, *, tokens: int = 4096) -> dict[str, PassKernels]:
     """Return the kernels of each operator by name, and "sums"."""
-    found = tuple(operators(layer, place, tokens=tokens).values())
-    return timed(layer, place, tokens=tokens).of_all(found, layer_input(layer))
+    return timed(layer, place, tokens=tokens).of_all()
 
 
 def passing(layer: Layer, place: Place, *, tokens: int = 4096) -> PassKernels:
     """Return all that only passes over memory in a layer."""
-    found = tuple(operators(layer, place, tokens=tokens).values())
     of = timed(layer, place, tokens=tokens)
-    return total([of.passing(one) for one in found]) + of.sums(found, layer_input(layer))
+    return total(of.passing(one) for one in of.operators) + of.sums()
 
 
 def products_of(layer: Layer, place: Place, *, tokens: int = 4096) -> PassKernels:
     """Return all GEMMs of a layer, with what passes over memory around those of experts."""
     of = timed(layer, place, tokens=tokens)
-    gemms = [one for one in operators(layer, place, tokens=tokens).values() if one.weight is not None]
+    gemms = [one for one in of.operators if one.weight is not None]
     return total(of.product(one) for one in gemms) + total(
         of.passing(one) for one in gemms if one.weight is not None and one.weight.kind == "routed"
     )
