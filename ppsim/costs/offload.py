@@ -6,6 +6,7 @@ PipeOffload (arXiv 2503.01328) does so in pipelines. Modules are offloaded as by
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ppsim.base.errors import ConfigError
 from ppsim.costs.job import Job
@@ -42,29 +43,59 @@ class Offload:
 def offload_of(job: Job, stage: Stage, kept: float) -> Offload:
     """Return what a stage that keeps so many bytes of a microbatch sends to the host.
 
-    Of a part of everything, `NUM_BUFFERS` microbatches are on the device all the same. Of modules, each group comes
-    back when the backward has left the same module of the layer behind it. So the last layer of the next backward
-    is there while a forward runs. On the last stage, whose backwards follow their forwards, it never left.
+    Of a part of everything, `NUM_BUFFERS` microbatches are on the device all the same; of modules see `_ahead`. On
+    the last stage, whose backwards follow their forwards at once, the last layer never leaves.
     """
     if job.offload:
-        gone = job.offload * kept
-        return Offload(gone, (gone,), NUM_BUFFERS * gone, NUM_BUFFERS * gone)
+        part = job.offload * kept
+        return Offload(part, (part,), NUM_BUFFERS * part, NUM_BUFFERS * part)
     layers = _layers(job, stage)
-    if not any(one.groups for one in layers):
+    groups = [_Group(at, *group) for at, one in enumerate(layers) for group in one.groups]
+    gone = groups[: job.offload_rules.number_gone(len(groups))]
+    if not gone:
         return Offload()
-    groups = [(at, *group) for at, one in enumerate(layers) for group in one.groups]
-    groups = groups[: job.offload_rules.number_gone(len(groups))]
-    copied = [float(sum(size for at, size, _ in groups if at == number)) for number in range(len(layers))]
-    ahead = max(copied)
-    if stage.head:
-        copied[max((at for at, size in enumerate(copied) if size), default=0)] = 0.0
+    never = groups[-1].layer if stage.head else None
+    copied = [0.0] * len(layers)
+    for one in gone:
+        copied[one.layer] += one.copied * (one.layer != never)
     return Offload(
-        float(sum(freed for *_, freed in groups)),
+        float(sum(one.freed for one in gone)),
         tuple(copied),
-        ahead,
-        0.0 if stage.head else ahead,
+        *_ahead(groups, len(gone), never),
         max(one.forward_bytes for one in layers),
     )
+
+
+class _Group(NamedTuple):
+    """What a module of a layer sends to the host, in bytes."""
+
+    layer: int
+    copied: int
+    freed: int
+
+
+def _ahead(groups: Sequence[_Group], num_gone: int, never: int | None) -> tuple[float, float]:
+    """Return the most bytes that are on the device of groups that are offloaded, and those during a forward.
+
+    With each group that a backward has left behind it, one more comes back: the next that was offloaded, of the
+    next backward's if there is none of its own (`bulk_reload`). So if all are offloaded, those of one layer are
+    there ahead, since the last layer of the step's first backward stays. If some stay, all of the next backward's
+    are there after a few microbatches. `never` is the layer that never leaves since its backward follows at once; then
+    nothing comes back before the backward starts.
+    """
+    backward = groups[::-1]
+    num_staying = len(groups) - num_gone
+    back = [one for one in backward[num_staying:] if one.layer != never]
+    of_last_layer = sum(one.layer == groups[-1].layer for one in back)
+    first = 0 if never is not None else len(back) if num_staying else of_last_layer
+    most = 0.0
+    for done in range(len(groups)):
+        num_behind = sum(one.layer != never for one in backward[num_staying:done])
+        own = sum(one.copied for one in back[num_behind : first + done])
+        own += sum(one.freed for one in backward[max(done, num_staying) :] if one.layer == never)
+        next_ = 0 if never is not None else sum(one.copied for one in back[: max(0, first + done - len(back))])
+        most = max(most, own + next_ - sum(one.freed for one in backward[: min(done, num_staying)]))
+    return most, float(sum(one.copied for one in back[:first]))
 
 
 def _layers(job: Job, stage: Stage) -> list[LayerOffload]:
