@@ -29,8 +29,8 @@ class Offload:
     """What a stage sends to the host of a microbatch, in bytes.
 
     freed: what leaves the device; copied: what goes out, and comes back, by layer in the order of the forward;
-    ahead: what is on the device at any time, since it comes back before it is needed; ahead_in_forward: the same
-    while a forward runs; forward: what the fullest moment of a forward has beyond what stays.
+    ahead: the most that is on the device because it is back before its backward; ahead_in_forward: the same while a
+    forward runs; forward: what the fullest moment of a forward has beyond what stays.
     """
 
     freed: float = 0.0
@@ -80,8 +80,8 @@ def _ahead(groups: Sequence[_Group], num_gone: int, never: int | None) -> tuple[
     With each group that a backward has left behind it, one more comes back: the next that was offloaded, of the
     next backward's if there is none of its own (`bulk_reload`). So if all are offloaded, those of one layer are
     there ahead, since the last layer of the step's first backward stays. If some stay, all of the next backward's
-    are there after a few microbatches. `never` is the layer that never leaves since its backward follows at once; then
-    nothing comes back before the backward starts.
+    are there after a few microbatches. `never` is the layer that never leaves since its backward follows at once;
+    then nothing comes back before the backward starts.
     """
     backward = groups[::-1]
     num_staying = len(groups) - num_gone
