@@ -1,10 +1,12 @@
 """A trainer's configuration behind the words of the command line: it says what they leave open."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import require_tokens, words_of
+from ppsim.model.offloading import OffloadRules
 from ppsim.projection.options import GPT, JobOptions, StudyOptions
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ _SAME_SETTING: dict[str, tuple[str, ...]] = {
 _OF_PIPELINES = ("split", *MEGATRON_SPLIT, "vpp", "group_size", "overlap_p2p", "schedule")
 _OF_INTERLEAVING = ("group_size", "overlap_p2p")
 
-_NOT_SHARED = ("dp", "sequence_parallel", "offload", "offload_modules")
+_NOT_SHARED = ("dp", "sequence_parallel", "offload", "offload_modules", *(one.name for one in fields(OffloadRules)))
 _OF_STUDIES = {*words_of(StudyOptions), *_NOT_SHARED} - {"model", "run_config"}
 _ONLY_FOR_JOBS = [name for name in words_of(JobOptions) if name in _OF_STUDIES]
 

@@ -22,7 +22,7 @@ from ppsim.model.graphs import cuda_graphs_of
 from ppsim.model.halves import Attention
 from ppsim.model.memory import Optimizer, Precision
 from ppsim.model.names import gpt
-from ppsim.model.offloading import offload_modules_of
+from ppsim.model.offloading import OffloadRules, offload_modules_of
 from ppsim.model.recompute import recompute_of
 from ppsim.projection.options import GPT, JobOptions
 
@@ -99,6 +99,7 @@ def job_from(options: Mapping[str, Any]) -> Job | None:
         execution=Execution(**execution),
         launch_s=None if options["launch_ms"] is None else options["launch_ms"] / 1e3,
         optimizer=Optimizer(**fields_of(_WORDS, given, "job.optimizer"), precision=precision),
+        offload_rules=OffloadRules(**fields_of(_WORDS, given, "job.offload_rules")),
         gpus_assumed=options["gpus"] is None and options["dp"] is None,
         assumed=assumed,
         without=config.without if isinstance(config := options["run_config"], RunConfig) else (),

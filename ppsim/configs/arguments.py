@@ -114,6 +114,13 @@ class Arguments:
             raise ConfigError(f"{self.source}: {name} is {value}, which the file does not set")
         return count_from(value, f"{self.source}: {name}", least=least)
 
+    def part(self, name: str, default: float, *, word: str) -> float:
+        """A number from 0 to 1, or the default."""
+        value = self.get(name, default, word=word)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise ConfigError(f"{self.source}: {name} must be a number from 0 to 1: got {value!r}")
+        return float(value)
+
     def number(self, name: str, default: int, *, least: int = 1) -> int:
         """A whole number of `least` or more, the default where none is there."""
         value = self.count(name, least=least)

@@ -14,7 +14,7 @@ _CHANGES = (
     (
         "time and memory",
         r"moe_expert_capacity_factor|moe_pad_expert_input_to_capacity|moe_token_drop_policy|"
-        r"optimizer_cpu_offload|cpu_offloading.*|fp4.*|"
+        r"optimizer_cpu_offload|cpu_offloading.*|delta_offload_bytes_across_pp_ranks|fp4.*|"
         r"window_size|softmax_type|distribute_saved_activations|first_last_layers_bf16|checkpoint_activations|"
         r"num_layers_at_(start|end)_in_bf16|use_torch_fsdp2|rampup_batch_size|"
         r"outer_dp_sharding_strategy|recompute_layer_ids|recompute_num_layers|"

@@ -45,7 +45,7 @@ def from_megatron(arguments: Arguments, trainer: str = "Megatron-LM") -> RunConf
     layers_each = arguments.count("num_layers_per_virtual_pipeline_stage", word="vpp")
     words |= _pipeline(arguments, words["pp"], model, layers_each)
     words |= _step(arguments)
-    words |= _optimizer(arguments)
+    words |= _optimizer(arguments) | _optimizer_offload(arguments, is_partial=trainer == BRIDGE)
     words |= _kernels(arguments, is_partial=trainer == BRIDGE)
     words |= _overlapped(arguments)
     words |= experts_of(arguments, is_partial=trainer == BRIDGE) | cuda_graphs_in(arguments)
@@ -149,7 +149,7 @@ def _step(arguments: Arguments) -> dict[str, Any]:
         "dtype": dtype,
         "sequence_parallel": parallel,
         "recompute": _recompute(arguments),
-        "offload_modules": _offload_modules(arguments),
+        **_offload(arguments),
     }
 
 
@@ -241,11 +241,26 @@ def _layers_by_number(arguments: Arguments, ids: Any) -> str:
     return recompute_of(f"full@{','.join(given)}" if given else "none")
 
 
-def _offload_modules(arguments: Arguments) -> str | None:
-    if not arguments.flag("fine_grained_activation_offloading", word="offload_modules"):
-        return None
+_OFFLOAD_RULES = {
+    "min_offloaded_tensor_size": "min_offloaded_tensor_size",
+    "fine_grained_offloading_max_inflight_offloads": "max_inflight_offloads",
+}
+"""Arguments of fine-grained offloading that are a word each."""
+
+
+def _offload(arguments: Arguments) -> dict[str, Any]:
+    """Which modules are offloaded, and by which rules."""
+    is_on = arguments.flag("fine_grained_activation_offloading", word="offload_modules")
     given = arguments.get("offload_modules", [], word="offload_modules")
-    return _known_modules(arguments, given, OFFLOADED, "offloaded")
+    rules: dict[str, Any] = {
+        word: arguments.count(name, word=word, least=0) for name, word in _OFFLOAD_RULES.items()
+    }
+    word = "activation_offload_fraction"
+    rules[word] = arguments.part(word, 1.0, word=word)
+    if not is_on:
+        return dict.fromkeys(("offload_modules", *rules))
+    modules = _known_modules(arguments, given, OFFLOADED, "offloaded")
+    return {"offload_modules": modules, **rules, word: None if rules[word] == 1 else rules[word]}
 
 
 def _known_modules(arguments: Arguments, modules: Any, known: Mapping[str, str], done: str) -> str | None:
@@ -285,6 +300,21 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
         "exp_avg_dtype": _moments(arguments),
         "order": "tp-cp-ep-pp-dp" if arguments.flag("use_tp_pp_dp_mapping", word="order") else None,
     }
+
+
+def _optimizer_offload(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
+    """The part of the optimizer that is on the host: its default is all, but none in `OptimizerConfig`."""
+    word, overlap = "optimizer_offload_fraction", "overlap_cpu_optimizer_d2h_h2d"
+    is_on = arguments.flag("optimizer_cpu_offload", word=word)
+    part = arguments.part(word, 0.0 if is_partial else 1.0, word=word)
+    overlaps = arguments.flag(overlap, word=overlap)
+    if not is_on or not part:
+        return {}
+    found: dict[str, Any] = {word: part, overlap: overlaps or None}
+    if _moments(arguments) not in (None, "float32"):
+        arguments.assumed.append("both moments are float32, which the optimizer on the host has")
+        found["exp_avg_dtype"] = None
+    return found
 
 
 _MOMENTS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "float8"}
@@ -365,6 +395,10 @@ def _divided(words: Mapping[str, Any]) -> dict[str, Any]:
         dtype = next(name for name, of in _MOMENTS.items() if of == moments)
         found |= {"use_precision_aware_optimizer": True, "exp_avg_dtype": dtype, "exp_avg_sq_dtype": dtype}
     found |= {"sequence_parallel": words["sequence_parallel"]} if "sequence_parallel" in words else {}
+    if part := words.get("optimizer_offload_fraction"):
+        found |= {"optimizer_cpu_offload": True, "optimizer_offload_fraction": part}
+        found |= {"use_precision_aware_optimizer": True}
+        found |= {"overlap_cpu_optimizer_d2h_h2d": True} if words.get("overlap_cpu_optimizer_d2h_h2d") else {}
     if (instances := words.get("num_distributed_optimizer_instances", 1)) > 1:
         found["num_distributed_optimizer_instances"] = instances
     if (limit := words.get("wgrad_deferral_limit")) is not None:
@@ -392,6 +426,8 @@ def _executed(words: Mapping[str, Any]) -> dict[str, Any]:
         found |= {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": by}
     if modules := words.get("offload_modules"):
         found |= {"fine_grained_activation_offloading": True, "offload_modules": modules.split("+")}
+        names = _OFFLOAD_RULES | {"activation_offload_fraction": "activation_offload_fraction"}
+        found |= {name: words[word] for name, word in names.items() if words.get(word) is not None}
     if words.get("context") == "all-to-all":
         found["cp_comm_type"] = "a2a"
     if any(float(part) for part in str(words.get("overlap_tp", 0)).split(",")):

@@ -29,7 +29,7 @@ from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.captured import why_not_captured
 from ppsim.model.halves import MixtureOfExperts
 from ppsim.model.memory import GraphBuffers, MemorySettings, Optimizer
-from ppsim.model.offloading import offload_modules_of
+from ppsim.model.offloading import OffloadRules, offload_modules_of
 from ppsim.model.parameters import VOCAB_MULTIPLE, require_division
 from ppsim.model.recompute import (
     Recompute,
@@ -56,7 +56,7 @@ class Job(InBrief):
     ranks sends its part of a hop's message, and they gather it behind (Narayanan et al. 2021, arXiv 2104.04473,
     §4.1); with sequence parallelism there is nothing to gather. `offload`: what part of each microbatch's
     activations waits for its backward on the host (`ppsim.costs.offload`); for schedules that split no backward.
-    `offload_modules`: modules whose saved tensors do (`ppsim.model.offloading`).
+    `offload_modules`: modules whose saved tensors do, `offload_rules`: which of them (`ppsim.model.offloading`).
     `stage_plans`: recomputation and offloading of each stage of the model; empty: those of `execution` and
     `offload_modules` on every stage.
     `cuda_graph_reuse`: whether graphs of microbatches that are not in flight together share their buffers.
@@ -94,6 +94,7 @@ class Job(InBrief):
     scatter_gather: bool = False
     offload: float = 0.0
     offload_modules: str = ""
+    offload_rules: OffloadRules = field(default_factory=OffloadRules)
     stage_plans: tuple[StagePlan, ...] = ()
     cuda_graph_reuse: bool = True
     launch_s: float | None = None
@@ -138,6 +139,8 @@ class Job(InBrief):
             raise ConfigError(f"--launch-ms must be 0 or more: got {1e3 * self.launch_s:g}")
         if self.fully_shard and self.optimizer.exp_avg_dtype != "float32":
             raise ConfigError(f"--fully-shard holds float32 moments: leave out {self.optimizer.exp_avg_dtype}")
+        if self.fully_shard and self.optimizer.offload_fraction:
+            raise ConfigError("--optimizer-offload-fraction is of Megatron-LM's optimizer: leave out --fully-shard")
         self._require_offload()
         self.cluster.device.peak(self.execution.dtype)
         if self.profile and self.execution.deterministic_mode:

@@ -13,7 +13,7 @@ from ppsim.base.units import percent, seconds
 from ppsim.costs.assembled import Assembled, Known, of_ranks, short_counts, sliced, stages_of_ranks
 from ppsim.costs.job import Job, work_of
 from ppsim.costs.listed import with_lists
-from ppsim.costs.offload import HOST_EFFICIENCY, offloaded_bytes, with_copies
+from ppsim.costs.offload import HOST_EFFICIENCY, buffer_bytes, offload_of, with_copies
 from ppsim.costs.parts import BASIS, Estimate, Parts
 from ppsim.costs.step import held_of, passes_s, step_costs
 from ppsim.layout.balance import balance_ranks
@@ -54,19 +54,20 @@ def assemble_job(
     alone = [(stage,) for stage in stages]
     costs = once_each(lambda one: estimate_of(job, *one), alone, known["costs"])
     kept = once_each(lambda one: activation_bytes(job, *one), alone, known["kept"])
-    moved = [offloaded_bytes(job, stage, whole) for stage, (whole, _) in zip(stages, kept, strict=True)]
-    if any(num_bytes for num_bytes, _ in moved):
-        costs = [with_copies(job, cost, num_bytes) for cost, (num_bytes, _) in zip(costs, moved, strict=True)]
+    offloads = [offload_of(job, stage, whole) for stage, (whole, _) in zip(stages, kept, strict=True)]
+    if any(sum(one.copied) for one in offloads):
+        costs = [with_copies(job, *three) for three in zip(stages, costs, offloads, strict=True)]
         kept = [
-            (whole - gone, min(whole - gone, (1 - job.offload) * part))
-            for (whole, part), (gone, _) in zip(kept, moved, strict=True)
+            (whole - one.freed, min(whole - one.freed, (1 - job.offload) * part))
+            for (whole, part), one in zip(kept, offloads, strict=True)
         ]
     held = once_each(
         lambda mine: rank_memory(job.model, mine, job.settings, in_flight=[0] * len(mine)).total,
         of_ranks(schedule, stages),
         known["static"],
     )
-    buffers = [max(mine) for mine in of_ranks(schedule, [on_device for _, on_device in moved])]
+    of_rank = zip(of_ranks(schedule, stages), of_ranks(schedule, offloads), strict=True)
+    buffers = [buffer_bytes(job, *both) for both in of_rank]
     hop_s, hops = _hops(job, schedule, stages)
     stage_costs = _stage_costs(costs).replace(
         activation_bytes=[whole for whole, _ in kept],
@@ -391,7 +392,9 @@ def _assumptions(
         f"numbers: {execution.dtype}, recompute {_recomputed(job)}, {execution.attention} attention",
         *_executed(job),
         f"optimizer: {optimizer.name}, ZeRO stage {optimizer.zero_stage}, {optimizer.bytes_of_gradient}-byte "
-        f"gradients, {optimizer.exp_avg_dtype} moments, {job.update}" + ", by whole layers" * optimizer.layer_wise,
+        f"gradients, {optimizer.exp_avg_dtype} moments, {job.update}"
+        + ", by whole layers" * optimizer.layer_wise
+        + (f", {percent(optimizer.offload_fraction)} on the host" if optimizer.offload_fraction else ""),
         f"transfers: {crossed}",
         f"data parallelism: {'beside compute' if job.overlap else 'behind the pipeline, nothing hidden'}"
         + ", each parameter by itself, in a list of a tensor a rank" * job.has_lists,

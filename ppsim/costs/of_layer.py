@@ -9,7 +9,7 @@ from ppsim.base.arrays import Floats
 from ppsim.costs.assembled import LayerCosts
 from ppsim.costs.job import Job, work_of
 from ppsim.costs.of_job import activation_bytes, estimate_of
-from ppsim.costs.offload import offloaded_bytes
+from ppsim.costs.offload import offload_of
 from ppsim.costs.step import added_s, passes_s
 from ppsim.layout.split import even_split
 from ppsim.model.architecture import Layer
@@ -53,7 +53,7 @@ def _costs_of(job: Job, layer: Layer, recompute: Recompute, joined: bool, offloa
     )
     held = [rank_memory(job.model, [stage], job.settings, in_flight=[0]).total for stage in (one, two)]
     kept = [activation_bytes(job, stage)[0] for stage in (one, two)]
-    gone = [offloaded_bytes(job, stage, whole)[0] for stage, whole in zip((one, two), kept, strict=True)]
+    gone = [offload_of(job, stage, whole).freed for stage, whole in zip((one, two), kept, strict=True)]
     passes = _passes_s(job, two) - _passes_s(job, one)
     reduce_s, optimizer_s = added_s(job, layer)
     return {

@@ -1,43 +1,134 @@
 """Activations kept on the host between a forward and its backward, copied beside compute.
 
-PipeOffload (arXiv 2503.01328) does so in pipelines.
+PipeOffload (arXiv 2503.01328) does so in pipelines. Modules are offloaded as by Megatron-LM
+(core/pipeline_parallel/fine_grained_activation_offload.py at d98e8a64).
 """
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ppsim.base.errors import ConfigError
 from ppsim.costs.job import Job
 from ppsim.costs.parts import Estimate, Parts
-from ppsim.model import activations
+from ppsim.model.activations import LayerOffload, layer_backward, layer_offload
+from ppsim.model.architecture import Layer
+from ppsim.model.memory import moment_bytes
+from ppsim.model.recompute import Recompute
 from ppsim.model.stages import Stage
 
 HOST_EFFICIENCY = 0.8
 """What copies of pinned memory get of the line rate. Assumed, no measurement behind it."""
 
 NUM_BUFFERS = 2
-"""Microbatches, or layers, whose offloaded part is on the device all the same, on its way out and in."""
+"""Microbatches whose offloaded part is on the device all the same, one on its way out and one on its way back."""
 
 
-def offloaded_bytes(job: Job, stage: Stage, kept: float) -> tuple[float, float]:
-    """Return a stage's bytes of a microbatch that go to the host, and those of them on the device all the same.
+@dataclass(frozen=True)
+class Offload:
+    """What a stage sends to the host of a microbatch, in bytes.
 
-    Of a part of everything: `NUM_BUFFERS` microbatches, one on its way out and one on its way back; of modules: as
-    many layers.
+    freed: what leaves the device; copied: what goes out, and comes back, by layer in the order of the forward;
+    ahead: the most that is on the device because it is back before its backward; ahead_in_forward: the same while a
+    forward runs; forward: what the fullest moment of a forward has beyond what stays.
+    """
+
+    freed: float = 0.0
+    copied: tuple[float, ...] = ()
+    ahead: float = 0.0
+    ahead_in_forward: float = 0.0
+    forward: float = 0.0
+
+
+def offload_of(job: Job, stage: Stage, kept: float) -> Offload:
+    """Return what a stage that keeps so many bytes of a microbatch sends to the host.
+
+    Of a part of everything, `NUM_BUFFERS` microbatches are on the device all the same; of modules see `_ahead`. On
+    the last stage, whose backwards follow their forwards at once, the last layer never leaves.
     """
     if job.offload:
-        return job.offload * kept, NUM_BUFFERS * job.offload * kept
-    modules, settings = stage.offload_modules, job.settings
-    if not modules:
-        return 0.0, 0.0
-    words = stage.recomputed(settings.batch.recompute)
-    of_layers = {
-        (layer, word): activations.offloaded_bytes(
-            layer, settings.recomputing(word).batch, settings.cut, settings.kernels, modules
-        )
-        for layer, word in set(words)
-    }
-    whole = sum(of_layers[one] for one in words)
-    return float(whole), float(NUM_BUFFERS * max(of_layers.values(), default=0))
+        part = job.offload * kept
+        return Offload(part, (part,), NUM_BUFFERS * part, NUM_BUFFERS * part)
+    layers = _layers(job, stage)
+    groups = [_Group(at, *group) for at, one in enumerate(layers) for group in one.groups]
+    gone = groups[: job.offload_rules.number_gone(len(groups))]
+    if not gone:
+        return Offload()
+    never = groups[-1].layer if stage.head else None
+    copied = [0.0] * len(layers)
+    for one in gone:
+        copied[one.layer] += one.copied * (one.layer != never)
+    return Offload(
+        float(sum(one.freed for one in gone)),
+        tuple(copied),
+        *_ahead(groups, len(gone), never),
+        max(one.forward_bytes for one in layers),
+    )
+
+
+class _Group(NamedTuple):
+    """What a module of a layer sends to the host, in bytes."""
+
+    layer: int
+    copied: int
+    freed: int
+
+
+def _ahead(groups: Sequence[_Group], num_gone: int, never: int | None) -> tuple[float, float]:
+    """Return the most bytes that are on the device of groups that are offloaded, and those during a forward.
+
+    With each group that a backward has left behind it, one more comes back: the next that was offloaded, of the
+    next backward's if there is none of its own (`bulk_reload`). So if all are offloaded, those of one layer are
+    there ahead, since the last layer of the step's first backward stays. If some stay, all of the next backward's
+    are there after a few microbatches. `never` is the layer that never leaves since its backward follows at once;
+    then nothing comes back before the backward starts.
+    """
+    backward = groups[::-1]
+    num_staying = len(groups) - num_gone
+    back = [one for one in backward[num_staying:] if one.layer != never]
+    of_last_layer = sum(one.layer == groups[-1].layer for one in back)
+    first = 0 if never is not None else len(back) if num_staying else of_last_layer
+    most = 0.0
+    for done in range(len(groups)):
+        num_behind = sum(one.layer != never for one in backward[num_staying:done])
+        own = sum(one.copied for one in back[num_behind : first + done])
+        own += sum(one.freed for one in backward[max(done, num_staying) :] if one.layer == never)
+        next_ = 0 if never is not None else sum(one.copied for one in back[: max(0, first + done - len(back))])
+        most = max(most, own + next_ - sum(one.freed for one in backward[: min(done, num_staying)]))
+    return most, float(sum(one.copied for one in back[:first]))
+
+
+def _layers(job: Job, stage: Stage) -> list[LayerOffload]:
+    """What each layer of a stage offloads."""
+    if not stage.offload_modules:
+        return []
+    words = stage.recomputed(job.settings.batch.recompute)
+    return [offload_of_layer(job, layer, word, stage.offload_modules) for layer, word in words]
+
+
+def offload_of_layer(job: Job, layer: Layer, recompute: Recompute, modules: str) -> LayerOffload:
+    """Return what a layer sends to the host of a microbatch."""
+    settings, smallest = job.settings.recomputing(recompute), job.offload_rules.min_offloaded_tensor_size
+    return layer_offload(layer, settings.batch, settings.cut, settings.kernels, modules, smallest)
+
+
+def buffer_bytes(job: Job, stages: Sequence[Stage], offloads: Sequence[Offload]) -> float:
+    """Return the bytes that a rank with these stages has on the device of what is offloaded.
+
+    They come on top of its peak without microbatches, which is inside a backward. A forward can have more.
+    """
+    ahead = max(one.ahead for one in offloads)
+    if job.offload or not ahead:
+        return ahead
+    in_forward = max(one.ahead_in_forward for one in offloads) + max(one.forward for one in offloads)
+    return max(ahead, in_forward - moment_bytes(job.model, stages, job.settings))
+
+
+def layer_buffer_bytes(job: Job, layer: Layer, recompute: Recompute, modules: str) -> float:
+    """Return the same of a rank whose layers are all like this one."""
+    one, settings = offload_of_layer(job, layer, recompute, modules), job.settings.recomputing(recompute)
+    inside = layer_backward(layer, settings.batch, settings.cut, settings.kernels)
+    return one.copied + max(0.0, one.forward_bytes - inside) if one.copied else 0.0
 
 
 def copy_s(job: Job, num_bytes: float) -> float:
@@ -48,17 +139,41 @@ def copy_s(job: Job, num_bytes: float) -> float:
     return num_bytes / (rate * HOST_EFFICIENCY)
 
 
-def with_copies(job: Job, costs: Estimate, num_bytes: float) -> Estimate:
-    """Return a stage's costs with what compute does not hide of copying `num_bytes` of a microbatch out and back.
+def with_copies(job: Job, stage: Stage, costs: Estimate, one: Offload) -> Estimate:
+    """Return a stage's costs with the exposed part of the copies of a microbatch, out and back.
 
-    Both directions have a stream of their own; a copy has the length of its own pass, F or B, to be done in. Raises
-    `ConfigError` where the link to the host is not known.
+    Each direction has a stream of its own. The copies back have the length of the backward. Those of a part of
+    everything have the length of the forward to go out. Those of modules may go on after it, unless
+    `max_inflight_offloads` has the forward wait; on the last stage, whose backward follows at once, the copies back
+    wait for them. Raises `ConfigError` if the link to the host is not known.
     """
-    seconds = copy_s(job, num_bytes)
-    beyond_b = Parts(offload_s=max(0.0, seconds - costs.backward.total_s))
+    seconds = copy_s(job, sum(one.copied))
+    late_s = max(0.0, seconds - costs.forward.total_s)
+    waits_s = late_s if job.offload else _waits_s(job, stage, one)
+    after_s = max(0.0, late_s - waits_s) if stage.head else 0.0
+    beyond_b = Parts(offload_s=max(0.0, after_s + seconds - costs.backward.total_s))
     return replace(
         costs,
-        forward=costs.forward + Parts(offload_s=max(0.0, seconds - costs.forward.total_s)),
+        forward=costs.forward + Parts(offload_s=waits_s),
         backward_input=costs.backward_input + beyond_b,
         whole_backward=None if costs.whole_backward is None else costs.whole_backward + beyond_b,
     )
+
+
+def _waits_s(job: Job, stage: Stage, one: Offload) -> float:
+    """Seconds that a forward waits for copies of its layers: for all but the last `max_inflight_offloads`."""
+    allowed = job.offload_rules.max_inflight_offloads
+    if allowed is None:
+        return 0.0
+    now_s = waited_s = copied_s = 0.0
+    ends: list[float] = []
+    costs = [*job.costs_in_order(stage), *(job.mtp_costs[layer] for layer in stage.mtp)]
+    for cost, size in zip(costs, one.copied, strict=True):
+        now_s += cost.forward.total_s
+        if not size:
+            continue
+        copied_s = max(copied_s, now_s) + copy_s(job, size)
+        ends.append(copied_s)
+        wait_s = max(0.0, ends[-1 - allowed] - now_s) if len(ends) > allowed else 0.0
+        now_s, waited_s = now_s + wait_s, waited_s + wait_s
+    return waited_s

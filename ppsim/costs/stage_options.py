@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 from ppsim.base.errors import ConfigError
 from ppsim.costs.job import Job, work_of
-from ppsim.costs.offload import NUM_BUFFERS, copy_s
-from ppsim.model import activations
+from ppsim.costs.offload import copy_s, layer_buffer_bytes, offload_of_layer
 from ppsim.model.architecture import Layer
 from ppsim.model.memory import kept_of_layer, rank_memory, stage_activations
 from ppsim.model.recompute import BY_OPERATORS, MODULES, LayerPlan, Recompute, text_of, words_of_layers
@@ -26,12 +25,12 @@ _ACTIVATION_ALONE = "mlp_act"
 
 
 class Way(NamedTuple):
-    """One way to run a layer: its word, seconds of F + B, bytes saved on the device and copied to the host."""
+    """One way to run a layer: its word, seconds of F + B, bytes saved on the device, and there for its copies."""
 
     recompute: Recompute
     seconds: float
     saved_bytes: float
-    copied_bytes: float
+    buffer_bytes: float
 
 
 class Point(NamedTuple):
@@ -105,15 +104,20 @@ class StageOptions:
         }
 
     def _way(self, layer: Layer, word: Recompute, offload: str) -> Way:
-        """A way to run a layer; the time to copy what it offloads is exposed as far as its passes are shorter."""
+        """A way to run a layer; the time to copy what it offloads is exposed as far as its backward is shorter."""
         settings, cost = self.job.settings.recomputing(word), self.job.recomputing(word).layer_costs[layer]
-        saved, copied, exposed_s = float(sum(kept_of_layer(layer, settings).values())), 0.0, 0.0
+        saved, buffer, exposed_s = float(sum(kept_of_layer(layer, settings).values())), 0.0, 0.0
         if offload:
-            batch, cut, kernels = settings.batch, settings.cut, settings.kernels
-            copied = float(activations.offloaded_bytes(layer, batch, cut, kernels, offload))
-            took_s = copy_s(self.job, copied)
-            exposed_s = sum(max(0.0, took_s - one.total_s) for one in (cost.forward, cost.backward))
-        return Way(word, work_of(cost) + exposed_s, self.job.allocator_slack * (saved - copied), copied)
+            one, part = offload_of_layer(self.job, layer, word, offload), self._part_gone
+            buffer = layer_buffer_bytes(self.job, layer, word, offload)
+            exposed_s = max(0.0, copy_s(self.job, part * one.copied) - cost.backward.total_s)
+            saved -= part * one.freed
+        return Way(word, work_of(cost) + exposed_s, self.job.allocator_slack * saved, buffer)
+
+    @property
+    def _part_gone(self) -> float:
+        """The part of what modules save that goes to the host, as if it were a part of each layer."""
+        return self.job.offload_rules.activation_offload_fraction
 
     def transients(self, stages: Sequence[Stage]) -> list[tuple[int, frozenset[Recompute]]]:
         """Return the bytes that a rank holds without microbatches, the fewest first, and the words for each.
@@ -198,7 +202,7 @@ class StageOptions:
     def buffers(self, stage: Stage, offload: str) -> float:
         """Return the bytes on the device of layers that are being copied."""
         ways = (way for layer in set(stage.layers) for way in self._ways[layer, offload])
-        return NUM_BUFFERS * max((way.copied_bytes for way in ways), default=0.0)
+        return max((way.buffer_bytes for way in ways), default=0.0)
 
 
 def plan_of(layers: Sequence[Layer], point: Point, offload: str) -> StagePlan:

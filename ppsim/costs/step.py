@@ -7,9 +7,11 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from ppsim.base.errors import ConfigError
 from ppsim.costs.assembled import Known, of_ranks
 from ppsim.costs.job import Job
 from ppsim.costs.listed import persistent_s
+from ppsim.costs.offload import HOST_EFFICIENCY, copy_s
 from ppsim.layout.groups import Group, all_devices, tier_between
 from ppsim.machine import collectives
 from ppsim.machine.cluster import Device
@@ -172,7 +174,9 @@ def _update_s(job: Job, stages: Sequence[Stage]) -> float:
     held, traffic = held_of(job, stages), optimizer.traffic_bytes
     dense, expert = _parts_of_replica(job, stages)
     if optimizer.name == "adam":
-        return optimizer_s(device, dense + expert, bytes_per_parameter=traffic)
+        on_host = optimizer.offload_fraction * (dense + expert)
+        on_device_s = optimizer_s(device, dense + expert - on_host, bytes_per_parameter=traffic)
+        return on_device_s if not on_host else update_on_host_s(job, on_host, on_device_s)
     of_matrix = traffic - 2 * (optimizer.state_bytes() - optimizer.state_bytes(is_matrix=True))
     matrices = held.matrices * _share(job, "dp-cp", stages) + expert
     moved_s = optimizer_s(device, matrices, bytes_per_parameter=of_matrix)
@@ -189,6 +193,27 @@ def optimizer_s(device: Device, parameters: float, *, bytes_per_parameter: float
     ms where bandwidth alone says 19.9.
     """
     return parameters * bytes_per_parameter / (device.memory_bytes_per_s * device.efficiency.optimizer)
+
+
+def update_on_host_s(job: Job, parameters: float, on_device_s: float) -> float:
+    """Return the seconds of an optimizer step that updates so many of a rank's parameters on the host.
+
+    Float32 gradients go to the host, the host updates beside the device, and weights come back, one after the other
+    or, with `overlap_cpu_optimizer_d2h_h2d`, parameter by parameter (Megatron-LM, core/optimizer/cpu_offloading/
+    hybrid_optimizer.py at d98e8a64). Raises `ConfigError` if the rates of link or host memory are not known.
+    """
+    optimizer, device = job.optimizer, job.cluster.device
+    if device.host_memory_bytes_per_s is None:
+        raise ConfigError(
+            f"{device.name} has no host_memory_bytes_per_s, which an optimizer on the host needs: give it in a "
+            "--cluster file"
+        )
+    out_s, back_s = (copy_s(job, size * parameters) for size in (4, optimizer.weight_bytes))
+    num_bytes = parameters * optimizer.host_traffic_bytes
+    on_host_s = num_bytes / (HOST_EFFICIENCY * device.host_memory_bytes_per_s)
+    if optimizer.overlap_cpu_optimizer_d2h_h2d:
+        return max(out_s, on_host_s, on_device_s, back_s)
+    return out_s + max(on_host_s, on_device_s) + back_s
 
 
 def muon_flops(size: int, side: int, *, iterations: int = 5) -> float:

@@ -128,8 +128,9 @@ class Device:
     """One accelerator by its data sheet: dense FLOP/s per dtype, bytes, bytes a second.
 
     `num_cores` counts streaming multiprocessors or compute units; `efficiency_class` names its `efficiency`.
-    `host_bytes_per_s` is the line rate to the host, one direction; None where nobody said. `kernels` names the
-    table of profiles/kernels that has its kernels; None: there is none.
+    `host_bytes_per_s` is the line rate to the host, one direction, `host_memory_bytes_per_s` its part of the host's
+    memory bandwidth, read and written together; None where nobody said. `kernels` names the table of
+    profiles/kernels that has its kernels; None: there is none.
     """
 
     name: str
@@ -141,6 +142,7 @@ class Device:
     efficiency: Efficiency
     source: str
     host_bytes_per_s: float | None = None
+    host_memory_bytes_per_s: float | None = None
     kernels: str | None = None
     gemm_workspaces: GemmWorkspaces = GemmWorkspaces()
 

@@ -52,6 +52,7 @@ class _Device(Strict):
     memory_bytes_per_s: AboveZero
     peak_flops_per_s: Annotated[dict[str, AboveZero], Within(min_length=1)]
     host_bytes_per_s: AboveZero | None = None
+    host_memory_bytes_per_s: AboveZero | None = None
     gemm_workspaces: _Workspaces = field(default_factory=_Workspaces)
     source: str = "the cluster file"
 

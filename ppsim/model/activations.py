@@ -5,11 +5,14 @@ Letters: T tokens of a microbatch on a context-parallel rank, b·s/cp; h, n, g, 
 counted once.
 """
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 
 from ppsim.layout.cut import Cut, share
 from ppsim.model.architecture import Layer, Model
-from ppsim.model.backward import backward_peak
+from ppsim.model.backward import backward_peak, forward_peak
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.blocks import layer_input, operators_of
 from ppsim.model.halves import Attention
@@ -20,7 +23,7 @@ from ppsim.model.operators import (
     RowCounts,
     Tensor,
     bytes_of,
-    offloaded,
+    offload_groups,
     plan_of,
     saved,
     saved_for_weight,
@@ -56,22 +59,63 @@ def _saved_columns(
     return found
 
 
-MIN_OFFLOADED = 2**20
-"""Elements of the smallest tensor that goes to the host (Megatron-LM's `min_offloaded_tensor_size`)."""
+@dataclass(frozen=True)
+class LayerOffload:
+    """What a layer sends to the host of a microbatch.
+
+    groups: bytes copied and bytes freed of each module, in the order of the forward, without those that copy
+    nothing; forward_bytes: what the fullest moment of the forward has beyond what stays.
+    """
+
+    groups: tuple[tuple[int, int], ...] = ()
+    forward_bytes: float = 0.0
+
+    @property
+    def copied(self) -> int:
+        """The bytes that go to the host, and come back."""
+        return sum(copied for copied, _ in self.groups)
+
+    @property
+    def freed(self) -> int:
+        """The bytes that leave the device in between."""
+        return sum(freed for _, freed in self.groups)
 
 
-def offloaded_bytes(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice, modules: str) -> int:
-    """Return the bytes of a layer's saved tensors that go to the host if these modules, joined by +, are offloaded.
+def layer_offload(
+    layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice, modules: str, min_elements: int
+) -> LayerOffload:
+    """Return what goes to the host if these modules, joined by +, are offloaded; none of less than `min_elements`.
 
-    None of a layer that is recomputed whole.
+    Nothing of a layer that is recomputed whole.
     """
     if batch.recompute in (BY_OPERATORS, "full"):
-        return 0
-    operators, rows = operators_of(layer, cut, kernels, batch.sequence_length), _rows(layer, batch, cut)
-    plan, casts = plan_of(operators, batch.recompute), kernels.input_bytes is not None
-    found = offloaded(operators, layer_input(layer), plan, modules, casts=casts)
-    large = [one for one in found if rows[one.rows] * one.columns >= MIN_OFFLOADED]
-    return sum(bytes_of(summed(large), rows, _widths(batch, kernels)).values())
+        return LayerOffload()
+    key = "offload", batch, cut, kernels, modules, min_elements
+    if key not in layer.lists:
+        operators, source = operators_of(layer, cut, kernels, batch.sequence_length), layer_input(layer)
+        rows, widths = _rows(layer, batch, cut), _widths(batch, kernels)
+        plan, casts = plan_of(operators, batch.recompute), kernels.input_bytes is not None
+
+        def large(found: Iterable[Tensor]) -> tuple[Tensor, ...]:
+            return tuple(one for one in found if rows[one.rows] * one.columns >= min_elements)
+
+        groups = [
+            replace(one, copied=large(one.copied), freed=large(one.freed))
+            for one in offload_groups(operators, source, plan, modules, casts=casts)
+        ]
+        size = partial(_size, rows, widths)
+        both = ((round(sum(map(size, one.copied))), round(sum(map(size, one.freed)))) for one in groups)
+        layer.lists[key] = LayerOffload(
+            tuple(one for one in both if one[0]),
+            forward_peak(operators, source, plan, size, groups, casts=casts),
+        )
+    found: LayerOffload = layer.lists[key]
+    return found
+
+
+def _size(rows: RowCounts, widths: Mapping[Dtype, float], tensor: Tensor) -> float:
+    """The bytes of a tensor."""
+    return float(rows[tensor.rows]) * tensor.columns * widths[tensor.dtype]
 
 
 def layer_backward(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -> int:
@@ -83,11 +127,8 @@ def layer_backward(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) 
     if key not in layer.lists:
         operators = operators_of(layer, cut, kernels, batch.sequence_length)
         rows, widths = _rows(layer, batch, cut, kernels.expert_room), _widths(batch, kernels)
-
-        def size(tensor: Tensor) -> float:
-            return float(rows[tensor.rows]) * tensor.columns * widths[tensor.dtype]
-
         plan, casts = plan_of(operators, batch.recompute), kernels.input_bytes is not None
+        size = partial(_size, rows, widths)
         layer.lists[key] = round(backward_peak(operators, layer_input(layer), plan, size, casts=casts))
     found: int = layer.lists[key]
     return found

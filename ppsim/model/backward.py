@@ -1,10 +1,10 @@
-"""The fullest moment of a layer's backward: a walk over its operators in reverse."""
+"""The fullest moments of a layer's passes: a walk over its operators, in reverse for the backward."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ppsim.model.operators import MemoryPlan, Operator, Tensor, saved, stored, tensors_of
+from ppsim.model.operators import MemoryPlan, OffloadGroup, Operator, Tensor, saved, stored, tensors_of
 
 
 class _Gradients:
@@ -69,6 +69,40 @@ def backward_peak(
         users.subtract(needs[one.name].keys())
         alive = {name: bytes_ for name, bytes_ in alive.items() if users[name] > 0}
     return peak - held
+
+
+def forward_peak(
+    operators: Sequence[Operator],
+    layer_input: Tensor,
+    plan: MemoryPlan,
+    size: Callable[[Tensor], float],
+    groups: Sequence[OffloadGroup],
+    *,
+    casts: bool,
+) -> float:
+    """Return the bytes at the fullest moment of a forward beyond those that stay saved, with groups offloaded.
+
+    A tensor is there from the operator that makes it to the last that reads it. If it is saved, it stays. What is
+    copied and not saved by other modules leaves with the last operator of its group.
+    """
+    tensors = tensors_of(operators, layer_input)
+    ends = {word: at for at, one in enumerate(operators) for word in one.module.split("/")}
+    kept = {one.name for one in saved(operators, layer_input, plan, casts=casts)}
+    kept -= {tensor.name for group in groups for tensor in group.freed}
+    last = {stored(tensors, name).name: at for at, one in enumerate(operators) for name in one.reads}
+    for group in groups:
+        for tensor in group.copied:
+            last[tensor.name] = max(last.get(tensor.name, 0), ends[group.module])
+    source = stored(tensors, layer_input.name)
+    alive, peak = {source.name: size(source)}, 0.0
+    for at, one in enumerate(operators):
+        made = [stored(tensors, tensor.name) for tensor in one.writes]
+        made += [stored(tensors, name, is_operand=casts and one.quantized) for name in one.saved_for_w]
+        alive |= {tensor.name: size(tensor) for tensor in made}
+        gathered = next(_gathered(one, tensors, size), None)
+        peak = max(peak, sum(alive.values()) + (size(gathered) if gathered else 0.0))
+        alive = {name: bytes_ for name, bytes_ in alive.items() if name in kept or last.get(name, at) > at}
+    return peak - sum(alive.values())
 
 
 def _needs(

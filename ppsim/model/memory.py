@@ -50,6 +50,11 @@ class Optimizer:
     state (1, Megatron-LM's distributed optimizer), gradients too (2), parameters too (3, FSDP). `layer_wise`: they
     share whole layers, so that the update of the one with most counts; bytes are taken to be even all the same.
     `num_distributed_optimizer_instances`: the replicas are that many groups, which each share all of it (HSDP).
+
+    `offload_fraction`: the part of the parameters whose state is in host memory, as of Megatron-LM's
+    --optimizer-cpu-offload (core/optimizer/cpu_offloading/hybrid_optimizer.py at d98e8a64); it takes whole
+    parameters until the part is reached. `overlap_cpu_optimizer_d2h_h2d`: whether the update of each overlaps the
+    copies of others.
     """
 
     precision: Precision = "bf16"
@@ -60,6 +65,8 @@ class Optimizer:
     layer_wise: bool = False
     num_distributed_optimizer_instances: int = 1
     exp_avg_dtype: MomentDtype = "float32"
+    offload_fraction: float = 0.0
+    overlap_cpu_optimizer_d2h_h2d: bool = False
 
     def __post_init__(self) -> None:
         if self.exp_avg_dtype not in _MOMENT_BYTES:
@@ -79,6 +86,14 @@ class Optimizer:
             raise ConfigError(f"--num-distributed-optimizer-instances must be at least 1: got {instances}")
         if instances > 1 and self.zero_stage == 0:
             raise ConfigError(f"{instances} distributed optimizers share the optimizer state: give --zero 1 to 3")
+        if not 0 <= self.offload_fraction <= 1:
+            raise ConfigError(f"--optimizer-offload-fraction is a part from 0 to 1: got {self.offload_fraction:g}")
+        is_possible = self.name == "adam" and self.zero_stage > 0 and self.exp_avg_dtype == "float32"
+        if self.offload_fraction and not is_possible:
+            raise ConfigError(
+                "--optimizer-offload-fraction is for adam with --zero 1 to 3 and float32 moments: got "
+                f"{self.name}, zero {self.zero_stage} and {self.exp_avg_dtype}"
+            )
         if self.layer_wise and self.zero_stage == 0:
             raise ConfigError("a layer-wise optimizer shares layers among replicas: ZeRO stage 0 shares nothing")
         if self.gradient_bytes not in (None, 2, 4):
@@ -107,6 +122,15 @@ class Optimizer:
         """
         weights = 2 if self.precision == "fp32" else 1
         return 2 * self.state_bytes() + self.bytes_of_gradient + weights * self.weight_bytes
+
+    @property
+    def host_traffic_bytes(self) -> int:
+        """Bytes of host memory that an update on the host moves for a parameter.
+
+        State and a float32 gradient are read, and state is written; then weights are cast to their own type.
+        """
+        moments_and_weight, cast = 12, 0 if self.precision == "fp32" else 4 + self.weight_bytes
+        return 2 * moments_and_weight + 4 + cast
 
     def state_bytes(self, *, is_matrix: bool = False) -> int:
         """Bytes of state a parameter."""
@@ -245,7 +269,8 @@ def static_memory(model: Model, stages: Sequence[Stage], settings: MemorySetting
         else:
             weights = share(number * optimizer.weight_bytes, replicas if stage >= 3 else 1)
             gradients = share(number * of_gradient, replicas if stage >= 2 else 1)
-            states = share(state_bytes, replicas if stage >= 1 else 1)
+            on_device = exactly(state_bytes, 1 - optimizer.offload_fraction)
+            states = share(on_device, replicas if stage >= 1 else 1)
         found |= {
             f"{prefix}parameters": weights,
             f"{prefix}gradients": gradients,
@@ -328,6 +353,11 @@ def rank_memory(
     used = sum(found.values())
     found["allocator slack"] = exactly(used, settings.allocator_slack) - used
     return RankMemory({name: size for name, size in found.items() if size})
+
+
+def moment_bytes(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> int:
+    """Return the bytes beside the activations at the peak of a rank that holds these stages."""
+    return max(sum(one.values()) for one in _moments(model, stages, settings))
 
 
 def _moments(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> list[dict[str, int]]:

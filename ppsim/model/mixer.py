@@ -89,16 +89,22 @@ def scored_core(
             saves.append(writes[-1].name)
         yield Operator("core", "core_attn", read, tuple(writes), saved_for_i=(*read, *saves), core=mixer)
         return
-    scores = heads * sequence_length
-    softmax = [Tensor("softmax", "tokens", scores, "scores")]
+    columns = heads * sequence_length
+    # The gradient of the scores is written where that of the probabilities was.
+    probabilities = [Tensor("softmax", "tokens", columns, "scores")]
     if kernels.dropout:
-        softmax += [
-            Tensor("dropped", "tokens", scores, "scores"),
-            Tensor("mask of scores", "tokens", scores, "scores", "mask"),
+        probabilities = [
+            Tensor("dropped", "tokens", columns, "scores"),
+            *probabilities,
+            Tensor("mask of scores", "tokens", columns, "scores", "mask"),
         ]
-    names = tuple(one.name for one in softmax)
-    yield Operator("softmax", "core_attn", read[:2], tuple(softmax), saved_for_i=(*read[:2], *names))
-    yield Operator("core", "core_attn", (names[:2][-1], read[2]), (out,), saved_for_i=(read[2],), core=mixer)
+    names = tuple(one.name for one in probabilities)
+    scores = Tensor("scores", "tokens", columns, "scores")
+    yield Operator("scores", "core_attn", read[:2], (scores,), saved_for_i=read[:2])
+    yield Operator(
+        "softmax", "core_attn", ("scores",), tuple(probabilities), saved_for_i=names, passes_gradient=True
+    )
+    yield Operator("core", "core_attn", (names[0], read[2]), (out,), saved_for_i=(names[0], read[2]), core=mixer)
 
 
 def output(linear: Linear, source: str, h: int) -> Operator:

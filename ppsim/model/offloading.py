@@ -1,5 +1,8 @@
-"""The modules of a layer whose saved tensors wait for the backward in host memory."""
+"""The modules of a layer whose saved tensors wait for the backward in host memory, and the rules for them."""
 
+from dataclasses import dataclass
+
+from ppsim.base.errors import ConfigError
 from ppsim.model.modules import joined_modules
 
 MODULES = {
@@ -15,9 +18,43 @@ MODULES = {
 
 MEANING = (
     "Modules joined by + whose saved tensors wait for the backward in host memory, Megatron-LM's attn_norm, "
-    "qkv_linear, core_attn, attn_proj, mlp_norm, expert_fc1, moe_act. A tensor that another module saves too, or "
-    "of less than 2^20 elements, stays."
+    "qkv_linear, core_attn, attn_proj, mlp_norm, expert_fc1, moe_act. A tensor that another module saves too stays."
 )
+
+
+@dataclass(frozen=True)
+class OffloadRules:
+    """Which of the offloaded modules' tensors go to the host, and how long compute runs ahead of their copies.
+
+    min_offloaded_tensor_size: elements of the smallest tensor that goes. activation_offload_fraction: part, 0 to 1,
+    of a stage's groups (what a module of a layer saves) that go, the first ones in the forward.
+    max_inflight_offloads: copies of a module that may be on their way before the forward waits for one, None: any
+    number. Names, defaults and rules are those of Megatron-LM (core/transformer/transformer_config.py at d98e8a64).
+    """
+
+    min_offloaded_tensor_size: int = 2**20
+    activation_offload_fraction: float = 1.0
+    max_inflight_offloads: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.min_offloaded_tensor_size < 0:
+            raise ConfigError(
+                f"--min-offloaded-tensor-size is 0 or more elements: got {self.min_offloaded_tensor_size}"
+            )
+        if not 0 <= self.activation_offload_fraction <= 1:
+            raise ConfigError(
+                f"--activation-offload-fraction is a part from 0 to 1: got {self.activation_offload_fraction:g}"
+            )
+        if self.max_inflight_offloads is not None and self.max_inflight_offloads < 0:
+            raise ConfigError(f"--max-inflight-offloads is 0 or more copies: got {self.max_inflight_offloads}")
+
+    def number_gone(self, number: int) -> int:
+        """Return how many of a stage's groups go to the host: those that stay are rounded down.
+
+        >>> OffloadRules(activation_offload_fraction=0.5).number_gone(7)
+        4
+        """
+        return number - int(number * (1 - self.activation_offload_fraction))
 
 
 def offload_modules_of(text: str) -> str:

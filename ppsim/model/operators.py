@@ -169,7 +169,8 @@ class _Saved:
         self.region = {name: number for number, names in enumerate(regions) for name in names}
         self.discarded = {name for one in plan if one.discards_output for name in one.operators}
         self.found: dict[str, Tensor] = {}
-        self.savers: dict[str, set[str]] = {}
+        self.savers: dict[str, dict[str, None]] = {}
+        self.discarded_later: list[tuple[str, Tensor]] = []
         for one in operators:
             for name in one.saved_for_i:
                 self.need(name, one.name)
@@ -185,6 +186,8 @@ class _Saved:
         """Add the storage of a tensor that an operator saves, unless the checkpoint of its user makes it again."""
         region, maker = self.region.get(user or saver), self.makers.get(name)
         if maker in self.discarded:
+            if user is None and region is None and saver not in self.discarded:
+                self.discarded_later.append((saver, stored(self.tensors, name, is_operand=is_operand)))
             for source in self.reads[maker]:
                 self.need(source, maker, user=user or saver)
         elif region is None or self.region.get(maker or "") != region:
@@ -195,7 +198,7 @@ class _Saved:
         if is_input and stored(self.tensors, name).name == self.source:
             tensor = replace(tensor, component="layer input")
         self.found[tensor.name] = tensor
-        self.savers.setdefault(tensor.name, set()).add(saver)
+        self.savers.setdefault(tensor.name, {})[saver] = None
 
 
 def saved(
@@ -210,17 +213,42 @@ def saved(
     return _Saved(operators, layer_input, plan, casts=casts).found.values()
 
 
-def offloaded(
-    operators: Sequence[Operator], layer_input: Tensor, plan: MemoryPlan, modules: str, *, casts: bool = False
-) -> list[Tensor]:
-    """Return the tensors that only operators of these modules save (joined by +), which can go to the host.
+@dataclass(frozen=True)
+class OffloadGroup:
+    """What the operators of a module save for a layer's backward, if the module is offloaded.
 
-    A storage that an operator of another module saves too stays (Megatron-LM,
-    core/pipeline_parallel/fine_grained_activation_offload.py).
+    `copied` goes to the host, a tensor for each operator that saves it; `freed` then leaves the device.
     """
-    words, walk = set(modules.split("+")), _Saved(operators, layer_input, plan, casts=casts)
-    inside = {one.name for one in operators if words & set(one.module.split("/"))}
-    return [tensor for name, tensor in walk.found.items() if walk.savers[name] <= inside]
+
+    module: str
+    copied: tuple[Tensor, ...]
+    freed: tuple[Tensor, ...]
+
+
+def offload_groups(
+    operators: Sequence[Operator], layer_input: Tensor, plan: MemoryPlan, modules: str, *, casts: bool = False
+) -> list[OffloadGroup]:
+    """Return the groups of modules that are offloaded (joined by +), in the order of the forward.
+
+    Each operator hands over what it saves, so that a storage goes to the host once for each of them, and comes back
+    as often. It leaves the device with the last of its groups, unless an operator of another module saves it too.
+    What the plan discards later is copied all the same (Megatron-LM at d98e8a64,
+    core/pipeline_parallel/fine_grained_activation_offload.py: `tensor_push`, `bulk_offload_group`).
+    """
+    words, walk = modules.split("+"), _Saved(operators, layer_input, plan, casts=casts)
+    group_of = {one.name: word for one in operators for word in words if word in one.module.split("/")}
+    copied: dict[str, list[Tensor]] = {word: [] for word in group_of.values()}
+    freed: dict[str, list[Tensor]] = {word: [] for word in copied}
+    for saver, tensor in walk.discarded_later:
+        if saver in group_of:
+            copied[group_of[saver]].append(tensor)
+    for name, savers in walk.savers.items():
+        inside = [group_of[saver] for saver in savers if saver in group_of]
+        for word in inside:
+            copied[word].append(walk.found[name])
+        if len(inside) == len(savers):
+            freed[max(inside, key=list(copied).index)].append(walk.found[name])
+    return [OffloadGroup(word, tuple(copied[word]), tuple(freed[word])) for word in copied]
 
 
 @dataclass(frozen=True)

@@ -163,6 +163,16 @@ class StudyOptions(TypedDict, total=False):
         metavar="float32|bfloat16|float16|float8", section="optimizer", field="job.optimizer.exp_avg_dtype",
         default="float32",
     )]
+    optimizer_offload_fraction: Annotated[float | None, Option(
+        "Part, 0 to 1, of the parameters whose optimizer state is in host memory and whose update runs on the host "
+        "(Megatron-LM's --optimizer-cpu-offload). Default: {default}.",
+        metavar="PART", section="optimizer", field="job.optimizer.offload_fraction", default=0.0,
+    )]
+    overlap_cpu_optimizer_d2h_h2d: Annotated[bool | None, Option(
+        "Overlap the update on the host with its copies, parameter by parameter. Default: gradients go to the host "
+        "before it, and weights back after it.",
+        section="optimizer", field="job.optimizer.overlap_cpu_optimizer_d2h_h2d", default=False, has_no=True,
+    )]
     stack: Annotated[Stack | None, Option(
         "Whose software runs, plain, megatron-bridge, megatron-lm-2021, megatron-lm-2022, deepspeed-2021, "
         "torchtitan or primus: what options leave open is as it does by default. Default: {default}, or the "
@@ -341,6 +351,21 @@ class JobOptions(StudyOptions, total=False):
     offload_modules: Annotated[str | None, Option(
         OFFLOADED + " Default: none.",
         metavar="MODULE+MODULE…", section="model", field="job.offload_modules", default="",
+    )]
+    min_offloaded_tensor_size: Annotated[int | None, Option(
+        "Elements of the smallest tensor that --offload-modules sends to the host. Default: {default}.",
+        metavar="N", section="model", field="job.offload_rules.min_offloaded_tensor_size", default=2**20,
+    )]
+    activation_offload_fraction: Annotated[float | None, Option(
+        "Part, 0 to 1, of what --offload-modules names that goes to the host, by number of modules: those of a "
+        "stage's first layers. Default: {default}.",
+        metavar="PART", section="model", field="job.offload_rules.activation_offload_fraction", default=1.0,
+    )]
+    max_inflight_offloads: Annotated[int | None, Option(
+        "Copies to the host of a module of --offload-modules that may be on their way before the forward waits "
+        "for the oldest. Default: any number.",
+        metavar="N", section="model", field="job.offload_rules.max_inflight_offloads",
+        also=("--fine-grained-offloading-max-inflight-offloads",),
     )]
     tp: Annotated[int | None, Option(
         "Tensor-parallel ranks. Default: 1, or the profile's; without --model it is the profile's or estimated.",

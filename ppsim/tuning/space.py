@@ -161,6 +161,7 @@ _OF_EXECUTION = (
 )  # fmt: skip
 _OF_JOB = ("rest_s", "scatter_gather", "launch_s", "stack", "cuda_graph_reuse", "fully_shard", "listed_collectives",
            "gradient_accumulation_fusion", "wgrad_deferral_limit", "offload_modules")  # fmt: skip
+_OF_OPTIMIZER = ("exp_avg_dtype", "grad_reduce_in_bf16", "offload_fraction", "overlap_cpu_optimizer_d2h_h2d")
 
 
 def _unusual(job: Job) -> dict[str, Any]:
@@ -169,7 +170,8 @@ def _unusual(job: Job) -> dict[str, Any]:
     holders: tuple[tuple[Any, tuple[str, ...]], ...] = (
         (job.execution, _OF_EXECUTION),
         (job, _OF_JOB),
-        (job.optimizer, ("exp_avg_dtype", "grad_reduce_in_bf16")),
+        (job.optimizer, _OF_OPTIMIZER),
+        (job.offload_rules, tuple(one.name for one in fields(job.offload_rules))),
     )
     for holder, names in holders:
         usual = {one.name: one.default for one in fields(holder)}

@@ -78,12 +78,12 @@ def test_a_plan_that_does_not_fit_on_an_assumed_number_asks_for_gpus(tmp_path: P
     assert "that a rank may take (95 % of its device); 2 GPUs are assumed: give --gpus." in out
 
 
-MEMORY = "--optimizer-cpu-offload --use-precision-aware-optimizer --first-last-layers-bf16"
+MEMORY = "--fp8-param-gather --first-last-layers-bf16"
 
 
 def test_the_verdict_names_ignored_options_that_change_memory(tmp_path: Path) -> None:
     path = script(tmp_path, f"{LARGE} {MEMORY} --moe-enable-routing-replay")
-    without = "optimizer_cpu_offload on, first_last_layers_bf16 on"
+    without = "fp8_param_gather on, first_last_layers_bf16 on"
     out, _ = printed("project", "--run-config", path)
     assert f"fit without {without}: no," in out
     fit = ppsim.project(run_config=path).answer.to_json()["memory_fit"]

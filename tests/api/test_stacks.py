@@ -14,6 +14,7 @@ from ppsim.costs.step import expected_maximum
 from ppsim.errors import ConfigError
 from ppsim.machine.cluster import Constant, Constants
 from ppsim.machine.files import load_cluster
+from ppsim.model.offloading import OffloadRules
 from ppsim.projection.options import PlanOptions, Stack, StudyOptions
 
 SMALL: dict[str, Any] = {"model": "llama3-8b", "gpus": 16, "tp": 4, "pp": 2, "global_batch": 32}
@@ -21,11 +22,14 @@ SPARSE = SMALL | {"model": "qwen3-30b-a3b", "tp": 1, "ep": 8}
 OTHERWISE = {"hidden_tp_forward": "overlap_tp", "hidden_tp_backward": "overlap_tp", "launch_s": "launch_ms",
              "stage_plans": "stage_plan"}  # fmt: skip
 NOT_ASKED = {"model_name", "kernels", "allocator_slack", "vocab_multiple", "cluster", "layout", "model", "optimizer",
-             "execution", "gpus_assumed", "assumed", "without"}  # fmt: skip
+             "execution", "offload_rules", "gpus_assumed", "assumed", "without"}  # fmt: skip
 """Of a job: what is made of other words, and what is the trainer's own."""
 
 
-@pytest.mark.parametrize(("holder", "under"), [(Execution, "job.execution"), (Job, "job")])
+@pytest.mark.parametrize(
+    ("holder", "under"),
+    [(Execution, "job.execution"), (Job, "job"), (OffloadRules, "job.offload_rules")],
+)
 def test_every_field_of_how_a_job_runs_is_an_option(holder: type, under: str) -> None:
     words = words_of(PlanOptions)
     set_by = {word.option.field for word in words.values()}

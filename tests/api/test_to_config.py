@@ -34,6 +34,8 @@ SCHEDULES = ("1f1b", "interleaved-1f1b", "gpipe", "zb-h1", "zbv-fixed", "v-half-
 WORDS = words_of(PlanOptions)
 VALUES: dict[str, tuple[Any, ...]] = {
     "wgrad_deferral_limit": (0, 2), "num_distributed_optimizer_instances": (1, 2), "offload_modules": ("core_attn+attn_proj", "qkv_linear", "none"),
+    "min_offloaded_tensor_size": (0, 2**22), "activation_offload_fraction": (0.5, 0.75), "max_inflight_offloads": (0, 2),
+    "optimizer_offload_fraction": (0.5, 1.0),
     "cluster": tuple(packaged_clusters()),
     "order": ("tp-cp-ep-pp-dp", "tp-cp-ep-dp-pp"),
     "mtp_num_layers": (0, 1, 2),
@@ -72,6 +74,9 @@ NEEDED: dict[str, dict[str, Any]] = {
     "deterministic_mode": {"cross_entropy": "unfused"}, "activation_memory": {"forward_ms": 12.7},
     "slices": {"schedule": "seq1f1b", "vpp": 1}, "ep": {"dp": 4, "model": "mixtral-8x7b"}, "group_size": {"schedule": None, "vpp": 2, "microbatches": 8, "pp": 4, "global_batch": None},
     "decoder_last_pipeline_num_layers": {"layers": None},
+    **{name: {"offload_modules": "core_attn+attn_proj"}
+       for name in ("min_offloaded_tensor_size", "activation_offload_fraction", "max_inflight_offloads")},
+    "overlap_cpu_optimizer_d2h_h2d": {"optimizer_offload_fraction": 0.5},
 }  # fmt: skip
 """Options without which another is refused."""
 ALWAYS = ("model", "pp", "tp", "seq_len", "schedule", "vpp")

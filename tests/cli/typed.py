@@ -63,6 +63,8 @@ OF_JOBS = [  # those that `project` and `tune` share
     "--wgrad-deferral-limit 2", "--num-distributed-optimizer-instances 2", "--fully-shard", same("--no-fully-shard"), "--no-gradient-accumulation-fusion",
     same("--gradient-accumulation-fusion"), "--grad-reduce-in-bf16", same("--no-grad-reduce-in-bf16"),
     same("--no-listed-collectives"), same("--no-layer-wise"), "--exp-avg-dtype bfloat16",
+    "--optimizer-offload-fraction 0.5", "--optimizer-offload-fraction 1 --overlap-cpu-optimizer-d2h-h2d",
+    same("--no-overlap-cpu-optimizer-d2h-h2d"),
     "--stack megatron-bridge", "--stack torchtitan", "--vocab 1000", "--kv-heads 2", same("--tied-embeddings"),
     "--no-tied-embeddings", "--attention unfused", "--dropout", same("--no-dropout"), same("--cross-entropy fused"),
     "--cross-entropy unfused", "--cross-entropy compiled", "--cross-entropy unfused --deterministic-mode", same("--no-deterministic-mode"),
@@ -82,7 +84,9 @@ PREDICTIONS = [same("--mtp"), "--no-mtp", "--mtp-num-layers 2", "--mtp-num-layer
 OF_PROJECT = {
     JOB: [
         *OF_JOBS, "--optimizer muon --layer-wise", "--listed-collectives --zero 3", "--tp 1", "--pp 4", same("--dp 2"),
-        "--micro-batch 1", "--recompute full", "--recompute layernorm+core_attn", "--offload 0.5", "--offload-modules core_attn+attn_proj", "--cp 2",
+        "--micro-batch 1", "--recompute full", "--recompute layernorm+core_attn", "--offload 0.5", "--offload-modules core_attn+attn_proj --min-offloaded-tensor-size 0",
+        "--offload-modules core_attn+attn_proj --min-offloaded-tensor-size 0 --activation-offload-fraction 0.5",
+        "--offload-modules core_attn+attn_proj --min-offloaded-tensor-size 0 --max-inflight-offloads 0", "--cp 2",
         "--cp 2 --context all-gather", "--cp 2 --overlap-cp 0.5", "--vpp 2", "--schedule zb-h1", "--profile tiny.json",
         "--tokens 1e9", "--tokens 15e12", "--to-config megatron", "--to-config primus",
         "--to-config torchtitan", "--lengths L.txt", "--memory-limit 80GiB", infeasible("--memory-limit 1MiB"),

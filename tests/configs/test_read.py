@@ -337,6 +337,25 @@ def test_experts_may_have_other_tensor_parallel_ranks(tmp_path: Path) -> None:
             {"offload_modules": "core_attn+attn_proj"},
         ),
         ("--offload-modules core_attn", {"offload_modules": None}),
+        (
+            "--fine-grained-activation-offloading --offload-modules core_attn --min-offloaded-tensor-size 100 "
+            "--activation-offload-fraction 0.75 --fine-grained-offloading-max-inflight-offloads 0",
+            {"min_offloaded_tensor_size": 100, "activation_offload_fraction": 0.75, "max_inflight_offloads": 0},
+        ),
+        (
+            "--activation-offload-fraction 0.75 --min-offloaded-tensor-size 100",
+            {"activation_offload_fraction": None, "min_offloaded_tensor_size": None},
+        ),
+        (
+            "--optimizer-cpu-offload --use-precision-aware-optimizer --use-distributed-optimizer",
+            {"optimizer_offload_fraction": 1.0, "overlap_cpu_optimizer_d2h_h2d": None},
+        ),
+        (
+            "--optimizer-cpu-offload --optimizer-offload-fraction 0.5 --overlap-cpu-optimizer-d2h-h2d "
+            "--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16",
+            {"optimizer_offload_fraction": 0.5, "overlap_cpu_optimizer_d2h_h2d": True, "exp_avg_dtype": None},
+        ),
+        ("--optimizer-offload-fraction 0.5", {"optimizer_offload_fraction": None}),
         ("--defer-embedding-wgrad-compute --wgrad-deferral-limit 22", {"wgrad_deferral_limit": 22}),
         ("--defer-embedding-wgrad-compute", {"wgrad_deferral_limit": 0}),
         ("--wgrad-deferral-limit 22", {"wgrad_deferral_limit": None}),

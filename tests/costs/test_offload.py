@@ -1,14 +1,18 @@
 """Activations on the host: what it frees, what of the copies is seen, and where it cannot be."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 import ppsim
 from ppsim.base.errors import ConfigError, ScheduleError
+from ppsim.costs.job import Job
 from ppsim.costs.of_job import assemble_job
 from ppsim.costs.of_layer import layer_costs_of
-from ppsim.costs.offload import HOST_EFFICIENCY, NUM_BUFFERS
+from ppsim.costs.offload import HOST_EFFICIENCY, NUM_BUFFERS, copy_s, offload_of
+from ppsim.model.offloading import OffloadRules
+from ppsim.model.stages import Stage
 from ppsim.projection.budget import loss_budget
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project
@@ -25,20 +29,95 @@ def test_a_part_of_every_microbatch_leaves_and_two_of_them_are_on_their_way() ->
         assert away.static_bytes[stage] - here.static_bytes[stage] == pytest.approx(NUM_BUFFERS * 0.5 * whole)
 
 
-def test_modules_that_are_offloaded_leave_and_two_layers_of_them_are_on_their_way() -> None:
-    """8 layers a stage of Llama 3 8B with 4,096 tokens: queries, keys, values and output have 6144 + 4096 columns."""
-    one = job(pp=4)
+OF_LAYER = 4096 * 2 * (6144 + 4096)
+"""Bytes of queries, keys, values and output of a layer of Llama 3 8B with 4,096 tokens."""
+
+COPIED = OF_LAYER + 4096 * 2 * 4096
+"""Attention and its output projection both save the output, so that it goes to the host twice."""
+
+
+def away(**rules: Any) -> Job:
+    """Return a job that offloads attention, by these rules."""
+    return replace(job(pp=4), offload_modules="core_attn+attn_proj", offload_rules=OffloadRules(**rules))
+
+
+def test_modules_that_are_offloaded_leave_and_the_copies_of_a_layer_are_back_ahead() -> None:
     table = ppsim.build("1f1b", pp=4, microbatches=8)
-    here, away = (
-        assemble_job(replace(one, offload_modules=words), table, split="even")
-        for words in ("", "core_attn+attn_proj")
-    )
-    of_layer = 4096 * 2 * (6144 + 4096)
+    here, there = (assemble_job(one, table, split="even") for one in (job(pp=4), away()))
     for stage in range(4):
-        gone = here.costs.activation_bytes[stage] - away.costs.activation_bytes[stage]
-        assert gone == here.split[stage] * of_layer
-        assert away.costs.static_bytes[stage] - here.costs.static_bytes[stage] == NUM_BUFFERS * of_layer
-    assert any("offload: what core_attn+attn_proj saves" in line for line in away.assumptions)
+        gone = here.costs.activation_bytes[stage] - there.costs.activation_bytes[stage]
+        assert gone == here.split[stage] * OF_LAYER
+        assert there.costs.static_bytes[stage] - here.costs.static_bytes[stage] == COPIED
+    assert any("offload: what core_attn+attn_proj saves" in line for line in there.assumptions)
+
+
+def test_a_fraction_of_the_modules_goes_those_of_the_first_layers() -> None:
+    """8 layers of two modules are 16 groups; those that stay are rounded down (Megatron-LM)."""
+    stage = Stage(job().model.layers[:8], offload_modules="core_attn+attn_proj")
+    for fraction, layers in ((1.0, 8), (0.5, 4), (0.74, 6), (0.0, 0)):
+        found = offload_of(away(activation_offload_fraction=fraction), stage, 0.0)
+        assert found.freed == layers * OF_LAYER
+        assert sum(map(bool, found.copied)) == layers == sum(map(bool, found.copied[:layers]))
+
+
+def test_if_some_modules_stay_all_others_of_the_next_backward_are_back_ahead() -> None:
+    """Each module that a backward leaves behind it brings one back, those that stay too: Megatron-LM's own manager,
+    run on a CPU, has the same peaks. So half on the host can take more memory than nothing there."""
+    stage = Stage(job().model.layers[:8], offload_modules="core_attn+attn_proj")
+    whole, half = (offload_of(away(activation_offload_fraction=part), stage, 0.0) for part in (1.0, 0.5))
+    assert (whole.ahead, whole.ahead_in_forward) == (COPIED, COPIED)
+    assert half.ahead_in_forward == 4 * COPIED
+    assert half.ahead == 2 * 4 * COPIED - 4 * OF_LAYER
+    last = replace(stage, head=True)
+    whole, half = (offload_of(away(activation_offload_fraction=part), last, 0.0) for part in (1.0, 0.5))
+    assert (whole.ahead_in_forward, half.ahead_in_forward) == (0, 0)
+    assert half.ahead == 4 * COPIED - 4 * OF_LAYER
+
+
+def test_tensors_below_the_smallest_size_stay() -> None:
+    stage = Stage(job().model.layers[:8], offload_modules="core_attn+attn_proj")
+    for smallest, freed in ((4096 * 4096, 4096 * 2 * (4096 + 4096)), (4096 * 4096 + 1, 0)):
+        found = offload_of(away(min_offloaded_tensor_size=smallest), stage, 0.0)
+        assert found.freed == 8 * freed
+
+
+def test_the_last_layer_is_not_copied_if_its_backward_follows_at_once() -> None:
+    layers, one = job().model.layers[:8], away()
+    first, last = (
+        offload_of(one, Stage(layers, head=head, offload_modules=one.offload_modules), 0.0)
+        for head in (False, True)
+    )
+    assert first.copied == (COPIED,) * 8
+    assert last.copied == (*(COPIED,) * 7, 0.0)
+    assert first.freed == last.freed
+
+
+def test_a_forward_waits_for_copies_only_if_their_number_is_limited() -> None:
+    """With 0 it waits for each; with n, for all but the last n, as far as the layers after them do not cover it."""
+    table = ppsim.build("1f1b", pp=4, microbatches=8)
+    waits, copied_s = [], copy_s(slow := away_on_a_slow_link(), 8 * COPIED)
+    for allowed in (0, 1, 7, 8, None):
+        one = replace(slow, offload_rules=OffloadRules(max_inflight_offloads=allowed))
+        waits.append(assemble_job(one, table, split="even").parts[1].forward.offload_s)
+    f_s = assemble_job(slow, table, split="even").parts[1].forward.total_s / 8
+    assert waits[0] == pytest.approx(copied_s)
+    assert waits[1] == pytest.approx(copied_s * 7 / 8 - 7 * f_s, rel=0.01)
+    assert waits[0] > waits[1] > waits[2] > waits[3] == waits[4] == 0
+
+
+def away_on_a_slow_link() -> Job:
+    """Return a job whose copies take longer than its passes."""
+    one = away()
+    return replace(one, cluster=replace(one.cluster, device=replace(one.cluster.device, host_bytes_per_s=2e9)))
+
+
+def test_a_backward_waits_for_copies_that_are_longer_and_the_last_stage_for_those_out_too() -> None:
+    table, slow = ppsim.build("1f1b", pp=4, microbatches=8), away_on_a_slow_link()
+    before, after = (assemble_job(one, table, split="even").parts for one in (job(pp=4), slow))
+    copied_s = copy_s(slow, 8 * COPIED)
+    assert after[1].backward.total_s == pytest.approx(copied_s)
+    copied_s *= 7 / 8
+    assert after[3].backward.total_s == pytest.approx(copied_s + copied_s - before[3].forward.total_s)
 
 
 def test_a_copy_is_seen_as_far_as_it_is_longer_than_its_pass() -> None:
@@ -70,6 +149,13 @@ def test_it_is_refused_where_it_cannot_be() -> None:
         replace(one, offload=0.5, offload_modules="core_attn")
     with pytest.raises(ScheduleError, match="leave out --offload-modules"):
         assemble_job(replace(one, offload_modules="core_attn"), ppsim.build("zb-h1", pp=4, microbatches=8))
+    for rules, sentence in (
+        ({"min_offloaded_tensor_size": -1}, "--min-offloaded-tensor-size is 0 or more elements: got -1"),
+        ({"activation_offload_fraction": 1.5}, "--activation-offload-fraction is a part from 0 to 1: got 1.5"),
+        ({"max_inflight_offloads": -2}, "--max-inflight-offloads is 0 or more copies: got -2"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            ppsim.job(model="llama3-8b", gpus=8, offload_modules="core_attn", **rules)
     bare = replace(one.cluster, device=replace(one.cluster.device, host_bytes_per_s=None))
     with pytest.raises(ConfigError, match="has no host_bytes_per_s"):
         assemble_job(replace(one, offload=0.5, cluster=bare), ppsim.build("1f1b", pp=4, microbatches=8))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut
-from ppsim.model.activations import kept_for_weight, layer_activations, offloaded_bytes
+from ppsim.model.activations import kept_for_weight, layer_activations, layer_offload
 from ppsim.model.architecture import Layer
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.halves import FeedForward, LatentAttention, MixtureOfExperts
@@ -133,7 +133,7 @@ def test_attentions_output_stays_unless_core_and_projection_are_offloaded() -> N
 
     def gone(modules: str, recompute: str = "none") -> float:
         batch = Batch(1, tokens, recompute=recompute)
-        return offloaded_bytes(layer, batch, Cut(), KernelChoice(), modules) / (2 * tokens)
+        return layer_offload(layer, batch, Cut(), KernelChoice(), modules, 2**20).freed / (2 * tokens)
 
     h = 4096
     assert gone("qkv_linear") == 2 * h
@@ -141,6 +141,19 @@ def test_attentions_output_stays_unless_core_and_projection_are_offloaded() -> N
     assert gone("attn_proj") == 0
     assert gone("core_attn+attn_proj") == 6144 + h
     assert gone("core_attn+attn_proj", "full") == 0
+
+
+def test_unfused_probabilities_go_to_the_host_twice_and_a_forward_has_their_scores_beside_them() -> None:
+    """The softmax and the GEMM after it save them, 32 heads · s² elements; the fullest moment is the softmax."""
+    layer, s = find_model("llama3-8b").layers[0], 2048
+    kernels = KernelChoice(flash_attention=False, dropout=False)
+    found = layer_offload(layer, Batch(1, s), Cut(), kernels, "core_attn", 2**20)
+    square, inputs = 32 * s * s * 2, 6144 * s * 2
+    assert found.groups == ((2 * square + inputs, square + inputs),)
+    stays = sum(layer_activations(layer, Batch(1, s), Cut(), kernels).values()) - found.freed
+    of_norm = 2 * 4096 * s * 2  # the norm's input and output
+    assert found.forward_bytes + stays == 2 * square + inputs + of_norm
+    assert layer_offload(layer, Batch(1, s), Cut(), kernels, "core_attn", 32 * s * s + 1).groups == ()
 
 
 def test_what_experts_save_follows_where_routing_weights_are_applied() -> None:

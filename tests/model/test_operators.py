@@ -1,7 +1,16 @@
 """Which tensors of a list of operators stay from F to B, under checkpoints of both kinds."""
 
 from ppsim.model.linears import Linear
-from ppsim.model.operators import Checkpoint, Operator, Tensor, bytes_of, offloaded, saved, saved_for_weight, summed
+from ppsim.model.operators import (
+    Checkpoint,
+    Operator,
+    Tensor,
+    bytes_of,
+    offload_groups,
+    saved,
+    saved_for_weight,
+    summed,
+)
 
 X = Tensor("x", "own_tokens", 4, "norms")
 LINEAR = Linear("up", "n", 4, (8,))
@@ -49,7 +58,7 @@ def test_what_only_offloaded_modules_save_can_go_to_the_host() -> None:
     """The norm and nothing else saves x; the activation, also inside mlp, saves u."""
 
     def gone(modules: str, *plan: Checkpoint) -> set[str]:
-        return {one.name for one in offloaded(OPERATORS, X, plan, modules)}
+        return {one.name for group in offload_groups(OPERATORS, X, plan, modules) for one in group.freed}
 
     assert gone("layernorm") == {"x"}
     assert gone("mlp_act") == {"u"}
@@ -57,6 +66,23 @@ def test_what_only_offloaded_modules_save_can_go_to_the_host() -> None:
     dropped = Checkpoint(frozenset({"act"}), discards_output=True)
     assert gone("mlp_act", dropped) == {"u"}
     assert gone("layernorm", Checkpoint(frozenset({"norm"}), discards_output=True)) == {"x"}
+
+
+def test_a_storage_is_copied_for_each_operator_that_saves_it() -> None:
+    """The view of a saves what down saves: two copies, and one storage that leaves with the last of its groups."""
+    view = Operator("view", "view", ("a",), (Tensor("v", "tokens", 2, "mlp", storage="a"),), saved_for_i=("v",))
+    [mlp] = offload_groups((*OPERATORS, view), X, (), "mlp")
+    assert [one.name for one in mlp.copied] == ["n", "u", "a"]
+    assert [one.name for one in mlp.freed] == ["n", "u"]
+    mlp, other = offload_groups((*OPERATORS, view), X, (), "mlp+view")
+    assert [[one.name for one in group.copied] for group in (mlp, other)] == [["n", "u", "a"], ["a"]]
+    assert [[one.name for one in group.freed] for group in (mlp, other)] == [["n", "u"], ["a"]]
+
+
+def test_what_a_plan_discards_later_is_copied_all_the_same() -> None:
+    [mlp] = offload_groups(OPERATORS, X, (Checkpoint(frozenset({"norm"}), discards_output=True),), "mlp")
+    assert [one.name for one in mlp.copied] == ["n", "u", "a"]
+    assert [one.name for one in mlp.freed] == ["u", "a"]
 
 
 def test_a_storage_counts_once_and_bytes_are_rows_times_columns_times_width() -> None:
