@@ -6,8 +6,8 @@
 Of each class what its products get, a number a type: the in-situ factor where a table of kernels is in use, else the
 share of the peak. Least squares of the logarithms of projected over measured times, a row beyond `OUTLIER` by its
 distance only (Huber 1964), and of the constants' distances from where a class starts (`PRIOR`). Rows of models with
-experts speak for the products of experts only, with what was found for the others. Runs in deterministic mode and
-those of 2021's ZeRO 3 do not speak: what takes their time is something else. Constants of a cluster are left out, so that the class is what is judged.
+experts speak for the products of experts only, with what was found for the others. Runs in deterministic
+mode do not speak: what takes their time is something else. Constants of a cluster are left out, so that the class is what is judged.
 """
 
 import math
@@ -35,7 +35,7 @@ which differ more from one model to the next than from one run to the next."""
 PRIOR = {"in_situ": (1.1, 0.1), "matmul": (None, 0.3), "experts": (1.1, 0.15)}
 """Where a constant starts (None: at what is in use), and the standard deviation of its logarithm around that."""
 
-OTHER_PHYSICS = ("megatron-golden", "sc21-zero3", "mt-nlg", "zero-bubble", "zero-bubble-sync", "simumax-b200")
+OTHER_PHYSICS = ("megatron-golden", "mt-nlg", "zero-bubble", "zero-bubble-sync", "simumax-b200")
 """Sets whose fit rows speak for something else than products: see above; SimuMax' say kernel_s of the b200 class."""
 
 

@@ -61,7 +61,6 @@ class Job(InBrief):
     `offload_modules` on every stage.
     `cuda_graph_reuse`: whether graphs of microbatches that are not in flight together share their buffers.
     `fully_shard`: whether torch's FSDP2 holds parameters, gradients and state (`ppsim.model.fully_shard`).
-    `listed_collectives`: whether ZeRO 3 has a collective for each parameter, on lists (`ppsim.costs.listed`).
     `gradient_accumulation_fusion`: whether products of weight gradients add to sums over microbatches themselves.
     `wgrad_deferral_limit`: of how many microbatches the weight gradient of the output layer waits for the end of
     the step, 0: of all, None: of none. `launch_s`: host seconds of a launch by the schedule, None: the cluster's
@@ -99,7 +98,6 @@ class Job(InBrief):
     cuda_graph_reuse: bool = True
     launch_s: float | None = None
     fully_shard: bool = False
-    listed_collectives: bool = False
     gradient_accumulation_fusion: bool = True
     wgrad_deferral_limit: int | None = None
     stack: str = "plain"
@@ -157,19 +155,12 @@ class Job(InBrief):
             )
             if reason:
                 raise ConfigError(reason)
-        if self.stage_plans and self.listed_collectives:
-            raise ConfigError("--plan is not for collectives of single parameters (--stack deepspeed-2021)")
         require_division(self.model, self.settings.cut)
 
     @property
     def length(self) -> int:
         """Tokens a sequence."""
         return self.model.sequence_length if self.sequence_length is None else self.sequence_length
-
-    @property
-    def has_lists(self) -> bool:
-        """Whether its collectives are those of lists: they are ZeRO 3's only, of several ranks."""
-        return self.listed_collectives and self.optimizer.zero_stage == 3 and self.place.cut.replicas > 1
 
     @property
     def seconds_a_launch(self) -> float:

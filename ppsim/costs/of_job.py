@@ -12,7 +12,6 @@ from ppsim.base.errors import ScheduleError
 from ppsim.base.units import percent, seconds
 from ppsim.costs.assembled import Assembled, Known, of_ranks, short_counts, sliced, stages_of_ranks
 from ppsim.costs.job import Job, work_of
-from ppsim.costs.listed import with_lists
 from ppsim.costs.offload import HOST_EFFICIENCY, buffer_bytes, offload_of, with_copies
 from ppsim.costs.parts import BASIS, Estimate, Parts
 from ppsim.costs.step import held_of, passes_s, step_costs
@@ -167,7 +166,7 @@ def estimate_of(job: Job, stage: Stage) -> Estimate:
             total += one * sum(cost is one for cost in costs)
     # Every further token is predicted through the head once more, wherever its layer is.
     total = total + embedding * stage.embedding + head * (stage.head * (1 + len(job.model.mtp)))
-    if not job.gradient_accumulation_fusion and not job.has_lists:
+    if not job.gradient_accumulation_fusion:
         total += _accumulated(job, stage)
     return _with_replicas(job, stage, total) if job.optimizer.zero_stage >= 2 else total
 
@@ -192,8 +191,6 @@ def _with_replicas(job: Job, stage: Stage, costs: Estimate) -> Estimate:
 
     FSDP2 copies what it gathered into each parameter, on the stream of compute (`foreach_all_gather_copy_out`).
     """
-    if job.has_lists:
-        return with_lists(job, stage, costs)
     if job.fully_shard and job.optimizer.zero_stage == 3:
         copied = _copied_out(job, stage)
         whole = costs.whole_backward
@@ -309,7 +306,7 @@ def _executed(job: Job) -> list[str]:
     hidden = {"ep": execution.hidden_ep, "cp": execution.hidden_cp}
     if any(hidden.values()):
         lines.append("hidden: " + ", ".join(f"{percent(part)} of {name}" for name, part in hidden.items() if part))
-    if not job.gradient_accumulation_fusion and not job.has_lists:
+    if not job.gradient_accumulation_fusion:
         lines.append("gradients: moved to their sums behind the products of each microbatch")
     if execution.cross_entropy != "fused":
         lines.append(f"cross entropy: {execution.cross_entropy}, with a copy of the logits in 32 bits")
@@ -396,8 +393,7 @@ def _assumptions(
         + ", by whole layers" * optimizer.layer_wise
         + (f", {percent(optimizer.offload_fraction)} on the host" if optimizer.offload_fraction else ""),
         f"transfers: {crossed}",
-        f"data parallelism: {'beside compute' if job.overlap else 'behind the pipeline, nothing hidden'}"
-        + ", each parameter by itself, in a list of a tensor a rank" * job.has_lists,
+        f"data parallelism: {'beside compute' if job.overlap else 'behind the pipeline, nothing hidden'}",
         "memory: by formula; static bytes hold the transients of a pass too, "
         + (f"all times {job.allocator_slack:g} of slack" if job.allocator_slack > 1 else "no allocator slack"),
     ]

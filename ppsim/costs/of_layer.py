@@ -67,12 +67,12 @@ def _passes_s(job: Job, stage: Stage) -> Floats:
     """F, B, I and W, without collectives that compute may hide."""
     estimate = estimate_of(job, stage)
     passes = estimate.forward, estimate.backward, estimate.backward_input, estimate.backward_weight
-    return np.array([one.total_s - (0.0 if job.has_lists else one.dp_s) for one in passes])
+    return np.array([one.total_s - one.dp_s for one in passes])
 
 
 def _exposed_s(job: Job, layer: Layer, compute_s: Floats) -> Floats:
     """The same of a stage whose passes take as long as the collectives of their parameters."""
-    if job.optimizer.zero_stage < 2 or job.has_lists:
+    if job.optimizer.zero_stage < 2:
         return compute_s
     (gather_one, reduce_one), (gather_two, reduce_two) = (
         passes_s(job, Stage((layer,) * number)) for number in (1, 2)

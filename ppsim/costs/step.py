@@ -10,7 +10,6 @@ import numpy as np
 from ppsim.base.errors import ConfigError
 from ppsim.costs.assembled import Known, of_ranks
 from ppsim.costs.job import Job
-from ppsim.costs.listed import persistent_s
 from ppsim.costs.offload import HOST_EFFICIENCY, copy_s
 from ppsim.layout.groups import Group, all_devices, tier_between
 from ppsim.machine import collectives
@@ -45,7 +44,6 @@ def step_costs(job: Job, schedule: Schedule, stages: Sequence[Stage], known: Kno
     norm_s = max(dense + expert for dense, expert in parts) * NORM_BYTES
     norm_s /= device.memory_bytes_per_s * device.efficiency.memory
     everyone = all_devices(job.layout, job.domain_sizes)
-    listed_s = max(once_each(lambda mine: persistent_s(job, mine), rank_stages)) if job.has_lists else 0.0
     return StepCosts(
         gather_s=np.tile(gather_s, replicas),
         reduce_s=np.tile(reduce_s, replicas),
@@ -55,7 +53,7 @@ def step_costs(job: Job, schedule: Schedule, stages: Sequence[Stage], known: Kno
         norm_s=norm_s + collectives.seconds("all-reduce", 4.0, everyone, job.cluster),
         optimizer_s=once_each(lambda mine: _update_s(job, mine), rank_stages, known["update"]),
         update=job.update,
-        rest_s=job.rest_s + listed_s,
+        rest_s=job.rest_s,
         straggling=device.efficiency.jitter * expected_maximum(num_independent(job)),
     )
 

@@ -143,11 +143,6 @@ class StudyOptions(TypedDict, total=False):
         "float16.",
         section="optimizer", field="job.optimizer.grad_reduce_in_bf16", default=False, has_no=True,
     )]
-    listed_collectives: Annotated[bool | None, Option(
-        "Whether ZeRO 3 gathers and reduces each parameter by itself, in a list of a tensor a rank that the host "
-        "copies one by one, as DeepSpeed did in 2021. Default: all of a pass at once.",
-        section="optimizer", field="job.listed_collectives", default=False, has_no=True,
-    )]
     layer_wise: Annotated[bool | None, Option(
         "Whether replicas share the update by whole layers, as Muon's users do. Default: evenly.",
         section="optimizer", field="job.optimizer.layer_wise", default=False, has_no=True,

@@ -132,7 +132,7 @@ class Outlooks:
     def _compute_key(self, job: Job) -> Hashable:
         layout, sizes = job.layout, job.domain_sizes
         extents = tuple(group(layout, name, sizes).extents for name in ("tp", "cp", "ep"))
-        return job.micro_batch, job.execution, layout.tp, layout.cp, layout.ep, extents, job.has_lists
+        return job.micro_batch, job.execution, layout.tp, layout.cp, layout.ep, extents
 
     def _counts(self, job: Job, configuration: Configuration) -> tuple[int, ...]:
         pp, vpp, split = configuration.pp, configuration.vpp, configuration.split

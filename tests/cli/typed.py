@@ -62,7 +62,7 @@ OF_JOBS = [  # those that `project` and `tune` share
     "--order tp-pp-cp-ep-dp", "--dtype float8", "--dtype fp16", "--optimizer muon", "--zero 3", "--zero 0",
     "--wgrad-deferral-limit 2", "--num-distributed-optimizer-instances 2", "--fully-shard", same("--no-fully-shard"), "--no-gradient-accumulation-fusion",
     same("--gradient-accumulation-fusion"), "--grad-reduce-in-bf16", same("--no-grad-reduce-in-bf16"),
-    same("--no-listed-collectives"), same("--no-layer-wise"), "--exp-avg-dtype bfloat16",
+    same("--no-layer-wise"), "--exp-avg-dtype bfloat16",
     "--optimizer-offload-fraction 0.5", "--optimizer-offload-fraction 1 --overlap-cpu-optimizer-d2h-h2d",
     same("--no-overlap-cpu-optimizer-d2h-h2d"),
     "--stack megatron-bridge", "--stack torchtitan", "--vocab 1000", "--kv-heads 2", same("--tied-embeddings"),
@@ -135,7 +135,7 @@ OF_TUNE = {
         "--recompute full", "--recompute none,core_attn+layernorm", "--split even", same("--split auto,even"), same("--plan auto"),
         "--memory-limit 40GiB", "--memory-share 0.5", "--overheads overheads.json", "--top 1", same("--jobs 1"),
         same("--workers processes:1"), same("--resume kept.json"), "--schedule 1f1b,auto --search-time 0.1 --seed 4",
-        "--to-config megatron", "--gpus 16", "--zero 3 --listed-collectives",
+        "--to-config megatron", "--gpus 16", "--zero 3",
     ],
     EXPERTS.replace("project", "tune") + " --micro-batch 1 --tp 1 --schedule 1f1b --vpp 1": [
         *OF_EXPERTS, "--etp 1", "--cuda-graphs attn --no-cuda-graph-reuse", "--cuda-graphs attn --cuda-graph-reuse",
