@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ppsim.base.units import count, percent, seconds, signed_percent, size
+from ppsim.base.units import count, percent, seconds, size
 from ppsim.plot.pareto import SearchView
 from ppsim.plot.view import Fact, View
 from ppsim.projection.budget import loss_budget
@@ -41,6 +41,7 @@ def view_of(projection: Projection, title: str, answer: Answer | None = None) ->
             **dict(about)
         ),
         about=about,
+        verdict=projection.verdict,
         notes=notes,
     )
 
@@ -69,11 +70,7 @@ def _bound(projection: Projection) -> str:
 
 
 def _advice(answer: Answer, projection: Projection) -> list[str]:
-    lines = [
-        f"{one.change}: {signed_percent(one.gain)} throughput, iteration {seconds(one.projection.iteration_s)}"
-        for one in answer.advice
-    ]
-    lines = lines or ["nothing near that was tried gains half a percent"]
+    lines = [f"{one.change}: {one.effect}" for one in answer.advice] or [projection.without_advice]
     job = projection.plan.job
     if job is not None and job.model_name != GPT:  # which has its sizes from further options
         sizes = f"--gpus {projection.num_gpus} --global-batch {job.global_batch} --seq-len {job.length}"
