@@ -95,7 +95,8 @@ def project(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, 
         several, answer = _projected(plan, names), None
         shown = several.projections
         all_of_it = [one.to_json() for one in shown] if as_json else []
-        found = {"projections": all_of_it, "not_possible": several.reasons}
+        fits = shown[0].fits if shown else None
+        found = {"fits": fits, "projections": all_of_it, "not_possible": several.reasons}
     else:
         one, answer = _answered(plan, options["tokens"])
         shown, found = [one], one.to_json() | answer.to_json() if as_json else {}

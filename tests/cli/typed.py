@@ -85,7 +85,7 @@ OF_PROJECT = {
         "--micro-batch 1", "--recompute full", "--recompute layernorm+core_attn", "--offload 0.5", "--offload-modules core_attn+attn_proj", "--cp 2",
         "--cp 2 --context all-gather", "--cp 2 --overlap-cp 0.5", "--vpp 2", "--schedule zb-h1", "--profile tiny.json",
         "--tokens 1e9", "--tokens 15e12", "--to-config megatron", "--to-config primus",
-        "--to-config torchtitan", "--lengths L.txt", "--memory-limit 80GiB", infeasible("--memory-limit 1MiB"),
+        "--to-config torchtitan", "--lengths L.txt", "--memory-limit 80GiB", infeasible("--memory-limit 1MiB"), same("--allow-oom"),
         "--plan P.toml",
         "--gpus 16",
     ],
