@@ -265,7 +265,7 @@ def test_a_wrong_call_raises_a_sentence(call: Any, words: str) -> None:
 def test_what_does_not_fit_says_so() -> None:
     made = ppsim.project(pp=4, memory_limit="10GiB")
     assert made.fits is False
-    assert str(made.verdict) == "DOES NOT FIT: rank 1 needs 54.4 GiB, 10.0 GiB usable"
+    assert str(made.verdict) == "DOES NOT FIT: rank 0 needs 45.3 GiB, 10.0 GiB usable"
     assert repr(made).endswith("DOES NOT FIT)")
 
 
