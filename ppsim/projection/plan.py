@@ -10,7 +10,7 @@ from ppsim.catalog.build import schedule_named
 from ppsim.costs.profile import Profile, Rehearsal, Shape
 from ppsim.costs.sources import MeasuredProfileSource, ProfileSource, RankCosts, RankSource
 from ppsim.layout.split import MegatronSplit, Split
-from ppsim.machine.cluster import MEMORY_SHARE
+from ppsim.machine.choices import MEMORY_SHARE
 from ppsim.projection.options import Runtime
 from ppsim.schedule.choices import Channel, Communication, Receives
 from ppsim.simulation.bounds.problem import Criterion

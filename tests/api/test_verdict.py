@@ -10,7 +10,7 @@ from ppsim.app import pictures
 from ppsim.app.state import State
 from ppsim.app.workbench import Workbench
 from ppsim.cli.serve import _read_project
-from ppsim.machine.cluster import MEMORY_SHARE
+from ppsim.machine.choices import MEMORY_SHARE
 from ppsim.plot.plotly_tradeoffs import Point
 from ppsim.simulation.verdict import Verdict
 from tests.cli.running import ppsim as command
@@ -88,3 +88,29 @@ def test_a_profile_names_the_memory_of_a_gpu_its_partitions_share_it_and_of_a_cp
     assert on(num_partitions=4) == whole / 4
     assert on(kind="cpu") is None
     assert on(memory_bytes=None) is None
+
+
+def test_every_change_that_is_advised_for_a_job_can_be_typed_and_makes_it_fit():
+    words = [
+        "project",
+        "--model",
+        "llama3-8b",
+        "--pp",
+        "2",
+        "--dp",
+        "2",
+        "--global-batch",
+        "8",
+        "--seq-len",
+        "8192",
+        "--split",
+        "even",
+    ]
+    made = ppsim.project(model="llama3-8b", pp=2, dp=2, global_batch=8, seq_len=8192, split="even")
+    assert made.fits is False
+    assert made.answer.advice
+    for one in made.answer.advice:
+        found = json.loads(command(*words, *one.change.split(), "--json").stdout)
+        assert found["fits"]
+        assert found["memory_fit"]["margin_bytes"] == pytest.approx(one.projection.verdict.margin_bytes)
+        assert found["tokens_per_s"] == pytest.approx(made.tokens_per_s * (1 + one.gain))
