@@ -47,7 +47,11 @@ def arguments(options: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "words", "others"),
     [
-        ("project", PlanOptions, {"tokens", "allow_oom", "to_config", "with_timeline", "with_rows", "as_json", "outputs"}),
+        (
+            "project",
+            PlanOptions,
+            {"tokens", "allow_oom", "to_config", "with_timeline", "with_rows", "as_json", "outputs"},
+        ),
         ("tune", TuneOptions, {"to_config", "as_json", "outputs"}),
         (
             "train",
