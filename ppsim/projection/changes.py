@@ -25,6 +25,9 @@ _SCHEDULES = {
 _TO_MEMORY = {1: ("zb-auto",), 2: ("v-flex",)}
 """Schedules whose search keeps the memory limit: tried if a plan does not fit."""
 
+_MOST_SEARCHED = 4_000
+"""Actions up to which such a search takes about a second."""
+
 _CHECKPOINTED = "--recompute full"
 
 
@@ -50,7 +53,8 @@ def changed_plans(plan: Plan, *, is_too_large: bool = False) -> Iterator[tuple[s
     """Yield the options of each change and the plan: schedules, one accumulation round, `changed_jobs` of a job."""
     split = plan.split if isinstance(plan.split, str) else None
     for vpp, names in _SCHEDULES.items():
-        for name in (*names, *(_TO_MEMORY.get(vpp, ()) if is_too_large else ())):
+        is_searched = is_too_large and 3 * plan.pp * vpp * plan.num_microbatches <= _MOST_SEARCHED
+        for name in (*names, *(_TO_MEMORY.get(vpp, ()) if is_searched else ())):
             if (name, vpp) != (plan.schedule_name, plan.vpp or 1) and plan.pp > 1:
                 change = f"--schedule {name}" + (f" --vpp {vpp}" if vpp != (plan.vpp or 1) else "")
                 yield change, replace(plan, schedule=name, vpp=vpp, group_size=None, num_slices=None, split=split)
