@@ -135,7 +135,7 @@ def _report_json(one: OneOfThem, costs: StageCosts | None) -> dict[str, Any]:
 
 
 def _projection_json(projection: Projection, answer: Answer | None) -> dict[str, Any]:
-    return timeline_to_json(
+    return projection.judged() | timeline_to_json(
         projection.timeline,
         projection.costs,
         memory_limit_bytes=projection.plan.memory_limit_bytes,

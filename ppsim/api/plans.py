@@ -44,7 +44,7 @@ def project(plan: Plan | None = None, **options: Unpack[PlanOptions]) -> Project
     `print` shows what the command prints; `.answer` has the interval, the loss budget and the advice.
 
     Raises `ConfigError` for what the schedule or the costs forbid, `Deadlock` where the table cannot run on the
-    runtime's channels, `DoesNotFit` with the rank, its peak and what would fit.
+    runtime's channels. A plan that does not fit in memory is projected too: see `.fits` and `.verdict`.
 
     >>> import ppsim
     >>> made = ppsim.project(model="llama3-70b", gpus=256, tp=8, pp=4, vpp=5, global_batch=512)
@@ -62,7 +62,9 @@ def project_all(
     announce: Callable[[str], None] = lambda name: None,
     **options: Unpack[PlanOptions],
 ) -> Projections:
-    """Return the projections of every schedule for one plan, fastest first, and why the others are not possible.
+    """Return the projections of every schedule for one plan, and why the others are not possible.
+
+    The fastest comes first, those that do not fit in memory last.
 
     That is `ppsim project --schedule all` or, with the names of some `schedules`, `--schedule NAME,NAME`; the words
     are those of `ppsim.project`, but for `schedule`. `announce` is called with the name of each schedule before it

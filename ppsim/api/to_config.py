@@ -10,7 +10,6 @@ from ppsim.api.plan_words import MODEL, RULE, WORDS, job_of, marks_of, unsaid, w
 from ppsim.api.plans import plan_of
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import given_of, texts_of
-from ppsim.catalog.build import find
 from ppsim.configs.read import read_run_config
 from ppsim.configs.run_config import RunConfig
 from ppsim.configs.written import files_of
@@ -53,13 +52,11 @@ def trainer_options(result: Projection | Tuned, trainer: Trainer, *, given: Mapp
 def _best_of(tuned: Tuned) -> Plan:
     """The plan of a search's best configuration, with the split that the search balanced.
 
-    The limit that the search took from the device is that of every plan, unless the table is fitted to it.
+    The limit that the search took from the device is that of every plan.
     """
     plan = tuned.question.plan_of(tuned.best[0].candidate)
-    is_usual = plan.memory_limit_bytes == replace(plan, memory_limit_bytes=None).memory_bound_bytes
-    if is_usual and not find(plan.schedule_name).takes("memory_limit_bytes"):
-        return replace(plan, memory_limit_bytes=None)
-    return plan
+    unlimited = replace(plan, memory_limit_bytes=None)
+    return unlimited if plan.memory_limit_bytes == unlimited.memory_bound_bytes else plan
 
 
 def _read(text: str) -> RunConfig:

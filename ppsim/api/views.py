@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ppsim.base.units import count, percent, seconds, signed_percent, size
+from ppsim.base.units import count, percent, seconds
 from ppsim.plot.pareto import SearchView
 from ppsim.plot.view import Fact, View
 from ppsim.projection.budget import loss_budget
@@ -27,7 +27,6 @@ def view_of(projection: Projection, title: str, answer: Answer | None = None) ->
         ("iteration", seconds(projection.iteration_s) + between),
         *_throughput(projection),
         *([("MFU", percent(utilization))] if utilization is not None else []),
-        *_memory(projection),
         ("lower bound", _bound(projection)),
     ]
     notes = {"To change": _advice(answer, projection) if answer else [], "Assumed": projection.assumptions}
@@ -41,6 +40,7 @@ def view_of(projection: Projection, title: str, answer: Answer | None = None) ->
             **dict(about)
         ),
         about=about,
+        verdict=projection.verdict,
         notes=notes,
     )
 
@@ -50,18 +50,6 @@ def _throughput(projection: Projection) -> list[Fact]:
     return [] if tokens is None else [("throughput", f"{count(tokens)} tokens/s on {projection.num_gpus} GPUs")]
 
 
-def _memory(projection: Projection) -> list[Fact]:
-    """The peak of the rank with the highest, of the limit if there is one; nothing if no bytes are known."""
-    plan = projection.plan
-    if not plan.knows_memory:
-        return []
-    only = "" if plan.has_model else "activations only: "
-    limit = "" if plan.memory_bound_bytes is None else f" of {size(plan.memory_bound_bytes)}"
-    return [
-        ("memory", f"{only}{size(float(projection.timeline.memory.peak_bytes.max()))} on the fullest rank{limit}")
-    ]
-
-
 def _bound(projection: Projection) -> str:
     bound = projection.report["lower_bound_s"]
     gap = percent(gap_of(projection.timeline.step_time_s, bound))
@@ -69,11 +57,7 @@ def _bound(projection: Projection) -> str:
 
 
 def _advice(answer: Answer, projection: Projection) -> list[str]:
-    lines = [
-        f"{one.change}: {signed_percent(one.gain)} throughput, iteration {seconds(one.projection.iteration_s)}"
-        for one in answer.advice
-    ]
-    lines = lines or ["nothing near that was tried gains half a percent"]
+    lines = [f"{one.change}: {one.effect}" for one in answer.advice] or [projection.without_advice]
     job = projection.plan.job
     if job is not None and job.model_name != GPT:  # which has its sizes from further options
         sizes = f"--gpus {projection.num_gpus} --global-batch {job.global_batch} --seq-len {job.length}"

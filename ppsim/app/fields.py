@@ -63,7 +63,7 @@ TIMES = (
 RUNTIME = (
     Field("runtime", "Runtime", "select", empty="torch"),
     Field("channel", "Channel", "select", empty="the runtime's"),
-    Field("memory_limit", "Memory limit a rank", "number", unit="GiB", joined=True, empty="none"),
+    Field("memory_limit", "Memory limit a rank", "number", unit="GiB", joined=True, empty="the device's"),
 )
 TUNED = (
     Field("model", "Model", listed="models", empty="must be given"),

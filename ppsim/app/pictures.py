@@ -18,7 +18,7 @@ from ppsim.plot.pareto import SearchView, in_columns
 from ppsim.plot.plotly_figures import Look, timeline_plotly
 from ppsim.plot.plotly_frame import DARK, LIGHT, Theme
 from ppsim.plot.plotly_tradeoffs import Point, idle_plotly, tradeoff_plotly
-from ppsim.plot.side import html_table
+from ppsim.plot.side import html_table, verdict_html
 from ppsim.projection.projection import Projection
 from ppsim.schedule.table import Op
 from ppsim.simulation.report import gap_of
@@ -107,7 +107,7 @@ def times_of_rank(answer: Answer) -> dict[str, str]:
 
 
 def cards_html(answer: Answer) -> str:
-    """Return a card a schedule: four numbers against the baseline's, or why there are none."""
+    """Return a card per schedule: the verdict and four numbers against the baseline's, or why there are none."""
     base, cards = answer.baseline, []
     for name in answer.state.schedules:
         if one := answer.projections.get(name):
@@ -136,17 +136,24 @@ def _card(answer: Answer, name: str, one: Projection, base: Projection) -> str:
         change = "<dd></dd>" if is_base else _change(value, other, better)
         rows += f"<div><dt>{title}</dt><dd>{escape(shown(value))}</dd>{change}</div>"
     pinned = "true" if is_base else "false"
-    notes = [note for note in (one.not_in_runtime, one.not_in_memory) if note]
+    notes = [one.not_in_runtime] if one.not_in_runtime else []
     if name in answer.standing_in:
         notes.insert(0, "drawn with a table fitted to other costs; its own is being searched for …")
     told = "".join(f"<p class=note>{escape(note)}</p>" for note in notes)
     role = "baseline" if is_base else "pin"
+    pin = (
+        f"<button type=button class=pin data-pin='{escape(name)}' aria-pressed={pinned} "
+        f"aria-label='{role}: {escape(name)}'>{role}</button>"
+    )
     return (
         f"<article class='card{' base' if is_base else ''}' data-schedule='{escape(name)}'><h2>{escape(name)}"
-        f" <small>v {one.plan.vpp}</small></h2><button type=button class=pin data-pin='{escape(name)}' "
-        f"aria-pressed={pinned} aria-label='{role}: {escape(name)}'>{role}</button>"
+        f" <small>v {one.plan.vpp}</small></h2>{pin}{_verdict(one)}"
         f"<dl>{rows}</dl>{told}</article>"
     )
+
+
+def _verdict(one: Projection) -> str:
+    return verdict_html(one.verdict) if one.verdict else ""
 
 
 def _change(value: float, other: float, better: int) -> str:
@@ -165,7 +172,7 @@ def table_html(spots: Sequence[Point], compared: Sequence[str]) -> str:
     """Return all schedules as a table, fastest first; a button adds one to those compared or takes it away."""
     best = min((spot.iteration_s for spot in spots if not spot.told), default=None)
     rows = []
-    for spot in sorted(spots, key=lambda one: (bool(one.told), one.iteration_s)):
+    for spot in sorted(spots, key=lambda one: (not one.fits, bool(one.told), one.iteration_s)):
         is_in = spot.name in compared
         button = (
             f"<button type=button class=toggle data-toggle='{escape(spot.name)}' aria-pressed={str(is_in).lower()}>"
@@ -193,7 +200,7 @@ def table_csv(answer: Answer) -> str:
     writer.writerow(_EXPORTED)
     for name in answer.state.schedules:
         if one := answer.projections.get(name):
-            step, why = one.timeline, one.not_in_runtime or one.not_in_memory or ""
+            step, why = one.timeline, one.not_in_memory or one.not_in_runtime or ""
             peak = _peak(one) if one.plan.knows_memory else None
             numbers = [step.step_time_s, one.iteration_s, one.tokens_per_s, step.bubble_ratio, peak]
             writer.writerow([name, one.plan.vpp, *numbers, why])
@@ -228,7 +235,7 @@ def configuration(state: State, answer: Answer, *, theme: Theme, wide_px: int) -
             *([f"peak {size(_peak(one))}"] if one.plan.knows_memory else []),
         ]
     )
-    told = f"<p>{escape(facts)}</p><p><code>{escape(state.command)}</code></p>"
+    told = f"{_verdict(one)}<p>{escape(facts)}</p><p><code>{escape(state.command)}</code></p>"
     link = f"<p><a href='?{escape(state.query, quote=True)}'>Go on from here: sliders and other schedules</a></p>"
     return timeline_plotly([one.timeline], titles=[one.plan.schedule_name], look=look), told + link
 

@@ -189,13 +189,14 @@ def _shape(plan: Plan, entry: Entry) -> tuple[str, int, int, int]:
 
 def _spot(name: str, one: Projection) -> Point:
     bounds = bounds_of(one.timeline.schedule, one.costs)
-    reason = one.not_in_runtime or one.not_in_memory or ""
+    reason = one.not_in_memory or one.not_in_runtime or ""
     return Point(
         name,
         float(one.timeline.memory.peak_bytes.max()),
         one.iteration_s,
         bounds.step_s + one.iteration_s - one.timeline.step_time_s,
         told=reason,
+        fits=one.fits is not False,
         kind="refused" if reason else "possible",
     )
 

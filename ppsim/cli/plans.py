@@ -38,6 +38,10 @@ class ProjectOptions(PlanOptions, total=False):
             metavar="N", section="model", after="global_batch",
         ),
     ]  # fmt: skip
+    allow_oom: Annotated[
+        bool | None,
+        Option("Exit with 0 even if the plan does not fit in memory.", section="runtime", after="memory_limit"),
+    ]
 
 
 _SECTIONS = {
@@ -69,6 +73,9 @@ def project(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, 
 
     Megatron-LM's names of these options are accepted too, for example --tensor-model-parallel-size for --tp.
 
+    The first line says whether the plan fits in memory. If not (of a list: if no schedule does), the exit code is
+    1, with --allow-oom 0.
+
     Time is in s, ms or µs and memory in GiB, as printed; --json has seconds and bytes.
     """
     from ppsim.api.plans import plan_from
@@ -88,7 +95,8 @@ def project(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, 
         several, answer = _projected(plan, names), None
         shown = several.projections
         all_of_it = [one.to_json() for one in shown] if as_json else []
-        found = {"projections": all_of_it, "not_possible": several.reasons}
+        fits = shown[0].fits if shown else None
+        found = {"fits": fits, "projections": all_of_it, "not_possible": several.reasons}
     else:
         one, answer = _answered(plan, options["tokens"])
         shown, found = [one], one.to_json() | answer.to_json() if as_json else {}
@@ -104,7 +112,7 @@ def project(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, 
     tell(one if answer else several, as_json, content=lambda: found | lines, **look)
     if lines and not as_json:
         click.echo(f"\n# {to_config}\n{lines['to_config']}")
-    if not shown:
+    if not shown or (shown[0].fits is False and not options["allow_oom"]):
         raise click.exceptions.Exit(1)
 
 

@@ -10,3 +10,6 @@ FLEX: tuple[Dispatcher, ...] = ("deepep", "hybridep")
 
 CLUSTER = "dgx-h100"
 """The cluster where nobody names one."""
+
+MEMORY_SHARE = 0.95
+"""The part of a device's memory that a step may take unless somebody says another."""

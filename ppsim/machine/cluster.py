@@ -9,10 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ppsim.base.errors import ConfigError
+from ppsim.machine.choices import MEMORY_SHARE
 from ppsim.machine.likeness import Run
-
-MEMORY_SHARE = 0.95
-"""The part of a device's memory that a step may take unless somebody says another."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from ppsim.plot.fills import fills_of
 from ppsim.plot.page import timeline_page
 from ppsim.plot.picture import picture_of
 from ppsim.plot.scale import heading
-from ppsim.plot.side import side_html, swatch
+from ppsim.plot.side import side_html, swatch, verdict_html
 from ppsim.plot.view import Fact, View
 from ppsim.runs.compare import Comparison
 
@@ -45,6 +45,7 @@ def timeline_html(
     described = "; ".join(": ".join(heading(view.timeline, view.title)) for view in views)
     return timeline_page(
         title=escape(", ".join(filter(None, [title, date]))),
+        verdicts=_verdicts(views),
         heading=escape(title),
         about=_about([*_abouts(views), *made]),
         described=escape(f"timeline, {described}"),
@@ -63,6 +64,13 @@ def timeline_html(
 def _packed(data: Any) -> str:
     """JSON, deflated, in base64: what the page's script unpacks."""
     return base64.b64encode(zlib.compress(json.dumps(data, separators=(",", ":")).encode())).decode()
+
+
+def _verdicts(views: Sequence[View]) -> str:
+    """A banner for each view whose memory is projected; of several views each is named."""
+    return "".join(
+        verdict_html(view.verdict, view.title if len(views) > 1 else "") for view in views if view.verdict
+    )
 
 
 def _abouts(views: Sequence[View]) -> list[Fact]:

@@ -34,7 +34,7 @@ class Point:
     """A schedule in the plane of memory and time; `told` is a line more for a pointer, `key` what a click returns.
 
     `bound_s` is what no table with its placement can undercut; `kind` groups points: "compared" ones are large and
-    named, "possible" ones are dots, "refused" ones (which do not fit or do not run) crosses.
+    named, "possible" ones are dots, "refused" ones (which do not fit or do not run) crosses. `fits`: in memory.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Point:
     told: str = ""
     kind: Literal["compared", "possible", "refused"] = "possible"
     key: str = ""
+    fits: bool = True
 
 
 _SYMBOLS = {"compared": "circle", "possible": "circle", "refused": "x-thin"}

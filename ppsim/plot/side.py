@@ -11,6 +11,7 @@ from ppsim.plot.view import View
 from ppsim.runs.compare import Comparison
 from ppsim.simulation.explain import CAUSES, idle_by_cause_s
 from ppsim.simulation.timeline import Timeline
+from ppsim.simulation.verdict import Verdict
 
 _SHORT_CAUSES = {
     "warm_up": "warm",
@@ -133,6 +134,13 @@ def _errors(comparison: Comparison) -> str:
     told = "".join(f"<p>{escape(sentence)}</p>" for sentence in (*comparison.warnings, *comparison.told))
     table = html_table(["", "measured", "projected", "error"], rows)
     return f"<h2>Projected against measured</h2>{told}{table}{note}"
+
+
+def verdict_html(verdict: Verdict, name: str = "") -> str:
+    """Return the banner that says whether a plan fits in memory; `name` tells it from others on the page."""
+    kind, role = ("misfit", " role=alert") if verdict.fits is False else ("", "")
+    told = f"{name}: {verdict}" if name else str(verdict)
+    return f"<p class='verdict {kind}'{role}>{escape(told)}</p>"
 
 
 def swatch(colour: str, kind: str = "") -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from ppsim.simulation.step import Piece
 from ppsim.simulation.timeline import Timeline
+from ppsim.simulation.verdict import Verdict
 
 Fact = tuple[str, str]
 
@@ -14,6 +15,7 @@ class View:
     """A timeline with its title; `pieces` are what its ranks do beside the pipeline, in the timeline's own time.
 
     `about` says what it is of, names and texts for a page's header, `subject` the same in a line for its title.
+    `verdict` says whether it fits in memory, None if that is not projected.
     `facts` are names and texts that stand first beside the picture, `notes` lines under a heading each: what was
     assumed, say. `budget_s` has the seconds of an iteration by what they go to
     (`ppsim.projection.budget.loss_budget`), empty where nobody knows, under `budget_title`.
@@ -27,6 +29,7 @@ class View:
     budget_title: str = "Where an iteration goes"
     subject: str = ""
     about: Sequence[Fact] = ()
+    verdict: Verdict | None = None
     notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property

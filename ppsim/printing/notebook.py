@@ -26,6 +26,7 @@ from ppsim.simulation.explain import idle_by_cause_s
 from ppsim.simulation.run import simulate
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
+from ppsim.simulation.verdict import Verdict
 from ppsim.tuning.search import Tuned
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def card_of_projection(projection: Projection) -> str:
         },
         _timelines([timeline], [projection.plan.schedule_name]),
         {"ranks": _table(_rank_rows(timeline)), "assumed": _list(projection.assumptions)},
+        projection.verdict,
     )
 
 
@@ -83,6 +85,7 @@ def card_of_projections(several: Projections) -> str:
             "vs best": signed_percent(one.iteration_s / fastest - 1),
             "bubble": percent(one.timeline.bubble_ratio),
             "peak": size(float(one.timeline.memory.peak_bytes.max())) if one.plan.knows_memory else "–",
+            "fits": {True: "yes", False: "NO", None: "–"}[one.fits],
         }
         for one in several.projections
     ]
@@ -96,6 +99,7 @@ def card_of_projections(several: Projections) -> str:
         },
         _timelines([best.timeline], [best.plan.schedule_name]),
         {f"{len(rows)} schedules": _table(rows), "not possible": _list(_reasons(several))},
+        best.verdict,
     )
 
 
@@ -277,7 +281,24 @@ def _image(figure: "Figure") -> str:
     return f'<img alt="" style="max-width:100%;width:910px;background:#fff" src="data:image/png;base64,{data}">'
 
 
-def _card(title: str, numbers: Mapping[str, str], picture: str, folded: Mapping[str, str]) -> str:
+_MISFIT = "color:#fff;background:#b00020;font-weight:600;padding:.3em .7em;border-radius:.3em;display:inline-block"
+
+
+def _verdict(verdict: Verdict | None) -> str:
+    """The first line of a card: whether the plan fits in memory."""
+    if verdict is None:
+        return ""
+    style = f' style="{_MISFIT}"' if verdict.fits is False else ""
+    return f"<div><span{style}>{escape(str(verdict))}</span></div>"
+
+
+def _card(
+    title: str,
+    numbers: Mapping[str, str],
+    picture: str,
+    folded: Mapping[str, str],
+    verdict: Verdict | None = None,
+) -> str:
     """The parts of a card below each other; what is folded and empty is left out."""
     cells = "".join(
         f'<div style="min-width:8em"><div style="font-size:1.4em;font-weight:600">{escape(value)}</div>'
@@ -291,7 +312,7 @@ def _card(title: str, numbers: Mapping[str, str], picture: str, folded: Mapping[
     )
     return (
         '<div class="ppsim-card" style="font-family:system-ui,sans-serif;max-width:940px">'
-        f"<div>{escape(title)}</div>"
+        f"{_verdict(verdict)}<div>{escape(title)}</div>"
         f'<div style="display:flex;flex-wrap:wrap;gap:.6em 2em;margin:.5em 0">{cells}</div>{picture}{tables}</div>'
     )
 

@@ -1,4 +1,4 @@
-"""How the answer of `ppsim project` reads: the answer first, then fit, where the time goes, and what to change."""
+"""How the answer of `ppsim project` reads: does it fit, how long, where the time goes, and what to change."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,13 +6,14 @@ from ppsim.base.units import count, percent, seconds, signed_percent, size
 from ppsim.catalog.build import find
 from ppsim.costs.profile import DEFAULT, load_profile
 from ppsim.model.recompute import is_by_stage
-from ppsim.printing.page import Columns, Page, bold, facts
+from ppsim.printing.page import Columns, Page, bold, facts, styled
 from ppsim.printing.steps import print_report, print_timeline
-from ppsim.projection.projection import Answer, Fit, Projection, Projections, asks_for_gpus
+from ppsim.projection.projection import Answer, Projection, Projections
 from ppsim.simulation.report import gap_of
+from ppsim.simulation.verdict import Verdict, asks_for_gpus
 
 _MOST_SENSITIVE = 4
-_MOST_WITHOUT = 4
+_RED = 31
 _LEAST_GAIN = 5e-5  # what rounds to 0.00 % is no gain
 
 
@@ -25,7 +26,7 @@ def print_answer(
 ) -> None:
     """Print a projection and its answer; `with_rows` and `with_timeline` as `ppsim.printing.steps` takes them."""
     answer = answer or projection.answer
-    Page().add(what_is_projected(projection))
+    Page().add(*_verdict_line(projection.verdict), what_is_projected(projection))
     print_report(projection.report, _delivered(projection, answer), with_rows=with_rows)
     if stages := _stages(projection):
         Page().add("", stages)
@@ -42,10 +43,8 @@ def print_answer(
         for name, value in list(answer.sensitivities.items())[:_MOST_SENSITIVE]
         if value >= _LEAST_GAIN
     ]
-    advice = [
-        f"{one.change}: {signed_percent(one.gain)} throughput, iteration {seconds(one.projection.iteration_s)}"
-        for one in answer.advice
-    ]
+    longest = max((len(one.change) for one in answer.advice), default=0)
+    advice = [f"{one.change:{longest}}   {one.effect}" for one in answer.advice]
     others = [
         f"{channel} {'deadlock' if step is None else seconds(step)}"
         for channel, step in projection.other_channels.items()
@@ -53,7 +52,7 @@ def print_answer(
     rows = [
         ("bottleneck", answer.bottleneck),
         ("1 % faster gains", ", ".join(sensitive)),
-        ("to change", advice or [_no_advice(answer.fit)]),
+        ("to change", advice or [projection.without_advice]),
         ("by channel", ", ".join(others)),
     ]
     out.add(facts(rows), "", facts([("assumed", projection.assumptions)]))
@@ -104,9 +103,10 @@ def what_is_projected(projection: Projection) -> str:
 
 
 def _delivered(projection: Projection, answer: Answer) -> list[tuple[str, str]]:
-    """What an iteration takes and delivers, and whether it fits."""
+    """What an iteration takes and delivers."""
     low, high = map(seconds, answer.interval_s)
     tokens, num_gpus, plan = projection.tokens_per_s, projection.num_gpus, projection.plan
+    verdict = projection.verdict
     on = f" on {num_gpus} GPUs" if num_gpus > 1 else ""
     rows = [
         *([("assumed", f"stack {plan.job.stack_in_words}")] if plan.job else []),
@@ -119,9 +119,7 @@ def _delivered(projection: Projection, answer: Answer) -> list[tuple[str, str]]:
         rows.append(("MFU", f"{percent(projection.model_flops_utilization)} of {peak}"))
     if answer.days is not None:
         rows.append(("training", f"{answer.days:.1f} days"))
-    of_device = plan.job is not None and plan.memory_limit_bytes is None
-    if answer.fit is not None:
-        rows.append(("fit", _fit(answer.fit, " (95 % of the device's)" if of_device else "")))
+    rows += [("fit", note) for note in (verdict.notes if verdict else ())]
     return [*rows, *(("memory", text) for text in _components(projection.peak_components or {}))]
 
 
@@ -136,34 +134,18 @@ def _components(sizes: Mapping[str, int]) -> list[str]:
     return [f"of it {', '.join(texts)}"] if texts else []
 
 
-def _no_advice(fit: Fit | None) -> str:
-    if fit is not None and fit.margin_bytes is not None and fit.margin_bytes < 0:
-        return "nothing near that was tried fits"
-    return "nothing near that was tried gains half a percent"
-
-
-def _fit(fit: Fit, whose: str) -> str:
-    without = ", ".join([*fit.without[:_MOST_WITHOUT], *(["…"] if len(fit.without) > _MOST_WITHOUT else [])])
-    return f"{f'without {without}: ' if without else ''}{_verdict(fit, whose)}"
-
-
-def _verdict(fit: Fit, whose: str) -> str:
-    fullest = f"rank {fit.rank} is the fullest with {size(fit.peak_bytes)}"
-    if fit.activations_only:
-        return f"activations only: {fullest}" + (f" of {size(fit.limit_bytes)}" if fit.limit_bytes else "")
-    if fit.limit_bytes is None or fit.margin_bytes is None:
-        return f"{fullest} (--memory-limit says how much there is)"
-    if fit.margin_bytes >= 0:
-        return f"yes, {size(fit.margin_bytes)} of {size(fit.limit_bytes)} left{whose}: {fullest}"
-    asked = f"; {asks_for_gpus(fit.assumed_gpus)}" if fit.assumed_gpus else ""
-    return f"no, {size(-fit.margin_bytes)} more than the {size(fit.limit_bytes)} there are{whose}: {fullest}{asked}"
+def _verdict_line(verdict: Verdict | None, more: str = "") -> list[str]:
+    """The first line of a report, red if the step does not fit; none if no bytes are known."""
+    if verdict is None:
+        return []
+    return [bold(styled(f"{verdict}{more}", _RED) if verdict.fits is False else f"{verdict}{more}")]
 
 
 def print_plans(comparison: Projections, *, with_timeline: bool | None = None) -> None:
     """Print every schedule that is possible, best first, why the others are not, and the best one's timeline."""
     out = Page()
     if comparison.projections:
-        out.add(what_is_projected(comparison.projections[0]), "")
+        out.add(*_none_fits(comparison.projections), what_is_projected(comparison.projections[0]), "")
         fastest = comparison.projections[0].iteration_s
         has_steps = any(one.iteration_s != one.timeline.step_time_s for one in comparison.projections)
         rows = [
@@ -193,6 +175,15 @@ def print_plans(comparison: Projections, *, with_timeline: bool | None = None) -
             print_timeline(comparison.projections[0].timeline, is_wanted=True)
 
 
+def _none_fits(projections: Sequence[Projection]) -> list[str]:
+    """The first line of a list in which no plan fits: the verdict on the one that needs least memory."""
+    if projections[0].fits is not False:
+        return []
+    least = min(projections, key=lambda one: float(one.timeline.memory.peak_bytes.max()))
+    others = "" if len(projections) == 1 else f" ({least.plan.schedule_name}; the others need more)"
+    return _verdict_line(least.verdict, others)
+
+
 def _peak_of(one: Projection) -> dict[str, str]:
     peak = one.timeline.memory.peak_bytes
     return {"peak": size(float(peak.max())), "rank": str(int(peak.argmax()))}
@@ -215,16 +206,17 @@ def _marks(projection: Projection) -> str:
 
 
 def _of_marks(projections: Sequence[Projection]) -> list[str]:
-    """What the marks behind names say; a schedule with one comes behind all without."""
+    """What the marks behind names say."""
     plan, lines = projections[0].plan, []
     if any(one.not_in_runtime for one in projections):
         says_why = "ppsim schedules NAME says why."
         lines.append(f"* {plan.runtime} cannot run this table; its network is assumed. {says_why}")
     if any(one.not_in_memory for one in projections):
-        whose = "" if plan.memory_limit_bytes else " (95 % of its device)"
+        whose = "" if plan.memory_limit_bytes else " (95 % of the device's memory)"
         job = plan.job
         asked = f"; {asks_for_gpus(job.layout.num_devices)}" if job and job.gpus_assumed else ""
-        lines.append(f"! more than the {size(plan.memory_bound_bytes or 0.0)} that a rank may take{whose}{asked}.")
+        usable = f"{size(plan.memory_bound_bytes or 0.0)} usable{whose}"
+        lines.append(f"! does not fit: a rank needs more than the {usable}{asked}.")
     return lines
 
 

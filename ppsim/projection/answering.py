@@ -1,4 +1,4 @@
-"""A projection's whole answer: how long, how sure, does it fit, where the time goes, what to change."""
+"""A projection's whole answer: how long, how sure, where the time goes, what to change."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +12,7 @@ from ppsim.projection.advice import advise
 from ppsim.projection.budget import bottleneck, interval, loss_budget, sensitivities
 from ppsim.projection.fitted_spread import fitted_spread
 from ppsim.projection.plan import Plan
-from ppsim.projection.projection import Answer, Fit, Projection
+from ppsim.projection.projection import Answer, Projection
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.variation import Variation, relative_spread
 
@@ -58,8 +58,6 @@ def answer_of(
         return iteration_of(replace(other, split=split), schedule)[0]
 
     spread = fitted_spread(plan, projection.iteration_s, seconds_of, spread) or spread
-    peaks = projection.timeline.memory.peak_bytes
-    rank = int(peaks.argmax())
     found = sensitivities(projection)
     of_actions = percent(relative_spread(jitter))
     of_pace = ""
@@ -70,20 +68,12 @@ def answer_of(
         interval_s=interval(projection, spread=spread, jitter=jitter, rank_spread=plan.rank_spread or 0.0),
         sampled=f"costs off by {percent(spread)} together{of_pace}, {of_ranks}each action by {of_actions} "
         "(standard deviations)",
-        fit=_fit(plan, rank, float(peaks[rank])) if plan.knows_memory else None,
         budget_s=loss_budget(projection),
         sensitivities=found,
         bottleneck=bottleneck(found),
         advice=advise(projection, project) if with_advice else [],
         days=None if tokens is None else projection.days(tokens),
     )
-
-
-def _fit(plan: Plan, rank: int, peak: float) -> Fit:
-    job, limit = plan.job, plan.memory_bound_bytes
-    if job is None:
-        return Fit(rank, peak, limit, activations_only=not plan.has_model)
-    return Fit(rank, peak, limit, job.without, job.layout.num_devices if job.gpus_assumed else None)
 
 
 def _spreads(projection: Projection) -> tuple[float, Variation]:

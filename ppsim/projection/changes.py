@@ -1,4 +1,4 @@
-"""Near alternatives of a plan: one thing changed at a time."""
+"""Near alternatives of a plan: one thing changed at a time, named by the options to type."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -22,38 +22,58 @@ _SCHEDULES = {
 """By stages a rank: those that runtimes have and that need no search."""
 
 
-def projected_changes(plan: Plan, project: Callable[[Plan], Made]) -> Iterator[tuple[str, Made]]:
-    """Yield what is changed and the projection with it, of those that can be projected, no memory limit asked."""
-    for change, other in changed_plans(replace(plan, memory_limit_bytes=None)):
+_TO_MEMORY = {1: ("zb-auto",), 2: ("v-flex",)}
+"""Schedules whose search keeps the memory limit: tried if a plan does not fit."""
+
+_MOST_SEARCHED = 4_000
+"""Actions up to which such a search takes about a second."""
+
+_CHECKPOINTED = "--recompute full"
+
+
+def projected_changes(
+    plan: Plan, project: Callable[[Plan], Made], *, is_too_large: bool = False
+) -> Iterator[tuple[str, Made]]:
+    """Yield the options of each change and the projection with it, of those that can be projected."""
+    for change, other in changed_plans(plan, is_too_large=is_too_large):
         with suppress(PpsimError):
             yield change, project(other)
 
 
-def changed_plans(plan: Plan) -> Iterator[tuple[str, Plan]]:
-    """Yield what is changed and the plan with it: schedules, one accumulation round, with a job `changed_jobs`."""
+def projected_with_checkpoints(plan: Plan, project: Callable[[Plan], Made]) -> Iterator[tuple[str, Made]]:
+    """Yield the changes of a plan together with full recomputation, which saves most memory."""
+    whole = dict(changed_jobs(plan.job)).get(_CHECKPOINTED) if plan.job and plan.measured is None else None
+    if whole is not None:
+        for change, made in projected_changes(replace(plan, job=whole), project):
+            if "--recompute" not in change:
+                yield f"{_CHECKPOINTED} {change}", made
+
+
+def changed_plans(plan: Plan, *, is_too_large: bool = False) -> Iterator[tuple[str, Plan]]:
+    """Yield the options of each change and the plan: schedules, one accumulation round, `changed_jobs` of a job."""
+    split = plan.split if isinstance(plan.split, str) else None
     for vpp, names in _SCHEDULES.items():
-        for name in names:
+        is_searched = is_too_large and 3 * plan.pp * vpp * plan.num_microbatches <= _MOST_SEARCHED
+        for name in (*names, *(_TO_MEMORY.get(vpp, ()) if is_searched else ())):
             if (name, vpp) != (plan.schedule_name, plan.vpp or 1) and plan.pp > 1:
-                change = f"schedule {name}" + (f", vpp {vpp}" if vpp > 1 else "")
-                split = plan.split if isinstance(plan.split, str) else None
+                change = f"--schedule {name}" + (f" --vpp {vpp}" if vpp != (plan.vpp or 1) else "")
                 yield change, replace(plan, schedule=name, vpp=vpp, group_size=None, num_slices=None, split=split)
     if plan.gradient_accumulation_steps > 1 and plan.pp > 1:
-        yield "gradient accumulation steps 1, a larger local batch", replace(plan, gradient_accumulation_steps=1)
+        yield "--gradient-accumulation-steps 1", replace(plan, gradient_accumulation_steps=1)
     if plan.job is not None and plan.measured is None:
         for change, job in changed_jobs(plan.job):
             pp = job.layout.pp
             if pp == plan.pp:
                 yield change, replace(plan, job=job)
             elif not plan.stragglers:
-                split = plan.split if isinstance(plan.split, str) else None
                 yield change, replace(plan, job=job, pp=pp, split=split)
 
 
 def changed_jobs(job: "Job") -> "Iterator[tuple[str, Job]]":
-    """Yield what is changed and the job with it: micro-batch, tp, pp, ZeRO stage, recomputation, overlap."""
+    """Yield the options of each change and the job: micro-batch, tp, pp, ZeRO stage, recomputation, overlap."""
     layout, execution = job.layout, job.execution
     for size in (2 * job.micro_batch, job.micro_batch // 2):
-        yield from _changed(f"micro-batch {size}", job, micro_batch=size)
+        yield from _changed(f"--micro-batch {size}", job, micro_batch=size)
     for name in ("tp", "pp"):
         for size in (2 * getattr(layout, name), getattr(layout, name) // 2):
             dp = layout.dp * getattr(layout, name) // size if size else 0
@@ -62,22 +82,22 @@ def changed_jobs(job: "Job") -> "Iterator[tuple[str, Job]]":
                     other = replace(layout, **{name: size, "dp": dp})
                 except PpsimError:
                     continue
-                yield from _changed(f"{name} {size}, dp {dp}", job, layout=other)
+                yield from _changed(f"--{name} {size} --dp {dp}", job, layout=other)
     has_experts = any(layer.is_moe for layer in job.model.layers)
     modules = "layernorm+moe_act" if has_experts else BY_OPERATORS if job.fully_shard else "mlp"
     for recompute in ("none", "core_attn" if execution.attention == "unfused" else modules, "full"):
         if recompute != execution.recompute:
             yield from _changed(
-                f"recompute {recompute}", job, execution=replace(execution, recompute=recompute), stage_plans=()
+                f"--recompute {recompute}", job, execution=replace(execution, recompute=recompute), stage_plans=()
             )
     for zero_stage in (1, 3):
         if zero_stage != job.optimizer.zero_stage and layout.dp * layout.cp > 1:
             optimizer = replace(job.optimizer, zero_stage=zero_stage)
-            yield from _changed(f"ZeRO stage {zero_stage}", job, optimizer=optimizer)
+            yield from _changed(f"--zero {zero_stage}", job, optimizer=optimizer)
     if not execution.sequence_parallel and layout.tp > 1:
-        yield from _changed("sequence parallelism", job, execution=replace(execution, sequence_parallel=True))
+        yield from _changed("--sequence-parallel", job, execution=replace(execution, sequence_parallel=True))
     if not job.overlap:
-        yield from _changed("data-parallel collectives beside compute", job, overlap=True)
+        yield from _changed("--overlap-dp", job, overlap=True)
 
 
 def _changed(change: str, job: "Job", **fields: object) -> "Iterator[tuple[str, Job]]":

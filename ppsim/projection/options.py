@@ -480,8 +480,7 @@ class PlanOptions(JobOptions, total=False):
     receives: Annotated[Receives | None, RECEIVES]
     overlap_p2p: Annotated[bool | None, OVERLAP_P2P]
     memory_limit: Annotated[str | float | None, Option(
-        "Memory a rank has, as 80GiB or 80GB; exit 1 if the plan does not fit. Default: with --model 95 % of the "
-        "device's; nothing is refused.",
+        "Usable memory per rank, exit 1 if exceeded. For example 80GiB or 80GB. Default: 95 % of the device's.",
         common=True, metavar="SIZE", section="runtime", field="memory_limit_bytes",
     )]
     search_time: Annotated[float | None, Option(

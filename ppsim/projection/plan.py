@@ -10,6 +10,7 @@ from ppsim.catalog.build import schedule_named
 from ppsim.costs.profile import Profile, Rehearsal, Shape
 from ppsim.costs.sources import MeasuredProfileSource, ProfileSource, RankCosts, RankSource
 from ppsim.layout.split import MegatronSplit, Split
+from ppsim.machine.choices import MEMORY_SHARE
 from ppsim.projection.options import Runtime
 from ppsim.schedule.choices import Channel, Communication, Receives
 from ppsim.simulation.bounds.problem import Criterion
@@ -173,10 +174,19 @@ class Plan(InBrief):
 
     @property
     def memory_bound_bytes(self) -> float | None:
-        """The limit asked for, else what a step may take of the memory of the job's device, else none."""
-        if self.memory_limit_bytes is None and self.job is not None:
+        """Bytes that a rank may use: the limit given, else 95 % of the memory of the job's or profile's device.
+
+        None if no device is named, or a CPU, whose memory all ranks share. Partitions of a GPU share it equally.
+        """
+        if self.memory_limit_bytes is not None:
+            return self.memory_limit_bytes
+        if self.job is not None:
             return self.job.cluster.device.usable_bytes()
-        return self.memory_limit_bytes
+        source = self.source
+        device = source.profile.provenance.device if isinstance(source, ProfileSource) else None
+        if device is None or device.kind == "cpu" or device.memory_bytes is None:
+            return None
+        return MEMORY_SHARE * device.memory_bytes / (device.num_partitions or 1)
 
     @property
     def communication(self) -> Communication:

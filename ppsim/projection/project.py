@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -16,10 +16,9 @@ from ppsim.layout.slices import why_no_slices
 from ppsim.layout.split import FoundSplit, Split, why_no_split
 from ppsim.projection.answering import answer_of
 from ppsim.projection.assumptions import assumptions_of
-from ppsim.projection.changes import projected_changes
 from ppsim.projection.lengths import drawn_of, with_lengths
 from ppsim.projection.plan import AUTO, RUNTIMES, Plan
-from ppsim.projection.projection import Projection, Projections, asks_for_gpus, excess_of
+from ppsim.projection.projection import Projection, Projections
 from ppsim.projection.split_bounds import Trial
 from ppsim.projection.split_search import SplitSearch
 from ppsim.schedule.choices import Communication
@@ -44,7 +43,7 @@ def project(plan: Plan | None = None, *, progress: "Progress | None" = None, **f
     `progress` is called while a table is searched for (auto), with the best time and its bound, in seconds.
 
     Raises `ConfigError` for what the schedule or the profile forbids, `Deadlock` where the table cannot run on
-    the runtime's channels, `DoesNotFit` with the rank, its peak and what would fit.
+    the runtime's channels. A plan that does not fit in memory is projected too: its `verdict` says so.
 
     >>> project(pp=8, vpp=2).timeline.schedule.name
     'interleaved-1f1b'
@@ -71,24 +70,43 @@ def _project(plan: Plan, entry: Entry) -> Projection:
 def table_of(plan: Plan, entry: Entry) -> tuple[Schedule, str | None]:
     """Return the table of a schedule for a plan, at its costs where it is fitted to them, and a note of where from.
 
-    It has all rounds of the step.
-
-    Raises as `project` does, but for a table that exceeds the memory limit.
+    It has all rounds of the step. Raises as `project` does.
     """
     shape: dict[str, Any] = {
         "pp": plan.pp, "vpp": plan.vpp, "microbatches": plan.round_microbatches, "group_size": plan.group_size,
         "num_slices": plan.num_slices,
-        "memory_limit_bytes": plan.memory_limit_bytes if entry.takes("memory_limit_bytes") else None,
     }  # fmt: skip
     vpp = entry.stages_per_rank[0] if plan.vpp is None else plan.vpp
     is_possible = entry.why_not(pp=plan.pp, vpp=vpp, microbatches=plan.round_microbatches) is None
     if is_possible and (reason := _why_no_stages(plan, plan.pp * vpp // entry.num_replicas)):
         raise ConfigError(reason + _without_model(plan))
     if entry.takes("costs") and is_possible:  # what is not, `build` says
-        table, note = fit(entry, **shape, costs=_costs_on(plan, entry.placement, vpp), criterion=plan.criterion)
+        costs = _costs_on(plan, entry.placement, vpp)
+        shape |= {"costs": costs, "criterion": plan.criterion}
+        if entry.takes("memory_limit_bytes"):
+            (table, note), unlimited = _within_memory(
+                plan, lambda limit: fit(entry, **shape, memory_limit_bytes=limit)
+            )
+            note += unlimited
+        else:
+            table, note = fit(entry, **shape)
     else:
         table, note = build(entry, **shape), None
     return in_rounds(table, plan.gradient_accumulation_steps), note
+
+
+Found = TypeVar("Found")
+
+
+def _within_memory(plan: Plan, search: Callable[[float | None], Found]) -> tuple[Found, str]:
+    """What a search finds within the memory of a rank, and "".
+
+    If no table fits there: what it finds without a limit, and the end of a sentence that says so.
+    """
+    try:
+        return search(plan.memory_bound_bytes), ""
+    except DoesNotFit as error:
+        return search(None), f"; without a memory limit, because {error}"
 
 
 def _project_auto(plan: Plan, progress: "Progress | None" = None) -> Projection:
@@ -98,15 +116,18 @@ def _project_auto(plan: Plan, progress: "Progress | None" = None) -> Projection:
     vpp = 1 if plan.vpp is None else plan.vpp
     if plan.group_size is not None or plan.num_slices is not None:
         raise ConfigError("group size and slices are for schedules by name; auto has neither")
-    found = optimise(
-        pp=plan.pp, vpp=vpp, microbatches=plan.round_microbatches,
-        costs=lambda style: _costs_on(plan, style, vpp),
-        memory_limit_bytes=plan.memory_limit_bytes, criterion=plan.criterion, time_limit_s=plan.search_s,
-        seed=plan.seed, progress=progress,
+    found, unlimited = _within_memory(
+        plan,
+        lambda limit: optimise(
+            pp=plan.pp, vpp=vpp, microbatches=plan.round_microbatches,
+            costs=lambda style: _costs_on(plan, style, vpp),
+            memory_limit_bytes=limit, criterion=plan.criterion, time_limit_s=plan.search_s, seed=plan.seed,
+            progress=progress,
+        ),
     )  # fmt: skip
     note = f"schedule: searched for, from {found.started_from} on; placement {found.placement}; {found.proof}"
     table = in_rounds(found.schedule, plan.gradient_accumulation_steps)
-    return project_table(replace(plan, vpp=vpp), table, note=note)
+    return project_table(replace(plan, vpp=vpp), table, note=note + unlimited)
 
 
 def _costs_on(plan: Plan, style: str, vpp: int) -> StageCosts:
@@ -133,8 +154,6 @@ def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) ->
         note = "; ".join([*([note] if note else []), found])
     source = plan.source
     assembled, costs, step = _step(plan, schedule)
-    if excess := excess_of(step.timeline, plan.memory_limit_bytes):
-        raise DoesNotFit(excess + _what_would_fit(plan) + _more_gpus(plan))
     iteration = step.time_s + costs.step_overhead_s
     if iteration == 0:
         raise ConfigError(f"a step takes 0 s at the costs of {source.name}: there is nothing to project")
@@ -203,7 +222,7 @@ def iteration_of(plan: Plan, schedule: Schedule) -> tuple[float, float]:
 def outcome_of(plan: Plan) -> tuple[float, float]:
     """Return the seconds of an iteration and the bytes of the fullest rank, as `project` has them, and no more.
 
-    Raises as `project` does, but for a table that exceeds the memory limit.
+    Raises as `project` does.
     """
     _require_room(plan)
     if plan.schedule == AUTO:
@@ -216,7 +235,7 @@ def outcome_of(plan: Plan) -> tuple[float, float]:
 def peaks_of(plan: Plan) -> list[float]:
     """Return the peak bytes of each pipeline rank, as `project` has them.
 
-    Raises as `project` does, but ignores the memory limit.
+    Raises as `project` does.
     """
     if plan.schedule == AUTO:
         timeline = _project_auto(plan).timeline
@@ -327,8 +346,8 @@ def project_all(
     `table_of` may have kept some.
 
     A plan without vpp gives each schedule the fewest stages a rank that it takes. What a schedule forbids, more
-    stages than there are layers, a deadlock and lack of memory are reasons here, not errors; a wrong profile or
-    split still raises.
+    stages than there are layers and a deadlock are reasons here, not errors; a wrong profile or split still
+    raises. Schedules that do not fit in memory come last.
     """
     _require_room(plan)
     projections, reasons = [], {}
@@ -343,23 +362,15 @@ def project_all(
         if reason:
             reasons[name] = reason
             continue
-        # Of the rest, the limit is asked below: a projection that exceeds it would look for others that do not.
         one = replace(
             plan, schedule=name, vpp=vpp, num_slices=num_slices,
             group_size=plan.group_size if entry.takes("group_size") else None,
-            memory_limit_bytes=plan.memory_limit_bytes if entry.takes("memory_limit_bytes") else None,
         )  # fmt: skip
         try:
             table, note = tables(one, entry)
-            projection = project_table(one, table, note=note)
-        except (ScheduleError, DoesNotFit) as error:
+            projections.append(project_table(one, table, note=note))
+        except ScheduleError as error:
             reasons[name] = str(error).splitlines()[0]
-            continue
-        limit = plan.memory_limit_bytes
-        if excess := excess_of(projection.timeline, limit):
-            reasons[name] = excess
-        else:
-            projections.append(replace(projection, plan=replace(projection.plan, memory_limit_bytes=limit)))
     projections.sort(key=lambda projection: projection.place)
     return Projections(projections, reasons)
 
@@ -410,37 +421,3 @@ def communication_of(plan: Plan, schedule: Schedule) -> Communication:
     """Return how transfers of a plan's table wait: overlapped where its runtime has no loop for it."""
     asked = plan.communication
     return asked if asked == "overlap" or has_megatron_loop(schedule.compute_only()) else "overlap"
-
-
-def _more_gpus(plan: Plan) -> str:
-    """The request for the number of GPUs, if it is assumed."""
-    job = plan.job
-    return f"; {asks_for_gpus(job.layout.num_devices)}" if job and job.gpus_assumed else ""
-
-
-_MOST_NAMED = 3
-
-
-def _what_would_fit(plan: Plan) -> str:
-    entries = every_schedule()
-    improved_on = {name for entry in entries.values() for name in entry.published}
-    others = [name for name in entries if name not in (plan.schedule_name, *improved_on)]
-    projections = project_all(plan, others).projections
-    fitting = [projection.plan.schedule_name for projection in projections if not projection.not_in_runtime]
-    if fitting:
-        more = len(fitting) - _MOST_NAMED
-        rest = [f"{more} slower one{'s' * (more > 1)}"] if more > 0 else []
-        return f"; {' or '.join(fitting[:_MOST_NAMED] + rest)} would fit"
-    none = "; no schedule for this pp and vpp would fit"
-    changes = _fitting_changes(plan) if plan.job else []
-    return none + (f", but {' or '.join(changes[:_MOST_NAMED])} would" if changes else "")
-
-
-def _fitting_changes(plan: Plan) -> list[str]:
-    """What to change of a job so that it fits, the fastest first."""
-    found = [
-        (-(made.tokens_per_s or 0.0), change)
-        for change, made in projected_changes(plan, project)
-        if not excess_of(made.timeline, plan.memory_limit_bytes) and not made.not_in_runtime
-    ]
-    return [change for _, change in sorted(found)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.base.shown import InBrief, Pictured, Shown
-from ppsim.base.units import count, percent, seconds, size
+from ppsim.base.units import count, percent, seconds, signed_percent, size
 from ppsim.costs.assembled import Assembled
 from ppsim.model.recompute import BY_OPERATORS
 from ppsim.projection.lengths import drawn_of
@@ -17,12 +17,12 @@ from ppsim.schedule.check import why_not_in_torch
 from ppsim.schedule.graph import CHANNELS
 from ppsim.schedule.rounds import microbatches_in_words
 from ppsim.schedule.table import Op
-from ppsim.simulation.bounds.problem import CAP_ROUNDING
 from ppsim.simulation.report import report_of
 from ppsim.simulation.run import simulate
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.step import Step
 from ppsim.simulation.timeline import Timeline
+from ppsim.simulation.verdict import Verdict
 
 if TYPE_CHECKING:
     import pandas
@@ -46,6 +46,7 @@ class Projection(Shown, Pictured):
     >>> import ppsim
     >>> made = ppsim.project(pp=4, microbatches=8)
     >>> print(made)  # doctest: +ELLIPSIS
+    fits: rank 0 needs 45.3 GiB, 76.0 GiB usable
     GPT 6.2B on 4 × NVIDIA A100-SXM4-80GB: packaged profile; --model/--cluster or --profile for yours
     1f1b   pp 4   vpp 1   8 microbatches
     step time      1.74 s (bubble 27.67 %)
@@ -75,6 +76,7 @@ class Projection(Shown, Pictured):
             f"{table.name}, pp {table.num_ranks}, vpp {table.vpp}, {batch}: "
             f"iteration {seconds(self.iteration_s)}{tokens}, bubble {percent(self.timeline.bubble_ratio)}"
             + (f", peak {size(peak)}" if self.plan.knows_memory else "")
+            + (", DOES NOT FIT" if self.fits is False else "")
         )
 
     @property
@@ -130,7 +132,7 @@ class Projection(Shown, Pictured):
 
     @cached_property
     def answer(self) -> "Answer":
-        """What `ppsim project` says beside it: interval, fit, loss budget, sensitivities, bottleneck and advice.
+        """What `ppsim project` says beside it: interval, loss budget, sensitivities, bottleneck and advice.
 
         Projects the near alternatives of the plan when first asked.
 
@@ -139,7 +141,7 @@ class Projection(Shown, Pictured):
         >>> list(answer.budget_s)
         ['ideal', 'compute beyond the ideal', 'idle by the schedule', 'idle by the network']
         >>> answer.advice[0].change, round(answer.advice[0].gain, 2)
-        ('schedule zbv-fixed, vpp 2', 0.28)
+        ('--schedule zbv-fixed --vpp 2', 0.28)
         """
         return self.answered()
 
@@ -219,20 +221,64 @@ class Projection(Shown, Pictured):
             )
         return why_not_in_torch(schedule)
 
+    @cached_property
+    def verdict(self) -> Verdict | None:
+        """Whether all ranks stay within the memory limit or, without one, the device's memory.
+
+        None if no bytes are known.
+
+        >>> import ppsim
+        >>> print(ppsim.project(pp=4, microbatches=8, memory_limit="10GiB").verdict)
+        DOES NOT FIT: rank 0 needs 45.3 GiB, 10.0 GiB usable
+        """
+        plan, peaks = self.plan, self.timeline.memory.peak_bytes
+        if not plan.knows_memory:
+            return None
+        rank, job = int(peaks.argmax()), plan.job
+        return Verdict(
+            rank, float(peaks[rank]), plan.memory_bound_bytes,
+            without=job.without if job else (),
+            assumed_gpus=job.layout.num_devices if job and job.gpus_assumed else None,
+            activations_only=not plan.has_model,
+        )  # fmt: skip
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the step fits in memory; None if that is unknown."""
+        return self.verdict.fits if self.verdict else None
+
+    @property
+    def without_advice(self) -> str:
+        """The sentence in place of advice, if there is none."""
+        is_too_large = self.fits is False
+        return f"no change that was tried {'makes it fit' if is_too_large else 'gains half a percent'}"
+
     @property
     def not_in_memory(self) -> str | None:
-        """Which rank exceeds the limit or, without one, the device of the job; None where none does."""
-        return excess_of(self.timeline, self.plan.memory_bound_bytes)
+        """If the step does not fit, its highest peak, the action there, and the forwards in flight."""
+        verdict, timeline = self.verdict, self.timeline
+        if verdict is None or verdict.fits is not False:
+            return None
+        schedule, at = timeline.schedule, int(timeline.memory.peak_at[verdict.rank])
+        ops = schedule.op[int(schedule.rank_offsets[verdict.rank]) : at + 1]
+        in_flight = int((ops == Op.F).sum() - (ops == Op.B).sum() - (ops == Op.W).sum())
+        return (
+            f"rank {verdict.rank} peaks at {size(verdict.peak_bytes)} > {size(verdict.limit_bytes or 0.0)} at "
+            f"{timeline.name_of(at)} ({in_flight} forwards in flight)"
+        )
 
     @property
-    def place(self) -> tuple[bool, float, str]:
-        """By which a list is sorted: plans that run and fit before others, then by iteration time."""
-        is_unusable = bool(self.not_in_runtime or self.not_in_memory)
-        return is_unusable, self.iteration_s, self.plan.schedule_name
+    def place(self) -> tuple[bool, bool, float, str]:
+        """The sort key of lists: plans that fit first, of these the ones that run, then by iteration time."""
+        return self.fits is False, bool(self.not_in_runtime), self.iteration_s, self.plan.schedule_name
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report with throughput, layout, the other channels and the assumptions; keys carry units."""
-        return self.report | self.beside_report()
+        """Return the verdict, the report, throughput, layout and assumptions; keys carry units."""
+        return self.judged() | self.report | self.beside_report()
+
+    def judged(self) -> dict[str, Any]:
+        """Return the verdict as JSON: the first keys of every file and report."""
+        return {"fits": self.fits, "memory_fit": self.verdict.to_json() if self.verdict else None}
 
     def beside_report(self) -> dict[str, Any]:
         """Return what `to_json` has beside the report."""
@@ -266,7 +312,7 @@ class Projection(Shown, Pictured):
 class Projections(Shown):
     """Every schedule that is possible, and for the others the sentence that says why they are not.
 
-    Those that the runtime executes and that fit on the job's device come first, and each kind by iteration time.
+    Those that fit in memory come first, of these the ones that the runtime executes, then by iteration time.
     `str` is what `ppsim project --schedule all` prints.
     """
 
@@ -287,12 +333,12 @@ class Projections(Shown):
         """Return a pandas DataFrame with one row a schedule that is possible, in the order of `projections`.
 
         Columns: schedule, vpp, step_time_s, iteration_time_s, bubble_ratio, span_bubble_ratio, tokens_per_s,
-        model_flops_utilization, peak_bytes (of the fullest rank), not_in_runtime and not_in_memory (a sentence, or
-        None).
+        model_flops_utilization, peak_bytes (the highest of all ranks), fits (None: unknown), not_in_runtime and
+        not_in_memory (a sentence, or None).
 
         >>> import ppsim
         >>> found = ppsim.project_all(pp=4, microbatches=8).to_frame()
-        >>> found.loc[found["not_in_runtime"].isna(), "iteration_time_s"].is_monotonic_increasing
+        >>> found.loc[found["fits"] & found["not_in_runtime"].isna(), "iteration_time_s"].is_monotonic_increasing
         True
         """
         import pandas
@@ -308,6 +354,7 @@ class Projections(Shown):
                 "tokens_per_s": one.tokens_per_s,
                 "model_flops_utilization": one.model_flops_utilization,
                 "peak_bytes": float(one.timeline.memory.peak_bytes.max()) if one.plan.knows_memory else None,
+                "fits": one.fits,
                 "not_in_runtime": one.not_in_runtime,
                 "not_in_memory": one.not_in_memory,
             }
@@ -331,60 +378,36 @@ def _by_channel(timeline: Timeline, costs: StageCosts) -> dict[str, float | None
     return times
 
 
-def excess_of(timeline: Timeline, limit: float | None) -> str | None:
-    """The sentence that says which rank exceeds the limit, or None where all stay below."""
-    if limit is None:
-        return None
-    peak = timeline.memory.peak_bytes
-    rank = int(peak.argmax())
-    if peak[rank] <= limit * CAP_ROUNDING:
-        return None
-    at = int(timeline.memory.peak_at[rank])
-    ops = timeline.schedule.op[int(timeline.schedule.rank_offsets[rank]) : at + 1]
-    in_flight = int((ops == Op.F).sum() - (ops == Op.B).sum() - (ops == Op.W).sum())
-    return (
-        f"rank {rank} peaks at {size(float(peak[rank]))} > {size(limit)} at {timeline.name_of(at)} "
-        f"({in_flight} forwards in flight)"
-    )
-
-
-def asks_for_gpus(number: int) -> str:
-    """Return the request to give the number of GPUs, for a plan that does not fit on the number assumed.
-
-    >>> asks_for_gpus(1)
-    '1 GPU is assumed: give --gpus'
-    """
-    return f"{number} GPU{' is' if number == 1 else 's are'} assumed: give --gpus"
-
-
-@dataclass(frozen=True)
-class Fit:
-    """The fullest rank and what is left there, in bytes; `limit_bytes` None: nobody said how much there is.
-
-    `without` are the trainer's options that change memory and are ignored, `assumed_gpus` the number of GPUs if
-    nobody gave one. `activations_only`: nothing but the activations that were given is known.
-    """
-
-    rank: int
-    peak_bytes: float
-    limit_bytes: float | None
-    without: tuple[str, ...] = ()
-    assumed_gpus: int | None = None
-    activations_only: bool = False
-
-    @property
-    def margin_bytes(self) -> float | None:
-        """What is left, negative where it does not fit."""
-        return None if self.limit_bytes is None else self.limit_bytes - self.peak_bytes
-
-
 @dataclass(frozen=True)
 class Advice:
-    """One change, the projection of the plan with it, and how much more throughput it gives, relative."""
+    """One change, the projection of the plan with it, and how much more throughput it gives, relative.
+
+    `change` has the options to add to the command. `makes_it_fit`: without the change the plan does not fit.
+    """
 
     change: str
     projection: Projection
     gain: float
+    makes_it_fit: bool = False
+
+    @property
+    def effect(self) -> str:
+        """The effect of the change: throughput, and free memory if that is the reason, else the iteration time."""
+        gain, verdict = f"{signed_percent(self.gain)} throughput", self.projection.verdict
+        if self.makes_it_fit and verdict is not None and verdict.margin_bytes is not None:
+            return f"fits, {size(verdict.margin_bytes)} free, {gain}"
+        return f"{gain}, iteration {seconds(self.projection.iteration_s)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the change with its gain, and whether it fits."""
+        verdict = self.projection.verdict
+        return {
+            "change": self.change,
+            "gain": self.gain,
+            "iteration_time_s": self.projection.iteration_s,
+            "fits": self.projection.fits,
+            "margin_bytes": verdict.margin_bytes if verdict else None,
+        }
 
 
 @dataclass(frozen=True, repr=False)
@@ -392,12 +415,11 @@ class Answer(InBrief):
     """What `ppsim project` says beside the projection itself.
 
     `interval_s` is the 5th to 95th percentile of the iteration over sampled costs, `sampled` says of which spread.
-    `days` is None where no number of tokens was given, `fit` where no bytes are known.
+    `days` is None where no number of tokens was given.
     """
 
     interval_s: Interval
     sampled: str
-    fit: Fit | None
     budget_s: dict[str, float]
     sensitivities: dict[str, float]
     bottleneck: str
@@ -414,13 +436,9 @@ class Answer(InBrief):
         """Return the answer with units in its keys."""
         return {
             "iteration_time_interval_s": list(self.interval_s),
-            "memory_fit": vars(self.fit) | {"margin_bytes": self.fit.margin_bytes} if self.fit else None,
             "loss_budget_s": self.budget_s,
             "gain_per_percent": self.sensitivities,
             "bottleneck": self.bottleneck,
-            "advice": [
-                {"change": one.change, "gain": one.gain, "iteration_time_s": one.projection.iteration_s}
-                for one in self.advice
-            ],
+            "advice": [one.to_json() for one in self.advice],
             "days": self.days,
         }

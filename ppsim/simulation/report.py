@@ -3,6 +3,7 @@
 from typing import Any
 
 from ppsim.simulation.bounds.of_table import bounds_of
+from ppsim.simulation.bounds.problem import CAP_ROUNDING
 from ppsim.simulation.explain import CAUSES, critical_path, idle_by_cause_s
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline, ratio_idle
@@ -12,9 +13,10 @@ def report_of(timeline: Timeline, costs: StageCosts, *, memory_limit_bytes: floa
     """Return step time, span, bubbles, bounds, critical path and every rank's figures; the keys carry the units.
 
     Both bubble ratios and both bounds, always: by step time where the optimizer waits for all ranks, by span where
-    it does not. The bounds are for tables within `memory_limit_bytes` a rank, which the timeline must be as well.
+    it does not. The bounds are for tables within `memory_limit_bytes` per rank, or within any memory if the
+    timeline exceeds that.
     """
-    bounds = bounds_of(timeline.schedule, costs, memory_limit_bytes=memory_limit_bytes)
+    bounds = bounds_of(timeline.schedule, costs, memory_limit_bytes=_kept(timeline, memory_limit_bytes))
     schedule, idle, busy_s = timeline.schedule, idle_by_cause_s(timeline), timeline.busy_s
     memory = timeline.memory  # the last: of large tables it holds more than what the others need and let go
     ranks = [
@@ -52,6 +54,12 @@ def report_of(timeline: Timeline, costs: StageCosts, *, memory_limit_bytes: floa
         "ranks": ranks,
         "critical_path": [timeline.name_of(node) for node in path.tolist() if node < timeline.num_actions],
     }
+
+
+def _kept(timeline: Timeline, limit_bytes: float | None) -> float | None:
+    """The limit if every rank stays within it, else None."""
+    peak = float(timeline.memory.peak_bytes.max())
+    return None if limit_bytes is None or peak > limit_bytes * CAP_ROUNDING else limit_bytes
 
 
 def gap_of(value: float, bound: float) -> float:

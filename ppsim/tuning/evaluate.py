@@ -6,13 +6,13 @@ configurations of one shape come together.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
 
 from ppsim.base.arrays import Floats
-from ppsim.base.errors import DoesNotFit, ScheduleError
+from ppsim.base.errors import ScheduleError
 from ppsim.catalog.build import build, find
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import iteration_of, table_of
@@ -29,8 +29,8 @@ class Outcome:
     """What became of a configuration.
 
     "fits": `iteration_s` and `peak_bytes` of its fullest rank. "dominated": it fits, and is no faster than one that
-    holds no more, so that it was not simulated. "does not fit": `peak_bytes` says by how much (infinite where a
-    fitted schedule found no table). "not possible": its channels deadlock.
+    holds no more, so that it was not simulated. "does not fit": `peak_bytes` says by how much.
+    "not possible": its channels deadlock.
     """
 
     status: Status
@@ -70,10 +70,7 @@ def evaluate(tasks: Sequence[Task], *, front: Front, slowest_s: float) -> list[t
 
 def _evaluate(task: Task, front: Front, slowest_s: float) -> Outcome:
     plan, limit = task.plan, task.plan.memory_limit_bytes
-    try:
-        table = table_at(plan)
-    except DoesNotFit:
-        return Outcome("does not fit", np.inf)
+    table = table_at(plan)
     peak = _peak_bytes(task, table)
     if limit is not None and peak > limit * CAP_ROUNDING:
         return Outcome("does not fit", peak)
@@ -92,11 +89,8 @@ def is_dominated(bound_s: float, num_bytes: float, front: Front) -> bool:
 
 
 def exact_peak_bytes(task: Task) -> float:
-    """Return what the fullest rank of a configuration holds, infinite where a fitted schedule finds no table."""
-    try:
-        return _peak_bytes(task, table_at(replace(task.plan, memory_limit_bytes=None)))
-    except DoesNotFit:
-        return np.inf
+    """Return the highest peak memory of the ranks of a configuration."""
+    return _peak_bytes(task, table_at(task.plan))
 
 
 def _peak_bytes(task: Task, table: Schedule) -> float:

@@ -365,11 +365,14 @@ class _Search:
             plan = replace(self.question.plan_of(configuration), search_s=search_s, seed=self.seed)
             try:
                 found = project(plan)
-            except (DoesNotFit, ScheduleError):
+            except ScheduleError:
                 self.verdicts[configuration.key] = Outcome("does not fit", np.inf)
             else:
                 peak = float(found.timeline.memory.peak_bytes.max())
-                self.verdicts[configuration.key] = Outcome("fits", peak, found.iteration_s)
+                is_too_large = found.fits is False
+                self.verdicts[configuration.key] = (
+                    Outcome("does not fit", peak) if is_too_large else Outcome("fits", peak, found.iteration_s)
+                )
             report()
 
     def tuned(self) -> Tuned:

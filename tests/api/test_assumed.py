@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 import ppsim
 from ppsim.cli import main
-from ppsim.errors import ConfigError, DoesNotFit
+from ppsim.errors import ConfigError
 
 SIZES = (
     "--num-layers 80 --hidden-size 8192 --num-attention-heads 64 --seq-length 4096 --max-position-embeddings 4096 "
@@ -68,14 +68,12 @@ def test_the_number_assumed_is_that_of_the_options_typed(tmp_path: Path) -> None
 def test_a_plan_that_does_not_fit_on_an_assumed_number_asks_for_gpus(tmp_path: Path) -> None:
     path = script(tmp_path, LARGE)
     out, _ = printed("project", "--run-config", path)
-    verdict = out[out.index("fit no,") : out.index("memory of it")]
-    assert verdict.strip().endswith("1 GPU is assumed: give --gpus")
-    assert ppsim.project(run_config=path).answer.to_json()["memory_fit"]["assumed_gpus"] == 1
-    with pytest.raises(DoesNotFit, match=r"; 1 GPU is assumed: give --gpus$"):
-        ppsim.project(run_config=path, memory_limit="80GB")
-    assert ppsim.project(run_config=path, gpus=8).answer.to_json()["memory_fit"]["assumed_gpus"] is None
+    assert out.startswith("DOES NOT FIT: rank 0 needs ")
+    assert "fit 1 GPU is assumed: give --gpus" in out
+    assert ppsim.project(run_config=path).to_json()["memory_fit"]["assumed_gpus"] == 1
+    assert ppsim.project(run_config=path, gpus=8).to_json()["memory_fit"]["assumed_gpus"] is None
     out, _ = printed("project", "--run-config", path, "--pp", 2, "--schedule", "1f1b,gpipe")
-    assert "that a rank may take (95 % of its device); 2 GPUs are assumed: give --gpus." in out
+    assert "usable (95 % of the device's memory); 2 GPUs are assumed: give --gpus." in out
 
 
 MEMORY = "--fp8-param-gather --first-last-layers-bf16"
@@ -85,10 +83,10 @@ def test_the_verdict_names_ignored_options_that_change_memory(tmp_path: Path) ->
     path = script(tmp_path, f"{LARGE} {MEMORY} --moe-enable-routing-replay")
     without = "fp8_param_gather on, first_last_layers_bf16 on"
     out, _ = printed("project", "--run-config", path)
-    assert f"fit without {without}: no," in out
-    fit = ppsim.project(run_config=path).answer.to_json()["memory_fit"]
+    assert f"fit ignored options that change memory: {without}" in out
+    fit = ppsim.project(run_config=path).to_json()["memory_fit"]
     assert ", ".join(fit["without"]) == without
-    plain = ppsim.project(run_config=script(tmp_path, LARGE)).answer.to_json()["memory_fit"]
+    plain = ppsim.project(run_config=script(tmp_path, LARGE)).to_json()["memory_fit"]
     assert list(plain["without"]) == []
 
 
@@ -100,7 +98,7 @@ def test_hybrid_sharding_of_torchtitan_is_followed(tmp_path: Path) -> None:
     )
     made = ppsim.project(run_config=path)
     assert made.num_gpus == 32
-    assert made.answer.fit.without == ()
+    assert made.verdict.without == ()
     assert made.plan.job is not None
     assert made.plan.job.optimizer.num_distributed_optimizer_instances == 4
 

@@ -181,7 +181,7 @@ def test_measured_times_of_a_rank_take_the_place_of_estimates() -> None:
     looped = ppsim.project(**words, **times, vpp=2)
     assert looped.iteration_s == pytest.approx((8 + 3 / 2) * 3e-3)
     assert {type(one.change) for one in looped.answer.advice} <= {str}
-    assert all("schedule" in one.change for one in looped.answer.advice)
+    assert all("--schedule " in one.change for one in looped.answer.advice)
 
 
 def test_measured_times_of_a_rank_take_the_place_of_a_profile_s_and_bytes_too() -> None:

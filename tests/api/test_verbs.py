@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import ppsim
-from ppsim.base.errors import ConfigError, DoesNotFit, MissingExtra
+from ppsim.base.errors import ConfigError, MissingExtra
 from ppsim.base.words import fields_of, words_of
 from ppsim.cli import main
 from ppsim.costs.job import Job
@@ -47,7 +47,11 @@ def arguments(options: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "words", "others"),
     [
-        ("project", PlanOptions, {"tokens", "to_config", "with_timeline", "with_rows", "as_json", "outputs"}),
+        (
+            "project",
+            PlanOptions,
+            {"tokens", "allow_oom", "to_config", "with_timeline", "with_rows", "as_json", "outputs"},
+        ),
         ("tune", TuneOptions, {"to_config", "as_json", "outputs"}),
         (
             "train",
@@ -263,8 +267,10 @@ def test_a_wrong_call_raises_a_sentence(call: Any, words: str) -> None:
 
 
 def test_what_does_not_fit_says_so() -> None:
-    with pytest.raises(DoesNotFit, match="peaks at"):
-        ppsim.project(pp=4, memory_limit="10GiB")
+    made = ppsim.project(pp=4, memory_limit="10GiB")
+    assert made.fits is False
+    assert str(made.verdict) == "DOES NOT FIT: rank 0 needs 45.3 GiB, 10.0 GiB usable"
+    assert repr(made).endswith("DOES NOT FIT)")
 
 
 @pytest.mark.parametrize("call", [lambda: ppsim.train(TABLE), lambda: ppsim.profile(model="nano")])

@@ -42,7 +42,7 @@ def test_a_page_has_the_bound_every_assumption_and_what_to_change(tmp_path, monk
     text = (tmp_path / "a.html").read_text()
     gap = 100 * (projection.timeline.step_time_s / projection.report["lower_bound_s"] - 1)
     assert f"for any schedule on this placement; the step is {gap:.2f} % above it" in text
-    assert "<li><b>schedule zbv-fixed, vpp 2</b>: +" in text
+    assert "<li><b>--schedule zbv-fixed --vpp 2</b>: +" in text
     for line in projection.assumptions:
         label, _, words = line.partition(": ")
         assert f"<b>{label}</b>: {words[:30]}" in text or f"<li>{line[:30]}" in text

@@ -14,9 +14,9 @@ from tests.cli.running import ppsim, words_of
 from tests.cli.test_tables import RANK_KEYS, REPORT_KEYS
 
 PROJECT_KEYS = [
-    *REPORT_KEYS, "profile", "exposed_s", "num_gpus", "reference_s", "reference_ends_s", "reference_work", "overheads_fitted_runs", "tokens_per_s", "tokens_per_s_per_gpu",
+    "fits", "memory_fit", *REPORT_KEYS, "profile", "exposed_s", "num_gpus", "reference_s", "reference_ends_s", "reference_work", "overheads_fitted_runs", "tokens_per_s", "tokens_per_s_per_gpu",
     "model_flops_utilization", "peak_flops_per_s", "layers_per_stage", "pipeline_layout", "stages", "step_time_by_channel_s",
-    "not_in_runtime", "not_in_memory", "peak_components_bytes", "reserved_bytes", "assumptions", "iteration_time_interval_s", "memory_fit", "loss_budget_s", "gain_per_percent",
+    "not_in_runtime", "not_in_memory", "peak_components_bytes", "reserved_bytes", "assumptions", "iteration_time_interval_s", "loss_budget_s", "gain_per_percent",
     "bottleneck", "advice", "days",
 ]  # fmt: skip
 PROFILES = Path(__file__).parents[2] / "profiles"
@@ -37,14 +37,14 @@ def test_what_the_default_profile_lacks_says_that_no_model_was_given():
 def test_with_nothing_else_a_packaged_gpu_profile_is_used_and_named():
     text = words_of(ppsim("project", "--pp", 8, "--vpp", 2).stdout)
     assert text.startswith(
-        "GPT 6.2B on 8 × NVIDIA A100-SXM4-80GB: packaged profile; --model/--cluster or --profile for yours "
+        "fits: rank 1 needs 48.4 GiB, 76.0 GiB usable GPT 6.2B on 8 × NVIDIA A100-SXM4-80GB: packaged profile; --model/--cluster or --profile for yours "
         "interleaved-1f1b pp 8 vpp 2 32 microbatches"
     )
     assert "costs: profile zb-a100-6.2b (published, measured on NVIDIA A100-SXM4-80GB; Qi et al. 2024" in text
     assert "Table 9 (6.2B, 8 ranks)" in text
 
 
-FIRST_LINES = {
+SECOND_LINES = {
     "--pp 4 --layers 24": "24 layers of GPT 6.2B on 4 × NVIDIA A100-SXM4-80GB: packaged profile; --model/--cluster",
     "--pp 4 --profile zb-a100-1.5b --schedule 1f1b,zb-h1": "GPT 1.5B on 4 × NVIDIA A100-SXM4-80GB: profile zb-a100-1.5b",
     "--model llama3-70b --cluster a100 --tp 8 --pp 4 --global-batch 64": (
@@ -53,9 +53,11 @@ FIRST_LINES = {
 }
 
 
-@pytest.mark.parametrize("options", FIRST_LINES)
-def test_the_first_line_says_what_is_projected(options):
-    assert ppsim("project", *options.split()).stdout.startswith(FIRST_LINES[options])
+@pytest.mark.parametrize("options", SECOND_LINES)
+def test_the_line_after_the_verdict_says_what_is_projected(options):
+    lines = ppsim("project", *options.split()).stdout.splitlines()
+    assert lines["," not in options].startswith(SECOND_LINES[options])
+    assert lines[0].startswith("fits: ") == ("," not in options), "a list has its marks"
 
 
 def test_a_list_says_what_the_names_in_it_mean():
@@ -136,17 +138,19 @@ def test_one_command_line_gives_one_answer(monkeypatch):
 def test_all_schedules_are_listed_best_first_and_the_others_with_the_reason():
     text = ppsim("project", "--pp", 8, "--schedule", "all", "--microbatches", 32, "--memory-limit", "80GiB").stdout
     lines = [line.split() for line in text.splitlines() if line]
-    listed = [line[0].rstrip("*") for line in lines if line[0].rstrip("*") in CATALOG]
+    listed = [line[0].rstrip("*!") for line in lines if line[0].rstrip("*!") in CATALOG]
     assert {line[0] for line in lines if line[0].endswith("*")} >= {"dualpipe*", "chimera*", "seq1f1b*"}
     assert "* torch cannot run this table; its network is assumed." in text
     comparison = projected("--pp", 8, "--schedule", "all", "--microbatches", 32, "--memory-limit", "80GiB")
     assert listed == [projection["schedule"] for projection in comparison["projections"]]
-    places = [(bool(one["not_in_runtime"]), one["iteration_time_s"]) for one in comparison["projections"]]
+    places = [
+        (not one["fits"], bool(one["not_in_runtime"]), one["iteration_time_s"]) for one in comparison["projections"]
+    ]
     assert places == sorted(places)
-    assert set(comparison["not_possible"]) == {"gpipe", "looped-bfs"} == set(CATALOG) - set(listed)
-    assert "not possible gpipe: rank 1 peaks at 123 GiB > 80.0 GiB at 1F31 (32 forwards in flight)" in words_of(
-        text
-    )
+    assert comparison["not_possible"] == {}
+    assert {line[0] for line in lines if line[0].endswith("!")} == {"!", "gpipe!", "looped-bfs!"}
+    assert {one["schedule"] for one in comparison["projections"] if not one["fits"]} == {"gpipe", "looped-bfs"}
+    assert "! does not fit: a rank needs more than the 80.0 GiB usable." in words_of(text)
 
 
 def test_all_schedules_of_a_vpp_are_those_that_take_it():
@@ -171,9 +175,27 @@ def test_schedules_that_are_named_are_compared_and_all_of_them_drawn(folder):
 def test_nothing_that_fits_is_an_answer_with_exit_code_1(folder):
     args = ["project", "--pp", 4, "--schedule", "all", "--memory-limit", "1GiB"]
     comparison = json.loads(ppsim(*args, "--json", "-o", "x.json", code=1).stdout)
-    assert comparison["projections"] == []
-    assert set(comparison["not_possible"]) == set(CATALOG)
-    assert not (folder / "x.json").exists()
+    assert comparison["fits"] is False
+    assert [one["fits"] for one in comparison["projections"]] == [False] * len(CATALOG)
+    assert list(json.loads((folder / "x.json").read_text()))[:2] == ["fits", "memory_fit"]
+    least = min(comparison["projections"], key=lambda one: one["memory_fit"]["peak_bytes"])
+    first = ppsim(*args, "--allow-oom").stdout.splitlines()[0]
+    assert first.startswith("DOES NOT FIT: rank ")
+    assert f"({least['schedule']}; the others need more)" in first
+
+
+def test_a_plan_that_does_not_fit_says_so_first_and_exits_with_1_unless_that_is_allowed():
+    args = ["project", "--pp", 4, "--memory-limit", "20GiB"]
+    first = "DOES NOT FIT: rank 0 needs 45.3 GiB, 20.0 GiB usable"
+    for code, more in ((1, []), (0, ["--allow-oom"])):
+        assert ppsim(*args, *more, code=code).stdout.splitlines()[0] == first
+        found = json.loads(ppsim(*args, *more, "--json", code=code).stdout)
+        assert next(iter(found)) == "fits"
+        assert found["fits"] is False
+        fit = found["memory_fit"]
+        assert fit["peak_bytes"] > fit["limit_bytes"] == 20 * 2**30
+        assert fit["margin_bytes"] == fit["limit_bytes"] - fit["peak_bytes"]
+    assert ppsim("project", "--pp", 4).stdout.splitlines()[0] == "fits: rank 0 needs 45.3 GiB, 76.0 GiB usable"
 
 
 def test_the_table_output_is_the_table_that_build_makes(folder):

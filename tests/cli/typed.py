@@ -89,7 +89,7 @@ OF_PROJECT = {
         "--offload-modules core_attn+attn_proj --min-offloaded-tensor-size 0 --max-inflight-offloads 0", "--cp 2",
         "--cp 2 --context all-gather", "--cp 2 --overlap-cp 0.5", "--vpp 2", "--schedule zb-h1", "--profile tiny.json",
         "--tokens 1e9", "--tokens 15e12", "--to-config megatron", "--to-config primus",
-        "--to-config torchtitan", "--lengths L.txt", "--memory-limit 80GiB", infeasible("--memory-limit 1MiB"),
+        "--to-config torchtitan", "--lengths L.txt", "--memory-limit 80GiB", infeasible("--memory-limit 1MiB"), same("--allow-oom"),
         "--plan P.toml",
         "--gpus 16",
     ],

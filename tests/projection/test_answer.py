@@ -1,11 +1,12 @@
 """The answer: budget, sensitivities, interval, stragglers, fit and advice of jobs and of profiles."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from ppsim.base.errors import ConfigError, DoesNotFit
+from ppsim.base.errors import ConfigError
 from ppsim.projection.advice import advise
 from ppsim.projection.budget import interval, loss_budget, sensitivities
 from ppsim.projection.plan import Plan
@@ -193,26 +194,28 @@ def test_advice_for_what_does_not_fit_is_what_would() -> None:
     bound = made.plan.memory_bound_bytes
     assert made.timeline.memory.peak_bytes.max() > bound
     answer = made.answered()
-    assert answer.fit.margin_bytes < 0
+    assert made.verdict.margin_bytes < 0
     assert answer.advice
     for one in answer.advice:
         assert one.projection.timeline.memory.peak_bytes.max() <= bound
+        assert one.effect.startswith("fits, ")
 
 
 def test_a_model_that_fits_nowhere_says_by_how_much() -> None:
-    one = job("llama3-405b", pp=2, global_batch=8)
-    with pytest.raises(
-        DoesNotFit, match=r"rank \d peaks at [\d.]+ TiB > 80.0 GiB at .*no schedule for this pp and vpp"
-    ):
-        project(Plan(pp=2, job=one, memory_limit_bytes=80 * 2**30))
+    made = project(Plan(pp=2, job=job("llama3-405b", pp=2, global_batch=8), memory_limit_bytes=80 * 2**30))
+    assert re.fullmatch(r"DOES NOT FIT: rank \d needs [\d.]+ TiB, 80.0 GiB usable", str(made.verdict))
+    assert re.match(r"rank \d peaks at [\d.]+ TiB > 80.0 GiB at ", made.not_in_memory)
+    assert made.answer.advice == []
 
 
-def test_what_would_fit_names_a_change_of_the_job_where_no_schedule_would() -> None:
-    one = job("llama3-8b", pp=2, dp=8, global_batch=64, sequence_length=8192)
-    with pytest.raises(
-        DoesNotFit, match=r"no schedule for this pp and vpp would fit, but .*recompute full.* would"
-    ):
-        project(Plan(pp=2, job=one, memory_limit_bytes=45 * 2**30))
+def test_two_changes_are_advised_if_no_single_one_makes_a_plan_fit() -> None:
+    one = job("llama3-8b", pp=2, dp=8, global_batch=64, micro_batch=2, sequence_length=8192)
+    made = project(Plan(pp=2, job=one, memory_limit_bytes=27 * 2**30))
+    advice = made.answer.advice
+    assert advice
+    for each in advice:
+        assert each.change.startswith("--recompute full --"), each.change
+        assert each.projection.fits
 
 
 def test_days_are_tokens_by_throughput() -> None:

@@ -71,8 +71,9 @@ def test_a_projection_by_hand_can_be_written_and_drawn(tmp_path, monkeypatch):
 
 def test_given_activations_are_said_to_be_activations_only():
     text = typed(*LINE, "--activation-memory", "2GiB", "--memory-limit", "80GiB").stdout
-    assert "activations only: rank 0 is the fullest with 16.0 GiB of 80.0 GiB" in text
-    assert "left" not in text
+    assert text.startswith("fit unknown: rank 0 needs 16.0 GiB for activations alone, 80.0 GiB usable\n")
+    text = typed(*LINE, "--activation-memory", "2GiB", "--memory-limit", "10GiB", code=1).stdout
+    assert text.startswith("DOES NOT FIT: rank 0 needs 16.0 GiB for activations alone, 10.0 GiB usable\n")
 
 
 @pytest.mark.parametrize(
@@ -98,4 +99,4 @@ def test_a_model_or_a_profile_keeps_its_throughput_and_memory():
         made = ppsim.project(pp=4, **TIMES, **words)
         assert made.tokens_per_s
         assert made.model_flops_utilization
-        assert made.answer.fit
+        assert made.verdict

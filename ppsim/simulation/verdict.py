@@ -1,0 +1,78 @@
+"""Whether a step fits in memory: computed here once, and shown by every view."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ppsim.base.units import size
+from ppsim.simulation.bounds.problem import CAP_ROUNDING
+
+_MOST_NAMED = 4
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The rank with the highest peak memory, and the bytes that a rank may use; `limit_bytes` None: unknown.
+
+    `without` are the trainer's options that change memory and are ignored, `assumed_gpus` the number of GPUs if
+    nobody gave one. `activations_only`: nothing but the activations that were given is known.
+
+    >>> verdict = Verdict(rank=1, peak_bytes=77.0 * 2**30, limit_bytes=75.7 * 2**30)
+    >>> verdict.fits
+    False
+    >>> print(verdict)
+    DOES NOT FIT: rank 1 needs 77.0 GiB, 75.7 GiB usable
+    """
+
+    rank: int
+    peak_bytes: float
+    limit_bytes: float | None
+    without: Sequence[str] = ()
+    assumed_gpus: int | None = None
+    activations_only: bool = False
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether all ranks stay within the limit; None if that is unknown."""
+        if self.limit_bytes is None:
+            return None
+        if self.peak_bytes > self.limit_bytes * CAP_ROUNDING:
+            return False
+        return None if self.activations_only else True
+
+    @property
+    def margin_bytes(self) -> float | None:
+        """Free bytes on the rank, negative if the step does not fit; None without a limit."""
+        return None if self.limit_bytes is None else self.limit_bytes - self.peak_bytes
+
+    def __str__(self) -> str:
+        """Return the verdict as a line: the first that every view shows."""
+        needs = f"rank {self.rank} needs {size(self.peak_bytes)}"
+        if self.activations_only:
+            needs += " for activations alone"
+        if self.limit_bytes is None:
+            return f"fit unknown: {needs} (--memory-limit sets the usable memory)"
+        word = {True: "fits", False: "DOES NOT FIT", None: "fit unknown"}[self.fits]
+        return f"{word}: {needs}, {size(self.limit_bytes)} usable"
+
+    @property
+    def notes(self) -> list[str]:
+        """Reservations about the verdict: ignored options and, if the step does not fit, the number of GPUs."""
+        named = ", ".join([*self.without[:_MOST_NAMED], *(["…"] if len(self.without) > _MOST_NAMED else [])])
+        found = [f"ignored options that change memory: {named}"] if named else []
+        if self.fits is False and self.assumed_gpus is not None:
+            found.append(asks_for_gpus(self.assumed_gpus))
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the verdict with bytes, for `memory_fit` of JSON."""
+        return {**vars(self), "without": list(self.without), "margin_bytes": self.margin_bytes}
+
+
+def asks_for_gpus(number: int) -> str:
+    """Return the request to give the number of GPUs, for a plan that does not fit on the number assumed.
+
+    >>> asks_for_gpus(1)
+    '1 GPU is assumed: give --gpus'
+    """
+    return f"{number} GPU{' is' if number == 1 else 's are'} assumed: give --gpus"

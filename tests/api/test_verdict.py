@@ -1,0 +1,115 @@
+"""One memory verdict: the same sentence comes first in a terminal, JSON, a page, a notebook's card and `serve`."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+import ppsim
+from ppsim.app import pictures
+from ppsim.app.state import State
+from ppsim.app.workbench import Workbench
+from ppsim.cli.serve import _read_project
+from ppsim.machine.choices import MEMORY_SHARE
+from ppsim.plot.plotly_tradeoffs import Point
+from ppsim.simulation.verdict import Verdict
+from tests.cli.running import ppsim as command
+
+WORDS = ["--pp", "4", "--microbatches", "8"]
+LIMITS = {
+    "20GiB": "DOES NOT FIT: rank 0 needs 45.3 GiB, 20.0 GiB usable",
+    "60GiB": "fits: rank 0 needs 45.3 GiB, 60.0 GiB usable",
+}
+
+
+@pytest.mark.parametrize(("limit", "sentence"), LIMITS.items())
+def test_five_views_begin_with_the_same_verdict(limit, sentence, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fits = sentence.startswith("fits")
+    typed = ["project", *WORDS, "--memory-limit", limit]
+    assert command(*typed, "-o", "a.html", code=not fits).stdout.splitlines()[0] == sentence
+    found = json.loads(command(*typed, "--json", code=not fits).stdout)
+    assert next(iter(found.items())) == ("fits", fits)
+    body = (tmp_path / "a.html").read_text().partition("<body")[2]
+    assert body.index(f">{sentence}</p>") < body.index("<h1>")
+    made = ppsim.project(pp=4, microbatches=8, memory_limit=limit)
+    card = made._repr_html_()
+    assert card.index(sentence) < card.index("iteration")
+    assert ("background:#b00020" in card) is not fits
+    bench = Workbench(_read_project)
+    state = State({"pp": "4", "microbatches": "8", "memory_limit": limit}, ("1f1b",))
+    shown = pictures.cards_html(bench.answer(state))
+    assert shown.index(f">{sentence}</p>") < shown.index("<dl>")
+    for page in (body, shown):
+        assert ("class='verdict misfit' role=alert" in page) is not fits
+
+
+def test_a_page_of_several_plans_has_a_verdict_for_each(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = ppsim.project_all(pp=4, microbatches=8, memory_limit="52GiB", schedules=["gpipe", "1f1b"])
+    ppsim.save(found, "two.html")
+    text = (tmp_path / "two.html").read_text()
+    assert "<p class='verdict '>1f1b: fits: rank 0" in text
+    assert "<p class='verdict misfit' role=alert>gpipe: DOES NOT FIT: rank 1" in text
+
+
+def test_the_list_in_the_browser_has_what_fits_first():
+    points = [
+        Point("large", 9.0, 1.0, told="rank 0 peaks", fits=False),
+        Point("not run", 1.0, 2.0, told="no runtime"),
+        Point("slow", 1.0, 3.0),
+    ]
+    table = pictures.table_html(points, [])
+    assert table.index("slow") < table.index("not run") < table.index("large")
+
+
+def test_the_verdict_is_red_unless_colours_are_off(monkeypatch):
+    from ppsim.printing.plans import _verdict_line
+
+    made = Verdict(0, 2.0, 1.0)
+    assert "\x1b[31m" in _verdict_line(made)[0]
+    assert "\x1b[31m" not in _verdict_line(Verdict(0, 1.0, 2.0))[0]
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[31m" not in _verdict_line(made)[0]
+
+
+def test_a_profile_names_the_memory_of_a_gpu_its_partitions_share_it_and_of_a_cpu_nothing_is_known():
+    plan = ppsim.Plan(pp=2)
+    profile = ppsim.load_profile("zb-a100-6.2b")
+    whole = MEMORY_SHARE * profile.provenance.device.memory_bytes
+    assert plan.memory_bound_bytes == whole
+    assert replace(plan, memory_limit_bytes=1.0).memory_bound_bytes == 1.0
+
+    def on(**device):
+        changed = replace(profile.provenance.device, **device)
+        provenance = replace(profile.provenance, device=changed)
+        return replace(plan, profile=replace(profile, provenance=provenance)).memory_bound_bytes
+
+    assert on(num_partitions=4) == whole / 4
+    assert on(kind="cpu") is None
+    assert on(memory_bytes=None) is None
+
+
+def test_every_change_that_is_advised_for_a_job_can_be_typed_and_makes_it_fit():
+    words = [
+        "project",
+        "--model",
+        "llama3-8b",
+        "--pp",
+        "2",
+        "--dp",
+        "2",
+        "--global-batch",
+        "8",
+        "--seq-len",
+        "8192",
+        "--split",
+        "even",
+    ]
+    made = ppsim.project(model="llama3-8b", pp=2, dp=2, global_batch=8, seq_len=8192, split="even")
+    assert made.fits is False
+    assert made.answer.advice
+    for one in made.answer.advice:
+        found = json.loads(command(*words, *one.change.split(), "--json").stdout)
+        assert found["fits"]
+        assert found["memory_fit"]["margin_bytes"] > 0
