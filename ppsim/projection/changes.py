@@ -82,7 +82,9 @@ def changed_jobs(job: "Job") -> "Iterator[tuple[str, Job]]":
                     other = replace(layout, **{name: size, "dp": dp})
                 except PpsimError:
                     continue
-                yield from _changed(f"--{name} {size} --dp {dp}", job, layout=other)
+                divides = other.tp > 1 and (execution.sequence_parallel or layout.tp == 1)
+                run = replace(execution, sequence_parallel=divides)
+                yield from _changed(f"--{name} {size} --dp {dp}", job, layout=other, execution=run)
     has_experts = any(layer.is_moe for layer in job.model.layers)
     modules = "layernorm+moe_act" if has_experts else BY_OPERATORS if job.fully_shard else "mlp"
     for recompute in ("none", "core_attn" if execution.attention == "unfused" else modules, "full"):
