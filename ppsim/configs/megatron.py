@@ -257,9 +257,9 @@ def _offload(arguments: Arguments) -> dict[str, Any]:
     }
     word = "activation_offload_fraction"
     rules[word] = arguments.part(word, 1.0, word=word)
-    if not is_on:
+    modules = _known_modules(arguments, given, OFFLOADED, "offloaded") if is_on else None
+    if modules is None:
         return dict.fromkeys(("offload_modules", *rules))
-    modules = _known_modules(arguments, given, OFFLOADED, "offloaded")
     return {"offload_modules": modules, **rules, word: None if rules[word] == 1 else rules[word]}
 
 

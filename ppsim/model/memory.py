@@ -94,6 +94,8 @@ class Optimizer:
                 "--optimizer-offload-fraction is for adam with --zero 1 to 3 and float32 moments: got "
                 f"{self.name}, zero {self.zero_stage} and {self.exp_avg_dtype}"
             )
+        if self.overlap_cpu_optimizer_d2h_h2d and not self.offload_fraction:
+            raise ConfigError("--overlap-cpu-optimizer-d2h-h2d goes with --optimizer-offload-fraction: give both")
         if self.layer_wise and self.zero_stage == 0:
             raise ConfigError("a layer-wise optimizer shares layers among replicas: ZeRO stage 0 shares nothing")
         if self.gradient_bytes not in (None, 2, 4):

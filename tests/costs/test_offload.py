@@ -166,3 +166,16 @@ def test_a_layer_more_keeps_what_is_not_offloaded_once() -> None:
     one = job(pp=4)
     whole, half = (layer_costs_of(replace(one, offload=part)).activation_bytes for part in (0.0, 0.5))
     assert half == pytest.approx(0.5 * whole)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({"max_inflight_offloads": 2}, "--offload-modules: give modules"),
+        ({"activation_offload_fraction": 0.5, "offload": 0.5}, "--offload-modules: give modules"),
+        ({"overlap_cpu_optimizer_d2h_h2d": True}, "--optimizer-offload-fraction: give both"),
+    ],
+)
+def test_rules_of_offloading_are_refused_where_nothing_is_offloaded(words, told) -> None:
+    with pytest.raises(ConfigError, match=told):
+        ppsim.job(model="llama3-8b", gpus=8, pp=2, **words)
