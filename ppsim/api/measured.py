@@ -140,7 +140,8 @@ def explain(
     """
     opened = _opened(measured)
     real = opened.timeline
-    found = explained(opened.measured.run, call_s=_megatron_call_s(opened.facts))
+    first_step = 1 + int(opened.facts.get("num_warm_up") or 0)
+    found = explained(opened.measured.run, call_s=_megatron_call_s(opened.facts), first_step=first_step)
     found = replace(found, timeline=replace(real, start=real.start - real.begin_s, end=real.end - real.begin_s))
     if against is None:
         return found

@@ -80,7 +80,7 @@ def _not_recorded(run: dict[str, Any]) -> str:
 def print_explanation(found: Any) -> None:
     """Print a `ppsim.Explanation`: the likeliest reasons, where the step goes, whom ranks wait for."""
     out = Page()
-    out.add(f"{bold(f'a step of {seconds(found.step_s)}')}, the mean of {found.num_steps}", words.GAINS)
+    out.add(bold(words.title(found)), words.GAINS)
     for number, sentence in enumerate(words.reasons(found), start=1):
         out.add(f"{number}. {sentence}")
     out.add("", Columns.of(words.table_of(found), wraps=True))

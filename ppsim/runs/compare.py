@@ -237,7 +237,7 @@ def _replayed(measured: Timeline) -> tuple[float, float | None, float | None]:
     waits = waits_for_messages(graph, start[0], end[0])
     if measured.origin != "measured" or measured.costs.transfer_s.any() or not waits.any():
         return replay_s(measured), None, None
-    hop = float(waits[waits > 0].mean())
+    hop = float(steps.hop[0][waits > 0].mean())
     steps = Steps(steps.taken, np.full_like(start, hop), steps.after_own)
     return float(replayed_s(build_graph(measured.schedule), steps)[0]), None, hop
 

@@ -20,7 +20,7 @@ FAULTS = {
     "slow first passes": ({"first_pass_s": 0.06}, ()),
     "straggling steps": ({}, ((1, 4.0),)),
     "waits for messages": ({"transfer_s": 0.02}, ()),
-    "passes that vary": ({"forward_s": [[0.01, 0.06, 0.01, 0.01]]}, ()),
+    "uneven microbatches": ({"forward_s": [[0.01, 0.06, 0.01, 0.01]]}, ()),
 }
 
 
