@@ -13,9 +13,6 @@ from ppsim.schedule.table import NONE, last_of_cell
 _LEAST_MESSAGES = 4
 """Fewer messages than this do not tell the time of their pair: the median of all pairs is taken."""
 
-_LEAST_PART = 0.25
-"""Of a pair whose rank is never idle before its messages, this part must be late to tell the time of the pair."""
-
 _SLOW = 0.5
 """A pair is slow if it takes longer than the others by this part of their time, and by `_OF_A_PASS` of a pass."""
 _OF_A_PASS = 0.1
@@ -99,9 +96,13 @@ def links_of(graph: EventGraph, start: Floats, before: Floats, made: Floats) -> 
     since = np.maximum(start - gap - made, 0.0)
     for pair in np.unique(pairs.taken[crosses]):
         its = pairs.taken == pair
-        few = (late[:, its] > usual).sum() < _LEAST_MESSAGES
-        if few and is_late[:, its].mean() >= _LEAST_PART:
-            transit[its] = np.median(since[:, its][is_late[:, its]])
+        its_late, its_since = is_late[:, its], since[:, its]
+        if (late[:, its] > usual).sum() < _LEAST_MESSAGES <= its_late.sum():
+            candidate = float(np.median(its_since[its_late]))
+            # A message that was needed sooner than that, and was there, took less.
+            sooner = (its_since < candidate) & ~its_late
+            if sooner.sum() < its_late.sum():
+                transit[its] = candidate
     found = Links(pairs, np.tile(transit, (3, 1)), _by_pair(pairs.sent, wait, ~crosses | (late < -transit - usual)))
     _, under_way, is_waited = found.parts_of(start, before, made)
     return replace(found, transits=_by_pair(pairs.taken, under_way, crosses & is_waited))
