@@ -125,7 +125,7 @@ def print_totals(found: Any) -> None:
         timers = [
             {
                 "timer": name,
-                "least of the ranks": seconds(least),
+                "least of the ranks": "not logged" if least is None else seconds(least),
                 "most": seconds(most),
                 "of the iteration": percent(most / found.iteration_s),
             }

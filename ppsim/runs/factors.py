@@ -130,15 +130,19 @@ class Factors:
     def _median_ratios(self) -> Floats:
         """The median over the stages of `_ratios`, [steps, kinds of pass, microbatches]; 1 without such a pass.
 
-        The first pass of each kind may be slow by itself: of these microbatches the smallest ratio counts.
+        Each kind is divided by its mean. The first pass of each kind may be slow by itself: for these microbatches
+        the kind with the smallest ratio counts.
         """
         schedule, kinds = self.schedule, self._kinds
         found = np.ones((len(self.taken), int(kinds.max()) + 1, schedule.num_units))
         for kind, unit in {(int(kind), int(unit)) for kind, unit in zip(kinds, schedule.microbatch, strict=True)}:
             its = (kinds == kind) & (schedule.microbatch == unit)
             found[:, kind, unit] = np.quantile(self._ratios[:, its], 0.5, axis=1, method="lower")
-        for unit in np.unique(schedule.microbatch[self.firsts]):
-            found[:, :, unit] = found[:, :, unit].min(axis=1, keepdims=True)
+        of_firsts = np.unique(schedule.microbatch[self.firsts])
+        others = np.delete(found, of_firsts, axis=2)
+        if others.shape[2]:
+            found /= others.mean(axis=(0, 2), keepdims=True)
+        found[:, :, of_firsts] = found[:, :, of_firsts].min(axis=1, keepdims=True)
         return found
 
     @cached_property
@@ -148,7 +152,9 @@ class Factors:
         passes = len(schedule) / found[0].size
         if passes < _LEAST_PASSES:
             return math.inf
-        apart = np.abs(self._ratios / np.maximum(found, _TINY)[:, self._kinds, schedule.microbatch] - 1)
+        beyond = self._ratios / np.maximum(found, _TINY)[:, self._kinds, schedule.microbatch]
+        middle = np.array([np.median(beyond[:, self._kinds == kind]) for kind in range(found.shape[1])])
+        apart = np.abs(beyond / np.maximum(middle, _TINY)[self._kinds] - 1)
         return _TO_DEVIATION * float(np.quantile(apart, 0.75)) / math.sqrt(passes)
 
     @cached_property

@@ -112,7 +112,12 @@ def trace_of(recording: Recording) -> RankTrace:
     places = [place for _, _, place, named in recording.ranges if _op_of(named).is_compute]
     if not places:
         seen, pattern = recording.names.most_common(), recording.names.likely_pattern()
-        record = "" if pattern else ", or record them, as with torch.profiler.record_function('Forward 3')"
+        record = (
+            ""
+            if pattern
+            else ", or record them: ppsim.integrations.torch.named_passes does so for torch's "
+            "Schedule1F1B, which names none; or torch.profiler.record_function('Forward 3')"
+        )
         raise ConfigError(
             f"{recording.source} has no range that names a pass of a pipeline (torch's PP:3F0, 'Forward 3', "
             f"Megatron-LM's forward_step, …); it has {f'ranges {seen}' if seen else 'no named range at all'}: tell "
