@@ -228,6 +228,8 @@ def print_calibration(found: Calibration) -> None:
         for one in found.residuals
     ]
     out.add("", Columns.of(errors))
+    for one in found.residuals:
+        out.add(*(f"slow link of {one.source}, in no constant: {link}" for link in one.slow_links))
     out.add("errors: on the runs that the overheads were fitted on, so they are not a test of a projection")
 
 

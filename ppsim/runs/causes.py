@@ -197,7 +197,11 @@ def removals(
         return Steps(steps.taken, np.maximum(steps.hop - hop, 0.0), np.maximum(steps.after_own - own, 0.0))
 
     found = [
-        Removal("slow links", lambda steps: minus(steps, excess.transit_s, excess.block_s), _slowest(excess)),
+        Removal(
+            "slow links",
+            lambda steps: minus(steps, excess.transit_s, excess.block_s),
+            listed(excess.told[:MOST_PLACES], len(excess.named)),
+        ),
         Removal(
             "pauses between passes",
             lambda steps: minus(steps, pauses.hop, pauses.after_own),
@@ -322,16 +326,6 @@ def _worst_pass(schedule: Schedule, excess: Floats) -> str:
     if excess[worst] <= 0:
         return ""
     return f"most: {schedule[worst]} on rank {schedule.rank[worst]}, {seconds(float(excess[worst]))} longer"
-
-
-def _slowest(excess: Excess) -> str:
-    """The slow pairs of ranks."""
-    places = []
-    for pair, (transit, block) in list(excess.named.items())[:MOST_PLACES]:
-        told = [f"a message takes {seconds(transit)} longer than between other ranks"] if transit else []
-        told += [f"sending blocks the rank for {seconds(block)}"] if block else []
-        places.append(f"{pair}: {' and '.join(told)}")
-    return listed(places, len(excess.named))
 
 
 def _slow_steps(slow: Floats, first_step: int) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from ppsim.base.arrays import Floats, Ints64
+from ppsim.base.units import seconds
 from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.graph import EventGraph, previous_on_rank
 from ppsim.schedule.table import NONE, last_of_cell
@@ -80,6 +81,29 @@ class Links:
         return own, np.where(crosses, np.maximum(start - own - made, 0.0), 0.0), wait > own
 
 
+@dataclass(frozen=True)
+class Excess:
+    """What slow pairs take beyond the others, in seconds: under way, and of the sending rank. One entry per action.
+
+    `named` are the slow pairs with both times, the slowest first. A rank that is blocked by a send takes messages
+    late, from all other ranks: this does not make their pairs slow.
+    """
+
+    transit_s: Floats
+    block_s: Floats
+    named: dict[str, tuple[float, float]]
+
+    @property
+    def told(self) -> list[str]:
+        """A sentence for each slow pair."""
+        sentences = []
+        for pair, (transit, block) in self.named.items():
+            told = [f"a message takes {seconds(transit)} longer than between other ranks"] if transit else []
+            told += [f"sending blocks the rank for {seconds(block)}"] if block else []
+            sentences.append(f"{pair}: {' and '.join(told)}")
+        return sentences
+
+
 def links_of(graph: EventGraph, start: Floats, before: Floats, made: Floats) -> Links:
     """Return the usual times of each pair, from all steps; arrays have shape [steps, actions].
 
@@ -108,6 +132,13 @@ def links_of(graph: EventGraph, start: Floats, before: Floats, made: Floats) -> 
     return replace(found, transits=_by_pair(pairs.taken, under_way, crosses & is_waited))
 
 
+def slow_links_of(graph: EventGraph, start: Floats, end: Floats) -> Excess:
+    """Return what slow pairs take beyond the others in steps, whose arrays have shape [steps, actions]."""
+    first = start.min(axis=1, keepdims=True)
+    before, made, _ = needed_of(graph, end - first)
+    return excess_of(links_of(graph, start - first, before, made), float(np.median(end - start)))
+
+
 def _by_pair(pair: Ints64, values: Floats, chosen: Any) -> Floats:
     """The quartiles of the chosen values of each pair, [3, actions]; of all pairs if a pair has few."""
     chosen = np.broadcast_to(chosen, values.shape)
@@ -122,19 +153,6 @@ def _by_pair(pair: Ints64, values: Floats, chosen: Any) -> Floats:
 
 def _quartiles(values: Floats) -> Floats:
     return np.quantile(values, [0.25, 0.5, 0.75]) if len(values) else np.zeros(3)
-
-
-@dataclass(frozen=True)
-class Excess:
-    """What slow pairs take beyond the others, in seconds: under way, and of the sending rank. One entry per action.
-
-    `named` are the slow pairs with both times, the slowest first. A rank that is blocked by a send takes messages
-    late, from all other ranks: this does not make their pairs slow.
-    """
-
-    transit_s: Floats
-    block_s: Floats
-    named: dict[str, tuple[float, float]]
 
 
 def excess_of(links: Links, pass_s: float) -> Excess:
