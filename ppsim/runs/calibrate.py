@@ -424,8 +424,11 @@ def _fit(by_step: Sequence[Floats], *, at_least: float = -np.inf) -> FittedConst
 
 
 def _slow_links(run: Run) -> Excess | None:
-    """What slow links take beyond the others; None without one, and for blocking calls, where all ranks wait."""
-    if run.communication != "overlap":
+    """What slow links take beyond the others, None without one.
+
+    None for blocking calls too, where all ranks wait, and if the transfers are known: their queues are simulated.
+    """
+    if run.communication != "overlap" or run.knows_transfers:
         return None
     actions = run.graph.num_actions
     found = slow_links_of(run.graph, run.start[:, :actions], run.end[:, :actions])

@@ -204,11 +204,24 @@ def explained(
 
 
 def _between(run: Run, first_step: int) -> str:
-    """The rank that starts first, and the longest time between two steps if it is much longer than usual."""
+    """Which rank the time between steps is of, and the longest if it is much longer than usual.
+
+    It is of the rank that works longest before its first collective, in which all ranks wait for each other; else
+    of the rank that starts the next step.
+    """
     gaps, actions = np.array(run.gaps_s), run.graph.num_actions
     longest, usual = int(np.argmax(gaps)), float(np.median(gaps))
     rank = run.graph.schedule.rank[np.argmin(run.start[-1, :actions])]
     told = f"rank {rank} starts a step {seconds(usual)} after the last pass of the step before"
+    if len(run.to_collective_s):
+        works = np.median(run.to_collective_s, axis=0)
+        latest = int(np.argmax(works))
+        others = float(np.median(np.delete(works, latest))) if len(works) > 1 else 0.0
+        if works[latest] > LONG * others + usual / 2:
+            told = (
+                f"rank {latest} starts its first collective {seconds(float(works[latest]))} after its last pass, "
+                f"the other ranks after {seconds(others)}; {told}"
+            )
     if gaps[longest] <= LONG * usual:
         return told
     return f"{told}, {seconds(float(gaps[longest]))} after step {first_step + longest}"

@@ -13,6 +13,8 @@ from ppsim.schedule.table import NONE, last_of_cell
 
 _LEAST_MESSAGES = 4
 """Fewer messages than this do not tell the time of their pair: the median of all pairs is taken."""
+_LEAST_STEPS = 0.5
+"""So is it for messages of a smaller part of the steps: a slow step is no slow link."""
 
 _SLOW = 0.5
 """A pair is slow if it takes longer than the others by this part of their time, and by `_OF_A_PASS` of a pass."""
@@ -146,7 +148,8 @@ def _by_pair(pair: Ints64, values: Floats, chosen: Any) -> Floats:
     for one in np.unique(pair):
         its = pair == one
         of_pair = values[:, its][chosen[:, its]]
-        if len(of_pair) >= _LEAST_MESSAGES:
+        is_in_most_steps = chosen[:, its].any(axis=1).mean() >= _LEAST_STEPS
+        if len(of_pair) >= _LEAST_MESSAGES and is_in_most_steps:
             found[its] = _quartiles(of_pair)
     return found.T
 

@@ -44,6 +44,7 @@ class Recording:
     `ranges` are those whose names match a pattern, with the pattern's place; `steps` those around a whole step.
     `launches` are moments with the number by which `device` knows what was launched. `messages` are sizes that the
     host noted where it sent. `waits`, `nodes` (autograd's) and `operators` tell the parts of a cell on a host.
+    `collectives` are the begins of all-reduces and the like, on the device if there is one.
     """
 
     source: str
@@ -59,6 +60,7 @@ class Recording:
     waits: list[tuple[float, float]] = field(default_factory=list)
     nodes: list[tuple[float, float]] = field(default_factory=list)
     operators: list[tuple[float, float]] = field(default_factory=list)
+    collectives: list[float] = field(default_factory=list)
 
     def keep_range(self, name: str, begin: float, end: float) -> None:
         """Keep a range on the host that is a step or a pass, and count the names of others."""
@@ -142,6 +144,7 @@ def trace_of(recording: Recording) -> RankTrace:
             steps=[ranges],
             base_ns=recording.base_ns,
             marks=[begin for begin, _ in recording.steps],
+            collectives=sorted(recording.collectives),
         )
     )
 
