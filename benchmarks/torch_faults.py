@@ -32,11 +32,13 @@ from ppsim.integrations.torch import named_passes
 
 RANKS, MICROBATCHES, STEPS = 4, 8, 10
 SECONDS = {"F": 0.02, "B": 0.04}
+WAIT_AT = 9
+"""A host pause comes before this batch of sends and receives of a step, times the stages per rank."""
 
 
 @dataclass
 class Fault:
-    """What a run is given; the defaults are no fault. A place is (step, rank, microbatch)."""
+    """What a run is given; the defaults are no fault. A place is (step, rank, microbatch) or (step, rank)."""
 
     slow_rank: tuple[int, float] = (-1, 1.0)
     slow_stage: tuple[int, float] = (-1, 1.0)
@@ -44,7 +46,7 @@ class Fault:
     transit_s: float = 0.0
     block_s: float = 0.0
     pauses: dict[tuple[int, int, int], float] = field(default_factory=dict)
-    waits: dict[tuple[int, int, int], float] = field(default_factory=dict)
+    waits: dict[tuple[int, int], float] = field(default_factory=dict)
     sizes: tuple[float, float] = (1.0, 1.0)
     drift: tuple[int, float] = (-1, 1.0)
     data_s: float = 0.0
@@ -80,7 +82,7 @@ def fault_of(name: str, seed: int, vpp: int) -> tuple[Fault, Fault]:
             pauses=several, cause="pauses in passes", places=tuple(f"step {s + 1}: rank {r}," for s, r, _ in several)
         ),
         "host_pause": Fault(
-            waits={(step, rank, mb): 0.3 * size}, cause="pauses between passes",
+            waits={(step, rank): 0.3 * size}, cause="pauses between passes",
             places=(f"step {step + 1}: rank {rank},",),
         ),
         "uneven_microbatches": Fault(sizes=(1.0, 1 + 0.6 * size), cause="uneven microbatches"),
@@ -104,7 +106,7 @@ NAMES = (
 class Now:
     """What a rank's process is doing; the passes and sends read it."""
 
-    fault, step, rank, vpp = Fault(), 0, 0, 1
+    fault, step, rank, vpp, batch = Fault(), 0, 0, 1, 0
     delayed: "queue.Queue[tuple[float, Any, Any]]" = queue.Queue()
 
 
@@ -170,6 +172,9 @@ def send_late() -> None:
 def batch_with_faults(ops: list[Any], desc: Any = None) -> list[Any]:
     """Send and receive as torch does for gloo, over the slow link late or blocking."""
     work: list[Any] = []
+    Now.batch += 1
+    if Now.batch == WAIT_AT * Now.vpp:
+        time.sleep(Now.fault.waits.get((Now.step, Now.rank), 0.0))
     for op in ops:
         if op.op is not dist.isend:
             work.append(op.op(op.tensor, group=op.group, tag=op.tag, group_src=op.group_peer))
@@ -183,18 +188,6 @@ def batch_with_faults(ops: list[Any], desc: Any = None) -> list[Any]:
             time.sleep(Now.fault.block_s)
         work.append(op.op(op.tensor, group=op.group, tag=op.tag, group_dst=op.group_peer))
     return work
-
-
-def with_waits(stage: PipelineStage) -> None:
-    """Make a stage wait before forwards, outside of the range that names them."""
-    forward = stage.forward_one_chunk
-
-    def late(microbatch: int, *args: Any, **options: Any) -> Any:
-        if stage.stage_index < RANKS:
-            time.sleep(Now.fault.waits.get((Now.step, Now.rank, microbatch), 0.0))
-        return forward(microbatch, *args, **options)
-
-    stage.forward_one_chunk = late
 
 
 def steps_of(fault: Fault, folder: Path) -> list[float]:
@@ -219,7 +212,7 @@ def steps_of(fault: Fault, folder: Path) -> list[float]:
     x = torch.ones(MICROBATCHES, 64, requires_grad=True)
 
     def step() -> float:
-        began = time.perf_counter()
+        began, Now.batch = time.perf_counter(), 0
         time.sleep(Now.fault.data_s if Now.rank == 0 else 0.0)
         target = {"target": torch.zeros(MICROBATCHES, 64)} if Now.rank == RANKS - 1 else {}
         schedule.step(*([x] if Now.rank == 0 else []), **target)
@@ -234,8 +227,6 @@ def steps_of(fault: Fault, folder: Path) -> list[float]:
     Now.fault = fault
     begins = []
     with profile(activities=[ProfilerActivity.CPU]) as recorded, named_passes(stages if Now.vpp == 1 else []):
-        for one in stages:
-            with_waits(one)
         for Now.step in range(STEPS + 1):
             begins.append(step())
     dist.barrier()
