@@ -29,6 +29,8 @@ _TO_DEVIATION = 1.25 / 1.15
 """Times the upper quartile of distances from a median, over √n: the deviation of a median of n normal samples."""
 _LEAST_OF_RANK = 6
 """Fewer passes of a rank than this in a step do not tell a slow step from a slow pass."""
+_ALIKE = 0.2
+"""Kinds of passes whose sizes differ by less than this have the same sizes."""
 _TINY = 1e-9
 _LEAST_PASSES = 2
 """Fewer passes of a kind than this, over all stages, do not tell the size of a microbatch."""
@@ -131,7 +133,7 @@ class Factors:
         """The median over the stages of `_ratios`, [steps, kinds of pass, microbatches]; 1 without such a pass.
 
         Each kind is divided by its mean. The first pass of each kind may be slow by itself: for these microbatches
-        the kind with the smallest ratio counts.
+        the kind with the smallest ratio counts, if all kinds have the same sizes.
         """
         schedule, kinds = self.schedule, self._kinds
         found = np.ones((len(self.taken), int(kinds.max()) + 1, schedule.num_units))
@@ -142,7 +144,10 @@ class Factors:
         others = np.delete(found, of_firsts, axis=2)
         if others.shape[2]:
             found /= others.mean(axis=(0, 2), keepdims=True)
-        found[:, :, of_firsts] = found[:, :, of_firsts].min(axis=1, keepdims=True)
+            others = np.delete(found, of_firsts, axis=2)
+        # Kinds that differ in other microbatches, as of a model whose forwards alone are uneven, do so in this one.
+        if not others.size or np.median(np.ptp(others, axis=1), axis=0).max() < _ALIKE:
+            found[:, :, of_firsts] = found[:, :, of_firsts].min(axis=1, keepdims=True)
         return found
 
     @cached_property
