@@ -213,6 +213,8 @@ def steps_of(fault: Fault, folder: Path) -> list[float]:
 
     def step() -> float:
         began, Now.batch = time.perf_counter(), 0
+        for one in modules:
+            one.count = 0  # torch runs one more forward to infer shapes
         time.sleep(Now.fault.data_s if Now.rank == 0 else 0.0)
         target = {"target": torch.zeros(MICROBATCHES, 64)} if Now.rank == RANKS - 1 else {}
         schedule.step(*([x] if Now.rank == 0 else []), **target)
