@@ -1,21 +1,23 @@
-"""Steps made on the event graph, with causes put into them: what `explain` has to find.
+"""Simulated steps with injected faults, and how well `explain` finds them.
 
 `benchmarks/faults.py` prints how often it does, on all of `tables()`; the draws of the tests are others. Each cause
-draws where it is and how large from numbers of its own, so that a step without it is the same step otherwise: what
-it costs is the difference of the two.
+draws its place and size from numbers of its own, so that a step without it is the same step otherwise: its cost is
+the difference of the two.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 
 from ppsim import build
-from ppsim.runs.causes import STAGES_OR_RANKS
-from ppsim.runs.explained import explained
+from ppsim.runs.causes import BETWEEN, STAGES_OR_RANKS
+from ppsim.runs.explained import Loss, explained
+from ppsim.runs.links import pairs_of
 from ppsim.runs.run import Run, median_costs
 from ppsim.schedule.graph import build_graph
-from ppsim.schedule.table import Schedule
+from ppsim.schedule.table import NONE, Schedule
 from ppsim.simulation.engine import evaluate
 
 NOISE = 0.01
@@ -24,40 +26,55 @@ BLOCKING = "blocking sends and receives"
 
 
 class Made:
-    """Steps of a table whose passes take 20 and 40 ms, with noise, and what is to be put into them."""
+    """Steps of a table whose passes take 20 and 40 ms, with noise, and the faults in them.
 
-    def __init__(self, table: Schedule, seed: int, num_steps: int = 5) -> None:
+    `places` says where each fault is, in the words of `explain`.
+    """
+
+    def __init__(self, table: Schedule, seed: int, num_steps: int = 10) -> None:
         self.table, self.graph, self.seed = table, build_graph(table), seed
         random = np.random.default_rng(seed)
         usual = np.choose(table.op, [0.02, 0.04, 0.02, 0.02])  # F, B, I, W
         self.taken = usual * random.normal(1, NOISE, (num_steps, len(table)))
         self.gap = random.uniform(0, 2e-4, (num_steps, len(table)))
         self.hop = random.uniform(0, 2e-4, (num_steps, self.graph.num_transfers))
+        self.between = random.uniform(1e-3, 2e-3, num_steps - 1)
+        self.pauses, self.pauses_before = np.zeros((2, num_steps, len(table)))
         self.call_s: float | None = None
+        self.places: dict[str, str] = {}
 
     def put(self, cause: str, times: float = 1.0) -> None:
         """Put a cause in, of a size and at a place that are the same whatever else is; `times` as large."""
         random = np.random.default_rng([self.seed, list(INJECTED).index(cause)])
-        INJECTED[cause](self, times * random.uniform(LEAST, MOST), random)
+        self.places[cause] = INJECTED[cause](self, times * random.uniform(LEAST, MOST), random) or ""
 
     def run(self) -> Run:
         """Return the steps as a measured run."""
         starts, ends = [], []
-        for taken, gap, hop in zip(self.taken, self.gap, self.hop, strict=True):
+        for taken, gap, hop in zip(self.taken + self.pauses, self.gap + self.pauses_before, self.hop, strict=True):
             times = evaluate(self.graph, np.concatenate([taken, hop]), np.concatenate([gap, np.zeros(len(hop))]))
             starts.append(times.start)
             ends.append(times.end)
         start, end = np.stack(starts), np.stack(ends)
         costs = median_costs(self.graph, (end - start)[:, : len(self.table)])
-        return Run("made", self.graph, costs, start, end, has_own_costs=False)
+        return Run("made", self.graph, costs, start, end, has_own_costs=False, gaps_s=self.between.tolist())
+
+    @property
+    def period_s(self) -> float:
+        """The mean step and the mean time until the next."""
+        return float(self.run().step_times_s.mean() + self.between.mean())
 
 
-def _slow_rank(made: Made, size: float, random: np.random.Generator) -> None:
-    made.taken[:, made.table.rank == random.integers(made.table.num_ranks)] *= 1 + size
+def _slow_rank(made: Made, size: float, random: np.random.Generator) -> str:
+    rank = random.integers(made.table.num_ranks)
+    made.taken[:, made.table.rank == rank] *= 1 + size
+    return f"rank {rank}:"
 
 
-def _slow_stage(made: Made, size: float, random: np.random.Generator) -> None:
-    made.taken[:, made.table.stage == random.integers(made.table.num_stages)] *= 1 + size
+def _slow_stage(made: Made, size: float, random: np.random.Generator) -> str:
+    stage = random.integers(made.table.num_stages)
+    made.taken[:, made.table.stage == stage] *= 1 + size
+    return f"stage {stage} "
 
 
 def _late_first_pass(made: Made, size: float, random: np.random.Generator) -> None:
@@ -69,8 +86,21 @@ def _slow_hop(made: Made, size: float, random: np.random.Generator) -> None:
     made.hop += 0.02 * size
 
 
+def _slow_link(made: Made, size: float, random: np.random.Generator) -> str:
+    """Both directions between two ranks, 10 to 30 ms; of two ranks one direction."""
+    pair = pairs_of(made.graph).taken[made.graph.target]
+    ends = pair // made.table.num_ranks, pair % made.table.num_ranks
+    chosen = int(random.choice(np.unique(pair)))
+    one, other = divmod(chosen, made.table.num_ranks)
+    is_slow = pair == chosen
+    if made.table.num_ranks > 2:
+        is_slow |= (ends[0] == other) & (ends[1] == one)
+    made.hop[:, is_slow] += 0.1 * size
+    return f"rank {one} → {other}:"
+
+
 def _blocking_hop(made: Made, size: float, random: np.random.Generator) -> None:
-    """Sends and receives are Megatron-LM's calls, at which a rank stands still."""
+    """Sends and receives are Megatron-LM's calls, at which a rank blocks."""
     made.call_s = 0.02 * size
     made.graph = build_graph(made.table, communication="megatron")
     made.hop = made.call_s + random.uniform(0, 2e-4, (len(made.taken), made.graph.num_transfers))
@@ -80,9 +110,26 @@ def _gap(made: Made, size: float, random: np.random.Generator) -> None:
     made.gap += 0.02 * size
 
 
-def _straggling_step(made: Made, size: float, random: np.random.Generator) -> None:
-    """One of five, whose passes take longer: the mean step grows by a fifth of that."""
-    made.taken[random.integers(len(made.taken))] *= 1 + 4 * size
+def _straggling_step(made: Made, size: float, random: np.random.Generator) -> str:
+    """One of ten, whose passes take longer: the mean step grows by a tenth of that."""
+    step = random.integers(len(made.taken))
+    made.taken[step] *= 1 + 8 * size
+    return f"step {1 + step}: all ranks"
+
+
+def _pause(made: Made, size: float, random: np.random.Generator) -> str:
+    """A pass of one step takes 0.4 to 1.2 s longer."""
+    step, entry = random.integers(len(made.taken)), random.integers(len(made.table))
+    made.pauses[step, entry] = 4 * size
+    return f"step {1 + step}: rank {made.table.rank[entry]}, {made.table[entry]}, "
+
+
+def _pause_between(made: Made, size: float, random: np.random.Generator) -> str:
+    """A rank waits 0.4 to 1.2 s before a pass of one step, with its input there."""
+    own = np.flatnonzero(pairs_of(made.graph).taken == NONE)
+    step, entry = random.integers(len(made.taken)), int(random.choice(own))
+    made.pauses_before[step, entry] = 4 * size
+    return f"step {1 + step}: rank {made.table.rank[entry]}, "
 
 
 def _drift(made: Made, size: float, random: np.random.Generator) -> None:
@@ -91,7 +138,25 @@ def _drift(made: Made, size: float, random: np.random.Generator) -> None:
         made.taken[:, begin:end] *= 1 + size * np.linspace(0, 1, end - begin)
 
 
-INJECTED: dict[str, Callable[[Made, float, np.random.Generator], None]] = {
+def _drift_over_steps(made: Made, size: float, random: np.random.Generator) -> str:
+    """One rank, or all, 2 to 6 % slower with each step."""
+    rank = random.integers(-1, made.table.num_ranks if made.table.num_ranks > 2 else 0)
+    its = (made.table.rank == rank) | (rank < 0)
+    made.taken[:, its] *= 1 + 0.2 * size * np.arange(len(made.taken))[:, None]
+    return "all ranks:" if rank < 0 else f"rank {rank}:"
+
+
+def _uneven_microbatches(made: Made, size: float, random: np.random.Generator) -> None:
+    """Every other microbatch is 40 to 120 % longer than the one before; together they are as long as before."""
+    unit = made.table.microbatch % 2
+    made.taken *= np.where(unit == random.integers(2), 1 + 4 * size, 1.0) / (1 + 2 * size)
+
+
+def _time_between(made: Made, size: float, random: np.random.Generator) -> None:
+    made.between += 0.5 * size
+
+
+INJECTED: dict[str, Callable[[Made, float, np.random.Generator], str | None]] = {
     "slow ranks": _slow_rank,
     "uneven stages": _slow_stage,
     "slow first passes": _late_first_pass,
@@ -100,12 +165,18 @@ INJECTED: dict[str, Callable[[Made, float, np.random.Generator], None]] = {
     BLOCKING: _blocking_hop,
     "straggling steps": _straggling_step,
     "drift over the step": _drift,
+    "slow links": _slow_link,
+    "pauses in passes": _pause,
+    "pauses between passes": _pause_between,
+    "drift over steps": _drift_over_steps,
+    "uneven microbatches": _uneven_microbatches,
+    BETWEEN: _time_between,
 }
-OF_NOISE = {"gaps between passes": "gap", "waits for messages": "hop"}
+OF_NOISE = {"gaps between passes": "gap", "waits for messages": "hop", BETWEEN: "between"}
 """Causes of which the noise of every step has some, and where."""
 
 LEAST, MOST = 0.1, 0.3
-"""How large what is put in is, as a part of a forward."""
+"""The size of a fault, as a part of a forward. Some faults are a multiple of that."""
 
 SHAPES = {
     "1f1b": [(2, 1), (4, 1), (8, 1)],
@@ -128,69 +199,104 @@ def tables() -> list[Schedule]:
     ]
 
 
-def made(table: Schedule, seed: int, causes: Sequence[str]) -> Made:
-    """Return steps with these causes in them."""
+def made(table: Schedule, seed: int, causes: Sequence[str], without: str = "") -> Made:
+    """Return steps with these causes in them, without one of them and without its part of the noise."""
     steps = Made(table, seed)
     for cause in causes:
-        steps.put(cause)
+        if cause != without:
+            steps.put(cause)
+    if without in OF_NOISE:
+        getattr(steps, OF_NOISE[without])[:] = 0.0
+    if without == BLOCKING:  # calls that take but the noise: explain is given the time of a call
+        steps.put(without, 0.0)
     return steps
 
 
+_APART = ({BLOCKING, "waits for messages"}, {BLOCKING, "slow links"}, {"slow links", "waits for messages"})
+"""Kinds of messages, of which a step has one. A slow link and slow messages are told by their difference only."""
+
+
 def mixtures_of(table: Schedule) -> list[tuple[str, ...]]:
-    """Return each cause and pair that a table can have: one kind of hops, and blocking ones where Megatron-LM runs it."""
+    """Return each cause and each pair of causes that a table can have."""
     causes = [cause for cause in INJECTED if cause != BLOCKING or table.name in ("1f1b", "interleaved-1f1b")]
-    pairs = [pair for pair in combinations(causes, 2) if not {BLOCKING, "waits for messages"} <= set(pair)]
+    pairs = [pair for pair in combinations(causes, 2) if set(pair) not in _APART]
     return [*((cause,) for cause in causes), *pairs]
 
 
-def reasons_of(table: Schedule, seed: int, causes: Sequence[str]) -> list[str]:
-    """Return the reasons that `explain` names for such steps."""
-    steps = made(table, seed, causes)
-    return [loss.cause for loss in explained(steps.run(), call_s=steps.call_s).reasons]
-
-
-def costs_of(table: Schedule, seed: int, causes: Sequence[str]) -> dict[str, float]:
-    """Return by what each cause alone makes the mean step longer, in seconds.
-
-    Steps without it have none of it: no gaps or hops at all where it is those.
-    """
-    return {cause: _mean_s(made(table, seed, [cause])) - _without_s(table, seed, cause) for cause in causes}
-
-
-def noise_is_first(table: Schedule, seed: int, costs: Mapping[str, float], reasons: Sequence[str]) -> bool:
-    """Whether what is named first are the noise's own gaps or hops, which cost more than all that was put in."""
-    first = reasons[0]
-    if first in costs or first not in OF_NOISE:
-        return False
-    return _mean_s(Made(table, seed)) - _without_s(table, seed, first) > max(costs.values())
-
-
-def _mean_s(steps: Made) -> float:
-    return float(steps.run().step_times_s.mean())
-
-
-def _without_s(table: Schedule, seed: int, cause: str) -> float:
-    """The mean step without a cause, nor any of it in the noise."""
-    steps = Made(table, seed)
-    if cause in OF_NOISE:
-        getattr(steps, OF_NOISE[cause])[:] = 0.0
-    if cause == BLOCKING:  # calls that take but the noise, which is not what explain is told of them
-        steps.put(cause, 0.0)
-    return _mean_s(steps)
-
-
 def expected(table: Schedule, cause: str) -> str:
-    """The name of a cause for a table: of one stage a rank, nobody can tell a slow one from a slow rank."""
+    """The name of a cause for a table: with one stage per rank, a slow stage and a slow rank have one name."""
     return STAGES_OR_RANKS if table.vpp == 1 and cause in ("slow ranks", "uneven stages") else cause
 
 
-def named(table: Schedule, costs: Mapping[str, float], reasons: Sequence[str]) -> tuple[bool, bool, bool]:
-    """Whether the cause that costs most is first, one of them is, and all are of the first three.
+@dataclass(frozen=True)
+class Draw:
+    """The faults of one draw: the true gain without each (by its name in `explain`), and the losses found.
 
-    Where a slow rank and a slow stage cannot be told apart, the one name stands for both.
+    `places` are those of the faults; `noise_s` is the largest gain without a kind of noise.
     """
-    names = {cause: expected(table, cause) for cause in costs}
-    if set(names.values()) >= {"slow ranks", "uneven stages"} and STAGES_OR_RANKS in reasons[:1]:
-        names |= dict.fromkeys(("slow ranks", "uneven stages"), STAGES_OR_RANKS)
-    first, largest, every = set(reasons[:1]), max(costs, key=lambda cause: costs[cause]), set(names.values())
-    return names[largest] in first, bool(every & first), every <= set(reasons[:3])
+
+    gains: dict[str, float]
+    places: dict[str, str]
+    losses: list[Loss]
+    noise_s: float
+
+    @property
+    def first(self) -> str:
+        """The cause that `explain` names first."""
+        return self.losses[0].cause if self.losses else ""
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether the first is noise that costs more than all faults."""
+        return self.first not in self.gains and self.first in OF_NOISE and self.noise_s > max(self.gains.values())
+
+    @property
+    def is_larger_first(self) -> bool:
+        """Whether the fault with the largest gain is first."""
+        return self.first == max(self.gains, key=lambda cause: self.gains[cause])
+
+    @property
+    def are_all_named(self) -> bool:
+        """Whether all faults are among the first three, those left out that cost less than `WORTH` of the others."""
+        names = [loss.cause for loss in self.losses[:3]]
+        return all(cause in names for cause in self._worth)
+
+    @property
+    def errors(self) -> dict[str, float]:
+        """The found gain of each fault over the true one, less 1."""
+        found = {loss.cause: loss.gain_s for loss in self.losses}
+        return {cause: found.get(cause, 0.0) / self.gains[cause] - 1 for cause in self._worth}
+
+    @property
+    def are_places_named(self) -> bool:
+        """Whether the details of the faults have their places."""
+        details = {loss.cause: loss.detail for loss in self.losses}
+        return all(place in details.get(cause, "") for cause, place in self.places.items() if cause in self._worth)
+
+    @property
+    def _worth(self) -> list[str]:
+        least = WORTH * max(max(self.gains.values()), self.noise_s)
+        return [cause for cause, gain in self.gains.items() if gain >= least]
+
+
+WORTH = 0.1
+"""A fault that the schedule hides to less than this part of the largest cause need not be named."""
+
+
+def draw(table: Schedule, seed: int, causes: Sequence[str]) -> Draw:
+    """Return what `explain` says of such steps, and what is true."""
+    steps = made(table, seed, causes)
+    whole = steps.period_s
+    names = {cause: expected(table, cause) for cause in causes}
+    found = [loss for loss in explained(steps.run(), call_s=steps.call_s).reasons if loss.gain_s > 0]
+    if set(causes) == {"slow ranks", "uneven stages"} and found[0].cause == STAGES_OR_RANKS:
+        names = dict.fromkeys(causes, STAGES_OR_RANKS)  # of two ranks nobody can tell
+    gains, places = {}, {}
+    for name in dict.fromkeys(names.values()):
+        its = [cause for cause in causes if names[cause] == name]
+        others = [cause for cause in causes if cause not in its]
+        less = made(table, seed, causes, its[0]) if len(its) == 1 else made(table, seed, others)
+        gains[name] = max(whole - less.period_s, 1e-9)
+        places[name] = "" if name == STAGES_OR_RANKS else steps.places[its[0]]
+    noise = [whole - made(table, seed, [*causes, one], one).period_s for one in OF_NOISE if one not in causes]
+    return Draw(gains, places, found, max(noise, default=0.0))

@@ -102,8 +102,9 @@ def compare(
     with naming(f"{source} and {projected if isinstance(projected, str | Path) else 'the projection'}"):
         compared = comparing.compare(real, expected)
     pace = comparing.pace_of(run, said.pace)
+    between = (float(np.mean(run.gaps_s)), costs.step_overhead_s if costs else 0.0) if len(run.gaps_s) else None
     return replace(
-        compared, peaks=peaks, projected_costs=costs, interval_s=said.interval_s,
+        compared, peaks=peaks, between_s=between, projected_costs=costs, interval_s=said.interval_s,
         overheads_fitted_on_this_run=run.fingerprint in said.fitted_runs, **pace,
     )  # fmt: skip
 
@@ -140,7 +141,8 @@ def explain(
     """
     opened = _opened(measured)
     real = opened.timeline
-    found = explained(opened.measured.run, call_s=_megatron_call_s(opened.facts))
+    first_step = 1 + int(opened.facts.get("num_warm_up") or 0)
+    found = explained(opened.measured.run, call_s=_megatron_call_s(opened.facts), first_step=first_step)
     found = replace(found, timeline=replace(real, start=real.start - real.begin_s, end=real.end - real.begin_s))
     if against is None:
         return found

@@ -157,10 +157,12 @@ def explain(measured: str, against: str | None, as_json: bool, outputs: tuple[st
       ppsim explain measured.json --against projected.json
       ppsim explain traces/ --against "--model llama3-70b --gpus 64 --tp 8 --pp 4"
 
-    RUN is what ppsim read reads. The step is replayed through the simulator as it was, then without one cause after
-    the other: waits for messages, gaps between passes, slow first passes, drift, passes that vary, slow ranks,
-    uneven stages. What remains is the schedule's own bubble. The reasons on top are ordered by what the step would
-    gain without each alone. Then: whose lateness the others wait for.
+    RUN is what ppsim read reads. All steps are replayed through the simulator as they were, then without one cause
+    after the other: slow links, waits for messages, pauses, gaps between passes, slow first passes, straggling
+    steps, drift, uneven microbatches, passes that vary, slow ranks, uneven stages. What remains is the schedule's
+    own bubble. The reasons on top have the largest gain first: how much shorter the step would be without this
+    cause alone, and at which rank, pair of ranks, pass or step it is. Steps count from 1, warm-up included. Then:
+    ranks holding up others.
     """
     from ppsim.api import measured as runs
     from ppsim.api.outputs import explanation_drawn

@@ -1,13 +1,16 @@
 """A table run by torch.distributed.pipelining in a training script of one's own; needs torch 2.13 or newer."""
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage
+from torch.profiler import record_function
 
 from ppsim.base.errors import ConfigError
 from ppsim.exporting.torch_csv import torch_csv, why_not_loaded
@@ -27,6 +30,32 @@ def stages_of(
         raise ConfigError(f"the table has {table.num_ranks} ranks: got a group of {size}")
     on = torch.device(device)
     return [PipelineStage(build(s).to(on), s, table.num_stages, on, group=group) for s in table.stages_of(rank)]
+
+
+@contextmanager
+def named_passes(stages: Sequence[PipelineStage]) -> Iterator[None]:
+    """Name the passes of stages for torch.profiler, as torch's pipeline runtime does: `PP:0F3`, `PP:0B3`.
+
+    For torch's `Schedule1F1B`, which names no passes: put it around `step()`, inside `torch.profiler.profile`.
+    `ppsim read` then reads the trace.
+    """
+    methods = {"forward_one_chunk": "F", "backward_one_chunk": "B", "backward_weight_one_chunk": "W"}
+    for stage, (method, letter) in product(stages, methods.items()):
+        setattr(stage, method, _named(getattr(stage, method), f"PP:{stage.stage_index}", letter))
+    try:
+        yield
+    finally:
+        for stage, method in product(stages, methods):
+            delattr(stage, method)  # the method of the class is left
+
+
+def _named(method: Callable[..., Any], prefix: str, letter: str) -> Callable[..., Any]:
+    def run(microbatch: int, *args: Any, **options: Any) -> Any:
+        kind = "I" if letter == "B" and not options.get("full_backward", True) else letter
+        with record_function(f"{prefix}{kind}{microbatch}"):
+            return method(microbatch, *args, **options)
+
+    return run
 
 
 def load(

@@ -19,6 +19,12 @@ def print_measured(found: Any, *, with_rows: bool = False, with_timeline: bool |
     if run.get("stages_by") == "rank":
         taken = "taken as one a rank, in the order of ranks: names tell none (of several, --schedule T.csv tells)"
         extra.append(("stages", taken))
+    gaps = run.get("between_steps_s") or [0.0]
+    if (between := sum(gaps) / len(gaps)) > _WORTH_SAYING * found.timeline.step_time_s:
+        period = seconds(found.timeline.step_time_s + between)
+        extra.append(
+            ("next step", f"starts {seconds(between)} after the last pass, the mean: {period} per step in all")
+        )
     if usual := _too_long(found.timeline):
         extra.append(
             ("units", f"passes take {seconds(usual)}: of milliseconds the columns are start_ms and end_ms")
@@ -80,7 +86,7 @@ def _not_recorded(run: dict[str, Any]) -> str:
 def print_explanation(found: Any) -> None:
     """Print a `ppsim.Explanation`: the likeliest reasons, where the step goes, whom ranks wait for."""
     out = Page()
-    out.add(f"{bold(f'a step of {seconds(found.step_s)}')}, the mean of {found.num_steps}", words.GAINS)
+    out.add(bold(words.title(found)), words.GAINS)
     for number, sentence in enumerate(words.reasons(found), start=1):
         out.add(f"{number}. {sentence}")
     out.add("", Columns.of(words.table_of(found), wraps=True))
@@ -125,7 +131,7 @@ def print_totals(found: Any) -> None:
         timers = [
             {
                 "timer": name,
-                "least of the ranks": seconds(least),
+                "least of the ranks": "not logged" if least is None else seconds(least),
                 "most": seconds(most),
                 "of the iteration": percent(most / found.iteration_s),
             }
@@ -135,7 +141,7 @@ def print_totals(found: Any) -> None:
 
 
 _WORTH_SAYING = 0.01
-"""Of a step: how long messages are waited for."""
+"""Of a step: waits for messages, and time between steps, that are shown."""
 
 
 def print_comparison(comparison: Comparison, *, with_rows: bool = False) -> None:
@@ -153,6 +159,9 @@ def print_comparison(comparison: Comparison, *, with_rows: bool = False) -> None
     if comparison.pace is not None and comparison.error_at_pace is not None:
         at_pace = comparison.pace * measured.step_time_s
         steps.insert(1, ("at equal pace", at_pace, projected.step_time_s, comparison.error_at_pace))
+    if comparison.periods_s is not None and comparison.periods_s[0] > (1 + _WORTH_SAYING) * measured.step_time_s:
+        real, expected = comparison.periods_s
+        steps.append(("step to next step", real, expected, expected / real - 1))
     for sentence in comparison.warnings:
         out.add(sentence, "")
     out.add(Columns.of([{"": name} | _errors(*numbers) for name, *numbers in steps]))
@@ -228,6 +237,8 @@ def print_calibration(found: Calibration) -> None:
         for one in found.residuals
     ]
     out.add("", Columns.of(errors))
+    for one in found.residuals:
+        out.add(*(f"slow link of {one.source}, in no constant: {link}" for link in one.slow_links))
     out.add("errors: on the runs that the overheads were fitted on, so they are not a test of a projection")
 
 

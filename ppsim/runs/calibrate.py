@@ -15,14 +15,15 @@ from ppsim.base.arrays import Floats, Ints32
 from ppsim.base.shown import Shown
 from ppsim.base.units import seconds, size
 from ppsim.runs.calls import waits_by_calls
+from ppsim.runs.links import Excess, slow_links_of
 from ppsim.runs.run import Run, costs_alone, passes_of
 from ppsim.runs.spreads import Spreads, ends_of, spreads_of
 from ppsim.schedule.choices import Communication
-from ppsim.schedule.graph import EventGraph
+from ppsim.schedule.graph import EventGraph, build_graph
 from ppsim.schedule.table import last_of_cell
 from ppsim.simulation.engine import blockers_of
-from ppsim.simulation.overlap import overlapped_fraction
-from ppsim.simulation.run import durations_s, simulate, simulate_graph
+from ppsim.simulation.overlap import evaluate_slowed, overlapped_fraction
+from ppsim.simulation.run import durations_s, overheads_s, simulate, simulate_graph
 from ppsim.simulation.stage_costs import OVERHEADS, StageCosts
 from ppsim.simulation.variation import with_variation
 
@@ -62,13 +63,18 @@ class Hops:
 
 @dataclass(frozen=True)
 class Residual:
-    """The median step of a run against its simulation, with the constants and without; errors are signed."""
+    """The median step of a run against its simulation, with the constants and without; errors are signed.
+
+    `slow_links` says which links of the run are slower than the others. Their excess is in the simulation of the
+    run, and in no constant: a projection has none.
+    """
 
     source: str
     measured_step_s: float
     projected_step_s: float
     error: float
     error_without: float
+    slow_links: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, repr=False)
@@ -183,8 +189,9 @@ def calibrate(runs: Sequence[Run]) -> Calibration:
     factor = slowdown.value if slowdown else 0.0
     bases = [run.costs if run.has_own_costs else costs_alone(run, factor) for run in runs]
     communication = runs[0].communication
+    slow = [_slow_links(run) for run in runs]
     if communication == "overlap":
-        action, hop_samples = _fit_action(runs, bases, factor)
+        action, hop_samples = _fit_action(runs, bases, factor, slow)
         hop, hops, line = _fit_hops(runs, hop_samples, action.value, not_fitted)
     else:
         action, hop = _fit_calls(runs, not_fitted)
@@ -202,7 +209,9 @@ def calibrate(runs: Sequence[Run]) -> Calibration:
         not_fitted=not_fitted, first_pass=first, last_pass=last, communication=communication,
         fitted_runs=tuple(run.fingerprint for run in runs),
     )  # fmt: skip
-    found.residuals.extend(_residual(run, base, found) for run, base in zip(runs, bases, strict=True))
+    found.residuals.extend(
+        _residual(run, base, found, links) for run, base, links in zip(runs, bases, slow, strict=True)
+    )
     return found
 
 
@@ -319,11 +328,11 @@ class _HopSamples:
 
 
 def _fit_action(
-    runs: Sequence[Run], bases: Sequence[StageCosts], factor: float
+    runs: Sequence[Run], bases: Sequence[StageCosts], factor: float, slow: Sequence[Excess | None]
 ) -> tuple[FittedConstant, list[_HopSamples]]:
-    """The host time of an action, and what every step tells of hops."""
+    """The host time of an action, and what every step tells of hops, without the excess of slow links."""
     samples, hops = [], []
-    for run, base in zip(runs, bases, strict=True):
+    for run, base, links in zip(runs, bases, slow, strict=True):
         graph, actions = run.graph, run.graph.num_actions
         cost = durations_s(graph, base.resolved_for(graph.schedule))
         maker, sizes = last_of_cell(graph.schedule)[graph.source], run.bytes_of_transfers
@@ -335,11 +344,13 @@ def _fit_action(
             entries = np.flatnonzero(blocker[:actions] >= 0)
             cause = blocker[entries]
             by_action = cause < actions
-            samples.append((end[entries] - end[cause] - alone[entries])[by_action])
+            block = links.block_s if links else np.zeros(actions)
+            samples.append((end[entries] - end[cause] - alone[entries] - block[entries])[by_action])
             waiting, transfer = entries[~by_action], cause[~by_action] - actions
             only_waited = _only_waited(graph, end, blocker, waiting, transfer, end[maker[transfer]])
             waiting, transfer = waiting[only_waited], transfer[only_waited]
             whole = end[waiting] - end[maker[transfer]] - alone[waiting]
+            whole = whole - (links.transit_s[waiting] if links else 0.0)
             hops.append(_HopSamples(whole, cost[actions + transfer], None if sizes is None else sizes[transfer]))
     fit = _fit(samples, at_least=0.0)
     assert fit is not None  # the last stage's first backward waits for nothing but its forward
@@ -412,13 +423,36 @@ def _fit(by_step: Sequence[Floats], *, at_least: float = -np.inf) -> FittedConst
     )
 
 
-def _residual(run: Run, base: StageCosts, found: Calibration) -> Residual:
+def _slow_links(run: Run) -> Excess | None:
+    """What slow links take beyond the others, None without one.
+
+    None for blocking calls too, where all ranks wait, and if the transfers are known: their queues are simulated.
+    """
+    if run.communication != "overlap" or run.knows_transfers:
+        return None
+    actions = run.graph.num_actions
+    found = slow_links_of(run.graph, run.start[:, :actions], run.end[:, :actions])
+    return found if found.named else None
+
+
+def _residual(run: Run, base: StageCosts, found: Calibration, slow: Excess | None) -> Residual:
     measured = float(np.median(run.step_times_s))
     without = simulate_graph(run.graph, run.costs).step_time_s
     costs = found.on(base, run.message_bytes).with_calls(run.communication)
     costs = with_variation(run.graph.schedule, costs, found.spreads.factors)
-    projected = simulate(run.graph.schedule, costs).step_time_s
-    return Residual(run.source, measured, projected, projected / measured - 1, without / measured - 1)
+    projected = _with_slow_links(run, costs, slow) if slow else simulate(run.graph.schedule, costs).step_time_s
+    told = tuple(slow.told) if slow else ()
+    return Residual(run.source, measured, projected, projected / measured - 1, without / measured - 1, told)
+
+
+def _with_slow_links(run: Run, costs: StageCosts, slow: Excess) -> float:
+    """The step at costs, with the excess of its slow links: of each message, and before actions behind a send."""
+    graph = build_graph(run.graph.schedule)
+    durations, waits = durations_s(graph, costs.resolved_for(graph.schedule)), overheads_s(graph, costs)
+    durations[graph.num_actions :] += slow.transit_s[graph.target]
+    waits[: graph.num_actions] += slow.block_s
+    times = evaluate_slowed(graph, durations, waits, costs.overlap_slowdown)
+    return float(times.end.max() - times.start[: graph.num_actions].min())
 
 
 FORMAT = "ppsim-overheads/1"

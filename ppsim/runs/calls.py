@@ -3,7 +3,7 @@
 import numpy as np
 
 from ppsim.base.arrays import Floats, Ints64
-from ppsim.runs.replays import needed_of
+from ppsim.runs.links import needed_of
 from ppsim.runs.run import Run
 from ppsim.schedule.dependencies import transfers_of
 from ppsim.schedule.megatron_calls import megatron_calls

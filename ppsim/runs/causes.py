@@ -3,32 +3,39 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from ppsim.base.arrays import Floats
 from ppsim.base.units import seconds, signed_percent
-from ppsim.runs.drift import over_steps, over_the_step
+from ppsim.runs.factors import Factors
+from ppsim.runs.links import Excess, Links
+from ppsim.runs.pauses import MOST_PLACES, listed, passes_in_words, pauses_between, waits_in_words
 from ppsim.runs.replays import Steps
-from ppsim.runs.run import pass_medians
 from ppsim.schedule.table import Op, Schedule
 
 STAGES_OR_RANKS = "uneven stages or slow ranks"
 
+BETWEEN = "time between steps"
+
 CAUSES = {
-    "straggling steps": "the mean step beyond the median one",
-    "waits for messages": "beyond that, a pass starts later than its input was made, its rank being free",
+    BETWEEN: "from the last end of a step to the first start of the next",
+    "slow links": "messages between a pair of ranks take longer than between the others",
+    "waits for messages": "a pass starts later than its input was made, its rank being free",
+    "pauses between passes": "a rank waits once, much longer than it usually does at this place",
     "gaps between passes": "what a rank does before a pass, its input being there: launches, blocking calls",
-    "blocking sends and receives": "what Megatron-LM's calls take, at which a rank stands still",
+    "blocking sends and receives": "what Megatron-LM's calls take, at which a rank blocks",
+    "pauses in passes": "a pass takes once much longer than it usually does",
     "slow first passes": "the first pass of each kind of a stage beyond the stage's median",
-    "drift over steps": "all passes of a step beyond those of the run's fast end",
+    "straggling steps": "all passes of a step, or of a rank in it, are slower than in other steps",
+    "drift over steps": "all passes, or those of a rank, get slower from step to step",
     "drift over the step": "passes beyond those at the fast end of their rank's step",
+    "uneven microbatches": "some microbatches take longer than others on all stages",
     "passes that vary": "passes beyond or below the median of their stage",
     "slow ranks": "all stages of a rank are slower than the others'",
     "uneven stages": "stages that take longer than the median one",
-    STAGES_OR_RANKS: "the same where nobody can tell which: one stage a rank, or most stages of two ranks slow",
-    "idle by the schedule": "what the order of passes leaves idle where all stages are alike",
+    STAGES_OR_RANKS: "either of them, if nobody can tell: one stage per rank, or most stages of two ranks slow",
+    "idle by the schedule": "what the order of passes leaves idle if all stages are alike",
     "compute": "the passes themselves, at the pace of the median stage",
     "rest": "what the replay of the step is off by",
 }
@@ -43,7 +50,7 @@ _NOTHING = 0.1
 
 @dataclass(frozen=True)
 class Removal:
-    """A cause: `without` takes it out of all steps, `detail` says where it is found in the step explained.
+    """A cause: `without` takes it out of all steps, `detail` says where it is and how large.
 
     `without` is for steps from which those before it are taken; `alone` is for steps as they were, where those
     others are not to go with it (None: `without`).
@@ -61,54 +68,15 @@ class Removal:
 
 @dataclass(frozen=True)
 class Paces:
-    """What passes of a run usually take. `taken` has shape [steps, actions]."""
+    """What passes of a run usually take, by stage and rank."""
 
     schedule: Schedule
-    taken: Floats
+    factors: Factors
 
-    @cached_property
-    def of_steps(self) -> Floats:
-        """What each step's passes take as a factor of those at the run's fast end."""
-        return 1 + over_steps(self.taken)
-
-    @cached_property
-    def in_step(self) -> Floats:
-        """What each pass takes as a factor of those at the fast end of its rank's step."""
-        taken = self.taken / self.of_steps[:, None]
-        return 1 + over_the_step(self.schedule, taken, self._each(pass_medians(self.schedule, taken)))
-
-    @cached_property
-    def drifting(self) -> Floats:
-        """What each pass takes as a factor of those at both fast ends."""
-        return self.of_steps[:, None] * self.in_step
-
-    @cached_property
-    def firsts(self) -> Any:
-        """Which passes are the first of their kind of a stage."""
-        key = self.schedule.op.astype(np.int64) * self.schedule.num_stages + self.schedule.stage
-        first = np.zeros(len(self.schedule), dtype=bool)
-        first[np.unique(key, return_index=True)[1]] = True
-        return first
-
-    @cached_property
-    def at_pace_of_step(self) -> Floats:
-        """What each pass would take in a step that is as slow as most of its passes, the first ones left out."""
-        expected = self.usual * self.drifting
-        known = (self.usual > 0) & ~self.firsts
-        if not known.any():
-            return expected
-        paces: Floats = np.median(self.taken[:, known] / expected[:, known], axis=1, keepdims=True)
-        return expected * paces
-
-    @cached_property
+    @property
     def medians(self) -> dict[tuple[Op, int], float]:
-        """Of each kind of pass of each stage, drift taken out."""
-        return pass_medians(self.schedule, self.taken / self.drifting)
-
-    @cached_property
-    def usual(self) -> Floats:
-        """The median of its stage for each pass."""
-        return self._each(self.medians)
+        """Of each kind of pass of each stage."""
+        return self.factors.medians
 
     @cached_property
     def backward_s(self) -> dict[int, float]:
@@ -189,7 +157,7 @@ class Paces:
         for stage in self.all_weight & {stage for op, stage in self.medians if op is Op.W}:
             even[Op.I, stage] = self.medians[Op.I, stage]
             even[Op.W, stage] = self.typical[Op.I] + self.typical[Op.W] - self.medians[Op.I, stage]
-        return self._each(even)
+        return self.factors.each(even)
 
     @cached_property
     def of_ranks(self) -> Floats:
@@ -204,101 +172,144 @@ class Paces:
         # A rank is slow where all that it runs is.
         return np.array([max(min(one, default=1.0), 1.0) for one in ratios])
 
-    def _each(self, medians: dict[tuple[Op, int], float]) -> Floats:
-        schedule = self.schedule
-        return np.array([medians[Op(op), stage] for op, stage in zip(schedule.op, schedule.stage, strict=True)])
 
-
-def removals(paces: Paces, step: Steps, *, variation_s: float = 0.0) -> list[Removal]:
+def removals(
+    paces: Paces,
+    steps: Steps,
+    start: Floats,
+    excess: Excess,
+    usual: Links,
+    *,
+    first_step: int = 1,
+    variation_s: float = 0.0,
+) -> list[Removal]:
     """Return the causes in the order of their removal: from what lies between passes to what lies in them.
 
-    Details are of the one step given. A drift that there is not is left out. `variation_s` is what of the waits
-    before passes stands for passes that vary: a projection's, which draws none.
+    `start` are the starts of the passes, `usual` their usual waits, `excess` what slow pairs of ranks take beyond
+    those. The first of the steps has the number `first_step`. `variation_s` is what of the waits before passes
+    stands for passes that vary: a projection's, which draws none.
     """
-    usual, firsts = paces.usual, paces.firsts
-    gaps = np.maximum(step.after_own - variation_s, 0.0)
+    factors = paces.factors
+    pauses = pauses_between(steps, usual, factors.step_s)
+    gaps = np.maximum(steps.after_own - pauses.after_own - excess.block_s - variation_s, 0.0)
 
-    def as_later(taken: Floats, later: Floats) -> Floats:
-        return np.where(firsts, np.minimum(taken, later), taken)
+    def minus(steps: Steps, hop: Floats, own: Floats) -> Steps:
+        return Steps(steps.taken, np.maximum(steps.hop - hop, 0.0), np.maximum(steps.after_own - own, 0.0))
 
     found = [
         Removal(
+            "slow links",
+            lambda steps: minus(steps, excess.transit_s, excess.block_s),
+            listed(excess.told[:MOST_PLACES], len(excess.named)),
+        ),
+        Removal(
+            "pauses between passes",
+            lambda steps: minus(steps, pauses.hop, pauses.after_own),
+            waits_in_words(paces.schedule, pauses, start, first_step),
+        ),
+        Removal(
             "waits for messages",
             lambda steps: Steps(steps.taken, np.zeros_like(steps.hop), steps.after_own),
-            _median_wait(step.hop, "a message"),
+            _median_wait(steps.hop - pauses.hop - excess.transit_s, "a message"),
+            lambda steps: Steps(steps.taken, np.minimum(steps.hop, pauses.hop + excess.transit_s), steps.after_own),
         ),
         Removal(
             "gaps between passes",
             lambda steps: Steps(steps.taken, steps.hop, np.minimum(steps.after_own, variation_s)),
             _median_wait(gaps, "a gap"),
+            lambda steps: Steps(
+                steps.taken, steps.hop, np.minimum(steps.after_own, pauses.after_own + excess.block_s + variation_s)
+            ),
         ),
         _of_passes(
-            "slow first passes",
-            lambda taken: as_later(taken, usual * paces.drifting),
-            _worst_pass(paces.schedule, np.where(firsts, step.taken[0] - usual, 0.0)),
-            alone=lambda taken: as_later(taken, paces.at_pace_of_step),
+            "pauses in passes",
+            lambda taken: taken - factors.pauses,
+            passes_in_words(paces.schedule, factors.pauses, steps.taken, first_step),
         ),
+        *_of_factors(paces, first_step),
     ]
-    if (drift := float(np.ptp(paces.of_steps))) > 0:
-        detail = f"{signed_percent(drift)} between the first and the last"
-        found.append(_of_passes("drift over steps", lambda taken: taken / paces.of_steps[:, None], detail))
-    if (paces.in_step > 1).any():
-        found.append(_of_passes("drift over the step", lambda taken: taken / paces.in_step, _worst_drift(paces)))
-    return [*found, _variation(paces, step, variation_s), *_of_stages(paces)]
+    return [*found, _variation(paces, variation_s), *_of_stages(paces)]
 
 
-def _variation(paces: Paces, step: Steps, variation_s: float) -> Removal:
+def _of_factors(paces: Paces, first_step: int) -> list[Removal]:
+    """What makes passes slower by a pattern. A factor that there is not is left out."""
+    factors, schedule = paces.factors, paces.schedule
+    firsts, expected = factors.firsts, factors.expected
+
+    def slow_first(taken: Floats) -> Floats:
+        return np.where(firsts, np.minimum(taken, expected), taken)
+
+    late = np.where(firsts, factors.without_pauses - expected, 0.0).mean(axis=0)
+    found = [_of_passes("slow first passes", slow_first, _worst_pass(schedule, late), factors)]
+    for cause, factor, detail in (
+        ("straggling steps", factors.slow_steps[:, schedule.rank], _slow_steps(factors.slow_steps, first_step)),
+        ("drift over steps", factors.drift[:, schedule.rank], _drifting(factors)),
+        ("drift over the step", factors.in_step, _worst_drift(paces)),
+        ("uneven microbatches", factors.sizes, _sizes(factors)),
+    ):
+        if (np.abs(factor - 1) > 0).any():
+            found.append(_of_passes(cause, _divided_by(factor), detail, factors))
+    return found
+
+
+def _divided_by(factor: Floats) -> Callable[[Floats], Floats]:
+    return lambda taken: taken / factor
+
+
+def _variation(paces: Paces, variation_s: float) -> Removal:
     """Passes at the median of their stage, without what stands for their spread.
 
-    Alone, first passes stay as slow as they were, drift goes on, and so does a step all of whose passes are slow.
+    Alone, pauses, first passes and all factors stay as they were.
     """
+    factors = paces.factors
 
     def without(steps: Steps, taken: Floats) -> Steps:
         return Steps(taken, steps.hop, np.maximum(steps.after_own - variation_s, 0.0))
 
-    def as_slow(taken: Floats) -> Floats:
-        return np.where(paces.firsts, np.maximum(taken, paces.at_pace_of_step), paces.at_pace_of_step)
+    def as_expected() -> Floats:
+        return np.where(factors.firsts, np.maximum(factors.without_pauses, factors.expected), factors.expected)
 
     spread = f"{seconds(variation_s)} before a pass" if variation_s else ""
+    excess = np.where(factors.firsts, 0.0, factors.without_pauses - factors.expected).mean(axis=0)
     return Removal(
         "passes that vary",
-        lambda steps: without(steps, np.broadcast_to(paces.usual, steps.taken.shape)),
-        spread or _worst_pass(paces.schedule, step.taken[0] - paces.usual),
-        lambda steps: without(steps, as_slow(steps.taken)),
+        lambda steps: without(steps, np.broadcast_to(factors.usual, steps.taken.shape)),
+        spread or _worst_pass(paces.schedule, excess),
+        lambda steps: without(steps, factors.pauses + as_expected()),
     )
 
 
 def _of_stages(paces: Paces) -> list[Removal]:
     """Slow ranks and uneven stages, which are one where each rank has one stage."""
-    schedule, usual, even = paces.schedule, paces.usual, paces.even
-    of_rank = paces.of_ranks[schedule.rank]
+    schedule, usual, even, factors = paces.schedule, paces.factors.usual, paces.even, paces.factors
+    of_rank = paces.of_ranks[schedule.rank] if paces.is_told else np.ones_like(usual)
     ratio = np.divide(even * of_rank, usual, out=np.zeros_like(usual), where=usual > 0)
 
     def at_one_pace(taken: Floats) -> Floats:
         return np.where(usual > 0, taken * ratio, even)
 
     if not paces.is_told:
-        ratio = np.divide(even, usual, out=np.zeros_like(usual), where=usual > 0)
-        return [_of_passes(STAGES_OR_RANKS, at_one_pace, _worst_stage(paces))]
+        return [_of_passes(STAGES_OR_RANKS, at_one_pace, _worst_stage(paces), factors)]
     worst = int(np.argmax(paces.of_ranks))
-    detail = f"rank {worst}: {signed_percent(float(paces.of_ranks[worst]) - 1)}"
+    slow = float(paces.of_ranks[worst]) - 1
+    detail = f"rank {worst}: {signed_percent(slow)}" if slow > 0 else ""
     return [
-        _of_passes("slow ranks", lambda taken: taken / of_rank, detail),
-        _of_passes("uneven stages", at_one_pace, _worst_stage(paces)),
+        _of_passes("slow ranks", lambda taken: taken / of_rank, detail, factors),
+        _of_passes("uneven stages", at_one_pace, _worst_stage(paces), factors),
     ]
 
 
 def _of_passes(
-    cause: str,
-    taken_without: Callable[[Floats], Floats],
-    detail: str,
-    *,
-    alone: Callable[[Floats], Floats] | None = None,
+    cause: str, taken_without: Callable[[Floats], Floats], detail: str, factors: Factors | None = None
 ) -> Removal:
-    def removed(taken_without: Callable[[Floats], Floats]) -> Callable[[Steps], Steps]:
-        return lambda steps: Steps(taken_without(steps.taken), steps.hop, steps.after_own)
+    """A cause in passes; with `factors` it alone leaves the pauses as they were."""
 
-    return Removal(cause, removed(taken_without), detail, removed(alone or taken_without))
+    def with_taken(taken: Callable[[Floats], Floats]) -> Callable[[Steps], Steps]:
+        return lambda steps: Steps(taken(steps.taken), steps.hop, steps.after_own)
+
+    pauses = factors.pauses if factors else 0.0
+    alone = with_taken(lambda taken: pauses + taken_without(taken - pauses))
+    return Removal(cause, with_taken(taken_without), detail, alone if factors else None)
 
 
 def _lower_median(values: list[float]) -> float:
@@ -314,15 +325,43 @@ def _worst_pass(schedule: Schedule, excess: Floats) -> str:
     worst = int(np.argmax(excess))
     if excess[worst] <= 0:
         return ""
-    return f"the worst: {schedule[worst]} on rank {schedule.rank[worst]}, {seconds(float(excess[worst]))} more"
+    return f"most: {schedule[worst]} on rank {schedule.rank[worst]}, {seconds(float(excess[worst]))} longer"
+
+
+def _slow_steps(slow: Floats, first_step: int) -> str:
+    """The slowest steps, and of which rank if the others are not slow."""
+    steps = [step for step in range(len(slow)) if (slow[step] > 1).any()]
+    steps.sort(key=lambda step: -slow[step].max())
+    places = []
+    for step in sorted(steps[:MOST_PLACES]):
+        ranks = np.flatnonzero(slow[step] > 1)
+        whose = "all ranks" if len(ranks) == slow.shape[1] else f"rank {int(np.argmax(slow[step]))}"
+        places.append(f"step {first_step + step}: {whose} {signed_percent(float(slow[step].max()) - 1)}")
+    return listed(places, len(steps))
+
+
+def _drifting(factors: Factors) -> str:
+    """The rank that drifts most, or all, from the first step to the last."""
+    of_ranks, of_all = (one[-1] / one[0] - 1 for one in (factors.drift_of_ranks, factors.drift_of_all))
+    places = [f"rank {rank}: {signed_percent(float(of_ranks[rank]))}" for rank in np.argsort(-np.abs(of_ranks))[:1]]
+    places = places if of_ranks.any() else []
+    if of_all.any():
+        places.append(f"all ranks: {signed_percent(float(of_all[0]))}")
+    return f"{', '.join(places)} from the first step to the last"
+
+
+def _sizes(factors: Factors) -> str:
+    """The largest and the smallest microbatch."""
+    low, high = float(factors.sizes.min()), float(factors.sizes.max())
+    return f"from {low:.2f} to {high:.2f} times the mean"
 
 
 def _worst_drift(paces: Paces) -> str:
     """The rank whose passes change most from its first to its last, and how."""
     begins, ends = paces.schedule.rank_offsets[:-1], paces.schedule.rank_offsets[1:] - 1
-    change = paces.in_step[ends] / paces.in_step[begins] - 1
+    change = paces.factors.in_step[ends] / paces.factors.in_step[begins] - 1
     worst = int(np.argmax(np.abs(change)))
-    return f"rank {worst}: its last pass {signed_percent(float(change[worst]))} beside its first"
+    return f"rank {worst}: {signed_percent(float(change[worst]))} from its first pass to its last"
 
 
 def _worst_stage(paces: Paces) -> str:

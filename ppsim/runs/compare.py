@@ -55,7 +55,8 @@ class Comparison(Shown, Pictured):
     known. `interval_s` is where a projection expected nine of ten steps. `pace` is how fast the machine ran beside
     when it was profiled, 0.9 for a tenth slower, where both were told by the same work (`ppsim.runtime.reference`);
     where each was told by another, `reference_works` are the two. `overheads_fitted_on_this_run`: the projection's
-    overheads were fitted on the measured run, so the errors are not a test of the projection.
+    overheads were fitted on the measured run, so the errors are not a test of the projection. `between_s` is the
+    mean measured and the projected time between two steps, None if the recording has none.
 
     >>> from ppsim import StageCosts, build, simulate
     >>> table = build("1f1b", pp=2, microbatches=2)
@@ -80,6 +81,15 @@ class Comparison(Shown, Pictured):
     pace: float | None = None
     reference_works: tuple[str, str] | None = None
     overheads_fitted_on_this_run: bool = False
+    between_s: tuple[float, float] | None = None
+
+    @property
+    def periods_s(self) -> tuple[float, float] | None:
+        """Measured and projected time from the start of a step to the start of the next, None if not recorded."""
+        if self.between_s is None:
+            return None
+        measured, projected = self.between_s
+        return self.measured.step_time_s + measured, self.projected.step_time_s + projected
 
     @property
     def is_inside(self) -> bool | None:
@@ -237,7 +247,7 @@ def _replayed(measured: Timeline) -> tuple[float, float | None, float | None]:
     waits = waits_for_messages(graph, start[0], end[0])
     if measured.origin != "measured" or measured.costs.transfer_s.any() or not waits.any():
         return replay_s(measured), None, None
-    hop = float(waits[waits > 0].mean())
+    hop = float(steps.hop[0][waits > 0].mean())
     steps = Steps(steps.taken, np.full_like(start, hop), steps.after_own)
     return float(replayed_s(build_graph(measured.schedule), steps)[0]), None, hop
 
@@ -253,6 +263,7 @@ def summary_of(comparison: Comparison, fitted: Calibration | None) -> dict[str, 
         "projected_step_time_s": comparison.projected.step_time_s,
         **{name: getattr(comparison, name) for name in _NUMBERS},
         "overheads_fitted_on_this_run": comparison.overheads_fitted_on_this_run,
+        "periods_s": comparison.periods_s and list(comparison.periods_s),
         "pace": comparison.pace,
         "error_at_pace": comparison.error_at_pace,
         "reference_works": comparison.reference_works and list(comparison.reference_works),

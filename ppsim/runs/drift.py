@@ -14,28 +14,29 @@ _DEVIATIONS = 5
 _STEP_DEVIATIONS = 3
 """A trend over steps is told where Kendall's sum is so many deviations from that of steps in any order."""
 
+_LEAST_DRIFT = 0.02
+"""A change by less than this from the first step to the last is no drift."""
+
 _LEAST_PAIRS = 4
 
 _LEAST_SLOPE = 1e-6
 """Below that a trend is rounding, of projected passes that do not vary at all."""
 
 
-def over_steps(taken: Floats) -> Floats:
-    """Return what each step's passes take beyond those of the run's fast end, as a part; 0 without a trend.
+def over_steps(paces: Floats) -> Floats:
+    """Return the trend in the pace of steps: each entry over the fast end of the run; 1 without a trend.
 
-    `taken` has shape [steps, actions]. The pace of a step is the median of its passes over those of the median
-    step; a trend is what Mann and Kendall's test finds, its slope Theil and Sen's: the median of all pairs. Fewer
-    than seven steps tell none.
+    `paces` has one entry per step: the time of its passes over the usual one. A trend is what Mann and Kendall's
+    test finds, its slope Theil and Sen's: the median of all pairs. Fewer than seven steps tell none.
     """
-    typical = np.median(taken, axis=0)
-    known = typical > 0
-    paces = np.median(taken[:, known] / typical[known], axis=1) if known.any() else np.ones(len(taken))
     n, pairs = len(paces), list(combinations(range(len(paces)), 2))
     signs = sum(float(np.sign(paces[j] - paces[i])) for i, j in pairs)
     if abs(signs) <= _STEP_DEVIATIONS * math.sqrt(n * (n - 1) * (2 * n + 5) / 18):
-        return np.zeros(n)
+        return np.ones(n)
     slope = float(np.median([(paces[j] - paces[i]) / (j - i) for i, j in pairs]))
-    return _beyond_fast_end(slope, np.arange(n, dtype=np.float64), paces)
+    if abs(slope) * (n - 1) < _LEAST_DRIFT:
+        return np.ones(n)
+    return 1 + _beyond_fast_end(slope, np.arange(n, dtype=np.float64), paces)
 
 
 def over_the_step(schedule: Schedule, taken: Floats, usual: Floats) -> Floats:

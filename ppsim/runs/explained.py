@@ -17,15 +17,19 @@ import numpy as np
 from ppsim.base.arrays import Floats
 from ppsim.base.errors import Deadlock, ScheduleError
 from ppsim.base.shown import Shown
-from ppsim.base.units import percent, seconds, signed_percent
-from ppsim.runs.causes import CAUSES, STAGES_OR_RANKS, Paces, Removal, removals
+from ppsim.base.units import seconds
+from ppsim.runs.causes import BETWEEN, CAUSES, STAGES_OR_RANKS, Paces, Removal, removals
+from ppsim.runs.factors import Factors
 from ppsim.runs.late import Late, late_ranks
+from ppsim.runs.links import excess_of, links_of, needed_of
+from ppsim.runs.pauses import LONG
 from ppsim.runs.replays import Steps, replayed_s, steps_of
 from ppsim.runs.run import Run, described, median_costs
 from ppsim.schedule.graph import EventGraph, build_graph
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.timeline import Timeline
 
+_OF_WAITS = ("slow links", "waits for messages", "pauses between passes", "gaps between passes")
 _OWN = ("idle by the schedule", "compute", "rest")
 
 
@@ -91,7 +95,9 @@ class Against:
 
 @dataclass(frozen=True, repr=False)
 class Explanation(Shown):
-    """Where a mean step goes: `losses` sum to `step_s`. The median step is the one that is replayed.
+    """Where a mean step goes: `losses` sum to `period_s`, the step and the time until the next one.
+
+    Without time between steps in the recording that is `step_s`. All steps are replayed.
 
     `late` are the ranks that others wait for, `pace_s` what each kind of pass takes on the median stage, `against`
     a projection where one was given, `timeline` the median step's.
@@ -112,6 +118,16 @@ class Explanation(Shown):
     timeline: Timeline | None = None
 
     @property
+    def period_s(self) -> float:
+        """The mean time from the start of a step to the start of the next, as far as the recording has it."""
+        return self.step_s + sum(loss.seconds for loss in self.losses if loss.cause == BETWEEN)
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether the time between steps is known."""
+        return any(loss.cause == BETWEEN for loss in self.losses)
+
+    @property
     def brief(self) -> str:
         """What its line says."""
         reasons = ", ".join(f"{loss.cause} {seconds(loss.gain_s)}" for loss in self.reasons[:3])
@@ -127,10 +143,11 @@ class Explanation(Shown):
         return sorted(found, key=lambda loss: -loss.gain_s)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the losses, which sum to `step_s`, and the reasons by name, the largest gain first."""
+        """Return the losses, which sum to `period_s`, and the reasons by name, the largest gain first."""
         return {
             "source": self.source,
             "step_s": self.step_s,
+            "period_s": self.period_s,
             "median_s": self.median_s,
             "num_steps": self.num_steps,
             "losses": [asdict(loss) for loss in self.losses],
@@ -151,37 +168,63 @@ class _Term:
     detail: str = ""
 
 
-def explained(run: Run, *, call_s: float | None = None, variation_s: float = 0.0) -> Explanation:
+def explained(
+    run: Run, *, call_s: float | None = None, variation_s: float = 0.0, first_step: int = 1
+) -> Explanation:
     """Return where the steps of a run go.
 
     `call_s` is what a message takes in the blocking calls of Megatron-LM, where it ran the steps: what its calls
     cost is then told from other gaps. None for another trainer, and without effect on a table that Megatron-LM
-    does not run. `variation_s` is what a projection waits before every pass because passes vary.
+    does not run. `variation_s` is what a projection waits before every pass because passes vary. `first_step` is
+    the number of the first step in what `detail` says.
     """
     lengths = run.step_times_s
-    median = float(np.median(lengths))
     chosen = int(np.argsort(lengths, kind="stable")[(len(lengths) - 1) // 2])
-    schedule = run.graph.schedule
-    graph, actions = build_graph(schedule), run.graph.num_actions
+    schedule, actions = run.graph.schedule, run.graph.num_actions
+    graph = build_graph(schedule)
     first = run.start[:, :actions].min(axis=1, keepdims=True)
-    steps = steps_of(graph, run.start[:, :actions] - first, run.end[:, :actions] - first)
-    paces = Paces(schedule, steps.taken)
-    causes = removals(paces, steps[chosen], variation_s=variation_s)
+    start, end = run.start[:, :actions] - first, run.end[:, :actions] - first
+    usual = links_of(graph, start, *needed_of(graph, end)[:2])
+    steps = steps_of(graph, start, end, usual)
+    paces = Paces(schedule, Factors(schedule, steps.taken, float(lengths.mean())))
+    excess = excess_of(usual, float(np.median(paces.factors.usual)))
+    causes = removals(paces, steps, start, excess, usual, first_step=first_step, variation_s=variation_s)
     terms = _terms(graph, steps, lengths, causes)
     if call_s is not None and (calls := _calls_of(schedule)) is not None:
         terms = _with_gains(_with_calls(terms, graph, calls, steps, call_s), causes, calls, steps, call_s)
-    terms.append(_Term("straggling steps", lengths - median, lengths - median, _stragglers(terms, lengths, chosen)))
-    mean = float(lengths.mean())
+    if len(run.gaps_s):
+        between = np.full_like(lengths, np.mean(run.gaps_s))
+        terms.append(_Term(BETWEEN, between, between, _between(run, first_step)))
     terms.sort(key=lambda term: list(CAUSES).index(term.cause))
-    losses = [_loss(term, chosen) for term in terms]
-    # The replayed step is the lower of two in the middle: what it is below the mean is the stragglers'.
-    beyond = mean - float(lengths[chosen])
-    losses[0] = replace(losses[0], seconds=beyond, gain_s=beyond)
     return Explanation(
-        run.source, mean, median, len(lengths), losses,
+        run.source, float(lengths.mean()), float(np.median(lengths)), len(lengths), [_loss(term) for term in terms],
         late=late_ranks(graph, steps[chosen], paces.even),
         pace_s={op.name: one for op, one in paces.typical.items()},
     )  # fmt: skip
+
+
+def _between(run: Run, first_step: int) -> str:
+    """Which rank the time between steps is of, and the longest if it is much longer than usual.
+
+    It is of the rank that works longest before its first collective, in which all ranks wait for each other; else
+    of the rank that starts the next step.
+    """
+    gaps, actions = np.array(run.gaps_s), run.graph.num_actions
+    longest, usual = int(np.argmax(gaps)), float(np.median(gaps))
+    rank = run.graph.schedule.rank[np.argmin(run.start[-1, :actions])]
+    told = f"rank {rank} starts a step {seconds(usual)} after the last pass of the step before"
+    if len(run.to_collective_s):
+        works = np.median(run.to_collective_s, axis=0)
+        latest = int(np.argmax(works))
+        others = float(np.median(np.delete(works, latest))) if len(works) > 1 else 0.0
+        if works[latest] > LONG * others + usual / 2:
+            told = (
+                f"rank {latest} starts its first collective {seconds(float(works[latest]))} after its last pass, "
+                f"the other ranks after {seconds(others)}; {told}"
+            )
+    if gaps[longest] <= LONG * usual:
+        return told
+    return f"{told}, {seconds(float(gaps[longest]))} after step {first_step + longest}"
 
 
 def against(measured: Explanation, projected: Timeline, *, source: str, call_s: float | None) -> Against:
@@ -249,9 +292,9 @@ def _with_paces(one: Difference, measured: Explanation, projected: Explanation) 
     return replace(one, detail=f"of the median stage {passes}")
 
 
-def _loss(term: _Term, chosen: int) -> Loss:
+def _loss(term: _Term) -> Loss:
     low, middle, high = np.quantile(term.seconds, [0.25, 0.5, 0.75]).tolist()
-    return Loss(term.cause, float(term.seconds[chosen]), float(term.gain.mean()), term.detail, middle, (low, high))
+    return Loss(term.cause, float(term.seconds.mean()), float(term.gain.mean()), term.detail, middle, (low, high))
 
 
 def _terms(graph: EventGraph, steps: Steps, lengths: Floats, causes: Sequence[Removal]) -> list[_Term]:
@@ -306,19 +349,7 @@ def _with_gains(
     as_it_was, by_cause = replayed_s(calls, steps, hop_s=call_s), {one.cause: one for one in causes}
     return [
         replace(term, gain=as_it_was - replayed_s(calls, one.without_others(steps), hop_s=call_s))
-        if (one := by_cause.get(term.cause)) and term.cause != "gaps between passes"
+        if (one := by_cause.get(term.cause)) and term.cause not in _OF_WAITS
         else term
         for term in terms
     ]
-
-
-def _stragglers(terms: Sequence[_Term], lengths: Floats, chosen: int) -> str:
-    """The slowest steps, and what the slowest loses more to than the median one."""
-    median = float(np.median(lengths))
-    slow = [signed_percent(one / median - 1) for one in sorted(lengths)[::-1][:2] if one > 1.02 * median]
-    if not slow:
-        return ""
-    worst = int(np.argmax(lengths))
-    most = max(terms, key=lambda term: term.seconds[worst] - term.seconds[chosen])
-    more = float(most.seconds[worst] - most.seconds[chosen])
-    return f"the slowest: {', '.join(slow)}; {percent(more / (lengths[worst] - median))} of it {most.cause}"

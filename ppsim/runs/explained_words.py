@@ -6,57 +6,86 @@ from ppsim.runs.explained import Against, Difference, Explanation, Loss
 
 MOST_REASONS = 3
 
-GAINS = "what it would gain without one cause alone, the largest first"
+GAINS = "what each step would gain without one cause alone, the largest first"
 
 _LEAST = 1e-3
 """What is less of a step than this is not worth a sentence."""
 _ROUNDING_S = 1e-12
 
 ADVICE = {
-    "straggling steps": "some steps take longer: look at what runs beside them (checkpoints, data, other jobs)",
+    "time between steps": (
+        "look at the data loader, the optimizer, the gradient norm, logging and checkpoints, which run between "
+        "steps"
+    ),
+    "slow links": (
+        "look at the network between these ranks: cables, switches, routing, network cards, other traffic; or "
+        "place neighbouring pipeline ranks on closer GPUs"
+    ),
     "waits for messages": (
         "sends and receives are not hidden: overlap them (Megatron-LM's --overlap-p2p-communication, which "
         "ppsim project takes too)"
     ),
+    "pauses between passes": (
+        "the host stopped once, before it started the next pass: garbage collection, checkpoints, logging, or "
+        "other processes on this host; call gc.collect at the same step on all ranks, so that the pauses overlap"
+    ),
     "gaps between passes": (
-        "ranks do something between passes: launches, blocking sends and receives; fewer, longer passes have "
-        "fewer (ppsim project --overheads FILE of ppsim calibrate, with a larger --micro-batch or --cuda-graphs)"
+        "ranks do something before every pass: kernel launches, blocking sends and receives; with fewer, longer "
+        "passes there are fewer gaps (ppsim project --overheads FILE of ppsim calibrate, with a larger "
+        "--micro-batch or --cuda-graphs)"
     ),
     "blocking sends and receives": (
-        "ranks stand still at Megatron-LM's calls: interleaved stages overlap them (ppsim project --vpp 2)"
+        "ranks wait in Megatron-LM's calls: interleaved stages overlap them (ppsim project --vpp 2)"
+    ),
+    "pauses in passes": (
+        "the host or the GPU stopped once during these passes: garbage collection, checkpoints, memory allocation, "
+        "or other processes; disable automatic garbage collection and call gc.collect at the same step on all "
+        "ranks, so that the pauses overlap"
     ),
     "slow first passes": (
-        "first passes are slower: caches, clocks, compilation, the loading of data (ppsim calibrate tells "
-        "projections how much)"
+        "caches, clocks, compilation, the loading of data (ppsim calibrate finds how much, for projections)"
     ),
-    "drift over steps": "passes get slower or faster from step to step: clocks, heat, growing memory",
-    "drift over the step": "passes get slower or faster within a step: clocks, heat, memory, allocation",
-    "passes that vary": (
-        "passes of a stage differ: sequence lengths (ppsim project --lengths FILE shows their part), routing of "
-        "experts, clocks, other processes"
+    "straggling steps": "look at what else runs in these steps: checkpoints, evaluation, other jobs",
+    "drift over steps": (
+        "passes get slower or faster from step to step: look at clocks, temperature, power, and growing memory"
     ),
+    "drift over the step": "passes get slower or faster within a step: clocks, temperature, memory allocation",
+    "uneven microbatches": (
+        "balance them: sort or pack sequences so that all microbatches have the same work (ppsim project --lengths "
+        "FILE shows the part of sequence lengths), and check the load of experts"
+    ),
+    "passes that vary": ("passes of a stage differ without a pattern: routing of experts, clocks, other processes"),
     "slow ranks": (
-        "a rank is slower than the others with all its stages: look at its device and host (ppsim project "
+        "this rank is slower than the others with all its stages: look at its GPU and host (ppsim project "
         "--straggler RANK:FACTOR shows what other plans lose to it)"
     ),
-    "uneven stages": "stages are not alike: another split (--split auto of ppsim project)",
+    "uneven stages": "stages are not alike: try another split (--split auto of ppsim project)",
     STAGES_OR_RANKS: (
-        "a stage takes longer, or its rank is slow, which these stages cannot tell: compare layers and "
-        "devices; another split (--split auto of ppsim project)"
+        "a stage takes longer, or its rank is slow, which cannot be told with one stage per rank: compare layers "
+        "and devices, or try another split (--split auto of ppsim project)"
     ),
 }
 
 
 def reason(loss: Loss, step_s: float) -> str:
-    """Return a sentence: how much of a step would be gained without a cause, what to do, and where."""
-    detail = f" ({loss.detail})" if loss.detail else ""
-    return f"{percent(loss.gain_s / step_s)} {loss.cause}: {ADVICE[loss.cause]}{detail}."
+    """Return how much of a step would be gained without a cause, where it is, and what to do."""
+    detail = f"{loss.detail}. " if loss.detail else ""
+    advice = ADVICE[loss.cause]
+    size = f"{seconds(loss.gain_s)} per step ({percent(loss.gain_s / step_s)})"
+    return f"{loss.cause}, {size}. {detail[:1].upper()}{detail[1:]}{advice[:1].upper()}{advice[1:]}."
+
+
+def title(found: Explanation) -> str:
+    """Return how long a step takes, and the time to the next one if it is known."""
+    between = found.period_s - found.step_s
+    rest = f", and {seconds(between)} until the next" if found.has_gaps else ""
+    return f"a step of {seconds(found.step_s)}, the mean of {found.num_steps}{rest}"
 
 
 def reasons(found: Explanation) -> list[str]:
     """Return the likeliest reasons that are worth a sentence, the one with the largest gain first."""
-    worth = [loss for loss in found.reasons[:MOST_REASONS] if loss.gain_s >= _LEAST * found.step_s]
-    return [reason(loss, found.step_s) for loss in worth] or [
+    worth = [loss for loss in found.reasons[:MOST_REASONS] if loss.gain_s >= _LEAST * found.period_s]
+    return [reason(loss, found.period_s) for loss in worth] or [
         f"no cause takes {percent(_LEAST)} of it or more: what is left is the schedule's own idling and the passes"
     ]
 
@@ -104,7 +133,7 @@ def table_of(found: Explanation) -> list[dict[str, str]]:
         row = {
             "where a step goes": loss.cause,
             "time": _time(loss.seconds),
-            "part": percent(loss.seconds / found.step_s),
+            "part": percent(loss.seconds / found.period_s),
         }
         if found.num_steps > 1:
             low, high = loss.quartiles_s
@@ -139,7 +168,7 @@ def _time(value: float) -> str:
 
 def markdown(found: Explanation) -> str:
     """Return all of an explanation as Markdown."""
-    lines = [f"# A step of {seconds(found.step_s)}, the mean of {found.num_steps}", ""]
+    lines = [f"# {title(found).capitalize()}", ""]
     lines += [f"{GAINS.capitalize()}:", ""]
     lines += [f"{number}. {sentence}" for number, sentence in enumerate(reasons(found), start=1)]
     lines += ["", *_rows(table_of(found))]

@@ -41,6 +41,7 @@ class Measured:
         run, first = self.run, self.run.start[:, : self.run.graph.num_actions].min(axis=1, keepdims=True)
         return {
             "between_steps_s": list(run.gaps_s),
+            "to_collective_s": [list(ranks) for ranks in run.to_collective_s],
             "message_bytes": run.message_bytes,
             "knows_transfers": run.knows_transfers,
             "communication": run.communication,
@@ -110,6 +111,8 @@ def run_of(
     knows_transfers = graph.num_transfers > 0 and all(
         sum(len(rank["transfers"]) for rank in step) == graph.num_transfers for step in result["steps"]
     )
+    to_collectives = result.get("to_collective_s", [])[result["num_warm_up"] :]
+    is_known = all(one is not None for ranks in to_collectives for one in ranks)
     taken = end - start
     costs = median_costs(graph, taken[:, : graph.num_actions]) if given is None else given
     if given is None and knows_transfers:
@@ -133,6 +136,7 @@ def run_of(
         reference_s=((references[:-1] + references[1:]) / 2).tolist() if references.size else (),
         reference_work=result.get("reference_work", ""),
         reference_layers=result.get("reference_layers", ()),
+        to_collective_s=to_collectives if is_known else (),
     )
 
 

@@ -1,14 +1,12 @@
 """Measured steps as what a replay takes: what each pass took, and what it waited for beyond its input."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from ppsim.base.arrays import Floats
-from ppsim.schedule.dependencies import dependencies
-from ppsim.schedule.graph import EventGraph, previous_on_rank
-from ppsim.schedule.table import NONE, last_of_cell
+from ppsim.runs.links import Links, links_of, median_of_some, needed_of
+from ppsim.schedule.graph import EventGraph
 from ppsim.simulation.engine import Times, evaluate, evaluate_many
 
 
@@ -30,19 +28,18 @@ class Steps:
         return Steps(self.taken[chosen], self.hop[chosen], self.after_own[chosen])
 
 
-def steps_of(graph: EventGraph, start: Floats, end: Floats) -> Steps:
+def steps_of(graph: EventGraph, start: Floats, end: Floats, links: Links | None = None) -> Steps:
     """Return the durations and waits of steps, whose arrays have shape [steps, actions].
 
-    The results of a fused cell leave when all of it is done. A message that nobody waited for took as long as the
-    median one of its step that was waited for, or less, where its input was made only just before.
+    The results of a fused cell leave when all of it is done. A wait before a pass is the rank's own as far as it
+    usually waits there, and all of it if the message had arrived. A message that nobody waited for took as long as
+    the median one of its pair of ranks, or less if its input was made only just before. `links` are the usual
+    times of the pairs (None: those of these steps).
     """
-    before, made, crosses = needed_of(graph, end)
-    wait = np.maximum(start - np.maximum(before, made), 0.0)
-    late = made - before
-    own = np.stack([_waits_after_own(*one, crosses) for one in zip(late, wait, strict=True)])
-    longest = np.where(crosses, np.maximum(start - own - made, 0.0), 0.0)
-    usual = [median_of_some(hop[waited > 0]) for hop, waited in zip(longest, wait - own, strict=True)]
-    hop = np.where(wait > own, longest, np.minimum(longest, np.array(usual)[:, None]))
+    before, made, _ = needed_of(graph, end)
+    links = links or links_of(graph, start, before, made)
+    own, since, is_waited = links.parts_of(start, before, made)
+    hop = np.where(is_waited, since, np.minimum(since, links.transit_s))
     return Steps(end - start, hop, own)
 
 
@@ -52,35 +49,6 @@ def waits_for_messages(graph: EventGraph, start: Floats, end: Floats) -> Floats:
     own = steps_of(graph, start[None], end[None]).after_own
     waits: Floats = np.where(crosses, np.maximum(start - np.maximum(before, made) - own, 0.0), 0.0)[0]
     return waits
-
-
-def needed_of(graph: EventGraph, end: Floats) -> tuple[Floats, Floats, Any]:
-    """Return when the pass before each ended on its rank, when its input was made, and if elsewhere."""
-    schedule = graph.schedule
-    previous = previous_on_rank(schedule)
-    first = np.zeros((len(end), 1))
-    before = np.where(previous == NONE, first, end[:, previous])
-    needs = dependencies(schedule).neighbour
-    made = np.where(needs == NONE, first, end[:, last_of_cell(schedule)[needs]])
-    return before, made, (needs != NONE) & (schedule.rank[needs] != schedule.rank)
-
-
-def _waits_after_own(late: Floats, wait: Floats, crosses: Any) -> Floats:
-    """What a rank itself does before each pass: all of a wait that no message explains, else as much as is usual.
-
-    `late` is how much later the input was made than the pass before ended. A message explains waits where its input
-    was not made so long before that it had arrived.
-    """
-    usual = float(np.median(wait))
-    gaps, hops = wait[~crosses | (late < -usual)], wait[crosses & (late > usual)]
-    gap, hop = median_of_some(gaps), median_of_some(hops)
-    own: Floats = np.where(crosses & (late > -hop), np.minimum(wait, gap), wait)
-    return own
-
-
-def median_of_some(values: Floats) -> float:
-    """Return the median, 0 of nothing."""
-    return float(np.median(values)) if len(values) else 0.0
 
 
 def median_gap_s(steps: Steps) -> float:

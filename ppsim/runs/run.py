@@ -29,6 +29,8 @@ class Run:
     calls, as far as its recording tells. `reference_s` is what F and B of its own stages took each rank before and
     behind each step, the mean of both: the pace of the machine (`ppsim.runtime.reference`), empty where it was not
     measured; `reference_work` says of what stages, `reference_layers` how many layers each has.
+    `to_collective_s` has an entry per gap and rank: from the rank's last pass to its first collective (all-reduce
+    of the gradient norm and the like), empty if unknown.
     """
 
     source: str
@@ -44,6 +46,7 @@ class Run:
     reference_s: Sequence[Sequence[float]] = ()
     reference_work: str = ""
     reference_layers: Sequence[int] = ()
+    to_collective_s: Sequence[Sequence[float]] = ()
 
     @property
     def step_times_s(self) -> Floats:

@@ -43,6 +43,7 @@ class _Steps(Strict):
     reference_s: list[list[AboveZero]] | list[AboveZero] = field(default_factory=list)
     reference_work: str = ""
     reference_layers: list[Count] = field(default_factory=list)
+    to_collective_s: list[list[NonNegative]] = field(default_factory=list)
     start_s: list[list[Moment]]
     end_s: list[list[Moment]]
 
@@ -176,6 +177,8 @@ def run_from_json(data: Any, source: str) -> Run:
         ("reference_s", len(references), (0, len(start)), "steps"),
         *(("reference_s", len(one), (table.num_ranks,), "ranks") for one in references),
         ("reference_layers", len(steps.reference_layers), (0, table.num_stages), "stages"),
+        ("to_collective_s", len(steps.to_collective_s), (0, len(steps.between_steps_s)), "gaps"),
+        *(("to_collective_s", len(one), (table.num_ranks,), "ranks") for one in steps.to_collective_s),
     ):
         if count not in allowed:
             raise ConfigError(f"{source} is wrong: steps.{name} has {count} entries for {allowed[-1]} {what}")
@@ -194,6 +197,7 @@ def run_from_json(data: Any, source: str) -> Run:
         reference_s=references,
         reference_work=steps.reference_work if steps.reference_layers else "",
         reference_layers=steps.reference_layers,
+        to_collective_s=steps.to_collective_s,
     )
 
 

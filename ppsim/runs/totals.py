@@ -14,7 +14,8 @@ FORMAT = "ppsim-totals/1"
 
 @dataclass(frozen=True, repr=False)
 class Totals(Shown):
-    """Seconds of each logged iteration, and of timers: the least and the most over the ranks, median of the logs.
+    """Seconds of each logged iteration, and of timers: the least (None: not logged) and the most over the ranks,
+    median of the logs.
 
     `num_warm_up` logged iterations were dropped. `memory_bytes` are what a log line of the allocator says, by its
     words, the largest of the ranks that print one. `num_garbled` lines were skipped, because a number in them could
@@ -26,7 +27,7 @@ class Totals(Shown):
 
     source: str
     iterations_s: Sequence[float]
-    timers_s: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    timers_s: Mapping[str, tuple[float | None, float]] = field(default_factory=dict)
     memory_bytes: Mapping[str, float] = field(default_factory=dict)
     num_warm_up: int = 0
     num_garbled: int = 0

@@ -4,8 +4,10 @@ Every reader of recordings makes these: ranges in which a rank executed a cell, 
 steps.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
 from typing import Any, Literal
 
 from ppsim.base.errors import ConfigError
@@ -55,8 +57,9 @@ class RankTrace:
     """The steps of one rank, each a list of ranges in the order of their begin. `rank` is None where not told.
 
     Where names leave a stage or microbatch open (`is_told` False) all ranges are in one list, until all ranks are
-    there (`ppsim.runs.numbering`); `marks` are then the begins of steps, as far as they are told. Times count from
-    `base_ns` on, of a clock that all ranks of a `host` share.
+    there (`ppsim.runs.numbering`); `marks` are then the begins of steps, as far as they are told. `collectives` are
+    the begins of all-reduces and the like. Times count from `base_ns` on, of a clock that all ranks of a `host`
+    share.
     """
 
     source: str
@@ -66,6 +69,7 @@ class RankTrace:
     steps: list[list[CellRange]]
     base_ns: int = 0
     marks: list[float] = field(default_factory=list)
+    collectives: list[float] = field(default_factory=list)
 
     @property
     def is_told(self) -> bool:
@@ -209,7 +213,23 @@ def result_of(traces: Sequence[RankTrace], *, num_warm_up: int) -> dict[str, Any
         "steps": [_step_record(list(step), traces) for step in zip(*on_one_base, strict=True)],
         "num_warm_up": num_warm_up,
         "differences": None,
+        "to_collective_s": list(zip(*map(_to_collectives, traces), strict=True)),
     }
+
+
+def _to_collectives(trace: RankTrace) -> list[float | None]:
+    """Seconds from the last pass of each step to the rank's first collective before its next step, or None."""
+    spans = [
+        [span for cell in step if cell.is_compute for span in ([one for _, one in cell.device] or [cell])]
+        for step in trace.steps
+    ]
+    found: list[float | None] = []
+    for step, following in pairwise(spans):
+        end, begin = max(one.end for one in step), min(one.begin for one in following)
+        place = bisect_left(trace.collectives, end)
+        is_between = place < len(trace.collectives) and trace.collectives[place] < begin
+        found.append(trace.collectives[place] - end if is_between else None)
+    return found
 
 
 def message_bytes_of(traces: Sequence[RankTrace]) -> float | None:

@@ -67,6 +67,7 @@ class _Residual(Strict):
     projected_step_s: NonNegative
     error: float
     error_without: float
+    slow_links: list[str] = field(default_factory=list)
 
 
 class _Overheads(Strict):

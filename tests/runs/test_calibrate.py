@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.made_steps import made
 from ppsim import StageCosts, build
 from ppsim.runs.calibrate import calibrate
 from ppsim.runs.compare import expected_costs
@@ -104,6 +105,19 @@ def test_messages_of_one_size_tell_the_hop_and_say_that_they_tell_no_more():
     assert found.hop.value == pytest.approx(2e-3 + SIZES[0] / 1e10)
     assert "messages of one size, 2.20 ms for 1.91 MiB" in found.not_fitted["transfer"]
     assert "cannot be told apart" in found.not_fitted["transfer"]
+
+
+@pytest.mark.parametrize("name", ["1f1b", "interleaved-1f1b"])
+def test_a_slow_link_is_in_the_simulation_of_its_run_and_in_no_constant(name):
+    """10 to 30 ms more between two ranks, in passes of 20 and 40 ms: without it the simulation is 10 % too short."""
+    table = build(name, pp=4, microbatches=8)
+    plain = calibrate([made(table, 3, []).run()])
+    found = calibrate([made(table, 3, ["slow links"]).run()])
+    assert found.hop.value == pytest.approx(plain.hop.value, abs=1e-4)
+    assert found.action.value == pytest.approx(plain.action.value, abs=1e-4)
+    assert abs(found.residuals[0].error) < 0.01
+    assert {link.split(":")[0] for link in found.residuals[0].slow_links} == {"rank 1 → 2", "rank 2 → 1"}
+    assert plain.residuals[0].slow_links == ()
 
 
 def test_the_transfer_time_of_given_costs_is_no_overhead():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ppsim as public
-from benchmarks.made_steps import INJECTED, Made, costs_of, expected, mixtures_of, named, noise_is_first, reasons_of
+from benchmarks.made_steps import BLOCKING, INJECTED, Made, draw, mixtures_of
 from ppsim import StageCosts, build
 from ppsim.cli import main
 from ppsim.runs.causes import CAUSES, STAGES_OR_RANKS
@@ -42,42 +42,54 @@ def total(found: Explanation) -> float:
 
 
 @pytest.mark.parametrize("cause", INJECTED)
-def test_what_was_put_in_is_named_first(cause: str) -> None:
-    """In all draws of where it is, how large (10 to 30 % of a forward) and of the noise; 100 of more shapes: benchmarks/faults.py."""
+def test_an_injected_fault_is_first_with_its_place_and_its_size_within_20_percent(cause: str) -> None:
+    """In all draws of place, size and noise; benchmarks/faults.py has more shapes."""
     for table in [table for table in TABLES if (cause,) in mixtures_of(table)]:
-        first = [reasons_of(table, seed, [cause])[0] for seed in range(5)]
-        assert first == [expected(table, cause)] * len(first), table.name
+        for seed in range(2):
+            found = draw(table, seed, [cause])
+            assert found.is_larger_first or found.is_noise, (table.name, seed, found)
+            assert found.are_places_named, (table.name, seed, found)
+            assert all(abs(error) < 0.2 for error in found.errors.values()), (table.name, seed, found)
 
 
-def test_where_the_gaps_of_the_noise_cost_more_than_what_was_put_in_they_are_named_first() -> None:
-    """A second chunk's slow stage in interleaved 1F1B of 8 ranks: the step hides most of it."""
-    table, causes = build("interleaved-1f1b", pp=8, vpp=2, microbatches=16), ["uneven stages"]
-    draws = [(seed, costs_of(table, seed, causes), reasons_of(table, seed, causes)) for seed in (30014, 30015)]
-    assert [reasons[0] for _, _, reasons in draws] == ["gaps between passes", "uneven stages"]
-    assert [noise_is_first(table, *draw) for draw in draws] == [True, False]
+def test_steps_without_a_fault_have_none() -> None:
+    """Noise of 1 % has gaps, messages and passes that vary; no fault costs a percent of the step."""
+    for table in TABLES:
+        found = explained(Made(table, 5).run())
+        noise = {"gaps between passes", "waits for messages", "passes that vary", "time between steps"}
+        others = [loss for loss in found.reasons if loss.cause not in noise]
+        assert all(loss.gain_s < 0.01 * found.step_s for loss in others), (table.name, others)
 
 
-@pytest.mark.parametrize("pair", [(one, two) for one in INJECTED for two in INJECTED if one < two])
-def test_of_two_causes_both_are_among_the_first(pair: tuple[str, str]) -> None:
-    """First is the one that costs more, or, where that is 2 % at most, one of the two; both are of the first three."""
-    for seed, table in enumerate(TABLES):
-        if set(pair) not in map(set, mixtures_of(table)):
-            continue
-        reasons, costs = reasons_of(table, seed, pair), costs_of(table, seed, pair)
-        larger, one, both = named(table, costs, reasons)
-        assert larger or (one and min(costs.values()) > 0.98 * max(costs.values())), (table.name, costs, reasons)
-        assert both, (table.name, reasons)
+def test_if_the_gaps_of_the_noise_cost_more_than_the_fault_they_are_first() -> None:
+    """A second chunk's slow stage in interleaved 1F1B of 8 ranks: the schedule hides most of it."""
+    table = build("interleaved-1f1b", pp=8, vpp=2, microbatches=16)
+    draws = [draw(table, seed, ["uneven stages"]) for seed in (30014, 30015)]
+    assert [one.first for one in draws] == ["gaps between passes", "uneven stages"]
+    assert [one.is_noise for one in draws] == [True, False]
+
+
+PAIRS = [pair for pair in mixtures_of(TABLES[0]) if len(pair) == 2]
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_of_two_faults_both_are_among_the_first_three(pair: tuple[str, str]) -> None:
+    """First is the larger, or one of the two if they differ by 5 % at most; one of the four tables for each pair."""
+    seed = PAIRS.index(pair)
+    table = TABLES[seed % len(TABLES)] if BLOCKING not in pair else TABLES[3 * (seed % 2)]
+    found = draw(table, seed, pair)
+    is_close = len(found.gains) == 2 and min(found.gains.values()) > 0.95 * max(found.gains.values())
+    assert found.is_larger_first or found.is_noise or (is_close and found.first in found.gains), found
+    assert found.are_all_named, found
 
 
 @pytest.mark.parametrize(("name", "vpp"), [("interleaved-1f1b", 2), ("interleaved-1f1b", 3), ("zbv", 2)])
 def test_of_two_ranks_a_slow_one_and_a_slow_stage_are_named_or_that_nobody_can_tell(name: str, vpp: int) -> None:
     """A stage of the other rank leaves one usual stage of four: slow and fast stages explain that as well."""
     table = build(name, pp=2, vpp=vpp, microbatches=8)
-    found = [reasons_of(table, seed, pair := ("slow ranks", "uneven stages")) for seed in range(20)]
-    costs = dict.fromkeys(pair, 0.0)
-    assert all(named(table, costs, reasons)[1:] == (True, True) for reasons in found)
-    assert {"slow ranks"} < {reasons[0] for reasons in found} | {reasons[1] for reasons in found}
-    assert STAGES_OR_RANKS in {reasons[0] for reasons in found}
+    draws = [draw(table, seed, ("slow ranks", "uneven stages")) for seed in range(20)]
+    assert all(one.first in one.gains and one.are_all_named for one in draws)
+    assert {"slow ranks", STAGES_OR_RANKS} <= {loss.cause for one in draws for loss in one.losses[:2]}
 
 
 def test_of_two_ranks_a_slow_one_is_told_where_stages_of_the_other_are_a_little_apart() -> None:
@@ -132,7 +144,7 @@ def quiet(table: Schedule) -> Made:
     """Without noise, gaps and hops."""
     made = Made(table, 0)
     made.taken = np.broadcast_to(np.where(table.op == Op.F, 0.02, 0.04), made.taken.shape).copy()
-    made.gap[:], made.hop[:] = 0.0, 0.0
+    made.gap[:], made.hop[:], made.between[:] = 0.0, 0.0, 0.0
     return made
 
 
@@ -154,17 +166,21 @@ def test_losses_of_a_made_step_are_what_was_put_in() -> None:
 
 
 def test_a_real_step_is_explained_to_the_last() -> None:
-    """MI300X: stage 7 with the head, blocking calls, a slow last backward of rank 0, two steps of 19 that straggle."""
+    """MI300X: stage 7 with the head, blocking calls, four pauses, a slow last backward of rank 0."""
     found = public.explain(DUMP)
     assert total(found) == pytest.approx(found.step_s, rel=1e-9)
     by_cause = {loss.cause: loss for loss in found.losses}
-    missing = {"slow ranks", "uneven stages", "waits for messages", "drift over the step"}
+    missing = {"slow ranks", "uneven stages", "waits for messages", "time between steps"}  # and factors of 1
+    missing |= {"straggling steps", "drift over steps", "drift over the step", "uneven microbatches"}
     assert list(by_cause) == [cause for cause in CAUSES if cause not in missing]
     assert abs(by_cause["rest"].seconds) < 0.005 * found.step_s
     assert found.reasons[0].cause == STAGES_OR_RANKS
     assert "stage 7 on rank 7" in found.reasons[0].detail
     assert "0B15 on rank 0" in by_cause["passes that vary"].detail
-    assert "passes that vary" in by_cause["straggling steps"].detail
+    assert by_cause["pauses in passes"].detail == (
+        "step 11: rank 0, 0F7, 340 ms instead of 57.8 ms; step 15: rank 1, 1F4, 301 ms instead of 58.4 ms; "
+        "step 16: rank 2, 2F8, 317 ms instead of 58.4 ms; step 18: rank 3, 3F10, 342 ms instead of 61.2 ms"
+    )
     assert by_cause["idle by the schedule"].seconds == pytest.approx(7 / 16 * by_cause["compute"].seconds, rel=1e-6)
     assert [late.rank for late in found.late][:2] == [7, 0]
     assert found.late[1].action == "0B15"
@@ -210,7 +226,7 @@ def test_a_projection_is_set_beside_cause_by_cause() -> None:
     by_cause = {one.cause: one for one in public.explain(DUMP, against=costs).against.differences}  # type: ignore[union-attr]
     assert by_cause["sends and receives"].projected_s == pytest.approx(0.02, rel=0.01)
     assert by_cause[STAGES_OR_RANKS].projected_s == pytest.approx(0, abs=1e-9)
-    assert "F 59.7 ms, projected 58.0 ms" in by_cause["compute"].detail
+    assert "F 59.9 ms, projected 58.0 ms" in by_cause["compute"].detail
 
 
 def test_what_a_projection_waits_because_passes_vary_is_no_gap() -> None:

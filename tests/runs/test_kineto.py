@@ -11,6 +11,7 @@ import pytest
 
 from ppsim import StageCosts, build, simulate
 from ppsim.runs.calibrate import calibrate
+from ppsim.runs.explained import explained
 from ppsim.runs.readers.kineto import read_trace
 from ppsim.runs.recorded import run_of
 from ppsim.runs.run import Run
@@ -243,3 +244,33 @@ def test_passes_on_an_h100_are_those_of_the_kernels_that_they_launched() -> None
         begin, end = min(one["ts"] for one in launched), max(one["ts"] + one["dur"] for one in launched)
         assert len(launched) >= 5
         assert line["end"] - line["calls"][0] == pytest.approx((end - begin) / 1e6, rel=0.02), line["name"]
+
+
+@pytest.mark.parametrize("cuda", [False, True])
+def test_the_rank_that_comes_late_to_the_collective_between_steps_is_known(cuda: bool) -> None:
+    """Every rank is in an all-reduce 1 ms after its last pass, rank 1 after 20 ms."""
+    timeline = timeline_of("1f1b", pp=4)
+    traces = traces_of([timeline] * 4, gap_s=GAP_S, cuda=cuda)
+    name, kind = ("ncclDevKernel_AllReduce_Sum_f32", "kernel") if cuda else ("gloo:all_reduce", "user_annotation")
+    last = (timeline.end - timeline.begin_s)[: timeline.num_actions]
+    for rank, trace in enumerate(traces):
+        for step in range(4):
+            end = 1e8 + 1e6 * (step * (timeline.step_time_s + GAP_S) + last[timeline.schedule.rank == rank].max())
+            late = 20e3 if rank == 1 else 1e3
+            args = {"correlation": 10**6 + step, "stream": 9}
+            trace["traceEvents"].append(
+                {
+                    "ph": "X",
+                    "cat": kind,
+                    "name": name,
+                    "ts": end + late,
+                    "dur": 5.0,
+                    "pid": 1,
+                    "tid": 9,
+                    "args": args,
+                }
+            )
+    run = run_of_traces(traces)
+    assert np.array(run.to_collective_s) == pytest.approx(np.array([[0.001, 0.02, 0.001, 0.001]] * 2), abs=2e-4)
+    between = next(loss for loss in explained(run).losses if loss.cause == "time between steps")
+    assert between.detail.startswith("rank 1 starts its first collective 20.0 ms after its last pass")

@@ -7,6 +7,7 @@ import re
 import shutil
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -416,6 +417,17 @@ def test_exports_of_two_nodes_are_aligned(folder: Path) -> None:
     assert run.step_times_s == pytest.approx([step.step_time_s] * 2, abs=4e-3)
 
 
+def test_an_export_without_launches_names_the_missing_table(folder: Path) -> None:
+    export_of(
+        renamed(traces_of([timeline_of("1f1b")] * 3, gap_s=0.03, cuda=True), NAMES["zero-bubble"]),
+        folder / "run.sqlite",
+    )
+    with closing(sqlite3.connect(folder / "run.sqlite")) as file:
+        file.execute("DROP TABLE CUPTI_ACTIVITY_KIND_RUNTIME")
+    output = words_of(ppsim("read", "run.sqlite", code=2).output)
+    assert "no table CUPTI_ACTIVITY_KIND_RUNTIME" in output
+
+
 def test_an_export_that_lacks_what_is_needed_is_refused(folder: Path) -> None:
     sqlite3.connect(folder / "empty.sqlite").executescript("CREATE TABLE StringIds (id INTEGER, value TEXT);")
     assert "has no NVTX ranges" in words_of(ppsim("read", "empty.sqlite", code=2).output)
@@ -499,6 +511,26 @@ using world size: 64, data-parallel size: 8
 (min, max) time across ranks (ms):
     forward-backward ...............................: (4100.00, 4600.00)
 """
+
+
+def test_timers_of_all_ranks_are_one_window_each_if_rank_0_lacks_them(folder: Path) -> None:
+    """--timing-log-option all: the first stage receives no forwards, and rank 0 has no line below the heading."""
+    window = "  forward-recv:\n     rank  2: {}.00\n     rank  3: {}.00\n"
+    lines = [
+        f" iteration {number}/ 9 | elapsed time per iteration (ms): 1000.0 |\n{window.format(low, high)}"
+        for number, (low, high) in enumerate([(500, 507), (102, 107), (104, 109)])
+    ]
+    (folder / "train.log").write_text("".join(lines))
+    found = json.loads(ppsim("read", "train.log", "--json").stdout)
+    assert found["timers_s"]["forward-recv"] == pytest.approx([0.103, 0.108])
+
+
+def test_a_log_of_the_most_has_no_least(folder: Path) -> None:
+    line = " iteration 1/ 9 | elapsed time per iteration (ms): 1000.0 |\n    forward-recv .....: 107.00\n"
+    (folder / "train.log").write_text(2 * line)
+    found = json.loads(ppsim("read", "train.log", "--json").stdout)
+    assert found["timers_s"]["forward-recv"] == [None, pytest.approx(0.107)]
+    assert "not logged" in words_of(ppsim("read", "train.log").stdout)
 
 
 def test_a_log_has_totals(folder: Path) -> None:

@@ -20,14 +20,14 @@ FAULTS = {
     "slow first passes": ({"first_pass_s": 0.06}, ()),
     "straggling steps": ({}, ((1, 4.0),)),
     "waits for messages": ({"transfer_s": 0.02}, ()),
-    "passes that vary": ({"forward_s": [[0.01, 0.06, 0.01, 0.01]]}, ()),
+    "uneven microbatches": ({"forward_s": [[0.01, 0.1, 0.01, 0.01]]}, ()),
 }
 
 
 def test_a_late_first_pass_a_straggling_step_a_slow_hop_and_a_long_microbatch_are_named_first(
     tmp_path: Path,
 ) -> None:
-    """1F1B on two ranks, passes of 10 ms; 40 to 60 ms are put in, of which a busy host lacks much less."""
+    """1F1B on two ranks, passes of 10 ms; 40 to 90 ms are injected, and a busy host adds much less."""
     table = ppsim.build("1f1b", pp=2, microbatches=4)
     configs, given = [], []
     for number, (words, straggling) in enumerate(FAULTS.values()):

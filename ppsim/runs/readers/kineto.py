@@ -16,6 +16,7 @@ host. What is read:
 A file is read event by event, and of an event is kept what is needed, so that memory does not grow with the file.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -29,6 +30,8 @@ from ppsim.runs.traces import RankTrace
 
 WAIT_MARK = "ppsim:wait"
 _WAITS = (WAIT_MARK, "gloo:recv")
+_COLLECTIVE = re.compile(r"(?:gloo|nccl|mpi|ucc|xccl):_?(?:all_?reduce|all_?gather|reduce_scatter|barrier)")
+_COLLECTIVE_KERNEL = re.compile(r"(?:nccl|rccl)\w*(?:AllReduce|AllGather|ReduceScatter)", re.IGNORECASE)
 _LAUNCHES = ("cuda_runtime", "cuda_driver")
 _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 _NAMED = ("user_annotation", "python_function")
@@ -83,6 +86,9 @@ def _keep(event: dict[str, Any], found: Recording) -> None:
     if kind in _NAMED:
         if name in _WAITS:
             found.waits.append((begin, end))
+        elif _COLLECTIVE.match(name):
+            if not found.device:
+                found.collectives.append(begin)
         else:
             found.keep_range(name, begin, end)
     elif kind in _LAUNCHES:
@@ -91,7 +97,11 @@ def _keep(event: dict[str, Any], found: Recording) -> None:
     elif kind in _ON_DEVICE:
         if "correlation" in args:
             found.keep_work(int(args["correlation"]), begin, end, name, _bytes_of(args))
-            found.operators.clear()  # they tell the parts of a cell where there is no device
+            if len(found.device) == 1:  # the first work: what the host noted before is of no use
+                found.operators.clear()
+                found.collectives.clear()
+            if _COLLECTIVE_KERNEL.match(name):
+                found.collectives.append(begin)
     elif kind == "cpu_op" and name.startswith(_AUTOGRAD):
         found.nodes.append((begin, end))
     elif kind == "cpu_op":

@@ -65,6 +65,7 @@ class _Found:
 
     iterations: list[float] = field(default_factory=list)
     timers: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    is_new: bool = False
     memory: dict[str, float] = field(default_factory=dict)
     heading: str = ""
     num_garbled: int = 0
@@ -86,9 +87,10 @@ class _Found:
         elif found := _MOST.search(line):
             self.timers[found[1]].append((float("nan"), _number(found[2]) / 1e3))
         elif (found := _RANK.search(line)) and self.heading:
-            _add_rank(self.timers[self.heading], int(found[1]), _number(found[2]) / 1e3)
+            _add_rank(self.timers[self.heading], _number(found[2]) / 1e3, is_first=self.is_new)
+            self.is_new = False
         elif found := _HEADING.search(line):
-            self.heading = found[1]
+            self.heading, self.is_new = found[1], True
 
 
 _LEAST_MS = 1e-3  # an iteration that takes less is garbled
@@ -101,16 +103,16 @@ def _number(text: str, *, least: float = 0.0) -> float:
 _MOST_NUMBER = 1e12  # ms, or MB
 
 
-def _add_rank(pairs: list[tuple[float, float]], rank: int, seconds: float) -> None:
-    """Widen the last pair by one more rank; ranks begin anew with each log."""
-    if not pairs or rank == 0:
+def _add_rank(pairs: list[tuple[float, float]], seconds: float, *, is_first: bool) -> None:
+    """Widen the last pair by one more rank, or begin a pair: the first rank below a heading need not be rank 0."""
+    if is_first:
         pairs.append((seconds, seconds))
     else:
         pairs[-1] = (min(pairs[-1][0], seconds), max(pairs[-1][1], seconds))
 
 
-def _medians(pairs: list[tuple[float, float]]) -> tuple[float, float]:
-    """Of the least and of the most; where only the most was logged, that is all that is known."""
+def _medians(pairs: list[tuple[float, float]]) -> tuple[float | None, float]:
+    """Of the least and of the most; the least is None if only the most was logged."""
     most = median(most for _, most in pairs)
     least = [least for least, _ in pairs if least == least]
-    return (median(least) if least else most, most)
+    return (median(least) if least else None, most)

@@ -56,6 +56,11 @@ def _traces(file: sqlite3.Connection, path: str, patterns: Sequence[Pattern]) ->
     for table in _ON_DEVICE:
         if table in tables:
             _keep_work(file, table, processes, device_of)
+    if "CUPTI_ACTIVITY_KIND_RUNTIME" not in tables and device_of:
+        raise ConfigError(
+            f"{path} has kernels but no table CUPTI_ACTIVITY_KIND_RUNTIME, by which they are assigned to passes: "
+            f"run nsys profile --trace cuda,nvtx, and nsys export --type sqlite without --tables"
+        )
     if "CUPTI_ACTIVITY_KIND_RUNTIME" in tables:
         for begin, number, thread in file.execute(
             "SELECT start, correlationId, globalTid FROM CUPTI_ACTIVITY_KIND_RUNTIME"

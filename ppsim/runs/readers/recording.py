@@ -44,6 +44,7 @@ class Recording:
     `ranges` are those whose names match a pattern, with the pattern's place; `steps` those around a whole step.
     `launches` are moments with the number by which `device` knows what was launched. `messages` are sizes that the
     host noted where it sent. `waits`, `nodes` (autograd's) and `operators` tell the parts of a cell on a host.
+    `collectives` are the begins of all-reduces and the like, on the device if there is one.
     """
 
     source: str
@@ -59,6 +60,7 @@ class Recording:
     waits: list[tuple[float, float]] = field(default_factory=list)
     nodes: list[tuple[float, float]] = field(default_factory=list)
     operators: list[tuple[float, float]] = field(default_factory=list)
+    collectives: list[float] = field(default_factory=list)
 
     def keep_range(self, name: str, begin: float, end: float) -> None:
         """Keep a range on the host that is a step or a pass, and count the names of others."""
@@ -112,7 +114,12 @@ def trace_of(recording: Recording) -> RankTrace:
     places = [place for _, _, place, named in recording.ranges if _op_of(named).is_compute]
     if not places:
         seen, pattern = recording.names.most_common(), recording.names.likely_pattern()
-        record = "" if pattern else ", or record them, as with torch.profiler.record_function('Forward 3')"
+        record = (
+            ""
+            if pattern
+            else ", or record them: ppsim.integrations.torch.named_passes does so for torch's "
+            "Schedule1F1B, which names none; or torch.profiler.record_function('Forward 3')"
+        )
         raise ConfigError(
             f"{recording.source} has no range that names a pass of a pipeline (torch's PP:3F0, 'Forward 3', "
             f"Megatron-LM's forward_step, …); it has {f'ranges {seen}' if seen else 'no named range at all'}: tell "
@@ -137,6 +144,7 @@ def trace_of(recording: Recording) -> RankTrace:
             steps=[ranges],
             base_ns=recording.base_ns,
             marks=[begin for begin, _ in recording.steps],
+            collectives=sorted(recording.collectives),
         )
     )
 

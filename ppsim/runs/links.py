@@ -1,0 +1,212 @@
+"""P2P time per directed pair of ranks: how long its messages are under way, and how long a send blocks its rank."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ppsim.base.arrays import Floats, Ints64
+from ppsim.base.units import seconds
+from ppsim.schedule.dependencies import dependencies
+from ppsim.schedule.graph import EventGraph, previous_on_rank
+from ppsim.schedule.table import NONE, last_of_cell
+
+_LEAST_MESSAGES = 4
+"""Fewer messages than this do not tell the time of their pair: the median of all pairs is taken."""
+_LEAST_STEPS = 0.5
+"""So is it for messages of a smaller part of the steps: a slow step is no slow link."""
+
+_SLOW = 0.5
+"""A pair is slow if it takes longer than the others by this part of their time, and by `_OF_A_PASS` of a pass."""
+_OF_A_PASS = 0.1
+_BLOCKS = 2.5
+"""A blocked rank takes messages up to this many times the blocking time late: its own send, and another rank's."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The directed pairs of ranks of a table, `from · ranks + to`; NONE for an action without a message.
+
+    `taken` is the pair of each action's input message, `sent` the pair to which the action before it on its rank
+    sent its result. Both have one entry per action.
+    """
+
+    num_ranks: int
+    taken: Ints64
+    sent: Ints64
+
+    def name(self, pair: int) -> str:
+        """Return "rank 1 → 2"."""
+        return f"rank {pair // self.num_ranks} → {pair % self.num_ranks}"
+
+
+def pairs_of(graph: EventGraph) -> Pairs:
+    """Return the directed pairs of ranks between which a table sends."""
+    schedule = graph.schedule
+    rank, needs = schedule.rank.astype(np.int64), dependencies(schedule).neighbour
+    crosses = (needs != NONE) & (rank[needs] != rank)
+    taken = np.where(crosses, rank[needs] * schedule.num_ranks + rank, NONE)
+    result = np.full(len(schedule), NONE, dtype=np.int64)
+    result[needs[crosses]] = taken[crosses]
+    previous = previous_on_rank(schedule)
+    return Pairs(schedule.num_ranks, taken, np.where(previous == NONE, NONE, result[previous]))
+
+
+@dataclass(frozen=True)
+class Links:
+    """What a message of each pair usually takes (`transit_s`), and what a rank does before a pass (`gap_s`).
+
+    Both have one entry per action, in seconds: the usual time of its pair. The gap depends on the pair to which
+    the action before has sent, because a send may block its rank. `transits` and `gaps` have the quartiles, [3,
+    actions].
+    """
+
+    pairs: Pairs
+    transits: Floats
+    gaps: Floats
+
+    @property
+    def transit_s(self) -> Floats:
+        """The median of the messages of each action's pair."""
+        return np.asarray(self.transits[1])
+
+    @property
+    def gap_s(self) -> Floats:
+        """The median gap after a send to each action's pair."""
+        return np.asarray(self.gaps[1])
+
+    def parts_of(self, start: Floats, before: Floats, made: Floats) -> tuple[Floats, Floats, Any]:
+        """Return the rank's own part of each wait, the time since its input was made, and if it waited for it."""
+        crosses = self.pairs.taken != NONE
+        wait = np.maximum(start - np.maximum(before, made), 0.0)
+        own = np.where(crosses & (made - before > -self.transit_s), np.minimum(wait, self.gap_s), wait)
+        return own, np.where(crosses, np.maximum(start - own - made, 0.0), 0.0), wait > own
+
+
+@dataclass(frozen=True)
+class Excess:
+    """What slow pairs take beyond the others, in seconds: under way, and of the sending rank. One entry per action.
+
+    `named` are the slow pairs with both times, the slowest first. A rank that is blocked by a send takes messages
+    late, from all other ranks: this does not make their pairs slow.
+    """
+
+    transit_s: Floats
+    block_s: Floats
+    named: dict[str, tuple[float, float]]
+
+    @property
+    def told(self) -> list[str]:
+        """A sentence for each slow pair."""
+        sentences = []
+        for pair, (transit, block) in self.named.items():
+            told = [f"a message takes {seconds(transit)} longer than between other ranks"] if transit else []
+            told += [f"sending blocks the rank for {seconds(block)}"] if block else []
+            sentences.append(f"{pair}: {' and '.join(told)}")
+        return sentences
+
+
+def links_of(graph: EventGraph, start: Floats, before: Floats, made: Floats) -> Links:
+    """Return the usual times of each pair, from all steps; arrays have shape [steps, actions].
+
+    `before` is when the rank was free, `made` when the input was made. If the rank was idle when the input was
+    made, the wait is the time of the message. If the input was there long before, the wait is the rank's own.
+    """
+    pairs = pairs_of(graph)
+    wait, late = np.maximum(start - np.maximum(before, made), 0.0), made - before
+    usual, crosses = float(np.median(wait)), pairs.taken != NONE
+    transit = _by_pair(pairs.taken, wait, crosses & (late > usual))[1]
+    gap = median_of_some(wait[~crosses | (late < -transit - usual)])
+    # A rank that is never idle when a message is sent waits for it all the same, if the message takes long.
+    is_late = crosses & (late <= usual) & (wait > 2 * gap + usual)
+    since = np.maximum(start - gap - made, 0.0)
+    for pair in np.unique(pairs.taken[crosses]):
+        its = pairs.taken == pair
+        its_late, its_since = is_late[:, its], since[:, its]
+        if (late[:, its] > usual).sum() < _LEAST_MESSAGES <= its_late.sum():
+            candidate = float(np.median(its_since[its_late]))
+            # A message that was needed sooner than that, and was there, took less.
+            sooner = (its_since < candidate) & ~its_late
+            if sooner.sum() < its_late.sum():
+                transit[its] = candidate
+    found = Links(pairs, np.tile(transit, (3, 1)), _by_pair(pairs.sent, wait, ~crosses | (late < -transit - usual)))
+    _, under_way, is_waited = found.parts_of(start, before, made)
+    return replace(found, transits=_by_pair(pairs.taken, under_way, crosses & is_waited))
+
+
+def slow_links_of(graph: EventGraph, start: Floats, end: Floats) -> Excess:
+    """Return what slow pairs take beyond the others in steps, whose arrays have shape [steps, actions]."""
+    first = start.min(axis=1, keepdims=True)
+    before, made, _ = needed_of(graph, end - first)
+    return excess_of(links_of(graph, start - first, before, made), float(np.median(end - start)))
+
+
+def _by_pair(pair: Ints64, values: Floats, chosen: Any) -> Floats:
+    """The quartiles of the chosen values of each pair, [3, actions]; of all pairs if a pair has few."""
+    chosen = np.broadcast_to(chosen, values.shape)
+    found = np.tile(_quartiles(values[chosen]), (len(pair), 1))
+    for one in np.unique(pair):
+        its = pair == one
+        of_pair = values[:, its][chosen[:, its]]
+        is_in_most_steps = chosen[:, its].any(axis=1).mean() >= _LEAST_STEPS
+        if len(of_pair) >= _LEAST_MESSAGES and is_in_most_steps:
+            found[its] = _quartiles(of_pair)
+    return found.T
+
+
+def _quartiles(values: Floats) -> Floats:
+    return np.quantile(values, [0.25, 0.5, 0.75]) if len(values) else np.zeros(3)
+
+
+def excess_of(links: Links, pass_s: float) -> Excess:
+    """Return what slow pairs take beyond the usual pair: the median, the faster of two in the middle.
+
+    `pass_s` is the time of a usual pass: less than a part of it is not told.
+    """
+    pairs = links.pairs
+    transit, block = _beyond(pairs.taken, links.transits, pass_s), _beyond(pairs.sent, links.gaps, pass_s)
+    times = {
+        int(pair): (
+            float(transit[pairs.taken == pair].max(initial=0.0)), float(block[pairs.sent == pair].max(initial=0.0))
+        )
+        for pair in np.unique(pairs.taken[pairs.taken != NONE])
+    }  # fmt: skip
+    blocked = [
+        max((block for pair, (_, block) in times.items() if pair // pairs.num_ranks == rank), default=0.0)
+        for rank in range(pairs.num_ranks)
+    ]
+    slow = [
+        (pair, (late, wait))
+        for pair, (late, wait) in times.items()
+        if wait or late > _BLOCKS * blocked[pair % pairs.num_ranks]
+    ]
+    named = sorted(slow, key=lambda one: -sum(one[1]))
+    return Excess(transit, block, {pairs.name(pair): both for pair, both in named})
+
+
+def _beyond(pair: Ints64, times: Floats, pass_s: float) -> Floats:
+    """The median beyond the usual one, 0 unless three quarters are above three quarters of the usual pair's."""
+    ones = np.unique(pair[pair != NONE])
+    if not len(ones):
+        return np.zeros(len(pair))
+    of_pairs = np.stack([times[:, pair == one][:, 0] for one in ones])
+    _, usual, high = np.quantile(of_pairs, 0.5, axis=0, method="lower")
+    low, middle, _ = times
+    least = max(_SLOW * usual, _OF_A_PASS * pass_s)
+    return np.where((pair != NONE) & (middle - usual > least) & (low > high), middle - usual, 0.0)
+
+
+def median_of_some(values: Floats) -> float:
+    """Return the median, 0 of nothing."""
+    return float(np.median(values)) if len(values) else 0.0
+
+
+def needed_of(graph: EventGraph, end: Floats) -> tuple[Floats, Floats, Any]:
+    """Return when the pass before each ended on its rank, when its input was made, and if elsewhere."""
+    schedule = graph.schedule
+    previous = previous_on_rank(schedule)
+    first = np.zeros((len(end), 1))
+    before = np.where(previous == NONE, first, end[:, previous])
+    needs = dependencies(schedule).neighbour
+    made = np.where(needs == NONE, first, end[:, last_of_cell(schedule)[needs]])
+    return before, made, (needs != NONE) & (schedule.rank[needs] != schedule.rank)

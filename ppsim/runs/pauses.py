@@ -1,0 +1,98 @@
+"""Single passes, and single waits before passes, that take far longer than usual: of which rank, where and when."""
+
+import numpy as np
+
+from ppsim.base.arrays import Floats
+from ppsim.base.units import seconds
+from ppsim.runs.links import Links
+from ppsim.runs.replays import Steps
+from ppsim.schedule.dependencies import dependencies
+from ppsim.schedule.table import NONE, Schedule
+
+LONG = 1.5
+"""A pause takes more than this times the usual time, and more than `PART_OF_STEP` of the step beyond it."""
+PART_OF_STEP = 0.02
+
+MOST_PLACES = 4
+"""So many places of a cause are listed, the largest."""
+
+
+def pauses_beyond(taken: Floats, expected: Floats, step_s: float) -> Floats:
+    """Return the time beyond the expected one, 0 if that is no pause."""
+    is_pause = (taken > LONG * expected) & (taken > expected + PART_OF_STEP * step_s)
+    return np.where(is_pause, taken - expected, 0.0)
+
+
+def pauses_between(steps: Steps, usual: Links, step_s: float) -> Steps:
+    """Return single waits far beyond the usual ones at their place: of messages, and of ranks, without passes."""
+
+    def beyond(waits: Floats, usual_s: Floats) -> Floats:
+        in_most_steps = np.quantile(waits, 0.5, axis=0, method="lower") if len(waits) > 1 else usual_s
+        return pauses_beyond(waits, np.maximum(usual_s, in_most_steps), step_s)
+
+    own, hop = beyond(steps.after_own, usual.gap_s), beyond(steps.hop, usual.transit_s)
+    return Steps(np.zeros_like(steps.taken), hop, own)
+
+
+def listed(places: list[str], num: int) -> str:
+    """Return places in one text, with how many more there are."""
+    more = f"; {num - len(places)} more" if num > len(places) else ""
+    return "; ".join(places) + more
+
+
+def passes_in_words(schedule: Schedule, pauses: Floats, taken: Floats, first_step: int) -> str:
+    """Return the longest pauses in passes in the order of steps, arrays of shape [steps, actions]."""
+    found = np.argwhere(pauses > 0)
+    order = np.argsort([-pauses[step, entry] for step, entry in found], kind="stable")[:MOST_PLACES]
+    places = []
+    for step, entry in sorted(found[order].tolist()):
+        whole, usual = float(taken[step, entry]), float(taken[step, entry] - pauses[step, entry])
+        place = f"rank {schedule.rank[entry]}, {schedule[entry]}"
+        places.append(f"step {first_step + step}: {place}, {seconds(whole)} instead of {seconds(usual)}")
+    return listed(places, len(found))
+
+
+def waits_in_words(schedule: Schedule, pauses: Steps, start: Floats, first_step: int) -> str:
+    """Return the longest pauses between passes in the order of steps; `start` has shape [steps, actions].
+
+    A rank that pauses sends late, so that other ranks wait as well. Of waits at the same time the rank that has
+    part in most of them, as the one that waits or as the sender, is named.
+    """
+    longest = np.maximum(pauses.after_own, pauses.hop)
+    places = [
+        (float(longest[step, those].max()), step, *_whose(schedule, pauses, step, those))
+        for step in np.flatnonzero(longest.any(axis=1)).tolist()
+        for those in _at_the_same_time(longest[step], start[step])
+    ]
+    largest = sorted(places, key=lambda place: -place[0])[:MOST_PLACES]
+    told = [
+        f"step {first_step + step}: rank {rank}, {seconds(pause)} before {schedule[entry]}"
+        for pause, step, rank, entry in sorted(largest, key=lambda place: place[1])
+    ]
+    return listed(told, len(places))
+
+
+def _at_the_same_time(pauses: Floats, start: Floats) -> list[list[int]]:
+    """The entries of one step with a pause, those together whose pauses overlap."""
+    groups: list[list[int]] = []
+    until = -np.inf
+    entries = np.flatnonzero(pauses)
+    for entry in entries[np.argsort((start - pauses)[entries], kind="stable")].tolist():
+        if start[entry] - pauses[entry] >= until:
+            groups.append([])
+        groups[-1].append(entry)
+        until = max(until, start[entry])
+    return groups
+
+
+def _whose(schedule: Schedule, pauses: Steps, step: int, entries: list[int]) -> tuple[int, int]:
+    """The rank that has part in most of the pauses, and its first action after one."""
+    part = np.zeros(schedule.num_ranks)
+    needs = dependencies(schedule).neighbour
+    for entry in entries:
+        part[schedule.rank[entry]] += pauses.after_own[step, entry] + pauses.hop[step, entry]
+        if needs[entry] != NONE:
+            part[schedule.rank[needs[entry]]] += pauses.hop[step, entry]
+    rank = int(np.argmax(part))
+    its = [entry for entry in entries if schedule.rank[entry] == rank]
+    return rank, its[0] if its else entries[0]
