@@ -26,7 +26,7 @@ from ppsim.profiling.settings import Key, Settings
 from ppsim.runs.peaks import peak_errors, peaks_in
 from ppsim.runtime.config import MODELS, TrainConfig
 from ppsim.runtime.gpt import build_stage
-from ppsim.runtime.partitions.run import run_partitions
+from ppsim.runtime.partitions import run_partitions
 from ppsim.schedule.grammar import format_table
 
 SCHEDULES = {"1f1b": None, "interleaved-1f1b": 2, "zb-h1": None, "zbv-fixed": 2}

@@ -30,12 +30,9 @@ def cases(folder: Path, device: str) -> dict[str, list[str]]:
         what = ["--model", model, "--dtype", dtype, *options]
         return ["-m", "ppsim", "profile", *what, *QUICK, "--device", device, "-o", str(folder / f"{name}.json")]
 
-    def runs(name: str, *options: str) -> list[str]:
-        few = ["--partitions", "2", "--steps", "2", "--repeats", "5", "--microbatches", "2"]
-        where = ["--device", device, "--record", str(folder / f"{name}.json")]
-        return [str(SCRIPTS.parent / "benchmarks" / "partitions.py"), *options, *few, *where]
-
     no_step = ("--optimizer", "none")
+    spins = str(SCRIPTS.parent / "benchmarks" / "partitions.py")
+    few = ["--partitions", "2", "--steps", "2", "--microbatches", "2"]
     return {
         "llama": profile("llama"),
         "moe": profile("moe", model="moe-mini"),
@@ -45,8 +42,7 @@ def cases(folder: Path, device: str) -> dict[str, list[str]]:
         "compile": profile("compile", "--compile", *no_step),
         "cp": profile("cp", "--cp", "2", *no_step),
         "facts": ["-m", "ppsim", "profile", "--suite", "smoke", "--device", device, "-o", str(folder / "smoke")],
-        "spins": runs("spins", "--emulated"),
-        "partitions": runs("partitions", "--model", "nano"),
+        "spins": [spins, *few, "--device", device, "--record", str(folder / "spins.json")],
         "trace": [__file__, str(folder), "--device", device, "--trace"],
     }
 

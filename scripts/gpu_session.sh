@@ -70,19 +70,9 @@ probe() {
 }
 
 run() {
-    set -- --model gpt2 --hidden 2048 --heads 16 --layers 12 --dtype bfloat16 --micro-batch 4 --repeats 10 --steps 5 --partitions 1,2,4
-    few=""
-    if [ "$device" = cpu ]; then
-        set -- --model nano --repeats 5
-        few="--partitions 2 --steps 2 --microbatches 4"
-    fi
-    # shellcheck disable=SC2086  # the words of $few are arguments
-    step spins 70 "$python" benchmarks/partitions.py --device "$device" --emulated $few --record "$work/spins.json"
-    # shellcheck disable=SC2086
-    step runs 180 "$python" benchmarks/partitions.py --device "$device" "$@" $few --record "$work/runs.json"
-    [ -e "$work/verified.json" ] ||
-        step verify 50 "$python" -m ppsim train --schedule schedules/zb-1p_pp4_v1_m8.csv --partitions 4 \
-            --device "$device" --verify -o "$work/verified.json"
+    set --
+    [ "$device" = cuda ] || set -- --partitions 2 --steps 2 --microbatches 4
+    step spins 70 "$python" benchmarks/partitions.py --device "$device" "$@" --record "$work/spins.json"
 }
 
 profiles() {

@@ -18,7 +18,6 @@ from ppsim.profiling.options import OF_MODELS, ProfileOptions
 from ppsim.runtime.config import MODELS
 from ppsim.runtime.launch import require_device, require_extra
 from ppsim.runtime.options import DEFAULT_MODEL
-from ppsim.runtime.partitions.check import queue_streams_apart
 
 if TYPE_CHECKING:  # not above: where a device is measured, pydantic may be missing
     from ppsim.costs.profile import Profile
@@ -140,8 +139,6 @@ def ranks_to_rehearse(options: Mapping[str, Any], model: "ModelShape", key: "Key
     require_least("pp", given)
     device = options["device"] or "cpu"
     reason = why_not_rehearsed(model, key, device=device, compiled=bool(options["compile"]))
-    if not reason and (options["partitions"] or 1) > 1:
-        reason = "partitions are threads of one process"
     if reason and (given or 1) > 1:
         raise ConfigError(f"--pp {given} cannot be rehearsed: {reason}; leave out --pp")
     if given is not None:
@@ -157,8 +154,6 @@ def profiled_module(
 
     if wrong := [name for name in OF_MODELS if options[name] is not None]:
         raise ConfigError(f"--module says what is measured: leave out --{wrong[0].replace('_', '-')}")
-    if settings.num_partitions > 1:
-        raise ConfigError("--module is measured on the whole device: leave out --partitions")
     pp = 1 if options["pp"] is None else options["pp"]
     require_least("pp", pp)
     if options["facts"] or options["time_limit"] is not None:
@@ -181,17 +176,13 @@ def settings_from(options: Mapping[str, Any], of_suite: "Settings | None" = None
         )
     if limit is not None and limit <= 0:
         raise ConfigError(f"--time-limit must be more than 0 seconds: got {limit:g}")
-    counts = {name: 1 if options[name] is None else options[name] for name in ("threads", "partitions")}
-    for name, value in counts.items():
-        require_least(name, value)
-    if counts["partitions"] > 1:
-        queue_streams_apart()
+    num_threads = 1 if options["threads"] is None else options["threads"]
+    require_least("threads", num_threads)
     given = {"device": options["device"], "num_repeats": repeats, "num_warm_up": warm_up}
     settings = dataclasses.replace(
         of_suite or (Settings(least_s=_LEAST_S, component_s=_LEAST_S) if repeats is None else Settings()),
         **given_of(given),
-        num_threads=counts["threads"],
-        num_partitions=counts["partitions"],
+        num_threads=num_threads,
         compiled=bool(options["compile"]),
         cuda_graphs=bool(options["cuda_graphs"]),
     )

@@ -26,7 +26,6 @@ from ppsim.runs.recorded import Measured, measured_of, require_agreement
 from ppsim.runtime.config import MODELS, GPTShape, OwnModel, TrainConfig
 from ppsim.runtime.launch import is_worker, launch, require_device, require_extra
 from ppsim.runtime.options import DEFAULT_MODEL, TrainOptions
-from ppsim.runtime.partitions.check import check_emulated, check_partitions
 from ppsim.schedule.check import compute_for
 from ppsim.schedule.grammar import format_table, read_schedule
 from ppsim.schedule.graph import build_graph
@@ -153,7 +152,7 @@ def train_from(options: Mapping[str, Any]) -> Trained | None:
     config = _train_config(table, options)
     costs = _emulated(config, table)
     if options["partitions"] is not None:
-        from ppsim.runtime.partitions.run import run_partitions
+        from ppsim.runtime.partitions import run_partitions
 
         result: dict[str, Any] | None = run_partitions(config)
     elif is_worker():
@@ -193,9 +192,10 @@ def _check_partitions(table: Schedule, options: Mapping[str, Any]) -> None:
         raise ConfigError("--partitions runs all ranks in one process: leave out --nproc and torchrun")
     if options["trace"] is not None:
         raise ConfigError("--trace is for the ranks of torch's runtime, which --partitions does without")
-    check_partitions(table, options["schedule"], options["partitions"], options["device"])
-    if options["emulate_costs"]:
-        check_emulated(read_costs(options["emulate_costs"]))
+    from ppsim.runtime.partitions import check_partitions
+
+    costs = read_costs(options["emulate_costs"]) if options["emulate_costs"] else None
+    check_partitions(table, options["schedule"], options["partitions"], options["device"], costs)
 
 
 def _train_config(table: Schedule, options: Mapping[str, Any]) -> TrainConfig:

@@ -43,6 +43,7 @@ _SECTIONS = {
 @command_with(
     CommandOptions,
     _SECTIONS,
+    removed={"--partitions": "leave it out to measure on the whole device"},
     threads={"type": str, "default": "1"},  # or all
 )
 @click.option(

@@ -19,14 +19,20 @@ class SectionedCommand(click.Command):
     """A command that lists its options by section; `sections` has the names of the parameters under each title.
 
     Parameters that no section names are in the last one, Output. Where some are `common`, its help has those, each
-    with its first sentence, and `--help-all` has all.
+    with its first sentence, and `--help-all` has all. `removed` has the options of earlier versions, each with its
+    replacement, which the error names.
     """
 
     def __init__(
-        self, *args: Any, sections: Mapping[str, Sequence[str]], common: Sequence[str] = (), **kwargs: Any
+        self,
+        *args: Any,
+        sections: Mapping[str, Sequence[str]],
+        common: Sequence[str] = (),
+        removed: Mapping[str, str] | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.sections, self.common = sections, common
+        self.sections, self.common, self.removed = sections, common, removed or {}
         if common:
             self.params.append(
                 click.Option(
@@ -34,6 +40,16 @@ class SectionedCommand(click.Command):
                     help="Show every option, in full, and exit.",
                 )
             )  # fmt: skip
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; raises `UsageError` with the replacement of a removed option."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.option_name not in self.removed:
+                raise
+            sentence = f"{error.option_name} was removed: {self.removed[error.option_name]}"
+            raise click.UsageError(sentence, ctx) from None
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
         """Return the option `--help`, which shows the short help where there is one."""
@@ -117,11 +133,18 @@ def _in_short(record: tuple[str, str]) -> tuple[str, str]:
     return name, re.split(r"(?<=\w)(?:\. |[;:] )", told)[0].rstrip(".") + "."
 
 
-def command_with(declared: type, titles: Mapping[str, str], **changed: Mapping[str, Any]) -> Callable[[Any], Any]:
+def command_with(
+    declared: type,
+    titles: Mapping[str, str],
+    *,
+    removed: Mapping[str, str] | None = None,
+    **changed: Mapping[str, Any],
+) -> Callable[[Any], Any]:
     """Return a decorator that makes a command of the words of a TypedDict and of the options below it.
 
     `titles` are those of the sections on its help page, in order, by the key that the words name. `changed` are
-    parameters of `click.option` that differ on the command line, by word.
+    parameters of `click.option` that differ on the command line, by word. `removed` are options of earlier versions
+    with their replacements.
     """
     words = words_of(declared)
     sections = sections_of(words.values())
@@ -129,7 +152,7 @@ def command_with(declared: type, titles: Mapping[str, str], **changed: Mapping[s
     common = [name for names in pages.values() for name in names if words[name].option.common]
 
     def decorate(command: Any) -> Any:
-        made = click.command(cls=SectionedCommand, sections=pages, common=common)
+        made = click.command(cls=SectionedCommand, sections=pages, common=common, removed=removed)
         return made(options_of(declared, **changed)(command))
 
     return decorate

@@ -48,16 +48,12 @@ class Quantity(Spread):
 
 
 class ProfiledDevice(Strict):
-    """What was measured on; `peak_flops_per_s` is the data sheet's dense peak per dtype.
-
-    `num_partitions`: measured in one of as many parts of the device, the others busy with the same work.
-    """
+    """What was measured on; `peak_flops_per_s` is the data sheet's dense peak per dtype."""
 
     name: str
     kind: Literal["cuda", "cpu"]
     memory_bytes: Positive | None = None
     num_threads: Positive | None = None
-    num_partitions: Positive | None = None
     driver: str | None = None
     clock_mhz: NonNegative | None = None
     peak_flops_per_s: dict[str, AboveZero] = field(default_factory=dict)

@@ -159,5 +159,4 @@ def _measured_peaks(memory: dict[str, Any]) -> str:
         + (f" ({size(allocated)} allocated)" if (allocated := peak["peak_allocated_bytes"]) is not None else "")
         for peak in memory["ranks"]
     )
-    whole = memory["device_peak_bytes"]
-    return f"measured: {peaks}" + (f"; {size(whole)} allocated on the whole device" if whole is not None else "")
+    return f"measured: {peaks}"

@@ -17,7 +17,6 @@ from ppsim.machine.devices import data_sheet
 from ppsim.model import shapes
 from ppsim.model.recompute import BY_OPERATORS, recomputes
 from ppsim.model.shapes import ModelShape
-from ppsim.profiling.beside import in_partition
 from ppsim.profiling.float8 import fused_cast, require_float8, to_float8
 from ppsim.profiling.graphs import replayed
 from ppsim.profiling.layers import build_embedding, build_head, build_layer
@@ -80,7 +79,7 @@ def measure_shape(
             Part("layer", [row, alone], flops=layer_flops, num_units=NUM_BLOCKS),
             Part("head", [head], flops=head_flops),
         ],
-        settings, shape=asdict(key), beside=row, say=say,
+        settings, shape=asdict(key), say=say,
     )  # fmt: skip
     if not settings.compiled:  # what the compiler calls, nobody sees
         found[1]["attention"] = attention_in(lambda: alone.forward(alone.next_input()))
@@ -105,19 +104,17 @@ def measured_components(
     settings: Settings,
     *,
     shape: dict[str, Any],
-    beside: Module | None = None,
     say: Say = lambda message: None,
 ) -> list[dict[str, Any]]:
     """Return the measurements of parts that are components, as a profile file has them.
 
     On a CPU they take turns, so that its pace, which others' work changes, changes all alike; elsewhere there may
-    be no memory for the activations of all. `beside` is what other partitions do meanwhile, the same unless given.
+    be no memory for the activations of all.
     """
-    is_in_turns = settings.device == "cpu" and settings.num_partitions == 1
     found = []
-    for group in [parts] if is_in_turns else [[part] for part in parts]:
+    for group in [parts] if settings.device == "cpu" else [[part] for part in parts]:
         say(f"measuring {', '.join(part.name for part in group)}")
-        found += measured_costs(group, settings, beside=beside, say=say)
+        found += measured_costs(group, settings, say=say)
     return [
         {"component": part.name, "shape": shape, **costs, "forward_flops": part.flops}
         for part, costs in zip(parts, found, strict=True)
@@ -286,13 +283,10 @@ def costly_splits(content: dict[str, Any]) -> list[str]:
     return sentences
 
 
-def measured_costs(
-    parts: Sequence[Part], settings: Settings, *, say: Say, beside: Module | None = None
-) -> list[dict[str, Any]]:
+def measured_costs(parts: Sequence[Part], settings: Settings, *, say: Say) -> list[dict[str, Any]]:
     """Return the costs of one unit of each part, measured in turns.
 
-    `say` gets the sentence for a backward that cannot be split. Other partitions are busy with `beside`, or with
-    the first subject.
+    `say` gets the sentence for a backward that cannot be split.
     """
     subjects: list[Module] = []
     can_split: list[bool] = []
@@ -307,11 +301,7 @@ def measured_costs(
     if settings.cuda_graphs:
         found = [_replayed(one, settings) for one in subjects]
     else:
-        busy_with, count = beside or subjects[0], settings.num_partitions
-        with in_partition(busy_with, settings.device, count, num_threads=settings.num_threads):
-            found = measure(subjects, settings.of_many(len(parts)), can_split=can_split)
-    if settings.num_partitions > 1:  # the device's allocator counts the neighbours too
-        found = [replace(one, transient_bytes=None) for one in found]
+        found = measure(subjects, settings.of_many(len(parts)), can_split=can_split)
     samples = iter(found)
     return [_costs_of(part, [next(samples) for _ in part.subjects], settings) for part in parts]
 
@@ -386,8 +376,6 @@ def _provenance(settings: Settings, notes: list[str]) -> dict[str, Any]:
             notes = [*notes, f"peak_flops_per_s: {sheet.source}, dense."]
     else:
         facts["num_threads"] = settings.num_threads
-    if settings.num_partitions > 1:
-        facts["num_partitions"] = settings.num_partitions
     return {
         "kind": "measured",
         "source": f"ppsim profile {__version__}",

@@ -80,10 +80,6 @@ class ProfileOptions(TypedDict, total=False):
     threads: Annotated[int | None, Option(
         "CPU threads of a process.", metavar="N|all", section="device", default=1, shown=True,
     )]
-    partitions: Annotated[int | None, Option(
-        "Measure in one of N partitions of the device (as of `ppsim train`), the others busy with the same.",
-        metavar="N", section="device", default=1, shown=True,
-    )]
     pp: Annotated[int | None, Option(
         "Ranks of the run to come, as many processes on this CPU: few steps of small pipelines are run, so that "
         "projections know what passes take beside each other, an action and a hop. 1: none. With --module, each "

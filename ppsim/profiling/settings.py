@@ -22,7 +22,6 @@ Say = Callable[[str], None]
 class Settings:
     """How to measure: device "cpu" or "cuda", measured and unmeasured repeats, CPU threads.
 
-    With `num_partitions` above 1, in one of as many partitions of the device, the others busy with the same work.
     With `component_s`, a component is repeated for so many seconds at most, but `LEAST_REPEATS` times at least.
     `least_s` is what all repeats of a component take at least; of more repeats than `num_repeats` there are whole
     multiples (`ppsim.profiling.timing.are_enough`). `compiled` modules went through torch.compile; with
@@ -33,7 +32,6 @@ class Settings:
     num_repeats: int = 30
     num_warm_up: int = 5
     num_threads: int = 1
-    num_partitions: int = 1
     component_s: float | None = None
     least_s: float = 0.0
     compiled: bool = False

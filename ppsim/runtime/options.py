@@ -31,8 +31,8 @@ class TrainOptions(TypedDict, total=False):
         "Processes to start, one a rank. Default: the table's ranks.", metavar="N", section="processes",
     )]
     partitions: Annotated[int | None, Option(
-        "All N ranks in this process on one device instead: on CUDA each on its own part of the multiprocessors "
-        "(with --emulate-costs: spin kernels, a stream a rank), on CPU a thread each.",
+        "All N ranks in this process on one device instead, with a thread per rank. On CUDA with --emulate-costs "
+        "only: spin kernels, one stream per rank.",
         metavar="N", section="processes",
     )]
     device: Annotated[Literal["cpu", "cuda"] | None, Option(

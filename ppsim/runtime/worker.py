@@ -243,7 +243,7 @@ def _result(table: Schedule, config: TrainConfig, everyone: list[dict[str, Any]]
         "hosts": sorted({rank["host"] for rank in everyone}),
         "losses": everyone[last_rank]["losses"],
         "num_warm_up": everyone[0]["num_warm_up"],
-        "memory": {"ranks": [rank["memory"] for rank in everyone], "device_peak_bytes": None}
+        "memory": {"ranks": [rank["memory"] for rank in everyone]}
         if all(rank["memory"] for rank in everyone)
         else None,
         "reference_work": everyone[0]["reference_work"],

@@ -37,6 +37,7 @@ WRONG_ARGUMENTS = {
     "an unlike schedule": ("schedules qqq", 2, ["unknown schedule 'qqq': there are gpipe, 1f1b, "]),
     "an unknown command": ("projct --pp 4", 2, ["unknown command 'projct': did you mean project"]),
     "an unlike command": ("qqq", 2, ["unknown command 'qqq': there are project, tune, serve, schedules, build, check"]),
+    "a removed option": ("profile --model nano --partitions 2 -o p.json", 2, ["--partitions was removed: leave it out"]),
     "an unknown option": ("project --pp 4 --microbatch 8", 2, ["--microbatch", "--microbatches"]),
     "an unknown profile": ("project --pp 4 --profile zb-a100-6.2", 2, ["unknown profile 'zb-a100-6.2': did you mean zb-a100-6.2b"]),
     "an unlike profile": ("project --pp 4 --profile QQQ", 2, ["unknown profile 'QQQ': there are", "zb-a100-1.5b", "or give the path of a .json file"]),

@@ -127,7 +127,7 @@ TRAINING = (
 )
 PROFILING = (
     "profile --model nano --layers 2 --hidden 32 --heads 2 --optimizer none --micro-batch 1,2 --seq-len 16 --tp 1 --cp 1 --ep 1 "
-    "--recompute none --dtype float32 --device cpu --threads 1 --partitions 1 --pp 1 --repeats 1 --warm-up 0 "
+    "--recompute none --dtype float32 --device cpu --threads 1 --pp 1 --repeats 1 --warm-up 0 "
     "--start-over --time-limit 60 -o p.json",
     "profile --model nano --facts --compile --cuda-graphs --device cuda --dry-run -o q.json",
     "profile --suite smoke --dry-run -o suite",

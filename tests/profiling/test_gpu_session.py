@@ -98,24 +98,18 @@ def test_every_part_runs_from_another_folder_where_ppsim_is_not_installed(enviro
     done = session(environment, LIMIT="800")
     logs = {path.name: path.read_text() for path in work.glob("*.log")}
     assert done.returncode == 0, (done.stdout, done.stderr, logs)
-    assert sorted(logs) == ["check.log", "probe.log", "profiles-1.log", "runs.log", "spins.log", "verify.log"]
-    assert [one["outcome"] for one in json.loads((work / "probe" / "probe.json").read_text())] == ["ok"] * 7
+    assert sorted(logs) == ["check.log", "probe.log", "profiles-1.log", "spins.log"]
+    assert [one["outcome"] for one in json.loads((work / "probe" / "probe.json").read_text())] == ["ok"] * 6
     assert "host: 0F0 " in (work / "probe" / "trace.log").read_text()
-    for name in ("spins", "runs"):
-        assert [case["schedule"] for case in json.loads((work / f"{name}.json").read_text())] == [
-            "1f1b", "zb-h1", "zbv-fixed",
-        ]  # fmt: skip
-    verified = json.loads((work / "verified.json").read_text())
-    assert verified["run"]["differences"]["gradient"] <= 1e-5
+    cases = json.loads((work / "spins.json").read_text())
+    assert [case["schedule"] for case in cases] == ["1f1b", "zb-h1", "zbv-fixed"]
     for name in ("nano", "llama-mini", "moe-mini"):
         under_load = load_profile(str(work / "profiles" / f"{name}.json")).provenance.under_load
         assert under_load is not None
         assert under_load.held_back == {"power cap": 1.0}
     assert "1755 MHz" in done.stdout
     names = packed(environment)
-    assert {"device.csv", "spins.json", "runs.json", "verified.json", "profiles/nano.json", "probe/probe.json"} <= {
-        *names
-    }
+    assert {"device.csv", "spins.json", "profiles/nano.json", "probe/probe.json"} <= {*names}
     assert not [name for name in names if name.endswith(".tar.gz")]
     assert (Path(environment["OUT"]) / "gpu-results.tar.gz").stat().st_size < 2**20
     pid = int(Path(environment["SMI_PID"]).read_text())
@@ -123,7 +117,6 @@ def test_every_part_runs_from_another_folder_where_ppsim_is_not_installed(enviro
         os.kill(pid, 0)
     again = session(environment, "run", "profiles", LIMIT="400")
     assert again.returncode == 0, again.stdout
-    assert "verify" not in again.stdout.replace("verified", "")
     assert "9 of 9" not in again.stdout
     assert (work / "profiles-1.log").read_text().count("measuring layer") == 0
 
@@ -134,7 +127,7 @@ def test_it_ends_before_its_limit_and_packs_what_there_is(environment: dict[str,
     done = session(environment, LIMIT="44")
     assert time.monotonic() - begin < 44
     assert done.returncode == 0, done.stdout
-    assert done.stdout.count("left for the next call: the time is over") == 5
+    assert done.stdout.count("left for the next call: the time is over") == 3
     assert "device.csv" in packed(environment)
     assert session(environment, "profile").stdout.startswith("unknown part 'profile': there are probe, run, ")
 

@@ -362,7 +362,6 @@ def test_a_machine_whose_pace_other_work_changes_is_said_to_be_busy(
         (["--pp", "0"], "--pp must be at least 1: got 0"),
         (["--pp", "2", "--model", "moe-mini"], "--pp 2 cannot be rehearsed: the runtime trains GPTs, not moe"),
         (["--pp", "2", "--recompute", "mlp"], "all of a layer or nothing, not mlp; leave out --pp"),
-        (["--pp", "2", "--partitions", "2"], "partitions are threads of one process"),
         (["--pp", "2", "--suite", "smoke"], "--suite says what is measured: leave out --pp"),
     ],
 )

@@ -12,9 +12,8 @@ pytest.importorskip("torch")
 
 import torch
 
-from ppsim.runtime import clock
+from ppsim.runtime import clock, partitions
 from ppsim.runtime.clock import Range, clock_of
-from ppsim.runtime.partitions import cuda
 from ppsim.runtime.recorder import Recorder
 
 
@@ -144,23 +143,14 @@ def test_products_of_random_numbers_go_on_for_a_second(monkeypatch: pytest.Monke
     assert len(rounds) == 4
 
 
-def test_cycles_are_counted_with_no_products_before_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    order: list[str] = []
-
-    def calibrated(clock: Any) -> float:
-        order.append("cycles")
-        return 1.98e9
-
-    monkeypatch.setattr(cuda, "raise_clock", lambda where: order.append("clock"))
-    monkeypatch.setattr(cuda, "_cycles_per_s", calibrated)
-    monkeypatch.setattr(torch, "zeros", lambda *sizes, **where: None)
+def test_a_run_of_spin_kernels_reports_their_cycles_per_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partitions, "_cycles_per_s", lambda clock: 1.98e9)
     for name, stand_in in {
         "init": lambda: None, "current_device": lambda: 0, "get_device_name": lambda where: "a GPU",
         "Stream": lambda where: None,
     }.items():  # fmt: skip
         monkeypatch.setattr(torch.cuda, name, stand_in)
-    device = cuda.Streams(2, spinning=True)
-    assert order == ["cycles"]
+    device = partitions.Streams(2)
     assert device.facts() == {"name": "a GPU", "spin_cycles_per_s": 1.98e9}
 
 
@@ -178,7 +168,7 @@ class Rising:
 
 def test_cycles_of_spins_are_counted_once_the_clock_has_risen() -> None:
     slow = Rising(0.3e9)
-    assert cuda._cycles_per_s(slow) == pytest.approx(2e9)  # type: ignore[arg-type]
+    assert partitions._cycles_per_s(slow) == pytest.approx(2e9)  # type: ignore[arg-type]
     assert slow.spins > 20
-    assert cuda._cycles_per_s(steady := Rising(2e9)) == pytest.approx(2e9)  # type: ignore[arg-type]
+    assert partitions._cycles_per_s(steady := Rising(2e9)) == pytest.approx(2e9)  # type: ignore[arg-type]
     assert steady.spins == 10

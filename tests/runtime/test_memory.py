@@ -24,8 +24,8 @@ from ppsim.runtime.config import GPTShape, TrainConfig
 from ppsim.runtime.gpt import build_stage
 from ppsim.runtime.launch import launch_all
 from ppsim.runtime.live_bytes import LiveBytes
-from ppsim.runtime.partitions.run import run_partitions
-from ppsim.runtime.partitions.stages import ModelStage
+from ppsim.runtime.partitions import run_partitions
+from ppsim.runtime.threads import ModelStage
 from ppsim.schedule.grammar import format_table
 from ppsim.schedule.table import Op
 

@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from contextlib import closing
-from ctypes.util import find_library
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +24,11 @@ from ppsim.base.errors import ConfigError, RunFailed
 from ppsim.cli import main
 from ppsim.runs.recorded import TOLERANCE, measured_of
 from ppsim.runs.timeline_file import read_timeline
-from ppsim.runtime.partitions import green
-from ppsim.runtime.partitions.check import check_streams
-from ppsim.runtime.partitions.device import SharedDevice
-from ppsim.runtime.partitions.executor import Executor
-from ppsim.runtime.partitions.green import largest_partition
-from ppsim.runtime.partitions.run import run_partitions
-from ppsim.runtime.partitions.stages import SpinningStage
+from ppsim.runtime.executor import Executor, SharedDevice
+from ppsim.runtime.partitions import SpinningStage, check_device, run_partitions
 from ppsim.schedule.grammar import format_table
 from ppsim.schedule.table import Op
 from tests.runtime.cases import BUILDERS, config_of, sizes_of, table_of
-from tests.runtime.driver import Driver
 
 CASES = [(name, p, sizes_of(name, p)[-1]) for p in (2, 4) for name in BUILDERS if sizes_of(name, p)]
 TINY = ("--hidden", "32", "--heads", "2", "--seq-len", "16", "--micro-batch", "1", "--warm-up", "0")
@@ -208,7 +201,8 @@ def test_an_old_torch_will_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     [
         (["--partitions", "4"], "T.csv has 2 ranks: got --partitions 4"),
         (["--partitions", "2", "--nproc", "2"], "leave out --nproc and torchrun"),
-        (["--partitions", "2", "--emulate-costs", "pair.json"], "channel pair cannot be emulated in partitions"),
+        (["--partitions", "2", "--emulate-costs", "pair.json"], "channel pair cannot be emulated"),
+        (["--partitions", "2", "--device", "cuda"], "add --emulate-costs C.json, or leave out --partitions"),
         (["--partitions", "2", "--schedule", "comms.csv"], "comms.csv spells out its sends and receives"),
         (["--partitions", "2", "--emulate-costs", "none.json"], "none.json"),
     ],
@@ -219,7 +213,7 @@ def test_what_partitions_cannot_do_ends_before_anything_is_started(
     from ppsim.exporting.torch_csv import torch_csv
 
     (folder / "comms.csv").write_text(torch_csv(table_of("1f1b", p=2, m=4), with_communication=True))
-    monkeypatch.setattr("ppsim.runtime.partitions.run.run_partitions", lambda config: pytest.fail("started"))
+    monkeypatch.setattr("ppsim.runtime.partitions.run_partitions", lambda config: pytest.fail("started"))
     result = CliRunner().invoke(main, ["train", "--schedule", "T.csv", *arguments])
     assert result.exit_code == 2
     assert sentence in result.stderr
@@ -227,51 +221,18 @@ def test_what_partitions_cannot_do_ends_before_anything_is_started(
 
 def test_ranks_and_edges_that_a_gpu_has_no_queues_for_are_refused_with_their_numbers() -> None:
     """1F1B over p ranks transfers over 2 (p − 1) directed pairs, a stream each: 3p − 2 streams in 32 queues."""
+    costs = ppsim.StageCosts(forward_s=1, backward_s=1)
     for p in (2, 4, 8, 11):
-        check_streams(table_of("1f1b", p=p, m=p), "cuda")
-    check_streams(table_of("1f1b", p=16, m=16), "cpu")
+        check_device(table_of("1f1b", p=p, m=p), "cuda", costs)
+    check_device(table_of("1f1b", p=16, m=16), "cpu", costs)
     with pytest.raises(ConfigError, match=r"--partitions 16: 16 ranks and 30 directed pairs .* need 46 streams"):
-        check_streams(table_of("1f1b", p=16, m=16), "cuda")
+        check_device(table_of("1f1b", p=16, m=16), "cuda", costs)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_a_gpu_cuda_partitions_are_refused(folder: Path) -> None:
     arguments = ["train", "--schedule", "T.csv", "--partitions", "2", "--device", "cuda"]
+    arguments += ["--emulate-costs", "slow.json"]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 2
     assert "torch sees no CUDA device here" in result.stderr
-
-
-def test_partitions_are_as_large_as_the_driver_can_make_them() -> None:
-    """Of 132 multiprocessors in clusters of 8, two partitions have 64; uneven clusters make 4 of 24 rather than 32."""
-    assert largest_partition(132, 2, smallest=8, alignment=8, num_groups=lambda size: 132 // size) == 64
-    assert largest_partition(132, 4, smallest=8, alignment=8, num_groups=lambda size: 120 // size) == 24
-    assert largest_partition(132, 32, smallest=8, alignment=8, num_groups=lambda size: 132 // size) is None
-
-
-def test_one_split_makes_all_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(green, "_driver", Driver)
-    made = green.split_device(0, "a GPU", 4)
-    assert [partition.num_multiprocessors for partition in made] == [32] * 4
-    assert len({partition.stream.value for partition in made}) == 4
-
-
-def test_more_partitions_than_multiprocessors_are_refused_with_their_number(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(green, "_driver", Driver)
-    with pytest.raises(ConfigError, match="the 132 multiprocessors of a GPU make at most 16 partitions of 8"):
-        green.split_device(0, "a GPU", 17)
-
-
-def test_what_the_driver_refuses_is_said_in_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(green, "_driver", Driver)
-    monkeypatch.setattr(Driver, "cuGreenCtxCreate", lambda driver, *arguments: 1)
-    with pytest.raises(ConfigError, match="the driver says 'invalid argument'"):
-        green.split_device(0, "a GPU", 2)
-
-
-@pytest.mark.skipif(find_library("cuda") is not None, reason="there is a driver")
-def test_without_green_contexts_the_driver_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"this driver has no green contexts, which came with CUDA 12\.5"):
-        green.split_device(0, "a GPU", 2)

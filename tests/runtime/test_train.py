@@ -24,7 +24,7 @@ from ppsim.runs.recorded import measured_of
 from ppsim.runs.timeline_file import read_timeline, run_from_json
 from ppsim.runtime.config import Turns
 from ppsim.runtime.launch import launch_all
-from ppsim.runtime.partitions.run import run_partitions
+from ppsim.runtime.partitions import run_partitions
 from ppsim.runtime.reference import Reference
 from ppsim.runtime.trained import model_of
 from ppsim.schedule.grammar import format_table

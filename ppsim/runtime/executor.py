@@ -1,27 +1,127 @@
-"""Executes a table with its ranks as threads of this process: each in its own order, handing over what it makes."""
+"""Executes a table with its ranks as threads of this process, which share one device."""
 
+import sys
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from ppsim.base.arrays import Floats
 from ppsim.base.errors import RunFailed
-from ppsim.runtime.clock import Range
+from ppsim.runtime.clock import Clock, Range
+from ppsim.runtime.emulate import SPIN_S
 from ppsim.runtime.jobs import JobThread
 from ppsim.runtime.live_bytes import LiveBytes
-from ppsim.runtime.partitions.device import Parcel, SharedDevice, timed_out
-from ppsim.runtime.partitions.stages import StageRunner
 from ppsim.schedule.dependencies import dependencies, transfers_of
 from ppsim.schedule.table import NONE, Action, Op, Schedule, last_of_cell
 
 _SHUTDOWN_S = 5.0
 """What a rank has to end in, once all were stopped; one that does not is left to end with the process."""
+
+Edge = tuple[int, int]
+"""The sending and the receiving rank."""
+
+
+class SharedDevice:
+    """Ranks as threads of one process on a CPU, each with its number of intra-op threads; a copy is a clone.
+
+    `clock` is that of all ranks: a moment is when the rank that asks got there. Moments are read as seconds once
+    the step is finished.
+    """
+
+    clock: Clock
+
+    def __init__(self, num_threads: int = 1) -> None:
+        self.clock = Clock()
+        self._num_threads = num_threads
+        self._stopped = threading.Event()
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a run says of the device, as file content."""
+        return {"num_threads": self._num_threads}
+
+    @contextmanager
+    def rank(self, rank: int) -> Iterator[None]:
+        """Compute within the context as this rank, on its stream."""
+        del rank
+        torch.set_num_threads(self._num_threads)
+        yield
+
+    def spin(self, seconds: float) -> None:
+        """Keep the current rank busy for that long: it sleeps, and spins for the rest, which a sleep overshoots."""
+        end = time.perf_counter() + seconds
+        if seconds > SPIN_S:
+            self._stopped.wait(seconds - SPIN_S)
+        while time.perf_counter() < end and not self._stopped.is_set():
+            pass
+
+    def send(self, tensor: Tensor | None, edge: Edge, seconds: float) -> "Parcel":
+        """Copy what the current rank has just made, or take the seconds that copying it shall take.
+
+        A copy goes on beside compute. It starts when its content is there, whether or not the receiver has come to
+        it.
+        """
+        del edge
+        begin = self.clock.now()
+        clone = None if tensor is None else tensor.clone()
+        return Parcel(clone, begin, begin + seconds if seconds else self.clock.now(), self.spin)
+
+    def finish_step(self, timeout_s: float) -> None:
+        """Return when all ranks are done; raises `RunFailed` after that many seconds."""
+
+    def stop(self) -> None:
+        """Make every wait that is under way return at once."""
+        self._stopped.set()
+
+
+class Parcel:
+    """A transfer between two ranks: a copy that is complete at `end`. A receiver on a CPU spins until then."""
+
+    def __init__(self, tensor: Tensor | None, begin: Any, end: Any, spin: Any = None) -> None:
+        self._tensor, self._begin, self._end, self._spin = tensor, begin, end, spin
+
+    def receive(self) -> Tensor | None:
+        """Return the receiver's own copy; what its rank does from here on comes after the transfer."""
+        self._wait()
+        tensor, self._tensor = self._tensor, None
+        return tensor
+
+    def span(self) -> tuple[Any, Any]:
+        """Return the moments at which the transfer began and ended."""
+        return self._begin, self._end
+
+    def _wait(self) -> None:
+        self._spin(self._end - time.perf_counter())
+
+
+@contextmanager
+def quick_turns() -> Iterator[None]:
+    """Let no thread wait 5 ms for its turn, which is the interpreter's default."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def timed_out(timeout_s: float, waiting: str) -> RunFailed:
+    """Return the error of a wait that lasted too long."""
+    return RunFailed(f"{waiting} for more than {timeout_s:g} s (--timeout); all ranks were stopped")
+
+
+class StageRunner(Protocol):
+    """What runs an action."""
+
+    def run(self, op: Op, microbatch: int, received: Tensor | None) -> Tensor | None:
+        """Run F, B, I or W; return what the neighbour needs, None where there is none or nothing to hand over."""
 
 
 class _Stopped(Exception):
@@ -48,7 +148,7 @@ class Executor:
         self._transfer_s, self._timeout_s = transfer_s, timeout_s
         self._takes_from = dependencies(table).neighbour.tolist()
         self._sends = self._sends_of_cells()
-        # As long as this lives: libraries keep by thread what is costly to make, as cuDNN its plans of attention.
+        # One thread per rank for all steps: libraries cache costly objects per thread.
         self._threads = [JobThread(f"rank {rank}") for rank in range(table.num_ranks)]
 
     def _sends_of_cells(self) -> dict[int, list[tuple[int, int]]]:

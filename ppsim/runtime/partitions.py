@@ -1,0 +1,229 @@
+"""Emulated passes of all ranks of a table on one device: spin kernels on a GPU, waiting threads on a CPU.
+
+On a GPU, each rank has a stream. A spin kernel occupies one block, so that the kernels of all ranks run at once.
+"""
+
+import os
+import statistics
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ppsim.base.errors import ConfigError, RunFailed
+from ppsim.runtime.clock import Clock, CudaClock
+from ppsim.runtime.config import TrainConfig
+from ppsim.runtime.emulate import emulated_costs, factor_of, waits_of
+from ppsim.runtime.executor import Edge, Executor, Parcel, SharedDevice, quick_turns, timed_out
+from ppsim.runtime.threads import empty_result, print_progress, train_threads
+from ppsim.schedule.check import validate
+from ppsim.schedule.dependencies import transfers_of
+from ppsim.schedule.grammar import read_schedule
+from ppsim.schedule.graph import build_graph
+from ppsim.schedule.table import Op, Schedule
+from ppsim.simulation.cost_arrays import CostArrays
+from ppsim.simulation.stage_costs import StageCosts
+
+_NUM_QUEUES = 32
+"""Hardware queues of a GPU: streams that share one wait for each other."""
+
+_POLL_S = 5e-4
+_CALIBRATION_CYCLES = (2_000_000, 12_000_000)
+_ALIKE, _ALIKE_WITHIN = 5, 2e-3
+_MOST_CALIBRATIONS = 400
+
+
+def check_partitions(
+    table: Schedule, source: str, num_partitions: int, device: str, costs: StageCosts | None
+) -> None:
+    """Raise `ConfigError` if one device cannot run all ranks of a table from `source`.
+
+    `costs` are the emulated costs, None for real layers.
+    """
+    if num_partitions != table.num_ranks:
+        raise ConfigError(f"{source} has {table.num_ranks} ranks: got --partitions {num_partitions}")
+    if table.has_communication:
+        raise ConfigError(
+            f"{source} spells out its sends and receives, which --partitions does not execute: give the "
+            f"compute-only table (ppsim export --to torch writes it)"
+        )
+    check_device(table, device, costs)
+    queue_streams_apart()
+
+
+def check_device(table: Schedule, device: str, costs: StageCosts | None) -> None:
+    """Raise `ConfigError` if a device cannot emulate these costs, or has too few hardware queues for the streams.
+
+    Each rank has a stream, and so does each directed pair of ranks with transfers: 16 and 30 for 1F1B over 16
+    ranks.
+    """
+    if costs is not None and costs.channel != "ideal":
+        raise ConfigError(
+            f"channel {costs.channel} cannot be emulated with --partitions: on one device a copy waits for its "
+            f"content only (ideal)"
+        )
+    if device != "cuda":
+        return
+    if costs is None:
+        raise ConfigError(
+            "--partitions on a GPU runs emulated passes only: add --emulate-costs C.json, or leave out "
+            "--partitions to train real layers with one GPU per rank"
+        )
+    source, target = transfers_of(table)
+    num_edges = len(set(zip(table.rank[source].tolist(), table.rank[target].tolist(), strict=True)))
+    if table.num_ranks + num_edges > _NUM_QUEUES:
+        raise ConfigError(
+            f"--partitions {table.num_ranks}: {table.num_ranks} ranks and {num_edges} directed pairs of ranks with "
+            f"transfers need {table.num_ranks + num_edges} streams, which would wait for each other in the "
+            f"{_NUM_QUEUES} hardware queues of a GPU (8 ranks fit)"
+        )
+
+
+def queue_streams_apart() -> None:
+    """Ask CUDA's driver for the largest number of hardware queues; call this before the driver starts."""
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+
+
+def run_partitions(config: TrainConfig) -> dict[str, Any]:
+    """Run a table with all its ranks in this process, on one device; return the result of the run.
+
+    With `config.emulate_costs` the passes are emulated. Without it, the layers are real and the device is the CPU.
+
+    Raises `ConfigError` for costs or a number of ranks that the device cannot emulate. Raises `RunFailed` with the
+    error of the rank that failed first, for a time-out and for Ctrl-C. All ranks are stopped before it raises.
+    """
+    table = read_schedule(config.schedule)
+    validate(table)
+    build_graph(table)  # a table whose ranks wait for each other would only time out
+    costs = emulated_costs(config, table)
+    check_device(table, config.device, costs[0] if costs else None)
+    torch.set_num_threads(config.num_threads)
+    on_gpu = config.device == "cuda"
+    device = Streams(table.num_ranks) if on_gpu else SharedDevice(config.num_threads)
+    with quick_turns():
+        try:
+            run = _emulate(config, table, device, costs[1]) if costs else train_threads(config, table, device)
+            config.require_finite(run["losses"])
+            return run | {"partitions": device.facts()}
+        except KeyboardInterrupt:
+            raise RunFailed("the run was interrupted by SIGINT; its ranks were stopped") from None
+
+
+def _emulate(config: TrainConfig, table: Schedule, device: SharedDevice, costs: CostArrays) -> dict[str, Any]:
+    stages = {s: SpinningStage(waits, device.spin) for s, waits in enumerate(waits_of(table, costs))}
+    executor = Executor(table, stages, device, transfer_s=costs.transfer_s, timeout_s=config.timeout_s)
+    steps = []
+    with closing(executor):
+        for step in range(config.num_warm_up + config.num_steps):
+            for stage in stages.values():
+                stage.factor = factor_of(config, step)
+            steps.append(executor.step())
+            print_progress(step, config)
+    return empty_result(config, steps)
+
+
+class SpinningStage:
+    """Waits for the given seconds per pass and microbatch, times `factor`; produces no tensor."""
+
+    def __init__(self, seconds: Mapping[tuple[str, int], float], spin: Callable[[float], None]) -> None:
+        self._seconds, self._spin = seconds, spin
+        self.factor = 1.0
+
+    def run(self, op: Op, microbatch: int, received: Tensor | None) -> Tensor | None:
+        """Spin."""
+        del received
+        self._spin(self._seconds[op.name, microbatch] * self.factor)
+        return None
+
+
+class Streams(SharedDevice):
+    """Ranks as streams of one GPU.
+
+    The transfers of each directed pair of ranks have a stream too. A transfer that takes longer than the next
+    action of its sender delays the next transfer of the pair.
+    """
+
+    def __init__(self, num_ranks: int) -> None:
+        torch.cuda.init()
+        self.where = torch.device("cuda", torch.cuda.current_device())
+        self.clock = CudaClock(self.where)
+        self._streams: list[Any] = [torch.cuda.Stream(self.where) for _ in range(num_ranks)]
+        self._cycles_per_s = _cycles_per_s(self.clock)
+        self._edges: dict[Edge, Any] = {}
+        self._lock = threading.Lock()
+
+    def facts(self) -> dict[str, Any]:
+        """Return the name of the GPU and the cycles that a spin kernel takes per second."""
+        return {"name": torch.cuda.get_device_name(self.where), "spin_cycles_per_s": self._cycles_per_s}
+
+    @contextmanager
+    def rank(self, rank: int) -> Iterator[None]:
+        """Launch on the stream of the rank."""
+        torch.cuda.set_device(self.where)
+        with torch.cuda.stream(self._streams[rank]):
+            yield
+
+    def spin(self, seconds: float) -> None:
+        """Launch a spin kernel."""
+        if seconds > 0:
+            torch.cuda._sleep(round(seconds * self._cycles_per_s))
+
+    def send(self, tensor: Tensor | None, edge: Edge, seconds: float) -> Parcel:
+        """Spin on the stream of the edge; without seconds, the receiver waits for the sender only."""
+        del tensor
+        made = self.clock.now()
+        if not seconds:
+            return _Transfer(None, made, made)
+        with self._lock:
+            if edge not in self._edges:
+                # Another priority has another pool of 32 streams: none is a rank's.
+                self._edges[edge] = torch.cuda.Stream(self.where, priority=-1)
+        stream = self._edges[edge]
+        with torch.cuda.stream(stream):
+            stream.wait_event(made)
+            begin = self.clock.now()
+            self.spin(seconds)
+            return _Transfer(None, begin, self.clock.now())
+
+    def finish_step(self, timeout_s: float) -> None:
+        """Poll, so that Ctrl-C and the time-out take effect while the device is busy."""
+        deadline = time.monotonic() + timeout_s
+        while not all(stream.query() for stream in (*self._streams, *self._edges.values())):
+            if time.monotonic() > deadline:
+                raise timed_out(timeout_s, "the device worked on one step")
+            time.sleep(_POLL_S)
+
+    def stop(self) -> None:
+        """Do nothing: no rank waits on the host for the device."""
+
+
+class _Transfer(Parcel):
+    """An emulated transfer, for which the stream of the receiver waits."""
+
+    def _wait(self) -> None:
+        torch.cuda.current_stream().wait_event(self._end)
+
+
+def _cycles_per_s(clock: Clock) -> float:
+    """The cycles that `torch.cuda._sleep` spins in a second, by the difference of two lengths: no launch in it.
+
+    The clock rises when there is work, and falls where that takes much power, which spinning does not: it is
+    counted while spinning alone, until it changes no more. (After products of matrices an H100 took seconds to get
+    back to the clock that its spins have: they came out up to 24 % too short.)
+    """
+
+    def seconds(cycles: int) -> float:
+        return clock.time(torch.cuda._sleep, cycles)[1]()
+
+    short, long = _CALIBRATION_CYCLES
+    last: deque[float] = deque(maxlen=_ALIKE)
+    for _ in range(_MOST_CALIBRATIONS):
+        last.append((long - short) / (seconds(long) - seconds(short)))
+        if len(last) == _ALIKE and max(last) < min(last) * (1 + _ALIKE_WITHIN):
+            break
+    return statistics.median(last)
