@@ -176,7 +176,7 @@ class Plan(InBrief):
     def memory_bound_bytes(self) -> float | None:
         """Bytes that a rank may use: the limit given, else 95 % of the memory of the job's or profile's device.
 
-        None if no device is named, or a CPU, whose memory all ranks share. Partitions of a GPU share it equally.
+        None if no device is named, or a CPU, whose memory all ranks share.
         """
         if self.memory_limit_bytes is not None:
             return self.memory_limit_bytes
@@ -186,7 +186,7 @@ class Plan(InBrief):
         device = source.profile.provenance.device if isinstance(source, ProfileSource) else None
         if device is None or device.kind == "cpu" or device.memory_bytes is None:
             return None
-        return MEMORY_SHARE * device.memory_bytes / (device.num_partitions or 1)
+        return MEMORY_SHARE * device.memory_bytes
 
     @property
     def communication(self) -> Communication:

@@ -47,7 +47,7 @@ LONG = {
     ),
     TuneOptions: (
         "tune --model gpt --layers 4 --hidden 256 --heads 4 --kv-heads 2 --vocab 1000 --gpus 8 --tp 2 --pp 2 --cp 1 --vpp 1 "
-        "--micro-batch 1,2 --schedule 1f1b --global-batch 8 --seq-len 256 --offload-modules core_attn --max-inflight-offloads 2 --json",
+        "--micro-batch 1,2 --schedule 1f1b --global-batch 8 --seq-len 256 --json",
         "tune --model qwen3-30b-a3b --layers 4 --gpus 8 --pp 2 --ep 2 --etp 1 --tp 2 --vpp 1 --micro-batch 1 --schedule 1f1b "
         "--global-batch 8 --seq-len 256 --json",
     ),
