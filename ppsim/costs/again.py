@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ppsim.costs.operator_kernels import Kernels
+from ppsim.costs.operator_kernels import OperatorKernels
 from ppsim.costs.pass_kernels import total
 from ppsim.costs.torch_blocks import TorchKernels
 from ppsim.machine.kernels.times import KernelTime
@@ -29,7 +29,7 @@ def _until_last_saved(operators: Sequence[Operator]) -> set[str]:
     return {one.name for one in operators[: last + 1]}
 
 
-def forward_again(timed: Kernels) -> KernelTime:
+def forward_again(timed: OperatorKernels) -> KernelTime:
     """Return what `selective-op` computes again: every second GEMM, and what passes over memory but the last sum.
 
     Neither the core of attention nor what is scattered along the sequence, which are kept.

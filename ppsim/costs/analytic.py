@@ -10,7 +10,7 @@ from typing import TypeAlias
 from ppsim.costs.again import forward_again, operators_again
 from ppsim.costs.launches import launched, launched_again, waits_for_counts
 from ppsim.costs.messages import Messages
-from ppsim.costs.operator_kernels import Kernels, computed_rows, layer_operators
+from ppsim.costs.operator_kernels import OperatorKernels, computed_rows, layer_operators
 from ppsim.costs.parts import Estimate, Known, Parts
 from ppsim.costs.pass_kernels import PassKernels, products, total
 from ppsim.costs.place import Place
@@ -41,7 +41,7 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
     execution, tp, tokens = place.execution, place.layout.tp, place.tokens(micro_batch, sequence_length)
     operators = layer_operators(layer, place, sequence_length)
     rows = computed_rows(layer, place.cut, tokens=tokens, load=execution.expert_load)
-    kind = Kernels if execution.compile is None else TorchKernels
+    kind = OperatorKernels if execution.compile is None else TorchKernels
     timed = kind(place, operators, layer_input(layer), rows, micro_batch, sequence_length)
     of = timed.of_all()
     kernels = launched(total(of.values()), layer, place, operators, of)

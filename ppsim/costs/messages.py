@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ppsim.costs.operator_kernels import Kernels
+from ppsim.costs.operator_kernels import OperatorKernels
 from ppsim.costs.place import Place
 from ppsim.costs.torch_blocks import num_amax
 from ppsim.model.operators import gathered_inputs, summed_outputs
@@ -27,7 +27,7 @@ class Messages:
     pairs: Mapping[str, float]
 
     @classmethod
-    def of(cls, timed: Kernels) -> "Messages":
+    def of(cls, timed: OperatorKernels) -> "Messages":
         """Return the messages of a layer whose operators are timed."""
         place, operators, e = timed.place, timed.operators, timed.place.execution.element_bytes
         routed = [one for one in operators if one.weight is not None and one.weight.kind == "routed"]

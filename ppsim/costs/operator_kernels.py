@@ -46,7 +46,7 @@ _PASSES: Mapping[Kind, tuple[int, int, int, int]] = MappingProxyType(
 
 The backward of a norm reads input and gradient again for the gradient of its weights, that of a convolution
 computes its output again, and a gate of a recurrent mixer has a norm in its kernel. A clamp is of gate and up
-before they are joined. The gradients that meet at a residual are `Kernels.sums`."""
+before they are joined. The gradients that meet at a residual are `OperatorKernels.sums`."""
 
 _BIASES = MappingProxyType({False: ((0, 6, 2, 1), (0, 8, 4, 1)), True: ((24, 2, 2, 2), (32, 4, 7, 3))})
 """Of biases behind experts, F and I: bytes per column of a pair, those for each byte of an element, and kernels
@@ -78,7 +78,7 @@ def computed_rows(layer: Layer, cut: Cut, *, tokens: int, load: float = 1.0) -> 
 
 
 @dataclass(frozen=True)
-class Kernels:
+class OperatorKernels:
     """What the operators of a layer take on a rank with so many rows, in the kernels of Megatron-LM."""
 
     place: Place

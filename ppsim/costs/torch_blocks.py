@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from ppsim.costs.operator_kernels import Kernels
+from ppsim.costs.operator_kernels import OperatorKernels
 from ppsim.costs.pass_kernels import NOTHING, PassKernels, products, total
 from ppsim.costs.place import Place
 from ppsim.machine.kernels.times import KernelTime, moved
@@ -40,8 +40,8 @@ clamped, cast (torchao, float8_utils.py: `tensor_to_scale`, `to_fp8_saturated`).
 
 
 @dataclass(frozen=True)
-class TorchKernels(Kernels):
-    """What each operator takes as torch runs it: `Kernels`, and what passes over memory beside them."""
+class TorchKernels(OperatorKernels):
+    """What each operator takes as torch runs it: `OperatorKernels`, and what passes over memory beside them."""
 
     def gemm(self, linear: Linear) -> PassKernels:
         """Return the products of each matrix for itself.
@@ -190,7 +190,7 @@ class _Casts:
     gradient's operands go by columns, and weights are cast in each pass (float8_linear.py, all axiswise).
     """
 
-    kernels: Kernels
+    kernels: OperatorKernels
     linear: Linear
 
     @property

@@ -1,6 +1,6 @@
 """The kernels of a layer's operators by name, as tests ask for them."""
 
-from ppsim.costs.operator_kernels import Kernels, computed_rows, layer_operators
+from ppsim.costs.operator_kernels import OperatorKernels, computed_rows, layer_operators
 from ppsim.costs.pass_kernels import PassKernels, total
 from ppsim.costs.place import Place
 from ppsim.costs.torch_blocks import TorchKernels
@@ -9,11 +9,11 @@ from ppsim.model.blocks import layer_input
 from ppsim.model.operators import Operator
 
 
-def timed(layer: Layer, place: Place, *, tokens: int = 4096) -> Kernels:
+def timed(layer: Layer, place: Place, *, tokens: int = 4096) -> OperatorKernels:
     """Return what times operators on a rank, of one sequence of so many tokens."""
     rows = computed_rows(layer, place.cut, tokens=tokens, load=place.execution.expert_load)
     found = layer_operators(layer, place, tokens)
-    kind = Kernels if place.execution.compile is None else TorchKernels
+    kind = OperatorKernels if place.execution.compile is None else TorchKernels
     return kind(place, found, layer_input(layer), rows, 1, tokens)
 
 
