@@ -81,7 +81,8 @@ def test_project_auto_takes_the_placement_that_fits_where_the_other_has_no_table
 
 def test_a_limit_below_one_microbatch_does_not_fit(tmp_path, monkeypatch):
     result = run("project", "--pp", 8, "--schedule", "zb-auto", "--memory-limit", "10GiB", code=1)
-    assert "for one microbatch > 10.0 GiB: no order of actions fits" in result.stderr
+    assert result.stdout.startswith("DOES NOT FIT: rank ")
+    assert "10.0 GiB usable" in result.stdout.splitlines()[0]
     listed = run("project", "--pp", 8, "--schedule", "all", "--memory-limit", "30GiB").stdout
     assert "zb-auto" in listed
     monkeypatch.chdir(tmp_path)

@@ -83,7 +83,7 @@ PREDICTIONS = [same("--mtp"), "--no-mtp", "--mtp-num-layers 2", "--mtp-num-layer
 
 OF_PROJECT = {
     JOB: [
-        *OF_JOBS, "--optimizer muon --layer-wise", "--listed-collectives --zero 3", "--tp 1", "--pp 4", same("--dp 2"),
+        *OF_JOBS, "--optimizer muon --layer-wise", "--tp 1", "--pp 4", same("--dp 2"),
         "--micro-batch 1", "--recompute full", "--recompute layernorm+core_attn", "--offload 0.5", "--offload-modules core_attn+attn_proj --min-offloaded-tensor-size 0",
         "--offload-modules core_attn+attn_proj --min-offloaded-tensor-size 0 --activation-offload-fraction 0.5",
         "--offload-modules core_attn+attn_proj --min-offloaded-tensor-size 0 --max-inflight-offloads 0", "--cp 2",
@@ -97,14 +97,14 @@ OF_PROJECT = {
     GRAPHS: [same("--cuda-graph-reuse"), "--no-cuda-graph-reuse"],
     PADDED: ["--moe-expert-rank-capacity-factor 1.5"],
     STASHED: ["--moe-paged-stash 1.2"],
-    PREDICTING: PREDICTIONS,
+    PREDICTING + " --memory-limit 900GiB": PREDICTIONS,
     PLANNED: [
         "--vpp 2", "--vpp 2 --schedule interleaved-1f1b --group-size 4", "--schedule zb-h1,1f1b", "--schedule all",
         "--schedule auto --search-time 0.2 --seed 3", "--schedule seq1f1b --slices 2", "--split even", "--split 14,16",
         same("--split auto"), "--split megatron", "--split Et*14|t*16L", "--account-for-embedding-in-pipeline-split --layers 31",
         "--account-for-loss-in-pipeline-split --layers 31", "--decoder-first-pipeline-num-layers 14",
         "--decoder-last-pipeline-num-layers 14", "--straggler 1:1.2", "--straggler 1:1.2 --straggler 0:1.1",
-        "--lengths L.txt", "--lengths L.txt --seed 2", "--transfer-ms 5", "--overheads overheads.json",
+        "--lengths L.txt --allow-oom", "--lengths L.txt --seed 2 --allow-oom", "--transfer-ms 5", "--overheads overheads.json",
         "--runtime megatron", "--runtime ideal", "--channel edge", "--channel ideal --receives deferred", "--layers 20",
         "--profile tiny.json", same("--seq-len 1024"), same("--micro-batch 3"), same("--tp 1"), same("--recompute none"),
         "--tokens 1e9", "--memory-limit 80GiB",
