@@ -27,7 +27,7 @@ from ppsim.machine import collectives
 from ppsim.machine.cluster import Cluster
 from ppsim.machine.files import load_cluster
 from ppsim.model.architecture import Model
-from ppsim.model.memory import Optimizer
+from ppsim.model.optimizer import Optimizer
 from ppsim.model.recompute import recompute_of
 from ppsim.model.shapes import LayerShape, layer_of
 

@@ -20,9 +20,9 @@ from ppsim.machine.files import cluster_of
 from ppsim.model.architecture import Model
 from ppsim.model.graphs import cuda_graphs_of
 from ppsim.model.halves import Attention
-from ppsim.model.memory import Optimizer, Precision
 from ppsim.model.names import gpt
 from ppsim.model.offloading import OffloadRules, offload_modules_of
+from ppsim.model.optimizer import Optimizer, Precision
 from ppsim.model.recompute import recompute_of
 from ppsim.projection.options import GPT, JobOptions
 

@@ -28,8 +28,9 @@ from ppsim.model.architecture import Layer, Model
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.captured import why_not_captured
 from ppsim.model.halves import MixtureOfExperts
-from ppsim.model.memory import GraphBuffers, MemorySettings, Optimizer
+from ppsim.model.memory import GraphBuffers, MemorySettings
 from ppsim.model.offloading import OffloadRules, offload_modules_of
+from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import VOCAB_MULTIPLE, require_division
 from ppsim.model.recompute import (
     Recompute,

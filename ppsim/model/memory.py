@@ -9,8 +9,6 @@ the first layer to go, with the gradient of its feed-forward part.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import gcd
-from typing import Literal
 
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut, share
@@ -25,121 +23,10 @@ from ppsim.model.architecture import Layer, Model
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.captured import has_graph, num_outputs_beside
 from ppsim.model.graphs import CudaGraphs
+from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import exactly, held_parameters, padded_vocabulary, require_division
 from ppsim.model.recompute import BY_OPERATORS, Recompute, of_layer, recomputes
 from ppsim.model.stages import Stage, layers_of
-
-Precision = Literal["bf16", "fp16", "fp32"]
-MomentDtype = Literal["float32", "bfloat16", "float16", "float8"]
-
-_MOMENT_BYTES: dict[MomentDtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 1}
-
-
-@dataclass(frozen=True)
-class Optimizer:
-    """What is held for a parameter, and how replicas share it.
-
-    Adam holds two moments of `exp_avg_dtype` (float32, but for Megatron-LM's precision-aware optimizer); Muon a
-    float32 one for the matrices inside layers, and Adam's for the rest (Jordan et al. 2024). In 16-bit precision a
-    float32 copy of the weights is added, and one of the gradients where they are not accumulated in
-    float32 (Megatron-LM, docs on the distributed optimizer: 20 bytes a parameter with fp16 gradients, 18 with
-    float32 ones). `gradient_bytes` None: 4, but 2 with fp16, and with bf16 where `grad_reduce_in_bf16` (its
-    `grad_reduce_in_fp32` off).
-
-    `zero_stage`: what the replicas share, as Rajbhandari et al. 2020 (arXiv 1910.02054): nothing (0), optimizer
-    state (1, Megatron-LM's distributed optimizer), gradients too (2), parameters too (3, FSDP). `layer_wise`: they
-    share whole layers, so that the update of the one with most counts; bytes are taken to be even all the same.
-    `num_distributed_optimizer_instances`: the replicas are that many groups, which each share all of it (HSDP).
-
-    `offload_fraction`: the part of the parameters whose state is in host memory, as of Megatron-LM's
-    --optimizer-cpu-offload (core/optimizer/cpu_offloading/hybrid_optimizer.py at d98e8a64); it takes whole
-    parameters until the part is reached. `overlap_cpu_optimizer_d2h_h2d`: whether the update of each overlaps the
-    copies of others.
-    """
-
-    precision: Precision = "bf16"
-    name: Literal["adam", "muon"] = "adam"
-    zero_stage: int = 1
-    gradient_bytes: int | None = None
-    grad_reduce_in_bf16: bool = False
-    layer_wise: bool = False
-    num_distributed_optimizer_instances: int = 1
-    exp_avg_dtype: MomentDtype = "float32"
-    offload_fraction: float = 0.0
-    overlap_cpu_optimizer_d2h_h2d: bool = False
-
-    def __post_init__(self) -> None:
-        if self.exp_avg_dtype not in _MOMENT_BYTES:
-            raise ConfigError(f"exp_avg_dtype must be {', '.join(_MOMENT_BYTES)}: got {self.exp_avg_dtype}")
-        if self.exp_avg_dtype != "float32" and self.zero_stage == 0:
-            raise ConfigError(
-                f"exp_avg_dtype {self.exp_avg_dtype} is of the distributed optimizer: --zero 1 to 3, or float32"
-            )
-        if self.precision not in ("bf16", "fp16", "fp32"):
-            raise ConfigError(f"precision must be bf16, fp16 or fp32: got {self.precision}")
-        if self.name not in ("adam", "muon"):
-            raise ConfigError(f"the optimizer must be adam or muon: got {self.name}")
-        if self.zero_stage not in (0, 1, 2, 3):
-            raise ConfigError(f"the ZeRO stage must be 0, 1, 2 or 3: got {self.zero_stage}")
-        instances = self.num_distributed_optimizer_instances
-        if instances < 1:
-            raise ConfigError(f"--num-distributed-optimizer-instances must be at least 1: got {instances}")
-        if instances > 1 and self.zero_stage == 0:
-            raise ConfigError(f"{instances} distributed optimizers share the optimizer state: give --zero 1 to 3")
-        if not 0 <= self.offload_fraction <= 1:
-            raise ConfigError(f"--optimizer-offload-fraction is a part from 0 to 1: got {self.offload_fraction:g}")
-        is_possible = self.name == "adam" and self.zero_stage > 0 and self.exp_avg_dtype == "float32"
-        if self.offload_fraction and not is_possible:
-            raise ConfigError(
-                "--optimizer-offload-fraction is for adam with --zero 1 to 3 and float32 moments: got "
-                f"{self.name}, zero {self.zero_stage} and {self.exp_avg_dtype}"
-            )
-        if self.overlap_cpu_optimizer_d2h_h2d and not self.offload_fraction:
-            raise ConfigError("--overlap-cpu-optimizer-d2h-h2d goes with --optimizer-offload-fraction: give both")
-        if self.layer_wise and self.zero_stage == 0:
-            raise ConfigError("a layer-wise optimizer shares layers among replicas: ZeRO stage 0 shares nothing")
-        if self.gradient_bytes not in (None, 2, 4):
-            raise ConfigError(f"gradient_bytes must be 2 or 4: got {self.gradient_bytes}")
-
-    def instances_among(self, num_ranks: int) -> int:
-        """Return how many groups of ranks that hold the same weights share nothing but sums of gradients."""
-        return gcd(num_ranks, self.num_distributed_optimizer_instances)
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of a weight in the forward."""
-        return 4 if self.precision == "fp32" else 2
-
-    @property
-    def bytes_of_gradient(self) -> int:
-        """Bytes of an accumulated gradient."""
-        in_16_bits = self.precision == "fp16" or (self.precision == "bf16" and self.grad_reduce_in_bf16)
-        return self.gradient_bytes or (2 if in_16_bits else 4)
-
-    @property
-    def traffic_bytes(self) -> int:
-        """Bytes that an update moves for a parameter: state and gradient read, state and weight written.
-
-        Weights are read from the state, but for those in float32, which have no copy there.
-        """
-        weights = 2 if self.precision == "fp32" else 1
-        return 2 * self.state_bytes() + self.bytes_of_gradient + weights * self.weight_bytes
-
-    @property
-    def host_traffic_bytes(self) -> int:
-        """Bytes of host memory that an update on the host moves for a parameter.
-
-        State and a float32 gradient are read, and state is written; then weights are cast to their own type.
-        """
-        moments_and_weight, cast = 12, 0 if self.precision == "fp32" else 4 + self.weight_bytes
-        return 2 * moments_and_weight + 4 + cast
-
-    def state_bytes(self, *, is_matrix: bool = False) -> int:
-        """Bytes of state a parameter."""
-        moments = 4 if self.name == "muon" and is_matrix else 2 * _MOMENT_BYTES[self.exp_avg_dtype]
-        if self.precision == "fp32":
-            return moments
-        return moments + 4 + (4 if self.bytes_of_gradient == 2 else 0)
 
 
 @dataclass(frozen=True)

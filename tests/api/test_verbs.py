@@ -15,7 +15,7 @@ from ppsim.cli import main
 from ppsim.costs.job import Job
 from ppsim.costs.place import Execution
 from ppsim.layout.layout import Layout
-from ppsim.model.memory import Optimizer
+from ppsim.model.optimizer import Optimizer
 from ppsim.profiling.options import ProfileOptions
 from ppsim.projection.options import PlanOptions
 from ppsim.runtime.config import TrainConfig

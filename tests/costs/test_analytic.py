@@ -19,8 +19,8 @@ from ppsim.machine.collectives import point_to_point_s, seconds
 from ppsim.machine.files import load_cluster, packaged_clusters
 from ppsim.machine.kernels.tables import kernel_times
 from ppsim.model.architecture import Model
-from ppsim.model.memory import Optimizer
 from ppsim.model.names import find_model
+from ppsim.model.optimizer import Optimizer
 from ppsim.model.shapes import LayerShape, ModelShape, head_forward_flops, layer_forward_flops, layer_of
 from tests.costs.timed import kernels
 

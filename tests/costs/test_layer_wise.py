@@ -7,7 +7,7 @@ import pytest
 import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.costs.of_job import assemble_job
-from ppsim.model.memory import Optimizer
+from ppsim.model.optimizer import Optimizer
 from tests.projection.jobs import job
 
 

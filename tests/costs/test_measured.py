@@ -14,7 +14,7 @@ from ppsim.costs.parts import BASIS
 from ppsim.costs.profile import Profile
 from ppsim.layout.groups import group
 from ppsim.machine import collectives
-from ppsim.model.memory import Optimizer
+from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import held_parameters
 from ppsim.model.shapes import shape_of
 from ppsim.model.stages import stages_of

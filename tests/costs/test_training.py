@@ -18,8 +18,9 @@ from ppsim.layout.groups import Group, all_devices
 from ppsim.layout.layout import Layout
 from ppsim.machine import collectives
 from ppsim.machine.files import load_cluster
-from ppsim.model.memory import Optimizer, rank_memory
+from ppsim.model.memory import rank_memory
 from ppsim.model.names import find_model
+from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import Held, held_parameters
 from ppsim.model.stages import stages_of
 from ppsim.schedule.table import Op, Schedule

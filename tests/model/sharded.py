@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from ppsim.layout.cut import Cut
 from ppsim.model.batch import Batch, KernelChoice
-from ppsim.model.memory import MemorySettings, Optimizer
+from ppsim.model.memory import MemorySettings
+from ppsim.model.optimizer import Optimizer
 
 
 def settings(**changes) -> MemorySettings:

@@ -10,8 +10,8 @@ from ppsim.model.allocator import Allocator
 from ppsim.model.batch import Batch
 from ppsim.model.compiled_trace import CompiledTrace
 from ppsim.model.fully_shard import Launch, Pass, _Rank, replayed
-from ppsim.model.memory import Optimizer
 from ppsim.model.names import find_model
+from ppsim.model.optimizer import Optimizer
 from ppsim.model.stages import stages_of
 from tests.model.sharded import settings
 

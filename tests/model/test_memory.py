@@ -14,16 +14,9 @@ from ppsim.model.activations import kept_for_weight, layer_activations, layer_of
 from ppsim.model.architecture import Layer
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.halves import FeedForward, LatentAttention, MixtureOfExperts
-from ppsim.model.memory import (
-    ACTIVATIONS,
-    STATIC,
-    MemorySettings,
-    Optimizer,
-    rank_memory,
-    stage_activations,
-    static_memory,
-)
+from ppsim.model.memory import ACTIVATIONS, STATIC, MemorySettings, rank_memory, stage_activations, static_memory
 from ppsim.model.names import find_model, gpt
+from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import held_parameters, padded_vocabulary
 from ppsim.model.shapes import layer_activation_bytes, model_shape_of
 from ppsim.model.stages import Stage, stages_of

@@ -15,8 +15,9 @@ from ppsim.model.allocator import Allocator
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.fully_shard import Launch, Pass, replayed
 from ppsim.model.layer_trace import LayerTrace
-from ppsim.model.memory import MemorySettings, Optimizer, rank_memory
+from ppsim.model.memory import MemorySettings, rank_memory
 from ppsim.model.names import find_model, gpt
+from ppsim.model.optimizer import Optimizer
 from ppsim.model.stages import stages_of
 from tests.model.sharded import settings
 

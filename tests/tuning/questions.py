@@ -4,8 +4,8 @@ from ppsim.costs.job import Job
 from ppsim.costs.place import Execution
 from ppsim.layout.layout import Layout
 from ppsim.machine.files import load_cluster
-from ppsim.model.memory import Optimizer
 from ppsim.model.names import read_model
+from ppsim.model.optimizer import Optimizer
 from ppsim.tuning.space import Question
 
 GIB = 2**30
