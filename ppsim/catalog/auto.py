@@ -26,7 +26,7 @@ from ppsim.schedule.placement import STYLES
 from ppsim.schedule.room import require_room
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.bounds.of_table import bounds_of, problem_of
-from ppsim.simulation.bounds.problem import CAP_ROUNDING, Criterion
+from ppsim.simulation.bounds.problem import Criterion, is_within
 from ppsim.simulation.bounds.windows import window_bound
 from ppsim.simulation.run import simulate
 from ppsim.simulation.stage_costs import StageCosts
@@ -280,8 +280,7 @@ class _Search:
             timeline = simulate(table, self.costs)
         except ScheduleError:  # the channels deadlock
             return False
-        limit = self.memory_limit_bytes
-        if limit is not None and timeline.memory.peak_bytes.max() > limit * CAP_ROUNDING:
+        if not is_within(float(timeline.memory.peak_bytes.max()), self.memory_limit_bytes):
             return False
         value_s = timeline.step_time_s if self.target.criterion == "step" else timeline.span_s
         if value_s >= self.value_s * (1 - _TOLERANCE):

@@ -8,7 +8,7 @@ from ppsim.base.units import percent, seconds, size
 from ppsim.printing.page import Columns, Page, bold, facts, some_of
 from ppsim.printing.timeline import Drawing, drawing_of, lines_of, readable_drawing
 from ppsim.schedule.rounds import microbatches_in_words
-from ppsim.simulation.bounds.problem import CAP_ROUNDING
+from ppsim.simulation.bounds.problem import is_within
 from ppsim.simulation.report import gap_of, report_of
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
@@ -113,7 +113,7 @@ _ROUNDING = 1e-9
 def _bounds(report: dict[str, Any]) -> str:
     step, span = report["lower_bound_s"], report["span_lower_bound_s"]
     limit = report["memory_limit_bytes"]
-    is_kept = limit is not None and max(rank["peak_bytes"] for rank in report["ranks"]) <= limit * CAP_ROUNDING
+    is_kept = limit is not None and is_within(max(rank["peak_bytes"] for rank in report["ranks"]), limit)
     within = f" within {size(limit)}" if is_kept else ""
     above = f"{percent(gap_of(report['step_time_s'], step))} above it"
     if (

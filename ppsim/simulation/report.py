@@ -3,7 +3,7 @@
 from typing import Any
 
 from ppsim.simulation.bounds.of_table import bounds_of
-from ppsim.simulation.bounds.problem import CAP_ROUNDING
+from ppsim.simulation.bounds.problem import is_within
 from ppsim.simulation.explain import CAUSES, critical_path, idle_by_cause_s
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline, ratio_idle
@@ -58,8 +58,7 @@ def report_of(timeline: Timeline, costs: StageCosts, *, memory_limit_bytes: floa
 
 def _kept(timeline: Timeline, limit_bytes: float | None) -> float | None:
     """The limit if every rank stays within it, else None."""
-    peak = float(timeline.memory.peak_bytes.max())
-    return None if limit_bytes is None or peak > limit_bytes * CAP_ROUNDING else limit_bytes
+    return limit_bytes if is_within(float(timeline.memory.peak_bytes.max()), limit_bytes) else None
 
 
 def gap_of(value: float, bound: float) -> float:

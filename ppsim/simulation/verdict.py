@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ppsim.base.units import size
-from ppsim.simulation.bounds.problem import CAP_ROUNDING
+from ppsim.simulation.bounds.problem import is_within
 
 _MOST_NAMED = 4
 
@@ -36,7 +36,7 @@ class Verdict:
         """Whether all ranks stay within the limit; None if that is unknown."""
         if self.limit_bytes is None:
             return None
-        if self.peak_bytes > self.limit_bytes * CAP_ROUNDING:
+        if not is_within(self.peak_bytes, self.limit_bytes):
             return False
         return None if self.activations_only else True
 

@@ -17,7 +17,7 @@ from ppsim.catalog.build import build, find
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import iteration_of, table_of
 from ppsim.schedule.table import Schedule
-from ppsim.simulation.bounds.problem import CAP_ROUNDING
+from ppsim.simulation.bounds.problem import is_within
 from ppsim.simulation.memory import held
 from ppsim.tuning.outlook import Outlook, Outlooks
 
@@ -72,7 +72,7 @@ def _evaluate(task: Task, front: Front, slowest_s: float) -> Outcome:
     plan, limit = task.plan, task.plan.memory_limit_bytes
     table = table_at(plan)
     peak = _peak_bytes(task, table)
-    if limit is not None and peak > limit * CAP_ROUNDING:
+    if not is_within(peak, limit):
         return Outcome("does not fit", peak)
     if task.bound_s > slowest_s and is_dominated(task.bound_s, peak, front):
         return Outcome("dominated", peak)

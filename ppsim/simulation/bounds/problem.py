@@ -22,6 +22,11 @@ CAP_ROUNDING = 1 + 1e-12
 """Caps are widened by this much, less than a byte, so that sums of floats that meet them are not refused."""
 
 
+def is_within(num_bytes: float, cap: float | None) -> bool:
+    """Return whether bytes stay within a cap, up to rounding; None is no cap."""
+    return cap is None or num_bytes <= cap * CAP_ROUNDING
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """One search for a schedule, in arrays of one entry a stage (`cap`: a rank); make it with `Problem.of`.
