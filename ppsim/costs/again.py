@@ -1,25 +1,28 @@
 """The forward kernels that a backward runs again, by the layer's plan of recomputation."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ppsim.costs.operator_kernels import OperatorKernels
-from ppsim.costs.pass_kernels import total
+from ppsim.costs.pass_kernels import PassKernels, total
 from ppsim.costs.torch_blocks import TorchKernels
 from ppsim.machine.kernels.times import KernelTime
 from ppsim.model.operators import Operator, plan_of
-from ppsim.model.recompute import BY_OPERATORS, Recompute, by_operators
+from ppsim.model.recompute import BY_OPERATORS, by_operators
 
 
-def operators_again(operators: Sequence[Operator], recompute: Recompute, *, stops_early: bool) -> set[str] | None:
-    """Return the names of the operators that a backward runs again; None for `selective-op`, see `forward_again`.
+def forward_again(timed: OperatorKernels, of: Mapping[str, PassKernels]) -> tuple[KernelTime, set[str]]:
+    """Return what of a forward is computed again, and the names of the operators whose messages are repeated.
 
-    `stops_early`: torch's checkpoint of a whole layer stops after the last tensor that the backward needs.
+    `of` has the kernels of each operator by name. torch's checkpoint of a whole layer stops after the last tensor
+    that the backward needs; `selective-op` repeats no message.
     """
-    if recompute == BY_OPERATORS:
-        return None
-    if recompute == "full" and stops_early:
-        return _until_last_saved(operators)
-    return {name for one in plan_of(operators, recompute) for name in one.operators}
+    execution = timed.place.execution
+    if execution.recompute == BY_OPERATORS:
+        return _by_operators(timed), set()
+    names = {name for one in plan_of(timed.operators, execution.recompute) for name in one.operators}
+    if execution.recompute == "full" and execution.compile is not None:
+        names = _until_last_saved(timed.operators)
+    return total(of[name] for name in names).forward, names
 
 
 def _until_last_saved(operators: Sequence[Operator]) -> set[str]:
@@ -29,8 +32,8 @@ def _until_last_saved(operators: Sequence[Operator]) -> set[str]:
     return {one.name for one in operators[: last + 1]}
 
 
-def forward_again(timed: OperatorKernels) -> KernelTime:
-    """Return what `selective-op` computes again: every second GEMM, and what passes over memory but the last sum.
+def _by_operators(timed: OperatorKernels) -> KernelTime:
+    """What `selective-op` computes again: every second GEMM, and what passes over memory but the last sum.
 
     Neither the core of attention nor what is scattered along the sequence, which are kept.
     """

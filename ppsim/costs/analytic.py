@@ -7,7 +7,7 @@ from published runs. The letters are those of `ppsim.model.shapes`.
 
 from typing import TypeAlias
 
-from ppsim.costs.again import forward_again, operators_again
+from ppsim.costs.again import forward_again
 from ppsim.costs.launches import launched, launched_again, waits_for_counts
 from ppsim.costs.messages import Messages
 from ppsim.costs.operator_kernels import OperatorKernels, computed_rows, layer_operators
@@ -59,12 +59,11 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
         cp_s=(1 - execution.hidden_cp) * cp_s,
         launching_s=launching_s,
     )  # fmt: skip
-    names = operators_again(operators, execution.recompute, stops_early=execution.compile is not None)
-    again = forward_again(timed) if names is None else total(of[name] for name in names).forward
+    again, names = forward_again(timed, of)
     again = launched_again(again, layer, place)
-    repeated = [one for one in operators if one.name in (names or ())]
+    repeated = [one for one in operators if one.name in names]
     cores_again = [(one.core, of[one.name]) for one in repeated if one.core is not None]
-    sent_again_s = messages.forward_s(names or ())
+    sent_again_s = messages.forward_s(names)
     sent_again_s += (1 - execution.hidden_cp) * _context_s(layer, place, tokens, cores_again)[0]
     sent_again_s += forward.ep_s * any(one.kind == "dispatch" for one in repeated)
     backward_input = _parts(
@@ -108,12 +107,12 @@ def embedding_estimate(model: Model, place: Place, *, micro_batch: int, sequence
     looked_up = projected.forward + moved(times, "copy", (passed + copies) * message, launches=2) + along
     added = moved(times, "copy", (1 + copies) * message + 8.0 * elements, launches=2) + along
     return Estimate(
-        _parts(place, looked_up, tp_s=_reduced_s(place, message)),
+        _parts(place, looked_up, tp_s=place.reduced_s(message)),
         Parts(),
         _parts(
             place,
             projected.backward_weight + added,
-            tp_s=_gathered_s(place, message),
+            tp_s=place.gathered_s(message),
         ),
     )
 
@@ -190,24 +189,14 @@ def head_estimate(model: Model, place: Place, *, micro_batch: int, sequence_leng
     ]
     linear = Linear("head", "hidden state", model.hidden_size, (columns,), split="outputs")
     kernels = products([linear], place.wide_times, tokens=tokens) + PassKernels(*around)
-    gathered, sums = _gathered_s(place, message), 3 * place.seconds("all-reduce", tokens * 4.0, "tp")
-    summed = gathered + _reduced_s(place, message)
+    gathered, sums = place.gathered_s(message), 3 * place.seconds("all-reduce", tokens * 4.0, "tp")
+    summed = gathered + place.reduced_s(message)
     return Estimate(
         _parts(place, kernels.forward, flops, tp_s=gathered + sums),
         _parts(place, kernels.backward_input, flops, tp_s=(1 - execution.hidden_tp_backward) * summed),
         _parts(place, kernels.backward_weight, flops),
         known=_known(kernels),
     )
-
-
-def _gathered_s(place: Place, num_bytes: float) -> float:
-    """The whole sequence for a product, from the tensor-parallel ranks that have it in parts."""
-    return place.seconds("all-gather", num_bytes, "tp") if place.execution.sequence_parallel else 0.0
-
-
-def _reduced_s(place: Place, num_bytes: float) -> float:
-    """The sum of what tensor-parallel ranks have, each with its part of the sequence or with all of it."""
-    return place.seconds("reduce-scatter" if place.execution.sequence_parallel else "all-reduce", num_bytes, "tp")
 
 
 def _parts(

@@ -295,11 +295,8 @@ class Job(InBrief):
             raise ConfigError(f"offload_modules '{self.offload_modules}' is spelled '{word}'")
         if self.offload and (self.offload_modules or any(one.offload_modules for one in self.stage_plans)):
             raise ConfigError("--offload is a part of everything: leave out it or --offload-modules")
-        if self.offload_rules != OffloadRules() and (self.offload or not self.offloads):
-            raise ConfigError(
-                "--min-offloaded-tensor-size, --activation-offload-fraction, --max-inflight-offloads are rules of "
-                "--offload-modules: give modules, or leave out the rules"
-            )
+        if self.offload or not self.offloads:
+            self.offload_rules.require_defaults()
         if self.offloads and self.execution.paged_stash is not None:
             option = "--offload" if self.offload else "--offload-modules"
             raise ConfigError(f"--moe-paged-stash has what experts keep in its pages: leave out {option}")

@@ -38,7 +38,7 @@ class Messages:
             gathered, summed = gathered_inputs(halves, timed.tensors), summed_outputs(halves)
             gathered[routed[0].name] = summed[routed[-1].name] = timed.layer_input
         else:
-            gathered, summed = gathered_inputs(operators, timed.tensors), summed_outputs(operators)
+            gathered, summed = timed.gathered, timed.summed
             pairs = {one.name: e * timed.rows["capacity"] * one.writes[0].columns for one in routed[-1:]}
         return cls(
             place,
@@ -53,7 +53,7 @@ class Messages:
         wanted = {*self.gathered, *self.summed, *self.pairs} if names is None else set(names)
         hidden = self.place.execution.hidden_tp_forward
         gather_s = sum(self._gather_s(size) for name, size in self.gathered.items() if name in wanted)
-        sum_s = sum(self._sum_s(size) for name, size in self.summed.items() if name in wanted)
+        sum_s = sum(self.place.reduced_s(size) for name, size in self.summed.items() if name in wanted)
         sum_s += self._pairs_s(wanted)
         exposed, is_whole = 1.0 if self._waits_for_gathers else 1 - hidden, wanted >= self.gathered.keys()
         return exposed * gather_s + (1 - hidden) * sum_s + self.scales[0] * self._agreed_s * is_whole
@@ -67,7 +67,7 @@ class Messages:
         execution = self.place.execution
         exposed = 1 - execution.hidden_tp_backward
         gather_s = sum(self._gather_s(size) for size in self.summed.values())
-        sum_s = sum(self._sum_s(size) for size in self.gathered.values()) + self._pairs_s(self.pairs)
+        sum_s = sum(self.place.reduced_s(size) for size in self.gathered.values()) + self._pairs_s(self.pairs)
         again_s = sum(self._gather_s(size) for size in self.gathered.values())
         if not self._is_torch:
             return exposed * (gather_s + sum_s + again_s)
@@ -91,15 +91,7 @@ class Messages:
 
     def _gather_s(self, num_bytes: float) -> float:
         """The whole sequence for a GEMM, in the type of its operands."""
-        if not self.place.execution.sequence_parallel:
-            return 0.0
-        return self.place.seconds("all-gather", self.place.execution.gathered_share * num_bytes, "tp")
-
-    def _sum_s(self, num_bytes: float) -> float:
-        """The sum of what ranks have, each with its part of the sequence or with all of it."""
-        return self.place.seconds(
-            "reduce-scatter" if self.place.execution.sequence_parallel else "all-reduce", num_bytes, "tp"
-        )
+        return self.place.gathered_s(self.place.execution.gathered_share * num_bytes)
 
     def _pairs_s(self, names: Iterable[str]) -> float:
         return sum(self.place.sum_over_tp_s(self.pairs[name], "etp") for name in names if name in self.pairs)

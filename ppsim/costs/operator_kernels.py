@@ -22,7 +22,7 @@ from ppsim.model.architecture import Layer
 from ppsim.model.batch import KernelChoice
 from ppsim.model.blocks import operators_of
 from ppsim.model.linears import Linear
-from ppsim.model.operators import Kind, Operator, Rows, Tensor, tensors_of
+from ppsim.model.operators import Kind, Operator, Rows, Tensor, gathered_inputs, summed_outputs, tensors_of
 from ppsim.model.parameters import require_division_of_layer
 from ppsim.model.streams import passes
 
@@ -96,6 +96,16 @@ class OperatorKernels:
     def tensors(self) -> dict[str, Tensor]:
         """The tensors of the forward by name."""
         return tensors_of(self.operators, self.layer_input)
+
+    @cached_property
+    def gathered(self) -> dict[str, Tensor]:
+        """The tensors that tensor-parallel ranks gather, by the operator before which they do."""
+        return gathered_inputs(self.operators, self.tensors)
+
+    @cached_property
+    def summed(self) -> dict[str, Tensor]:
+        """The tensors that they sum, by the operator behind which they do."""
+        return summed_outputs(self.operators)
 
     def product(self, one: Operator) -> PassKernels:
         """Return the products of a GEMM or of a mixer's core."""
@@ -178,9 +188,8 @@ class OperatorKernels:
         """What passes over pairs of token and expert around a GEMM of experts."""
         if linear.split == "inputs":
             return self._casts(linear) + self._biases(linear)
-        return (self._fused(linear) if self.place.execution.fused_experts else self._casts(linear)) + self._stash(
-            linear
-        )
+        inside = self._fused(linear) if self.place.execution.fused_experts else self._casts(linear)
+        return inside + self._stash(linear)
 
     def _casts(self, linear: Linear) -> PassKernels:
         """What brings inputs of experts' products, and gradients of their outputs, to a narrow type.

@@ -265,6 +265,14 @@ class Place:
         """A collective among the ranks of a group."""
         return collectives.seconds(operation, num_bytes, self.ranks(name), self.cluster)
 
+    def gathered_s(self, num_bytes: float) -> float:
+        """The whole sequence, from the tensor-parallel ranks that have it in parts."""
+        return self.seconds("all-gather", num_bytes, "tp") if self.execution.sequence_parallel else 0.0
+
+    def reduced_s(self, num_bytes: float) -> float:
+        """The sum of what tensor-parallel ranks have, each with its part of the sequence or with all of it."""
+        return self.seconds("reduce-scatter" if self.execution.sequence_parallel else "all-reduce", num_bytes, "tp")
+
     def sum_over_tp_s(self, num_bytes: float, name: Literal["tp", "etp"] = "tp") -> float:
         """What ends a tensor-parallel region and starts the next: an all-reduce, or its two halves.
 

@@ -21,14 +21,13 @@ gradients two by two, and casts.
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 
 from ppsim.costs.operator_kernels import OperatorKernels
 from ppsim.costs.pass_kernels import NOTHING, PassKernels, products, total
 from ppsim.costs.place import Place
 from ppsim.machine.kernels.times import KernelTime, moved
 from ppsim.model.linears import Linear
-from ppsim.model.operators import Operator, Tensor, gathered_inputs, summed_outputs
+from ppsim.model.operators import Operator
 
 _NORM_FORWARD, _NORM_BACKWARD = (4, 28), (8, 68)
 """Of an eager norm, times e and beside: x in float32, its square, their mean, the product with its root, that in
@@ -50,20 +49,20 @@ class TorchKernels(OperatorKernels):
         was scattered, is a product for each rank's part of the tokens (distributed/_symmetric_memory,
         `_pipelined_multi_all_gather_and_consume`, `_pipelined_produce_and_all2all`).
         """
-        tokens, pieces, total = self.rows["tokens"], self.place.cut.tp, NOTHING
+        tokens, pieces, found = self.rows["tokens"], self.place.cut.tp, NOTHING
         for one in linear.apart():
             whole = products([one], self.place.times, tokens=tokens)
             if not self.place.is_async or one.kind != "dense" or one.split is None:
-                total += whole
+                found += whole
                 continue
             piece = products([one], self.place.times, tokens=tokens / pieces)
             scatters, gathers = one.split == "inputs", self.place.gathers_in_products
-            total += PassKernels(
+            found += PassKernels(
                 piece.forward.times(pieces) if scatters or gathers else whole.forward,
                 piece.backward_input.times(pieces) if scatters and gathers else whole.backward_input,
                 whole.backward_weight,
             )
-        return total
+        return found
 
     def passing(self, one: Operator) -> PassKernels:
         """Return what passes over memory, copies along the sequence and casts with it."""
@@ -78,7 +77,7 @@ class TorchKernels(OperatorKernels):
 
     def along_sequence(self, one: Operator) -> PassKernels:
         """Return the copies of what is gathered before an operator, or scattered behind it, along the sequence."""
-        gathered, summed = self._gathered.get(one.name), self._summed.get(one.name)
+        gathered, summed = self.gathered.get(one.name), self.summed.get(one.name)
         tensor = gathered or summed
         if tensor is None or not self.is_divided:
             return NOTHING
@@ -91,16 +90,8 @@ class TorchKernels(OperatorKernels):
 
     def scattered_s(self) -> KernelTime:
         """Return what a forward copies of what is scattered."""
-        found = (self.along_sequence(one) for one in self.operators if one.name in self._summed)
+        found = (self.along_sequence(one) for one in self.operators if one.name in self.summed)
         return total(found).forward
-
-    @cached_property
-    def _gathered(self) -> dict[str, Tensor]:
-        return gathered_inputs(self.operators, self.tensors)
-
-    @cached_property
-    def _summed(self) -> dict[str, Tensor]:
-        return summed_outputs(self.operators)
 
     @property
     def is_divided(self) -> bool:
@@ -141,13 +132,11 @@ class TorchKernels(OperatorKernels):
 
     def _casts_of(self, linear: Linear) -> PassKernels:
         """Return the casts of a matrix' operands to 8 bits in torchao, whose layers keep 16-bit inputs."""
-        if linear.kind not in ("dense", "shared"):
-            return NOTHING
         is_narrow = self.place.execution.dtype in ("float8", "float8-row")
-        return _Casts(self, linear).passes if is_narrow else PassKernels()
+        return _Casts(self, linear).passes if is_narrow and linear.kind in ("dense", "shared") else NOTHING
 
 
-def _inputs(operators: Iterable[Operator]) -> Iterable[tuple[int, int]]:
+def _inputs(operators: Iterable[Operator]) -> list[tuple[int, int]]:
     """Columns of each distinct input of dense matrices, and how many read it, each matrix for itself."""
     number, width = Counter[str](), dict[str, int]()
     for one in operators:
@@ -162,7 +151,7 @@ def num_amax(operators: Iterable[Operator], place: Place) -> tuple[int, int]:
     if place.execution.dtype != "float8" or place.cut.tp == 1:
         return 0, 0
     inputs = _inputs(operators)
-    return len(list(inputs)), sum(number for _, number in inputs)
+    return len(inputs), sum(number for _, number in inputs)
 
 
 def norm_passes(place: Place) -> tuple[float, float]:

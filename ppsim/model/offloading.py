@@ -48,6 +48,14 @@ class OffloadRules:
         if self.max_inflight_offloads is not None and self.max_inflight_offloads < 0:
             raise ConfigError(f"--max-inflight-offloads is 0 or more copies: got {self.max_inflight_offloads}")
 
+    def require_defaults(self) -> None:
+        """Raise `ConfigError` for a rule that differs from its default, as no modules are offloaded."""
+        if self != OffloadRules():
+            raise ConfigError(
+                "--min-offloaded-tensor-size, --activation-offload-fraction, --max-inflight-offloads are rules of "
+                "--offload-modules: give modules, or leave out the rules"
+            )
+
     def number_gone(self, number: int) -> int:
         """Return how many of a stage's groups go to the host: those that stay are rounded down.
 

@@ -6,7 +6,7 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import ConfigError
-from ppsim.costs.again import operators_again
+from ppsim.costs.again import forward_again
 from ppsim.costs.analytic import layer_estimate
 from ppsim.costs.place import Execution, Place
 from ppsim.costs.torch_blocks import num_amax
@@ -16,7 +16,7 @@ from ppsim.model.batch import Batch
 from ppsim.model.memory import MemorySettings, stage_activations
 from ppsim.model.names import find_model
 from ppsim.model.stages import Stage
-from tests.costs.timed import kernels, operators, passing, products_of
+from tests.costs.timed import kernels, operators, passing, products_of, timed
 
 LAYER = find_model("llama3-8b").layers[0]
 H, Q, K, F, E = 4096, 4096, 1024, 14336, 2
@@ -80,9 +80,8 @@ def test_products_that_are_pipelined_copy_no_gathers_and_add_up_what_ranks_sent(
 
 def test_a_repeated_forward_ends_before_the_last_product_its_scatter_and_its_residual() -> None:
     place = place_of(4)
-    found, of, times = operators(LAYER, place, tokens=8), kernels(LAYER, place, tokens=8), place.times
-    names = operators_again(tuple(found.values()), "full", stops_early=True)
-    again = sum(of[name].forward.memory_s for name in names)
+    of, times = kernels(LAYER, place, tokens=8), place.times
+    again = forward_again(timed(LAYER, place, tokens=8), of)[0].memory_s
     assert passing(LAYER, place, tokens=8).forward.memory_s - again == pytest.approx(
         8 * (2 * E * H + 3 * E * H / 4)
     )
