@@ -21,8 +21,6 @@ from ppsim.costs.place import Execution, Place
 from ppsim.costs.profile import Profile, load_profile
 from ppsim.costs.step import NORM_BYTES, optimizer_s
 from ppsim.costs.utilization import PASSES
-from ppsim.layout.groups import GroupName, group
-from ppsim.layout.layout import layout_on
 from ppsim.machine import collectives
 from ppsim.machine.cluster import Cluster
 from ppsim.machine.files import load_cluster
@@ -30,6 +28,8 @@ from ppsim.model.architecture import Model
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.recompute import recompute_of
 from ppsim.model.shapes import LayerShape, layer_of
+from ppsim.parallel.groups import GroupName, group
+from ppsim.parallel.layout import layout_on
 
 RUNS = Path(__file__).parent / "published" / "analytic_runs.csv"
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from ppsim.base.units import rate, signed_percent
 from ppsim.base.units import seconds as in_words
-from ppsim.layout.groups import Group, group
-from ppsim.layout.layout import Layout
 from ppsim.machine.collectives import Operation, bus_bytes_per_s, seconds
 from ppsim.machine.dispatch import Routing, dispatch_s, distinct_domains
 from ppsim.machine.files import load_cluster
+from ppsim.parallel.groups import Group, group
+from ppsim.parallel.layout import Layout
 
 PUBLISHED: dict[str, dict[Operation, tuple[float, float, float]]] = {  # GB/s at 512 MiB among 2, 4 and 8 ranks
     "dgx-a100": {

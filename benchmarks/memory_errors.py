@@ -10,13 +10,13 @@ from pathlib import Path
 
 import ppsim
 from ppsim import Op
-from ppsim.layout.cut import Cut
 from ppsim.model.architecture import Model
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.memory import MemorySettings, RankMemory, rank_memory
 from ppsim.model.memory import Optimizer as Adam
 from ppsim.model.names import find_model, gpt
 from ppsim.model.stages import Stage, stages_of
+from ppsim.parallel.sizes import Cut
 
 FILE = Path(__file__).parent / "published" / "memory.csv"
 PAPER = KernelChoice(flash_attention=False, dropout=True, cross_entropy="unfused", gradient_placeholders=False)

@@ -18,9 +18,9 @@ from contextlib import nullcontext
 from ppsim.base.compiling import every_kernel_compiled
 from ppsim.costs.job import Job
 from ppsim.costs.place import Execution
-from ppsim.layout.layout import layout_on
 from ppsim.machine.files import load_cluster
 from ppsim.model.names import read_model
+from ppsim.parallel.layout import layout_on
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project
 

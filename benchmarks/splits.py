@@ -15,7 +15,7 @@ from math import comb
 
 import ppsim
 from ppsim.base.errors import PpsimError
-from ppsim.layout.split import even_split, layer_split
+from ppsim.parallel.layer_partition import even_split, layer_split
 from ppsim.projection import project as planning
 from ppsim.projection.project import iteration_of
 

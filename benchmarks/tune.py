@@ -11,9 +11,9 @@ import time
 
 from ppsim.costs.job import Job
 from ppsim.costs.place import Execution
-from ppsim.layout.layout import Layout
 from ppsim.machine.files import load_cluster
 from ppsim.model.names import read_model
+from ppsim.parallel.layout import Layout
 from ppsim.tuning.search import tune
 from ppsim.tuning.space import Question, space_for
 

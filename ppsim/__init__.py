@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from ppsim.api.tuning import tune
     from ppsim.api.validation import validate
     from ppsim.catalog.build import build
-    from ppsim.configs.read import read_run_config
     from ppsim.costs.job import Job
     from ppsim.costs.profile import Profile, load_profile
     from ppsim.projection.plan import Plan
@@ -61,6 +60,7 @@ if TYPE_CHECKING:
     from ppsim.simulation.run import simulate
     from ppsim.simulation.stage_costs import StageCosts
     from ppsim.simulation.timeline import Timeline
+    from ppsim.trainers.read_config import read_run_config
     from ppsim.tuning.search import Tuned
     from ppsim.validation.fitted import Fitted
     from ppsim.validation.validated import Validated
@@ -100,7 +100,7 @@ _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "project": "ppsim.api.plans",
     "project_all": "ppsim.api.plans",
     "read": "ppsim.api.reading",
-    "read_run_config": "ppsim.configs.read",
+    "read_run_config": "ppsim.trainers.read_config",
     "read_schedule": "ppsim.schedule.grammar",
     "read_timeline": "ppsim.api.measured",
     "report": "ppsim.api.outputs",

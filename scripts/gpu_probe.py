@@ -77,8 +77,8 @@ def trace(folder: Path, device: str) -> None:
     from ppsim.profiling.layers import build_layer
     from ppsim.profiling.measure import Module
     from ppsim.profiling.models import MODELS
-    from ppsim.runs.readers.kineto import read_trace
     from ppsim.runs.traces import result_of
+    from ppsim.trainers.torch.read_trace import read_trace
 
     shape = MODELS["llama-mini"]
     layer = build_layer(shape.layer, shape.sequence_length).to(device, torch.bfloat16)

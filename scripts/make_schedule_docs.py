@@ -9,10 +9,10 @@ from xml.sax.saxutils import quoteattr
 import ppsim
 from ppsim.base.files import write_whole
 from ppsim.catalog.build import CATALOG, Entry
-from ppsim.exporting.targets import runtime_facts
 from ppsim.plot.palette import COLOURS, LIGHTER, mixed
 from ppsim.schedule.table import Op
 from ppsim.simulation.timeline import Timeline
+from ppsim.trainers.write_schedule import runtime_facts
 
 DOCS = Path(__file__).parents[1] / "docs"
 

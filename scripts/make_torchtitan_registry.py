@@ -1,4 +1,4 @@
-"""Write ppsim/configs/data/torchtitan.toml: the entries of TorchTitan's config registry.
+"""Write ppsim/trainers/data/torchtitan.toml: the entries of TorchTitan's config registry.
 
 `python scripts/make_torchtitan_registry.py FOLDER VERSION` reads the `config_registry.py` files of an unpacked
 wheel or a checkout. Each registry function is executed with stand-ins for everything that it imports, so neither
@@ -13,7 +13,7 @@ from typing import Any
 
 from ppsim.base.files import write_whole
 
-TABLE = Path(__file__).parents[1] / "ppsim" / "configs" / "data" / "torchtitan.toml"
+TABLE = Path(__file__).parents[1] / "ppsim" / "trainers" / "data" / "torchtitan.toml"
 EXECUTED = ("typing", "functools", "math")
 DIFFUSION = ("flux",)
 SECTIONS = ("training", "parallelism", "compile")

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("simulation", "schedule", "layout", "catalog", "model", "machine", "costs")
+ROOMS = ("simulation", "schedule", "parallel", "catalog", "model", "machine", "costs")
 TESTS = [*(f"tests/{room}" for room in (*ROOMS, "projection")), *(f"ppsim/{room}" for room in ROOMS)]
 
 _SURVIVED = "survived"

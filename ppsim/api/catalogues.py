@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 from ppsim.base.words import require_tokens
 from ppsim.catalog.build import every_schedule
-from ppsim.configs.read import model_named
-from ppsim.exporting.targets import refusals
 from ppsim.machine.files import load_cluster, packaged_clusters
 from ppsim.model.names import NAMES
+from ppsim.trainers.read_config import model_named
+from ppsim.trainers.write_schedule import refusals
 
 if TYPE_CHECKING:
     import pandas

@@ -10,7 +10,7 @@ from ppsim.model.offloading import OffloadRules
 from ppsim.projection.options import GPT, JobOptions, StudyOptions
 
 if TYPE_CHECKING:
-    from ppsim.configs.run_config import RunConfig
+    from ppsim.trainers.run_config import RunConfig
 
 MEGATRON_SPLIT = (
     "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
@@ -53,8 +53,8 @@ def configured(options: Mapping[str, Any], *, tried: Collection[str] = ()) -> di
         return _with_stack(filled)
     if filled.get("job") is not None:
         raise ConfigError("the job says everything itself: leave out run_config, or give it to ppsim.job")
-    from ppsim.configs.read import read_run_config  # every trainer's format
-    from ppsim.configs.run_config import RunConfig
+    from ppsim.trainers.read_config import read_run_config  # every trainer's format
+    from ppsim.trainers.run_config import RunConfig
 
     config = path if isinstance(path, RunConfig) else read_run_config(path)
     given = {name for name, value in filled.items() if value not in (None, {}, ())}
@@ -91,7 +91,7 @@ def _stages_per_rank(config: "RunConfig", filled: Mapping[str, Any], given: Coll
     vpp: int | None = filled["vpp"]
     each, pp = config.layers_per_virtual_stage, filled["pp"] or 1
     if each is not None and {"model", "layers", "pp"}.intersection(given):
-        from ppsim.configs.read import model_named  # every trainer's format
+        from ppsim.trainers.read_config import model_named  # every trainer's format
 
         if filled["model"] == GPT or filled["layers"]:
             layers = filled["layers"] or 0
@@ -140,9 +140,9 @@ def _with_stack(options: dict[str, Any]) -> dict[str, Any]:
     name = options.get("stack")
     if options.get("model") is None or name is None:
         return options
-    from ppsim.configs.read import model_named  # every trainer's format
-    from ppsim.configs.stacks import stack_of
     from ppsim.machine.files import cluster_of
+    from ppsim.trainers.read_config import model_named  # every trainer's format
+    from ppsim.trainers.stacks import stack_of
 
     model, cluster = options["model"], cluster_of(options.get("cluster"))
     has_experts = model != GPT and any(layer.is_moe for layer in model_named(model).kinds)

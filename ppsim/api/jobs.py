@@ -11,11 +11,9 @@ from ppsim.api.texts import parse_parts, parse_share
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import fields_of, given_of, require_least, words_of
-from ppsim.configs.run_config import RunConfig
 from ppsim.costs.job import Job
 from ppsim.costs.place import Execution
 from ppsim.costs.profile import profile_of
-from ppsim.layout.layout import Layout, fewest_replicas, layout_on
 from ppsim.machine.files import cluster_of
 from ppsim.model.architecture import Model
 from ppsim.model.graphs import cuda_graphs_of
@@ -24,7 +22,9 @@ from ppsim.model.names import gpt
 from ppsim.model.offloading import OffloadRules, offload_modules_of
 from ppsim.model.optimizer import Optimizer, Precision
 from ppsim.model.recompute import recompute_of
+from ppsim.parallel.layout import Layout, fewest_replicas, layout_on
 from ppsim.projection.options import GPT, JobOptions
+from ppsim.trainers.run_config import RunConfig
 
 _WORDS = words_of(JobOptions)
 
@@ -114,7 +114,7 @@ def _model(given: str | Path | RunConfig, source: str, options: Mapping[str, Any
     if given != GPT:
         if wrong := [*sizes, *([] if is_tied is None else ["tied_embeddings"])]:
             raise ConfigError(f"--{wrong[0].replace('_', '-')} is for --model gpt: {source} has its own")
-        from ppsim.configs.read import model_named  # every trainer's format
+        from ppsim.trainers.read_config import model_named  # every trainer's format
 
         model = model_named(given)
         model = model if options["layers"] is None else model.with_layers(options["layers"])

@@ -17,11 +17,6 @@ from ppsim.base.kinds import require_kind
 from ppsim.base.outputs import Formats, suffix_of, write
 from ppsim.base.shown import text_of
 from ppsim.base.units import LEAST_SHOWN
-from ppsim.exporting.megatron import megatron_arguments
-from ppsim.exporting.table_json import table_to_json
-from ppsim.exporting.targets import RUNTIMES
-from ppsim.exporting.torch_csv import torch_csv
-from ppsim.exporting.torchtitan import name_of_placement
 from ppsim.plot.view import Fact, View
 from ppsim.projection.projection import Answer, Projection, Projections
 from ppsim.runs import explained_words
@@ -35,6 +30,11 @@ from ppsim.schedule.graph import build_graph
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
+from ppsim.trainers.megatron.write_schedule import megatron_arguments
+from ppsim.trainers.table_json import table_to_json
+from ppsim.trainers.torch.write_schedule import torch_csv
+from ppsim.trainers.torchtitan.write_schedule import name_of_placement
+from ppsim.trainers.write_schedule import RUNTIMES
 from ppsim.tuning.search import Tuned
 from ppsim.validation.fitted import Fitted
 

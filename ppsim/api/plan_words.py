@@ -8,12 +8,12 @@ from typing import Any
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import given_of, values_in, words_of
 from ppsim.catalog.build import find
-from ppsim.configs.megatron_model_arguments import without_source
 from ppsim.costs.job import Job
-from ppsim.exporting.megatron import layout_string, parse_layout
-from ppsim.layout.split import MegatronSplit, even_split
+from ppsim.parallel.layer_partition import MegatronSplit, even_split
 from ppsim.projection.options import PlanOptions
 from ppsim.projection.plan import AUTO, Plan
+from ppsim.trainers.megatron.write_model import without_source
+from ppsim.trainers.megatron.write_schedule import layout_string, parse_layout
 from ppsim.tuning.command import sizes_of
 
 WORDS = words_of(PlanOptions)

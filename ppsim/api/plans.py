@@ -13,8 +13,8 @@ from ppsim.base.kinds import require_kind
 from ppsim.base.words import fields_of, require_least, words_of
 from ppsim.costs.profile import DEFAULT, Profile, Shape, profile_of
 from ppsim.costs.sources import RankCosts
-from ppsim.layout.split import MegatronSplit, Split, require_layers
 from ppsim.model.recompute import require_of_layer
+from ppsim.parallel.layer_partition import MegatronSplit, Split, require_layers
 from ppsim.projection import project as planning
 from ppsim.projection.lengths import read_lengths
 from ppsim.projection.options import JobOptions, PlanOptions
@@ -23,8 +23,8 @@ from ppsim.projection.projection import Projection, Projections
 
 if TYPE_CHECKING:
     from ppsim.api.stage_plans import StagesFile
-    from ppsim.configs.run_config import RunConfig
     from ppsim.costs.job import Job
+    from ppsim.trainers.run_config import RunConfig
 
 _WORDS = words_of(PlanOptions)
 _OF_JOBS = tuple(name for name in words_of(JobOptions) if name != "pp")

@@ -14,7 +14,7 @@ from ppsim.base.files import read_json
 from ppsim.catalog.build import build
 from ppsim.runs.assembled import assembled
 from ppsim.runs.clocks import Alignment
-from ppsim.runs.readers import kineto, megatron_log, nsight, primus, rows
+from ppsim.runs.readers import nsight, rows
 from ppsim.runs.readers.patterns import Pattern, patterns_with
 from ppsim.runs.readers.stream import entries_of, lines_of, opened
 from ppsim.runs.recorded import Measured, measured_in
@@ -25,6 +25,9 @@ from ppsim.runs.traces import RankTrace, Recordings
 from ppsim.schedule.grammar import read_schedule
 from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.stage_costs import StageCosts
+from ppsim.trainers.megatron.read_log import is_log, read_log
+from ppsim.trainers.primus.read_trace import is_dump, read_dump
+from ppsim.trainers.torch.read_trace import read_trace
 
 _SUFFIXES = (".json", ".json.gz", ".sqlite")
 _PEEKED = 2**16
@@ -100,7 +103,7 @@ def open_run(
         if kind in ("timeline", "other"):
             return _of_file(recorded[0], table, given)
         if kind == "log":
-            return megatron_log.read_log(recorded[0], num_warm_up=warm_up)
+            return read_log(recorded[0], num_warm_up=warm_up)
     recordings = recordings_of(recorded, patterns)
     if table is None:
         table = _table_told(recordings)
@@ -166,7 +169,7 @@ def kind_of(path: str | Path) -> str:
         return _kind_of_json(path)
     if rows.has_header(text.partition("\n")[0]):
         return "csv"
-    if megatron_log.is_log(text) or _is_long_log(path, text):
+    if is_log(text) or _is_long_log(path, text):
         return "log"
     raise ConfigError(
         f"{path} holds no run that can be told: there are timelines of ppsim (-o NAME.json), traces of "
@@ -180,7 +183,7 @@ def _is_long_log(path: str | Path, begin: str) -> bool:
     if "\x00" in begin or "�" in begin:
         return False
     with closing(lines_of(path, errors="replace")) as lines:
-        return any(megatron_log.is_log(line) for line in lines)
+        return any(is_log(line) for line in lines)
 
 
 def _kind_of_json(path: str | Path) -> str:
@@ -199,8 +202,8 @@ def _kind_of_json(path: str | Path) -> str:
 def recordings_of(recorded: Sequence[str | Path], patterns: Sequence[Pattern]) -> Recordings:
     """Return the ranks in files and folders, which are all of one run."""
     paths = [Path(one) for one in recorded]
-    if len(paths) == 1 and primus.is_dump(paths[0]):
-        return primus.read_dump(paths[0])
+    if len(paths) == 1 and is_dump(paths[0]):
+        return read_dump(paths[0])
     files = [file for path in paths for file in files_of(path)]
     kinds = {kind_of(file) for file in files}
     if len(kinds) > 1 or not kinds <= {"trace", "sqlite", "csv"} or (kinds == {"csv"} and len(files) > 1):
@@ -210,7 +213,7 @@ def recordings_of(recorded: Sequence[str | Path], patterns: Sequence[Pattern]) -
     traces: list[RankTrace] = []
     for file in files:
         if kinds == {"trace"}:
-            traces.append(kineto.read_trace(file, patterns))
+            traces.append(read_trace(file, patterns))
         else:
             traces += nsight.read_processes(file, patterns)
     return Recordings(

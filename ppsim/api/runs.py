@@ -18,10 +18,9 @@ from ppsim.base.files import naming, to_json, write_whole
 from ppsim.base.names import Names
 from ppsim.base.words import fields_of, require_least, with_defaults, words_of
 from ppsim.catalog.build import build
-from ppsim.exporting.torch_csv import why_not_loaded
-from ppsim.layout.split import counts_of, even_split, given_split
 from ppsim.model.recompute import LayerPlan, is_by_stage, recompute_of, require_layers, words_of_layers
 from ppsim.model.stages import plans_of_stages
+from ppsim.parallel.layer_partition import counts_of, even_split, given_split
 from ppsim.runs.recorded import Measured, measured_of, require_agreement
 from ppsim.runtime.config import MODELS, GPTShape, OwnModel, TrainConfig
 from ppsim.runtime.launch import is_worker, launch, require_device, require_extra
@@ -32,6 +31,7 @@ from ppsim.schedule.graph import build_graph
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.cost_files import costs_to_json, message_bytes_in, read_costs
 from ppsim.simulation.stage_costs import StageCosts
+from ppsim.trainers.torch.write_schedule import why_not_loaded
 
 _WORDS = words_of(TrainOptions)
 

@@ -166,7 +166,7 @@ VALIDATION: Formats = {
 }
 TABLE: Formats = {
     ".csv": ("", _csv_of),
-    ".json": ("", lambda table: to_json(loaded("ppsim.exporting.table_json:table_to_json")(table))),
+    ".json": ("", lambda table: to_json(loaded("ppsim.trainers.table_json:table_to_json")(table))),
 }
 TOTALS: Formats = {".json": ("totals", lambda totals: to_json(totals.to_json()))}
 

@@ -17,7 +17,7 @@ def parse_split(given: str | Sequence[int]) -> Any:
     if given in ("auto", "even"):
         return given
     if "|" in given or given.startswith("E"):
-        from ppsim.exporting.megatron import parse_layout  # Megatron-LM's own words
+        from ppsim.trainers.megatron.write_schedule import parse_layout  # Megatron-LM's own words
 
         return parse_layout(given)
     try:

@@ -10,14 +10,14 @@ from ppsim.api.plan_words import MODEL, RULE, WORDS, job_of, marks_of, unsaid, w
 from ppsim.api.plans import plan_of
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import given_of, texts_of
-from ppsim.configs.read import read_run_config
-from ppsim.configs.run_config import RunConfig
-from ppsim.configs.written import files_of
-from ppsim.exporting.megatron import layout_string
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project
 from ppsim.projection.projection import Projection
 from ppsim.schedule.choices import Trainer
+from ppsim.trainers.megatron.write_schedule import layout_string
+from ppsim.trainers.read_config import read_run_config
+from ppsim.trainers.run_config import RunConfig
+from ppsim.trainers.write_config import files_of
 from ppsim.tuning.search import Tuned
 
 

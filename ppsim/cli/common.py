@@ -52,7 +52,7 @@ def read_table(path: str, *, replicas: int | None = None, slices: int | None = N
             raise ConfigError(f"{path} says itself what it holds; {option} is for a CSV, which cannot")
         require_least(option[2:], value)
     if path.endswith(".json"):
-        from ppsim.exporting.table_json import read_table as read_json_table
+        from ppsim.trainers.table_json import read_table as read_json_table
 
         return read_json_table(path)
     from ppsim.schedule.grammar import read_schedule
@@ -189,8 +189,8 @@ def run_config_of(path: str | None, options: Mapping[str, Any]) -> Any:
     """Return a trainer's configuration, and print on standard error how it is understood next to these options."""
     if path is None:
         return None
-    from ppsim.configs.read import read_run_config
     from ppsim.printing.run_config import run_config_lines
+    from ppsim.trainers.read_config import read_run_config
 
     config = read_run_config(path).beside(options)
     for line in run_config_lines(config):

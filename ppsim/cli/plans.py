@@ -85,7 +85,7 @@ def project(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, 
     names = _compared(options["schedule"])
     if options["pp"] is None and options["run_config"] is None:
         if options["model"] not in (None, GPT):
-            from ppsim.configs.read import model_named
+            from ppsim.trainers.read_config import model_named
 
             model_named(options["model"])  # raises for what is none, which is the first thing to say
         raise click.UsageError("--pp must be given: the pipeline ranks")

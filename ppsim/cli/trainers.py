@@ -36,8 +36,8 @@ def for_trainer(target: str, schedule: Any, content: str, output: str, options: 
 def _megatron(schedule: Any, content: str, output: str, options: dict[str, Any]) -> tuple[str, str]:
     from ppsim.api.texts import parse_split
     from ppsim.base.files import to_json
-    from ppsim.configs.written import as_entries, as_flags
-    from ppsim.exporting.megatron import megatron_arguments
+    from ppsim.trainers.megatron.write_schedule import megatron_arguments
+    from ppsim.trainers.write_config import as_entries, as_flags
 
     exported = json.loads(content)
     if options["layers_by"]:
@@ -53,7 +53,7 @@ def _megatron(schedule: Any, content: str, output: str, options: dict[str, Any])
 def _torchtitan(schedule: Any, content: str, output: str, options: dict[str, Any]) -> tuple[str, str]:
     from ppsim.api.texts import parse_split
     from ppsim.base.errors import ConfigError
-    from ppsim.exporting.torchtitan import settings_text, torchtitan_settings, warnings_of
+    from ppsim.trainers.torchtitan.write_schedule import settings_text, torchtitan_settings, warnings_of
 
     version = options["trainer_version"] or "0.3"
     layers: Any = None if options["split"] is None else parse_split(options["split"])

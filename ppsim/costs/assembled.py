@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from ppsim.base.arrays import Floats
 from ppsim.costs.parts import Estimate
-from ppsim.layout.slices import equal_time_slices
+from ppsim.parallel.sequence_slices import equal_time_slices
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.step_costs import StepCosts

@@ -20,7 +20,6 @@ from ppsim.costs.parts import Estimate, Parts
 from ppsim.costs.place import Execution, Place
 from ppsim.costs.profile import Profile, Shape
 from ppsim.costs.recomputable import why_not_recomputed
-from ppsim.layout.layout import Layout, assumed_devices
 from ppsim.machine.cluster import Cluster
 from ppsim.machine.kernels.specified import OPERAND_BYTES
 from ppsim.machine.likeness import Likeness, said_of
@@ -42,6 +41,7 @@ from ppsim.model.recompute import (
 )
 from ppsim.model.shapes import why_no_context_parallel
 from ppsim.model.stages import Stage, StagePlan, plans_of_stages
+from ppsim.parallel.layout import Layout, assumed_devices
 from ppsim.schedule.choices import Update
 
 
@@ -65,7 +65,7 @@ class Job(InBrief):
     `gradient_accumulation_fusion`: whether products of weight gradients add to sums over microbatches themselves.
     `wgrad_deferral_limit`: of how many microbatches the weight gradient of the output layer waits for the end of
     the step, 0: of all, None: of none. `launch_s`: host seconds of a launch by the schedule, None: the cluster's
-    constant. `stack`: what software the defaults are those of (`ppsim.configs.stacks`). `gpus_assumed`: whether the
+    constant. `stack`: the software whose defaults apply (`ppsim.trainers.stacks`). `gpus_assumed`: whether the
     number of GPUs is the fewest for the layout, because nobody gave one. `assumed` are further sentences about
     options that were not given, `without` the trainer's options that change memory and are ignored.
 

@@ -10,7 +10,7 @@ from ppsim.costs.of_job import assemble_job
 from ppsim.costs.of_layer import layer_costs_of
 from ppsim.costs.sources import RankCosts
 from ppsim.costs.step import expected_maximum
-from ppsim.layout.split import Split
+from ppsim.parallel.layer_partition import Split
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.step_costs import StepCosts
 

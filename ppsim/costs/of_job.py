@@ -15,9 +15,6 @@ from ppsim.costs.job import Job, work_of
 from ppsim.costs.offload import HOST_EFFICIENCY, buffer_bytes, offload_of, with_copies
 from ppsim.costs.parts import BASIS, Estimate, Parts
 from ppsim.costs.step import held_of, passes_s, step_costs
-from ppsim.layout.balance import balance_ranks
-from ppsim.layout.groups import GroupName, tier_between
-from ppsim.layout.split import MegatronSplit, Split, layer_split, rule_of, split_layers, why_no_split
 from ppsim.machine import collectives
 from ppsim.machine.kernels.tables import Tabled
 from ppsim.machine.kernels.times import moved
@@ -26,6 +23,9 @@ from ppsim.model.architecture import Layer
 from ppsim.model.memory import gathered_bytes, rank_memory, stage_activations
 from ppsim.model.recompute import BY_OPERATORS
 from ppsim.model.stages import Stage, StagePlan, contents_of, once_each, stages_of, stages_of_layout
+from ppsim.parallel.groups import GroupName, tier_between
+from ppsim.parallel.layer_balance import balance_ranks
+from ppsim.parallel.layer_partition import MegatronSplit, Split, layer_split, rule_of, split_layers, why_no_split
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
 

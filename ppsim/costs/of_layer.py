@@ -11,11 +11,11 @@ from ppsim.costs.job import Job, work_of
 from ppsim.costs.of_job import activation_bytes, estimate_of
 from ppsim.costs.offload import offload_of
 from ppsim.costs.step import added_s, passes_s
-from ppsim.layout.split import even_split
 from ppsim.model.architecture import Layer
 from ppsim.model.memory import rank_memory
 from ppsim.model.recompute import LayerPlan, Recompute
 from ppsim.model.stages import Stage, stages_of
+from ppsim.parallel.layer_partition import even_split
 
 
 def layer_costs_of(job: Job) -> LayerCosts:

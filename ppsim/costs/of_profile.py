@@ -12,8 +12,8 @@ from ppsim.costs.assembled import Assembled, LayerCosts, of_ranks, short_counts,
 from ppsim.costs.chunks import FIRST, LAST, LAYER, ChunkNumbers, short_contents, stages_of
 from ppsim.costs.lines import line_through
 from ppsim.costs.profile import Measurement, Profile, Quantity, Shape, describe
-from ppsim.layout.balance import balance_ranks
-from ppsim.layout.split import MegatronSplit, Split, balanced_split, layer_split, rule_of, split_layers
+from ppsim.parallel.layer_balance import balance_ranks
+from ppsim.parallel.layer_partition import MegatronSplit, Split, balanced_split, layer_split, rule_of, split_layers
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
 
@@ -137,12 +137,12 @@ def assemble(
     """Return stage costs for the placement of `schedule`: embedding on the first stage, head and loss on the last.
 
     Every replica of the model is cut alike: layers and costs have one entry a stage of the model. Slices of a
-    microbatch are cut to take the same time (`ppsim.layout.slices`). `shape` defaults to `profile.shape_at()`,
-    `num_layers` to its model's; `split` gives the layers of each stage, or how to find them. A hop takes
-    `transfer_s`, else its bytes over `bandwidth_bytes_per_s`, else what the profile says; the rest of communication
-    is left at its defaults, for the caller to choose. A profile of layers only has free ends. Raises `ConfigError`
-    for a split that does not fit, for components that the profile lacks and for a sequence too short for its
-    slices, `ScheduleError` for a schedule that splits a backward that cannot be split.
+    microbatch are cut to take the same time (`ppsim.parallel.sequence_slices`). `shape` defaults to
+    `profile.shape_at()`, `num_layers` to its model's; `split` gives the layers of each stage, or how to find them.
+    A hop takes `transfer_s`, else its bytes over `bandwidth_bytes_per_s`, else what the profile says; the rest of
+    communication is left at its defaults, for the caller to choose. A profile of layers only has free ends. Raises
+    `ConfigError` for a split that does not fit, for components that the profile lacks and for a sequence too short
+    for its slices, `ScheduleError` for a schedule that splits a backward that cannot be split.
     """
     shape = shape or profile.shape_at()
     parts = _components(profile, shape)

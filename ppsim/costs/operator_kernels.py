@@ -14,7 +14,6 @@ from types import MappingProxyType
 from ppsim.costs.cores import core_of
 from ppsim.costs.pass_kernels import NOTHING, PassKernels, products
 from ppsim.costs.place import Place
-from ppsim.layout.cut import Cut
 from ppsim.machine.choices import FLEX
 from ppsim.machine.kernels.specified import OPERAND_BYTES
 from ppsim.machine.kernels.times import KernelTime, moved
@@ -25,6 +24,7 @@ from ppsim.model.linears import Linear
 from ppsim.model.operators import Kind, Operator, Rows, Tensor, gathered_inputs, summed_outputs, tensors_of
 from ppsim.model.parameters import require_division_of_layer
 from ppsim.model.streams import passes
+from ppsim.parallel.sizes import Cut
 
 _STREAMS = 4
 """On which TransformerEngine launches the GEMMs of experts in turn (`nvte_get_num_compute_streams`)."""

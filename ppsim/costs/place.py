@@ -6,9 +6,6 @@ from functools import cached_property
 from typing import Literal
 
 from ppsim.base.errors import ConfigError
-from ppsim.layout.cut import Cut
-from ppsim.layout.groups import Group, GroupName, group
-from ppsim.layout.layout import Layout
 from ppsim.machine import collectives
 from ppsim.machine.choices import Dispatcher
 from ppsim.machine.cluster import Cluster, Constant, Device
@@ -18,6 +15,9 @@ from ppsim.machine.kernels.times import KernelTime, KernelTimes
 from ppsim.model.graphs import CudaGraphs, cuda_graphs_of
 from ppsim.model.losses import CrossEntropy
 from ppsim.model.recompute import Recompute, require_spelling
+from ppsim.parallel.groups import Group, GroupName, group
+from ppsim.parallel.layout import Layout
+from ppsim.parallel.sizes import Cut
 
 _DISPATCH_CORES = 20
 """Cores that send tokens to experts and back: what DeepEP takes by default, and Megatron-LM asks it for."""

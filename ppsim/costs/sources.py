@@ -13,7 +13,7 @@ from ppsim.costs.assembled import Assembled, Known, LayerCosts
 from ppsim.costs.of_profile import assemble, layer_costs_of
 from ppsim.costs.profile import DEFAULT, Profile, Shape, load_profile
 from ppsim.costs.utilization import BY_DATA_SHEET, peak_of
-from ppsim.layout.split import Split
+from ppsim.parallel.layer_partition import Split
 from ppsim.schedule.kept import kept
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts

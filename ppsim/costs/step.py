@@ -11,12 +11,12 @@ from ppsim.base.errors import ConfigError
 from ppsim.costs.assembled import Known, of_ranks
 from ppsim.costs.job import Job
 from ppsim.costs.offload import HOST_EFFICIENCY, copy_s
-from ppsim.layout.groups import Group, all_devices, tier_between
 from ppsim.machine import collectives
 from ppsim.machine.cluster import Device
 from ppsim.model.architecture import Layer
 from ppsim.model.parameters import Held, held_parameters, padded_vocabulary
 from ppsim.model.stages import Stage, once_each
+from ppsim.parallel.groups import Group, all_devices, tier_between
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.step_costs import Sharing, StepCosts
 

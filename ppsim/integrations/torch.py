@@ -13,9 +13,9 @@ from torch.distributed.pipelining import PipelineStage
 from torch.profiler import record_function
 
 from ppsim.base.errors import ConfigError
-from ppsim.exporting.torch_csv import torch_csv, why_not_loaded
 from ppsim.integrations.stages import Table, problems_of_stages, read
 from ppsim.runtime.torch_private import require_torch, schedule_runtime
+from ppsim.trainers.torch.write_schedule import torch_csv, why_not_loaded
 
 
 def stages_of(

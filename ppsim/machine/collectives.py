@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ppsim.layout.groups import Group
 from ppsim.machine.cluster import Cluster, Link
+from ppsim.parallel.groups import Group
 
 Operation = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all"]
 Algorithm = Literal["ring", "tree", "hierarchical", "direct"]

@@ -7,10 +7,10 @@ Routing is taken to be uniform: every set of k experts is as likely as any other
 import math
 from dataclasses import dataclass
 
-from ppsim.layout.groups import Group
 from ppsim.machine import collectives
 from ppsim.machine.choices import Dispatcher
 from ppsim.machine.cluster import Cluster
+from ppsim.parallel.groups import Group
 
 
 @dataclass(frozen=True, kw_only=True)

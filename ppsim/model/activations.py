@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 
-from ppsim.layout.cut import Cut, share
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.backward import backward_peak, forward_peak
 from ppsim.model.batch import Batch, KernelChoice
@@ -31,6 +30,7 @@ from ppsim.model.operators import (
 )
 from ppsim.model.parameters import padded_vocabulary
 from ppsim.model.recompute import BY_OPERATORS, Recompute, by_operators
+from ppsim.parallel.sizes import Cut, share
 
 
 def layer_activations(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -> dict[str, int]:

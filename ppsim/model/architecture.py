@@ -13,14 +13,14 @@ from functools import cached_property
 from typing import Any, Literal
 
 from ppsim.base.errors import ConfigError
-from ppsim.layout.cut import Cut, require_positive
-from ppsim.layout.split import require_layers
 from ppsim.model.conditioning import Conditioning, Patches
 from ppsim.model.halves import FeedForward, MixtureOfExperts, NoAttention, NoFeedForward
 from ppsim.model.linears import Linear
 from ppsim.model.mixer import Mixer
 from ppsim.model.recurrent import Recurrent
 from ppsim.model.streams import joining_parameters, mixing
+from ppsim.parallel.layer_partition import require_layers
+from ppsim.parallel.sizes import Cut, require_positive
 
 Norm = Literal["layernorm", "rmsnorm", "plain"]
 """Of a LayerNorm, an RMSNorm, and a LayerNorm without weights, which a condition modulates instead."""

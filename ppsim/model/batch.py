@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ppsim.base.errors import ConfigError
-from ppsim.layout.cut import Cut, require_positive
 from ppsim.model.losses import CrossEntropy
 from ppsim.model.recompute import Recompute, recomputes, require_spelling
+from ppsim.parallel.sizes import Cut, require_positive
 
 
 @dataclass(frozen=True)

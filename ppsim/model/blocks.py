@@ -8,13 +8,13 @@ routing are left out. Without flash attention and with dropout, the saved tensor
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ppsim.layout.cut import Cut
 from ppsim.model.architecture import Layer
 from ppsim.model.batch import KernelChoice
 from ppsim.model.halves import FeedForward, MixtureOfExperts
 from ppsim.model.linears import Linear
 from ppsim.model.mixer import gemm
 from ppsim.model.operators import Kind, Operator, Rows, Tensor
+from ppsim.parallel.sizes import Cut
 
 
 def layer_input(layer: Layer) -> Tensor:

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ppsim.base.errors import ConfigError
-from ppsim.layout.cut import Cut, require_positive
 from ppsim.model.batch import KernelChoice
 from ppsim.model.linears import Linear, of_columns
 from ppsim.model.mixer import opaque_mixer
 from ppsim.model.operators import Operator
 from ppsim.model.scored import OneWidth, keys_in_window
+from ppsim.parallel.sizes import Cut, require_positive
 
 
 @dataclass(frozen=True)

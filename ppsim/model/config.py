@@ -15,7 +15,6 @@ from typing import Any
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming
 from ppsim.base.names import Names
-from ppsim.layout.split import require_layers
 from ppsim.model import mixers
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.compressed import CompressedAttention, Indexer
@@ -37,6 +36,7 @@ from ppsim.model.fields import Fields
 from ppsim.model.halves import Attention, FeedForward, MixtureOfExperts
 from ppsim.model.hybrid import Halves
 from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention
+from ppsim.parallel.layer_partition import require_layers
 
 
 def model_from(data: Any, where: str = "config.json") -> Model:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from ppsim.base.errors import ConfigError
-from ppsim.layout.split import require_layers
+from ppsim.parallel.layer_partition import require_layers
 
 _HARMLESS = frozenset(
     {

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ppsim.base.errors import ConfigError
-from ppsim.layout.cut import Cut, require_positive
 from ppsim.model.batch import KernelChoice
 from ppsim.model.compressed import CompressedAttention
 from ppsim.model.linears import Linear, LinearKind, of_columns, out_of_heads
 from ppsim.model.mixer import gemm, output, scored_core
 from ppsim.model.operators import Operator, Tensor
 from ppsim.model.scored import OneWidth, Scored, keys_in_window
+from ppsim.parallel.sizes import Cut, require_positive
 
 
 @dataclass(frozen=True)

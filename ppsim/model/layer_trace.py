@@ -8,12 +8,12 @@ under torch.compile, and makes one tensor. Context-parallel ranks hold the keys 
 their own in one piece (torch, distributed/tensor/experimental/_attention.py: `_AllGatherRotater`, the default).
 """
 
-from ppsim.layout.cut import Cut, share
 from ppsim.model.allocator import Allocator, Block
 from ppsim.model.architecture import Layer
 from ppsim.model.batch import Batch
 from ppsim.model.halves import Attention, FeedForward, NoAttention, NoFeedForward
 from ppsim.model.recompute import BY_OPERATORS
+from ppsim.parallel.sizes import Cut, share
 
 Kept = dict[str, Block | None]
 """What a forward keeps for its backward, by name."""

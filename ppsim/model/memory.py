@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ppsim.base.errors import ConfigError
-from ppsim.layout.cut import Cut, share
 from ppsim.model.activations import (
     embedding_activations,
     head_activations,
@@ -27,6 +26,7 @@ from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import exactly, held_parameters, padded_vocabulary, require_division
 from ppsim.model.recompute import BY_OPERATORS, Recompute, of_layer, recomputes
 from ppsim.model.stages import Stage, layers_of
+from ppsim.parallel.sizes import Cut, share
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ppsim.layout.cut import Cut, require_divides
 from ppsim.model.batch import KernelChoice
 from ppsim.model.linears import UPS_OF_LATENTS, Linear
 from ppsim.model.operators import Operator, Rows, Tensor
+from ppsim.parallel.sizes import Cut, require_divides
 
 
 class Mixer(ABC):

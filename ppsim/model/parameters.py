@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ppsim.base.errors import ConfigError
-from ppsim.layout.cut import Cut, require_divides
 from ppsim.model.architecture import Layer, Model, mtp_own_parameters
 from ppsim.model.halves import FeedForward
 from ppsim.model.stages import Stage
+from ppsim.parallel.sizes import Cut, require_divides
 
 
 @dataclass(frozen=True)

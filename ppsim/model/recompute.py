@@ -11,9 +11,9 @@ from typing import NamedTuple, TypeAlias
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.limits import MOST_LAYERS
-from ppsim.layout.cut import Cut
 from ppsim.model.linears import Linear
 from ppsim.model.modules import joined_modules
+from ppsim.parallel.sizes import Cut
 
 Recompute: TypeAlias = str
 

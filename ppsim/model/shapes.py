@@ -13,7 +13,6 @@ of the scores (Dao et al. 2022, arXiv 2205.14135): parameters and buffers are no
 from dataclasses import dataclass, replace
 
 from ppsim.base.errors import ConfigError
-from ppsim.layout.cut import Cut, require_divides, require_positive
 from ppsim.model.activations import head_activations, layer_activations
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.batch import Batch, KernelChoice
@@ -21,6 +20,7 @@ from ppsim.model.halves import Attention, FeedForward, MixtureOfExperts
 from ppsim.model.kinds import Kind
 from ppsim.model.parameters import VOCAB_MULTIPLE, padded_vocabulary
 from ppsim.model.recompute import BY_OPERATORS, Recompute
+from ppsim.parallel.sizes import Cut, require_divides, require_positive
 
 _EAGER = KernelChoice(fused_activation=False, cross_entropy="unfused", weighted_output=True, norm_in_gemm=False)
 

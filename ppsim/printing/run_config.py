@@ -2,7 +2,7 @@
 
 import textwrap
 
-from ppsim.configs.run_config import RunConfig, short
+from ppsim.trainers.run_config import RunConfig, short
 
 
 def run_config_lines(config: RunConfig) -> list[str]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ppsim.base.boundary import validated
 from ppsim.base.errors import ConfigError
 from ppsim.costs.profile import Profile
-from ppsim.layout.split import even_split
+from ppsim.parallel.layer_partition import even_split
 from ppsim.profiling.chunks import Built, Window, profile_chunks
 from ppsim.profiling.harness import shape_of
 from ppsim.profiling.rehearsal import rehearsal_of

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from ppsim.layout.split import without_search
+from ppsim.parallel.layer_partition import without_search
 from ppsim.projection.changes import projected_changes, projected_with_checkpoints
 from ppsim.projection.plan import Plan
 from ppsim.projection.projection import Advice, Projection

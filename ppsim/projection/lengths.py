@@ -98,7 +98,7 @@ def quadratic_part(plan: Plan) -> float:
             plan.job.model.training_flops(tokens, causal=True) for tokens in (1, source.sequence_length)
         )
         return 1 - at_one / at_all
-    # C(x) / 2h = x² + (12h + 1)·x of `ppsim.layout.slices`
+    # C(x) / 2h = x² + (12h + 1)·x of `ppsim.parallel.sequence_slices`
     return source.sequence_length / (source.sequence_length + 12 * source.hidden_size + 1)
 
 

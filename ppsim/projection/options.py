@@ -19,11 +19,11 @@ from ppsim.model.recompute import MEANING, Recompute
 from ppsim.schedule.choices import Channel, Receives, Update
 
 if TYPE_CHECKING:
-    from ppsim.configs.run_config import RunConfig
     from ppsim.costs.job import Job
     from ppsim.costs.profile import Profile
     from ppsim.machine.cluster import Cluster
     from ppsim.runs.calibrate import Calibration
+    from ppsim.trainers.run_config import RunConfig
 
 Runtime = Literal["torch", "megatron", "ideal"]
 Stack = Literal[

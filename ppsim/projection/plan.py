@@ -9,8 +9,8 @@ from ppsim.base.shown import InBrief
 from ppsim.catalog.build import schedule_named
 from ppsim.costs.profile import Profile, Rehearsal, Shape
 from ppsim.costs.sources import MeasuredProfileSource, ProfileSource, RankCosts, RankSource
-from ppsim.layout.split import MegatronSplit, Split
 from ppsim.machine.choices import MEMORY_SHARE
+from ppsim.parallel.layer_partition import MegatronSplit, Split
 from ppsim.projection.options import Runtime
 from ppsim.schedule.choices import Channel, Communication, Receives
 from ppsim.simulation.bounds.problem import Criterion

@@ -12,8 +12,8 @@ from ppsim.base.units import seconds
 from ppsim.catalog.build import Entry, build, every_schedule, find, fit, require_shape
 from ppsim.costs.assembled import Assembled, Known
 from ppsim.costs.profile import DEFAULT
-from ppsim.layout.slices import why_no_slices
-from ppsim.layout.split import FoundSplit, Split, why_no_split
+from ppsim.parallel.layer_partition import FoundSplit, Split, why_no_split
+from ppsim.parallel.sequence_slices import why_no_slices
 from ppsim.projection.answering import answer_of
 from ppsim.projection.assumptions import assumptions_of
 from ppsim.projection.lengths import drawn_of, with_lengths

@@ -1,6 +1,6 @@
 """What a simulated split says of all others: linear lower bounds on their iteration, and the bytes of their ranks.
 
-A bound has one weight per stage of the model, in times of the F + B of its layers (`ppsim.layout.balance`).
+A bound has one weight per stage of the model, in times of the F + B of its layers (`ppsim.parallel.layer_balance`).
 Stages that wait for collectives of data parallelism grow with these, not with their compute. Both are convex in
 the layers, so that a tangent at the simulated split stays below.
 """

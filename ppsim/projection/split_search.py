@@ -13,8 +13,8 @@ import numpy as np
 
 from ppsim.base.arrays import Floats
 from ppsim.costs.assembled import LayerCosts
-from ppsim.layout.balance import Functions, moved, possible_moves
-from ppsim.layout.split import even_split
+from ppsim.parallel.layer_balance import Functions, moved, possible_moves
+from ppsim.parallel.layer_partition import even_split
 from ppsim.projection.split_bounds import Trial, byte_weights, path_weights, rank_bounds
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
 

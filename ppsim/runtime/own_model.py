@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
 from ppsim.base.errors import ConfigError
-from ppsim.layout.split import require_layers
+from ppsim.parallel.layer_partition import require_layers
 from ppsim.runtime.config import Boundary, OwnModel, TrainConfig
 
 Loss = Callable[[Tensor, Tensor], Tensor]

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from ppsim.runs.readers.kineto import WAIT_MARK
 from ppsim.runtime.clock import Clock, Range
 from ppsim.runtime.torch_private import schedules
+from ppsim.trainers.torch.read_trace import WAIT_MARK
 
 _ONE_CHUNK = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")
 

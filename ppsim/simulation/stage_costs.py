@@ -79,7 +79,7 @@ class StageCosts(InBrief):
     slice_time_shares, slice_token_shares
         For a table that cuts microbatches into slices: what of a microbatch's time, and of its activations and
         transfers, each slice takes, one entry a slice that sum to 1 (None: equal shares). What fusing saves
-        is saved on the smaller of the two slices. See `ppsim.layout.slices` for causal attention.
+        is saved on the smaller of the two slices. See `ppsim.parallel.sequence_slices` for causal attention.
 
     Raises `ConfigError` for a negative or non-finite number or an unknown choice, all at once.
 

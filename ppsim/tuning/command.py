@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 from ppsim.base.words import sections_of, texts_of, values_in, words_of
-from ppsim.configs.read import model_named
 from ppsim.costs.job import Job
 from ppsim.projection.options import GPT, PlanOptions
 from ppsim.projection.plan import Plan
+from ppsim.trainers.read_config import model_named
 from ppsim.tuning.options import TuneOptions
 from ppsim.tuning.space import PLANNED
 

@@ -18,12 +18,12 @@ from ppsim.catalog.build import find
 from ppsim.costs.job import Job
 from ppsim.costs.of_job import layers_per_stage
 from ppsim.costs.step import among_replicas_s, held_of, num_buckets
-from ppsim.layout.groups import group, hop_tiers
 from ppsim.machine import collectives
 from ppsim.model.activations import embedding_activations, kept_for_weight, mtp_activations
 from ppsim.model.memory import kept_of_layer, rank_memory
 from ppsim.model.recompute import of_layer, words_of_layers
 from ppsim.model.stages import Stage
+from ppsim.parallel.groups import group, hop_tiers
 from ppsim.projection.plan import Plan
 from ppsim.schedule.placement import STYLES
 from ppsim.simulation.bounds.problem import CAP_ROUNDING

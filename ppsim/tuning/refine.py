@@ -14,9 +14,9 @@ from typing import Literal, TypeAlias
 from ppsim.base.errors import ConfigError, PpsimError, ScheduleError
 from ppsim.catalog.build import find
 from ppsim.costs.job import Job
-from ppsim.layout.split import why_no_split
 from ppsim.model.memory import kept_of_layer
 from ppsim.model.recompute import MODULES
+from ppsim.parallel.layer_partition import why_no_split
 from ppsim.projection.project import iteration_of, project_table
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
 from ppsim.tuning.evaluate import Outcome, evaluate, table_at, task_of

@@ -193,7 +193,7 @@ def tune(  # noqa: PLR0913
 
     >>> from ppsim.machine.files import load_cluster
     >>> from ppsim.model.names import read_model
-    >>> from ppsim.layout.layout import Layout
+    >>> from ppsim.parallel.layout import Layout
     >>> from ppsim.costs.of_job import Job
     >>> job = Job(
     ...     model=read_model("gpt2"), model_name="gpt2", cluster=load_cluster("dgx-h100"), layout=Layout(),

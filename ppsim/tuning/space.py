@@ -10,12 +10,12 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.words import words_of
 from ppsim.catalog.build import find, schedule_named
 from ppsim.costs.job import Job
-from ppsim.layout.cut import Cut
-from ppsim.layout.layout import layout_on, require_devices
-from ppsim.layout.split import Split, why_no_split, without_search
 from ppsim.model.halves import MixtureOfExperts
 from ppsim.model.parameters import require_division
 from ppsim.model.recompute import BY_OPERATORS, Recompute
+from ppsim.parallel.layer_partition import Split, why_no_split, without_search
+from ppsim.parallel.layout import layout_on, require_devices
+from ppsim.parallel.sizes import Cut
 from ppsim.projection.options import GPT, Runtime
 from ppsim.projection.plan import AUTO, Plan
 from ppsim.tuning.options import SCHEDULES, RangeOptions

@@ -201,8 +201,8 @@ def _given(row: Mapping[Any, Any]) -> dict[str, str]:
 def _unknown_names(row: Mapping[Any, Any]) -> list[str]:
     """What else is wrong in a wrong row: a sentence for each name that nothing has."""
     from ppsim.catalog.build import find
-    from ppsim.configs.read import model_named  # every trainer's format
     from ppsim.machine.files import load_cluster
+    from ppsim.trainers.read_config import model_named  # every trainer's format
 
     sentences: list[str] = []
     if None in row or None in row.values():

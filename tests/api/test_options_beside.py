@@ -9,10 +9,10 @@ import ppsim
 from ppsim.api.configured import configured
 from ppsim.api.words import hints_of
 from ppsim.base.words import choices_of, kinds_of
-from ppsim.configs.read import read_run_config
 from ppsim.errors import ConfigError
 from ppsim.projection.options import PlanOptions
-from tests.configs.test_read import EXPERIMENT, primus
+from ppsim.trainers.read_config import read_run_config
+from tests.trainers.test_read_config import EXPERIMENT, primus
 
 SIZES = (
     "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096 "

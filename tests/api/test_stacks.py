@@ -7,7 +7,6 @@ import pytest
 
 import ppsim
 from ppsim.base.words import words_of
-from ppsim.configs.stacks import stacks
 from ppsim.costs.job import Job
 from ppsim.costs.place import Execution
 from ppsim.costs.step import expected_maximum
@@ -16,6 +15,7 @@ from ppsim.machine.cluster import Constant, Constants
 from ppsim.machine.files import load_cluster
 from ppsim.model.offloading import OffloadRules
 from ppsim.projection.options import PlanOptions, Stack, StudyOptions
+from ppsim.trainers.stacks import stacks
 
 SMALL: dict[str, Any] = {"model": "llama3-8b", "gpus": 16, "tp": 4, "pp": 2, "global_batch": 32}
 SPARSE = SMALL | {"model": "qwen3-30b-a3b", "tp": 1, "ep": 8}

@@ -14,8 +14,8 @@ from ppsim.base.words import fields_of, words_of
 from ppsim.cli import main
 from ppsim.costs.job import Job
 from ppsim.costs.place import Execution
-from ppsim.layout.layout import Layout
 from ppsim.model.optimizer import Optimizer
+from ppsim.parallel.layout import Layout
 from ppsim.profiling.options import ProfileOptions
 from ppsim.projection.options import PlanOptions
 from ppsim.runtime.config import TrainConfig

@@ -10,15 +10,15 @@ import pytest
 from ppsim.base.boundary import Before, Strict, Within, beside_defaults, packaged, validated
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json, read_toml
-from ppsim.configs.stacks import StackDefaults
 from ppsim.costs.profile import Profile, packaged_profiles
 from ppsim.machine import files
+from ppsim.trainers.stacks import StackDefaults
 from ppsim.validation.cases import FOLDER, CaseSet
 
 
 def shipped() -> Iterator[tuple[str, type[Strict], Any]]:
     """Name, model and content of all that is read unchecked."""
-    stacks = read_toml(str(resources.files("ppsim.configs") / "data" / "stacks.toml"))
+    stacks = read_toml(str(resources.files("ppsim.trainers") / "data" / "stacks.toml"))
     yield from ((name, StackDefaults, data) for name, data in stacks.items())
     yield from ((name, CaseSet, data) for name, data in read_toml(FOLDER / "sets.toml").items())
     yield from ((name, files._Cluster, files._extended(path)) for name, path in files.packaged_clusters().items())

@@ -67,7 +67,7 @@ def test_a_projection_as_json_loads_no_torch_plots_or_data_frames():
     assert loaded & {"torch", "plotly", "matplotlib", "pandas", "networkx"} == set()
 
 
-OF_JOBS = {"ppsim.costs.job", "ppsim.model.architecture", "ppsim.machine.cluster", "ppsim.layout.layout"}
+OF_JOBS = {"ppsim.costs.job", "ppsim.model.architecture", "ppsim.machine.cluster", "ppsim.parallel.layout"}
 
 
 def test_a_projection_of_what_ships_checks_no_file_and_one_without_a_model_loads_none():
@@ -77,7 +77,7 @@ def test_a_projection_of_what_ships_checks_no_file_and_one_without_a_model_loads
     assert (plain | of_jobs) & unused == set()
     assert of_jobs >= OF_JOBS
     assert (plain | of_jobs) & {"numpy.ma"} == plain & {"zipfile"} == set()
-    assert plain & {*OF_JOBS, "ppsim.configs.run_config", "ppsim.costs.layer_kernels"} == set()
+    assert plain & {*OF_JOBS, "ppsim.trainers.run_config", "ppsim.costs.layer_kernels"} == set()
 
 
 @pytest.mark.parametrize(

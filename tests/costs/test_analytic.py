@@ -13,8 +13,6 @@ from ppsim.costs.cores import core_of
 from ppsim.costs.parts import BASIS, Parts
 from ppsim.costs.place import Execution, Place
 from ppsim.costs.step import optimizer_s
-from ppsim.layout.groups import group
-from ppsim.layout.layout import Layout
 from ppsim.machine.collectives import point_to_point_s, seconds
 from ppsim.machine.files import load_cluster, packaged_clusters
 from ppsim.machine.kernels.tables import kernel_times
@@ -22,6 +20,8 @@ from ppsim.model.architecture import Model
 from ppsim.model.names import find_model
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.shapes import LayerShape, ModelShape, head_forward_flops, layer_forward_flops, layer_of
+from ppsim.parallel.groups import group
+from ppsim.parallel.layout import Layout
 from tests.costs.timed import kernels
 
 SHAPES = {

@@ -12,12 +12,12 @@ from ppsim.costs.measured import INTERPOLATED, MEASURED
 from ppsim.costs.of_job import assemble_job
 from ppsim.costs.parts import BASIS
 from ppsim.costs.profile import Profile
-from ppsim.layout.groups import group
 from ppsim.machine import collectives
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import held_parameters
 from ppsim.model.shapes import shape_of
 from ppsim.model.stages import stages_of
+from ppsim.parallel.groups import group
 from ppsim.projection.budget import loss_budget
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project

@@ -5,9 +5,9 @@ import pytest
 from ppsim.costs.analytic import layer_estimate
 from ppsim.costs.messages import Messages
 from ppsim.costs.place import Execution, Place
-from ppsim.layout.layout import Layout
 from ppsim.machine.files import load_cluster
 from ppsim.model.names import find_model
+from ppsim.parallel.layout import Layout
 from tests.costs.timed import timed
 
 TOKENS, E = 4096, 2

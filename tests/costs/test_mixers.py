@@ -9,11 +9,11 @@ from ppsim.costs.analytic import layer_estimate
 from ppsim.costs.cores import core_of, recurrence
 from ppsim.costs.pass_kernels import total
 from ppsim.costs.place import Execution, Place
-from ppsim.layout.layout import Layout
 from ppsim.machine.files import load_cluster
 from ppsim.model.halves import NoAttention, NoFeedForward
 from ppsim.model.names import find_model
 from ppsim.model.recurrent import Mamba
+from ppsim.parallel.layout import Layout
 from tests.costs.timed import kernels
 
 LENGTH = 8192

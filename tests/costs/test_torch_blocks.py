@@ -10,12 +10,12 @@ from ppsim.costs.again import forward_again
 from ppsim.costs.analytic import layer_estimate
 from ppsim.costs.place import Execution, Place
 from ppsim.costs.torch_blocks import num_amax
-from ppsim.layout.layout import Layout
 from ppsim.machine.files import load_cluster
 from ppsim.model.batch import Batch
 from ppsim.model.memory import MemorySettings, stage_activations
 from ppsim.model.names import find_model
 from ppsim.model.stages import Stage
+from ppsim.parallel.layout import Layout
 from tests.costs.timed import kernels, operators, passing, products_of, timed
 
 LAYER = find_model("llama3-8b").layers[0]

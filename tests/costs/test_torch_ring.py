@@ -6,9 +6,9 @@ import pytest
 
 from ppsim.costs.cores import core_of
 from ppsim.costs.place import Execution, Place
-from ppsim.layout.layout import Layout
 from ppsim.machine.files import load_cluster
 from ppsim.model.names import find_model
+from ppsim.parallel.layout import Layout
 
 torch = pytest.importorskip("torch")
 fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")

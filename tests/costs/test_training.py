@@ -14,8 +14,6 @@ from ppsim.costs.assembled import of_ranks
 from ppsim.costs.of_job import assemble_job
 from ppsim.costs.reserved import components_at_peak
 from ppsim.costs.step import num_buckets, step_costs
-from ppsim.layout.groups import Group, all_devices
-from ppsim.layout.layout import Layout
 from ppsim.machine import collectives
 from ppsim.machine.files import load_cluster
 from ppsim.model.memory import rank_memory
@@ -23,6 +21,8 @@ from ppsim.model.names import find_model
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import Held, held_parameters
 from ppsim.model.stages import stages_of
+from ppsim.parallel.groups import Group, all_devices
+from ppsim.parallel.layout import Layout
 from ppsim.schedule.table import Op, Schedule
 from tests.projection.jobs import job, on_ideal_links
 

@@ -6,10 +6,10 @@ import ppsim
 from ppsim.costs.job import Job
 from ppsim.costs.of_job import assemble_job
 from ppsim.costs.place import Execution
-from ppsim.layout.layout import layout_on
 from ppsim.machine import collectives
 from ppsim.machine.files import load_cluster
 from ppsim.model.names import find_model
+from ppsim.parallel.layout import layout_on
 
 
 def hop_s(*, scatter_gather: bool, sequence_parallel: bool) -> float:

@@ -10,12 +10,12 @@ import pytest
 import ppsim
 from ppsim.catalog.build import build
 from ppsim.costs.profile import load_profile
-from ppsim.exporting.table_json import read_table
 from ppsim.machine.files import load_cluster
 from ppsim.schedule.grammar import read_schedule
+from ppsim.trainers.table_json import read_table
 from tests.cli.running import ppsim as command
-from tests.exporting.oracles import oracles
 from tests.frozen.values import FOLDER, TOPICS, configs
+from tests.trainers.oracles import oracles
 
 RTOL = 1e-9
 FILES = FOLDER / "files"

@@ -10,8 +10,8 @@ import yaml
 
 import ppsim
 from ppsim.base.data import data_folder
-from ppsim.exporting.table_json import table_to_json
 from ppsim.schedule.grammar import format_table
+from ppsim.trainers.table_json import table_to_json
 from tests.cli.conftest import ANSWER, COSTS, RUNS, VALIDATION
 from tests.runs.test_readers import LOG, csv_of, dump_of, export_of, timeline_of
 from tests.runtime.traces import traces_of

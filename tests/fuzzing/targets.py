@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import ppsim
-from ppsim.configs.read import model_named
 from ppsim.errors import PpsimError
-from ppsim.exporting.table_json import read_table
 from ppsim.printing.run_config import print_run_config
 from ppsim.printing.validation import markdown
 from ppsim.projection.lengths import read_lengths
 from ppsim.simulation.cost_files import message_bytes_in, read_costs
 from ppsim.simulation.report import report_of
+from ppsim.trainers.read_config import model_named
+from ppsim.trainers.table_json import read_table
 from ppsim.tuning.configurations import read_answer
 from ppsim.validation.rows import read_rows
 from tests.fuzzing.corpus import TUNED

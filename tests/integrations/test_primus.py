@@ -10,8 +10,8 @@ import pytest
 import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import to_json
-from ppsim.exporting.primus import primus_table
 from ppsim.integrations.primus import PLACEMENTS, install
+from ppsim.trainers.primus.write_schedule import primus_table
 
 
 class FuncType(Enum):

@@ -12,12 +12,12 @@ import pytest
 import ppsim
 from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.base.files import to_json
-from ppsim.exporting.megatron import megatron_arguments
-from ppsim.exporting.torchtitan import settings_text, torchtitan_settings, warnings_of
-from ppsim.exporting.transformer_engine import graph_order
 from ppsim.integrations import megatron, torchtitan
 from ppsim.integrations.transformer_engine import check_order, most_alive
 from ppsim.schedule.grammar import format_table
+from ppsim.trainers.megatron.write_schedule import megatron_arguments
+from ppsim.trainers.torchtitan.write_schedule import settings_text, torchtitan_settings, warnings_of
+from ppsim.trainers.transformer_engine.write_schedule import graph_order
 
 HEAVY = ("torch", "numba", "pandas", "matplotlib", "plotly", "pydantic", "click", "ortools")
 

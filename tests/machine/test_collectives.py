@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.collectives import PUBLISHED, RANKS, ours
-from ppsim.layout.groups import Group, group
-from ppsim.layout.layout import Layout
 from ppsim.machine.collectives import bus_bytes_per_s, collective, point_to_point_s, seconds
 from ppsim.machine.files import load_cluster
+from ppsim.parallel.groups import Group, group
+from ppsim.parallel.layout import Layout
 
 H100 = load_cluster("dgx-h100")
 NODE = group(Layout(tp=8), "tp", H100.domain_sizes(64))

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.collectives import COMBINES, HYBRIDS
-from ppsim.layout.groups import Group
 from ppsim.machine import collectives
 from ppsim.machine.dispatch import Routing, dispatch_s, distinct_domains
 from ppsim.machine.files import load_cluster
+from ppsim.parallel.groups import Group
 
 H100 = load_cluster("dgx-h100")
 ROUTING = Routing(tokens=4096, token_bytes=2 * 7168, num_experts=256, experts_per_token=8)

@@ -13,7 +13,6 @@ from ppsim.catalog.build import build, find
 from ppsim.costs.job import Job
 from ppsim.costs.of_job import assemble_job
 from ppsim.costs.place import Execution
-from ppsim.layout.layout import layout_on
 from ppsim.machine.devices import hardware
 from ppsim.machine.files import load_cluster
 from ppsim.machine.kernels.specified import Specified
@@ -22,6 +21,7 @@ from ppsim.machine.kernels.times import AttentionCore
 from ppsim.model.memory import stage_activations
 from ppsim.model.names import find_model
 from ppsim.model.stages import stages_of
+from ppsim.parallel.layout import layout_on
 from ppsim.projection.answering import ESTIMATE_SPREAD, _spreads
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project

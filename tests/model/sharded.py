@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from ppsim.layout.cut import Cut
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.memory import MemorySettings
 from ppsim.model.optimizer import Optimizer
+from ppsim.parallel.sizes import Cut
 
 
 def settings(**changes) -> MemorySettings:

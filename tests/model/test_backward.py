@@ -2,10 +2,10 @@
 
 import pytest
 
-from ppsim.layout.cut import Cut
 from ppsim.model.activations import layer_activations, layer_backward
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.names import find_model
+from ppsim.parallel.sizes import Cut
 
 TOKENS = 4096
 

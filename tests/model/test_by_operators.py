@@ -21,7 +21,6 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 
 import ppsim
 from ppsim.base.errors import ConfigError
-from ppsim.layout.cut import Cut
 from ppsim.model.activations import layer_activations
 from ppsim.model.allocator import Allocator
 from ppsim.model.architecture import Layer
@@ -30,6 +29,7 @@ from ppsim.model.halves import Attention, FeedForward
 from ppsim.model.layer_trace import LayerTrace
 from ppsim.model.names import find_model
 from ppsim.model.recompute import BY_OPERATORS, by_operators
+from ppsim.parallel.sizes import Cut
 
 HIDDEN, HEADS, FFN, SEQUENCES, LENGTH = 256, 8, 768, 2, 64
 SAVED = {torch.ops.aten.mm.default, torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default}

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from ppsim.layout.cut import Cut
 from ppsim.model.allocator import Allocator
 from ppsim.model.batch import Batch
 from ppsim.model.compiled_trace import CompiledTrace
@@ -13,6 +12,7 @@ from ppsim.model.fully_shard import Launch, Pass, _Rank, replayed
 from ppsim.model.names import find_model
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.stages import stages_of
+from ppsim.parallel.sizes import Cut
 from tests.model.sharded import settings
 
 LLAMA = find_model("llama3-70b").with_layers(2)

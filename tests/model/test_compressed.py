@@ -11,8 +11,6 @@ from ppsim.costs.cores import core_of
 from ppsim.costs.job import Job
 from ppsim.costs.of_job import assemble_job
 from ppsim.costs.place import Execution
-from ppsim.layout.cut import Cut
-from ppsim.layout.layout import layout_on
 from ppsim.machine import collectives
 from ppsim.machine.files import load_cluster
 from ppsim.model.activations import head_activations, layer_activations, mtp_activations
@@ -22,6 +20,8 @@ from ppsim.model.config import model_from
 from ppsim.model.memory import MemorySettings, rank_memory
 from ppsim.model.names import find_model
 from ppsim.model.stages import stages_of
+from ppsim.parallel.layout import layout_on
+from ppsim.parallel.sizes import Cut
 from tests.costs.timed import passing
 
 FLASH, PRO = find_model("deepseek-v4-flash"), find_model("deepseek-v4-pro")

@@ -8,13 +8,13 @@ import ppsim
 from ppsim.catalog.build import build
 from ppsim.costs.step import step_costs
 from ppsim.errors import ConfigError
-from ppsim.layout.cut import Cut
 from ppsim.model.activations import kept_for_weight, layer_activations
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.config import model_from
 from ppsim.model.names import find_model
 from ppsim.model.parameters import held_parameters
 from ppsim.model.stages import stages_of
+from ppsim.parallel.sizes import Cut
 
 FLUX = find_model("flux.1-dev")
 JOB = {"model": "flux.1-dev", "gpus": 8, "pp": 4, "global_batch": 32}

@@ -6,13 +6,13 @@ import pytest
 
 from ppsim.errors import ConfigError
 from ppsim.integrations.transformer_engine import most_alive
-from ppsim.layout.cut import Cut
 from ppsim.model.batch import Batch
 from ppsim.model.captured import captures_all, captures_mixer, captures_router, has_graph, why_not_captured
 from ppsim.model.graphs import cuda_graphs_of
 from ppsim.model.memory import GraphBuffers, MemorySettings, kept_of_layer, rank_memory
 from ppsim.model.names import find_model
 from ppsim.model.stages import Stage
+from ppsim.parallel.sizes import Cut
 
 DENSE, SPARSE = find_model("llama3-8b").layers[0], find_model("qwen3-30b-a3b").layers[0]
 MAMBA = next(layer for layer in find_model("nemotron-3-nano").layers if layer.is_recurrent)

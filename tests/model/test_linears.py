@@ -2,7 +2,6 @@
 
 import pytest
 
-from ppsim.layout.cut import Cut
 from ppsim.model.activations import kept_for_weight
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.batch import Batch
@@ -10,6 +9,7 @@ from ppsim.model.halves import Attention, FeedForward, LatentAttention, MixtureO
 from ppsim.model.names import find_model
 from ppsim.model.parameters import held_parameters
 from ppsim.model.stages import Stage
+from ppsim.parallel.sizes import Cut
 
 LAYERS = {
     name: find_model(name).layers[-1]

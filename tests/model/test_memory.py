@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppsim.base.errors import ConfigError
-from ppsim.layout.cut import Cut
 from ppsim.model.activations import kept_for_weight, layer_activations, layer_offload
 from ppsim.model.architecture import Layer
 from ppsim.model.batch import Batch, KernelChoice
@@ -20,6 +19,7 @@ from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import held_parameters, padded_vocabulary
 from ppsim.model.shapes import layer_activation_bytes, model_shape_of
 from ppsim.model.stages import Stage, stages_of
+from ppsim.parallel.sizes import Cut
 
 PAPER = KernelChoice(flash_attention=False, dropout=True, cross_entropy="unfused", gradient_placeholders=False)
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "memory_errors.py"

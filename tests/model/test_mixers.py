@@ -7,13 +7,13 @@ import pytest
 
 import ppsim.model
 from ppsim.base.errors import ConfigError
-from ppsim.layout.cut import Cut
 from ppsim.model.activations import layer_activations
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.blocks import operators_of
 from ppsim.model.config import _READERS, model_from
 from ppsim.model.mixers import parallel, short_convolution
 from ppsim.model.names import NAMES, find_model
+from ppsim.parallel.sizes import Cut
 from tests.cli.running import ppsim as command
 
 LFM2 = {  # the config.json of LiquidAI/LFM2-1.2B

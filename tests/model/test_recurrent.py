@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from ppsim.base.errors import ConfigError
-from ppsim.layout.cut import Cut
 from ppsim.model.activations import kept_for_weight, layer_activations
 from ppsim.model.architecture import Layer
 from ppsim.model.batch import Batch, KernelChoice
@@ -16,6 +15,7 @@ from ppsim.model.names import find_model
 from ppsim.model.parameters import held_of_layer, require_division_of_layer
 from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba
 from ppsim.model.stages import Stage
+from ppsim.parallel.sizes import Cut
 
 MAMBA = Mamba(num_heads=8, head_size=16, state_size=32, num_groups=2, chunk_size=64)
 DELTA = GatedDeltaNet(num_key_heads=2, num_value_heads=4, key_size=16, value_size=32)

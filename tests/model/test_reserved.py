@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 import ppsim
 from ppsim.base.errors import ConfigError
-from ppsim.layout.cut import Cut
 from ppsim.model.activations import held_for_nothing, layer_activations
 from ppsim.model.allocator import Allocator
 from ppsim.model.batch import Batch, KernelChoice
@@ -19,6 +18,7 @@ from ppsim.model.memory import MemorySettings, rank_memory
 from ppsim.model.names import find_model, gpt
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.stages import stages_of
+from ppsim.parallel.sizes import Cut
 from tests.model.sharded import settings
 
 MIB = 2**20

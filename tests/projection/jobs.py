@@ -5,9 +5,9 @@ from typing import Any
 
 from ppsim.costs.job import Job
 from ppsim.costs.place import Execution
-from ppsim.layout.layout import Layout
 from ppsim.machine.files import load_cluster
 from ppsim.model.names import find_model
+from ppsim.parallel.layout import Layout
 
 
 def job(name: str = "llama3-8b", *, layers: int | None = None, cluster: str = "dgx-h100", **fields: Any) -> Job:

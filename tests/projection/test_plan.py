@@ -12,7 +12,7 @@ from ppsim.base.errors import ConfigError, Deadlock
 from ppsim.base.units import size
 from ppsim.catalog.build import CATALOG
 from ppsim.costs.profile import load_profile
-from ppsim.layout.split import MegatronSplit, why_no_split
+from ppsim.parallel.layer_partition import MegatronSplit, why_no_split
 from ppsim.projection.plan import RUNTIMES, Plan
 from ppsim.projection.project import project, project_all
 from ppsim.schedule.graph import CHANNELS

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import ppsim
-from ppsim.layout.balance import Functions, balance_ranks, moved, possible_moves
-from ppsim.layout.split import even_split
+from ppsim.parallel.layer_balance import Functions, balance_ranks, moved, possible_moves
+from ppsim.parallel.layer_partition import even_split
 from ppsim.projection import split_search
 from ppsim.projection.project import iteration_of
 from tests.costs.profiles import profile

@@ -10,7 +10,6 @@ pytest.importorskip("torch")
 
 from ppsim.base.files import read_json
 from ppsim.runs.calibrate import calibrate
-from ppsim.runs.readers.kineto import read_trace
 from ppsim.runs.recorded import measured_of, run_of
 from ppsim.runs.timeline_file import run_from_json
 from ppsim.runs.traces import in_rank_order, result_of, table_rows_of
@@ -18,6 +17,7 @@ from ppsim.runtime.launch import launch_all
 from ppsim.schedule.grammar import format_table
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.cost_files import costs_from, message_bytes_in
+from ppsim.trainers.torch.read_trace import read_trace
 from tests.cli.running import ppsim
 from tests.runtime.cases import config_of, table_of
 

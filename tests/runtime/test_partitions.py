@@ -210,7 +210,7 @@ def test_an_old_torch_will_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_partitions_cannot_do_ends_before_anything_is_started(
     arguments: list[str], sentence: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ppsim.exporting.torch_csv import torch_csv
+    from ppsim.trainers.torch.write_schedule import torch_csv
 
     (folder / "comms.csv").write_text(torch_csv(table_of("1f1b", p=2, m=4), with_communication=True))
     monkeypatch.setattr("ppsim.runtime.partitions.run_partitions", lambda config: pytest.fail("started"))

@@ -13,9 +13,9 @@ from torch.distributed.pipelining import PipelineStage, schedules
 
 import ppsim
 from ppsim.base.errors import ConfigError
-from ppsim.exporting.torch_csv import torch_csv
 from ppsim.schedule.grammar import format_cell, format_table
 from ppsim.schedule.lowering import lower
+from ppsim.trainers.torch.write_schedule import torch_csv
 from tests.runtime.cases import BUILDERS, table_of
 
 

@@ -2,10 +2,10 @@
 
 from ppsim.costs.job import Job
 from ppsim.costs.place import Execution
-from ppsim.layout.layout import Layout
 from ppsim.machine.files import load_cluster
 from ppsim.model.names import read_model
 from ppsim.model.optimizer import Optimizer
+from ppsim.parallel.layout import Layout
 from ppsim.tuning.space import Question
 
 GIB = 2**30

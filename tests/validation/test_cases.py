@@ -11,9 +11,9 @@ import pytest
 import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import words_of
-from ppsim.layout.cut import Cut
 from ppsim.model.parameters import held_parameters
 from ppsim.model.stages import stages_of
+from ppsim.parallel.sizes import Cut
 from ppsim.projection.options import PlanOptions
 from ppsim.validation.cases import FOLDER, WORDS, Case, Told, case_sets, cases_of, read_cases, require_set
 from ppsim.validation.score import rank_correlation

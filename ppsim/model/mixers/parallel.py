@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from ppsim.layout.cut import Cut
 from ppsim.model.architecture import Model
 from ppsim.model.batch import KernelChoice
 from ppsim.model.config_parts import Reader, attention_of, decoder_of, dense_of, layers_of, mamba_of
@@ -15,6 +14,7 @@ from ppsim.model.fields import Fields
 from ppsim.model.linears import Linear
 from ppsim.model.mixer import Mixer
 from ppsim.model.operators import Operator, Tensor
+from ppsim.parallel.sizes import Cut
 
 
 @dataclass(frozen=True)

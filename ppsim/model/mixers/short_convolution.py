@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ppsim.base.errors import ConfigError
-from ppsim.layout.cut import Cut, require_positive
 from ppsim.model.architecture import Model
 from ppsim.model.batch import KernelChoice
 from ppsim.model.config_parts import Part, Reader, attention_of, decoder_of, experts_of, layers_of
@@ -17,6 +16,7 @@ from ppsim.model.halves import FeedForward
 from ppsim.model.linears import Linear, of_columns, out_of_heads
 from ppsim.model.mixer import Mixer, gemm, output
 from ppsim.model.operators import Operator, Tensor
+from ppsim.parallel.sizes import Cut, require_positive
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,0 @@
-"""A table as what a trainer reads."""

@@ -1,1 +1,0 @@
-"""How devices, layers and tokens are divided; it needs no model."""

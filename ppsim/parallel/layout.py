@@ -1,0 +1,207 @@
+"""Which device is which rank, and which links the groups of a parallel layout cross.
+
+Devices are numbered domain by domain: device r is in domain r // n of a tier of n devices. An order such as
+"tp-cp-ep-dp-pp" (Megatron-LM's notation) says which coordinate of a rank changes fastest: the first. Experts are
+spread over ranks of the same tensor part: ep takes the place of cp and of the part of dp that it divides, as
+Megatron-LM's expert groups do. Where fewer ranks share an expert than tp (etp), the others hold other experts.
+"""
+
+import math
+from dataclasses import dataclass
+
+from ppsim.base.errors import ConfigError
+from ppsim.parallel.sizes import Cut, require_positive
+
+DEFAULT_ORDER = "tp-cp-ep-dp-pp"
+
+_NAMES = ("tp", "cp", "ep", "dp", "pp")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How ranks divide a model and its data: tp · cp · dp · pp devices, experts over ep of each dp · cp.
+
+    `etp` ranks share an expert, as many as tp where it is None (Megatron-LM's expert tensor parallelism); experts
+    are then over ep · etp of each tp · cp · dp. Raises `ConfigError` naming the value and the nearest legal one for
+    a size below 1, an ep that does not divide dp · cp, and an order that is none.
+
+    >>> Layout(tp=2, pp=4, dp=3).num_devices
+    24
+    """
+
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    dp: int = 1
+    pp: int = 1
+    order: str = DEFAULT_ORDER
+    etp: int | None = None
+
+    def __post_init__(self) -> None:
+        require_positive(self, *_NAMES, "etp")
+        require_devices(self.num_devices)
+        if sorted(self.order.split("-")) != sorted(_NAMES):
+            raise ConfigError(
+                f"an order names tp, cp, ep, dp and pp once each: got '{self.order}' (the usual is {DEFAULT_ORDER})"
+            )
+        if self.etp is not None:
+            if (self.tp * self.cp * self.dp) % (self.ep * self.etp):
+                raise ConfigError(
+                    f"ep · etp must divide tp · cp · dp: got ep {self.ep} and etp {self.etp} with tp {self.tp}, "
+                    f"cp {self.cp} and dp {self.dp}"
+                )
+        elif (self.dp * self.cp) % self.ep:
+            near = _nearest(self.ep, _divisors(self.dp * self.cp))
+            raise ConfigError(
+                f"ep must divide dp · cp: got ep {self.ep} with dp {self.dp} and cp {self.cp} (nearest: {near})"
+            )
+        has_own_groups = self.ep > 1 or self.expert_tp != self.tp
+        if has_own_groups and _strides(self.expert_sizes)["pp"] != _strides(self.sizes)["pp"]:
+            raise ConfigError(
+                f"with the order {self.order} the stages of ep {self.ep} lie on other ranks than those of dp "
+                f"{self.dp} and cp {self.cp}; pp outermost ({DEFAULT_ORDER}) always goes"
+            )
+
+    @property
+    def expert_tp(self) -> int:
+        """Ranks that share one expert."""
+        return self.tp if self.etp is None else self.etp
+
+    @property
+    def num_devices(self) -> int:
+        """tp · cp · dp · pp."""
+        return self.tp * self.cp * self.dp * self.pp
+
+    @property
+    def sizes(self) -> tuple[tuple[str, int], ...]:
+        """The coordinates of a rank, fastest first; experts have none of their own."""
+        return tuple((name, getattr(self, name)) for name in self.order.split("-") if name != "ep")
+
+    @property
+    def expert_sizes(self) -> tuple[tuple[str, int], ...]:
+        """The coordinates as experts see them: tp is etp, dp what ep leaves of all, and there is no cp."""
+        replicas = self.tp * self.dp * self.cp // (self.ep * self.expert_tp)
+        sizes = {"tp": self.expert_tp, "ep": self.ep, "dp": replicas, "pp": self.pp}
+        return tuple((name, sizes[name]) for name in self.order.split("-") if name != "cp")
+
+    def needs_single_expert_ranks(self, ep: int) -> bool:
+        """Whether this many expert-parallel ranks fit only if each expert is on one tensor-parallel rank (etp 1).
+
+        >>> Layout(tp=2, dp=32).needs_single_expert_ranks(64)
+        True
+        """
+        replicas = self.cp * self.dp
+        return self.tp > 1 and ep > 0 and replicas % ep != 0 and self.tp * replicas % ep == 0
+
+    def cut(self, *, sequence_parallel: bool) -> Cut:
+        """Return how the ranks of one stage share its work."""
+        return Cut(
+            tp=self.tp, cp=self.cp, dp=self.dp, ep=self.ep, etp=self.etp, sequence_parallel=sequence_parallel
+        )
+
+
+MOST_DEVICES = 1_000_000
+
+
+def require_devices(num_devices: int) -> None:
+    """Raise `ConfigError` for no device, and for more than one cluster has."""
+    if num_devices < 1:
+        raise ConfigError(f"there must be at least 1 device: got {num_devices}")
+    if num_devices > MOST_DEVICES:
+        raise ConfigError(f"there must be at most {MOST_DEVICES:,} devices: got {num_devices}")
+
+
+def layout_on(
+    num_devices: int,
+    *,
+    tp: int = 1,
+    cp: int = 1,
+    ep: int = 1,
+    pp: int = 1,
+    dp: int | None = None,
+    order: str = DEFAULT_ORDER,
+    etp: int | None = None,
+) -> Layout:
+    """Return the layout that fills `num_devices`; `dp` is what remains where it is not given.
+
+    Raises `ConfigError` naming the product and the nearest legal value where tp · cp · dp · pp is another number.
+
+    >>> layout_on(64, tp=8, pp=4).dp
+    2
+    """
+    require_devices(num_devices)
+    model = Layout(tp=tp, cp=cp, pp=pp, order=order).num_devices
+    shape = f"tp {tp} · cp {cp} · pp {pp} = {model}"
+    if num_devices % model:
+        rest = model // pp
+        legal = [size for size in _divisors(num_devices) if num_devices % (rest * size) == 0]
+        near = f"pp {_nearest(pp, legal)}" if legal else f"{_multiples(model, num_devices)} devices"
+        raise ConfigError(f"{shape} does not divide {num_devices} devices (nearest: {near})")
+    fitting = num_devices // model
+    if dp is not None and dp != fitting:
+        raise ConfigError(
+            f"{shape} with dp {dp} takes {model * dp} devices, but there are {num_devices} (nearest: dp {fitting})"
+        )
+    return Layout(tp=tp, cp=cp, ep=ep, dp=fitting, pp=pp, order=order, etp=etp)
+
+
+def fewest_replicas(*, tp: int = 1, cp: int = 1, ep: int = 1, etp: int | None = None) -> int:
+    """Return the smallest dp among whose ranks ep divides the experts.
+
+    >>> fewest_replicas(cp=2, ep=8), fewest_replicas(tp=4, ep=8, etp=2)
+    (4, 4)
+    """
+    ranks, parts = (cp, ep) if etp is None else (cp * tp, ep * etp)
+    return math.lcm(ranks, parts) // ranks
+
+
+def assumed_devices(
+    *,
+    tp: int | None = None,
+    cp: int | None = None,
+    ep: int | None = None,
+    pp: int | None = None,
+    dp: int | None = None,
+    etp: int | None = None,
+) -> str:
+    """Return the sentence that says how many devices are assumed if nobody gives a number.
+
+    >>> assumed_devices(tp=2, pp=4)
+    'no number of GPUs is given: 8 assumed, the fewest for tp 2 · pp 4 (set --gpus)'
+    >>> assumed_devices()
+    'no number of GPUs is given: 1 assumed, the fewest possible (set --gpus)'
+    """
+    tp, cp, ep, pp = tp or 1, cp or 1, ep or 1, pp or 1
+    dp = dp or fewest_replicas(tp=tp, cp=cp, ep=ep, etp=etp)
+    sizes = [("tp", tp), ("cp", cp), ("ep", ep), ("pp", pp)]
+    shape = " · ".join(f"{name} {size}" for name, size in sizes if size > 1)
+    fewest = f"the fewest for {shape}" if shape else "the fewest possible"
+    return f"no number of GPUs is given: {tp * cp * dp * pp} assumed, {fewest} (set --gpus)"
+
+
+def _strides(sizes: tuple[tuple[str, int], ...]) -> dict[str, int]:
+    strides, stride = {}, 1
+    for name, size in sizes:
+        strides[name] = stride
+        stride *= size
+    return strides
+
+
+def _divisors(number: int) -> list[int]:
+    small = [value for value in range(1, math.isqrt(number) + 1) if number % value == 0]
+    return sorted({*small, *(number // value for value in small)})
+
+
+def _nearest(value: int, legal: list[int]) -> str:
+    """The legal values on both sides.
+
+    >>> _nearest(6, [1, 2, 4, 8])
+    '4 or 8'
+    """
+    below, above = [x for x in legal if x < value], [x for x in legal if x > value]
+    return " or ".join(str(x) for x in (*below[-1:], *above[:1]))
+
+
+def _multiples(of: int, near: int) -> str:
+    below = near // of * of
+    return " or ".join(str(value) for value in (below, below + of) if value)

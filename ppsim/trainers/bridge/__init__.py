@@ -1,0 +1,1 @@
+"""Megatron-Bridge and NeMo: the YAML or JSON of a run."""

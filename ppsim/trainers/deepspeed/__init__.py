@@ -1,0 +1,1 @@
+"""DeepSpeed: its JSON configuration, and the instructions of its pipeline engine."""

@@ -1,0 +1,69 @@
+"""DeepSpeed's JSON as options of `ppsim project`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ppsim.base.errors import ConfigError
+from ppsim.base.limits import shown
+from ppsim.base.words import given_of
+from ppsim.trainers.arguments import Arguments
+from ppsim.trainers.option_relevance import leaves_of
+from ppsim.trainers.run_config import RunConfig
+
+_AUTO = {
+    "train_micro_batch_size_per_gpu": ("micro_batch", "--micro-batch"),
+    "train_batch_size": ("global_batch", "--global-batch"),
+    "gradient_accumulation_steps": ("microbatches", "--microbatches or --global-batch"),
+    "bf16.enabled": ("dtype", "--dtype"),
+    "fp16.enabled": ("dtype", "--dtype"),
+}
+"""Options that may be "auto", with the word of each and the option of ppsim that sets it instead."""
+
+
+def from_deepspeed(content: Mapping[str, Any], source: str) -> RunConfig:
+    """Return what a DeepSpeed configuration says: batch, ZeRO and number format, but neither model nor pipeline.
+
+    "auto" is left to the program that starts the run, and to an option here.
+    """
+    for name in ("zero_optimization", "bf16", "fp16"):
+        _require_object(content, name, source)
+    given = dict(leaves_of(content))
+    arguments = Arguments({name: value for name, value in given.items() if value != "auto"}, source)
+    micro = arguments.count("train_micro_batch_size_per_gpu", word="micro_batch")
+    steps = arguments.count("gradient_accumulation_steps", word="microbatches")
+    whole = arguments.count("train_batch_size", word="global_batch")
+    zero = arguments.count("zero_optimization.stage", 0, word="zero", least=0)
+    enabled = {name for name in ("fp16", "bf16") if arguments.flag(f"{name}.enabled", word="dtype")}
+    words = {
+        "micro_batch": micro,
+        "global_batch": whole,
+        "microbatches": None if whole else steps,
+        "zero": zero,
+        "dtype": "bfloat16" if "bf16" in enabled else "float16" if "fp16" in enabled else "float32",
+        "overlap_dp": arguments.flag("zero_optimization.overlap_comm", default=zero == 3, word="overlap_dp"),
+    }
+    autos = {name: word for name, word in _AUTO.items() if given.get(name) == "auto"}
+    if "train_batch_size" in autos:
+        autos.pop("gradient_accumulation_steps", None)
+    if enabled or "bf16.enabled" in autos:
+        autos.pop("fp16.enabled", None)
+    if "dtype" in (word for word, _ in autos.values()):
+        words["dtype"] = "bfloat16" if enabled else None
+    return RunConfig(
+        "DeepSpeed",
+        source,
+        given_of(words),
+        None,
+        f"{source}: DeepSpeed's configuration has no model: give --model",
+        arguments.understood,
+        arguments.ignored,
+        needed={word: (name, option) for name, (word, option) in autos.items() if words[word] is None},
+    )
+
+
+def _require_object(content: Mapping[str, Any], name: str, source: str) -> None:
+    """Raise `ConfigError` for a setting that must be an object and is none."""
+    found = content.get(name)
+    if found is not None and not isinstance(found, dict):
+        example = '{"stage": 1}' if name == "zero_optimization" else '{"enabled": true}'
+        raise ConfigError(f'{source}: {name} must be an object, "{name}": {example}: got {shown(found)}')

@@ -1,0 +1,77 @@
+"""The batch of one data-parallel rank and accumulation round, by which a trainer divides a step into rounds."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from ppsim.base.errors import ConfigError
+from ppsim.parallel.layout import fewest_replicas
+
+
+@dataclass(frozen=True)
+class LocalBatch:
+    """Sequences per data-parallel rank: of a round, of a microbatch in a pipeline, and of one without a pipeline.
+
+    Without a pipeline a round is one microbatch. `source` is the file.
+    """
+
+    of_round: int
+    of_microbatch: int
+    without_pipeline: int
+    source: str
+
+    def words(self, pp: int, global_batch: int | None) -> dict[str, int | None]:
+        """Return the options of the file's own plan; `global_batch` None or below 1 is one round."""
+        micro, of_round = self._sizes(pp)
+        if of_round % micro:
+            raise ConfigError(
+                f"{self.source}: local_batch_size {of_round} is no multiple of the microbatch size {micro}"
+            )
+        if global_batch is not None and global_batch > 0:
+            return {"micro_batch": micro, "global_batch": global_batch}
+        return {"micro_batch": micro, "microbatches": of_round // micro}
+
+    def _sizes(self, pp: int) -> tuple[int, int]:
+        return (self.of_microbatch, self.of_round) if pp > 1 else (self.without_pipeline,) * 2
+
+    def fill(self, options: dict[str, Any], given: Collection[str]) -> None:
+        """Set microbatch size, microbatches and accumulation rounds to those of the options' pp and dp.
+
+        Options that are `given` stay. Raises `ConfigError` for a batch that whole rounds do not make up.
+
+        >>> options = {"pp": 4, "dp": 2, "global_batch": 128, "gradient_accumulation_steps": None}
+        >>> LocalBatch(8, 1, 8, "run.sh").fill(options, {})
+        >>> options["micro_batch"], options["gradient_accumulation_steps"]
+        (1, 8)
+        """
+        micro, of_round = self._sizes(options.get("pp") or 1)
+        if "micro_batch" in given:
+            micro = options["micro_batch"]
+            of_round = of_round if (options.get("pp") or 1) > 1 else micro
+        options["micro_batch"] = micro
+        if of_round % micro:
+            raise ConfigError(
+                f"{self.source}: a round of {of_round} sequences is no multiple of --micro-batch {micro}"
+            )
+        if not options.get("global_batch") and "microbatches" not in given:
+            options["microbatches"] = of_round // micro
+        if "gradient_accumulation_steps" in given:
+            return
+        replicas = _replicas(options)
+        whole = options.get("global_batch") or options["microbatches"] * micro * replicas
+        if whole % (of_round * replicas):
+            raise ConfigError(
+                f"{self.source}: a step of {whole} sequences is no multiple of local batch {of_round} · dp "
+                f"{replicas}: give --global-batch or --gradient-accumulation-steps"
+            )
+        options["gradient_accumulation_steps"] = whole // (of_round * replicas)
+
+
+def _replicas(options: dict[str, Any]) -> int:
+    """The data-parallel ranks of a plan; the fewest possible if no number of GPUs is given."""
+    if options.get("dp"):
+        return int(options["dp"])
+    tp, cp, pp, ep = (options.get(name) or 1 for name in ("tp", "cp", "pp", "ep"))
+    if options.get("gpus"):
+        return int(max(1, options["gpus"] // (tp * cp * pp)))
+    return fewest_replicas(tp=tp, cp=cp, ep=ep, etp=options.get("etp"))

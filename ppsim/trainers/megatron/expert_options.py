@@ -1,0 +1,100 @@
+"""How Megatron-LM's arguments send tokens to experts, and what they capture as CUDA graphs."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ppsim.base.errors import ConfigError
+from ppsim.machine.choices import FLEX
+from ppsim.model.graphs import MODULES, cuda_graphs_of
+from ppsim.trainers.arguments import Arguments
+
+_DISPATCHERS = {"alltoall": "alltoall", "alltoall_seq": "alltoall", "allgather": "allgather"}
+"""`--moe-token-dispatcher-type`, as ppsim has them, but for flex: `ppsim.machine.choices.FLEX`, in which
+`--moe-flex-dispatcher-backend` chooses, the first by default."""
+
+
+def experts_of(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
+    """Return the words about tokens and experts; of what a partial file leaves open, none."""
+    words: dict[str, Any] = {}
+    if not arguments.count("num_experts", least=0):
+        return words
+    default = None if is_partial else "allgather"
+    given = arguments.get("moe_token_dispatcher_type", default, word="moe_dispatcher")
+    arguments.get("moe_enable_deepep", word="moe_dispatcher")
+    backend = str(arguments.get("moe_flex_dispatcher_backend", word="moe_dispatcher") or FLEX[0])
+    for name, value, known in (
+        ("moe_token_dispatcher_type", given, (*_DISPATCHERS, "flex")),
+        ("moe_flex_dispatcher_backend", backend, FLEX),
+    ):
+        if value is not None and str(value) not in known:
+            raise ConfigError(f"{arguments.source}: {name} must be {', '.join(known)}: got {value!r}")
+    words["moe_dispatcher"] = backend if given == "flex" else _DISPATCHERS.get(str(given))
+    capacity = arguments.get("moe_expert_capacity_factor", word="moe_expert_capacity_factor")
+    if capacity is not None:
+        if isinstance(capacity, bool) or not isinstance(capacity, int | float) or capacity <= 0:
+            raise ConfigError(
+                f"{arguments.source}: moe_expert_capacity_factor must be a number above 0: got {capacity!r}"
+            )
+        words["moe_expert_capacity_factor"] = float(capacity)
+        if not arguments.flag("moe_pad_expert_input_to_capacity", word="moe_expert_capacity_factor"):
+            arguments.assumed.append("experts with fewer tokens than their capacity are taken to be padded to it")
+    room, stash = "moe_expert_rank_capacity_factor", "moe_paged_stash"
+    words |= {
+        "fused_experts": arguments.flag("use_transformer_engine_op_fuser", word="fused_experts") or None,
+        room: arguments.get(room, word=room),
+        stash: arguments.get("moe_paged_stash_buffer_size_factor_cuda", 1.1, word=stash)
+        if arguments.flag(stash, word=stash)
+        else None,
+    }
+    if arguments.flag("moe_router_force_load_balancing", word="expert_imbalance"):
+        words["expert_imbalance"] = 1.0
+    return words
+
+
+def cuda_graphs_in(arguments: Arguments) -> dict[str, Any]:
+    """Return the word about CUDA graphs: by the arguments of today, or those that they replaced."""
+    how = arguments.get("cuda_graph_impl", word="cuda_graphs")
+    for name, meant in (("enable_cuda_graph", "local"), ("external_cuda_graph", "transformer_engine")):
+        if arguments.flag(name, word="cuda_graphs") and how in (None, "none"):
+            how = meant
+    scopes = [arguments.get(name, word="cuda_graphs") for name in ("cuda_graph_modules", "cuda_graph_scope")]
+    if how is None or how == "none":
+        return {}
+    asked = re.findall(r"\w+", " ".join(_text(one) for one in scopes if one is not None))
+    if how == "full_iteration" or "full_iteration" in asked:
+        return {"cuda_graphs": "full"}
+    modules = [module for module in asked if module not in ("full", "full_iteration_inference")]
+    if other := [module for module in modules if module not in MODULES]:
+        arguments.assumed.append(f"not captured, since unknown: {', '.join(other)}")
+    known = "+".join(module for module in modules if module in MODULES)
+    return {"cuda_graphs": cuda_graphs_of(known) if known else "layer"}
+
+
+def _text(scope: Any) -> str:
+    return " ".join(map(str, scope)) if isinstance(scope, list | tuple) else str(scope)
+
+
+def arguments_of_experts(words: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments for those words."""
+    found: dict[str, Any] = {}
+    if dispatcher := words.get("moe_dispatcher"):
+        found["moe_token_dispatcher_type"] = "flex" if dispatcher in FLEX else dispatcher
+        if dispatcher in FLEX:
+            found["moe_flex_dispatcher_backend"] = dispatcher
+    if capacity := words.get("moe_expert_capacity_factor"):
+        found |= {"moe_expert_capacity_factor": capacity, "moe_pad_expert_input_to_capacity": True}
+    if words.get("fused_experts"):
+        found["use_transformer_engine_op_fuser"] = True
+    if room := words.get("moe_expert_rank_capacity_factor"):
+        found["moe_expert_rank_capacity_factor"] = room
+    if stash := words.get("moe_paged_stash"):
+        found |= {"moe_paged_stash": True, "moe_paged_stash_buffer_size_factor_cuda": stash}
+    graphs = words.get("cuda_graphs", "none")
+    if graphs == "full":
+        found["cuda_graph_impl"] = "full_iteration"
+    elif graphs != "none":
+        found["cuda_graph_impl"] = "transformer_engine"
+        if graphs != "layer":
+            found["cuda_graph_modules"] = graphs.split("+")
+    return found

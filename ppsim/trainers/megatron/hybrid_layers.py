@@ -1,0 +1,225 @@
+"""Layers that differ in Megatron-LM's arguments: hybrid patterns, linear attention, windows, experts in some."""
+
+import ast
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ppsim.base.errors import ConfigError
+from ppsim.model.architecture import Layer
+from ppsim.model.halves import Attention, FeedForward, MixtureOfExperts
+from ppsim.model.hybrid import Halves, windowed
+from ppsim.model.mixer import Mixer
+from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba
+from ppsim.trainers.arguments import Arguments
+
+HYBRIDS = ("mamba", "hybrid")
+"""Values of `model_type` and `model_provider` that build a hybrid."""
+
+
+def kind_of(arguments: Arguments) -> str:
+    """Return what kind of model is asked for: "gpt" where that is not said."""
+    return str(arguments.get("model_type") or arguments.get("model_provider") or "gpt")
+
+
+def hybrid_pattern(arguments: Arguments, num_layers: int | None) -> str | None:
+    """Return the pattern of a hybrid, layers for further tokens behind "/", or None for what is none.
+
+    Raises `ConfigError` where a hybrid has neither a pattern nor a ratio whose meaning is known.
+    """
+    for name in ("hybrid_layer_pattern", "hybrid_override_pattern"):
+        if arguments.has(name):
+            return str(arguments.get(name)).strip()
+    if not arguments.has("is_hybrid_model") and kind_of(arguments) not in HYBRIDS:
+        return None
+    if num_layers is None:
+        raise ConfigError(f"{arguments.source}: num_layers is missing")
+    if "hybrid_mamba_mla" in _spec(arguments):
+        return _evenly(num_layers // 2, float(arguments.get("hybrid_attention_ratio", 0.0)))
+    if arguments.has("hybrid_attention_ratio") or arguments.has("hybrid_mlp_ratio"):
+        raise ConfigError(
+            f"{arguments.source}: how hybrid_attention_ratio and hybrid_mlp_ratio spread layers differs from "
+            "release to release: give hybrid-layer-pattern"
+        )
+    return "M" * num_layers
+
+
+def _spec(arguments: Arguments) -> str:
+    """The module and the name of what builds the layers."""
+    return str(arguments.get("spec", ""))
+
+
+def _evenly(num_pairs: int, ratio: float) -> str:
+    """Pairs of a mixer and a feed-forward part, so many of them with attention (Primus, `HybridStack`)."""
+    attends = int(num_pairs * ratio)
+    others = num_pairs - attends
+    if not attends:
+        return "M-" * others
+    if ratio <= 0.5:
+        return ("*-" + "M-" * (others // attends)) * attends + "M-" * (others % attends)
+    return "*-" * (attends - others) + "*-M-" * others
+
+
+def hybrid_layers(
+    arguments: Arguments, pattern: str, halves: Halves
+) -> tuple[tuple[Layer, ...], tuple[Layer, ...]]:
+    """Return the layers of a pattern, and those for further tokens, one for each part behind a "/".
+
+    "M" is a Mamba mixer, or what the spec puts in its place.
+    """
+    spec = _spec(arguments)
+    main, *further = pattern.split("/")
+    if not further and arguments.has("mtp_num_layers"):
+        one = arguments.get("mtp_hybrid_override_pattern")
+        if not one:
+            raise ConfigError(
+                f"{arguments.source}: mtp_num_layers of a hybrid needs their pattern, behind a / of {pattern}"
+            )
+        further = [str(one)] * arguments.number("mtp_num_layers", 0, least=0)
+    if "M" in pattern:
+        has_delta = "gdn" in spec or "kda" in spec
+        mixer = _delta(arguments, is_kimis="kda" in spec) if has_delta else _mamba(arguments, halves.hidden_size)
+        halves = replace(halves, mamba=mixer)
+    if "G" in pattern:
+        halves = replace(halves, delta=_delta(arguments))
+    return halves.layers(main), tuple(halves.whole(one) for one in further if one)
+
+
+def layout_of(pattern: str, num_further: int) -> str | None:
+    """Return a pattern's stages as a layout of Megatron-LM, or None where it has no "|".
+
+    >>> layout_of("M-|M*-|M-/*-", 1)
+    'Ett|ttt|ttmL'
+    """
+    stages = ["t" * len(stage) for stage in pattern.split("/")[0].split("|")]
+    if len(stages) == 1:
+        return None
+    return "E" + "|".join(stages) + "m" * num_further + "L"
+
+
+def _mamba(arguments: Arguments, hidden: int) -> Mamba:
+    """Megatron-LM's `MambaMixer`: without a number of heads, those of twice the hidden size."""
+    size = arguments.number("mamba_head_dim", 64)
+    heads = arguments.count("mamba_num_heads")
+    inner = arguments.number("mamba_expand", 2) * hidden
+    if heads is None and inner % size:
+        raise ConfigError(
+            f"{arguments.source}: mamba_head_dim {size} does not divide {inner}, the width of its heads"
+        )
+    return Mamba(
+        heads or inner // size,
+        size,
+        arguments.number("mamba_state_dim", 128),
+        num_groups=arguments.number("mamba_num_groups", 8),
+        chunk_size=arguments.number("mamba_chunk_size", 128),
+    )
+
+
+def _delta(arguments: Arguments, *, is_kimis: bool = False) -> GatedDeltaNet:
+    sizes = (
+        arguments.number("linear_num_key_heads", 16),
+        arguments.number("linear_num_value_heads", 32),
+        arguments.number("linear_key_head_dim", 128),
+        arguments.number("linear_value_head_dim", 128),
+    )
+    kernel = arguments.number("linear_conv_kernel_dim", 4)
+    if is_kimis:
+        return KimiDeltaAttention(*sizes, kernel=kernel, gate_bias=True)
+    return GatedDeltaNet(*sizes, kernel=kernel)
+
+
+def mixers(arguments: Arguments, attention: Mixer, num_layers: int) -> list[Mixer]:
+    """Return every layer's mixer: attention, or a gated delta net in all but one of `linear_attention_freq`."""
+    variant = arguments.get("experimental_attention_variant")
+    if not variant:
+        return [attention] * num_layers
+    if variant != "gated_delta_net":
+        raise ConfigError(
+            f"{arguments.source}: experimental_attention_variant {variant} is not known, only gated_delta_net"
+        )
+    delta = _delta(arguments)
+    freq = arguments.get("linear_attention_freq", 4)
+    are_delta = _listed(freq, "linear_attention_freq", num_layers, arguments.source, lambda one, k: (one + 1) % k)
+    return [delta if is_delta else attention for is_delta in are_delta]
+
+
+def with_windows(arguments: Arguments, layers: Sequence[Layer]) -> tuple[Layer, ...]:
+    """Return the layers with the window that most of them see: `window_size` before a token, and itself.
+
+    `window_attn_skip_freq`: every so many-th layer sees all, or a list of 1 where there is a window.
+    """
+    size = arguments.get("window_size")
+    if size is None:
+        return tuple(layers)
+    window = _tokens_before(size, arguments.source) + 1
+    freq = arguments.get("window_attn_skip_freq")
+    are_windowed = [1] * len(layers)
+    if freq:
+        name, source = "window_attn_skip_freq", arguments.source
+        are_windowed = _listed(freq, name, len(layers), source, lambda one, k: (one + 1) % k)
+    made = []
+    for layer, is_windowed in zip(layers, are_windowed, strict=True):
+        sees_others = isinstance(layer.attention, Attention) and layer.has_mixer
+        made.append(windowed(layer, window) if is_windowed and sees_others else layer)
+    return tuple(made)
+
+
+def _tokens_before(size: object, source: str) -> int:
+    """The first of the two numbers of `window_size`, written as "128,0", "(128, 0)" or a list."""
+    given = size if isinstance(size, list | tuple) else str(size).strip("()[] ").split(",")
+    try:
+        before, behind = (int(str(one)) for one in given)
+    except ValueError:
+        raise ConfigError(f"{source}: window_size must be two whole numbers: got {size!r}") from None
+    if before < 0 or behind != 0:
+        raise ConfigError(f"{source}: window_size must be so many tokens before and 0 behind: got {size!r}")
+    return before
+
+
+def _listed(given: object, name: str, num_layers: int, source: str, entry: Callable[[int, int], int]) -> list[int]:
+    """An entry a layer: a list as `([0]*3+[1]*58)` writes it, or `entry` of each and a frequency of 1 or more."""
+    value = _list_of(given, name, source) if isinstance(given, str) else given
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 1:
+            raise ConfigError(f"{source}: {name} must be 1 or more: got {value}")
+        return [entry(layer, value) for layer in range(num_layers)]
+    if not isinstance(value, list):
+        raise ConfigError(f"{source}: {name} must be a whole number or a list: got {given!r}")
+    if len(value) < num_layers:
+        raise ConfigError(f"{source}: {name} has {len(value)} entries for {num_layers} layers")
+    return value[:num_layers]
+
+
+def _list_of(text: str, name: str, source: str) -> list[int]:
+    """The list that an expression of lists, sums and repetitions makes, without running it as code."""
+
+    def value(node: ast.expr) -> list[int]:
+        match node:
+            case ast.List(elts=entries):
+                return [int(ast.literal_eval(entry)) for entry in entries]
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return value(left) + value(right)
+            case ast.BinOp(left=left, op=ast.Mult(), right=ast.Constant(value=int(times))) if times <= 10_000:
+                return value(left) * times
+        raise ValueError
+
+    try:
+        return value(ast.parse(text, mode="eval").body)
+    except (ValueError, TypeError, SyntaxError, RecursionError):
+        raise ConfigError(f"{source}: {name} '{text}' is no list as ([0]*3+[1]*58)") from None
+
+
+def is_gated_or_has_sinks(arguments: Arguments, attention: Attention) -> Attention:
+    """Return attention with the output's gate and the learned sinks that are asked for."""
+    softmax = arguments.get("softmax_type", "vanilla")
+    return replace(attention, gated=arguments.flag("attention_output_gate"), sinks=str(softmax) == "learnable")
+
+
+def parts_of(
+    arguments: Arguments, dense: FeedForward, experts: MixtureOfExperts | None, num_layers: int
+) -> list[FeedForward | MixtureOfExperts]:
+    """Return the feed-forward part of every layer: experts in one of `moe_layer_freq`, or where its list has 1."""
+    if experts is None:
+        return [dense] * num_layers
+    freq = arguments.get("moe_layer_freq", 1)
+    have_experts = _listed(freq, "moe_layer_freq", num_layers, arguments.source, lambda one, k: one % k == 0)
+    return [experts if has_experts else dense for has_experts in have_experts]

@@ -1,0 +1,445 @@
+"""Megatron-LM's arguments as the words of `ppsim project`: layout, batch, schedule, recomputation, optimizer."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ppsim.base.errors import ConfigError
+from ppsim.base.words import given_of
+from ppsim.model.architecture import Model
+from ppsim.model.offloading import MODULES as OFFLOADED
+from ppsim.model.recompute import BLOCK, MODULES, UNIFORM, recompute_of
+from ppsim.trainers.arguments import Arguments
+from ppsim.trainers.megatron.expert_options import arguments_of_experts, cuda_graphs_in, experts_of
+from ppsim.trainers.megatron.hybrid_layers import hybrid_pattern, layout_of
+from ppsim.trainers.megatron.read_model import model_of
+from ppsim.trainers.run_config import RunConfig
+
+_COUNTS = {
+    "tensor_model_parallel_size": "tp",
+    "pipeline_model_parallel_size": "pp",
+    "context_parallel_size": "cp",
+    "expert_model_parallel_size": "ep",
+    "micro_batch_size": "micro_batch",
+    "global_batch_size": "global_batch",
+    "seq_length": "seq_len",
+    "microbatch_group_size_per_vp_stage": "group_size",
+    "world_size": "gpus",
+}
+"""Arguments that are a word each."""
+
+_SPLIT = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
+_COUNTED = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
+_ALGORITHMS = {
+    "zero-bubble": "zb-h1", "zero-bubble-heuristic": "zb-auto", "zbv-formatted": "zbv", "v-half": "v-half",
+    "v-min": "v-min",
+}  # fmt: skip
+"""Primus' `pp_algorithm`, and the schedule of each."""
+_ZERO = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+
+
+def from_megatron(arguments: Arguments, trainer: str = "Megatron-LM") -> RunConfig:
+    """Return what the arguments say; raises `ConfigError` for a value that has no meaning."""
+    model, why_no_model = _model(arguments)
+    words = _counts(arguments)
+    layers_each = arguments.count("num_layers_per_virtual_pipeline_stage", word="vpp")
+    words |= _pipeline(arguments, words["pp"], model, layers_each)
+    words |= _step(arguments)
+    words |= _optimizer(arguments) | _optimizer_offload(arguments, is_partial=trainer == BRIDGE)
+    words |= _kernels(arguments, is_partial=trainer == BRIDGE)
+    words |= _overlapped(arguments)
+    words |= experts_of(arguments, is_partial=trainer == BRIDGE) | cuda_graphs_in(arguments)
+    return RunConfig(
+        trainer,
+        arguments.source,
+        given_of(words),
+        model,
+        why_no_model,
+        arguments.understood,
+        arguments.ignored if model is not None else arguments.ignored_that_matter,
+        tuple(dict.fromkeys(arguments.assumed)),
+        layers_per_virtual_stage=layers_each,
+    )
+
+
+def _model(arguments: Arguments) -> tuple[Model | None, str]:
+    try:
+        return model_of(arguments), ""
+    except ConfigError as error:
+        return None, str(error)
+
+
+def _counts(arguments: Arguments) -> dict[str, Any]:
+    words = {word: arguments.count(name, word=word) for name, word in _COUNTS.items()}
+    words["pp"] = words["pp"] or 1
+    words["micro_batch"] = words["micro_batch"] or 1
+    if words["global_batch"] is None:
+        arguments.assumed.append("no global_batch_size: one microbatch a replica, as Megatron-LM takes it")
+        words["microbatches"] = 1
+    if words["gpus"] is None:
+        devices = arguments.count("nproc_per_node", word="gpus"), arguments.count("nnodes", 1, word="gpus")
+        words["gpus"] = devices[0] * devices[1] if devices[0] and devices[1] else None
+    expert_tp = arguments.count("expert_tensor_parallel_size", word="etp")
+    is_default = expert_tp == (words["tp"] or 1) and not arguments.asks("expert_tensor_parallel_size")
+    words["etp"] = expert_tp if arguments.count("num_experts", least=0) and not is_default else None
+    return words
+
+
+def _pipeline(arguments: Arguments, pp: int, model: Model | None, layers_each: int | None) -> dict[str, Any]:
+    """Stages a rank, how layers are split, and which loop runs them."""
+    words: dict[str, Any] = {"runtime": "megatron"}
+    layout = arguments.get("pipeline_model_parallel_layout", word="split")
+    vpp = arguments.count("num_virtual_stages_per_pipeline_rank", word="vpp") or arguments.count(
+        "virtual_pipeline_model_parallel_size", word="vpp"
+    )
+    if layout is not None:
+        words["split"] = layout if isinstance(layout, str) else "|".join("".join(map(str, part)) for part in layout)
+    elif model is not None and (stages := _stages_of_pattern(arguments, model)):
+        words["split"], vpp = stages, (stages.count("|") + 1) // pp
+    elif layers_each and model is not None:
+        vpp = len(model.layers) // pp // layers_each
+    words["vpp"] = vpp or None
+    overlaps = arguments.flag("overlap_p2p_comm", default=True, word="overlap_p2p")
+    words["overlap_p2p"] = None if overlaps else False
+    for name in _SPLIT:
+        words[name] = arguments.count(name, word=name, least=0)
+    for name in _COUNTED:
+        words[name] = arguments.flag(name, word=name) or None
+    return words | _primus_schedule(arguments)
+
+
+def _stages_of_pattern(arguments: Arguments, model: Model) -> str | None:
+    """The layout of a hybrid's pattern that says where its stages end, or None."""
+    pattern = hybrid_pattern(arguments, len(model.layers))
+    return layout_of(pattern, len(model.mtp)) if pattern else None
+
+
+def _primus_schedule(arguments: Arguments) -> dict[str, Any]:
+    """The schedule that Primus' two pipelines run instead of Megatron-LM's loops, where one is switched on."""
+    if arguments.flag("patch_primus_pipeline", word="schedule"):
+        name = _ALGORITHMS.get(str(arguments.get("pp_algorithm", "1f1b-interleaved", word="schedule")))
+    elif arguments.flag("patch_zero_bubble", word="schedule"):
+        setup = str(arguments.get("zero_bubble_v_schedule_mem_setup", "half", word="schedule"))
+        name = "zb-auto" if arguments.flag("enable_zero_bubble", default=True, word="schedule") else None
+        if arguments.flag("zero_bubble_v_schedule", word="schedule"):
+            name = {"half": "v-half", "min": "v-min", "zb": "zbv"}.get(setup)
+        elif arguments.flag("enable_1f1b_v", word="schedule"):
+            name = "1f1b-v"
+    else:
+        name = None
+    return {"schedule": name, "vpp": None, "runtime": "torch", "overlap_p2p": None} if name else {}
+
+
+_FP8_RECIPES = {"blockwise": "float8-block", "mxfp8": "mxfp8"}
+"""Megatron-LM's --fp8-recipe where it is neither delayed nor tensorwise, which are both of one scale a tensor."""
+
+
+def _step(arguments: Arguments) -> dict[str, Any]:
+    """Number format, recomputation and sequence parallelism."""
+    dtype = "float32"
+    for name, known in (("bf16", "bfloat16"), ("fp16", "float16"), ("fp8", "float8"), ("fp4", "nvfp4")):
+        if value := arguments.get(name, word="dtype"):
+            dtype = known
+    if dtype == "nvfp4" and "mxfp4" in (value, arguments.get("fp4_recipe", word="dtype")):
+        dtype = "mxfp4"
+    if dtype == "float8":
+        dtype = _FP8_RECIPES.get(str(arguments.get("fp8_recipe", word="dtype")), dtype)
+    parallel = arguments.flag("sequence_parallel", word="sequence_parallel")
+    return {
+        "dtype": dtype,
+        "sequence_parallel": parallel,
+        "recompute": _recompute(arguments),
+        **_offload(arguments),
+    }
+
+
+def _kernels(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
+    """Attention, dropout and cross entropy; of what a partial file leaves open, its stack's."""
+    words: dict[str, Any] = {"attention": None, "dropout": None, "cross_entropy": None}
+    backend = arguments.get("attention_backend", word="attention")
+    is_local = arguments.get("transformer_impl", word="attention") == "local"
+    if backend is not None or is_local:
+        name = str(backend or "local").rpartition(".")[2]
+        words["attention"] = "unfused" if name in ("unfused", "local") else "fused"
+    parts = [arguments.get(f"{name}_dropout", word="dropout") for name in ("attention", "hidden")]
+    if not is_partial or parts != [None, None]:
+        words["dropout"] = any(part is None or _is_above_zero(part) for part in parts)
+        if None in parts and words["dropout"]:
+            arguments.assumed.append(f"no attention_dropout or hidden_dropout: {_DROPOUT}, Megatron-LM's default")
+    fuses = arguments.get("cross_entropy_loss_fusion", word="cross_entropy")
+    if fuses is not None or not is_partial:
+        by = arguments.get("cross_entropy_fusion_impl", word="cross_entropy")
+        words["cross_entropy"] = "unfused" if not fuses else "fused" if by == "te" else "compiled"
+    words["deterministic_mode"] = arguments.flag("deterministic_mode", word="deterministic_mode") or None
+    how = arguments.get("cp_comm_type", word="context")
+    kinds = {str(one) for one in (how if isinstance(how, list) else [how]) if one is not None}
+    if kinds == {"a2a"}:
+        words["context"] = "all-to-all"
+    elif kinds - {"p2p"}:
+        arguments.assumed.append(f"cp_comm_type {'+'.join(sorted(kinds))} is not known: taken as p2p, the ring")
+    return words
+
+
+def _is_above_zero(value: Any) -> bool:
+    """Whether a number is; a variable that the file does not set is taken to be."""
+    return not isinstance(value, int | float) or value > 0
+
+
+_DROPOUT = 0.1
+"""Of attention_dropout and hidden_dropout where nothing is said (megatron/training/arguments.py)."""
+
+
+def _overlapped(arguments: Arguments) -> dict[str, Any]:
+    """What runs beside compute inside a stage, and whether hops are scattered and gathered."""
+    words: dict[str, Any] = {}
+    for name, word in (("tp_comm_overlap", "overlap_tp"), ("overlap_moe_expert_parallel_comm", "overlap_ep")):
+        if arguments.get(name, word=word) is None:
+            continue
+        is_on = arguments.flag(name, word=word)
+        words[word] = HIDDEN_BY[name] if is_on else ("0" if word == "overlap_tp" else 0.0)
+        if is_on:
+            arguments.assumed.append(f"{name}: {words[word]} of that communication is taken to be hidden")
+    if arguments.get("scatter_gather_tensors_in_pipeline", word="scatter_gather") is False:
+        words["scatter_gather"] = False
+    return words
+
+
+HIDDEN_BY: dict[str, Any] = {"tp_comm_overlap": "0.5", "overlap_moe_expert_parallel_comm": 0.9}
+"""What part of its communication an overlap of Megatron-Core hides: of tensor-parallel, what runs of
+Megatron-Bridge marked fit come out at; of expert-parallel, assumed: two microbatches hide each other's."""
+
+BRIDGE = "Megatron-Bridge or NeMo"
+
+
+def _recompute(arguments: Arguments) -> str | None:
+    how = arguments.get("recompute_granularity", word="recompute")
+    if how is None:
+        return None
+    if how == "full" and (ids := arguments.get("recompute_layer_ids", word="recompute")):
+        return _layers_by_number(arguments, ids)
+    if how == "full":
+        layers = arguments.count("recompute_num_layers", word="recompute", least=0)
+        method = arguments.get("recompute_method", word="recompute")
+        if method not in (None, BLOCK, UNIFORM):
+            raise ConfigError(f"{arguments.source}: recompute_method must be block or uniform: got {method!r}")
+        return "full" if method is None or layers is None else recompute_of(f"{method}/{layers}")
+    if how != "selective":
+        raise ConfigError(f"{arguments.source}: recompute_granularity must be full or selective: got {how!r}")
+    given = arguments.get("recompute_modules", ["core_attn"], word="recompute")
+    return _known_modules(arguments, given, MODULES, "recomputed")
+
+
+def _layers_by_number(arguments: Arguments, ids: Any) -> str:
+    """Primus' `recompute_layer_ids`: numbers of the model's layers, then those of layers for further tokens."""
+    given = re.findall(r"-?\w+", ids if isinstance(ids, str) else " ".join(map(str, ids)))
+    if not given or not all(one.isdecimal() for one in given):
+        raise ConfigError(f"{arguments.source}: recompute_layer_ids are numbers of layers as 0,3,4: got {ids!r}")
+    number = arguments.count("num_layers", word="layers", least=1) or 0
+    if number and (further := [one for one in given if int(one) >= number]):
+        arguments.assumed.append(f"layers for further tokens ({', '.join(further)}) are taken not to be recomputed")
+        given = [one for one in given if one not in further]
+    return recompute_of(f"full@{','.join(given)}" if given else "none")
+
+
+_OFFLOAD_RULES = {
+    "min_offloaded_tensor_size": "min_offloaded_tensor_size",
+    "fine_grained_offloading_max_inflight_offloads": "max_inflight_offloads",
+}
+"""Arguments of fine-grained offloading that are a word each."""
+
+
+def _offload(arguments: Arguments) -> dict[str, Any]:
+    """Which modules are offloaded, and by which rules."""
+    is_on = arguments.flag("fine_grained_activation_offloading", word="offload_modules")
+    given = arguments.get("offload_modules", [], word="offload_modules")
+    rules: dict[str, Any] = {
+        word: arguments.count(name, word=word, least=0) for name, word in _OFFLOAD_RULES.items()
+    }
+    word = "activation_offload_fraction"
+    rules[word] = arguments.part(word, 1.0, word=word)
+    modules = _known_modules(arguments, given, OFFLOADED, "offloaded") if is_on else None
+    if modules is None:
+        return dict.fromkeys(("offload_modules", *rules))
+    return {"offload_modules": modules, **rules, word: None if rules[word] == 1 else rules[word]}
+
+
+def _known_modules(arguments: Arguments, modules: Any, known: Mapping[str, str], done: str) -> str | None:
+    """The known modules of a list, joined by +; the others are assumed not to be `done`."""
+    asked = re.findall(r"\w+", modules if isinstance(modules, str) else " ".join(map(str, modules)))
+    if other := [module for module in asked if module not in known]:
+        arguments.assumed.append(f"not {done}, since unknown: {', '.join(other)}")
+    return "+".join(module for module in known if module in asked) or None
+
+
+def _optimizer(arguments: Arguments) -> dict[str, Any]:
+    """Optimizer, what replicas share of it, and what runs beside compute."""
+    name = str(arguments.get("optimizer", "adam", word="optimizer"))
+    if name not in ("adam", "muon", "dist_muon"):
+        arguments.assumed.append(f"optimizer {name} is not known: taken as adam")
+    zero = 1 if arguments.flag("use_distributed_optimizer", word="zero") else 0
+    if arguments.flag("use_megatron_fsdp", word="zero") or arguments.flag("use_custom_fsdp", word="zero"):
+        zero = _ZERO.get(str(arguments.get("data_parallel_sharding_strategy", "no_shard", word="zero")), zero)
+    if arguments.flag("use_torch_fsdp2", word="zero"):
+        zero = 3
+    overlaps = arguments.flag("overlap_grad_reduce", word="overlap_dp")
+    if (in_16_bits := arguments.get("grad_reduce_in_bf16", word="grad_reduce_in_bf16")) is None:
+        in_32_bits = arguments.get("grad_reduce_in_fp32", word="grad_reduce_in_bf16")
+        in_16_bits = None if in_32_bits is None else not in_32_bits
+    deferred = None
+    if arguments.flag("defer_embedding_wgrad_compute", word="wgrad_deferral_limit"):
+        deferred = arguments.count("wgrad_deferral_limit", word="wgrad_deferral_limit", least=0) or 0
+    instances = arguments.count("num_distributed_optimizer_instances", word="num_distributed_optimizer_instances")
+    return {
+        "num_distributed_optimizer_instances": instances if zero and (instances or 1) > 1 else None,
+        "wgrad_deferral_limit": deferred,
+        "grad_reduce_in_bf16": in_16_bits,
+        "optimizer": "muon" if "muon" in name else "adam",
+        "layer_wise": True if name == "dist_muon" else None,
+        "zero": zero,
+        "overlap_dp": overlaps or zero >= 2,
+        "exp_avg_dtype": _moments(arguments),
+        "order": "tp-cp-ep-pp-dp" if arguments.flag("use_tp_pp_dp_mapping", word="order") else None,
+    }
+
+
+def _optimizer_offload(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
+    """The part of the optimizer that is on the host: its default is all, but none in `OptimizerConfig`."""
+    word, overlap = "optimizer_offload_fraction", "overlap_cpu_optimizer_d2h_h2d"
+    is_on = arguments.flag("optimizer_cpu_offload", word=word)
+    part = arguments.part(word, 0.0 if is_partial else 1.0, word=word)
+    overlaps = arguments.flag(overlap, word=overlap)
+    if not is_on or not part:
+        return {}
+    found: dict[str, Any] = {word: part, overlap: overlaps or None}
+    if _moments(arguments) not in (None, "float32"):
+        arguments.assumed.append("both moments are float32, which the optimizer on the host has")
+        found["exp_avg_dtype"] = None
+    return found
+
+
+_MOMENTS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "float8"}
+"""`--exp-avg-dtype`, as ppsim has them; files of Megatron-Bridge name torch's."""
+
+
+def _moments(arguments: Arguments) -> str | None:
+    """The format of the moments, which a precision-aware optimizer has a choice of."""
+    given = [arguments.get(name, word="exp_avg_dtype") for name in ("exp_avg_dtype", "exp_avg_sq_dtype")]
+    if not arguments.flag("use_precision_aware_optimizer", word="exp_avg_dtype") or given[0] is None:
+        return None
+    first, second = (str(one or "fp32").removeprefix("torch.") for one in given)
+    if first != second:
+        arguments.assumed.append(f"both moments are taken as {first}, of which one is {second}")
+    found = _MOMENTS.get(first, first)
+    if found not in _MOMENTS.values():
+        raise ConfigError(f"{arguments.source}: exp_avg_dtype must be {', '.join(_MOMENTS)}: got {first}")
+    return found
+
+
+def arguments_of(words: Mapping[str, Any]) -> dict[str, Any]:
+    """Return Megatron-LM's arguments for options of `ppsim project`; options without an argument are left out."""
+    arguments = {name: words[word] for name, word in _COUNTS.items() if word in words and word != "gpus"}
+    if "etp" in words:
+        arguments["expert_tensor_parallel_size"] = words["etp"]
+    arguments |= _stages(words) if words.get("pp", 1) > 1 else {}
+    recompute = words.get("recompute", "none")
+    method, _, layers = recompute.partition("/")
+    if recompute == "full" or method in (BLOCK, UNIFORM):
+        if recompute == "full":
+            method, layers = UNIFORM, "1"
+        arguments |= {
+            "recompute_granularity": "full",
+            "recompute_method": method,
+            "recompute_num_layers": int(layers),
+        }
+    elif all(module in MODULES and module != "mlp_act" for module in recompute.split("+")):  # not Megatron-LM's
+        arguments |= {"recompute_granularity": "selective", "recompute_modules": recompute.split("+")}
+    dtypes: dict[str, dict[str, Any]] = {
+        "bfloat16": {"bf16": True},
+        "float16": {"bf16": False, "fp16": True},
+        "float32": {"bf16": False},
+        "float8": {"bf16": True, "fp8": "hybrid"},
+        **{name: {"bf16": True, "fp8": "e4m3", "fp8_recipe": recipe} for recipe, name in _FP8_RECIPES.items()},
+        "nvfp4": {"bf16": True, "fp4": "e2m1"},
+    }
+    arguments |= dtypes.get(words.get("dtype", ""), {"bf16": True})
+    return arguments | _divided(words) | _executed(words)
+
+
+def _stages(words: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of a pipeline: layers per stage, stages per rank, and transfers."""
+    split, vpp = words.get("split"), words.get("vpp", 1)
+    found = {name: words[name] for name in _SPLIT if words.get(name) is not None}
+    found |= {name: True for name in _COUNTED if words.get(name)}
+    if isinstance(split, str) and not found:
+        found["pipeline_model_parallel_layout"] = split
+    elif vpp > 1:
+        found["num_virtual_stages_per_pipeline_rank"] = vpp
+    if vpp > 1 and words.get("overlap_p2p") is False:
+        found["no_overlap_p2p_communication"] = True
+    return found
+
+
+def _divided(words: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of the optimizer and of what ranks share."""
+    found: dict[str, Any] = {}
+    if "zero" in words:
+        found["use_distributed_optimizer"] = words["zero"] >= 1
+        if words["zero"] >= 2:
+            strategy = next(name for name, stage in _ZERO.items() if stage == words["zero"])
+            found |= {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": strategy}
+    if words.get("optimizer") == "muon":
+        found["optimizer"] = "dist_muon" if words.get("layer_wise") else "muon"
+    if words.get("order") == "tp-cp-ep-pp-dp":
+        found["use_tp_pp_dp_mapping"] = True
+    if (moments := words.get("exp_avg_dtype", "float32")) != "float32":
+        dtype = next(name for name, of in _MOMENTS.items() if of == moments)
+        found |= {"use_precision_aware_optimizer": True, "exp_avg_dtype": dtype, "exp_avg_sq_dtype": dtype}
+    found |= {"sequence_parallel": words["sequence_parallel"]} if "sequence_parallel" in words else {}
+    if part := words.get("optimizer_offload_fraction"):
+        found |= {"optimizer_cpu_offload": True, "optimizer_offload_fraction": part}
+        found |= {"use_precision_aware_optimizer": True}
+        found |= {"overlap_cpu_optimizer_d2h_h2d": True} if words.get("overlap_cpu_optimizer_d2h_h2d") else {}
+    if (instances := words.get("num_distributed_optimizer_instances", 1)) > 1:
+        found["num_distributed_optimizer_instances"] = instances
+    if (limit := words.get("wgrad_deferral_limit")) is not None:
+        found |= {"defer_embedding_wgrad_compute": True, "wgrad_deferral_limit": limit}
+    if words.get("grad_reduce_in_bf16"):
+        found["grad_reduce_in_bf16"] = True
+    if "overlap_dp" in words:
+        found |= {"overlap_grad_reduce": words["overlap_dp"], "overlap_param_gather": words["overlap_dp"]}
+    return found
+
+
+def _executed(words: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of how a stage computes."""
+    found: dict[str, Any] = {}
+    if "attention" in words:
+        found["attention_backend"] = {"fused": "auto", "unfused": "unfused"}[words["attention"]]
+    if "dropout" in words:
+        found |= dict.fromkeys(("attention_dropout", "hidden_dropout"), _DROPOUT if words["dropout"] else 0.0)
+    if words.get("deterministic_mode"):
+        found["deterministic_mode"] = True
+    if (loss := words.get("cross_entropy")) == "unfused":
+        found["cross_entropy_loss_fusion"] = False
+    elif loss:
+        by = {"fused": "te", "compiled": "native"}[loss]
+        found |= {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": by}
+    if modules := words.get("offload_modules"):
+        found |= {"fine_grained_activation_offloading": True, "offload_modules": modules.split("+")}
+        names = _OFFLOAD_RULES | {"activation_offload_fraction": "activation_offload_fraction"}
+        found |= {name: words[word] for name, word in names.items() if words.get(word) is not None}
+    if words.get("context") == "all-to-all":
+        found["cp_comm_type"] = "a2a"
+    if any(float(part) for part in str(words.get("overlap_tp", 0)).split(",")):
+        found["tp_comm_overlap"] = True
+    if words.get("overlap_ep"):
+        found["overlap_moe_expert_parallel_comm"] = True
+    return found | arguments_of_experts(words)
+
+
+def primus_pipeline_of(schedule: str) -> dict[str, Any]:
+    """Return the options by which Primus' own pipeline runs a schedule, none where it has no such schedule."""
+    names = {name: algorithm for algorithm, name in _ALGORITHMS.items()}
+    if schedule not in names:
+        return {}
+    return {"patch_primus_pipeline": True, "pp_algorithm": names[schedule]}

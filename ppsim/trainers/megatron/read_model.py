@@ -1,0 +1,187 @@
+"""The model that Megatron-LM builds of its arguments (`core_transformer_config_from_args`).
+
+Biases, norms, positions and tied weights are where `GPTModel` has them, so that parameters come out as published.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from ppsim.base.errors import ConfigError
+from ppsim.model.architecture import Layer, Model, Norm
+from ppsim.model.halves import Attention, FeedForward, LatentAttention, MixtureOfExperts
+from ppsim.model.hybrid import Halves
+from ppsim.parallel.layer_partition import require_layers
+from ppsim.trainers.arguments import Arguments
+from ppsim.trainers.megatron.hybrid_layers import (
+    HYBRIDS,
+    hybrid_layers,
+    hybrid_pattern,
+    is_gated_or_has_sinks,
+    kind_of,
+    mixers,
+    parts_of,
+    with_windows,
+)
+
+_VOCABULARIES: Mapping[str, int] = MappingProxyType(
+    {
+        "meta-llama/Llama-2": 32_000,
+        "meta-llama/Meta-Llama-3": 128_256,
+        "meta-llama/Llama-3": 128_256,
+        "meta-llama/Llama-4": 202_048,
+        "mistralai/Mixtral-8x7B": 32_000,
+        "mistralai/Mixtral-8x22B": 32_768,
+        "deepseek-ai/DeepSeek-V2": 102_400,
+        "deepseek-ai/DeepSeek-V3": 129_280,
+        "Qwen/Qwen2.5": 152_064,
+        "Qwen/Qwen3.5": 248_320,
+        "Qwen/Qwen3": 151_936,
+        "moonshotai/Kimi-K2": 163_840,
+        "THUDM/glm-4-9b": 151_552,
+        "unsloth/gpt-oss": 201_088,
+    }
+)
+"""Rows of the embedding in the config.json that is published with a tokenizer, by the beginning of its name."""
+
+_BY_TYPE: Mapping[str, int] = MappingProxyType(
+    {
+        "GPT2BPETokenizer": 50_257,
+        "BertWordPieceCase": 28_996,
+        "BertWordPieceLowerCase": 30_522,
+        "Llama2Tokenizer": 32_000,
+        "Llama3Tokenizer": 128_256,
+    }
+)
+"""Entries of the one vocabulary that a kind of tokenizer is used with."""
+
+_TYPICAL = 128_256
+
+_OTHER_LAYERS = {
+    "lfm_layer_types": "convolution layers",
+    "dsa_indexer_n_heads": "sparse attention",
+    "flextron": "elastic layers",
+}
+
+
+def model_of(arguments: Arguments) -> Model:
+    """Return the model of Megatron-LM's arguments; raises `ConfigError` for layers of a kind that is not known."""
+    _require_decoder(arguments)
+    hidden = arguments.need("hidden_size")
+    norm: Norm = "rmsnorm" if arguments.get("normalization", "LayerNorm") == "RMSNorm" else "layernorm"
+    attention, dense = _attention(arguments, hidden), _dense(arguments, hidden)
+    experts = _experts(arguments, dense)
+    num_layers = arguments.count("num_layers") or arguments.count("encoder_num_layers")
+    pattern = hybrid_pattern(arguments, num_layers)
+    if pattern:
+        halves = Halves(hidden, attention=attention, dense=dense, experts=experts, norm=norm)
+        layers, mtp = hybrid_layers(arguments, pattern, halves)
+    else:
+        num_layers = arguments.need("num_layers", "encoder_num_layers")
+        require_layers(num_layers)
+        parts = parts_of(arguments, dense, experts, num_layers)
+        each = zip(mixers(arguments, attention, num_layers), parts, strict=True)
+        layers = tuple(Layer(hidden, mixer, part, norm) for mixer, part in each)
+        mtp = (layers[-1],) * arguments.number("mtp_num_layers", 0, least=0)
+    positions = arguments.count("max_position_embeddings") or 0
+    length = arguments.count("seq_length", word="seq_len") or arguments.count("encoder_seq_length", word="seq_len")
+    learned = arguments.get("position_embedding_type", "learned_absolute") == "learned_absolute"
+    if not arguments.flag("add_position_embedding", default=True):
+        learned = False
+    return Model(
+        with_windows(arguments, layers),
+        _vocabulary(arguments),
+        length or positions or 2048,
+        tied_embeddings=not arguments.flag("untie_embeddings_and_output_weights"),
+        learned_positions=positions if learned else 0,
+        mtp=mtp,
+        repeats_mtp=arguments.flag("mtp_use_repeated_layer"),
+        source=arguments.source,
+    )
+
+
+def _require_decoder(arguments: Arguments) -> None:
+    if arguments.has("encoder_num_layers") and arguments.has("decoder_num_layers"):
+        raise ConfigError(f"{arguments.source}: an encoder with a decoder (T5) is not known, only chains of layers")
+    for name, kind in _OTHER_LAYERS.items():
+        if arguments.has(name):
+            raise ConfigError(f"{arguments.source}: {name} asks for {kind}, which are not known")
+    if arguments.asks("img_h") or arguments.asks("patch_dim"):
+        raise ConfigError(f"{arguments.source}: img_h and patch_dim ask for images, which are not known")
+    kind = kind_of(arguments)
+    if kind not in ("gpt", "ModelType.encoder_or_decoder", *HYBRIDS):
+        raise ConfigError(f"{arguments.source}: a model of type {kind} is not known, only decoders as GPT")
+
+
+def _attention(arguments: Arguments, hidden: int) -> Attention | LatentAttention:
+    heads = arguments.need("num_attention_heads")
+    if arguments.flag("multi_latent_attention"):
+        return LatentAttention(
+            heads,
+            q_lora_rank=arguments.count("q_lora_rank"),
+            kv_lora_rank=arguments.number("kv_lora_rank", 32),
+            qk_nope_head_size=arguments.number("qk_head_dim", 128),
+            qk_rope_head_size=arguments.number("qk_pos_emb_head_dim", 64),
+            v_head_size=arguments.number("v_head_dim", 128),
+        )
+    size = arguments.count("kv_channels")
+    if size is None and hidden % heads:
+        raise ConfigError(
+            f"{arguments.source}: hidden_size {hidden} is no multiple of num_attention_heads {heads}, and "
+            "kv_channels is not given"
+        )
+    groups = arguments.count("num_query_groups", 1) if arguments.flag("group_query_attention") else None
+    bias = arguments.flag("add_bias_linear", default=True)
+    attention = Attention(
+        heads,
+        groups or heads,
+        size or hidden // heads,
+        qkv_bias=bias or arguments.flag("add_qkv_bias"),
+        out_bias=bias,
+        qk_norm=arguments.flag("qk_layernorm"),
+    )
+    return is_gated_or_has_sinks(arguments, attention)
+
+
+def _dense(arguments: Arguments, hidden: int) -> FeedForward:
+    gated = arguments.flag("swiglu") or arguments.flag("quick_geglu")
+    size = arguments.count("ffn_hidden_size")
+    if size is None:
+        size = 64 * (4 * hidden * 2 // 3 // 64) if gated else 4 * hidden
+    return FeedForward(size, gated=gated, bias=arguments.flag("add_bias_linear", default=True))
+
+
+def _experts(arguments: Arguments, dense: FeedForward) -> MixtureOfExperts | None:
+    """The experts that layers may have; with `moe_latent_size` they are that narrow."""
+    num_experts = arguments.count("num_experts", least=0)
+    if not num_experts:
+        return None
+    is_fused = dense.gated or arguments.flag("use_fused_weighted_squared_relu")
+    size = arguments.count("moe_ffn_hidden_size") or dense.size
+    return MixtureOfExperts(
+        replace(dense, size=size, weighted_apart=not is_fused),
+        num_experts,
+        arguments.number("moe_router_topk", 2),
+        shared_size=arguments.number("moe_shared_expert_intermediate_size", 0, least=0),
+        router_bias=arguments.flag("moe_router_enable_expert_bias") or dense.bias,
+        shared_gate=arguments.flag("moe_shared_expert_gate"),
+        latent_size=arguments.count("moe_latent_size"),
+        grouped=arguments.flag("moe_grouped_gemm"),
+    )
+
+
+def _vocabulary(arguments: Arguments) -> int:
+    """Rows of the embedding before they are padded: given, or those of the tokenizer."""
+    given = arguments.count("vocab_size", word="model") or arguments.count("padded_vocab_size", word="model")
+    if given:
+        return given
+    name = str(arguments.get("tokenizer_model") or "")
+    for known, size in _VOCABULARIES.items():
+        if name.startswith(known):
+            arguments.assumed.append(f"vocabulary of {known}: {size:,} rows")
+            return size
+    kind = str(arguments.get("tokenizer_type") or ("GPT2BPETokenizer" if arguments.has("merge_file") else ""))
+    size = _BY_TYPE.get(kind, _TYPICAL)
+    why = f"that of {kind}" if kind in _BY_TYPE else "the file names none (give vocab-size)"
+    arguments.assumed.append(f"vocabulary of {size:,} rows: {why}")
+    return size

@@ -1,0 +1,196 @@
+"""Megatron-LM's arguments for a model: the inverse of `ppsim.trainers.megatron.read_model`."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from ppsim.base.errors import ConfigError
+from ppsim.model.architecture import Layer, Model
+from ppsim.model.halves import Attention, FeedForward, LatentAttention, MixtureOfExperts
+from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba
+from ppsim.trainers.arguments import Arguments, normalised
+from ppsim.trainers.megatron.read_model import model_of
+
+_Found = dict[str, Any]
+_NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
+
+
+def model_arguments(model: Model, length: int) -> _Found | None:
+    """Return the arguments that make Megatron-LM build a model for sequences of `length`, or None if none do.
+
+    The arguments are read back: only those that give the same model are returned.
+
+    >>> from ppsim.model.names import find_model
+    >>> found = model_arguments(find_model("llama3-8b"), 8192)
+    >>> found["num_layers"], found["num_query_groups"], found["disable_bias_linear"]
+    (32, 8, True)
+    >>> model_arguments(find_model("flux.1-dev"), 4096) is None
+    True
+    """
+    if model.norm not in _NORMS:
+        return None
+    try:
+        found = _arguments(model, length)
+        read = model_of(Arguments(normalised(found | {"seq_length": length}), "the arguments"))
+    except ConfigError:
+        return None
+    return found if without_source(read) == without_source(model) else None
+
+
+def without_source(model: Model) -> Model:
+    """Return a model without the source of its sizes and its usual sequence length, to compare it with another."""
+    return replace(model, source="", sequence_length=1)
+
+
+def _arguments(model: Model, length: int) -> _Found:
+    layers = model.layers
+    is_hybrid = not all(layer.has_mixer and layer.has_feed_forward for layer in layers)
+    found = _of_mixers(layers) | _of_feed_forwards(layers)
+    biased = any(isinstance(layer.ffn, FeedForward) and layer.ffn.bias for layer in layers)
+    biased |= any(isinstance(layer.ffn, MixtureOfExperts) and layer.ffn.expert.bias for layer in layers)
+    biased |= any(isinstance(layer.attention, Attention) and layer.attention.out_bias for layer in layers)
+    sizes: _Found = {"num_layers": len(layers), "hidden_size": model.hidden_size}
+    sizes |= {} if biased else {"disable_bias_linear": True}
+    sizes["normalization"] = _NORMS[model.norm]
+    sizes["vocab_size"] = model.vocab_size
+    if model.learned_positions:
+        sizes |= {"position_embedding_type": "learned_absolute", "add_position_embedding": True}
+        sizes["max_position_embeddings"] = model.learned_positions
+    else:
+        sizes |= {"position_embedding_type": "rope", "max_position_embeddings": length}
+    sizes["untie_embeddings_and_output_weights"] = not model.tied_embeddings
+    if is_hybrid:
+        sizes |= _of_hybrid(model)
+    elif model.mtp:
+        sizes["mtp_num_layers"] = len(model.mtp)
+    if model.repeats_mtp:
+        sizes["mtp_use_repeated_layer"] = True
+    return sizes | found
+
+
+def _of_mixers(layers: Sequence[Layer]) -> _Found:
+    """Arguments of attention, and of the layers that have another mixer in its place."""
+    mixers = [layer.attention for layer in layers if layer.has_mixer]
+    attention = next((one for one in mixers if isinstance(one, Attention | LatentAttention)), None)
+    found: _Found = {"num_attention_heads": 1}
+    if isinstance(attention, LatentAttention):
+        found = {
+            "multi_latent_attention": True,
+            "num_attention_heads": attention.num_heads,
+            "kv_lora_rank": attention.kv_lora_rank,
+            "qk_head_dim": attention.qk_nope_head_size,
+            "qk_pos_emb_head_dim": attention.qk_rope_head_size,
+            "v_head_dim": attention.v_head_size,
+        }
+        found |= {} if attention.q_lora_rank is None else {"q_lora_rank": attention.q_lora_rank}
+    elif attention is not None:
+        found = {"num_attention_heads": attention.num_heads, "kv_channels": attention.head_size}
+        if attention.num_kv_heads != attention.num_heads:
+            found |= {"group_query_attention": True, "num_query_groups": attention.num_kv_heads}
+        flags = {
+            "add_qkv_bias": attention.qkv_bias and not attention.out_bias,
+            "qk_layernorm": attention.qk_norm,
+            "attention_output_gate": attention.gated,
+        }
+        found |= {name: True for name, is_on in flags.items() if is_on}
+        found |= {"softmax_type": "learnable"} if attention.sinks else {}
+        found |= _of_windows(layers)
+    return found | _of_recurrent(layers)
+
+
+def _of_windows(layers: Sequence[Layer]) -> _Found:
+    windows = [getattr(layer.attention, "window", None) for layer in layers]
+    sizes = {window for window in windows if window is not None}
+    if not sizes:
+        return {}
+    found: _Found = {"window_size": f"{min(sizes) - 1},0"}
+    if None in windows:
+        found["window_attn_skip_freq"] = _listed([int(window is not None) for window in windows])
+    return found
+
+
+def _of_recurrent(layers: Sequence[Layer]) -> _Found:
+    found: _Found = {}
+    for mixer in {layer.attention: None for layer in layers if layer.is_recurrent}:
+        if isinstance(mixer, Mamba):
+            found |= {
+                "mamba_num_heads": mixer.num_heads,
+                "mamba_head_dim": mixer.head_size,
+                "mamba_state_dim": mixer.state_size,
+                "mamba_num_groups": mixer.num_groups,
+            }
+        elif isinstance(mixer, GatedDeltaNet) and not isinstance(mixer, KimiDeltaAttention):
+            found |= {
+                "linear_num_key_heads": mixer.num_key_heads,
+                "linear_num_value_heads": mixer.num_value_heads,
+                "linear_key_head_dim": mixer.key_size,
+                "linear_value_head_dim": mixer.value_size,
+                "linear_conv_kernel_dim": mixer.kernel,
+            }
+            if all(layer.has_mixer and layer.has_feed_forward for layer in layers):
+                found["experimental_attention_variant"] = "gated_delta_net"
+                found["linear_attention_freq"] = _listed([int(layer.is_recurrent) for layer in layers])
+    return found
+
+
+def _of_feed_forwards(layers: Sequence[Layer]) -> _Found:
+    """Arguments of the dense feed-forward part, and of experts."""
+    parts = [layer.ffn for layer in layers if layer.has_feed_forward]
+    dense = next((part for part in parts if isinstance(part, FeedForward)), None)
+    experts = next((part for part in parts if isinstance(part, MixtureOfExperts)), None)
+    found: _Found = {}
+    one = dense or (experts.expert if experts else None)
+    if one is not None:
+        found = {"swiglu": True} if one.gated else {}
+        found["ffn_hidden_size"] = one.size
+    if experts is None:
+        return found
+    found |= {
+        "num_experts": experts.num_experts,
+        "moe_ffn_hidden_size": experts.expert.size,
+        "moe_router_topk": experts.experts_per_token,
+    }
+    if len(parts) == len(layers) and dense is not None:
+        found["moe_layer_freq"] = _listed([int(layer.is_moe) for layer in layers])
+    if experts.shared_size:
+        found["moe_shared_expert_intermediate_size"] = experts.shared_size
+    if experts.router_bias:
+        found["moe_router_enable_expert_bias"] = True
+    if experts.shared_gate:
+        found["moe_shared_expert_gate"] = True
+    if not experts.gated and not experts.expert.weighted_apart:
+        found["use_fused_weighted_squared_relu"] = True
+    if experts.grouped:
+        found["moe_grouped_gemm"] = True
+    if experts.latent_size is not None:
+        found["moe_latent_size"] = experts.latent_size
+    return found
+
+
+def _of_hybrid(model: Model) -> _Found:
+    """The pattern of a hybrid: a letter per layer, and the layers for further tokens after a "/" each."""
+    letters = "".join(_mixer(layer) + _feed_forward(layer) for layer in model.layers)
+    further = "".join(f"/{_mixer(layer)}{_feed_forward(layer)}" for layer in model.mtp)
+    return {"is_hybrid_model": True, "hybrid_layer_pattern": letters + further}
+
+
+def _mixer(layer: Layer) -> str:
+    if not layer.has_mixer:
+        return ""
+    if isinstance(layer.attention, Mamba):
+        return "M"
+    return "G" if isinstance(layer.attention, GatedDeltaNet) else "*"
+
+
+def _feed_forward(layer: Layer) -> str:
+    return "" if not layer.has_feed_forward else "E" if layer.is_moe else "-"
+
+
+def _listed(entries: Sequence[int]) -> str:
+    """A list as Megatron-LM's options take it.
+
+    >>> _listed([0, 0, 1, 1, 1])
+    '([0]*2+[1]*3)'
+    """
+    return f"({'+'.join(f'[{entry}]*{len(list(run))}' for entry, run in groupby(entries))})"

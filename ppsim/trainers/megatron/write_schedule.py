@@ -1,0 +1,232 @@
+"""Megatron-LM's arguments for a table, as far as its two loops can run it; and its pipeline layout string.
+
+Megatron-LM reads no table: it has 1F1B and interleaved 1F1B, the latter with a microbatch group size
+(`get_schedule_table`), and says in one of three ways which layers a stage holds: a layout string, layers a
+chunk, or chunks a rank. Of these it takes no more than one (`validate_args`).
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from ppsim.base.errors import ConfigError, ScheduleError
+from ppsim.catalog.published.interleaved import interleaved_one_f_one_b, legal_group_sizes
+from ppsim.catalog.published.one_f_one_b import one_f_one_b
+from ppsim.parallel.layer_partition import MegatronSplit
+from ppsim.schedule.check import compute_for
+from ppsim.schedule.placement import loop
+from ppsim.schedule.table import NONE, Op, Schedule
+
+_KINDS = {"E": "embedding", "t": "decoder layer", "m": "multi-token-prediction layer", "L": "loss"}
+
+LayersBy = Literal["layout", "counts"]
+"""How layers are said: by the layout string, which can say all, or by numbers of layers."""
+
+WHO_ELSE = "torch runs such tables, Primus those in a loop or a V: --to torch, --to primus"
+"""What runs the tables that Megatron-LM does not."""
+
+
+def megatron_arguments(
+    schedule: Schedule,
+    *,
+    layers_per_stage: Sequence[int] | Sequence[str] | None = None,
+    layers_by: LayersBy = "layout",
+    overlap_p2p: bool = True,
+) -> dict[str, Any]:
+    """Return the arguments with which Megatron-LM runs this very order: none that excludes another.
+
+    `layers_per_stage` (one entry a stage) adds where the layers are: as a layout string, or `layers_by` counts:
+    `--num-layers-per-virtual-pipeline-stage`, `--account-for-…-in-pipeline-split`, or the layers of the first and
+    of the last rank. Transfers of interleaved 1F1B overlap unless `overlap_p2p` is off.
+    Raises `ScheduleError` naming what its loops cannot do: replicas, slices, a V placement, a split backward, fewer
+    ranks or microbatches than interleaving needs, or the first action that differs from theirs; `ConfigError` for
+    layers that no counts, or no layout, can say.
+    """
+    compute = compute_for("Megatron-LM", schedule)
+    p, v, m = compute.num_ranks, compute.vpp, compute.num_microbatches
+    if compute.stage_to_rank.tolist() != loop(p, compute.num_stages):
+        raise ScheduleError(
+            f"Megatron-LM places stage s on rank s mod pp; this table places them otherwise ({WHO_ELSE})"
+        )
+    if ((compute.op == Op.I) | (compute.op == Op.W)).any():
+        raise ScheduleError(
+            f"Megatron-LM's loops have no split backward (I and W); this table has one ({WHO_ELSE})"
+        )
+    if v == 1:
+        _require_equal(compute, one_f_one_b(num_ranks=p, num_microbatches=m), "1F1B")
+    else:
+        _require_interleaving(p, m, overlap_p2p)
+    arguments = {"pipeline-model-parallel-size": p} | _where_layers_are(layers_per_stage, p, v, layers_by)
+    if v > 1:
+        arguments["microbatch-group-size-per-virtual-pipeline-stage"] = _group_size(compute, p, v, m)
+        arguments |= {} if overlap_p2p else {"no-overlap-p2p-communication": True}
+    return {"arguments": arguments, "num_microbatches": m}
+
+
+def _require_interleaving(p: int, m: int, overlap_p2p: bool) -> None:
+    """Raise `ScheduleError` for a shape that Megatron-LM interleaves nothing in."""
+    least = 2 if overlap_p2p else 3
+    if p < least:
+        how = "" if overlap_p2p else " where transfers do not overlap"
+        raise ScheduleError(f"Megatron-LM interleaves on {least} or more ranks{how}: got {p}")
+    if m < p:
+        raise ScheduleError(f"Megatron-LM interleaves groups of pp or more microbatches: got {m} for pp {p}")
+
+
+def _where_layers_are(
+    layers: Sequence[int] | Sequence[str] | None, p: int, v: int, layers_by: LayersBy
+) -> dict[str, Any]:
+    """The one argument that makes v chunks a rank, and those that may go with it."""
+    if layers is None:
+        return {"num-virtual-stages-per-pipeline-rank": v} if v > 1 else {}
+    if len(layers) != p * v:
+        raise ConfigError(f"the split has {len(layers)} entries, but there are {p * v} stages")
+    counts = [count for count in layers if isinstance(count, int)]
+    if layers_by == "counts":
+        if len(counts) < len(layers):
+            raise ConfigError("a layout is no count of layers: give layers per stage, as 7,8,8,7")
+        return _layer_counts(counts, p, v)
+    if counts and min(counts) < 0:
+        raise ConfigError(f"the split gives a stage {min(counts)} layers")
+    text = layout_string(layers)
+    _require_layout(text, parse_layout(text), p)
+    return {"pipeline-model-parallel-layout": text}
+
+
+def _layer_counts(layers: Sequence[int], p: int, v: int) -> dict[str, Any]:
+    """The arguments other than a layout that put so many layers on each stage."""
+    for split in _rules(layers, p, v):
+        try:
+            if split.layers_per_stage(sum(layers), pp=p, vpp=v) != list(layers):
+                continue
+        except ConfigError:
+            continue
+        ends = {"decoder-first-pipeline-num-layers": split.first, "decoder-last-pipeline-num-layers": split.last}
+        arguments: dict[str, Any] = {name: count for name, count in ends.items() if count is not None}
+        counted = {"embedding": split.counts_embedding, "loss": split.counts_loss}
+        arguments |= {f"account-for-{name}-in-pipeline-split": True for name, on in counted.items() if on}
+        if v == 1:
+            return arguments
+        if any(count is not None for count in ends.values()):  # these take no number of layers a chunk
+            return {"num-virtual-stages-per-pipeline-rank": v} | arguments
+        return {"num-layers-per-virtual-pipeline-stage": layers[0] + split.counts_embedding} | arguments
+    raise ConfigError(f"no arguments but a layout put {', '.join(map(str, layers))} layers on the stages")
+
+
+def _rules(layers: Sequence[int], p: int, v: int) -> Iterator[MegatronSplit]:
+    """The ways in which Megatron-LM counts layers, the plainest first."""
+    if min(layers) < 1:  # an empty stage needs a layout
+        return
+    if sum(layers) % (p * v) == 0:
+        yield MegatronSplit()
+    for embedding, loss in ((True, True), (True, False), (False, True)):
+        yield MegatronSplit(counts_embedding=embedding, counts_loss=loss)
+    first, last = v * layers[0], v * layers[p - 1]
+    for ends in ((first, None), (None, last), (first, last)) if p > 1 else ():
+        yield MegatronSplit(first=ends[0], last=ends[1])
+
+
+def _group_size(compute: Schedule, p: int, v: int, m: int) -> int:
+    """The group size with which Megatron-LM runs this order: what rank 0 forwards before its second chunk."""
+    forwards = compute.stage[: compute.rank_offsets[1]][compute.op[: compute.rank_offsets[1]] == Op.F]
+    size, legal = int(np.argmax(forwards != forwards[0])), legal_group_sizes(p, m)
+    if size not in legal:
+        size = legal[0]
+    theirs = interleaved_one_f_one_b(num_ranks=p, vpp=v, num_microbatches=m, group_size=size)
+    _require_equal(compute, theirs, "interleaved 1F1B")
+    return size
+
+
+def _require_equal(compute: Schedule, theirs: Schedule, name: str) -> None:
+    for entry, (mine, other) in enumerate(zip(compute, theirs, strict=True)):
+        if mine != other or compute.fused[entry] != NONE:
+            rank = int(compute.rank[entry])
+            raise ScheduleError(
+                f"Megatron-LM has only {name} for this placement; rank {rank} differs from it at position "
+                f"{entry - compute.rank_offsets[rank]}: {mine} where Megatron-LM runs {other}"
+            )
+
+
+def layout_string(layers_per_stage: Sequence[int] | Sequence[str], *, num_mtp_layers: int = 0) -> str:
+    """Return the layout with the embedding on the first stage, multi-token prediction and the loss on the last.
+
+    What is written out already, as `parse_layout` gives it, stays as it is.
+
+    >>> layout_string([1, 2, 2, 1])
+    'Et|tt|tt|tL'
+    >>> layout_string([7, 8], num_mtp_layers=1)
+    'Et*7|t*8mL'
+    """
+    if contents := [stage for stage in layers_per_stage if isinstance(stage, str)]:
+        return format_layout(contents)
+    contents = ["t" * layers for layers in layers_per_stage if isinstance(layers, int)]
+    contents[0] = "E" + contents[0]
+    contents[-1] += "m" * num_mtp_layers + "L"
+    return format_layout(contents)
+
+
+def format_layout(contents: Sequence[str]) -> str:
+    """Return the layout of stages written out, as `parse_layout` gives them: more than three alike by `*n`.
+
+    >>> format_layout(["Ettt", "tttttt", "m", "L"])
+    'Ettt|t*6|m|L'
+    """
+    return "|".join(re.sub(r"(.)\1{3,}", lambda run: f"{run[1]}*{len(run[0])}", content) for content in contents)
+
+
+def parse_layout(text: str) -> list[str]:
+    """Return what each stage holds, written out: one string of E, t, m and L a stage.
+
+    `ppsim.model.stages.stages_of_layout` makes a model's stages of it.
+
+    `|` ends a stage, `*n` repeats a letter or a group in parentheses, commas mean nothing: what Megatron-core's
+    `PipelineParallelLayerLayout` takes, which has no groups within groups and no blanks. Raises `ConfigError`
+    naming the place and what is wrong with it.
+
+    >>> parse_layout("Et*3|(tt|)*2,m|L")
+    ['Ettt', 'tt', 'tt', 'm', 'L']
+    """
+    stages = _expand(text).split("|")
+    whole = "".join(stages)
+    if whole.count("E") != 1 or not stages[0].startswith("E"):
+        raise ConfigError(f"the layout '{text}' must hold one E, at the start of its first stage")
+    if whole.count("L") != 1 or not stages[-1].endswith("L"):
+        raise ConfigError(f"the layout '{text}' must hold one L, at the end of its last stage")
+    if re.search("m.*t", whole):
+        raise ConfigError(f"the layout '{text}' has a decoder layer (t) behind one that predicts more tokens (m)")
+    if sum("m" in stage for stage in stages) > 1:
+        raise ConfigError(f"the layout '{text}' must hold all layers that predict more tokens (m) in one stage")
+    return stages
+
+
+def _require_layout(text: str, stages: Sequence[str], p: int) -> None:
+    """Raise `ConfigError` for a place of multi-token prediction that Megatron-LM does not take with p ranks."""
+    (place,) = [index for index, stage in enumerate(stages) if "m" in stage] or [len(stages) - 1]
+    if place < len(stages) - p:
+        raise ConfigError(
+            f"the layout '{text}' must hold the layers that predict more tokens (m) in the last chunk of a rank, "
+            f"one of the last {p} stages: got stage {place}"
+        )
+
+
+_LONGEST = 100_000
+
+
+def _expand(text: str) -> str:
+    """The layout without repetitions: those of groups first, then those of letters, each once, as Megatron-core."""
+    plain = text.replace(",", "")
+    for repeated in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
+        length = len(plain)
+        for what, times in re.findall(repeated, plain):
+            length += len(what) * int(times)
+            if length > _LONGEST:
+                raise ConfigError(
+                    f"the layout '{text}' is too long: *{times} makes more than {_LONGEST:,} letters of it"
+                )
+        plain = re.sub(repeated, lambda match: match[1] * int(match[2]), plain)
+    if wrong := re.search(r"[^EtmL|]", plain):
+        letters = ", ".join(f"{letter} ({kind})" for letter, kind in _KINDS.items())
+        raise ConfigError(f"the layout '{text}' holds '{wrong[0]}' where only {letters}, |, *n and (…)*n may stand")
+    return plain

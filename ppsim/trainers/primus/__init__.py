@@ -1,0 +1,1 @@
+"""Primus: its experiments, its node lists of schedules, and its pipeline traces."""

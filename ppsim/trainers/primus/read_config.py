@@ -1,0 +1,123 @@
+"""Primus' experiments: YAML that names a module and a model file of a trainer, and overrides both.
+
+A file extends others (`extends`, `bases`, `includes`), relative to itself, and takes `${NAME:default}` from the
+environment. An experiment that extends another one may name its overrides without `modules`. The module and model
+files are those of the checkout that the experiment lies in: the first folder above it with `primus/configs`.
+Outside a checkout, only pre_trainer.yaml with language_model.yaml are known (see data/primus.toml): `--to-config
+primus` writes these.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from os.path import isfile
+from pathlib import Path
+from typing import Any
+
+from ppsim.base.data import data_folder
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import read_toml, read_yaml
+from ppsim.base.limits import shown
+from ppsim.trainers.arguments import Arguments, normalised
+from ppsim.trainers.megatron.read_config import from_megatron
+from ppsim.trainers.run_config import RunConfig
+from ppsim.trainers.torchtitan.read_config import from_torchtitan
+
+_VARIABLE = re.compile(r"\$\{(\w+)(?::([^}]{0,4096}))?\}")
+_DEEPEST = 16
+_OF_EXPERIMENTS = ("modules", "work_group", "user_name", "exp_name", "workspace", "platform")
+"""Names at the top of an experiment that are no overrides."""
+
+
+def from_primus(content: Mapping[str, Any], path: Path) -> RunConfig:
+    """Return what an experiment says; raises `ConfigError` for a framework that is not known or a missing file."""
+    content = _extended(content, path, path)
+    modules = content.get("modules")
+    module = next(iter(modules.values())) if isinstance(modules, dict) and modules else None
+    if not isinstance(module, dict) or not isinstance(module.get("framework"), str):
+        raise ConfigError(f"{path}: modules must name a trainer with its framework, config, model and overrides")
+    framework = module["framework"]
+    base, model = _named_files(path, framework, str(module.get("config")), str(module.get("model")))
+    outside = {name: value for name, value in content.items() if name not in _OF_EXPERIMENTS}
+    overrides = module.get("overrides") or {}
+    if not isinstance(overrides, dict):
+        raise ConfigError(f"{path}: overrides must be a table of options: got {shown(overrides)}")
+    overrides = _merged(overrides, outside)
+    note = (f"overrides without modules, taken for its trainer: {', '.join(outside)}",) if outside else ()
+    if framework == "torchtitan":
+        tree = _merged(_merged(base, model), overrides)
+        found = from_torchtitan(tree, str(path), "Primus, TorchTitan", overrides)
+        return replace(found, notes=(*note, *found.notes))
+    if framework not in ("megatron", "megatron_bridge"):
+        raise ConfigError(f"{path}: framework '{framework}' is not known, only megatron and torchtitan")
+    if str(module.get("model")).startswith("diffusion/"):
+        raise ConfigError(f"{path}: a diffusion model is not known, only decoders as GPT")
+    if framework == "megatron_bridge":
+        raise ConfigError(
+            f"{path}: its model is a recipe of Megatron-Bridge ({model.get('recipe')}), which is code: give the "
+            "YAML that the run writes"
+        )
+    asked = normalised(overrides)
+    arguments = Arguments(normalised({**base, **model, **overrides}), str(path), asked)
+    found = from_megatron(arguments, "Primus, Megatron-LM")
+    return replace(found, words={**found.words, "stack": "primus"}, notes=(*note, *found.notes))
+
+
+def _named_files(path: Path, framework: str, module: str, model: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The module and model files of an experiment; the plainest two are known without a checkout."""
+    for folder in path.resolve().parents:
+        if (configs := folder / "primus" / "configs").is_dir():
+            return (
+                _file(configs / "modules" / framework / module, path),
+                _file(configs / "models" / framework / model, path),
+            )
+    if (framework, module, model) == ("megatron", "pre_trainer.yaml", "language_model.yaml"):
+        return read_toml(data_folder("trainers/data") / "primus.toml")["defaults"], {}
+    raise ConfigError(
+        f"{path} names files of Primus: no folder above it has primus/configs (put it into a checkout of Primus)"
+    )
+
+
+def _file(path: Path, source: Path, depth: int = 0) -> dict[str, Any]:
+    """A file's content over that of the files which it extends."""
+    if not isfile(path):
+        raise ConfigError(f"{source} names {path.name}, which is not in {path.parent}")
+    if depth > _DEEPEST:
+        raise ConfigError(f"{path} extends itself")
+    content = read_yaml(path) or {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} must be a table of options: got {shown(content)}")
+    return _extended(content, path, source, depth)
+
+
+def _extended(content: Mapping[str, Any], path: Path, source: Path, depth: int = 0) -> dict[str, Any]:
+    """A content with its variables put in, over those of the files which it extends: a list, or one name."""
+    own, merged = _resolved(dict(content)), dict[str, Any]()
+    for word in ("extends", "bases", "includes"):
+        others = own.pop(word, None) or ()
+        if not isinstance(others, str | list | tuple):
+            raise ConfigError(f"{path}: {word} must be a list of files: got {shown(others)}")
+        for other in [others] if isinstance(others, str) else others:
+            merged = _merged(merged, _file(path.parent / str(other), source, depth + 1))
+    return _merged(merged, own)
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Two trees of options, the second over the first."""
+    merged = dict(below)
+    for name, value in above.items():
+        both = isinstance(merged.get(name), dict) and isinstance(value, dict)
+        merged[name] = _merged(merged[name], value) if both else value
+    return merged
+
+
+def _resolved(value: Any) -> Any:
+    """The same with `${NAME:default}` put in."""
+    if isinstance(value, dict):
+        return {name: _resolved(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_resolved(inner) for inner in value]
+    if not isinstance(value, str) or "${" not in value:
+        return value
+    return _VARIABLE.sub(lambda found: os.environ.get(found[1], found[0] if found[2] is None else found[2]), value)

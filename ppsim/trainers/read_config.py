@@ -1,0 +1,120 @@
+"""A training configuration of any trainer, told apart by what it holds."""
+
+import re
+from collections.abc import Mapping
+from os.path import isdir, isfile
+from pathlib import Path
+from typing import Any
+
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import read_head, read_json, read_toml, read_yaml
+from ppsim.base.limits import CONFIG_BYTES
+from ppsim.model.architecture import Model
+from ppsim.model.config import model_from
+from ppsim.model.names import read_model
+from ppsim.trainers.arguments import Arguments, normalised
+from ppsim.trainers.bridge.read_config import from_sections
+from ppsim.trainers.deepspeed.read_config import from_deepspeed
+from ppsim.trainers.megatron.read_config import from_megatron
+from ppsim.trainers.option_relevance import require_full_training
+from ppsim.trainers.primus.read_config import from_primus
+from ppsim.trainers.run_config import RunConfig
+from ppsim.trainers.shell_arguments import flags_of, logged_arguments
+from ppsim.trainers.torchtitan.read_config import from_torchtitan
+
+
+def model_named(given: str | Path | RunConfig) -> Model:
+    """Return a model by name, from a Hugging Face config.json, or from a trainer's configuration, read or not."""
+    if not isinstance(given, RunConfig) and (Path(given).suffix == ".json" or not isfile(given)):
+        return read_model(given)
+    config = given if isinstance(given, RunConfig) else read_run_config(given)
+    if config.model is None:
+        raise ConfigError(config.why_no_model)
+    return config.model
+
+
+_KINDS = (
+    "Megatron-LM arguments (a shell script, model_config.yaml, the head of a log), a Primus experiment, "
+    "TorchTitan TOML or flags, Megatron-Bridge or NeMo YAML, DeepSpeed JSON, a Hugging Face config.json"
+)
+
+
+_SUFFIXES = {".sh", ".yaml", ".yml", ".toml", ".json", ".log"}
+
+
+def read_run_config(path: str | Path) -> RunConfig:
+    """Return what a trainer's configuration says: words of `ppsim.project`, a model, and what is not followed.
+
+    Raises `ConfigError` for what is none of those that are known, and for a value that has no meaning.
+
+    >>> import ppsim, tempfile
+    >>> script = Path(tempfile.mkdtemp(), "train.sh")
+    >>> _ = script.write_text("pretrain_gpt.py --pipeline-model-parallel-size 4 --micro-batch-size 2 --bf16")
+    >>> found = ppsim.read_run_config(script)
+    >>> found.words["pp"], found.words["micro_batch"], found.words["dtype"]
+    (4, 2, 'bfloat16')
+    """
+    if isdir(path):
+        raise ConfigError(_why_no_folder(Path(path)))
+    (text, has_more), source = read_head(path), str(path)
+    if has_more and not logged_arguments(text):  # a log begins with the arguments, and may be long
+        raise ConfigError(f"{path} is larger than {CONFIG_BYTES // 2**20} MiB: it is no training configuration")
+    if text.lstrip().startswith("{"):
+        return _from_tree(read_json(path, most=CONFIG_BYTES), Path(path))
+    if re.search(r"^\[[\w.]+\][ \t]*$", text, re.MULTILINE) and re.search(r"^\w+ *= *", text, re.MULTILINE):
+        return from_torchtitan(read_toml(path), source)
+    if re.search(r"^(modules|MODEL_ARGS|model):", text, re.MULTILINE):
+        return _from_tree(read_yaml(path), Path(path))
+    if logged := logged_arguments(text):
+        return from_megatron(Arguments(normalised(logged), source, is_complete=True))
+    if re.search(r"(^|\s)--[a-z][\w.-]*( +|=)[^\s:]", text) and not re.search(
+        r"^[ \t]*--[\w-]+:", text, re.MULTILINE
+    ):
+        flags = flags_of(text, source)
+        if chosen := re.search(
+            r"\sactivation[-_]checkpoint:([\w-]+)", text
+        ):  # TorchTitan has words for it, not a flag
+            flags["--activation_checkpoint.mode"] = chosen[1]
+        return _from_flags(flags, source)
+    return _from_tree(read_yaml(path), Path(path))
+
+
+def _why_no_folder(folder: Path) -> str:
+    """The sentence that says which files are accepted, and the ones in the folder that may be meant."""
+    likely = sorted(file.name for file in folder.iterdir() if file.suffix in _SUFFIXES and file.is_file())
+    held = f"; it holds {', '.join(likely[:3])}{', …' * (len(likely) > 3)}" if likely else ""
+    return f"{folder} is a folder{held}: give one file; there are {_KINDS}"
+
+
+def _from_flags(flags: Mapping[str, Any], source: str) -> RunConfig:
+    if any(name.startswith(("--parallelism.", "--training.")) for name in flags) or "--module" in flags:
+        return from_torchtitan({name.lstrip("-"): value for name, value in flags.items()}, source)
+    if not any("model-parallel-size" in name or name in ("--num-layers", "--micro-batch-size") for name in flags):
+        raise ConfigError(f"{source} is no training configuration; there are {_KINDS}")
+    return from_megatron(Arguments(normalised(flags), source))
+
+
+def _from_tree(content: Any, path: Path) -> RunConfig:
+    source = str(path)
+    if not isinstance(content, dict):
+        raise ConfigError(f"{source} is no training configuration; there are {_KINDS}")
+    require_full_training(content, source)
+    arguments = content.get("MODEL_ARGS")
+    if isinstance(arguments, dict):
+        if any(str(name).startswith(("trainer.", "model.")) for name in arguments):
+            return from_sections(arguments, source)
+        return from_megatron(Arguments(normalised(arguments), source))
+    if isinstance(arguments, str):
+        return _from_flags(flags_of(arguments, source), source)
+    if "modules" in content or "extends" in content:
+        return from_primus(content, path)
+    if any(name in content for name in ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")):
+        return from_deepspeed(content, source)
+    if "model_type" in content:
+        return RunConfig("Hugging Face", source, {}, model_from(content, source), "", (), ())
+    if "parallelism" in content and "training" in content:
+        return from_torchtitan(content, source)
+    if isinstance(content.get("model"), dict) or any(str(name).startswith("--") for name in content):
+        named = any(str(name).startswith("--") for name in content)
+        return from_megatron(Arguments(normalised(content), source)) if named else from_sections(content, source)
+    raise ConfigError(f"{source} is no training configuration; there are {_KINDS}")

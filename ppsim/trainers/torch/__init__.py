@@ -1,0 +1,1 @@
+"""torch: schedule tables of torch.distributed.pipelining, and traces of torch.profiler."""

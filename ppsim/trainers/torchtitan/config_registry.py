@@ -1,0 +1,79 @@
+"""TorchTitan's config registry: the options that `--module M --config C` sets (release 0.3 and later).
+
+The entries are data/torchtitan.toml, written by scripts/make_torchtitan_registry.py from one release. An installed
+TorchTitan is not asked: importing its registry imports torch and every model.
+"""
+
+from dataclasses import field
+from difflib import get_close_matches
+from functools import cache
+from typing import Any
+
+from ppsim.base.boundary import Strict, packaged
+from ppsim.base.data import data_folder
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import read_toml
+
+
+class Module(Strict):
+    """The registry entries of one model, and the file that has them; `refused` is why none can be projected."""
+
+    source: str
+    entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+    trains_on_images: bool = False
+    refused: str = ""
+
+
+class Registry(Strict):
+    """The modules of one release of TorchTitan."""
+
+    version: str
+    modules: dict[str, Module]
+
+
+@cache
+def registry() -> Registry:
+    """Return the packaged registry.
+
+    >>> registry().version
+    '0.3.0'
+    >>> registry().modules["llama3"].entries["llama3_70b"]["parallelism.tensor_parallel_degree"]
+    8
+    """
+    return packaged(Registry, read_toml(data_folder("trainers/data") / "torchtitan.toml"))
+
+
+def registered(name: str, config: str, source: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the options of a registry entry, and the sentences about what was taken from it.
+
+    `name` is the module, with or without its package. Raises `ConfigError` for an entry that the packaged registry
+    does not have, with those that it has, and for a model that is no language model.
+    """
+    found, short = registry(), name.removeprefix("torchtitan.models.").removesuffix(".config_registry")
+    module = found.modules.get(short)
+    release = f"torchtitan {found.version}"
+    if module is None:
+        known = ", ".join(one for one, its in found.modules.items() if not its.refused)
+        raise ConfigError(
+            f"{source}: --module {name} is not in the registry of {release}, whose modules are {known}: give its "
+            "settings as options in place of --module and --config, and --model"
+        )
+    if module.refused:
+        raise ConfigError(f"{source}: --module {name} is {module.refused}, and ppsim projects language models only")
+    entry = module.entries.get(config)
+    if entry is None:
+        near = get_close_matches(config, module.entries, n=3, cutoff=0.5) or list(module.entries)
+        raise ConfigError(
+            f"{source}: --config {config} is not in {module.source} of {release}: there are {', '.join(near)}"
+        )
+    values = ", ".join(f"{option} {_shown(value)}" for option, value in entry.items())
+    said = [f"--config {config} sets, by {module.source} of {release}: {values}"]
+    if module.trains_on_images:
+        said.append(f"module {short} can train on images: the language model alone is projected")
+    return dict(entry), said
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return "+".join(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,276 @@
+"""TorchTitan's job configuration: TOML (to 0.2), flags over a registry entry (from 0.3), or Primus' YAML tree."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import read_toml
+from ppsim.base.words import given_of
+from ppsim.model.architecture import Model
+from ppsim.model.names import NAMES, find_model
+from ppsim.model.recompute import BY_OPERATORS, recompute_of
+from ppsim.trainers.arguments import Arguments, normalised
+from ppsim.trainers.local_batch import LocalBatch
+from ppsim.trainers.run_config import RunConfig
+from ppsim.trainers.torchtitan.config_registry import registered
+from ppsim.trainers.torchtitan.stage_division import stages_of
+
+_BETWEEN = str.maketrans("", "", "._-")
+_MODELS = {
+    "deepseekv316b": "deepseek-v2-lite",
+    "deepseekv3236b": "deepseek-v2",
+    "deepseekv3671b": "deepseek-v3",
+    "llama417bx16e": "llama4-scout",
+    "llama417bx128e": "llama4-maverick",
+} | {name.translate(_BETWEEN): name for name in NAMES}
+"""TorchTitan's model names and flavors without what is between their words, as `ppsim models` has them."""
+
+SCHEDULES = {
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "interleaved-1f1b": "Interleaved1F1B",
+    "looped-bfs": "LoopedBFS",
+    "interleaved-zb": "InterleavedZeroBubble",
+    "zbv-fixed": "ZBVZeroBubble",
+    "dualpipev": "DualPipeV",
+}
+"""Schedules as TorchTitan spells them."""
+
+HIDDEN_BY_ASYNC_TP = "0.5"
+"""What part of tensor-parallel communication is taken to be hidden: as much as by Megatron-Core's pieces."""
+
+COUNTS = {
+    "parallelism.tensor_parallel_degree": "tp",
+    "parallelism.pipeline_parallel_degree": "pp",
+    "parallelism.context_parallel_degree": "cp",
+    "parallelism.expert_parallel_degree": "ep",
+    "training.seq_len": "seq_len",
+}
+
+
+def from_torchtitan(
+    tree: Mapping[str, Any], source: str, trainer: str = "TorchTitan", asked: Mapping[str, Any] | None = None
+) -> RunConfig:
+    """Return what a tree of sections says; raises `ConfigError` for a number that has no meaning.
+
+    `asked` is what of it the user wrote, where the tree has defaults too. Options of a registry entry (0.3:
+    `--module`, `--config`) or of a job's TOML file (0.2: `--job.config_file`) stand below those of the tree.
+    """
+    options, said = _with_files(_options(tree), source)
+    arguments = Arguments(options, source, None if asked is None else _flat(asked))
+    get, assumed = arguments.get, arguments.assumed
+    assumed += said
+    words: dict[str, Any] = {word: arguments.count(name, word=word) for name, word in COUNTS.items()}
+    words["seq_len"] = words["seq_len"] or arguments.count("training.max_context_length", 2048, word="seq_len")
+    pp = words["pp"] = words["pp"] or 1
+    words["etp"] = _expert_tp(arguments, words)
+    batch = _batch(arguments, words["seq_len"])
+    words |= batch.words(pp, arguments.count("training.global_batch_size", word="global_batch", least=-1))
+    whole_tokens = arguments.count("training.num_tokens_per_train_step", word="global_batch", least=-1)
+    if whole_tokens is not None and whole_tokens > 0:
+        words |= {"global_batch": _sequences(whole_tokens, words["seq_len"], arguments), "microbatches": None}
+    words |= _replicas(arguments, words)
+    words["gradient_accumulation_steps"] = _rounds(batch, words)
+    words["schedule"] = _schedule(arguments) if pp > 1 else None
+    if pp > 1 and (parts := get("parallelism.module_fqns_per_model_part", word="split")):
+        words["split"] = _layers_of_parts(parts.split() if isinstance(parts, str) else parts)
+        words["vpp"] = len(words["split"]) // pp
+    words["recompute"] = _recompute(arguments)
+    words |= {
+        "dtype": _dtype(arguments),
+        "runtime": "torch",
+        "stack": "torchtitan",
+        "compile": _compiled(arguments),
+    }
+    asynchronous = [
+        get(f"{section}.enable_async_tensor_parallel", word="overlap_tp") for section in ("parallelism", "compile")
+    ]
+    if any(asynchronous):
+        words["overlap_tp"] = HIDDEN_BY_ASYNC_TP
+        assumed.append(
+            f"asynchronous tensor parallelism: {HIDDEN_BY_ASYNC_TP} of its communication is taken to be hidden"
+        )
+        if not words["compile"]:
+            words["compile"] = True
+            assumed.append("compile.enable: asynchronous tensor parallelism asks for it")
+    name, flavor = (get(f"model.{part}") for part in ("name", "flavor"))
+    if name is None and get("module"):
+        name = str(get("module")).removeprefix("torchtitan.models.")
+    get("config")
+    model, why_no_model = model_of(str(name or ""), str(flavor or ""), source)
+    words |= stages_of(arguments, pp, words["schedule"], model)
+    return RunConfig(
+        trainer,
+        source,
+        given_of(words),
+        model,
+        why_no_model,
+        arguments.read,
+        tuple(arguments.ignored),
+        tuple(assumed),
+        batch,
+    )
+
+
+def _with_files(options: dict[str, Any], source: str) -> tuple[dict[str, Any], list[str]]:
+    """The options with those below them: of a registry entry, or of the job's TOML file."""
+    if "module" in options and "config" in options:
+        entry, said = registered(str(options["module"]), str(options["config"]), source)
+        return entry | options, said
+    named = options.get("job.config_file")
+    if named is None:
+        return options, []
+    folder = Path(source).resolve().parent
+    places = [place / str(named) for place in (folder, *folder.parents)]
+    path = next((place for place in places if place.is_file()), None)
+    if path is None:
+        raise ConfigError(f"{source}: job.config_file {named} is neither in {folder} nor in a folder above it")
+    return _options(read_toml(path)) | options, [f"options that the command does not set are those of {named}"]
+
+
+def _options(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """A tree's options by their full names, with 0.2's default where a tree, unlike flags, is of 0.2."""
+    found = _flat(tree)
+    mode = "activation_checkpoint.mode"
+    if mode in found and found[mode] is None:  # the word none, which is no value elsewhere
+        found[mode] = "none"
+    is_of_0_2 = any(isinstance(value, dict) for value in tree.values())
+    return ({"activation_checkpoint.selective_ac_option": "2"} if is_of_0_2 else {}) | found
+
+
+def _expert_tp(arguments: Arguments, words: Mapping[str, Any]) -> int | None:
+    """Experts are not divided among tensor-parallel ranks unless it is asked for (0.2), if ep is above 1."""
+    expert_tp = arguments.count("parallelism.expert_tensor_parallel_degree", 1, word="etp")
+    return expert_tp if (words["ep"] or 1) > 1 and expert_tp != (words["tp"] or 1) else None
+
+
+def _degrees(arguments: Arguments) -> tuple[int | None, int | None]:
+    """The data-parallel ranks that shard parameters, and the copies of such a group."""
+    name = "parallelism.data_parallel_{}_degree"
+    shard, copies = (arguments.count(name.format(kind), word="dp", least=-1) for kind in ("shard", "replicate"))
+    return shard, copies
+
+
+def _replicas(arguments: Arguments, words: Mapping[str, Any]) -> dict[str, Any]:
+    """Data-parallel ranks, or the number of GPUs that the launcher starts, and the ZeRO stage."""
+    shard, copies = _degrees(arguments)
+    found: dict[str, Any] = {"zero": 0 if shard == 1 else 1 if words["pp"] > 1 else 3}
+    if (copies or 1) > 1 and shard != 1:
+        found["num_distributed_optimizer_instances"] = copies
+    per_node, nodes = (_launched(arguments, name) for name in ("nproc_per_node", "nnodes"))
+    if shard and shard > 0:
+        found["dp"] = shard * (copies or 1)
+    elif per_node and nodes:
+        found["gpus"] = per_node * nodes
+    return found
+
+
+def _rounds(batch: LocalBatch, words: Mapping[str, Any]) -> int | None:
+    """The accumulation rounds of the file's own plan; None for one, and if the file names no GPU count."""
+    options = dict(words)
+    if not (words.get("dp") or words.get("gpus")):
+        return None
+    with suppress(ConfigError):  # options may change what does not fit
+        batch.fill(options, ())
+    steps: int | None = options.get("gradient_accumulation_steps")
+    return steps if steps != 1 else None
+
+
+def _launched(arguments: Arguments, name: str) -> int | None:
+    """A number of the launcher, None if the file does not say it; torchrun's default is one node."""
+    value = arguments.get(name, 1 if name == "nnodes" else None, word="gpus")
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _recompute(arguments: Arguments) -> str:
+    """The default is selective: of every second layer in 0.2's TOML, by operators from 0.3 on."""
+    mode = str(arguments.get("activation_checkpoint.mode", "selective", word="recompute"))
+    if mode == "memory_budget":
+        arguments.assumed.append(
+            "activation_checkpoint.mode memory_budget: as none, the compiler's choice is not known"
+        )
+    if mode != "selective":
+        return "full" if mode == "full" else "none"
+    option = str(arguments.get("activation_checkpoint.selective_ac_option", "op", word="recompute"))
+    return BY_OPERATORS if option == "op" else recompute_of(f"full/{option}")
+
+
+def _dtype(arguments: Arguments) -> str:
+    get = arguments.get
+    converters = str(get("model.converters", [], word="dtype"))
+    if "lora" in converters:
+        raise ConfigError(f"{arguments.source}: LoRA trains adapters alone, which ppsim cannot project")
+    known = (("float8", "float8"), ("nvfp4", "nvfp4"), ("mx", "mxfp8"))
+    dtype = next((dtype for sign, dtype in known if sign in converters), "bfloat16")
+    if get("quantize.first_layers_only", word="dtype"):
+        arguments.assumed.append(f"{dtype}: in all layers; the registry keeps the last 15 % in bfloat16")
+    recipes = [str(get(f"{of}float8.recipe_name", "", word="dtype")) for of in ("", "quantize.linear.")]
+    return "float8-row" if dtype == "float8" and any(one.startswith("rowwise") for one in recipes) else dtype
+
+
+def _compiled(arguments: Arguments) -> bool:
+    """Whether blocks are compiled: not if the loss alone is."""
+    enabled = [bool(arguments.get(name, False, word="compile")) for name in ("compile.enable", "training.compile")]
+    components = arguments.get("compile.components", ["model", "loss"], word="compile")
+    return any(enabled) and "model" in components
+
+
+def _flat(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in tree.items():
+        full = f"{above}{name}"
+        if isinstance(value, dict):
+            found |= _flat(value, f"{full}.")
+        else:
+            found |= normalised({full: value})
+            if full.endswith("checkpoint.mode"):
+                found["activation_checkpoint.mode"] = value  # one of its modes is "none"
+    return found
+
+
+def _batch(arguments: Arguments, length: int) -> LocalBatch:
+    """The local batch: a round of microbatches in a pipeline, and one microbatch without a pipeline."""
+    local = arguments.count("training.local_batch_size", word="micro_batch")
+    local = local or arguments.count("training.batch_size", word="micro_batch")
+    tokens = arguments.count("training.num_tokens_per_microbatch_per_dp_rank", word="micro_batch")
+    count = arguments.count("parallelism.num_pp_microbatches", word="microbatches")
+    if tokens or count or arguments.has("training.num_tokens_per_train_step"):  # after 0.3
+        micro = _sequences(tokens, length, arguments) if tokens else local or max(1, 16384 // length)
+        return LocalBatch(micro * (count or 1), micro, micro, arguments.source)
+    size = arguments.count("parallelism.pipeline_parallel_microbatch_size", word="micro_batch")
+    local = local or max(8, size or 1)  # its own default is 8
+    return LocalBatch(local, size or 1, local, arguments.source)
+
+
+def _sequences(tokens: int, length: int, arguments: Arguments) -> int:
+    if tokens % length:
+        raise ConfigError(
+            f"{arguments.source}: {tokens} tokens are no multiple of max_context_length {length}: only whole "
+            "sequences can be projected"
+        )
+    return tokens // length
+
+
+def _schedule(arguments: Arguments) -> str | None:
+    name = str(arguments.get("parallelism.pipeline_parallel_schedule", "1F1B", word="schedule"))
+    plain = name.lower().removeprefix("schedule").replace("_", "")
+    found = next((ours for ours, theirs in SCHEDULES.items() if theirs.lower() == plain), None)
+    if found is None:
+        arguments.assumed.append(f"schedule {name} is not known: that of --schedule")
+    return found
+
+
+def _layers_of_parts(parts: Sequence[Any]) -> list[int]:
+    """Return the layers of each stage in `module_fqns_per_model_part`."""
+    names = [part.split(",") if isinstance(part, str) else part for part in parts]
+    return [sum(str(name).startswith("layers.") for name in part) for part in names]
+
+
+def model_of(name: str, flavor: str, source: str) -> tuple[Model | None, str]:
+    """Return the model of a name and a flavor, or None and the sentence that says why there is none."""
+    known = _MODELS.get(f"{name}{flavor}".lower().translate(_BETWEEN))
+    if known is None:
+        return None, f"{source}: the sizes of {name or 'the model'} {flavor} are not known: give --model"
+    return find_model(known), ""

@@ -1,0 +1,117 @@
+"""TorchTitan's settings for options of `ppsim project`: the inverse of `ppsim.trainers.torchtitan.read_config`."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ppsim.model.architecture import Model
+from ppsim.model.recompute import BY_OPERATORS
+from ppsim.trainers.megatron.write_model import without_source
+from ppsim.trainers.torchtitan.config_registry import registry
+from ppsim.trainers.torchtitan.read_config import COUNTS, HIDDEN_BY_ASYNC_TP, SCHEDULES, model_of
+
+_HEAD = {"0.2": "output", "0.3": "lm_head"}  # what the last module of a model is called
+_CONVERTERS = {"float8": ["float8"], "float8-row": ["float8"], "mxfp8": ["mx"]}
+
+
+def models_of(model: Model, version: str) -> Iterator[dict[str, Any]]:
+    """Yield the settings that name a model, one for each registry entry that has it, or none if there is no entry.
+
+    >>> from ppsim.model.names import find_model
+    >>> next(models_of(find_model("llama3-70b"), "0.2"))
+    {'model.name': 'llama3', 'model.flavor': '70B'}
+    """
+    found, flavors = False, set()
+    for name, module in registry().modules.items():
+        for config, entry in module.entries.items():
+            flavor = str(entry.get("model.flavor", ""))
+            of_entry, _ = model_of(name, flavor, name)
+            if of_entry is None or without_source(of_entry) != without_source(model):
+                continue
+            found = True
+            if version == "0.3":
+                yield {"module": name, "config": config}
+            elif flavor not in flavors:
+                flavors.add(flavor)
+                yield {"model.name": name, "model.flavor": flavor}
+    if not found:
+        yield {}
+
+
+def settings_of(words: Mapping[str, Any], choice: Mapping[str, Any], version: str) -> dict[str, Any]:
+    """Return TorchTitan's settings by their full names; `choice` names the model.
+
+    Options that it has no setting for are left out.
+    """
+    pp, dp = words.get("pp", 1), _replicas(words)
+    settings = {name: words[word] for name, word in COUNTS.items() if word in words}
+    if version == "0.2" and words.get("ep", 1) > 1 and "etp" in words:
+        settings["parallelism.expert_tensor_parallel_degree"] = words["etp"]
+    settings |= _replication(words, pp, dp)
+    if pp > 1:
+        usual = "Interleaved1F1B" if words.get("vpp", 1) > 1 else "1F1B"
+        settings["parallelism.pipeline_parallel_schedule"] = SCHEDULES.get(words.get("schedule", ""), usual)
+        settings["parallelism.pipeline_parallel_microbatch_size"] = words["micro_batch"]
+        if parts := _parts(words.get("split"), pp, _HEAD[version]):
+            settings["parallelism.module_fqns_per_model_part"] = parts
+    rounds = words.get("gradient_accumulation_steps", 1)
+    local = words["global_batch"] // (dp * rounds) if pp > 1 else words["micro_batch"]
+    settings |= {"training.local_batch_size": local, "training.global_batch_size": words["global_batch"]}
+    settings |= _compilation(words, choice, version)
+    if version == "0.2" and words["dtype"] in _CONVERTERS:
+        settings["model.converters"] = _CONVERTERS[words["dtype"]]
+        if words["dtype"] == "float8-row":
+            settings["quantize.linear.float8.recipe_name"] = "rowwise"
+    return settings | _checkpointing(words["recompute"], version)
+
+
+def _replicas(words: Mapping[str, Any]) -> int:
+    others = int(words.get("tp", 1) * words.get("cp", 1) * words.get("pp", 1))
+    return max(1, int(words["gpus"]) // others)
+
+
+def _replication(words: Mapping[str, Any], pp: int, dp: int) -> dict[str, Any]:
+    """The ranks that shard, and the copies of them: with a pipeline weights stay gathered, as with ZeRO 1."""
+    is_sharded = words.get("zero", 1) >= (1 if pp > 1 else 2)
+    copies = words.get("num_distributed_optimizer_instances", 1) if is_sharded else dp
+    shard = -1 if dp == 1 and is_sharded else dp // copies
+    return {
+        "parallelism.data_parallel_shard_degree": shard,
+        "parallelism.data_parallel_replicate_degree": copies,
+    }
+
+
+def _parts(split: Any, pp: int, head: str) -> list[list[str]] | None:
+    """The modules of each stage, None for stages that TorchTitan does not build."""
+    if not isinstance(split, list) or len(split) % pp or min([1, *split[1:-1]]) < 1:
+        return None
+    first = [sum(split[:stage]) for stage in range(len(split))]
+    parts = [[f"layers.{first[stage] + k}" for k in range(count)] for stage, count in enumerate(split)]
+    parts[0].insert(0, "tok_embeddings")
+    parts[-1] += ["norm", head]
+    return parts
+
+
+def _compilation(words: Mapping[str, Any], choice: Mapping[str, Any], version: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    entry: Mapping[str, Any] = {}
+    if "config" in choice:
+        entry = registry().modules[choice["module"]].entries[choice["config"]]
+    is_compiled = bool(words.get("compile"))
+    if is_compiled or entry.get("compile.enable"):
+        found["compile.enable"] = is_compiled
+    if is_compiled and entry.get("compile.components"):
+        found["compile.components"] = ["model", "loss"]
+    if is_compiled and words.get("overlap_tp") == f"{float(HIDDEN_BY_ASYNC_TP)},{float(HIDDEN_BY_ASYNC_TP)}":
+        section = "parallelism" if version == "0.2" else "compile"
+        found[f"{section}.enable_async_tensor_parallel"] = True
+    return found
+
+
+def _checkpointing(recompute: str, version: str) -> dict[str, Any]:
+    mode, every = "activation_checkpoint.mode", recompute.removeprefix("full/")
+    option = "activation_checkpoint.selective_ac_option"
+    if version == "0.2" and every.isdecimal():
+        return {mode: "selective", option: every}
+    if recompute == BY_OPERATORS:
+        return {mode: "selective"} | ({option: "op"} if version == "0.2" else {})
+    return {mode: "full" if recompute == "full" else "none"}

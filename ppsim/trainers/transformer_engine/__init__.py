@@ -1,0 +1,1 @@
+"""TransformerEngine: the order of passes of `make_graphed_callables`."""

@@ -1,0 +1,238 @@
+"""Layers per stage: even, balanced, given."""
+
+from itertools import combinations, pairwise, product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ppsim.base.errors import ConfigError
+from ppsim.parallel.layer_partition import (
+    MegatronSplit,
+    balanced_split,
+    even_split,
+    given_split,
+    layer_split,
+    partition,
+    why_no_split,
+)
+
+COUNTS = {"num_layers": st.integers(0, 200), "num_stages": st.integers(1, 64)}
+TIME = st.floats(1e-4, 10.0)
+
+
+def by_megatron(num_layers, pp, vpp, embedding, loss, first, last):
+    """Megatron-core 0.16's `get_num_layers_to_build`, restated: layers of (rank, chunk), or None where it asserts."""
+    split = []
+    for chunk in range(vpp):
+        for rank in range(pp):
+            if first is not None or last is not None:
+                if embedding or loss:
+                    return None
+                left, stages = num_layers, pp
+                for given in (first, last):
+                    if given is not None:
+                        left, stages = left - given, stages - 1
+                if stages > 0 and left % stages:
+                    return None
+                count = left // stages if stages > 0 else 0
+                if rank == 0 and first is not None:
+                    count = first
+                if rank == pp - 1 and last is not None:
+                    count = last
+            else:
+                if (num_layers + embedding + loss) % pp:
+                    return None
+                count = (num_layers + embedding + loss) // pp
+            if count % vpp:
+                return None
+            count //= vpp
+            count -= embedding and rank == 0 and chunk == 0
+            count -= loss and rank == pp - 1 and chunk == vpp - 1
+            if count < 0:
+                return None
+            split.append(int(count))
+    return split if sum(split) == num_layers else None
+
+
+@given(
+    num_layers=st.integers(1, 40), pp=st.integers(2, 6), vpp=st.integers(1, 3), embedding=st.booleans(), loss=st.booleans(),
+    first=st.none() | st.integers(0, 8), last=st.none() | st.integers(0, 8),
+)  # fmt: skip
+def test_megatrons_rule_is_megatrons(num_layers, pp, vpp, embedding, loss, first, last):
+    """The same layers on every stage, and refused where Megatron-LM asserts; what it does not share, evenly."""
+    rule = MegatronSplit(embedding, loss, first, last)
+    theirs = by_megatron(num_layers, pp, vpp, embedding, loss, first, last)
+    if theirs is not None:
+        assert rule.layers_per_stage(num_layers, pp=pp, vpp=vpp) == theirs
+    elif rule.is_plain:
+        assert rule.layers_per_stage(num_layers, pp=pp, vpp=vpp) == even_split(num_layers, pp * vpp)
+        assert "layout" in rule.in_words(num_layers, pp=pp, vpp=vpp)
+    else:
+        with pytest.raises(ConfigError, match="Megatron-LM"):
+            rule.layers_per_stage(num_layers, pp=pp, vpp=vpp)
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (MegatronSplit(), "Megatron-LM's rule: even"),
+        (MegatronSplit(True, True), "Megatron-LM's rule: even, embedding and loss counted as layers"),
+        (MegatronSplit(first=3, last=5), "Megatron-LM's rule: even, 3 on the first rank, 5 on the last rank"),
+    ],
+)
+def test_megatrons_rule_is_said(rule, words):
+    assert rule.in_words(32, pp=4, vpp=1) == words
+
+
+def slowest(split, *, layer_s, embedding_s, head_s):
+    stages = [layers * layer_s for layers in split]
+    stages[0] += embedding_s
+    stages[-1] += head_s
+    return max(stages)
+
+
+@given(**COUNTS)
+def test_an_even_split_has_all_layers_and_stages_differ_by_one_at_most(num_layers, num_stages):
+    split = even_split(num_layers, num_stages)
+    assert len(split) == num_stages
+    assert sum(split) == num_layers
+    assert max(split) - min(split) <= 1
+
+
+@given(**COUNTS)
+def test_in_an_even_split_the_ends_hold_no_more_than_any_other_stage_where_they_can(num_layers, num_stages):
+    split = even_split(num_layers, num_stages)
+    if (num_layers % num_stages) <= num_stages - 2:
+        assert split[0] == split[-1] == min(split)
+
+
+@given(**COUNTS, layer_s=TIME, embedding_s=TIME, head_s=TIME)
+def test_a_balanced_split_has_all_layers_and_is_never_slower_than_the_even_one(
+    num_layers, num_stages, layer_s, embedding_s, head_s
+):
+    times = {"layer_s": layer_s, "embedding_s": embedding_s, "head_s": head_s}
+    split = balanced_split(num_layers, num_stages, **times)
+    assert len(split) == num_stages
+    assert sum(split) == num_layers
+    assert slowest(split, **times) <= slowest(even_split(num_layers, num_stages), **times) + 1e-9
+
+
+@given(
+    num_layers=st.integers(0, 6), num_stages=st.integers(1, 4), layer_s=TIME, embedding_s=TIME, head_s=TIME
+)  # fmt: skip
+def test_no_split_at_all_is_faster_than_the_balanced_one(num_layers, num_stages, layer_s, embedding_s, head_s):
+    times = {"layer_s": layer_s, "embedding_s": embedding_s, "head_s": head_s}
+    best = min(
+        slowest(split, **times)
+        for split in product(range(num_layers + 1), repeat=num_stages)
+        if sum(split) == num_layers
+    )
+    assert slowest(balanced_split(num_layers, num_stages, **times), **times) == pytest.approx(best)
+
+
+@given(num_stages=st.integers(2, 32), more=st.integers(0, 40), layer_s=TIME, embedding_s=TIME, head_s=TIME)
+def test_every_inner_stage_gets_a_layer_where_there_are_enough(num_stages, more, layer_s, embedding_s, head_s):
+    num_layers = num_stages - 2 + more
+    times = {"layer_s": layer_s, "embedding_s": embedding_s, "head_s": head_s}
+    for name, split in (
+        ("auto", balanced_split(num_layers, num_stages, **times)),
+        ("even", even_split(num_layers, num_stages)),
+    ):
+        assert why_no_split(name, num_layers, num_stages) is None
+        assert all(split[1:-1])
+
+
+def test_fewer_layers_than_inner_stages_are_refused():
+    assert why_no_split("auto", 29, 32) == "29 layers are too few for 32 stages: some would hold nothing"
+    assert why_no_split("auto", 30, 32) is None
+    assert why_no_split([2, 0, 2], 4, 3) is None
+    assert why_no_split([0, 4, 0], 4, 3) is None
+
+
+@pytest.mark.parametrize(
+    ("split", "sentence"),
+    [
+        ([3, 3], "the split has 2 entries, but there are 3 stages"),
+        ([3, 3, 3], "the split has 9 layers in all, but the model has 8"),
+        ([9, -3, 2], "the split holds -3"),
+    ],
+)
+def test_a_given_split_must_have_an_entry_a_stage_and_all_layers(split, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        given_split(split, 8, 3)
+
+
+def test_a_given_split_is_taken_as_it_is():
+    assert given_split((1, 4, 3), 8, 3) == [1, 4, 3]
+
+
+def every_partition(costs, num_stages):
+    """What each stage of every split into stages that are not empty takes."""
+    for cuts in combinations(range(1, len(costs)), num_stages - 1):
+        yield [costs[start:end] for start, end in pairwise((0, *cuts, len(costs)))]
+
+
+@given(costs=st.lists(st.integers(0, 50), min_size=1, max_size=9), data=st.data())
+def test_a_partition_is_as_good_as_the_best_of_all_in_its_slowest_stage_and_then_in_evenness(costs, data):
+    num_stages = data.draw(st.integers(1, len(costs)))
+    split = partition(costs, num_stages)
+    ends = [0, *(sum(split[: stage + 1]) for stage in range(num_stages))]
+    stages = [costs[start:end] for start, end in pairwise(ends)]
+    assert sum(split) == len(costs)
+    assert min(split) >= 1
+    times = [[sum(stage) for stage in stages] for stages in every_partition(costs, num_stages)]
+    best = min((max(stage_times), sum(time**2 for time in stage_times)) for stage_times in times)
+    found = [sum(stage) for stage in stages]
+    assert (max(found), sum(time**2 for time in found)) == best
+
+
+@given(costs=st.lists(TIME, min_size=1, max_size=9), data=st.data())
+def test_a_partition_of_any_times_is_as_fast_as_the_best(costs, data):
+    num_stages = data.draw(st.integers(1, len(costs)))
+    split, first, slowest_stage = partition(costs, num_stages), 0, 0.0
+    for items in split:
+        slowest_stage, first = max(slowest_stage, sum(costs[first : first + items])), first + items
+    best = min(max(map(sum, stages)) for stages in every_partition(costs, num_stages))
+    assert slowest_stage == pytest.approx(best, rel=1e-9)
+
+
+@given(num_layers=st.integers(1, 60), num_stages=st.integers(2, 16), layer_s=TIME, embedding_s=TIME, head_s=TIME)
+def test_layers_that_are_alike_are_split_as_fast_as_the_split_for_equal_layers(
+    num_layers, num_stages, layer_s, embedding_s, head_s
+):
+    if num_layers < num_stages - 2:
+        return
+    ends = {"embedding_s": embedding_s, "head_s": head_s}
+    equal = balanced_split(num_layers, num_stages, layer_s=layer_s, **ends)
+    if 0 in equal[1:-1]:
+        return
+    general = layer_split([layer_s] * num_layers, num_stages, **ends)
+    assert slowest(general, layer_s=layer_s, **ends) == pytest.approx(
+        slowest(equal, layer_s=layer_s, **ends), rel=1e-9
+    )
+
+
+def test_a_heavy_head_and_prediction_of_further_tokens_stand_alone():
+    """DeepSeek-V3's chain: light dense layers first, a prediction layer and the head as heavy as several layers."""
+    split = layer_split([0.4] * 3 + [1.0] * 13, 8, embedding_s=0.1, head_s=1.2, mtp_s=1.3)
+    assert sum(split) == 16
+    assert split[-1] == 0
+    assert split[0] > split[1]
+    assert layer_split([1.0] * 5, 1, embedding_s=1.0, head_s=1.0) == [5]
+
+
+@pytest.mark.parametrize(
+    ("costs", "num_stages", "sentence"),
+    [
+        ([1.0, 2.0], 3, "2 items are too few for 3 stages"),
+        ([1.0], 0, "at least 1 stage: got 0"),
+        ([1.0, -2.0], 1, "finite and 0 or more: got [1.0, -2.0]"),
+        ([1.0, float("nan")], 1, "finite and 0 or more"),
+        ([1.0, float("inf")], 1, "finite and 0 or more"),
+    ],
+)
+def test_a_partition_that_cannot_be_is_refused(costs, num_stages, sentence):
+    with pytest.raises(ConfigError) as caught:
+        partition(costs, num_stages)
+    assert sentence in str(caught.value)

@@ -1,0 +1,132 @@
+"""Ranks on domains: which link each group and each hop crosses, and factorisations that cannot be."""
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ppsim.base.errors import ConfigError
+from ppsim.parallel.groups import group, hop_tiers
+from ppsim.parallel.layout import Layout, layout_on
+
+SIZES = st.sampled_from([1, 2, 3, 4, 8])
+
+
+def by_hand(layout, members, num_devices):
+    """For the groups of ranks that differ in `members` only: the most domains that one touches."""
+    names = [name for name in layout.order.split("-") if name != "ep"]
+    groups = {}
+    for rank, reversed_place in enumerate(product(*(range(getattr(layout, name)) for name in reversed(names)))):
+        place = dict(zip(reversed(names), reversed_place, strict=True))
+        key = tuple(place[name] for name in names if name not in members)
+        groups.setdefault(key, set()).add(rank // num_devices)
+    return max(len(domains) for domains in groups.values())
+
+
+@given(
+    tp=SIZES,
+    cp=SIZES,
+    dp=SIZES,
+    pp=SIZES,
+    order=st.sampled_from(["tp-cp-ep-dp-pp", "pp-tp-cp-ep-dp", "tp-dp-pp-cp-ep"]),
+)
+def test_a_group_touches_as_many_domains_as_counted_by_hand(tp, cp, dp, pp, order):
+    layout = Layout(tp=tp, cp=cp, dp=dp, pp=pp, order=order)
+    for name, members in (("tp", ["tp"]), ("cp", ["cp"]), ("dp", ["dp"]), ("pp", ["pp"]), ("dp-cp", ["dp", "cp"])):
+        found = group(layout, name, (8, None))
+        assert found.extents[1] == by_hand(layout, members, 8)
+        assert found.extents[0] * found.extents[1] >= found.num_ranks
+
+
+def test_by_default_tensor_parallel_ranks_are_neighbours_and_stages_are_far():
+    layout = layout_on(64, tp=4, cp=2, pp=4)
+    sizes = (8, None)
+    assert [group(layout, name, sizes).extents for name in ("tp", "cp", "dp", "pp")] == [
+        (4, 1),
+        (2, 1),
+        (1, 2),
+        (1, 4),
+    ]
+    assert hop_tiers(layout, sizes) == (1, 1, 1, 1)
+
+
+def test_an_order_with_pp_inside_keeps_hops_in_the_node():
+    layout = layout_on(64, tp=2, pp=4, order="tp-pp-cp-ep-dp")
+    assert hop_tiers(layout, (8, None)) == (0, 0, 0, 0)
+    assert group(layout, "dp", (8, None)).extents == (1, 8)
+
+
+def test_a_rack_of_72_holds_eight_stages_of_tp_8():
+    assert hop_tiers(Layout(tp=8, pp=16), (72, None)) == (*[0] * 8, 1, *[0] * 6, 1)
+
+
+def test_experts_spread_over_cp_and_dp_of_the_same_tensor_part():
+    layout = Layout(tp=2, cp=2, dp=8, ep=8, pp=2)
+    assert group(layout, "ep", (8, None)).extents == (4, 2)
+    assert group(layout, "expert-dp", (8, None)).num_ranks == 2
+    assert group(layout, "dp-cp", (8, None)).num_ranks == 16
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ({"tp": 8, "pp": 6}, r"tp 8 · cp 1 · pp 6 = 48 does not divide 64 devices \(nearest: pp 4 or 8\)"),
+        ({"tp": 3}, r"does not divide 64 devices \(nearest: 63 or 66 devices\)"),
+        ({"tp": 8, "pp": 4, "dp": 3}, r"with dp 3 takes 96 devices, but there are 64 \(nearest: dp 2\)"),
+        ({"tp": 8, "ep": 3}, r"ep must divide dp · cp: got ep 3 with dp 8 and cp 1 \(nearest: 2 or 4\)"),
+        ({"tp": 0}, "tp must be at least 1: got 0"),
+        ({"order": "tp-pp"}, r"names tp, cp, ep, dp and pp once each: got 'tp-pp' \(the usual is tp-cp-ep-dp-pp\)"),
+        ({"tp": 2, "cp": 2, "ep": 4, "pp": 2, "order": "tp-cp-ep-pp-dp"}, "pp outermost"),
+    ],
+)  # fmt: skip
+def test_an_impossible_factorisation_is_named_with_the_nearest_legal_one(shape, words):
+    with pytest.raises(ConfigError, match=words):
+        layout_on(64, **shape)
+
+
+@given(num_devices=st.integers(1, 200), tp=st.integers(1, 16), pp=st.integers(1, 16))
+def test_the_pp_that_is_proposed_is_legal(num_devices, tp, pp):
+    try:
+        layout = layout_on(num_devices, tp=tp, pp=pp)
+    except ConfigError as error:
+        if "nearest: pp" in str(error):
+            for proposed in str(error).split("nearest: pp ")[1].rstrip(")").split(" or "):
+                assert layout_on(num_devices, tp=tp, pp=int(proposed)).num_devices == num_devices
+    else:
+        assert layout.num_devices == num_devices
+
+
+def test_fewer_ranks_share_an_expert_than_a_layer_where_etp_says_so() -> None:
+    """Megatron-LM's expert groups: etp next to each other, ep of those, the rest replicas; stages where they were."""
+    layout = Layout(tp=4, cp=1, dp=4, ep=4, etp=1, pp=2)
+    assert dict(layout.expert_sizes) == {"tp": 1, "ep": 4, "dp": 4, "pp": 2}
+    assert group(layout, "ep", (4, None)).extents == (4, 1)
+    assert group(layout, "etp", (4, None)).num_ranks == 1
+    usual = Layout(tp=4, dp=4, ep=4, pp=2)
+    assert group(usual, "ep", (4, None)).extents == (1, 4)
+    assert Layout(tp=4, dp=4, ep=4, etp=4, pp=2).expert_sizes == usual.expert_sizes
+    cut = layout.cut(sequence_parallel=True)
+    assert (cut.expert_tp, cut.expert_replicas) == (1, group(layout, "expert-dp", (4, None)).num_ranks)
+
+
+def test_experts_fold_over_tensor_and_context_parallel_ranks_into_a_node() -> None:
+    """MoE Parallel Folding (Liu et al. 2025, arXiv 2504.14960, §3.2): ep over tp · cp · dp, here a node's 2 · 2 · 2.
+
+    Unfolded, experts of two tensor parts and their eight ranks lie in two nodes.
+    """
+    folded = Layout(tp=2, cp=2, dp=8, pp=4, ep=8, etp=1)
+    assert folded.num_devices == 128
+    assert group(folded, "ep", (8, None)).extents == (8, 1)
+    assert group(folded, "expert-dp", (8, None)).extents == (1, 4)
+    assert group(folded, "cp", (8, None)).extents == (2, 1)
+    assert group(Layout(tp=2, cp=2, dp=8, pp=4, ep=8), "ep", (8, None)).extents == (4, 2)
+
+
+def test_experts_that_do_not_divide_the_ranks_of_a_stage_are_refused() -> None:
+    with pytest.raises(
+        ConfigError, match="ep · etp must divide tp · cp · dp: got ep 4 and etp 2 with tp 4, cp 1 and dp 1"
+    ):
+        Layout(tp=4, ep=4, etp=2)
+    with pytest.raises(ConfigError, match="etp must be at least 1: got 0"):
+        Layout(tp=4, etp=0)

@@ -1,0 +1,449 @@
+"""Trainers' configurations: the words and the model that each says, and what it is refused for."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ppsim.errors import ConfigError
+from ppsim.model.halves import MixtureOfExperts
+from ppsim.model.names import find_model
+from ppsim.trainers.read_config import read_run_config
+from ppsim.trainers.run_config import RunConfig
+
+SCRIPT = """#!/bin/bash
+# a comment with --num-layers 99
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+GPUS_PER_NODE=8
+NUM_NODES=${NUM_NODES:-4}
+WORLD_SIZE=$(($GPUS_PER_NODE*$NUM_NODES))
+TP=8
+DISTRIBUTED_ARGS=(
+    --nproc_per_node $GPUS_PER_NODE
+    --nnodes $NUM_NODES   # nodes
+)
+GPT_MODEL_ARGS=(
+    --num-layers 80 --hidden-size 8192
+    --ffn-hidden-size 28672
+    --num-attention-heads 64
+    --group-query-attention
+    --num-query-groups 8
+    --seq-length 8192
+    --max-position-embeddings 8192
+    --position-embedding-type rope
+    --swiglu
+    --disable-bias-linear
+    --normalization RMSNorm
+    --untie-embeddings-and-output-weights
+    --vocab-size 128256
+)
+TRAINING_ARGS="--micro-batch-size 1 --global-batch-size=128
+    --bf16 --lr 6.0e-5 \\
+    --recompute-granularity selective --recompute-modules core_attn layernorm"
+torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py \\
+    ${GPT_MODEL_ARGS[@]} $TRAINING_ARGS \\
+    --tensor-model-parallel-size $TP --pipeline-model-parallel-size 4 \\
+    --num-layers-per-virtual-pipeline-stage 5 --sequence-parallel \\
+    --use-distributed-optimizer --overlap-grad-reduce --tp-comm-overlap --save $CHECKPOINTS
+"""
+
+LLAMA3_70B_WORDS = {
+    "tp": 8, "pp": 4, "micro_batch": 1, "global_batch": 128, "seq_len": 8192, "gpus": 32, "vpp": 4,
+    "runtime": "megatron", "dtype": "bfloat16", "sequence_parallel": True, "recompute": "core_attn+layernorm",
+    "optimizer": "adam", "zero": 1, "overlap_dp": True, "overlap_tp": "0.5", "dropout": True,
+    "cross_entropy": "unfused",
+}  # fmt: skip
+
+
+def read(folder: Path, name: str, text: str) -> RunConfig:
+    (folder / name).write_text(text)
+    return read_run_config(folder / name)
+
+
+def test_a_script_says_what_its_variables_arrays_and_arithmetic_make(tmp_path: Path) -> None:
+    found = read(tmp_path, "train.sh", SCRIPT)
+    assert found.trainer == "Megatron-LM"
+    assert found.words == LLAMA3_70B_WORDS
+    assert found.model is not None
+    assert found.model.parameters == find_model("llama3-70b").parameters
+    assert found.ignored == ()
+    assert ("tensor_model_parallel_size", "tp") in found.understood
+    assert ("tp_comm_overlap", "overlap_tp") in found.understood
+    assert "no attention_dropout or hidden_dropout: 0.1, Megatron-LM's default" in found.assumed
+
+
+def test_the_same_arguments_say_the_same_as_yaml_and_in_a_log(tmp_path: Path) -> None:
+    script = read(tmp_path, "train.sh", SCRIPT)
+    yaml = "MODEL_ARGS:\n" + "".join(
+        f"  --{name.replace('_', '-')}: {value}\n" for name, value in ARGUMENTS.items() if value is not False
+    )
+    dots = "".join(f" 0:   {name} {'.' * (48 - len(name))} {value}\n" for name, value in ARGUMENTS.items())
+    log = f"using world size: 32\n------------------------ arguments ------------------------\n{dots}"
+    for name, text in (("model_config.yaml", yaml), ("log.txt", log), ("train.log", dots.replace(" 0:  ", ""))):
+        found = read(tmp_path, name, text)
+        assert found.words == script.words, name
+        assert found.model is not None
+        assert found.model.layers == script.model.layers  # type: ignore[union-attr]
+
+
+ARGUMENTS = {
+    "num_layers": 80, "hidden_size": 8192, "ffn_hidden_size": 28672, "num_attention_heads": 64,
+    "group_query_attention": True, "num_query_groups": 8, "seq_length": 8192, "max_position_embeddings": 8192,
+    "position_embedding_type": "rope", "swiglu": True, "add_bias_linear": "False", "normalization": "RMSNorm",
+    "untie_embeddings_and_output_weights": True, "vocab_size": 128256, "micro_batch_size": 1, "global_batch_size": 128,
+    "bf16": True, "recompute_granularity": "selective", "recompute_modules": "core_attn layernorm",
+    "tensor_model_parallel_size": 8, "pipeline_model_parallel_size": 4, "num_virtual_stages_per_pipeline_rank": 4,
+    "sequence_parallel": True, "use_distributed_optimizer": True, "overlap_grad_reduce": True, "world_size": 32,
+    "fp16": False, "lr": 6e-05, "tp_comm_overlap": True,
+}  # fmt: skip
+
+EXPERIMENT = """
+work_group: ${TEAM:amd}
+modules:
+  pre_trainer:
+    framework: megatron
+    config: pre_trainer.yaml
+    model: ${PRIMUS_MODEL:mixtral}.yaml
+    overrides:
+      micro_batch_size: 2
+      global_batch_size: ${GLOBAL_BATCH:256}
+      pipeline_model_parallel_size: 4
+      expert_model_parallel_size: 8
+      moe_use_new_router: 3
+      lr: 1.0e-5
+      patch_primus_pipeline: true
+      pp_algorithm: zbv-formatted
+"""
+
+
+def primus(folder: Path, experiment: str = EXPERIMENT) -> Path:
+    """A checkout of Primus with one model."""
+    configs = folder / "primus" / "configs"
+    for kind in ("models", "modules"):
+        (configs / kind / "megatron").mkdir(parents=True)
+    (configs / "modules" / "base.yaml").write_text("trainable: false\nbf16: true\nsequence_parallel: true\n")
+    (configs / "modules/megatron/pre_trainer.yaml").write_text(
+        "extends:\n  - ../base.yaml\nuse_distributed_optimizer: true\nmicro_batch_size: 1\nsome_default: 7\n"
+    )
+    (configs / "models/megatron/llama_base.yaml").write_text(
+        "swiglu: true\nadd_bias_linear: false\nnormalization: RMSNorm\nposition_embedding_type: rope\n"
+        "untie_embeddings_and_output_weights: true\nnum_experts: null\n"
+    )
+    (configs / "models/megatron/mixtral.yaml").write_text(
+        "bases:\n  - llama_base.yaml\nnum_layers: 32\nhidden_size: 4096\nffn_hidden_size: 14336\n"
+        "num_attention_heads: 32\ngroup_query_attention: true\nnum_query_groups: 8\nnum_experts: 8\n"
+        "moe_router_topk: 2\ntokenizer_model: mistralai/Mixtral-8x7B-v0.1\nseq_length: 4096\n"
+    )
+    path = folder / "examples" / "own.yaml"
+    path.parent.mkdir()
+    path.write_text(experiment)
+    return path
+
+
+def test_an_experiment_of_primus_takes_the_files_it_names_and_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = primus(tmp_path)
+    monkeypatch.setenv("GLOBAL_BATCH", "512")
+    found = read_run_config(path)
+    assert found.model is not None
+    assert found.model.parameters == find_model("mixtral-8x7b").parameters
+    words = ("pp", "ep", "micro_batch", "global_batch", "schedule", "runtime", "zero", "seq_len")
+    assert [found.words[word] for word in words] == [4, 8, 2, 512, "zbv", "torch", 1, 4096]
+    assert found.assumed[0] == "no number of GPUs is given: 32 assumed, the fewest for ep 8 · pp 4 (set --gpus)"
+    assert [(ignored.name, ignored.matters) for ignored in found.ignored] == [("moe_use_new_router", "unknown")]
+
+
+TITAN = """
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 16
+seq_len = 8192
+[parallelism]
+pipeline_parallel_degree = 4
+pipeline_parallel_schedule = "ZBVZeroBubble"
+pipeline_parallel_microbatch_size = 2
+data_parallel_shard_degree = 8
+enable_async_tensor_parallel = true
+[activation_checkpoint]
+mode = "full"
+"""
+
+
+def test_torchtitan_says_the_same_by_toml_and_by_flags(tmp_path: Path) -> None:
+    toml = read(tmp_path, "train.toml", TITAN)
+    flags = read(
+        tmp_path,
+        "run.sh",
+        "torchrun --nproc_per_node=8 -m torchtitan.train --module llama3 --config llama3_8b "
+        "--training.local-batch-size 16 --training.seq_len 8192 --parallelism.pipeline_parallel_degree 4 "
+        "--parallelism.pipeline_parallel_schedule ZBVZeroBubble --parallelism.pipeline_parallel_microbatch_size=2 "
+        "--parallelism.data-parallel-shard-degree 8 --parallelism.enable_async_tensor_parallel "
+        "activation-checkpoint:full\n",
+    )
+    assert toml.words == flags.words == {
+        "pp": 4, "dp": 8, "seq_len": 8192, "micro_batch": 2, "microbatches": 8, "zero": 1, "schedule": "zbv-fixed",
+        "recompute": "full", "dtype": "bfloat16", "runtime": "torch", "stack": "torchtitan", "overlap_tp": "0.5",
+        "compile": True,  # which asynchronous tensor parallelism asks for
+    }  # fmt: skip
+    assert toml.model == find_model("llama3-8b")
+    assert toml.ignored == ()
+
+
+@pytest.mark.parametrize(
+    ("section", "recipe", "dtype"),
+    [("float8", "rowwise", "float8-row"), ("quantize.linear.float8", "rowwise", "float8-row"),
+     ("float8", "tensorwise", "float8")],
+)  # fmt: skip
+def test_torchtitans_recipe_says_what_has_a_scale(tmp_path: Path, section: str, recipe: str, dtype: str) -> None:
+    found = read(
+        tmp_path,
+        "run.sh",
+        "torchrun --nproc_per_node=8 -m torchtitan.train --module llama3 --config llama3_8b "
+        f'--training.seq_len 8192 --model.converters="{section}" --{section}.recipe_name {recipe}\n',
+    )
+    assert found.words["dtype"] == dtype
+
+
+@pytest.mark.parametrize(("option", "word"), [("op", "selective-op"), ("1", "full"), ("2", "full/2")])
+def test_torchtitans_selective_checkpointing_is_by_op_or_of_every_nth_layer(
+    tmp_path: Path, option: str, word: str
+) -> None:
+    text = TITAN.replace('mode = "full"', f'mode = "selective"\nselective_ac_option = "{option}"')
+    assert read(tmp_path, "train.toml", text).words["recompute"] == word
+    with pytest.raises(ConfigError, match="recompute must be full/N with N from 1 on"):
+        read(tmp_path, "other.toml", text.replace(f'"{option}"', '"x"'))
+
+
+@pytest.mark.parametrize(
+    "line", ["[compile]\nenable = true", "[training]\ncompile = true", "[compile]\nenable = false"]
+)
+def test_torchtitan_says_whether_its_blocks_are_compiled(tmp_path: Path, line: str) -> None:
+    text = TITAN.replace("enable_async_tensor_parallel = true\n", "")
+    text = text.replace("[training]", line) if "[training]" in line else f"{text}{line}\n"
+    assert read(tmp_path, "train.toml", text).words["compile"] is ("true" in line)
+
+
+def test_megatron_bridge_nemo_and_deepspeed_by_their_sections(tmp_path: Path) -> None:
+    bridge = read(
+        tmp_path,
+        "bridge.yaml",
+        "model:\n  _target_: megatron.bridge.GPTProvider\n  num_layers: 12\n  hidden_size: 768\n"
+        "  num_attention_heads: 12\n  share_embeddings_and_output_weights: true\n  gated_linear_unit: false\n"
+        "  pipeline_model_parallel_size: 2\n  vocab_size: 50257\n  position_embedding_type: learned_absolute\n"
+        "  max_position_embeddings: 1024\ntrain:\n  micro_batch_size: 4\n  global_batch_size: 64\n"
+        "dataset:\n  sequence_length: 1024\n",
+    )
+    assert bridge.words["stack"] == "megatron-bridge"
+    assert "dropout" not in bridge.words  # its stack's
+    assert (bridge.words["pp"], bridge.words["global_batch"], bridge.words["seq_len"]) == (2, 64, 1024)
+    assert bridge.model is not None
+    assert bridge.model.parameters == find_model("gpt2").parameters
+    speed = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 8, "bf16": {"enabled": True},
+             "zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}}  # fmt: skip
+    found = read(tmp_path, "ds.json", json.dumps(speed))
+    assert found.words == {
+        "micro_batch": 2, "microbatches": 8, "zero": 1, "dtype": "bfloat16", "overlap_dp": False,
+    }  # fmt: skip
+    assert "give --model" in found.why_no_model
+    assert [ignored.matters for ignored in found.ignored] == ["time and memory"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("x.yaml", "a: 1\n", "x.yaml is no training configuration; there are Megatron-LM arguments"),
+        ("x.yaml", "- 1\n", "is no training configuration"),
+        ("x.sh", "ls --all --size 3\n", "x.sh is no training configuration"),
+        ("x.sh", "python t.py --num-layers 2 --tensor-model-parallel-size $TP",
+         "tensor_model_parallel_size is $TP, which the file does not set"),
+        ("x.sh", "python t.py --num-layers 2 --micro-batch-size 0",
+         "micro_batch_size must be a whole number of 1 or more: got 0"),
+        ("x.sh", "python 't.py --num-layers 2", "cannot read"),
+        ("x.toml", "[parallelism]\npipeline_parallel_degree = = 2\n", "x.toml is not valid TOML"),
+        ("x.toml", "[parallelism]\npipeline_parallel_degree = 0\n", "must be a whole number of 1 or more: got 0"),
+        ("x.yaml", EXPERIMENT, "no folder above it has primus/configs"),
+        ("x.yaml", "modules:\n  a: {}\n", "must name a trainer with its framework"),
+    ],
+)  # fmt: skip
+def test_what_is_none_is_refused_in_a_sentence(tmp_path: Path, name: str, text: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read(tmp_path, name, text)
+    assert sentence in str(refused.value)
+
+
+def test_a_model_of_layers_that_are_not_known_is_not_made_up(tmp_path: Path) -> None:
+    base = (
+        "MODEL_ARGS:\n  --num-layers: 4\n  --hidden-size: 64\n  --num-attention-heads: 4\n  --micro-batch-size: 1\n"
+    )
+    for line, sentence in (
+        ("  --hybrid-layer-pattern: -X\n", "the pattern -X has a layer 'X', which is not known"),
+        ("  --hybrid-layer-pattern: -E\n", "asks for experts, whose sizes are not given"),
+        ("  --hybrid-layer-pattern: M*\n", "the Mamba heads must be a multiple of the groups: got 2 and 8"),
+        ("  --is-hybrid-model: true\n  --hybrid-attention-ratio: 0.1\n", "give hybrid-layer-pattern"),
+        ("  --hybrid-layer-pattern: --\n  --mtp-num-layers: 1\n", "needs their pattern, behind a / of --"),
+        ("  --experimental-attention-variant: dsa\n", "dsa is not known, only gated_delta_net"),
+        ("  --window-size: (128,64)\n", "window_size must be so many tokens before and 0 behind: got '(128,64)'"),
+        ("  --window-size: all\n", "window_size must be two whole numbers: got 'all'"),
+        ("  --window-size: (8,0)\n  --window-attn-skip-freq: '[1]*3'\n", "has 3 entries for 4 layers"),
+        ("  --encoder-num-layers: 2\n  --decoder-num-layers: 2\n", "an encoder with a decoder (T5)"),
+        ("  --num-experts: 4\n  --moe-layer-freq: ([0]*3+x)\n", "moe_layer_freq '([0]*3+x)' is no list"),
+    ):
+        found = read(tmp_path, "c.yaml", base + line)
+        assert found.model is None
+        assert sentence in found.why_no_model
+
+
+def test_files_of_primus_that_extend_themselves_end(tmp_path: Path) -> None:
+    path = primus(tmp_path)
+    (tmp_path / "primus/configs/models/megatron/mixtral.yaml").write_text("extends: [mixtral.yaml]\n")
+    with pytest.raises(ConfigError, match="extends itself"):
+        read_run_config(path)
+    (tmp_path / "primus/configs/models/megatron/mixtral.yaml").unlink()
+    with pytest.raises(ConfigError, match=r"names mixtral\.yaml, which is not in"):
+        read_run_config(path)
+
+
+def test_experts_may_have_other_tensor_parallel_ranks(tmp_path: Path) -> None:
+    base = (
+        "MODEL_ARGS:\n  --num-layers: 4\n  --hidden-size: 64\n  --num-attention-heads: 4\n  --micro-batch-size: 1\n"
+        "  --num-experts: 8\n  --moe-ffn-hidden-size: 64\n  --tensor-model-parallel-size: 4\n"
+        "  --expert-model-parallel-size: 8\n  --expert-tensor-parallel-size: 1\n"
+        "  --recompute-granularity: selective\n  --recompute-modules: [layernorm moe_act]\n"
+    )
+    found = read(tmp_path, "c.yaml", base)
+    words = found.words
+    assert (words["ep"], words["etp"], words["recompute"]) == (8, 1, "layernorm+moe_act")
+    assert found.assumed[0].startswith("no number of GPUs is given: 8 assumed")
+    same = read(tmp_path, "c.yaml", base.replace("tensor-parallel-size: 1", "tensor-parallel-size: 4"))
+    assert same.words["etp"] == 4
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--attention-dropout 0 --hidden-dropout 0.0", {"dropout": False}),
+        ("--attention-dropout 0 --hidden-dropout 0.1", {"dropout": True}),
+        ("--attention-backend unfused", {"attention": "unfused"}),
+        ("--transformer-impl local", {"attention": "unfused"}),
+        ("--transformer-impl local --use-flash-attn", {"attention": "fused"}),
+        ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", {"cross_entropy": "fused"}),
+        ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl native", {"cross_entropy": "compiled"}),
+        ("--cross-entropy-loss-fusion", {"cross_entropy": "compiled"}),
+        (
+            "--fine-grained-activation-offloading --offload-modules core_attn attn_proj",
+            {"offload_modules": "core_attn+attn_proj"},
+        ),
+        ("--offload-modules core_attn", {"offload_modules": None}),
+        (
+            "--fine-grained-activation-offloading --offload-modules core_attn --min-offloaded-tensor-size 100 "
+            "--activation-offload-fraction 0.75 --fine-grained-offloading-max-inflight-offloads 0",
+            {"min_offloaded_tensor_size": 100, "activation_offload_fraction": 0.75, "max_inflight_offloads": 0},
+        ),
+        (
+            "--activation-offload-fraction 0.75 --min-offloaded-tensor-size 100",
+            {"activation_offload_fraction": None, "min_offloaded_tensor_size": None},
+        ),
+        (
+            "--optimizer-cpu-offload --use-precision-aware-optimizer --use-distributed-optimizer",
+            {"optimizer_offload_fraction": 1.0, "overlap_cpu_optimizer_d2h_h2d": None},
+        ),
+        (
+            "--optimizer-cpu-offload --optimizer-offload-fraction 0.5 --overlap-cpu-optimizer-d2h-h2d "
+            "--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16",
+            {"optimizer_offload_fraction": 0.5, "overlap_cpu_optimizer_d2h_h2d": True, "exp_avg_dtype": None},
+        ),
+        ("--optimizer-offload-fraction 0.5", {"optimizer_offload_fraction": None}),
+        ("--defer-embedding-wgrad-compute --wgrad-deferral-limit 22", {"wgrad_deferral_limit": 22}),
+        ("--defer-embedding-wgrad-compute", {"wgrad_deferral_limit": 0}),
+        ("--wgrad-deferral-limit 22", {"wgrad_deferral_limit": None}),
+        ("--tp-comm-overlap --overlap-moe-expert-parallel-comm", {"overlap_tp": "0.5", "overlap_ep": 0.9}),
+        ("--no-scatter-gather-tensors-in-pipeline", {"scatter_gather": False}),
+        ("--cp-comm-type a2a", {"context": "all-to-all"}),
+    ],
+)
+def test_how_a_stage_computes_is_understood(tmp_path: Path, flags: str, words: dict[str, object]) -> None:
+    found = read(tmp_path, "x.sh", f"python t.py --num-layers 2 --tensor-model-parallel-size 2 --bf16 {flags}")
+    assert {word: found.words.get(word) for word in words} == words
+    assert found.ignored == ()
+
+
+EXPERTS = {"num_experts": 8, "moe_router_topk": 2, "expert_model_parallel_size": 4, "moe_grouped_gemm": True}
+
+
+def flags(values: dict) -> str:
+    return " ".join(
+        f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
+        for name, value in values.items() if value is not False
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, {"moe_dispatcher": "allgather"}),
+        ({"moe_token_dispatcher_type": "alltoall"}, {"moe_dispatcher": "alltoall"}),
+        (
+            {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "hybridep"},
+            {"moe_dispatcher": "hybridep"},
+        ),
+        (
+            {"moe_expert_capacity_factor": 1.5, "moe_pad_expert_input_to_capacity": True},
+            {"moe_expert_capacity_factor": 1.5},
+        ),
+        ({"moe_router_force_load_balancing": True}, {"expert_imbalance": 1.0}),
+        (
+            {
+                "use_transformer_engine_op_fuser": True,
+                "moe_expert_rank_capacity_factor": 1.5,
+                "moe_paged_stash": True,
+            },
+            {"fused_experts": True, "moe_expert_rank_capacity_factor": 1.5, "moe_paged_stash": 1.1},
+        ),
+        (
+            {"use_precision_aware_optimizer": True, "exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"},
+            {"exp_avg_dtype": "bfloat16"},
+        ),
+        ({"exp_avg_dtype": "bf16"}, {"exp_avg_dtype": None}),
+        ({"enable_cuda_graph": True, "cuda_graph_scope": "attn moe_router"}, {"cuda_graphs": "attn+moe_router"}),
+        ({"external_cuda_graph": True, "cuda_graph_scope": "full"}, {"cuda_graphs": "layer"}),
+        ({"cuda_graph_impl": "local", "cuda_graph_scope": "full_iteration"}, {"cuda_graphs": "full"}),
+        ({"cuda_graph_impl": "full_iteration"}, {"cuda_graphs": "full"}),
+        ({"cuda_graph_impl": "none", "cuda_graph_modules": "attn"}, {"cuda_graphs": None}),
+    ],
+)
+def test_flags_of_experts_and_of_cuda_graphs_are_read(tmp_path: Path, given: dict, words: dict) -> None:
+    found = read(tmp_path, "train.sh", f"torchrun pretrain_gpt.py {flags(ARGUMENTS | EXPERTS | given)}")
+    assert {word: found.words.get(word) for word in words} == words
+    left = {one.name for one in found.ignored}
+    assert (
+        left & {name for name in given if not name.endswith("modules") or words != {"cuda_graphs": None}} == set()
+    )
+
+
+def test_a_flag_of_experts_that_means_nothing_is_refused(tmp_path: Path) -> None:
+    for given, said in (
+        ({"moe_token_dispatcher_type": "ring"}, "must be alltoall, alltoall_seq, allgather, flex: got 'ring'"),
+        ({"moe_expert_capacity_factor": -1}, "must be a number above 0: got -1"),
+        (
+            {"use_precision_aware_optimizer": True, "exp_avg_dtype": "int4"},
+            "must be fp32, bf16, fp16, fp8: got int4",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            read(tmp_path, "train.sh", f"torchrun pretrain_gpt.py {flags(ARGUMENTS | EXPERTS | given)}")
+
+
+def test_experts_without_a_fused_weighted_activation_are_understood(tmp_path: Path) -> None:
+    """Megatron-LM fuses the routing weights into SwiGLU, and into the square of ReLU if it is told to."""
+    line = "python t.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --num-experts 8"
+    for flags, apart in (("", True), ("--swiglu", False), ("--use-fused-weighted-squared-relu", False)):
+        model = read(tmp_path, "x.sh", f"{line} {flags}").model
+        assert isinstance(ffn := model.layers[0].ffn, MixtureOfExperts)
+        assert ffn.expert.weighted_apart is apart
+        assert ffn.grouped is False
+    model = read(tmp_path, "x.sh", f"{line} --moe-grouped-gemm").model
+    assert isinstance(ffn := model.layers[0].ffn, MixtureOfExperts)
+    assert ffn.grouped is True

@@ -1,0 +1,64 @@
+"""Which runtimes run which schedules: asked of the exporters, told by `ppsim schedules NAME` and the docs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ppsim.base.errors import ScheduleError
+from ppsim.catalog.build import CATALOG
+from ppsim.trainers import write_schedule as targets
+from ppsim.trainers.write_schedule import RUNTIMES, refusals, runtime_facts
+from tests.cli.running import ppsim as run
+from tests.cli.running import words_of
+
+PAGES = Path(__file__).parents[2] / "docs" / "schedules"
+
+
+W_AFTER_THE_NEXT_I = {
+    "zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-auto", "interleaved-zb", "zbv", "zbv-fixed", "v-half", "v-half-fixed",
+    "v-flex",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_megatron_runs_its_two_loops_the_others_what_they_hold(name):
+    entry = CATALOG[name]
+    reasons = refusals(entry)
+    assert list(reasons) == list(RUNTIMES)
+    is_plain = entry.num_replicas == entry.num_slices == 1  # one chain of stages, whole microbatches
+    assert (reasons["torch"] is None) == is_plain == (entry.not_in_torch is None)
+    assert (reasons["megatron"] is None) == (name in ("1f1b", "interleaved-1f1b"))
+    assert (reasons["primus"] is None) == (is_plain and name != "dualpipev")
+    not_captured = {"dualpipev", "looped-bfs", *W_AFTER_THE_NEXT_I}
+    assert (reasons["transformer-engine"] is None) == (is_plain and name not in not_captured)
+
+
+def test_the_reasons_are_the_exporters_own():
+    assert refusals(CATALOG["zbv"])["megatron"].startswith("Megatron-LM places stage s on rank s mod pp")
+    assert "no fused cells" in refusals(CATALOG["dualpipev"])["primus"]
+    assert "stage 0 runs B for some microbatches" in refusals(CATALOG["dualpipev"])["transformer-engine"]
+    assert "runs 1I1 before 1W0" in refusals(CATALOG["zb-h1"])["transformer-engine"]
+    assert "4B7 where microbatch 0 is next" in refusals(CATALOG["looped-bfs"])["transformer-engine"]
+
+
+def test_what_an_exporter_refuses_is_told_without_a_list_to_edit(monkeypatch):
+    def refuse(table):
+        raise ScheduleError(f"no {table.name} here\nsecond line")
+
+    monkeypatch.setattr(targets, "RUNTIMES", RUNTIMES | {"torch": refuse})
+    assert runtime_facts(CATALOG["1f1b"]) == [
+        ("runs on", "primus, megatron, deepspeed, transformer-engine"),
+        ("not on torch", "no 1f1b here"),
+    ]
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_the_command_its_json_and_the_docs_say_so(name):
+    text = words_of(run("schedules", name).stdout)
+    page = (PAGES / f"{name}.md").read_text()
+    for fact, words in runtime_facts(CATALOG[name]):
+        assert f"{fact} {words}" in text
+        assert f"- {fact}: {words}" in page
+    refused = json.loads(run("schedules", name, "--json").stdout)["refused_by"]
+    assert refused == {runtime: reason for runtime, reason in refusals(CATALOG[name]).items() if reason}
