@@ -25,6 +25,7 @@ from ppsim.runs.traces import RankTrace, Recordings
 from ppsim.schedule.grammar import read_schedule
 from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.stage_costs import StageCosts
+from ppsim.trainers import recordings
 from ppsim.trainers.megatron.read_log import is_log, read_log
 from ppsim.trainers.primus.read_trace import is_dump, read_dump
 from ppsim.trainers.torch.read_trace import read_trace
@@ -172,9 +173,9 @@ def kind_of(path: str | Path) -> str:
     if is_log(text) or _is_long_log(path, text):
         return "log"
     raise ConfigError(
-        f"{path} holds no run that can be told: there are timelines of ppsim (-o NAME.json), traces of "
-        f"torch.profiler (.json, .json.gz), exports of Nsight Systems (nsys export --type sqlite), folders of "
-        f"Primus' dump_pp_data, CSVs with columns {', '.join(rows.NEEDED)}, and logs of Megatron-LM"
+        f"{path} is no recording of a run that ppsim reads: there are timelines of ppsim (-o NAME.json), "
+        f"{recordings()}, exports of Nsight Systems (nsys export --type sqlite), and CSVs with columns "
+        f"{', '.join(rows.NEEDED)}"
     )
 
 

@@ -13,7 +13,7 @@ from ppsim.base.words import given_of, texts_of
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project
 from ppsim.projection.projection import Projection
-from ppsim.schedule.choices import Trainer
+from ppsim.trainers import ConfigTarget
 from ppsim.trainers.megatron.write_schedule import layout_string
 from ppsim.trainers.read_config import read_run_config
 from ppsim.trainers.run_config import RunConfig
@@ -21,7 +21,9 @@ from ppsim.trainers.write_config import files_of
 from ppsim.tuning.search import Tuned
 
 
-def trainer_options(result: Projection | Tuned, trainer: Trainer, *, given: Mapping[str, Any] | None = None) -> str:
+def trainer_options(
+    result: Projection | Tuned, trainer: ConfigTarget, *, given: Mapping[str, Any] | None = None
+) -> str:
     """Return a projection's plan, or the best of a search, as the configuration of a trainer.
 
     `trainer` is megatron, primus or torchtitan, which is TorchTitan 0.3, or torchtitan@0.2. What the trainer has no

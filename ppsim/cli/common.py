@@ -14,7 +14,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.shown import show
 from ppsim.base.words import require_least
 from ppsim.cli import BEGAN_S, WORDS
-from ppsim.schedule.choices import Trainer
+from ppsim.trainers import ConfigTarget
 
 if TYPE_CHECKING:
     from ppsim.api.suffixes import Drawn, Searched
@@ -167,13 +167,13 @@ def look_of(options: dict[str, Any]) -> dict[str, Any]:
 
 
 to_config_option = click.option(
-    "--to-config", type=click.Choice(get_args(Trainer)),
+    "--to-config", type=click.Choice(get_args(ConfigTarget)),
     help="Also print the plan as a complete configuration of a trainer, which --run-config reads: the fastest if "
          "several are compared. What the trainer has no option for is a comment. torchtitan is torchtitan@0.3.",
 )  # fmt: skip
 
 
-def trainer_lines(result: Any, trainer: Trainer | None, given: Mapping[str, Any]) -> dict[str, str]:
+def trainer_lines(result: Any, trainer: ConfigTarget | None, given: Mapping[str, Any]) -> dict[str, str]:
     """Return a result as a trainer's configuration, if one is asked for: `to_config` of --json.
 
     `given` are the options as typed, which name files.

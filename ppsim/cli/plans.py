@@ -21,7 +21,7 @@ from ppsim.cli.common import (
 from ppsim.cli.progress import progress, searching
 from ppsim.cli.words import command_with
 from ppsim.projection.options import GPT, PlanOptions
-from ppsim.schedule.choices import Trainer
+from ppsim.trainers import ConfigTarget
 
 if TYPE_CHECKING:
     from ppsim.projection.plan import Plan
@@ -58,7 +58,7 @@ _SECTIONS = {
 @command_with(ProjectOptions, _SECTIONS)
 @to_config_option
 @step_options
-def project(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, **options: Any) -> None:
+def project(outputs: tuple[str, ...], as_json: bool, to_config: ConfigTarget | None, **options: Any) -> None:
     """Project a step: time, throughput, bubble, memory per rank, and why.
 
     \b

@@ -22,7 +22,7 @@ from ppsim.cli.common import (
 )
 from ppsim.cli.progress import progress
 from ppsim.cli.words import command_with
-from ppsim.schedule.choices import Trainer
+from ppsim.trainers import ConfigTarget
 from ppsim.tuning.options import RangeOptions, TuneOptions
 
 _SECTIONS = {
@@ -38,7 +38,7 @@ _SECTIONS = {
 @to_config_option
 @json_option
 @output_option_of(".json answer, .csv table, .html/.svg/.pdf/.png iteration time over memory")
-def tune(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, **options: Any) -> None:
+def tune(outputs: tuple[str, ...], as_json: bool, to_config: ConfigTarget | None, **options: Any) -> None:
     """Find the best layout, schedule and batch for a model on so many GPUs.
 
     \b

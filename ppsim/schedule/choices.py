@@ -7,7 +7,6 @@ Channel = Literal["ideal", "edge", "pair", "direction", "rank"]
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]
 Pairs = Literal["parts", "whole"]
 Receives = Literal["torch", "deferred", "ordered"]
-Trainer = Literal["megatron", "primus", "torchtitan", "torchtitan@0.2", "torchtitan@0.3"]
 Target = Literal[
     "torch", "torch-comms", "torchtitan", "deepspeed", "json", "primus", "megatron", "transformer-engine"
 ]

@@ -6,3 +6,91 @@ configurations of Primus, Megatron-Bridge and NeMo are first converted to Megatr
 One file reads these as options of `ppsim project` (`megatron/read_config.py`), one as a model
 (`megatron/read_model.py`).
 """
+
+from dataclasses import dataclass
+from typing import Literal
+
+ConfigTarget = Literal["megatron", "primus", "torchtitan", "torchtitan@0.2", "torchtitan@0.3"]
+"""Trainers that `--to-config` writes a configuration for."""
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """What ppsim reads and writes of a trainer; an empty text means nothing.
+
+    `config` is what `--run-config` reads, `to_config` the names of `--to-config`, `export` the name of
+    `ppsim export --to` and `writer` the function that writes the schedule ("module:name"), `recording` what
+    `ppsim read` and `ppsim explain` read.
+    """
+
+    name: str
+    config: str = ""
+    to_config: tuple[ConfigTarget, ...] = ()
+    export: str = ""
+    writer: str = ""
+    recording: str = ""
+
+
+_HERE = "ppsim.trainers"
+TRAINERS = (
+    Trainer(
+        "torch.distributed.pipelining",
+        export="torch", writer=f"{_HERE}.torch.write_schedule:torch_csv",
+        recording="traces of torch.profiler (.json, .json.gz)",
+    ),
+    Trainer(
+        "Megatron-LM",
+        config="Megatron-LM arguments (a shell script, model_config.yaml, the head of a log)",
+        to_config=("megatron",),
+        export="megatron", writer=f"{_HERE}.megatron.write_schedule:megatron_arguments",
+        recording="logs of Megatron-LM",
+    ),
+    Trainer(
+        "Primus",
+        config="a Primus experiment",
+        to_config=("primus",),
+        export="primus", writer=f"{_HERE}.primus.write_schedule:primus_table",
+        recording="folders of Primus' dump_pp_data",
+    ),
+    Trainer(
+        "TorchTitan",
+        config="TorchTitan TOML or flags",
+        to_config=("torchtitan", "torchtitan@0.2", "torchtitan@0.3"),
+        export="torchtitan",
+    ),
+    Trainer("Megatron-Bridge and NeMo", config="Megatron-Bridge or NeMo YAML"),
+    Trainer(
+        "DeepSpeed",
+        config="DeepSpeed JSON",
+        export="deepspeed", writer=f"{_HERE}.deepspeed.write_schedule:deepspeed_instructions",
+    ),
+    Trainer(
+        "TransformerEngine",
+        export="transformer-engine", writer=f"{_HERE}.transformer_engine.write_schedule:graph_order",
+    ),
+)  # fmt: skip
+"""Every trainer: help, errors and the table of the README come from here."""
+
+
+def configurations() -> str:
+    """Return the configurations that can be read, as a list in a sentence."""
+    return ", ".join([*(one.config for one in TRAINERS if one.config), "a Hugging Face config.json"])
+
+
+def recordings() -> str:
+    """Return the recordings of trainers that can be read, as a list in a sentence."""
+    return ", ".join(one.recording for one in TRAINERS if one.recording)
+
+
+def capabilities() -> str:
+    """Return the table of trainers in Markdown: what is read and written of each."""
+    rows = (
+        f"| {one.name} | {_yes(one.config)} | {_yes(one.to_config)} | {_yes(one.export)} | {_yes(one.recording)} |"
+        for one in TRAINERS
+    )
+    head = "| trainer | configuration read | configuration written | schedule written | recording read |"
+    return "\n".join([head, "|---|:-:|:-:|:-:|:-:|", *rows])
+
+
+def _yes(given: object) -> str:
+    return "yes" if given else ""

@@ -12,6 +12,7 @@ from ppsim.base.limits import CONFIG_BYTES
 from ppsim.model.architecture import Model
 from ppsim.model.config import model_from
 from ppsim.model.names import read_model
+from ppsim.trainers import configurations
 from ppsim.trainers.arguments import Arguments, normalised
 from ppsim.trainers.bridge.read_config import from_sections
 from ppsim.trainers.deepspeed.read_config import from_deepspeed
@@ -31,12 +32,6 @@ def model_named(given: str | Path | RunConfig) -> Model:
     if config.model is None:
         raise ConfigError(config.why_no_model)
     return config.model
-
-
-_KINDS = (
-    "Megatron-LM arguments (a shell script, model_config.yaml, the head of a log), a Primus experiment, "
-    "TorchTitan TOML or flags, Megatron-Bridge or NeMo YAML, DeepSpeed JSON, a Hugging Face config.json"
-)
 
 
 _SUFFIXES = {".sh", ".yaml", ".yml", ".toml", ".json", ".log"}
@@ -83,21 +78,21 @@ def _why_no_folder(folder: Path) -> str:
     """The sentence that says which files are accepted, and the ones in the folder that may be meant."""
     likely = sorted(file.name for file in folder.iterdir() if file.suffix in _SUFFIXES and file.is_file())
     held = f"; it holds {', '.join(likely[:3])}{', …' * (len(likely) > 3)}" if likely else ""
-    return f"{folder} is a folder{held}: give one file; there are {_KINDS}"
+    return f"{folder} is a folder{held}: give one file; there are {configurations()}"
 
 
 def _from_flags(flags: Mapping[str, Any], source: str) -> RunConfig:
     if any(name.startswith(("--parallelism.", "--training.")) for name in flags) or "--module" in flags:
         return from_torchtitan({name.lstrip("-"): value for name, value in flags.items()}, source)
     if not any("model-parallel-size" in name or name in ("--num-layers", "--micro-batch-size") for name in flags):
-        raise ConfigError(f"{source} is no training configuration; there are {_KINDS}")
+        raise ConfigError(f"{source} is no training configuration; there are {configurations()}")
     return from_megatron(Arguments(normalised(flags), source))
 
 
 def _from_tree(content: Any, path: Path) -> RunConfig:
     source = str(path)
     if not isinstance(content, dict):
-        raise ConfigError(f"{source} is no training configuration; there are {_KINDS}")
+        raise ConfigError(f"{source} is no training configuration; there are {configurations()}")
     require_full_training(content, source)
     arguments = content.get("MODEL_ARGS")
     if isinstance(arguments, dict):
@@ -117,4 +112,4 @@ def _from_tree(content: Any, path: Path) -> RunConfig:
     if isinstance(content.get("model"), dict) or any(str(name).startswith("--") for name in content):
         named = any(str(name).startswith("--") for name in content)
         return from_megatron(Arguments(normalised(content), source)) if named else from_sections(content, source)
-    raise ConfigError(f"{source} is no training configuration; there are {_KINDS}")
+    raise ConfigError(f"{source} is no training configuration; there are {configurations()}")

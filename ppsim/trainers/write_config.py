@@ -11,7 +11,7 @@ from ppsim.base.words import given_of
 from ppsim.model.architecture import Model
 from ppsim.model.recompute import layer_ids
 from ppsim.parallel.layer_partition import MegatronSplit
-from ppsim.schedule.choices import Trainer
+from ppsim.trainers import ConfigTarget
 from ppsim.trainers.arguments import normalised
 from ppsim.trainers.megatron.read_config import arguments_of, primus_pipeline_of
 from ppsim.trainers.megatron.write_model import model_arguments
@@ -21,7 +21,7 @@ _NATIVE = ("1f1b", "interleaved-1f1b")
 _GPUS_PER_NODE = 8
 
 
-def files_of(words: Mapping[str, Any], model: Model, trainer: Trainer, layout: str) -> Iterator[str]:
+def files_of(words: Mapping[str, Any], model: Model, trainer: ConfigTarget, layout: str) -> Iterator[str]:
     """Yield the configurations that come nearest to the options of a run of a model, in a trainer's format.
 
     Megatron-LM's and TorchTitan's are a command, Primus' is an experiment, that of TorchTitan 0.2 is TOML. Options
@@ -37,8 +37,8 @@ def files_of(words: Mapping[str, Any], model: Model, trainer: Trainer, layout: s
       --num-layers 32 \\
       --hidden-size 4096 \\
     """
-    if trainer not in get_args(Trainer):
-        raise ConfigError(f"unknown trainer '{trainer}': there are {', '.join(get_args(Trainer))}")
+    if trainer not in get_args(ConfigTarget):
+        raise ConfigError(f"unknown trainer '{trainer}': there are {', '.join(get_args(ConfigTarget))}")
     given = given_of(words)
     if trainer == "megatron":
         yield _megatron(given, model, layout)

@@ -4,26 +4,15 @@ That is asked of the exporters themselves, on a small table: what one of them le
 here, in `ppsim schedules NAME` and in docs/schedules.md by itself.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 from ppsim.base.errors import PpsimError
+from ppsim.base.shown import loaded
 from ppsim.catalog.build import build, every_schedule
 from ppsim.catalog.entry import Entry
-from ppsim.schedule.table import Schedule
-from ppsim.trainers.deepspeed.write_schedule import deepspeed_instructions
-from ppsim.trainers.megatron.write_schedule import megatron_arguments
-from ppsim.trainers.primus.write_schedule import primus_table
-from ppsim.trainers.torch.write_schedule import torch_csv
-from ppsim.trainers.transformer_engine.write_schedule import graph_order
+from ppsim.trainers import TRAINERS
 
-RUNTIMES: dict[str, Callable[[Schedule], Any]] = {
-    "torch": torch_csv,
-    "primus": primus_table,
-    "megatron": megatron_arguments,
-    "deepspeed": deepspeed_instructions,
-    "transformer-engine": graph_order,
-}
+RUNTIMES = {one.export: loaded(one.writer) for one in TRAINERS if one.writer}
 """What each runtime reads of a table, by its name in `ppsim export --to`; raises where it cannot express it."""
 
 _SMALL_PP, _SMALL_MICROBATCHES = 4, 8

@@ -48,7 +48,7 @@ def test_what_an_exporter_refuses_is_told_without_a_list_to_edit(monkeypatch):
 
     monkeypatch.setattr(targets, "RUNTIMES", RUNTIMES | {"torch": refuse})
     assert runtime_facts(CATALOG["1f1b"]) == [
-        ("runs on", "primus, megatron, deepspeed, transformer-engine"),
+        ("runs on", "megatron, primus, deepspeed, transformer-engine"),
         ("not on torch", "no 1f1b here"),
     ]
 
