@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ppsim.api.plans import plan_of
+from ppsim.api.project import plan_of
 from ppsim.base.arrays import Floats
 from ppsim.base.errors import PpsimError
 from ppsim.machine.cluster import Cluster, Constants, Efficiency

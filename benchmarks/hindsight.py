@@ -10,7 +10,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 
-from ppsim.api.plans import plan_of
+from ppsim.api.project import plan_of
 from ppsim.validation.cases import case_sets
 from ppsim.validation.score import CaseError, validate_set
 

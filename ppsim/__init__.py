@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ppsim.api.catalogues import clusters, models, schedules
-    from ppsim.api.fitting import fit
-    from ppsim.api.jobs import job
+    from ppsim.api.fit import fit
+    from ppsim.api.job import job
     from ppsim.api.measured import calibrate, compare, explain, read_timeline
     from ppsim.api.outputs import export, report, save
-    from ppsim.api.plans import project, project_all
-    from ppsim.api.profiles import profile
-    from ppsim.api.reading import MeasuredRun, read
-    from ppsim.api.runs import Trained, train
+    from ppsim.api.profile import profile
+    from ppsim.api.project import project, project_all
+    from ppsim.api.read import MeasuredRun, read
     from ppsim.api.to_config import trainer_options
-    from ppsim.api.tuning import tune
-    from ppsim.api.validation import validate
+    from ppsim.api.train import Trained, train
+    from ppsim.api.tune import tune
+    from ppsim.api.validate import validate
     from ppsim.catalog.build import build
     from ppsim.costs.job import Job
     from ppsim.costs.profile import Profile, load_profile
@@ -73,7 +73,7 @@ _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "Explanation": "ppsim.runs.explained",
     "Fitted": "ppsim.validation.fitted",
     "Job": "ppsim.costs.job",
-    "MeasuredRun": "ppsim.api.reading",
+    "MeasuredRun": "ppsim.api.read",
     "Op": "ppsim.schedule.table",
     "Plan": "ppsim.projection.plan",
     "Profile": "ppsim.costs.profile",
@@ -82,7 +82,7 @@ _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "StageCosts": "ppsim.simulation.stage_costs",
     "Timeline": "ppsim.simulation.timeline",
     "Totals": "ppsim.runs.totals",
-    "Trained": "ppsim.api.runs",
+    "Trained": "ppsim.api.train",
     "Tuned": "ppsim.tuning.search",
     "Validated": "ppsim.validation.validated",
     "build": "ppsim.catalog.build",
@@ -92,14 +92,14 @@ _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "compare": "ppsim.api.measured",
     "explain": "ppsim.api.measured",
     "export": "ppsim.api.outputs",
-    "fit": "ppsim.api.fitting",
-    "job": "ppsim.api.jobs",
+    "fit": "ppsim.api.fit",
+    "job": "ppsim.api.job",
     "load_profile": "ppsim.costs.profile",
     "models": "ppsim.api.catalogues",
-    "profile": "ppsim.api.profiles",
-    "project": "ppsim.api.plans",
-    "project_all": "ppsim.api.plans",
-    "read": "ppsim.api.reading",
+    "profile": "ppsim.api.profile",
+    "project": "ppsim.api.project",
+    "project_all": "ppsim.api.project",
+    "read": "ppsim.api.read",
     "read_run_config": "ppsim.trainers.read_config",
     "read_schedule": "ppsim.schedule.grammar",
     "read_timeline": "ppsim.api.measured",
@@ -107,10 +107,10 @@ _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "save": "ppsim.api.outputs",
     "schedules": "ppsim.api.catalogues",
     "simulate": "ppsim.simulation.run",
-    "train": "ppsim.api.runs",
+    "train": "ppsim.api.train",
     "trainer_options": "ppsim.api.to_config",
-    "tune": "ppsim.api.tuning",
-    "validate": "ppsim.api.validation",
+    "tune": "ppsim.api.tune",
+    "validate": "ppsim.api.validate",
 }
 
 TEXTS = {  # what prints a result, by the name of its class; loaded at the first print

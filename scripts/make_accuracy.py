@@ -10,7 +10,7 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from ppsim.api.validation import validate
+from ppsim.api.validate import validate
 from ppsim.base.files import write_whole
 from ppsim.base.units import percent, signed_percent
 from ppsim.printing.fits import markdown_after_fits

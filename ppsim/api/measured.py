@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ppsim.api.overheads import overheads_of
-from ppsim.api.reading import MeasuredRun, at_costs, kind_of, open_run
-from ppsim.api.recorded import Recorded
-from ppsim.api.runs import Trained
+from ppsim.api.read import MeasuredRun, at_costs, kind_of, open_run
+from ppsim.api.run_result import Recorded
+from ppsim.api.train import Trained
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming, read_json
 from ppsim.projection.projection import Projection

@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias, cast, get_args
 
-from ppsim.api.reading import MeasuredRun
-from ppsim.api.recorded import Recorded
-from ppsim.api.runs import Trained
-from ppsim.api.suffixes import CALIBRATION, EXPLANATION, FITTED, SEARCH, TABLE, TIMELINE, Drawn, Searched
-from ppsim.api.texts import parse_split
+from ppsim.api.option_values import parse_split
+from ppsim.api.output_formats import CALIBRATION, EXPLANATION, FITTED, SEARCH, TABLE, TIMELINE, Drawn, Searched
+from ppsim.api.read import MeasuredRun
+from ppsim.api.run_result import Recorded
+from ppsim.api.train import Trained
 from ppsim.api.views import view_of
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import to_json

@@ -6,8 +6,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ppsim.api.plan_words import MODEL, RULE, WORDS, job_of, marks_of, unsaid, words_of_plan
-from ppsim.api.plans import plan_of
+from ppsim.api.plan_options import MODEL, RULE, WORDS, job_of, marks_of, unsaid, words_of_plan
+from ppsim.api.project import plan_of
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import given_of, texts_of
 from ppsim.projection.plan import Plan

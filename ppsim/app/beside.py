@@ -11,8 +11,8 @@ from multiprocessing.process import BaseProcess
 from threading import RLock
 from typing import Any
 
-from ppsim.api.plans import plan_from
-from ppsim.api.tuning import search_of
+from ppsim.api.project import plan_from
+from ppsim.api.tune import search_of
 from ppsim.api.views import search_view
 from ppsim.base.errors import PpsimError
 from ppsim.catalog.entry import Entry

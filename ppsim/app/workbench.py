@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any
 
-from ppsim.api.plans import plan_from
+from ppsim.api.project import plan_from
 from ppsim.app.beside import Fitter, Table, Wanted
 from ppsim.app.state import State
 from ppsim.base.errors import PpsimError

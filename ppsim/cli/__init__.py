@@ -98,7 +98,7 @@ class _Main(Commands):
         try:
             return super().invoke(ctx)
         except click.BadParameter as error:
-            from ppsim.cli.words import number_meant
+            from ppsim.cli.click_options import number_meant
 
             if not (hint := number_meant(error.message)):
                 raise

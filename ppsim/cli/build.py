@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 import click
 
-from ppsim.api.suffixes import TABLE
+from ppsim.api.output_formats import TABLE
 from ppsim.base.errors import ConfigError, CostsError
 from ppsim.base.files import naming, write_whole
 from ppsim.base.units import percent, seconds
 from ppsim.base.words import Option, given_of, words_of
+from ppsim.cli.click_options import command_with
 from ppsim.cli.common import check_outputs, say, time_left_s
 from ppsim.cli.completion import completing
 from ppsim.cli.progress import progress, searching
-from ppsim.cli.words import command_with
 from ppsim.projection.options import GROUP_SIZE, SLICES
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def build(name: str, output: str | None, **options: Any) -> None:
 
 def _searched(options: dict[str, Any]) -> "Optimised":
     """Search with a progress bar on a terminal; a proof takes as long again."""
-    from ppsim.api.texts import parse_size
+    from ppsim.api.option_values import parse_size
     from ppsim.catalog.auto import optimise
     from ppsim.simulation.cost_files import read_costs
 
@@ -140,7 +140,7 @@ def _of_search(options: dict[str, Any]) -> dict[str, Any]:
 
 def _built(name: str, options: dict[str, Any]) -> "Schedule":
     """Build by name, at costs where they are given."""
-    from ppsim.api.texts import parse_size
+    from ppsim.api.option_values import parse_size
     from ppsim.catalog.build import build as build_table
     from ppsim.catalog.build import find
     from ppsim.simulation.cost_files import read_costs

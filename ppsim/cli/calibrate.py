@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from ppsim.api.suffixes import CALIBRATION
+from ppsim.api.output_formats import CALIBRATION
 from ppsim.base.outputs import write
 from ppsim.cli.common import check_outputs, json_option, say, tell
 from ppsim.cli.progress import progress
@@ -38,7 +38,7 @@ def calibrate(measured: tuple[str, ...], output: str | None, as_json: bool, **op
     from bandwidth.
     """
     from ppsim.api import measured as runs
-    from ppsim.api.reading import inputs_of
+    from ppsim.api.read import inputs_of
     from ppsim.runs.calibrate import calibration_to_json
 
     if output:

@@ -17,7 +17,7 @@ from ppsim.cli import BEGAN_S, WORDS
 from ppsim.trainers import ConfigTarget
 
 if TYPE_CHECKING:
-    from ppsim.api.suffixes import Drawn, Searched
+    from ppsim.api.output_formats import Drawn, Searched
     from ppsim.schedule.table import Schedule
 
 Made = TypeVar("Made", "Drawn", "Searched")

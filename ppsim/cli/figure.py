@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ppsim.api.suffixes import FIGURE
+from ppsim.api.output_formats import FIGURE
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming, read_json
 from ppsim.base.outputs import write
@@ -100,7 +100,7 @@ def timeline(
 
     A file is what project, simulate and train write with -o NAME.json.
     """
-    from ppsim.api.texts import parse_size
+    from ppsim.api.option_values import parse_size
     from ppsim.plot.figures.timeline import PANELS, timeline_figure
 
     if titles and len(titles) != len(files):
@@ -133,7 +133,7 @@ def memory(file: str, memory_limit: str | None, **look: Any) -> "Figure":
 
     The file is what project and simulate write with -o NAME.json; a measured timeline holds no bytes.
     """
-    from ppsim.api.texts import parse_size
+    from ppsim.api.option_values import parse_size
     from ppsim.plot.figures.memory import memory_figure
 
     found, limit = _read(file)

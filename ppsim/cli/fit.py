@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from ppsim.api.suffixes import FITTED
+from ppsim.api.output_formats import FITTED
 from ppsim.base.outputs import write
 from ppsim.cli.common import check_outputs, json_option, say, tell
 from ppsim.cli.progress import progress
@@ -40,7 +40,7 @@ def fit(runs: tuple[str, ...], output: str | None, as_json: bool, **options: Any
     seconds a step that nothing else covers, is printed as words to add. Constants that the rows do not tell stay at
     the class's.
     """
-    from ppsim.api.fitting import fit as fit_runs
+    from ppsim.api.fit import fit as fit_runs
 
     if output:
         read = (*runs, options["cluster"], options["run_config"])

@@ -9,8 +9,8 @@ import click
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import check_place, to_json, write_whole
 from ppsim.base.words import Option
+from ppsim.cli.click_options import command_with
 from ppsim.cli.common import check_outputs, say
-from ppsim.cli.words import command_with
 from ppsim.profiling.options import OF_MODELS, ProfileOptions
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def profile(output: str, **options: Any) -> None:
 
     require_extra("ppsim profile")
     _check(output, options)
-    from ppsim.api.profiles import job_from, measure, settings_from
+    from ppsim.api.profile import job_from, measure, settings_from
     from ppsim.cli.profile_jobs import dry_run, show, telling
     from ppsim.profiling.suite import SUITES
 
@@ -118,7 +118,7 @@ def _say_how_long(job: "SuiteJob", settings: "Settings", num_processes: int, *, 
 
 def _measure_module(given: dict[str, Any], settings: "Settings", path: Path) -> None:
     """Measure a module of one's own into a file, and print what was found."""
-    from ppsim.api.profiles import profiled_module
+    from ppsim.api.profile import profiled_module
     from ppsim.costs.chunks import components_of
     from ppsim.printing.profiles import print_beside, print_measurements
     from ppsim.profiling.harness import costly_splits

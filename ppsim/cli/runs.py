@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import click
 
-from ppsim.api.suffixes import CALIBRATION, EXPLANATION, TIMELINE, TOTALS
+from ppsim.api.output_formats import CALIBRATION, EXPLANATION, TIMELINE, TOTALS
 from ppsim.base.errors import ConfigError
 from ppsim.base.outputs import suffix_of, write
 from ppsim.base.shown import show
 from ppsim.base.words import Option, words_of
+from ppsim.cli.click_options import command_with, option_of, options_in
 from ppsim.cli.common import (
     by_command,
     check_outputs,
@@ -24,7 +25,6 @@ from ppsim.cli.common import (
     tell,
 )  # fmt: skip
 from ppsim.cli.progress import progress
-from ppsim.cli.words import command_with, option_of, options_in
 from ppsim.projection.options import PlanOptions
 from ppsim.runtime.options import TrainOptions
 
@@ -74,8 +74,8 @@ def train(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
     executor of ppsim's own instead of torch's runtime. The last warm-up step counts the activation bytes of every
     rank.
     """
-    from ppsim.api.recorded import recorded_drawn
-    from ppsim.api.runs import as_files, require_verified, table_from, train_from
+    from ppsim.api.run_result import recorded_drawn
+    from ppsim.api.train import as_files, require_verified, table_from, train_from
     from ppsim.runtime.launch import require_extra
 
     require_extra("ppsim train")
@@ -123,8 +123,8 @@ def read(recorded: tuple[str, ...], outputs: tuple[str, ...], as_json: bool, **o
     end); a timeline of ppsim; a log of Megatron-LM, which has totals only. Clocks are aligned by messages where
     they differ.
     """
-    from ppsim.api import reading
-    from ppsim.api.recorded import recorded_drawn
+    from ppsim.api import read as reading
+    from ppsim.api.run_result import recorded_drawn
     from ppsim.runs.totals import Totals
 
     look = look_of(options)
@@ -166,7 +166,7 @@ def explain(measured: str, against: str | None, as_json: bool, outputs: tuple[st
     """
     from ppsim.api import measured as runs
     from ppsim.api.outputs import explanation_drawn
-    from ppsim.api.reading import inputs_of
+    from ppsim.api.read import inputs_of
 
     check_outputs(outputs, EXPLANATION, inputs=inputs_of(measured))
     projected = _projection_of(against) if against is not None and against.lstrip().startswith("-") else against
@@ -179,8 +179,8 @@ def explain(measured: str, against: str | None, as_json: bool, outputs: tuple[st
 
 def _projection_of(words: str) -> "Projection":
     """The projection of a plan, from the options of `ppsim project` in one text."""
-    from ppsim.api.plans import plan_from
-    from ppsim.cli.plans import project as command
+    from ppsim.api.project import plan_from
+    from ppsim.cli.project import project as command
     from ppsim.projection.project import project
 
     try:
@@ -222,7 +222,7 @@ def compare(
     """
     from ppsim.api import measured as runs
     from ppsim.api.outputs import comparison_drawn
-    from ppsim.api.reading import inputs_of
+    from ppsim.api.read import inputs_of
     from ppsim.runs.compare import summary_of
 
     if fit:

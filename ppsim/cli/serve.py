@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
+from ppsim.cli.click_options import options_in
 from ppsim.cli.common import say
-from ppsim.cli.words import options_in
 
 
 @click.command()
@@ -56,7 +56,7 @@ def serve(options: tuple[str, ...], port: int, opens: bool) -> None:
 
 def _read_project(arguments: Sequence[str]) -> dict[str, Any]:
     """The plan's options of what follows `ppsim project`, by word; raises `ConfigError` with click's sentence."""
-    from ppsim.cli.plans import project
+    from ppsim.cli.project import project
     from ppsim.projection.options import PlanOptions
 
     return options_in(project, PlanOptions, arguments)

@@ -5,11 +5,12 @@ from typing import Annotated, Any, TypedDict, get_args
 
 import click
 
-from ppsim.api.suffixes import TIMELINE, Drawn
+from ppsim.api.output_formats import TIMELINE, Drawn
 from ppsim.base.errors import ConfigError, CostsError, ScheduleError
 from ppsim.base.files import naming, write_whole
 from ppsim.base.outputs import write
 from ppsim.base.words import Option, words_of
+from ppsim.cli.click_options import Choice, command_with, option_of, options_of
 from ppsim.cli.common import (
     by_command,
     check_outputs,
@@ -23,7 +24,6 @@ from ppsim.cli.common import (
 )  # fmt: skip
 from ppsim.cli.completion import completing
 from ppsim.cli.progress import progress
-from ppsim.cli.words import Choice, command_with, option_of, options_of
 from ppsim.projection.options import CHANNEL, OVERHEADS, RECEIVES, PlanOptions
 from ppsim.schedule.choices import Channel, Communication, Receives, Target
 
@@ -226,7 +226,7 @@ def export(
     What the trainer is to be told is printed: settings, arguments, or how to start it.
     """
     from ppsim.api.outputs import export as exported
-    from ppsim.cli.trainers import check_options, for_trainer
+    from ppsim.cli.export_settings import check_options, for_trainer
 
     check_outputs([output])
     check_options(target, trainer)

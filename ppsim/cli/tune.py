@@ -5,10 +5,11 @@ from typing import Any
 
 import click
 
-from ppsim.api.suffixes import SEARCH, Searched
+from ppsim.api.output_formats import SEARCH, Searched
 from ppsim.base.outputs import write
 from ppsim.base.units import seconds
 from ppsim.base.words import words_of
+from ppsim.cli.click_options import command_with
 from ppsim.cli.common import (
     by_command,
     check_outputs,
@@ -21,7 +22,6 @@ from ppsim.cli.common import (
     trainer_lines,
 )
 from ppsim.cli.progress import progress
-from ppsim.cli.words import command_with
 from ppsim.trainers import ConfigTarget
 from ppsim.tuning.options import RangeOptions, TuneOptions
 
@@ -53,7 +53,7 @@ def tune(outputs: tuple[str, ...], as_json: bool, to_config: ConfigTarget | None
 
     Megatron-LM's names of these options are accepted too, for example --tensor-model-parallel-size for --tp.
     """
-    from ppsim.api.tuning import search_of
+    from ppsim.api.tune import search_of
 
     check_outputs(outputs, SEARCH, beside=options["resume"])
     config = options["run_config"] = run_config_of(options["run_config"], options)

@@ -2,7 +2,7 @@
 
 import click
 
-from ppsim.api.suffixes import VALIDATION
+from ppsim.api.output_formats import VALIDATION
 from ppsim.base.errors import ConfigError
 from ppsim.base.outputs import write
 from ppsim.cli.common import check_outputs, json_option, output_option_of, say, tell
@@ -53,8 +53,8 @@ def validate(
     """
     from itertools import count
 
-    from ppsim.api.validation import fitted_again
-    from ppsim.api.validation import validate as validated
+    from ppsim.api.validate import fitted_again
+    from ppsim.api.validate import validate as validated
     from ppsim.printing import validation as show_validation
     from ppsim.validation.cases import case_sets, cases_of
 

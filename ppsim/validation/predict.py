@@ -9,7 +9,7 @@ from ppsim.validation.cases import Case
 from ppsim.validation.flops import flops_a_token
 
 PlanOf = Callable[[Mapping[str, Any]], Plan]
-"""Words of `ppsim project` → the plan that it projects (`ppsim.api.plans.plan_of`)."""
+"""Words of `ppsim project` → the plan that it projects (`ppsim.api.project.plan_of`)."""
 
 
 def predict(case: Case, plan: Plan) -> float:

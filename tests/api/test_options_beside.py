@@ -6,8 +6,8 @@ from typing import Any, get_args
 import pytest
 
 import ppsim
-from ppsim.api.configured import configured
-from ppsim.api.words import hints_of
+from ppsim.api.keyword_options import hints_of
+from ppsim.api.trainer_configuration import configured
 from ppsim.base.words import choices_of, kinds_of
 from ppsim.errors import ConfigError
 from ppsim.projection.options import PlanOptions

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import ppsim
-from ppsim.api.plans import plan_from
+from ppsim.api.project import plan_from
 from ppsim.base.errors import PpsimError
 from ppsim.base.words import choices_of, words_of
 from ppsim.catalog.build import CATALOG
-from ppsim.cli.plans import project as command
-from ppsim.cli.words import options_in
+from ppsim.cli.click_options import options_in
+from ppsim.cli.project import project as command
 from ppsim.machine.files import packaged_clusters
 from ppsim.projection.options import PlanOptions
 from ppsim.schedule.choices import Trainer

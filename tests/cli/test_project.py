@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ppsim import project, read_schedule
-from ppsim.api.texts import parse_size
+from ppsim.api.option_values import parse_size
 from ppsim.catalog.build import CATALOG
 from tests.cli.running import ppsim, words_of
 from tests.cli.test_tables import RANK_KEYS, REPORT_KEYS

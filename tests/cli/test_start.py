@@ -59,7 +59,7 @@ def test_the_page_of_all_commands_needs_not_even_click_and_is_that_of_the_comman
 
 def test_a_command_is_imported_when_it_is_asked_for():
     assert {name for name in loaded_after(["--help"]) if name.startswith("ppsim.cli.")} == set()
-    assert "ppsim.cli.plans" not in loaded_after(["tune", "--help"])
+    assert "ppsim.cli.project" not in loaded_after(["tune", "--help"])
 
 
 def test_a_projection_as_json_loads_no_torch_plots_or_data_frames():

@@ -8,11 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 import ppsim
-from ppsim.api.words import takes
+from ppsim.api.keyword_options import takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import Option, fields_of, sections_of, words_of
 from ppsim.cli import main
-from ppsim.cli.words import command_with
+from ppsim.cli.click_options import command_with
 from ppsim.projection.options import PlanOptions
 from ppsim.tuning.command import command_of as command_line_of
 from ppsim.tuning.options import TuneOptions

@@ -19,7 +19,7 @@ from typing import Any
 from click.testing import CliRunner
 
 import ppsim
-from ppsim.api.plans import plan_of
+from ppsim.api.project import plan_of
 from ppsim.catalog.build import build, every_schedule, find
 from ppsim.cli import main
 from ppsim.costs.parts import Parts

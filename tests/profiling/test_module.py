@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ppsim.api import profiles
+from ppsim.api import profile as profiles
 from ppsim.base.boundary import validated
 from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.cli import main

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 import ppsim
-from ppsim.api.plans import plan_of
+from ppsim.api.project import plan_of
 from ppsim.errors import ConfigError
 from ppsim.projection.project import project
 from ppsim.projection.projection import Projection

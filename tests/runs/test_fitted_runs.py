@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ppsim
-from ppsim.api.reading import open_run
+from ppsim.api.read import open_run
 from ppsim.runs.calibrate import calibrate
 from ppsim.runs.readers import rows
 from ppsim.runs.run import Run

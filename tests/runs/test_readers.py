@@ -16,7 +16,7 @@ import pytest
 
 import ppsim as public
 from ppsim import StageCosts, build, simulate
-from ppsim.api.recognised import recognised
+from ppsim.api.schedule_detection import recognised
 from ppsim.base.errors import ConfigError
 from ppsim.schedule.table import Action, Op, Schedule
 from ppsim.simulation.timeline import Timeline

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ppsim.api.plans import plan_of
+from ppsim.api.project import plan_of
 from ppsim.model.names import find_model, gpt
 from ppsim.validation.cases import Case, Told
 from ppsim.validation.flops import flops_a_token

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import ppsim
-from ppsim.api.plans import plan_of
+from ppsim.api.project import plan_of
 from ppsim.base.errors import ConfigError
 from ppsim.machine.cluster import Constant
 from ppsim.machine.files import load_cluster

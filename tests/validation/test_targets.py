@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from ppsim.api.plans import plan_of
-from ppsim.api.validation import fitted_again
+from ppsim.api.project import plan_of
+from ppsim.api.validate import fitted_again
 from ppsim.machine.files import load_cluster, packaged_clusters
 from ppsim.projection.answering import interval_by_spread
 from ppsim.projection.project import outcome_of

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import ppsim
-from ppsim.api.plans import plan_of
+from ppsim.api.project import plan_of
 from ppsim.errors import ConfigError
 from ppsim.model.names import find_model
 from ppsim.projection.plan import Plan

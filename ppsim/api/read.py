@@ -7,8 +7,8 @@ from os.path import isdir
 from pathlib import Path
 from typing import Any
 
-from ppsim.api.recognised import recognised
-from ppsim.api.recorded import Recorded
+from ppsim.api.run_result import Recorded
+from ppsim.api.schedule_detection import recognised
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
 from ppsim.catalog.build import build

@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ppsim.api.words import takes
+from ppsim.api.keyword_options import takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import check_place, to_json, write_whole
 from ppsim.base.words import given_of, require_least, words_of

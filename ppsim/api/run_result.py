@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ppsim.api.suffixes import Drawn
+from ppsim.api.output_formats import Drawn
 from ppsim.base.shown import Shown
 from ppsim.base.units import seconds
 from ppsim.plot.view import View

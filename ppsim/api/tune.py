@@ -5,10 +5,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Unpack, get_args
 
-from ppsim.api.configured import configured
-from ppsim.api.jobs import job_from
-from ppsim.api.texts import parse_size
-from ppsim.api.words import takes
+from ppsim.api.job import job_from
+from ppsim.api.keyword_options import takes
+from ppsim.api.option_values import parse_size
+from ppsim.api.trainer_configuration import configured
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import with_defaults, words_of
 from ppsim.model.recompute import is_by_stage, recompute_of

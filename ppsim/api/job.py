@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
-from ppsim.api.configured import configured, require_no_job
-from ppsim.api.texts import parse_parts, parse_share
-from ppsim.api.words import takes
+from ppsim.api.keyword_options import takes
+from ppsim.api.option_values import parse_parts, parse_share
+from ppsim.api.trainer_configuration import configured, require_no_job
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import fields_of, given_of, require_least, words_of
 from ppsim.costs.job import Job

@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from ppsim.api.suffixes import TIMELINE
+from ppsim.api.output_formats import TIMELINE
 from ppsim.base.outputs import write
 from ppsim.base.words import Option
+from ppsim.cli.click_options import command_with
 from ppsim.cli.common import (
     by_command,
     check_outputs,
@@ -19,7 +20,6 @@ from ppsim.cli.common import (
     trainer_lines,
 )  # fmt: skip
 from ppsim.cli.progress import progress, searching
-from ppsim.cli.words import command_with
 from ppsim.projection.options import GPT, PlanOptions
 from ppsim.trainers import ConfigTarget
 
@@ -78,7 +78,7 @@ def project(outputs: tuple[str, ...], as_json: bool, to_config: ConfigTarget | N
 
     Time is in s, ms or µs and memory in GiB, as printed; --json has seconds and bytes.
     """
-    from ppsim.api.plans import plan_from
+    from ppsim.api.project import plan_from
 
     check_outputs(outputs, TIMELINE)
     look = look_of(options)

@@ -34,7 +34,7 @@ def for_trainer(target: str, schedule: Any, content: str, output: str, options: 
 
 
 def _megatron(schedule: Any, content: str, output: str, options: dict[str, Any]) -> tuple[str, str]:
-    from ppsim.api.texts import parse_split
+    from ppsim.api.option_values import parse_split
     from ppsim.base.files import to_json
     from ppsim.trainers.megatron.write_schedule import megatron_arguments
     from ppsim.trainers.write_config import as_entries, as_flags
@@ -51,7 +51,7 @@ def _megatron(schedule: Any, content: str, output: str, options: dict[str, Any])
 
 
 def _torchtitan(schedule: Any, content: str, output: str, options: dict[str, Any]) -> tuple[str, str]:
-    from ppsim.api.texts import parse_split
+    from ppsim.api.option_values import parse_split
     from ppsim.base.errors import ConfigError
     from ppsim.trainers.torchtitan.write_schedule import settings_text, torchtitan_settings, warnings_of
 

@@ -10,9 +10,9 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from ppsim.api.recorded import Recorded
-from ppsim.api.texts import parse_split
-from ppsim.api.words import takes
+from ppsim.api.keyword_options import takes
+from ppsim.api.option_values import parse_split
+from ppsim.api.run_result import Recorded
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming, to_json, write_whole
 from ppsim.base.names import Names
@@ -260,7 +260,7 @@ def _planned(
             _require_whole_layers([text])
             return layers, text, None
     else:
-        from ppsim.api.stage_plans import read_stages  # costs of models
+        from ppsim.api.plan_file import read_stages  # costs of models
 
         file = read_stages(options["stage_plan"])
         asked = None if isinstance(split := parse_split(options["split"]), str) else split

@@ -3,8 +3,8 @@
 from pathlib import Path
 from statistics import median
 
-from ppsim.api.plans import plan_of
-from ppsim.api.reading import read
+from ppsim.api.project import plan_of
+from ppsim.api.read import read
 from ppsim.base.errors import ConfigError
 from ppsim.runs.totals import Totals
 from ppsim.validation.cases import Case, Told, cases_of

@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ppsim.api.configured import MEGATRON_SPLIT, configured, require_no_job
-from ppsim.api.texts import parse_size, parse_split
-from ppsim.api.words import hints_of, require_words, takes
+from ppsim.api.keyword_options import hints_of, require_words, takes
+from ppsim.api.option_values import parse_size, parse_split
+from ppsim.api.trainer_configuration import MEGATRON_SPLIT, configured, require_no_job
 from ppsim.base.errors import ConfigError
 from ppsim.base.kinds import require_kind
 from ppsim.base.words import fields_of, require_least, words_of
@@ -22,7 +22,7 @@ from ppsim.projection.plan import AUTO, Plan
 from ppsim.projection.projection import Projection, Projections
 
 if TYPE_CHECKING:
-    from ppsim.api.stage_plans import StagesFile
+    from ppsim.api.plan_file import StagesFile
     from ppsim.costs.job import Job
     from ppsim.trainers.run_config import RunConfig
 
@@ -190,7 +190,7 @@ def _stages_file(options: Mapping[str, Any], job: "Job | None") -> "StagesFile |
         return None
     if job is None:
         raise ConfigError(f"--plan {given} is of the stages of a model: give --model")
-    from ppsim.api.stage_plans import read_stages
+    from ppsim.api.plan_file import read_stages
 
     return read_stages(given)
 
@@ -260,7 +260,7 @@ def _job(options: Mapping[str, Any]) -> "Job | None":
     if job and (wrong := [name for name in _OF_JOBS if options[name] is not None]):
         raise ConfigError(f"the job says everything itself: leave out {wrong[0]}, or give it to ppsim.job")
     if options["model"] is not None:
-        from ppsim.api.jobs import job_from  # models on clusters
+        from ppsim.api.job import job_from  # models on clusters
 
         job = job_from(options)
     else:

@@ -143,7 +143,7 @@ TIMELINE: Formats = {
     ".json": ("report with the timeline", lambda drawn: to_json(drawn.report())),
     ".csv": ("schedule table", lambda drawn: _csv_of(_one_round(drawn.views[0].timeline.schedule))),
     ".json.gz": ("trace for Perfetto", _trace),
-    ".toml": ("plan of each stage", lambda drawn: loaded("ppsim.api.stage_plans:stages_toml")(drawn.report())),
+    ".toml": ("plan of each stage", lambda drawn: loaded("ppsim.api.plan_file:stages_toml")(drawn.report())),
 }
 EXPLANATION: Formats = {
     ".html": ("interactive timeline with the losses beside", _timeline_page),

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import overload
 
-from ppsim.api.plans import plan_of
+from ppsim.api.project import plan_of
 from ppsim.base.outputs import silent
 from ppsim.validation.after_fit import AfterFits, after_fits
 from ppsim.validation.fit import FittedCluster, fit_cluster
