@@ -35,7 +35,7 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 100
 
 NAVIGATION = {
-    "Start": ["tutorial", "python", "notebooks/*", "glossary", "faq"],
+    "Start": ["tutorial", "python", "notebooks/*", "agents", "glossary", "faq"],
     "How to": [
         "howto/serve",
         "howto/which_schedule",

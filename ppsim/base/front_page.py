@@ -3,7 +3,7 @@
 import os
 
 COMMANDS = {  # in which file of `ppsim.cli` each is, and what the page says of it
-    "project": ("plans", "Project a step: time, throughput, memory per rank, and why."),
+    "project": ("project", "Project a step: time, throughput, memory per rank, and why."),
     "tune": ("tune", "Find the best layout and schedule for a model on so many GPUs."),
     "serve": ("serve", "Show projections in a browser, with sliders."),
     "schedules": ("tables", "List the schedules, or print one in full."),

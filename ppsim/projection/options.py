@@ -2,8 +2,8 @@
 
 Made from these declarations: the options of `ppsim project` and `ppsim tune` with their help
 (`cli/click_options.py`), the keywords of `ppsim.job`, `ppsim.project` and `ppsim.tune` (`api/keyword_options.py`),
-the fields of `Job` and `Plan` that they set, and the command that a search prints (`tuning/command.py`). This module
-imports nothing heavy, because help pages import it.
+the fields of `Job` and `Plan` that they set, and the command that a search prints (`tuning/command.py`). It imports
+nothing heavy, because help pages import it.
 """
 
 from collections.abc import Mapping, Sequence
