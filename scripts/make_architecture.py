@@ -1,60 +1,79 @@
-"""Write the rooms into docs/explanation/architecture.md: python scripts/make_architecture.py
+"""Write the table and the picture of packages of docs/explanation/architecture.md.
 
-Floors are those of the contract in pyproject.toml, sentences those of the rooms' own docstrings.
+    python scripts/make_architecture.py
+
+Layers are those of the import contract in pyproject.toml, sentences those of the packages' own docstrings.
 """
 
 import ast
 import tomllib
 from pathlib import Path
+from xml.sax.saxutils import escape
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "explanation" / "architecture.md"
-_BEGIN = "<!-- rooms: written by scripts/make_architecture.py -->\n"
-_END = "<!-- end of rooms -->\n"
+PICTURE = PAGE.with_suffix(".svg")
+_BEGIN = "<!-- packages: written by scripts/make_architecture.py -->\n"
+_END = "<!-- end of packages -->\n"
+
+_WIDTH, _HEIGHT, _GAP, _MARGIN = 760, 34, 10, 40
+"""Of the picture, in pixels: its width, the height of a layer, the space between boxes, and the layers' numbers."""
 
 
-def floors() -> list[list[str]]:
-    """Return the rooms of each floor, the highest first."""
+def layers() -> list[list[str]]:
+    """Return the packages of each layer, the highest first."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    (layers,) = (one["layers"] for one in contracts if one.get("containers") == ["ppsim"])
-    return [floor.split(" | ") for floor in layers if floor != "__main__"]
+    (found,) = (one["layers"] for one in contracts if one.get("containers") == ["ppsim"])
+    return [layer.split(" | ") for layer in found if layer != "__main__"]
 
 
-def sentence(room: str) -> str:
-    """Return the first sentence of a room's docstring."""
-    docstring = ast.get_docstring(ast.parse((ROOT / "ppsim" / room / "__init__.py").read_text())) or ""
+def sentence(package: str) -> str:
+    """Return the first sentence of a package's docstring."""
+    docstring = ast.get_docstring(ast.parse((ROOT / "ppsim" / package / "__init__.py").read_text())) or ""
     return " ".join(docstring.split("\n\n")[0].split())
 
 
-def rooms() -> str:
-    """Return the picture of the house and the table of its rooms."""
-    rows = floors()
-    width = max(len("   ".join(f"[ {room} ]" for room in row)) for row in rows)
-    house = [
-        f"{floor}  {'   '.join(f'[ {room} ]' for room in row).center(width).rstrip()}"
-        for floor, row in zip(range(len(rows), 0, -1), rows, strict=True)
+def picture() -> str:
+    """Return the picture: a row per layer, a box per package, the title of a box its sentence."""
+    rows = layers()
+    height = len(rows) * (_HEIGHT + _GAP) + _GAP
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif" '
+        f'font-size="14" text-anchor="middle">',
+        f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
     ]
-    table = [f"| `{room}/` | {sentence(room)} |" for row in rows for room in row]
-    return "\n".join(
-        [
-            "<!-- not output -->",
-            "```text",
-            *house,
-            "```",
-            "",
-            "| room | what lives there |",
-            "|---|---|",
-            *table,
-            "",
-        ]
-    )
+    for row, packages in enumerate(rows):
+        top = _GAP + row * (_HEIGHT + _GAP)
+        wide = (_WIDTH - _MARGIN - _GAP * len(packages)) / len(packages)
+        parts.append(f'<text x="{_MARGIN / 2}" y="{top + 22}" fill="#555555">{len(rows) - 1 - row}</text>')
+        for column, package in enumerate(packages):
+            left = _MARGIN + column * (wide + _GAP)
+            parts.append(
+                f"<g><title>{escape(sentence(package))}</title>"
+                f'<rect x="{left:.1f}" y="{top}" width="{wide:.1f}" height="{_HEIGHT}" rx="4" fill="#dbe7f5" '
+                f'stroke="#3d6fa5"/>'
+                f'<text x="{left + wide / 2:.1f}" y="{top + 22}" fill="#12263c">{package}/</text></g>'
+            )
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def packages() -> str:
+    """Return the table of packages, layer by layer."""
+    rows = layers()
+    table = [
+        f"| {len(rows) - 1 - row} | `{package}/` | {sentence(package)} |"
+        for row, packages in enumerate(rows)
+        for package in packages
+    ]
+    return "\n".join(["| layer | package | content |", "|--:|---|---|", *table, ""])
 
 
 def page() -> str:
     """Return the whole page."""
     before, _, rest = PAGE.read_text().partition(_BEGIN)
-    return before + _BEGIN + "\n" + rooms() + "\n" + _END + rest.partition(_END)[2]
+    return before + _BEGIN + "\n" + packages() + "\n" + _END + rest.partition(_END)[2]
 
 
 if __name__ == "__main__":
     PAGE.write_text(page())
+    PICTURE.write_text(picture())

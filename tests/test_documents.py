@@ -14,6 +14,7 @@ import ppsim
 from ppsim.catalog.build import CATALOG
 from ppsim.plot.figures.style import figure_bytes
 from ppsim.plot.figures.timeline import timeline_figure
+from ppsim.trainers import capabilities
 from tests.cli.running import ppsim as command
 
 ROOT = Path(__file__).parents[1]
@@ -71,12 +72,17 @@ def test_pages_and_pictures_of_schedules_are_what_their_script_writes(script: Ca
         assert len({row.get("y") for row in ElementTree.fromstring(pages[name]).iter() if row.get("height")}) >= 4
 
 
-def test_the_page_of_rooms_is_what_its_script_writes(script: Callable[[str], ModuleType]) -> None:
-    page = ROOT / "docs" / "explanation" / "architecture.md"
-    assert page.read_text() == script("make_architecture").page()
+def test_the_page_of_packages_is_what_its_script_writes(script: Callable[[str], ModuleType]) -> None:
+    page, made = ROOT / "docs" / "explanation" / "architecture.md", script("make_architecture")
+    assert page.read_text() == made.page()
+    assert page.with_suffix(".svg").read_text() == made.picture()
 
 
-def test_every_file_that_the_page_of_rooms_names_is_there() -> None:
+def test_the_readme_has_the_table_of_trainers() -> None:
+    assert f"\n\n{capabilities()}\n\n" in (ROOT / "README.md").read_text()
+
+
+def test_every_file_that_the_page_of_packages_names_is_there() -> None:
     page = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
     named = set(re.findall(r"`([a-z_]+/[\w/]+\.(?:py|toml))`", page))
     assert len(named) > 15

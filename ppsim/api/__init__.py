@@ -1,4 +1,4 @@
-"""What the command line can, for Python: the verbs of `ppsim`, in the command line's words and with its errors.
+"""The functions of `import ppsim`, one file each.
 
 The command line is a reader of arguments and a printer above these; a notebook calls them itself.
 """

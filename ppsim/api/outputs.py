@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias, cast, get_args
+from typing import Any, TypeAlias, cast
 
 from ppsim.api.option_values import parse_split
 from ppsim.api.output_formats import CALIBRATION, EXPLANATION, FITTED, SEARCH, TABLE, TIMELINE, Drawn, Searched
@@ -25,11 +25,12 @@ from ppsim.runs.compare import Comparison, compare, summary_of
 from ppsim.runs.explained import Explanation
 from ppsim.runs.timeline_file import timeline_to_json
 from ppsim.schedule.check import CheckReport, validate
-from ppsim.schedule.choices import Receives, Target
+from ppsim.schedule.choices import Receives
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
+from ppsim.trainers import export_targets
 from ppsim.trainers.megatron.write_schedule import megatron_arguments
 from ppsim.trainers.table_json import table_to_json
 from ppsim.trainers.torch.write_schedule import torch_csv
@@ -188,7 +189,7 @@ def _explained_view(timeline: Timeline, title: str, facts: list[Fact], losses: d
 def export(
     table: Schedule,
     *,
-    to: Target,
+    to: str,
     receives: Receives | None = None,
     torch_version: str | None = None,
     split: str | Sequence[int] | None = None,
@@ -207,8 +208,8 @@ def export(
     1F0,1B0,1F1,1B1
     """
     require_kind("table", table, Schedule, "a ppsim.Schedule, as of ppsim.build or ppsim.read_schedule")
-    if to not in get_args(Target):
-        raise ConfigError(f"there is no target '{to}': choose one of {', '.join(get_args(Target))}")
+    if to not in export_targets():
+        raise ConfigError(f"there is no target '{to}': choose one of {', '.join(export_targets())}")
     if receives and to != "torch-comms":
         raise ConfigError(f"--receives is for --to torch-comms: got --to {to}")
     if torch_version and to != "torch-comms":

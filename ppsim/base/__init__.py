@@ -1,1 +1,1 @@
-"""What every room may use: errors, units, files, arrays; it knows nothing of pipelines."""
+"""What every package may use: errors, units, files, arrays, declarations of options."""

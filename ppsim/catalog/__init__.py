@@ -1,1 +1,1 @@
-"""Every schedule by name: published patterns, searches that fit tables, and the entries of both."""
+"""Every schedule by name: `published/` tables, `search/` for tables that fit given costs, and an entry per name."""

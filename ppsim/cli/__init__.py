@@ -1,4 +1,4 @@
-"""The command line: one thin function a command.
+"""The command line: one thin function per command.
 
 Only click, the standard library and declarations of options are imported at the top of this package's files. Each
 command is imported when it is asked for, and imports what it needs when it runs.

@@ -1,7 +1,7 @@
 """Commands about schedule tables: `schedules`, `check`, `simulate`, `export`."""
 
 from dataclasses import replace
-from typing import Annotated, Any, TypedDict, get_args
+from typing import Annotated, Any, TypedDict
 
 import click
 
@@ -25,7 +25,8 @@ from ppsim.cli.common import (
 from ppsim.cli.completion import completing
 from ppsim.cli.progress import progress
 from ppsim.projection.options import CHANNEL, OVERHEADS, RECEIVES, PlanOptions
-from ppsim.schedule.choices import Channel, Communication, Receives, Target
+from ppsim.schedule.choices import Channel, Communication, Receives
+from ppsim.trainers import export_targets
 
 
 # fmt: off
@@ -175,7 +176,7 @@ def simulate(table: str, as_json: bool, outputs: tuple[str, ...], **options: Any
 @click.argument("table", metavar="T.csv")
 @click.option(
     "--to", "target", required=True,
-    type=Choice(get_args(Target)), metavar="TARGET",
+    type=Choice(export_targets()), metavar="TARGET",
     help="torch: the compute-only CSV, which every version takes. torch-comms: with sends and receives, for one "
          "version (--torch-version). torchtitan: torch's, and the settings to paste. json: neutral, for runtimes "
          "whose tables are made in Python. primus: its nodes, and how to start it with them. megatron: the "

@@ -1,1 +1,1 @@
-"""From a profile or a training job to seconds and bytes a stage."""
+"""Seconds, bytes and FLOPs of each stage: sums over the operators of a job, or measured costs of a profile."""

@@ -1,1 +1,1 @@
-"""What it runs on: devices, links, collectives, kernel times."""
+"""Devices, links, collectives and kernel times; the calibration constants of each GPU type."""

@@ -1,1 +1,1 @@
-"""What is trained: layers, their parameters, FLOPs and bytes."""
+"""Layers as lists of operators, stages as lists of layers, plans of recomputation and offload."""

@@ -1,4 +1,4 @@
-"""Pictures of timelines and studies: interactive HTML, figures for print by matplotlib."""
+"""Timelines and searches as pictures: interactive pages, figures for print, traces for viewers."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,1 +1,1 @@
-"""Measuring what a pass costs on a device; needs the extra `torch`."""
+"""Measures operators of a device with torch, and writes a profile; needs the extra `torch`."""

@@ -1,1 +1,1 @@
-"""One plan and the whole answer to it: step time, throughput, bubbles, memory, and what to change."""
+"""One plan and its projection: step time, throughput, memory, interval, advice. Plain data."""

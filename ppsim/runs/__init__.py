@@ -1,1 +1,1 @@
-"""Measured runs: read, compared with projections, and calibrated from."""
+"""Recorded runs in one form: explained, compared with projections, and used to calibrate."""

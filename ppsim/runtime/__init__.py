@@ -1,1 +1,1 @@
-"""Torch executes a table for real and its timeline is recorded; needs the extra `torch`."""
+"""Executes a schedule with torch and records it; needs the extra `torch`."""

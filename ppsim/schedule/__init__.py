@@ -1,1 +1,1 @@
-"""One table: its file format, placements, lowering, event graph and checker."""
+"""One schedule: file format, placement, lowering, event graph and checks."""

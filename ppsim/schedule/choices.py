@@ -7,7 +7,4 @@ Channel = Literal["ideal", "edge", "pair", "direction", "rank"]
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]
 Pairs = Literal["parts", "whole"]
 Receives = Literal["torch", "deferred", "ordered"]
-Target = Literal[
-    "torch", "torch-comms", "torchtitan", "deepspeed", "json", "primus", "megatron", "transformer-engine"
-]
 Update = Literal["synchronised", "post-validated"]

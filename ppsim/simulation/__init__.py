@@ -1,1 +1,1 @@
-"""A table and the costs of its stages in, a timeline out: with memory, bounds and a report. Knows no models."""
+"""A schedule and the costs of its stages to a timeline, with memory, bounds and a report. Knows no models."""

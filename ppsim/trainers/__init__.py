@@ -72,6 +72,11 @@ TRAINERS = (
 """Every trainer: help, errors and the table of the README come from here."""
 
 
+def export_targets() -> tuple[str, ...]:
+    """Return the names of `ppsim export --to`: those of the trainers, torch's with communication, neutral JSON."""
+    return (*(one.export for one in TRAINERS if one.export), "torch-comms", "json")
+
+
 def configurations() -> str:
     """Return the configurations that can be read, as a list in a sentence."""
     return ", ".join([*(one.config for one in TRAINERS if one.config), "a Hugging Face config.json"])

@@ -1,1 +1,1 @@
-"""Many plans of a question, and the best of them."""
+"""Search over plans for the fastest that fits."""

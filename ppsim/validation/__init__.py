@@ -1,1 +1,1 @@
-"""Projections beside published runs: cases, constants of machines, signed errors."""
+"""Projections compared with published runs, and calibration constants fitted to runs."""
