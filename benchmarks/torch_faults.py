@@ -191,7 +191,7 @@ def batch_with_faults(ops: list[Any], desc: Any = None) -> list[Any]:
 
 
 def steps_of(fault: Fault, folder: Path) -> list[float]:
-    """Run steps with a fault, record those after the first, and return when each began."""
+    """Run steps with a fault, and return when those that `explain` takes began, and when the last one ended."""
     Now.fault, Now.step = Fault(), 0
     mine = [Now.rank + RANKS * chunk for chunk in range(Now.vpp)]
     modules = [Sleeper(stage) for stage in mine]
@@ -231,6 +231,7 @@ def steps_of(fault: Fault, folder: Path) -> list[float]:
     with profile(activities=[ProfilerActivity.CPU]) as recorded, named_passes(stages if Now.vpp == 1 else []):
         for Now.step in range(STEPS + 1):
             begins.append(step())
+        begins.append(time.perf_counter())
     dist.barrier()
     folder.mkdir(parents=True, exist_ok=True)
     recorded.export_chrome_trace(str(folder / f"rank{Now.rank}.json"))

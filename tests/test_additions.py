@@ -78,7 +78,8 @@ def test_a_schedule(tree: Tree) -> None:
     )  # fmt: skip
     tree.require_files_of("schedule")
     assert "mine" in tree.run("-m", "ppsim", "schedules")
-    assert "mine" in tree.run("-m", "ppsim", "project", "--pp", "4", "--schedule", "mine", "--allow-oom")
+    tree.run("-m", "ppsim", "build", "mine", "--pp", "2", "--microbatches", "2", "-o", "T.csv")
+    assert (tree.root / "T.csv").read_text() == "0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n"
 
 
 def test_a_layer(tree: Tree) -> None:
