@@ -114,25 +114,25 @@ _HOME = {  # imported on first use, so that `import ppsim` costs nothing
 }
 
 TEXTS = {  # what prints a result, by the name of its class; loaded at the first print
-    "AfterFits": "ppsim.printing.fits:print_after_fits",
-    "Calibration": "ppsim.printing.runs:print_calibration",
-    "CheckReport": "ppsim.printing.schedules:print_check",
-    "Comparison": "ppsim.printing.runs:print_comparison",
-    "Explanation": "ppsim.printing.runs:print_explanation",
-    "Fitted": "ppsim.printing.fits:print_fitted",
-    "MeasuredRun": "ppsim.printing.runs:print_measured",
-    "Projection": "ppsim.printing.plans:print_answer",
-    "Projections": "ppsim.printing.plans:print_plans",
-    "RunConfig": "ppsim.printing.run_config:print_run_config",
-    "Timeline": "ppsim.printing.steps:print_simulated",
-    "Totals": "ppsim.printing.runs:print_totals",
-    "Trained": "ppsim.printing.steps:print_trained",
-    "Tuned": "ppsim.printing.tuning:print_tuned",
-    "Validated": "ppsim.printing.validation:print_validations",
+    "AfterFits": "ppsim.results.fits:print_after_fits",
+    "Calibration": "ppsim.results.runs:print_calibration",
+    "CheckReport": "ppsim.results.schedules:print_check",
+    "Comparison": "ppsim.results.runs:print_comparison",
+    "Explanation": "ppsim.results.runs:print_explanation",
+    "Fitted": "ppsim.results.fits:print_fitted",
+    "MeasuredRun": "ppsim.results.runs:print_measured",
+    "Projection": "ppsim.results.plans:print_answer",
+    "Projections": "ppsim.results.plans:print_plans",
+    "RunConfig": "ppsim.results.run_config:print_run_config",
+    "Timeline": "ppsim.results.steps:print_simulated",
+    "Totals": "ppsim.results.runs:print_totals",
+    "Trained": "ppsim.results.steps:print_trained",
+    "Tuned": "ppsim.results.tuning:print_tuned",
+    "Validated": "ppsim.results.validation:print_validations",
 }
 
 CARDS = {  # what a notebook shows of it
-    name: f"ppsim.printing.notebook:{card}"
+    name: f"ppsim.results.notebook:{card}"
     for name, card in {
         "Comparison": "card_of_comparison",
         "Plan": "card_of_plan",

@@ -13,8 +13,8 @@ from pathlib import Path
 from ppsim.api.validate import validate
 from ppsim.base.files import write_whole
 from ppsim.base.units import percent, signed_percent
-from ppsim.printing.fits import markdown_after_fits
-from ppsim.printing.validation import every_row, markdown, markdown_summary, markdown_table
+from ppsim.results.fits import markdown_after_fits
+from ppsim.results.validation import every_row, markdown, markdown_summary, markdown_table
 from ppsim.validation.after_fit import AfterFit, AfterFits
 from ppsim.validation.score import Validation, coverage_of, score_of
 

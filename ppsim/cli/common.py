@@ -189,7 +189,7 @@ def run_config_of(path: str | None, options: Mapping[str, Any]) -> Any:
     """Return a trainer's configuration, and print on standard error how it is understood next to these options."""
     if path is None:
         return None
-    from ppsim.printing.run_config import run_config_lines
+    from ppsim.results.run_config import run_config_lines
     from ppsim.trainers.read_config import read_run_config
 
     config = read_run_config(path).beside(options)

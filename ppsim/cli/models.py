@@ -27,7 +27,7 @@ def models(name: str | None, seq_len: int | None, as_json: bool) -> None:
     """
     from ppsim.api.catalogues import model_counts
     from ppsim.model.names import NAMES, find_model
-    from ppsim.printing import models as show_models
+    from ppsim.results import models as show_models
 
     if name is None:
         if seq_len is not None:

@@ -120,8 +120,8 @@ def _measure_module(given: dict[str, Any], settings: "Settings", path: Path) -> 
     """Measure a module of one's own into a file, and print what was found."""
     from ppsim.api.profile import profiled_module
     from ppsim.costs.chunks import components_of
-    from ppsim.printing.profiles import print_beside, print_measurements
     from ppsim.profiling.harness import costly_splits
+    from ppsim.results.profiles import print_beside, print_measurements
 
     content = profiled_module(given, settings, say=say)
     content["name"] = path.stem

@@ -29,9 +29,9 @@ def telling() -> "Iterator[tuple[Say, Watch]]":
 def show(jobs: "Sequence[SuiteJob]", contents: Sequence[dict[str, Any]], *, with_names: bool) -> None:
     """Print what was found, and say what is implausible in it."""
     from ppsim.costs.utilization import implausible
-    from ppsim.printing.page import Page, bold
-    from ppsim.printing.profiles import print_beside, print_measurements
     from ppsim.profiling.harness import costly_splits
+    from ppsim.results.page import Page, bold
+    from ppsim.results.profiles import print_beside, print_measurements
 
     names = dict.fromkeys((job.model_name, job.path) for job in jobs)  # a file may be of several jobs
     for content, (name, _) in zip(contents, names, strict=False):
@@ -50,10 +50,10 @@ def dry_run(
     jobs: "Sequence[SuiteJob]", settings: "Settings", *, with_facts: bool, start_over: bool, num_processes: int
 ) -> None:
     """Print what would be measured: shapes that are missing, their FLOPs, and their expected time."""
-    from ppsim.printing.page import Columns, Page
     from ppsim.profiling.expect import FACTS_S, SHAPE_S, assumed_rate
     from ppsim.profiling.rehearsal import expected_s
     from ppsim.profiling.suite import expected_of, waiting_keys
+    from ppsim.results.page import Columns, Page
 
     out, rows, total_flops, total_s = Page(), [], 0.0, 0.0
     for job in jobs:

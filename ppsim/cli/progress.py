@@ -71,7 +71,7 @@ class Bar:
 
     def _line(self) -> str:
         """How it looks now, in no more columns than there are."""
-        from ppsim.printing.page import styled
+        from ppsim.results.page import styled
 
         elapsed_s = time.monotonic() - self._began_s
         done = elapsed_s if self._is_timed else self._done

@@ -84,7 +84,7 @@ def schedules(name: str | None, as_json: bool) -> None:
     from dataclasses import asdict
 
     from ppsim.catalog.build import every_schedule, find
-    from ppsim.printing import schedules as show
+    from ppsim.results import schedules as show
     from ppsim.trainers.write_schedule import refusals, runtime_facts
 
     entries = [find(name)] if name else list(every_schedule().values())

@@ -55,7 +55,7 @@ def validate(
 
     from ppsim.api.validate import fitted_again
     from ppsim.api.validate import validate as validated
-    from ppsim.printing import validation as show_validation
+    from ppsim.results import validation as show_validation
     from ppsim.validation.cases import case_sets, cases_of
 
     if sum((as_json, as_markdown, is_fit, with_commands)) > 1:

@@ -64,7 +64,7 @@ def test_the_list_in_the_browser_has_what_fits_first():
 
 
 def test_the_verdict_is_red_unless_colours_are_off(monkeypatch):
-    from ppsim.printing.plans import _verdict_line
+    from ppsim.results.plans import _verdict_line
 
     made = Verdict(0, 2.0, 1.0)
     assert "\x1b[31m" in _verdict_line(made)[0]

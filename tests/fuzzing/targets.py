@@ -9,9 +9,9 @@ from typing import Any
 
 import ppsim
 from ppsim.errors import PpsimError
-from ppsim.printing.run_config import print_run_config
-from ppsim.printing.validation import markdown
 from ppsim.projection.lengths import read_lengths
+from ppsim.results.run_config import print_run_config
+from ppsim.results.validation import markdown
 from ppsim.simulation.cost_files import message_bytes_in, read_costs
 from ppsim.simulation.report import report_of
 from ppsim.trainers.read_config import model_named

@@ -9,8 +9,8 @@ from types import ModuleType
 import pytest
 
 import ppsim as ppsim_api
-from ppsim.printing.fits import markdown_after_fits
-from ppsim.printing.validation import markdown, markdown_summary
+from ppsim.results.fits import markdown_after_fits
+from ppsim.results.validation import markdown, markdown_summary
 from ppsim.validation.rows import rows_of
 from ppsim.validation.score import hardware_scores
 from tests.cli.running import ppsim, words_of

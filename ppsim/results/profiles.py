@@ -7,7 +7,7 @@ from ppsim.base.units import count, seconds, size
 from ppsim.costs.lines import stage_lines
 from ppsim.costs.utilization import PASSES, peak_of, split_ratio, utilization
 from ppsim.model.kinds import in_words
-from ppsim.printing.page import Columns, Page
+from ppsim.results.page import Columns, Page
 
 
 def print_beside(profile: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ppsim.base.units import size
 from ppsim.plot.pareto import WITH, ZERO, in_columns
-from ppsim.printing.page import Columns, Page, bold, facts
+from ppsim.results.page import Columns, Page, bold, facts
 from ppsim.trainers.write_schedule import not_run_by
 from ppsim.tuning.command import command_of
 from ppsim.tuning.search import Found, Tuned

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ppsim.base.units import percent, rate, seconds, signed_percent, size
-from ppsim.printing.page import Columns, Page, bold, facts, some_of
-from ppsim.printing.steps import print_report, print_timeline
+from ppsim.results.page import Columns, Page, bold, facts, some_of
+from ppsim.results.steps import print_report, print_timeline
 from ppsim.runs import explained_words as words
 from ppsim.runs.calibrate import Calibration
 from ppsim.runs.compare import Comparison

@@ -1,7 +1,7 @@
 """Tables and facts are as their rows say."""
 
 from ppsim.base.shown import printed
-from ppsim.printing.page import Columns, Page, bold, facts, styled
+from ppsim.results.page import Columns, Page, bold, facts, styled
 
 
 def shown(renderable: object) -> list[str]:
@@ -27,7 +27,7 @@ def test_letters_as_wide_as_two_take_two_columns() -> None:
 
 
 def test_a_word_that_is_too_long_is_cut_in_a_table_and_goes_on_below_in_a_text(monkeypatch) -> None:
-    monkeypatch.setattr("ppsim.printing.page.WIDTH", 10)
+    monkeypatch.setattr("ppsim.results.page.WIDTH", 10)
     assert shown(facts([("one", "two three-and-four")])) == ["one  two", "     thre…"]
     assert shown("two three-and-four") == ["two", "three-and-", "four"]
 
@@ -35,7 +35,7 @@ def test_a_word_that_is_too_long_is_cut_in_a_table_and_goes_on_below_in_a_text(m
 def test_styles_take_no_columns_and_are_for_a_terminal(monkeypatch) -> None:
     text = f"{bold('of a model')}, {styled('red', 31)}"
     assert shown(text) == ["of a model, red"]
-    monkeypatch.setattr("ppsim.printing.page.WIDTH", 16)
+    monkeypatch.setattr("ppsim.results.page.WIDTH", 16)
     assert shown(text) == ["of a model, red"]
     monkeypatch.setenv("NO_COLOR", "1")
     assert (bold("a"), styled("red", 31)) == ("\x1b[1ma\x1b[0m", "red")

@@ -16,9 +16,9 @@ from ppsim.plot.figures.pareto import pareto_figure
 from ppsim.plot.figures.style import figure_bytes
 from ppsim.plot.figures.timeline import timeline_figure
 from ppsim.plot.pareto import in_columns
-from ppsim.printing.plans import what_is_projected
 from ppsim.projection.plan import AUTO, Plan
 from ppsim.projection.projection import Projection, Projections
+from ppsim.results.plans import what_is_projected
 from ppsim.runs.compare import Comparison
 from ppsim.schedule.rounds import in_rounds, microbatches_in_words
 from ppsim.schedule.table import Schedule

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import get_args
 
 from ppsim.base.units import percent, seconds, signed_percent, size
-from ppsim.printing.page import Columns, Page, bold, facts
 from ppsim.projection.options import GPT
+from ppsim.results.page import Columns, Page, bold, facts
 from ppsim.validation.cases import Case, Section
 from ppsim.validation.fit import FittedCluster
 from ppsim.validation.score import CaseError, Score, Validation, coverage_of, hardware_scores, score_of

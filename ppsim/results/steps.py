@@ -5,8 +5,8 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import percent, seconds, size
-from ppsim.printing.page import Columns, Page, bold, facts, some_of
-from ppsim.printing.timeline import Drawing, drawing_of, lines_of, readable_drawing
+from ppsim.results.page import Columns, Page, bold, facts, some_of
+from ppsim.results.timeline import Drawing, drawing_of, lines_of, readable_drawing
 from ppsim.schedule.rounds import microbatches_in_words
 from ppsim.simulation.bounds.problem import is_within
 from ppsim.simulation.report import gap_of, report_of

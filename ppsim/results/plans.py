@@ -6,9 +6,9 @@ from ppsim.base.units import count, percent, seconds, signed_percent, size
 from ppsim.catalog.build import find
 from ppsim.costs.profile import DEFAULT, load_profile
 from ppsim.model.recompute import is_by_stage
-from ppsim.printing.page import Columns, Page, bold, facts, styled
-from ppsim.printing.steps import print_report, print_timeline
 from ppsim.projection.projection import Answer, Projection, Projections
+from ppsim.results.page import Columns, Page, bold, facts, styled
+from ppsim.results.steps import print_report, print_timeline
 from ppsim.simulation.report import gap_of
 from ppsim.simulation.verdict import Verdict, asks_for_gpus
 
@@ -24,7 +24,7 @@ def print_answer(
     with_rows: bool = False,
     with_timeline: bool | None = None,
 ) -> None:
-    """Print a projection and its answer; `with_rows` and `with_timeline` as `ppsim.printing.steps` takes them."""
+    """Print a projection and its answer; `with_rows` and `with_timeline` as `ppsim.results.steps` takes them."""
     answer = answer or projection.answer
     Page().add(*_verdict_line(projection.verdict), what_is_projected(projection))
     print_report(projection.report, _delivered(projection, answer), with_rows=with_rows)

@@ -138,7 +138,7 @@ def test_a_table_that_cannot_run_says_why_in_place_of_a_picture():
 
 
 def test_a_large_timeline_is_shown_without_its_picture(monkeypatch):
-    monkeypatch.setattr("ppsim.printing.notebook._MOST_DRAWN", 10)
+    monkeypatch.setattr("ppsim.results.notebook._MOST_DRAWN", 10)
     assert "<img" not in result("Timeline")._repr_html_()
 
 

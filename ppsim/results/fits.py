@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from ppsim.base.units import percent, seconds, signed_percent
-from ppsim.printing.page import Columns, Page, bold, facts
-from ppsim.printing.validation import errors_of, markdown_table
+from ppsim.results.page import Columns, Page, bold, facts
+from ppsim.results.validation import errors_of, markdown_table
 from ppsim.validation.after_fit import AfterFit, AfterFits
 from ppsim.validation.fitted import Fitted
 from ppsim.validation.posterior import Told

@@ -1,1 +1,0 @@
-"""How results read in a terminal."""
