@@ -88,10 +88,10 @@ def main(number: int, seed: int) -> None:
         fits = {split: one for split, one in found.items() if one[1] <= limit} or found
         best = min(fits, key=lambda split: fits[split][0])
         ends = layer_split(plan.source.layer_costs().work_s, stages, **_ends(plan))
-        apart.append(made.iteration_s / fits[best][0] - 1)
+        apart.append(made.iteration_time_s / fits[best][0] - 1)
         before.append(found[tuple(ends)][0] / fits[best][0] - 1)
         even_s = found[tuple(even_split(words["layers"], stages))]
-        assert even_s[1] > limit or made.iteration_s <= even_s[0] * (1 + 1e-9), words
+        assert even_s[1] > limit or made.iteration_time_s <= even_s[0] * (1 + 1e-9), words
         print(
             f"{100 * before[-1]:6.2f} % {100 * apart[-1]:6.2f} % {trials[-1]:3d} of {len(found):4d}"
             f"{'' if fits is found or len(fits) == len(found) else ' (some do not fit)'}  {made.split} best {list(best)}  "

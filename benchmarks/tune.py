@@ -33,7 +33,7 @@ def main(workers: str) -> None:
     print(f"{number} configurations in {took:.1f} s by {workers}: {number / took:.0f} a second")
     print(f"{cpu:.2f} s of CPU in the process that asks, {1e6 * cpu / number:.0f} µs a configuration")
     print(found.counts)
-    print(f"best: {best.candidate.key}, {best.iteration_s:.3f} s, MFU {100 * found.utilization(best):.2f} %")
+    print(f"best: {best.candidate.key}, {best.iteration_time_s:.3f} s, MFU {100 * found.utilization(best):.2f} %")
 
 
 if __name__ == "__main__":

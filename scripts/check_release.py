@@ -32,8 +32,8 @@ FILES = (
 
 USER_SCRIPT = """\
 import ppsim
-reveal_type(ppsim.project(pp=8, vpp=2).iteration_s)
-reveal_type(ppsim.tune(model="gpt2", gpus=2, global_batch=8).best[0].iteration_s)
+reveal_type(ppsim.project(pp=8, vpp=2).iteration_time_s)
+reveal_type(ppsim.tune(model="gpt2", gpus=2, global_batch=8).best[0].iteration_time_s)
 """
 WRONG_SCRIPT = """\
 import ppsim
@@ -149,7 +149,7 @@ def try_sdist(sdist: Path, folder: Path) -> None:
     with tarfile.open(sdist) as archive:
         archive.extractall(folder, filter="data")
     (unpacked,) = folder.glob("ppsim_pipeline-*")
-    code = "import ppsim; print(ppsim.__file__); print(ppsim.project(pp=8, vpp=2).iteration_s)"
+    code = "import ppsim; print(ppsim.__file__); print(ppsim.project(pp=8, vpp=2).iteration_time_s)"
     done = subprocess.run([sys.executable, "-c", code], cwd=unpacked, check=True, capture_output=True, text=True)
     require(done.stdout.startswith(str(unpacked)), f"another ppsim was tried: {done.stdout}")
     print("the sdist projects from where it is unpacked")

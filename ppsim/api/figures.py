@@ -55,7 +55,7 @@ def figure_of_search(tuned: Tuned) -> "go.Figure":
     def point(found: Found) -> Point:
         is_named = found.candidate.key in named
         return Point(
-            found.candidate.schedule, found.peak_bytes, found.iteration_s, told=command_of(tuned, found),
+            found.candidate.schedule, found.peak_bytes, found.iteration_time_s, told=command_of(tuned, found),
             kind="compared" if is_named else "possible", key=found.candidate.key,
         )  # fmt: skip
 

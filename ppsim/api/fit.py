@@ -33,7 +33,7 @@ def fit(
     ...     _ = file.write("model,gpus,tp,pp,global_batch,metric,value\\nllama3-8b,16,2,2,64,iteration_s,3.0\\n")
     >>> found = ppsim.fit("runs.csv")
     >>> mine = ppsim.project(model="llama3-8b", gpus=16, tp=2, pp=2, global_batch=64, cluster=found.cluster)
-    >>> 2.9 < mine.iteration_s < 3.1
+    >>> 2.9 < mine.iteration_time_s < 3.1
     True
     """
     if not runs:
@@ -49,7 +49,7 @@ def _cases(path: str, cluster: str | None, run_config: str | Path | None, rows: 
         return chosen_rows(cases, rows or "fit", plan_of) or cases
     found = read(path)
     if isinstance(found, Totals):
-        seconds, config = found.iteration_s, run_config or path
+        seconds, config = found.iteration_time_s, run_config or path
     elif run_config is None:
         raise ConfigError(
             f"{path} says how long its steps took, not what ran: give --run-config FILE and --cluster, or put the "

@@ -113,7 +113,7 @@ def _expectation(projection: Projection) -> timeline_json.Expectation:
     found, answer = projection.plan.rehearsal, projection.answered(with_advice=False)
     pace = timeline_json.pace_from(found.pace_s, found.reference_ends_s, found.reference_work) if found else None
     said = timeline_json.Expectation(pace=pace, fitted_runs=projection.plan.fitted_runs)
-    return said.within(projection.timeline, projection.iteration_s, answer.interval_s)
+    return said.within(projection.timeline, projection.iteration_time_s, answer.interval_s)
 
 
 def explain(

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ppsim.base.units import count, percent, seconds
+from ppsim.base.units import percent, seconds
 from ppsim.plot.pareto import SearchView
 from ppsim.plot.view import Fact, View
 from ppsim.projection.budget import loss_budget
 from ppsim.projection.options import GPT
 from ppsim.projection.projection import Answer, Projection
+from ppsim.results.quantities import texts_of
 from ppsim.schedule.rounds import microbatches_in_words
 from ppsim.simulation.report import gap_of
 from ppsim.tuning.command import command_of
@@ -20,15 +21,11 @@ def view_of(projection: Projection, title: str, answer: Answer | None = None) ->
 
     With its `answer` also how sure that is, and what to change.
     """
-    utilization = projection.model_flops_utilization
     between = f"; 90 % between {' and '.join(map(seconds, answer.interval_s))}" if answer else ""
     about = _about(projection)
-    facts = [
-        ("iteration", seconds(projection.iteration_s) + between),
-        *_throughput(projection),
-        *([("MFU", percent(utilization))] if utilization is not None else []),
-        ("lower bound", _bound(projection)),
-    ]
+    texts = texts_of(projection, "page")
+    texts["iteration"] += between
+    facts = [*texts.items(), ("lower bound", _bound(projection))]
     notes = {"To change": _advice(answer, projection) if answer else [], "Assumed": projection.assumptions}
     return View(
         projection.timeline,
@@ -43,11 +40,6 @@ def view_of(projection: Projection, title: str, answer: Answer | None = None) ->
         verdict=projection.verdict,
         notes=notes,
     )
-
-
-def _throughput(projection: Projection) -> list[Fact]:
-    tokens = projection.tokens_per_s
-    return [] if tokens is None else [("throughput", f"{count(tokens)} tokens/s on {projection.num_gpus} GPUs")]
 
 
 def _bound(projection: Projection) -> str:

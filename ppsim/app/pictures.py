@@ -125,7 +125,7 @@ def cards_html(answer: Answer) -> str:
 def _card(answer: Answer, name: str, one: Projection, base: Projection) -> str:
     tokens = base.tokens_per_s
     numbers = [
-        ("step", one.iteration_s, base.iteration_s, seconds, -1),
+        ("step", one.iteration_time_s, base.iteration_time_s, seconds, -1),
         *([("tokens/s", one.tokens_per_s, tokens, count, 1)] if one.tokens_per_s and tokens else []),
         ("bubble", one.timeline.bubble_ratio, base.timeline.bubble_ratio, percent, -1),
         *([("peak", _peak(one), _peak(base), size, -1)] if one.plan.knows_memory else []),
@@ -170,18 +170,20 @@ def _peak(one: Projection) -> float:
 
 def table_html(spots: Sequence[Point], compared: Sequence[str]) -> str:
     """Return all schedules as a table, fastest first; a button adds one to those compared or takes it away."""
-    best = min((spot.iteration_s for spot in spots if not spot.told), default=None)
+    best = min((spot.iteration_time_s for spot in spots if not spot.told), default=None)
     rows = []
-    for spot in sorted(spots, key=lambda one: (not one.fits, bool(one.told), one.iteration_s)):
+    for spot in sorted(spots, key=lambda one: (not one.fits, bool(one.told), one.iteration_time_s)):
         is_in = spot.name in compared
         button = (
             f"<button type=button class=toggle data-toggle='{escape(spot.name)}' aria-pressed={str(is_in).lower()}>"
             f"{'compared' if is_in else 'compare'}</button>"
         )
-        above = percent(gap_of(spot.iteration_s, spot.bound_s)) if spot.bound_s else ""
-        behind = "" if best is None else signed_percent(spot.iteration_s / best - 1)
+        above = percent(gap_of(spot.iteration_time_s, spot.bound_s)) if spot.bound_s else ""
+        behind = "" if best is None else signed_percent(spot.iteration_time_s / best - 1)
         peak = size(spot.peak_bytes)
-        rows.append([escape(spot.name), seconds(spot.iteration_s), behind, above, peak, button, escape(spot.told)])
+        rows.append(
+            [escape(spot.name), seconds(spot.iteration_time_s), behind, above, peak, button, escape(spot.told)]
+        )
     return html_table(_COLUMNS, rows)
 
 
@@ -202,7 +204,7 @@ def table_csv(answer: Answer) -> str:
         if one := answer.projections.get(name):
             step, why = one.timeline, one.not_in_memory or one.not_in_runtime or ""
             peak = _peak(one) if one.plan.knows_memory else None
-            numbers = [step.step_time_s, one.iteration_s, one.tokens_per_s, step.bubble_ratio, peak]
+            numbers = [step.step_time_s, one.iteration_time_s, one.tokens_per_s, step.bubble_ratio, peak]
             writer.writerow([name, one.plan.vpp, *numbers, why])
         else:
             writer.writerow([name, *[""] * 6, answer.reasons.get(name, "")])
@@ -230,7 +232,7 @@ def configuration(state: State, answer: Answer, *, theme: Theme, wide_px: int) -
     look = Look(with_texts=one.timeline.num_actions <= MOST_TEXTS, with_memory=True, theme=theme, wide_px=wide_px)
     facts = " · ".join(
         [
-            f"step {seconds(one.iteration_s)}",
+            f"step {seconds(one.iteration_time_s)}",
             *([] if one.tokens_per_s is None else [f"{count(one.tokens_per_s)} tokens/s"]),
             *([f"peak {size(_peak(one))}"] if one.plan.knows_memory else []),
         ]

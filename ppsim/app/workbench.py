@@ -193,8 +193,8 @@ def _spot(name: str, one: Projection) -> Point:
     return Point(
         name,
         float(one.timeline.memory.peak_bytes.max()),
-        one.iteration_s,
-        bounds.step_s + one.iteration_s - one.timeline.step_time_s,
+        one.iteration_time_s,
+        bounds.step_s + one.iteration_time_s - one.timeline.step_time_s,
         told=reason,
         fits=one.fits is not False,
         kind="refused" if reason else "possible",

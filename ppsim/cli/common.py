@@ -147,6 +147,7 @@ rows_option = click.option(
     "--rows", "with_rows", is_flag=True,
     help="Print every rank or stage. Default: of more than 16 the first, the last, the extremes and some between.",
 )  # fmt: skip
+full_option = click.option("--full", is_flag=True, help="Print all tables, not only the first screen.")
 timeline_option = click.option(
     "--timeline/--no-timeline", "with_timeline", default=None,
     help="Draw the step in characters to scale, a row a rank; in up to 48 lines so that microbatches can be read, "

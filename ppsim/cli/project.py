@@ -11,6 +11,7 @@ from ppsim.cli.click_options import command_with
 from ppsim.cli.common import (
     by_command,
     check_outputs,
+    full_option,
     look_of,
     run_config_of,
     say,
@@ -58,7 +59,10 @@ _SECTIONS = {
 @command_with(ProjectOptions, _SECTIONS)
 @to_config_option
 @step_options
-def project(outputs: tuple[str, ...], as_json: bool, to_config: ConfigTarget | None, **options: Any) -> None:
+@full_option
+def project(
+    outputs: tuple[str, ...], as_json: bool, full: bool, to_config: ConfigTarget | None, **options: Any
+) -> None:
     """Project a step: time, throughput, bubble, memory per rank, and why.
 
     \b
@@ -109,6 +113,7 @@ def project(outputs: tuple[str, ...], as_json: bool, to_config: ConfigTarget | N
         found["run_config"] = config.to_json()
     lines = trainer_lines(shown[0], to_config, options) if shown else {}
     look = look | {"answer": answer} if answer else {"with_timeline": look["with_timeline"]}
+    look["full"] = full
     tell(one if answer else several, as_json, content=lambda: found | lines, **look)
     if lines and not as_json:
         click.echo(f"\n# {to_config}\n{lines['to_config']}")

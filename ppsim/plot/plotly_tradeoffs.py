@@ -39,7 +39,7 @@ class Point:
 
     name: str
     peak_bytes: float
-    iteration_s: float
+    iteration_time_s: float
     bound_s: float | None = None
     told: str = ""
     kind: Literal["compared", "possible", "refused"] = "possible"
@@ -59,7 +59,7 @@ def tradeoff_plotly(
     The step line is what none of those that run and fit improves on. A dash below a point is its lower bound.
     """
     top = max([point.peak_bytes for point in points] + [memory_limit_bytes or 0.0])
-    memory, time = bytes_scale(top), time_scale(max((point.iteration_s for point in points), default=0.0))
+    memory, time = bytes_scale(top), time_scale(max((point.iteration_time_s for point in points), default=0.0))
     data = [*_bounds(points, memory, time, theme), *_front(points, memory, time)]
     colours = {"compared": theme.strong, "possible": theme.quiet, "refused": theme.quiet}
     for kind, name in _GROUPS.items():
@@ -70,7 +70,7 @@ def tradeoff_plotly(
             {
                 "type": "scatter", "name": name, "mode": "markers+text" if kind == "compared" else "markers",
                 "x": [point.peak_bytes / memory.size for point in some],
-                "y": [point.iteration_s / time.size for point in some],
+                "y": [point.iteration_time_s / time.size for point in some],
                 "text": [html.escape(point.name) for point in some],
                 "textposition": ["bottom center" if place % 2 else "top center" for place in range(len(some))],
                 "customdata": [[point.key or point.name, _told(point)] for point in some],
@@ -94,7 +94,7 @@ def tradeoff_plotly(
 
 def _told(point: Point) -> str:
     bound = "" if point.bound_s is None else f", at least {seconds(point.bound_s)}"
-    return f"{seconds(point.iteration_s)}{bound}<br>{size(point.peak_bytes)} on the fullest rank" + (
+    return f"{seconds(point.iteration_time_s)}{bound}<br>{size(point.peak_bytes)} on the fullest rank" + (
         f"<br>{html.escape(point.told)}" if point.told else ""
     )
 
@@ -112,7 +112,7 @@ def _bounds(points: Sequence[Point], memory: Scale, time: Scale, theme: Theme) -
             "marker": {"symbol": "line-ew", "size": 13, "line": {"width": 2, "color": theme.accent}},
             "error_y": {
                 "type": "data", "symmetric": False, "width": 0, "thickness": 1, "color": theme.accent,
-                "array": [(point.iteration_s - bound) / time.size for point, bound in known],
+                "array": [(point.iteration_time_s - bound) / time.size for point, bound in known],
                 "arrayminus": [0.0] * len(known),
             },
             "text": [html.escape(point.name) for point, _ in known],
@@ -124,12 +124,12 @@ def _bounds(points: Sequence[Point], memory: Scale, time: Scale, theme: Theme) -
 def _front(points: Sequence[Point], memory: Scale, time: Scale) -> list[Data]:
     """The steps along the points on which none improves in both."""
     usable = [point for point in points if point.kind != "refused"]
-    front = front_of(usable, lambda one: (one.peak_bytes, one.iteration_s))
+    front = front_of(usable, lambda one: (one.peak_bytes, one.iteration_time_s))
     return [
         {
             "type": "scatter", "mode": "lines", "name": "least of both", "hoverinfo": "skip",
             "x": [point.peak_bytes / memory.size for point in front],
-            "y": [point.iteration_s / time.size for point in front],
+            "y": [point.iteration_time_s / time.size for point in front],
             "line": {"shape": "hv", "color": palette.COLOURS[Op.W], "width": 1.5},
         }
     ] if front else []  # fmt: skip

@@ -36,7 +36,7 @@ def _useful(projection: Projection, changes: Iterable[tuple[str, Projection]]) -
         if made.fits is False or (made.not_in_runtime and not projection.not_in_runtime):
             continue
         if made.tokens_per_s is None or projection.tokens_per_s is None:  # without a model: the same microbatches
-            gain = projection.iteration_s / made.iteration_s - 1
+            gain = projection.iteration_time_s / made.iteration_time_s - 1
         else:
             gain = made.tokens_per_s / projection.tokens_per_s - 1
         if gain >= _LEAST_GAIN or is_too_large:

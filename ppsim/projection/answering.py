@@ -57,7 +57,7 @@ def answer_of(
         split = projection.split if other.how_split == "auto" else other.split
         return iteration_of(replace(other, split=split), schedule)[0]
 
-    spread = fitted_spread(plan, projection.iteration_s, seconds_of, spread) or spread
+    spread = fitted_spread(plan, projection.iteration_time_s, seconds_of, spread) or spread
     found = sensitivities(projection)
     of_actions = percent(relative_spread(jitter))
     of_pace = ""
@@ -69,7 +69,7 @@ def answer_of(
         sampled=f"costs off by {percent(spread)} together{of_pace}, {of_ranks}each action by {of_actions} "
         "(standard deviations)",
         budget_s=loss_budget(projection),
-        sensitivities=found,
+        gain_per_percent=found,
         bottleneck=bottleneck(found),
         advice=advise(projection, project) if with_advice else [],
         days=None if tokens is None else projection.days(tokens),

@@ -41,7 +41,7 @@ _OF_STEP = {
 
 
 def loss_budget(projection: Projection) -> dict[str, float]:
-    """Return the seconds of an iteration by what they go to; they sum to `projection.iteration_s`.
+    """Return the seconds of an iteration by what they go to; they sum to `projection.iteration_time_s`.
 
     "ideal" is the model's FLOPs at the device's peak, MFU times the iteration. Of the terms up to the idle ones
     each is the mean over ranks of what their compute has of it ("compute beyond the ideal" where a profile cannot
@@ -87,9 +87,9 @@ def loss_budget(projection: Projection) -> dict[str, float]:
     budget["stragglers among replicas"] = exposed["stragglers"]
     budget["slow ranks"] = budget.get("slow ranks", 0.0) + exposed["slow rank"]
     # Ranks that wait for nobody between steps take less than the step, and what they save is bubble.
-    budget[_OF_BUBBLE[0]] += projection.iteration_s - sum(budget.values())
+    budget[_OF_BUBBLE[0]] += projection.iteration_time_s - sum(budget.values())
     budget["host"] = budget.pop("host")
-    least = _ROUNDING * projection.iteration_s
+    least = _ROUNDING * projection.iteration_time_s
     return {name: float(value) for name, value in budget.items() if abs(value) > least or name == "ideal"}
 
 
@@ -160,15 +160,16 @@ def sensitivities(projection: Projection) -> dict[str, float]:
     sets = np.stack([durations, *(np.where(mask, (1 - _FASTER) * durations, durations) for mask in masks.values())])
     times = evaluate_many(graph, sets, overheads_s(graph, costs)).step_time_s
     found = {
-        name: float((times[0] - time) / projection.iteration_s) for name, time in zip(masks, times[1:], strict=True)
+        name: float((times[0] - time) / projection.iteration_time_s)
+        for name, time in zip(masks, times[1:], strict=True)
     }
     exposed = projection.step.exposed_s
     for name, kinds in _OF_STEP.items():
-        found[name] = _FASTER * sum(exposed[kind] for kind in kinds) / projection.iteration_s
+        found[name] = _FASTER * sum(exposed[kind] for kind in kinds) / projection.iteration_time_s
     if costs.between_rounds_s:
         shorter = overheads_s(graph, costs.replace(between_rounds_s=(1 - _FASTER) * costs.between_rounds_s))
         time = evaluate_many(graph, durations, shorter).step_time_s[0]
-        found["data parallelism"] += float((times[0] - time) / projection.iteration_s)
+        found["data parallelism"] += float((times[0] - time) / projection.iteration_time_s)
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
@@ -211,7 +212,7 @@ def interval(
         noise[:, : graph.num_actions] *= of_ranks[:, timeline.schedule.rank]
     sets = np.concatenate([durations[None], durations * noise])
     times = evaluate_many(graph, sets, overheads_s(graph, costs)).step_time_s
-    around, steps = projection.iteration_s - times[0], times[1:]
+    around, steps = projection.iteration_time_s - times[0], times[1:]
     if projection.costs.variation_s:  # which the draws have in them
         around -= timeline.step_time_s - simulate_graph(graph, costs, ready_s=timeline.ready_s).step_time_s
     common = np.exp(spread * random.standard_normal(num_samples))

@@ -167,7 +167,7 @@ def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) ->
         step=step,
         assembled=assembled,
         costs=costs,
-        iteration_s=iteration,
+        iteration_time_s=iteration,
         tokens_per_s=_tokens(plan, schedule) * of_tokens / iteration if plan.has_model else None,
         model_flops_utilization=model_flops / (iteration * schedule.num_ranks * peak) if peak else None,
         peak_flops_per_s=peak,
@@ -227,7 +227,7 @@ def outcome_of(plan: Plan) -> tuple[float, float]:
     _require_room(plan)
     if plan.schedule == AUTO:
         made = _project_auto(plan)
-        return made.iteration_s, float(made.timeline.memory.peak_bytes.max())
+        return made.iteration_time_s, float(made.timeline.memory.peak_bytes.max())
     table, _ = table_of(plan, find(plan.schedule_name))
     return iteration_of(plan, table)
 

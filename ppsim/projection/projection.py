@@ -12,6 +12,7 @@ from ppsim.costs.assembled import Assembled
 from ppsim.model.recompute import BY_OPERATORS
 from ppsim.projection.lengths import drawn_of
 from ppsim.projection.plan import Plan
+from ppsim.projection.quantities import values
 from ppsim.projection.stage_rows import stage_rows
 from ppsim.schedule.check import why_not_in_torch
 from ppsim.schedule.graph import CHANNELS
@@ -59,7 +60,7 @@ class Projection(Shown, Pictured):
     step: Step
     assembled: Assembled
     costs: StageCosts
-    iteration_s: float
+    iteration_time_s: float
     tokens_per_s: float | None
     model_flops_utilization: float | None
     peak_flops_per_s: float | None
@@ -74,7 +75,7 @@ class Projection(Shown, Pictured):
         tokens = "" if self.tokens_per_s is None else f", {count(self.tokens_per_s)} tokens/s"
         return (
             f"{table.name}, pp {table.num_ranks}, vpp {table.vpp}, {batch}: "
-            f"iteration {seconds(self.iteration_s)}{tokens}, bubble {percent(self.timeline.bubble_ratio)}"
+            f"iteration {seconds(self.iteration_time_s)}{tokens}, bubble {percent(self.timeline.bubble_ratio)}"
             + (f", peak {size(peak)}" if self.plan.knows_memory else "")
             + (", DOES NOT FIT" if self.fits is False else "")
         )
@@ -90,12 +91,12 @@ class Projection(Shown, Pictured):
         return report_of(self.timeline, self.costs, memory_limit_bytes=self.plan.memory_limit_bytes)
 
     @cached_property
-    def peak_components(self) -> dict[str, int] | None:
+    def peak_components_bytes(self) -> dict[str, int] | None:
         """What the fullest rank holds at its peak, bytes by component; None without a job, and with offload.
 
         >>> import ppsim
         >>> made = ppsim.project(model="llama3-8b", gpus=8, pp=2, recompute="full")
-        >>> sum(made.peak_components.values()) == int(made.timeline.memory.peak_bytes.max())
+        >>> sum(made.peak_components_bytes.values()) == int(made.timeline.memory.peak_bytes.max())
         True
         """
         job, memory = self.plan.job, self.timeline.memory
@@ -126,7 +127,7 @@ class Projection(Shown, Pictured):
         return reserved_bytes(job, schedule, self.assembled.contents)
 
     @cached_property
-    def other_channels(self) -> dict[str, float | None]:
+    def step_time_by_channel_s(self) -> dict[str, float | None]:
         """The step time under every channel policy, None where the table deadlocks there."""
         return _by_channel(self.timeline, self.costs)
 
@@ -270,7 +271,7 @@ class Projection(Shown, Pictured):
     @property
     def place(self) -> tuple[bool, bool, float, str]:
         """The sort key of lists: plans that fit first, of these the ones that run, then by iteration time."""
-        return self.fits is False, bool(self.not_in_runtime), self.iteration_s, self.plan.schedule_name
+        return self.fits is False, bool(self.not_in_runtime), self.iteration_time_s, self.plan.schedule_name
 
     def to_json(self) -> dict[str, Any]:
         """Return the verdict, the report, throughput, layout and assumptions; keys carry units."""
@@ -285,24 +286,19 @@ class Projection(Shown, Pictured):
         rehearsal = self.plan.rehearsal
         return {
             **self.plan.source.to_json(),
-            "iteration_time_s": self.iteration_s,
+            **values(self, "json"),
             "exposed_s": self.step.exposed_s,
-            "num_gpus": self.num_gpus,
             "reference_s": rehearsal.pace_s if rehearsal else None,
             "reference_ends_s": rehearsal.reference_ends_s if rehearsal else None,
             "reference_work": rehearsal.reference_work if rehearsal else "",
             "overheads_fitted_runs": list(self.plan.fitted_runs),
-            "tokens_per_s": self.tokens_per_s,
-            "tokens_per_s_per_gpu": None if self.tokens_per_s is None else self.tokens_per_s / self.num_gpus,
-            "model_flops_utilization": self.model_flops_utilization,
-            "peak_flops_per_s": self.peak_flops_per_s,
             "layers_per_stage": self.split if self.plan.has_model else None,
             "pipeline_layout": self.assembled.contents if self.plan.has_model else None,
             "stages": self.stages,
-            "step_time_by_channel_s": self.other_channels,
+            "step_time_by_channel_s": self.step_time_by_channel_s,
             "not_in_runtime": self.not_in_runtime,
             "not_in_memory": self.not_in_memory,
-            "peak_components_bytes": self.peak_components,
+            "peak_components_bytes": self.peak_components_bytes,
             "reserved_bytes": self.reserved_bytes,
             "assumptions": self.assumptions,
         }
@@ -327,14 +323,13 @@ class Projections(Shown):
             return refused
         best = self.projections[0]
         name = best.plan.schedule_name
-        return f"{len(self.projections)}, best {name} with {seconds(best.iteration_s)} an iteration, {refused}"
+        return f"{len(self.projections)}, best {name} with {seconds(best.iteration_time_s)} an iteration, {refused}"
 
     def to_frame(self) -> "pandas.DataFrame":
         """Return a pandas DataFrame with one row a schedule that is possible, in the order of `projections`.
 
-        Columns: schedule, vpp, step_time_s, iteration_time_s, bubble_ratio, span_bubble_ratio, tokens_per_s,
-        model_flops_utilization, peak_bytes (the highest of all ranks), fits (None: unknown), not_in_runtime and
-        not_in_memory (a sentence, or None).
+        Columns: schedule, vpp, the quantities of `ppsim.projection.quantities` with the view "columns", fits (None:
+        unknown), not_in_runtime and not_in_memory (a sentence, or None).
 
         >>> import ppsim
         >>> found = ppsim.project_all(pp=4, microbatches=8).to_frame()
@@ -347,13 +342,7 @@ class Projections(Shown):
             {
                 "schedule": one.plan.schedule_name,
                 "vpp": one.plan.vpp,
-                "step_time_s": one.timeline.step_time_s,
-                "iteration_time_s": one.iteration_s,
-                "bubble_ratio": one.timeline.bubble_ratio,
-                "span_bubble_ratio": one.timeline.span_bubble_ratio,
-                "tokens_per_s": one.tokens_per_s,
-                "model_flops_utilization": one.model_flops_utilization,
-                "peak_bytes": float(one.timeline.memory.peak_bytes.max()) if one.plan.knows_memory else None,
+                **values(one, "columns"),
                 "fits": one.fits,
                 "not_in_runtime": one.not_in_runtime,
                 "not_in_memory": one.not_in_memory,
@@ -396,7 +385,7 @@ class Advice:
         gain, verdict = f"{signed_percent(self.gain)} throughput", self.projection.verdict
         if self.makes_it_fit and verdict is not None and verdict.margin_bytes is not None:
             return f"fits, {size(verdict.margin_bytes)} free, {gain}"
-        return f"{gain}, iteration {seconds(self.projection.iteration_s)}"
+        return f"{gain}, iteration {seconds(self.projection.iteration_time_s)}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the change with its gain, and whether it fits."""
@@ -404,7 +393,7 @@ class Advice:
         return {
             "change": self.change,
             "gain": self.gain,
-            "iteration_time_s": self.projection.iteration_s,
+            "iteration_time_s": self.projection.iteration_time_s,
             "fits": self.projection.fits,
             "margin_bytes": verdict.margin_bytes if verdict else None,
         }
@@ -421,7 +410,7 @@ class Answer(InBrief):
     interval_s: Interval
     sampled: str
     budget_s: dict[str, float]
-    sensitivities: dict[str, float]
+    gain_per_percent: dict[str, float]
     bottleneck: str
     advice: list[Advice]
     days: float | None
@@ -437,7 +426,7 @@ class Answer(InBrief):
         return {
             "iteration_time_interval_s": list(self.interval_s),
             "loss_budget_s": self.budget_s,
-            "gain_per_percent": self.sensitivities,
+            "gain_per_percent": self.gain_per_percent,
             "bottleneck": self.bottleneck,
             "advice": [one.to_json() for one in self.advice],
             "days": self.days,

@@ -10,7 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from ppsim.base.errors import PpsimError
-from ppsim.base.units import count, percent, seconds, signed_percent, size
+from ppsim.base.units import percent, seconds, signed_percent, size
 from ppsim.catalog.build import build, find
 from ppsim.plot.figures.pareto import pareto_figure
 from ppsim.plot.figures.style import figure_bytes
@@ -19,6 +19,7 @@ from ppsim.plot.pareto import in_columns
 from ppsim.projection.plan import AUTO, Plan
 from ppsim.projection.projection import Projection, Projections
 from ppsim.results.plans import what_is_projected
+from ppsim.results.quantities import texts_of
 from ppsim.runs.compare import Comparison
 from ppsim.schedule.rounds import in_rounds, microbatches_in_words
 from ppsim.schedule.table import Schedule
@@ -47,21 +48,11 @@ def card_of_projection(projection: Projection) -> str:
     timeline = projection.timeline
     return _card(
         _projected(projection),
-        {
-            "iteration": seconds(projection.iteration_s),
-            **_throughput(projection),
-            "bubble": percent(timeline.bubble_ratio),
-            **_peak_of(projection),
-        },
+        texts_of(projection, "card"),
         _timelines([timeline], [projection.plan.schedule_name]),
         {"ranks": _table(_rank_rows(timeline)), "assumed": _list(projection.assumptions)},
         projection.verdict,
     )
-
-
-def _throughput(projection: Projection) -> dict[str, str]:
-    tokens = projection.tokens_per_s
-    return {} if tokens is None else {"throughput": f"{count(tokens)} tokens/s"}
 
 
 def _peak_of(projection: Projection) -> dict[str, str]:
@@ -76,13 +67,13 @@ def card_of_projections(several: Projections) -> str:
     if not several.projections:
         return _card("no schedule is possible", {}, "", {"why": _list(_reasons(several))})
     best = several.projections[0]
-    fastest = best.iteration_s
+    fastest = best.iteration_time_s
     rows = [
         {
             "schedule": one.plan.schedule_name,
             "stages a rank": str(one.plan.vpp),
-            "iteration": seconds(one.iteration_s),
-            "vs best": signed_percent(one.iteration_s / fastest - 1),
+            "iteration": seconds(one.iteration_time_s),
+            "vs best": signed_percent(one.iteration_time_s / fastest - 1),
             "bubble": percent(one.timeline.bubble_ratio),
             "peak": size(float(one.timeline.memory.peak_bytes.max())) if one.plan.knows_memory else "–",
             "fits": {True: "yes", False: "NO", None: "–"}[one.fits],
@@ -204,7 +195,7 @@ def card_of_search(tuned: Tuned) -> str:
         f"{tuned.counts['configurations']} configurations",
         {
             "best": best.candidate.schedule,
-            "iteration": seconds(best.iteration_s),
+            "iteration": seconds(best.iteration_time_s),
             "MFU": percent(tuned.utilization(best)),
             "memory": size(best.peak_bytes),
         },

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ppsim.simulation.verdict import Verdict
+
 WIDTH = 100
 """Columns of what goes into a pipe or a file; a terminal has its own number."""
 
@@ -16,7 +18,7 @@ MOST_ROWS = 16
 _LEAST_TEXT = 24  # columns of a last column of text, below which numbers make room for it
 _TIE = "␠"  # stands for a blank at which no line may end, and is one again when printed
 _UNITS = re.compile(r"(?<=\d) (?=(?:%|(?:s|ms|µs|ns|[KMGT]?i?B|GB/s|GPUs?|[kMGTP]?FLOP|[kMGTP])\b))")
-_FIRST_COLOUR = 30
+_FIRST_COLOUR, _RED = 30, 31
 _WORDS = re.compile(r"\s*\S+\s*")
 _STYLES = r"\x1b\[[\d;]*m"
 
@@ -85,6 +87,13 @@ def bold(text: str) -> str:
     return styled(text, 1)
 
 
+def verdict_line(verdict: Verdict | None, more: str = "") -> list[str]:
+    """Return the line that says whether a step fits, red if it does not; none if no bytes are known."""
+    if verdict is None:
+        return []
+    return [bold(styled(f"{verdict}{more}", _RED) if verdict.fits is False else f"{verdict}{more}")]
+
+
 def _tied(text: str) -> str:
     return _UNITS.sub(_TIE, text)
 
@@ -119,7 +128,8 @@ def _wrapped(text: str, width: int, *, folds: bool = True) -> list[str]:
     return lines
 
 
-def _cut(text: str, width: int) -> str:
+def cut(text: str, width: int) -> str:
+    """Return a text in at most `width` columns, with … in place of what is left out."""
     return text if _cells(text) <= width else f"{text[: width - 1]}…" if width else ""
 
 
@@ -133,7 +143,7 @@ def _beside(
     for number, row in enumerate(zip(*columns, strict=True)):
         is_header = has_header and number == 0
         shown = [
-            [_cut(line, wide) for line in (_wrapped(cell, wide, folds=False) if may_wrap else [cell])]
+            [cut(line, wide) for line in (_wrapped(cell, wide, folds=False) if may_wrap else [cell])]
             for cell, wide, may_wrap in zip(row, widths, wraps, strict=True)
         ]
         height = max(map(len, shown))

@@ -7,13 +7,13 @@ from ppsim.catalog.build import find
 from ppsim.costs.profile import DEFAULT, load_profile
 from ppsim.model.recompute import is_by_stage
 from ppsim.projection.projection import Answer, Projection, Projections
-from ppsim.results.page import Columns, Page, bold, facts, styled
+from ppsim.results.first_screen import first_screen
+from ppsim.results.page import Columns, Page, bold, facts, verdict_line
 from ppsim.results.steps import print_report, print_timeline
 from ppsim.simulation.report import gap_of
-from ppsim.simulation.verdict import Verdict, asks_for_gpus
+from ppsim.simulation.verdict import asks_for_gpus
 
 _MOST_SENSITIVE = 4
-_RED = 31
 _LEAST_GAIN = 5e-5  # what rounds to 0.00 % is no gain
 
 
@@ -21,18 +21,31 @@ def print_answer(
     projection: Projection,
     answer: Answer | None = None,
     *,
+    full: bool = False,
     with_rows: bool = False,
     with_timeline: bool | None = None,
 ) -> None:
-    """Print a projection and its answer; `with_rows` and `with_timeline` as `ppsim.results.steps` takes them."""
+    """Print the first screen of a projection or, `full` or `with_rows`, all tables.
+
+    `with_rows` and `with_timeline` as `ppsim.results.steps` takes them.
+    """
     answer = answer or projection.answer
-    Page().add(*_verdict_line(projection.verdict), what_is_projected(projection))
+    if full or with_rows:
+        _print_full(projection, answer, with_rows=with_rows, with_timeline=with_timeline)
+        return
+    first_screen(projection, answer)
+    if with_timeline:
+        print_timeline(projection.timeline, is_wanted=True)
+
+
+def _print_full(projection: Projection, answer: Answer, *, with_rows: bool, with_timeline: bool | None) -> None:
+    Page().add(*verdict_line(projection.verdict), what_is_projected(projection))
     print_report(projection.report, _delivered(projection, answer), with_rows=with_rows)
     if stages := _stages(projection):
         Page().add("", stages)
     print_timeline(projection.timeline, is_wanted=with_timeline)
     out = Page()
-    whole = projection.iteration_s
+    whole = projection.iteration_time_s
     budget = [
         {"where an iteration goes": name, "time": seconds(value), "part": percent(value / whole)}
         for name, value in answer.budget_s.items()
@@ -40,14 +53,14 @@ def print_answer(
     out.add("", Columns.of(budget), "")
     sensitive = [
         f"{name} {percent(value)}"
-        for name, value in list(answer.sensitivities.items())[:_MOST_SENSITIVE]
+        for name, value in list(answer.gain_per_percent.items())[:_MOST_SENSITIVE]
         if value >= _LEAST_GAIN
     ]
     longest = max((len(one.change) for one in answer.advice), default=0)
     advice = [f"{one.change:{longest}}   {one.effect}" for one in answer.advice]
     others = [
         f"{channel} {'deadlock' if step is None else seconds(step)}"
-        for channel, step in projection.other_channels.items()
+        for channel, step in projection.step_time_by_channel_s.items()
     ]
     rows = [
         ("bottleneck", answer.bottleneck),
@@ -110,7 +123,7 @@ def _delivered(projection: Projection, answer: Answer) -> list[tuple[str, str]]:
     on = f" on {num_gpus} GPUs" if num_gpus > 1 else ""
     rows = [
         *([("assumed", f"stack {plan.job.stack_in_words}")] if plan.job else []),
-        ("iteration", f"{seconds(projection.iteration_s)}; 90 % between {low} and {high}, {answer.sampled}"),
+        ("iteration", f"{seconds(projection.iteration_time_s)}; 90 % between {low} and {high}, {answer.sampled}"),
     ]
     if tokens is not None:
         rows.append(("throughput", f"{count(tokens)} tokens/s, {count(tokens / num_gpus)} tokens/s/GPU{on}"))
@@ -120,7 +133,7 @@ def _delivered(projection: Projection, answer: Answer) -> list[tuple[str, str]]:
     if answer.days is not None:
         rows.append(("training", f"{answer.days:.1f} days"))
     rows += [("fit", note) for note in (verdict.notes if verdict else ())]
-    return [*rows, *(("memory", text) for text in _components(projection.peak_components or {}))]
+    return [*rows, *(("memory", text) for text in _components(projection.peak_components_bytes or {}))]
 
 
 def _components(sizes: Mapping[str, int]) -> list[str]:
@@ -134,45 +147,66 @@ def _components(sizes: Mapping[str, int]) -> list[str]:
     return [f"of it {', '.join(texts)}"] if texts else []
 
 
-def _verdict_line(verdict: Verdict | None, more: str = "") -> list[str]:
-    """The first line of a report, red if the step does not fit; none if no bytes are known."""
-    if verdict is None:
-        return []
-    return [bold(styled(f"{verdict}{more}", _RED) if verdict.fits is False else f"{verdict}{more}")]
+def print_plans(comparison: Projections, *, full: bool = False, with_timeline: bool | None = None) -> None:
+    """Print the schedules that are possible, best first: ten or, if `full`, all, and why the others are not.
 
-
-def print_plans(comparison: Projections, *, with_timeline: bool | None = None) -> None:
-    """Print every schedule that is possible, best first, why the others are not, and the best one's timeline."""
-    out = Page()
-    if comparison.projections:
-        out.add(*_none_fits(comparison.projections), what_is_projected(comparison.projections[0]), "")
-        fastest = comparison.projections[0].iteration_s
-        has_steps = any(one.iteration_s != one.timeline.step_time_s for one in comparison.projections)
-        rows = [
-            {
-                "schedule": one.plan.schedule_name + _marks(one),
-                "vpp": str(one.plan.vpp),
-                "iteration": seconds(one.iteration_s),
-                "vs best": signed_percent(one.iteration_s / fastest - 1),
-                **({} if one.tokens_per_s is None else {"tokens/s": count(one.tokens_per_s)}),
-                **({"step time": seconds(one.timeline.step_time_s)} if has_steps else {}),
-                "above bound": percent(gap_of(one.timeline.step_time_s, one.report["lower_bound_s"])),
-                "bubble": percent(one.timeline.bubble_ratio),
-                "span bubble": percent(one.timeline.span_bubble_ratio),
-                **(_peak_of(one) if one.plan.knows_memory else {}),
-            }
-            for one in comparison.projections
-        ]
+    `with_timeline` draws the best one.
+    """
+    out, shown = Page(), comparison.projections
+    if shown:
+        out.add(*_none_fits(shown), what_is_projected(shown[0]), "")
+        rows = _without_constants([_row_of(one, shown[0].iteration_time_s) for one in shown])
+        rows = rows if full else rows[:MOST_LISTED]
         out.add(Columns.of(rows, spare=["rank", "span bubble", "above bound", "step time", "vpp", "bubble"]))
-        out.add(*_of_names(comparison.projections), *_of_marks(comparison.projections))
-    if comparison.reasons:
+        listed = shown[: len(rows)]
+        out.add(*_of_names(listed), *_of_marks(listed))
+        if more := len(shown) - len(rows):
+            out.add(f"{more} more: --full")
+    if comparison.reasons and (full or not shown):
         out.add("", facts([("not possible", _by_reason(comparison.reasons))]))
-    if comparison.projections:
-        name = comparison.projections[0].plan.schedule_name
-        out.add("", facts([(f"assumed for {name}", comparison.projections[0].assumptions)]))
+    elif comparison.reasons:
+        out.add(f"{len(comparison.reasons)} not possible: --full gives the reasons")
+    if shown:
+        name = shown[0].plan.schedule_name
+        if full:
+            out.add("", facts([(f"assumed for {name}", shown[0].assumptions)]))
         if with_timeline:
             out.add(f"\n{bold(name)}")
-            print_timeline(comparison.projections[0].timeline, is_wanted=True)
+            print_timeline(shown[0].timeline, is_wanted=True)
+
+
+MOST_LISTED = 10
+"""Rows of a list without `--full`."""
+
+_ALWAYS = ("schedule", "iteration", "vs best", "tokens/s", "bubble", "peak")
+
+
+def _row_of(one: Projection, fastest_s: float) -> dict[str, str]:
+    """A schedule in a list."""
+    return {
+        "schedule": one.plan.schedule_name + _marks(one),
+        "vpp": str(one.plan.vpp),
+        "iteration": seconds(one.iteration_time_s),
+        "vs best": signed_percent(one.iteration_time_s / fastest_s - 1),
+        **({} if one.tokens_per_s is None else {"tokens/s": count(one.tokens_per_s)}),
+        "step time": seconds(one.timeline.step_time_s),
+        "above bound": percent(gap_of(one.timeline.step_time_s, one.report["lower_bound_s"])),
+        "bubble": percent(one.timeline.bubble_ratio),
+        "span bubble": percent(one.timeline.span_bubble_ratio),
+        **(_peak_of(one) if one.plan.knows_memory else {}),
+    }
+
+
+def _without_constants(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """The rows without columns that have one value, or that repeat another column."""
+
+    def values(name: str) -> list[str]:
+        return [row[name] for row in rows]
+
+    left_out = {name for name in rows[0] if name not in _ALWAYS and len(set(values(name))) == 1 and len(rows) > 1}
+    left_out |= {twin for twin, name in (("step time", "iteration"), ("span bubble", "bubble"))
+                 if twin in rows[0] and values(twin) == values(name)}  # fmt: skip
+    return [{name: text for name, text in row.items() if name not in left_out} for row in rows]
 
 
 def _none_fits(projections: Sequence[Projection]) -> list[str]:
@@ -181,7 +215,7 @@ def _none_fits(projections: Sequence[Projection]) -> list[str]:
         return []
     least = min(projections, key=lambda one: float(one.timeline.memory.peak_bytes.max()))
     others = "" if len(projections) == 1 else f" ({least.plan.schedule_name}; the others need more)"
-    return _verdict_line(least.verdict, others)
+    return verdict_line(least.verdict, others)
 
 
 def _peak_of(one: Projection) -> dict[str, str]:

@@ -118,8 +118,8 @@ def print_totals(found: Any) -> None:
     out = Page()
     times = sorted(found.iterations_s)
     rows = [
-        ("iteration", f"{seconds(found.iteration_s)}, the median of {len(times)} logged after {found.num_warm_up} "
-                      f"of warm-up ({seconds(times[0])} … {seconds(times[-1])})"),
+        ("iteration", f"{seconds(found.iteration_time_s)}, the median of {len(times)} logged after "
+                      f"{found.num_warm_up} of warm-up ({seconds(times[0])} … {seconds(times[-1])})"),
         *((name, size(value)) for name, value in found.memory_bytes.items()),
         *([("garbled lines", f"{found.num_garbled} skipped")] * bool(found.num_garbled)),
         ("not recorded", "a timeline: a log has totals. To explain a step, record it with torch.profiler "
@@ -133,7 +133,7 @@ def print_totals(found: Any) -> None:
                 "timer": name,
                 "least of the ranks": "not logged" if least is None else seconds(least),
                 "most": seconds(most),
-                "of the iteration": percent(most / found.iteration_s),
+                "of the iteration": percent(most / found.iteration_time_s),
             }
             for name, (least, most) in found.timers_s.items()
         ]

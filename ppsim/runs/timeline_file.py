@@ -112,10 +112,10 @@ class Expectation:
     pace: PaceOf | None = None
     fitted_runs: tuple[str, ...] = ()
 
-    def within(self, timeline: Timeline, iteration_s: float, interval_s: Sequence[float]) -> "Expectation":
+    def within(self, timeline: Timeline, iteration_time_s: float, interval_s: Sequence[float]) -> "Expectation":
         """Return it with the interval of a projected iteration, as that of its step."""
         low, high = interval_s
-        around = iteration_s - timeline.step_time_s
+        around = iteration_time_s - timeline.step_time_s
         return replace(self, interval_s=(low - around, high - around))
 
 

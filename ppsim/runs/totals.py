@@ -21,7 +21,7 @@ class Totals(Shown):
     words, the largest of the ranks that print one. `num_garbled` lines were skipped, because a number in them could
     not be read.
 
-    >>> Totals("log", [2.0, 2.1, 2.0], {"forward-backward": (1.8, 1.9)}).iteration_s
+    >>> Totals("log", [2.0, 2.1, 2.0], {"forward-backward": (1.8, 1.9)}).iteration_time_s
     2.0
     """
 
@@ -35,14 +35,14 @@ class Totals(Shown):
     @property
     def brief(self) -> str:
         """What its line says."""
-        return f"{len(self.iterations_s)} iterations of {seconds(self.iteration_s)}"
+        return f"{len(self.iterations_s)} iterations of {seconds(self.iteration_time_s)}"
 
     def __post_init__(self) -> None:
         if not self.iterations_s:
             raise ConfigError(f"{self.source} has no iteration left after {self.num_warm_up} of warm-up")
 
     @property
-    def iteration_s(self) -> float:
+    def iteration_time_s(self) -> float:
         """The median iteration."""
         return median(self.iterations_s)
 
@@ -53,7 +53,7 @@ class Totals(Shown):
             "source": self.source,
             "num_warm_up": self.num_warm_up,
             "num_garbled": self.num_garbled,
-            "iteration_time_s": self.iteration_s,
+            "iteration_time_s": self.iteration_time_s,
             "iterations_s": list(self.iterations_s),
             "timers_s": {name: list(pair) for name, pair in self.timers_s.items()},
             "memory_bytes": dict(self.memory_bytes),

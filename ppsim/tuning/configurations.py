@@ -21,7 +21,7 @@ def configurations_of(answer: dict[str, Any], source: str = "the answer") -> "pa
     import pandas
 
     fitting = [
-        (key, one.iteration_s, one.peak_bytes)
+        (key, one.iteration_time_s, one.peak_bytes)
         for key, one in verdicts_in(answer, source).items()
         if one.status == "fits"
     ]

@@ -28,14 +28,14 @@ Status = Literal["fits", "does not fit", "dominated", "not possible"]
 class Outcome:
     """What became of a configuration.
 
-    "fits": `iteration_s` and `peak_bytes` of its fullest rank. "dominated": it fits, and is no faster than one that
-    holds no more, so that it was not simulated. "does not fit": `peak_bytes` says by how much.
+    "fits": `iteration_time_s` and `peak_bytes` of its fullest rank. "dominated": it fits, and is no faster than one
+    that holds no more, so that it was not simulated. "does not fit": `peak_bytes` says by how much.
     "not possible": its channels deadlock.
     """
 
     status: Status
     peak_bytes: float
-    iteration_s: float = float("inf")
+    iteration_time_s: float = float("inf")
 
 
 @dataclass(frozen=True)
@@ -77,15 +77,15 @@ def _evaluate(task: Task, front: Front, slowest_s: float) -> Outcome:
     if task.bound_s > slowest_s and is_dominated(task.bound_s, peak, front):
         return Outcome("dominated", peak)
     try:
-        iteration_s, peak = iteration_of(plan, table)
+        iteration_time_s, peak = iteration_of(plan, table)
     except ScheduleError:
         return Outcome("not possible", peak)
-    return Outcome("fits", peak, iteration_s)
+    return Outcome("fits", peak, iteration_time_s)
 
 
 def is_dominated(bound_s: float, num_bytes: float, front: Front) -> bool:
     """Return whether one of the front is as fast as the bound and holds no more."""
-    return any(iteration_s <= bound_s and held <= num_bytes for iteration_s, held in front)
+    return any(iteration_time_s <= bound_s and held <= num_bytes for iteration_time_s, held in front)
 
 
 def exact_peak_bytes(task: Task) -> float:

@@ -68,13 +68,13 @@ class Refined:
     ) -> None:
         self.outlooks, self.space, self.verdicts, self.known = outlooks, space, verdicts, known
         self.limit = outlooks.question.memory_limit_bytes * CAP_ROUNDING
-        self.best_s = min(one.iteration_s for one in verdicts.values() if one.status == "fits")
+        self.best_s = min(one.iteration_time_s for one in verdicts.values() if one.status == "fits")
 
     def note(self, one: Configuration, outcome: Outcome) -> None:
         """Keep a verdict."""
         self.known[one.key], self.verdicts[one.key] = one, outcome
         if outcome.status == "fits":
-            self.best_s = min(self.best_s, outcome.iteration_s)
+            self.best_s = min(self.best_s, outcome.iteration_time_s)
 
     def look(self, one: Configuration) -> Outlook | None:
         """Return the outlook of a configuration that may beat the best; None if it cannot or is known already."""
@@ -101,7 +101,9 @@ class Refined:
 
     def fastest(self, number: int) -> list[Configuration]:
         """Return the fastest configuration of each of the fastest layouts."""
-        fits = [(one.iteration_s, self.known[key]) for key, one in self.verdicts.items() if one.status == "fits"]
+        fits = [
+            (one.iteration_time_s, self.known[key]) for key, one in self.verdicts.items() if one.status == "fits"
+        ]
         return _first_of_layouts((one for _, one in sorted(fits)), number)
 
 
@@ -209,7 +211,7 @@ def _try_fewest_layers(search: Refined, one: Configuration) -> None:
         outcome = _simulated(search, replace(one, recompute=f"block/{middle}"))
         if outcome.status == "fits":
             high = middle
-        elif outcome.iteration_s < search.best_s:
+        elif outcome.iteration_time_s < search.best_s:
             low = middle
         else:
             return
@@ -219,11 +221,11 @@ def _simulated(search: Refined, one: Configuration) -> Outcome:
     """The outcome of a configuration by its simulation alone: outlooks know no memory of block/N."""
     plan = search.outlooks.plan_of(one)
     try:
-        iteration_s, peak = iteration_of(plan, table_at(plan))
+        iteration_time_s, peak = iteration_of(plan, table_at(plan))
     except ScheduleError:
         outcome = Outcome("not possible", float("inf"))
     else:
-        outcome = Outcome("fits" if peak <= search.limit else "does not fit", peak, iteration_s)
+        outcome = Outcome("fits" if peak <= search.limit else "does not fit", peak, iteration_time_s)
     search.note(one, outcome)
     return outcome
 
@@ -236,9 +238,11 @@ def _try_plan(search: Refined, one: Configuration) -> None:
     plan = search.outlooks.question.plan_of(planned)
     with suppress(PpsimError):  # it does not fit, or its schedule cannot run
         made = project_table(plan, table_at(plan))
-        before_s = verdict.iteration_s if verdict and verdict.status == "fits" else float("inf")
-        if made.iteration_s < before_s * (1 - _GAIN_OF_PLAN):
-            search.note(planned, Outcome("fits", float(made.timeline.memory.peak_bytes.max()), made.iteration_s))
+        before_s = verdict.iteration_time_s if verdict and verdict.status == "fits" else float("inf")
+        if made.iteration_time_s < before_s * (1 - _GAIN_OF_PLAN):
+            search.note(
+                planned, Outcome("fits", float(made.timeline.memory.peak_bytes.max()), made.iteration_time_s)
+            )
 
 
 def _of_other_stages(search: Refined, one: Configuration) -> Iterator[Configuration]:

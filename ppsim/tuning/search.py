@@ -52,7 +52,7 @@ class Found:
     """A configuration that fits: seconds of its iteration, and bytes of its fullest rank."""
 
     candidate: Configuration
-    iteration_s: float
+    iteration_time_s: float
     peak_bytes: float
 
 
@@ -81,7 +81,10 @@ class Tuned(Shown, Pictured):
     @property
     def brief(self) -> str:
         """What its line says."""
-        job, best = self.question.job, f"best {self.best[0].candidate.key} with {seconds(self.best[0].iteration_s)}"
+        job, best = (
+            self.question.job,
+            f"best {self.best[0].candidate.key} with {seconds(self.best[0].iteration_time_s)}",
+        )
         return f"{job.model_name} on {self.question.num_gpus} × {job.cluster.device.name}: {best}"
 
     def tokens_per_s(self, found: Found) -> float:
@@ -92,7 +95,7 @@ class Tuned(Shown, Pictured):
         >>> round(found.tokens_per_s(found.best[0]), -3)
         617000.0
         """
-        return self.question.job.tokens_per_step / found.iteration_s
+        return self.question.job.tokens_per_step / found.iteration_time_s
 
     def utilization(self, found: Found) -> float:
         """Return its model FLOPs utilization of the dense peak of its dtype.
@@ -160,7 +163,7 @@ class Tuned(Shown, Pictured):
         """
         return {
             **vars(found.candidate),
-            "iteration_time_s": found.iteration_s,
+            "iteration_time_s": found.iteration_time_s,
             "tokens_per_s": self.tokens_per_s(found),
             "model_flops_utilization": self.utilization(found),
             "peak_bytes": found.peak_bytes,
@@ -293,28 +296,28 @@ class _Search:
     def found(self) -> list[Found]:
         """What fits, fastest first."""
         fitting = [
-            Found(self.known[key], one.iteration_s, one.peak_bytes)
+            Found(self.known[key], one.iteration_time_s, one.peak_bytes)
             for key, one in self.verdicts.items()
             if one.status == "fits"
         ]
-        return sorted(fitting, key=lambda one: (one.iteration_s, one.peak_bytes, one.candidate))
+        return sorted(fitting, key=lambda one: (one.iteration_time_s, one.peak_bytes, one.candidate))
 
     @property
     def front(self) -> Front:
         """Seconds and bytes of the Pareto set so far."""
-        return [(one.iteration_s, one.peak_bytes) for one in pareto_of(self.found)]
+        return [(one.iteration_time_s, one.peak_bytes) for one in pareto_of(self.found)]
 
     @property
     def slowest_s(self) -> float:
         """Of the best that are asked for, infinite while there are too few."""
         found = self.found
-        return found[self.top - 1].iteration_s if len(found) >= self.top else np.inf
+        return found[self.top - 1].iteration_time_s if len(found) >= self.top else np.inf
 
     @property
     def best_s(self) -> float | None:
         """The fastest iteration so far."""
         found = self.found
-        return found[0].iteration_s if found else None
+        return found[0].iteration_time_s if found else None
 
     @property
     def num_decided(self) -> int:
@@ -371,7 +374,7 @@ class _Search:
                 peak = float(found.timeline.memory.peak_bytes.max())
                 is_too_large = found.fits is False
                 self.verdicts[configuration.key] = (
-                    Outcome("does not fit", peak) if is_too_large else Outcome("fits", peak, found.iteration_s)
+                    Outcome("does not fit", peak) if is_too_large else Outcome("fits", peak, found.iteration_time_s)
                 )
             report()
 
@@ -395,7 +398,7 @@ class _Search:
 
 def pareto_of(found: Iterable[Found]) -> list[Found]:
     """Return those, fastest first, that hold less than all that are as fast."""
-    return front_of(found, lambda one: (one.iteration_s, one.peak_bytes))
+    return front_of(found, lambda one: (one.iteration_time_s, one.peak_bytes))
 
 
 def _distinct(outlooks: Iterable[Outlook]) -> list[Outlook]:

@@ -22,7 +22,8 @@ def state_to_json(question: Question, space: Space, seed: int, verdicts: dict[st
         "space": space.to_json(),
         "seed": seed,
         "verdicts": {
-            key: [one.status, _finite(one.peak_bytes), _finite(one.iteration_s)] for key, one in verdicts.items()
+            key: [one.status, _finite(one.peak_bytes), _finite(one.iteration_time_s)]
+            for key, one in verdicts.items()
         },
     }
 
@@ -64,13 +65,13 @@ def verdicts_in(found: dict[str, Any], source: str | Path) -> dict[str, Outcome]
         raise ConfigError(f"{source} is wrong: its verdicts are not those of ppsim tune; remove it") from None
 
 
-def _outcome(status: Any, peak_bytes: float, iteration_s: float) -> Outcome:
+def _outcome(status: Any, peak_bytes: float, iteration_time_s: float) -> Outcome:
     """A verdict; raises `ValueError` if its status is unknown, or if it fits without a peak and a time."""
     if status not in get_args(Status):
         raise ValueError(f"no verdict: {status}")
-    if status == "fits" and not math.isfinite(peak_bytes + iteration_s):
+    if status == "fits" and not math.isfinite(peak_bytes + iteration_time_s):
         raise ValueError("fits, but without a peak or a time")
-    return Outcome(status, peak_bytes, iteration_s)
+    return Outcome(status, peak_bytes, iteration_time_s)
 
 
 def _finite(value: float) -> float | None:

@@ -34,7 +34,7 @@ def script(tmp_path: Path) -> Path:
 
 def test_a_configuration_projects_as_its_words_do(script: Path) -> None:
     by_file, by_words = ppsim.project(run_config=script), ppsim.project(**SAME)  # type: ignore[arg-type]
-    assert by_file.iteration_s == by_words.iteration_s
+    assert by_file.iteration_time_s == by_words.iteration_time_s
     assert by_file.plan.job is not None
     assert by_file.plan.job.model.parameters == ppsim.job(model="gpt3-350m").model.parameters
 
@@ -131,7 +131,7 @@ def test_experts_divided_over_tensor_parallel_ranks_too() -> None:
     made = ppsim.project(**sizes, ep=4, etp=1)  # type: ignore[arg-type]
     assert made.plan.job is not None
     assert made.plan.job.layout.etp == 1
-    assert made.iteration_s != ppsim.project(**sizes, ep=2).iteration_s  # type: ignore[arg-type]
+    assert made.iteration_time_s != ppsim.project(**sizes, ep=2).iteration_time_s  # type: ignore[arg-type]
     assert "--expert-tensor-parallel-size 1" in ppsim.trainer_options(made, "megatron")
     with pytest.raises(ConfigError, match="ep · etp must divide tp · cp · dp"):
         ppsim.project(**sizes, ep=8, etp=1)  # type: ignore[arg-type]

@@ -173,4 +173,4 @@ def test_layers_per_stage_of_the_file_that_do_not_fit_are_named(
     path = file_of(tmp_path, name)
     with pytest.raises(ConfigError, match=rf"; {flags} is from .*{name}: replace it, as by --split even$"):
         ppsim.project(run_config=path, **typed)
-    assert ppsim.project(run_config=path, split="even", **typed).iteration_s > 0
+    assert ppsim.project(run_config=path, split="even", **typed).iteration_time_s > 0

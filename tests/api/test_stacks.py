@@ -45,7 +45,7 @@ def test_every_stack_is_a_choice_and_says_words_of_studies_with_sources() -> Non
         for line in stack.lines:
             assert line.word in {*words_of(StudyOptions), "zero", "sequence_parallel", "runtime", "overlap_p2p"}
             made = ppsim.project(**(SPARSE if line.experts else SMALL), **{line.word: line.value})
-            assert made.iteration_s > 0, (name, words[line.word].flag)
+            assert made.iteration_time_s > 0, (name, words[line.word].flag)
 
 
 def test_a_stack_captures_graphs_where_its_recipes_do() -> None:
@@ -76,7 +76,7 @@ def test_a_stack_sets_what_options_leave_open_and_no_more() -> None:
     assert bridge.plan.runtime == "megatron"
     assert bridge.assumptions[2].startswith("stack: megatron-bridge: fused attention, no dropout, tp communication")
     assert ppsim.project(**SMALL).assumptions[2].startswith("stack: plain: ")
-    assert ppsim.project(**SMALL, stack="plain").iteration_s == ppsim.project(**SMALL).iteration_s
+    assert ppsim.project(**SMALL, stack="plain").iteration_time_s == ppsim.project(**SMALL).iteration_time_s
     assert "assumed        stack megatron-bridge: fused" in str(bridge)
 
 
@@ -105,7 +105,7 @@ def test_the_defaults_of_torchtitan_depend_on_the_pipeline() -> None:
     ],
 )  # fmt: skip
 def test_each_option_moves_the_iteration_the_way_it_must(words: dict[str, Any], is_longer: bool) -> None:
-    usual, other = ppsim.project(**SMALL).iteration_s, ppsim.project(**SMALL, **words).iteration_s
+    usual, other = ppsim.project(**SMALL).iteration_time_s, ppsim.project(**SMALL, **words).iteration_time_s
     assert other != usual
     assert (other > usual) is is_longer
     if "rest" in words:
@@ -132,9 +132,9 @@ def test_constants_of_a_cluster_are_the_defaults_of_options() -> None:
     assert by_cluster.costs.action_overhead_s == 0.326e-3
     assert by_cluster.costs.hop_overhead_s == by_cluster.costs.message_overhead_s == 0.326e-3
     by_option = ppsim.project(**on, cluster="dgx-a100", runtime="megatron", launch_ms=0.326)
-    assert by_option.iteration_s == by_cluster.iteration_s
+    assert by_option.iteration_time_s == by_cluster.iteration_time_s
     shares = [
-        ppsim.project(**on, cluster=name, **share).iteration_s
+        ppsim.project(**on, cluster=name, **share).iteration_time_s
         for name, share in (("dgxc-h100", {}), ("dgx-h100", {"compute_share": 1.02}))
     ]
     assert shares[0] == shares[1]
@@ -148,15 +148,15 @@ def test_what_runs_said_of_an_installation_is_in_measured_times_the_slowest_rank
     none = ppsim.project(**words, cluster=machine)
     varies = ppsim.project(**words, cluster=machine.with_constants(Constants(jitter=Constant(value=0.04))))
     longer = 0.04 * expected_maximum(8) * 32 * 28e-3
-    assert varies.iteration_s - none.iteration_s == pytest.approx(longer)
+    assert varies.iteration_time_s - none.iteration_time_s == pytest.approx(longer)
     assert varies.answer.budget_s["slow ranks"] == pytest.approx(longer)
-    assert sum(varies.answer.budget_s.values()) == pytest.approx(varies.iteration_s)
+    assert sum(varies.answer.budget_s.values()) == pytest.approx(varies.iteration_time_s)
     parts = {**words, "forward_ms": [10.0] * 8}  # each rank's own: the slowest is among them
-    assert ppsim.project(**parts, cluster=varies.plan.job.cluster).iteration_s == pytest.approx(none.iteration_s)
+    assert ppsim.project(**parts, cluster=varies.plan.job.cluster).iteration_time_s == pytest.approx(none.iteration_time_s)
     slows = ppsim.project(**words, cluster=machine.with_constants(Constants(overlap_slowdown=Constant(value=0.5))))
     assert slows.costs.overlap_slowdown == 0.5
-    assert slows.iteration_s > none.iteration_s
-    assert slows.answer.budget_s["compute beside transfers"] > 0.9 * (slows.iteration_s - none.iteration_s)
+    assert slows.iteration_time_s > none.iteration_time_s
+    assert slows.answer.budget_s["compute beside transfers"] > 0.9 * (slows.iteration_time_s - none.iteration_time_s)
 
 
 def test_tables_are_fitted_to_what_the_update_waits_for() -> None:
@@ -168,8 +168,8 @@ def test_tables_are_fitted_to_what_the_update_waits_for() -> None:
     work_s = 24 * (18.522 + 18.086 + 9.337) / 1e3
     goes_on, waits = (ppsim.project(**words, update=update) for update in ("post-validated", "synchronised"))
     assert 1 - work_s / goes_on.timeline.span_s <= 0.0433 + 1e-4
-    assert goes_on.iteration_s == goes_on.timeline.span_s < waits.timeline.span_s
-    assert waits.iteration_s == waits.timeline.step_time_s <= goes_on.timeline.step_time_s
+    assert goes_on.iteration_time_s == goes_on.timeline.span_s < waits.timeline.span_s
+    assert waits.iteration_time_s == waits.timeline.step_time_s <= goes_on.timeline.step_time_s
 
 
 def test_measured_times_of_a_rank_take_the_place_of_estimates() -> None:
@@ -177,9 +177,9 @@ def test_measured_times_of_a_rank_take_the_place_of_estimates() -> None:
     words = {"model": "gpt", "layers": 24, "hidden": 256, "heads": 4, "seq_len": 128, "gpus": 4, "pp": 4,
              "runtime": "ideal", "global_batch": 8}  # fmt: skip
     times = {"forward_ms": 1.0, "backward_input_ms": 1.5, "backward_weight_ms": 0.5}
-    assert ppsim.project(**words, **times).iteration_s == pytest.approx(11 * 3e-3)
+    assert ppsim.project(**words, **times).iteration_time_s == pytest.approx(11 * 3e-3)
     looped = ppsim.project(**words, **times, vpp=2)
-    assert looped.iteration_s == pytest.approx((8 + 3 / 2) * 3e-3)
+    assert looped.iteration_time_s == pytest.approx((8 + 3 / 2) * 3e-3)
     assert {type(one.change) for one in looped.answer.advice} <= {str}
     assert all("--schedule " in one.change for one in looped.answer.advice)
 
@@ -189,13 +189,13 @@ def test_measured_times_of_a_rank_take_the_place_of_a_profile_s_and_bytes_too() 
     words = {"pp": 4, "microbatches": 8, "runtime": "ideal"}
     times = {"forward_ms": 1.0, "backward_input_ms": 1.5, "backward_weight_ms": 0.5}
     given, other = (ppsim.project(**words, **times, activation_memory=bytes_) for bytes_ in (2.0**30, 3.0 * 2**30))
-    assert given.iteration_s == pytest.approx(11 * 3e-3)
+    assert given.iteration_time_s == pytest.approx(11 * 3e-3)
     peaks = [made.timeline.memory.peak_activation_bytes for made in (given, other)]
     assert peaks[0].tolist() == [4 * 2.0**30, 3 * 2.0**30, 2 * 2.0**30, 2.0**30]
     assert peaks[1].tolist() == (3 * peaks[0]).tolist()
     looped = ppsim.project(**words, **times, activation_memory="1GiB", vpp=2)
     assert looped.costs.activation_bytes == 2.0**29
-    assert looped.iteration_s == pytest.approx((8 + 3 / 2) * 3e-3)
+    assert looped.iteration_time_s == pytest.approx((8 + 3 / 2) * 3e-3)
 
 
 def test_measured_times_of_stages_are_divided_among_more_of_them_and_summed_in_fewer() -> None:
@@ -286,7 +286,7 @@ def test_a_search_keeps_what_it_was_asked_in_its_command() -> None:
     words = {"model": "gpt", "layers": 8, "hidden": 512, "heads": 8, "vocab": 1000, "seq_len": 512, "gpus": 2,
              "global_batch": 16, "tp": 2, "pp": 1, "micro_batch": 8, "schedule": best.candidate.schedule,
              "split": best.candidate.split, "recompute": best.candidate.recompute, "vpp": 1}  # fmt: skip
-    assert ppsim.project(**words, **asked).iteration_s == pytest.approx(best.iteration_s, rel=1e-12)
+    assert ppsim.project(**words, **asked).iteration_time_s == pytest.approx(best.iteration_time_s, rel=1e-12)
     for part in (
         "--overlap-tp 0,0.5",
         "--launch-ms 0.25",
@@ -304,14 +304,14 @@ def test_gradients_of_16_bits_take_half_the_bytes_of_a_reduction() -> None:
     assert ppsim.job(**SMALL, stack="megatron-bridge").optimizer.bytes_of_gradient == 2
     assert ppsim.job(**SMALL, dtype="float32", grad_reduce_in_bf16=True).optimizer.bytes_of_gradient == 4
     wide: dict[str, Any] = SMALL | {"gpus": 256, "overlap_dp": False}
-    late = [ppsim.project(**wide, grad_reduce_in_bf16=mode).iteration_s for mode in (False, True)]
+    late = [ppsim.project(**wide, grad_reduce_in_bf16=mode).iteration_time_s for mode in (False, True)]
     assert late[1] < late[0]
 
 
 def test_deterministic_mode_takes_longer_and_fuses_no_cross_entropy() -> None:
     """Without a word more than a switch less: Megatron-LM refuses both."""
     usual, one_order = (
-        ppsim.project(**SMALL, cross_entropy="unfused", deterministic_mode=mode).iteration_s
+        ppsim.project(**SMALL, cross_entropy="unfused", deterministic_mode=mode).iteration_time_s
         for mode in (False, True)
     )
     assert 1.02 * usual < one_order < 1.3 * usual
@@ -320,7 +320,7 @@ def test_deterministic_mode_takes_longer_and_fuses_no_cross_entropy() -> None:
 
 
 def test_a_compiled_cross_entropy_takes_longer_than_a_fused_one() -> None:
-    fused, compiled = (ppsim.project(**SMALL, cross_entropy=kind).iteration_s for kind in ("fused", "compiled"))
+    fused, compiled = (ppsim.project(**SMALL, cross_entropy=kind).iteration_time_s for kind in ("fused", "compiled"))
     assert fused < compiled < 1.1 * fused
 
 

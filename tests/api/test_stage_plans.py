@@ -24,7 +24,7 @@ def test_equal_stages_are_the_options_of_all(tmp_path) -> None:
         file = plan_file(tmp_path, [{"layers": 20, "recompute": recompute}] * 4)
         by_file = ppsim.project(**JOB, stage_plan=file)
         by_options = ppsim.project(**JOB, split=[20] * 4, recompute=recompute)
-        assert by_file.iteration_s == by_options.iteration_s
+        assert by_file.iteration_time_s == by_options.iteration_time_s
         assert by_file.timeline.memory.peak_bytes.tolist() == by_options.timeline.memory.peak_bytes.tolist()
 
 
@@ -46,7 +46,7 @@ def test_words_of_single_layers_are_the_same_layers_by_number_and_by_count(tmp_p
     by_number = ppsim.project(**JOB, split=[20] * 4, recompute="mlp@20-22")
     stages = [{"layers": 20, "recompute": word} for word in ("none", "mlp*3", "none", "none")]
     by_count = ppsim.project(**JOB, stage_plan=plan_file(tmp_path, stages))
-    assert by_number.iteration_s == by_count.iteration_s
+    assert by_number.iteration_time_s == by_count.iteration_time_s
     assert by_number.timeline.memory.peak_bytes.tolist() == by_count.timeline.memory.peak_bytes.tolist()
 
 
@@ -78,7 +78,7 @@ def test_the_written_file_gives_the_same_projection(tmp_path) -> None:
     command(*LINE.split(), "--plan", first, "-o", str(out))
     one, two = (ppsim.project(**JOB, stage_plan=path) for path in (first, out))
     assert one.split == two.split
-    assert one.iteration_s == two.iteration_s
+    assert one.iteration_time_s == two.iteration_time_s
 
 
 def test_the_report_has_a_table_of_stages(tmp_path) -> None:
@@ -170,7 +170,7 @@ def test_whole_layers_are_the_layer_numbers_of_primus(tmp_path) -> None:
     assert "recompute" not in "".join(line for line in text.splitlines() if line.startswith("#"))
     (tmp_path / "experiment.yaml").write_text(text)
     again = ppsim.project(run_config=tmp_path / "experiment.yaml", gpus=64)
-    assert again.iteration_s == made.iteration_s
+    assert again.iteration_time_s == made.iteration_time_s
 
 
 def test_layers_for_further_tokens_among_the_numbers_are_an_assumption(tmp_path) -> None:

@@ -153,7 +153,7 @@ def test_a_configuration_with_the_options_of_its_comments_gives_an_equal_plan(
         text = ppsim.trainer_options(made, trainer, given=words)
         again = read_back(text, folder / "train")
         peaks = [one.timeline.memory.peak_bytes.max() for one in (made, again)]
-        assert again.iteration_s == pytest.approx(made.iteration_s, rel=1e-12), (words, text)
+        assert again.iteration_time_s == pytest.approx(made.iteration_time_s, rel=1e-12), (words, text)
         assert peaks[1] == pytest.approx(peaks[0], rel=1e-12), (words, text)
         done += 1
     assert done > tried / 30  # most draws that are refused tell nothing
@@ -170,7 +170,7 @@ def test_the_best_of_a_search_is_read_back_as_an_equal_plan(trainer: Trainer, tm
     text = ppsim.trainer_options(found, trainer)
     assert "--memory-limit" not in text
     again = read_back(text, tmp_path / "train")
-    assert again.iteration_s == pytest.approx(found.best[0].iteration_s, rel=1e-12)
+    assert again.iteration_time_s == pytest.approx(found.best[0].iteration_time_s, rel=1e-12)
 
 
 def test_a_setting_that_no_option_says_is_a_comment_of_its_own() -> None:

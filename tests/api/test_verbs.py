@@ -114,8 +114,8 @@ def test_a_job_can_be_made_before_and_stragglers_are_a_mapping() -> None:
     slowed = ppsim.project(job=job, vpp=2, stragglers={1: 1.5})
     assert slowed.plan.job == job
     told = json.loads(command("project", *arguments(JOB | {"vpp": 2}), "--straggler", "1:1.5", "--json").output)
-    assert slowed.iteration_s == told["iteration_time_s"]
-    assert ppsim.project(slowed.plan).iteration_s == slowed.iteration_s
+    assert slowed.iteration_time_s == told["iteration_time_s"]
+    assert ppsim.project(slowed.plan).iteration_time_s == slowed.iteration_time_s
 
 
 def test_a_memory_limit_is_text_or_bytes() -> None:
@@ -195,7 +195,7 @@ def test_a_run_its_comparison_and_its_calibration_are_those_of_the_commands() ->
         assert ppsim.report(found) in command("compare", "measured.json").output
     ppsim.save(fitted, "overheads.json")
     by_file, itself = (ppsim.project(pp=2, overheads=one) for one in ("overheads.json", fitted))
-    assert by_file.iteration_s == itself.iteration_s > ppsim.project(pp=2).iteration_s
+    assert by_file.iteration_time_s == itself.iteration_time_s > ppsim.project(pp=2).iteration_time_s
     projected = ppsim.simulate(run.timeline.schedule, COSTS)
     assert ppsim.compare(run, projected).projected is projected
 

@@ -53,7 +53,7 @@ def test_the_command_that_is_copied_gives_the_numbers_that_are_shown(state, benc
     assert set(answer.projections) == set(there) == set(state.schedules)
     for name, one in answer.projections.items():
         found = there[name]
-        assert one.iteration_s == found["iteration_time_s"]
+        assert one.iteration_time_s == found["iteration_time_s"]
         assert one.tokens_per_s == found["tokens_per_s"]
         assert one.timeline.bubble_ratio == found["bubble_ratio"]
         assert one.timeline.memory.peak_bytes.tolist() == [rank["peak_bytes"] for rank in found["ranks"]]
@@ -68,14 +68,14 @@ def test_a_fitted_table_is_searched_for_beside_and_stands_in_for_the_next_costs(
     answer = bench.answer(state)
     assert answer.is_final
     assert (
-        answer.projections["zbv"].iteration_s
+        answer.projections["zbv"].iteration_time_s
         == in_a_terminal(state.command + " --schedule zbv,1f1b")["zbv"]["iteration_time_s"]
     )
     moved = State(state.words | {"transfer_ms": "5"}, ("zbv",))
     there = bench.answer(moved)
     assert there.standing_in == {"zbv"}
     assert there.projections["zbv"].timeline.schedule is answer.projections["zbv"].timeline.schedule
-    assert there.projections["zbv"].iteration_s > answer.projections["zbv"].iteration_s
+    assert there.projections["zbv"].iteration_time_s > answer.projections["zbv"].iteration_time_s
     assert "its own is being searched for" in pictures.cards_html(there)
 
 
@@ -117,7 +117,7 @@ def test_numbers_stand_against_the_baseline(bench):
     words = {"pp": "4", "microbatches": "8"} | BY_HAND | {"transfer_ms": "0", "runtime": "ideal"}
     state = State(words, ("1f1b", "zb-h1"), baseline="zb-h1")
     answer = bench.answer(state)
-    first, second = (answer.projections[name].iteration_s for name in state.schedules)
+    first, second = (answer.projections[name].iteration_time_s for name in state.schedules)
     assert answer.baseline is answer.projections["zb-h1"]
     told = pictures.cards_html(answer)
     assert f"<dd class=change-worse>+{100 * (first / second - 1):.2f} %</dd>" in told
@@ -129,7 +129,7 @@ def test_the_exported_table_has_the_numbers_and_the_reasons(bench):
     answer = bench.answer(state)
     rows = list(csv.DictReader(io.StringIO(pictures.table_csv(answer))))
     assert [row["schedule"] for row in rows] == ["interleaved-1f1b", "1f1b"]
-    assert float(rows[0]["iteration_time_s"]) == answer.projections["interleaved-1f1b"].iteration_s
+    assert float(rows[0]["iteration_time_s"]) == answer.projections["interleaved-1f1b"].iteration_time_s
     assert rows[1]["reason"] == answer.reasons["1f1b"]
 
 
@@ -138,7 +138,7 @@ def test_all_schedules_are_spots_and_those_compared_have_a_bound(bench):
     spots, missing = bench.spots(state)
     assert missing > 3
     assert {"1f1b", "gpipe", "zb-h1", "1f1b-v"} <= {spot.name for spot in spots}
-    assert all(spot.bound_s <= spot.iteration_s * (1 + 1e-9) for spot in spots)
+    assert all(spot.bound_s <= spot.iteration_time_s * (1 + 1e-9) for spot in spots)
     drawn = {trace["name"]: trace for trace in pictures.tradeoff(bench.answer(state), spots, theme=LIGHT)["data"]}
     assert sorted(drawn["compared"]["text"]) == ["1f1b", "gpipe"]
     assert len(drawn["lower bound"]["x"]) == 2

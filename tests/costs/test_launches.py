@@ -66,8 +66,8 @@ def test_the_host_waits_for_counts_where_a_router_drops_nothing_and_nothing_is_r
 
 def test_a_step_in_one_graph_launches_no_action_and_no_message() -> None:
     eager, full = (ppsim.project(**TINY, launch_ms=1.0, cuda_graphs=graphs) for graphs in ("none", "full"))
-    assert ppsim.project(**TINY, launch_ms=0.0).iteration_s < eager.iteration_s
-    assert full.iteration_s <= ppsim.project(**TINY, launch_ms=0.0).iteration_s
+    assert ppsim.project(**TINY, launch_ms=0.0).iteration_time_s < eager.iteration_time_s
+    assert full.iteration_time_s <= ppsim.project(**TINY, launch_ms=0.0).iteration_time_s
     assert any(line == "CUDA graphs: full" for line in full.assumptions)
 
 

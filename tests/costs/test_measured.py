@@ -133,10 +133,10 @@ def test_the_budget_of_measured_costs_sums_and_names_what_it_cannot_tell_apart()
     for schedule in ("1f1b", "zb-h1", "dualpipev"):
         made = project(Plan(pp=2, schedule=schedule, job=job(pp=2, profile=measured_profile())))
         budget = loss_budget(made)
-        assert sum(budget.values()) == pytest.approx(made.iteration_s)
+        assert sum(budget.values()) == pytest.approx(made.iteration_time_s)
         assert budget["measured kernels below peak"] > 0
         assert "matrix products below peak" not in budget
-        assert abs(budget.get("slow ranks", 0.0)) < 1e-9 * made.iteration_s
+        assert abs(budget.get("slow ranks", 0.0)) < 1e-9 * made.iteration_time_s
 
 
 def test_measured_costs_narrow_the_interval() -> None:

@@ -64,7 +64,7 @@ def test_a_step_is_longer_by_jitter_times_the_expected_maximum_of_its_pipeline(g
 def test_each_doubling_of_the_nodes_costs_more_as_published_runs_show():
     """14 groups of published runs on H100 lose −0.01 to 2.4 % a doubling, 0.76 % in the mean."""
     jobs = [replace(_job(gpus), global_batch=8 * gpus) for gpus in (16, 32, 64, 128, 256)]
-    seconds = [ppsim.project(job=one, pp=1).iteration_s for one in jobs]
+    seconds = [ppsim.project(job=one, pp=1).iteration_time_s for one in jobs]
     growth = (seconds[-1] / seconds[0]) ** (1 / 4) - 1
     assert 0.004 < growth < 0.01
 
@@ -74,4 +74,4 @@ def test_the_budget_says_what_is_lost_to_stragglers():
     lost = projection.step.exposed_s["stragglers"]
     budget = loss_budget(projection)
     assert budget["stragglers among replicas"] == lost > 0
-    assert sum(budget.values()) == pytest.approx(projection.iteration_s)
+    assert sum(budget.values()) == pytest.approx(projection.iteration_time_s)

@@ -176,8 +176,8 @@ def test_eight_bits_are_cast_before_they_are_gathered_with_one_scale_a_tensor_an
 
 def test_the_command_line_takes_an_eager_run_and_refuses_to_hide_messages_in_it() -> None:
     words = {"model": "llama3-8b", "gpus": 8, "stack": "torchtitan", "pp": 1, "recompute": "full"}
-    eager, compiled = (ppsim.project(**words, compile=mode).iteration_s for mode in (False, True))
-    assert ppsim.project(**words).iteration_s == eager > compiled
+    eager, compiled = (ppsim.project(**words, compile=mode).iteration_time_s for mode in (False, True))
+    assert ppsim.project(**words).iteration_time_s == eager > compiled
     assert ppsim.job(**words, dtype="float8").execution.compile
     assert ppsim.job(**words, tp=2, overlap_tp=0.5).execution.compile
     assert ppsim.job(**words | {"stack": "plain"}).execution.compile is None

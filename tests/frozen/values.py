@@ -52,7 +52,7 @@ def measures(plan: Plan) -> dict[str, list[float]] | str:
         return str(error).splitlines()[0]
     costs = made.costs.resolved_for(table)
     values = {
-        "iteration_s": made.iteration_s,
+        "iteration_s": made.iteration_time_s,
         "peak_bytes": float(made.timeline.memory.peak_bytes.max()),
         "forward_flops": made.assembled.forward_flops,
         "parameters": plan.job.model.parameters if plan.job else 0,

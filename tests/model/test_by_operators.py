@@ -169,7 +169,7 @@ def test_it_lies_between_none_and_full_in_time_and_bytes() -> None:
     words = {"model": "llama3-8b", "gpus": 8, "pp": 1, "stack": "torchtitan", "cluster": "dgx-h100"}
     made = {one: ppsim.project(**words, recompute=one) for one in ("none", BY_OPERATORS, "full")}
     peaks = [one.timeline.memory.peak_bytes.max() for one in made.values()]
-    steps = [one.iteration_s for one in made.values()]
+    steps = [one.iteration_time_s for one in made.values()]
     assert peaks[0] > peaks[1] > peaks[2]
     assert steps[0] < steps[1] < steps[2]
     reserved = [one.reserved_bytes[0] for one in made.values()]

@@ -76,9 +76,9 @@ def test_two_streams_take_as_long_as_one_of_all_tokens() -> None:
 
 
 def test_a_projection_goes_through_pipelines_and_tensor_parallel_ranks() -> None:
-    whole = ppsim.project(**JOB | {"pp": 1}).iteration_s
+    whole = ppsim.project(**JOB | {"pp": 1}).iteration_time_s
     for words in ({}, {"vpp": 2}, {"tp": 2}, {"cp": 2}, {"recompute": "full"}, {"cuda_graphs": "layer"}):
-        assert 0.8 * whole < ppsim.project(**JOB | words).iteration_s < 3 * whole
+        assert 0.8 * whole < ppsim.project(**JOB | words).iteration_time_s < 3 * whole
     with pytest.raises(ConfigError, match="tp must divide the heads: got 16 with 24"):
         ppsim.project(**JOB | {"gpus": 64, "tp": 16})
 

@@ -22,7 +22,7 @@ def test_more_layers_recomputed_take_longer_and_less_memory() -> None:
     """llama3-70b has 20 layers per stage."""
     words = ("none", "block/5", "block/10", "block/15", "block/20")
     made = [ppsim.project(**JOB, recompute=word) for word in words]
-    seconds = [one.iteration_s for one in made]
+    seconds = [one.iteration_time_s for one in made]
     peaks = [one.timeline.memory.peak_bytes.max() for one in made]
     assert seconds == sorted(seconds)
     assert len(set(seconds)) == 5
@@ -34,7 +34,7 @@ def test_all_layers_in_checkpoints_of_one_are_full_recomputation() -> None:
     full = ppsim.project(**JOB, recompute="full")
     for word in ("block/20", "block/99"):
         one = ppsim.project(**JOB, recompute=word)
-        assert one.iteration_s == pytest.approx(full.iteration_s, rel=1e-12)
+        assert one.iteration_time_s == pytest.approx(full.iteration_time_s, rel=1e-12)
         assert one.timeline.memory.peak_bytes.tolist() == full.timeline.memory.peak_bytes.tolist()
 
 
@@ -42,7 +42,7 @@ def test_larger_checkpoints_keep_fewer_inputs_and_need_more_in_the_backward() ->
     """Between 1 and 20 layers per checkpoint lies the smallest peak; the time is that of full recomputation."""
     made = {number: ppsim.project(**JOB, recompute=f"uniform/{number}") for number in (1, 2, 4, 10, 20)}
     peaks = {number: one.timeline.memory.peak_bytes[0] for number, one in made.items()}
-    assert len({one.iteration_s for one in made.values()}) == 1
+    assert len({one.iteration_time_s for one in made.values()}) == 1
     assert min(peaks, key=peaks.get) in (2, 4)
     assert peaks[20] > peaks[10] > peaks[4]
 

@@ -34,7 +34,7 @@ def tuned():
 def test_points_are_time_over_memory_and_hover_names_the_configuration(tuned):
     simulated, front = pareto_plotly(search_view(tuned))["data"]
     assert len(simulated["x"]) == tuned.counts["simulated"]
-    assert front["y"] == [one.iteration_s for one in reversed(tuned.pareto)]
+    assert front["y"] == [one.iteration_time_s for one in reversed(tuned.pareto)]
     assert front["x"] == sorted(front["x"]) == [one.peak_bytes / GIB for one in reversed(tuned.pareto)]
     best = tuned.best[0].candidate
     assert f"<b>{best.schedule}</b>" in simulated["text"][0]
@@ -56,7 +56,7 @@ def test_the_best_are_listed_fastest_first_with_the_commands_that_project_them(t
         html.unescape(re.sub("<[^>]*>", "", command)) for command in re.findall("<td.*?<code>(.*?)</code>", page)
     ]
     together = sorted(
-        dict.fromkeys([*tuned.best, *tuned.pareto]), key=lambda one: (one.iteration_s, one.peak_bytes)
+        dict.fromkeys([*tuned.best, *tuned.pareto]), key=lambda one: (one.iteration_time_s, one.peak_bytes)
     )
     assert listed == [command_of(tuned, one) for one in together]
     assert page.count("●") == len(tuned.pareto)
@@ -95,7 +95,7 @@ def test_a_models_name_is_text_wherever_it_stands(tuned, tmp_path):
 def test_the_rows_of_the_answer_are_those_that_were_simulated(tuned):
     rows = configurations_of(tuned.to_json())
     assert rows["configuration"].tolist() == [one.candidate.key for one in tuned.simulated]
-    assert rows["iteration_time_s"].tolist() == [one.iteration_s for one in tuned.simulated]
+    assert rows["iteration_time_s"].tolist() == [one.iteration_time_s for one in tuned.simulated]
     assert rows[rows["pareto"]]["configuration"].tolist() == [one.candidate.key for one in tuned.pareto]
 
 

@@ -86,7 +86,7 @@ def test_what_varying_passes_cost_is_no_overhead_and_comes_back_in_the_projectio
         - ppsim.simulate(made.timeline.schedule, made.costs.replace(variation_s=0)).step_time_s
     )
     low, high = made.answer.interval_s
-    assert low < made.iteration_s < high
+    assert low < made.iteration_time_s < high
 
 
 def drawn(profile: Profile, layers: int, spread: float, slowdown: float, num_steps: int = 200) -> Measured:

@@ -37,7 +37,7 @@ def test_a_job_of_equal_stages_takes_m_plus_p_minus_1_slots_and_its_tail() -> No
     )
     mean = (ends[0] + inner.forward.total_s + inner.backward.total_s) / 4
     assert equal == pytest.approx((8 + 4 - 1) * mean)
-    assert made.iteration_s == pytest.approx(made.timeline.step_time_s + sum(made.step.exposed_s.values()))
+    assert made.iteration_time_s == pytest.approx(made.timeline.step_time_s + sum(made.step.exposed_s.values()))
     assert made.step.exposed_s["optimizer"] > 0
 
 
@@ -47,10 +47,10 @@ def test_the_budget_of_every_schedule_sums_to_its_iteration() -> None:
     assert len(made) > 12
     for projection in made:
         budget = loss_budget(projection)
-        assert sum(budget.values()) == pytest.approx(projection.iteration_s), projection.plan.schedule_name
-        assert min(budget.values()) > -0.1 * projection.iteration_s
+        assert sum(budget.values()) == pytest.approx(projection.iteration_time_s), projection.plan.schedule_name
+        assert min(budget.values()) > -0.1 * projection.iteration_time_s
         assert budget["ideal"] == pytest.approx(
-            projection.iteration_s * projection.model_flops_utilization, rel=1e-9
+            projection.iteration_time_s * projection.model_flops_utilization, rel=1e-9
         )
 
 
@@ -68,10 +68,10 @@ def test_ideal_is_mfu_and_what_is_beyond_it_is_apart(name: str, fields: dict[str
     one = job(name, pp=2, dp=2, **fields)
     made = project(Plan(pp=2, job=one))
     budget = loss_budget(made)
-    assert budget["ideal"] == pytest.approx(made.iteration_s * made.model_flops_utilization, rel=1e-9)
-    assert sum(budget.values()) == pytest.approx(made.iteration_s)
+    assert budget["ideal"] == pytest.approx(made.iteration_time_s * made.model_flops_utilization, rel=1e-9)
+    assert sum(budget.values()) == pytest.approx(made.iteration_time_s)
     is_more = "dtype" in fields or "attention" in fields or "vocab_multiple" in fields or one.layout.tp > 8
-    assert (budget.get("work beyond the model's FLOPs", 0.0) > 1e-3 * made.iteration_s) == is_more
+    assert (budget.get("work beyond the model's FLOPs", 0.0) > 1e-3 * made.iteration_time_s) == is_more
 
 
 @pytest.mark.parametrize("zero_stage", [0, 1, 3])
@@ -82,7 +82,7 @@ def test_the_budget_sums_with_every_way_of_data_parallelism(zero_stage: int, ove
     for update in ("synchronised", "post-validated"):
         made = project(Plan(pp=2, job=replace(one, update=update)))
         budget = loss_budget(made)
-        assert sum(budget.values()) == pytest.approx(made.iteration_s)
+        assert sum(budget.values()) == pytest.approx(made.iteration_time_s)
         assert budget.get("data parallelism", 0.0) + budget.get("parameters gathered for each pass", 0.0) > 0
 
 
@@ -96,7 +96,7 @@ def test_what_is_idle_sums_to_the_bubble_and_what_rounding_leaves_is_no_term(sch
         assert "bubble" not in budget
         idle = sum(value for name, value in budget.items() if name.startswith("idle by"))
         assert idle == pytest.approx(timeline.bubble_ratio * timeline.step_time_s, rel=1e-9)
-        assert all(abs(value) > 1e-12 * made.iteration_s for name, value in budget.items() if name != "ideal")
+        assert all(abs(value) > 1e-12 * made.iteration_time_s for name, value in budget.items() if name != "ideal")
 
 
 def test_sensitivities_are_what_a_percent_off_gives() -> None:
@@ -106,25 +106,25 @@ def test_sensitivities_are_what_a_percent_off_gives() -> None:
     found = sensitivities(made)
     exposed = made.step.exposed_s
     behind = sum(exposed[kind] for kind in ("gather", "reduce", "share"))
-    assert behind > 0.01 * made.iteration_s
-    assert found["data parallelism"] == pytest.approx(0.01 * behind / made.iteration_s)
-    assert found["optimizer"] == pytest.approx(0.01 * (exposed["norm"] + exposed["optimizer"]) / made.iteration_s)
+    assert behind > 0.01 * made.iteration_time_s
+    assert found["data parallelism"] == pytest.approx(0.01 * behind / made.iteration_time_s)
+    assert found["optimizer"] == pytest.approx(0.01 * (exposed["norm"] + exposed["optimizer"]) / made.iteration_time_s)
     faster = simulate(made.timeline.schedule, made.costs.replace(transfer_s=0.99 * np.array(made.costs.transfer_s)))
     gain = simulate(made.timeline.schedule, made.costs).step_time_s - faster.step_time_s
-    assert found["transfers"] == pytest.approx(gain / made.iteration_s, abs=1e-12)
+    assert found["transfers"] == pytest.approx(gain / made.iteration_time_s, abs=1e-12)
 
 
 def test_a_profiles_budget_sums_too() -> None:
     made = project(Plan(pp=4, vpp=2, action_overhead_s=1e-4, step_overhead_s=0.01))
     budget = loss_budget(made)
-    assert sum(budget.values()) == pytest.approx(made.iteration_s)
+    assert sum(budget.values()) == pytest.approx(made.iteration_time_s)
     assert budget["host"] > 0.01
 
 
 def test_one_percent_of_all_compute_gains_what_compute_is_of_the_iteration() -> None:
     made = project(uniform())
     found = sensitivities(made)
-    assert found["compute of all stages"] == pytest.approx(0.01 * made.timeline.step_time_s / made.iteration_s)
+    assert found["compute of all stages"] == pytest.approx(0.01 * made.timeline.step_time_s / made.iteration_time_s)
     assert list(found.values()) == sorted(found.values(), reverse=True)
     assert all(-1e-12 <= value <= 0.01 for value in found.values())
 
@@ -133,8 +133,8 @@ def test_many_stages_are_weighed_together_against_the_links() -> None:
     """Each of them has little of the step, and links between all of them have some of it."""
     one = project(Plan(pp=10, vpp=3, microbatches=10, transfer_s=0.006))
     answer = one.answered(with_advice=False)
-    of_one = max(value for name, value in answer.sensitivities.items() if name.startswith("compute of stage "))
-    assert of_one < answer.sensitivities["transfers"] < answer.sensitivities["compute of all stages"]
+    of_one = max(value for name, value in answer.gain_per_percent.items() if name.startswith("compute of stage "))
+    assert of_one < answer.gain_per_percent["transfers"] < answer.gain_per_percent["compute of all stages"]
     assert answer.bottleneck.startswith("compute of stage ")
 
 
@@ -146,11 +146,11 @@ def test_the_slowest_stage_is_the_bottleneck() -> None:
 
 def test_the_interval_holds_the_estimate_and_widens_with_the_spread() -> None:
     made = project(Plan(pp=4, job=job(pp=4)))
-    assert interval(made, spread=0.0, jitter=0.0) == pytest.approx((made.iteration_s, made.iteration_s))
+    assert interval(made, spread=0.0, jitter=0.0) == pytest.approx((made.iteration_time_s, made.iteration_time_s))
     widths = []
     for spread in (0.01, 0.03, 0.1):
         low, high = interval(made, spread=spread, jitter=0.01)
-        assert low < made.iteration_s < high
+        assert low < made.iteration_time_s < high
         widths.append(high - low)
     assert widths == sorted(widths)
     assert interval(made, spread=0.1, jitter=0.0, seed=1) == interval(made, spread=0.1, jitter=0.0, seed=1)
@@ -160,7 +160,7 @@ def test_jitter_alone_makes_a_step_longer() -> None:
     """A step waits for the latest, so that what differs from action to action does not cancel."""
     made = project(Plan(pp=8, job=job(pp=8)))
     low, high = interval(made, spread=0.0, jitter=0.2)
-    assert (low + high) / 2 > made.iteration_s
+    assert (low + high) / 2 > made.iteration_time_s
 
 
 @pytest.mark.parametrize("rank", range(4))
@@ -185,7 +185,7 @@ def test_advice_fits_and_gains() -> None:
         assert one.projection.timeline.memory.peak_bytes.max() <= bound
         assert one.projection.tokens_per_s == pytest.approx(made.tokens_per_s * (1 + one.gain))
         again = project(one.projection.plan)
-        assert again.iteration_s == one.projection.iteration_s
+        assert again.iteration_time_s == one.projection.iteration_time_s
 
 
 def test_advice_for_what_does_not_fit_is_what_would() -> None:
@@ -230,13 +230,13 @@ def test_more_overlap_is_never_slower_and_gpus_are_counted_once() -> None:
     one = job("llama3-8b", pp=4, tp=2, dp=2, global_batch=16)
     beside = project(Plan(pp=4, vpp=2, job=one))
     behind = project(Plan(pp=4, vpp=2, job=replace(one, overlap=False)))
-    assert beside.iteration_s < behind.iteration_s
+    assert beside.iteration_time_s < behind.iteration_time_s
     assert beside.num_gpus == 16
-    assert beside.tokens_per_s == pytest.approx(16 * 4096 / beside.iteration_s)
+    assert beside.tokens_per_s == pytest.approx(16 * 4096 / beside.iteration_time_s)
 
 
 def test_the_other_channels_wait_for_parameters_too() -> None:
     made = project(Plan(pp=4, job=job(pp=4, dp=32, global_batch=256)))
     assert made.timeline.earliest is not None
-    assert made.other_channels[made.costs.channel] == made.timeline.step_time_s
-    assert np.isfinite([step for step in made.other_channels.values() if step is not None]).all()
+    assert made.step_time_by_channel_s[made.costs.channel] == made.timeline.step_time_s
+    assert np.isfinite([step for step in made.step_time_by_channel_s.values() if step is not None]).all()

@@ -12,7 +12,7 @@ JOB = {"model": "llama3-8b", "pp": 4, "tp": 4, "micro_batch": 2, "global_batch":
 
 def test_sequences_of_the_sequence_length_change_nothing_but_what_is_said():
     plain, drawn = ppsim.project(**JOB), ppsim.project(**JOB, lengths=[4096] * 16)
-    assert drawn.iteration_s == pytest.approx(plain.iteration_s, rel=1e-9)
+    assert drawn.iteration_time_s == pytest.approx(plain.iteration_time_s, rel=1e-9)
     assert drawn.tokens_per_s == pytest.approx(plain.tokens_per_s, rel=1e-9)
     assert drawn.model_flops_utilization == pytest.approx(plain.model_flops_utilization, rel=1e-9)
     assert drawn.timeline.memory.peak_bytes == pytest.approx(plain.timeline.memory.peak_bytes, rel=1e-9)
@@ -23,7 +23,7 @@ def test_two_sequences_of_half_the_length_take_half_of_what_the_job_of_four_such
     drawn = ppsim.project(**JOB, lengths=[2048] * 16)
     assert half.assembled.split == drawn.assembled.split
     assert 2 * drawn.timeline.busy_s == pytest.approx(half.timeline.busy_s, rel=1e-9)
-    assert drawn.tokens_per_s * drawn.iteration_s == pytest.approx(16 * 2048)
+    assert drawn.tokens_per_s * drawn.iteration_time_s == pytest.approx(16 * 2048)
 
 
 def test_a_sequence_of_twice_the_length_takes_more_than_twice_and_holds_twice_the_activations():
@@ -36,12 +36,12 @@ def test_a_sequence_of_twice_the_length_takes_more_than_twice_and_holds_twice_th
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "dualpipe"])
 def test_the_components_of_sequences_of_different_lengths_sum_to_the_peak(schedule):
     made = ppsim.project(**JOB, schedule=schedule, lengths=[256] * 12 + [8192] * 4)
-    assert sum(made.peak_components.values()) == pytest.approx(made.timeline.memory.peak_bytes.max(), rel=1e-9)
+    assert sum(made.peak_components_bytes.values()) == pytest.approx(made.timeline.memory.peak_bytes.max(), rel=1e-9)
 
 
 def test_components_of_sequences_of_the_sequence_length_are_those_without_lengths():
     plain, drawn = ppsim.project(**JOB), ppsim.project(**JOB, lengths=[4096] * 16)
-    assert drawn.peak_components == plain.peak_components
+    assert drawn.peak_components_bytes == plain.peak_components_bytes
 
 
 def test_nothing_is_said_of_the_allocator_when_sequences_differ_in_length():
@@ -85,7 +85,7 @@ def test_the_step_is_of_the_order_drawn_and_a_line_says_what_others_would_take()
     even = float(line.rsplit("packed evenly ", 1)[1].split(" %")[0])
     assert even < 0
     assert found.answer.budget_s["idle by uneven microbatches"] > 0
-    assert sum(found.answer.budget_s.values()) == pytest.approx(found.iteration_s)
+    assert sum(found.answer.budget_s.values()) == pytest.approx(found.iteration_time_s)
 
 
 @pytest.mark.parametrize(

@@ -97,24 +97,24 @@ def test_a_slower_device_takes_longer_by_its_factor_and_idles_the_same(drawn, fa
     assert other.tokens_per_s == pytest.approx(one.tokens_per_s / factor)
     assert other.model_flops_utilization == pytest.approx(one.model_flops_utilization / factor)
     assert other.timeline.bubble_ratio == pytest.approx(one.timeline.bubble_ratio, abs=1e-9)
-    for channel, step in one.other_channels.items():
-        assert other.other_channels[channel] == pytest.approx(step * factor)
+    for channel, step in one.step_time_by_channel_s.items():
+        assert other.step_time_by_channel_s[channel] == pytest.approx(step * factor)
 
 
 @given(plans())
 def test_the_other_channels_include_the_one_assumed_and_none_beats_the_ideal(drawn):
     plan, _ = drawn
     made = project(plan)
-    assert list(made.other_channels) == list(CHANNELS)
-    assert made.other_channels[RUNTIMES[plan.runtime][0]] == made.timeline.step_time_s
-    assert all(step >= made.other_channels["ideal"] - TIGHT for step in made.other_channels.values())
+    assert list(made.step_time_by_channel_s) == list(CHANNELS)
+    assert made.step_time_by_channel_s[RUNTIMES[plan.runtime][0]] == made.timeline.step_time_s
+    assert all(step >= made.step_time_by_channel_s["ideal"] - TIGHT for step in made.step_time_by_channel_s.values())
 
 
 def test_the_channel_assumed_has_the_step_of_the_runtimes_own_calls():
     """Megatron-LM's 1F1B stands still at its sends and receives; the other channels are told without."""
     made = project(pp=4, runtime="megatron", hop_overhead_s=0.002)
-    assert made.other_channels["edge"] == made.timeline.step_time_s
-    assert made.other_channels["ideal"] < made.timeline.step_time_s
+    assert made.step_time_by_channel_s["edge"] == made.timeline.step_time_s
+    assert made.step_time_by_channel_s["ideal"] < made.timeline.step_time_s
 
 
 BOUNDS = ("lower_bound_s", "span_lower_bound_s", "memory_limit_bytes")  # they mind the memory limit
@@ -326,8 +326,8 @@ def test_a_channel_that_hangs_the_table_is_an_error_where_assumed_and_none_besid
     with pytest.raises(Deadlock, match="queues behind"):
         project(pp=4, schedule="zbv-fixed", receives="ordered")
     made = project(pp=4, schedule="zbv-fixed", receives="ordered", channel="edge")
-    assert made.other_channels["edge"] == made.timeline.step_time_s
-    assert made.other_channels["pair"] is None
+    assert made.step_time_by_channel_s["edge"] == made.timeline.step_time_s
+    assert made.step_time_by_channel_s["pair"] is None
 
 
 def test_on_megatron_stages_hold_what_megatron_puts_there_and_on_torch_what_balances():
@@ -362,7 +362,7 @@ def test_all_schedules_are_sorted_and_each_is_either_projected_or_explained(draw
     plan, _ = drawn
     limit = factor * float(project(plan).timeline.memory.peak_bytes.max())
     comparison = project_all(replace(plan, schedule=None, vpp=None, memory_limit_bytes=limit))
-    places = [(made.fits is False, bool(made.not_in_runtime), made.iteration_s) for made in comparison.projections]
+    places = [(made.fits is False, bool(made.not_in_runtime), made.iteration_time_s) for made in comparison.projections]
     assert places == sorted(places)
     names = [made.plan.schedule_name for made in comparison.projections]
     assert sorted([*names, *comparison.reasons]) == sorted(CATALOG)
@@ -418,7 +418,7 @@ def test_a_list_goes_by_the_whole_iteration_and_what_runs_and_fits_comes_first()
     best, *others = lines[begin : begin + 4]
     assert [best[0], *(other[0] for other in others)] == ["zbv-fixed", "1f1b", "dualpipe*", "zb-2p!"]
     for line, made in zip([best, *others], comparison.projections, strict=True):
-        ratio = made.iteration_s / found["zbv-fixed"].iteration_s - 1
+        ratio = made.iteration_time_s / found["zbv-fixed"].iteration_time_s - 1
         assert f"{100 * ratio:+.2f}" in line
     said = " ".join(str(comparison).split())
     assert "! does not fit: a rank needs more than the 75.7 GiB usable (95 % of the device's memory)." in said
@@ -431,7 +431,7 @@ def test_a_search_keeps_to_the_memory_of_the_device_and_is_nearly_as_fast():
     within, free = project(plan), project(replace(plan, memory_limit_bytes=1e15))
     assert within.fits
     assert free.timeline.memory.peak_bytes.max() > one.cluster.device.usable_bytes()
-    assert within.iteration_s == pytest.approx(free.iteration_s, rel=2e-3)
+    assert within.iteration_time_s == pytest.approx(free.iteration_time_s, rel=2e-3)
 
 
 def test_a_search_for_which_no_table_fits_is_made_without_a_limit_and_says_so():

@@ -88,7 +88,7 @@ def test_the_budget_sums_to_the_iteration_and_has_the_drains_and_the_collectives
     one, four = rounds_of(1), rounds_of(4)
     budgets = [made.answered(with_advice=False).budget_s for made in (one, four)]
     for made, budget in zip((one, four), budgets, strict=True):
-        assert sum(budget.values()) == pytest.approx(made.iteration_s)
+        assert sum(budget.values()) == pytest.approx(made.iteration_time_s)
     assert budgets[1]["idle by the schedule"] == pytest.approx(4 * budgets[0]["idle by the schedule"], rel=0.1)
     around = [budget["data parallelism"] for budget in budgets]
     assert around[1] == pytest.approx(4 * around[0], rel=0.1)
@@ -119,7 +119,7 @@ def test_without_a_pipeline_rounds_change_reductions_only() -> None:
     once, every = (ppsim.project(**words, gradient_accumulation_steps=count) for count in (1, 4))
     assert every.timeline.busy_s == pytest.approx(once.timeline.busy_s)
     assert sum(piece.kind == "reduce" for piece in every.step.pieces) == 4
-    assert every.iteration_s > once.iteration_s
+    assert every.iteration_time_s > once.iteration_time_s
 
 
 def test_gradient_shards_stay_between_rounds_and_receive_buffers_are_those_of_a_round() -> None:

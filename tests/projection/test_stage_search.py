@@ -112,7 +112,7 @@ def test_no_plan_with_the_same_recomputation_on_every_stage_is_faster(words) -> 
             except ConfigError:
                 continue
             if other.not_in_memory is None:
-                assert made.iteration_s <= other.iteration_s * (1 + 1e-9), (recompute, split)
+                assert made.iteration_time_s <= other.iteration_time_s * (1 + 1e-9), (recompute, split)
 
 
 def test_the_best_number_of_recomputed_layers_per_stage_is_found() -> None:
@@ -123,10 +123,10 @@ def test_the_best_number_of_recomputed_layers_per_stage_is_found() -> None:
     for numbers in itertools.product(range(9), repeat=2):
         stages = tuple(StagePlan(recompute_of(f"block/{number}")) for number in numbers)
         other = ppsim.project(replace(plain, job=replace(plain.job, stage_plans=stages)))
-        found.append((float(other.timeline.memory.peak_bytes.max()), other.iteration_s))
+        found.append((float(other.timeline.memory.peak_bytes.max()), other.iteration_time_s))
     limit = sorted(found)[len(found) // 2][0]
     made = ppsim.project(**job, recompute="full", stage_plan="auto", memory_limit=limit)
-    assert made.iteration_s <= 1.0001 * min(seconds for peak, seconds in found if peak <= limit)
+    assert made.iteration_time_s <= 1.0001 * min(seconds for peak, seconds in found if peak <= limit)
     assert made.timeline.memory.peak_bytes.max() <= limit
 
 
@@ -136,7 +136,7 @@ def test_the_result_is_a_plan_that_can_be_written_and_read(tmp_path) -> None:
     text = command(*line.split(), "--plan", "auto", "-o", str(out)).stdout
     assert "plan: layers and recomputation of each stage searched for" in " ".join(text.split())
     found, again = (ppsim.project(**TIGHT, stage_plan=one) for one in ("auto", str(out)))
-    assert again.iteration_s == found.iteration_s
+    assert again.iteration_time_s == found.iteration_time_s
     assert again.split == found.split
 
 
@@ -144,7 +144,7 @@ def test_stages_offload_what_the_job_allows() -> None:
     made = ppsim.project(**TIGHT, stage_plan="auto", offload_modules="core_attn+attn_proj")
     without = ppsim.project(**TIGHT, stage_plan="auto")
     assert any(row["offload_modules"] for row in made.stages)
-    assert made.iteration_s <= without.iteration_s
+    assert made.iteration_time_s <= without.iteration_time_s
     assert made.not_in_memory is None
 
 

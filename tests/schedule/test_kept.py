@@ -45,7 +45,7 @@ def test_other_channels_lower_a_table_once(fresh, monkeypatch):
     lower = graphs.lowered_messages
     monkeypatch.setattr(graphs, "lowered_messages", lambda *given: lowered.append(1) or lower(*given))
     made = project(Plan(pp=4, vpp=2, microbatches=16))
-    assert None not in made.other_channels.values()
+    assert None not in made.step_time_by_channel_s.values()
     assert len(lowered) == 1
 
 

@@ -24,12 +24,12 @@ def test_auto_of_deepspeed_is_what_the_options_say(tmp_path: Path) -> None:
     made = ppsim.project(run_config=deepspeed(tmp_path, AUTO), **words)
     written = AUTO | {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 1}
     assert (
-        made.iteration_s == ppsim.project(run_config=deepspeed(tmp_path, written), model="gpt2", pp=2).iteration_s
+        made.iteration_time_s == ppsim.project(run_config=deepspeed(tmp_path, written), model="gpt2", pp=2).iteration_time_s
     )
     by_number = ppsim.project(
         run_config=deepspeed(tmp_path, AUTO), model="gpt2", pp=2, micro_batch=1, microbatches=8
     )
-    assert by_number.iteration_s == made.iteration_s
+    assert by_number.iteration_time_s == made.iteration_time_s
 
 
 @pytest.mark.parametrize(

@@ -51,8 +51,8 @@ def test_neither_time_nor_bytes_are_below_the_outlook(data):
     look = Outlooks(asked).of(candidate)
     plan = asked.plan_of(candidate)
     table, _ = table_of(plan, find(candidate.schedule))
-    iteration_s, peak = iteration_of(plan, table)
-    assert look.bound_s <= iteration_s
+    iteration_time_s, peak = iteration_of(plan, table)
+    assert look.bound_s <= iteration_time_s
     assert look.least_bytes <= peak * (1 + 1e-12)
     task = Task(candidate.key, plan, look.bound_s, look.static_bytes, look.activation_bytes)
     assert exact_peak_bytes(task) == pytest.approx(peak, rel=1e-12)
@@ -66,7 +66,7 @@ def test_the_bound_of_gpipe_without_queues_is_met_but_for_norm_and_optimizer():
     found = project(asked.plan_of(candidate))
     behind = found.step.exposed_s["norm"] + found.step.exposed_s["optimizer"]
     bound_s = Outlooks(asked).of(candidate).bound_s
-    assert 0.97 * (found.iteration_s - behind) <= bound_s <= found.iteration_s - behind
+    assert 0.97 * (found.iteration_time_s - behind) <= bound_s <= found.iteration_time_s - behind
 
 
 def test_a_plan_with_shared_costs_is_the_plan():

@@ -21,19 +21,19 @@ def exhaustive(asked, space):
         plan = asked.plan_of(candidate)
         try:
             table, _ = table_of(plan, find(candidate.schedule))
-            iteration_s, peak = iteration_of(plan, table)
+            iteration_time_s, peak = iteration_of(plan, table)
         except PpsimError:
             continue
         if peak <= asked.memory_limit_bytes:
-            found.append((iteration_s, peak))
+            found.append((iteration_time_s, peak))
     return sorted(set(found))
 
 
 def pareto(points):
     front = []
-    for iteration_s, peak in points:
+    for iteration_time_s, peak in points:
         if not front or peak < front[-1][1]:
-            front.append((iteration_s, peak))
+            front.append((iteration_time_s, peak))
     return front
 
 
@@ -50,10 +50,10 @@ def test_best_and_pareto_set_are_those_of_trying_everything(asked, ranges):
     space = space_for(asked, **ranges)
     points = exhaustive(asked, space)
     found = tune(asked, space, top=5)
-    assert found.best[0].iteration_s == points[0][0]
-    assert {(one.iteration_s, one.peak_bytes) for one in found.best} <= set(points)
-    assert max(one.iteration_s for one in found.best) <= points[min(4, len(points) - 1)][0]
-    assert [(one.iteration_s, one.peak_bytes) for one in found.pareto] == pareto(points)
+    assert found.best[0].iteration_time_s == points[0][0]
+    assert {(one.iteration_time_s, one.peak_bytes) for one in found.best} <= set(points)
+    assert max(one.iteration_time_s for one in found.best) <= points[min(4, len(points) - 1)][0]
+    assert [(one.iteration_time_s, one.peak_bytes) for one in found.pareto] == pareto(points)
     assert found.counts["simulated"] < len(points) or len(points) < 60
     assert sum(found.counts.values()) == 2 * found.counts["configurations"]
 
@@ -63,7 +63,7 @@ def test_the_best_is_what_project_says_of_it():
     found = tune(asked, space_for(asked, cp=[1], micro_batch=[1]), top=1)
     best = found.best[0]
     made = project(asked.plan_of(best.candidate))
-    assert made.iteration_s == best.iteration_s
+    assert made.iteration_time_s == best.iteration_time_s
     assert made.timeline.memory.peak_bytes.max() == best.peak_bytes
     assert made.tokens_per_s == pytest.approx(found.tokens_per_s(best))
     assert made.model_flops_utilization == pytest.approx(found.utilization(best))
@@ -75,7 +75,7 @@ def test_fitted_schedules_are_searched_too():
     found = tune(asked, space_for(asked, schedule=["1f1b", "zb-1p"], **one))
     assert {one.candidate.schedule for one in found.best} == {"1f1b", "zb-1p"}
     zb = next(one for one in found.best if one.candidate.schedule == "zb-1p")
-    assert project(asked.plan_of(zb.candidate)).iteration_s == zb.iteration_s
+    assert project(asked.plan_of(zb.candidate)).iteration_time_s == zb.iteration_time_s
 
 
 def test_auto_improves_on_the_best_or_leaves_it():
@@ -85,7 +85,7 @@ def test_auto_improves_on_the_best_or_leaves_it():
     alone = tune(asked, space_for(asked, schedule=["1f1b"], **one))
     searched = [one for one in found.best if one.candidate.schedule == "auto"]
     assert len(searched) == len({(one.candidate.recompute, one.candidate.split) for one in searched}) > 0
-    assert found.best[0].iteration_s <= alone.best[0].iteration_s
+    assert found.best[0].iteration_time_s <= alone.best[0].iteration_time_s
 
 
 class Killed(Exception):

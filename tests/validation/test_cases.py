@@ -61,7 +61,7 @@ def test_the_command_of_a_row_gives_its_number_to_the_bit(name: str, validations
     num_bytes = max(found["reserved_bytes"]) if row.case.told.bytes_are == "reserved" else peak
     assert (num_bytes if row.case.is_memory else found["iteration_time_s"]) == row.predicted
     again = ppsim.project(**row.case.words)
-    assert (again.iteration_s, again.timeline.memory.peak_bytes.max()) == (found["iteration_time_s"], peak)
+    assert (again.iteration_time_s, again.timeline.memory.peak_bytes.max()) == (found["iteration_time_s"], peak)
 
 
 def test_an_unknown_set_gets_the_nearest() -> None:
@@ -117,7 +117,7 @@ def test_runs_of_ones_own_are_projected_and_what_cannot_be_is_listed(tmp_path) -
         row["predicted_s"]
         == ppsim.project(
             model="gpt2", pp=2, gpus=8, tp=2, overlap_tp="0.5,0.75", dropout=True, global_batch=32
-        ).iteration_s
+        ).iteration_time_s
     )
     assert "--tp 3" in refused["command"]
     assert "8" in refused["reason"]

@@ -172,7 +172,7 @@ def test_the_interval_after_a_fit_is_narrower_and_has_the_measured_step(tmp_path
     ppsim.save(found, tmp_path / "mine.toml")
     words = {**found.posterior.rows[0].case.words}
     before, after = (ppsim.project(**{**words, "cluster": cluster}) for cluster in (BASE, tmp_path / "mine.toml"))
-    widths = [(high - low) / made.iteration_s for made in (before, after) for low, high in [made.answer.interval_s]]
+    widths = [(high - low) / made.iteration_time_s for made in (before, after) for low, high in [made.answer.interval_s]]
     assert widths[1] < 0.85 * widths[0]
     low, high = after.answer.interval_s
     assert low < found.posterior.rows[0].measured_s < high
@@ -191,7 +191,7 @@ def test_constants_that_hang_together_leave_a_step_surer_than_by_themselves(tmp_
             correlation={"compute_share.bfloat16 link_efficiency.node": correlation},
         )  # fmt: skip
         made = ppsim.project(**{**words, "cluster": BASE.with_constants(constants)})
-        return (made.answer.interval_s[1] - made.answer.interval_s[0]) / made.iteration_s
+        return (made.answer.interval_s[1] - made.answer.interval_s[0]) / made.iteration_time_s
 
     assert width(-0.9) < 0.8 * width(0.0) < 0.8 * width(0.9)
 

@@ -1,0 +1,99 @@
+"""The quantities of a projection, each declared once: key, label, unit, meaning, value, and its views.
+
+JSON, the columns of a list of schedules, the first screen's throughput, the notebook card, the head of a page and
+the reference of keys are made from `QUANTITIES`. A new quantity is one more element.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from ppsim.projection.projection import Projection
+
+View = Literal["json", "columns", "throughput", "card", "page"]
+Unit = Literal["", "s", "bytes", "ratio", "tokens/s", "tokens/s per GPU", "FLOP/s", "FLOP/s per GPU"]
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One number of a projection; `of` returns it in `unit`, or None if it is unknown.
+
+    `key` is its name in JSON and in columns, `label` the word that people read. The views: `json` is
+    `Projection.to_json`, `columns` `Projections.to_frame`, `throughput` this line of the first screen, `card` a
+    notebook's, `page` the head of an HTML timeline.
+    """
+
+    key: str
+    label: str
+    unit: Unit
+    meaning: str
+    of: "Callable[[Projection], float | None]"
+    views: tuple[View, ...] = ("json",)
+
+
+def _per_gpu(of: "Callable[[Projection], float | None]") -> "Callable[[Projection], float | None]":
+    def value(one: "Projection") -> float | None:
+        whole = of(one)
+        return None if whole is None else whole / one.num_gpus
+
+    return value
+
+
+def _peak(one: "Projection") -> float | None:
+    return float(one.timeline.memory.peak_bytes.max()) if one.plan.knows_memory else None
+
+
+QUANTITIES = (
+    Quantity(
+        "iteration_time_s", "iteration", "s",
+        "time of a training step: the pipeline, data parallelism, the optimizer and what comes between two steps",
+        lambda one: one.iteration_time_s, ("json", "columns", "card", "page"),
+    ),
+    Quantity(
+        "step_time_s", "step time", "s", "time of the pipeline, from the first start to the last end of all ranks",
+        lambda one: one.timeline.step_time_s, ("json", "columns"),
+    ),
+    Quantity(
+        "tokens_per_s", "throughput", "tokens/s", "tokens of all data-parallel ranks per second of iteration time",
+        lambda one: one.tokens_per_s, ("json", "columns", "throughput", "card", "page"),
+    ),
+    Quantity(
+        "tokens_per_s_per_gpu", "throughput per GPU", "tokens/s per GPU", "tokens_per_s over num_gpus",
+        _per_gpu(lambda one: one.tokens_per_s), ("json", "throughput"),
+    ),
+    Quantity(
+        "model_flops_utilization", "MFU", "ratio",
+        "model FLOPs per second over peak_flops_per_s; recomputation is not counted, of attention the causal half",
+        lambda one: one.model_flops_utilization, ("json", "columns", "page"),
+    ),
+    Quantity(
+        "peak_flops_per_s", "peak", "FLOP/s", "peak of a GPU for the number format, by its data sheet",
+        lambda one: one.peak_flops_per_s,
+    ),
+    Quantity(
+        "bubble_ratio", "bubble", "ratio", "idle part of step_time_s, mean over ranks",
+        lambda one: one.timeline.bubble_ratio, ("json", "columns", "card"),
+    ),
+    Quantity(
+        "span_bubble_ratio", "span bubble", "ratio",
+        "idle part of the longest time of a rank from its own first start to its own last end",
+        lambda one: one.timeline.span_bubble_ratio, ("json", "columns"),
+    ),
+    Quantity(
+        "peak_bytes", "peak memory", "bytes", "highest memory of all ranks; None if no bytes are known",
+        _peak, ("json", "columns", "card"),
+    ),
+    Quantity("num_gpus", "GPUs", "", "number of GPUs", lambda one: one.num_gpus),
+)  # fmt: skip
+
+
+def values(one: "Projection", view: View) -> dict[str, float | None]:
+    """Return the quantities of a view by key."""
+    return {quantity.key: quantity.of(one) for quantity in QUANTITIES if view in quantity.views}
+
+
+def key_reference() -> str:
+    """Return the table of keys in Markdown."""
+    rows = (f"| `{one.key}` | {one.unit or '–'} | {one.meaning} |" for one in QUANTITIES if "json" in one.views)
+    return "\n".join(["| key | unit | meaning |", "|---|---|---|", *rows])

@@ -1,0 +1,167 @@
+"""The first screen of `ppsim project`: question, verdict, four numbers, where the time goes, what to try."""
+
+from collections.abc import Iterator, Mapping
+
+from ppsim.base.units import percent, seconds, size
+from ppsim.costs.profile import DEFAULT
+from ppsim.projection.projection import Advice, Answer, Projection
+from ppsim.results.page import Page, bold, cut, verdict_line
+from ppsim.results.quantities import text_of_quantity, texts_of
+from ppsim.schedule.rounds import microbatches_in_words
+from ppsim.simulation.verdict import Verdict
+
+MOST_LINES, _MOST_COLUMNS = 18, 100
+_MOST_PARTS, _LEAST_PART = 5, 0.01
+_MOST_ADVICE = 2
+_BAR = 24  # characters of the longest bar
+_LABEL = 15  # columns before the values
+
+OF_PARTS = {
+    "ideal": "model FLOPs at peak",
+    "work beyond the model's FLOPs": "non-model FLOPs",
+    "matrix products below peak": "GEMMs below peak",
+    "kernels bound by memory": "memory-bound kernels",
+    "tensor-parallel communication": "tensor parallel",
+    "expert-parallel communication": "expert parallel",
+    "context-parallel communication": "context parallel",
+    "parameters gathered for each pass": "parameter all-gather",
+    "activations copied to the host and back": "activation offload",
+    "compute beyond the ideal": "compute below peak",
+    "idle by the schedule": "pipeline bubble",
+    "idle by uneven stages": "stage imbalance",
+    "idle by uneven microbatches": "microbatch imbalance",
+    "idle by the network": "exposed P2P",
+    "compute beside transfers": "slower next to P2P",
+    "stragglers among replicas": "stragglers",
+}
+"""Words of this screen for parts of `loss_budget_s` that have other names there."""
+
+
+def first_screen(projection: Projection, answer: Answer) -> None:
+    """Print at most `MOST_LINES` lines; a plan that does not fit says so in the first one."""
+    verdict = projection.verdict
+    too_large = verdict is not None and verdict.fits is False
+    lines = [
+        *verdict_line(verdict if too_large else None),
+        bold(cut(_question(projection), _MOST_COLUMNS)),
+        cut(_configuration(projection), _MOST_COLUMNS),
+        "",
+        *([] if verdict is None or too_large else [_row("fits" if verdict.fits else "memory", _memory(verdict))]),
+        *(_row("note", note) for note in (verdict.notes if verdict else ())),
+        *_delivered(projection, answer),
+        "",
+    ]
+    advice, assumed, more = _advice(projection, answer), _assumed(projection), _row("more", _more(projection))
+    left = MOST_LINES - len(lines) - len(advice) - len(assumed) - 1
+    Page().add(*lines, *_parts(projection, answer, left), *advice, *assumed, more, wraps=False)
+
+
+def _row(label: str, value: str) -> str:
+    return cut(f"{label:{_LABEL}}{value}", _MOST_COLUMNS)
+
+
+def _question(projection: Projection) -> str:
+    plan, job = projection.plan, projection.plan.job
+    if job is not None:
+        device = f"{projection.num_gpus} × {job.cluster.device.name} ({job.cluster.name})"
+        return f"{job.model_name} on {device}, {job.global_batch} × {job.length} tokens"
+    table = projection.timeline.schedule
+    batch = microbatches_in_words(table.num_microbatches, table.num_rounds)
+    if not plan.has_model:
+        return f"times given by hand on {plan.pp} ranks, {batch}"
+    profile = plan.source.to_json()["profile"]
+    return f"{profile['model']} on {projection.num_gpus} × {profile['device']}, {batch}"
+
+
+def _configuration(projection: Projection) -> str:
+    """The parallel sizes and the schedule: sizes of 1 are left out, except pp."""
+    plan, job = projection.plan, projection.plan.job
+    sizes: Mapping[str, int] = vars(job.layout) if job else {"pp": plan.pp}
+    vpp = projection.timeline.schedule.vpp
+    shown = [f"{name} {sizes[name]}" for name in ("tp", "cp", "ep", "dp") if sizes.get(name, 1) > 1]
+    shown += [f"pp {plan.pp}", *([f"vpp {vpp}"] if vpp > 1 else [])]
+    return " · ".join([*shown, plan.schedule_name])
+
+
+def _memory(verdict: Verdict) -> str:
+    peak = size(verdict.peak_bytes)
+    if verdict.limit_bytes is None:
+        return f"{peak} on rank {verdict.rank} (not checked: set --memory-limit)"
+    activations = " for activations alone" if verdict.activations_only else ""
+    limit = size(verdict.limit_bytes)
+    if peak.endswith(unit := limit[-4:]):
+        peak = peak.removesuffix(unit)
+    return f"{peak} of {limit}{activations} (rank {verdict.rank})"
+
+
+def _delivered(projection: Projection, answer: Answer) -> Iterator[str]:
+    low, high = map(seconds, answer.interval_s)
+    yield _row("iteration", f"{seconds(projection.iteration_time_s)}  (90 % interval {low} to {high})")
+    if rates := texts_of(projection, "throughput"):
+        days = [] if answer.days is None else [f"{answer.days:.1f} days of training"]
+        yield _row("throughput", ", ".join([*rates.values(), *days]))
+    mfu = text_of_quantity(projection, "model_flops_utilization")
+    timeline = projection.timeline
+    least = 1 - (1 - timeline.bubble_ratio) * timeline.step_time_s / projection.report["lower_bound_s"]
+    bubble = f"{percent(timeline.bubble_ratio)}  (lower bound for any schedule: {percent(max(least, 0.0))})"
+    yield _row("bubble", bubble) if mfu is None else _row("MFU", f"{mfu}   bubble {bubble}")
+
+
+def _parts(projection: Projection, answer: Answer, most: int) -> Iterator[str]:
+    """A bar per part of the iteration; parts below a hundredth, or for which there is no line, are one."""
+    whole = projection.iteration_time_s
+    parts = sorted(answer.budget_s.items(), key=lambda part: -part[1])
+    shown = [part for part in parts if part[1] >= _LEAST_PART * whole][: min(_MOST_PARTS, most - 1)]
+    rest = whole - sum(value for _, value in shown)
+    named = [(OF_PARTS.get(name, name), value) for name, value in shown]
+    if rest >= _LEAST_PART * whole:
+        named.append(("all else", rest))
+    longest = max(value for _, value in named)
+    for number, (name, value) in enumerate(named):
+        bar = "█" * round(_BAR * value / longest)
+        label = "" if number else "where it goes"
+        yield _row(label, f"{name:22}{seconds(value):>8}  {percent(value / whole):>8}  {bar}")
+
+
+def _advice(projection: Projection, answer: Answer) -> list[str]:
+    shown = answer.advice[:_MOST_ADVICE]
+    if not shown:
+        return [_row("try next", projection.without_advice)]
+    longest = max(len(one.change) for one in shown)
+    return [
+        _row("" if number else "try next", f"{one.change:{longest}}   {_effect(one)}")
+        for number, one in enumerate(shown)
+    ]
+
+
+def _effect(one: Advice) -> str:
+    verdict, gain = one.projection.verdict, f"{100 * one.gain:+.1f} %"
+    if one.makes_it_fit and verdict is not None and verdict.margin_bytes is not None:
+        return f"fits, {size(verdict.margin_bytes)} free, {gain} throughput"
+    return f"{gain} throughput"
+
+
+def _assumed(projection: Projection) -> list[str]:
+    """What is assumed that most often differs from a user's run."""
+    plan, job = projection.plan, projection.plan.job
+    if job is None:
+        if not plan.has_model:
+            return [_row("assumed", "no model: --model for throughput, MFU and memory")]
+        profile = plan.source.to_json()["profile"]["name"]
+        given = " (packaged example; --model and --cluster for yours)" if profile == DEFAULT else ""
+        return [
+            _row("assumed", f"costs of profile {profile}{given}"),
+            _row("", "no data parallelism and no optimizer in the step"),
+        ]
+    execution, said = job.execution, []
+    if job.layout.tp > 1:
+        said.append("tp exposed" if execution.overlap_tp == "0" else f"tp {execution.overlap_tp} hidden")
+    if job.layout.dp > 1:
+        said.append(f"dp {'overlapped' if job.overlap else 'exposed'}, ZeRO {job.optimizer.zero_stage}")
+    said += [f"recompute {execution.recompute}", f"micro-batch {job.micro_batch}"]
+    return [_row("assumed", f"stack {job.stack}: {', '.join(said)}")]
+
+
+def _more(projection: Projection) -> str:
+    ways = ["--full", "-o timeline.html", "--schedule all"]
+    return " · ".join([*ways, "ppsim tune … to search all layouts"] if projection.plan.job else ways)
