@@ -14,6 +14,7 @@ from ppsim.cli.click_options import command_with, option_of, options_in
 from ppsim.cli.common import (
     by_command,
     check_outputs,
+    full_option,
     json_option,
     look_of,
     output_option,
@@ -148,8 +149,9 @@ def read(recorded: tuple[str, ...], outputs: tuple[str, ...], as_json: bool, **o
          "NAME.json), a costs file, for the run's own table, or in quotes the options of ppsim project.",
 )  # fmt: skip
 @json_option
+@full_option
 @output_option_of(".html timeline with the losses beside, .json, .md")
-def explain(measured: str, against: str | None, as_json: bool, outputs: tuple[str, ...]) -> None:
+def explain(measured: str, against: str | None, as_json: bool, full: bool, outputs: tuple[str, ...]) -> None:
     """Say why a measured step takes as long as it does: losses by cause, which sum to the step.
 
     \b
@@ -174,7 +176,7 @@ def explain(measured: str, against: str | None, as_json: bool, outputs: tuple[st
         found = runs.explain(measured, against=projected)
     if outputs:
         write(outputs, EXPLANATION, by_command(explanation_drawn(found)), announce=say)
-    tell(found, as_json)
+    tell(found, as_json, full=full)
 
 
 def _projection_of(words: str) -> "Projection":

@@ -13,6 +13,7 @@ from ppsim.cli.click_options import command_with
 from ppsim.cli.common import (
     by_command,
     check_outputs,
+    full_option,
     json_option,
     output_option_of,
     run_config_of,
@@ -37,8 +38,11 @@ _SECTIONS = {
 @command_with(TuneOptions, _SECTIONS)
 @to_config_option
 @json_option
+@full_option
 @output_option_of(".json answer, .csv table, .html/.svg/.pdf/.png iteration time over memory")
-def tune(outputs: tuple[str, ...], as_json: bool, to_config: ConfigTarget | None, **options: Any) -> None:
+def tune(
+    outputs: tuple[str, ...], as_json: bool, full: bool, to_config: ConfigTarget | None, **options: Any
+) -> None:
     """Find the best layout, schedule and batch for a model on so many GPUs.
 
     \b
@@ -77,6 +81,6 @@ def tune(outputs: tuple[str, ...], as_json: bool, to_config: ConfigTarget | None
         found = search(progress=show)
     write(outputs, SEARCH, by_command(Searched(found)), announce=say)
     lines = trainer_lines(found, to_config, options)
-    tell(found, as_json, content=lambda: found.to_json() | lines)
+    tell(found, as_json, content=lambda: found.to_json() | lines, full=full)
     if lines and not as_json:
         click.echo(f"\n# {to_config}\n{lines['to_config']}")

@@ -1,10 +1,11 @@
 """What a terminal shows of measured steps beside projected ones, and of what was fitted to them."""
 
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import Any
 
 from ppsim.base.units import percent, rate, seconds, signed_percent, size
-from ppsim.results.page import Columns, Page, bold, facts, some_of
+from ppsim.results.page import WIDTH, Columns, Page, bold, cut, facts, some_of
 from ppsim.results.steps import print_report, print_timeline
 from ppsim.runs import explained_words as words
 from ppsim.runs.calibrate import Calibration
@@ -83,8 +84,40 @@ def _not_recorded(run: dict[str, Any]) -> str:
     return "; ".join(missing)
 
 
-def print_explanation(found: Any) -> None:
-    """Print a `ppsim.Explanation`: the likeliest reasons, where the step goes, whom ranks wait for."""
+_MOST_LINES, _INDENT = 18, 13
+
+
+def print_explanation(found: Any, *, full: bool = False) -> None:
+    """Print the likeliest reasons of a `ppsim.Explanation`: cause, size, evidence, remedy. `full`: all tables."""
+    if full:
+        _print_full_explanation(found)
+        return
+    lines = [bold(words.title(found)), "gain per step without one cause alone, the largest first"]
+    if found.against:
+        lines = [bold(words.whole_difference(found.against, found.step_s)), *lines]
+        lines[1:1] = [cut(sentence, WIDTH) for sentence in words.lacks(found.against, found.step_s)]
+    reasons = words.worth_saying(found)
+    if not reasons:
+        lines += words.reasons(found)
+    for number, loss in enumerate(reasons, start=1):
+        size_of_it = f"{seconds(loss.gain_s)} per step ({percent(loss.gain_s / found.period_s)})"
+        said = [bold(f"{number}. {loss.cause}   {size_of_it}")]
+        said += _labelled("evidence", loss.detail) + _labelled("remedy", words.ADVICE[loss.cause])
+        if len(lines) + len(said) < _MOST_LINES:
+            lines += said
+    Page().add(*lines, "more: --full · -o explain.html", wraps=False)
+
+
+def _labelled(label: str, text: str) -> list[str]:
+    """A label and a text in at most two lines."""
+    if not text:
+        return []
+    lines = wrap(text, WIDTH - _INDENT)
+    shown = [*lines[:1], cut(" ".join(lines[1:]), WIDTH - _INDENT)] if len(lines) > 2 else lines
+    return [f"   {'' if number else label:{_INDENT - 3}}{line}" for number, line in enumerate(shown)]
+
+
+def _print_full_explanation(found: Any) -> None:
     out = Page()
     out.add(bold(words.title(found)), words.GAINS)
     for number, sentence in enumerate(words.reasons(found), start=1):

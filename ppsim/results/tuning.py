@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from ppsim.base.units import size
-from ppsim.plot.pareto import WITH, ZERO, in_columns
+from ppsim.plot.pareto import WITH, in_columns
 from ppsim.results.page import Columns, Page, bold, facts
+from ppsim.results.plans import MOST_LISTED
 from ppsim.trainers.write_schedule import not_run_by
 from ppsim.tuning.command import command_of
 from ppsim.tuning.search import Found, Tuned
@@ -12,17 +13,25 @@ from ppsim.tuning.search import Found, Tuned
 _MOST_OF_THE_FRONT = 12
 
 
-def print_tuned(tuned: Tuned) -> None:
-    """Print the ranking, the Pareto set, and how to look at the first."""
-    out = Page()
+def print_tuned(tuned: Tuned, *, full: bool = False) -> None:
+    """Print the fastest configurations and the command of the best; `full`: the Pareto set and the search, too."""
+    out, job = Page(), tuned.question.job
+    title = bold(f"{job.model_name} on {tuned.question.num_gpus} × {job.cluster.device.name}")
+    out.add(f"{title} ({job.cluster.name}), {job.global_batch} sequences of {job.length} tokens per step", "")
+    _add_found(out, tuned, tuned.best if full else tuned.best[:MOST_LISTED])
+    if not full and (more := len(tuned.best) - MOST_LISTED) > 0:
+        out.add(f"{more} more: --full")
+    if full:
+        _add_search(out, tuned)
+    out.add("", facts([("best", command_of(tuned, tuned.best[0]))]))
+    if not full:
+        out.add(facts([("more", "--full (less memory, what was searched) · -o tune.html · --to-config megatron")]))
+
+
+def _add_search(out: Page, tuned: Tuned) -> None:
+    """The Pareto set of time and memory, and what was searched."""
     question, counts = tuned.question, tuned.counts
     job = question.job
-    out.add(
-        f"{bold(f'{job.model_name} on {question.num_gpus} × {job.cluster.device.name}')} ({job.cluster.name}), "
-        f"{job.global_batch} sequences of {job.length} tokens a step",
-        "",
-    )
-    _add_found(out, tuned, tuned.best)
     front = tuned.pareto[:_MOST_OF_THE_FRONT]
     if len(front) > 1:
         more = len(tuned.pareto) - len(front)
@@ -44,15 +53,15 @@ def print_tuned(tuned: Tuned) -> None:
     rows = [("searched", searched), ("costs", costs)]
     if refused := not_run_by(question.runtime, (one.candidate.schedule for one in (*tuned.best, *front))):
         rows.append((f"not on {question.runtime}", refused))
-    rows.append(("the first in full", command_of(tuned, tuned.best[0])))
     out.add("", facts(rows))
 
 
 def _add_found(out: Page, tuned: Tuned, found: Sequence[Found]) -> None:
+    """A table of configurations; columns in which all are alike are one line below it."""
     rows = [in_columns(tuned.row(one)) for one in found]
-    own = str(tuned.question.job.optimizer.zero_stage)
-    usual = {WITH: {""}, ZERO: {own}}  # columns that are left out if no row has anything else
-    used = [name for name in rows[0] if {row[name] for row in rows} != usual.get(name)]
-    shown = [{name: row[name] for name in used} for row in rows]
-    left = 2 if WITH in used else 1
+    alike = {name: rows[0][name] for name in rows[0] if len({row[name] for row in rows}) == 1 and len(rows) > 1}
+    shown = [{name: text for name, text in row.items() if name not in alike} for row in rows]
+    left = sum(name in shown[0] for name in ("schedule", WITH)) or 1
     out.add(Columns.of(shown, left=left, spare=["tokens/s", "MFU", "vpp"]))
+    if said := [f"{name} {text}" for name, text in alike.items() if text]:
+        out.add(f"all: {' · '.join(said)}")

@@ -82,10 +82,14 @@ def title(found: Explanation) -> str:
     return f"a step of {seconds(found.step_s)}, the mean of {found.num_steps}{rest}"
 
 
+def worth_saying(found: Explanation) -> list[Loss]:
+    """Return the likeliest reasons whose gain is a thousandth of a step or more."""
+    return [loss for loss in found.reasons[:MOST_REASONS] if loss.gain_s >= _LEAST * found.period_s]
+
+
 def reasons(found: Explanation) -> list[str]:
     """Return the likeliest reasons that are worth a sentence, the one with the largest gain first."""
-    worth = [loss for loss in found.reasons[:MOST_REASONS] if loss.gain_s >= _LEAST * found.period_s]
-    return [reason(loss, found.period_s) for loss in worth] or [
+    return [reason(loss, found.period_s) for loss in worth_saying(found)] or [
         f"no cause takes {percent(_LEAST)} of it or more: what is left is the schedule's own idling and the passes"
     ]
 
