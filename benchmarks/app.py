@@ -1,7 +1,7 @@
 """What `ppsim serve` costs: until its address, until the page stands there, until its pictures; then a slider's moves.
 
     python benchmarks/app.py
-    python benchmarks/app.py --repeats 5 --moves 40 -- --pp 8 --microbatches 32 --schedule 1f1b,zb-h1
+    python benchmarks/app.py --repeats 5 --moves 40 -- --pp 8 --num-microbatches 32 --schedule 1f1b,zb-h1
 
 Every start is a process of its own, asked by headless Chromium as soon as it has printed its address. Server's seconds
 and those of the browser's main thread are of the processor, scripts a part of the latter (Chromium's own count). Beside

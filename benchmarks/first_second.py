@@ -2,7 +2,7 @@
 
     python benchmarks/first_second.py
     python benchmarks/first_second.py --install --write       README's first command too, and all into docs/results/speed.md
-    python benchmarks/first_second.py --microbatches 128      smaller tables: 8 × 64 × 2 actions a microbatch
+    python benchmarks/first_second.py --num-microbatches 128      smaller tables: 8 × 64 × 2 actions a microbatch
     PPSIM_ORACLES=FOLDER python benchmarks/first_second.py    Primus' simulator too, whose code is in FOLDER/primus
 
 All of it takes three to five minutes.
@@ -117,7 +117,7 @@ def here() -> str:
 def main() -> None:
     """Print a row a piece of work."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--microbatches", type=int, default=1024)
+    parser.add_argument("--num-microbatches", type=int, default=1024)
     parser.add_argument(
         "--install", action="store_true", help="README's first command, too: needs git and a network"
     )
@@ -235,7 +235,7 @@ def tables_on_disk(row: Rows, num_microbatches: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path, given = str(Path(folder, "T.csv")), str(Path(folder, "C.json"))
         Path(given).write_text('{"forward_s": 1.0, "backward_input_s": 1.0, "backward_weight_s": 1.0}')
-        shape = f"interleaved-1f1b --pp {BIG['pp']} --vpp {BIG['vpp']} --microbatches {num_microbatches}"
+        shape = f"interleaved-1f1b --pp {BIG['pp']} --vpp {BIG['vpp']} --num-microbatches {num_microbatches}"
         commands = {
             f"build {shape} -o {path}": "2 s", f"simulate {path} --costs {given}": "2 s", f"check {path}": "3 s",
         }  # fmt: skip

@@ -21,12 +21,12 @@ import ppsim
 
 HISTORY = Path(__file__).with_name("history.csv")
 JOB = ["project", "--model", "llama3-405b", "--gpus", "1024", "--tp", "8", "--pp", "8", "--vpp", "2",
-       "--global-batch", "1024"]  # fmt: skip
+       "--global-batch-size", "1024"]  # fmt: skip
 COMMANDS = {
     "help": ["--help"],
     "project_cold": ["project", "--pp", "8", "--vpp", "2"],
     "project_job_cold": JOB,
-    "tune": ["tune", "--model", "llama2-7b", "--gpus", "16", "--global-batch", "64", "--seq-len", "4096"],
+    "tune": ["tune", "--model", "llama2-7b", "--gpus", "16", "--global-batch-size", "64", "--seq-len", "4096"],
     "validate": ["validate"],
 }
 

@@ -26,7 +26,7 @@ from ppsim.projection.project import project
 
 COMMAND = [
     *(sys.executable, "-m", "ppsim", "project", "--model", "llama3-405b", "--cluster", "dgx-h100", "--gpus", "1024"),
-    *("--tp", "8", "--pp", "8", "--vpp", "2", "--global-batch", "1024", "--seq-len", "8192"),
+    *("--tp", "8", "--pp", "8", "--vpp", "2", "--global-batch-size", "1024", "--seq-len", "8192"),
 ]  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from ppsim.base.files import to_json, write_whole
 
 SCRIPTS = Path(__file__).parent
-QUICK = ["--repeats", "5", "--warm-up", "1", "--micro-batch", "1"]
+QUICK = ["--repeats", "5", "--warm-up", "1", "--micro-batch-size", "1"]
 CUDA_ONLY = ("fp8", "graphs", "moe graphs", "compile")
 """A CPU has no graphs, and takes minutes to compile and for products of 8 bit."""
 
@@ -32,7 +32,7 @@ def cases(folder: Path, device: str) -> dict[str, list[str]]:
 
     no_step = ("--optimizer", "none")
     spins = str(SCRIPTS.parent / "benchmarks" / "partitions.py")
-    few = ["--partitions", "2", "--steps", "2", "--microbatches", "2"]
+    few = ["--partitions", "2", "--steps", "2", "--num-microbatches", "2"]
     return {
         "llama": profile("llama"),
         "moe": profile("moe", model="moe-mini"),

@@ -76,7 +76,8 @@ def main(first: int = 0, last: int = _JOBS - 1) -> None:
             continue
         took = time.perf_counter() - begin
         best = min(
-            (one.best[0] for one in larger(job, default.candidate.micro_batch)), key=lambda one: one.iteration_time_s
+            (one.best[0] for one in larger(job, default.candidate.micro_batch)),
+            key=lambda one: one.iteration_time_s,
         )
         change = 100 * (best.iteration_time_s / default.iteration_time_s - 1)
         worst = min(worst, change)

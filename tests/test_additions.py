@@ -78,7 +78,7 @@ def test_a_schedule(tree: Tree) -> None:
     )  # fmt: skip
     tree.require_files_of("schedule")
     assert "mine" in tree.run("-m", "ppsim", "schedules")
-    tree.run("-m", "ppsim", "build", "mine", "--pp", "2", "--microbatches", "2", "-o", "T.csv")
+    tree.run("-m", "ppsim", "build", "mine", "--pp", "2", "--num-microbatches", "2", "-o", "T.csv")
     assert (tree.root / "T.csv").read_text() == "0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n"
 
 
@@ -179,7 +179,7 @@ def test_an_export(tree: Tree) -> None:
         'TRAINERS = (\n    Trainer("Mine", export="mine", writer="ppsim.trainers.mine.write_schedule:mine"),\n',
     )  # fmt: skip
     tree.require_files_of("export")
-    tree.run("-m", "ppsim", "build", "1f1b", "--pp", "2", "--microbatches", "2", "-o", "T.csv")
+    tree.run("-m", "ppsim", "build", "1f1b", "--pp", "2", "--num-microbatches", "2", "-o", "T.csv")
     tree.run("-m", "ppsim", "export", "T.csv", "--to", "mine", "-o", "T.json")
     assert '"ranks": 2' in (tree.root / "T.json").read_text()
     assert "mine" in tree.run("-m", "ppsim", "schedules", "1f1b")

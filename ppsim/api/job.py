@@ -10,7 +10,7 @@ from ppsim.api.keyword_options import takes
 from ppsim.api.option_values import parse_parts, parse_share
 from ppsim.api.trainer_configuration import configured, require_no_job
 from ppsim.base.errors import ConfigError
-from ppsim.base.words import fields_of, given_of, require_least, words_of
+from ppsim.base.words import fields_of, flag_of, given_of, require_least, words_of
 from ppsim.costs.job import Job
 from ppsim.costs.place import Execution
 from ppsim.costs.profile import profile_of
@@ -72,7 +72,7 @@ def job_from(options: Mapping[str, Any]) -> Job | None:
     require_least("micro_batch", micro_batch)
     microbatches = 4 * layout.pp if options["microbatches"] is None else options["microbatches"]
     if options["global_batch"] is not None and options["microbatches"] is not None:
-        raise ConfigError("--global-batch and --microbatches say the same twice: give one of them")
+        raise ConfigError("--global-batch-size and --num-microbatches say the same twice: give one of them")
     given_dtype = options["dtype"] or _WORDS["dtype"].option.default
     depending = {
         "global_batch": microbatches * micro_batch * layout.dp,
@@ -113,16 +113,14 @@ def _model(given: str | Path | RunConfig, source: str, options: Mapping[str, Any
     is_tied = options["tied_embeddings"]
     if given != GPT:
         if wrong := [*sizes, *([] if is_tied is None else ["tied_embeddings"])]:
-            raise ConfigError(f"--{wrong[0].replace('_', '-')} is for --model gpt: {source} has its own")
+            raise ConfigError(f"{flag_of(wrong[0])} is for --model gpt: {source} has its own")
         from ppsim.trainers.read_config import model_named  # every trainer's format
 
         model = model_named(given)
         model = model if options["layers"] is None else model.with_layers(options["layers"])
         return _with_further_tokens(model, options)
     if wrong := [name for name in ("mtp", "mtp_num_layers", "mtp_use_repeated_layer") if options[name]]:
-        raise ConfigError(
-            f"--{wrong[0].replace('_', '-')} is for a model that predicts further tokens: gpt does not"
-        )
+        raise ConfigError(f"{flag_of(wrong[0])} is for a model that predicts further tokens: gpt does not")
     if missing := [name for name in ("layers", "hidden", "heads") if options[name] is None]:
         raise ConfigError(f"--model gpt needs {', '.join(f'--{name}' for name in missing)}")
     for name in ("layers", *sizes):

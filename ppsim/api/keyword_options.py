@@ -10,7 +10,7 @@ from typing import Any, ForwardRef, Literal, TypeVar, get_args, get_origin
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.names import Names
-from ppsim.base.words import choices_of, kinds_of
+from ppsim.base.words import choices_of, kinds_of, words_of
 
 _Verb = TypeVar("_Verb", bound=Callable[..., Any])
 
@@ -18,12 +18,13 @@ _Verb = TypeVar("_Verb", bound=Callable[..., Any])
 def takes(declared: type) -> Callable[[_Verb], _Verb]:
     """Return a decorator for a function of `**options: Unpack[declared]`.
 
-    The function gets every word, None for those that were not given. Its signature names them, so that `help()` and
-    completion do. A call raises `ConfigError` for an unknown word, with the close matches, for a choice that there
-    is not, and for a number that is not whole where it must be. Classes that the declaration has in quotes
-    stay so, and are not imported.
+    The function gets every word, None for those that were not given. Its signature names them, so that `help()`
+    and completion do; the names of the command line, with underscores, are accepted too. A call raises
+    `ConfigError` for an unknown word, with the close matches, for a choice that there is not, and for a number that
+    is not whole where it must be. Classes that the declaration has in quotes stay so, and are not imported.
     """
     hints = hints_of(declared)
+    names = {word.keyword: name for name, word in words_of(declared).items()}
 
     def decorate(verb: _Verb) -> _Verb:
         signature = inspect.signature(verb)
@@ -32,9 +33,13 @@ def takes(declared: type) -> Callable[[_Verb], _Verb]:
 
         @wraps(verb)
         def checked(*args: Any, **options: Any) -> Any:
-            words = {name: value for name, value in options.items() if name not in own_names}
+            given = {names.get(name, name): value for name, value in options.items()}
+            if len(given) < len(options):
+                twice = next(name for name in options if name != names.get(name, name) in options)
+                raise ConfigError(f"{names[twice]} and {twice} are one option: give one of them")
+            words = {name: value for name, value in given.items() if name not in own_names}
             require_words(hints, words, verb.__name__)
-            return verb(*args, **dict.fromkeys(hints) | options)
+            return verb(*args, **dict.fromkeys(hints) | given)
 
         added = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_quoted(hint))

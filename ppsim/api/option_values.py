@@ -44,7 +44,7 @@ def parse_parts(given: str | float) -> list[float]:
 
 
 def parse_share(given: str | float | None, dtype: str) -> float | None:
-    """Return what --compute-share says for a type: the one number, the type's own, or None.
+    """Return what --compute-scale says for a type: the one number, the type's own, or None.
 
     >>> parse_share("bfloat16:0.97,float8:1.2", "float8"), parse_share(0.9, "float8")
     (1.2, 0.9)
@@ -58,7 +58,7 @@ def parse_share(given: str | float | None, dtype: str) -> float | None:
         return {name: float(number) for name, number in pairs.items()}.get(dtype)
     except ValueError:
         raise ConfigError(
-            f"--compute-share is '{given}': give a number, or one a dtype as bfloat16:0.97,float8:1.2"
+            f"--compute-scale is '{given}': give a number, or one a dtype as bfloat16:0.97,float8:1.2"
         ) from None
 
 

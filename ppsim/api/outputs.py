@@ -244,8 +244,11 @@ def report(
     what: Timeline | Comparison | Calibration | CheckReport | Projection | Projections | Trained | Tuned,
     *,
     costs: StageCosts | None = None,
+    full: bool = False,
 ) -> str:
     """Return the text that the command line prints of something: plain, 100 columns wide.
+
+    `full` as `--full`: all tables of a projection, of several, of a search or of an explanation.
 
     Of a bare `Timeline`, which needs the `costs` that it was simulated at, what `ppsim simulate` prints. What
     projects, trains or tunes is printed by `str` as well.
@@ -259,4 +262,6 @@ def report(
     deferred  runs  runs       runs  runs      runs
     ordered   runs  runs       runs  runs      runs
     """
-    return text_of(what, costs=costs) if isinstance(what, Timeline) else text_of(what)
+    if isinstance(what, Timeline):
+        return text_of(what, costs=costs)
+    return text_of(what, full=True) if full else text_of(what)

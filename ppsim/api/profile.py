@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from ppsim.api.keyword_options import takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import check_place, to_json, write_whole
-from ppsim.base.words import given_of, require_least, words_of
+from ppsim.base.words import flag_of, given_of, require_least, words_of
 from ppsim.model.recompute import require_of_layer
 from ppsim.profiling.options import OF_MODELS, ProfileOptions
 from ppsim.runtime.config import MODELS
@@ -153,7 +153,7 @@ def profiled_module(
     from ppsim.profiling.module import profile_made
 
     if wrong := [name for name in OF_MODELS if options[name] is not None]:
-        raise ConfigError(f"--module says what is measured: leave out --{wrong[0].replace('_', '-')}")
+        raise ConfigError(f"--module says what is measured: leave out {flag_of(wrong[0])}")
     pp = 1 if options["pp"] is None else options["pp"]
     require_least("pp", pp)
     if options["facts"] or options["time_limit"] is not None:

@@ -112,7 +112,7 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
     if options["schedule"] != AUTO and options["search_time"] is not None:
         raise ConfigError("--search-time is for --schedule auto")
     if options["schedule"] != AUTO and options["seed"] is not None and options["lengths"] is None:
-        raise ConfigError("--seed is for --schedule auto and for --lengths")
+        raise ConfigError("--seed is for --schedule auto and for --sequence-lengths")
     shape = None
     if profile is not None:
         profile, shape = _at_shape(profile, options)

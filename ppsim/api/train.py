@@ -16,7 +16,7 @@ from ppsim.api.run_result import Recorded
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming, to_json, write_whole
 from ppsim.base.names import Names
-from ppsim.base.words import fields_of, require_least, with_defaults, words_of
+from ppsim.base.words import fields_of, flag_of, require_least, with_defaults, words_of
 from ppsim.catalog.build import build
 from ppsim.model.recompute import LayerPlan, is_by_stage, recompute_of, require_layers, words_of_layers
 from ppsim.model.stages import plans_of_stages
@@ -119,7 +119,7 @@ def table_from(
             raise ConfigError("--schedule T.csv must be given, or --pp N with a schedule's name")
         if vpp is not None or microbatches is not None:
             raise ConfigError(
-                f"--vpp and --microbatches are for --pp, which builds a table; {schedule} is one: leave them out"
+                f"--vpp and --num-microbatches are for --pp, which builds a table: leave them out for {schedule}"
             )
         return schedule
     if schedule is not None and schedule.endswith(".csv"):
@@ -318,7 +318,7 @@ def _own_model(table: Schedule, options: Mapping[str, Any]) -> tuple[OwnModel, l
     from ppsim.runtime.own_model import function_of, tried
 
     if wrong := [name for name in _OF_GPTS if options[name] is not None]:
-        raise ConfigError(f"--module says what is trained: leave out --{wrong[0].replace('_', '-')}")
+        raise ConfigError(f"--module says what is trained: leave out {flag_of(wrong[0])}")
     if options["emulate_costs"] is not None:
         raise ConfigError("--emulate-costs waits instead of computing, so that no --module is run: leave one out")
     function = function_of(options["module"])

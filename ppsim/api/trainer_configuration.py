@@ -5,7 +5,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.words import require_tokens, words_of
+from ppsim.base.words import flag_of, require_tokens, words_of
 from ppsim.model.offloading import OffloadRules
 from ppsim.projection.options import GPT, JobOptions, StudyOptions
 
@@ -128,7 +128,7 @@ def _without_effect(options: Mapping[str, Any]) -> tuple[str, ...]:
 def require_no_job(options: Mapping[str, Any]) -> None:
     """Raise `ConfigError` for options of a job, where there is no model."""
     if wrong := [name for name in _ONLY_FOR_JOBS if options.get(name) is not None]:
-        flag = f"--{wrong[0].replace('_', '-')}"
+        flag = flag_of(wrong[0])
         raise ConfigError(
             f"{flag} is for a --model on a --cluster: got {flag} {options[wrong[0]]} without --model; give --model "
             "too, a name of `ppsim models` or a file"

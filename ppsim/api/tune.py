@@ -10,7 +10,7 @@ from ppsim.api.keyword_options import takes
 from ppsim.api.option_values import parse_size
 from ppsim.api.trainer_configuration import configured
 from ppsim.base.errors import ConfigError
-from ppsim.base.words import with_defaults, words_of
+from ppsim.base.words import flag_of, with_defaults, words_of
 from ppsim.model.recompute import is_by_stage, recompute_of
 from ppsim.projection.options import JobOptions
 from ppsim.tuning import search
@@ -121,10 +121,10 @@ def _refined(options: Mapping[str, Any]) -> list[Refinement]:
 def _question(options: Mapping[str, Any]) -> Question:
     for name in ("model", "gpus", "global_batch"):
         if options[name] is None:
-            raise ConfigError(f"--{name.replace('_', '-')} must be given: tune searches the layout for it")
+            raise ConfigError(f"{flag_of(name)} must be given: tune searches the layout for it")
     if options["gpus"] < 1 or options["global_batch"] < 1:
         raise ConfigError(
-            f"--gpus and --global-batch are at least 1: got {options['gpus']} and {options['global_batch']}"
+            f"--gpus and --global-batch-size are at least 1: got {options['gpus']} and {options['global_batch']}"
         )
     instances = "num_distributed_optimizer_instances"  # of the replicas that a configuration has
     decided = {name: options[name] for name in _OF_JOBS if name not in ("gpus", "etp", instances)}

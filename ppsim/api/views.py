@@ -52,7 +52,7 @@ def _advice(answer: Answer, projection: Projection) -> list[str]:
     lines = [f"{one.change}: {one.effect}" for one in answer.advice] or [projection.without_advice]
     job = projection.plan.job
     if job is not None and job.model_name != GPT:  # which has its sizes from further options
-        sizes = f"--gpus {projection.num_gpus} --global-batch {job.global_batch} --seq-len {job.length}"
+        sizes = f"--gpus {projection.num_gpus} --global-batch-size {job.global_batch} --seq-len {job.length}"
         tune = f"ppsim tune --model {job.model_name} --cluster {job.cluster.name} {sizes}"
         lines.append(f"further away than one step: {tune} tries every layout, micro-batch and schedule")
     return lines

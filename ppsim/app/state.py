@@ -38,7 +38,7 @@ class State:
 
     >>> state = State.read("pp=8&microbatches=32&schedule=1f1b,zb-h1&baseline=zb-h1")
     >>> state.command
-    'ppsim project --pp 8 --microbatches 32 --schedule 1f1b,zb-h1'
+    'ppsim project --pp 8 --num-microbatches 32 --schedule 1f1b,zb-h1'
     >>> State.read(state.query) == state
     True
     """

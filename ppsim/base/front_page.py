@@ -30,7 +30,7 @@ ABOUT = """Project, explain and export pipeline-parallel schedules from measured
 \b
   ppsim project --pp 8 --vpp 2 -o timeline.html      how long, and why
   ppsim project --pp 8 --vpp 2 --schedule all        which schedule is best?
-  ppsim build zbv --pp 4 --microbatches 8 -o T.csv   the table that torch runs
+  ppsim build zbv --pp 4 --num-microbatches 8 -o T.csv   the table that torch runs
 
 A schedule says in which order each pipeline rank runs the passes of its stages over the microbatches of a step:
 forward (F) and backward (B, or I for inputs and W for weights). ppsim COMMAND --help says more.

@@ -81,7 +81,18 @@ class Word:
     @property
     def flag(self) -> str:
         """Its name on the command line."""
-        return self.option.flag or f"--{self.name.replace('_', '-')}"
+        return self.option.flag or flag_of(self.name)
+
+    @property
+    def also(self) -> tuple[str, ...]:
+        """Other names that the command line accepts."""
+        own = f"--{self.name.replace('_', '-')}"
+        return (*self.option.also, *([own] if self.name in FLAGS else []))
+
+    @property
+    def keyword(self) -> str:
+        """Its name in Python: the flag with underscores."""
+        return self.flag[2:].replace("-", "_")
 
     @property
     def choices(self) -> list[Any]:
@@ -98,6 +109,29 @@ class Word:
     def is_mapping(self) -> bool:
         """Whether it is pairs, which a command line repeats."""
         return any(get_origin(kind) is Mapping for kind in self.kinds)
+
+
+FLAGS = {
+    "micro_batch": "--micro-batch-size",
+    "microbatches": "--num-microbatches",
+    "global_batch": "--global-batch-size",
+    "context": "--cp-comm-type",
+    "order": "--rank-order",
+    "rest": "--extra-step-time",
+    "compute_share": "--compute-scale",
+    "update": "--optimizer-sync",
+    "lengths": "--sequence-lengths",
+}
+"""Flags of words whose names differ; the word with dashes is accepted too."""
+
+
+def flag_of(name: str) -> str:
+    """Return what a command line calls a word.
+
+    >>> flag_of("micro_batch"), flag_of("seq_len")
+    ('--micro-batch-size', '--seq-len')
+    """
+    return FLAGS.get(name, f"--{name.replace('_', '-')}")
 
 
 @cache
@@ -154,15 +188,13 @@ _MOST_TOKENS = 10**9  # of a sequence
 def require_least(name: str, value: float | None, least: int = 1) -> None:
     """Raise `ConfigError` for a word's value below the least that it can be."""
     if value is not None and value < least:
-        raise ConfigError(f"--{name.replace('_', '-')} must be at least {least}: got {value}")
+        raise ConfigError(f"{flag_of(name)} must be at least {least}: got {value}")
 
 
 def require_tokens(name: str, tokens: int | None) -> None:
     """Raise `ConfigError` for a sequence of more tokens than anybody means."""
     if tokens is not None and tokens > _MOST_TOKENS:
-        raise ConfigError(
-            f"--{name.replace('_', '-')} must be at most {_MOST_TOKENS}: got {tokens}, for one sequence"
-        )
+        raise ConfigError(f"{flag_of(name)} must be at most {_MOST_TOKENS}: got {tokens}, for one sequence")
 
 
 def given_of(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from ppsim.api.output_formats import TABLE
 from ppsim.base.errors import ConfigError, CostsError
 from ppsim.base.files import naming, write_whole
 from ppsim.base.units import percent, seconds
-from ppsim.base.words import Option, given_of, words_of
+from ppsim.base.words import Option, flag_of, given_of, words_of
 from ppsim.cli.click_options import command_with
 from ppsim.cli.common import check_outputs, say, time_left_s
 from ppsim.cli.completion import completing
@@ -57,7 +57,9 @@ class BuildOptions(SearchOptions, total=False):
     vpp: Annotated[int | None, Option(
         "Stages a rank holds. Default: the fewest that the schedule takes.", metavar="N", section="pipeline",
     )]
-    microbatches: Annotated[int, Option("Microbatches a step.", metavar="N", section="pipeline", required=True)]
+    microbatches: Annotated[int, Option(
+        "Microbatches per step.", metavar="N", section="pipeline", required=True,
+    )]
     group_size: Annotated[int | None, GROUP_SIZE]
     slices: Annotated[int | None, SLICES]
     costs: Annotated[str | None, Option(
@@ -86,9 +88,9 @@ def build(name: str, output: str | None, **options: Any) -> None:
     """Build a schedule table: torch's compute-only CSV, one row a rank.
 
     \b
-      ppsim build 1f1b --pp 4 --microbatches 8
-      ppsim build zb-1p --pp 4 --microbatches 8 --costs C.json -o T.csv
-      ppsim build auto --pp 4 --microbatches 8 --costs C.json --time-limit 2
+      ppsim build 1f1b --pp 4 --num-microbatches 8
+      ppsim build zb-1p --pp 4 --num-microbatches 8 --costs C.json -o T.csv
+      ppsim build auto --pp 4 --num-microbatches 8 --costs C.json --time-limit 2
 
     NAME is one of `ppsim schedules`. auto begins with the best of them for these costs and this memory, searches
     on, and says how far its table is from a proven bound.
@@ -148,7 +150,7 @@ def _built(name: str, options: dict[str, Any]) -> "Schedule":
     limit, costs = parse_size(options["memory_limit"]), options["costs"]
     entry = find(name)
     if given := _of_search(options):
-        raise ConfigError(f"--{next(iter(given)).replace('_', '-')} is for auto; {name} is built, not searched for")
+        raise ConfigError(f"{flag_of(next(iter(given)))} is for auto; {name} is built, not searched for")
     if limit and not (costs and entry.takes("memory_limit_bytes")):
         raise ConfigError(
             "--memory-limit is for a schedule that fits into it (zb-auto, v-flex) and for auto, and needs --costs "

@@ -199,8 +199,8 @@ def option_of(word: Word, **changed: Any) -> Callable[[Any], Any]:
         given |= {"multiple": True, "callback": _pairs}
     elif word.listed is not None:
         given["callback"] = partial(_several, word.listed)
-    if said.also:
-        given |= {"cls": AliasedOption, "also": said.also}
+    if word.also:
+        given |= {"cls": AliasedOption, "also": word.also}
     return click.option(*names, word.name, **(given | changed))
 
 

@@ -12,7 +12,7 @@ import click
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.shown import show
-from ppsim.base.words import require_least
+from ppsim.base.words import flag_of, require_least
 from ppsim.cli import BEGAN_S, WORDS
 from ppsim.trainers import ConfigTarget
 
@@ -106,7 +106,7 @@ def parse_numbers(name: str, text: str | None) -> list[int] | None:
     try:
         return None if text is None else [int(part) for part in text.split(",")]
     except ValueError:
-        raise ConfigError(f"--{name.replace('_', '-')} is '{text}': give numbers as 1,2,4") from None
+        raise ConfigError(f"{flag_of(name)} is '{text}': give numbers as 1,2,4") from None
 
 
 def parse_names(name: str, text: str | None, choices: Sequence[str] | None = None) -> list[str] | None:

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from ppsim.base.words import require_least
+from ppsim.base.words import flag_of, require_least
 from ppsim.cli.common import say
 
 _FOR = {
@@ -20,7 +20,7 @@ def check_options(target: str, options: dict[str, Any]) -> None:
 
     for name, targets in _FOR.items():
         if options[name] is not None and target not in targets:
-            option = f"--{name.replace('_', '-')}"
+            option = flag_of(name)
             raise ConfigError(f"{option} is for --to {' and '.join(targets)}: got --to {target}")
     if options["layers_by"] and options["split"] is None:
         raise ConfigError("--layers-by says the layers of --split: give it too")

@@ -12,6 +12,7 @@ from ppsim.base.files import naming, read_json
 from ppsim.base.outputs import write
 from ppsim.base.words import require_least
 from ppsim.cli import Commands
+from ppsim.cli.click_options import AliasedOption
 from ppsim.cli.common import check_outputs, parse_names, parse_numbers, say
 from ppsim.cli.completion import completing
 from ppsim.cli.progress import progress
@@ -149,7 +150,10 @@ def memory(file: str, memory_limit: str | None, **look: Any) -> "Figure":
     shell_complete=completing("schedule"),
     help="Schedules to compare, names from `ppsim schedules`.",
 )  # fmt: skip
-@click.option("--microbatches", metavar="N,N,…", help="Numbers of microbatches. Default: 1, 2, 4 and 8 a rank.")
+@click.option(
+    "--num-microbatches", "microbatches", cls=AliasedOption, also=("--microbatches",), metavar="N,N,…",
+    help="Numbers of microbatches. Default: 1, 2, 4 and 8 a rank.",
+)  # fmt: skip
 @click.option("--profile", metavar="NAME|FILE", help="Measured costs. Default: zb-a100-6.2b.")
 @click.option(
     "--costs", metavar="C.json",
@@ -171,7 +175,7 @@ def bubble(title: str, width: Any, by: Any, outputs: tuple[str, ...], **options:
 
     \b
       ppsim figure bubble --pp 8 -o bubble.pdf
-      ppsim figure bubble --pp 4 --schedule 1f1b,zbv --microbatches 4,8 -o b.pdf
+      ppsim figure bubble --pp 4 --schedule 1f1b,zbv --num-microbatches 4,8 -o b.pdf
       ppsim figure bubble --pp 4 --costs C.json -o bubble.svg -o bubble.csv
 
     What a schedule forbids is left out of its line, and said.

@@ -8,7 +8,7 @@ import click
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import check_place, to_json, write_whole
-from ppsim.base.words import Option
+from ppsim.base.words import Option, flag_of
 from ppsim.cli.click_options import command_with
 from ppsim.cli.common import check_outputs, say
 from ppsim.profiling.options import OF_MODELS, ProfileOptions
@@ -53,7 +53,7 @@ def profile(output: str, **options: Any) -> None:
     """Measure what a layer costs on this device: its passes, activation bytes, parameters, optimizer step.
 
     \b
-      ppsim profile --model mini --micro-batch 1,2 --seq-len 128,256 -o cpu.json
+      ppsim profile --model mini --micro-batch-size 1,2 --seq-len 128,256 -o cpu.json
       ppsim profile --model gpt2 --device cuda --dtype bfloat16 --facts -o h.json
       ppsim profile --suite standard -o profiles
 
@@ -150,7 +150,7 @@ def _check(output: str, options: dict[str, Any]) -> None:
     else:
         of_module = () if options["module"] is not None else ("layers", "pp")
         if wrong := [name for name in (*OF_MODELS, "micro_batch", *of_module) if options[name] is not None]:
-            raise ConfigError(f"--suite says what is measured: leave out --{wrong[0].replace('_', '-')}")
+            raise ConfigError(f"--suite says what is measured: leave out {flag_of(wrong[0])}")
         if Path(output).is_file():
             raise ConfigError(f"a suite is written to a folder: {output} is a file")
         check_place(Path(output, "x.json") if Path(output).is_dir() else output)

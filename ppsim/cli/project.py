@@ -67,8 +67,8 @@ def project(
 
     \b
       ppsim project --pp 8 --vpp 2 -o timeline.html
-      ppsim project --pp 8 --schedule all --microbatches 32 --memory-limit 80GiB
-      ppsim project --model llama3-70b --gpus 64 --tp 8 --pp 4 --global-batch 512
+      ppsim project --pp 8 --schedule all --num-microbatches 32 --memory-limit 80GiB
+      ppsim project --model llama3-70b --gpus 64 --tp 8 --pp 4 --global-batch-size 512
 
     With --model, the whole training step is projected: pipeline, data parallelism, optimizer and memory. Costs are
     estimated from the specifications of a cluster or, with --profile, measured where it has layer and shape.

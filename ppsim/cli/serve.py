@@ -26,7 +26,7 @@ def serve(options: tuple[str, ...], port: int, opens: bool) -> None:
 
     \b
       ppsim serve
-      ppsim serve -- --pp 8 --microbatches 64 --schedule 1f1b,zb-h1,zbv
+      ppsim serve -- --pp 8 --num-microbatches 64 --schedule 1f1b,zb-h1,zbv
       ppsim serve --port 9000 -- --model llama3-70b --tp 8 --pp 8
 
     What follows -- are options of `ppsim project`, with which the page begins. The page has a search (`ppsim tune`)

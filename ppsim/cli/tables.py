@@ -10,7 +10,7 @@ from ppsim.base.errors import ConfigError, CostsError, ScheduleError
 from ppsim.base.files import naming, write_whole
 from ppsim.base.outputs import write
 from ppsim.base.words import Option, words_of
-from ppsim.cli.click_options import Choice, command_with, option_of, options_of
+from ppsim.cli.click_options import AliasedOption, Choice, command_with, option_of, options_of
 from ppsim.cli.common import (
     by_command,
     check_outputs,
@@ -203,7 +203,10 @@ def simulate(table: str, as_json: bool, outputs: tuple[str, ...], **options: Any
     "--trainer-version", metavar="X.Y",
     help="For --to torchtitan: 0.2 (TOML) or 0.3 (flags). Default: 0.3.",
 )  # fmt: skip
-@click.option("--micro-batch", type=int, metavar="N", help="Samples a microbatch, for --to torchtitan. Default: 1.")
+@click.option(
+    "--micro-batch-size", "micro_batch", cls=AliasedOption, also=("--micro-batch",), type=int, metavar="N",
+    help="Samples per microbatch, for --to torchtitan. Default: 1.",
+)  # fmt: skip
 @click.option(
     "--replace", metavar="NAME",
     help="The algorithm in whose place --to primus puts the table. Default: the first of the same placement.",

@@ -46,9 +46,9 @@ def tune(
     """Find the best layout, schedule and batch for a model on so many GPUs.
 
     \b
-      ppsim tune --model llama2-7b --gpus 8 --global-batch 64 --seq-len 4096
-      ppsim tune --model llama2-7b --gpus 8 --global-batch 64 --pp 2 -o tune.svg
-      ppsim tune --model llama2-7b --gpus 8 --global-batch 64 --resume tune.json
+      ppsim tune --model llama2-7b --gpus 8 --global-batch-size 64 --seq-len 4096
+      ppsim tune --model llama2-7b --gpus 8 --global-batch-size 64 --pp 2 -o tune.svg
+      ppsim tune --model llama2-7b --gpus 8 --global-batch-size 64 --resume tune.json
 
     Prints the fastest, and those that trade time for memory. Global batch, sequence length and dtype stay. Every
     configuration has a lower bound of its time and memory; those that could be among the fastest or in the Pareto

@@ -131,7 +131,7 @@ class Job(InBrief):
         if reason := why_no_context_parallel(self.length, self.layout.cp):
             raise ConfigError(reason)
         if not 0 <= self.rest_s < float("inf"):
-            raise ConfigError(f"--rest must be 0 or more seconds: got {self.rest_s:g}")
+            raise ConfigError(f"--extra-step-time must be 0 or more seconds: got {self.rest_s:g}")
         if self.wgrad_deferral_limit is not None and self.wgrad_deferral_limit < 0:
             raise ConfigError(f"--wgrad-deferral-limit is 0 (all) or more: got {self.wgrad_deferral_limit}")
         if self.launch_s is not None and not 0 <= self.launch_s < float("inf"):

@@ -318,7 +318,7 @@ def _executed(job: Job) -> list[str]:
         lines.append(f"context parallelism: an {execution.context} of {of}")
     share = execution.compute_share or getattr(constants.compute_share.get(execution.dtype), "value", 1.0)
     if share != 1:
-        whose = "--compute-share" if execution.compute_share else job.cluster.name
+        whose = "--compute-scale" if execution.compute_share else job.cluster.name
         lines.append(f"products and attention: {share:g} times what their class gets ({whose})")
     if constants.kernel_s:
         lines.append(f"kernels: {seconds(constants.kernel_s.value)} from one to the next ({job.cluster.name})")

@@ -38,7 +38,7 @@ def profile_made(
         if function.takes_layers:
             return _profile_stages(function, settings, num_layers=num_layers, micro_batches=micro_batches, say=say)
         if micro_batches is not None:
-            raise ConfigError(f"{where} says the micro-batch by its example inputs: leave out --micro-batch")
+            raise ConfigError(f"{where} says the micro-batch by its example inputs: leave out --micro-batch-size")
         if pp > 1:
             raise ConfigError(
                 f"--pp {pp} measures the stages of a pipeline, and {where} makes one layer: give it a parameter, "

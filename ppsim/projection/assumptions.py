@@ -13,7 +13,7 @@ def assumptions_of(plan: Plan, schedule: Schedule, assembled: Assembled, costs: 
     """Return the lines that say what a projection assumed, those of its costs first."""
     lines = list(assembled.assumptions)
     if plan.microbatches is None and plan.job is None:
-        lines.append(f"microbatches: {schedule.num_microbatches} (4 a rank; --microbatches sets it)")
+        lines.append(f"microbatches: {schedule.num_microbatches} (4 a rank; --num-microbatches sets it)")
     lines.append(
         f"runtime: {plan.runtime} ({RUNTIMES[plan.runtime][1]}); channel {costs.channel}, receives {costs.receives}"
     )

@@ -73,7 +73,7 @@ def changed_jobs(job: "Job") -> "Iterator[tuple[str, Job]]":
     """Yield the options of each change and the job: micro-batch, tp, pp, ZeRO stage, recomputation, overlap."""
     layout, execution = job.layout, job.execution
     for size in (2 * job.micro_batch, job.micro_batch // 2):
-        yield from _changed(f"--micro-batch {size}", job, micro_batch=size)
+        yield from _changed(f"--micro-batch-size {size}", job, micro_batch=size)
     for name in ("tp", "pp"):
         for size in (2 * getattr(layout, name), getattr(layout, name) // 2):
             dp = layout.dp * getattr(layout, name) // size if size else 0

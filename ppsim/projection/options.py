@@ -110,7 +110,7 @@ class StudyOptions(TypedDict, total=False):
     )]
     global_batch: Annotated[int | None, Option(
         "Sequences a step, of all replicas. Default: 4 · pp microbatches a replica; `tune` needs it.",
-        common=True, metavar="N", section="model", field="job.global_batch", also=("--global-batch-size",),
+        common=True, metavar="N", section="model", field="job.global_batch",
     )]
     dtype: Annotated[Dtype | None, Option(
         "Number format of the matrix products; of 8 bits with one scale a tensor (current or delayed), a row "
@@ -333,7 +333,7 @@ class JobOptions(StudyOptions, total=False):
     )]
     micro_batch: Annotated[int | None, Option(
         "Sequences a microbatch. Default: 1 with --model, else what the profile was measured with.",
-        common=True, metavar="N", section="model", field="job.micro_batch", also=("--micro-batch-size",),
+        common=True, metavar="N", section="model", field="job.micro_batch",
     )]
     recompute: Annotated[Recompute | None, Option(
         MEANING + " Default: none, or the profile's; without --model the profile must have it.",
@@ -489,6 +489,6 @@ class PlanOptions(JobOptions, total=False):
         metavar="SECONDS", section="search", field="search_s", default=10.0,
     )]
     seed: Annotated[int | None, Option(
-        "Seed of the search's random choices, and of what is drawn of --lengths. Default: {default}.",
+        "Seed of the search's random choices, and of what is drawn of --sequence-lengths. Default: {default}.",
         metavar="N", section="search", field="seed", default=0,
     )]

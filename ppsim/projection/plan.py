@@ -114,7 +114,7 @@ class Plan(InBrief):
         if self.searches_stages and (self.job is None or self.measured is not None):
             raise ConfigError("--plan auto needs a model on a cluster, without measured times: give --model")
         if self.searches_stages and (self.split not in (None, "auto") or self.lengths is not None):
-            wrong = "--lengths" if self.lengths else "--split"
+            wrong = "--sequence-lengths" if self.lengths else "--split"
             raise ConfigError(f"--plan auto finds the layers of each stage: leave out {wrong}")
         for rank, factor in self.stragglers:
             if not 0 <= rank < self.pp:

@@ -250,7 +250,7 @@ def reserved_of(plan: Plan) -> int:
         raise ConfigError("what an allocator reserves is known for a --model on a --cluster only")
     if plan.lengths is not None:
         raise ConfigError(
-            "the allocator's reserved memory is known for sequences of one length only, not --lengths"
+            "the allocator's reserved memory is known for sequences of one length only, not --sequence-lengths"
         )
     from ppsim.costs.reserved import reserved_bytes  # every tensor of a model
 

@@ -77,10 +77,14 @@ def _configuration(projection: Projection) -> str:
     """The parallel sizes and the schedule: sizes of 1 are left out, except pp."""
     plan, job = projection.plan, projection.plan.job
     sizes: Mapping[str, int] = vars(job.layout) if job else {"pp": plan.pp}
-    vpp = projection.timeline.schedule.vpp
+    table = projection.timeline.schedule
+    vpp = table.vpp
     shown = [f"{name} {sizes[name]}" for name in ("tp", "cp", "ep", "dp") if sizes.get(name, 1) > 1]
     shown += [f"pp {plan.pp}", *([f"vpp {vpp}"] if vpp > 1 else [])]
-    return " · ".join([*shown, plan.schedule_name])
+    shown.append(plan.schedule_name)
+    if job is not None:
+        shown.append(microbatches_in_words(table.num_microbatches, table.num_rounds))
+    return " · ".join(shown)
 
 
 def _memory(verdict: Verdict) -> str:
@@ -158,7 +162,8 @@ def _assumed(projection: Projection) -> list[str]:
         said.append("tp exposed" if execution.overlap_tp == "0" else f"tp {execution.overlap_tp} hidden")
     if job.layout.dp > 1:
         said.append(f"dp {'overlapped' if job.overlap else 'exposed'}, ZeRO {job.optimizer.zero_stage}")
-    said += [f"recompute {execution.recompute}", f"micro-batch {job.micro_batch}"]
+    recompute = "by stage" if job.stage_plans else execution.recompute
+    said += [f"recompute {recompute}", f"micro-batch {job.micro_batch}"]
     return [_row("assumed", f"stack {job.stack}: {', '.join(said)}")]
 
 

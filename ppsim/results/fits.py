@@ -23,7 +23,7 @@ def print_fitted(found: Fitted) -> None:
         out.add("no constant of the machine: the rows tell none of them apart from what they are off by")
     for name, one in found.rests.items():
         spread = seconds(one.value * one.spread)
-        out.add(f"job {name}: add --rest {one.value:.4g} (± {spread}), which is none of the cluster's")
+        out.add(f"job {name}: add --extra-step-time {one.value:.4g} (± {spread}), which is none of the cluster's")
     rows = zip(posterior.rows, posterior.before, posterior.after, posterior.runs[-num_rows:], strict=True)
     out.add("", Columns.of([
         _changed(row.name, row.measured_s, *errors) | {"its job": f"{run.times:.4g} ± {percent(run.sigma)}"}

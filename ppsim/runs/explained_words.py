@@ -32,7 +32,7 @@ ADVICE = {
     "gaps between passes": (
         "ranks do something before every pass: kernel launches, blocking sends and receives; with fewer, longer "
         "passes there are fewer gaps (ppsim project --overheads FILE of ppsim calibrate, with a larger "
-        "--micro-batch or --cuda-graphs)"
+        "--micro-batch-size or --cuda-graphs)"
     ),
     "blocking sends and receives": (
         "ranks wait in Megatron-LM's calls: interleaved stages overlap them (ppsim project --vpp 2)"
@@ -51,8 +51,8 @@ ADVICE = {
     ),
     "drift over the step": "passes get slower or faster within a step: clocks, temperature, memory allocation",
     "uneven microbatches": (
-        "balance them: sort or pack sequences so that all microbatches have the same work (ppsim project --lengths "
-        "FILE shows the part of sequence lengths), and check the load of experts"
+        "balance them: sort or pack sequences so that all microbatches have the same work (ppsim project "
+        "--sequence-lengths FILE shows the part of sequence lengths), and check the load of experts"
     ),
     "passes that vary": ("passes of a stage differ without a pattern: routing of experts, clocks, other processes"),
     "slow ranks": (

@@ -40,6 +40,24 @@ def listed(places: list[str], num: int) -> str:
     return "; ".join(places) + more
 
 
+def spread_in_words(places: list[tuple[int, int]]) -> str:
+    """Return how pauses, each a step and a rank, are spread over ranks; nothing for a single one.
+
+    >>> spread_in_words([(3, 0), (5, 1), (7, 2)])
+    'one rank after the other, each in another step: '
+    >>> spread_in_words([(3, 0), (3, 1)]), spread_in_words([(3, 1), (5, 1)])
+    ('several ranks in the same step: ', 'always on rank 1: ')
+    """
+    steps, ranks = {step for step, _ in places}, {rank for _, rank in places}
+    if len(places) < 2:
+        return ""
+    if len(ranks) == 1:
+        return f"always on rank {min(ranks)}: "
+    if len(steps) == len(places):
+        return "one rank after the other, each in another step: "
+    return "several ranks in the same step: "
+
+
 def passes_in_words(schedule: Schedule, pauses: Floats, taken: Floats, first_step: int) -> str:
     """Return the longest pauses in passes in the order of steps, arrays of shape [steps, actions]."""
     found = np.argwhere(pauses > 0)
@@ -49,7 +67,8 @@ def passes_in_words(schedule: Schedule, pauses: Floats, taken: Floats, first_ste
         whole, usual = float(taken[step, entry]), float(taken[step, entry] - pauses[step, entry])
         place = f"rank {schedule.rank[entry]}, {schedule[entry]}"
         places.append(f"step {first_step + step}: {place}, {seconds(whole)} instead of {seconds(usual)}")
-    return listed(places, len(found))
+    spread = spread_in_words([(step, int(schedule.rank[entry])) for step, entry in found.tolist()])
+    return spread + listed(places, len(found))
 
 
 def waits_in_words(schedule: Schedule, pauses: Steps, start: Floats, first_step: int) -> str:
@@ -69,7 +88,7 @@ def waits_in_words(schedule: Schedule, pauses: Steps, start: Floats, first_step:
         f"step {first_step + step}: rank {rank}, {seconds(pause)} before {schedule[entry]}"
         for pause, step, rank, entry in sorted(largest, key=lambda place: place[1])
     ]
-    return listed(told, len(places))
+    return spread_in_words([(step, rank) for _, step, rank, _ in places]) + listed(told, len(places))
 
 
 def _at_the_same_time(pauses: Floats, start: Floats) -> list[list[int]]:

@@ -51,7 +51,7 @@ class LocalBatch:
         options["micro_batch"] = micro
         if of_round % micro:
             raise ConfigError(
-                f"{self.source}: a round of {of_round} sequences is no multiple of --micro-batch {micro}"
+                f"{self.source}: a round of {of_round} sequences is no multiple of --micro-batch-size {micro}"
             )
         if not options.get("global_batch") and "microbatches" not in given:
             options["microbatches"] = of_round // micro
@@ -62,7 +62,7 @@ class LocalBatch:
         if whole % (of_round * replicas):
             raise ConfigError(
                 f"{self.source}: a step of {whole} sequences is no multiple of local batch {of_round} · dp "
-                f"{replicas}: give --global-batch or --gradient-accumulation-steps"
+                f"{replicas}: give --global-batch-size or --gradient-accumulation-steps"
             )
         options["gradient_accumulation_steps"] = whole // (of_round * replicas)
 

@@ -52,7 +52,7 @@ class RangeOptions(TypedDict, total=False):
     )]
     micro_batch: Annotated[Sequence[int] | None, Option(
         "Sequences a microbatch to try. Default: {default}.",
-        common=True, metavar=_MANY, section="tried", default=(1, 2, 4, 8), also=("--micro-batch-size",),
+        common=True, metavar=_MANY, section="tried", default=(1, 2, 4, 8),
     )]
     schedule: Annotated[Sequence[str] | None, Option(
         "Schedules to try, names from `ppsim schedules`; with auto, a table is searched for on the best three. "

@@ -69,7 +69,9 @@ def rest_of(job: int, plans: Sequence[Plan], shortest_s: float) -> Prior:
     """Return what steps of a job take that nothing else covers: around what its words say, else 1 % of a step."""
     told = max((plan.job.rest_s for plan in plans if plan.job), default=0.0)
     median = told or _REST_MEDIAN * shortest_s
-    return Prior(f"{REST}.{job}", median, _REST_SPREAD, "around --rest where it is given, else 1 % of a step")
+    return Prior(
+        f"{REST}.{job}", median, _REST_SPREAD, "around --extra-step-time where it is given, else 1 % of a step"
+    )
 
 
 def _candidates(cluster: Cluster, plans: Sequence[Plan]) -> Iterator[tuple[str, float, float, str]]:

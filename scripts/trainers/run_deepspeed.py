@@ -78,7 +78,7 @@ def main() -> None:
             ready = None
             if name in TABLES:
                 table, ready = Path(folder, f"{name}.csv"), Path(folder, f"{name}.json")
-                shape = ["--pp", str(NUM_RANKS), "--microbatches", str(NUM_MICROBATCHES)]
+                shape = ["--pp", str(NUM_RANKS), "--num-microbatches", str(NUM_MICROBATCHES)]
                 for command in (["build", name, *shape, "-o", str(table)],
                                 ["export", str(table), "--to", "deepspeed", "-o", str(ready)]):  # fmt: skip
                     subprocess.run([sys.executable, "-m", "ppsim", *command], check=True, capture_output=True)

@@ -124,7 +124,7 @@ def write_assets(folder: Path) -> None:
 def exported(folder: Path, name: str) -> Path:
     """The table as TorchTitan reads it, by the commands of the how-to."""
     table, ready = folder / f"{name}.csv", folder / f"{name}.ready.csv"
-    shape = ["--pp", str(NUM_RANKS), "--microbatches", str(NUM_MICROBATCHES)]
+    shape = ["--pp", str(NUM_RANKS), "--num-microbatches", str(NUM_MICROBATCHES)]
     for command in (["build", name, *shape, "-o", str(table)],
                     ["export", str(table), "--to", "torch", "-o", str(ready)]):  # fmt: skip
         subprocess.run([sys.executable, "-m", "ppsim", *command], check=True, capture_output=True, text=True)

@@ -87,7 +87,7 @@ def test_only_a_model_with_experts_is_given_options_of_experts() -> None:
 
 
 def test_a_search_of_a_configuration_gives_the_best_back(script: Path) -> None:
-    command = ["tune", "--run-config", str(script), "--pp", "2,4", "--tp", "2", "--micro-batch", "2", "--schedule",
+    command = ["tune", "--run-config", str(script), "--pp", "2,4", "--tp", "2", "--micro-batch-size", "2", "--schedule",
                "1f1b", "--recompute", "none", "--to-config", "primus"]  # fmt: skip
     done = CliRunner().invoke(main, command)
     assert done.exit_code == 0, done.stderr

@@ -152,11 +152,15 @@ def test_what_runs_said_of_an_installation_is_in_measured_times_the_slowest_rank
     assert varies.answer.budget_s["slow ranks"] == pytest.approx(longer)
     assert sum(varies.answer.budget_s.values()) == pytest.approx(varies.iteration_time_s)
     parts = {**words, "forward_ms": [10.0] * 8}  # each rank's own: the slowest is among them
-    assert ppsim.project(**parts, cluster=varies.plan.job.cluster).iteration_time_s == pytest.approx(none.iteration_time_s)
+    assert ppsim.project(**parts, cluster=varies.plan.job.cluster).iteration_time_s == pytest.approx(
+        none.iteration_time_s
+    )
     slows = ppsim.project(**words, cluster=machine.with_constants(Constants(overlap_slowdown=Constant(value=0.5))))
     assert slows.costs.overlap_slowdown == 0.5
     assert slows.iteration_time_s > none.iteration_time_s
-    assert slows.answer.budget_s["compute beside transfers"] > 0.9 * (slows.iteration_time_s - none.iteration_time_s)
+    assert slows.answer.budget_s["compute beside transfers"] > 0.9 * (
+        slows.iteration_time_s - none.iteration_time_s
+    )
 
 
 def test_tables_are_fitted_to_what_the_update_waits_for() -> None:
@@ -253,8 +257,8 @@ def test_a_hop_of_a_profile_is_one_number() -> None:
             "--overlap-tp is '0.5,2': give a part from 0 to 1, or FORWARD,BACKWARD as 0.75,0.5",
         ),
         ({"overlap_ep": 2.0}, "overlap_ep is a part from 0 to 1: got 2"),
-        ({"compute_share": "x"}, "--compute-share is 'x': give a number, or one a dtype"),
-        ({"rest": -1.0}, "--rest must be 0 or more seconds: got -1"),
+        ({"compute_share": "x"}, "--compute-scale is 'x': give a number, or one a dtype"),
+        ({"rest": -1.0}, "--extra-step-time must be 0 or more seconds: got -1"),
         ({"launch_ms": -1.0}, "--launch-ms must be 0 or more: got -1"),
         ({"forward_ms": 1.0}, "--forward-ms needs --backward-input-ms and --backward-weight-ms too"),
         ({"hidden": 64}, "--hidden is for --model gpt: llama3-8b has its own"),
@@ -290,7 +294,7 @@ def test_a_search_keeps_what_it_was_asked_in_its_command() -> None:
     for part in (
         "--overlap-tp 0,0.5",
         "--launch-ms 0.25",
-        "--rest 0.1",
+        "--extra-step-time 0.1",
         "--hidden 512",
         "--stack megatron-lm-2021",
     ):
@@ -320,7 +324,9 @@ def test_deterministic_mode_takes_longer_and_fuses_no_cross_entropy() -> None:
 
 
 def test_a_compiled_cross_entropy_takes_longer_than_a_fused_one() -> None:
-    fused, compiled = (ppsim.project(**SMALL, cross_entropy=kind).iteration_time_s for kind in ("fused", "compiled"))
+    fused, compiled = (
+        ppsim.project(**SMALL, cross_entropy=kind).iteration_time_s for kind in ("fused", "compiled")
+    )
     assert fused < compiled < 1.1 * fused
 
 

@@ -9,7 +9,7 @@ from ppsim.errors import ConfigError
 from tests.cli.running import ppsim as command
 
 JOB = {"model": "llama3-70b", "gpus": 64, "tp": 4, "pp": 4, "global_batch": 64}
-LINE = "project --model llama3-70b --gpus 64 --tp 4 --pp 4 --global-batch 64"
+LINE = "project --model llama3-70b --gpus 64 --tp 4 --pp 4 --global-batch-size 64"
 
 
 def plan_file(tmp_path, stages: list[dict], name: str = "plan.json") -> str:
@@ -152,9 +152,7 @@ def test_a_trainer_that_cannot_say_it_gets_a_comment(tmp_path) -> None:
 
 
 def test_a_plan_that_was_searched_for_is_named_in_a_comment() -> None:
-    line = (
-        "project --model llama3-70b --gpus 64 --tp 4 --pp 4 --global-batch 128 --micro-batch 2 --runtime megatron"
-    )
+    line = "project --model llama3-70b --gpus 64 --tp 4 --pp 4 --global-batch-size 128 --micro-batch-size 2 --runtime megatron"
     text = command(*line.split(), "--plan", "auto", "--to-config", "megatron").stdout
     assert "# not expressible by any option: the plan of each stage (write it with -o plan.toml" in text
 

@@ -18,7 +18,7 @@ from ppsim.cli.click_options import options_in
 from ppsim.cli.project import project as command
 from ppsim.machine.files import packaged_clusters
 from ppsim.projection.options import PlanOptions
-from ppsim.schedule.choices import Trainer
+from ppsim.trainers import ConfigTarget
 
 NUM_PLANS = int(os.environ.get("PPSIM_ROUND_TRIPS", "40"))
 """Random plans per trainer."""
@@ -139,7 +139,7 @@ def read_back(text: str, path: Path) -> ppsim.Projection:
 
 @pytest.mark.parametrize("trainer", ["megatron", "primus", "torchtitan", "torchtitan@0.2"])
 def test_a_configuration_with_the_options_of_its_comments_gives_an_equal_plan(
-    trainer: Trainer, folder: Path
+    trainer: ConfigTarget, folder: Path
 ) -> None:
     draw = random.Random(f"round trips of {trainer}")
     done = tried = 0
@@ -165,7 +165,7 @@ def test_every_option_is_drawn_or_tested_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("trainer", ["megatron", "primus", "torchtitan"])
-def test_the_best_of_a_search_is_read_back_as_an_equal_plan(trainer: Trainer, tmp_path: Path) -> None:
+def test_the_best_of_a_search_is_read_back_as_an_equal_plan(trainer: ConfigTarget, tmp_path: Path) -> None:
     found = ppsim.tune(model="llama3-8b", gpus=16, global_batch=32, seq_len=2048, tp=[2], pp=[4], micro_batch=[1])
     text = ppsim.trainer_options(found, trainer)
     assert "--memory-limit" not in text
@@ -191,4 +191,4 @@ def test_schedule_auto_is_a_comment_with_its_search() -> None:
 def test_options_of_files_are_comments_with_the_names_of_the_files(folder: Path) -> None:
     words: dict[str, Any] = {"model": "gpt2", "gpus": 2, "pp": 2, "lengths": folder / "lengths.txt"}
     text = ppsim.trainer_options(ppsim.project(**words), "megatron", given=words)
-    assert f"# not expressible: --lengths {folder / 'lengths.txt'}" in text.splitlines()
+    assert f"# not expressible: --sequence-lengths {folder / 'lengths.txt'}" in text.splitlines()

@@ -124,7 +124,7 @@ def test_a_memory_limit_is_text_or_bytes() -> None:
 
 
 def test_project_all_is_the_command() -> None:
-    told = json.loads(command("project", "--pp", 2, "--microbatches", 4, "--schedule", "all", "--json").output)
+    told = json.loads(command("project", "--pp", 2, "--num-microbatches", 4, "--schedule", "all", "--json").output)
     found = ppsim.project_all(pp=2, microbatches=4)
     assert found.to_frame()["step_time_s"].tolist() == [one["step_time_s"] for one in told["projections"]]
     assert found.reasons == told["not_possible"]
@@ -202,7 +202,7 @@ def test_a_run_its_comparison_and_its_calibration_are_those_of_the_commands() ->
 
 @pytest.mark.parametrize("suffix", ["html", "svg", "json", "csv", "json.gz"])
 def test_save_writes_what_the_command_writes(suffix: str) -> None:
-    command("project", "--pp", 2, "--microbatches", 4, "-o", f"one.{suffix}")
+    command("project", "--pp", 2, "--num-microbatches", 4, "-o", f"one.{suffix}")
     ppsim.save(ppsim.project(pp=2, microbatches=4), f"other.{suffix}")
     one, other = (Path(f"{name}.{suffix}").read_bytes() for name in ("one", "other"))
     assert re.sub(rb"<div><dt>command</dt>.*?</div>", b"", one) == other
@@ -243,9 +243,9 @@ TIMELINE = ppsim.simulate(TABLE, COSTS)
         (lambda: ppsim.job(gpus=8), "--gpus is for a --model"),
         (lambda: ppsim.job(), "--model must be given"),
         (lambda: ppsim.job(model="llama3-8b", tp=0), "tp must be at least 1: got 0"),
-        (lambda: ppsim.job(model="llama3-8b", micro_batch=0), "--micro-batch must be at least 1: got 0"),
+        (lambda: ppsim.job(model="llama3-8b", micro_batch=0), "--micro-batch-size must be at least 1: got 0"),
         (lambda: ppsim.tune(model="gpt2", gpus=2, global_batch=8, tp=2), "tp is a list of what to try: got 2"),
-        (lambda: ppsim.tune(model="gpt2", gpus=2), "--global-batch must be given"),
+        (lambda: ppsim.tune(model="gpt2", gpus=2), "--global-batch-size must be given"),
         (lambda: ppsim.train(TABLE, receives="ordered"), "receives is 'ordered': choose one of torch, deferred"),
         (lambda: ppsim.export(TABLE, to="jax"), "there is no target 'jax': choose one of torch"),
         (lambda: ppsim.save(TABLE, "T.html"), "a table (simulate it for a timeline) goes into .csv or .json"),

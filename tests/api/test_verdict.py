@@ -15,7 +15,7 @@ from ppsim.plot.plotly_tradeoffs import Point
 from ppsim.simulation.verdict import Verdict
 from tests.cli.running import ppsim as command
 
-WORDS = ["--pp", "4", "--microbatches", "8"]
+WORDS = ["--pp", "4", "--num-microbatches", "8"]
 LIMITS = {
     "20GiB": "DOES NOT FIT: rank 0 needs 45.3 GiB, 20.0 GiB usable",
     "60GiB": "fits: rank 0 needs 45.3 GiB, 60.0 GiB usable",
@@ -98,7 +98,7 @@ def test_every_change_that_is_advised_for_a_job_can_be_typed_and_makes_it_fit():
         "2",
         "--dp",
         "2",
-        "--global-batch",
+        "--global-batch-size",
         "8",
         "--seq-len",
         "8192",

@@ -157,7 +157,7 @@ def test_the_command_is_copied_and_the_table_exported(page, address):
     copied = page.read("navigator.clipboard.readText()")
     assert copied == page.page.inner_text("#command")
     assert copied.startswith(
-        f"ppsim project --pp {page.page.input_value('[id=pp]')} --microbatches 8 --forward-ms "
+        f"ppsim project --pp {page.page.input_value('[id=pp]')} --num-microbatches 8 --forward-ms "
     )
     assert copied.endswith(" --schedule 1f1b,zb-h1")
     with page.page.expect_download() as download:
@@ -191,7 +191,7 @@ def test_a_slider_of_a_stage_moves_that_stage_alone_and_lists_follow_the_number_
 
 def test_a_click_on_a_configuration_that_a_search_found_shows_its_timeline(page, address):
     page.page.click("#tab-tune")
-    asked = {"model": "gpt2", "gpus": "2", "global_batch": "16", "more": "--tp 1,2 --micro-batch 8"}
+    asked = {"model": "gpt2", "gpus": "2", "global_batch": "16", "more": "--tp 1,2 --micro-batch-size 8"}
     for word, text in asked.items():
         page.page.fill(f"[id='tune.{word}']", text)
     page.page.click("#search")

@@ -43,7 +43,7 @@ def test_the_words_of_a_command_come_in_the_order_of_its_help_page():
         {"runtime": "ideal", "microbatches": "32", "pp": "8", "vpp": "2"}, ("zbv",), more="--seq-len 2048"
     )
     assert state.command == (
-        "ppsim project --pp 8 --vpp 2 --microbatches 32 --runtime ideal --seq-len 2048 --schedule zbv"
+        "ppsim project --pp 8 --vpp 2 --num-microbatches 32 --runtime ideal --seq-len 2048 --schedule zbv"
     )
 
 
@@ -101,7 +101,7 @@ def test_every_field_is_a_word_of_its_command():
 @pytest.mark.parametrize(
     ("sentence", "word"),
     [
-        ("--micro-batch must be at least 1: got 0", "micro_batch"),
+        ("--micro-batch-size must be at least 1: got 0", "micro_batch"),
         ("Invalid value for '--memory-limit': x", "memory_limit"),
         ("interleaved-1f1b needs microbatches divisible by pp: got 30 with pp=8", "microbatches"),
         ("pp must be at least 1: got 0", "pp"),

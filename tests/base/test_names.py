@@ -57,7 +57,7 @@ def test_a_profile_is_known_in_capitals():
     ("written", "plain"),
     [
         ("project --pp 2 --schedule 1F1B,ZB_H1 --json", "project --pp 2 --schedule 1f1b,zb-h1 --json"),
-        ("build Interleaved --pp 2 --microbatches 4", "build interleaved-1f1b --pp 2 --microbatches 4"),
+        ("build Interleaved --pp 2 --num-microbatches 4", "build interleaved-1f1b --pp 2 --num-microbatches 4"),
         ("schedules ZBVZeroBubble", "schedules zbv-fixed"),
         ("clusters H100-SXM", "clusters dgx-h100"),
         ("models meta-llama/Llama-3.1-70B", "models Llama3-70B"),

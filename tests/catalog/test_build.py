@@ -42,11 +42,11 @@ def test_costs_are_refused_where_they_change_nothing(tmp_path, monkeypatch):
         ppsim.build("1f1b", pp=4, microbatches=8, costs=UNEVEN)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "C.json").write_text('{"forward_s": [1, 2], "backward_input_s": 1, "backward_weight_s": 1}')
-    run("build", "zb-2p", "--pp", 2, "--microbatches", 4, "--costs", "C.json", "-o", "T.csv")
+    run("build", "zb-2p", "--pp", 2, "--num-microbatches", 4, "--costs", "C.json", "-o", "T.csv")
     assert "complete, ordered" in run("check", "T.csv").stdout
     assert (
         "forward_s has 2 entries"
-        in run("build", "zb-1p", "--pp", 3, "--microbatches", 4, "--costs", "C.json", code=2).stderr
+        in run("build", "zb-1p", "--pp", 3, "--num-microbatches", 4, "--costs", "C.json", code=2).stderr
     )
 
 
@@ -86,7 +86,7 @@ def test_a_limit_below_one_microbatch_does_not_fit(tmp_path, monkeypatch):
     listed = run("project", "--pp", 8, "--schedule", "all", "--memory-limit", "30GiB").stdout
     assert "zb-auto" in listed
     monkeypatch.chdir(tmp_path)
-    wrong = run("build", "1f1b", "--pp", 2, "--microbatches", 4, "--memory-limit", "1GiB", code=2)
+    wrong = run("build", "1f1b", "--pp", 2, "--num-microbatches", 4, "--memory-limit", "1GiB", code=2)
     assert "--memory-limit is for a schedule that fits into it" in wrong.stderr
 
 

@@ -12,7 +12,7 @@ from ppsim import StageCosts, read_schedule, simulate
 from tests.cli.conftest import COSTS
 from tests.cli.running import ppsim
 
-SHAPE = ("build", "auto", "--pp", 4, "--microbatches", 8, "--costs", "C.json")
+SHAPE = ("build", "auto", "--pp", 4, "--num-microbatches", 8, "--costs", "C.json")
 
 
 def test_the_file_is_what_standard_output_has_and_the_verdict_is_beside_it(folder):
@@ -39,7 +39,7 @@ def test_what_is_not_proved_is_said_with_its_gap_and_rounds_give_the_same_table(
     stages = [1.5, 1, 1, 1, 1, 1, 1, 1.5]
     costs = {"forward_s": stages, "backward_input_s": stages, "backward_weight_s": stages, "transfer_s": 0.3}
     (folder / "C.json").write_text(json.dumps(costs))
-    shape = (*SHAPE[:4], "--microbatches", 17, *SHAPE[-2:])  # of 8, ranks are bounded together: it is proved
+    shape = (*SHAPE[:4], "--num-microbatches", 17, *SHAPE[-2:])  # of 8, ranks are bounded together: it is proved
     search = (*shape, "--vpp", 2, "--placement", "loop", "--max-rounds", 10, "--time-limit", 600, "--seed", 3)
     first, again = (ppsim(*search) for _ in range(2))
     assert first.output == again.output
@@ -64,7 +64,7 @@ def test_the_limit_is_the_commands_and_not_the_searchs_alone(folder, monkeypatch
 def test_a_proof_closes_the_gap(folder):
     costs = {"forward_s": [1, 2, 1, 1], "backward_input_s": [2, 1, 1, 3], "backward_weight_s": 1, "transfer_s": 0.5}
     (folder / "C.json").write_text(json.dumps(costs))
-    told = ppsim("build", "auto", "--pp", 2, "--vpp", 2, "--placement", "v", "--microbatches", 4, "--costs", "C.json",
+    told = ppsim("build", "auto", "--pp", 2, "--vpp", 2, "--placement", "v", "--num-microbatches", 4, "--costs", "C.json",
                  "--max-rounds", 5, "--prove").stderr  # fmt: skip
     assert "; optimal (bound " in told
 

@@ -30,7 +30,7 @@ def completed(*args, shell="bash"):
 VALUES = {
     "a command": (["cal"], ["calibrate"]),
     "a command of a group": (["figure", "bub"], ["bubble"]),
-    "an option": (["project", "--glob"], ["--global-batch"]),
+    "an option": (["project", "--glob"], ["--global-batch-size"]),
     "a choice": (["project", "--runtime", "m"], ["megatron"]),
     "a schedule": (["project", "--schedule", "zb-h"], ["zb-h1", "zb-h2"]),
     "a schedule in capitals": (["project", "--schedule", "ZBV"], ["zbv", "zbv-fixed"]),

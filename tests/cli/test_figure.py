@@ -48,7 +48,7 @@ def test_a_figure_of_other_commands_is_that_of_figure(step, written):
 
 
 def test_the_limit_is_the_files_unless_it_is_given(folder):
-    ppsim("project", "--pp", 2, "--microbatches", 4, "--memory-limit", "75GiB", "-o", "step.json")
+    ppsim("project", "--pp", 2, "--num-microbatches", 4, "--memory-limit", "75GiB", "-o", "step.json")
     contents = set()
     for given in ([], ["--memory-limit", "75GiB"], ["--memory-limit", "78GiB"]):
         ppsim("figure", "memory", "step.json", *given, "-o", "a.svg")
@@ -58,7 +58,7 @@ def test_the_limit_is_the_files_unless_it_is_given(folder):
 
 def test_bubbles_are_swept_and_what_is_left_out_is_said(folder):
     said = ppsim(
-        "figure", "bubble", "--pp", 4, "--schedule", "1f1b,dualpipev", "--microbatches", "4,8", "--costs", "C.json",
+        "figure", "bubble", "--pp", 4, "--schedule", "1f1b,dualpipev", "--num-microbatches", "4,8", "--costs", "C.json",
         "-o", "b.pdf", "-o", "b.csv",
     )  # fmt: skip
     assert "left out: dualpipev with 4 microbatches: dualpipev needs at least 2 * p" in words_of(said.stderr)
@@ -90,8 +90,8 @@ def test_bubbles_are_swept_and_what_is_left_out_is_said(folder):
         ("bubble --pp 0 -o a.svg", "pp must be at least 1: got 0"),
         ("bubble --pp 4 --vpp 0 -o a.svg", "--vpp must be at least 1: got 0"),
         ("bubble --pp 4 --schedule 1f2b -o a.svg", "unknown schedule '1f2b': did you mean 1f1b"),
-        ("bubble --pp 4 --microbatches 4,many -o a.svg", "--microbatches is '4,many': give numbers as 1,2,4"),
-        ("bubble --pp 4 --microbatches 0 -o a.svg", "microbatches must be at least 1: got 0"),
+        ("bubble --pp 4 --num-microbatches 4,many -o a.svg", "--num-microbatches is '4,many': give numbers as 1,2,4"),
+        ("bubble --pp 4 --num-microbatches 0 -o a.svg", "microbatches must be at least 1: got 0"),
         ("bubble --pp 4 --vpp 3 --schedule 1f1b -o a.svg", "no schedule of the sweep can be built"),
         ("bubble --pp 4 --costs C.json --profile zb-a100-6.2b -o a.svg", "--profile is for measured costs"),
         ("bubble --pp 4 --costs C.json --runtime torch -o a.svg", "--runtime is for measured costs"),

@@ -35,7 +35,7 @@ def test_a_fit_is_a_cluster_that_project_takes(folder: Path) -> None:
         2,
         "--pp",
         2,
-        "--global-batch",
+        "--global-batch-size",
         32,
         "--cluster",
     )

@@ -62,7 +62,7 @@ COMMANDS = {  # of each file
     "t.json": ["check t.json", "simulate t.json --costs C.json --json", "export t.json --to json -o out.json"],
     "C.json": [
         "simulate T.csv --costs C.json -o out.json",
-        "build zb-auto --pp 2 --microbatches 4 --costs C.json -o out.csv",
+        "build zb-auto --pp 2 --num-microbatches 4 --costs C.json -o out.csv",
     ],
     "measured.json": [
         "compare measured.json -o out.json",
@@ -71,8 +71,8 @@ COMMANDS = {  # of each file
         "explain measured.json --json",
         "read measured.json -o out.json",
     ],
-    "overheads.json": ["project --pp 2 --microbatches 4 --overheads overheads.json --json"],
-    "profile.json": ["project --pp 2 --microbatches 4 --profile profile.json --json -o out.json"],
+    "overheads.json": ["project --pp 2 --num-microbatches 4 --overheads overheads.json --json"],
+    "profile.json": ["project --pp 2 --num-microbatches 4 --profile profile.json --json -o out.json"],
     "cluster.json": ["clusters cluster.json", "project --model gpt2 --pp 2 --cluster cluster.json --json"],
     "cluster.yaml": ["clusters cluster.yaml"],
     "cluster.toml": ["clusters cluster.toml"],

@@ -42,9 +42,9 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(folder, com
 @pytest.mark.parametrize(
     ("command", "output", "sentence"),
     [
-        ("build zbv --pp 2 --microbatches 4", "missing/x.csv", "cannot write missing/x.csv: there is no folder missing"),
-        ("build zbv --pp 2 --microbatches 4", "taken.json", "cannot write taken.json: it is a folder"),
-        ("build zbv --pp 2 --microbatches 4", "x.html", "cannot tell what to write to x.html: give it one of .csv, .json"),
+        ("build zbv --pp 2 --num-microbatches 4", "missing/x.csv", "cannot write missing/x.csv: there is no folder missing"),
+        ("build zbv --pp 2 --num-microbatches 4", "taken.json", "cannot write taken.json: it is a folder"),
+        ("build zbv --pp 2 --num-microbatches 4", "x.html", "cannot tell what to write to x.html: give it one of .csv, .json"),
         ("export T.csv --to torch", "missing/x.csv", "cannot write missing/x.csv: there is no folder missing"),
         ("export T.csv --to torch-comms", "taken.json", "cannot write taken.json: it is a folder"),
         ("export T.csv --to torch", "n" * 300 + ".csv", "nnn.csv: File name too long"),
@@ -57,7 +57,7 @@ def test_a_table_that_cannot_be_written_leaves_nothing_behind(folder, command, o
     assert everything_in(folder) == before
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "build zbv --pp 2 --microbatches 4"])
+@pytest.mark.parametrize("command", [*COMMANDS, "build zbv --pp 2 --num-microbatches 4"])
 def test_a_folder_without_permission_is_refused(folder, command, monkeypatch):
     (folder / "locked").mkdir(mode=0o500)
     monkeypatch.setattr(os, "access", lambda place, _: not str(place).endswith("locked"))  # root may write anywhere
@@ -76,14 +76,14 @@ def test_a_folder_without_permission_is_refused(folder, command, monkeypatch):
         ("project --pp 2 --profile C.json", "C.json"),
         ("project --pp 2 --cluster C.json --model gpt2", "C.json"),
         ("export T.csv --to torch", "T.csv"),
-        ("build auto --pp 2 --microbatches 4 --costs C.json", "C.json"),
+        ("build auto --pp 2 --num-microbatches 4 --costs C.json", "C.json"),
         ("compare C.json", "C.json"),
         ("compare C.json --fit fit.json", "fit.json"),
         ("calibrate C.json", "C.json"),
         ("calibrate .", "C.json"),
         ("train --schedule T.csv --emulate-costs C.json", "C.json"),
-        ("tune --model gpt2 --gpus 4 --global-batch 8 --cluster C.json", "C.json"),
-        ("tune --model gpt2 --gpus 4 --global-batch 8 --resume a.json", "a.json"),
+        ("tune --model gpt2 --gpus 4 --global-batch-size 8 --cluster C.json", "C.json"),
+        ("tune --model gpt2 --gpus 4 --global-batch-size 8 --resume a.json", "a.json"),
         ("project --pp 2 -o a.json", "a.json"),
     ],
 )
@@ -125,7 +125,7 @@ def test_the_json_output_is_the_report_with_what_it_takes_to_load_it_again(folde
     assert report_of(timeline, costs) == printed
 
 
-@pytest.mark.parametrize("command", ["project --pp 2 --microbatches 4", "simulate T.csv --costs C.json"])
+@pytest.mark.parametrize("command", ["project --pp 2 --num-microbatches 4", "simulate T.csv --costs C.json"])
 def test_html_is_one_self_contained_file(folder, command):
     ppsim(*command.split(), "-o", "timeline.html")
     text = (folder / "timeline.html").read_text()
@@ -135,9 +135,9 @@ def test_html_is_one_self_contained_file(folder, command):
 
 def test_a_page_says_which_command_made_it_and_when(folder, monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1763769600")
-    ppsim("project", "--pp", 2, "--microbatches", 4, "-o", "a b.html")
+    ppsim("project", "--pp", 2, "--num-microbatches", 4, "-o", "a b.html")
     text = (folder / "a b.html").read_text()
-    assert "<dt>command</dt><dd>ppsim project --pp 2 --microbatches 4 -o &#x27;a b.html&#x27;</dd>" in text
+    assert "<dt>command</dt><dd>ppsim project --pp 2 --num-microbatches 4 -o &#x27;a b.html&#x27;</dd>" in text
     assert "<dt>made</dt><dd>2025-11-22</dd>" in text
     assert re.search("<title>.*, 2025-11-22</title>", text)
 

@@ -47,7 +47,7 @@ def test_with_nothing_else_a_packaged_gpu_profile_is_used_and_named():
 SECOND_LINES = {
     "--pp 4 --layers 24": "24 layers of GPT 6.2B on 4 × NVIDIA A100-SXM4-80GB: packaged profile; --model/--cluster",
     "--pp 4 --profile zb-a100-1.5b --schedule 1f1b,zb-h1": "GPT 1.5B on 4 × NVIDIA A100-SXM4-80GB: profile zb-a100-1.5b",
-    "--model llama3-70b --cluster a100 --tp 8 --pp 4 --global-batch 64": (
+    "--model llama3-70b --cluster a100 --tp 8 --pp 4 --global-batch-size 64": (
         "llama3-70b (70.6 B) on 32 × NVIDIA A100 80GB SXM (dgx-a100), 64 sequences of 8192 tokens a step"
     ),
 }
@@ -62,7 +62,7 @@ def test_the_line_after_the_verdict_says_what_is_projected(options):
 
 def test_a_list_says_what_the_names_in_it_mean():
     text = words_of(
-        ppsim("project", "--pp", 2, "--schedule", "zbv,zbv-fixed,v-flex,1f1b", "--microbatches", 4).stdout
+        ppsim("project", "--pp", 2, "--schedule", "zbv,zbv-fixed,v-flex,1f1b", "--num-microbatches", 4).stdout
     )
     assert "zbv: fitted to the costs of every stage; v-flex: to the memory that is left too" in text
     assert "those in -fixed: as published, the same at any costs." in text
@@ -75,15 +75,15 @@ def test_every_default_and_fallback_is_said():
     for words in (
         "shape: micro-batch 3, sequence length 1024, fp16", "layers: 30, split 7, 2×8, 7 (auto)",
         "static memory: 16 bytes a parameter", "transfers: 535 µs a hop of 24.0 MiB, measured",
-        "microbatches: 16 (4 a rank; --microbatches sets it)", "runtime: torch", "channel pair, receives torch",
+        "microbatches: 16 (4 a rank; --num-microbatches sets it)", "runtime: torch", "channel pair, receives torch",
         "overheads: none", "not in the step time: data-parallel communication, optimizer",
     ):  # fmt: skip
         assert words in text
 
 
 def test_the_page_has_the_answer_the_ranks_and_the_other_channels():
-    report = projected("--pp", 4, "--microbatches", 8)
-    text = ppsim("project", "--pp", 4, "--microbatches", 8).stdout
+    report = projected("--pp", 4, "--num-microbatches", 8)
+    text = ppsim("project", "--pp", 4, "--num-microbatches", 8).stdout
     assert max(map(len, text.splitlines())) <= 100
     assert all(line == line.rstrip() for line in text.splitlines())
     for words in (
@@ -117,7 +117,7 @@ def test_the_bounds_are_for_tables_within_the_memory_limit():
 
 
 def test_json_is_one_object_with_the_documented_keys_and_nothing_beside():
-    result = ppsim("project", "--pp", 2, "--microbatches", 4, "--json")
+    result = ppsim("project", "--pp", 2, "--num-microbatches", 4, "--json")
     report = json.loads(result.stdout)
     assert result.stderr == ""
     assert list(report) == PROJECT_KEYS
@@ -136,12 +136,14 @@ def test_one_command_line_gives_one_answer(monkeypatch):
 
 
 def test_all_schedules_are_listed_best_first_and_the_others_with_the_reason():
-    text = ppsim("project", "--pp", 8, "--schedule", "all", "--microbatches", 32, "--memory-limit", "80GiB").stdout
+    text = ppsim(
+        "project", "--pp", 8, "--schedule", "all", "--num-microbatches", 32, "--memory-limit", "80GiB"
+    ).stdout
     lines = [line.split() for line in text.splitlines() if line]
     listed = [line[0].rstrip("*!") for line in lines if line[0].rstrip("*!") in CATALOG]
     assert {line[0] for line in lines if line[0].endswith("*")} >= {"dualpipe*", "chimera*", "seq1f1b*"}
     assert "* torch cannot run this table; its network is assumed." in text
-    comparison = projected("--pp", 8, "--schedule", "all", "--microbatches", 32, "--memory-limit", "80GiB")
+    comparison = projected("--pp", 8, "--schedule", "all", "--num-microbatches", 32, "--memory-limit", "80GiB")
     assert listed == [projection["schedule"] for projection in comparison["projections"]]
     places = [
         (not one["fits"], bool(one["not_in_runtime"]), one["iteration_time_s"]) for one in comparison["projections"]
@@ -199,7 +201,7 @@ def test_a_plan_that_does_not_fit_says_so_first_and_exits_with_1_unless_that_is_
 
 
 def test_the_table_output_is_the_table_that_build_makes(folder):
-    ppsim("project", "--pp", 4, "--schedule", "zbv-fixed", "--microbatches", 8, "-o", "projected.csv")
+    ppsim("project", "--pp", 4, "--schedule", "zbv-fixed", "--num-microbatches", 8, "-o", "projected.csv")
     assert (folder / "projected.csv").read_bytes() == (folder / "zbv.csv").read_bytes()
     ppsim("check", "projected.csv")
 
@@ -245,7 +247,7 @@ def test_an_option_shows_in_what_was_assumed(option, assumption):
 
 def test_a_transfer_time_is_in_milliseconds():
     """One microbatch goes down and up once: 2 (p − 1) hops."""
-    args = ["--pp", 4, "--microbatches", 1, "--runtime", "ideal"]
+    args = ["--pp", 4, "--num-microbatches", 1, "--runtime", "ideal"]
     without, with_transfers = (projected(*args, "--transfer-ms", time)["step_time_s"] for time in (0, 100))
     assert with_transfers - without == pytest.approx(6 * 0.1)
 

@@ -12,7 +12,7 @@ SMALL = ("--model", "llama3-8b", "--cluster", "dgx-h100", "--pp", 4, "--tp", 2, 
 
 
 def test_the_page_says_the_answer_the_fit_the_budget_the_bottleneck_and_the_advice():
-    text = ppsim("project", *SMALL, "--vpp", 2, "--global-batch", 64, "--tokens", 1e12).stdout
+    text = ppsim("project", *SMALL, "--vpp", 2, "--global-batch-size", 64, "--tokens", 1e12).stdout
     assert max(map(len, text.splitlines())) <= 100
     words = words_of(text)
     for part in (
@@ -26,7 +26,7 @@ def test_the_page_says_the_answer_the_fit_the_budget_the_bottleneck_and_the_advi
 
 
 def test_json_has_the_documented_keys_of_the_answer():
-    found = json.loads(ppsim("project", *SMALL, "--global-batch", 64, "--json").stdout)
+    found = json.loads(ppsim("project", *SMALL, "--global-batch-size", 64, "--json").stdout)
     assert found["job"]["dp"] == 2
     low, high = found["iteration_time_interval_s"]
     assert low < found["iteration_time_s"] < high
@@ -85,10 +85,10 @@ BAD = {
     "experts": (("--model", "mixtral-8x7b", "--pp", 2, "--ep", 3, "--dp", 3), "ep must divide the experts: got 3 with 8"),
     "ep": (("--model", "mixtral-8x7b", "--pp", 2, "--ep", 4, "--dp", 6), "ep must divide dp · cp"),
     "batch": (
-        (*SMALL, "--global-batch", 63),
+        (*SMALL, "--global-batch-size", 63),
         "the global batch must be a multiple of micro-batch · dp = 1 · 2: got 63 (nearest: 62 or 64)",
     ),
-    "no batch": ((*SMALL, "--global-batch", 0), "at least 1"),
+    "no batch": ((*SMALL, "--global-batch-size", 0), "at least 1"),
     "sequence": ((*SMALL, "--seq-len", 0), "the sequence length must be at least 1: got 0"),
     "straggler": ((*SMALL, "--straggler", "nonsense"), "--straggler is 'nonsense': write it as RANK:FACTOR, as 3:1.2"),
     "straggler rank": ((*SMALL, "--straggler", "9:1.2"), "a straggler is one of the ranks 0 to 3: got 9"),
@@ -102,7 +102,7 @@ BAD = {
     "split": ((*SMALL, "--split", "8,8,8"), "the split has 3 entries, but there are 4 stages"),
     "layout": ((*SMALL, "--split", "Et*8|t*8|t*8|t*9L"), "the layout has 33 layers, but the model has 32"),
     "twice": (
-        (*SMALL, "--global-batch", 64, "--microbatches", 8), "--global-batch and --microbatches say the same twice"
+        (*SMALL, "--global-batch-size", 64, "--num-microbatches", 8), "--global-batch-size and --num-microbatches say the same twice"
     ),
     "layers": (("--model", "llama3-8b", "--pp", 64), "32 layers are too few for 64 stages"),
     "dtype": (

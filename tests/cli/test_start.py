@@ -63,7 +63,7 @@ def test_a_command_is_imported_when_it_is_asked_for():
 
 
 def test_a_projection_as_json_loads_no_torch_plots_or_data_frames():
-    loaded = loaded_after(["project", "--pp", "2", "--microbatches", "4", "--json"])
+    loaded = loaded_after(["project", "--pp", "2", "--num-microbatches", "4", "--json"])
     assert loaded & {"torch", "plotly", "matplotlib", "pandas", "networkx"} == set()
 
 
@@ -71,7 +71,7 @@ OF_JOBS = {"ppsim.costs.job", "ppsim.model.architecture", "ppsim.machine.cluster
 
 
 def test_a_projection_of_what_ships_checks_no_file_and_one_without_a_model_loads_none():
-    plain = loaded_after(["project", "--pp", "2", "--microbatches", "4"])
+    plain = loaded_after(["project", "--pp", "2", "--num-microbatches", "4"])
     of_jobs = loaded_after(["project", "--model", "gpt2", "--cluster", "dgx-h100", "--gpus", "2", "--pp", "2"])
     unused = {"pydantic", "numba", "ppsim.runs.calibrate", "ppsim.simulation.cost_files", "statistics", "gzip"}
     assert (plain | of_jobs) & unused == set()
@@ -84,8 +84,8 @@ def test_a_projection_of_what_ships_checks_no_file_and_one_without_a_model_loads
     ("args", "code", "where", "words"),
     [
         (["--version"], 0, "stdout", "ppsim 0."),
-        (["build", "1f1b", "--pp", "2", "--microbatches", "2"], 0, "stdout", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"),
-        (["build", "1f1b", "--pp", "0", "--microbatches", "2"], 2, "stderr", "ppsim: pp must be at least 1: got 0\n"),
+        (["build", "1f1b", "--pp", "2", "--num-microbatches", "2"], 0, "stdout", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"),
+        (["build", "1f1b", "--pp", "0", "--num-microbatches", "2"], 2, "stderr", "ppsim: pp must be at least 1: got 0\n"),
     ],
 )  # fmt: skip
 def test_python_m_ppsim_is_the_command_line(args, code, where, words):
@@ -104,7 +104,7 @@ def test_an_error_that_nobody_foresaw_is_a_sentence_with_a_code_of_its_own(monke
         raise ZeroDivisionError("of a kind")
 
     monkeypatch.setattr("ppsim.catalog.build.build", fails)
-    command = ["build", "1f1b", "--pp", "2", "--microbatches", "2"]
+    command = ["build", "1f1b", "--pp", "2", "--num-microbatches", "2"]
     told = CliRunner().invoke(main, command)
     assert told.exit_code == 3
     assert "did not foresee (ZeroDivisionError: of a kind)" in told.stderr
@@ -126,12 +126,12 @@ def test_an_error_that_a_library_makes_of_an_interruption_ends_as_quietly(monkey
             raise RuntimeError("the pool is closed")
 
     monkeypatch.setattr("ppsim.catalog.build.build", fails)
-    told = CliRunner().invoke(main, ["build", "1f1b", "--pp", "2", "--microbatches", "2"])
+    told = CliRunner().invoke(main, ["build", "1f1b", "--pp", "2", "--num-microbatches", "2"])
     assert told.exit_code == 130
     assert told.stderr == ""
 
 
-BUILD = [sys.executable, "-m", "ppsim", "build", "1f1b", "--pp", "8", "--microbatches", "4000"]
+BUILD = [sys.executable, "-m", "ppsim", "build", "1f1b", "--pp", "8", "--num-microbatches", "4000"]
 
 
 @pytest.mark.parametrize("waited_s", [0.03, 0.1, 0.3, 0.6])

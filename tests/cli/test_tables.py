@@ -54,7 +54,7 @@ OPTIONS = {"dualpipe": ["--replicas", 2], "chimera": ["--replicas", 2], "seq1f1b
 @pytest.mark.parametrize("name", CATALOG)
 def test_a_table_survives_build_check_and_simulate(folder, name):
     vpp = CATALOG[name].stages_per_rank[0]
-    built = ppsim("build", name, "--pp", 4, "--vpp", vpp, "--microbatches", 8, "-o", "built.csv")
+    built = ppsim("build", name, "--pp", 4, "--vpp", vpp, "--num-microbatches", 8, "-o", "built.csv")
     options = OPTIONS.get(name, [])
     hint = "; read it with --replicas 2" if "--replicas" in options else ""
     assert built.stdout == ""
@@ -70,7 +70,7 @@ def test_a_table_survives_build_check_and_simulate(folder, name):
 
 @pytest.mark.parametrize("name", IN_TORCH)
 def test_a_table_survives_export_to_torch(folder, name):
-    ppsim("build", name, "--pp", 4, "--microbatches", 8, "-o", "built.csv")
+    ppsim("build", name, "--pp", 4, "--num-microbatches", 8, "-o", "built.csv")
     ppsim("export", "built.csv", "--to", "torch", "-o", "torch.csv")
     assert (folder / "torch.csv").read_bytes() == (folder / "built.csv").read_bytes()
     ppsim("export", "built.csv", "--to", "torch-comms", "-o", "comms.csv")
@@ -83,7 +83,7 @@ def test_a_table_survives_export_to_torch(folder, name):
 @pytest.mark.parametrize("name", IN_TORCH)
 @pytest.mark.parametrize("channel", ["ideal", "pair", "rank"])
 def test_a_table_with_its_communication_spelled_out_takes_as_long_as_without(folder, name, channel):
-    ppsim("build", name, "--pp", 4, "--microbatches", 8, "-o", "built.csv")
+    ppsim("build", name, "--pp", 4, "--num-microbatches", 8, "-o", "built.csv")
     ppsim("export", "built.csv", "--to", "torch-comms", "-o", "comms.csv")
     one, other = (
         json.loads(ppsim("simulate", table, "--costs", "C.json", "--channel", channel, "--json").stdout)
@@ -96,8 +96,8 @@ def test_a_table_with_its_communication_spelled_out_takes_as_long_as_without(fol
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_neutral_json_carries_what_a_csv_cannot(folder, name):
-    ppsim("build", name, "--pp", 4, "--microbatches", 8, "-o", "built.csv")
-    ppsim("build", name, "--pp", 4, "--microbatches", 8, "-o", "built.json")
+    ppsim("build", name, "--pp", 4, "--num-microbatches", 8, "-o", "built.csv")
+    ppsim("build", name, "--pp", 4, "--num-microbatches", 8, "-o", "built.json")
     ppsim("export", "built.csv", *OPTIONS[name], "--to", "json", "-o", "exported.json")
     of = [json.loads((folder / file).read_text()) | {"name": ""} for file in ("built.json", "exported.json")]
     assert of[0] == of[1]
@@ -116,7 +116,7 @@ def test_neutral_json_carries_what_a_csv_cannot(folder, name):
     "target", ["torch", "torch-comms", "torchtitan", "deepspeed", "primus", "megatron", "transformer-engine"]
 )
 def test_what_a_runtime_cannot_hold_is_refused_in_a_sentence(folder, name, target):
-    ppsim("build", name, "--pp", 4, "--microbatches", 8, "-o", "T.json")
+    ppsim("build", name, "--pp", 4, "--num-microbatches", 8, "-o", "T.json")
     refused = ppsim("export", "T.json", "--to", target, "-o", "out", code=2)
     words = "this table has 2 replicas of the model" if name != "seq1f1b" else "this table cuts each into 4 slices"
     assert f"cannot run {name}: it " in refused.stderr
@@ -125,7 +125,7 @@ def test_what_a_runtime_cannot_hold_is_refused_in_a_sentence(folder, name, targe
 
 
 def test_replicas_that_a_csv_does_not_name_are_found_and_named(folder):
-    ppsim("build", "chimera", "--pp", 4, "--microbatches", 8, "-o", "built.csv")
+    ppsim("build", "chimera", "--pp", 4, "--num-microbatches", 8, "-o", "built.csv")
     for command in (["check", "built.csv"], ["simulate", "built.csv", "--costs", "C.json"]):
         said = words_of(ppsim(*command, code=2).output)
         assert "a table of 2 replicas: each chain of 4 stages runs microbatches of its own" in said
@@ -143,16 +143,16 @@ def test_replicas_that_a_csv_does_not_name_are_found_and_named(folder):
     ],
 )
 def test_counts_that_make_no_sense_are_refused(folder, arguments, sentence):
-    ppsim("build", "chimera", "--pp", 4, "--microbatches", 8, "-o", "T.json")
+    ppsim("build", "chimera", "--pp", 4, "--num-microbatches", 8, "-o", "T.json")
     assert sentence in ppsim(*arguments, code=2).stderr
 
 
 def test_seq1f1b_takes_slices_on_the_command_line(folder):
-    ppsim("build", "seq1f1b", "--pp", 2, "--microbatches", 3, "--slices", 2, "-o", "T.csv")
+    ppsim("build", "seq1f1b", "--pp", 2, "--num-microbatches", 3, "--slices", 2, "-o", "T.csv")
     assert read_schedule("T.csv", num_slices=2) == build("seq1f1b", pp=2, microbatches=3, num_slices=2)
     assert (
         "slices are for seq1f1b"
-        in ppsim("build", "1f1b", "--pp", 2, "--microbatches", 3, "--slices", 2, code=2).stderr
+        in ppsim("build", "1f1b", "--pp", 2, "--num-microbatches", 3, "--slices", 2, code=2).stderr
     )
 
 
@@ -168,7 +168,9 @@ def test_exporting_a_comms_table_to_torch_drops_the_communication(folder):
 
 
 def test_build_prints_the_table_where_no_file_is_named(folder):
-    assert ppsim("build", "zbv-fixed", "--pp", 4, "--microbatches", 8).stdout == (folder / "zbv.csv").read_text()
+    assert (
+        ppsim("build", "zbv-fixed", "--pp", 4, "--num-microbatches", 8).stdout == (folder / "zbv.csv").read_text()
+    )
 
 
 def test_simulate_as_json_has_the_documented_keys_and_nothing_beside(folder):
@@ -204,7 +206,7 @@ def test_overheads_are_read_from_the_file_that_compare_writes(folder):
     (folder / "overheads.json").write_text(
         '{"action_overhead_s": 0.5, "hop_overhead_s": 0.25, "fitted_on": {"measured": "m.json"}}'
     )
-    ppsim("build", "1f1b", "--pp", 1, "--microbatches", 2, "-o", "one.csv")
+    ppsim("build", "1f1b", "--pp", 1, "--num-microbatches", 2, "-o", "one.csv")
     report = json.loads(
         ppsim("simulate", "one.csv", "--costs", "C.json", "--overheads", "overheads.json", "--json").stdout
     )

@@ -17,9 +17,9 @@ from tests.cli.running import ppsim, words_of
 WIDE = """
 project --pp 4
 project --pp 4 --straggler 3:1.2 --tokens 1e12 --timeline
-project --pp 4 --microbatches 4 --vpp 2 --schedule all
-project --model llama3-8b --gpus 16 --pp 4 --vpp 2 --tp 2 --global-batch 64
-tune --model gpt2 --gpus 4 --global-batch 16 --pp 2 --tp 1,2 --recompute none,selective,full --split auto,even
+project --pp 4 --num-microbatches 4 --vpp 2 --schedule all
+project --model llama3-8b --gpus 16 --pp 4 --vpp 2 --tp 2 --global-batch-size 64
+tune --model gpt2 --gpus 4 --global-batch-size 16 --pp 2 --tp 1,2 --recompute none,selective,full --split auto,even
 validate zero-bubble-sync
 validate mlperf-405b --rows
 schedules
@@ -40,7 +40,7 @@ simulate wide.csv --costs C.json --rows
 compare measured.json
 compare measured.json --fit overheads.json
 calibrate measured.json
-profile --model llama-mini --micro-batch 1,2 --seq-len 64,128 --tp 1,2 --recompute selective --dry-run -o p.json
+profile --model llama-mini --micro-batch-size 1,2 --seq-len 64,128 --tp 1,2 --recompute selective --dry-run -o p.json
 """.strip().splitlines()
 
 
@@ -92,10 +92,10 @@ def test_a_timeline_is_drawn_where_it_can_be_read_and_where_it_is_asked_for(file
 
 
 def test_schedules_that_share_a_reason_share_a_line(folder):
-    printed = words_of(ppsim("project", "--pp", 2, "--vpp", 1, "--microbatches", 2, "--schedule", "all").stdout)
+    printed = words_of(ppsim("project", "--pp", 2, "--vpp", 1, "--num-microbatches", 2, "--schedule", "all").stdout)
     assert "gis, gis-h, hanayo: needs at least 2 stages a rank: got vpp=1 (nearest: 2)" in printed
     assert "\n* torch cannot run" in ppsim(
-        "project", "--pp", 4, "--microbatches", 8, "--vpp", 2, "--schedule", "all"
+        "project", "--pp", 4, "--num-microbatches", 8, "--vpp", 2, "--schedule", "all"
     ).stdout  # fmt: skip
 
 

@@ -7,7 +7,19 @@ import pytest
 
 from tests.cli.running import ppsim, words_of
 
-SMALL = ("tune", "--model", "gpt2", "--gpus", 4, "--global-batch", 8, "--tp", "1,2", "--micro-batch", "1,2")
+SMALL = (
+    "tune",
+    "--model",
+    "gpt2",
+    "--gpus",
+    4,
+    "--global-batch-size",
+    8,
+    "--tp",
+    "1,2",
+    "--micro-batch-size",
+    "1,2",
+)
 
 
 def test_the_table_fits_100_columns_and_names_the_command_of_the_first(folder):
@@ -23,8 +35,8 @@ def test_the_table_fits_100_columns_and_names_the_command_of_the_first(folder):
 @pytest.mark.parametrize(
     "changed",
     [
-        "--dtype float16 --zero 2 --layers 6 --runtime ideal --no-overlap-dp --update post-validated",
-        "--optimizer muon --layer-wise --sequence-parallel --order tp-dp-cp-ep-pp --runtime megatron",
+        "--dtype float16 --zero 2 --layers 6 --runtime ideal --no-overlap-dp --optimizer-sync post-validated",
+        "--optimizer muon --layer-wise --sequence-parallel --rank-order tp-dp-cp-ep-pp --runtime megatron",
         "--overheads overheads.json",
     ],
 )
@@ -111,10 +123,10 @@ def test_an_answer_goes_on_from_its_file(folder):
 @pytest.mark.parametrize(
     ("args", "code", "words"),
     [
-        (["--gpus", 4, "--global-batch", 8], 2, "--model must be given"),
-        (["--model", "gpt2", "--global-batch", 8], 2, "--gpus must be given"),
-        (["--model", "gpt2", "--gpus", 4], 2, "--global-batch must be given"),
-        ([*SMALL[1:], "--gpus", 0], 2, "--gpus and --global-batch are at least 1: got 0 and 8"),
+        (["--gpus", 4, "--global-batch-size", 8], 2, "--model must be given"),
+        (["--model", "gpt2", "--global-batch-size", 8], 2, "--gpus must be given"),
+        (["--model", "gpt2", "--gpus", 4], 2, "--global-batch-size must be given"),
+        ([*SMALL[1:], "--gpus", 0], 2, "--gpus and --global-batch-size are at least 1: got 0 and 8"),
         ([*SMALL[1:], "--tp", "two"], 2, "--tp is 'two': give numbers as 1,2,4"),
         ([*SMALL[1:], "--recompute", "some"], 2, "recompute must be none, selective, selective-op, full, full/N, full@IDS, block/N, uniform/N or modules joined by +: got 'some'"),
         ([*SMALL[1:], "--memory-share", 1.5], 2, "--memory-share is a part above 0, up to 1: got 1.5"),

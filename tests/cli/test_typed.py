@@ -42,14 +42,14 @@ def test_an_option_is_accepted_as_documented_and_changes_the_result(case: typed.
 LONG = {
     PlanOptions: (
         "project --model gpt --layers 4 --hidden 256 --heads 4 --kv-heads 2 --vocab 1000 --gpus 16 --tp 2 --pp 2 --cp 2 --vpp 2 "
-        "--group-size 2 --micro-batch 1 --global-batch 8 --seq-len 512 --offload-modules core_attn --max-inflight-offloads 2 --json",
-        "project --model qwen3-30b-a3b --layers 4 --gpus 8 --pp 2 --ep 2 --etp 1 --tp 2 --global-batch 8 --seq-len 256 --json",
+        "--group-size 2 --micro-batch-size 1 --global-batch-size 8 --seq-len 512 --offload-modules core_attn --max-inflight-offloads 2 --json",
+        "project --model qwen3-30b-a3b --layers 4 --gpus 8 --pp 2 --ep 2 --etp 1 --tp 2 --global-batch-size 8 --seq-len 256 --json",
     ),
     TuneOptions: (
         "tune --model gpt --layers 4 --hidden 256 --heads 4 --kv-heads 2 --vocab 1000 --gpus 8 --tp 2 --pp 2 --cp 1 --vpp 1 "
-        "--micro-batch 1,2 --schedule 1f1b --global-batch 8 --seq-len 256 --json",
-        "tune --model qwen3-30b-a3b --layers 4 --gpus 8 --pp 2 --ep 2 --etp 1 --tp 2 --vpp 1 --micro-batch 1 --schedule 1f1b "
-        "--global-batch 8 --seq-len 256 --json",
+        "--micro-batch-size 1,2 --schedule 1f1b --global-batch-size 8 --seq-len 256 --json",
+        "tune --model qwen3-30b-a3b --layers 4 --gpus 8 --pp 2 --ep 2 --etp 1 --tp 2 --vpp 1 --micro-batch-size 1 --schedule 1f1b "
+        "--global-batch-size 8 --seq-len 256 --json",
     ),
 }  # fmt: skip
 
@@ -78,9 +78,9 @@ def without_time(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_two_names_of_one_option_must_agree() -> None:
-    line = "project --model gpt2 --pp 2 --micro-batch 2 --micro-batch-size"
+    line = "project --model gpt2 --pp 2 --micro-batch-size 2 --micro-batch-size"
     told = ppsim(*line.split(), "4", code=2).stderr
-    assert "--micro-batch 2 and --micro-batch-size 4" in told
+    assert "--micro-batch-size 2 and --micro-batch-size 4" in told
     ppsim(*line.split(), "2")
 
 
@@ -116,24 +116,24 @@ def test_every_option_has_a_case(name: str, command: click.Command) -> None:
 
 
 TRAINING = (
-    "train --schedule 1f1b --pp 2 --vpp 1 --microbatches 2 --partitions 2 --device cpu --threads 1 --timeout 60 --model nano "
-    "--layers 4 --hidden 32 --heads 2 --seq-len 16 --micro-batch 1 --dtype float32 --recompute full --split 1,3 --seed 1 "
+    "train --schedule 1f1b --pp 2 --vpp 1 --num-microbatches 2 --partitions 2 --device cpu --threads 1 --timeout 60 --model nano "
+    "--layers 4 --hidden 32 --heads 2 --seq-len 16 --micro-batch-size 1 --dtype float32 --recompute full --split 1,3 --seed 1 "
     "--steps 1 --warm-up 1 --learning-rate 0.01 --receives torch --timeline --rows --json -o m.json",
-    "train --schedule 1f1b --pp 2 --microbatches 2 --partitions 2 --model nano --emulate-costs M.json "
+    "train --schedule 1f1b --pp 2 --num-microbatches 2 --partitions 2 --model nano --emulate-costs M.json "
     "--straggling-step 0:2 --no-timeline",
-    "train --schedule 1f1b --pp 2 --microbatches 2 --nproc 2 --model nano --steps 1 --warm-up 1 --verify --trace traces",
-    "train --schedule 1f1b --pp 2 --microbatches 2 --partitions 2 --model nano --layers 4 --steps 1 --plan P.toml",
-    "train --schedule 1f1b --pp 2 --microbatches 2 --partitions 2 --module own.py:stages --steps 1 --split even",
+    "train --schedule 1f1b --pp 2 --num-microbatches 2 --nproc 2 --model nano --steps 1 --warm-up 1 --verify --trace traces",
+    "train --schedule 1f1b --pp 2 --num-microbatches 2 --partitions 2 --model nano --layers 4 --steps 1 --plan P.toml",
+    "train --schedule 1f1b --pp 2 --num-microbatches 2 --partitions 2 --module own.py:stages --steps 1 --split even",
 )
 PROFILING = (
-    "profile --model nano --layers 2 --hidden 32 --heads 2 --optimizer none --micro-batch 1,2 --seq-len 16 --tp 1 --cp 1 --ep 1 "
+    "profile --model nano --layers 2 --hidden 32 --heads 2 --optimizer none --micro-batch-size 1,2 --seq-len 16 --tp 1 --cp 1 --ep 1 "
     "--recompute none --dtype float32 --device cpu --threads 1 --pp 1 --repeats 1 --warm-up 0 "
     "--start-over --time-limit 60 -o p.json",
     "profile --model nano --facts --compile --cuda-graphs --device cuda --dry-run -o q.json",
     "profile --suite smoke --dry-run -o suite",
     "profile --module own.py:stages --repeats 1 --warm-up 0 -o own.json",
 )
-SERVING = ("serve --port 0 --open -- --pp 2 --microbatches 4", "serve --port 0 --no-open")
+SERVING = ("serve --port 0 --open -- --pp 2 --num-microbatches 4", "serve --port 0 --no-open")
 OWN = """import torch
 from torch import nn
 

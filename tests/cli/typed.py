@@ -46,20 +46,24 @@ def infeasible(option: str) -> tuple[str, bool, int]:
 
 
 JOB = (
-    "project --model gpt --layers 4 --hidden 256 --heads 4 --gpus 8 --tp 2 --pp 2 --global-batch 8 --seq-len 256 "
-    "--micro-batch 2 --json"
+    "project --model gpt --layers 4 --hidden 256 --heads 4 --gpus 8 --tp 2 --pp 2 --global-batch-size 8 --seq-len 256 "
+    "--micro-batch-size 2 --json"
 )
-EXPERTS = "project --model qwen3-30b-a3b --layers 4 --gpus 8 --pp 2 --ep 2 --global-batch 8 --seq-len 256 --json"
+EXPERTS = (
+    "project --model qwen3-30b-a3b --layers 4 --gpus 8 --pp 2 --ep 2 --global-batch-size 8 --seq-len 256 --json"
+)
 GRAPHS = f"{EXPERTS} --cuda-graphs layer --moe-expert-capacity-factor 1"
 PADDED = f"{EXPERTS} --moe-dispatcher hybridep --fused-experts"
 STASHED = f"{PADDED} --moe-expert-rank-capacity-factor 1.5"
-PREDICTING = "project --model deepseek-v3 --layers 4 --gpus 4 --pp 2 --ep 2 --global-batch 4 --seq-len 256 --json"
-PLANNED = "project --pp 2 --microbatches 8 --json"
+PREDICTING = (
+    "project --model deepseek-v3 --layers 4 --gpus 4 --pp 2 --ep 2 --global-batch-size 4 --seq-len 256 --json"
+)
+PLANNED = "project --pp 2 --num-microbatches 8 --json"
 MEASURED = f"{PLANNED} --forward-ms 10 --backward-input-ms 10 --backward-weight-ms 8"
 MEGATRON = f"{JOB} --runtime megatron"
 
 OF_JOBS = [  # those that `project` and `tune` share
-    "--order tp-pp-cp-ep-dp", "--dtype float8", "--dtype fp16", "--optimizer muon", "--zero 3", "--zero 0",
+    "--rank-order tp-pp-cp-ep-dp", "--dtype float8", "--dtype fp16", "--optimizer muon", "--zero 3", "--zero 0",
     "--wgrad-deferral-limit 2", "--num-distributed-optimizer-instances 2", "--fully-shard", same("--no-fully-shard"), "--no-gradient-accumulation-fusion",
     same("--gradient-accumulation-fusion"), "--grad-reduce-in-bf16", same("--no-grad-reduce-in-bf16"),
     same("--no-layer-wise"), "--exp-avg-dtype bfloat16",
@@ -69,11 +73,11 @@ OF_JOBS = [  # those that `project` and `tune` share
     "--no-tied-embeddings", "--attention unfused", "--dropout", same("--no-dropout"), same("--cross-entropy fused"),
     "--cross-entropy unfused", "--cross-entropy compiled", "--cross-entropy unfused --deterministic-mode", same("--no-deterministic-mode"),
     "--compile", "--no-compile", "--overlap-tp 0.5", "--overlap-tp 0.9,0.5", "--no-sequence-parallel --scatter-gather",
-    same("--no-scatter-gather"), "--compute-share 0.9", "--compute-share bfloat16:0.8,float8:0.9",
-    "--cuda-graphs layer", "--cuda-graphs attn+mlp", "--launch-ms 0.1", "--rest 0.01", "--update post-validated",
+    same("--no-scatter-gather"), "--compute-scale 0.9", "--compute-scale bfloat16:0.8,float8:0.9",
+    "--cuda-graphs layer", "--cuda-graphs attn+mlp", "--launch-ms 0.1", "--extra-step-time 0.01", "--optimizer-sync post-validated",
     same("--overlap-dp"), "--no-overlap-dp", "--cluster dgx-a100", "--cluster mine.toml",
     same("--sequence-parallel"), "--no-sequence-parallel", "--layers 8", "--hidden 512", "--heads 8",
-    "--seq-len 512", "--global-batch 16", "--runtime ideal",
+    "--seq-len 512", "--global-batch-size 16", "--runtime ideal",
 ]  # fmt: skip
 OF_EXPERTS = [
     "--moe-dispatcher alltoall", "--moe-dispatcher allgather", "--expert-imbalance 1.5",
@@ -84,12 +88,12 @@ PREDICTIONS = [same("--mtp"), "--no-mtp", "--mtp-num-layers 2", "--mtp-num-layer
 OF_PROJECT = {
     JOB: [
         *OF_JOBS, "--optimizer muon --layer-wise", "--tp 1", "--pp 4", same("--dp 2"),
-        "--micro-batch 1", "--recompute full", "--recompute layernorm+core_attn", "--offload 0.5", "--offload-modules core_attn+attn_proj --min-offloaded-tensor-size 0",
+        "--micro-batch-size 1", "--recompute full", "--recompute layernorm+core_attn", "--offload 0.5", "--offload-modules core_attn+attn_proj --min-offloaded-tensor-size 0",
         "--offload-modules core_attn+attn_proj --min-offloaded-tensor-size 0 --activation-offload-fraction 0.5",
         "--offload-modules core_attn+attn_proj --min-offloaded-tensor-size 0 --max-inflight-offloads 0", "--cp 2",
-        "--cp 2 --context all-gather", "--cp 2 --overlap-cp 0.5", "--vpp 2", "--schedule zb-h1", "--profile tiny.json",
+        "--cp 2 --cp-comm-type all-gather", "--cp 2 --overlap-cp 0.5", "--vpp 2", "--schedule zb-h1", "--profile tiny.json",
         "--tokens 1e9", "--tokens 15e12", "--to-config megatron", "--to-config primus",
-        "--to-config torchtitan", "--lengths L.txt", "--memory-limit 80GiB", infeasible("--memory-limit 1MiB"), same("--allow-oom"),
+        "--to-config torchtitan", "--sequence-lengths L.txt", "--memory-limit 80GiB", infeasible("--memory-limit 1MiB"), same("--allow-oom"),
         "--plan P.toml",
         "--gpus 16",
     ],
@@ -104,12 +108,12 @@ OF_PROJECT = {
         same("--split auto"), "--split megatron", "--split Et*14|t*16L", "--account-for-embedding-in-pipeline-split --layers 31",
         "--account-for-loss-in-pipeline-split --layers 31", "--decoder-first-pipeline-num-layers 14",
         "--decoder-last-pipeline-num-layers 14", "--straggler 1:1.2", "--straggler 1:1.2 --straggler 0:1.1",
-        "--lengths L.txt --allow-oom", "--lengths L.txt --seed 2 --allow-oom", "--transfer-ms 5", "--overheads overheads.json",
+        "--sequence-lengths L.txt --allow-oom", "--sequence-lengths L.txt --seed 2 --allow-oom", "--transfer-ms 5", "--overheads overheads.json",
         "--runtime megatron", "--runtime ideal", "--channel edge", "--channel ideal --receives deferred", "--layers 20",
-        "--profile tiny.json", same("--seq-len 1024"), same("--micro-batch 3"), same("--tp 1"), same("--recompute none"),
+        "--profile tiny.json", same("--seq-len 1024"), same("--micro-batch-size 3"), same("--tp 1"), same("--recompute none"),
         "--tokens 1e9", "--memory-limit 80GiB",
     ],
-    "project --pp 4 --vpp 2 --microbatches 8 --runtime megatron --json": [
+    "project --pp 4 --vpp 2 --num-microbatches 8 --runtime megatron --json": [
         same("--overlap-p2p-communication"), "--no-overlap-p2p-communication",
     ],
     MEASURED: [
@@ -117,7 +121,7 @@ OF_PROJECT = {
         "--transfer-ms 1,0", "--activation-memory 2GiB", "--activation-memory 2GiB,1GiB",
     ],
     "project --run-config train.sh --json": ["--tp 1"],
-    "project --pp 2 --microbatches 8": [
+    "project --pp 2 --num-microbatches 8": [
         "--gradient-accumulation-steps 2",
         same("--timeline"), "--no-timeline", same("--rows"), "--help-all", "--json", "-o step.json", "-o step.html",
         "-o step.svg", "-o step.csv", "-o step.json.gz", "--output step.pdf",
@@ -125,35 +129,35 @@ OF_PROJECT = {
 }  # fmt: skip
 
 SEARCH = (
-    "tune --model gpt --layers 4 --hidden 256 --heads 4 --gpus 8 --tp 2 --pp 2 --micro-batch 1 --schedule 1f1b "
-    "--global-batch 8 --seq-len 256 --json"
+    "tune --model gpt --layers 4 --hidden 256 --heads 4 --gpus 8 --tp 2 --pp 2 --micro-batch-size 1 --schedule 1f1b "
+    "--global-batch-size 8 --seq-len 256 --json"
 )
 OF_TUNE = {
     SEARCH: [
-        *(option for option in OF_JOBS if option != same("--sequence-parallel")), "--sequence-parallel", "--optimizer muon --layer-wise", "--tp 1,2", "--pp 1,2", "--cp 1,2", "--cp 2 --context all-to-all",
-        "--cp 2 --overlap-cp 0.5", "--dp 2", "--dp 1,2,4 --pp 1,2,4", "--vpp 1,2", "--micro-batch 1,2", "--schedule 1f1b,zb-h1",
+        *(option for option in OF_JOBS if option != same("--sequence-parallel")), "--sequence-parallel", "--optimizer muon --layer-wise", "--tp 1,2", "--pp 1,2", "--cp 1,2", "--cp 2 --cp-comm-type all-to-all",
+        "--cp 2 --overlap-cp 0.5", "--dp 2", "--dp 1,2,4 --pp 1,2,4", "--vpp 1,2", "--micro-batch-size 1,2", "--schedule 1f1b,zb-h1",
         "--recompute full", "--recompute none,core_attn+layernorm", "--split even", same("--split auto,even"), same("--plan auto"),
         "--memory-limit 40GiB", "--memory-share 0.5", "--overheads overheads.json", "--top 1", same("--jobs 1"),
         same("--workers processes:1"), same("--resume kept.json"), "--schedule 1f1b,auto --search-time 0.1 --seed 4",
         "--to-config megatron", "--gpus 16", "--zero 3",
     ],
-    EXPERTS.replace("project", "tune") + " --micro-batch 1 --tp 1 --schedule 1f1b --vpp 1": [
+    EXPERTS.replace("project", "tune") + " --micro-batch-size 1 --tp 1 --schedule 1f1b --vpp 1": [
         *OF_EXPERTS, "--etp 1", "--cuda-graphs attn --no-cuda-graph-reuse", "--cuda-graphs attn --cuda-graph-reuse",
         "--moe-dispatcher hybridep --fused-experts --moe-expert-rank-capacity-factor 1.5",
         "--moe-dispatcher hybridep --fused-experts --moe-expert-rank-capacity-factor 1.5 --moe-paged-stash 1.2",
     ],
-    PREDICTING.replace("project", "tune") + " --tp 1 --micro-batch 1 --schedule 1f1b --vpp 1 --memory-limit 900GiB": PREDICTIONS,
+    PREDICTING.replace("project", "tune") + " --tp 1 --micro-batch-size 1 --schedule 1f1b --vpp 1 --memory-limit 900GiB": PREDICTIONS,
     SEARCH.replace("--json", ""): ["--help-all", "--json", "-o tune.json", "-o tune.csv", "-o tune.svg"],
     "tune --run-config train.sh --tp 2 --pp 2 --schedule 1f1b --vpp 1 --json": ["--gpus 16"],
 }  # fmt: skip
 OF_TABLES = {
-    "build auto --pp 2 --microbatches 4 --costs C.json --time-limit 0.2": [
+    "build auto --pp 2 --num-microbatches 4 --costs C.json --time-limit 0.2": [
         "--placement v", "--criterion span", same("--max-rounds 1"), same("--seed 2"), same("--prove"), "--vpp 2",
         same("--memory-limit 80GiB"), "-o auto.csv",
     ],
-    "build interleaved-1f1b --pp 4 --microbatches 8": ["--vpp 4", "--group-size 8", "--pp 2", "-o T2.json"],
-    "build seq1f1b --pp 2 --microbatches 4": ["--slices 2"],
-    "build zb-auto --pp 2 --microbatches 4 --costs C.json": ["--memory-limit 3GiB"],
+    "build interleaved-1f1b --pp 4 --num-microbatches 8": ["--vpp 4", "--group-size 8", "--pp 2", "-o T2.json"],
+    "build seq1f1b --pp 2 --num-microbatches 4": ["--slices 2"],
+    "build zb-auto --pp 2 --num-microbatches 4 --costs C.json": ["--memory-limit 3GiB"],
     "check T.csv": ["--json"],
     "check dualpipe.csv --replicas 2": ["--json"],
     "check seq1f1b.csv --slices 4": ["--json"],
@@ -165,7 +169,7 @@ OF_TABLES = {
     "simulate seq1f1b.csv --costs C.json --slices 4": ["--json"],
     "export T.csv --to torch-comms -o out.csv": ["--receives deferred", same("--torch-version 2.12")],
     "export T.csv --to torchtitan -o titan.csv": [
-        "--trainer-version 0.2", "--split 1,2,2,2,2,2,2,1", "--micro-batch 2",
+        "--trainer-version 0.2", "--split 1,2,2,2,2,2,2,1", "--micro-batch-size 2",
     ],
     "export T.csv --to megatron -o run.txt --split 2,2,2,2,2,2,2,2": ["--layers-by counts"],
     "export zbv.csv --to primus -o primus.json": ["--replace v-half"],
@@ -181,7 +185,7 @@ OF_RUNS = {
     "read run.csv": [
         same("--schedule T.csv"), same("--pattern '(?P<kind>fwd|bwd)-(?P<microbatch>.+)'"), "--warm-up 0", same("--timeline"), "--no-timeline", same("--rows"), "--json", "-o run.json",
     ],
-    "explain run.csv": ["--against C.json", "--against '--pp 4 --vpp 2 --microbatches 8'", "--json", "-o why.md"],
+    "explain run.csv": ["--against C.json", "--against '--pp 4 --vpp 2 --num-microbatches 8'", "--json", "-o why.md"],
     "compare run.csv": ["--overheads overheads.json", "--fit fitted.json", same("--rows"), "--json", "-o both.html"],
     "calibrate run.csv": [
         same("--schedule T.csv"), "--costs C.json", "--warm-up 0", "-o overheads2.json", "--json",
@@ -196,7 +200,7 @@ OF_RUNS = {
 }  # fmt: skip
 OF_FIGURES = {
     "figure accuracy VALIDATION.json -o a.svg": ["--title T", "--width one-column"],
-    "figure bubble --pp 2 --microbatches 2,4 --schedule 1f1b,zb-h1 -o b.svg -o b.csv": [
+    "figure bubble --pp 2 --num-microbatches 2,4 --schedule 1f1b,zb-h1 -o b.svg -o b.csv": [
         "--pp 4", same("--vpp 1"), "--profile tiny.json", "--costs C.json", "--runtime ideal", "--by span", "--title T",
         "--width one-column",
     ],

@@ -249,7 +249,7 @@ def test_a_projection_says_what_was_estimated(tmp_path):
     def projected(one: Profile, code: int):
         path = tmp_path / "p.json"
         path.write_text(to_json(asdict(one)))
-        command = ["project", "--pp", "2", "--profile", str(path), "--micro-batch", "3", "--json"]
+        command = ["project", "--pp", "2", "--profile", str(path), "--micro-batch-size", "3", "--json"]
         result = CliRunner().invoke(main, command)
         assert result.exit_code == code, result.output
         return result

@@ -104,7 +104,9 @@ def test_the_simulated_peak_is_that_of_the_formulas_with_what_is_in_flight_there
 @pytest.mark.parametrize("schedule", ["seq1f1b", "zb-h1", "dualpipe"])
 def test_what_is_there_at_the_peak_sums_to_it_whatever_is_cut(schedule: str) -> None:
     made = ppsim.project(model="llama3-8b", gpus=8, pp=2, schedule=schedule, global_batch=32)
-    assert sum(made.peak_components_bytes.values()) == pytest.approx(made.timeline.memory.peak_bytes.max(), rel=1e-9)
+    assert sum(made.peak_components_bytes.values()) == pytest.approx(
+        made.timeline.memory.peak_bytes.max(), rel=1e-9
+    )
 
 
 def test_what_waits_for_w_is_freed_in_part_by_i() -> None:

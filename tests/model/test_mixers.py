@@ -112,7 +112,9 @@ def test_parallel_mixers_save_the_norms_output_once_and_what_each_of_them_does()
 def test_project_answers_with_tp_pp_and_recomputation(config: dict, recompute: str, tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps(config))
-    job = f"--gpus 64 --cluster dgx-h100 --tp 2 --pp 2 --global-batch 64 --seq-len 4096 --recompute {recompute}"
+    job = (
+        f"--gpus 64 --cluster dgx-h100 --tp 2 --pp 2 --global-batch-size 64 --seq-len 4096 --recompute {recompute}"
+    )
     done = command("project", "--model", str(file), *job.split(), "--json", "--allow-oom")
     assert done.exit_code == 0, done.output
 

@@ -180,7 +180,7 @@ def test_the_command_measures_them_and_project_estimates_from_them(
     path = str(tmp_path / "p.json")
     arguments = ["--model", "llama-mini", "--seq-len", "16", "-o", path]
     assert profiled(*arguments).exit_code == 0
-    command = ["project", "--pp", "2", "--profile", path, "--micro-batch", "3", "--json"]
+    command = ["project", "--pp", "2", "--profile", path, "--micro-batch-size", "3", "--json"]
     assert CliRunner().invoke(main, command).exit_code == 2
     made = profiled(*arguments, "--facts")
     assert made.exit_code == 0, made.output

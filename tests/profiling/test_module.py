@@ -200,7 +200,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_model_for_a_pipeline_is_measured_in_its_stages_and_answers_it_and_others(folder: Path) -> None:
     """Six layers of two kinds: the three stages as they are, and what tells every other split; at two micro-batches."""
-    command = ["profile", "--module", "own.py:mixed", "--pp", "3", "--micro-batch", "1,2", "--repeats", "2"]
+    command = ["profile", "--module", "own.py:mixed", "--pp", "3", "--micro-batch-size", "1,2", "--repeats", "2"]
     made = CliRunner().invoke(main, [*command, "-o", "own.json"])
     assert made.exit_code == 0, made.output
     assert "its layers are not alike" in made.stderr
@@ -260,7 +260,7 @@ def test_with_a_suite_a_model_is_measured_as_the_suite_is(folder: Path, monkeypa
         (["own.py:alike", "--pp", "6"], "--pp 6 is more than the 5 layers of own.py:alike"),
         (["own.py:block", "--pp", "2"], "own.py:block makes one layer: give it a parameter"),
         (["own.py:alike", "--pp", "0"], "--pp must be at least 1: got 0"),
-        (["own.py:alike", "--suite", "smoke", "--micro-batch", "3"], "leave out --micro-batch"),
+        (["own.py:alike", "--suite", "smoke", "--micro-batch-size", "3"], "leave out --micro-batch-size"),
         (["own.py:alike", "--suite", "smoke", "--dry-run"], "--dry-run knows the FLOPs of models only"),
     ],
 )

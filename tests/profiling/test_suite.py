@@ -227,7 +227,7 @@ def test_a_dry_run_says_work_and_time_and_measures_nothing(tmp_path: Path) -> No
     if not torch.cuda.is_available():
         page = (Path(__file__).parents[2] / "docs" / "gpu.md").read_text()
         assert "\n".join(made.stdout.splitlines()[-2:]) in page
-    single = ppsim("--model", "mini", "--micro-batch", "1,2", "--dry-run", "-o", str(tmp_path / "p.json"))
+    single = ppsim("--model", "mini", "--micro-batch-size", "1,2", "--dry-run", "-o", str(tmp_path / "p.json"))
     assert "2 shapes, " in single.stdout
     assert "at 50 GFLOP/s, what a layer of micro runs at just now" in single.stdout.replace("\n", " ")
     assert "to rehearse with 2 processes" in single.stdout.replace("\n", " ")

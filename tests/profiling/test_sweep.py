@@ -46,7 +46,7 @@ def shapes_of(path: Path) -> list[tuple[int, int]]:
 
 def test_every_combination_is_measured_once_into_one_file(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
-    arguments = ["--model", "llama-mini", "--micro-batch", "1,2", "--seq-len", "8,16", "--optimizer", "none"]
+    arguments = ["--model", "llama-mini", "--micro-batch-size", "1,2", "--seq-len", "8,16", "--optimizer", "none"]
     arguments += ["-o", str(path)]
     first = profiled(*arguments)
     assert first.exit_code == 0, first.output
@@ -67,7 +67,7 @@ def test_every_combination_is_measured_once_into_one_file(tmp_path: Path) -> Non
 def test_killed_in_the_middle_it_goes_on_with_what_is_missing(tmp_path: Path) -> None:
     """A real SIGKILL, as soon as the file is there; it is valid then, and its shapes stay as they are."""
     path = tmp_path / "p.json"
-    command = [sys.executable, "-m", "ppsim", "profile", "--model", "llama-mini", "--micro-batch", "1,2",
+    command = [sys.executable, "-m", "ppsim", "profile", "--model", "llama-mini", "--micro-batch-size", "1,2",
                "--seq-len", "16,32", "--repeats", "10", "--optimizer", "none", "-o", str(path)]  # fmt: skip
     killed = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     while not path.exists():
@@ -107,7 +107,7 @@ def test_the_clock_is_raised_before_the_first_shape_and_never_for_none(
 def test_a_shape_that_does_not_fit_is_recorded_and_the_rest_measured(tmp_path: Path) -> None:
     """10¹² sequences exceed the address space: the allocator says so at once."""
     path = tmp_path / "p.json"
-    arguments = ["--model", "nano", "--seq-len", "8", "--micro-batch", "1000000000000,2", "-o", str(path)]
+    arguments = ["--model", "nano", "--seq-len", "8", "--micro-batch-size", "1000000000000,2", "-o", str(path)]
     made = profiled(*arguments)
     assert made.exit_code == 0, made.output
     assert "micro-batch 1000000000000, sequence length 8, float32 does not fit" in made.stderr
@@ -196,7 +196,7 @@ def test_a_device_that_answers_no_more_ends_the_process_and_the_file_names_the_s
 
 def test_parts_of_a_rank_are_projected_where_they_are_asked_for(tmp_path: Path) -> None:
     path = str(tmp_path / "p.json")
-    arguments = ["--model", "moe-mini", "--seq-len", "16", "--micro-batch", "1", "-o", path]
+    arguments = ["--model", "moe-mini", "--seq-len", "16", "--micro-batch-size", "1", "-o", path]
     assert profiled(*arguments, "--tp", "2", "--ep", "4", "--recompute", "full").exit_code == 0
     assert profiled(*arguments).exit_code == 0
     profile = load_profile(path)
@@ -238,7 +238,7 @@ def test_a_costly_split_is_said_once_a_component() -> None:
 
 
 WRONG = {
-    "a word": (["--micro-batch", "1,two"], "--micro-batch is '1,two': give numbers as 1,2,4"),
+    "a word": (["--micro-batch-size", "1,two"], "--micro-batch-size is '1,two': give numbers as 1,2,4"),
     "none": (["--seq-len", "0,8"], "--seq-len must be at least 1: got 0"),
     "a model": (["--model", "llama"], "unknown model 'llama': did you mean llama"),
     "tp": (["--model", "llama-mini", "--tp", "4"], "tp must divide the key/value heads: got 4 with 2"),

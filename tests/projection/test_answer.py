@@ -108,7 +108,9 @@ def test_sensitivities_are_what_a_percent_off_gives() -> None:
     behind = sum(exposed[kind] for kind in ("gather", "reduce", "share"))
     assert behind > 0.01 * made.iteration_time_s
     assert found["data parallelism"] == pytest.approx(0.01 * behind / made.iteration_time_s)
-    assert found["optimizer"] == pytest.approx(0.01 * (exposed["norm"] + exposed["optimizer"]) / made.iteration_time_s)
+    assert found["optimizer"] == pytest.approx(
+        0.01 * (exposed["norm"] + exposed["optimizer"]) / made.iteration_time_s
+    )
     faster = simulate(made.timeline.schedule, made.costs.replace(transfer_s=0.99 * np.array(made.costs.transfer_s)))
     gain = simulate(made.timeline.schedule, made.costs).step_time_s - faster.step_time_s
     assert found["transfers"] == pytest.approx(gain / made.iteration_time_s, abs=1e-12)

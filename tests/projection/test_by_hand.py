@@ -82,7 +82,7 @@ def test_given_activations_are_said_to_be_activations_only():
         ({"seq_len": 4096}, "--seq-len 4096 is of a model, and times given by hand have none"),
         ({"memory_limit": "80GiB"}, "--memory-limit 80GiB cannot be checked"),
         ({"split": "even"}, "--split even is of a model"),
-        ({"lengths": [1, 2]}, "--lengths .* is of a model"),
+        ({"lengths": [1, 2]}, "--sequence-lengths .* is of a model"),
     ],
 )
 def test_options_of_a_model_are_refused_beside_times_given_by_hand(options, sentence):

@@ -36,7 +36,9 @@ def test_a_sequence_of_twice_the_length_takes_more_than_twice_and_holds_twice_th
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "dualpipe"])
 def test_the_components_of_sequences_of_different_lengths_sum_to_the_peak(schedule):
     made = ppsim.project(**JOB, schedule=schedule, lengths=[256] * 12 + [8192] * 4)
-    assert sum(made.peak_components_bytes.values()) == pytest.approx(made.timeline.memory.peak_bytes.max(), rel=1e-9)
+    assert sum(made.peak_components_bytes.values()) == pytest.approx(
+        made.timeline.memory.peak_bytes.max(), rel=1e-9
+    )
 
 
 def test_components_of_sequences_of_the_sequence_length_are_those_without_lengths():

@@ -107,7 +107,9 @@ def test_the_other_channels_include_the_one_assumed_and_none_beats_the_ideal(dra
     made = project(plan)
     assert list(made.step_time_by_channel_s) == list(CHANNELS)
     assert made.step_time_by_channel_s[RUNTIMES[plan.runtime][0]] == made.timeline.step_time_s
-    assert all(step >= made.step_time_by_channel_s["ideal"] - TIGHT for step in made.step_time_by_channel_s.values())
+    assert all(
+        step >= made.step_time_by_channel_s["ideal"] - TIGHT for step in made.step_time_by_channel_s.values()
+    )
 
 
 def test_the_channel_assumed_has_the_step_of_the_runtimes_own_calls():
@@ -267,7 +269,7 @@ def test_the_defaults_are_1f1b_or_interleaved_and_four_microbatches_a_rank():
     made = project(pp=3, vpp=2)
     assert made.timeline.schedule.name == "interleaved-1f1b"
     assert made.timeline.schedule.num_microbatches == 12
-    assert "microbatches: 12 (4 a rank; --microbatches sets it)" in made.assumptions
+    assert "microbatches: 12 (4 a rank; --num-microbatches sets it)" in made.assumptions
     assert made.assumptions[0].startswith("costs: profile zb-a100-6.2b (published, measured on NVIDIA A100")
 
 
@@ -362,7 +364,9 @@ def test_all_schedules_are_sorted_and_each_is_either_projected_or_explained(draw
     plan, _ = drawn
     limit = factor * float(project(plan).timeline.memory.peak_bytes.max())
     comparison = project_all(replace(plan, schedule=None, vpp=None, memory_limit_bytes=limit))
-    places = [(made.fits is False, bool(made.not_in_runtime), made.iteration_time_s) for made in comparison.projections]
+    places = [
+        (made.fits is False, bool(made.not_in_runtime), made.iteration_time_s) for made in comparison.projections
+    ]
     assert places == sorted(places)
     names = [made.plan.schedule_name for made in comparison.projections]
     assert sorted([*names, *comparison.reasons]) == sorted(CATALOG)

@@ -131,7 +131,7 @@ def test_the_best_number_of_recomputed_layers_per_stage_is_found() -> None:
 
 
 def test_the_result_is_a_plan_that_can_be_written_and_read(tmp_path) -> None:
-    line = "project --model llama3-70b --gpus 64 --tp 4 --pp 4 --global-batch 128 --micro-batch 2"
+    line = "project --model llama3-70b --gpus 64 --tp 4 --pp 4 --global-batch-size 128 --micro-batch-size 2"
     out = tmp_path / "plan.toml"
     text = command(*line.split(), "--plan", "auto", "-o", str(out)).stdout
     assert "plan: layers and recomputation of each stage searched for" in " ".join(text.split())
@@ -153,7 +153,10 @@ def test_stages_offload_what_the_job_allows() -> None:
     [
         ({"pp": 4}, "--plan auto needs a model on a cluster"),
         ({**TIGHT, "split": "even"}, "--plan auto finds the layers of each stage: leave out --split"),
-        ({**TIGHT, "lengths": [8192] * 8}, "--plan auto finds the layers of each stage: leave out --lengths"),
+        (
+            {**TIGHT, "lengths": [8192] * 8},
+            "--plan auto finds the layers of each stage: leave out --sequence-lengths",
+        ),
     ],
 )
 def test_what_a_search_does_not_take_is_refused(words, sentence) -> None:

@@ -60,7 +60,7 @@ def test_a_trace_and_our_recorder_tell_the_same_of_the_same_steps(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "T.csv").write_text(format_table(table_of("zbv-fixed", p=2, m=4)))
     (tmp_path / "traces").mkdir()
-    small = ["--hidden", "32", "--heads", "2", "--seq-len", "16", "--micro-batch", "3", "--steps", "3"]
+    small = ["--hidden", "32", "--heads", "2", "--seq-len", "16", "--micro-batch-size", "3", "--steps", "3"]
     ppsim("train", "--schedule", "T.csv", *small, "--trace", "traces", "-o", "measured.json")
     data = read_json("measured.json")
     gaps, optimizer = data["run"]["between_steps_s"], data["run"]["optimizer_s"]

@@ -178,7 +178,7 @@ def test_a_real_step_is_explained_to_the_last() -> None:
     assert "stage 7 on rank 7" in found.reasons[0].detail
     assert "0B15 on rank 0" in by_cause["passes that vary"].detail
     assert by_cause["pauses in passes"].detail == (
-        "step 11: rank 0, 0F7, 340 ms instead of 57.8 ms; step 15: rank 1, 1F4, 301 ms instead of 58.4 ms; "
+        "one rank after the other, each in another step: step 11: rank 0, 0F7, 340 ms instead of 57.8 ms; step 15: rank 1, 1F4, 301 ms instead of 58.4 ms; "
         "step 16: rank 2, 2F8, 317 ms instead of 58.4 ms; step 18: rank 3, 3F10, 342 ms instead of 61.2 ms"
     )
     assert by_cause["idle by the schedule"].seconds == pytest.approx(7 / 16 * by_cause["compute"].seconds, rel=1e-6)
@@ -290,7 +290,13 @@ def test_the_same_steps_have_nothing_to_tell_apart() -> None:
 
 
 def test_the_command_says_the_reasons_first(folder: Path) -> None:
-    text = words_of(ppsim("explain", DUMP).stdout)
+    shown = ppsim("explain", DUMP).stdout.splitlines()
+    assert len(shown) <= 18
+    assert max(map(len, shown)) <= 100
+    assert shown[2].startswith("1. uneven stages or slow ranks   160 ms per step")
+    assert shown[3].startswith("   evidence  stage 7 on rank 7")
+    assert shown[4].startswith("   remedy ")
+    text = words_of(ppsim("explain", DUMP, "--full").stdout)
     assert text.index("1. ") < text.index("uneven stages") < text.index("where a step goes")
     assert text.index("the others wait for rank 7:") > text.index("where a step goes")
     report: dict[str, Any] = json.loads(ppsim("explain", DUMP, "--json").stdout)
@@ -312,7 +318,9 @@ def test_what_reasons_advise_to_try_are_commands_and_options_that_there_are() ->
 
 def test_the_command_takes_a_plan_in_words_and_writes_pages(folder: Path) -> None:
     outputs = [text for name in ("e.html", "e.json", "e.md") for text in ("-o", name)]
-    text = words_of(ppsim("explain", DUMP, "--against", "--pp 8 --microbatches 16", *outputs).stdout)
+    against = "--against", "--pp 8 --num-microbatches 16"
+    assert ppsim("explain", DUMP, *against).stdout.startswith("projected 1.83 s, measured 3.27 s: -43.86 %\n")
+    text = words_of(ppsim("explain", DUMP, *against, "--full", *outputs).stdout)
     assert "against the projection" in text
     assert "uneven stages or slow ranks" in (folder / "e.html").read_text()
     written = json.loads((folder / "e.json").read_text())
@@ -338,7 +346,7 @@ def test_what_is_no_projection_is_refused_with_what_is(folder: Path) -> None:
 
 
 def test_the_page_has_a_label_in_every_row_and_no_line_of_nothing(folder: Path) -> None:
-    ppsim("explain", DUMP, "--against", "--pp 8 --microbatches 16", "-o", "explain.html")
+    ppsim("explain", DUMP, "--against", "--pp 8 --num-microbatches 16", "-o", "explain.html")
     page = (folder / "explain.html").read_text()
     assert "the projection lacks" in page
     assert "<td></td>" not in page

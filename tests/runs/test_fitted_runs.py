@@ -80,7 +80,7 @@ def test_overheads_fitted_on_several_runs_were_fitted_on_each() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("project", "--pp", 2, "--microbatches", 4),
+        ("project", "--pp", 2, "--num-microbatches", 4),
         ("simulate", "T.csv", "--costs", "C.json"),
     ],
     ids=["project", "simulate"],
@@ -113,7 +113,7 @@ def test_overheads_files_without_runs_are_read_and_claim_nothing() -> None:
     assert len(data.pop("fitted_runs")) == 1
     Path("old.json").write_text(json.dumps(data))
     assert not compared("fitted.csv", "--overheads", "old.json")[1]
-    command("project", "--pp", 2, "--microbatches", 4, "--overheads", "old.json", "-o", "projected.json")
+    command("project", "--pp", 2, "--num-microbatches", 4, "--overheads", "old.json", "-o", "projected.json")
     assert not compared("fitted.csv", "projected.json")[1]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-TINY = ("--hidden", "32", "--heads", "2", "--seq-len", "16", "--micro-batch", "1", "--warm-up", "0")
+TINY = ("--hidden", "32", "--heads", "2", "--seq-len", "16", "--micro-batch-size", "1", "--warm-up", "0")
 
 
 def started(folder: Path, *arguments: str, under: tuple[str, ...] = ()) -> "subprocess.Popen[str]":

@@ -192,7 +192,7 @@ def test_compare_puts_measured_peaks_beside_projected_ones(profile: ppsim.Profil
     assert "peak activations" in trained.stdout
     (tmp_path / "P.json").write_text(to_json(asdict(profile)))
     projected = [
-        "project", "--schedule", "1f1b", "--pp", "2", "--microbatches", "4", "--split", "even",
+        "project", "--schedule", "1f1b", "--pp", "2", "--num-microbatches", "4", "--split", "even",
         "--profile", str(tmp_path / "P.json"), "-o", str(tmp_path / "projected.json"),
     ]  # fmt: skip
     assert run.invoke(main, projected).exit_code == 0

@@ -78,7 +78,7 @@ def test_profile_project_train_and_compare_work_on_it_as_on_the_gpt(module: str)
         ("embedding", 40 * 16), ("layer", 2 * 16 * 32 + 48), ("head", 17 * 40),
     ]  # fmt: skip
     assert (profile.model.num_layers, profile.model.hidden_size) == (8, 16)
-    plan = ("--pp", "2", "--schedule", "zb-h1", "--microbatches", "4")
+    plan = ("--pp", "2", "--schedule", "zb-h1", "--num-microbatches", "4")
     command("project", *plan, "--profile", "mine.json", "--split", "3,5", "-o", "projected.json")
     command("train", *plan, "--module", module, "--split", "3,5", "--verify", "-o", "measured.json")
     run = json.loads(Path("measured.json").read_text())
@@ -219,7 +219,7 @@ def test_what_no_pipeline_could_run_is_said_before_anything_is_started(
     [
         ([], "--schedule T.csv must be given, or --pp N with a schedule's name"),
         (["--schedule", "T.csv", "--pp", "2"], "T.csv says how many ranks it has: leave out --pp, or name a schedule"),
-        (["--schedule", "T.csv", "--vpp", "2"], "--vpp and --microbatches are for --pp"),
+        (["--schedule", "T.csv", "--vpp", "2"], "--vpp and --num-microbatches are for --pp"),
         (["--schedule", "1f1c", "--pp", "2"], "unknown schedule '1f1c': did you mean"),
     ],
 )  # fmt: skip
@@ -245,7 +245,7 @@ def test_what_profile_cannot_measure_is_said(module: str) -> None:
 
 def test_what_the_file_prints_is_no_result(module: str) -> None:
     Path("my_model.py").write_text("print('hello')\n" + MODEL)
-    arguments = ["--pp", "2", "--microbatches", "2", "--partitions", "2", "--module", module, "--steps", "1"]
+    arguments = ["--pp", "2", "--num-microbatches", "2", "--partitions", "2", "--module", module, "--steps", "1"]
     result = CliRunner().invoke(main, ["train", *arguments, "--json"])
     assert json.loads(result.stdout)["schedule"] == "1f1b"
     assert "hello" in result.stderr

@@ -22,7 +22,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def recorded(path: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[dict[str, Any]]:
-    command = ["partitions.py", "--partitions", "2", "--microbatches", "2", *arguments]
+    command = ["partitions.py", "--partitions", "2", "--num-microbatches", "2", *arguments]
     monkeypatch.setattr(sys, "argv", [*command, "--record", str(path)])
     benchmark.main()
     return list(json.loads(path.read_text()))

@@ -60,7 +60,7 @@ def test_another_placement_or_network_is_refused(name, costs, words):
 
 def test_the_command_says_that_no_runtime_can_do_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run("build", "interleaved-1f1b", "--pp", 8, "--vpp", 3, "--microbatches", 24, "-o", "T.csv")
+    run("build", "interleaved-1f1b", "--pp", 8, "--vpp", 3, "--num-microbatches", 24, "-o", "T.csv")
     # Qi et al. 2024, Table 9, first row: seconds a rank, over three chunks.
     (tmp_path / "C.json").write_text(
         '{"forward_s": 0.006174, "backward_input_s": 0.006028666666666667, "backward_weight_s": 0.003112333333333333, '

@@ -403,7 +403,7 @@ def test_transformer_engine_refuses_microbatches_out_of_order():
 @pytest.mark.parametrize("target", ["json", "primus", "megatron", "transformer-engine", "transformer_engine"])
 def test_the_command_writes_each_target(target, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run("build", "1f1b", "--pp", 2, "--microbatches", 4, "-o", "T.csv")
+    run("build", "1f1b", "--pp", 2, "--num-microbatches", 4, "-o", "T.csv")
     run("export", "T.csv", "--to", target, "-o", "out.json")
     assert json.loads(Path("out.json").read_text())
     if target == "json":
@@ -426,21 +426,21 @@ def test_the_command_writes_each_target(target, tmp_path, monkeypatch):
         ),
         (("--to", "torchtitan", "--split", "1,2,3"), "the split has 3 entries, but there are 2 stages"),
         (("--to", "torchtitan", "--split", "even"), "TorchTitan needs layers per stage, as 7,8,8,7"),
-        (("--to", "torchtitan", "--micro-batch", "0"), "--micro-batch must be at least 1: got 0"),
-        (("--to", "torch", "--micro-batch", "2"), "--micro-batch is for --to torchtitan: got --to torch"),
+        (("--to", "torchtitan", "--micro-batch-size", "0"), "--micro-batch-size must be at least 1: got 0"),
+        (("--to", "torch", "--micro-batch-size", "2"), "--micro-batch-size is for --to torchtitan: got --to torch"),
         (("--to", "primus", "--replace", "v-min"), "the table has one chunk a rank, which 'v-min' has not"),
     ],
 )
 def test_the_command_refuses_what_makes_no_sense(arguments, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run("build", "1f1b", "--pp", 2, "--microbatches", 4, "-o", "T.csv")
+    run("build", "1f1b", "--pp", 2, "--num-microbatches", 4, "-o", "T.csv")
     assert words in run("export", "T.csv", *arguments, "-o", "out.json", code=2).stderr
     assert not Path("out.json").exists()
 
 
 def test_the_command_tells_what_to_paste(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run("build", "interleaved-1f1b", "--pp", 2, "--vpp", 2, "--microbatches", 4, "-o", "T.csv")
+    run("build", "interleaved-1f1b", "--pp", 2, "--vpp", 2, "--num-microbatches", 4, "-o", "T.csv")
     line = (
         "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 3 "
         "--microbatch-group-size-per-virtual-pipeline-stage 2\n"

@@ -24,7 +24,8 @@ def test_auto_of_deepspeed_is_what_the_options_say(tmp_path: Path) -> None:
     made = ppsim.project(run_config=deepspeed(tmp_path, AUTO), **words)
     written = AUTO | {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 1}
     assert (
-        made.iteration_time_s == ppsim.project(run_config=deepspeed(tmp_path, written), model="gpt2", pp=2).iteration_time_s
+        made.iteration_time_s
+        == ppsim.project(run_config=deepspeed(tmp_path, written), model="gpt2", pp=2).iteration_time_s
     )
     by_number = ppsim.project(
         run_config=deepspeed(tmp_path, AUTO), model="gpt2", pp=2, micro_batch=1, microbatches=8
@@ -35,9 +36,13 @@ def test_auto_of_deepspeed_is_what_the_options_say(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "typed", "asked"),
     [
-        (AUTO, {}, "train_micro_batch_size_per_gpu, train_batch_size are .*: give --micro-batch, --global-batch$"),
-        (AUTO, {"micro_batch": 1}, 'ds.json: train_batch_size is "auto", .*: give --global-batch$'),
-        (AUTO, {"global_batch": 8}, "train_micro_batch_size_per_gpu is .*: give --micro-batch$"),
+        (
+            AUTO,
+            {},
+            "train_micro_batch_size_per_gpu, train_batch_size are .*: give --micro-batch-size, --global-batch-size$",
+        ),
+        (AUTO, {"micro_batch": 1}, 'ds.json: train_batch_size is "auto", .*: give --global-batch-size$'),
+        (AUTO, {"global_batch": 8}, "train_micro_batch_size_per_gpu is .*: give --micro-batch-size$"),
         (
             AUTO | {"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}},
             {"micro_batch": 1, "global_batch": 8},
@@ -46,7 +51,7 @@ def test_auto_of_deepspeed_is_what_the_options_say(tmp_path: Path) -> None:
         (
             {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": "auto"},
             {},
-            "gradient_accumulation_steps is .*: give --microbatches or --global-batch$",
+            "gradient_accumulation_steps is .*: give --num-microbatches or --global-batch-size$",
         ),
     ],
 )

@@ -109,7 +109,17 @@ def test_workers_that_are_none_get_a_sentence(where, words, monkeypatch):
 
 
 def test_an_interrupt_leaves_no_process_behind():
-    command = ["tune", "--model", "llama3-8b", "--gpus", "64", "--global-batch", "512", "--workers", "processes:2"]
+    command = [
+        "tune",
+        "--model",
+        "llama3-8b",
+        "--gpus",
+        "64",
+        "--global-batch-size",
+        "512",
+        "--workers",
+        "processes:2",
+    ]
     with subprocess.Popen(
         [sys.executable, "-m", "ppsim", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as run:

@@ -172,7 +172,9 @@ def test_the_interval_after_a_fit_is_narrower_and_has_the_measured_step(tmp_path
     ppsim.save(found, tmp_path / "mine.toml")
     words = {**found.posterior.rows[0].case.words}
     before, after = (ppsim.project(**{**words, "cluster": cluster}) for cluster in (BASE, tmp_path / "mine.toml"))
-    widths = [(high - low) / made.iteration_time_s for made in (before, after) for low, high in [made.answer.interval_s]]
+    widths = [
+        (high - low) / made.iteration_time_s for made in (before, after) for low, high in [made.answer.interval_s]
+    ]
     assert widths[1] < 0.85 * widths[0]
     low, high = after.answer.interval_s
     assert low < found.posterior.rows[0].measured_s < high
@@ -204,7 +206,7 @@ def test_a_rest_is_the_jobs_and_in_no_cluster_file(tmp_path) -> None:
     told = found.rests["llama3-8b"]
     assert abs(np.log(told.value / 0.15)) < 2 * told.spread < told.prior.spread
     assert "rest" not in found.to_toml(tmp_path / "mine.toml")
-    assert "add --rest 0." in str(found)
+    assert "add --extra-step-time 0." in str(found)
     one = ppsim.validate(path, fit_on="1,3").sets[0]
     assert all(abs(after.error) < 0.02 < abs(before.error) for before, after in one.judged[:1])
 

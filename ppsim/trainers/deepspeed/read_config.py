@@ -11,9 +11,9 @@ from ppsim.trainers.option_relevance import leaves_of
 from ppsim.trainers.run_config import RunConfig
 
 _AUTO = {
-    "train_micro_batch_size_per_gpu": ("micro_batch", "--micro-batch"),
-    "train_batch_size": ("global_batch", "--global-batch"),
-    "gradient_accumulation_steps": ("microbatches", "--microbatches or --global-batch"),
+    "train_micro_batch_size_per_gpu": ("micro_batch", "--micro-batch-size"),
+    "train_batch_size": ("global_batch", "--global-batch-size"),
+    "gradient_accumulation_steps": ("microbatches", "--num-microbatches or --global-batch-size"),
     "bf16.enabled": ("dtype", "--dtype"),
     "fp16.enabled": ("dtype", "--dtype"),
 }

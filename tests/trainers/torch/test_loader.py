@@ -66,14 +66,14 @@ def test_the_export_of_a_shipped_csv_loads_with_the_microbatches_of_its_name_or_
 )
 def test_a_csv_of_slices_is_refused_by_every_export_without_an_option(target: str, tmp_path: Path) -> None:
     table, out = tmp_path / "T.csv", tmp_path / "out"
-    run("build", "seq1f1b", "--pp", 4, "--microbatches", 8, "-o", table)
+    run("build", "seq1f1b", "--pp", 4, "--num-microbatches", 8, "-o", table)
     refused = run("export", table, "--to", target, "-o", out, code=2).stderr
     assert "cannot run T: it runs whole microbatches, this table cuts each into 4 slices" in refused
     assert not out.exists()
 
 
 def test_torch_itself_refuses_a_csv_of_slices(tmp_path: Path) -> None:
-    run("build", "seq1f1b", "--pp", 4, "--microbatches", 8, "-o", tmp_path / "T.csv")
+    run("build", "seq1f1b", "--pp", 4, "--num-microbatches", 8, "-o", tmp_path / "T.csv")
     for m in (8, 32):
         with pytest.raises(RuntimeError, match="Invalid action string: # slices 4"):
             load(tmp_path / "T.csv", num_ranks=4, num_stages=4, num_microbatches=m, file_format="compute_only")
@@ -82,5 +82,5 @@ def test_torch_itself_refuses_a_csv_of_slices(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [["--schedule", "T.csv"], ["--schedule", "seq1f1b", "--pp", 2]])
 def test_train_refuses_slices_before_it_starts(options: list[Any], tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    run("build", "seq1f1b", "--pp", 2, "--microbatches", 2, "-o", "T.csv")
+    run("build", "seq1f1b", "--pp", 2, "--num-microbatches", 2, "-o", "T.csv")
     assert "this table cuts each into 4 slices" in run("train", *options, code=2).stderr

@@ -130,7 +130,7 @@ def test_the_file_is_taken_by_simulate_project_and_compare(folder: Path) -> None
     file = json.loads((folder / "overheads.json").read_text())
     assert file["format"] == "ppsim-overheads/1"
     assert file["overlap_slowdown"] == pytest.approx(0.25, rel=0.05)
-    ppsim("build", "1f1b", "--pp", 2, "--microbatches", 8, "-o", "T.csv")
+    ppsim("build", "1f1b", "--pp", 2, "--num-microbatches", 8, "-o", "T.csv")
     report = json.loads(
         ppsim("simulate", "T.csv", "--costs", "C.json", "--overheads", "overheads.json", "--json").stdout
     )

@@ -61,7 +61,7 @@ def test_an_unknown_version_is_refused_with_the_nearest(version, words):
 
 def test_the_command_writes_the_version_asked_for_and_reads_it_back(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run("build", "zbv", "--pp", 2, "--microbatches", 4, "-o", "T.csv")
+    run("build", "zbv", "--pp", 2, "--num-microbatches", 4, "-o", "T.csv")
     run("export", "T.csv", "--to", "torch-comms", "--torch-version", "2.15", "-o", "new.csv")
     assert Path("new.csv").read_text().count("WAIT_SEND") == Path("new.csv").read_text().count(",0SEND") + sum(
         Path("new.csv").read_text().count(f",{stage}SEND") for stage in (1, 2, 3)

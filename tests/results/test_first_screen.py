@@ -1,0 +1,80 @@
+"""The first screen: at most 18 lines of at most 100 columns, the verdict first if a plan does not fit."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import ppsim
+from ppsim.projection.quantities import QUANTITIES, key_reference
+from ppsim.results.first_screen import OF_PARTS, first_screen
+from ppsim.results.quantities import texts_of
+from tests.cli.running import ppsim as command
+
+ROOT = Path(__file__).parents[2]
+
+PLANS = (
+    "--pp 8 --vpp 2",
+    "--pp 4 --num-microbatches 8",
+    "--model llama3-70b --gpus 256 --tp 8 --pp 4 --vpp 5 --global-batch-size 512",
+    "--model llama3-8b --gpus 8 --pp 1 --stack torchtitan",
+    "--model llama3-8b --gpus 16 --tp 2 --pp 4 --tokens 15e12",
+    "--model mixtral-8x7b --gpus 64 --pp 4 --ep 8 --stack megatron-bridge",
+    "--model llama3-70b --gpus 128 --tp 4 --pp 4 --recompute full --dtype float8",
+    "--model deepseek-v3 --gpus 256 --tp 2 --pp 4 --ep 8 --schedule 1f1b",
+    "--model llama3-405b --gpus 512 --tp 8 --pp 16 --cluster dgx-b200",
+    "--model llama3-405b --gpus 1024 --tp 8 --pp 8 --cp 2 --seq-len 16384",
+)
+
+
+@pytest.mark.parametrize("options", PLANS)
+def test_a_plan_is_told_on_one_screen(options: str) -> None:
+    lines = command("project", *options.split(), "--allow-oom").stdout.splitlines()
+    assert len(lines) <= 18
+    assert max(map(len, lines)) <= 100
+    labels = [line[:15].strip() for line in lines]
+    assert {"iteration", "throughput", "where it goes", "try next", "assumed", "more"} <= set(labels)
+    is_too_large = lines[0].startswith("DOES NOT FIT: rank ")
+    assert is_too_large != any(line.startswith("fits  ") for line in lines)
+
+
+def test_the_parts_sum_to_the_iteration() -> None:
+    made = ppsim.project(model="llama3-8b", gpus=16, tp=2, pp=4)
+    shown = str(made)
+    percents = [float(one) for one in re.findall(r"([\d.]+) %  █", shown)]
+    assert sum(percents) == pytest.approx(100, abs=1.5)  # less than a hundredth is no line
+
+
+def test_every_renamed_part_is_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    named = (ROOT / "ppsim" / "projection" / "budget.py").read_text()
+    assert [name for name in OF_PARTS if f'"{name}"' not in named] == []
+
+
+def test_full_prints_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    text = command("project", "--pp", "4", "--full").stdout
+    assert "where an iteration goes" in text
+    assert "by channel" in text
+    assert len(text.splitlines()) > 30
+    made = ppsim.project(pp=4)
+    first_screen(made, made.answer)
+    assert capsys.readouterr().out.strip() == str(made).strip()
+
+
+def test_a_list_has_ten_rows_and_says_how_many_more() -> None:
+    lines = command("project", "--pp", "4", "--schedule", "all").stdout.splitlines()
+    assert sum(bool(re.match(r"[\w-]+[*!]* +\d", line)) for line in lines) == 10
+    found = ppsim.project_all(pp=4)
+    assert f"{len(found.projections) - 10} more: --full" in lines
+
+
+def test_quantities_are_declared_once_for_json_columns_card_and_reference() -> None:
+    made = ppsim.project(pp=4)
+    report, columns = made.to_json(), ppsim.project_all(pp=4).to_frame().columns
+    for one in QUANTITIES:
+        if "json" in one.views:
+            assert report[one.key] == one.of(made)
+        if "columns" in one.views:
+            assert one.key in columns
+    for text in texts_of(made, "card").values():
+        assert text in made._repr_html_()
+    assert key_reference() in (ROOT / "docs" / "formats.md").read_text()
