@@ -24,12 +24,13 @@ def takes(declared: type) -> Callable[[_Verb], _Verb]:
     is not whole where it must be. Classes that the declaration has in quotes stay so, and are not imported.
     """
     hints = hints_of(declared)
-    names = {word.keyword: name for name, word in words_of(declared).items()}
+    keywords = {word.keyword: name for name, word in words_of(declared).items()}
 
     def decorate(verb: _Verb) -> _Verb:
         signature = inspect.signature(verb)
         own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
         own_names = {one.name for one in own}
+        names = {keyword: name for keyword, name in keywords.items() if keyword not in own_names}
 
         @wraps(verb)
         def checked(*args: Any, **options: Any) -> Any:

@@ -1,6 +1,7 @@
 """The first screen of `ppsim project`: question, verdict, four numbers, where the time goes, what to try."""
 
 from collections.abc import Iterator, Mapping
+from textwrap import wrap
 
 from ppsim.base.units import percent, seconds, size
 from ppsim.costs.profile import DEFAULT
@@ -157,14 +158,18 @@ def _assumed(projection: Projection) -> list[str]:
             _row("assumed", f"costs of profile {profile}{given}"),
             _row("", "no data parallelism and no optimizer in the step"),
         ]
-    execution, said = job.execution, []
+    execution, said = job.execution, [f"{projection.num_gpus} GPUs"] if job.gpus_assumed else []
     if job.layout.tp > 1:
         said.append("tp exposed" if execution.overlap_tp == "0" else f"tp {execution.overlap_tp} hidden")
     if job.layout.dp > 1:
         said.append(f"dp {'overlapped' if job.overlap else 'exposed'}, ZeRO {job.optimizer.zero_stage}")
     recompute = "by stage" if job.stage_plans else execution.recompute
     said += [f"recompute {recompute}", f"micro-batch {job.micro_batch}"]
-    return [_row("assumed", f"stack {job.stack}: {', '.join(said)}")]
+    costs = [one for one in projection.assumptions if job.profile is not None and one.startswith("costs: ")]
+    return [
+        _row("assumed", f"stack {job.stack}: {', '.join(said)}"),
+        *(_row("", line) for one in costs for line in wrap(one, _MOST_COLUMNS - _LABEL)[:2]),
+    ]
 
 
 def _more(projection: Projection) -> str:

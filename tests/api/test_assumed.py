@@ -46,7 +46,7 @@ def test_an_assumed_number_of_gpus_is_the_first_assumption(tmp_path: Path, flags
     path = script(tmp_path, f"{LARGE} {flags}")
     sentence = f"{GPUS}{said} (set --gpus)"
     assert ppsim.read_run_config(path).assumed[0] == sentence
-    out, err = printed("project", "--run-config", path)
+    out, err = printed("project", "--run-config", path, "--full")
     assert f"assumed: {sentence}" in err
     assert f"assumed {sentence}" in out
     found = json.loads(CliRunner().invoke(main, ["project", "--run-config", str(path), "--json"]).stdout)
@@ -69,7 +69,7 @@ def test_a_plan_that_does_not_fit_on_an_assumed_number_asks_for_gpus(tmp_path: P
     path = script(tmp_path, LARGE)
     out, _ = printed("project", "--run-config", path)
     assert out.startswith("DOES NOT FIT: rank 0 needs ")
-    assert "fit 1 GPU is assumed: give --gpus" in out
+    assert "note 1 GPU is assumed: give --gpus" in out
     assert ppsim.project(run_config=path).to_json()["memory_fit"]["assumed_gpus"] == 1
     assert ppsim.project(run_config=path, gpus=8).to_json()["memory_fit"]["assumed_gpus"] is None
     out, _ = printed("project", "--run-config", path, "--pp", 2, "--schedule", "1f1b,gpipe")
@@ -83,7 +83,7 @@ def test_the_verdict_names_ignored_options_that_change_memory(tmp_path: Path) ->
     path = script(tmp_path, f"{LARGE} {MEMORY} --moe-enable-routing-replay")
     without = "fp8_param_gather on, first_last_layers_bf16 on"
     out, _ = printed("project", "--run-config", path)
-    assert f"fit ignored options that change memory: {without}" in out
+    assert f"note ignored options that change memory: {without}" in out
     fit = ppsim.project(run_config=path).to_json()["memory_fit"]
     assert ", ".join(fit["without"]) == without
     plain = ppsim.project(run_config=script(tmp_path, LARGE)).to_json()["memory_fit"]

@@ -50,9 +50,9 @@ def arguments(options: dict[str, Any]) -> list[str]:
         (
             "project",
             PlanOptions,
-            {"tokens", "allow_oom", "to_config", "with_timeline", "with_rows", "as_json", "outputs"},
+            {"tokens", "allow_oom", "to_config", "with_timeline", "with_rows", "full", "as_json", "outputs"},
         ),
-        ("tune", TuneOptions, {"to_config", "as_json", "outputs"}),
+        ("tune", TuneOptions, {"to_config", "full", "as_json", "outputs"}),
         (
             "train",
             TrainOptions,

@@ -27,7 +27,9 @@ def test_five_views_begin_with_the_same_verdict(limit, sentence, tmp_path, monke
     monkeypatch.chdir(tmp_path)
     fits = sentence.startswith("fits")
     typed = ["project", *WORDS, "--memory-limit", limit]
-    assert command(*typed, "-o", "a.html", code=not fits).stdout.splitlines()[0] == sentence
+    lines = command(*typed, "-o", "a.html", code=not fits).stdout.splitlines()
+    assert lines[0] == sentence if not fits else lines[3] == "fits           45.3 of 60.0 GiB (rank 0)"
+    assert command(*typed, "--full", code=not fits).stdout.splitlines()[0] == sentence
     found = json.loads(command(*typed, "--json", code=not fits).stdout)
     assert next(iter(found.items())) == ("fits", fits)
     body = (tmp_path / "a.html").read_text().partition("<body")[2]
@@ -64,13 +66,13 @@ def test_the_list_in_the_browser_has_what_fits_first():
 
 
 def test_the_verdict_is_red_unless_colours_are_off(monkeypatch):
-    from ppsim.results.plans import _verdict_line
+    from ppsim.results.page import verdict_line
 
     made = Verdict(0, 2.0, 1.0)
-    assert "\x1b[31m" in _verdict_line(made)[0]
-    assert "\x1b[31m" not in _verdict_line(Verdict(0, 1.0, 2.0))[0]
+    assert "\x1b[31m" in verdict_line(made)[0]
+    assert "\x1b[31m" not in verdict_line(Verdict(0, 1.0, 2.0))[0]
     monkeypatch.setenv("NO_COLOR", "1")
-    assert "\x1b[31m" not in _verdict_line(made)[0]
+    assert "\x1b[31m" not in verdict_line(made)[0]
 
 
 def test_a_profile_names_the_memory_of_a_gpu_its_partitions_share_it_and_of_a_cpu_nothing_is_known():

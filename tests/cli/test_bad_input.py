@@ -115,8 +115,8 @@ WRONG_ARGUMENTS = {
     "an unknown placement": ("build auto --pp 4 --num-microbatches 8 --costs C.json --placement w", 2, ["'w' is not one of 'loop', 'v'"]),
     "auto of no ranks": ("build auto --pp 0 --num-microbatches 8 --costs C.json", 2, ["pp must be at least 1: got 0"]),
     "memory that no schedule keeps to": ("project --pp 4 --memory-limit 1GiB", 1, ["DOES NOT FIT: rank 0 needs 45.3 GiB, 1.00 GiB usable", "no change that was tried makes it fit"]),
-    "memory that others keep to": ("project --pp 4 --schedule gpipe --memory-limit 80GiB", 1, ["DOES NOT FIT: rank 1 needs", ", 80.0 GiB usable", "to change --schedule", "fits, "]),
-    "memory, all schedules": ("project --pp 4 --schedule all --memory-limit 1GiB", 1, ["DOES NOT FIT: rank", "1f1b!"]),
+    "memory that others keep to": ("project --pp 4 --schedule gpipe --memory-limit 80GiB", 1, ["DOES NOT FIT: rank 1 needs", ", 80.0 GiB usable", "try next --schedule", "fits, "]),
+    "memory, all schedules": ("project --pp 4 --schedule all --memory-limit 1GiB --full", 1, ["DOES NOT FIT: rank", "1f1b!"]),
     "a channel that hangs the table": ("simulate zbv.csv --costs C.json --channel pair --receives ordered", 1, ["deadlock:", "the transfer of 4F0 (rank 3 → 2) queues behind that of 2F2 (rank 2 → 3)", "rank 3: 3F0 [4F0]"]),
     "a runtime that hangs the plan": ("project --pp 4 --schedule zbv --receives ordered", 1, ["deadlock:", "queues behind"]),
 }  # fmt: skip

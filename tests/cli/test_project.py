@@ -14,8 +14,9 @@ from tests.cli.running import ppsim, words_of
 from tests.cli.test_tables import RANK_KEYS, REPORT_KEYS
 
 PROJECT_KEYS = [
-    "fits", "memory_fit", *REPORT_KEYS, "profile", "exposed_s", "num_gpus", "reference_s", "reference_ends_s", "reference_work", "overheads_fitted_runs", "tokens_per_s", "tokens_per_s_per_gpu",
-    "model_flops_utilization", "peak_flops_per_s", "layers_per_stage", "pipeline_layout", "stages", "step_time_by_channel_s",
+    "fits", "memory_fit", *REPORT_KEYS, "profile", "tokens_per_s", "tokens_per_s_per_gpu", "model_flops_utilization",
+    "peak_flops_per_s", "peak_bytes", "num_gpus", "exposed_s", "reference_s", "reference_ends_s", "reference_work", "overheads_fitted_runs",
+    "layers_per_stage", "pipeline_layout", "stages", "step_time_by_channel_s",
     "not_in_runtime", "not_in_memory", "peak_components_bytes", "reserved_bytes", "assumptions", "iteration_time_interval_s", "loss_budget_s", "gain_per_percent",
     "bottleneck", "advice", "days",
 ]  # fmt: skip
@@ -35,7 +36,9 @@ def test_what_the_default_profile_lacks_says_that_no_model_was_given():
 
 
 def test_with_nothing_else_a_packaged_gpu_profile_is_used_and_named():
-    text = words_of(ppsim("project", "--pp", 8, "--vpp", 2).stdout)
+    screen = words_of(ppsim("project", "--pp", 8, "--vpp", 2).stdout)
+    assert "costs of profile zb-a100-6.2b (packaged example; --model and --cluster for yours)" in screen
+    text = words_of(ppsim("project", "--pp", 8, "--vpp", 2, "--full").stdout)
     assert text.startswith(
         "fits: rank 1 needs 48.4 GiB, 76.0 GiB usable GPT 6.2B on 8 × NVIDIA A100-SXM4-80GB: packaged profile; --model/--cluster or --profile for yours "
         "interleaved-1f1b pp 8 vpp 2 32 microbatches"
@@ -55,7 +58,7 @@ SECOND_LINES = {
 
 @pytest.mark.parametrize("options", SECOND_LINES)
 def test_the_line_after_the_verdict_says_what_is_projected(options):
-    lines = ppsim("project", *options.split()).stdout.splitlines()
+    lines = ppsim("project", *options.split(), "--full").stdout.splitlines()
     assert lines["," not in options].startswith(SECOND_LINES[options])
     assert lines[0].startswith("fits: ") == ("," not in options), "a list has its marks"
 
@@ -71,7 +74,7 @@ def test_a_list_says_what_the_names_in_it_mean():
 
 
 def test_every_default_and_fallback_is_said():
-    text = words_of(ppsim("project", "--pp", 4).stdout)
+    text = words_of(ppsim("project", "--pp", 4, "--full").stdout)
     for words in (
         "shape: micro-batch 3, sequence length 1024, fp16", "layers: 30, split 7, 2×8, 7 (auto)",
         "static memory: 16 bytes a parameter", "transfers: 535 µs a hop of 24.0 MiB, measured",
@@ -83,7 +86,7 @@ def test_every_default_and_fallback_is_said():
 
 def test_the_page_has_the_answer_the_ranks_and_the_other_channels():
     report = projected("--pp", 4, "--num-microbatches", 8)
-    text = ppsim("project", "--pp", 4, "--num-microbatches", 8).stdout
+    text = ppsim("project", "--pp", 4, "--num-microbatches", 8, "--full").stdout
     assert max(map(len, text.splitlines())) <= 100
     assert all(line == line.rstrip() for line in text.splitlines())
     for words in (
@@ -110,7 +113,7 @@ def test_the_bounds_are_for_tables_within_the_memory_limit():
     assert free["memory_limit_bytes"] is None
     for key, reached in (("lower_bound_s", "step_time_s"), ("span_lower_bound_s", "span_s")):
         assert free[key] < limited[key] <= limited[reached]
-    text = words_of(ppsim("project", "--pp", 4, "--schedule", "zb-1p", "--memory-limit", "50GiB").stdout)
+    text = words_of(ppsim("project", "--pp", 4, "--schedule", "zb-1p", "--memory-limit", "50GiB", "--full").stdout)
     gaps = [limited["step_time_s"] / limited["lower_bound_s"], limited["span_s"] / limited["span_lower_bound_s"]]
     assert "for any schedule on this placement within 50.0 GiB" in text
     assert all(f"({100 * (gap - 1):.2f} % above" in text for gap in gaps)
@@ -137,7 +140,7 @@ def test_one_command_line_gives_one_answer(monkeypatch):
 
 def test_all_schedules_are_listed_best_first_and_the_others_with_the_reason():
     text = ppsim(
-        "project", "--pp", 8, "--schedule", "all", "--num-microbatches", 32, "--memory-limit", "80GiB"
+        "project", "--pp", 8, "--schedule", "all", "--num-microbatches", 32, "--memory-limit", "80GiB", "--full"
     ).stdout
     lines = [line.split() for line in text.splitlines() if line]
     listed = [line[0].rstrip("*!") for line in lines if line[0].rstrip("*!") in CATALOG]
@@ -197,7 +200,7 @@ def test_a_plan_that_does_not_fit_says_so_first_and_exits_with_1_unless_that_is_
         fit = found["memory_fit"]
         assert fit["peak_bytes"] > fit["limit_bytes"] == 20 * 2**30
         assert fit["margin_bytes"] == fit["limit_bytes"] - fit["peak_bytes"]
-    assert ppsim("project", "--pp", 4).stdout.splitlines()[0] == "fits: rank 0 needs 45.3 GiB, 76.0 GiB usable"
+    assert ppsim("project", "--pp", 4).stdout.splitlines()[3] == "fits           45.3 of 76.0 GiB (rank 0)"
 
 
 def test_the_table_output_is_the_table_that_build_makes(folder):

@@ -92,10 +92,12 @@ def test_a_timeline_is_drawn_where_it_can_be_read_and_where_it_is_asked_for(file
 
 
 def test_schedules_that_share_a_reason_share_a_line(folder):
-    printed = words_of(ppsim("project", "--pp", 2, "--vpp", 1, "--num-microbatches", 2, "--schedule", "all").stdout)
+    printed = words_of(
+        ppsim("project", "--pp", 2, "--vpp", 1, "--num-microbatches", 2, "--schedule", "all", "--full").stdout
+    )
     assert "gis, gis-h, hanayo: needs at least 2 stages a rank: got vpp=1 (nearest: 2)" in printed
     assert "\n* torch cannot run" in ppsim(
-        "project", "--pp", 4, "--num-microbatches", 8, "--vpp", 2, "--schedule", "all"
+        "project", "--pp", 4, "--num-microbatches", 8, "--vpp", 2, "--schedule", "all", "--full"
     ).stdout  # fmt: skip
 
 

@@ -78,9 +78,9 @@ def without_time(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_two_names_of_one_option_must_agree() -> None:
-    line = "project --model gpt2 --pp 2 --micro-batch-size 2 --micro-batch-size"
+    line = "project --model gpt2 --pp 2 --micro-batch-size 2 --micro-batch"
     told = ppsim(*line.split(), "4", code=2).stderr
-    assert "--micro-batch-size 2 and --micro-batch-size 4" in told
+    assert "--micro-batch-size 2 and --micro-batch 4" in told
     ppsim(*line.split(), "2")
 
 

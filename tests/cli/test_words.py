@@ -80,7 +80,8 @@ def test_a_help_page_lists_every_word_once(words: Any) -> None:
 
 def test_a_choice_is_taken_as_people_write_it() -> None:
     lines = [
-        ["project", "--model", "gpt2", "--pp", "2", "--dtype", dtype] for dtype in ("bfloat16", "bf16", "BF16")
+        ["project", "--model", "gpt2", "--pp", "2", "--full", "--dtype", dtype]
+        for dtype in ("bfloat16", "bf16", "BF16")
     ]
     made = {CliRunner().invoke(main, line).stdout for line in lines}
     assert len(made) == 1

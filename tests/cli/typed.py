@@ -123,7 +123,7 @@ OF_PROJECT = {
     "project --run-config train.sh --json": ["--tp 1"],
     "project --pp 2 --num-microbatches 8": [
         "--gradient-accumulation-steps 2",
-        same("--timeline"), "--no-timeline", same("--rows"), "--help-all", "--json", "-o step.json", "-o step.html",
+        "--timeline", same("--no-timeline"), "--rows", "--full", "--help-all", "--json", "-o step.json", "-o step.html",
         "-o step.svg", "-o step.csv", "-o step.json.gz", "--output step.pdf",
     ],
 }  # fmt: skip
@@ -147,7 +147,7 @@ OF_TUNE = {
         "--moe-dispatcher hybridep --fused-experts --moe-expert-rank-capacity-factor 1.5 --moe-paged-stash 1.2",
     ],
     PREDICTING.replace("project", "tune") + " --tp 1 --micro-batch-size 1 --schedule 1f1b --vpp 1 --memory-limit 900GiB": PREDICTIONS,
-    SEARCH.replace("--json", ""): ["--help-all", "--json", "-o tune.json", "-o tune.csv", "-o tune.svg"],
+    SEARCH.replace("--json", ""): ["--full", "--help-all", "--json", "-o tune.json", "-o tune.csv", "-o tune.svg"],
     "tune --run-config train.sh --tp 2 --pp 2 --schedule 1f1b --vpp 1 --json": ["--gpus 16"],
 }  # fmt: skip
 OF_TABLES = {
@@ -185,7 +185,7 @@ OF_RUNS = {
     "read run.csv": [
         same("--schedule T.csv"), same("--pattern '(?P<kind>fwd|bwd)-(?P<microbatch>.+)'"), "--warm-up 0", same("--timeline"), "--no-timeline", same("--rows"), "--json", "-o run.json",
     ],
-    "explain run.csv": ["--against C.json", "--against '--pp 4 --vpp 2 --num-microbatches 8'", "--json", "-o why.md"],
+    "explain run.csv": ["--full", "--against C.json", "--against '--pp 4 --vpp 2 --num-microbatches 8'", "--json", "-o why.md"],
     "compare run.csv": ["--overheads overheads.json", "--fit fitted.json", same("--rows"), "--json", "-o both.html"],
     "calibrate run.csv": [
         same("--schedule T.csv"), "--costs C.json", "--warm-up 0", "-o overheads2.json", "--json",

@@ -21,7 +21,7 @@ OF_A_MODEL = ("tokens/s", "MFU ", "GPT", "A100", "fullest")
 def test_without_a_model_nothing_is_said_of_throughput_mfu_device_and_memory():
     text = typed(*LINE).stdout.replace("no --model: throughput, MFU and memory are not known", "")
     text = text.replace("--model for throughput, MFU and memory", "")
-    assert text.startswith("times given by hand, 8 ranks")
+    assert text.startswith("times given by hand on 8 ranks")
     assert not [word for word in OF_A_MODEL if word in text]
 
 
@@ -71,7 +71,7 @@ def test_a_projection_by_hand_can_be_written_and_drawn(tmp_path, monkeypatch):
 
 def test_given_activations_are_said_to_be_activations_only():
     text = typed(*LINE, "--activation-memory", "2GiB", "--memory-limit", "80GiB").stdout
-    assert text.startswith("fit unknown: rank 0 needs 16.0 GiB for activations alone, 80.0 GiB usable\n")
+    assert "\nmemory         16.0 of 80.0 GiB for activations alone (rank 0)\n" in text
     text = typed(*LINE, "--activation-memory", "2GiB", "--memory-limit", "10GiB", code=1).stdout
     assert text.startswith("DOES NOT FIT: rank 0 needs 16.0 GiB for activations alone, 10.0 GiB usable\n")
 

@@ -495,4 +495,4 @@ def test_a_plan_and_a_search_for_one_ask_the_same_of_a_device() -> None:
     plan = ppsim.project(model="gpt2", gpus=2, pp=2).plan
     assert plan.memory_bound_bytes == found.question.memory_limit_bytes
     assert plan.memory_bound_bytes == 0.95 * plan.job.cluster.device.memory_bytes
-    assert str(ppsim.project(plan)).splitlines()[0].endswith(", 75.7 GiB usable")
+    assert " of 75.7 GiB (rank 0)\n" in str(ppsim.project(plan))

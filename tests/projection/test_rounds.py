@@ -131,7 +131,7 @@ def test_gradient_shards_stay_between_rounds_and_receive_buffers_are_those_of_a_
 
 def test_the_report_says_rounds_in_text_json_and_pictures(tmp_path) -> None:  # type: ignore[no-untyped-def]
     made = rounds_of(4)
-    assert "1f1b   pp 4   vpp 1   4 rounds of 8 microbatches" in str(made)
+    assert "pp 4 · 1f1b · 4 rounds of 8 microbatches" in str(made)
     found = made.to_json()
     assert (found["gradient_accumulation_steps"], found["microbatches"]) == (4, 32)
     assert rounds_of(1).to_json()["gradient_accumulation_steps"] == 1

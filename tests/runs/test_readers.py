@@ -86,7 +86,7 @@ def test_a_dump_is_taken_by_every_command_that_takes_a_run(folder: Path) -> None
     assert abs(fitted["residuals"][0]["error"]) < 0.005
     again = json.loads(ppsim("calibrate", "run.json", "--json").stdout)
     assert again["hop_overhead_s"] == pytest.approx(fitted["hop_overhead_s"])
-    printed = words_of(ppsim("project", "--pp", 8, "--overheads", "overheads.json").stdout)
+    printed = words_of(ppsim("project", "--pp", 8, "--overheads", "overheads.json", "--full").stdout)
     assert "runtime: megatron" in printed
     assert "the last pass of the first stage's rank takes 18.0 ms longer" in printed
     assert "passes that vary" in printed
@@ -470,7 +470,7 @@ def test_a_csv_of_passes_comes_back(folder: Path, columns: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("rank,kind,start\n0,F,1\n", "holds no run that can be told"),
+        ("rank,kind,start\n0,F,1\n", "is no recording of a run"),
         ("rank,kind,start,end\n", "has no passes below its header"),
         ("rank,kind,start,end\n0,X,1,2\n", "line 2: kind 'X' is none of f, fwd"),
         ("rank,kind,start,end\n-1,F,1,2\n", "line 2: rank must be a whole number from 0 on: got '-1'"),
