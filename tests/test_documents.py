@@ -14,7 +14,6 @@ import ppsim
 from ppsim.catalog.build import CATALOG
 from ppsim.plot.figures.style import figure_bytes
 from ppsim.plot.figures.timeline import timeline_figure
-from ppsim.trainers import capabilities
 from tests.cli.running import ppsim as command
 
 ROOT = Path(__file__).parents[1]
@@ -78,8 +77,9 @@ def test_the_page_of_packages_is_what_its_script_writes(script: Callable[[str], 
     assert page.with_suffix(".svg").read_text() == made.picture()
 
 
-def test_the_readme_has_the_table_of_trainers() -> None:
-    assert f"\n\n{capabilities()}\n\n" in (ROOT / "README.md").read_text()
+@pytest.mark.parametrize("name", ["README.md", "docs/formats.md"])
+def test_tables_are_what_their_script_writes(name: str, script: Callable[[str], ModuleType]) -> None:
+    assert (ROOT / name).read_text() == script("make_tables").page(name)
 
 
 def test_every_file_that_the_page_of_packages_names_is_there() -> None:

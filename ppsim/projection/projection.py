@@ -47,10 +47,11 @@ class Projection(Shown, Pictured):
     >>> import ppsim
     >>> made = ppsim.project(pp=4, microbatches=8)
     >>> print(made)  # doctest: +ELLIPSIS
-    fits: rank 0 needs 45.3 GiB, 76.0 GiB usable
-    GPT 6.2B on 4 × NVIDIA A100-SXM4-80GB: packaged profile; --model/--cluster or --profile for yours
-    1f1b   pp 4   vpp 1   8 microbatches
-    step time      1.74 s (bubble 27.67 %)
+    GPT 6.2B on 4 × NVIDIA A100-SXM4-80GB, 8 microbatches
+    pp 4 · 1f1b
+    <BLANKLINE>
+    fits           45.3 of 76.0 GiB (rank 0)
+    iteration      1.74 s  (90 % interval 1.68 s to 1.81 s)
     ...
     >>> round(made.tokens_per_s), round(made.timeline.bubble_ratio, 4)
     (14102, 0.2767)

@@ -91,9 +91,3 @@ QUANTITIES = (
 def values(one: "Projection", view: View) -> dict[str, float | None]:
     """Return the quantities of a view by key."""
     return {quantity.key: quantity.of(one) for quantity in QUANTITIES if view in quantity.views}
-
-
-def key_reference() -> str:
-    """Return the table of keys in Markdown."""
-    rows = (f"| `{one.key}` | {one.unit or '–'} | {one.meaning} |" for one in QUANTITIES if "json" in one.views)
-    return "\n".join(["| key | unit | meaning |", "|---|---|---|", *rows])

@@ -85,17 +85,3 @@ def configurations() -> str:
 def recordings() -> str:
     """Return the recordings of trainers that can be read, as a list in a sentence."""
     return ", ".join(one.recording for one in TRAINERS if one.recording)
-
-
-def capabilities() -> str:
-    """Return the table of trainers in Markdown: what is read and written of each."""
-    rows = (
-        f"| {one.name} | {_yes(one.config)} | {_yes(one.to_config)} | {_yes(one.export)} | {_yes(one.recording)} |"
-        for one in TRAINERS
-    )
-    head = "| trainer | configuration read | configuration written | schedule written | recording read |"
-    return "\n".join([head, "|---|:-:|:-:|:-:|:-:|", *rows])
-
-
-def _yes(given: object) -> str:
-    return "yes" if given else ""
