@@ -199,6 +199,10 @@ def _help_of(context: click.Context) -> Iterator[str]:
     """Yield a section for a command, and one for each of its own."""
     command = context.command
     yield f"## {context.command_path}\n\n```text\n{command.get_help(context)}\n```\n"
+    hidden = [one for one in command.params if isinstance(one, click.Option) and one.hidden and one.help]
+    if hidden:
+        rows = "\n".join(f"- `{one.opts[0]}`: {one.help}" for one in hidden)
+        yield f"Accepted too, though mostly set by a trainer's configuration:\n\n{rows}\n"
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             yield from _help_of(click.Context(command.commands[name], parent=context, info_name=name))

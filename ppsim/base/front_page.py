@@ -2,35 +2,46 @@
 
 import os
 
-COMMANDS = {  # in which file of `ppsim.cli` each is, and what the page says of it
-    "project": ("project", "Project a step: time, throughput, memory per rank, and why."),
-    "tune": ("tune", "Find the best layout and schedule for a model on so many GPUs."),
-    "serve": ("serve", "Show projections in a browser, with sliders."),
-    "schedules": ("tables", "List the schedules, or print one in full."),
-    "build": ("build", "Build a schedule table: torch's compute-only CSV."),
-    "check": ("tables", "Tell whether a table runs, and on which channels."),
-    "simulate": ("tables", "Simulate any table at any costs."),
-    "export": ("tables", "Write a checked table for a runtime."),
-    "profile": ("profile", "Measure F, B, I and W of a layer on this device."),
-    "models": ("models", "List the models, or count one's parameters and FLOPs."),
-    "clusters": ("clusters", "List clusters, or print one with units and sources."),
-    "train": ("runs", "Execute a table for real with torch, and measure it."),
-    "read": ("runs", "Read a run of any trainer: its timeline, and what is known of it."),
-    "explain": ("runs", "Say why a measured step takes as long as it does."),
-    "compare": ("runs", "Set a measured step beside a projected one."),
-    "calibrate": ("calibrate", "Fit overheads to measured runs, for projections to take."),
-    "fit": ("fit", "Fit one's own cluster to measured steps, for --cluster."),
-    "validate": ("validate", "Signed errors against published runs."),
-    "warm-up": ("warm_up", "Compile every kernel now, for an image or a cluster's workers."),
-    "figure": ("figure", "Make a figure for a paper: timeline, memory, bubble, pareto, accuracy."),
+GROUPS = {  # command: the file of `ppsim.cli` that has it, and its line on this page
+    "Plan": {
+        "project": ("project", "Project one configuration: time, throughput, memory, and why."),
+        "tune": ("tune", "Search for the fastest configuration of a model on N GPUs."),
+        "fit": ("fit", "Fit the constants of your cluster to measured step times."),
+        "validate": ("validate", "Compare projections with published runs: signed errors."),
+    },
+    "Diagnose a run": {
+        "read": ("read", "Read a recording of any trainer, and print its timeline."),
+        "explain": ("explain", "Explain why a recorded step is slow: causes, sizes, remedies."),
+        "compare": ("compare", "Compare a recorded step with a projected one."),
+        "calibrate": ("calibrate", "Fit host and transfer overheads to recorded timelines."),
+    },
+    "Schedules": {
+        "schedules": ("schedules", "List the schedules, or print one in full."),
+        "build": ("build", "Build a schedule table: torch's compute-only CSV."),
+        "check": ("check", "Check that a table runs, and on which channels."),
+        "simulate": ("simulate", "Simulate any table at any costs."),
+        "export": ("export", "Write a checked table for a trainer."),
+    },
+    "Measure and run": {
+        "profile": ("profile", "Measure forward and backward passes of a layer on this device."),
+        "train": ("train", "Execute a table with torch, and record it."),
+        "warm-up": ("warm_up", "Compile all kernels now, for an image or a cluster's workers."),
+    },
+    "Look": {
+        "serve": ("serve", "Show projections in a browser, with sliders."),
+        "figure": ("figure", "Draw a figure for a paper: timeline, memory, bubble, pareto, accuracy."),
+        "models": ("models", "List the models, or count one's parameters and FLOPs."),
+        "clusters": ("clusters", "List the clusters, or print one with units and sources."),
+    },
 }
+COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
 ABOUT = """Project, explain and export pipeline-parallel schedules from measured costs.
 
 \b
-  ppsim project --pp 8 --vpp 2 -o timeline.html      how long, and why
-  ppsim project --pp 8 --vpp 2 --schedule all        which schedule is best?
-  ppsim build zbv --pp 4 --num-microbatches 8 -o T.csv   the table that torch runs
+  ppsim project --pp 8 --vpp 2 -o timeline.html          how long, why
+  ppsim project --pp 8 --vpp 2 --schedule all            the best schedule
+  ppsim build zbv --pp 4 --num-microbatches 8 -o T.csv   torch's table
 
 A schedule says in which order each pipeline rank runs the passes of its stages over the microbatches of a step:
 forward (F) and backward (B, or I for inputs and W for weights). ppsim COMMAND --help says more.
@@ -54,14 +65,14 @@ def front_page(width: int) -> str:
         as_it_is = text.startswith("\b\n")
         lines = text[2:].splitlines() if as_it_is else _wrapped(text, width - 2)
         blocks.append("\n".join(f"  {line}" for line in lines))
-    said = {name: COMMANDS[name][1] for name in sorted(COMMANDS)}
-    blocks += [_definitions(title, rows, width) for title, rows in (("Options", _OPTIONS), ("Commands", said))]
+    groups = {title: {name: line for name, (_, line) in group.items()} for title, group in GROUPS.items()}
+    blocks += [_definitions(title, rows, width) for title, rows in (groups | {"Options": _OPTIONS}).items()]
     return "\n\n".join(blocks) + "\n"
 
 
 def _definitions(title: str, rows: dict[str, str], width: int) -> str:
-    """A heading and names with what each means, in two columns."""
-    first = max(map(len, rows)) + 2
+    """A heading and names with their meanings, in two columns, the same on the whole page."""
+    first = max(map(len, [*COMMANDS, *_OPTIONS])) + 2
     lines = [f"{title}:"]
     for name, text in rows.items():
         told = _wrapped(text, width - first - 2)

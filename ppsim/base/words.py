@@ -41,10 +41,11 @@ class Option:
         Of what is yes or no: whether the command line has a --no-… for it.
     required
         Whether a command must be given it.
-    common
-        Whether a short help page lists it; the words of a command of which none is are all listed.
     names
         What it is a name of, where it is one: what a shell completes it with.
+    is_hidden
+        Whether help pages leave it out: a trainer's configuration sets it, few people type it. The reference has
+        it.
     """
 
     help: str
@@ -59,8 +60,8 @@ class Option:
     least: int | None = None
     has_no: bool = False
     required: bool = False
-    common: bool = False
     names: NamesOf | None = None
+    is_hidden: bool = False
 
     @property
     def sentence(self) -> str:

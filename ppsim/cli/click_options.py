@@ -68,7 +68,7 @@ class SectionedCommand(click.Command):
         short = click.Command(self.name, help=with_examples)
         short.format_help_text(ctx, formatter)
         records = self._records(ctx)
-        shown = [name for name in (*self.common, *_COMMON_OUTPUT, "help_all", "help") if name in records]
+        shown = [name for name in (*self.common, "help_all", "help") if name in records]
         with formatter.section("Common options"):
             formatter.write_dl([_in_short(records[name]) for name in shown], col_max=_FIRST_COLUMN)
 
@@ -82,7 +82,7 @@ class SectionedCommand(click.Command):
         }
         for title, names in sections.items():
             with formatter.section(title):
-                formatter.write_dl([records[name] for name in names], col_max=_FIRST_COLUMN)
+                formatter.write_dl([records[name] for name in names if name in records], col_max=_FIRST_COLUMN)
 
     def _records(self, ctx: click.Context) -> dict[str, tuple[str, str]]:
         """What is written of each option, by its parameter."""
@@ -92,7 +92,6 @@ class SectionedCommand(click.Command):
 
 _FIRST_COLUMN = 28
 _SHORT = "ppsim.short_help"
-_COMMON_OUTPUT = ("outputs", "as_json")
 
 
 def number_meant(message: str) -> str:
@@ -137,19 +136,20 @@ def command_with(
     declared: type,
     titles: Mapping[str, str],
     *,
+    common: Sequence[str] = (),
     removed: Mapping[str, str] | None = None,
     **changed: Mapping[str, Any],
 ) -> Callable[[Any], Any]:
     """Return a decorator that makes a command of the words of a TypedDict and of the options below it.
 
-    `titles` are those of the sections on its help page, in order, by the key that the words name. `changed` are
-    parameters of `click.option` that differ on the command line, by word. `removed` are options of earlier versions
-    with their replacements.
+    `titles` are those of the sections on its help page, in order, by the key that the words name. `common` are the
+    parameters of the short help page, in order; without any there is one page. `changed` are parameters of
+    `click.option` that differ on the command line, by word. `removed` are options of earlier versions with their
+    replacements.
     """
     words = words_of(declared)
     sections = sections_of(words.values())
     pages = {title: sections[key] for key, title in titles.items()}
-    common = [name for names in pages.values() for name in names if words[name].option.common]
 
     def decorate(command: Any) -> Any:
         made = click.command(cls=SectionedCommand, sections=pages, common=common, removed=removed)
@@ -184,7 +184,9 @@ def options_in(command: click.Command, declared: type, arguments: Sequence[str])
 def option_of(word: Word, **changed: Any) -> Callable[[Any], Any]:
     """Return the click option of a word; `changed` are parameters that differ."""
     said = word.option
-    given: dict[str, Any] = {"help": said.sentence, "metavar": said.metavar, "required": said.required}
+    given: dict[str, Any] = {
+        "help": said.sentence, "metavar": said.metavar, "required": said.required, "hidden": said.is_hidden,
+    }  # fmt: skip
     names = [word.flag]
     if bool in word.kinds:
         names = [f"{word.flag}/--no-{word.flag[2:]}"] if said.has_no else names

@@ -6,13 +6,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar, get_args
 
 import click
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.shown import show
-from ppsim.base.words import flag_of, require_least
+from ppsim.base.words import Option, flag_of, require_least
 from ppsim.cli import BEGAN_S, WORDS
 from ppsim.trainers import ConfigTarget
 
@@ -43,6 +43,20 @@ def tell(found: Any, as_json: bool, *, content: Callable[[], Any] | None = None,
         print_json(content() if content else found.to_json())
     else:
         show(found, **options)
+
+
+# fmt: off
+class ReadOptions(TypedDict, total=False):
+    """What a CSV table cannot say of itself."""
+    replicas: Annotated[int | None, Option(
+        "Copies of the model in a CSV table (dualpipe and chimera have 2). Default: 1.",
+        metavar="N", section="input",
+    )]
+    slices: Annotated[int | None, Option(
+        "Slices per microbatch (seq1f1b), for a CSV table whose first line does not give them. Default: 1.",
+        metavar="N", section="input",
+    )]
+# fmt: on
 
 
 def read_table(path: str, *, replicas: int | None = None, slices: int | None = None) -> "Schedule":

@@ -80,7 +80,7 @@ def figure() -> None:
     "--critical-path/--no-critical-path",
     default=True,
     show_default=True,
-    help="Whether the critical path is drawn.",
+    help="Draw the critical path.",
 )
 @_memory_limit
 @_drawn
@@ -175,7 +175,7 @@ def bubble(title: str, width: Any, by: Any, outputs: tuple[str, ...], **options:
 
     \b
       ppsim figure bubble --pp 8 -o bubble.pdf
-      ppsim figure bubble --pp 4 --schedule 1f1b,zbv --num-microbatches 4,8 -o b.pdf
+      ppsim figure bubble --pp 4 --schedule 1f1b,zbv -o b.pdf
       ppsim figure bubble --pp 4 --costs C.json -o bubble.svg -o bubble.csv
 
     What a schedule forbids is left out of its line, and said.

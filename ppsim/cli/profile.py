@@ -53,7 +53,7 @@ def profile(output: str, **options: Any) -> None:
     """Measure what a layer costs on this device: its passes, activation bytes, parameters, optimizer step.
 
     \b
-      ppsim profile --model mini --micro-batch-size 1,2 --seq-len 128,256 -o cpu.json
+      ppsim profile --model mini --seq-len 128,256 -o cpu.json
       ppsim profile --model gpt2 --device cuda --dtype bfloat16 --facts -o h.json
       ppsim profile --suite standard -o profiles
 

@@ -56,7 +56,14 @@ _SECTIONS = {
 }
 
 
-@command_with(ProjectOptions, _SECTIONS)
+_COMMON = (
+    "model", "cluster", "gpus", "global_batch", "seq_len", "micro_batch", "dtype", "tp", "pp", "vpp", "cp", "ep",
+    "etp", "dp", "schedule", "split", "recompute", "offload_modules", "zero", "fully_shard", "optimizer", "stack",
+    "run_config", "to_config", "memory_limit", "stage_plan", "profile", "outputs", "as_json", "full",
+)  # fmt: skip
+
+
+@command_with(ProjectOptions, _SECTIONS, common=_COMMON)
 @to_config_option
 @step_options
 @full_option
@@ -67,8 +74,8 @@ def project(
 
     \b
       ppsim project --pp 8 --vpp 2 -o timeline.html
-      ppsim project --pp 8 --schedule all --num-microbatches 32 --memory-limit 80GiB
-      ppsim project --model llama3-70b --gpus 64 --tp 8 --pp 4 --global-batch-size 512
+      ppsim project --pp 8 --schedule all --memory-limit 80GiB
+      ppsim project --model llama3-70b --gpus 64 --tp 8 --pp 4
 
     With --model, the whole training step is projected: pipeline, data parallelism, optimizer and memory. Costs are
     estimated from the specifications of a cluster or, with --profile, measured where it has layer and shape.

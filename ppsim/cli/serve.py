@@ -20,7 +20,7 @@ from ppsim.cli.common import say
     show_default=True,
     help="The port; any that is free where it is taken.",
 )
-@click.option("--open/--no-open", "opens", default=False, help="Whether to open the address in a browser.")
+@click.option("--open/--no-open", "opens", default=False, help="Open the address in a browser.")
 def serve(options: tuple[str, ...], port: int, opens: bool) -> None:
     """Show projections in a browser: sliders on the left, what they do to schedules on the right.
 

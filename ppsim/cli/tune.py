@@ -35,7 +35,14 @@ _SECTIONS = {
 }
 
 
-@command_with(TuneOptions, _SECTIONS)
+_COMMON = (
+    "model", "cluster", "gpus", "global_batch", "seq_len", "dtype", "tp", "pp", "vpp", "cp", "ep", "dp",
+    "micro_batch", "schedule", "recompute", "zero", "stack", "run_config", "to_config", "memory_limit",
+    "top", "resume", "outputs", "as_json", "full",
+)  # fmt: skip
+
+
+@command_with(TuneOptions, _SECTIONS, common=_COMMON)
 @to_config_option
 @json_option
 @full_option
@@ -46,9 +53,9 @@ def tune(
     """Find the best layout, schedule and batch for a model on so many GPUs.
 
     \b
-      ppsim tune --model llama2-7b --gpus 8 --global-batch-size 64 --seq-len 4096
-      ppsim tune --model llama2-7b --gpus 8 --global-batch-size 64 --pp 2 -o tune.svg
-      ppsim tune --model llama2-7b --gpus 8 --global-batch-size 64 --resume tune.json
+      ppsim tune --model llama2-7b --gpus 8 --global-batch-size 64
+      ppsim tune --model llama2-7b --gpus 8 --global-batch-size 64 -o tune.svg
+      ppsim tune --model llama2-7b --gpus 8 --global-batch-size 64 --pp 2
 
     Prints the fastest, and those that trade time for memory. Global batch, sequence length and dtype stay. Every
     configuration has a lower bound of its time and memory; those that could be among the fastest or in the Pareto

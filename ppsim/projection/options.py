@@ -47,8 +47,7 @@ SLICES = Option(
     metavar="N", section="pipeline", field="num_slices",
 )  # fmt: skip
 OVERLAP_P2P = Option(
-    "Whether Megatron-LM overlaps the transfers of interleaved-1f1b in its steady state (--runtime megatron). "
-    "Default: it does.",
+    "Overlap P2P transfers of interleaved-1f1b in its steady state (--runtime megatron). Default: on.",
     section="runtime", field="overlap_p2p", has_no=True, flag="--overlap-p2p-communication",
 )  # fmt: skip
 CHANNEL = Option(
@@ -71,7 +70,7 @@ RUNTIME = Option(
     section="runtime", field="runtime", default="torch",
 )  # fmt: skip
 SEQUENCE_PARALLEL = Option(
-    "Whether norms and residuals are divided among the tensor-parallel ranks too. Default: where tp > 1.",
+    "Divide norms and residuals among tensor-parallel ranks too. Default: on if tp > 1.",
     section="cluster", after="order", field="job.execution.sequence_parallel", has_no=True,
 )  # fmt: skip
 
@@ -83,24 +82,23 @@ class StudyOptions(TypedDict, total=False):
     model: Annotated[str | Path | None, Option(
         "A model of `ppsim models`, a Hugging Face config.json, a trainer's configuration, or gpt: one of --layers "
         "of --hidden and --heads.",
-        names="model", common=True, metavar="NAME|FILE", section="model",
+        names="model", metavar="NAME|FILE", section="model",
     )]
     run_config: Annotated["str | Path | RunConfig | None", Option(
-        "A trainer's configuration, which says what the options leave open: Megatron-LM's script, YAML or log, a "
-        "Primus experiment, TorchTitan's TOML or flags, Megatron-Bridge, NeMo, DeepSpeed.",
-        common=True, metavar="FILE", section="model",
+        "Trainer configuration that sets the options that are not given: Megatron-LM script, YAML or log, Primus "
+        "experiment, TorchTitan TOML or flags, Megatron-Bridge, NeMo, DeepSpeed.",
+        metavar="FILE", section="model",
     )]
     cluster: Annotated["str | Path | Cluster | None", Option(
-        "A cluster of `ppsim clusters`, or one's own file, on which costs are estimated. Default: {default}.",
-        names="cluster", common=True, metavar="NAME|FILE", section="cluster", default=CLUSTER,
+        "Cluster on which costs are estimated: a name of `ppsim clusters`, or your own file. Default: {default}.",
+        names="cluster", metavar="NAME|FILE", section="cluster", default=CLUSTER,
     )]
     gpus: Annotated[int | None, Option(
-        "Devices in all; replicas (dp) are what the other dimensions leave. Default: tp · cp · dp · pp; `tune` "
-        "needs it.",
-        common=True, metavar="N", section="cluster",
+        "Number of GPUs; dp is what the other sizes leave. Default: tp · cp · dp · pp; `tune` needs it.",
+        metavar="N", section="cluster",
     )]
     order: Annotated[str | None, Option(
-        "How ranks are numbered: neighbours in the first dimension are nearest. Default: {default}.",
+        "Order of ranks: neighbours in the first dimension are nearest. Default: {default}.",
         metavar="tp-cp-ep-dp-pp", section="cluster", field="job.layout.order", default="tp-cp-ep-dp-pp",
     )]
     etp: Annotated[int | None, Option(
@@ -109,44 +107,42 @@ class StudyOptions(TypedDict, total=False):
         metavar="N", section="cluster", field="job.layout.etp", also=("--expert-tensor-parallel-size",),
     )]
     global_batch: Annotated[int | None, Option(
-        "Sequences a step, of all replicas. Default: 4 · pp microbatches a replica; `tune` needs it.",
-        common=True, metavar="N", section="model", field="job.global_batch",
+        "Sequences per step. Default: 4 · pp microbatches per data-parallel rank; `tune` needs it.",
+        metavar="N", section="model", field="job.global_batch",
     )]
     dtype: Annotated[Dtype | None, Option(
-        "Number format of the matrix products; of 8 bits with one scale a tensor (current or delayed), a row "
-        "(float8-row), a block of 128 (float8-block) or of 32 (mxfp8), of 4 with one a 16 (nvfp4) or 32 (mxfp4). "
+        "Number format of GEMMs. 8 bits: one scale per tensor (float8, current or delayed), per row (float8-row), "
+        "per block of 128 (float8-block) or of 32 (mxfp8); 4 bits: per 16 (nvfp4) or 32 (mxfp4). "
         "Default: {default}.",
         metavar="bfloat16|float16|float32|float8|…", section="model", field="job.execution.dtype",
         default="bfloat16",
     )]
     optimizer: Annotated[Literal["adam", "muon"] | None, Option(
-        "The optimizer, for its state and its step. Default: {default}.",
+        "Optimizer. Default: {default}.",
         section="optimizer", field="job.optimizer.name", default="adam",
     )]
     fully_shard: Annotated[bool | None, Option(
-        "Whether replicas share by torch's fully_shard (FSDP2): float32 shards of weights, gradients and moments, "
-        "and gathered weights. Default: as Megatron-LM's distributed optimizer.",
+        "Shard by torch's fully_shard (FSDP2): float32 shards of weights, gradients and moments. Default: off, "
+        "Megatron-LM's distributed optimizer.",
         section="optimizer", field="job.fully_shard", default=False, has_no=True,
     )]
     gradient_accumulation_fusion: Annotated[bool | None, Option(
-        "Whether products add weight gradients to their sums over microbatches, or write them where they are "
-        "reduced. Default: they do.",
-        section="optimizer", field="job.gradient_accumulation_fusion", default=True, has_no=True,
+        "Accumulate weight gradients inside the GEMM (main_grad). Default: on.",
+        section="optimizer", field="job.gradient_accumulation_fusion", default=True, has_no=True, is_hidden=True,
     )]
     wgrad_deferral_limit: Annotated[int | None, Option(
         "Microbatches whose weight gradient of the output layer waits for the end of the step (0: all), as with "
         "Megatron-LM's --defer-embedding-wgrad-compute in a pipeline: the gradients of their logits are held. "
         "Memory only, the time is as without. Default: none waits.",
-        metavar="N", section="optimizer", field="job.wgrad_deferral_limit", default=None,
+        metavar="N", section="optimizer", field="job.wgrad_deferral_limit", default=None, is_hidden=True,
     )]
     grad_reduce_in_bf16: Annotated[bool | None, Option(
-        "Whether gradients are summed over microbatches and reduced in 16 bits. Default: in 32, but those of "
-        "float16.",
+        "Accumulate and reduce gradients in 16 bits. Default: off (32 bits), except for float16.",
         section="optimizer", field="job.optimizer.grad_reduce_in_bf16", default=False, has_no=True,
     )]
     layer_wise: Annotated[bool | None, Option(
-        "Whether replicas share the update by whole layers, as Muon's users do. Default: evenly.",
-        section="optimizer", field="job.optimizer.layer_wise", default=False, has_no=True,
+        "Shard the update by whole layers, as users of Muon do. Default: off (evenly).",
+        section="optimizer", field="job.optimizer.layer_wise", default=False, has_no=True, is_hidden=True,
     )]
     num_distributed_optimizer_instances: Annotated[int | None, Option(
         "Groups of replicas that each share optimizer state, or with ZeRO 2 and 3 gradients and parameters, among "
@@ -168,11 +164,11 @@ class StudyOptions(TypedDict, total=False):
         "Overlap the update on the host with its copies, parameter by parameter. Default: gradients go to the host "
         "before it, and weights back after it.",
         section="optimizer", field="job.optimizer.overlap_cpu_optimizer_d2h_h2d", default=False, has_no=True,
+        is_hidden=True,
     )]
     stack: Annotated[Stack | None, Option(
-        "Whose software runs, plain, megatron-bridge, megatron-lm-2021, megatron-lm-2022, deepspeed-2021, "
-        "torchtitan or primus: what options leave open is as it does by default. Default: {default}, or the "
-        "trainer's of --run-config.",
+        "Framework whose defaults apply to options that are not given: plain, megatron-bridge, torchtitan or "
+        "primus. Default: {default}, or the trainer of --run-config.",
         metavar="NAME", section="cluster", field="job.stack", default="plain",
     )]
     hidden: Annotated[int | None, Option(
@@ -189,10 +185,10 @@ class StudyOptions(TypedDict, total=False):
         also=("--num-query-groups",),
     )]
     tied_embeddings: Annotated[bool | None, Option(
-        "Whether the head of --model gpt is its embedding. Default: it is.", section="model", has_no=True,
+        "Tie the head of --model gpt to its embedding. Default: on.", section="model", has_no=True,
     )]
     mtp: Annotated[bool | None, Option(
-        "Whether a model's prediction of further tokens is trained. Default: where it has one.",
+        "Train the multi-token prediction (MTP) of the model. Default: on if the model has one.",
         section="model", has_no=True,
     )]
     mtp_num_layers: Annotated[int | None, Option(
@@ -200,15 +196,15 @@ class StudyOptions(TypedDict, total=False):
         least=0,
     )]
     mtp_use_repeated_layer: Annotated[bool | None, Option(
-        "Whether one layer predicts all further tokens in turn. Default: each has its own.", section="model",
+        "Use one MTP layer for all further tokens. Default: off, a layer for each.", section="model",
+        is_hidden=True,
     )]
     attention: Annotated[Literal["fused", "unfused"] | None, Option(
-        "Whether attention keeps no scores, or writes all of them to memory, as before FlashAttention. "
-        "Default: {default}.",
+        "Attention kernel: fused (FlashAttention) or unfused (score matrix in memory). Default: {default}.",
         section="model", after="recompute", field="job.execution.attention", default="fused",
     )]
     dropout: Annotated[bool | None, Option(
-        "Whether masks are drawn behind attention and both halves of a layer. Default: they are not.",
+        "Apply dropout after attention, the token mixer and the channel mixer. Default: off.",
         section="model", field="job.execution.dropout", default=False, has_no=True,
     )]
     cross_entropy: Annotated[CrossEntropy | None, Option(
@@ -218,41 +214,39 @@ class StudyOptions(TypedDict, total=False):
         section="model", field="job.execution.cross_entropy", default="fused",
     )]
     deterministic_mode: Annotated[bool | None, Option(
-        "Whether torch and TransformerEngine run deterministic kernels only, and fill what they allocate. "
-        "Default: they do not.",
+        "Run deterministic kernels only (torch and TransformerEngine), and fill allocated memory. Default: off.",
         section="model", field="job.execution.deterministic_mode", default=False, has_no=True,
     )]
     compile: Annotated[bool | None, Option(
-        "Whether torch.compile fuses what is between products in blocks as TorchTitan's, or each operator runs by "
-        "itself. Default: kernels of Megatron-LM and TransformerEngine, or as --stack has it.",
+        "Fuse the operators between GEMMs with torch.compile, as TorchTitan does, or run them one by one. Default: "
+        "by --stack; else the fused kernels of Megatron-LM and TransformerEngine.",
         section="model", field="job.execution.compile", default=None, has_no=True,
     )]
     context: Annotated[Literal["ring", "all-to-all", "all-gather"] | None, Option(
-        "How cp ranks exchange keys and values: round the ring, an all-to-all of heads, or an all-gather of those "
-        "of every query head. Default: {default}.",
+        "Exchange of keys and values among cp ranks: ring, all-to-all of heads, or all-gather. Default: {default}.",
         section="cluster", field="job.execution.context", default="ring",
     )]
     overlap_tp: Annotated[str | float | None, Option(
-        "Part of tensor-parallel communication beside compute, 0 to 1, or the forward's and the backward's; n "
-        "pieces of userbuffers hide 1 - 1/n. Default: {default}.",
+        "Hidden part of tensor-parallel communication, 0 to 1: one number, or forward and backward. n pieces of "
+        "userbuffers hide 1 - 1/n. Default: {default}.",
         metavar="PART|PART,PART", section="cluster", default="0",
     )]
     overlap_ep: Annotated[float | None, Option(
-        "Part of expert-parallel communication beside compute, 0 to 1. Default: {default}.",
+        "Hidden part of expert-parallel communication, 0 to 1. Default: {default}.",
         metavar="PART", section="cluster", field="job.execution.hidden_ep", default=0.0,
     )]
     overlap_cp: Annotated[float | None, Option(
-        "Part of context-parallel communication beside compute, 0 to 1, of what attention leaves. Default: "
+        "Hidden part of the context-parallel communication that attention does not hide, 0 to 1. Default: "
         "{default}.",
         metavar="PART", section="cluster", field="job.execution.hidden_cp", default=0.0,
     )]
     scatter_gather: Annotated[bool | None, Option(
-        "Whether each tp rank sends its part of a hop's message, gathered behind it. Default: all of it.",
-        section="cluster", field="job.scatter_gather", default=False, has_no=True,
+        "Send 1/tp of each P2P message per tp rank, and all-gather it after the transfer. Default: off.",
+        section="cluster", field="job.scatter_gather", default=False, has_no=True, is_hidden=True,
     )]
     compute_share: Annotated[str | float | None, Option(
-        "How many times what the class of devices gets, products and attention run at: a number, or one a dtype. "
-        "Default: the cluster's constants, else 1.",
+        "Multiplier on GEMM and attention throughput, relative to the calibrated value of the GPU type: a number, "
+        "or one per dtype. Default: the cluster's constants, else 1.",
         metavar="NUMBER|DTYPE:NUMBER,…", section="cluster", field="job.execution.compute_share",
     )]
     cuda_graphs: Annotated[CudaGraphs | None, Option(
@@ -261,20 +255,21 @@ class StudyOptions(TypedDict, total=False):
         default="none",
     )]
     cuda_graph_reuse: Annotated[bool | None, Option(
-        "Whether graphs of microbatches that are not in flight together share their inputs and outputs, as from "
-        "TransformerEngine 2.7 on. Default: they do.",
-        section="model", field="job.cuda_graph_reuse", default=True, has_no=True,
+        "Share inputs and outputs among graphs of microbatches that are not in flight together (TransformerEngine "
+        "2.7 or newer). Default: on.",
+        section="model", field="job.cuda_graph_reuse", default=True, has_no=True, is_hidden=True,
     )]
     launch_ms: Annotated[float | None, Option(
         "Host time of a launch by the schedule, one an action and two a message. Default: the cluster's, else 0.",
         metavar="MS", section="cluster",
     )]
     rest: Annotated[float | None, Option(
-        "Seconds a step that nothing else covers. Default: {default}.",
+        "Extra fixed time per step. Default: {default}.",
         metavar="SECONDS", section="model", field="job.rest_s", default=0.0,
     )]
     update: Annotated[Update | None, Option(
-        "Whether ranks wait for each other's gradients before the optimizer. Default: {default}.",
+        "Pipeline ranks before the optimizer: synchronised (wait for all gradients) or post-validated. "
+        "Default: {default}.",
         section="optimizer", field="job.update", default="synchronised",
     )]
     moe_dispatcher: Annotated[Dispatcher | None, Option(
@@ -291,22 +286,22 @@ class StudyOptions(TypedDict, total=False):
         metavar="FACTOR", section="model", field="job.execution.expert_capacity",
     )]
     fused_experts: Annotated[bool | None, Option(
-        "Whether a rank's experts are one product with activation and cast inside (TransformerEngine's op fuser). "
-        "Default: one each.",
+        "Run the experts of a rank as one grouped GEMM with activation and cast (TransformerEngine's op fuser). "
+        "Default: off.",
         section="model", field="job.execution.fused_experts", default=False, has_no=True,
     )]
     moe_expert_rank_capacity_factor: Annotated[float | None, Option(
         "Tokens that a rank's experts have room for, of the mean, so that no counts are waited for and a graph can "
         "hold a dropless exchange; hybridep and fused experts only. Default: as many as come.",
-        metavar="FACTOR", section="model", field="job.execution.expert_rank_capacity",
+        metavar="FACTOR", section="model", field="job.execution.expert_rank_capacity", is_hidden=True,
     )]
     moe_paged_stash: Annotated[float | None, Option(
         "Room for what experts keep for the backward, of the mean, in pages (Megatron-LM's buffer size factor), "
         "beside a rank capacity. Default: none, all the room there is.",
-        metavar="FACTOR", section="model", field="job.execution.paged_stash",
+        metavar="FACTOR", section="model", field="job.execution.paged_stash", is_hidden=True,
     )]
     overlap_dp: Annotated[bool | None, Option(
-        "Whether gradients are reduced and parameters gathered beside compute. Default: they are.",
+        "Overlap gradient reduce-scatter and parameter all-gather with compute. Default: on.",
         section="optimizer", field="job.overlap", default=True, has_no=True,
     )]
 
@@ -316,28 +311,28 @@ class JobOptions(StudyOptions, total=False):
 
     pp: Annotated[int | None, Option(
         "Pipeline ranks. Must be given, here or by --run-config.",
-        common=True, metavar="N", section="pipeline", field="job.layout.pp",
+        metavar="N", section="pipeline", field="job.layout.pp",
         also=("--pipeline-model-parallel-size",),
     )]
     microbatches: Annotated[int | None, Option(
-        "Microbatches a step, of one replica. Default: 4 a pipeline rank.",
-        common=True, metavar="N", section="pipeline", field="microbatches",
+        "Microbatches per step and data-parallel rank. Default: 4 · pp.",
+        metavar="N", section="pipeline", field="microbatches",
     )]
     layers: Annotated[int | None, Option(
         "Layers of the model. Default: the model's own, or the profile's.",
         metavar="N", section="model", after="model", field="num_layers", also=("--num-layers",),
     )]
     seq_len: Annotated[int | None, Option(
-        "Tokens a sequence. Default: the model's own, or what the profile was measured with.",
-        common=True, metavar="TOKENS", section="model", field="job.sequence_length", also=("--seq-length",),
+        "Tokens per sequence. Default: the model's, or the profile's.",
+        metavar="TOKENS", section="model", field="job.sequence_length", also=("--seq-length",),
     )]
     micro_batch: Annotated[int | None, Option(
-        "Sequences a microbatch. Default: 1 with --model, else what the profile was measured with.",
-        common=True, metavar="N", section="model", field="job.micro_batch",
+        "Sequences per microbatch. Default: 1 with --model, else the profile's.",
+        metavar="N", section="model", field="job.micro_batch",
     )]
     recompute: Annotated[Recompute | None, Option(
         MEANING + " Default: none, or the profile's; without --model the profile must have it.",
-        common=True, metavar="none|full|MODULE+MODULE…", section="model", after="dtype",
+        metavar="none|full|MODULE+MODULE…", section="model", after="dtype",
         field="job.execution.recompute",
     )]
     offload: Annotated[float | None, Option(
@@ -351,33 +346,35 @@ class JobOptions(StudyOptions, total=False):
     min_offloaded_tensor_size: Annotated[int | None, Option(
         "Elements of the smallest tensor that --offload-modules sends to the host. Default: {default}.",
         metavar="N", section="model", field="job.offload_rules.min_offloaded_tensor_size", default=2**20,
+        is_hidden=True,
     )]
     activation_offload_fraction: Annotated[float | None, Option(
         "Part, 0 to 1, of what --offload-modules names that goes to the host, by number of modules: those of a "
         "stage's first layers. Default: {default}.",
         metavar="PART", section="model", field="job.offload_rules.activation_offload_fraction", default=1.0,
+        is_hidden=True,
     )]
     max_inflight_offloads: Annotated[int | None, Option(
         "Copies to the host of a module of --offload-modules that may be on their way before the forward waits "
         "for the oldest. Default: any number.",
         metavar="N", section="model", field="job.offload_rules.max_inflight_offloads",
-        also=("--fine-grained-offloading-max-inflight-offloads",),
+        also=("--fine-grained-offloading-max-inflight-offloads",), is_hidden=True,
     )]
     tp: Annotated[int | None, Option(
         "Tensor-parallel ranks. Default: 1, or the profile's; without --model it is the profile's or estimated.",
-        common=True, metavar="N", section="cluster", after="gpus", field="job.layout.tp",
+        metavar="N", section="cluster", after="gpus", field="job.layout.tp",
         also=("--tensor-model-parallel-size",),
     )]
     cp: Annotated[int | None, Option(
         "Context-parallel ranks. Default: 1, or the profile's; without --model the profile must have it.",
-        common=True, metavar="N", section="cluster", field="job.layout.cp", also=("--context-parallel-size",),
+        metavar="N", section="cluster", field="job.layout.cp", also=("--context-parallel-size",),
     )]
     ep: Annotated[int | None, Option(
         "Expert-parallel ranks. Default: 1, or the profile's; without --model it is the profile's or estimated.",
-        common=True, metavar="N", section="cluster", field="job.layout.ep", also=("--expert-model-parallel-size",),
+        metavar="N", section="cluster", field="job.layout.ep", also=("--expert-model-parallel-size",),
     )]
     dp: Annotated[int | None, Option(
-        "Data-parallel replicas. Default: what --gpus leaves, else 1.",
+        "Data-parallel ranks. Default: what --gpus leaves, else 1.",
         metavar="N", section="cluster", field="job.layout.dp",
     )]
     zero: Annotated[Literal[0, 1, 2, 3] | None, Option(
@@ -388,9 +385,9 @@ class JobOptions(StudyOptions, total=False):
     )]
     sequence_parallel: Annotated[bool | None, SEQUENCE_PARALLEL]
     profile: Annotated["str | Path | Profile | None", Option(
-        "What `ppsim profile` measured: a file, or the name of a packaged one. Default: zb-a100-6.2b without "
-        "--model; with one, costs are estimated.",
-        names="profile", common=True, metavar="NAME|FILE", section="measured", field="job.profile",
+        "Measured costs: a file of `ppsim profile`, or the name of a packaged profile. Default: zb-a100-6.2b "
+        "without --model; with one, costs are estimated.",
+        names="profile", metavar="NAME|FILE", section="measured", field="job.profile",
     )]
 
 
@@ -398,14 +395,14 @@ class PlanOptions(JobOptions, total=False):
     """A plan, of a job or of a profile; `ppsim project --help` has each word's meaning and default."""
 
     vpp: Annotated[int | None, Option(
-        "Stages a rank holds; more than one is interleaving. Default: the fewest that the schedule takes.",
-        common=True, metavar="N", section="pipeline", after="pp", field="vpp",
+        "Stages per rank; more than one interleaves. Default: the fewest that the schedule takes.",
+        metavar="N", section="pipeline", after="pp", field="vpp",
         also=("--num-virtual-stages-per-pipeline-rank",),
     )]
     schedule: Annotated[str | None, Option(
         "A name from `ppsim schedules`, several or all of them to compare, or auto: the best that a search "
         "finds. Default: 1f1b, or interleaved-1f1b for vpp > 1.",
-        names="schedule", common=True, metavar="NAME|NAME,NAME,…|all|auto", section="pipeline", field="schedule",
+        names="schedule", metavar="NAME|NAME,NAME,…|all|auto", section="pipeline", field="schedule",
     )]
     gradient_accumulation_steps: Annotated[int | None, Option(
         "Pipeline rounds per optimizer step, each drained before the next, as in TorchTitan (its "
@@ -429,27 +426,26 @@ class PlanOptions(JobOptions, total=False):
     )]
     account_for_embedding_in_pipeline_split: Annotated[bool | None, Option(
         "Megatron-LM's rule with the embedding as a layer of the first stage.",
-        section="pipeline", field="split.counts_embedding",
+        section="pipeline", field="split.counts_embedding", is_hidden=True,
     )]
     account_for_loss_in_pipeline_split: Annotated[bool | None, Option(
         "Megatron-LM's rule with head and loss as a layer of the last stage.",
-        section="pipeline", field="split.counts_loss",
+        section="pipeline", field="split.counts_loss", is_hidden=True,
     )]
     decoder_first_pipeline_num_layers: Annotated[int | None, Option(
         "Megatron-LM's rule with so many layers on the first rank.",
-        metavar="N", section="pipeline", field="split.first", least=0,
+        metavar="N", section="pipeline", field="split.first", least=0, is_hidden=True,
     )]
     decoder_last_pipeline_num_layers: Annotated[int | None, Option(
         "Megatron-LM's rule with so many layers on the last rank.",
-        metavar="N", section="pipeline", field="split.last", least=0,
+        metavar="N", section="pipeline", field="split.last", least=0, is_hidden=True,
     )]
     stragglers: Annotated[Mapping[int, float] | None, Option(
         "A rank that computes more slowly: 3:1.2 is rank 3, taking 1.2 times as long. May be repeated.",
         metavar="RANK:FACTOR", section="pipeline", field="stragglers", flag="--straggler",
     )]
     lengths: Annotated[str | Path | Sequence[int] | None, Option(
-        "Tokens of sequences, one a line: a step's are drawn from them, so that microbatches differ. Default: all "
-        "have the sequence length.",
+        "Sequence lengths in tokens, one per line, from which a step draws its own. Default: all have --seq-len.",
         metavar="FILE", section="pipeline", field="lengths",
     )]
     job: "Job | None"
@@ -482,7 +478,7 @@ class PlanOptions(JobOptions, total=False):
     overlap_p2p: Annotated[bool | None, OVERLAP_P2P]
     memory_limit: Annotated[str | float | None, Option(
         "Usable memory per rank, exit 1 if exceeded. For example 80GiB or 80GB. Default: 95 % of the device's.",
-        common=True, metavar="SIZE", section="runtime", field="memory_limit_bytes",
+        metavar="SIZE", section="runtime", field="memory_limit_bytes",
     )]
     search_time: Annotated[float | None, Option(
         "How long to search. Default: {default} s; less where the bound is met.",

@@ -6,10 +6,7 @@ the reference of keys are made from `QUANTITIES`. A new quantity is one more ele
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from ppsim.projection.projection import Projection
+from typing import Any, Literal
 
 View = Literal["json", "columns", "throughput", "card", "page"]
 Unit = Literal["", "s", "bytes", "ratio", "tokens/s", "tokens/s per GPU", "FLOP/s", "FLOP/s per GPU"]
@@ -17,7 +14,7 @@ Unit = Literal["", "s", "bytes", "ratio", "tokens/s", "tokens/s per GPU", "FLOP/
 
 @dataclass(frozen=True)
 class Quantity:
-    """One number of a projection; `of` returns it in `unit`, or None if it is unknown.
+    """One number of a `Projection`; `of` returns it in `unit`, or None if it is unknown.
 
     `key` is its name in JSON and in columns, `label` the word that people read. The views: `json` is
     `Projection.to_json`, `columns` `Projections.to_frame`, `throughput` this line of the first screen, `card` a
@@ -28,19 +25,19 @@ class Quantity:
     label: str
     unit: Unit
     meaning: str
-    of: "Callable[[Projection], float | None]"
+    of: Callable[[Any], float | None]
     views: tuple[View, ...] = ("json",)
 
 
-def _per_gpu(of: "Callable[[Projection], float | None]") -> "Callable[[Projection], float | None]":
-    def value(one: "Projection") -> float | None:
+def _per_gpu(of: Callable[[Any], float | None]) -> Callable[[Any], float | None]:
+    def value(one: Any) -> float | None:
         whole = of(one)
         return None if whole is None else whole / one.num_gpus
 
     return value
 
 
-def _peak(one: "Projection") -> float | None:
+def _peak(one: Any) -> float | None:
     return float(one.timeline.memory.peak_bytes.max()) if one.plan.knows_memory else None
 
 
@@ -88,6 +85,6 @@ QUANTITIES = (
 )  # fmt: skip
 
 
-def values(one: "Projection", view: View) -> dict[str, float | None]:
+def values(one: Any, view: View) -> dict[str, float | None]:
     """Return the quantities of a view by key."""
     return {quantity.key: quantity.of(one) for quantity in QUANTITIES if view in quantity.views}

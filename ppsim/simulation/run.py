@@ -4,7 +4,6 @@ import numpy as np
 
 from ppsim.base.arrays import Floats
 from ppsim.base.compiling import Engine, running_on
-from ppsim.base.errors import ConfigError
 from ppsim.base.kinds import require_kind
 from ppsim.schedule.check import validate
 from ppsim.schedule.graph import EventGraph, build_graph
@@ -13,7 +12,6 @@ from ppsim.schedule.table import NONE, Op, Schedule
 from ppsim.simulation.cost_arrays import CostArrays
 from ppsim.simulation.memory import shares_of
 from ppsim.simulation.overlap import evaluate_slowed
-from ppsim.simulation.relaxed import without_wraparound
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
 
@@ -23,7 +21,6 @@ def simulate(
     costs: StageCosts,
     *,
     ready_s: Floats | None = None,
-    relaxed_wraparound: bool = False,
     engine: Engine = "auto",
 ) -> Timeline:
     """Return the timeline of one step of `schedule` at `costs`.
@@ -35,11 +32,6 @@ def simulate(
     `ready_s`, one entry a stage, is when a stage has its parameters: none of its forwards starts before (None: at
     once). See `ppsim.simulation.step`.
 
-    `relaxed_wraparound` evaluates the table as the zero-bubble paper did its 1F1B-I column: in a looped placement
-    only the first microbatch of each group of p waits for the hop between the last rank and the first. No runtime
-    can do that, and the times are too short: it serves to reproduce those numbers. Raises `ConfigError` for
-    another placement than a loop, and for a network other than the paper's (overlap, ideal).
-
     >>> from ppsim import build, StageCosts, simulate
     >>> table = build("1f1b", pp=4, microbatches=8)
     >>> simulate(table, StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)).step_time_s
@@ -48,18 +40,11 @@ def simulate(
     require_kind("schedule", schedule, Schedule, "a ppsim.Schedule, as of ppsim.build")
     require_kind("costs", costs, StageCosts, "a ppsim.StageCosts", verb="are")
     validate(schedule)
-    if relaxed_wraparound and (costs.communication, costs.channel) != ("overlap", "ideal"):
-        raise ConfigError(
-            f"relaxed wrap-around is for overlapping communication on ideal channels: got {costs.communication} on "
-            f"channel {costs.channel}"
-        )
     with running_on(engine):
         graph = build_graph(
             schedule, communication=costs.communication, channel=costs.channel, receives=costs.receives,
             pairs=costs.pairs,
         )  # fmt: skip
-        if relaxed_wraparound:
-            graph = without_wraparound(graph)
         return simulate_graph(graph, costs, ready_s=ready_s)
 
 

@@ -27,7 +27,7 @@ class RangeOptions(TypedDict, total=False):
 
     tp: Annotated[Sequence[int] | None, Option(
         "Tensor-parallel ranks to try. Default: what divides the model and a node.",
-        common=True, metavar=_MANY, section="tried", also=("--tensor-model-parallel-size",),
+        metavar=_MANY, section="tried", also=("--tensor-model-parallel-size",),
     )]
     cp: Annotated[Sequence[int] | None, Option(
         "Context-parallel ranks to try. Default: 1,2,4,8 that leave 2,048 tokens or more.",
@@ -43,26 +43,26 @@ class RangeOptions(TypedDict, total=False):
     )]
     pp: Annotated[Sequence[int] | None, Option(
         "Pipeline ranks to try. Default: what divides the GPUs, up to the layers and two more.",
-        common=True, metavar=_MANY, section="tried", also=("--pipeline-model-parallel-size",),
+        metavar=_MANY, section="tried", also=("--pipeline-model-parallel-size",),
     )]
     vpp: Annotated[Sequence[int] | None, Option(
         "Stages a rank to try. Default: {default}, and on the best layouts all sizes that divide the layers.",
-        common=True, metavar=_MANY, section="tried", default=(1, 2, 4, 8),
+        metavar=_MANY, section="tried", default=(1, 2, 4, 8),
         also=("--num-virtual-stages-per-pipeline-rank",),
     )]
     micro_batch: Annotated[Sequence[int] | None, Option(
         "Sequences a microbatch to try. Default: {default}.",
-        common=True, metavar=_MANY, section="tried", default=(1, 2, 4, 8),
+        metavar=_MANY, section="tried", default=(1, 2, 4, 8),
     )]
     schedule: Annotated[Sequence[str] | None, Option(
         "Schedules to try, names from `ppsim schedules`; with auto, a table is searched for on the best three. "
         "Default: {default}, and on the best layouts zbv and v-half.",
-        names="schedule", common=True, metavar="NAME,NAME,…", section="tried", default=SCHEDULES,
+        names="schedule", metavar="NAME,NAME,…", section="tried", default=SCHEDULES,
     )]
     recompute: Annotated[Sequence[Recompute] | None, Option(
         "What of a layer is computed again in its backward, to try, as project takes it. Default: {default}, with "
         "--fully-shard (as of --stack torchtitan) selective-op too, and on the best layouts modules and block/N.",
-        common=True, metavar="KIND,…", section="tried", default=("none", "full"),
+        metavar="KIND,…", section="tried", default=("none", "full"),
     )]
     zero: Annotated[Sequence[int] | None, Option(
         "ZeRO stages to try, each with every layout. Default: the job's own (1, or as --stack or --run-config has "
@@ -89,11 +89,11 @@ class TuneOptions(StudyOptions, RangeOptions, total=False):
     )]
     seq_len: Annotated[int | None, Option(
         "Tokens a sequence. Default: the model's.",
-        common=True, metavar="TOKENS", section="model", field="job.sequence_length", also=("--seq-length",),
+        metavar="TOKENS", section="model", field="job.sequence_length", also=("--seq-length",),
     )]
     memory_limit: Annotated[str | float | None, Option(
         "Memory a GPU may use, as 80GiB or 80GB. Default: --memory-share of what it has.",
-        common=True, metavar="SIZE", section="cluster",
+        metavar="SIZE", section="cluster",
     )]
     memory_share: Annotated[float | None, Option(
         "Part of a GPU's memory, 0 to 1, that a step may take; the rest is the allocator's. Default: 0.95.",
@@ -103,7 +103,7 @@ class TuneOptions(StudyOptions, RangeOptions, total=False):
     overheads: Annotated["str | Path | Calibration | None", replace(OVERHEADS, section="cluster")]
     sequence_parallel: Annotated[bool | None, replace(SEQUENCE_PARALLEL, section="optimizer", after="overlap_dp")]
     top: Annotated[int | None, Option(
-        "How many of the fastest to rank.", common=True, metavar="N", section="search", default=10, shown=True,
+        "How many of the fastest to rank.", metavar="N", section="search", default=10, shown=True,
     )]
     jobs: Annotated[int | None, Option(
         "Processes to search with, -1 for one a core; more than one needs joblib. Default: {default}.",

@@ -162,7 +162,7 @@ OF_TABLES = {
     "check dualpipe.csv --replicas 2": ["--json"],
     "check seq1f1b.csv --slices 4": ["--json"],
     "simulate T.csv --costs C.json": [
-        "--communication blocking", "--channel rank", "--overheads overheads.json", "--relaxed-wraparound",
+        "--communication blocking", "--channel rank", "--overheads overheads.json",
         same("--timeline"), "--no-timeline", same("--rows"), "--json", "-o s.json", same("--receives deferred"),
     ],
     "simulate dualpipe.csv --costs C.json --replicas 2": ["--json"],

@@ -1,0 +1,66 @@
+"""The command `compare`: a measured step next to a projected one."""
+
+import click
+
+from ppsim.api.output_formats import CALIBRATION, TIMELINE
+from ppsim.base.outputs import suffix_of, write
+from ppsim.base.shown import show
+from ppsim.base.words import words_of
+from ppsim.cli.click_options import option_of
+from ppsim.cli.common import (
+    by_command,
+    check_outputs,
+    json_option,
+    output_option,
+    rows_option,
+    say,
+    tell,
+)  # fmt: skip
+from ppsim.cli.progress import progress
+from ppsim.projection.options import PlanOptions
+
+
+@click.command()
+@click.argument("measured", metavar="MEASURED")
+@click.argument("projected", metavar="[PROJECTED.json]", required=False)
+@option_of(words_of(PlanOptions)["overheads"])
+@click.option("--fit", metavar="FILE", help="Fit overheads to the run, as `ppsim calibrate`, and write them there.")
+@rows_option
+@json_option
+@output_option
+def compare(
+    measured: str,
+    projected: str | None,
+    overheads: str | None,
+    fit: str | None,
+    with_rows: bool,
+    as_json: bool,
+    outputs: tuple[str, ...],
+) -> None:
+    """Set a measured step beside a projected one: signed errors by step, pass, stage and peak memory.
+
+    \b
+      ppsim compare measured.json projected.json -o compare.html
+      ppsim compare measured.json --fit overheads.json
+      ppsim compare measured.json --overheads overheads.json
+
+    MEASURED is a run of ppsim train, or what ppsim read reads. Without a projection, its own costs are simulated.
+    Errors are projected / measured − 1: negative is too optimistic.
+    """
+    from ppsim.api import measured as runs
+    from ppsim.api.outputs import comparison_drawn
+    from ppsim.api.read import inputs_of
+    from ppsim.runs.compare import summary_of
+
+    if fit:
+        suffix_of(fit, CALIBRATION)
+    check_outputs(outputs, TIMELINE, beside=fit, inputs=inputs_of(measured))
+    with progress("reading both, and replaying the measured step"):
+        comparison = runs.compare(measured, projected, overheads=overheads)
+        fitted = runs.calibrate(measured) if fit else None
+    if fit and fitted:
+        write([fit], CALIBRATION, fitted, announce=say)
+    write(outputs, TIMELINE, by_command(comparison_drawn(comparison, fitted)), announce=say)
+    tell(comparison, as_json, content=lambda: summary_of(comparison, fitted), with_rows=with_rows)
+    if fitted and not as_json:
+        show(fitted)

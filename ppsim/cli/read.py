@@ -1,0 +1,64 @@
+"""The command `read`: a recorded run of any trainer."""
+
+from typing import Any
+
+import click
+
+from ppsim.api.output_formats import TIMELINE, TOTALS
+from ppsim.base.outputs import write
+from ppsim.cli.common import (
+    by_command,
+    check_outputs,
+    look_of,
+    say,
+    step_options,
+    tell,
+)  # fmt: skip
+from ppsim.cli.progress import progress
+
+
+@click.command()
+@click.argument("recorded", nargs=-1, required=True, metavar="RUN...")
+@click.option(
+    "--schedule", metavar="T.csv",
+    help="The table that was run: needed where ranks have several stages and the recording does not tell which a "
+         "pass is of. Default: inferred.",
+)  # fmt: skip
+@click.option(
+    "--pattern", multiple=True, metavar="REGEX",
+    help="How ranges name passes, with groups kind (forward, backward, …), stage or chunk, microbatch, rank, as "
+         "far as names tell them. May be repeated. Default: the names of torch, Megatron-LM, DeepSpeed and others.",
+)  # fmt: skip
+@click.option(
+    "--warm-up", type=int, metavar="N", default=1, show_default=True,
+    help="Steps dropped at the start of a recording (a timeline of ppsim has its own left out).",
+)  # fmt: skip
+@step_options
+def read(recorded: tuple[str, ...], outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Read a run of any trainer: its timeline, which schedule it ran, and what its recording tells.
+
+    \b
+      ppsim read pp_dump/ -o run.json
+      ppsim read traces/ --pattern '(?P<kind>fwd|bwd)-(?P<microbatch>.+)'
+      ppsim read train.log
+
+    RUN is told by content: a folder of Primus' dump_pp_data; torch.profiler's traces or Nsight Systems'
+    sqlite exports, files or a folder, one a rank or node; a CSV of passes (rank, kind, stage, microbatch, start,
+    end); a timeline of ppsim; a log of Megatron-LM, which has totals only. Clocks are aligned by messages where
+    they differ.
+    """
+    from ppsim.api import read as reading
+    from ppsim.api.run_result import recorded_drawn
+    from ppsim.runs.totals import Totals
+
+    look = look_of(options)
+    inputs = [file for one in recorded for file in reading.inputs_of(one)]
+    check_outputs(outputs, TIMELINE, inputs=inputs)
+    with progress("reading every pass of every rank"):
+        found = reading.read(*recorded, **options)
+    if isinstance(found, Totals):
+        write(outputs, TOTALS, found, announce=say)
+        tell(found, as_json)
+        return
+    write(outputs, TIMELINE, by_command(recorded_drawn(found)), announce=say)
+    tell(found, as_json, content=lambda: found.report() | {"run": found.facts}, **look)

@@ -1,0 +1,100 @@
+"""The command `simulate`: any table at any costs."""
+
+from dataclasses import replace
+from typing import Annotated, Any, TypedDict
+
+import click
+
+from ppsim.api.output_formats import TIMELINE, Drawn
+from ppsim.base.errors import ConfigError, CostsError, ScheduleError
+from ppsim.base.files import naming
+from ppsim.base.outputs import write
+from ppsim.base.words import Option
+from ppsim.cli.click_options import command_with
+from ppsim.cli.common import (
+    ReadOptions,
+    by_command,
+    check_outputs,
+    look_of,
+    read_table,
+    say,
+    step_options,
+    tell,
+)  # fmt: skip
+from ppsim.cli.progress import progress
+from ppsim.projection.options import CHANNEL, OVERHEADS, RECEIVES
+from ppsim.schedule.choices import Channel, Communication, Receives
+
+_COSTS = '{"forward_s": 0.01, "backward_input_s": 0.01, "backward_weight_s": 0.01}'
+
+
+class CostsOptions(TypedDict, total=False):
+    """What a table is simulated at."""
+
+    costs: Annotated[
+        str,
+        Option(
+            "Seconds and bytes of each stage's passes, as "
+            + _COSTS
+            + "; all of it: docs/formats.md. Must be given.",
+            metavar="C.json",
+            section="input",
+        ),
+    ]
+
+
+class SimulateOptions(CostsOptions, ReadOptions, total=False):
+    """The options of `simulate`."""
+
+    communication: Annotated[
+        Communication | None,
+        Option(
+            "Compute during transfers: overlap, or blocking. Default: what the costs file says, else overlap.",
+            section="network",
+        ),
+    ]
+    channel: Annotated[Channel | None, replace(CHANNEL, section="network")]
+    receives: Annotated[Receives | None, replace(RECEIVES, section="network")]
+    overheads: Annotated[str | None, replace(OVERHEADS, section="network")]
+
+
+@command_with(
+    SimulateOptions,
+    {"input": "Input", "network": "Network and runtime"},
+    removed={"--relaxed-wraparound": "no runtime can execute what it evaluated"},
+)
+@click.argument("table", metavar="T.csv")
+@step_options
+def simulate(table: str, as_json: bool, outputs: tuple[str, ...], **options: Any) -> None:
+    """Simulate any table at any costs: step time, bubble, idle time by cause, memory, a timeline.
+
+    \b
+      ppsim simulate T.csv --costs C.json
+      ppsim simulate T.csv --costs C.json --channel rank -o timeline.html
+      ppsim simulate T.csv --costs C.json --json
+
+    T.csv is a table as `ppsim build` writes it. Options for the network override what the costs file says.
+    """
+    from ppsim.plot.view import View
+    from ppsim.runs.timeline_file import timeline_to_json
+    from ppsim.simulation.cost_files import Overheads, read_costs, read_overheads
+    from ppsim.simulation.report import report_of
+    from ppsim.simulation.run import simulate as run
+
+    check_outputs(outputs, TIMELINE)
+    if options["costs"] is None:
+        raise ConfigError(f"--costs must be given, a file of what a pass takes: {_COSTS}")
+    schedule = read_table(table, replicas=options["replicas"], slices=options["slices"])
+    if schedule.has_communication and options["receives"]:
+        raise ConfigError(f"{table} spells out its receives; --receives is for a table without communication")
+    network = {name: options[name] for name in ("communication", "channel", "receives") if options[name]}
+    overheads = read_overheads(options["overheads"]) if options["overheads"] else Overheads({})
+    stage_costs = read_costs(options["costs"]).replace(**network, **overheads.constants)
+    with progress(f"simulating {table}"), naming(table, ScheduleError), naming(options["costs"], CostsError):
+        timeline = run(schedule, stage_costs)
+        report = report_of(timeline, stage_costs)
+    title = timeline.schedule.name
+    runs: dict[str, Any] = {"overheads_fitted_runs": list(overheads.fitted_runs)} if overheads.fitted_runs else {}
+    drawn = Drawn([View(timeline, title)], lambda: timeline_to_json(timeline, stage_costs, **runs))
+    write(outputs, TIMELINE, by_command(drawn), announce=say)
+    tell(timeline, as_json, content=lambda: report, report=report, **look_of(options))
