@@ -127,8 +127,10 @@ def _show_short_help(ctx: click.Context, param: click.Parameter, value: bool) ->
 
 
 def _in_short(record: tuple[str, str]) -> tuple[str, str]:
-    """An option and the first sentence about it, without what its second part adds."""
+    """An option and the first sentence about it, without what its second part adds, nor a long list of values."""
     name, told = record
+    if len(name) > _FIRST_COLUMN:
+        name = re.split(r"[ /]", name.replace("-o, ", ""))[0]
     return name, re.split(r"(?<=\w)(?:\. |[;:] )", told)[0].rstrip(".") + "."
 
 

@@ -17,7 +17,7 @@ MODULES = {
 """Megatron-LM's `--offload-modules`."""
 
 MEANING = (
-    "Modules joined by + whose saved tensors wait for the backward in host memory, Megatron-LM's attn_norm, "
+    "Modules whose saved tensors are in host memory until the backward. Joined by +, Megatron-LM's attn_norm, "
     "qkv_linear, core_attn, attn_proj, mlp_norm, expert_fc1, moe_act. A tensor that another module saves too stays."
 )
 

@@ -47,7 +47,7 @@ def project(**options: Any) -> None:
 
 
 def test_an_option_that_is_declared_is_in_the_help_behind_the_one_it_names() -> None:
-    shown = CliRunner().invoke(project, ["--help-all"], terminal_width=100).output
+    shown = CliRunner().invoke(project, ["--help"], terminal_width=100).output
     assert "--host-seconds SECONDS What a step takes on the host. Default: 1 s." in text_of(shown)
     assert shown.index("--runtime") < shown.index("--host-seconds") < shown.index("--channel")
     assert CliRunner().invoke(project, ["--pp", "2", "--host-seconds", "0.5"]).output == "0.5\n"
