@@ -69,6 +69,13 @@ QUANTITIES = (
         lambda one: one.peak_flops_per_s,
     ),
     Quantity(
+        "model_flops_per_s_per_gpu", "model FLOP/s", "FLOP/s per GPU",
+        "model FLOPs per second and GPU, the number that Megatron-LM logs as throughput per GPU",
+        lambda one: None if not one.peak_flops_per_s or one.model_flops_utilization is None
+        else one.model_flops_utilization * one.peak_flops_per_s,
+        ("json", "columns", "throughput", "page"),
+    ),
+    Quantity(
         "bubble_ratio", "bubble", "ratio", "idle part of step_time_s, mean over ranks",
         lambda one: one.timeline.bubble_ratio, ("json", "columns", "card"),
     ),
