@@ -74,7 +74,7 @@ THEMES = {
     },
     "dark": {
         "paper": "#15181C", "text": "#E8E8E8", "quiet": "#A9B0B8", "line": "#3A4048", "soft": "#20252B",
-        "accent": "#88BBEE", "idle": "#454B52", "casing": CASING, "path": CRITICAL_PATH, "limit": "#FF7A9C",
+        "accent": "#88BBEE", "idle": "#454B52", "casing": CASING, "path": "#FF7A9C", "limit": "#FF7A9C",
         "start": TRANSFER_START, "strength": "60%",
     },
 }  # fmt: skip

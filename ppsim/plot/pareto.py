@@ -38,7 +38,7 @@ class SearchView:
 def pareto_html(search: SearchView, *, command: str = "", date: str = "") -> str:
     """Return a self-contained page that makes no request; a point shows its configuration, clicked its command.
 
-    Below the picture are the best configurations and the Pareto set, fastest first, each with its command.
+    Below the picture are the best configurations and the Pareto set, fastest first. A click copies a row's command.
     `command` and `date` say how and when the page was made.
     """
     unique = {row["command"]: row for row in (*search.best, *search.pareto)}.values()
@@ -133,8 +133,7 @@ def _listed(search: SearchView, place: int, row: Row) -> str:
         *(f"<td{_LEFT if name in _TEXTS else ''}>{escape(text)}</td>" for name, text in in_columns(row).items()),
         f"<td>{'●' if row in search.pareto else ''}</td>",
     ]
-    below = f"<td></td><td{_LEFT} colspan={len(cells) - 1}><code>{_by_option(row['command'])}</code></td>"
-    return f"<tbody><tr>{''.join(cells)}</tr><tr>{below}</tr></tbody>"
+    return f"<tr data-command='{escape(row['command'])}' tabindex=0>{''.join(cells)}</tr>"
 
 
 def _by_option(command: str) -> str:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from ppsim.base.errors import MissingExtra
 from ppsim.plot import palette
 from ppsim.simulation.timeline import Timeline
 
@@ -44,11 +43,9 @@ def listed(timelines: Sequence[Timeline] | Timeline) -> Sequence[Timeline]:
 
 
 def figure_of(picture: Data) -> "go.Figure":
-    """Return the plotly Figure of plain data; raises `MissingExtra` without plotly."""
-    try:
-        import plotly.graph_objects as go
-    except ImportError:
-        raise MissingExtra.of("notebook", "figure() needs plotly", otherwise="draw it with plot()") from None
+    """Return the plotly Figure of plain data."""
+    import plotly.graph_objects as go
+
     return go.Figure(picture)
 
 

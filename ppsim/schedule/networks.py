@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ppsim.base.errors import MissingExtra
 from ppsim.schedule.check import validate
 from ppsim.schedule.graph import EventGraph, build_graph
 from ppsim.schedule.table import Action, Op, Schedule
@@ -30,13 +29,9 @@ def network_of(graph: EventGraph) -> "networkx.DiGraph[str]":
 
     Attributes of a node: number (its place in the arrays of a timeline), kind (F, B, I, W, SEND_F, SEND_B), rank,
     stage, microbatch; of a transfer also to_rank. Of an edge: kind, which is order (the action before on the rank),
-    message (to or from a transfer, and among transfers that share a channel) or input. Raises `MissingExtra`
-    without networkx.
+    message (to or from a transfer, and among transfers that share a channel) or input.
     """
-    try:
-        import networkx
-    except ImportError:
-        raise MissingExtra.of("graph", "to_networkx needs networkx") from None
+    import networkx
 
     schedule, actions = graph.schedule, graph.num_actions
     names = [name_of(graph, node) for node in range(graph.num_nodes)]

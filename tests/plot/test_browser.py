@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import pytest
 
+import ppsim
 from ppsim import StageCosts, build, simulate
 from ppsim.plot.hover import Hover
 from ppsim.plot.html import timeline_html
@@ -103,6 +104,7 @@ class Page:
         from matplotlib.image import imread
 
         self.page.mouse.move(2, 2)
+        self.page.evaluate("document.getElementById('axis').style.visibility = 'hidden'")  # it covers a row
         self.page.evaluate(TWO_FRAMES)
         rows = self.page.evaluate(ROWS)
         pixels = imread(io.BytesIO(self.page.screenshot(full_page=True)))[..., :3]
@@ -411,3 +413,54 @@ def test_the_picture_is_saved_as_an_image(opened):
         page.page.click("#save")
     assert saved.value.path().read_bytes().startswith(b"\x89PNG")
     assert page.is_clean()
+
+
+def test_a_picture_that_is_summed_up_says_so_and_zoomed_in_it_does_not(opened):
+    page = opened(View(simulate(build("interleaved-1f1b", pp=8, vpp=4, microbatches=400), COSTS), "many"))
+    assert page.page.is_visible("#summed")
+    page.ask("page.show(0, page.state.to / 200)")
+    page.page.evaluate(TWO_FRAMES)
+    assert not page.page.is_visible("#summed")
+    assert page.is_clean()
+
+
+def test_the_time_axis_stays_in_view_with_64_ranks(opened):
+    window = {"viewport": {"width": 1200, "height": 500}}
+    page = opened(View(simulate(build("1f1b", pp=64, microbatches=64), COSTS), "tall"), window=window)
+    assert page.page.is_visible("#axis")
+    assert page.page.evaluate("document.getElementById('axis').getBoundingClientRect().bottom") <= 500
+    page.page.evaluate("document.querySelector('canvas').scrollIntoView(false)")
+    page.page.evaluate(TWO_FRAMES)
+    assert not page.page.is_visible("#axis"), "the picture's own axis is in view"
+
+
+def test_at_390_px_the_page_of_the_readme_has_its_passes_not_sums(opened):
+    timeline = simulate(build("interleaved-1f1b", pp=8, vpp=2, microbatches=32), COSTS)
+    page = opened(View(timeline, "readme"), window={"viewport": {"width": 390, "height": 844}})
+    assert not page.page.is_visible("#summed")
+
+
+def test_a_tap_shows_what_is_under_the_finger(opened):
+    window = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
+    page = opened(View(simulate(build("1f1b", pp=4, microbatches=8), COSTS), "tapped"), window=window)
+    page.page.evaluate("document.querySelector('canvas').scrollIntoView()")
+    page.page.evaluate(TWO_FRAMES)
+    page.page.touchscreen.tap(*page.pixel_of(15, 0))  # ms
+    page.page.evaluate(TWO_FRAMES)
+    assert page.page.inner_text("#tooltip strong") == "0F0"
+
+
+def test_a_click_on_a_row_of_a_search_copies_its_command(browser, tmp_path):
+    tuned = ppsim.tune(model="gpt2", gpus=2, global_batch=8, micro_batch=[1], schedule=["1f1b"])
+    path = tmp_path / "tune.html"
+    ppsim.save(tuned, path)
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    page.goto(path.as_uri())
+    page.wait_for_selector("#pareto .main-svg")
+    command = page.get_attribute("#listed tbody tr", "data-command")
+    page.click("#listed tbody tr td")
+    page.wait_for_selector("text=Copied to the clipboard.")
+    assert page.inner_text("#command code") == command
+    assert command.startswith("ppsim project --model gpt2")
+    context.close()

@@ -233,7 +233,7 @@ def test_cells_too_small_for_a_pixel_are_drawn_by_their_shares_and_labelled_once
                 assert share_of(rows[rank], palette.fill_of(op, chunk=chunk)) == pytest.approx(share, abs=0.12)
     # A transfer takes 2 ms of 160: what is not under way is not drawn, and every part of a row looks alike.
     transfers = np.stack([rows[row] for row in range(64 + 8, 64 + 40) if row in rows])
-    assert (np.abs(transfers - 1) < 0.02).all(axis=3).mean() > 0.6
+    assert (np.abs(transfers - 1) < 0.02).all(axis=3).mean() > 0.55
     by_column = transfers.mean(axis=(1, 3))[:, 100:-100]
     assert by_column.std(axis=1).max() < 0.02
     assert page.ask("page.panels[0].numLabels") == 0

@@ -96,6 +96,8 @@ function applyTheme(name = state.theme) {
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { applyTheme(); refresh(); });
 window.addEventListener("hashchange", () => { readHash(); applyTheme(); recolour(); showRange(); refresh(); });
+const atPresent = () => at && drawAxisInView(at, theme, Math.min(window.devicePixelRatio || 1, 2));
+for (const what of ["scroll", "resize"]) window.addEventListener(what, atPresent, { passive: true });
 new ResizeObserver(() => at && stage.clientWidth !== at.width && refresh()).observe(stage);
 
 // On paper the picture takes one page, in light colours; what stands beside it follows.

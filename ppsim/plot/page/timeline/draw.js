@@ -1,6 +1,6 @@
 // --- drawing on a canvas: what is in view and large enough; the rest as how much of it there is ---
 
-const SMALLEST_PX = 2; // of a row's cells on average: below it they are drawn as shares
+const SMALLEST_PX = 2, SMALLEST_NARROW_PX = 1; // of a row's cells on average: below it they are drawn as shares
 const A_BAR = 12; // cells that one bar of shares stands for, so that their order makes no pattern with the pixels
 const LABELLED_PX = 7; // the smallest print
 const SEPARATED_PX = 8; // of a row's typical cell, from which on there are lines between cells and hatches
@@ -16,6 +16,7 @@ function drawAll(context, at, theme, ratio) {
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.fillStyle = theme.paper;
   context.fillRect(0, 0, at.width, at.height);
+  state.isSummed = false;
   for (const panel of shownPanels()) {
     drawCaption(draw, panel);
     context.save();
@@ -29,7 +30,8 @@ function drawAll(context, at, theme, ratio) {
     if (panel.numRanks) drawRanks(draw, panel);
     else drawMemoryAxis(draw, panel);
   }
-  drawTime(draw);
+  drawTime(draw, context, at.bottom);
+  document.getElementById("summed").hidden = !state.isSummed;
 }
 
 function write(context, text, x, y, { colour, font = 12, align = "left", isBold = false }) {
@@ -57,15 +59,29 @@ function drawRanks({ context, at, theme }, panel) {
   }
 }
 
-function drawTime({ context, at, from, to, theme, x }) {
+function drawTime({ at, from, to, theme, x }, context, top) {
   const { ticks, digits } = ticksOf(from, to, at.wide / 90);
   context.fillStyle = theme.text;
-  context.fillRect(at.left, at.bottom, at.wide, 1);
+  context.fillRect(at.left, top, at.wide, 1);
   for (const tick of ticks) {
-    context.fillRect(x(tick), at.bottom, 1, 5);
-    write(context, fixed(tick, digits), x(tick), at.bottom + 18, { colour: theme.text, align: "center" });
+    context.fillRect(x(tick), top, 1, 5);
+    write(context, fixed(tick, digits), x(tick), top + 18, { colour: theme.text, align: "center" });
   }
-  write(context, `time (${unit})`, at.left + at.wide / 2, at.bottom + 36, { colour: theme.text, align: "center" });
+  write(context, `time (${unit})`, at.left + at.wide / 2, top + 36, { colour: theme.text, align: "center" });
+}
+
+// The time axis at the foot of the window, as long as that of the picture is below it.
+function drawAxisInView(at, theme, ratio) {
+  const axis = document.getElementById("axis"), box = canvas.getBoundingClientRect();
+  axis.hidden = box.bottom <= window.innerHeight || box.top > window.innerHeight - 3 * AXIS_PX;
+  if (axis.hidden) return;
+  [axis.width, axis.height] = [Math.round(at.width * ratio), Math.round(AXIS_PX * ratio)];
+  [axis.style.width, axis.style.height, axis.style.left] = [`${at.width}px`, `${AXIS_PX}px`, `${box.left}px`];
+  const context = axis.getContext("2d"), draw = painter(context, at, state, theme, ratio);
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.fillStyle = theme.paper;
+  context.fillRect(0, 0, at.width, AXIS_PX);
+  drawTime(draw, context, 0);
 }
 
 // All rows of a panel in one way, by the fullest of them.
@@ -73,7 +89,9 @@ function drawRows(draw, panel) {
   const isTransfers = panel.kind === "transfers", spans = panel.rows.map((row) => within(row, draw.from, draw.to));
   const most = spans.reduce((most, [first, last]) => Math.max(most, last - first), 1);
   // A transfer is half of its row's cells, and needs room beside it to be seen as one.
-  const isDense = most * (isTransfers ? 3 : SMALLEST_PX) > draw.at.wide;
+  const smallest = draw.at.isNarrow ? SMALLEST_NARROW_PX : SMALLEST_PX;
+  const isDense = most * (isTransfers ? 3 : smallest) > draw.at.wide;
+  state.isSummed ||= isDense && panel.kind === "compute";
   const px = Math.min(Math.max(2, Math.ceil((A_BAR * draw.at.wide) / most)), 32);
   panel.rows.forEach((row, place) => {
     const [first, last] = spans[place], [top, bottom] = boundsOf(row);
@@ -248,7 +266,7 @@ function drawStarts({ context, at, theme, x, snap, ratio }, row, first, last, to
 function drawPath({ context, at, from, to, theme, x }, panel, path) {
   const first = Math.max(above(path.x, from) - 1, 0), last = Math.min(above(path.x, to) + 1, path.x.length);
   const isDense = last - first > at.wide / 10;
-  const width = Math.min(2.5, panel.shownPx / panel.numRanks / 7) * (isDense ? 0.5 : 1);
+  const thin = Math.min(2.5, panel.shownPx / panel.numRanks / 7), width = isDense ? Math.max(0.5 * thin, 1.2) : thin;
   context.beginPath();
   for (let place = first; place < last; place++) {
     const y = yOf(panel, path.rank[place] + path.offset);
@@ -260,7 +278,7 @@ function drawPath({ context, at, from, to, theme, x }, panel, path) {
     [context.strokeStyle, context.lineWidth] = [theme.casing, 2 * width];
     context.stroke();
   }
-  context.globalAlpha = isDense ? 0.6 : 1;
+  context.globalAlpha = isDense ? 0.85 : 1;
   [context.strokeStyle, context.lineWidth] = [theme.path, width];
   context.stroke();
   context.globalAlpha = 1;

@@ -16,6 +16,7 @@ function redraw(paper = null) {
     [canvas.style.width, canvas.style.height] = [`${at.width}px`, `${at.height}px`];
   }
   drawAll(context, at, theme, ratio);
+  if (!paper) drawAxisInView(at, theme, ratio);
   for (const [name, value] of [["width", at.width], ["height", at.height], ["viewBox", `0 0 ${at.width} ${at.height}`]]) {
     overlay.setAttribute(name, value);
   }
@@ -117,6 +118,7 @@ function click(event) {
   const isSame = state.kept && cell && state.kept[0] === cell[0] && state.kept[1] === cell[1];
   state.kept = isIdle || isSame ? null : cell;
   refresh();
+  if (event.pointerType === "touch") point(event); // a finger has no other way to ask
 }
 
 function select(range) {
@@ -147,7 +149,7 @@ stage.addEventListener("pointerup", (event) => {
   else show(...range);
 });
 stage.addEventListener("pointercancel", () => { dragged = null; drawLinks(); });
-stage.addEventListener("pointerleave", () => { pointerShare = null; if (!dragged) { unpoint(); drawLinks(); } });
+stage.addEventListener("pointerleave", (event) => { if (event.pointerType === "touch") return; pointerShare = null; if (!dragged) { unpoint(); drawLinks(); } });
 stage.addEventListener("dblclick", () => show(...picture.range));
 stage.addEventListener("wheel", (event) => {
   if (!event.ctrlKey && !event.metaKey) return; // without, the page scrolls
