@@ -1,6 +1,6 @@
 """A projection's whole answer: how long, how sure, where the time goes, what to change."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import exp, hypot
 
@@ -8,13 +8,50 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.units import percent
 from ppsim.costs.parts import MEASURED
 from ppsim.machine.likeness import MEASURED_SPREAD
-from ppsim.projection.advice import advise
+from ppsim.parallel.layer_partition import without_search
 from ppsim.projection.budget import bottleneck, interval, loss_budget, sensitivities
+from ppsim.projection.changes import projected_changes, projected_with_checkpoints
 from ppsim.projection.fitted_spread import fitted_spread
 from ppsim.projection.plan import Plan
-from ppsim.projection.projection import Answer, Projection
+from ppsim.projection.projection import Advice, Answer, Projection
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.variation import Variation, relative_spread
+
+_LEAST_GAIN = 0.005
+"""Below half a percent nobody changes a plan."""
+
+
+def advise(projection: Projection, project: Callable[[Plan], Projection], *, limit: int = 3) -> list[Advice]:
+    """Return the changes that gain most throughput, best first: all fit in memory and gain at least 0.5 %.
+
+    A change must run wherever the plan itself does. If the plan does not fit, these are the fastest changes that
+    make it fit, whatever they gain: single ones or, if there are none, full recomputation together with another.
+    """
+    plan, is_too_large = projection.plan, projection.fits is False
+
+    def balanced(other: Plan) -> Projection:
+        return project(replace(other, split=without_search(other.how_split)))
+
+    found = _useful(projection, projected_changes(plan, balanced, is_too_large=is_too_large))
+    if is_too_large and not found:
+        found = _useful(projection, projected_with_checkpoints(plan, balanced))
+    return found[:limit]
+
+
+def _useful(projection: Projection, changes: Iterable[tuple[str, Projection]]) -> list[Advice]:
+    """The changes to recommend, fastest first."""
+    found, is_too_large = [], projection.fits is False
+    for change, made in changes:
+        if made.fits is False or (made.not_in_runtime and not projection.not_in_runtime):
+            continue
+        if made.tokens_per_s is None or projection.tokens_per_s is None:  # without a model: the same microbatches
+            gain = projection.iteration_time_s / made.iteration_time_s - 1
+        else:
+            gain = made.tokens_per_s / projection.tokens_per_s - 1
+        if gain >= _LEAST_GAIN or is_too_large:
+            found.append(Advice(change, made, gain, makes_it_fit=is_too_large))
+    return sorted(found, key=lambda advice: (-advice.gain, advice.change))
+
 
 IterationOf = Callable[[Plan, Schedule], tuple[float, float]]
 """A plan and a table → seconds of an iteration, and bytes."""

@@ -1,6 +1,7 @@
 """A small GPT, whole or cut into stages: what `ppsim profile` measures is what `ppsim train` runs."""
 
 from collections.abc import Collection, Sequence
+from importlib import resources
 from typing import Any
 
 import torch
@@ -11,7 +12,21 @@ from torch.utils.checkpoint import checkpoint
 from ppsim.model.recompute import LayerPlan
 from ppsim.model.shapes import LayerShape
 from ppsim.runtime.config import GPTShape, TrainConfig
-from ppsim.runtime.corpus import batch
+
+
+def batch(step: int, *, batch_size: int, sequence_length: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return inputs and next-byte targets, both int64 [batch_size, sequence_length], the same on every rank.
+
+    The text is twelve of Shakespeare's sonnets, in the public domain.
+    """
+    sonnets = (resources.files("ppsim") / "runtime" / "sonnets.txt").read_bytes()
+    text = torch.frombuffer(bytearray(sonnets), dtype=torch.uint8).to(torch.int64)
+    text = text.repeat(1 + (sequence_length + 1) // len(text))
+    generator = torch.Generator().manual_seed(1_000_003 * seed + step)
+    starts = torch.randint(0, len(text) - sequence_length, (batch_size,), generator=generator).tolist()
+    inputs = torch.stack([text[start : start + sequence_length] for start in starts])
+    targets = torch.stack([text[start + 1 : start + 1 + sequence_length] for start in starts])
+    return inputs, targets
 
 
 class Embedding(nn.Module):

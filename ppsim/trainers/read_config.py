@@ -20,7 +20,7 @@ from ppsim.trainers.megatron.read_config import from_megatron
 from ppsim.trainers.option_relevance import require_full_training
 from ppsim.trainers.primus.read_config import from_primus
 from ppsim.trainers.run_config import RunConfig
-from ppsim.trainers.shell_arguments import flags_of, logged_arguments
+from ppsim.trainers.shell_script import flags_of, logged_arguments
 from ppsim.trainers.torchtitan.read_config import from_torchtitan
 
 

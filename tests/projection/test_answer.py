@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ppsim.base.errors import ConfigError
-from ppsim.projection.advice import advise
+from ppsim.projection.answering import advise
 from ppsim.projection.budget import interval, loss_budget, sensitivities
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project, project_all

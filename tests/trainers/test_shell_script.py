@@ -5,8 +5,7 @@ import time
 import pytest
 
 from ppsim.base.errors import ConfigError
-from ppsim.trainers.shell_arguments import flags_of
-from ppsim.trainers.shell_script import Script
+from ppsim.trainers.shell_script import Script, flags_of
 
 
 def words(text: str) -> list[list[str]]:
