@@ -19,7 +19,7 @@ from ppsim.trainers.megatron.write_schedule import megatron_arguments, parse_lay
 from ppsim.trainers.primus.write_schedule import primus_table
 from tests.trainers.oracles import oracles_that_run
 
-DRIVER = Path(__file__).with_name("primus_tables.py")
+DRIVER = Path(__file__).parent / "scripts" / "primus_tables.py"
 MOST_SECONDS = 240  # a guard: the ranks of a run that hangs are ended by the driver long before
 
 
@@ -106,7 +106,7 @@ def test_megatron_builds_the_layers_that_counts_say_and_reads_layouts_as_we_do()
                 if "where only" in str(error):  # what stands in it; the rules of what stands where come later there
                     texts.append((text, None))
     given = json.dumps({"counts": counts, "texts": texts})
-    script = Path(__file__).with_name("megatron_layers.py")
+    script = Path(__file__).parent / "scripts" / "megatron_layers.py"
     done = subprocess.run(
         [sys.executable, script], input=given, capture_output=True, text=True, timeout=MOST_SECONDS
     )
