@@ -48,8 +48,8 @@ def for_trainer(target: str, schedule: Any, content: str, output: str, options: 
 def _megatron(schedule: Any, content: str, output: str, options: dict[str, Any]) -> tuple[str, str]:
     from ppsim.api.option_values import parse_split
     from ppsim.base.files import to_json
+    from ppsim.trainers.megatron.write_config import as_entries, as_flags
     from ppsim.trainers.megatron.write_schedule import megatron_arguments
-    from ppsim.trainers.write_config import as_entries, as_flags
 
     exported = json.loads(content)
     if options["layers_by"]:

@@ -20,6 +20,7 @@ from ppsim.catalog.published.interleaved import legal_group_sizes
 from ppsim.model.names import find_model
 from ppsim.model.stages import stages_of_layout
 from ppsim.schedule.grammar import parse_table
+from ppsim.trainers.megatron.write_config import as_entries, as_flags
 from ppsim.trainers.megatron.write_schedule import (
     format_layout,
     layout_string,
@@ -29,7 +30,6 @@ from ppsim.trainers.megatron.write_schedule import (
 from ppsim.trainers.primus.write_schedule import primus_table
 from ppsim.trainers.table_json import read_table, table_from_json, table_to_json
 from ppsim.trainers.transformer_engine.write_schedule import graph_order
-from ppsim.trainers.write_config import as_entries, as_flags
 from tests.cli.running import ppsim as run
 from tests.strategies import tables_and_costs
 

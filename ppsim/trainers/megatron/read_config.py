@@ -10,12 +10,12 @@ from ppsim.model.architecture import Model
 from ppsim.model.offloading import MODULES as OFFLOADED
 from ppsim.model.recompute import BLOCK, MODULES, UNIFORM, recompute_of
 from ppsim.trainers.arguments import Arguments
-from ppsim.trainers.megatron.expert_options import arguments_of_experts, cuda_graphs_in, experts_of
+from ppsim.trainers.megatron.expert_options import cuda_graphs_in, experts_of
 from ppsim.trainers.megatron.hybrid_layers import hybrid_pattern, layout_of
 from ppsim.trainers.megatron.read_model import model_of
 from ppsim.trainers.run_config import RunConfig
 
-_COUNTS = {
+COUNTS = {
     "tensor_model_parallel_size": "tp",
     "pipeline_model_parallel_size": "pp",
     "context_parallel_size": "cp",
@@ -28,14 +28,14 @@ _COUNTS = {
 }
 """Arguments that are a word each."""
 
-_SPLIT = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
-_COUNTED = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
-_ALGORITHMS = {
+SPLIT = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
+COUNTED = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
+ALGORITHMS = {
     "zero-bubble": "zb-h1", "zero-bubble-heuristic": "zb-auto", "zbv-formatted": "zbv", "v-half": "v-half",
     "v-min": "v-min",
 }  # fmt: skip
 """Primus' `pp_algorithm`, and the schedule of each."""
-_ZERO = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+ZERO = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
 
 def from_megatron(arguments: Arguments, trainer: str = "Megatron-LM") -> RunConfig:
@@ -70,7 +70,7 @@ def _model(arguments: Arguments) -> tuple[Model | None, str]:
 
 
 def _counts(arguments: Arguments) -> dict[str, Any]:
-    words = {word: arguments.count(name, word=word) for name, word in _COUNTS.items()}
+    words = {word: arguments.count(name, word=word) for name, word in COUNTS.items()}
     words["pp"] = words["pp"] or 1
     words["micro_batch"] = words["micro_batch"] or 1
     if words["global_batch"] is None:
@@ -101,9 +101,9 @@ def _pipeline(arguments: Arguments, pp: int, model: Model | None, layers_each: i
     words["vpp"] = vpp or None
     overlaps = arguments.flag("overlap_p2p_comm", default=True, word="overlap_p2p")
     words["overlap_p2p"] = None if overlaps else False
-    for name in _SPLIT:
+    for name in SPLIT:
         words[name] = arguments.count(name, word=name, least=0)
-    for name in _COUNTED:
+    for name in COUNTED:
         words[name] = arguments.flag(name, word=name) or None
     return words | _primus_schedule(arguments)
 
@@ -117,7 +117,7 @@ def _stages_of_pattern(arguments: Arguments, model: Model) -> str | None:
 def _primus_schedule(arguments: Arguments) -> dict[str, Any]:
     """The schedule that Primus' two pipelines run instead of Megatron-LM's loops, where one is switched on."""
     if arguments.flag("patch_primus_pipeline", word="schedule"):
-        name = _ALGORITHMS.get(str(arguments.get("pp_algorithm", "1f1b-interleaved", word="schedule")))
+        name = ALGORITHMS.get(str(arguments.get("pp_algorithm", "1f1b-interleaved", word="schedule")))
     elif arguments.flag("patch_zero_bubble", word="schedule"):
         setup = str(arguments.get("zero_bubble_v_schedule_mem_setup", "half", word="schedule"))
         name = "zb-auto" if arguments.flag("enable_zero_bubble", default=True, word="schedule") else None
@@ -130,7 +130,7 @@ def _primus_schedule(arguments: Arguments) -> dict[str, Any]:
     return {"schedule": name, "vpp": None, "runtime": "torch", "overlap_p2p": None} if name else {}
 
 
-_FP8_RECIPES = {"blockwise": "float8-block", "mxfp8": "mxfp8"}
+FP8_RECIPES = {"blockwise": "float8-block", "mxfp8": "mxfp8"}
 """Megatron-LM's --fp8-recipe where it is neither delayed nor tensorwise, which are both of one scale a tensor."""
 
 
@@ -143,7 +143,7 @@ def _step(arguments: Arguments) -> dict[str, Any]:
     if dtype == "nvfp4" and "mxfp4" in (value, arguments.get("fp4_recipe", word="dtype")):
         dtype = "mxfp4"
     if dtype == "float8":
-        dtype = _FP8_RECIPES.get(str(arguments.get("fp8_recipe", word="dtype")), dtype)
+        dtype = FP8_RECIPES.get(str(arguments.get("fp8_recipe", word="dtype")), dtype)
     parallel = arguments.flag("sequence_parallel", word="sequence_parallel")
     return {
         "dtype": dtype,
@@ -165,7 +165,7 @@ def _kernels(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
     if not is_partial or parts != [None, None]:
         words["dropout"] = any(part is None or _is_above_zero(part) for part in parts)
         if None in parts and words["dropout"]:
-            arguments.assumed.append(f"no attention_dropout or hidden_dropout: {_DROPOUT}, Megatron-LM's default")
+            arguments.assumed.append(f"no attention_dropout or hidden_dropout: {DROPOUT}, Megatron-LM's default")
     fuses = arguments.get("cross_entropy_loss_fusion", word="cross_entropy")
     if fuses is not None or not is_partial:
         by = arguments.get("cross_entropy_fusion_impl", word="cross_entropy")
@@ -185,7 +185,7 @@ def _is_above_zero(value: Any) -> bool:
     return not isinstance(value, int | float) or value > 0
 
 
-_DROPOUT = 0.1
+DROPOUT = 0.1
 """Of attention_dropout and hidden_dropout where nothing is said (megatron/training/arguments.py)."""
 
 
@@ -241,7 +241,7 @@ def _layers_by_number(arguments: Arguments, ids: Any) -> str:
     return recompute_of(f"full@{','.join(given)}" if given else "none")
 
 
-_OFFLOAD_RULES = {
+OFFLOAD_RULES = {
     "min_offloaded_tensor_size": "min_offloaded_tensor_size",
     "fine_grained_offloading_max_inflight_offloads": "max_inflight_offloads",
 }
@@ -253,7 +253,7 @@ def _offload(arguments: Arguments) -> dict[str, Any]:
     is_on = arguments.flag("fine_grained_activation_offloading", word="offload_modules")
     given = arguments.get("offload_modules", [], word="offload_modules")
     rules: dict[str, Any] = {
-        word: arguments.count(name, word=word, least=0) for name, word in _OFFLOAD_RULES.items()
+        word: arguments.count(name, word=word, least=0) for name, word in OFFLOAD_RULES.items()
     }
     word = "activation_offload_fraction"
     rules[word] = arguments.part(word, 1.0, word=word)
@@ -278,7 +278,7 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
         arguments.assumed.append(f"optimizer {name} is not known: taken as adam")
     zero = 1 if arguments.flag("use_distributed_optimizer", word="zero") else 0
     if arguments.flag("use_megatron_fsdp", word="zero") or arguments.flag("use_custom_fsdp", word="zero"):
-        zero = _ZERO.get(str(arguments.get("data_parallel_sharding_strategy", "no_shard", word="zero")), zero)
+        zero = ZERO.get(str(arguments.get("data_parallel_sharding_strategy", "no_shard", word="zero")), zero)
     if arguments.flag("use_torch_fsdp2", word="zero"):
         zero = 3
     overlaps = arguments.flag("overlap_grad_reduce", word="overlap_dp")
@@ -317,7 +317,7 @@ def _optimizer_offload(arguments: Arguments, *, is_partial: bool) -> dict[str, A
     return found
 
 
-_MOMENTS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "float8"}
+MOMENTS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "float8"}
 """`--exp-avg-dtype`, as ppsim has them; files of Megatron-Bridge name torch's."""
 
 
@@ -329,117 +329,7 @@ def _moments(arguments: Arguments) -> str | None:
     first, second = (str(one or "fp32").removeprefix("torch.") for one in given)
     if first != second:
         arguments.assumed.append(f"both moments are taken as {first}, of which one is {second}")
-    found = _MOMENTS.get(first, first)
-    if found not in _MOMENTS.values():
-        raise ConfigError(f"{arguments.source}: exp_avg_dtype must be {', '.join(_MOMENTS)}: got {first}")
+    found = MOMENTS.get(first, first)
+    if found not in MOMENTS.values():
+        raise ConfigError(f"{arguments.source}: exp_avg_dtype must be {', '.join(MOMENTS)}: got {first}")
     return found
-
-
-def arguments_of(words: Mapping[str, Any]) -> dict[str, Any]:
-    """Return Megatron-LM's arguments for options of `ppsim project`; options without an argument are left out."""
-    arguments = {name: words[word] for name, word in _COUNTS.items() if word in words and word != "gpus"}
-    if "etp" in words:
-        arguments["expert_tensor_parallel_size"] = words["etp"]
-    arguments |= _stages(words) if words.get("pp", 1) > 1 else {}
-    recompute = words.get("recompute", "none")
-    method, _, layers = recompute.partition("/")
-    if recompute == "full" or method in (BLOCK, UNIFORM):
-        if recompute == "full":
-            method, layers = UNIFORM, "1"
-        arguments |= {
-            "recompute_granularity": "full",
-            "recompute_method": method,
-            "recompute_num_layers": int(layers),
-        }
-    elif all(module in MODULES and module != "mlp_act" for module in recompute.split("+")):  # not Megatron-LM's
-        arguments |= {"recompute_granularity": "selective", "recompute_modules": recompute.split("+")}
-    dtypes: dict[str, dict[str, Any]] = {
-        "bfloat16": {"bf16": True},
-        "float16": {"bf16": False, "fp16": True},
-        "float32": {"bf16": False},
-        "float8": {"bf16": True, "fp8": "hybrid"},
-        **{name: {"bf16": True, "fp8": "e4m3", "fp8_recipe": recipe} for recipe, name in _FP8_RECIPES.items()},
-        "nvfp4": {"bf16": True, "fp4": "e2m1"},
-    }
-    arguments |= dtypes.get(words.get("dtype", ""), {"bf16": True})
-    return arguments | _divided(words) | _executed(words)
-
-
-def _stages(words: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of a pipeline: layers per stage, stages per rank, and transfers."""
-    split, vpp = words.get("split"), words.get("vpp", 1)
-    found = {name: words[name] for name in _SPLIT if words.get(name) is not None}
-    found |= {name: True for name in _COUNTED if words.get(name)}
-    if isinstance(split, str) and not found:
-        found["pipeline_model_parallel_layout"] = split
-    elif vpp > 1:
-        found["num_virtual_stages_per_pipeline_rank"] = vpp
-    if vpp > 1 and words.get("overlap_p2p") is False:
-        found["no_overlap_p2p_communication"] = True
-    return found
-
-
-def _divided(words: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of the optimizer and of what ranks share."""
-    found: dict[str, Any] = {}
-    if "zero" in words:
-        found["use_distributed_optimizer"] = words["zero"] >= 1
-        if words["zero"] >= 2:
-            strategy = next(name for name, stage in _ZERO.items() if stage == words["zero"])
-            found |= {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": strategy}
-    if words.get("optimizer") == "muon":
-        found["optimizer"] = "dist_muon" if words.get("layer_wise") else "muon"
-    if words.get("order") == "tp-cp-ep-pp-dp":
-        found["use_tp_pp_dp_mapping"] = True
-    if (moments := words.get("exp_avg_dtype", "float32")) != "float32":
-        dtype = next(name for name, of in _MOMENTS.items() if of == moments)
-        found |= {"use_precision_aware_optimizer": True, "exp_avg_dtype": dtype, "exp_avg_sq_dtype": dtype}
-    found |= {"sequence_parallel": words["sequence_parallel"]} if "sequence_parallel" in words else {}
-    if part := words.get("optimizer_offload_fraction"):
-        found |= {"optimizer_cpu_offload": True, "optimizer_offload_fraction": part}
-        found |= {"use_precision_aware_optimizer": True}
-        found |= {"overlap_cpu_optimizer_d2h_h2d": True} if words.get("overlap_cpu_optimizer_d2h_h2d") else {}
-    if (instances := words.get("num_distributed_optimizer_instances", 1)) > 1:
-        found["num_distributed_optimizer_instances"] = instances
-    if (limit := words.get("wgrad_deferral_limit")) is not None:
-        found |= {"defer_embedding_wgrad_compute": True, "wgrad_deferral_limit": limit}
-    if words.get("grad_reduce_in_bf16"):
-        found["grad_reduce_in_bf16"] = True
-    if "overlap_dp" in words:
-        found |= {"overlap_grad_reduce": words["overlap_dp"], "overlap_param_gather": words["overlap_dp"]}
-    return found
-
-
-def _executed(words: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of how a stage computes."""
-    found: dict[str, Any] = {}
-    if "attention" in words:
-        found["attention_backend"] = {"fused": "auto", "unfused": "unfused"}[words["attention"]]
-    if "dropout" in words:
-        found |= dict.fromkeys(("attention_dropout", "hidden_dropout"), _DROPOUT if words["dropout"] else 0.0)
-    if words.get("deterministic_mode"):
-        found["deterministic_mode"] = True
-    if (loss := words.get("cross_entropy")) == "unfused":
-        found["cross_entropy_loss_fusion"] = False
-    elif loss:
-        by = {"fused": "te", "compiled": "native"}[loss]
-        found |= {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": by}
-    if modules := words.get("offload_modules"):
-        found |= {"fine_grained_activation_offloading": True, "offload_modules": modules.split("+")}
-        names = _OFFLOAD_RULES | {"activation_offload_fraction": "activation_offload_fraction"}
-        found |= {name: words[word] for name, word in names.items() if words.get(word) is not None}
-    if words.get("context") == "all-to-all":
-        found["cp_comm_type"] = "a2a"
-    if any(float(part) for part in str(words.get("overlap_tp", 0)).split(",")):
-        found["tp_comm_overlap"] = True
-    if words.get("overlap_ep"):
-        found["overlap_moe_expert_parallel_comm"] = True
-    return found | arguments_of_experts(words)
-
-
-def primus_pipeline_of(schedule: str) -> dict[str, Any]:
-    """Return the options by which Primus' own pipeline runs a schedule, none where it has no such schedule."""
-    names = {name: algorithm for algorithm, name in _ALGORITHMS.items()}
-    if schedule not in names:
-        return {}
-    return {"patch_primus_pipeline": True, "pp_algorithm": names[schedule]}

@@ -1,16 +1,44 @@
 """TorchTitan's settings for options of `ppsim project`: the inverse of `ppsim.trainers.torchtitan.read_config`."""
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ppsim.model.architecture import Model
 from ppsim.model.recompute import BY_OPERATORS
+from ppsim.trainers.megatron.write_config import command
 from ppsim.trainers.megatron.write_model import without_source
 from ppsim.trainers.torchtitan.config_registry import registry
 from ppsim.trainers.torchtitan.read_config import COUNTS, HIDDEN_BY_ASYNC_TP, SCHEDULES, model_of
 
 _HEAD = {"0.2": "output", "0.3": "lm_head"}  # what the last module of a model is called
 _CONVERTERS = {"float8": ["float8"], "float8-row": ["float8"], "mxfp8": ["mx"]}
+
+
+def write_torchtitan(words: Mapping[str, Any], choice: Mapping[str, Any], version: str) -> str:
+    """Return a command (0.3) or TOML (0.2) for TorchTitan; `choice` is one of `models_of`."""
+    settings = dict(choice) | settings_of(words, choice, version)
+    said = f"# TorchTitan {version}. Add your own data, tokenizer and learning rate."
+    if version == "0.2":
+        sections = dict.fromkeys(name.rpartition(".")[0] for name in settings)
+        lines = [said]
+        for section in sections:
+            inside = {name.rpartition(".")[2]: value for name, value in settings.items()
+                      if name.rpartition(".")[0] == section}  # fmt: skip
+            lines += [f"[{section}]", *(f"{name} = {json.dumps(value)}" for name, value in inside.items())]
+        return "\n".join(lines)
+    mode = settings.pop("activation_checkpoint.mode", None)
+    named = [f"--{name} {settings.pop(name)}" for name in ("module", "config") if name in settings]
+    flags = [*named, *(_flag(name, value) for name, value in settings.items())]
+    return f"{said}\n" + command(words, "-m torchtitan.train", [*flags, f"activation-checkpoint:{mode}"])
+
+
+def _flag(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        section, _, field = name.rpartition(".")
+        return f"--{name}" if value else f"--{section}.no-{field}"
+    parts = value if isinstance(value, list) else [value]
+    return f"--{name} {' '.join(','.join(part) if isinstance(part, list) else str(part) for part in parts)}"
 
 
 def models_of(model: Model, version: str) -> Iterator[dict[str, Any]]:

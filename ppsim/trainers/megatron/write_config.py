@@ -1,0 +1,212 @@
+"""Options of `ppsim project` written as Megatron-LM's arguments: the inverse of `read_config`."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from ppsim.base.words import given_of
+from ppsim.model.architecture import Model
+from ppsim.model.recompute import BLOCK, MODULES, UNIFORM
+from ppsim.parallel.layer_partition import MegatronSplit
+from ppsim.trainers.arguments import normalised
+from ppsim.trainers.megatron.expert_options import arguments_of_experts
+from ppsim.trainers.megatron.read_config import (
+    COUNTED,
+    COUNTS,
+    DROPOUT,
+    FP8_RECIPES,
+    MOMENTS,
+    OFFLOAD_RULES,
+    SPLIT,
+    ZERO,
+)
+from ppsim.trainers.megatron.write_model import model_arguments
+
+_GPUS_PER_NODE = 8
+
+
+def write_megatron(words: Mapping[str, Any], model: Model, layout: str) -> str:
+    """Return a command that trains with Megatron-LM; `layout` is the split as its layout string."""
+    arguments = job_arguments(words, model, layout)
+    arguments.pop("add_position_embedding", None)  # its default; there is only --no-position-embedding
+    script = "pretrain_mamba.py" if arguments.get("is_hybrid_model") else "pretrain_gpt.py"
+    said = "# Megatron-LM. Add your own data, tokenizer, learning rate and checkpoints."
+    return f"{said}\n" + command(words, script, as_flags(arguments))
+
+
+def job_arguments(words: Mapping[str, Any], model: Model, layout: str) -> dict[str, Any]:
+    """Megatron-LM's arguments of model and run; layers that its own rule divides otherwise are a layout."""
+    sizes = model_arguments(model, words["seq_len"]) or {}
+    words = dict(words)
+    if "num_experts" not in sizes:
+        words = {name: value for name, value in words.items() if name not in ("etp", "moe_dispatcher")}
+    split = words.get("split")
+    if isinstance(split, list):
+        even = MegatronSplit().layers_per_stage(sum(split), pp=len(split), vpp=1)
+        is_by_rule = split == even and words.get("runtime", "megatron") == "megatron"
+        words["split"] = None if is_by_rule else layout
+    if sizes.get("hybrid_layer_pattern") and isinstance(split, list) and words["split"]:
+        sizes["hybrid_layer_pattern"] = _divided(sizes["hybrid_layer_pattern"], split)
+        words["split"] = words["vpp"] = None
+    return sizes | arguments_of(given_of(words))
+
+
+def _divided(pattern: str, split: Sequence[int]) -> str:
+    """A hybrid's pattern with a "|" where a stage ends.
+
+    >>> _divided("M-M*-/*-", [2, 3])
+    'M-|M*-/*-'
+    """
+    main, slash, further = pattern.partition("/")
+    ends = list(accumulate(split))
+    return "|".join(main[end - count : end] for end, count in zip(ends, split, strict=True)) + slash + further
+
+
+def command(words: Mapping[str, Any], program: str, flags: Sequence[str]) -> str:
+    """A command for a shell, on all GPUs of a run."""
+    gpus = words.get("gpus", 1)
+    per_node = next(count for count in range(min(gpus, _GPUS_PER_NODE), 0, -1) if gpus % count == 0)
+    first = f"torchrun --nproc-per-node {per_node} --nnodes {gpus // per_node} {program}"
+    return " \\\n  ".join([first, *flags])
+
+
+def as_flags(arguments: Mapping[str, Any]) -> list[str]:
+    """Return Megatron-LM's arguments, by their names or as flags, as words of a command; false ones are left out.
+
+    >>> as_flags({"bf16": True, "pipeline-model-parallel-size": 2, "pipeline-model-parallel-layout": "Et|tL"})
+    ['--bf16', '--pipeline-model-parallel-size 2', "--pipeline-model-parallel-layout 'Et|tL'"]
+    """
+    options = {f"--{_LONG.get(name, name).replace('_', '-')}": value for name, value in arguments.items()}
+    return [
+        option if value is True
+        else f"{option} {' '.join(value) if isinstance(value, list) else shlex.quote(str(value))}"
+        for option, value in options.items() if value is not False
+    ]  # fmt: skip
+
+
+_LONG = {
+    "microbatch_group_size_per_vp_stage": "microbatch_group_size_per_virtual_pipeline_stage",
+    "fp8": "fp8_format",
+    "fp4": "fp4_format",
+}
+"""Options that are not called as their names in `args` (argparse_meta of TransformerConfig's fields)."""
+
+
+def as_entries(arguments: Mapping[str, Any]) -> list[str]:
+    """Return the same as lines of a YAML file that has the names of Megatron-LM's `args`, as Primus' have.
+
+    >>> as_entries({"pipeline-model-parallel-layout": "Et|tL", "no-overlap-p2p-communication": True})
+    ['pipeline_model_parallel_layout: "Et|tL"', 'overlap_p2p_comm: false']
+    """
+    return [f"{name}: {_yaml(value)}" for name, value in normalised(arguments).items()]
+
+
+def _yaml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{', '.join(value)}]"
+    return f'"{value}"' if isinstance(value, str) and any(sign in value for sign in "|*,") else str(value)
+
+
+def arguments_of(words: Mapping[str, Any]) -> dict[str, Any]:
+    """Return Megatron-LM's arguments for options of `ppsim project`; options without an argument are left out."""
+    arguments = {name: words[word] for name, word in COUNTS.items() if word in words and word != "gpus"}
+    if "etp" in words:
+        arguments["expert_tensor_parallel_size"] = words["etp"]
+    arguments |= _stages(words) if words.get("pp", 1) > 1 else {}
+    recompute = words.get("recompute", "none")
+    method, _, layers = recompute.partition("/")
+    if recompute == "full" or method in (BLOCK, UNIFORM):
+        if recompute == "full":
+            method, layers = UNIFORM, "1"
+        arguments |= {
+            "recompute_granularity": "full",
+            "recompute_method": method,
+            "recompute_num_layers": int(layers),
+        }
+    elif all(module in MODULES and module != "mlp_act" for module in recompute.split("+")):  # not Megatron-LM's
+        arguments |= {"recompute_granularity": "selective", "recompute_modules": recompute.split("+")}
+    dtypes: dict[str, dict[str, Any]] = {
+        "bfloat16": {"bf16": True},
+        "float16": {"bf16": False, "fp16": True},
+        "float32": {"bf16": False},
+        "float8": {"bf16": True, "fp8": "hybrid"},
+        **{name: {"bf16": True, "fp8": "e4m3", "fp8_recipe": recipe} for recipe, name in FP8_RECIPES.items()},
+        "nvfp4": {"bf16": True, "fp4": "e2m1"},
+    }
+    arguments |= dtypes.get(words.get("dtype", ""), {"bf16": True})
+    return arguments | _optimizer(words) | _executed(words)
+
+
+def _stages(words: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of a pipeline: layers per stage, stages per rank, and transfers."""
+    split, vpp = words.get("split"), words.get("vpp", 1)
+    found = {name: words[name] for name in SPLIT if words.get(name) is not None}
+    found |= {name: True for name in COUNTED if words.get(name)}
+    if isinstance(split, str) and not found:
+        found["pipeline_model_parallel_layout"] = split
+    elif vpp > 1:
+        found["num_virtual_stages_per_pipeline_rank"] = vpp
+    if vpp > 1 and words.get("overlap_p2p") is False:
+        found["no_overlap_p2p_communication"] = True
+    return found
+
+
+def _optimizer(words: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of the optimizer and of what ranks share."""
+    found: dict[str, Any] = {}
+    if "zero" in words:
+        found["use_distributed_optimizer"] = words["zero"] >= 1
+        if words["zero"] >= 2:
+            strategy = next(name for name, stage in ZERO.items() if stage == words["zero"])
+            found |= {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": strategy}
+    if words.get("optimizer") == "muon":
+        found["optimizer"] = "dist_muon" if words.get("layer_wise") else "muon"
+    if words.get("order") == "tp-cp-ep-pp-dp":
+        found["use_tp_pp_dp_mapping"] = True
+    if (moments := words.get("exp_avg_dtype", "float32")) != "float32":
+        dtype = next(name for name, of in MOMENTS.items() if of == moments)
+        found |= {"use_precision_aware_optimizer": True, "exp_avg_dtype": dtype, "exp_avg_sq_dtype": dtype}
+    found |= {"sequence_parallel": words["sequence_parallel"]} if "sequence_parallel" in words else {}
+    if part := words.get("optimizer_offload_fraction"):
+        found |= {"optimizer_cpu_offload": True, "optimizer_offload_fraction": part}
+        found |= {"use_precision_aware_optimizer": True}
+        found |= {"overlap_cpu_optimizer_d2h_h2d": True} if words.get("overlap_cpu_optimizer_d2h_h2d") else {}
+    if (instances := words.get("num_distributed_optimizer_instances", 1)) > 1:
+        found["num_distributed_optimizer_instances"] = instances
+    if (limit := words.get("wgrad_deferral_limit")) is not None:
+        found |= {"defer_embedding_wgrad_compute": True, "wgrad_deferral_limit": limit}
+    if words.get("grad_reduce_in_bf16"):
+        found["grad_reduce_in_bf16"] = True
+    if "overlap_dp" in words:
+        found |= {"overlap_grad_reduce": words["overlap_dp"], "overlap_param_gather": words["overlap_dp"]}
+    return found
+
+
+def _executed(words: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of how a stage computes."""
+    found: dict[str, Any] = {}
+    if "attention" in words:
+        found["attention_backend"] = {"fused": "auto", "unfused": "unfused"}[words["attention"]]
+    if "dropout" in words:
+        found |= dict.fromkeys(("attention_dropout", "hidden_dropout"), DROPOUT if words["dropout"] else 0.0)
+    if words.get("deterministic_mode"):
+        found["deterministic_mode"] = True
+    if (loss := words.get("cross_entropy")) == "unfused":
+        found["cross_entropy_loss_fusion"] = False
+    elif loss:
+        by = {"fused": "te", "compiled": "native"}[loss]
+        found |= {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": by}
+    if modules := words.get("offload_modules"):
+        found |= {"fine_grained_activation_offloading": True, "offload_modules": modules.split("+")}
+        names = OFFLOAD_RULES | {"activation_offload_fraction": "activation_offload_fraction"}
+        found |= {name: words[word] for name, word in names.items() if words.get(word) is not None}
+    if words.get("context") == "all-to-all":
+        found["cp_comm_type"] = "a2a"
+    if any(float(part) for part in str(words.get("overlap_tp", 0)).split(",")):
+        found["tp_comm_overlap"] = True
+    if words.get("overlap_ep"):
+        found["overlap_moe_expert_parallel_comm"] = True
+    return found | arguments_of_experts(words)
