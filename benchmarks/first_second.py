@@ -117,7 +117,7 @@ def here() -> str:
 def main() -> None:
     """Print a row a piece of work."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--num-microbatches", type=int, default=1024)
+    parser.add_argument("--num-microbatches", dest="microbatches", type=int, default=1024)
     parser.add_argument(
         "--install", action="store_true", help="README's first command, too: needs git and a network"
     )

@@ -144,7 +144,7 @@ def main() -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--partitions", type=lambda text: [int(part) for part in text.split(",")], metavar="N,N,…",
                         help="default 2,4; on CUDA 2,4,8")  # fmt: skip
-    parser.add_argument("--num-microbatches", type=int, default=8)
+    parser.add_argument("--num-microbatches", dest="microbatches", type=int, default=8)
     parser.add_argument("--steps", type=int, default=9, help="recorded steps per run; the median step is compared")
     parser.add_argument("--record", metavar="FILE", help="write what was measured there, and stop")
     parser.add_argument("--report", metavar="FILE", help="measure nothing; report what --record wrote")

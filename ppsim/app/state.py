@@ -147,7 +147,7 @@ def field_of(sentence: str) -> str | None:
     >>> field_of("--vpp must be at least 1: got 0"), field_of("zbv needs vpp 2: got 3"), field_of("no such thing")
     ('vpp', 'vpp', None)
     """
-    flags = {word.flag.lstrip("-"): name for name, word in _WORDS.items()}
+    flags = {called: name for name, word in _WORDS.items() for called in (word.flag[2:], name.replace("_", "-"))}
     # A flag is sure; else a word of its own, of which `pp` stands for much and comes last.
     parts = sentence.replace("'", " ").replace(":", " ").replace(",", " ").replace("=", " ").split()
     for part in parts:

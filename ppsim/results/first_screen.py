@@ -77,7 +77,8 @@ def _question(projection: Projection) -> str:
 def _configuration(projection: Projection) -> str:
     """The parallel sizes and the schedule: sizes of 1 are left out, except pp."""
     plan, job = projection.plan, projection.plan.job
-    sizes: Mapping[str, int] = vars(job.layout) if job else {"pp": plan.pp}
+    measured = plan.source.to_json()["profile"]["shape"] if job is None and plan.has_model else {}
+    sizes: Mapping[str, int] = vars(job.layout) if job else measured
     table = projection.timeline.schedule
     vpp = table.vpp
     shown = [f"{name} {sizes[name]}" for name in ("tp", "cp", "ep", "dp") if sizes.get(name, 1) > 1]

@@ -42,7 +42,7 @@ def test_the_example_of_the_docs_is_a_schedule_by_name(install):
     assert "Huang et al." in run("schedules", "gpipe-lifo").stdout
     run("build", "gpipe-lifo", "--pp", 2, "--num-microbatches", 4, "-o", "T.csv")
     assert "complete, ordered" in run("check", "T.csv").stdout
-    assert "gpipe-lifo" in run("project", "--pp", 2, "--schedule", "all").stdout
+    assert "gpipe-lifo" in run("project", "--pp", 2, "--schedule", "all", "--full").stdout
 
 
 @pytest.mark.parametrize(

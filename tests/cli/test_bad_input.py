@@ -36,7 +36,7 @@ WRONG_ARGUMENTS = {
     "an unknown schedule to build": ("build interleavd --pp 4 --num-microbatches 4", 2, ["unknown schedule 'interleavd': did you mean interleaved-1f1b"]),
     "an unlike schedule": ("schedules qqq", 2, ["unknown schedule 'qqq': there are gpipe, 1f1b, "]),
     "an unknown command": ("projct --pp 4", 2, ["unknown command 'projct': did you mean project"]),
-    "an unlike command": ("qqq", 2, ["unknown command 'qqq': there are project, tune, serve, schedules, build, check"]),
+    "an unlike command": ("qqq", 2, ["unknown command 'qqq': there are project, tune, fit, validate, read, explain"]),
     "a removed option": ("profile --model nano --partitions 2 -o p.json", 2, ["--partitions was removed: leave it out"]),
     "an unknown option": ("project --pp 4 --microbatch 8", 2, ["--microbatch", "--num-microbatches"]),
     "an unknown profile": ("project --pp 4 --profile zb-a100-6.2", 2, ["unknown profile 'zb-a100-6.2': did you mean zb-a100-6.2b"]),

@@ -217,6 +217,6 @@ def test_a_context_parallel_part_is_measured_and_projected_where_asked_for(tmp_p
     assert part.activation_bytes * 2 == whole.activation_bytes
     assert profile.find("head", profile.shape_at(cp=2)).output_bytes == 4
     assert profile.shape_at().cp == 1
-    shown = CliRunner().invoke(main, ["project", "--pp", "2", "--profile", path, "--cp", "2"])
+    shown = CliRunner().invoke(main, ["project", "--pp", "2", "--profile", path, "--cp", "2", "--full"])
     assert shown.exit_code == 0, shown.output
     assert "tp 1, cp 2, ep 1: one rank's part" in shown.stdout
