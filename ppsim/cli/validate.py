@@ -5,13 +5,14 @@ import click
 from ppsim.api.output_formats import VALIDATION
 from ppsim.base.errors import ConfigError
 from ppsim.base.outputs import write
-from ppsim.cli.common import check_outputs, json_option, output_option_of, say, tell
+from ppsim.cli.common import check_outputs, full_option, json_option, output_option_of, say, tell
 from ppsim.cli.progress import progress
 
 
 @click.command()
 @click.argument("name", required=False, metavar="[SET|FILE]")
 @json_option
+@full_option
 @output_option_of(".svg/.pdf/.png projected against measured, .json what --json prints, .csv a line a row")
 @click.option("--rows", "with_rows", is_flag=True, help="Print every row too. Default: where a SET is given.")
 @click.option(
@@ -34,11 +35,11 @@ def validate(
     name: str | None,
     as_json: bool,
     outputs: tuple[str, ...],
-    with_rows: bool,
     with_commands: bool,
     as_markdown: bool,
     is_fit: bool,
     fit_on: str | None,
+    **look: bool,
 ) -> None:
     """Compare projections with published runs: signed errors, beside a constant MFU and other tools.
 
@@ -85,7 +86,7 @@ def validate(
     if as_markdown:
         click.echo(show_validation.markdown(found.sets), nl=False)
     else:
-        tell(found, as_json, with_rows=with_rows or None)
+        tell(found, as_json, full=look["full"], with_rows=look["with_rows"] or None)
 
 
 def _fitted_clusters(names: list[str]) -> list[str]:

@@ -14,9 +14,12 @@ from ppsim.validation.score import CaseError, Score, Validation, coverage_of, ha
 from ppsim.validation.validated import Validated
 
 
-def print_validations(found: Validated, *, with_rows: bool | None = None) -> None:
-    """Print a line a set and, if asked or where there is only one, every row with what is said of the set."""
+def print_validations(found: Validated, *, full: bool = False, with_rows: bool | None = None) -> None:
+    """Print a line per class of hardware and model; of one set or `with_rows` every row, if `full` every set."""
     out = Page()
+    if len(found.sets) > 1 and not full and not with_rows:
+        _print_classes(out, found.sets)
+        return
     if len(found.sets) == 1 if with_rows is None else with_rows:
         for one in found.sets:
             _print_rows(out, one)
@@ -39,6 +42,18 @@ def print_validations(found: Validated, *, with_rows: bool | None = None) -> Non
         "inside: how many of the measurements lie in the projection's 90 % interval.",
         "order: rank correlation of schedules, mean of the groups; groups with every pair in the right order.",
     )
+
+
+_MOST_WORST = 5
+
+
+def _print_classes(out: Page, sets: Sequence[Validation]) -> None:
+    sections = [(name, [one for one in some if not one.told.order_only]) for name, some in _sections(sets)]
+    rows = [_section_row(name, some) for name, some in sections if some]
+    out.add(Columns.of(rows, spare=["seen", "listed"]), "", _total(sets), "")
+    out.add(bold("furthest off"), Columns.of(_worst_rows(sets, _MOST_WORST), wraps=True), "")
+    out.add("error: projected / measured - 1, negative is optimistic; absolute: mean of the sizes")
+    out.add("more: --full (every set, by hardware) · ppsim validate SET (its rows)")
 
 
 def print_fits(fits: Sequence[FittedCluster]) -> None:

@@ -193,7 +193,7 @@ OF_RUNS = {
     "fit runs.csv --rows one": ["-o fitted.toml", "--json"],
     "fit run.json --run-config train.sh": ["--cluster dgx-a100"],
     "validate runs.csv": [
-        "--json", same("--rows"), "--commands", "--fit-on 1", "-o validated.csv",
+        "--json", same("--rows"), same("--full"), "--commands", "--fit-on 1", "-o validated.csv",
     ],
     "validate zero-bubble-sync": ["--markdown"],
     "validate mlperf-405b": ["--fit"],
