@@ -65,7 +65,7 @@ def _print_full(projection: Projection, answer: Answer, *, with_rows: bool, with
     rows = [
         ("bottleneck", answer.bottleneck),
         ("1 % faster gains", ", ".join(sensitive)),
-        ("to change", advice or [projection.without_advice]),
+        ("try next", advice or [projection.without_advice]),
         ("by channel", ", ".join(others)),
     ]
     out.add(facts(rows), "", facts([("assumed", projection.assumptions)]))
