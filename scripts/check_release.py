@@ -38,7 +38,7 @@ reveal_type(ppsim.tune(model="gpt2", gpus=2, global_batch=8).best[0].iteration_t
 WRONG_SCRIPT = """\
 import ppsim
 ppsim.project(pp="8")
-ppsim.export(ppsim.build("1f1b", pp=2, microbatches=2), to="jax")
+ppsim.export("1f1b", to="torch")
 """
 
 
