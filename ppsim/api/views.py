@@ -1,6 +1,6 @@
 """What pictures show of a projection, and of a search."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ppsim.base.units import percent, seconds
@@ -25,7 +25,7 @@ def view_of(projection: Projection, title: str, answer: Answer | None = None) ->
     about = _about(projection)
     texts = texts_of(projection, "page")
     texts["iteration"] += between
-    facts = [*texts.items(), ("lower bound", _bound(projection))]
+    facts = [*texts.items(), bound_of(projection.report)]
     notes = {"To change": _advice(answer, projection) if answer else [], "Assumed": projection.assumptions}
     return View(
         projection.timeline,
@@ -42,10 +42,11 @@ def view_of(projection: Projection, title: str, answer: Answer | None = None) ->
     )
 
 
-def _bound(projection: Projection) -> str:
-    bound = projection.report["lower_bound_s"]
-    gap = percent(gap_of(projection.timeline.step_time_s, bound))
-    return f"{seconds(bound)} for any schedule on this placement; the step is {gap} above it"
+def bound_of(report: Mapping[str, Any]) -> Fact:
+    """Return what a picture says of the lower bound in a step's report."""
+    bound_s = report["lower_bound_s"]
+    gap = percent(gap_of(report["step_time_s"], bound_s))
+    return "lower bound", f"{seconds(bound_s)} for any schedule on this placement; the step is {gap} above it"
 
 
 def _advice(answer: Answer, projection: Projection) -> list[str]:
@@ -68,19 +69,17 @@ def _about(projection: Projection) -> list[Fact]:
     if job is None:
         profile = plan.source.to_json()["profile"]
         model, device, where = profile["model"], profile["device"], f"profile {profile['name']}"
-        sizes = {**profile["shape"], "dp": 1, "pp": plan.pp}
-        batch = f"micro-batch {sizes['micro_batch']} of {sizes['sequence_length']} tokens"
+        shape = profile["shape"]
+        batch = f"micro-batch {shape['micro_batch']} of {shape['sequence_length']} tokens"
     else:
         model, device, where = job.model_name, job.cluster.device.name, job.cluster.name
-        sizes = vars(job.layout)
         batch = f"{job.global_batch} sequences of {job.length} tokens, micro-batch {job.micro_batch}"
-    ways = [name for name in ("tp", "cp", "ep", "dp", "pp") if sizes[name] > 1 or name == "pp"]
     steps = microbatches_in_words(schedule.num_microbatches, schedule.num_rounds)
     chunks = f", vpp {schedule.vpp}" if schedule.vpp > 1 else ""
     return [
         ("model", model),
         ("cluster", f"{projection.num_gpus} × {device} ({where})"),
-        ("layout", " · ".join(f"{name} {sizes[name]}" for name in ways)),
+        ("layout", " · ".join(f"{name} {ranks}" for name, ranks in projection.parallel_sizes.items())),
         ("schedule", f"{plan.schedule_name}{chunks}, {steps}; {batch}"),
     ]
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from ppsim.base.errors import ScheduleError
-from ppsim.base.files import naming, write_whole
+from ppsim.base.errors import ConfigError, ScheduleError
+from ppsim.base.files import naming, to_json, write_whole
 from ppsim.base.words import flag_of, require_least, words_of
 from ppsim.cli.click_options import AliasedOption, Choice, option_of, options_of
 from ppsim.cli.common import (
@@ -26,20 +26,17 @@ _FOR = {
 }
 
 
-def check_options(target: str, options: dict[str, Any]) -> None:
+def _check_options(target: str, options: dict[str, Any]) -> None:
     """Raise `ConfigError` for an option that is another target's."""
-    from ppsim.base.errors import ConfigError
-
     for name, targets in _FOR.items():
         if options[name] is not None and target not in targets:
-            option = flag_of(name)
-            raise ConfigError(f"{option} is for --to {' and '.join(targets)}: got --to {target}")
+            raise ConfigError(f"{flag_of(name)} is for --to {' and '.join(targets)}: got --to {target}")
     if options["layers_by"] and options["split"] is None:
         raise ConfigError("--layers-by says the layers of --split: give it too")
     require_least("micro_batch", options["micro_batch"])
 
 
-def for_trainer(target: str, schedule: Any, content: str, output: str, options: dict[str, Any]) -> tuple[str, str]:
+def _for_trainer(target: str, schedule: Any, content: str, output: str, options: dict[str, Any]) -> tuple[str, str]:
     """Return the text of the file, as its suffix says, and what to print."""
     makes = {"megatron": _megatron, "torchtitan": _torchtitan, "primus": _primus}
     return makes[target](schedule, content, output, options) if target in makes else (content, "")
@@ -47,7 +44,6 @@ def for_trainer(target: str, schedule: Any, content: str, output: str, options: 
 
 def _megatron(schedule: Any, content: str, output: str, options: dict[str, Any]) -> tuple[str, str]:
     from ppsim.api.option_values import parse_split
-    from ppsim.base.files import to_json
     from ppsim.trainers.megatron.write_config import as_entries, as_flags
     from ppsim.trainers.megatron.write_schedule import megatron_arguments
 
@@ -64,7 +60,6 @@ def _megatron(schedule: Any, content: str, output: str, options: dict[str, Any])
 
 def _torchtitan(schedule: Any, content: str, output: str, options: dict[str, Any]) -> tuple[str, str]:
     from ppsim.api.option_values import parse_split
-    from ppsim.base.errors import ConfigError
     from ppsim.trainers.torchtitan.write_schedule import settings_text, torchtitan_settings, warnings_of
 
     version = options["trainer_version"] or "0.3"
@@ -153,12 +148,12 @@ def export(
     from ppsim.api.outputs import export as exported
 
     check_outputs([output])
-    check_options(target, trainer)
+    _check_options(target, trainer)
     schedule = read_table(table, replicas=replicas, slices=slices)
     with naming(table, ScheduleError):
         split = trainer["split"]
         content = exported(schedule, to=target, receives=receives, torch_version=torch_version, split=split)
-        content, told = for_trainer(target, schedule, content, output, trainer)
+        content, told = _for_trainer(target, schedule, content, output, trainer)
     write_whole(output, content)
     say(f"wrote {output}")
     if told:

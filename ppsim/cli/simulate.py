@@ -75,11 +75,11 @@ def simulate(table: str, as_json: bool, outputs: tuple[str, ...], **options: Any
 
     T.csv is a table as `ppsim build` writes it. Options for the network override what the costs file says.
     """
-    from ppsim.base.units import percent, seconds
+    from ppsim.api.views import bound_of
     from ppsim.plot.view import View
     from ppsim.runs.timeline_file import timeline_to_json
     from ppsim.simulation.cost_files import Overheads, read_costs, read_overheads
-    from ppsim.simulation.report import gap_of, report_of
+    from ppsim.simulation.report import report_of
     from ppsim.simulation.run import simulate as run
 
     check_outputs(outputs, TIMELINE)
@@ -95,13 +95,8 @@ def simulate(table: str, as_json: bool, outputs: tuple[str, ...], **options: Any
         timeline = run(schedule, stage_costs)
         report = report_of(timeline, stage_costs)
     shape = f"pp {schedule.num_ranks}, vpp {schedule.vpp}, {schedule.num_microbatches} microbatches"
-    title, gap = f"{table}: {shape}", gap_of(report["step_time_s"], report["lower_bound_s"])
-    least = seconds(report["lower_bound_s"])
-    bound = f"{least} for any schedule on this placement; the step is {percent(gap)} above it"
     runs: dict[str, Any] = {"overheads_fitted_runs": list(overheads.fitted_runs)} if overheads.fitted_runs else {}
-    drawn = Drawn(
-        [View(timeline, title, facts=[("lower bound", bound)])],
-        lambda: timeline_to_json(timeline, stage_costs, **runs),
-    )
+    view = View(timeline, f"{table}: {shape}", facts=[bound_of(report)])
+    drawn = Drawn([view], lambda: timeline_to_json(timeline, stage_costs, **runs))
     write(outputs, TIMELINE, by_command(drawn), announce=say)
     tell(timeline, as_json, content=lambda: report, report=report, **look_of(options))

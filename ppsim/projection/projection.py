@@ -1,6 +1,6 @@
 """What one step takes, for a plan or for several, and what there is to say of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -209,6 +209,21 @@ class Projection(Shown, Pictured):
     def num_gpus(self) -> int:
         """All devices."""
         return self.timeline.schedule.num_ranks * self.plan.source.gpus_per_rank
+
+    @property
+    def parallel_sizes(self) -> dict[str, int]:
+        """Ranks of tp, cp, ep, dp and pp, those above 1, and pp always; without a model pp alone.
+
+        >>> import ppsim
+        >>> ppsim.project(model="llama3-8b", gpus=8, tp=2, pp=2).parallel_sizes
+        {'tp': 2, 'dp': 2, 'pp': 2}
+        """
+        plan = self.plan
+        sizes: Mapping[str, int] = {}
+        if plan.has_model:
+            sizes = vars(plan.job.layout) if plan.job else plan.source.to_json()["profile"]["shape"]
+        found = {name: sizes.get(name, 1) for name in ("tp", "cp", "ep", "dp")}
+        return {name: ranks for name, ranks in found.items() if ranks > 1} | {"pp": plan.pp}
 
     @property
     def not_in_runtime(self) -> str | None:

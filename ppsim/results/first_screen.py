@@ -1,17 +1,16 @@
 """The first screen of `ppsim project`: question, verdict, four numbers, where the time goes, what to try."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from textwrap import wrap
 
 from ppsim.base.units import percent, seconds, size
 from ppsim.costs.profile import DEFAULT
 from ppsim.projection.projection import Advice, Answer, Projection
-from ppsim.results.page import Page, bold, cut, verdict_line
-from ppsim.results.quantities import text_of_quantity, texts_of
+from ppsim.results.page import SCREEN_LINES, WIDTH, Page, bold, cut, verdict_line
+from ppsim.results.quantities import texts_of
 from ppsim.schedule.rounds import microbatches_in_words
 from ppsim.simulation.verdict import Verdict
 
-MOST_LINES, _MOST_COLUMNS = 18, 100
 _MOST_PARTS, _LEAST_PART = 5, 0.01
 _MOST_ADVICE = 2
 _BAR = 24  # characters of the longest bar
@@ -39,13 +38,13 @@ OF_PARTS = {
 
 
 def first_screen(projection: Projection, answer: Answer) -> None:
-    """Print at most `MOST_LINES` lines; a plan that does not fit says so in the first one."""
+    """Print at most `SCREEN_LINES` lines; a plan that does not fit says so in the first one."""
     verdict = projection.verdict
     too_large = verdict is not None and verdict.fits is False
     lines = [
         *verdict_line(verdict if too_large else None),
-        bold(cut(_question(projection), _MOST_COLUMNS)),
-        cut(_configuration(projection), _MOST_COLUMNS),
+        bold(cut(_question(projection), WIDTH)),
+        cut(_configuration(projection), WIDTH),
         "",
         *([] if verdict is None or too_large else [_row("fits" if verdict.fits else "memory", _memory(verdict))]),
         *(_row("note", note) for note in (verdict.notes if verdict else ())),
@@ -53,12 +52,12 @@ def first_screen(projection: Projection, answer: Answer) -> None:
         "",
     ]
     advice, assumed, more = _advice(projection, answer), _assumed(projection), _row("more", _more(projection))
-    left = MOST_LINES - len(lines) - len(advice) - len(assumed) - 1
+    left = SCREEN_LINES - len(lines) - len(advice) - len(assumed) - 1
     Page().add(*lines, *_parts(projection, answer, left), *advice, *assumed, more, wraps=False)
 
 
 def _row(label: str, value: str) -> str:
-    return cut(f"{label:{_LABEL}}{value}", _MOST_COLUMNS)
+    return cut(f"{label:{_LABEL}}{value}", WIDTH)
 
 
 def _question(projection: Projection) -> str:
@@ -75,16 +74,11 @@ def _question(projection: Projection) -> str:
 
 
 def _configuration(projection: Projection) -> str:
-    """The parallel sizes and the schedule: sizes of 1 are left out, except pp."""
-    plan, job = projection.plan, projection.plan.job
-    measured = plan.source.to_json()["profile"]["shape"] if job is None and plan.has_model else {}
-    sizes: Mapping[str, int] = vars(job.layout) if job else measured
-    table = projection.timeline.schedule
-    vpp = table.vpp
-    shown = [f"{name} {sizes[name]}" for name in ("tp", "cp", "ep", "dp") if sizes.get(name, 1) > 1]
-    shown += [f"pp {plan.pp}", *([f"vpp {vpp}"] if vpp > 1 else [])]
-    shown.append(plan.schedule_name)
-    if job is not None:
+    """The parallel sizes and the schedule."""
+    table, name = projection.timeline.schedule, projection.plan.schedule_name
+    shown = [f"{dimension} {ranks}" for dimension, ranks in projection.parallel_sizes.items()]
+    shown += [*([f"vpp {table.vpp}"] if table.vpp > 1 else []), name]
+    if projection.plan.job is not None:
         shown.append(microbatches_in_words(table.num_microbatches, table.num_rounds))
     return " · ".join(shown)
 
@@ -106,11 +100,11 @@ def _delivered(projection: Projection, answer: Answer) -> Iterator[str]:
     if rates := texts_of(projection, "throughput"):
         days = [] if answer.days is None else [f"{answer.days:.1f} days of training"]
         yield _row("throughput", ", ".join([*rates.values(), *days]))
-    mfu = text_of_quantity(projection, "model_flops_utilization")
+    mfu = projection.model_flops_utilization
     timeline = projection.timeline
     least = 1 - (1 - timeline.bubble_ratio) * timeline.step_time_s / projection.report["lower_bound_s"]
     bubble = f"{percent(timeline.bubble_ratio)}  (lower bound for any schedule: {percent(max(least, 0.0))})"
-    yield _row("bubble", bubble) if mfu is None else _row("MFU", f"{mfu}   bubble {bubble}")
+    yield _row("bubble", bubble) if mfu is None else _row("MFU", f"{percent(mfu)}   bubble {bubble}")
 
 
 def _parts(projection: Projection, answer: Answer, most: int) -> Iterator[str]:
@@ -169,7 +163,7 @@ def _assumed(projection: Projection) -> list[str]:
     costs = [one for one in projection.assumptions if job.profile is not None and one.startswith("costs: ")]
     return [
         _row("assumed", f"stack {job.stack}: {', '.join(said)}"),
-        *(_row("", line) for one in costs for line in wrap(one, _MOST_COLUMNS - _LABEL)[:2]),
+        *(_row("", line) for one in costs for line in wrap(one, WIDTH - _LABEL)[:2]),
     ]
 
 

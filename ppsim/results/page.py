@@ -12,6 +12,9 @@ from ppsim.simulation.verdict import Verdict
 WIDTH = 100
 """Columns of what goes into a pipe or a file; a terminal has its own number."""
 
+SCREEN_LINES = 18
+"""Lines of what `project` and `explain` print without `--full`."""
+
 MOST_ROWS = 16
 """Rows of a table with one a rank or stage, up to which all are shown without being asked for."""
 

@@ -5,7 +5,7 @@ from textwrap import wrap
 from typing import Any
 
 from ppsim.base.units import percent, rate, seconds, signed_percent, size
-from ppsim.results.page import WIDTH, Columns, Page, bold, cut, facts, some_of
+from ppsim.results.page import SCREEN_LINES, WIDTH, Columns, Page, bold, cut, facts, some_of
 from ppsim.results.steps import print_report, print_timeline
 from ppsim.runs import explained_words as words
 from ppsim.runs.calibrate import Calibration
@@ -84,7 +84,7 @@ def _not_recorded(run: dict[str, Any]) -> str:
     return "; ".join(missing)
 
 
-_MOST_LINES, _INDENT = 18, 13
+_INDENT = 13
 
 
 def print_explanation(found: Any, *, full: bool = False) -> None:
@@ -103,7 +103,7 @@ def print_explanation(found: Any, *, full: bool = False) -> None:
         size_of_it = f"{seconds(loss.gain_s)} per step ({percent(loss.gain_s / found.period_s)})"
         said = [bold(f"{number}. {loss.cause}   {size_of_it}")]
         said += _labelled("evidence", loss.detail) + _labelled("remedy", words.ADVICE[loss.cause])
-        if len(lines) + len(said) < _MOST_LINES:
+        if len(lines) + len(said) < SCREEN_LINES:
             lines += said
     Page().add(*lines, "more: --full · -o explain.html", wraps=False)
 

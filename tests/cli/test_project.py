@@ -15,7 +15,7 @@ from tests.cli.test_tables import RANK_KEYS, REPORT_KEYS
 
 PROJECT_KEYS = [
     "fits", "memory_fit", *REPORT_KEYS, "profile", "tokens_per_s", "tokens_per_s_per_gpu", "model_flops_utilization",
-    "peak_flops_per_s", "peak_bytes", "num_gpus", "exposed_s", "reference_s", "reference_ends_s", "reference_work", "overheads_fitted_runs",
+    "peak_flops_per_s", "model_flops_per_s_per_gpu", "peak_bytes", "num_gpus", "exposed_s", "reference_s", "reference_ends_s", "reference_work", "overheads_fitted_runs",
     "layers_per_stage", "pipeline_layout", "stages", "step_time_by_channel_s",
     "not_in_runtime", "not_in_memory", "peak_components_bytes", "reserved_bytes", "assumptions", "iteration_time_interval_s", "loss_budget_s", "gain_per_percent",
     "bottleneck", "advice", "days",

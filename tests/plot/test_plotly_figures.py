@@ -104,7 +104,6 @@ def test_text_stands_out_from_the_paper(theme):
 
 
 def test_plotly_takes_every_picture():
-    pytest.importorskip("plotly")
     point = Point("1f1b", 2.0**30, 1.0, 0.5)
     for figure in (
         timeline_figure(TIMELINES[0], look=Look(with_memory=True)),

@@ -1,16 +1,15 @@
 """What results show of themselves: a line, a card in a notebook, plotly's figures, matplotlib's axes, graphs."""
 
 import re
-import sys
 from functools import cache
 from html.parser import HTMLParser
 
 import networkx
 import pytest
+from plotly import graph_objects
 
 import ppsim
 from ppsim.base.shown import InBrief, Pictured
-from ppsim.errors import MissingExtra
 from ppsim.runs.compare import compare
 
 COSTS = ppsim.StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
@@ -148,7 +147,6 @@ def test_what_has_no_card_is_shown_by_its_line():
 
 @pytest.mark.parametrize("name", ppsim.PICTURES)
 def test_a_figure_is_plotlys_and_has_what_there_is(name):
-    graph_objects = pytest.importorskip("plotly.graph_objects")
     figure = result(name).figure()
     assert isinstance(figure, graph_objects.Figure)
     kinds = [trace.type for trace in figure.data]
@@ -159,17 +157,7 @@ def test_a_figure_is_plotlys_and_has_what_there_is(name):
         assert kinds.count("heatmap") == (4 if name == "Comparison" else 2), "one a rank"
 
 
-def test_a_figure_without_plotly_says_what_brings_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "plotly", None)
-    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
-    with pytest.raises(
-        MissingExtra, match=r"pip install 'ppsim-pipeline\[notebook\]' .*, or draw it with plot\(\)"
-    ):
-        result("Timeline").figure()
-
-
 def test_a_projections_figure_has_its_memory_and_the_limit():
-    pytest.importorskip("plotly.graph_objects")
     made = ppsim.project(pp=2, microbatches=4, memory_limit="200GiB")
     shapes = made.figure().layout.shapes
     assert len(shapes) == 1
@@ -228,15 +216,8 @@ def test_a_tables_graph_says_what_each_edge_is():
     assert {told["kind"] for _, told in graph.nodes(data=True)} == {"F", "I", "W", "SEND_F", "SEND_B"}
 
 
-def test_without_networkx_the_sentence_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "networkx", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'ppsim-pipeline\[graph\]'"):
-        ppsim.build("1f1b", pp=2, microbatches=2).to_networkx()
-
-
 def test_a_kernel_shows_cards_and_figures():
     """In a real kernel: a card for a result, plotly's own mime type for a figure, a picture for axes."""
-    pytest.importorskip("plotly")
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     cells = ["import ppsim; made = ppsim.project(pp=2, microbatches=4); made", "made.figure()", "made.plot();"]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(one) for one in cells])

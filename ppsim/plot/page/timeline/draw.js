@@ -30,7 +30,7 @@ function drawAll(context, at, theme, ratio) {
     if (panel.numRanks) drawRanks(draw, panel);
     else drawMemoryAxis(draw, panel);
   }
-  drawTime(draw, context, at.bottom);
+  drawTime(draw, at.bottom);
   document.getElementById("summed").hidden = !state.isSummed;
 }
 
@@ -59,7 +59,7 @@ function drawRanks({ context, at, theme }, panel) {
   }
 }
 
-function drawTime({ at, from, to, theme, x }, context, top) {
+function drawTime({ context, at, from, to, theme, x }, top) {
   const { ticks, digits } = ticksOf(from, to, at.wide / 90);
   context.fillStyle = theme.text;
   context.fillRect(at.left, top, at.wide, 1);
@@ -81,7 +81,7 @@ function drawAxisInView(at, theme, ratio) {
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.fillStyle = theme.paper;
   context.fillRect(0, 0, at.width, AXIS_PX);
-  drawTime(draw, context, 0);
+  drawTime(draw, 0);
 }
 
 // All rows of a panel in one way, by the fullest of them.
