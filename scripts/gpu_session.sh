@@ -71,7 +71,7 @@ probe() {
 
 run() {
     set --
-    [ "$device" = cuda ] || set -- --partitions 2 --steps 2 --microbatches 4
+    [ "$device" = cuda ] || set -- --partitions 2 --steps 2 --num-microbatches 4
     step spins 70 "$python" benchmarks/partitions.py --device "$device" "$@" --record "$work/spins.json"
 }
 

@@ -21,10 +21,10 @@ def view_of(projection: Projection, title: str, answer: Answer | None = None) ->
 
     With its `answer` also how sure that is, and what to change.
     """
-    between = f"; 90 % between {' and '.join(map(seconds, answer.interval_s))}" if answer else ""
+    interval = f"; 90 % interval {' to '.join(map(seconds, answer.interval_s))}" if answer else ""
     about = _about(projection)
     texts = texts_of(projection, "page")
-    texts["iteration"] += between
+    texts["iteration"] += interval
     facts = [*texts.items(), bound_of(projection.report)]
     notes = {"To change": _advice(answer, projection) if answer else [], "Assumed": projection.assumptions}
     return View(

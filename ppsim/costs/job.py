@@ -213,7 +213,7 @@ class Job(InBrief):
             said.append("tp communication exposed" if tp == "0" else f"tp communication hidden {tp}")
         if execution.compile is not None:
             said.append("torch.compile" if execution.compile else "eager blocks")
-        where = "beside compute" if self.overlap else "behind the pipeline"
+        where = "overlapped with compute" if self.overlap else "after the pipeline"
         return f"{self.stack}: {', '.join([*said, f'ZeRO {self.optimizer.zero_stage}', f'dp {where}'])}"
 
     @property

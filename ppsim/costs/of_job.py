@@ -307,11 +307,11 @@ def _executed(job: Job) -> list[str]:
     if any(hidden.values()):
         lines.append("hidden: " + ", ".join(f"{percent(part)} of {name}" for name, part in hidden.items() if part))
     if not job.gradient_accumulation_fusion:
-        lines.append("gradients: moved to their sums behind the products of each microbatch")
+        lines.append("gradients: accumulated by separate kernels (no gradient accumulation fusion)")
     if execution.cross_entropy != "fused":
-        lines.append(f"cross entropy: {execution.cross_entropy}, with a copy of the logits in 32 bits")
+        lines.append(f"cross entropy: {execution.cross_entropy}, with a float32 copy of the logits")
     if execution.cuda_graphs != "none":
-        shared = ", each with buffers of its own" if not job.cuda_graph_reuse else ""
+        shared = ", each with its own buffers" if not job.cuda_graph_reuse else ""
         lines.append(f"CUDA graphs: {execution.cuda_graphs}{shared}")
     if execution.context != "ring" and job.layout.cp > 1:
         of = "heads" if execution.context == "all-to-all" else "keys and values of every query head"
@@ -319,20 +319,20 @@ def _executed(job: Job) -> list[str]:
     share = execution.compute_share or getattr(constants.compute_share.get(execution.dtype), "value", 1.0)
     if share != 1:
         whose = "--compute-scale" if execution.compute_share else job.cluster.name
-        lines.append(f"products and attention: {share:g} times what their class gets ({whose})")
+        lines.append(f"GEMMs and attention: {share:g} × the rate of their GPU type ({whose})")
     if constants.kernel_s:
-        lines.append(f"kernels: {seconds(constants.kernel_s.value)} from one to the next ({job.cluster.name})")
+        lines.append(f"kernels: {seconds(constants.kernel_s.value)} between two kernels ({job.cluster.name})")
     if job.scale != 1:
-        lines.append(f"this job: {job.scale:.4g} times what its parts say ({job.cluster.name})")
+        lines.append(f"this job: {job.scale:.4g} × the sum of its parts ({job.cluster.name})")
     others = [
         f"{name} {one.value:.3g}" for name, one in constants.named.items() if name.partition(".")[0] in _OTHERS
     ]
     if others:
         lines.append(f"constants of {job.cluster.name}: {', '.join(others)}")
     if job.rest_s:
-        lines.append(f"rest: {seconds(job.rest_s)} a step that nothing else covers")
+        lines.append(f"unexplained: {seconds(job.rest_s)} per step (--rest)")
     if job.scatter_gather and not execution.sequence_parallel and job.layout.tp > 1:
-        lines.append("hops: a part of the message a tp rank, gathered behind")
+        lines.append("P2P transfers: each tp rank sends its part, the receivers all-gather it")
     return lines
 
 
@@ -344,16 +344,16 @@ def _kernels(job: Job) -> list[str]:
     names = (name for name in ("data sheet", "profile", "links") if name in shares)
     others = "".join(f", {shares[name]} by the {name}" for name in names)
     factor = times.factor("products")
-    longer = "" if factor is None else f", {factor:g} times as long in a run"
+    longer = "" if factor is None else f", {factor:g} × as long in a run"
     lines = [
-        f"kernels: of F and B {shares['table']} by the table of {times.table.name} "
-        f"({times.table.provenance['source']}){longer}, off by {percent(times.in_situ.sigma)}{others}"
+        f"kernels: {shares['table']} of F and B by the table of {times.table.name} "
+        f"({times.table.provenance['source']}){longer}, error {percent(times.in_situ.sigma)}{others}"
     ]
     if factor is not None and times.name != job.execution.dtype:
-        lines.append(f"products in {job.execution.dtype}: by those in {times.name}, the nearest that were measured")
+        lines.append(f"GEMMs in {job.execution.dtype}: rates of {times.name}, the nearest dtype that was measured")
     rows, most = _expert_rows(job), times.most_expert_rows
     if most is not None and rows > most:
-        lines.append(f"experts: measured up to {most:g} rows each; with {rows:.0f} they have the rate of so many")
+        lines.append(f"experts: measured up to {most:g} rows each; {rows:.0f} rows run at the rate of {most:g}")
     return lines
 
 
@@ -393,9 +393,11 @@ def _assumptions(
         + ", by whole layers" * optimizer.layer_wise
         + (f", {percent(optimizer.offload_fraction)} on the host" if optimizer.offload_fraction else ""),
         f"transfers: {crossed}",
-        f"data parallelism: {'beside compute' if job.overlap else 'behind the pipeline, nothing hidden'}",
-        "memory: by formula; static bytes hold the transients of a pass too, "
-        + (f"all times {job.allocator_slack:g} of slack" if job.allocator_slack > 1 else "no allocator slack"),
+        f"data parallelism: {'overlapped with compute' if job.overlap else 'after the pipeline, nothing hidden'}",
+        "memory: by formula; static bytes include the transients of an action, "
+        + (
+            f"all × {job.allocator_slack:g} of allocator slack" if job.allocator_slack > 1 else "no allocator slack"
+        ),
     ]
     of_any_split = known["lines"]
     if not of_any_split:
@@ -405,11 +407,11 @@ def _assumptions(
         modules = dict.fromkeys(one.offload_modules for one in job.stage_plans if one.offload_modules)
         what = percent(job.offload) if job.offload else f"what {' or '.join(modules) or job.offload_modules} saves"
         lines.append(
-            f"offload: {what} of the activations to the host, beside compute, at "
+            f"offload: {what} of the activations to the host, overlapped with compute, at "
             f"{percent(HOST_EFFICIENCY)} of the link's rate (assumed)"
         )
     if schedule.num_replicas > 1:
         lines.append(f"replicas: {schedule.num_replicas} on each pipeline, each with all of the model")
     if schedule.splits_backward and {BY_OPERATORS, "full"} & set(job.words_of_layers):
-        lines.append("what W keeps of recomputed layers is taken to be no more than what their forward kept")
+        lines.append("recomputed layers: W keeps no more memory than their forward did")
     return lines

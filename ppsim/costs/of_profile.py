@@ -164,7 +164,7 @@ def assemble(
         *([origin] if (origin := assumption(profile, shape)) else []),
         f"layers: {num_layers}, split {short_counts(counts)} ({how}), embedding on stage 0, head and loss on the "
         "last",
-        f"static memory: {bytes_per_parameter:g} bytes a parameter, no sharding",
+        f"static memory: {bytes_per_parameter:g} bytes per parameter, no sharding",
         *parts.said(counts),
         *_more_assumptions(profile, schedule, shape, hop),
     ]
@@ -353,13 +353,16 @@ def _hop(profile: Profile, layer: Measurement, bandwidth_bytes_per_s: float | No
     if bandwidth_bytes_per_s is not None:
         took = layer.output_bytes / bandwidth_bytes_per_s
         at = f"{size(layer.output_bytes)} at {rate(bandwidth_bytes_per_s)}"
-        return took, f"transfers: {seconds(took)} a hop, {at}, calibrated, beside the latency of a hop"
+        return took, f"transfers: {seconds(took)} per P2P transfer, {at}, calibrated, with a latency of its own"
     if not profile.transfers:
         return 0.0, "transfers: the profile has none; 0 s assumed (--transfer-ms gives one)"
     wanted = layer.output_bytes
     nearest = min(profile.transfers, key=lambda transfer: abs(transfer.bytes - wanted))
     if nearest.bytes == wanted:
-        text = f"transfers: {seconds(nearest.seconds.median)} a hop of {size(wanted)}, measured"
+        text = f"transfers: {seconds(nearest.seconds.median)} per P2P transfer of {size(wanted)}, measured"
         return nearest.seconds.median, text
     scaled = nearest.seconds.median * wanted / nearest.bytes
-    return scaled, f"transfers: {seconds(scaled)} a hop of {size(wanted)}, scaled from {size(nearest.bytes)}"
+    return (
+        scaled,
+        f"transfers: {seconds(scaled)} per P2P transfer of {size(wanted)}, scaled from {size(nearest.bytes)}",
+    )

@@ -13,7 +13,7 @@ class Parts:
     `ideal_s` is the pass's share of the model's FLOPs (`Model.training_flops`, causal) at the device's peak for the
     type of the job; `more_flops_s` what its products and attention would take beyond that at their own peak: masked
     scores, a padded vocabulary, weights that ranks repeat, products in a wider type. `matmul_loss_s` and
-    `attention_loss_s` are what their kernels take beyond both; `memory_s` kernels bound by memory; `host_s` what
+    `attention_loss_s` are what their kernels take beyond both; `memory_s` memory-bound kernels; `host_s` what
     the device waits for launches; `measured_loss_s` all of these together where a pass was measured, which cannot
     tell them apart; `recompute_s` all that is computed a second time, its communication included; the others
     exposed communication.

@@ -53,7 +53,7 @@ class Efficiency:
         FLOP/s that a core does of the scan of a recurrent mixer, in Triton's kernels for chunks: about as many
         whatever its peak for products is.
     memory
-        What kernels bound by memory get of its bandwidth.
+        What memory-bound kernels get of its bandwidth.
     optimizer
         What an optimizer step gets of it.
     kernel_s

@@ -61,9 +61,15 @@ def heading(timeline: Timeline, title: str) -> tuple[str, str]:
         *([f"{schedule.num_replicas} replicas"] if schedule.num_replicas > 1 else []),
         *([f"{schedule.num_slices} slices each"] if schedule.num_slices > 1 else []),
         f"step {seconds(timeline.step_time_s)}",
-        f"bubble {percent(timeline.bubble_ratio)}, by span {percent(timeline.span_bubble_ratio)}",
+        f"bubble {bubbles(timeline)}",
     ]
     return title or name, " · ".join(facts)
+
+
+def bubbles(timeline: Timeline) -> str:
+    """Return the bubble ratio by step time and, if it is another one, by the per-rank span."""
+    by_step, by_span = percent(timeline.bubble_ratio), percent(timeline.span_bubble_ratio)
+    return by_step if by_span == by_step else f"{by_step}, per-rank span {by_span}"
 
 
 def panel_prefixes(timelines: Sequence[Timeline], titles: Sequence[str]) -> list[str]:

@@ -6,7 +6,7 @@ from html import escape
 from ppsim.base.units import LEAST_SHOWN, percent, seconds, signed_percent, size
 from ppsim.plot import palette
 from ppsim.plot.lanes import has_memory
-from ppsim.plot.scale import heading
+from ppsim.plot.scale import bubbles, heading
 from ppsim.plot.view import View
 from ppsim.runs.compare import Comparison
 from ppsim.simulation.explain import CAUSES, idle_by_cause_s
@@ -33,7 +33,7 @@ def _plan(view: View) -> str:
     timeline = view.timeline
     facts = [
         ("step", seconds(timeline.step_time_s)),
-        ("bubble", f"{percent(timeline.bubble_ratio)} of the step, {percent(timeline.span_bubble_ratio)} by span"),
+        ("bubble", bubbles(timeline)),
         *view.facts,
     ]
     title = f"<h2>{escape(heading(timeline, view.title)[0])}</h2>"

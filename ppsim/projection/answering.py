@@ -99,12 +99,11 @@ def answer_of(
     of_actions = percent(relative_spread(jitter))
     of_pace = ""
     if plan.rehearsal and plan.rehearsal.reference_s:
-        of_pace = f" (this machine's own pace by {percent(plan.rehearsal.pace_drift)})"
-    of_ranks = f"each rank by {percent(plan.rank_spread)}, " if plan.rank_spread else ""
+        of_pace = f" (drift of this machine's speed: {percent(plan.rehearsal.pace_drift)})"
+    of_ranks = f"{percent(plan.rank_spread)} per rank, " if plan.rank_spread else ""
     return Answer(
         interval_s=interval(projection, spread=spread, jitter=jitter, rank_spread=plan.rank_spread or 0.0),
-        sampled=f"costs off by {percent(spread)} together{of_pace}, {of_ranks}each action by {of_actions} "
-        "(standard deviations)",
+        sampled=f"cost error: {percent(spread)} common{of_pace}, {of_ranks}{of_actions} per action, 1 σ",
         budget_s=loss_budget(projection),
         gain_per_percent=found,
         bottleneck=bottleneck(found),

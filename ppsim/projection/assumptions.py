@@ -13,18 +13,18 @@ def assumptions_of(plan: Plan, schedule: Schedule, assembled: Assembled, costs: 
     """Return the lines that say what a projection assumed, those of its costs first."""
     lines = list(assembled.assumptions)
     if plan.microbatches is None and plan.job is None:
-        lines.append(f"microbatches: {schedule.num_microbatches} (4 a rank; --num-microbatches sets it)")
+        lines.append(f"microbatches: {schedule.num_microbatches} (4 per rank; --num-microbatches sets it)")
     lines.append(
         f"runtime: {plan.runtime} ({RUNTIMES[plan.runtime][1]}); channel {costs.channel}, receives {costs.receives}"
     )
     if plan.runtime != "ideal" and (reason := why_not_in_torch(schedule)):
         lines.append(f"{plan.runtime} cannot run this table as it stands ({reason}); its network is assumed")
     if costs.fused_s is None and (schedule.fused != NONE).any():
-        lines.append("fused pairs: one part after the other, nothing gained; the profile has no cost for a pair")
-    lines += [f"rank {rank} takes {factor:g} times as long to compute" for rank, factor in plan.stragglers]
+        lines.append("fused pairs: one part after the other, no gain; the profile has no cost of a pair")
+    lines += [f"rank {rank} computes {factor:g} × as long" for rank, factor in plan.stragglers]
     if costs.variation_s and plan.variation is not None:
         spread = percent(relative_spread(plan.variation))
-        lines.append(f"passes vary by {spread} (standard deviation), as measured: their waits are in the step")
+        lines.append(f"actions vary by {spread} (1 σ), as measured: their waits are in the step time")
     return lines + _assumed_overheads(costs, schedule.num_replicas, has_job=plan.job is not None)
 
 
@@ -34,11 +34,11 @@ def _assumed_overheads(costs: StageCosts, num_replicas: int, *, has_job: bool) -
         lines.append("overheads: none (fit them with ppsim calibrate, give them with --overheads)")
     else:
         action, hop = seconds(costs.action_overhead_s), seconds(costs.hop_overhead_s)
-        lines.append(f"overheads: {action} an action, {hop} a hop")
+        lines.append(f"overheads: {action} per action, {hop} per P2P transfer")
     ends = [("first", "of each rank", costs.first_pass_s), ("last", "of the first stage's rank", costs.last_pass_s)]
-    lines += [f"the {name} pass {of} takes {seconds(longer)} longer" for name, of, longer in ends if longer]
+    lines += [f"the {name} action {of} takes {seconds(longer)} longer" for name, of, longer in ends if longer]
     if costs.overlap_slowdown:
-        lines.append(f"compute beside a transfer takes {percent(costs.overlap_slowdown)} longer")
+        lines.append(f"compute next to a P2P transfer takes {percent(costs.overlap_slowdown)} longer")
     between = ", summing the replicas' gradients" if num_replicas > 1 else ""
     if costs.step_overhead_s:
         between_steps = seconds(costs.step_overhead_s)

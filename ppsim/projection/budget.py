@@ -14,25 +14,27 @@ from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.variation import Variation, drawn
 
 _OF_PARTS = {
-    "more_flops_s": "work beyond the model's FLOPs",
-    "matmul_loss_s": "matrix products below peak",
+    "more_flops_s": "non-model FLOPs",
+    "matmul_loss_s": "GEMMs below peak",
     "attention_loss_s": "attention below peak",
-    "memory_s": "kernels bound by memory",
+    "memory_s": "memory-bound kernels",
     "measured_loss_s": "measured kernels below peak",
     "recompute_s": "recomputation",
-    "tp_s": "tensor-parallel communication",
-    "ep_s": "expert-parallel communication",
-    "cp_s": "context-parallel communication",
-    "dp_s": "parameters gathered for each pass",
-    "offload_s": "activations copied to the host and back",
+    "tp_s": "TP communication",
+    "ep_s": "EP communication",
+    "cp_s": "CP communication",
+    "dp_s": "parameter all-gather",
+    "offload_s": "activation offload",
 }
-_OF_BUBBLE = ("idle by the schedule", "idle by uneven stages", "idle by uneven microbatches", "idle by the network")
-"""What of a bubble comes from where; with the host's time and what forwards wait for parameters they sum to it."""
+_OF_BUBBLE = ("pipeline bubble", "stage imbalance", "microbatch imbalance", "exposed P2P")
+"""Parts of the idle time; with the host's time and the wait for parameters they sum to it."""
+
+IDEAL = "model FLOPs at peak"
 
 VARIATION = "passes that vary"
 
 _ROUNDING = 1e-12
-"""Of an iteration: what differences of sums of floats leave, and no loss of anything."""
+"""Fraction of an iteration below which a difference is rounding."""
 
 _OF_STEP = {
     "data parallelism": ("gather", "reduce", "share"),
@@ -41,17 +43,16 @@ _OF_STEP = {
 
 
 def loss_budget(projection: Projection) -> dict[str, float]:
-    """Return the seconds of an iteration by what they go to; they sum to `projection.iteration_time_s`.
+    """Return the seconds of an iteration by part; they sum to `projection.iteration_time_s`.
 
-    "ideal" is the model's FLOPs at the device's peak, MFU times the iteration. Of the terms up to the idle ones
-    each is the mean over ranks of what their compute has of it ("compute beyond the ideal" where a profile cannot
-    tell kernels apart; 0 where no peak is known). From there on each is what the step loses when it is added to all
-    before it: "idle by the schedule" with all stages equal on an ideal network, "idle by uneven stages" with the
-    stages as they are, "idle by uneven microbatches" with those, "idle by the network" with its transfers and
-    queues, "host" with overheads, "compute beside transfers" with what those slow it by, "passes that vary" with
-    their spread, "data parallelism" with forwards that wait for parameters, and rounds that
-    wait for the collectives between them. Then what is left exposed behind the
-    pipeline. A term may be negative: uneven stages can suit a table.
+    "model FLOPs at peak" is the model's FLOPs at the device's peak, MFU times the iteration. Each part of compute
+    is the mean over ranks ("compute below peak" if a profile cannot distinguish kernels; 0 if no peak is known).
+    Each later part is the time that the step gains when its cause is added to the causes before it: "pipeline
+    bubble" with equal stages on an ideal network, "stage imbalance" with the real stages, "microbatch imbalance"
+    with the real microbatches, "exposed P2P" with transfers and their queues, "host" with overheads, "slower next
+    to P2P" with the slowdown of compute, "passes that vary" with their spread, "data parallelism" with forwards
+    that wait for parameters and rounds that wait for collectives. Then follow the exposed parts after the
+    pipeline. A part may be negative: unequal stages can suit a table.
     """
     timeline, costs = projection.timeline, projection.costs
     schedule = timeline.schedule
@@ -77,20 +78,20 @@ def loss_budget(projection: Projection) -> dict[str, float]:
         simulate_graph(timeline.graph, in_one_go).step_time_s if is_held_back else timeline.step_time_s,
         timeline.step_time_s,
     ]
-    names = (*_OF_BUBBLE, "host", "compute beside transfers", VARIATION, "data parallelism")
+    names = (*_OF_BUBBLE, "host", "slower next to P2P", VARIATION, "data parallelism")
     for name, before, after in zip(names, steps, steps[1:], strict=False):
         budget[name] = budget.get(name, 0.0) + after - before
     exposed = projection.step.exposed_s
     for name, kinds in _OF_STEP.items():
         budget[name] = budget.get(name, 0.0) + sum(exposed[kind] for kind in kinds)
     budget["host"] += exposed["rest"] + costs.step_overhead_s
-    budget["stragglers among replicas"] = exposed["stragglers"]
+    budget["DP stragglers"] = exposed["stragglers"]
     budget["slow ranks"] = budget.get("slow ranks", 0.0) + exposed["slow rank"]
     # Ranks that wait for nobody between steps take less than the step, and what they save is bubble.
     budget[_OF_BUBBLE[0]] += projection.iteration_time_s - sum(budget.values())
     budget["host"] = budget.pop("host")
     least = _ROUNDING * projection.iteration_time_s
-    return {name: float(value) for name, value in budget.items() if abs(value) > least or name == "ideal"}
+    return {name: float(value) for name, value in budget.items() if abs(value) > least or name == IDEAL}
 
 
 def _compute(projection: Projection, busy: float) -> dict[str, float]:
@@ -102,7 +103,7 @@ def _compute(projection: Projection, busy: float) -> dict[str, float]:
         peak = projection.peak_flops_per_s
         flops = 3 * assembled.forward_flops * table.num_microbatches / table.num_ranks
         ideal = flops / peak if peak else 0.0
-        return {"ideal": ideal, "compute beyond the ideal": busy - ideal}
+        return {IDEAL: ideal, "compute below peak": busy - ideal}
     total = Parts()
     for stage, part in enumerate(assembled.parts):
         halves = part.backward_input, part.backward_weight
@@ -113,13 +114,13 @@ def _compute(projection: Projection, busy: float) -> dict[str, float]:
             times = np.count_nonzero((table.op == op) & (table.model_stage[table.stage] == stage))
             total += one * (times / (table.num_slices * table.num_ranks))
     terms = {part.name: getattr(total, part.name) for part in fields(total)}
-    budget = {"ideal": terms.pop("ideal_s")}
+    budget = {IDEAL: terms.pop("ideal_s")}
     host = terms.pop("host_s")
     budget |= {_OF_PARTS[name]: value for name, value in terms.items()}
     budget["host"] = host
     budget["slow ranks"] = busy - sum(budget.values())
     return {
-        name: value for name, value in budget.items() if abs(value) > _ROUNDING * busy or name in ("ideal", "host")
+        name: value for name, value in budget.items() if abs(value) > _ROUNDING * busy or name in (IDEAL, "host")
     }
 
 

@@ -16,26 +16,6 @@ _MOST_ADVICE = 2
 _BAR = 24  # characters of the longest bar
 _LABEL = 15  # columns before the values
 
-OF_PARTS = {
-    "ideal": "model FLOPs at peak",
-    "work beyond the model's FLOPs": "non-model FLOPs",
-    "matrix products below peak": "GEMMs below peak",
-    "kernels bound by memory": "memory-bound kernels",
-    "tensor-parallel communication": "tensor parallel",
-    "expert-parallel communication": "expert parallel",
-    "context-parallel communication": "context parallel",
-    "parameters gathered for each pass": "parameter all-gather",
-    "activations copied to the host and back": "activation offload",
-    "compute beyond the ideal": "compute below peak",
-    "idle by the schedule": "pipeline bubble",
-    "idle by uneven stages": "stage imbalance",
-    "idle by uneven microbatches": "microbatch imbalance",
-    "idle by the network": "exposed P2P",
-    "compute beside transfers": "slower next to P2P",
-    "stragglers among replicas": "stragglers",
-}
-"""Words of this screen for parts of `loss_budget_s` that have other names there."""
-
 
 def first_screen(projection: Projection, answer: Answer) -> None:
     """Print at most `SCREEN_LINES` lines; a plan that does not fit says so in the first one."""
@@ -113,11 +93,10 @@ def _parts(projection: Projection, answer: Answer, most: int) -> Iterator[str]:
     parts = sorted(answer.budget_s.items(), key=lambda part: -part[1])
     shown = [part for part in parts if part[1] >= _LEAST_PART * whole][: min(_MOST_PARTS, most - 1)]
     rest = whole - sum(value for _, value in shown)
-    named = [(OF_PARTS.get(name, name), value) for name, value in shown]
     if rest >= _LEAST_PART * whole:
-        named.append(("all else", rest))
-    longest = max(value for _, value in named)
-    for number, (name, value) in enumerate(named):
+        shown.append(("all else", rest))
+    longest = max(value for _, value in shown)
+    for number, (name, value) in enumerate(shown):
         bar = "█" * round(_BAR * value / longest)
         label = "" if number else "where it goes"
         yield _row(label, f"{name:22}{seconds(value):>8}  {percent(value / whole):>8}  {bar}")

@@ -14,6 +14,7 @@ from ppsim.simulation.report import gap_of
 from ppsim.simulation.verdict import asks_for_gpus
 
 _MOST_SENSITIVE = 4
+_LEAST_PART = 1e-3  # of the iteration: a smaller part is not in the table
 _LEAST_GAIN = 5e-5  # what rounds to 0.00 % is no gain
 
 
@@ -49,6 +50,7 @@ def _print_full(projection: Projection, answer: Answer, *, with_rows: bool, with
     budget = [
         {"where an iteration goes": name, "time": seconds(value), "part": percent(value / whole)}
         for name, value in answer.budget_s.items()
+        if abs(value) >= _LEAST_PART * whole
     ]
     out.add("", Columns.of(budget), "")
     sensitive = [
@@ -64,9 +66,9 @@ def _print_full(projection: Projection, answer: Answer, *, with_rows: bool, with
     ]
     rows = [
         ("bottleneck", answer.bottleneck),
-        ("1 % faster gains", ", ".join(sensitive)),
+        ("gain of 1 % faster", ", ".join(sensitive)),
         ("try next", advice or [projection.without_advice]),
-        ("by channel", ", ".join(others)),
+        ("P2P serialization", ", ".join(others)),
     ]
     out.add(facts(rows), "", facts([("assumed", projection.assumptions)]))
 
@@ -102,7 +104,7 @@ def what_is_projected(projection: Projection) -> str:
         job, parameters = plan.job, count(plan.job.model.parameters).replace("G", "B")
         return (
             f"{job.model_name} ({parameters}) on {devices} × {job.cluster.device.name} "
-            f"({job.cluster.name}), {job.global_batch} sequences of {job.length} tokens a step"
+            f"({job.cluster.name}), {job.global_batch} sequences of {job.length} tokens per step"
         )
     if not plan.has_model:
         return f"times given by hand, {plan.pp} rank{'s' * (plan.pp > 1)}; --model for throughput, MFU and memory"
@@ -123,16 +125,16 @@ def _delivered(projection: Projection, answer: Answer) -> list[tuple[str, str]]:
     on = f" on {num_gpus} GPUs" if num_gpus > 1 else ""
     rows = [
         *([("assumed", f"stack {plan.job.stack_in_words}")] if plan.job else []),
-        ("iteration", f"{seconds(projection.iteration_time_s)}; 90 % between {low} and {high}, {answer.sampled}"),
+        ("iteration", f"{seconds(projection.iteration_time_s)}; 90 % interval {low} to {high} ({answer.sampled})"),
     ]
     if tokens is not None:
-        rows.append(("throughput", f"{count(tokens)} tokens/s, {count(tokens / num_gpus)} tokens/s/GPU{on}"))
+        rows.append(("throughput", f"{count(tokens)} tokens/s, {count(tokens / num_gpus)} tokens/s per GPU{on}"))
     if projection.model_flops_utilization is not None and projection.peak_flops_per_s is not None:
         peak = f"{count(projection.peak_flops_per_s)}FLOP/s"
         rows.append(("MFU", f"{percent(projection.model_flops_utilization)} of {peak}"))
     if answer.days is not None:
         rows.append(("training", f"{answer.days:.1f} days"))
-    rows += [("fit", note) for note in (verdict.notes if verdict else ())]
+    rows += [("note", note) for note in (verdict.notes if verdict else ())]
     return [*rows, *(("memory", text) for text in _components(projection.peak_components_bytes or {}))]
 
 
@@ -144,7 +146,7 @@ def _components(sizes: Mapping[str, int]) -> list[str]:
     )
     left = whole - sum(number for _, number in parts)
     texts = [f"{name} {size(number)}" for name, number in [*parts, *([("all else", left)] if left else [])]]
-    return [f"of it {', '.join(texts)}"] if texts else []
+    return [f"at the peak: {', '.join(texts)}"] if texts else []
 
 
 def print_plans(comparison: Projections, *, full: bool = False, with_timeline: bool | None = None) -> None:

@@ -35,7 +35,7 @@ CAUSES = {
     "slow ranks": "all stages of a rank are slower than the others'",
     "uneven stages": "stages that take longer than the median one",
     STAGES_OR_RANKS: "either of them, if nobody can tell: one stage per rank, or most stages of two ranks slow",
-    "idle by the schedule": "what the order of passes leaves idle if all stages are alike",
+    "pipeline bubble": "what the order of passes leaves idle if all stages are alike",
     "compute": "the passes themselves, at the pace of the median stage",
     "rest": "what the replay of the step is off by",
 }

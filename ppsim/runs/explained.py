@@ -30,7 +30,7 @@ from ppsim.schedule.table import Schedule
 from ppsim.simulation.timeline import Timeline
 
 _OF_WAITS = ("slow links", "waits for messages", "pauses between passes", "gaps between passes")
-_OWN = ("idle by the schedule", "compute", "rest")
+_OWN = ("pipeline bubble", "compute", "rest")
 
 
 @dataclass(frozen=True)
@@ -311,7 +311,7 @@ def _terms(graph: EventGraph, steps: Steps, lengths: Floats, causes: Sequence[Re
     busy = current.taken.sum(axis=1) / graph.schedule.num_ranks
     return [
         *terms,
-        _Term("idle by the schedule", before - busy, before - busy),
+        _Term("pipeline bubble", before - busy, before - busy),
         _Term("compute", busy, busy, "the mean of the ranks"),
     ]
 

@@ -41,9 +41,11 @@ def test_a_figure_is_as_wide_as_asked_and_the_same_bytes_again(step, written, na
 
 def test_a_figure_of_other_commands_is_that_of_figure(step, written):
     ppsim("simulate", "T.csv", "--costs", "C.json", "-o", "a.svg")
-    for title in ("T", "another"):
-        ppsim("figure", "timeline", "step.json", "--title", title, "-o", f"{title}.svg")
-    assert (written / "a.svg").read_bytes() == (written / "T.svg").read_bytes()
+    schedule = json.loads(step.read_text())
+    shape = f"pp {schedule['pp']}, vpp {schedule['vpp']}, {schedule['microbatches']} microbatches"
+    for path, title in (("same.svg", f"T.csv: {shape}"), ("another.svg", "another")):
+        ppsim("figure", "timeline", "step.json", "--title", title, "-o", path)
+    assert (written / "a.svg").read_bytes() == (written / "same.svg").read_bytes()
     assert (written / "a.svg").read_bytes() != (written / "another.svg").read_bytes()
 
 

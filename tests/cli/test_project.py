@@ -51,7 +51,7 @@ SECOND_LINES = {
     "--pp 4 --layers 24": "24 layers of GPT 6.2B on 4 × NVIDIA A100-SXM4-80GB: packaged profile; --model/--cluster",
     "--pp 4 --profile zb-a100-1.5b --schedule 1f1b,zb-h1": "GPT 1.5B on 4 × NVIDIA A100-SXM4-80GB: profile zb-a100-1.5b",
     "--model llama3-70b --cluster a100 --tp 8 --pp 4 --global-batch-size 64": (
-        "llama3-70b (70.6 B) on 32 × NVIDIA A100 80GB SXM (dgx-a100), 64 sequences of 8192 tokens a step"
+        "llama3-70b (70.6 B) on 32 × NVIDIA A100 80GB SXM (dgx-a100), 64 sequences of 8192 tokens per step"
     ),
 }
 
@@ -77,8 +77,8 @@ def test_every_default_and_fallback_is_said():
     text = words_of(ppsim("project", "--pp", 4, "--full").stdout)
     for words in (
         "shape: micro-batch 3, sequence length 1024, fp16", "layers: 30, split 7, 2×8, 7 (auto)",
-        "static memory: 16 bytes a parameter", "transfers: 535 µs a hop of 24.0 MiB, measured",
-        "microbatches: 16 (4 a rank; --num-microbatches sets it)", "runtime: torch", "channel pair, receives torch",
+        "static memory: 16 bytes per parameter", "transfers: 535 µs per P2P transfer of 24.0 MiB, measured",
+        "microbatches: 16 (4 per rank; --num-microbatches sets it)", "runtime: torch", "channel pair, receives torch",
         "overheads: none", "not in the step time: data-parallel communication, optimizer",
     ):  # fmt: skip
         assert words in text
@@ -91,12 +91,11 @@ def test_the_page_has_the_answer_the_ranks_and_the_other_channels():
     assert all(line == line.rstrip() for line in text.splitlines())
     for words in (
         "step time",
-        "span",
         "throughput",
         "MFU",
         "lower bound",
         "critical path",
-        "by channel",
+        "P2P serialization",
         "assumed",
     ):
         assert f"\n{words}" in text

@@ -121,9 +121,9 @@ def test_a_full_backward_that_one_component_lacks_is_input_plus_weight_everywher
 @pytest.mark.parametrize(
     ("output_bytes", "hop_s", "sentence"),
     [
-        (32, 0.03125, "transfers: 31.2 ms a hop of 32 B, measured"),
-        (64, 0.0625, "transfers: 62.5 ms a hop of 64 B, scaled from 32 B"),
-        (2048, 1.0, "transfers: 1.00 s a hop of 2.00 KiB, scaled from 1.00 KiB"),
+        (32, 0.03125, "transfers: 31.2 ms per P2P transfer of 32 B, measured"),
+        (64, 0.0625, "transfers: 62.5 ms per P2P transfer of 64 B, scaled from 32 B"),
+        (2048, 1.0, "transfers: 1.00 s per P2P transfer of 2.00 KiB, scaled from 1.00 KiB"),
         (0, 0.0, "scaled from 32 B"),
     ],
 )
@@ -153,7 +153,7 @@ def test_what_was_assumed_is_said():
         "costs: profile example (measured on a device; by hand)",
         "shape: micro-batch 2, sequence length 16, bf16",
         "layers: 12, split 1, 2×5, 1 (as given), embedding on stage 0, head and loss on the last",
-        "static memory: 16 bytes a parameter, no sharding",
+        "static memory: 16 bytes per parameter, no sharding",
     ]
 
 

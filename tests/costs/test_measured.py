@@ -135,15 +135,15 @@ def test_the_budget_of_measured_costs_sums_and_names_what_it_cannot_tell_apart()
         budget = loss_budget(made)
         assert sum(budget.values()) == pytest.approx(made.iteration_time_s)
         assert budget["measured kernels below peak"] > 0
-        assert "matrix products below peak" not in budget
+        assert "GEMMs below peak" not in budget
         assert abs(budget.get("slow ranks", 0.0)) < 1e-9 * made.iteration_time_s
 
 
 def test_measured_costs_narrow_the_interval() -> None:
     known = project(Plan(pp=2, job=job(pp=2, profile=measured_profile()))).answered(with_advice=False)
     guessed = project(Plan(pp=2, job=job(pp=2))).answered(with_advice=False)
-    assert "2.00 % together" in known.sampled
-    assert "6.00 % together" in guessed.sampled
+    assert "2.00 % common" in known.sampled
+    assert "6.00 % common" in guessed.sampled
     width = [high / low for low, high in (known.interval_s, guessed.interval_s)]
     assert width[0] < width[1]
 

@@ -73,5 +73,5 @@ def test_the_budget_says_what_is_lost_to_stragglers():
     projection = ppsim.project(job=_job(64), pp=1)
     lost = projection.step.exposed_s["stragglers"]
     budget = loss_budget(projection)
-    assert budget["stragglers among replicas"] == lost > 0
+    assert budget["DP stragglers"] == lost > 0
     assert sum(budget.values()) == pytest.approx(projection.iteration_time_s)

@@ -192,7 +192,7 @@ def test_what_fsdp_gathers_is_copied_into_each_parameter_before_each_pass() -> N
     rate = device.memory_bytes_per_s * device.efficiency.memory
     for dtype, size in (("bfloat16", 2), ("float8", 1)):
         seconds = [
-            ppsim.project(**words, dtype=dtype, fully_shard=mode).answer.budget_s["kernels bound by memory"]
+            ppsim.project(**words, dtype=dtype, fully_shard=mode).answer.budget_s["memory-bound kernels"]
             for mode in (True, False)
         ]
         weights = find_model("llama3-8b").parameters

@@ -256,7 +256,7 @@ def test_the_side_says_where_the_time_goes_and_has_a_row_a_rank():
     projection = project(pp=4, vpp=2)
     page = timeline_html([view_of(projection, "plan")])
     assert "Where an iteration goes" in page
-    assert "compute beyond the ideal" in page
+    assert "compute below peak" in page
     idle = [seconds.mean() for seconds in idle_by_cause_s(projection.timeline).values()]
     shown = sum(one >= 5e-5 * projection.timeline.step_time_s for one in idle)
     assert shown == len(CAUSES) - 1  # the host has no part

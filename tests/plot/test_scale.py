@@ -16,7 +16,7 @@ UNIT = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
 def test_a_heading_names_the_plan_its_step_time_and_both_bubbles():
     timeline = simulate(build("1f1b", pp=4, microbatches=8), UNIT)
     assert heading(timeline, "") == (
-        "1f1b", "pp 4 · vpp 1 · 8 microbatches · step 33.0 s · bubble 27.27 %, by span 27.27 %",
+        "1f1b", "pp 4 · vpp 1 · 8 microbatches · step 33.0 s · bubble 27.27 %",
     )  # fmt: skip
     title, facts = heading(timeline, "measured")
     assert title == "measured"

@@ -269,7 +269,7 @@ def test_the_defaults_are_1f1b_or_interleaved_and_four_microbatches_a_rank():
     made = project(pp=3, vpp=2)
     assert made.timeline.schedule.name == "interleaved-1f1b"
     assert made.timeline.schedule.num_microbatches == 12
-    assert "microbatches: 12 (4 a rank; --num-microbatches sets it)" in made.assumptions
+    assert "microbatches: 12 (4 per rank; --num-microbatches sets it)" in made.assumptions
     assert made.assumptions[0].startswith("costs: profile zb-a100-6.2b (published, measured on NVIDIA A100")
 
 
@@ -294,7 +294,7 @@ def test_on_torch_the_first_stage_does_its_whole_backward_in_w(name):
 def test_overheads_make_a_step_longer_and_are_said():
     plain, fitted = project(pp=2), project(pp=2, action_overhead_s=0.001, hop_overhead_s=0.002)
     assert fitted.timeline.step_time_s > plain.timeline.step_time_s
-    assert "overheads: 1.00 ms an action, 2.00 ms a hop" in fitted.assumptions
+    assert "overheads: 1.00 ms per action, 2.00 ms per P2P transfer" in fitted.assumptions
     assert any(line.startswith("overheads: none") for line in plain.assumptions)
 
 
@@ -321,7 +321,7 @@ def test_compute_beside_transfers_takes_longer_and_that_is_said():
     assert slowed.timeline.step_time_s > plain.timeline.step_time_s
     assert (slowed.timeline.busy_s > plain.timeline.busy_s).all()
     assert slowed.report["lower_bound_s"] == plain.report["lower_bound_s"]
-    assert "compute beside a transfer takes 20.00 % longer" in slowed.assumptions
+    assert "compute next to a P2P transfer takes 20.00 % longer" in slowed.assumptions
 
 
 def test_a_channel_that_hangs_the_table_is_an_error_where_assumed_and_none_beside():

@@ -89,10 +89,10 @@ def test_the_budget_sums_to_the_iteration_and_has_the_drains_and_the_collectives
     budgets = [made.answered(with_advice=False).budget_s for made in (one, four)]
     for made, budget in zip((one, four), budgets, strict=True):
         assert sum(budget.values()) == pytest.approx(made.iteration_time_s)
-    assert budgets[1]["idle by the schedule"] == pytest.approx(4 * budgets[0]["idle by the schedule"], rel=0.1)
+    assert budgets[1]["pipeline bubble"] == pytest.approx(4 * budgets[0]["pipeline bubble"], rel=0.1)
     around = [budget["data parallelism"] for budget in budgets]
     assert around[1] == pytest.approx(4 * around[0], rel=0.1)
-    assert budgets[0]["ideal"] == pytest.approx(budgets[1]["ideal"])
+    assert budgets[0]["model FLOPs at peak"] == pytest.approx(budgets[1]["model FLOPs at peak"])
 
 
 def test_idle_time_of_a_drain_is_warm_up_and_cool_down_of_each_round() -> None:

@@ -16,7 +16,7 @@ def width_of(tmp_path, **spreads):
 def test_ranks_that_differ_widen_the_interval_and_are_named(tmp_path):
     plain, said = width_of(tmp_path, action_spread=0.01)
     wide, also_said = width_of(tmp_path, action_spread=0.01, rank_spread=0.2)
-    assert "each action by 1.00 %" in said
-    assert "rank" not in said
+    assert "1.00 % per action" in said
+    assert "per rank" not in said
     assert wide > 1.5 * plain
-    assert "each rank by 20.00 %" in also_said
+    assert "20.00 % per rank" in also_said

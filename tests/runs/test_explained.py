@@ -153,8 +153,8 @@ def test_losses_of_a_made_step_are_what_was_put_in() -> None:
     made = quiet(TABLES[0])
     plain = {loss.cause: loss.seconds for loss in explained(made.run()).losses}
     assert plain["compute"] == pytest.approx(8 * 0.06)
-    assert plain["idle by the schedule"] == pytest.approx(3 * 0.06)
-    assert max(abs(plain[cause]) for cause in plain if cause not in ("compute", "idle by the schedule")) < 1e-12
+    assert plain["pipeline bubble"] == pytest.approx(3 * 0.06)
+    assert max(abs(plain[cause]) for cause in plain if cause not in ("compute", "pipeline bubble")) < 1e-12
     made.hop[:] = 0.001
     with_hops = {loss.cause: loss.seconds for loss in explained(made.run()).losses}
     assert with_hops["waits for messages"] == pytest.approx(explained(made.run()).step_s - 0.66)
@@ -181,7 +181,7 @@ def test_a_real_step_is_explained_to_the_last() -> None:
         "one rank after the other, each in another step: step 11: rank 0, 0F7, 340 ms instead of 57.8 ms; step 15: rank 1, 1F4, 301 ms instead of 58.4 ms; "
         "step 16: rank 2, 2F8, 317 ms instead of 58.4 ms; step 18: rank 3, 3F10, 342 ms instead of 61.2 ms"
     )
-    assert by_cause["idle by the schedule"].seconds == pytest.approx(7 / 16 * by_cause["compute"].seconds, rel=1e-6)
+    assert by_cause["pipeline bubble"].seconds == pytest.approx(7 / 16 * by_cause["compute"].seconds, rel=1e-6)
     assert [late.rank for late in found.late][:2] == [7, 0]
     assert found.late[1].action == "0B15"
 
@@ -285,7 +285,7 @@ def test_the_same_steps_have_nothing_to_tell_apart() -> None:
     found = public.explain(DUMP, against=public.read(DUMP).timeline)
     assert found.against is not None
     apart = {one.cause: one.seconds for one in found.against.differences}
-    assert apart["idle by the schedule"] == pytest.approx(0, abs=0.01 * found.step_s)
+    assert apart["pipeline bubble"] == pytest.approx(0, abs=0.01 * found.step_s)
     assert sum(apart.values()) == pytest.approx(found.step_s - found.median_s, abs=1e-9)
 
 
@@ -308,7 +308,7 @@ def test_the_command_says_the_reasons_first(folder: Path) -> None:
 
 def test_what_reasons_advise_to_try_are_commands_and_options_that_there_are() -> None:
     """Every cause has its advice; --overlap-p2p-communication is Megatron-LM's too."""
-    assert set(ADVICE) == set(CAUSES) - {"idle by the schedule", "compute", "rest"}
+    assert set(ADVICE) == set(CAUSES) - {"pipeline bubble", "compute", "rest"}
     for advice in ADVICE.values():
         for command in re.findall(r"ppsim ([a-z]+)", advice):
             assert command in main.commands

@@ -49,7 +49,7 @@ def primus() -> Any:
 
 
 def test_a_real_dump_is_1f1b_on_one_clock(primus: Any) -> None:
-    """MI300X: 19 steps after the first, a median of 3.24 s; a hop of some 0.6 ms is what the clocks leave."""
+    """MI300X: 19 steps after the first, a median of 3.24 s; per P2P transfer of some 0.6 ms is what the clocks leave."""
     assert primus.facts["schedule"]["names"] == ["1f1b"]
     assert primus.timeline.schedule == build("1f1b", pp=8, microbatches=16)
     assert len(primus.step_times_s) == 19
@@ -88,7 +88,7 @@ def test_a_dump_is_taken_by_every_command_that_takes_a_run(folder: Path) -> None
     assert again["hop_overhead_s"] == pytest.approx(fitted["hop_overhead_s"])
     printed = words_of(ppsim("project", "--pp", 8, "--overheads", "overheads.json", "--full").stdout)
     assert "runtime: megatron" in printed
-    assert "the last pass of the first stage's rank takes 18.0 ms longer" in printed
+    assert "the last action of the first stage's rank takes 18.0 ms longer" in printed
     assert "passes that vary" in printed
 
 

@@ -88,7 +88,7 @@ class Specified:
         return flops * of_peak / self.peak("attention") + constants.kernel_s
 
     def moved_s(self, kernel: MemoryKernel, num_bytes: float, *, launches: int = 1) -> float:
-        """Return the seconds of kernels bound by memory, all of a kind."""
+        """Return the seconds of memory-bound kernels, all of a kind."""
         del kernel
         efficiency = self.device.efficiency
         return num_bytes / (self.device.memory_bytes_per_s * efficiency.memory) + launches * efficiency.kernel_s

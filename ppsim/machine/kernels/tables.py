@@ -237,7 +237,7 @@ class Tabled:
         return 2.5 * forward_s * constants.attention_forward / constants.attention_backward + self._kernel_s
 
     def moved_s(self, kernel: MemoryKernel, num_bytes: float, *, launches: int = 1) -> float:
-        """Return the seconds of kernels bound by memory, by the data sheet."""
+        """Return the seconds of memory-bound kernels, by the data sheet."""
         return self.specified.moved_s(kernel, num_bytes, launches=launches)
 
     def peak(self, of: Literal["products", "attention"]) -> float:
