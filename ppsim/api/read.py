@@ -27,10 +27,11 @@ from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.trainers import recordings
 from ppsim.trainers.megatron.read_log import is_log, read_log
+from ppsim.trainers.megatron.read_trace import read_spans
 from ppsim.trainers.primus.read_trace import is_dump, read_dump
 from ppsim.trainers.torch.read_trace import read_trace
 
-_SUFFIXES = (".json", ".json.gz", ".sqlite")
+_SUFFIXES = (".json", ".json.gz", ".jsonl", ".sqlite")
 _PEEKED = 2**16
 
 
@@ -63,11 +64,11 @@ def read(
     """Return a run that was recorded: its steps on one clock, the schedule that it ran, and what is known of it.
 
     `recorded` is a file of `ppsim train` or `ppsim read`, a folder of Primus' `dump_pp_data`, torch.profiler's
-    traces or Nsight Systems' sqlite exports (files, or a folder of them; one a rank or node), a CSV of passes, or
-    a log of Megatron-LM, which gives `Totals`. `schedule` is the table that was run, needed where ranks have
-    several stages and the recording does not tell which a pass is of. `pattern` are regular expressions with
-    groups kind, stage, chunk, microbatch, rank, for ranges with names of one's own. `warm_up` steps are dropped
-    from recordings.
+    traces, Nsight Systems' sqlite exports or OpenTelemetry spans of Megatron-LM (files, or a folder of them; one
+    per rank or node), a CSV of passes, or a log of Megatron-LM, which gives `Totals`. `schedule` is the table that
+    was run, needed if ranks have several stages and the recording does not name the stage of each pass. `pattern`
+    are regular expressions with groups kind, stage, chunk, microbatch, rank, for ranges with other names. The
+    first `warm_up` steps of a recording are dropped.
 
     Raises `ConfigError` for what holds no run, with what it does hold.
 
@@ -157,7 +158,7 @@ def at_costs(run: Run, source: str, table: Schedule | None, given: StageCosts | 
 
 
 def kind_of(path: str | Path) -> str:
-    """Return what a file holds: timeline, trace, dump, sqlite, csv, log, or other JSON.
+    """Return the format of a file: timeline, trace, spans, dump, sqlite, csv, log, or other JSON.
 
     Raises `ConfigError` for a file that is none of these, saying what there is.
     """
@@ -193,6 +194,8 @@ def _kind_of_json(path: str | Path) -> str:
         for key, value in entries:
             if key == "traceEvents":
                 return "trace"
+            if key == "resourceSpans" or (key == "context" and isinstance(value, dict) and "span_id" in value):
+                return "spans"
             if key == "format":
                 return "timeline" if value == FORMAT else "other"
             if isinstance(value, dict) and "fwd_start" in value:
@@ -207,10 +210,12 @@ def recordings_of(recorded: Sequence[str | Path], patterns: Sequence[Pattern]) -
         return read_dump(paths[0])
     files = [file for path in paths for file in files_of(path)]
     kinds = {kind_of(file) for file in files}
-    if len(kinds) > 1 or not kinds <= {"trace", "sqlite", "csv"} or (kinds == {"csv"} and len(files) > 1):
+    if len(kinds) > 1 or not kinds <= {"trace", "spans", "sqlite", "csv"} or (kinds == {"csv"} and len(files) > 1):
         raise ConfigError(_why_not_together(files, kinds))
     if kinds == {"csv"}:
         return rows.read_rows(files[0])
+    if kinds == {"spans"}:
+        return read_spans(files)
     traces: list[RankTrace] = []
     for file in files:
         if kinds == {"trace"}:
@@ -229,9 +234,10 @@ def _why_not_together(files: Sequence[str], kinds: set[str]) -> str:
     if kinds == {"dump"}:
         return f"{files[0]} is one rank of a dump: give the folder that holds all of them, pp_rank_0.json and on"
     return (
-        f"{', '.join(files[:4])} are no ranks of one run: several files are traces of torch.profiler, or exports "
-        f"of Nsight Systems, one per rank or node (found: {', '.join(sorted(kinds))}); give a folder that has "
-        "nothing else, a folder of Primus' dump_pp_data, or one timeline, CSV or log"
+        f"{', '.join(files[:4])} are no ranks of one run: several files are traces of torch.profiler, exports of "
+        "Nsight Systems, or OpenTelemetry spans, one per rank or node (found: "
+        f"{', '.join(sorted(kinds))}); give a folder that has nothing else, a folder of Primus' dump_pp_data, or "
+        "one timeline, CSV or log"
     )
 
 
@@ -247,7 +253,7 @@ def files_of(path: str | Path) -> list[str]:
             if reports
             else "; give a CSV or a log as a file"
         )
-        raise ConfigError(f"{path} holds no .json or .json.gz file, and no .sqlite{hint}")
+        raise ConfigError(f"{path} holds no .json, .json.gz, .jsonl or .sqlite file{hint}")
     return files
 
 

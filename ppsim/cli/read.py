@@ -42,10 +42,10 @@ def read(recorded: tuple[str, ...], outputs: tuple[str, ...], as_json: bool, **o
       ppsim read traces/ --pattern '(?P<kind>fwd|bwd)-(?P<microbatch>.+)'
       ppsim read train.log
 
-    RUN is told by content: a folder of Primus' dump_pp_data; torch.profiler's traces or Nsight Systems'
-    sqlite exports, files or a folder, one a rank or node; a CSV of passes (rank, kind, stage, microbatch, start,
-    end); a timeline of ppsim; a log of Megatron-LM, which has totals only. Clocks are aligned by messages where
-    they differ.
+    The format of RUN is detected: a folder of Primus' dump_pp_data; torch.profiler's traces, Nsight Systems'
+    sqlite exports or OpenTelemetry spans of Megatron-LM, files or a folder, one per rank or node; a CSV of passes
+    (rank, kind, stage, microbatch, start, end); a timeline of ppsim; a log of Megatron-LM, which has totals only.
+    Clocks that differ are aligned by messages.
     """
     from ppsim.api import read as reading
     from ppsim.api.run_result import recorded_drawn

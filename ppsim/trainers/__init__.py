@@ -43,7 +43,7 @@ TRAINERS = (
         config="Megatron-LM arguments (a shell script, model_config.yaml, the head of a log)",
         to_config=("megatron",),
         export="megatron", writer=f"{_HERE}.megatron.write_schedule:megatron_arguments",
-        recording="logs of Megatron-LM",
+        recording="logs and OpenTelemetry spans of Megatron-LM",
     ),
     Trainer(
         "Primus",

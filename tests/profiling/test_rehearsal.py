@@ -152,7 +152,11 @@ def test_the_interval_is_as_wide_as_the_machines_own_pace(published: Profile) ->
         answer = made.answered(with_advice=False)
         low, high = answer.interval_s
         widths.append(
-            (np.log(high / low) / 2 / 1.645, "drift of this machine's speed" in answer.sampled, made.to_json()["reference_s"])
+            (
+                np.log(high / low) / 2 / 1.645,
+                "drift of this machine's speed" in answer.sampled,
+                made.to_json()["reference_s"],
+            )
         )
     (older, *said), (drifting, *says), (others, *silent) = widths
     assert said == [False, None]

@@ -216,7 +216,7 @@ def test_a_file_that_is_cut_off_is_named(folder: Path) -> None:
     packed.write_bytes(b"not gzip")
     assert "cannot read packed/rank0.json.gz" in ppsim("calibrate", "packed", code=2).output
     (folder / "empty").mkdir()
-    assert "empty holds no .json or .json.gz file" in ppsim("calibrate", "empty", code=2).output
+    assert "empty holds no .json, .json.gz, .jsonl or .sqlite file" in ppsim("calibrate", "empty", code=2).output
 
 
 def test_passes_on_an_h100_are_those_of_the_kernels_that_they_launched() -> None:

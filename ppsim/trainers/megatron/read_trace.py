@@ -1,0 +1,128 @@
+"""OpenTelemetry spans of Megatron-LM → the actions of each rank.
+
+Megatron-LM writes spans with `--otel-enabled` (NVIDIA/Megatron-LM#6438, August 2026). The group `microbatch` has
+`megatron.microbatch.forward` and `.backward` around each forward and backward step, the group `step` has
+`megatron.train.iteration` around each training step. Spans measure the host's time: a kernel may run
+after its span.
+
+Two formats are read, one JSON object per line: OTLP JSON (`resourceSpans`), as the OpenTelemetry Collector's file
+exporter writes it, and the spans of the SDK's console exporter. Each span's resource tells `dl.rank`,
+`dl.world_size`, `dl.pipeline_parallel.size` and `host.name`. Pipeline ranks are the outermost dimension, as in
+Megatron-LM's default order tp-cp-ep-dp-pp.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from ppsim.base.errors import ConfigError
+from ppsim.runs.readers.stream import lines_of
+from ppsim.runs.traces import CellRange, RankTrace, Recordings
+from ppsim.schedule.table import NONE, Action, Op
+
+_ITERATION = "megatron.train.iteration"
+_OPS = {"megatron.microbatch.forward": Op.F, "megatron.microbatch.backward": Op.B}
+_GROUPS = "--otel-span-groups step,microbatch"
+
+
+@dataclass
+class _Rank:
+    """Spans of one global rank: times in nanoseconds since the epoch."""
+
+    source: str
+    num_ranks: int
+    num_stages: int
+    host: str
+    iterations: list[int] = field(default_factory=list)
+    actions: list[tuple[int, int, Op]] = field(default_factory=list)
+
+
+def read_spans(files: Sequence[str]) -> Recordings:
+    """Return the actions of one pipeline's ranks: the lowest data- and tensor-parallel rank that has all of them.
+
+    Raises `ConfigError` for spans without ranks, without microbatches, or without a whole pipeline.
+    """
+    ranks: dict[int, _Rank] = {}
+    for file in files:
+        _read(file, ranks)
+    if not any(rank.actions for rank in ranks.values()):
+        raise ConfigError(f"{files[0]} has no spans of microbatches: run Megatron-LM with {_GROUPS}")
+    chosen = _pipeline(files[0], {number: rank for number, rank in ranks.items() if rank.actions})
+    base = min(begin for rank in chosen for begin, _, _ in rank.actions)
+    return Recordings(
+        source=files[0],
+        traces=[_trace(rank, place, base) for place, rank in enumerate(chosen)],
+        kind="OpenTelemetry spans of Megatron-LM",
+        passes_by="the host's time in each forward and backward step; kernels may run later",
+    )
+
+
+def _pipeline(source: str, ranks: Mapping[int, _Rank]) -> list[_Rank]:
+    """The ranks of one pipeline, in its order."""
+    one = next(iter(ranks.values()))
+    apart = one.num_ranks // one.num_stages  # global ranks between neighbours of a pipeline
+    for first in range(apart):
+        numbers = range(first, one.num_ranks, apart)
+        if all(number in ranks for number in numbers):
+            return [ranks[number] for number in numbers]
+    here = ", ".join(map(str, sorted(ranks)))
+    raise ConfigError(
+        f"{source} has spans of rank {here}, and no whole pipeline of {one.num_stages} ranks: set "
+        "MEGATRON_OTEL_EXPORT_STRATEGY=all_ranks, and give the files of all ranks"
+    )
+
+
+def _trace(rank: _Rank, place: int, base: int) -> RankTrace:
+    cells = [
+        CellRange((begin - base) / 1e9, (end - base) / 1e9, Action(op, NONE, NONE))
+        for begin, end, op in sorted(rank.actions)
+    ]
+    marks = [(begin - base) / 1e9 for begin in sorted(rank.iterations)]
+    return RankTrace(rank.source, place, rank.host, on_device=False, steps=[cells], base_ns=base, marks=marks)
+
+
+def _read(path: str, ranks: dict[int, _Rank]) -> None:
+    with closing(lines_of(path)) as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                for resource, name, begin, end in _spans(json.loads(line)):
+                    if name == _ITERATION or name in _OPS:
+                        _keep(path, ranks, resource, name, begin, end)
+            except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+                raise ConfigError(f"{path}: line {number} is no OpenTelemetry span: {error!r}") from None
+
+
+def _keep(path: str, ranks: dict[int, _Rank], resource: Mapping[str, Any], name: str, begin: int, end: int) -> None:
+    sizes = [int(resource[key]) for key in ("dl.rank", "dl.world_size", "dl.pipeline_parallel.size")]
+    if not (0 <= sizes[0] < sizes[1] and sizes[1] % sizes[2] == 0 and begin <= end):
+        raise ValueError(f"rank {sizes[0]} of {sizes[1]}, pipeline of {sizes[2]}, from {begin} to {end} ns")
+    rank = ranks.setdefault(sizes[0], _Rank(path, *sizes[1:], str(resource.get("host.name", path))))
+    if name == _ITERATION:
+        rank.iterations.append(begin)
+    else:
+        rank.actions.append((begin, end, _OPS[name]))
+
+
+def _spans(found: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str, int, int]]:
+    """Yield the resource, name, begin and end of each span in one line."""
+    if "resourceSpans" not in found:
+        begin, end = (_nanoseconds(found[key]) for key in ("start_time", "end_time"))
+        yield found["resource"]["attributes"], found["name"], begin, end
+        return
+    for group in found["resourceSpans"]:
+        attributes = group["resource"]["attributes"]
+        resource = {one["key"]: next(iter(one["value"].values()), None) for one in attributes}
+        for scope in group["scopeSpans"]:
+            for span in scope["spans"]:
+                yield resource, span["name"], int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])
+
+
+def _nanoseconds(time: str) -> int:
+    """An ISO time with microseconds, as nanoseconds since the epoch."""
+    moment = datetime.fromisoformat(time)
+    return int(moment.replace(microsecond=0).timestamp()) * 10**9 + moment.microsecond * 1000
