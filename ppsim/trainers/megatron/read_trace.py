@@ -98,10 +98,12 @@ def _read(path: str, ranks: dict[int, _Rank]) -> None:
 
 
 def _keep(path: str, ranks: dict[int, _Rank], resource: Mapping[str, Any], name: str, begin: int, end: int) -> None:
-    sizes = [int(resource[key]) for key in ("dl.rank", "dl.world_size", "dl.pipeline_parallel.size")]
-    if not (0 <= sizes[0] < sizes[1] and sizes[1] % sizes[2] == 0 and begin <= end):
-        raise ValueError(f"rank {sizes[0]} of {sizes[1]}, pipeline of {sizes[2]}, from {begin} to {end} ns")
-    rank = ranks.setdefault(sizes[0], _Rank(path, *sizes[1:], str(resource.get("host.name", path))))
+    place, num_ranks, num_stages = (
+        int(resource[key]) for key in ("dl.rank", "dl.world_size", "dl.pipeline_parallel.size")
+    )
+    if not (0 <= place < num_ranks and num_ranks % num_stages == 0 and begin <= end):
+        raise ValueError(f"rank {place} of {num_ranks}, pipeline of {num_stages}, from {begin} to {end} ns")
+    rank = ranks.setdefault(place, _Rank(path, num_ranks, num_stages, str(resource.get("host.name", path))))
     if name == _ITERATION:
         rank.iterations.append(begin)
     else:
