@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from ppsim.api.keyword_options import takes
-from ppsim.api.option_values import parse_parts, parse_share
+from ppsim.api.option_values import parse_overlap, parse_parts, parse_share
 from ppsim.api.trainer_configuration import configured, require_no_job
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import fields_of, flag_of, given_of, require_least, words_of
@@ -83,6 +83,7 @@ def job_from(options: Mapping[str, Any]) -> Job | None:
         "recompute": recompute_of(options["recompute"] or "none"),
         "offload_modules": offload_modules_of(options["offload_modules"] or "none"),
         "cuda_graphs": cuda_graphs_of(options["cuda_graphs"] or "none"),
+        "overlap_ep": parse_overlap(options["overlap_ep"] or 0.0),
         "profile": None if options["profile"] is None else profile_of(options["profile"]),
     }
     given = depending | given_of(options) | read

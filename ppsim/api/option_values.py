@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ppsim.base.errors import ConfigError
+from ppsim.costs.pair_overlap import ORDERS, Order
 
 
 def parse_split(given: str | Sequence[int]) -> Any:
@@ -41,6 +42,21 @@ def parse_parts(given: str | float) -> list[float]:
     if len(found) not in (1, 2) or not all(0 <= part <= 1 for part in found):
         raise ConfigError(f"--overlap-tp is '{given}': give a part from 0 to 1, or FORWARD,BACKWARD as 0.75,0.5")
     return found
+
+
+def parse_overlap(given: str | float) -> float | Order:
+    """Return the value of --overlap-ep: an order of operations, or the hidden part.
+
+    >>> parse_overlap("megatron"), parse_overlap("0.9")
+    ('megatron', 0.9)
+    """
+    if given in ORDERS:
+        return given
+    try:
+        return float(given)
+    except ValueError:
+        orders = ", ".join(ORDERS)
+        raise ConfigError(f"--overlap-ep is '{given}': give {orders}, or a part from 0 to 1") from None
 
 
 def parse_share(given: str | float | None, dtype: str) -> float | None:

@@ -8,6 +8,7 @@ from ppsim.catalog.published.controllable_memory import one_f_one_b_v, v_half_fi
 from ppsim.catalog.published.dual_pipe import dual_pipe, dual_pipe_v
 from ppsim.catalog.published.greedy import chimera, hanayo
 from ppsim.catalog.published.interleaved import (
+    combined_one_f_one_b,
     gis,
     gis_h,
     interleaved_one_f_one_b,
@@ -103,6 +104,20 @@ ENTRIES: tuple[Entry, ...] = (
             "(default: the smallest such N, which is p where p divides m)"
         ),
         also=("interleaved",),
+    ),
+    _looped(
+        name="combined-1f1b",
+        title="Combined 1F1B: interleaved 1F1B with pairs of a forward and a backward, for expert parallelism",
+        stages_per_rank=(1, None),
+        build=combined_one_f_one_b,
+        splits_backward=False,
+        bubble=Formula(
+            "(p - 1) * (F + I + W) / v + (2 * (p * v - 1) + (v - 1) * (m - p)) * c",
+            where="m % p == 0 and (c == 0 or c <= min(F, I + W) / v)",
+        ),
+        peak_activations=Formula("p + p / v if m > p else m", where="m % p == 0"),
+        source="Megatron-Core, core/pipeline_parallel/combined_1f1b.py (--overlap-moe-expert-parallel-comm)",
+        constraint="any number of microbatches; --group-size N as for interleaved-1f1b",
     ),
     _one_stage(
         name="zb-h1",

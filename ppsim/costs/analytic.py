@@ -5,12 +5,14 @@ of the device's class (hardware/efficiency.toml) and of its links; `benchmarks/a
 from published runs. The letters are those of `ppsim.model.shapes`.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from ppsim.costs.again import forward_again
 from ppsim.costs.launches import launched, launched_again, waits_for_counts
 from ppsim.costs.messages import Messages
 from ppsim.costs.operator_kernels import OperatorKernels, computed_rows, layer_operators
+from ppsim.costs.pair_overlap import LayerTimes
 from ppsim.costs.parts import Estimate, Known, Parts
 from ppsim.costs.pass_kernels import PassKernels, products, total
 from ppsim.costs.place import Place
@@ -24,6 +26,7 @@ from ppsim.model.compressed import CompressedAttention
 from ppsim.model.halves import Attention, MixtureOfExperts
 from ppsim.model.linears import Linear
 from ppsim.model.mixer import Mixer
+from ppsim.model.operators import Operator
 from ppsim.model.parameters import padded_vocabulary
 from ppsim.model.recurrent import Recurrent
 from ppsim.model.scored import Scored
@@ -78,13 +81,52 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
             _parts(place, again, launching_s=launching_s * (execution.recompute == "full")).total_s + sent_again_s
         ),
     )
+    backward_weight = _parts(place, kernels.backward_weight, flops - scores)
     return Estimate(
         forward,
         backward_input,
-        _parts(place, kernels.backward_weight, flops - scores),
+        backward_weight,
         known=_known(kernels, again),
         sent_again_s=sent_again_s,
+        times=_times(
+            operators, of, (forward, backward_input, backward_weight), _launches_s(place, kernels, launching_s)
+        ),
     )
+
+
+def _times(
+    operators: Sequence[Operator],
+    of: Mapping[str, PassKernels],
+    passes: tuple[Parts, Parts, Parts],
+    launches: tuple[float, float],
+) -> LayerTimes:
+    """The seconds of a layer before and in its experts; in the MLP if it has none."""
+    kinds = [one.kind for one in operators]
+    if "dispatch" in kinds:
+        inside = operators[kinds.index("dispatch") : kinds.index("combine") + 1]
+    else:
+        inside = [one for one in operators if one.half == 2]
+    experts = [kernels.busy_s for kernels in total(of[one.name] for one in inside).passes]
+    before = [
+        max(0.0, one.total_s - one.ep_s - one.host_s - experts_s)
+        for one, experts_s in zip(passes, experts, strict=True)
+    ]
+    return LayerTimes(
+        (before[0], before[1], before[2]),
+        (experts[0], experts[1], experts[2]),
+        passes[0].ep_s / 2,
+        launches,
+        (passes[0].host_s, passes[1].host_s + passes[2].host_s),
+    )
+
+
+def _launches_s(place: Place, kernels: PassKernels, launching_s: float) -> tuple[float, float]:
+    """The host's time for the kernels of F and of B."""
+    if place.execution.cuda_graphs == "full":
+        return 0.0, 0.0
+    of_kernel_s = place.cluster.device.efficiency.host_s
+    backward = kernels.backward_input.count + kernels.backward_weight.count
+    return max(kernels.forward.count * of_kernel_s, launching_s), max(backward * of_kernel_s, launching_s)
 
 
 def _known(kernels: PassKernels, *others: KernelTime) -> Known:

@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ppsim.base.errors import ScheduleError
+from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.base.units import percent, seconds
 from ppsim.costs.assembled import Assembled, Known, of_ranks, short_counts, sliced, stages_of_ranks
 from ppsim.costs.job import Job, work_of
 from ppsim.costs.offload import HOST_EFFICIENCY, buffer_bytes, offload_of, with_copies
+from ppsim.costs.pair_overlap import pair_s
 from ppsim.costs.parts import BASIS, Estimate, Parts
 from ppsim.costs.step import held_of, passes_s, step_costs
 from ppsim.machine import collectives
@@ -26,7 +27,7 @@ from ppsim.model.stages import Stage, StagePlan, contents_of, once_each, stages_
 from ppsim.parallel.groups import GroupName, tier_between
 from ppsim.parallel.layer_balance import balance_ranks
 from ppsim.parallel.layer_partition import MegatronSplit, Split, layer_split, rule_of, split_layers, why_no_split
-from ppsim.schedule.table import Schedule
+from ppsim.schedule.table import NONE, Schedule
 from ppsim.simulation.stage_costs import StageCosts
 
 
@@ -49,6 +50,7 @@ def assemble_job(
     """
     stages = _stages(job, schedule.num_model_stages, split, stages_of_ranks(schedule), plans)
     _require_backwards(job, schedule)
+    _require_pairs(job, schedule)
     known = Known() if known is None else known
     alone = [(stage,) for stage in stages]
     costs = once_each(lambda one: estimate_of(job, *one), alone, known["costs"])
@@ -69,6 +71,7 @@ def assemble_job(
     buffers = [buffer_bytes(job, *both) for both in of_rank]
     hop_s, hops = _hops(job, schedule, stages)
     stage_costs = _stage_costs(costs).replace(
+        fused_s=_pairs_s(job, schedule, stages, costs),
         activation_bytes=[whole for whole, _ in kept],
         activation_bytes_kept_for_weight=[for_weight for _, for_weight in kept],
         transfer_s=hop_s,
@@ -101,6 +104,63 @@ def _require_backwards(job: Job, schedule: Schedule) -> None:
             f"{schedule.name} splits the backward, between whose halves nothing can be on the host: "
             f"leave out {'--offload' if job.offload else '--offload-modules'}"
         )
+
+
+def _require_pairs(job: Job, schedule: Schedule) -> None:
+    """Raise `ConfigError` or `ScheduleError` if nothing can overlap in the order that was asked for."""
+    order = job.execution.ep_order
+    if order is None or not schedule.num_actions:
+        return
+    if job.layout.ep == 1:
+        raise ConfigError(f"--overlap-ep {order} overlaps the exchange of tokens, which needs --ep above 1")
+    if order == "megatron" and any(word.startswith(("full", "uniform", "block")) for word in job.words_of_layers):
+        raise ConfigError(
+            "--overlap-ep megatron does not go with full recomputation, as in Megatron-LM: give --recompute none "
+            "or modules such as layernorm+moe_act"
+        )
+    if job.profile is not None and any(one.times is None for one in job.layer_costs.values()):
+        raise ConfigError(
+            f"--overlap-ep {order} needs the times of experts, which profile {job.profile.name} does not have: give "
+            "--overlap-ep PART, or leave out --profile"
+        )
+    if not (schedule.fused != NONE).any():
+        raise ScheduleError(
+            f"{schedule.name} has no pairs of a forward and a backward, which --overlap-ep {order} needs: give "
+            "--schedule combined-1f1b, dualpipev or dualpipe, or --overlap-ep PART"
+        )
+    if order == "megatron" and schedule.num_ranks > 1 and schedule.vpp == 1:
+        raise ScheduleError(
+            "--overlap-ep megatron with --pp above 1 needs virtual stages, as Megatron-LM does: give --vpp 2"
+        )
+
+
+def _pairs_s(
+    job: Job, schedule: Schedule, stages: Sequence[Stage], costs: Sequence[Estimate]
+) -> list[list[float]] | None:
+    """The seconds of a forward of each stage (row) that runs together with a backward of each (column).
+
+    Layers overlap; embedding, head and layers for further tokens run alone.
+    """
+    order, slowdown = job.execution.ep_order, job.place.dispatch_slowdown
+    if order is None or not (schedule.fused != NONE).any():
+        return None
+    layers = [[one.times for one in job.costs_in_order(stage) if one.times is not None] for stage in stages]
+    forward_s = [
+        one.forward.total_s - sum(layer.forward_s for layer in of) for one, of in zip(costs, layers, strict=True)
+    ]
+    backward_s = [
+        one.backward.total_s - sum(layer.backward_s for layer in of) for one, of in zip(costs, layers, strict=True)
+    ]
+    ranks = schedule.stage_to_rank
+    return [
+        [
+            forward_s[one] + backward_s[other] + pair_s(layers[one], layers[other], order, slowdown=slowdown)
+            if ranks[one] == ranks[other]
+            else costs[one].forward.total_s + costs[other].backward.total_s
+            for other in range(len(stages))
+        ]
+        for one in range(len(stages))
+    ]
 
 
 def _stage_costs(costs: Sequence[Estimate]) -> StageCosts:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from ppsim.costs.pair_overlap import LayerTimes
+
 BASIS = "estimated from specifications"
 MEASURED = "measured"
 
@@ -75,7 +77,8 @@ class Estimate:
 
     B, the full backward, is I and W one after the other unless it was measured whole. `known` is what of F and B is
     by measurement; the rest is communication, and by the device's data sheet. `sent_again_s` of the recomputation
-    are messages, which no profile of one device has.
+    are messages, which no profile of one device has. `times` are those of a single estimated layer, by what comes
+    before the experts, the experts, and the exchange of tokens.
     """
 
     forward: Parts
@@ -85,6 +88,7 @@ class Estimate:
     whole_backward: Parts | None = None
     known: Known = field(default_factory=Known)
     sent_again_s: float = 0.0
+    times: LayerTimes | None = None
 
     @property
     def backward(self) -> Parts:

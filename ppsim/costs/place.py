@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Literal
 
 from ppsim.base.errors import ConfigError
+from ppsim.costs.pair_overlap import ORDERS, Order
 from ppsim.machine import collectives
 from ppsim.machine.choices import Dispatcher
 from ppsim.machine.cluster import Cluster, Constant, Device
@@ -22,7 +23,7 @@ from ppsim.parallel.sizes import Cut
 _DISPATCH_CORES = 20
 """Cores that send tokens to experts and back: what DeepEP takes by default, and Megatron-LM asks it for."""
 
-_HIDDEN = {"tp": ("hidden_tp_forward", "hidden_tp_backward"), "ep": ("hidden_ep",)}
+_HIDDEN = {"tp": ("hidden_tp_forward", "hidden_tp_backward"), "ep": ("overlap_ep",)}
 """The fields that a cluster's `overlap` of a kind of communication is of."""
 
 
@@ -67,11 +68,12 @@ class Execution:
         Room for what experts keep for the backward, of the mean, in pages that kernels fill and empty
         (Megatron-LM's moe_paged_stash and its buffer_size_factor_cuda). None: it is kept where it is, with all
         the room there is.
-    hidden_tp_forward, hidden_tp_backward, hidden_ep, hidden_cp
+    hidden_tp_forward, hidden_tp_backward, overlap_ep, hidden_cp
         What part of that communication runs beside computation, 0 to 1. Megatron-LM hides an all-reduce of the
         backward behind the weight gradient. Of ep no more than the other pass of a pair takes: a forward's
         all-to-alls run beside the backward of another microbatch, and the other way round, on cores that compute
-        lacks meanwhile (`Place.hidden_ep_s`).
+        lacks meanwhile (`Place.hidden_ep_s`). A word instead of a number is an order of
+        operations: each pair of a forward and a backward takes the time of `ppsim.costs.pair_overlap`.
     compute_share
         How many times what the class of devices gets products and attention run at; None: by the cluster's
         constants.
@@ -95,7 +97,7 @@ class Execution:
     paged_stash: float | None = None
     hidden_tp_forward: float = 0.0
     hidden_tp_backward: float = 0.0
-    hidden_ep: float = 0.0
+    overlap_ep: float | Order = 0.0
     hidden_cp: float = 0.0
     compute_share: float | None = None
 
@@ -144,8 +146,19 @@ class Execution:
             name: min(1.0, times[kind].value * getattr(self, name))
             for kind, names in _HIDDEN.items() if kind in times
             for name in names
+            if not isinstance(getattr(self, name), str)
         }  # fmt: skip
         return replace(self, **hidden)
+
+    @property
+    def ep_order(self) -> Order | None:
+        """The order of operations in a pair of a forward and a backward; None if nothing runs in pairs."""
+        return self.overlap_ep if isinstance(self.overlap_ep, str) else None
+
+    @property
+    def hidden_ep(self) -> float:
+        """The fraction of expert-parallel communication that is hidden, whatever the schedule."""
+        return 0.0 if isinstance(self.overlap_ep, str) else self.overlap_ep
 
     def __post_init__(self) -> None:
         require_spelling(self.recompute)
@@ -166,8 +179,8 @@ class Execution:
         if self.expert_capacity is not None and not 0 < self.expert_capacity < float("inf"):
             raise ConfigError(f"expert_capacity must be above 0: got {self.expert_capacity:g}")
         self._require_room()
-        for name in ("hidden_tp_forward", "hidden_tp_backward", "hidden_ep", "hidden_cp"):
-            if not 0 <= getattr(self, name) <= 1:
+        for name in ("hidden_tp_forward", "hidden_tp_backward", "overlap_ep", "hidden_cp"):
+            if getattr(self, name) not in ORDERS and not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(
                     f"{name.replace('hidden', 'overlap')} is a part from 0 to 1: got {getattr(self, name)}"
                 )
@@ -250,7 +263,12 @@ class Place:
     def hidden_ep_s(self, ep_s: float, beside: KernelTime) -> float:
         """Return what of `ep_s` is hidden where it runs beside these kernels, on cores that they go without."""
         hidden_s = self.execution.hidden_ep * min(ep_s, beside.busy_s)
-        return hidden_s * (1 - min(_DISPATCH_CORES / self.cluster.device.num_cores, 1))
+        return hidden_s * (1 - self.dispatch_slowdown)
+
+    @property
+    def dispatch_slowdown(self) -> float:
+        """The fraction by which compute is slower while the dispatch holds SMs."""
+        return min(_DISPATCH_CORES / self.cluster.device.num_cores, 1)
 
     @property
     def domain_sizes(self) -> tuple[int | None, ...]:

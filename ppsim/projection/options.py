@@ -231,9 +231,11 @@ class StudyOptions(TypedDict, total=False):
         "userbuffers hide 1 - 1/n. Default: {default}.",
         metavar="PART|PART,PART", section="cluster", default="0",
     )]
-    overlap_ep: Annotated[float | None, Option(
-        "Hidden part of expert-parallel communication, 0 to 1. Default: {default}.",
-        metavar="PART", section="cluster", field="job.execution.hidden_ep", default=0.0,
+    overlap_ep: Annotated[str | float | None, Option(
+        "Overlap of expert-parallel communication with the compute of another microbatch: the order of operations "
+        "in a pair of a forward and a backward (megatron, dualpipe or best), or the hidden part, 0 to 1. Default: "
+        "{default}.",
+        metavar="megatron|dualpipe|best|PART", section="cluster", field="job.execution.overlap_ep", default=0.0,
     )]
     overlap_cp: Annotated[float | None, Option(
         "Hidden part of the context-parallel communication that attention does not hide, 0 to 1. Default: "

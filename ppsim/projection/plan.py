@@ -211,6 +211,8 @@ class Plan(InBrief):
     @property
     def schedule_name(self) -> str:
         """The schedule asked for, or the one that fits vpp."""
+        if self.schedule is None and self.job is not None and self.job.execution.ep_order:
+            return "combined-1f1b"
         return self.schedule or ("1f1b" if self.vpp in (None, 1) else "interleaved-1f1b")
 
     @property

@@ -141,7 +141,7 @@ class Projection(Shown, Pictured):
         >>> import ppsim
         >>> answer = ppsim.project(pp=4, microbatches=8).answer
         >>> list(answer.budget_s)
-        ['ideal', 'compute below peak', 'pipeline bubble', 'exposed P2P']
+        ['model FLOPs at peak', 'compute below peak', 'pipeline bubble', 'exposed P2P']
         >>> answer.advice[0].change, round(answer.advice[0].gain, 2)
         ('--schedule zbv-fixed --vpp 2', 0.28)
         """

@@ -20,9 +20,9 @@ class CostArrays:
     """`StageCosts` for a given schedule: float64, one entry a stage; `static_bytes` one a rank, shares one a slice;
     overheads are numbers.
 
-    `fused_s` is None where a fused cell is the sum of its parts. Where microbatches differ the seconds are those of
-    the mean microbatch and the bytes those of the largest, and `by_microbatch` has the fields that differ in
-    matrices of shape [stages, microbatches].
+    `fused_s` has the shape [stages of forwards, stages of backwards], None if a fused cell is the sum of its parts.
+    Where microbatches differ the seconds are those of the mean microbatch and the bytes those of the largest, and
+    `by_microbatch` has the fields that differ in matrices of shape [stages, microbatches].
     """
 
     forward_s: Floats

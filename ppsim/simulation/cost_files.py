@@ -42,7 +42,7 @@ def _model_of(data: Any) -> type[Strict]:
     if not isinstance(data, dict):
         return _Costs
     others: dict[str, Any] = {
-        name: Matrix for name in MATRICES
+        name: Matrix for name in (*MATRICES, "fused_s")
         if isinstance(value := data.get(name), list) and any(isinstance(one, list) for one in value)
     }  # fmt: skip
     if isinstance(data.get("transfer_s"), dict):

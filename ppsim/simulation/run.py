@@ -103,7 +103,8 @@ def _share_out_pairs(schedule: Schedule, whole: Floats, fused_s: Floats, share: 
     first = first[np.maximum(op[first], op[first + 1]) == Op.B]
     second = first + 1
     forward = np.where(op[first] == Op.F, first, second)
-    saved = whole[first] + whole[second] - fused_s[schedule.stage[forward]]
+    backward = first + second - forward
+    saved = whole[first] + whole[second] - fused_s[schedule.stage[forward], schedule.stage[backward]]
     parts = compute[first] + compute[second]
     pair = parts - saved * np.minimum(share[first], share[second])
     of_first = np.divide(compute[first], parts, out=np.full(len(first), 0.5), where=parts > 0)

@@ -38,7 +38,8 @@ class StageCosts(InBrief):
     backward_s
         B, the full backward. None: I + W (a measured B is not quite that).
     fused_s
-        F & B, a cell in which a forward is fused with a full backward; the entry of the forward's stage counts.
+        F & B, a cell in which a forward is fused with a full backward: a number, one entry per stage of the
+        forward, or a square matrix with a row per stage of the forward and a column per stage of the backward.
         None: its parts run one after the other, each as soon as its own input is there. Given, it takes this long
         instead, of which its parts get shares by their own costs, and no fused cell starts before all of its
         inputs are there. A cell that fuses anything else always takes the sum of its parts.
@@ -213,11 +214,13 @@ class StageCosts(InBrief):
             if self.microbatch_factors is not None:
                 given = {name: values * factors for name, values in given.items()}
             problems += _kept_beyond(given)
+        fused_s = _pair_matrix(self.fused_s, num_stages, num_stages // num_replicas, problems)
         _refuse(problems)
         found = _filled_in(given)
         of_all: dict[str, Any] = {name: _of_all(name, values) for name, values in found.items()}
         return CostArrays(
-            **({"fused_s": None} | of_all),
+            **of_all,
+            fused_s=None if fused_s is None else fused_s * float(factors.mean()),
             static_bytes=static_bytes,
             time_shares=time_shares,
             token_shares=token_shares,
@@ -227,9 +230,7 @@ class StageCosts(InBrief):
             first_pass_s=self.first_pass_s,
             last_pass_s=self.last_pass_s,
             between_rounds_s=self.between_rounds_s,
-            by_microbatch={
-                name: values for name, values in found.items() if values.shape[1] > 1 and name != "fused_s"
-            },
+            by_microbatch={name: values for name, values in found.items() if values.shape[1] > 1},
         )
 
     def _given(
@@ -238,7 +239,7 @@ class StageCosts(InBrief):
         """What is not None of stages, in the shape [stages, microbatches], and the static bytes of ranks."""
         given = {
             name: _entries(name, value, num_stages, "stage", num_stages // num_replicas, problems)
-            for name in _PER_STAGE
+            for name in MATRICES
             if (value := getattr(self, name)) is not None
         }
         return given, _entries("static_bytes", self.static_bytes, num_ranks, "rank", num_ranks, problems)[:, 0]
@@ -314,6 +315,7 @@ class StageCosts(InBrief):
             return self
         problems: list[str] = []
         given, _ = self._given(num_stages, num_ranks, num_replicas, problems)
+        fused_s = _pair_matrix(self.fused_s, num_stages, num_stages // num_replicas, problems)
         _refuse(problems)
         costs = _filled_in(given)
         found = {name: costs[name] for name in (_PASSES if factor is not None else _PASSES[1:])}
@@ -325,7 +327,10 @@ class StageCosts(InBrief):
             found["backward_weight_s"] = np.where(is_first, found["backward_s"], found["backward_weight_s"])
             kept = np.where(is_first, costs["activation_bytes"], costs["kept_bytes"])
             found["activation_bytes_kept_for_weight"] = kept
-        return self.replace(**{name: as_given(values) for name, values in found.items()})
+        changed: dict[str, Any] = {name: as_given(values) for name, values in found.items()}
+        if fused_s is not None and factor is not None:
+            changed["fused_s"] = fused_s * factor[:, None]  # both stages of a pair are on one rank
+        return self.replace(**changed)
 
     def plain(self, *, num_stages: int, num_ranks: int, num_replicas: int = 1) -> CostArrays:
         """Return `resolved` without what slices share and `microbatch_factors` multiply: as the fields have it.
@@ -355,20 +360,20 @@ class StageCosts(InBrief):
                 return None
             return _of_all(name, _by_microbatch(given) * factors)
 
-        return self.replace(microbatch_factors=None, **{name: of_all(name) for name in _PER_STAGE})
+        fused_s = None if self.fused_s is None else np.multiply(self.fused_s, factors.mean())
+        return self.replace(microbatch_factors=None, fused_s=fused_s, **{name: of_all(name) for name in MATRICES})
 
 
 _PASSES = ("forward_s", "backward_s", "backward_input_s", "backward_weight_s")
-_PER_STAGE = (
-    "forward_s", "backward_input_s", "backward_weight_s", "backward_s", "fused_s", "activation_bytes",
+_PER_SLICE = ("slice_time_shares", "slice_token_shares")
+MATRICES = (
+    "forward_s", "backward_input_s", "backward_weight_s", "backward_s", "activation_bytes",
     "activation_bytes_kept_for_weight", "transfer_s",
 )  # fmt: skip
-_PER_SLICE = ("slice_time_shares", "slice_token_shares")
-MATRICES = tuple(name for name in _PER_STAGE if name != "fused_s")
-"""What may differ by microbatch as a matrix of shape [stages, microbatches]."""
+"""Fields per stage; each may differ by microbatch as a matrix of shape [stages, microbatches]."""
 
 _NUMBERS = (
-    *_PER_STAGE, "static_bytes", *OVERHEADS, "message_overhead_s", "variation_s", "between_rounds_s",
+    *MATRICES, "fused_s", "static_bytes", *OVERHEADS, "message_overhead_s", "variation_s", "between_rounds_s",
     "microbatch_factors", *_PER_SLICE,
 )  # fmt: skip
 _SECONDS = ("forward_s", "backward_input_s", "backward_weight_s", "backward_s", "fused_s", "transfer_s")
@@ -406,7 +411,9 @@ def _what_is_wrong(name: str, value: Any) -> str | None:
         array = np.atleast_1d(np.array(value, dtype=np.float64))
     except (TypeError, ValueError):
         array = np.empty(0)
-    if array.ndim > 1 + (name in MATRICES) or not array.size:
+    if name == "fused_s" and array.ndim == 2 and array.shape[0] != array.shape[1]:
+        return f"{name} is {value!r}; a matrix has a row per forward's stage and a column per backward's stage"
+    if array.ndim > 1 + (name in (*MATRICES, "fused_s")) or not array.size:
         rows = ", or a list of such lists of one length, a row a stage" if name in MATRICES else ""
         return f"{name} is {value!r}; give a number or a list of numbers{rows}"
     bad = array[~np.isfinite(array) | (array < 0)]
@@ -447,13 +454,27 @@ def _entries(name: str, value: Any, length: int, unit: str, in_model: int, probl
     return values if len(values) == length else np.concatenate([values] * (length // len(values)))
 
 
+def _pair_matrix(fused_s: Numbers | None, num_stages: int, in_model: int, problems: list[str]) -> Floats | None:
+    """The seconds of pairs in the shape [stages of forwards, stages of backwards], the same for every replica."""
+    if fused_s is None:
+        return None
+    values = np.array(fused_s, dtype=np.float64)
+    if values.ndim < 2:
+        rows = _entries("fused_s", fused_s, num_stages, "stage", in_model, problems)
+        return np.repeat(rows[:, :1], num_stages, axis=1)
+    if len(values) not in (in_model, num_stages):
+        problems.append(f"fused_s has {len(values)} rows, but the schedule has {num_stages} stages")
+        return np.zeros((num_stages, num_stages))
+    repeats = num_stages // len(values)
+    return np.tile(values, (repeats, repeats))
+
+
 def _filled_in(given: Mapping[str, Floats]) -> dict[str, Floats]:
     """The fields of `CostArrays`, with B, I, W and what W keeps where they are not given."""
     activation, input_s = given["activation_bytes"], given.get("backward_input_s", given.get("backward_s"))
     assert input_s is not None, "costs have I or B"
     weight_s = given.get("backward_weight_s", np.zeros((len(input_s), 1)))
-    fused = {"fused_s": given["fused_s"]} if "fused_s" in given else {}
-    return fused | {
+    return {
         "forward_s": given["forward_s"],
         "backward_s": given.get("backward_s", input_s + weight_s),
         "backward_input_s": input_s,

@@ -156,7 +156,7 @@ class Question:
 
 _OF_EXECUTION = (
     "attention", "dropout", "cross_entropy", "compile", "context", "hidden_tp_forward", "hidden_tp_backward",
-    "hidden_ep", "hidden_cp", "compute_share", "cuda_graphs", "deterministic_mode", "moe_dispatcher",
+    "overlap_ep", "hidden_cp", "compute_share", "cuda_graphs", "deterministic_mode", "moe_dispatcher",
     "expert_imbalance", "expert_capacity", "fused_experts", "expert_rank_capacity", "paged_stash",
 )  # fmt: skip
 _OF_JOB = ("rest_s", "scatter_gather", "launch_s", "stack", "cuda_graph_reuse", "fully_shard",

@@ -174,7 +174,7 @@ def test_every_schedule_has_a_stored_table():
         ({"name": "interleaved-1f1b", "pp": 4, "microbatches": 4, "num_slices": 2}, "interleaved-1f1b runs whole microbatches"),
         ({"name": "1f1b", "pp": 4, "microbatches": 4, "num_slices": 2}, "1f1b runs whole microbatches; slices are for seq1f1b"),
         ({"name": "zb-h3", "pp": 2, "microbatches": 4}, "unknown schedule 'zb-h3': did you mean zb-h2 or zb-h1"),
-        ({"name": "zbv-fixed", "pp": 2, "microbatches": 4, "group_size": 2}, "group size is for interleaved-1f1b; zbv-fixed has none"),
+        ({"name": "zbv-fixed", "pp": 2, "microbatches": 4, "group_size": 2}, "group size is for interleaved-1f1b or combined-1f1b; zbv-fixed has none"),
         ({"name": "1f1b", "pp": 2, "microbatches": 4, "memory_limit_bytes": 2.0**30}, "same at any memory limit; a limit is for zb-auto"),
     ],
 )  # fmt: skip

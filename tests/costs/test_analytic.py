@@ -347,7 +347,7 @@ def test_adam_in_float32_reads_the_weights_it_writes():
 
 def test_what_is_hidden_is_not_counted():
     usual = Execution(context="all-to-all")
-    execution = replace(usual, hidden_tp_forward=1.0, hidden_tp_backward=0.25, hidden_ep=1.0, hidden_cp=1.0)
+    execution = replace(usual, hidden_tp_forward=1.0, hidden_tp_backward=0.25, overlap_ep=1.0, hidden_cp=1.0)
     sizes = {"tp": 2, "cp": 2, "dp": 4, "ep": 4}
     shown, hidden = (
         layer_estimate(LAYERS["moe"], place(execution=one, **sizes), **SHAPE) for one in (usual, execution)
@@ -358,12 +358,12 @@ def test_what_is_hidden_is_not_counted():
     # what sends tokens takes 20 of the 132 cores from the compute beside it
     assert hidden.forward.ep_s == pytest.approx(20 / 132 * shown.forward.ep_s)
     with pytest.raises(ConfigError, match=r"overlap_ep is a part from 0 to 1: got 1\.5"):
-        Execution(hidden_ep=1.5)
+        Execution(overlap_ep=1.5)
 
 
 def test_no_more_of_the_dispatch_is_hidden_than_the_other_pass_of_the_pair_takes():
     """A forward's all-to-alls run beside a backward, and the other way round; what is longer than that stays."""
-    bare, hiding = (by_bandwidth(Execution(hidden_ep=part), dp=64, ep=64) for part in (0.0, 1.0))
+    bare, hiding = (by_bandwidth(Execution(overlap_ep=part), dp=64, ep=64) for part in (0.0, 1.0))
     shown, hidden = (layer_estimate(LAYERS["moe"], where, **SHAPE) for where in (bare, hiding))
     forward, backward = shown.forward, shown.backward
     busy_s = [one.total_s - one.ep_s - one.host_s for one in (forward, backward)]

@@ -170,8 +170,8 @@ def test_shares_of_a_step_sum_to_one_and_are_said_with_where_the_table_is_stretc
     assert one.shares["profile"] == 0
     lines = assemble_job(one, build(find("1f1b"), pp=1, microbatches=one.num_microbatches)).assumptions
     text = "\n".join(lines)
-    assert f"kernels: of F and B {100 * one.shares['table']:.0f} % by the table of gb300" in text
-    assert "1.1 times as long in a run, off by 8.00 %" in text
+    assert f"kernels: {100 * one.shares['table']:.0f} % of F and B by the table of gb300" in text
+    assert "1.1 × as long in a run, error 8.00 %" in text
     assert "products in mxfp8: by those in float8-block" in text
     assert "experts: measured up to 4096 rows each; with 65536 they have the rate of so many" in text
     assert "estimated from specifications and measured kernels" in lines[0]

@@ -13,7 +13,14 @@ groups of that size: torch's `ScheduleInterleavedZeroBubble`, which is ZB-H1 (Qi
 import numpy as np
 
 from ppsim.base.errors import ConfigError
-from ppsim.catalog.published.rows import full_row, split_row, table_of_rows, visits_in_groups, visits_of_stage
+from ppsim.catalog.published.rows import (
+    full_row,
+    paired_row,
+    split_row,
+    table_of_rows,
+    visits_in_groups,
+    visits_of_stage,
+)
 from ppsim.schedule.placement import loop
 from ppsim.schedule.table import Schedule
 
@@ -53,6 +60,31 @@ def interleaved_one_f_one_b(
         num_warm_up = (vpp - 1) * group_size + 2 * (num_ranks - 1 - rank)
         rows.append(full_row(forwards, backwards, num_warm_up=num_warm_up))
     return table_of_rows(rows, stage_to_rank=loop(num_ranks, num_ranks * vpp), name="interleaved-1f1b")
+
+
+def combined_one_f_one_b(
+    *, num_ranks: int, vpp: int, num_microbatches: int, group_size: int | None = None
+) -> Schedule:
+    """Return Megatron-Core's combined 1F1B: interleaved 1F1B whose steady forwards are fused with backwards.
+
+    Each warm-up is one forward longer, so that the two of a pair are of different microbatches: the expert-parallel
+    messages of one overlap with the compute of the other (`--overlap-moe-expert-parallel-comm`;
+    core/pipeline_parallel/combined_1f1b.py and schedules.py, d98e8a64). On one rank the pairs are of accumulated
+    microbatches. Group sizes are those of `interleaved_one_f_one_b`.
+    """
+    if group_size is None:
+        group_size = smallest_group_size(num_ranks, num_microbatches)
+    elif reason := why_group_size_fails(num_ranks, num_microbatches, group_size):
+        raise ConfigError(reason)
+    groups = visits_in_groups(num_ranks, vpp, num_microbatches, group_size)
+    rows, pairs = zip(
+        *(
+            paired_row(forwards, backwards, num_warm_up=(vpp - 1) * group_size + 2 * (num_ranks - 1 - rank) + 1)
+            for rank, (forwards, backwards) in enumerate(groups)
+        ),
+        strict=True,
+    )
+    return table_of_rows(rows, pairs, stage_to_rank=loop(num_ranks, num_ranks * vpp), name="combined-1f1b")
 
 
 def interleaved_zero_bubble(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:

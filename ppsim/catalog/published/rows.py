@@ -23,6 +23,18 @@ def full_row(forwards: Visits, backwards: Visits, *, num_warm_up: int) -> Row:
     return _row((Op.F, forwards, -min(num_warm_up, forwards.shape[1])), (Op.B, backwards, 0))
 
 
+def paired_row(forwards: Visits, backwards: Visits, *, num_warm_up: int) -> tuple[Row, Ints32]:
+    """Return the row of `full_row`, and per action the number of the pair that it is fused in, NONE for the others.
+
+    Each forward behind the warm-up is fused with the backward that follows it.
+    """
+    row = full_row(forwards, backwards, num_warm_up=num_warm_up)
+    num_alone = min(num_warm_up, forwards.shape[1])
+    pair = np.full(row.shape[1], NONE, dtype=np.int32)
+    pair[num_alone : 2 * forwards.shape[1] - num_alone] = np.repeat(np.arange(forwards.shape[1] - num_alone), 2)
+    return row, pair
+
+
 def split_row(forwards: Visits, backwards: Visits, *, num_warm_up: int, num_put_off: int = 0) -> Row:
     """Return the row of `full_row` with each backward split: W follows I, or the I that is `num_put_off` later."""
     return _row(
@@ -40,11 +52,19 @@ def _row(*parts: tuple[Op, Visits, int]) -> Row:
     return row
 
 
-def table_of_rows(rows: Sequence[Row], **labels: Any) -> Schedule:
-    """Return the table of these rows, no two of their actions fused; `labels` are those of `Schedule.from_rows`."""
+def table_of_rows(rows: Sequence[Row], pairs: Sequence[Ints32] | None = None, **labels: Any) -> Schedule:
+    """Return the table of these rows; `labels` are those of `Schedule.from_rows`.
+
+    `pairs` has per rank the numbers that `paired_row` returns; without it no actions are fused.
+    """
     op, stage, microbatch = (np.concatenate(column) for column in zip(*rows, strict=True))
     offsets = np.cumsum([0, *(row.shape[1] for row in rows)], dtype=np.int64)
     fused = np.full(len(op), NONE, dtype=np.int32)
+    if pairs is not None:
+        before = np.cumsum([0, *(pair.max(initial=NONE) + 1 for pair in pairs)])
+        fused = np.concatenate(
+            [np.where(pair == NONE, NONE, pair + first) for pair, first in zip(pairs, before, strict=False)]
+        ).astype(np.int32)
     return Schedule.from_columns(op.astype(np.int8), stage, microbatch, fused, offsets, **labels)
 
 

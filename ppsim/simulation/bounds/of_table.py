@@ -107,7 +107,7 @@ def _bounds_of_chains(schedule: Schedule, table: CostArrays) -> LowerBounds:
     it, and then has all its F and min(B, I + W) to do; or it has all its F and min(B, I) to do before its last
     backward can run back to the first stage; and one microbatch must go down and up. Each chain of replicas has
     stages and microbatches of its own; of a sliced microbatch, slice 0 is first down and last up. Where fused cells
-    have a cost, a forward adds no more than what it takes beyond the rank's longest B. For the span a rank's work.
+    have a cost, a forward adds no more than the least that a pair takes beyond its B. For the span a rank's work.
     """
     num_ranks, num_slices, rank = schedule.num_ranks, schedule.num_slices, schedule.stage_to_rank
     overhead = table.action_overhead_s
@@ -117,11 +117,10 @@ def _bounds_of_chains(schedule: Schedule, table: CostArrays) -> LowerBounds:
     forward_work, path_down, path_up = table.forward_s, table.forward_s, to_input
     least_pair = np.full(num_ranks, np.inf)
     if table.fused_s is not None:
-        longest_b = np.zeros(num_ranks)
-        np.maximum.at(longest_b, rank, table.backward_s)
-        np.minimum.at(least_pair, rank, table.fused_s)
-        forward_work = np.minimum(table.forward_s, table.fused_s - longest_b[rank])
-        path_down, path_up = np.minimum(table.forward_s, table.fused_s), np.minimum(to_input, least_pair[rank])
+        pair_s = np.where(rank[:, None] == rank[None, :], table.fused_s, np.inf)
+        np.minimum.at(least_pair, rank, pair_s.min(axis=1))
+        forward_work = np.minimum(table.forward_s, (pair_s - table.backward_s[None, :]).min(axis=1))
+        path_down, path_up = np.minimum(table.forward_s, pair_s.min(axis=1)), np.minimum(to_input, least_pair[rank])
 
     begin, finish = np.full(num_ranks, np.inf), np.full(num_ranks, np.inf)  # until the first, from the last action
     work, work_to_input = np.zeros(num_ranks), np.zeros(num_ranks)

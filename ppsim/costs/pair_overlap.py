@@ -1,0 +1,202 @@
+"""Seconds of a forward and a backward that run together, expert-parallel messages overlapped with compute.
+
+Two streams, compute and messages, each run their operations in a fixed order. An operation starts when its inputs
+and the operation before it on its stream are done. Compute slows down while a message holds SMs. The order of
+operations is data:
+
+- ``dualpipe`` (DeepSeek-AI 2024, arXiv 2412.19437, figure 4): the compute of one microbatch runs during the
+  messages of the other.
+- ``megatron`` (Megatron-Core, core/models/common/model_chunk_schedule_plan.py, d98e8a64): the same order, and both
+  streams wait for each other three times per pair of layers.
+- ``best``: the fastest order that is repeated for every pair of layers.
+
+One host launches the kernels of both, so that a pair takes no less than all of its launches.
+
+Layers are paired in the order of execution: the first of the forward with the last of the backward. The layers that
+the longer of the two has left run alone.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import permutations
+from typing import Literal, TypeAlias, get_args
+
+Order = Literal["megatron", "dualpipe", "best"]
+"""In which order the operations of two layers run."""
+
+ORDERS: tuple[Order, ...] = get_args(Order)
+
+
+@dataclass(frozen=True)
+class LayerTimes:
+    """Seconds of one layer: `before` the experts (attention, norms, router) and of the `experts`, F, I and W each.
+
+    `exchange_s` is the time of the dispatch to the experts, and again of the way back: 0 for a dense layer, whose
+    MLP counts as experts. `launches` is the host's time for the kernels of F and of B, `waits` the part of it that
+    F and B wait for if they run alone.
+    """
+
+    before: tuple[float, float, float]
+    experts: tuple[float, float, float]
+    exchange_s: float = 0.0
+    launches: tuple[float, float] = (0.0, 0.0)
+    waits: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def forward_s(self) -> float:
+        """F, alone."""
+        return self.before[0] + self.experts[0] + 2 * self.exchange_s + self.waits[0]
+
+    @property
+    def backward_s(self) -> float:
+        """B, alone."""
+        return sum(self.before[1:]) + sum(self.experts[1:]) + 2 * self.exchange_s + self.waits[1]
+
+
+Operation: TypeAlias = Literal[
+    "before F", "before I", "before W", "experts F", "experts I", "experts W",
+    "dispatch F", "combine F", "combine B", "dispatch B",
+]  # fmt: skip
+"""An operation of a pair of layers; in a backward, the gradient of the combine comes first."""
+
+Sequences: TypeAlias = tuple[tuple[Operation, ...], tuple[Operation, ...]]
+"""The operations of one pair of layers on the stream of compute and on that of messages."""
+
+_COMPUTE: tuple[Operation, ...] = ("before F", "experts I", "experts W", "experts F", "before I", "before W")
+_MESSAGES: tuple[Operation, ...] = ("combine B", "dispatch F", "dispatch B", "combine F")
+_INPUTS: dict[Operation, tuple[Operation, int]] = {
+    "dispatch F": ("before F", 0), "experts F": ("dispatch F", 0), "combine F": ("experts F", 0),
+    "experts I": ("combine B", 0), "dispatch B": ("experts I", 0), "before I": ("dispatch B", 0),
+    "experts W": ("experts I", 0), "before W": ("before I", 0),
+    "before F": ("combine F", 1), "combine B": ("before I", 1),
+}  # fmt: skip
+"""The input of each operation: of the same pair of layers (0), or of the pair before (1)."""
+
+_PHASES: tuple[tuple[Operation, ...], ...] = (
+    ("before F", "combine B"),
+    ("experts I", "experts W", "experts F", "dispatch F", "dispatch B"),
+    ("before I", "before W", "combine F"),
+)
+"""Megatron-Core's waits: no operation starts before all of the phase before it are done."""
+
+
+def pair_s(
+    forward: Sequence[LayerTimes], backward: Sequence[LayerTimes], order: Order, *, slowdown: float = 0.0
+) -> float:
+    """Return the seconds of the layers of a forward and of a backward that run together.
+
+    `forward` has the layers of the forward's stage, `backward` of the backward's, both in the order of the model.
+    `slowdown` is the fraction by which compute is slower while a message is under way.
+    """
+    return _pair_s(tuple(forward), tuple(reversed(backward)), order, slowdown)
+
+
+@lru_cache(maxsize=4096)
+def _pair_s(
+    forward: tuple[LayerTimes, ...], backward: tuple[LayerTimes, ...], order: Order, slowdown: float
+) -> float:
+    pairs = tuple(zip(forward, backward, strict=False))
+    left_s = sum(one.forward_s for one in forward[len(pairs) :])
+    left_s += sum(one.backward_s for one in backward[len(pairs) :])
+    if not pairs:
+        return left_s
+    alone_s = sum(one.forward_s + other.backward_s for one, other in pairs)
+    launches_s = sum(one.launches[0] + other.launches[1] for one, other in pairs)
+    if order == "best":
+        together_s = min(_run(pairs, one, slowdown) for one in _best_orders(pairs[:_TRIED], slowdown))
+        return left_s + min(max(together_s, launches_s), alone_s)
+    together_s = _run(pairs, (_COMPUTE, _MESSAGES), slowdown, waits=order == "megatron")
+    return left_s + max(together_s, launches_s)
+
+
+_TRIED, _KEPT = 3, 8
+"""Pairs of layers that all orders are tried on, and orders that are then tried on all layers."""
+
+
+def _best_orders(pairs: Sequence[tuple[LayerTimes, LayerTimes]], slowdown: float) -> list[Sequences]:
+    """The fastest orders of a few pairs of layers."""
+    found = sorted(_orders(), key=lambda order: _run(pairs, order, slowdown))
+    return found[:_KEPT]
+
+
+@lru_cache(maxsize=1)
+def _orders() -> tuple[Sequences, ...]:
+    """All orders of a pair of layers in which each stream has its operations after their inputs on that stream."""
+    return tuple(
+        (compute, messages)
+        for compute in _in_order(
+            _COMPUTE,
+            (
+                ("experts I", "experts W"),
+                ("experts I", "before I"),
+                ("before I", "before W"),
+                ("before F", "experts F"),
+            ),
+        )
+        for messages in _in_order(_MESSAGES, (("dispatch F", "combine F"), ("combine B", "dispatch B")))
+    )
+
+
+def _in_order(
+    operations: Iterable[Operation], pairs: Sequence[tuple[Operation, Operation]]
+) -> Iterator[tuple[Operation, ...]]:
+    for found in permutations(operations):
+        if all(found.index(first) < found.index(second) for first, second in pairs):
+            yield found
+
+
+def _run(
+    pairs: Sequence[tuple[LayerTimes, LayerTimes]], order: Sequences, slowdown: float, *, waits: bool = False
+) -> float:
+    """The seconds of pairs of layers, one after the other; infinite if the streams wait for each other."""
+    queues = [[(number, one) for number in range(len(pairs)) for one in stream] for stream in order]
+    seconds = [_seconds_of(*pair) for pair in pairs]
+    phase_of = {one: place for place, phase in enumerate(_PHASES) for one in phase}
+    left = {(number, place): len(phase) for number in range(len(pairs)) for place, phase in enumerate(_PHASES)}
+    done: set[tuple[int, Operation]] = set()
+    heads, remaining, now = [0, 0], [0.0, 0.0], 0.0
+
+    def may_start(number: int, one: Operation) -> bool:
+        before, distance = _INPUTS[one]
+        if number >= distance and (number - distance, before) not in done:
+            return False
+        if not waits:
+            return True
+        place = phase_of[one]
+        previous = (number, place - 1) if place else (number - 1, len(_PHASES) - 1)
+        return not left.get(previous, 0)
+
+    running = [False, False]
+    while any(heads[stream] < len(queues[stream]) for stream in (0, 1)):
+        for stream in (0, 1):
+            if not running[stream] and heads[stream] < len(queues[stream]):
+                number, one = queues[stream][heads[stream]]
+                if may_start(number, one):
+                    running[stream], remaining[stream] = True, seconds[number][one]
+        if not any(running):
+            return float("inf")
+        rate = 1 - slowdown if running[0] and running[1] else 1.0
+        lasts = [remaining[0] / rate, remaining[1]]
+        step = min(lasts[stream] for stream in (0, 1) if running[stream])
+        now += step
+        for stream in (0, 1):
+            if not running[stream]:
+                continue
+            remaining[stream] -= step * (rate if stream == 0 else 1.0)
+            if lasts[stream] <= step:
+                number, one = queues[stream][heads[stream]]
+                done.add((number, one))
+                left[number, phase_of[one]] -= 1
+                running[stream], heads[stream] = False, heads[stream] + 1
+    return now
+
+
+def _seconds_of(forward: LayerTimes, backward: LayerTimes) -> dict[Operation, float]:
+    return {
+        "before F": forward.before[0], "experts F": forward.experts[0],
+        "before I": backward.before[1], "before W": backward.before[2],
+        "experts I": backward.experts[1], "experts W": backward.experts[2],
+        "dispatch F": forward.exchange_s, "combine F": forward.exchange_s,
+        "combine B": backward.exchange_s, "dispatch B": backward.exchange_s,
+    }  # fmt: skip

@@ -1,0 +1,160 @@
+"""A pair of a forward and a backward takes the time of its operations on two streams, in a named order."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ppsim
+from ppsim.base.errors import ConfigError, ScheduleError
+from ppsim.costs.pair_overlap import ORDERS, LayerTimes, pair_s
+
+times = st.floats(0.05, 4.0)
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> LayerTimes:
+    three = st.tuples(times, times, times)
+    return LayerTimes(draw(three), draw(three), draw(st.sampled_from([0.0]) | times))
+
+
+def alone_s(forward: list[LayerTimes], backward: list[LayerTimes]) -> float:
+    return sum(one.forward_s for one in forward) + sum(one.backward_s for one in backward)
+
+
+@given(st.lists(layers(), max_size=4), st.lists(layers(), max_size=4), st.sampled_from(ORDERS))
+def test_a_pair_takes_no_less_than_either_stream_and_no_more_than_one_after_the_other(forward, backward, order):
+    took = pair_s(forward, backward, order)
+    messages = sum(2 * one.exchange_s for one in (*forward, *backward))
+    whole = alone_s(forward, backward)
+    assert max(messages, whole - messages) - 1e-9 <= took <= whole + 1e-9
+
+
+@given(st.lists(layers(), min_size=1, max_size=4), st.floats(0, 0.5))
+def test_orders_with_less_waiting_are_not_slower(both, slowdown):
+    took = {order: pair_s(both, both, order, slowdown=slowdown) for order in ORDERS}
+    if slowdown == 0:
+        assert took["dualpipe"] <= took["megatron"] + 1e-9
+        assert took["best"] <= took["dualpipe"] + 1e-9 or len(both) > 3  # all orders are tried on three pairs
+
+
+def test_the_phases_of_megatron_are_the_longer_stream_of_each():
+    one = LayerTimes((3.0, 4.0, 2.0), (1.0, 2.0, 1.5), 1.75)
+    # Phases: attention forward | combine backward; experts I, W, F | dispatch F, dispatch B (which waits for I); …
+    assert pair_s([one], [one], "megatron") == pytest.approx(
+        max(3, 1.75) + max(2 + 1.5 + 1, 2 + 1.75) + max(4 + 2, 1.75)
+    )
+
+
+def test_experts_wait_for_a_dispatch_that_is_longer_than_the_compute_beside_it():
+    one = LayerTimes((1.0, 1.0, 0.0), (1.0, 1.0, 0.0), 5.0)
+    # combine B 5, dispatch F 5 and dispatch B 5, experts F behind the first of them, combine F 5
+    assert pair_s([one], [one], "megatron") == pytest.approx(5 + 10 + 5)
+
+
+def test_compute_is_slower_while_a_message_holds_multiprocessors():
+    one = LayerTimes((2.0, 2.0, 2.0), (2.0, 2.0, 2.0), 1.0)
+    free, held = (pair_s([one], [one], "megatron", slowdown=part) for part in (0.0, 0.25))
+    assert held - free == pytest.approx(0.25 * 4.0)  # beside each of four messages a quarter is lost
+
+
+def test_layers_that_one_of_the_two_has_left_run_alone():
+    one, dense = LayerTimes((1, 1, 1), (1, 1, 1), 1.0), LayerTimes((1, 1, 1), (1, 1, 1))
+    for order in ORDERS:
+        assert pair_s([one, dense], [one], order) == pair_s([one], [one], order) + dense.forward_s
+        assert pair_s([one], [], order) == one.forward_s
+
+
+def test_a_pair_takes_no_less_than_its_launches():
+    one = LayerTimes((1, 1, 1), (1, 1, 1), 1.0, launches=(6.0, 7.0), waits=(2.0, 1.0))
+    assert pair_s([one], [one], "best") == 13.0
+
+
+def optimum(forward: LayerTimes, backward: LayerTimes, count: int) -> float:
+    """The least seconds of `count` equal pairs of layers, by CP-SAT; a unit is a hundredth of a second."""
+    cp_model = pytest.importorskip("ortools.sat.python.cp_model")
+    model, machines = cp_model.CpModel(), ([], [])
+    ends = []
+
+    def placed(seconds: float, machine: int, *after):
+        size = round(100 * seconds)
+        start = model.new_int_var(0, 10**6, "")
+        machines[machine].append(model.new_fixed_size_interval_var(start, size, ""))
+        for one in after:
+            model.add(start >= one)
+        ends.append(start + size)
+        return start + size
+
+    down, up = 0, 0
+    for _ in range(count):
+        for seconds, machine in (
+            (forward.before[0], 0), (forward.exchange_s, 1), (forward.experts[0], 0), (forward.exchange_s, 1),
+        ):  # fmt: skip
+            down = placed(seconds, machine, down)
+        up = placed(backward.exchange_s, 1, up)
+        up = placed(backward.experts[1], 0, up)
+        placed(backward.experts[2], 0, up)
+        up = placed(backward.exchange_s, 1, up)
+        up = placed(backward.before[1], 0, up)
+        placed(backward.before[2], 0, up)
+    for machine in machines:
+        model.add_no_overlap(machine)
+    last = model.new_int_var(0, 10**6, "")
+    model.add_max_equality(last, ends)
+    model.minimize(last)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers, solver.parameters.max_time_in_seconds = 1, 20
+    assert solver.solve(model) == cp_model.OPTIMAL
+    return solver.objective_value / 100
+
+
+CASES = [
+    (LayerTimes((3.0, 3.0, 1.5), (2.0, 2.0, 2.0), 1.0), 2),
+    (LayerTimes((2.0, 2.0, 1.0), (3.0, 3.0, 3.0), 2.5), 1),
+    (LayerTimes((4.0, 5.0, 2.0), (1.0, 1.0, 1.0), 3.0), 1),
+    (LayerTimes((1.0, 1.2, 0.8), (1.5, 1.5, 1.5), 1.5), 2),
+    (LayerTimes((2.0, 2.5, 1.5), (1.0, 1.0, 1.0), 0.5), 2),
+]
+
+
+@pytest.mark.parametrize(("layer", "count"), CASES)
+def test_best_is_within_a_hundredth_of_the_optimum(layer, count):
+    assert pair_s([layer] * count, [layer] * count, "best") <= 1.01 * optimum(layer, layer, count) + 0.01
+
+
+MOE = {"model": "qwen3-30b-a3b", "cluster": "h100", "gpus": 16, "ep": 8, "global_batch": 128, "seq_len": 4096}
+
+
+def test_overlap_makes_a_step_shorter_by_no_more_than_its_exchange():
+    alone = ppsim.project(**MOE, pp=2, vpp=2)
+    for order in ORDERS:
+        made = ppsim.project(**MOE, pp=2, vpp=2, overlap_ep=order)
+        assert made.timeline.schedule.name == "combined-1f1b"
+        assert made.iteration_time_s < alone.iteration_time_s
+        budget = made.answered(with_advice=False).budget_s
+        assert sum(budget.values()) == pytest.approx(made.iteration_time_s)
+        assert 0 <= budget["EP communication"] < alone.answered(with_advice=False).budget_s["EP communication"]
+
+
+def test_one_more_chunk_is_in_flight():
+    """The step holds p + p / v microbatches of activations instead of p + (p − 1) / v."""
+    plain, paired = (
+        ppsim.build(name, pp=4, vpp=2, microbatches=16) for name in ("interleaved-1f1b", "combined-1f1b")
+    )
+    costs = ppsim.StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, activation_bytes=0.5)
+    peaks = [ppsim.simulate(table, costs).memory.peak_bytes.max() for table in (plain, paired)]
+    assert peaks == [5.5, 6.0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "said"),
+    [
+        ({"pp": 2, "vpp": 2, "schedule": "interleaved-1f1b", "overlap_ep": "megatron"}, ScheduleError, "--schedule combined-1f1b"),
+        ({"pp": 2, "vpp": 1, "overlap_ep": "megatron"}, ScheduleError, "virtual stages"),
+        ({"pp": 2, "vpp": 2, "overlap_ep": "megatron", "recompute": "full"}, ConfigError, "full recomputation"),
+        ({"pp": 2, "vpp": 2, "overlap_ep": "tessera"}, ConfigError, "give megatron, dualpipe, best, or a part"),
+        ({"pp": 2, "vpp": 2, "overlap_ep": "best", "ep": 1, "tp": 8}, ConfigError, "--ep above 1"),
+    ],
+)  # fmt: skip
+def test_what_cannot_overlap_is_refused_with_the_nearest_fix(fields, error, said):
+    with pytest.raises(error, match=said):
+        ppsim.project(**MOE | fields)
