@@ -24,7 +24,6 @@ DATA = Path(__file__).parents[1] / "ppsim" / "validation" / "data"
 SET = "megatron-tests-memory"
 CLUSTERS = {"a100": "dgx-a100", "h100": "dgx-h100", "gb200": "gb200-nvl72"}
 LATER = {
-    "overlap-moe-expert-parallel-comm": "overlapped expert-parallel communication",
     "multimodal-llava": "a vision encoder",
     "mimo": "several modalities",
     "flextron": "elastic layers",

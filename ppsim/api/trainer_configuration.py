@@ -121,7 +121,7 @@ def _without_effect(options: Mapping[str, Any]) -> tuple[str, ...]:
     if options["pp"] in (None, 1):
         return _OF_PIPELINES
     has_chunks = (options.get("vpp") or 1) > 1 or options.get("split") is not None
-    is_interleaved = has_chunks and options.get("schedule") in (None, "interleaved-1f1b")
+    is_interleaved = has_chunks and options.get("schedule") in (None, "interleaved-1f1b", "combined-1f1b")
     return () if is_interleaved else _OF_INTERLEAVING
 
 

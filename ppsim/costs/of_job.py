@@ -7,13 +7,14 @@ assumptions say.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 
 from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.base.units import percent, seconds
 from ppsim.costs.assembled import Assembled, Known, of_ranks, short_counts, sliced, stages_of_ranks
 from ppsim.costs.job import Job, work_of
 from ppsim.costs.offload import HOST_EFFICIENCY, buffer_bytes, offload_of, with_copies
-from ppsim.costs.pair_overlap import pair_s
+from ppsim.costs.pair_overlap import StageBytes, pair_bytes, pair_s
 from ppsim.costs.parts import BASIS, Estimate, Parts
 from ppsim.costs.step import held_of, passes_s, step_costs
 from ppsim.machine import collectives
@@ -72,6 +73,7 @@ def assemble_job(
     hop_s, hops = _hops(job, schedule, stages)
     stage_costs = _stage_costs(costs).replace(
         fused_s=_pairs_s(job, schedule, stages, costs),
+        fused_activation_bytes=_pairs_bytes(job, stages, [whole for whole, _ in kept]),
         activation_bytes=[whole for whole, _ in kept],
         activation_bytes_kept_for_weight=[for_weight for _, for_weight in kept],
         transfer_s=hop_s,
@@ -112,18 +114,15 @@ def _require_pairs(job: Job, schedule: Schedule) -> None:
     if order is None or not schedule.num_actions:
         return
     if job.layout.ep == 1:
-        raise ConfigError(f"--overlap-ep {order} overlaps the exchange of tokens, which needs --ep above 1")
-    if order == "megatron" and any(word.startswith(("full", "uniform", "block")) for word in job.words_of_layers):
-        raise ConfigError(
-            "--overlap-ep megatron does not go with full recomputation, as in Megatron-LM: give --recompute none "
-            "or modules such as layernorm+moe_act"
-        )
+        raise ScheduleError(f"--overlap-ep {order} overlaps the exchange of tokens, which needs --ep above 1")
+    if order == "megatron" and (reason := _why_not_in_megatron(job)):
+        raise ScheduleError(f"--overlap-ep megatron does not go with {reason}, as in Megatron-LM")
     if job.profile is not None and any(one.times is None for one in job.layer_costs.values()):
         raise ConfigError(
-            f"--overlap-ep {order} needs the times of experts, which profile {job.profile.name} does not have: give "
-            "--overlap-ep PART, or leave out --profile"
+            f"--overlap-ep {order} needs the times of experts, which profile {job.profile.name} does not have: "
+            "give --overlap-ep PART, or leave out --profile"
         )
-    if not (schedule.fused != NONE).any():
+    if schedule.num_microbatches > 1 and not (schedule.fused != NONE).any():
         raise ScheduleError(
             f"{schedule.name} has no pairs of a forward and a backward, which --overlap-ep {order} needs: give "
             "--schedule combined-1f1b, dualpipev or dualpipe, or --overlap-ep PART"
@@ -134,33 +133,67 @@ def _require_pairs(job: Job, schedule: Schedule) -> None:
         )
 
 
+def _why_not_in_megatron(job: Job) -> str | None:
+    """Megatron-Core's rules for `--overlap-moe-expert-parallel-comm` (core/transformer/transformer_config.py)."""
+    execution = job.execution
+    words = {part for word in job.words_of_layers for part in word.replace("*", "+").replace("/", "+").split("+")}
+    if words & {"full", "uniform", "block"}:
+        return "full recomputation (give --recompute none, or modules such as layernorm+moe_act)"
+    if "moe" in words:
+        return "--recompute moe (moe_act, layernorm and core_attn do)"
+    if execution.dtype == "float32":
+        return "--dtype float32 (bfloat16 does)"
+    if execution.moe_dispatcher == "allgather":
+        return "--moe-dispatcher allgather (alltoall does)"
+    if len(job.model.mtp) > 1:
+        return "more than one layer of multi-token prediction"
+    if graphs := {"moe", "mlp"} & set(execution.cuda_graphs.split("+")):
+        return f"--cuda-graphs {'+'.join(sorted(graphs))} (attn+moe_router do)"
+    return None
+
+
 def _pairs_s(
     job: Job, schedule: Schedule, stages: Sequence[Stage], costs: Sequence[Estimate]
 ) -> list[list[float]] | None:
     """The seconds of a forward of each stage (row) that runs together with a backward of each (column).
 
-    Layers overlap; embedding, head and layers for further tokens run alone.
+    Layers overlap; the embedding, the head and the parts around layers for further tokens run alone.
     """
     order, slowdown = job.execution.ep_order, job.place.dispatch_slowdown
     if order is None or not (schedule.fused != NONE).any():
         return None
-    layers = [[one.times for one in job.costs_in_order(stage) if one.times is not None] for stage in stages]
+    layers = [
+        [
+            one.times
+            for one in (*job.costs_in_order(stage), *map(job.layer_costs.get, stage.mtp))
+            if one and one.times
+        ]
+        for stage in stages
+    ]
     forward_s = [
         one.forward.total_s - sum(layer.forward_s for layer in of) for one, of in zip(costs, layers, strict=True)
     ]
     backward_s = [
         one.backward.total_s - sum(layer.backward_s for layer in of) for one, of in zip(costs, layers, strict=True)
     ]
-    ranks = schedule.stage_to_rank
-    return [
-        [
-            forward_s[one] + backward_s[other] + pair_s(layers[one], layers[other], order, slowdown=slowdown)
-            if ranks[one] == ranks[other]
-            else costs[one].forward.total_s + costs[other].backward.total_s
-            for other in range(len(stages))
-        ]
-        for one in range(len(stages))
-    ]
+    pairs_s = [[one.forward.total_s + other.backward.total_s for other in costs] for one in costs]
+    for mine in of_ranks(schedule, range(len(stages))):
+        for one, other in product(mine, mine):
+            together_s = pair_s(layers[one], layers[other], order, slowdown=slowdown)
+            pairs_s[one][other] = forward_s[one] + backward_s[other] + together_s
+    return pairs_s
+
+
+def _pairs_bytes(job: Job, stages: Sequence[Stage], kept: Sequence[float]) -> list[list[float]] | None:
+    """The activations that a pair of two stages holds beyond those before it."""
+    if job.execution.ep_order is None:
+        return None
+    sizes = []
+    for whole, stage in zip(kept, stages, strict=True):
+        of_component = stage_activations(job.model, stage, job.settings)
+        experts = of_component.get("feed-forward", 0.0) / max(sum(of_component.values()), 1.0)
+        sizes.append(StageBytes(whole, (1 - experts) * whole, len(stage.layers) + len(stage.mtp)))
+    return [[pair_bytes(one, other) for other in sizes] for one in sizes]
 
 
 def _stage_costs(costs: Sequence[Estimate]) -> StageCosts:
@@ -364,6 +397,8 @@ def _executed(job: Job) -> list[str]:
     """Lines for what is not as it is unless somebody says so: what is hidden, kernels, constants of a machine."""
     execution, constants, lines = job.execution, job.cluster.constants, []
     hidden = {"ep": execution.hidden_ep, "cp": execution.hidden_cp}
+    if order := execution.ep_order:
+        lines.append(f"expert-parallel overlap: each pair of a forward and a backward, in the order of {order}")
     if any(hidden.values()):
         lines.append("hidden: " + ", ".join(f"{percent(part)} of {name}" for name, part in hidden.items() if part))
     if not job.gradient_accumulation_fusion:

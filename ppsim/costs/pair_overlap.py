@@ -81,6 +81,31 @@ _PHASES: tuple[tuple[Operation, ...], ...] = (
 """Megatron-Core's waits: no operation starts before all of the phase before it are done."""
 
 
+@dataclass(frozen=True)
+class StageBytes:
+    """Activations of a stage, the part of them that is kept before the experts, and the number of layers."""
+
+    whole: float
+    before: float
+    num_layers: int
+
+
+def pair_bytes(forward: StageBytes, backward: StageBytes) -> float:
+    """Return the activations that a pair holds, at its most, beyond those held before it.
+
+    In each pair of layers the forward allocates what it keeps before its experts, the backward frees its experts',
+    the forward allocates its experts', and the backward frees the rest.
+    """
+    num_pairs = min(forward.num_layers, backward.num_layers)
+    if not num_pairs:
+        return forward.whole
+    of_forward, of_backward = forward.whole / forward.num_layers, backward.whole / backward.num_layers
+    before = forward.before / forward.num_layers
+    experts_later = of_forward - (of_backward - backward.before / backward.num_layers)
+    peak = max(before, experts_later)
+    return max(peak, (num_pairs - 1) * (of_forward - of_backward) + peak, forward.whole - backward.whole)
+
+
 def pair_s(
     forward: Sequence[LayerTimes], backward: Sequence[LayerTimes], order: Order, *, slowdown: float = 0.0
 ) -> float:

@@ -7,7 +7,8 @@ import numpy as np
 from ppsim.costs.parts import Parts
 from ppsim.projection.projection import Interval, Projection
 from ppsim.schedule.graph import build_graph
-from ppsim.schedule.table import NONE, Op, Schedule
+from ppsim.schedule.pairs import fused_pairs
+from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.engine import evaluate_many
 from ppsim.simulation.run import durations_s, overheads_s, simulate_graph
 from ppsim.simulation.stage_costs import StageCosts
@@ -131,11 +132,7 @@ def _saved_by_pairs_s(projection: Projection) -> float:
     costs = projection.costs.alike().resolved_for(table)
     if costs.fused_s is None:
         return 0.0
-    first = np.flatnonzero((table.fused[:-1] != NONE) & (table.fused[:-1] == table.fused[1:]))
-    is_forward = table.op[first] == Op.F
-    forward, backward = np.where(is_forward, first, first + 1), np.where(is_forward, first + 1, first)
-    is_pair = (table.op[forward] == Op.F) & (table.op[backward] == Op.B)
-    forward, backward = table.stage[forward[is_pair]], table.stage[backward[is_pair]]
+    forward, backward = (table.stage[entries] for entries in fused_pairs(table))
     saved_s = costs.forward_s[forward] + costs.backward_s[backward] - costs.fused_s[forward, backward]
     return float(saved_s.sum()) / table.num_ranks
 

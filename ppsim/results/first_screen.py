@@ -135,6 +135,9 @@ def _assumed(projection: Projection) -> list[str]:
     execution, said = job.execution, [f"{projection.num_gpus} GPUs"] if job.gpus_assumed else []
     if job.layout.tp > 1:
         said.append("tp exposed" if execution.overlap_tp == "0" else f"tp {execution.overlap_tp} hidden")
+    if job.layout.ep > 1:
+        hidden = f"ep {percent(execution.hidden_ep)} hidden" if execution.hidden_ep else "ep exposed"
+        said.append(f"ep overlapped ({execution.ep_order})" if execution.ep_order else hidden)
     if job.layout.dp > 1:
         said.append(f"dp {'overlapped' if job.overlap else 'exposed'}, ZeRO {job.optimizer.zero_stage}")
     recompute = "by stage" if job.stage_plans else execution.recompute

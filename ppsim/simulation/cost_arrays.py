@@ -20,7 +20,8 @@ class CostArrays:
     """`StageCosts` for a given schedule: float64, one entry a stage; `static_bytes` one a rank, shares one a slice;
     overheads are numbers.
 
-    `fused_s` has the shape [stages of forwards, stages of backwards], None if a fused cell is the sum of its parts.
+    `fused_s` and `fused_activation_bytes` have the shape [stages of forwards, stages of backwards]; None if a fused
+    cell is the sum of its parts, and holds them.
     Where microbatches differ the seconds are those of the mean microbatch and the bytes those of the largest, and
     `by_microbatch` has the fields that differ in matrices of shape [stages, microbatches].
     """
@@ -43,6 +44,7 @@ class CostArrays:
     variation_s: float = 0.0
     between_rounds_s: float = 0.0
     by_microbatch: Mapping[str, Floats] = field(default_factory=dict)
+    fused_activation_bytes: Floats | None = None
 
     def values(self, name: str) -> Floats:
         """Return a field in the shape [stages, microbatches], or [stages, 1] where microbatches do not differ."""

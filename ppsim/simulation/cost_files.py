@@ -12,7 +12,7 @@ from ppsim.base.boundary import AboveZero, Count, Matrix, NonNegative, OneOrMany
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming, read_json
 from ppsim.schedule.choices import Communication
-from ppsim.simulation.stage_costs import MATRICES, OVERHEADS, StageCosts
+from ppsim.simulation.stage_costs import MATRICES, OVERHEADS, PAIRS, StageCosts
 
 
 class _Link(Strict):
@@ -42,7 +42,7 @@ def _model_of(data: Any) -> type[Strict]:
     if not isinstance(data, dict):
         return _Costs
     others: dict[str, Any] = {
-        name: Matrix for name in (*MATRICES, "fused_s")
+        name: Matrix for name in (*MATRICES, *PAIRS)
         if isinstance(value := data.get(name), list) and any(isinstance(one, list) for one in value)
     }  # fmt: skip
     if isinstance(data.get("transfer_s"), dict):

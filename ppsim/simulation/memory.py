@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.base.arrays import Floats, Ints32, Ints64
+from ppsim.schedule.pairs import fused_pairs
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.cost_arrays import CostArrays
 
@@ -85,6 +86,12 @@ def memory_of(schedule: Schedule, costs: CostArrays) -> Memory:
     else:
         activation, kept = (costs.of(name, schedule.stage, microbatch) * share for name in names)
         during, after = _held_by(schedule, changes(schedule.op, activation, kept))
+    if costs.fused_activation_bytes is not None:
+        forward, backward = fused_pairs(schedule)
+        first = np.minimum(forward, backward)
+        before = np.where(np.isin(first, schedule.rank_offsets), 0.0, after[first - 1])
+        peak = before + costs.fused_activation_bytes[schedule.stage[forward], schedule.stage[backward]]
+        during[first] = during[first + 1] = peak
     peak_at = np.array([a + np.argmax(during[a:b]) for a, b in pairwise(schedule.rank_offsets.tolist())], np.int32)
     return Memory(
         during=during,

@@ -7,8 +7,9 @@ from ppsim.base.compiling import Engine, running_on
 from ppsim.base.kinds import require_kind
 from ppsim.schedule.check import validate
 from ppsim.schedule.graph import EventGraph, build_graph
+from ppsim.schedule.pairs import fused_pairs
 from ppsim.schedule.rounds import round_starts
-from ppsim.schedule.table import NONE, Op, Schedule
+from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.cost_arrays import CostArrays
 from ppsim.simulation.memory import shares_of
 from ppsim.simulation.overlap import evaluate_slowed
@@ -95,15 +96,9 @@ def _share_out_pairs(schedule: Schedule, whole: Floats, fused_s: Floats, share: 
     What a pair of whole mean microbatches saves, one of slices or of others saves on the smaller of them: `share`
     is an action's part of a mean microbatch's.
     """
-    fused, op = schedule.fused, schedule.op
-    size = np.bincount(fused[fused != NONE], minlength=1)
-    first = np.flatnonzero((fused[:-1] != NONE) & (fused[:-1] == fused[1:]))
-    first = first[size[fused[first]] == 2]
-    first = first[np.minimum(op[first], op[first + 1]) == Op.F]
-    first = first[np.maximum(op[first], op[first + 1]) == Op.B]
+    forward, backward = fused_pairs(schedule)
+    first = np.minimum(forward, backward)
     second = first + 1
-    forward = np.where(op[first] == Op.F, first, second)
-    backward = first + second - forward
     saved = whole[first] + whole[second] - fused_s[schedule.stage[forward], schedule.stage[backward]]
     parts = compute[first] + compute[second]
     pair = parts - saved * np.minimum(share[first], share[second])

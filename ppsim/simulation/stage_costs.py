@@ -43,6 +43,10 @@ class StageCosts(InBrief):
         None: its parts run one after the other, each as soon as its own input is there. Given, it takes this long
         instead, of which its parts get shares by their own costs, and no fused cell starts before all of its
         inputs are there. A cell that fuses anything else always takes the sum of its parts.
+    fused_activation_bytes
+        Activations that such a pair holds, at its most, beyond those held before it, in the shapes of `fused_s`.
+        None: all that the forward allocates. Less if the backward frees a layer's before the forward allocates the
+        next layer's.
     activation_bytes, activation_bytes_kept_for_weight
         What F allocates at its start; what of it stays after I until the end of W (None: all of it). B frees
         everything at its end.
@@ -98,6 +102,7 @@ class StageCosts(InBrief):
     backward_weight_s: Numbers | None = None
     backward_s: Numbers | None = None
     fused_s: Numbers | None = None
+    fused_activation_bytes: Numbers | None = None
     activation_bytes: Numbers = 0.0
     activation_bytes_kept_for_weight: Numbers | None = None
     transfer_s: Numbers = 0.0
@@ -214,13 +219,16 @@ class StageCosts(InBrief):
             if self.microbatch_factors is not None:
                 given = {name: values * factors for name, values in given.items()}
             problems += _kept_beyond(given)
-        fused_s = _pair_matrix(self.fused_s, num_stages, num_stages // num_replicas, problems)
+        shape = num_stages, num_stages // num_replicas
+        fused_s = _pair_matrix("fused_s", self.fused_s, *shape, problems)
+        fused_bytes = _pair_matrix("fused_activation_bytes", self.fused_activation_bytes, *shape, problems)
         _refuse(problems)
         found = _filled_in(given)
         of_all: dict[str, Any] = {name: _of_all(name, values) for name, values in found.items()}
         return CostArrays(
             **of_all,
             fused_s=None if fused_s is None else fused_s * float(factors.mean()),
+            fused_activation_bytes=None if fused_bytes is None else fused_bytes * float(factors.max()),
             static_bytes=static_bytes,
             time_shares=time_shares,
             token_shares=token_shares,
@@ -315,7 +323,7 @@ class StageCosts(InBrief):
             return self
         problems: list[str] = []
         given, _ = self._given(num_stages, num_ranks, num_replicas, problems)
-        fused_s = _pair_matrix(self.fused_s, num_stages, num_stages // num_replicas, problems)
+        fused_s = _pair_matrix("fused_s", self.fused_s, num_stages, num_stages // num_replicas, problems)
         _refuse(problems)
         costs = _filled_in(given)
         found = {name: costs[name] for name in (_PASSES if factor is not None else _PASSES[1:])}
@@ -360,8 +368,12 @@ class StageCosts(InBrief):
                 return None
             return _of_all(name, _by_microbatch(given) * factors)
 
-        fused_s = None if self.fused_s is None else np.multiply(self.fused_s, factors.mean())
-        return self.replace(microbatch_factors=None, fused_s=fused_s, **{name: of_all(name) for name in MATRICES})
+        pairs = {
+            name: np.multiply(value, factor)
+            for name, factor in zip(PAIRS, (factors.mean(), factors.max()), strict=True)
+            if (value := getattr(self, name)) is not None
+        }
+        return self.replace(microbatch_factors=None, **pairs, **{name: of_all(name) for name in MATRICES})
 
 
 _PASSES = ("forward_s", "backward_s", "backward_input_s", "backward_weight_s")
@@ -372,8 +384,11 @@ MATRICES = (
 )  # fmt: skip
 """Fields per stage; each may differ by microbatch as a matrix of shape [stages, microbatches]."""
 
+PAIRS = ("fused_s", "fused_activation_bytes")
+"""Fields per pair of a forward and a backward; each may be a square matrix."""
+
 _NUMBERS = (
-    *MATRICES, "fused_s", "static_bytes", *OVERHEADS, "message_overhead_s", "variation_s", "between_rounds_s",
+    *MATRICES, *PAIRS, "static_bytes", *OVERHEADS, "message_overhead_s", "variation_s", "between_rounds_s",
     "microbatch_factors", *_PER_SLICE,
 )  # fmt: skip
 _SECONDS = ("forward_s", "backward_input_s", "backward_weight_s", "backward_s", "fused_s", "transfer_s")
@@ -382,7 +397,7 @@ _SPLIT = ("backward_input_s", "backward_weight_s")
 _OPTIONAL = (
     *_SPLIT,
     "backward_s",
-    "fused_s",
+    *PAIRS,
     "activation_bytes_kept_for_weight",
     *_PER_SLICE,
     "microbatch_factors",
@@ -411,9 +426,9 @@ def _what_is_wrong(name: str, value: Any) -> str | None:
         array = np.atleast_1d(np.array(value, dtype=np.float64))
     except (TypeError, ValueError):
         array = np.empty(0)
-    if name == "fused_s" and array.ndim == 2 and array.shape[0] != array.shape[1]:
+    if name in PAIRS and array.ndim == 2 and array.shape[0] != array.shape[1]:
         return f"{name} is {value!r}; a matrix has a row per forward's stage and a column per backward's stage"
-    if array.ndim > 1 + (name in (*MATRICES, "fused_s")) or not array.size:
+    if array.ndim > 1 + (name in (*MATRICES, *PAIRS)) or not array.size:
         rows = ", or a list of such lists of one length, a row a stage" if name in MATRICES else ""
         return f"{name} is {value!r}; give a number or a list of numbers{rows}"
     bad = array[~np.isfinite(array) | (array < 0)]
@@ -454,16 +469,18 @@ def _entries(name: str, value: Any, length: int, unit: str, in_model: int, probl
     return values if len(values) == length else np.concatenate([values] * (length // len(values)))
 
 
-def _pair_matrix(fused_s: Numbers | None, num_stages: int, in_model: int, problems: list[str]) -> Floats | None:
-    """The seconds of pairs in the shape [stages of forwards, stages of backwards], the same for every replica."""
-    if fused_s is None:
+def _pair_matrix(
+    name: str, given: Numbers | None, num_stages: int, in_model: int, problems: list[str]
+) -> Floats | None:
+    """The values of pairs in the shape [stages of forwards, stages of backwards], the same for every replica."""
+    if given is None:
         return None
-    values = np.array(fused_s, dtype=np.float64)
+    values = np.array(given, dtype=np.float64)
     if values.ndim < 2:
-        rows = _entries("fused_s", fused_s, num_stages, "stage", in_model, problems)
+        rows = _entries(name, given, num_stages, "stage", in_model, problems)
         return np.repeat(rows[:, :1], num_stages, axis=1)
     if len(values) not in (in_model, num_stages):
-        problems.append(f"fused_s has {len(values)} rows, but the schedule has {num_stages} stages")
+        problems.append(f"{name} has {len(values)} rows, but the schedule has {num_stages} stages")
         return np.zeros((num_stages, num_stages))
     repeats = num_stages // len(values)
     return np.tile(values, (repeats, repeats))

@@ -21,13 +21,15 @@ _SMALL_PP, _SMALL_MICROBATCHES = 4, 8
 def refusals(entry: Entry) -> dict[str, str | None]:
     """Return for each runtime None where it can run this schedule, or the sentence that says why not.
 
-    Tried on a table of 4 ranks, the fewest stages a rank and 8 microbatches, or the fewest above that the schedule
-    takes, at unit costs.
+    Tried on a table of 4 ranks, two stages per rank if the schedule takes them, and 8 microbatches, or the fewest
+    above that the schedule takes, at unit costs.
     """
     fewest = round(entry.least_microbatches(p=_SMALL_PP))
+    least, most = entry.stages_per_rank
+    vpp = max(least, min(2, most or 2))
     reasons: dict[str, str | None] = {}
     try:
-        table = build(entry, pp=_SMALL_PP, microbatches=max(_SMALL_MICROBATCHES, fewest))
+        table = build(entry, pp=_SMALL_PP, vpp=vpp, microbatches=max(_SMALL_MICROBATCHES, fewest))
     except PpsimError as error:
         return dict.fromkeys(RUNTIMES, f"the small table to try it on cannot be built: {_sentence(error)}")
     for name, export in RUNTIMES.items():

@@ -240,8 +240,8 @@ def space_for(question: Question, **given: Any) -> Space:
 
     Defaults: tp divides the innermost domain and the model; pp divides the devices, up to the layers and two more;
     vpp and micro-batches of 1, 2, 4, 8; cp as these where it leaves 2,048 tokens or more; ep the powers of two up
-    to 64 that divide experts and devices; `SCHEDULES`; no recomputation and full, under FSDP2 `selective-op` too;
-    balanced splits and even ones.
+    to 64 that divide experts and devices; `SCHEDULES`, or those with pairs for an order of `--overlap-ep`; no
+    recomputation and full, under FSDP2 `selective-op` too; balanced splits and even ones.
     """
     model, num_gpus, length = question.job.model, question.num_gpus, question.job.length
     require_devices(num_gpus)
@@ -261,6 +261,9 @@ def space_for(question: Question, **given: Any) -> Space:
         defaults["recompute"] = ("none", BY_OPERATORS, "full")
     if not experts:
         defaults["ep"] = [1]
+    if question.job.execution.ep_order:
+        defaults["schedule"] = ("combined-1f1b", "dualpipev")
+        defaults["ep"] = [size for size in defaults["ep"] if size > 1]
     chosen = defaults | {name: values for name, values in given.items() if values is not None}
     return Space(**{name: values and tuple(dict.fromkeys(values)) for name, values in chosen.items()})
 

@@ -150,9 +150,9 @@ def test_one_more_chunk_is_in_flight():
     [
         ({"pp": 2, "vpp": 2, "schedule": "interleaved-1f1b", "overlap_ep": "megatron"}, ScheduleError, "--schedule combined-1f1b"),
         ({"pp": 2, "vpp": 1, "overlap_ep": "megatron"}, ScheduleError, "virtual stages"),
-        ({"pp": 2, "vpp": 2, "overlap_ep": "megatron", "recompute": "full"}, ConfigError, "full recomputation"),
+        ({"pp": 2, "vpp": 2, "overlap_ep": "megatron", "recompute": "full"}, ScheduleError, "full recomputation"),
         ({"pp": 2, "vpp": 2, "overlap_ep": "tessera"}, ConfigError, "give megatron, dualpipe, best, or a part"),
-        ({"pp": 2, "vpp": 2, "overlap_ep": "best", "ep": 1, "tp": 8}, ConfigError, "--ep above 1"),
+        ({"pp": 2, "vpp": 2, "overlap_ep": "best", "ep": 1, "tp": 8}, ScheduleError, "--ep above 1"),
     ],
 )  # fmt: skip
 def test_what_cannot_overlap_is_refused_with_the_nearest_fix(fields, error, said):

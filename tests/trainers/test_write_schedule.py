@@ -28,8 +28,8 @@ def test_megatron_runs_its_two_loops_the_others_what_they_hold(name):
     assert list(reasons) == list(RUNTIMES)
     is_plain = entry.num_replicas == entry.num_slices == 1  # one chain of stages, whole microbatches
     assert (reasons["torch"] is None) == is_plain == (entry.not_in_torch is None)
-    assert (reasons["megatron"] is None) == (name in ("1f1b", "interleaved-1f1b"))
-    assert (reasons["primus"] is None) == (is_plain and name != "dualpipev")
+    assert (reasons["megatron"] is None) == (name in ("1f1b", "interleaved-1f1b", "combined-1f1b"))
+    assert (reasons["primus"] is None) == (is_plain and name not in ("dualpipev", "combined-1f1b"))
     not_captured = {"dualpipev", "looped-bfs", *W_AFTER_THE_NEXT_I}
     assert (reasons["transformer-engine"] is None) == (is_plain and name not in not_captured)
 

@@ -197,16 +197,16 @@ def _overlapped(arguments: Arguments) -> dict[str, Any]:
             continue
         is_on = arguments.flag(name, word=word)
         words[word] = HIDDEN_BY[name] if is_on else ("0" if word == "overlap_tp" else 0.0)
-        if is_on:
+        if is_on and word == "overlap_tp":
             arguments.assumed.append(f"{name}: {words[word]} of that communication is taken to be hidden")
     if arguments.get("scatter_gather_tensors_in_pipeline", word="scatter_gather") is False:
         words["scatter_gather"] = False
     return words
 
 
-HIDDEN_BY: dict[str, Any] = {"tp_comm_overlap": "0.5", "overlap_moe_expert_parallel_comm": 0.9}
-"""What part of its communication an overlap of Megatron-Core hides: of tensor-parallel, what runs of
-Megatron-Bridge marked fit come out at; of expert-parallel, assumed: two microbatches hide each other's."""
+HIDDEN_BY: dict[str, Any] = {"tp_comm_overlap": "0.5", "overlap_moe_expert_parallel_comm": "megatron"}
+"""The options for an overlap of Megatron-Core: the hidden part of tensor-parallel communication, by the runs of
+Megatron-Bridge that are marked fit; the order of operations of combined 1F1B."""
 
 BRIDGE = "Megatron-Bridge or NeMo"
 

@@ -12,7 +12,11 @@ from typing import Any, Literal
 import numpy as np
 
 from ppsim.base.errors import ConfigError, ScheduleError
-from ppsim.catalog.published.interleaved import interleaved_one_f_one_b, legal_group_sizes
+from ppsim.catalog.published.interleaved import (
+    combined_one_f_one_b,
+    interleaved_one_f_one_b,
+    legal_group_sizes,
+)
 from ppsim.catalog.published.one_f_one_b import one_f_one_b
 from ppsim.parallel.layer_partition import MegatronSplit
 from ppsim.schedule.check import compute_for
@@ -54,7 +58,11 @@ def megatron_arguments(
         raise ScheduleError(
             f"Megatron-LM's loops have no split backward (I and W); this table has one ({WHO_ELSE})"
         )
-    if v == 1:
+    is_combined = bool((compute.fused != NONE).any())
+    if is_combined and p == v == 1:
+        theirs = combined_one_f_one_b(num_ranks=1, vpp=1, num_microbatches=m)
+        _require_equal(compute, theirs, "combined 1F1B")
+    elif v == 1:
         _require_equal(compute, one_f_one_b(num_ranks=p, num_microbatches=m), "1F1B")
     else:
         _require_interleaving(p, m, overlap_p2p)
@@ -62,6 +70,8 @@ def megatron_arguments(
     if v > 1:
         arguments["microbatch-group-size-per-virtual-pipeline-stage"] = _group_size(compute, p, v, m)
         arguments |= {} if overlap_p2p else {"no-overlap-p2p-communication": True}
+    if is_combined:
+        arguments["overlap-moe-expert-parallel-comm"] = True
     return {"arguments": arguments, "num_microbatches": m}
 
 
@@ -134,14 +144,16 @@ def _group_size(compute: Schedule, p: int, v: int, m: int) -> int:
     size, legal = int(np.argmax(forwards != forwards[0])), legal_group_sizes(p, m)
     if size not in legal:
         size = legal[0]
-    theirs = interleaved_one_f_one_b(num_ranks=p, vpp=v, num_microbatches=m, group_size=size)
-    _require_equal(compute, theirs, "interleaved 1F1B")
+    is_combined = bool((compute.fused != NONE).any())
+    loop_of = combined_one_f_one_b if is_combined else interleaved_one_f_one_b
+    theirs = loop_of(num_ranks=p, vpp=v, num_microbatches=m, group_size=size)
+    _require_equal(compute, theirs, "combined 1F1B" if is_combined else "interleaved 1F1B")
     return size
 
 
 def _require_equal(compute: Schedule, theirs: Schedule, name: str) -> None:
     for entry, (mine, other) in enumerate(zip(compute, theirs, strict=True)):
-        if mine != other or compute.fused[entry] != NONE:
+        if mine != other or compute.fused[entry] != theirs.fused[entry]:
             rank = int(compute.rank[entry])
             raise ScheduleError(
                 f"Megatron-LM has only {name} for this placement; rank {rank} differs from it at position "
