@@ -17,7 +17,8 @@ import numpy as np
 
 from ppsim.api.project import plan_of
 from ppsim.base.errors import PpsimError
-from ppsim.base.units import seconds, signed_percent
+from ppsim.base.units import percent, seconds, signed_percent
+from ppsim.projection.project import outcome_of
 from ppsim.results.page import Columns, Page
 from ppsim.validation.cases import case_sets, cases_of
 from ppsim.validation.predict import measured_of, predict
@@ -28,7 +29,7 @@ QWEN3 = {
 }  # fmt: skip
 PAIRS = {
     "Qwen3-30B-A3B, alltoall (Megatron-Bridge#3862)": (QWEN3 | {"moe_dispatcher": "alltoall"}, 41.25, 31.31),
-    "Qwen3-30B-A3B, hybridep (Megatron-Bridge, skills/nemo-mbridge-perf-expert-parallel-overlap)": (
+    "Qwen3-30B-A3B, hybridep (Megatron-Bridge, 2026-07-25)": (
         QWEN3 | {"moe_dispatcher": "hybridep", "cuda_graphs": "moe_router+moe_preprocess"}, 24.7138, 20.992,
     ),
 }  # fmt: skip
@@ -67,17 +68,9 @@ def published() -> list[dict[str, str]]:
             errors.append(found)
             rows.append(row | {"part": signed_percent(found[0]), "order": signed_percent(found[1])})
     mean, absolute = np.mean(errors, axis=0), np.abs(errors).mean(axis=0)
-    for label, values in (("mean", mean), ("mean absolute", absolute)):
-        rows.append(
-            {
-                "set": "",
-                "model": label,
-                "gpus": "",
-                "dispatcher": "",
-                "part": signed_percent(values[0]),
-                "order": signed_percent(values[1]),
-            }
-        )
+    for label, values, text in (("mean", mean, signed_percent), ("mean absolute", absolute, percent)):
+        summed = {"part": text(values[0]), "order": text(values[1])}
+        rows.append({"set": "", "model": label, "gpus": "", "dispatcher": ""} | summed)
     return rows
 
 
@@ -99,8 +92,6 @@ def pairs() -> list[dict[str, str]]:
 
 def predict_s(words: dict[str, Any]) -> float:
     """The projected seconds of a step."""
-    from ppsim.projection.project import outcome_of
-
     return outcome_of(plan_of(words))[0]
 
 
