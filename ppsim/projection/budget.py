@@ -119,7 +119,10 @@ def _compute(projection: Projection, busy: float) -> dict[str, float]:
     host = terms.pop("host_s")
     budget |= {_OF_PARTS[name]: value for name, value in terms.items()}
     budget["host"] = host
-    budget[_OF_PARTS["ep_s"]] -= _saved_by_pairs_s(projection)
+    saved = _saved_by_pairs_s(projection)  # of messages, and of waits for the host during them
+    hidden = min(saved, budget[_OF_PARTS["ep_s"]])
+    budget[_OF_PARTS["ep_s"]] -= hidden
+    budget["host"] -= saved - hidden
     budget["slow ranks"] = busy - sum(budget.values())
     return {
         name: value for name, value in budget.items() if abs(value) > _ROUNDING * busy or name in (IDEAL, "host")

@@ -158,3 +158,26 @@ def test_one_more_chunk_is_in_flight():
 def test_what_cannot_overlap_is_refused_with_the_nearest_fix(fields, error, said):
     with pytest.raises(error, match=said):
         ppsim.project(**MOE | fields)
+
+
+def test_a_partition_made_for_serial_costs_is_better_without_overlap_and_worse_with_it():
+    """Tessera's finding (OSDI 2026), on a model of token mixers and experts of unequal cost."""
+    job = {
+        "model": "nemotron-3-nano-30b-a3b", "cluster": "h100", "gpus": 64, "pp": 4, "vpp": 4, "ep": 16,
+        "global_batch": 512, "seq_len": 4096,
+    }  # fmt: skip
+    overlap = {"overlap_ep": "megatron"}
+    serial, aware = ppsim.project(**job), ppsim.project(**job, **overlap)
+    assert serial.split != aware.split
+    assert ppsim.project(**job, split=list(aware.split)).iteration_time_s > serial.iteration_time_s
+    assert ppsim.project(**job, **overlap, split=list(serial.split)).iteration_time_s > aware.iteration_time_s
+
+
+def test_what_pairs_save_beyond_messages_is_time_of_the_host():
+    made = ppsim.project(
+        model="nemotron-3-nano-30b-a3b", cluster="h100", gpus=64, pp=4, vpp=2, ep=16, global_batch=256, seq_len=4096,
+        overlap_ep="megatron",
+    )  # fmt: skip
+    budget = made.answered(with_advice=False).budget_s
+    assert min(budget.get("EP communication", 0.0), budget["host"]) >= -1e-9
+    assert sum(budget.values()) == pytest.approx(made.iteration_time_s)
