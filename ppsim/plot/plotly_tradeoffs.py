@@ -94,7 +94,7 @@ def tradeoff_plotly(
 
 def _told(point: Point) -> str:
     bound = "" if point.bound_s is None else f", at least {seconds(point.bound_s)}"
-    return f"{seconds(point.iteration_time_s)}{bound}<br>{size(point.peak_bytes)} on the fullest rank" + (
+    return f"{seconds(point.iteration_time_s)}{bound}<br>{size(point.peak_bytes)} peak memory" + (
         f"<br>{html.escape(point.told)}" if point.told else ""
     )
 

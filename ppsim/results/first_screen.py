@@ -143,8 +143,10 @@ def _assumed(projection: Projection) -> list[str]:
     recompute = "by stage" if job.stage_plans else execution.recompute
     said += [f"recompute {recompute}", f"micro-batch {job.micro_batch}"]
     costs = [one for one in projection.assumptions if job.profile is not None and one.startswith("costs: ")]
+    first, *others = wrap(f"stack {job.stack}: {', '.join(said)}", WIDTH - _LABEL)
     return [
-        _row("assumed", f"stack {job.stack}: {', '.join(said)}"),
+        _row("assumed", first),
+        *(_row("", line) for line in others),
         *(_row("", line) for one in costs for line in wrap(one, WIDTH - _LABEL)[:2]),
     ]
 

@@ -40,12 +40,13 @@ def print_measured(found: Any, *, with_rows: bool = False, with_timeline: bool |
         )
     if reserved := run.get("reserved_bytes"):
         extra.append(
-            ("memory", f"{size(max(reserved))} reserved on the fullest rank, {size(min(reserved))} on the emptiest")
+            ("memory", f"{size(max(reserved))} reserved on the rank with most, {size(min(reserved))} with least")
         )
     if missing := _not_recorded(run):
         extra.append(("not recorded", missing))
     print_report(found.report(), extra, with_rows=with_rows)
-    print_timeline(found.timeline, is_wanted=with_timeline)
+    if with_timeline:
+        print_timeline(found.timeline, is_wanted=True)
 
 
 _LONG_S = 10.0
