@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given
 
 from ppsim import StageCosts, build, simulate
+from ppsim.errors import ConfigError
 from ppsim.schedule.grammar import parse_table
 from ppsim.schedule.graph import build_graph
+from ppsim.schedule.table import NONE
 from tests.strategies import tables_and_costs
 
 HELD = "0F0,0F1,0B0,0B1\n1F0,(1F1;1B0)OVERLAP_F_B,1B1"
@@ -100,3 +102,20 @@ def test_without_fused_cells_the_graph_is_the_same_either_way():
     table = build("zbv", pp=4, microbatches=8)
     one, other = build_graph(table), build_graph(table, pairs="whole")
     assert np.array_equal(one.waits_for, other.waits_for)
+
+
+def test_a_pair_takes_the_time_and_the_bytes_of_its_two_stages():
+    table = build("combined-1f1b", pp=1, vpp=2, microbatches=2)  # 0F0 0F1 1F0 (1F1;1B0) (…)
+    pairs, sizes = [[2.0, 3.0], [4.0, 5.0]], [[1.0, 2.0], [3.0, 4.0]]
+    costs = StageCosts(
+        forward_s=1, backward_input_s=2, backward_weight_s=1, fused_s=pairs, activation_bytes=10,
+        fused_activation_bytes=sizes,
+    )  # fmt: skip
+    timeline = simulate(table, costs)
+    first = int(np.flatnonzero(table.fused != NONE)[0])
+    one, other = int(table.stage[first]), int(table.stage[first + 1])
+    assert timeline.end[first + 1] - timeline.start[first] == pytest.approx(pairs[one][other])
+    held = 10 * first  # the forwards before it
+    assert timeline.memory.during[first : first + 2].tolist() == [held + sizes[one][other]] * 2
+    with pytest.raises(ConfigError, match="a matrix has a row per forward's stage"):
+        costs.replace(fused_activation_bytes=[[1.0, 2.0]])

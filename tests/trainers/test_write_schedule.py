@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import ppsim
 from ppsim.base.errors import ScheduleError
 from ppsim.catalog.build import CATALOG
 from ppsim.trainers import write_schedule as targets
@@ -62,3 +63,13 @@ def test_the_command_its_json_and_the_docs_say_so(name):
         assert f"- {fact}: {words}" in page
     refused = json.loads(run("schedules", name, "--json").stdout)["refused_by"]
     assert refused == {runtime: reason for runtime, reason in refusals(CATALOG[name]).items() if reason}
+
+
+@pytest.mark.parametrize("shape", [{"pp": 4, "vpp": 2, "group_size": 8}, {"pp": 1, "vpp": 1}])
+def test_combined_1f1b_is_megatrons_flag(shape):
+    table = ppsim.build("combined-1f1b", microbatches=16, **shape)
+    arguments = RUNTIMES["megatron"](table)["arguments"]
+    assert arguments["overlap-moe-expert-parallel-comm"] is True
+    assert arguments.get("microbatch-group-size-per-virtual-pipeline-stage") == shape.get("group_size")
+    plain = ppsim.build("interleaved-1f1b", pp=4, vpp=2, microbatches=16)
+    assert "overlap-moe-expert-parallel-comm" not in RUNTIMES["megatron"](plain)["arguments"]

@@ -73,6 +73,8 @@ def from_torchtitan(
     words |= _replicas(arguments, words)
     words["gradient_accumulation_steps"] = _rounds(batch, words)
     words["schedule"] = _schedule(arguments) if pp > 1 else None
+    if words["schedule"] == "dualpipev" and (words["ep"] or 1) > 1:
+        words["overlap_ep"] = "dualpipe"  # torchtitan/distributed/dual_pipe_v.py, whenever experts are parallel
     if pp > 1 and (parts := get("parallelism.module_fqns_per_model_part", word="split")):
         words["split"] = _layers_of_parts(parts.split() if isinstance(parts, str) else parts)
         words["vpp"] = len(words["split"]) // pp

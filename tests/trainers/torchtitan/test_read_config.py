@@ -260,3 +260,13 @@ def test_layers_per_stage_say_how_many_stages_a_rank_has(tmp_path: Path) -> None
     odd = read(tmp_path, text.replace("_stage  ", "_stage 5 "))
     assert "vpp" not in odd.words
     assert any("its 7 stages are no multiple of pp 4" in line for line in odd.assumed)
+
+
+def test_dualpipev_overlaps_the_messages_of_parallel_experts(tmp_path: Path) -> None:
+    text = (
+        '[model]\nname = "deepseek_v3"\nflavor = "16B"\n[parallelism]\npipeline_parallel_degree = 4\n'
+        'pipeline_parallel_schedule = "DualPipeV"\nexpert_parallel_degree = {}\ndata_parallel_shard_degree = 8\n'
+    )
+    for ep, overlap in ((8, "dualpipe"), (1, None)):
+        (tmp_path / "job.toml").write_text(text.format(ep))
+        assert read_run_config(tmp_path / "job.toml").words.get("overlap_ep") == overlap
