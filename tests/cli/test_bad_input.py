@@ -31,7 +31,7 @@ WRONG_ARGUMENTS = {
     "a group too small": ("project --pp 4 --vpp 2 --num-microbatches 8 --group-size 3", 2, ["group size 3 is smaller than pp=4 (nearest: 4 or 8)"]),
     "a last group too small": ("build interleaved-1f1b --pp 4 --num-microbatches 9 --group-size 4", 2, ["group size 4 leaves a last group of 1, smaller than pp=4 (nearest: 5"]),
     "a group larger than all": ("project --pp 4 --vpp 2 --num-microbatches 8 --group-size 9", 2, ["group size 9 is more than the 8 microbatches", "nearest:"]),
-    "a group of a schedule without": ("project --pp 4 --schedule zbv --group-size 4", 2, ["group size is for interleaved-1f1b; zbv has none"]),
+    "a group of a schedule without": ("project --pp 4 --schedule zbv --group-size 4", 2, ["group size is for interleaved-1f1b or combined-1f1b; zbv has none"]),
     "an unknown schedule": ("project --pp 4 --schedule zb-h3", 2, ["unknown schedule 'zb-h3': did you mean zb-h2 or zb-h1"]),
     "an unknown schedule to build": ("build interleavd --pp 4 --num-microbatches 4", 2, ["unknown schedule 'interleavd': did you mean interleaved-1f1b"]),
     "an unlike schedule": ("schedules qqq", 2, ["unknown schedule 'qqq': there are gpipe, 1f1b, "]),

@@ -217,9 +217,9 @@ def test_overheads_are_read_from_the_file_that_compare_writes(folder):
 def test_a_projection_takes_latency_and_bandwidth_where_both_are_fitted(folder):
     fitted = {"format": "ppsim-overheads/1", "action_overhead_s": 0.0, "hop_overhead_s": 0.7}
     (folder / "o.json").write_text(json.dumps(fitted | {"latency_s": 0.001, "bandwidth_bytes_per_s": 1e9}))
-    for options, hop in (((), "1.00 ms a hop"), (("--transfer-ms", 3), "700 ms a hop")):
+    for options, hop in (((), "1.00 ms per P2P transfer"), (("--transfer-ms", 3), "700 ms per P2P transfer")):
         text = words_of(ppsim("project", "--pp", 2, "--overheads", "o.json", "--full", *options).stdout)
-        assert f"overheads: 0 s an action, {hop}" in text
+        assert f"overheads: 0 s per action, {hop}" in text
         assert ("24.0 MiB at 1.00 GB/s, calibrated" in text) == (options == ())
 
 

@@ -172,13 +172,13 @@ def test_shares_of_a_step_sum_to_one_and_are_said_with_where_the_table_is_stretc
     text = "\n".join(lines)
     assert f"kernels: {100 * one.shares['table']:.0f} % of F and B by the table of gb300" in text
     assert "1.1 × as long in a run, error 8.00 %" in text
-    assert "products in mxfp8: by those in float8-block" in text
-    assert "experts: measured up to 4096 rows each; with 65536 they have the rate of so many" in text
+    assert "GEMMs in mxfp8: rates of float8-block" in text
+    assert "experts: measured up to 4096 rows each; 65536 rows run at the rate of 4096" in text
     assert "estimated from specifications and measured kernels" in lines[0]
     measured = job("mixtral-8x7b", cluster="gb300-nvl72", dtype="float8-block", ep=8, dp=8, micro_batch=4)
     told = assemble_job(measured, build(find("1f1b"), pp=1, microbatches=measured.num_microbatches)).assumptions
     assert any(line.startswith("kernels: ") for line in told)
-    assert not any(line.startswith("products in ") for line in told)
+    assert not any(line.startswith("GEMMs in ") for line in told)
     by_sheet = job("llama3-8b", cluster="dgx-a100")
     assert by_sheet.shares["table"] == 0
     assert "kernels: " not in "\n".join(
