@@ -452,9 +452,7 @@ def test_a_schedule_in_the_comparison_is_projected_as_on_its_own():
 
 def test_what_a_schedule_forbids_is_a_reason():
     comparison = project_all(Plan(pp=4, vpp=3, microbatches=8))
-    looped = {
-        name for name, entry in CATALOG.items() if entry.stages_per_rank[1] is None and entry.stages_by == 1
-    }
+    looped = {name for name, entry in CATALOG.items() if entry.stages_per_rank[1] is None and entry.stages_by == 1}
     assert {made.plan.schedule_name for made in comparison.projections} == looped
     assert comparison.reasons["zbv-fixed"] == "zbv-fixed needs exactly 2 stages a rank: got vpp=3 (nearest: 2)"
     assert comparison.reasons["1f1b"] == "1f1b needs exactly 1 stage a rank: got vpp=3 (nearest: 1)"
