@@ -183,7 +183,7 @@ OF_TABLES = {
 }  # fmt: skip
 OF_RUNS = {
     "read run.csv": [
-        same("--schedule T.csv"), same("--pattern '(?P<kind>fwd|bwd)-(?P<microbatch>.+)'"), "--warm-up 0", same("--timeline"), "--no-timeline", same("--rows"), "--json", "-o run.json",
+        same("--schedule T.csv"), same("--pattern '(?P<kind>fwd|bwd)-(?P<microbatch>.+)'"), "--warm-up 0", "--timeline", same("--no-timeline"), same("--rows"), "--json", "-o run.json",
     ],
     "explain run.csv": ["--full", "--against C.json", "--against '--pp 4 --vpp 2 --num-microbatches 8'", "--json", "-o why.md"],
     "compare run.csv": ["--overheads overheads.json", "--fit fitted.json", same("--rows"), "--json", "-o both.html"],
