@@ -1,0 +1,529 @@
+"""Write ppsim/trainers/data/recipes.json: the performance recipes that trainers publish.
+
+`python scripts/extract_recipes.py --bridge DIR` reads a Git repository of Megatron-Bridge (a clone, or its .git
+folder), at the tag of each release. The repository's recipe functions are executed with stand-ins for torch,
+Megatron-Core and everything else that is not a recipe, and the settings that they leave are recorded.
+"""
+
+import argparse
+import builtins
+import importlib
+import importlib.abc
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ppsim.base.files import write_whole
+from ppsim.model.names import NAMES, read_model
+from ppsim.trainers.option_relevance import matters_for
+
+TABLE = Path(__file__).parents[1] / "ppsim" / "trainers" / "data" / "recipes.json"
+
+BRIDGE_TAGS = {
+    "25.11": "v0.2.0", "26.02": "v0.3.0", "26.02.01": "v0.3.1", "26.04": "v0.4.0", "26.04.01": "v0.4.2",
+    "26.06": "v0.5.0", "26.06.01": "v0.5.1", "26.08": "v0.6.0",
+}  # fmt: skip
+"""NeMo containers, and the tag of Megatron-Bridge that each has."""
+
+PRECISIONS = {"bf16": "bf16", "fp8_cs": "fp8", "fp8_mx": "mxfp8", "fp8_sc": "fp8-block", "nvfp4": "nvfp4"}
+DEVICES = ("h100", "b200", "b300", "gb200", "gb300", "vr200", "r100")
+DIFFUSION = {"wan", "flux"}
+
+HF_MODELS = {
+    "DeepSeek-V3": "deepseek-v3", "Meta-Llama-3-8B": "llama3-8b", "Meta-Llama-3-70B": "llama3-70b",
+    "Meta-Llama-3.1-405B": "llama3-405b", "Llama-3.1-405B": "llama3-405b", "Qwen3-30B-A3B": "qwen3-30b-a3b",
+    "Qwen3-235B-A22B": "qwen3-235b-a22b", "Qwen3-Next-80B-A3B-Instruct": "qwen3-next-80b-a3b",
+    "gpt-oss-20b": "gpt-oss-20b", "gpt-oss-120b": "gpt-oss-120b", "Kimi-K2-Instruct": "kimi-k2",
+}  # fmt: skip
+"""Models of ppsim, by the last part of their names on Hugging Face."""
+
+MODELS = {
+    "deepseek_v3": "deepseek-v3", "llama31_405b": "llama3-405b", "nemotronh_56b": "nemotron-h-56b",
+    "nemotron_3_nano": "nemotron-3-nano-30b-a3b", "nemotron_3_super": "nemotron-3-super-120b-a12b",
+}  # fmt: skip
+"""Models of ppsim, by Megatron-Bridge's names; others have the same name with dashes."""
+
+
+class Section:
+    """A section of a configuration: a field that is not set is None."""
+
+    def __init__(self, *arguments: Any, **fields: Any) -> None:
+        vars(self).update(fields)
+
+    def __getattr__(self, field: str) -> Any:
+        if field.startswith("__"):
+            raise AttributeError(field)
+        return None
+
+
+class Container(Section):
+    """A whole configuration: its sections exist from the beginning."""
+
+    def __getattr__(self, field: str) -> Any:
+        if field.startswith("__"):
+            raise AttributeError(field)
+        vars(self)[field] = made = Section()
+        return made
+
+
+@dataclass(init=False)
+class OptimizerConfig(Section):
+    """The section of the optimizer, of which a recipe asks for the names of the fields."""
+
+
+class StandIn:
+    """Anything imported: its attributes and items are stand-ins, and a call of it is a section."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
+        return StandIn(f"{self._name}.{attribute}")
+
+    def __getitem__(self, item: Any) -> "StandIn":
+        return StandIn(f"{self._name}.{item}")
+
+    def __call__(self, *arguments: Any, **fields: Any) -> Any:
+        if arguments and callable(arguments[0]) and not fields:  # a decorator
+            return arguments[0]
+        made = Section(**fields)
+        vars(made)["_made_of"] = self._name
+        return made
+
+    def __mro_entries__(self, bases: Any) -> tuple[type, ...]:
+        return (Section,)
+
+    def __or__(self, other: Any) -> Any:
+        return self
+
+    __ror__ = __or__
+
+    @property
+    def name(self) -> str:
+        return self._name.rpartition(".")[2]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class StandInModule(ModuleType):
+    """A module whose names are stand-ins."""
+
+    __path__: list[str] = []
+    __all__: list[str] = []
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
+        return StandIn(f"{self.__name__}.{attribute}")
+
+
+class Bridge:
+    """AutoBridge: it makes a provider of the model that a name on Hugging Face has."""
+
+    def __init__(self, hf_name: str) -> None:
+        self.hf_name = hf_name
+        self.hf_pretrained = self.hf_config = Section()
+
+    @classmethod
+    def from_hf_pretrained(cls, hf_name: Any, **options: Any) -> "Bridge":
+        return cls(str(hf_name))
+
+    from_hf_config = from_hf_pretrained
+
+    def to_megatron_provider(self, load_weights: bool = False, **options: Any) -> Section:
+        return Section(hf_name=self.hf_name, **facts_of(self.hf_name))
+
+
+def facts_of(hf_name: str) -> dict[str, Any]:
+    """The sizes that recipes read of a model."""
+    name = HF_MODELS.get(hf_name.rpartition("/")[2])
+    if name is None:
+        return {"vocab_size": 1}
+    model = read_model(name)
+    return {"num_layers": len(model.layers), "mtp_num_layers": len(model.mtp) or None}
+
+
+class Tree:
+    """The files of a Git repository at a tag."""
+
+    def __init__(self, repository: Path, tag: str) -> None:
+        self.repository, self.tag = repository, tag
+        self.commit = self._git("rev-parse", f"{tag}^{{commit}}").strip()
+        self.files = frozenset(self._git("ls-tree", "-r", "--name-only", self.commit).splitlines())
+
+    def _git(self, *words: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(self.repository), *words], check=True, capture_output=True, text=True
+        ).stdout
+
+    def read(self, path: str) -> str:
+        """Return the text of a file."""
+        return self._git("show", f"{self.commit}:{path}")
+
+
+EXECUTED = ("megatron.bridge.perf_recipes", "megatron.bridge.recipes", "configs", "utils.")
+EXECUTED_WHOLE = (
+    "megatron.bridge.training.mixed_precision", "megatron.bridge.training.comm_overlap",
+    "megatron.bridge.training.flex_dispatcher_backend", "megatron.bridge.utils.cuda_graph",
+    "megatron.bridge.training.utils.moe_token_drop", "utils",
+)  # fmt: skip
+NOT_EXECUTED = ("utils.datasets", "utils.dataset_paths", "utils.evaluate", "utils.executors", "utils.csp_plugins")
+STANDARD = frozenset({*sys.stdlib_module_names, "typing_extensions"})
+
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports of a repository's recipes: their own files are executed, all else is a stand-in."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree, self.device = tree, "h100"
+        self.paths: dict[str, str] = {}
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Return the specification of a module, unless it is of Python itself."""
+        if name.partition(".")[0] in STANDARD:
+            return None
+        source = self._file_of(name)
+        spec = importlib.util.spec_from_loader(name, self, is_package=source is None or source.endswith("__init__.py"))
+        if source:
+            self.paths[name] = source
+        return spec
+
+    def _file_of(self, name: str) -> str | None:
+        if name in NOT_EXECUTED or not (name in EXECUTED_WHOLE or name.startswith(EXECUTED)):
+            return None
+        folder = "src" if name.startswith("megatron.") else "scripts/performance"
+        path = f"{folder}/{name.replace('.', '/')}"
+        return next((one for one in (f"{path}.py", f"{path}/__init__.py") if one in self.tree.files), None)
+
+    def create_module(self, spec: Any) -> Any:
+        return None if spec.name in self.paths else StandInModule(spec.name)
+
+    def exec_module(self, module: Any) -> None:
+        name = module.__name__
+        if name in self.paths:
+            path = self.paths[name]
+            module.__file__ = f"/{path}"
+            exec(compile(self.tree.read(path), path, "exec"), vars(module))
+        elif name == "torch":
+            module.cuda = Section(get_device_properties=lambda index: _Properties(self.device))
+        elif name == "megatron.bridge":
+            module.AutoBridge = Bridge
+        elif name == "megatron.bridge.training.config":
+            module.ConfigContainer, module.OptimizerConfig = Container, OptimizerConfig
+
+
+class _Properties:
+    """What recipes ask a device for."""
+
+    def __init__(self, device: str) -> None:
+        self.major = 9 if device == "h100" else 10
+        self.name = f"NVIDIA {device.upper()}"
+
+
+def importing(tree: Tree) -> Finder:
+    """Let imports find the recipes of a repository, in place of those of another tag."""
+    for name in [*sys.modules]:
+        if name.partition(".")[0] in ("megatron", "configs", "utils", "torch", "omegaconf", "argument_parser"):
+            del sys.modules[name]
+    sys.meta_path[:] = [one for one in sys.meta_path if not isinstance(one, Finder)]
+    finder = Finder(tree)
+    sys.meta_path.insert(0, finder)
+    return finder
+
+
+def flat_recipes(tree: Tree) -> Iterator[tuple[dict[str, Any], Any]]:
+    """The functions of `perf_recipes`, from 26.08 on: each with its name's parts, and what it returns."""
+    finder = importing(tree)
+    pattern = re.compile(
+        r"(?P<model>\w+?)_pretrain_(?P<gpus>\d+)gpu_(?P<device>[a-z]+\d+)_(?P<precision>bf16|fp8cs|fp8mx|fp8sc|nvfp4)"
+        r"(?:_(?P<variant>\w+))?_config"
+    )
+    for path in sorted(one for one in tree.files if re.search(r"bridge/perf_recipes/\w+/\w+/\w+\.py$", one)):
+        if path.endswith("__init__.py") or path.split("/")[-3] in DIFFUSION:
+            continue
+        module = importlib.import_module(path.removeprefix("src/").removesuffix(".py").replace("/", "."))
+        for name, function in vars(module).items():
+            found = pattern.fullmatch(name)
+            if found is None or getattr(function, "__module__", "") != module.__name__:
+                continue
+            finder.device = found["device"]
+            config = function()
+            if found["precision"] == "bf16" and config.optimizer.optimizer == "adam":  # run_script.py
+                config.optimizer.use_precision_aware_optimizer = True
+            parts = found.groupdict() | {"gpus": int(found["gpus"]), "path": path, "function": name}
+            yield parts, config
+
+
+def variant_recipes(tree: Tree) -> Iterator[tuple[dict[str, Any], Any]]:
+    """The functions of `scripts/performance/configs`, from 26.02 to 26.06: each of their variants."""
+    finder = importing(tree)
+    utils, overrides = importlib.import_module("utils.utils"), importlib.import_module("utils.overrides")
+    pattern = re.compile(
+        r"(?P<model>\w+?)_PRETRAIN_CONFIG_(?P<device>[A-Z]+\d+)_(?P<precision>BF16|FP8_CS|FP8_MX|FP8_SC|NVFP4)"
+        r"(?:_(?P<variant>\w+))?"
+    )
+    families = {one.split("/")[3] for one in tree.files if one.startswith("scripts/performance/configs/")} - DIFFUSION
+    for family in sorted(families):
+        module = importlib.import_module(f"configs.{family}")
+        for name, sizes in vars(module).items():
+            found = pattern.fullmatch(name)
+            if found is None or not isinstance(sizes, utils.WorkloadBaseConfig):
+                continue
+            parts = {key: value and value.lower() for key, value in found.groupdict().items()}
+            model, device, precision = (parts[key] for key in ("model", "device", "precision"))
+            function = getattr(module, f"{model}_pretrain_config_{device}", None)
+            if function is None:
+                continue
+            finder.device = device
+            variant = parts["variant"] or "v1"
+            config = function(precision=precision, mock=True, config_variant=variant)
+            config = overrides.set_post_overrides(
+                config, family, model, device, sizes.num_gpus, precision, "pretrain", config_variant=variant
+            )
+            yield parts | {"gpus": sizes.num_gpus, "path": finder.paths[function.__module__], "function": name}, config
+
+
+def base_recipes(tree: Tree) -> Iterator[tuple[dict[str, Any], Any]]:
+    """The functions of `scripts/performance/configs` of 25.11, with the sizes of each."""
+    finder = importing(tree)
+    utils, helpers = importlib.import_module("utils.utils"), importlib.import_module("utils.helpers")
+    pattern = re.compile(
+        r"(?P<size>\w+?)_(?P<device>[A-Z]+\d+)_(?P<precision>BF16|FP8_CS|FP8_MX|FP8_SC|NVFP4)_BASE_CONFIG"
+    )
+    families = {one.split("/")[3] for one in tree.files if one.startswith("scripts/performance/configs/")} - DIFFUSION
+    for family in sorted(families):
+        module = importlib.import_module(f"configs.{family}.workload_base_configs")
+        for name, sizes in vars(module).items():
+            found = pattern.fullmatch(name)
+            if found is None or not isinstance(sizes, utils.WorkloadBaseConfig):
+                continue
+            parts = {key: value.lower() for key, value in found.groupdict().items()}
+            size = parts["size"].removeprefix(f"{family}_")
+            finder.device = parts["device"]
+            names = {
+                "model_name": family, "model_size": size, "gpu": parts["device"], "num_gpus": sizes.num_gpus,
+                "compute_dtype": parts["precision"], "domain": "llm", "task": "pretrain",
+            }  # fmt: skip
+            try:
+                config = helpers.get_model_recipe_with_user_overrides(**names)
+            except ValueError:  # sizes without a function
+                continue
+            path = f"scripts/performance/configs/{family}/{family}_llm_pretrain.py"
+            parts |= {"model": parts.pop("size"), "variant": None, "gpus": sizes.num_gpus}
+            yield parts | {"path": path, "function": name}, config
+
+
+SECTIONS = ("model", "train", "optimizer", "ddp")
+DEFAULTS: dict[str, Any] = {
+    "apply_rope_fusion": True, "bias_activation_fusion": True, "bias_dropout_fusion": True, "cp_comm_type": "p2p",
+    "cross_entropy_loss_fusion": True, "gradient_accumulation_fusion": True, "grad_reduce_in_fp32": True,
+    "masked_softmax_fusion": True, "moe_grouped_gemm": True, "moe_permute_fusion": True, "optimizer": "adam",
+    "overlap_p2p_comm": True, "persist_layer_norm": True, "transformer_impl": "transformer_engine",
+    "tp_comm_overlap": None, "exp_avg_dtype": "float32", "exp_avg_sq_dtype": "float32",
+    "main_grads_dtype": "float32", "main_params_dtype": "float32", "attention_backend": "auto",
+    **dict.fromkeys(
+        ("context_parallel_size", "tensor_model_parallel_size", "pipeline_model_parallel_size",
+         "expert_model_parallel_size", "num_distributed_optimizer_instances"), 1,
+    ),
+}  # fmt: skip
+"""Values that are left out of the table, because a setting has them unless a recipe says otherwise. Else: False."""
+
+LEFT_OUT = {
+    "apply_wd_to_qk_layernorm", "average_in_collective", "cuda_graph_warmup_steps", "fp16", "fp4_param",
+    "fp4_recipe", "fp8_param", "fp8_wgrad", "init_model_with_meta_device", "lion_beta1", "lion_beta2",
+    "moe_a2a_overlap", "pipeline_dtype", "tp_comm_bootstrap_backend", "use_te_rng_tracker", "fsdp_manual_registration",
+}  # fmt: skip
+"""Settings that change neither the time nor the memory of a step, or that say again what another one says."""
+
+OF_MODELS = re.compile(
+    r"activation_func|csa_.*|dsa_.*|ffn_hidden_size|freeze_.*|fused_single_qkv_rope|hf_.*|hidden_size|hybrid_layer_pattern|"
+    r"is_hybrid_model|keep_mtp_spec_in_bf16|kv_channels|mamba_.*|moe_ffn_hidden_size|moe_router_enable_expert_bias|moe_router_topk|"
+    r"moe_shared_expert_intermediate_size|mtp_hybrid_override_pattern|num_attention_heads|num_layers|"
+    r"num_moe_experts|num_query_groups|position_embedding_type|use_fused_weighted_squared_relu|vocab_size"
+)
+"""Settings that say what the model is, which its name says."""
+
+OF_EXPERTS = re.compile(r"moe_.*|expert_.*|.*_moe_.*")
+
+
+def settings_of(config: Any, model: str) -> dict[str, Any]:
+    """The settings of a run, by Megatron-Core's names: those that change its time or memory and are no defaults."""
+    flat: dict[str, Any] = {}
+    for section in SECTIONS:
+        for name, value in vars(getattr(config, section)).items():
+            flat.setdefault(name, value)
+    flat["grad_reduce_in_fp32"] = config.ddp.grad_reduce_in_fp32
+    flat |= _of_precision(config.mixed_precision) | _of_overlap(config.comm_overlap, flat)
+    if not flat.get("cuda_graph_impl") or flat["cuda_graph_impl"] == "none":
+        flat = {name: value for name, value in flat.items() if not name.startswith("cuda_graph")}
+    if not flat.get("use_megatron_fsdp"):
+        flat.pop("data_parallel_sharding_strategy", None)
+    if not flat.get("cpu_offloading"):
+        flat.pop("cpu_offloading_num_layers", None)
+    if not flat.get("first_last_layers_bf16"):
+        flat = {name: value for name, value in flat.items() if not name.endswith("_in_bf16")}
+    if flat.get("moe_token_dispatcher_type") != "flex":
+        flat = {name: value for name, value in flat.items() if not re.match("moe_(flex|hybridep|deepep)_", name)}
+    if "mtp_num_layers" in flat:
+        flat["mtp_num_layers"] = flat["mtp_num_layers"] or 0
+    is_dense = model in NAMES and not any(layer.is_moe for layer in read_model(model).kinds)
+    found = {}
+    for name, value in flat.items():
+        value = plain(name, value)
+        is_default = value in (None, [], "", "none") or value == DEFAULTS.get(name, False)
+        if is_default and not (name == "mtp_num_layers" and value == 0):
+            continue
+        if name in LEFT_OUT or OF_MODELS.fullmatch(name) or name.startswith("_"):
+            continue
+        if name not in READ and not matters_for(name) or is_dense and OF_EXPERTS.fullmatch(name):
+            continue
+        found[name] = value
+    return found
+
+
+READ = {"bf16", "data_parallel_sharding_strategy", "mtp_num_layers", "seq_length"}
+"""Settings that are read, although what does not read them may leave them out."""
+
+
+def _of_precision(precision: Any) -> dict[str, Any]:
+    """The settings of the number format, which replace those of model, optimizer and gradients."""
+    if isinstance(precision, str):  # as in training/config.py
+        module = sys.modules["megatron.bridge.training.mixed_precision"]
+        precision = getattr(module, precision.replace("-", "_"))()
+    found = {name: value for name, value in vars(precision).items() if value is not None}
+    for format_ in ("fp8", "fp4"):
+        if not found.get(format_):
+            found = {name: value for name, value in found.items() if not name.startswith(f"{format_}_")}
+    return found
+
+
+def _of_overlap(overlap: Any, flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of communication, as `CommOverlapConfig.setup` (training/comm_overlap.py) finds them."""
+    if overlap is None:
+        return {}
+    found = {name: value for name, value in vars(overlap).items() if value is not None}
+    for name in ("overlap_grad_reduce", "overlap_param_gather"):
+        found.setdefault(name, True)
+    if (flat.get("tensor_model_parallel_size") or 1) < 2:
+        found["tp_comm_overlap"] = None
+    elif not flat.get("sequence_parallel"):
+        found["tp_comm_overlap"] = False
+    return {name: value for name, value in found.items() if name != "tp_comm_overlap_cfg"}
+
+
+def plain(name: str, value: Any) -> Any:
+    """A value as JSON has it; None for what is none."""
+    if name == "pipeline_model_parallel_layout" and isinstance(value, list):
+        short = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+        return "|".join("".join(short[part] for part in stage) for stage in value)
+    if isinstance(value, list | tuple):
+        return [plain(name, one) for one in value]
+    if isinstance(value, StandIn):
+        return value.name
+    return value if isinstance(value, bool | int | float | str) else None
+
+
+@dataclass
+class Extracted:
+    """A recipe of a release: its name without the release, the settings, and the file that has it."""
+
+    name: str
+    gpus: int | None
+    settings: dict[str, Any]
+    path: str
+
+
+def bridge_recipes(tree: Tree) -> list[Extracted]:
+    """The recipes of Megatron-Bridge at a tag, by name."""
+    read = flat_recipes if any("/perf_recipes/" in one for one in tree.files) else variant_recipes
+    if not any(one.endswith("performance/utils/overrides.py") for one in tree.files):
+        read = base_recipes
+    found = list(read(tree))
+    variants: dict[tuple[str, str, str], set[str]] = {}
+    sizes: dict[tuple[str, str, str, str | None], set[int]] = {}
+    for parts, _ in found:
+        key = parts["model"], parts["device"], parts["precision"]
+        variants.setdefault(key, set()).add(parts["variant"])
+        sizes.setdefault((*key, parts["variant"]), set()).add(parts["gpus"])
+    extracted = []
+    for parts, config in found:
+        key = parts["model"], parts["device"], parts["precision"]
+        variant = parts["variant"]
+        default = "v2" if "v2" in variants[key] else "v1"  # that of the launcher
+        model = MODELS.get(parts["model"], parts["model"].replace("_", "-"))
+        names = [model, parts["device"], PRECISIONS[re.sub("^fp8_?", "fp8_", parts["precision"])]]
+        if variant not in (None, default):
+            names.append(variant.replace("_", "-"))
+        if len(sizes[*key, variant]) > 1:
+            names.append(f"{parts['gpus']}gpu")
+        extracted.append(Extracted("/".join(names), parts["gpus"], settings_of(config, model), parts["path"]))
+    return extracted
+
+
+def table_of(repositories: Mapping[str, Path]) -> dict[str, Any]:
+    """The table of all recipes: settings, their combinations and files are written once, and named by number."""
+    settings: dict[str, int] = {}
+    plans: dict[tuple[int, ...], int] = {}
+    files: dict[str, int] = {}
+    trainers: dict[str, Any] = {}
+    for trainer, repository in repositories.items():
+        url, tags, recipes_of = TRAINERS[trainer]
+        releases, recipes = {}, dict[str, list[list[int | None]]]()
+        for number, (release, tag) in enumerate(tags.items()):
+            tree = Tree(repository, tag)
+            releases[release] = [tag, tree.commit]
+            for one in recipes_of(tree):
+                pairs = [json.dumps([name, value]) for name, value in sorted(one.settings.items())]
+                plan = tuple(settings.setdefault(pair, len(settings)) for pair in pairs)
+                entry = [
+                    number, one.gpus, plans.setdefault(plan, len(plans)), files.setdefault(one.path, len(files))
+                ]
+                recipes.setdefault(one.name, []).append(entry)
+        trainers[trainer] = {"repository": url, "releases": releases, "recipes": dict(sorted(recipes.items()))}
+    return {
+        "settings": [json.loads(pair) for pair in settings],
+        "plans": [list(plan) for plan in plans],
+        "files": list(files),
+        "trainers": trainers,
+    }
+
+
+TRAINERS = {
+    "megatron-bridge": ("https://github.com/NVIDIA-NeMo/Megatron-Bridge", BRIDGE_TAGS, bridge_recipes),
+}
+
+
+def as_text(table: Mapping[str, Any]) -> str:
+    """The table as JSON: a line for each setting, plan, file and recipe."""
+    dense = partial(json.dumps, separators=(",", ":"))
+    parts = [
+        f'"{key}": [\n' + ",\n".join(map(dense, table[key])) + "\n]" for key in ("settings", "plans", "files")
+    ]
+    for name, one in table["trainers"].items():
+        recipes = ",\n".join(f"{dense(key)}:{dense(value)}" for key, value in one["recipes"].items())
+        head = {key: value for key, value in one.items() if key != "recipes"}
+        parts.append(f'"{name}": {{{dense(head)[1:-1]},"recipes":{{\n{recipes}\n}}}}')
+    return "{" + ",\n".join(parts) + "}\n"
+
+
+def main() -> None:
+    """Write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megatron-bridge", type=Path, required=True, metavar="DIR")
+    found = parser.parse_args()
+    write_whole(TABLE, as_text(table_of({"megatron-bridge": found.megatron_bridge})))
+
+
+if __name__ == "__main__":
+    main()
