@@ -510,10 +510,12 @@ def as_text(table: Mapping[str, Any]) -> str:
     parts = [
         f'"{key}": [\n' + ",\n".join(map(dense, table[key])) + "\n]" for key in ("settings", "plans", "files")
     ]
+    trainers = []
     for name, one in table["trainers"].items():
         recipes = ",\n".join(f"{dense(key)}:{dense(value)}" for key, value in one["recipes"].items())
         head = {key: value for key, value in one.items() if key != "recipes"}
-        parts.append(f'"{name}": {{{dense(head)[1:-1]},"recipes":{{\n{recipes}\n}}}}')
+        trainers.append(f'"{name}": {{{dense(head)[1:-1]},"recipes":{{\n{recipes}\n}}}}')
+    parts.append('"trainers": {\n' + ",\n".join(trainers) + "\n}")
     return "{" + ",\n".join(parts) + "}\n"
 
 

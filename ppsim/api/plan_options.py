@@ -25,7 +25,7 @@ MODEL = (
 _MEASURED = ("forward_ms", "backward_input_ms", "backward_weight_ms", "transfer_ms", "activation_memory")
 RULE = tuple(name for name, word in WORDS.items() if (word.option.field or "").startswith("split."))
 """Options of Megatron-LM's rule of layers per stage, which split says too."""
-_SAID_OTHERWISE = ("run_config", "dp", "microbatches", *RULE)
+_SAID_OTHERWISE = ("run_config", "recipe", "dp", "microbatches", *RULE)
 """Options whose meaning gpus, global_batch and split have too."""
 _OVERHEADS = (
     "action_overhead_s", "hop_overhead_s", "overlap_slowdown", "step_overhead_s", "message_overhead_s",

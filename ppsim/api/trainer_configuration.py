@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ppsim.base.errors import ConfigError
@@ -33,7 +34,7 @@ _OF_PIPELINES = ("split", *MEGATRON_SPLIT, "vpp", "group_size", "overlap_p2p", "
 _OF_INTERLEAVING = ("group_size", "overlap_p2p")
 
 _NOT_SHARED = ("dp", "sequence_parallel", "offload", "offload_modules", *(one.name for one in fields(OffloadRules)))
-_OF_STUDIES = {*words_of(StudyOptions), *_NOT_SHARED} - {"model", "run_config"}
+_OF_STUDIES = {*words_of(StudyOptions), *_NOT_SHARED} - {"model", "run_config", "recipe"}
 _ONLY_FOR_JOBS = [name for name in words_of(JobOptions) if name in _OF_STUDIES]
 
 
@@ -47,13 +48,14 @@ def configured(options: Mapping[str, Any], *, tried: Collection[str] = ()) -> di
     """
     filled = dict(options)
     require_tokens("seq_len", filled.get("seq_len"))
-    path = filled.get("run_config")
-    filled["run_config"] = None
+    path = _source(filled)
+    filled["run_config"] = filled["recipe"] = None
     if path is None:
         return _with_stack(filled)
     if filled.get("job") is not None:
         raise ConfigError("the job says everything itself: leave out run_config, or give it to ppsim.job")
     from ppsim.trainers.read_config import read_run_config  # every trainer's format
+    from ppsim.trainers.read_recipe import require_accepted
     from ppsim.trainers.run_config import RunConfig
 
     config = path if isinstance(path, RunConfig) else read_run_config(path)
@@ -71,8 +73,22 @@ def configured(options: Mapping[str, Any], *, tried: Collection[str] = ()) -> di
         filled["model"] = config
     if "vpp" in filled and "vpp" not in left:
         filled["vpp"] = _stages_per_rank(config, filled, given)
+    if config.recipe is not None:
+        require_accepted(config.recipe, filled, {name: options[name] for name in given if name in options})
     unused = [] if tried else _without_effect(filled)
     return _with_stack(filled | {word: None for word in unused if word in taken})
+
+
+def _source(options: Mapping[str, Any]) -> "str | Path | RunConfig | None":
+    """The trainer's configuration, or the recipe as one; raises `ConfigError` for both."""
+    path, recipe = options.get("run_config"), options.get("recipe")
+    if recipe is None:
+        return path
+    if path is not None:
+        raise ConfigError("--recipe and --run-config are both a trainer's configuration: give one of them")
+    from ppsim.trainers.read_recipe import read_recipe  # every trainer's format
+
+    return read_recipe(recipe)
 
 
 def _require_needed(config: "RunConfig", known: Collection[str]) -> None:

@@ -12,7 +12,7 @@ from typing import Any, ForwardRef, Literal, get_args, get_origin
 
 from ppsim.base.errors import ConfigError
 
-NamesOf = Literal["schedule", "model", "cluster", "profile"]
+NamesOf = Literal["schedule", "model", "cluster", "profile", "recipe"]
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,10 @@ def _names_of(kind: NamesOf, command: str | None) -> Iterable[tuple[str, str]]:
         from ppsim.machine.files import packaged_clusters
 
         return [(name, "") for name in packaged_clusters()]
+    if kind == "recipe":
+        from ppsim.trainers.recipe_table import recipes
+
+        return [(name, "") for name in dict.fromkeys(one.base for one in recipes())]
     from ppsim.costs.profile import packaged_profiles
 
     return [(name, "") for name in packaged_profiles()]

@@ -89,6 +89,11 @@ class StudyOptions(TypedDict, total=False):
         "experiment, TorchTitan TOML or flags, Megatron-Bridge, NeMo, DeepSpeed.",
         metavar="FILE", section="model",
     )]
+    recipe: Annotated[str | None, Option(
+        "Recipe that sets the options that are not given: model, layout, batch, precision, cluster and number of "
+        "GPUs of a run as its trainer publishes it, a name of `ppsim recipes`. Default: none.",
+        names="recipe", metavar="NAME[@RELEASE]", section="model",
+    )]
     cluster: Annotated["str | Path | Cluster | None", Option(
         "Cluster on which costs are estimated: a name of `ppsim clusters`, or your own file. Default: {default}.",
         names="cluster", metavar="NAME|FILE", section="cluster", default=CLUSTER,

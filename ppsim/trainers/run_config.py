@@ -8,6 +8,7 @@ from ppsim.base.shown import Shown
 from ppsim.model.architecture import Model
 from ppsim.parallel.layout import assumed_devices
 from ppsim.trainers.local_batch import LocalBatch
+from ppsim.trainers.recipe_table import Recipe
 
 
 def short(value: object) -> str:
@@ -40,7 +41,8 @@ class RunConfig(Shown):
     sentences about what the file leaves open. `local_batch` is the batch of an accumulation round, of trainers that
     have rounds. `needed` has the words that the file leaves to the program that starts the run ("auto"), each with
     the trainer's name and with the option that gives it. `layers_per_virtual_stage` is Megatron-LM's way to give
-    vpp, which depends on the model and on pp. `typed` are options that the user gave next to the file.
+    vpp, which depends on the model and on pp. `typed` are options that the user gave next to the file. `recipe` is
+    the recipe that was read in place of a file.
     """
 
     trainer: str
@@ -55,6 +57,7 @@ class RunConfig(Shown):
     needed: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     layers_per_virtual_stage: int | None = None
     typed: Mapping[str, Any] = field(default_factory=dict)
+    recipe: Recipe | None = None
 
     @property
     def assumed(self) -> tuple[str, ...]:
@@ -83,4 +86,5 @@ class RunConfig(Shown):
             "understood": dict(self.understood),
             "ignored": [{"name": one.name, "value": one.value, "matters": one.matters} for one in self.ignored],
             "assumed": list(self.assumed),
+            **({"recipe": self.recipe.to_json()} if self.recipe else {}),
         }

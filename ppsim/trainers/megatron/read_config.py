@@ -259,8 +259,18 @@ def _offload(arguments: Arguments) -> dict[str, Any]:
     rules[word] = arguments.part(word, 1.0, word=word)
     modules = _known_modules(arguments, given, OFFLOADED, "offloaded") if is_on else None
     if modules is None:
-        return dict.fromkeys(("offload_modules", *rules))
+        return dict.fromkeys(("offload_modules", *rules)) | {"offload": _offloaded_layers(arguments)}
     return {"offload_modules": modules, **rules, word: None if rules[word] == 1 else rules[word]}
+
+
+def _offloaded_layers(arguments: Arguments) -> float | None:
+    """The part of the layers whose activations wait in host memory (`--cpu-offloading-num-layers`, without pp)."""
+    whole = arguments.count("num_layers", word="layers")
+    number = arguments.count("cpu_offloading_num_layers", word="offload", least=0)
+    is_on = arguments.flag("cpu_offloading", word="offload")
+    if not arguments.flag("cpu_offloading_activations", default=True, word="offload") or not (is_on and number and whole):
+        return None
+    return min(1.0, number / whole)
 
 
 def _known_modules(arguments: Arguments, modules: Any, known: Mapping[str, str], done: str) -> str | None:

@@ -1,0 +1,74 @@
+"""Rules of Megatron-Core and Megatron-Bridge for options that are typed next to a recipe."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+SCHEDULES = ("1f1b", "interleaved-1f1b", "combined-1f1b")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule: the options that it is about, a test of the options in force, a sentence, and the file that has it."""
+
+    words: tuple[str, ...]
+    refuses: Callable[[Mapping[str, Any]], bool]
+    sentence: str
+    source: str
+
+
+def _overlaps_experts(options: Mapping[str, Any]) -> bool:
+    return options.get("overlap_ep") == "megatron"
+
+
+def _has_pipeline(options: Mapping[str, Any]) -> bool:
+    return (options.get("pp") or 1) > 1
+
+
+RULES = (
+    Rule(
+        ("schedule",),
+        lambda options: options.get("schedule") not in (None, *SCHEDULES),
+        f"its pipeline has the schedules {', '.join(SCHEDULES)}",
+        "megatron/core/pipeline_parallel/schedules.py",
+    ),
+    Rule(
+        ("overlap_ep", "pp", "vpp"),
+        lambda options: _overlaps_experts(options) and _has_pipeline(options) and (options.get("vpp") or 1) < 2,
+        "the overlap of expert-parallel communication in a pipeline needs --vpp 2 or more",
+        "training/comm_overlap.py",
+    ),
+    Rule(
+        ("overlap_ep", "recompute"),
+        lambda options: (
+            _overlaps_experts(options)
+            and ("full" in str(options.get("recompute")) or "moe" in str(options.get("recompute")).split("+"))
+        ),
+        "the overlap of expert-parallel communication does not go with --recompute full or moe",
+        "training/comm_overlap.py",
+    ),
+    Rule(
+        ("overlap_ep", "ep"),
+        lambda options: _overlaps_experts(options) and (options.get("ep") or 1) < 2,
+        "the overlap of expert-parallel communication needs --ep 2 or more",
+        "training/comm_overlap.py",
+    ),
+    Rule(
+        ("offload", "pp"),
+        lambda options: bool(options.get("offload")) and _has_pipeline(options),
+        "activation offload by layers (--offload) needs --pp 1",
+        "megatron/core/transformer/transformer_config.py",
+    ),
+    Rule(
+        ("offload", "recompute"),
+        lambda options: bool(options.get("offload")) and options.get("recompute") not in (None, "none"),
+        "activation offload by layers (--offload) does not go with --recompute",
+        "megatron/core/transformer/transformer_config.py",
+    ),
+    Rule(
+        ("moe_dispatcher", "cluster"),
+        lambda options: options.get("moe_dispatcher") == "deepep" and "gb" in str(options.get("cluster")),
+        "DeepEP runs on Hopper, B200 and B300, not on GB200 and GB300",
+        "training/flex_dispatcher_backend.py",
+    ),
+)

@@ -1,0 +1,63 @@
+"""A recipe as a trainer's configuration: read by the same code as the trainer's files."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ppsim.base.errors import ConfigError
+from ppsim.base.words import flag_of
+from ppsim.model.halves import MixtureOfExperts
+from ppsim.model.names import NAMES, find_model
+from ppsim.trainers.bridge.read_config import from_sections
+from ppsim.trainers.bridge.rules import RULES
+from ppsim.trainers.recipe_table import TITLES, Recipe, find_recipe
+from ppsim.trainers.run_config import RunConfig
+
+CLUSTERS = {
+    "h100": "dgx-h100", "b200": "dgx-b200", "b300": "dgx-b300", "gb200": "gb200-nvl72", "gb300": "gb300-nvl72",
+    "mi300x": "mi300x-8", "mi325x": "mi325x-8", "mi355x": "mi355x-8",
+}  # fmt: skip
+"""The cluster of each device of a recipe."""
+
+
+def read_recipe(name: str) -> RunConfig:
+    """Return a recipe as a trainer's configuration; raises `ConfigError` as `find_recipe`.
+
+    >>> found = read_recipe("deepseek-v3/gb200/mxfp8@26.08")
+    >>> found.words["gpus"], found.words["pp"], found.words["dtype"], found.words["cluster"]
+    (256, 4, 'mxfp8', 'gb200-nvl72')
+    """
+    recipe = find_recipe(name)
+    found = _of_bridge(recipe)
+    words = {"model": recipe.model, "cluster": CLUSTERS.get(recipe.device)}
+    known = {word: value for word, value in words.items() if value is not None}
+    if recipe.model not in NAMES:
+        del known["model"]
+        why = f"recipe {recipe.name} trains {recipe.model}, which is not among `ppsim models`"
+        return replace(found, words=known | found.words, why_no_model=why, recipe=recipe)
+    return replace(found, words=known | found.words, model=find_model(recipe.model), why_no_model="", recipe=recipe)
+
+
+def _of_bridge(recipe: Recipe) -> RunConfig:
+    """A recipe of Megatron-Bridge, read as the YAML that its run writes."""
+    settings = recipe.settings
+    model = find_model(recipe.model) if recipe.model in NAMES else None
+    further = settings.pop("mtp_num_layers", None)
+    if model is not None:
+        experts = [kind.ffn.num_experts for kind in model.kinds if isinstance(kind.ffn, MixtureOfExperts)]
+        settings |= {"num_layers": len(model.layers), "num_moe_experts": max(experts, default=None)}
+    found = from_sections({"model": settings | {"world_size": recipe.gpus}}, recipe.name)
+    words = dict(found.words)
+    if model is not None and further is not None and further != len(model.mtp):
+        words |= {"mtp": False} if further == 0 else {"mtp_num_layers": further}
+    return replace(found, trainer=f"{TITLES[recipe.trainer]} {recipe.release}, {recipe.source}", words=words)
+
+
+def require_accepted(recipe: Recipe, options: Mapping[str, Any], typed: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for an option next to a recipe that its trainer refuses; `options` are those in force."""
+    if recipe.device not in CLUSTERS and options.get("cluster") is None:
+        raise ConfigError(f"recipe {recipe.name} is for {recipe.device.upper()}, which no cluster has: give --cluster")
+    for rule in RULES:
+        given = [word for word in rule.words if typed.get(word) is not None]
+        if given and rule.refuses(options):
+            raise ConfigError(f"{TITLES[recipe.trainer]} refuses {flag_of(given[0])} {typed[given[0]]}: {rule.sentence} ({rule.source})")
