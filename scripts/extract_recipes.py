@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from ppsim.base.files import write_whole
+from ppsim.model.halves import MixtureOfExperts
 from ppsim.model.names import NAMES, read_model
 from ppsim.trainers.option_relevance import matters_for
 
@@ -42,8 +43,11 @@ HF_MODELS = {
     "Meta-Llama-3.1-405B": "llama3-405b", "Llama-3.1-405B": "llama3-405b", "Qwen3-30B-A3B": "qwen3-30b-a3b",
     "Qwen3-235B-A22B": "qwen3-235b-a22b", "Qwen3-Next-80B-A3B-Instruct": "qwen3-next-80b-a3b",
     "gpt-oss-20b": "gpt-oss-20b", "gpt-oss-120b": "gpt-oss-120b", "Kimi-K2-Instruct": "kimi-k2",
+    "KimiK2Provider": "kimi-k2", "DeepSeek-V4-Flash": "deepseek-v4-flash", "DeepSeek-V4-Pro": "deepseek-v4-pro",
+    "NVIDIA-Nemotron-3-Super-120B-A12B-BF16": "nemotron-3-super-120b-a12b",
+    "Nemotron3NanoProvider": "nemotron-3-nano-30b-a3b",
 }  # fmt: skip
-"""Models of ppsim, by the last part of their names on Hugging Face."""
+"""Models of ppsim, by the last part of their names on Hugging Face, or by the class that makes them."""
 
 MODELS = {
     "deepseek_v3": "deepseek-v3", "llama31_405b": "llama3-405b", "nemotronh_56b": "nemotron-h-56b",
@@ -96,9 +100,7 @@ class StandIn:
     def __call__(self, *arguments: Any, **fields: Any) -> Any:
         if arguments and callable(arguments[0]) and not fields:  # a decorator
             return arguments[0]
-        made = Section(**fields)
-        vars(made)["_made_of"] = self._name
-        return made
+        return Section(**(facts_of(self.name) if self.name in HF_MODELS else {}), **fields)
 
     def __mro_entries__(self, bases: Any) -> tuple[type, ...]:
         return (Section,)
@@ -151,7 +153,11 @@ def facts_of(hf_name: str) -> dict[str, Any]:
     if name is None:
         return {"vocab_size": 1}
     model = read_model(name)
-    return {"num_layers": len(model.layers), "mtp_num_layers": len(model.mtp) or None}
+    experts = [kind.ffn.num_experts for kind in model.kinds if isinstance(kind.ffn, MixtureOfExperts)]
+    return {
+        "num_layers": len(model.layers), "mtp_num_layers": len(model.mtp) or None, "vocab_size": model.vocab_size,
+        "num_moe_experts": max(experts, default=None),
+    }  # fmt: skip
 
 
 class Tree:
@@ -375,8 +381,11 @@ def settings_of(config: Any, model: str) -> dict[str, Any]:
         flat = {name: value for name, value in flat.items() if not name.endswith("_in_bf16")}
     if flat.get("moe_token_dispatcher_type") != "flex":
         flat = {name: value for name, value in flat.items() if not re.match("moe_(flex|hybridep|deepep)_", name)}
-    if "mtp_num_layers" in flat:
-        flat["mtp_num_layers"] = flat["mtp_num_layers"] or 0
+    if (flat.get("context_parallel_size") or 1) == 1:
+        flat.pop("cp_comm_type", None)
+    further = flat.pop("mtp_num_layers", None) or 0
+    if further != (len(read_model(model).mtp) if model in NAMES else 0):
+        flat["mtp_num_layers"] = further
     is_dense = model in NAMES and not any(layer.is_moe for layer in read_model(model).kinds)
     found = {}
     for name, value in flat.items():

@@ -11,7 +11,7 @@ from ppsim.model.names import NAMES, find_model
 from ppsim.trainers.bridge.read_config import from_sections
 from ppsim.trainers.bridge.rules import RULES
 from ppsim.trainers.recipe_table import TITLES, Recipe, find_recipe
-from ppsim.trainers.run_config import RunConfig
+from ppsim.trainers.run_config import Ignored, RunConfig
 
 CLUSTERS = {
     "h100": "dgx-h100", "b200": "dgx-b200", "b300": "dgx-b300", "gb200": "gb200-nvl72", "gb300": "gb300-nvl72",
@@ -39,18 +39,30 @@ def read_recipe(name: str) -> RunConfig:
 
 
 def _of_bridge(recipe: Recipe) -> RunConfig:
-    """A recipe of Megatron-Bridge, read as the YAML that its run writes."""
-    settings = recipe.settings
+    """A recipe of Megatron-Bridge, read as the YAML that its run writes.
+
+    What the recipe does not set is as Megatron-Bridge has it (models/*_provider.py), not as its stack is assumed.
+    """
+    settings, ignored = recipe.settings, []
     model = find_model(recipe.model) if recipe.model in NAMES else None
     further = settings.pop("mtp_num_layers", None)
+    words: dict[str, Any] = {"cuda_graphs": "none"}
     if model is not None:
         experts = [kind.ffn.num_experts for kind in model.kinds if isinstance(kind.ffn, MixtureOfExperts)]
         settings |= {"num_layers": len(model.layers), "num_moe_experts": max(experts, default=None)}
+        if model.mtp and further is not None:
+            words |= {"mtp": False} if further == 0 else {"mtp_num_layers": further}
+        elif further:
+            ignored.append(Ignored("mtp_num_layers", further, "time and memory"))
+            if layout := settings.get("pipeline_model_parallel_layout"):
+                settings["pipeline_model_parallel_layout"] = layout.replace("m", "")
+    if settings.get("expert_model_parallel_size"):
+        settings.setdefault("moe_token_dispatcher_type", "alltoall")
+    if settings.get("tensor_model_parallel_size"):
+        settings.setdefault("tp_comm_overlap", False)
     found = from_sections({"model": settings | {"world_size": recipe.gpus}}, recipe.name)
-    words = dict(found.words)
-    if model is not None and further is not None and further != len(model.mtp):
-        words |= {"mtp": False} if further == 0 else {"mtp_num_layers": further}
-    return replace(found, trainer=f"{TITLES[recipe.trainer]} {recipe.release}, {recipe.source}", words=words)
+    trainer = f"{TITLES[recipe.trainer]} {recipe.release}, {recipe.source}"
+    return replace(found, trainer=trainer, words=words | found.words, ignored=(*found.ignored, *ignored))
 
 
 def require_accepted(recipe: Recipe, options: Mapping[str, Any], typed: Mapping[str, Any]) -> None:

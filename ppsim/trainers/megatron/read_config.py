@@ -47,7 +47,7 @@ def from_megatron(arguments: Arguments, trainer: str = "Megatron-LM") -> RunConf
     words |= _step(arguments)
     words |= _optimizer(arguments) | _optimizer_offload(arguments, is_partial=trainer == BRIDGE)
     words |= _kernels(arguments, is_partial=trainer == BRIDGE)
-    words |= _overlapped(arguments)
+    words |= _overlapped(arguments, is_partial=trainer == BRIDGE)
     words |= experts_of(arguments, is_partial=trainer == BRIDGE) | cuda_graphs_in(arguments)
     return RunConfig(
         trainer,
@@ -189,14 +189,18 @@ DROPOUT = 0.1
 """Of attention_dropout and hidden_dropout where nothing is said (megatron/training/arguments.py)."""
 
 
-def _overlapped(arguments: Arguments) -> dict[str, Any]:
-    """What runs beside compute inside a stage, and whether hops are scattered and gathered."""
+def _overlapped(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
+    """What runs beside compute inside a stage, and whether hops are scattered and gathered.
+
+    Without userbuffers, the trainer of a partial file (Megatron-Bridge) runs TransformerEngine's own overlap.
+    """
     words: dict[str, Any] = {}
     for name, word in (("tp_comm_overlap", "overlap_tp"), ("overlap_moe_expert_parallel_comm", "overlap_ep")):
         if arguments.get(name, word=word) is None:
             continue
         is_on = arguments.flag(name, word=word)
-        words[word] = HIDDEN_BY[name] if is_on else ("0" if word == "overlap_tp" else 0.0)
+        off: Any = (WITHOUT_USERBUFFERS if is_partial else "0") if word == "overlap_tp" else 0.0
+        words[word] = HIDDEN_BY[name] if is_on else off
         if is_on and word == "overlap_tp":
             arguments.assumed.append(f"{name}: {words[word]} of that communication is taken to be hidden")
     if arguments.get("scatter_gather_tensors_in_pipeline", word="scatter_gather") is False:
@@ -207,6 +211,11 @@ def _overlapped(arguments: Arguments) -> dict[str, Any]:
 HIDDEN_BY: dict[str, Any] = {"tp_comm_overlap": "0.5", "overlap_moe_expert_parallel_comm": "megatron"}
 """The options for an overlap of Megatron-Core: the hidden part of tensor-parallel communication, by the runs of
 Megatron-Bridge that are marked fit; the order of operations of combined 1F1B."""
+
+WITHOUT_USERBUFFERS = "0,0.67"
+"""The hidden part of tensor-parallel communication by TransformerEngine without userbuffers, as data/stacks.toml has it
+for 4 bits: in the backward pass, it gathers the input next to the input gradient and scatters that gradient next to
+the weight gradient, two of three exchanges."""
 
 BRIDGE = "Megatron-Bridge or NeMo"
 
@@ -286,7 +295,8 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
     name = str(arguments.get("optimizer", "adam", word="optimizer"))
     if name not in ("adam", "muon", "dist_muon"):
         arguments.assumed.append(f"optimizer {name} is not known: taken as adam")
-    zero = 1 if arguments.flag("use_distributed_optimizer", word="zero") else 0
+    shares = arguments.flag("use_distributed_optimizer", word="zero") or name == "dist_muon"  # whole layers
+    zero = 1 if shares else 0
     if arguments.flag("use_megatron_fsdp", word="zero") or arguments.flag("use_custom_fsdp", word="zero"):
         zero = ZERO.get(str(arguments.get("data_parallel_sharding_strategy", "no_shard", word="zero")), zero)
     if arguments.flag("use_torch_fsdp2", word="zero"):
@@ -298,10 +308,12 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
     deferred = None
     if arguments.flag("defer_embedding_wgrad_compute", word="wgrad_deferral_limit"):
         deferred = arguments.count("wgrad_deferral_limit", word="wgrad_deferral_limit", least=0) or 0
+    fuses = arguments.flag("gradient_accumulation_fusion", default=True, word="gradient_accumulation_fusion")
     instances = arguments.count("num_distributed_optimizer_instances", word="num_distributed_optimizer_instances")
     return {
         "num_distributed_optimizer_instances": instances if zero and (instances or 1) > 1 else None,
         "wgrad_deferral_limit": deferred,
+        "gradient_accumulation_fusion": None if fuses else False,
         "grad_reduce_in_bf16": in_16_bits,
         "optimizer": "muon" if "muon" in name else "adam",
         "layer_wise": True if name == "dist_muon" else None,
