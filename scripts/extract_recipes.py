@@ -1,12 +1,11 @@
 """Write ppsim/trainers/data/recipes.json: the performance recipes that trainers publish.
 
-`python scripts/extract_recipes.py --bridge DIR` reads a Git repository of Megatron-Bridge (a clone, or its .git
-folder), at the tag of each release. The repository's recipe functions are executed with stand-ins for torch,
+`python scripts/extract_recipes.py --megatron-bridge DIR` reads a Git repository of Megatron-Bridge (a clone, or its
+.git folder), at the tag of each release. The repository's recipe functions are executed with stand-ins for torch,
 Megatron-Core and everything else that is not a recipe, and the settings that they leave are recorded.
 """
 
 import argparse
-import builtins
 import importlib
 import importlib.abc
 import importlib.util
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 from ppsim.base.files import write_whole
 from ppsim.model.halves import MixtureOfExperts
@@ -35,7 +34,6 @@ BRIDGE_TAGS = {
 """NeMo containers, and the tag of Megatron-Bridge that each has."""
 
 PRECISIONS = {"bf16": "bf16", "fp8_cs": "fp8", "fp8_mx": "mxfp8", "fp8_sc": "fp8-block", "nvfp4": "nvfp4"}
-DEVICES = ("h100", "b200", "b300", "gb200", "gb300", "vr200", "r100")
 DIFFUSION = {"wan", "flux"}
 
 HF_MODELS = {
@@ -98,6 +96,7 @@ class StandIn:
         return StandIn(f"{self._name}.{item}")
 
     def __call__(self, *arguments: Any, **fields: Any) -> Any:
+        """Return a section with these fields; a decorator leaves what it decorates alone."""
         if arguments and callable(arguments[0]) and not fields:  # a decorator
             return arguments[0]
         return Section(**(facts_of(self.name) if self.name in HF_MODELS else {}), **fields)
@@ -112,6 +111,7 @@ class StandIn:
 
     @property
     def name(self) -> str:
+        """The last part of the name."""
         return self._name.rpartition(".")[2]
 
     def __str__(self) -> str:
@@ -121,8 +121,8 @@ class StandIn:
 class StandInModule(ModuleType):
     """A module whose names are stand-ins."""
 
-    __path__: list[str] = []
-    __all__: list[str] = []
+    __path__: ClassVar[list[str]] = []
+    __all__: ClassVar[list[str]] = []
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("__"):
@@ -135,15 +135,14 @@ class Bridge:
 
     def __init__(self, hf_name: str) -> None:
         self.hf_name = hf_name
-        self.hf_pretrained = self.hf_config = Section()
 
     @classmethod
-    def from_hf_pretrained(cls, hf_name: Any, **options: Any) -> "Bridge":
+    def from_hf_pretrained(cls, hf_name: Any, **_: Any) -> "Bridge":
+        """Return what knows the model of this name."""
         return cls(str(hf_name))
 
-    from_hf_config = from_hf_pretrained
-
-    def to_megatron_provider(self, load_weights: bool = False, **options: Any) -> Section:
+    def to_megatron_provider(self, **_: Any) -> Section:
+        """Return the section of the model."""
         return Section(hf_name=self.hf_name, **facts_of(self.hf_name))
 
 
@@ -200,7 +199,9 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if name.partition(".")[0] in STANDARD:
             return None
         source = self._file_of(name)
-        spec = importlib.util.spec_from_loader(name, self, is_package=source is None or source.endswith("__init__.py"))
+        spec = importlib.util.spec_from_loader(
+            name, self, is_package=source is None or source.endswith("__init__.py")
+        )
         if source:
             self.paths[name] = source
         return spec
@@ -212,29 +213,27 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         path = f"{folder}/{name.replace('.', '/')}"
         return next((one for one in (f"{path}.py", f"{path}/__init__.py") if one in self.tree.files), None)
 
+    def _properties(self, _: int) -> Section:
+        """What recipes ask a device for."""
+        return Section(major=9 if self.device == "h100" else 10, name=f"NVIDIA {self.device.upper()}")
+
     def create_module(self, spec: Any) -> Any:
+        """Return a stand-in, or None for a file of the repository."""
         return None if spec.name in self.paths else StandInModule(spec.name)
 
     def exec_module(self, module: Any) -> None:
+        """Execute a file of the repository, or put in what recipes need of a stand-in."""
         name = module.__name__
         if name in self.paths:
             path = self.paths[name]
             module.__file__ = f"/{path}"
             exec(compile(self.tree.read(path), path, "exec"), vars(module))
         elif name == "torch":
-            module.cuda = Section(get_device_properties=lambda index: _Properties(self.device))
+            module.cuda = Section(get_device_properties=self._properties)
         elif name == "megatron.bridge":
-            module.AutoBridge = Bridge
+            vars(module).update(AutoBridge=Bridge)
         elif name == "megatron.bridge.training.config":
-            module.ConfigContainer, module.OptimizerConfig = Container, OptimizerConfig
-
-
-class _Properties:
-    """What recipes ask a device for."""
-
-    def __init__(self, device: str) -> None:
-        self.major = 9 if device == "h100" else 10
-        self.name = f"NVIDIA {device.upper()}"
+            vars(module).update(ConfigContainer=Container, OptimizerConfig=OptimizerConfig)
 
 
 def importing(tree: Tree) -> Finder:
@@ -266,7 +265,7 @@ def flat_recipes(tree: Tree) -> Iterator[tuple[dict[str, Any], Any]]:
             finder.device = found["device"]
             config = function()
             if found["precision"] == "bf16" and config.optimizer.optimizer == "adam":  # run_script.py
-                config.optimizer.use_precision_aware_optimizer = True
+                vars(config.optimizer)["use_precision_aware_optimizer"] = True
             parts = found.groupdict() | {"gpus": int(found["gpus"]), "path": path, "function": name}
             yield parts, config
 
@@ -279,7 +278,9 @@ def variant_recipes(tree: Tree) -> Iterator[tuple[dict[str, Any], Any]]:
         r"(?P<model>\w+?)_PRETRAIN_CONFIG_(?P<device>[A-Z]+\d+)_(?P<precision>BF16|FP8_CS|FP8_MX|FP8_SC|NVFP4)"
         r"(?:_(?P<variant>\w+))?"
     )
-    families = {one.split("/")[3] for one in tree.files if one.startswith("scripts/performance/configs/")} - DIFFUSION
+    families = {
+        one.split("/")[3] for one in tree.files if one.startswith("scripts/performance/configs/")
+    } - DIFFUSION
     for family in sorted(families):
         module = importlib.import_module(f"configs.{family}")
         for name, sizes in vars(module).items():
@@ -297,7 +298,10 @@ def variant_recipes(tree: Tree) -> Iterator[tuple[dict[str, Any], Any]]:
             config = overrides.set_post_overrides(
                 config, family, model, device, sizes.num_gpus, precision, "pretrain", config_variant=variant
             )
-            yield parts | {"gpus": sizes.num_gpus, "path": finder.paths[function.__module__], "function": name}, config
+            yield (
+                parts | {"gpus": sizes.num_gpus, "path": finder.paths[function.__module__], "function": name},
+                config,
+            )
 
 
 def base_recipes(tree: Tree) -> Iterator[tuple[dict[str, Any], Any]]:
@@ -307,7 +311,9 @@ def base_recipes(tree: Tree) -> Iterator[tuple[dict[str, Any], Any]]:
     pattern = re.compile(
         r"(?P<size>\w+?)_(?P<device>[A-Z]+\d+)_(?P<precision>BF16|FP8_CS|FP8_MX|FP8_SC|NVFP4)_BASE_CONFIG"
     )
-    families = {one.split("/")[3] for one in tree.files if one.startswith("scripts/performance/configs/")} - DIFFUSION
+    families = {
+        one.split("/")[3] for one in tree.files if one.startswith("scripts/performance/configs/")
+    } - DIFFUSION
     for family in sorted(families):
         module = importlib.import_module(f"configs.{family}.workload_base_configs")
         for name, sizes in vars(module).items():
@@ -348,7 +354,8 @@ DEFAULTS: dict[str, Any] = {
 LEFT_OUT = {
     "apply_wd_to_qk_layernorm", "average_in_collective", "cuda_graph_warmup_steps", "fp16", "fp4_param",
     "fp4_recipe", "fp8_param", "fp8_wgrad", "init_model_with_meta_device", "lion_beta1", "lion_beta2",
-    "moe_a2a_overlap", "pipeline_dtype", "tp_comm_bootstrap_backend", "use_te_rng_tracker", "fsdp_manual_registration",
+    "fsdp_manual_registration", "moe_a2a_overlap", "pipeline_dtype", "tp_comm_bootstrap_backend",
+    "use_te_rng_tracker",
 }  # fmt: skip
 """Settings that change neither the time nor the memory of a step, or that say again what another one says."""
 
@@ -395,7 +402,7 @@ def settings_of(config: Any, model: str) -> dict[str, Any]:
             continue
         if name in LEFT_OUT or OF_MODELS.fullmatch(name) or name.startswith("_"):
             continue
-        if name not in READ and not matters_for(name) or is_dense and OF_EXPERTS.fullmatch(name):
+        if (name not in READ and not matters_for(name)) or (is_dense and OF_EXPERTS.fullmatch(name)):
             continue
         found[name] = value
     return found
@@ -496,7 +503,10 @@ def table_of(repositories: Mapping[str, Path]) -> dict[str, Any]:
                 pairs = [json.dumps([name, value]) for name, value in sorted(one.settings.items())]
                 plan = tuple(settings.setdefault(pair, len(settings)) for pair in pairs)
                 entry = [
-                    number, one.gpus, plans.setdefault(plan, len(plans)), files.setdefault(one.path, len(files))
+                    number,
+                    one.gpus,
+                    plans.setdefault(plan, len(plans)),
+                    files.setdefault(one.path, len(files)),
                 ]
                 recipes.setdefault(one.name, []).append(entry)
         trainers[trainer] = {"repository": url, "releases": releases, "recipes": dict(sorted(recipes.items()))}
@@ -516,9 +526,7 @@ TRAINERS = {
 def as_text(table: Mapping[str, Any]) -> str:
     """The table as JSON: a line for each setting, plan, file and recipe."""
     dense = partial(json.dumps, separators=(",", ":"))
-    parts = [
-        f'"{key}": [\n' + ",\n".join(map(dense, table[key])) + "\n]" for key in ("settings", "plans", "files")
-    ]
+    parts = [f'"{key}": [\n' + ",\n".join(map(dense, table[key])) + "\n]" for key in ("settings", "plans", "files")]
     trainers = []
     for name, one in table["trainers"].items():
         recipes = ",\n".join(f"{dense(key)}:{dense(value)}" for key, value in one["recipes"].items())

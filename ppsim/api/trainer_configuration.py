@@ -48,21 +48,21 @@ def configured(options: Mapping[str, Any], *, tried: Collection[str] = ()) -> di
     """
     filled = dict(options)
     require_tokens("seq_len", filled.get("seq_len"))
-    path = _source(filled)
-    filled["run_config"] = filled["recipe"] = None
-    if path is None:
+    path, recipe = filled.get("run_config"), filled.get("recipe")
+    filled |= {"run_config": None, "recipe": None}
+    if path is None and recipe is None:
         return _with_stack(filled)
     if filled.get("job") is not None:
         raise ConfigError("the job says everything itself: leave out run_config, or give it to ppsim.job")
-    from ppsim.trainers.read_config import read_run_config  # every trainer's format
     from ppsim.trainers.read_recipe import require_accepted
-    from ppsim.trainers.run_config import RunConfig
 
-    config = path if isinstance(path, RunConfig) else read_run_config(path)
+    config = read_source(path, recipe)
     given = {name for name, value in filled.items() if value not in (None, {}, ())}
     left = {name for word in given for name in _SAME_SETTING.get(word, ())} | given | {*tried}
     taken = {name: value for name, value in config.words.items() if name in filled and name not in left}
     filled |= taken | {"run_config": config}
+    if config.recipe is not None:
+        require_accepted(config.recipe, filled, {name: options[name] for name in given - {*tried}})
     _require_needed(config, {name for name, value in filled.items() if value is not None} | {*tried})
     if config.local_batch is not None and "gradient_accumulation_steps" in filled:
         config.local_batch.fill(filled, given)
@@ -73,21 +73,21 @@ def configured(options: Mapping[str, Any], *, tried: Collection[str] = ()) -> di
         filled["model"] = config
     if "vpp" in filled and "vpp" not in left:
         filled["vpp"] = _stages_per_rank(config, filled, given)
-    if config.recipe is not None:
-        require_accepted(config.recipe, filled, {name: options[name] for name in given if name in options})
     unused = [] if tried else _without_effect(filled)
     return _with_stack(filled | {word: None for word in unused if word in taken})
 
 
-def _source(options: Mapping[str, Any]) -> "str | Path | RunConfig | None":
-    """The trainer's configuration, or the recipe as one; raises `ConfigError` for both."""
-    path, recipe = options.get("run_config"), options.get("recipe")
-    if recipe is None:
-        return path
-    if path is not None:
-        raise ConfigError("--recipe and --run-config are both a trainer's configuration: give one of them")
-    from ppsim.trainers.read_recipe import read_recipe  # every trainer's format
+def read_source(path: "str | Path | RunConfig | None", recipe: str | None) -> "RunConfig":
+    """Return a trainer's configuration of --run-config, or of --recipe; raises `ConfigError` for both."""
+    from ppsim.trainers.read_config import read_run_config  # every trainer's format
+    from ppsim.trainers.read_recipe import read_recipe
+    from ppsim.trainers.run_config import RunConfig
 
+    if recipe is None:
+        assert path is not None
+        return path if isinstance(path, RunConfig) else read_run_config(path)
+    if path is not None:
+        raise ConfigError("--recipe and --run-config both name a trainer's configuration: give one of them")
     return read_recipe(recipe)
 
 

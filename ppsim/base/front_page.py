@@ -32,6 +32,7 @@ GROUPS = {  # command: the file of `ppsim.cli` that has it, and its line on this
         "figure": ("figure", "Draw a figure for a paper: timeline, memory, bubble, pareto, accuracy."),
         "models": ("models", "List the models, or count one's parameters and FLOPs."),
         "clusters": ("clusters", "List the clusters, or print one with units and sources."),
+        "recipes": ("recipes", "List the recipes of trainers, or print one with its settings."),
     },
 }
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}

@@ -200,14 +200,24 @@ def trainer_lines(result: Any, trainer: ConfigTarget | None, given: Mapping[str,
     return {"to_config": trainer_options(result, trainer, given=given)}
 
 
-def run_config_of(path: str | None, options: Mapping[str, Any]) -> Any:
-    """Return a trainer's configuration, and print on standard error how it is understood next to these options."""
-    if path is None:
-        return None
-    from ppsim.results.run_config import run_config_lines
-    from ppsim.trainers.read_config import read_run_config
+def run_config_of(options: dict[str, Any]) -> Any:
+    """Take --recipe from options, and return it or --run-config as read.
 
-    config = read_run_config(path).beside(options)
+    Prints on standard error how it is understood next to the other options.
+    """
+    path, recipe = options["run_config"], options["recipe"]
+    options["recipe"] = None
+    if path is None and recipe is None:
+        return None
+    from ppsim.api.trainer_configuration import read_source
+    from ppsim.results.run_config import run_config_lines
+
+    config = read_source(path, recipe).beside(options)
     for line in run_config_lines(config):
         say(line)
     return config
+
+
+def has_layout(options: Mapping[str, Any]) -> bool:
+    """Return whether options have the pipeline ranks, or a configuration that does."""
+    return any(options[name] is not None for name in ("pp", "run_config", "recipe"))

@@ -13,6 +13,7 @@ from ppsim.cli.common import (
     by_command,
     check_outputs,
     full_option,
+    has_layout,
     json_option,
     output_option_of,
     run_config_of,
@@ -74,7 +75,7 @@ def _projection_of(words: str) -> "Projection":
         options = options_in(command, PlanOptions, shlex.split(words))
     except ValueError as error:
         raise ConfigError(f"--against '{words}' is no plan of ppsim project: {error}") from None
-    options["run_config"] = run_config_of(options["run_config"], options)
-    if options["pp"] is None and options["run_config"] is None:
+    options["run_config"] = run_config_of(options)
+    if not has_layout(options):
         raise ConfigError(f"--against '{words}' lacks --pp: the pipeline ranks")
     return project(plan_from(options))

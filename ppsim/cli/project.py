@@ -6,12 +6,13 @@ import click
 
 from ppsim.api.output_formats import TIMELINE
 from ppsim.base.outputs import write
-from ppsim.base.words import Option
+from ppsim.base.words import Option, words_of
 from ppsim.cli.click_options import command_with
 from ppsim.cli.common import (
     by_command,
     check_outputs,
     full_option,
+    has_layout,
     look_of,
     run_config_of,
     say,
@@ -27,6 +28,8 @@ from ppsim.trainers import ConfigTarget
 if TYPE_CHECKING:
     from ppsim.projection.plan import Plan
     from ppsim.projection.projection import Answer, Projection, Projections
+    from ppsim.trainers.run_config import RunConfig
+    from ppsim.validation.published import Published
 
 
 class ProjectOptions(PlanOptions, total=False):
@@ -59,7 +62,7 @@ _SECTIONS = {
 _COMMON = (
     "model", "cluster", "gpus", "global_batch", "seq_len", "micro_batch", "dtype", "tp", "pp", "vpp", "cp", "ep",
     "etp", "dp", "schedule", "split", "recompute", "offload_modules", "zero", "fully_shard", "optimizer", "stack",
-    "run_config", "to_config", "memory_limit", "stage_plan", "profile", "outputs", "as_json", "full",
+    "run_config", "recipe", "to_config", "memory_limit", "stage_plan", "profile", "outputs", "as_json", "full",
 )  # fmt: skip
 
 
@@ -76,6 +79,7 @@ def project(
       ppsim project --pp 8 --vpp 2 -o timeline.html
       ppsim project --pp 8 --schedule all --memory-limit 80GiB
       ppsim project --model llama3-70b --gpus 64 --tp 8 --pp 4
+      ppsim project --recipe deepseek-v3/gb200/mxfp8@26.08
 
     With --model, the whole training step is projected: pipeline, data parallelism, optimizer and memory. Costs are
     estimated from the specifications of a cluster or, with --profile, measured where it has layer and shape.
@@ -94,13 +98,13 @@ def project(
     check_outputs(outputs, TIMELINE)
     look = look_of(options)
     names = _compared(options["schedule"])
-    if options["pp"] is None and options["run_config"] is None:
+    if not has_layout(options):
         if options["model"] not in (None, GPT):
             from ppsim.trainers.read_config import model_named
 
             model_named(options["model"])  # raises for what is none, which is the first thing to say
         raise click.UsageError("--pp must be given: the pipeline ranks")
-    config = options["run_config"] = run_config_of(options["run_config"], options)
+    config = options["run_config"] = run_config_of(options)
     plan = plan_from(options | {"schedule": None if names else options["schedule"]})
     if names:
         several, answer = _projected(plan, names), None
@@ -118,10 +122,17 @@ def project(
         write(outputs, TIMELINE, by_command(projections_drawn(drawn, answer)), announce=say)
     if config is not None:
         found["run_config"] = config.to_json()
+    published = _published(config, plan, shown[0]) if shown else None
+    if published is not None:
+        found["published"] = published.to_json(shown[0].iteration_time_s)
     lines = trainer_lines(shown[0], to_config, options) if shown else {}
     look = look | {"answer": answer} if answer else {"with_timeline": look["with_timeline"]}
     look["full"] = full
     tell(one if answer else several, as_json, content=lambda: found | lines, **look)
+    if published is not None and not as_json:
+        from ppsim.results.recipes import print_published
+
+        print_published(published, shown[0].iteration_time_s)
     if lines and not as_json:
         click.echo(f"\n# {to_config}\n{lines['to_config']}")
     if not shown or (shown[0].fits is False and not options["allow_oom"]):
@@ -129,6 +140,16 @@ def project(
 
 
 _DRAWN_OF_ALL = 2  # the fastest
+
+
+def _published(config: "RunConfig | None", plan: "Plan", projection: "Projection") -> "Published | None":
+    """The published run of a recipe, if its plan is projected as it is."""
+    if config is None or config.recipe is None:
+        return None
+    from ppsim.validation.published import published_of
+
+    changes = (words_of(PlanOptions).keys() & config.typed.keys()) - {"memory_limit", "search_time", "seed"}
+    return None if changes else published_of(config, plan)
 
 
 def _projected(plan: "Plan", names: list[str]) -> "Projections":

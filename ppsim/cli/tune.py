@@ -1,11 +1,13 @@
 """The command `tune`: the best configurations of a model on so many devices."""
 
 import sys
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ppsim.api.output_formats import SEARCH, Searched
+from ppsim.base.errors import ConfigError
 from ppsim.base.outputs import write
 from ppsim.base.units import seconds
 from ppsim.base.words import words_of
@@ -23,8 +25,12 @@ from ppsim.cli.common import (
     trainer_lines,
 )
 from ppsim.cli.progress import progress
+from ppsim.projection.options import StudyOptions
 from ppsim.trainers import ConfigTarget
 from ppsim.tuning.options import RangeOptions, TuneOptions
+
+if TYPE_CHECKING:
+    from ppsim.trainers.run_config import RunConfig
 
 _SECTIONS = {
     "model": "Model and batch",
@@ -37,7 +43,7 @@ _SECTIONS = {
 
 _COMMON = (
     "model", "cluster", "gpus", "global_batch", "seq_len", "dtype", "tp", "pp", "vpp", "cp", "ep", "dp",
-    "micro_batch", "schedule", "recompute", "zero", "stack", "run_config", "to_config", "memory_limit",
+    "micro_batch", "schedule", "recompute", "zero", "stack", "run_config", "recipe", "to_config", "memory_limit",
     "top", "resume", "outputs", "as_json", "full",
 )  # fmt: skip
 
@@ -56,6 +62,7 @@ def tune(
       ppsim tune --model llama2-7b --gpus 8 --global-batch-size 64
       ppsim tune --model llama2-7b --gpus 8 --global-batch-size 64 -o tune.svg
       ppsim tune --model llama2-7b --gpus 8 --global-batch-size 64 --pp 2
+      ppsim tune --recipe llama3-8b/h100/fp8/8gpu@26.08
 
     Prints the fastest, and those that trade time for memory. Global batch, sequence length and dtype stay. Every
     configuration has a lower bound of its time and memory; those that could be among the fastest or in the Pareto
@@ -67,7 +74,7 @@ def tune(
     from ppsim.api.tune import search_of
 
     check_outputs(outputs, SEARCH, beside=options["resume"])
-    config = options["run_config"] = run_config_of(options["run_config"], options)
+    config = options["run_config"] = run_config_of(options)
     if config and (
         tried := [
             word for word in words_of(RangeOptions) if word != "zero" and word in config.words and not options[word]
@@ -88,6 +95,26 @@ def tune(
         found = search(progress=show)
     write(outputs, SEARCH, by_command(Searched(found)), announce=say)
     lines = trainer_lines(found, to_config, options)
-    tell(found, as_json, content=lambda: found.to_json() | lines, full=full)
+    of_recipe = _of_recipe(config, options)
+    tell(found, as_json, content=lambda: found.to_json() | lines | of_recipe, full=full)
+    if of_recipe and not as_json:
+        from ppsim.results.recipes import print_improvement
+
+        print_improvement(config.recipe, of_recipe["recipe_iteration_time_s"], found.best[0].iteration_time_s)
     if lines and not as_json:
         click.echo(f"\n# {to_config}\n{lines['to_config']}")
+
+
+def _of_recipe(config: "RunConfig | None", options: Mapping[str, Any]) -> dict[str, float]:
+    """The step time of the recipe itself, with the options that are the same for all; empty without a recipe."""
+    if config is None or config.recipe is None:
+        return {}
+    from ppsim.api.project import plan_of
+    from ppsim.projection.project import outcome_of
+
+    same = {name: options[name] for name in words_of(StudyOptions) if options.get(name) is not None}
+    try:
+        return {"recipe_iteration_time_s": outcome_of(plan_of(same))[0]}
+    except ConfigError as error:
+        say(f"  the recipe itself is not possible with these options: {error}")
+        return {}

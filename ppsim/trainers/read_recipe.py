@@ -10,6 +10,7 @@ from ppsim.model.halves import MixtureOfExperts
 from ppsim.model.names import NAMES, find_model
 from ppsim.trainers.bridge.read_config import from_sections
 from ppsim.trainers.bridge.rules import RULES
+from ppsim.trainers.option_relevance import matters_for
 from ppsim.trainers.recipe_table import TITLES, Recipe, find_recipe
 from ppsim.trainers.run_config import Ignored, RunConfig
 
@@ -29,13 +30,13 @@ def read_recipe(name: str) -> RunConfig:
     """
     recipe = find_recipe(name)
     found = _of_bridge(recipe)
-    words = {"model": recipe.model, "cluster": CLUSTERS.get(recipe.device)}
-    known = {word: value for word, value in words.items() if value is not None}
+    words = {"cluster": CLUSTERS[recipe.device]} if recipe.device in CLUSTERS else {}
     if recipe.model not in NAMES:
-        del known["model"]
         why = f"recipe {recipe.name} trains {recipe.model}, which is not among `ppsim models`"
-        return replace(found, words=known | found.words, why_no_model=why, recipe=recipe)
-    return replace(found, words=known | found.words, model=find_model(recipe.model), why_no_model="", recipe=recipe)
+        return replace(found, words={**words, **found.words}, why_no_model=why, recipe=recipe)
+    words = {"model": recipe.model, **words}
+    model = find_model(recipe.model)
+    return replace(found, words={**words, **found.words}, model=model, why_no_model="", recipe=recipe)
 
 
 def _of_bridge(recipe: Recipe) -> RunConfig:
@@ -49,7 +50,7 @@ def _of_bridge(recipe: Recipe) -> RunConfig:
     words: dict[str, Any] = {"cuda_graphs": "none"}
     if model is not None:
         experts = [kind.ffn.num_experts for kind in model.kinds if isinstance(kind.ffn, MixtureOfExperts)]
-        settings |= {"num_layers": len(model.layers), "num_moe_experts": max(experts, default=None)}
+        settings |= {"num_layers": len(model.layers), "num_experts": max(experts, default=None)}
         if model.mtp and further is not None:
             words |= {"mtp": False} if further == 0 else {"mtp_num_layers": further}
         elif further:
@@ -60,16 +61,26 @@ def _of_bridge(recipe: Recipe) -> RunConfig:
         settings.setdefault("moe_token_dispatcher_type", "alltoall")
     if settings.get("tensor_model_parallel_size"):
         settings.setdefault("tp_comm_overlap", False)
+    settings.setdefault("cross_entropy_loss_fusion", True)
     found = from_sections({"model": settings | {"world_size": recipe.gpus}}, recipe.name)
+    read = {*dict(found.understood), *(one.name for one in found.ignored)}
+    ignored += [
+        Ignored(name, value, "unknown")
+        for name, value in settings.items()
+        if value and name not in read and matters_for(name) == "unknown"
+    ]
     trainer = f"{TITLES[recipe.trainer]} {recipe.release}, {recipe.source}"
-    return replace(found, trainer=trainer, words=words | found.words, ignored=(*found.ignored, *ignored))
+    return replace(found, trainer=trainer, words={**words, **found.words}, ignored=(*found.ignored, *ignored))
 
 
 def require_accepted(recipe: Recipe, options: Mapping[str, Any], typed: Mapping[str, Any]) -> None:
     """Raise `ConfigError` for an option next to a recipe that its trainer refuses; `options` are those in force."""
     if recipe.device not in CLUSTERS and options.get("cluster") is None:
-        raise ConfigError(f"recipe {recipe.name} is for {recipe.device.upper()}, which no cluster has: give --cluster")
+        raise ConfigError(
+            f"recipe {recipe.name} is for {recipe.device.upper()}, which no cluster has: give --cluster"
+        )
     for rule in RULES:
         given = [word for word in rule.words if typed.get(word) is not None]
         if given and rule.refuses(options):
-            raise ConfigError(f"{TITLES[recipe.trainer]} refuses {flag_of(given[0])} {typed[given[0]]}: {rule.sentence} ({rule.source})")
+            option = f"{flag_of(given[0])} {typed[given[0]]}"
+            raise ConfigError(f"{TITLES[recipe.trainer]} refuses {option}: {rule.sentence} ({rule.source})")

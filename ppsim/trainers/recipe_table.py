@@ -1,7 +1,7 @@
 """Recipes by name: the settings with which a trainer publishes the run of a model on a device.
 
-The table (data/recipes.json) is written by scripts/extract_recipes.py. A name is MODEL/DEVICE/PRECISION@RELEASE, with
-a variant in front of the @ if there are several.
+The table (data/recipes.json) is written by scripts/extract_recipes.py. A name is MODEL/DEVICE/PRECISION@RELEASE,
+with a variant in front of the @ if there are several.
 """
 
 import difflib
@@ -16,6 +16,7 @@ from ppsim.base.files import read_json
 
 TITLES = {"megatron-bridge": "Megatron-Bridge", "primus": "Primus", "torchtitan": "TorchTitan"}
 """Trainers with recipes, and their names in prose."""
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -90,9 +91,7 @@ def recipes() -> tuple[Recipe, ...]:
             for number, gpus, plan, file in entries:
                 release, tag, commit = releases[number]
                 found.append(
-                    Recipe(
-                        trainer, release, base, gpus, plan, table["files"][file], tag, commit, one["repository"]
-                    )
+                    Recipe(trainer, release, base, gpus, plan, table["files"][file], tag, commit, one["repository"])
                 )
     return tuple(found)
 
@@ -108,7 +107,9 @@ def matching(words: Sequence[str], **filters: str | None) -> list[Recipe]:
     found = []
     for one in recipes():
         parts = {*one.base.split("/"), one.trainer, one.release}
-        if all(word.lower() in parts or word.lower() in one.model or word.lower() == one.name for word in words) and all(
+        if all(
+            word.lower() in parts or word.lower() in one.model or word.lower() == one.name for word in words
+        ) and all(
             value is None or value.lower() == getattr(one, name) or (name == "model" and value.lower() in one.model)
             for name, value in filters.items()
         ):

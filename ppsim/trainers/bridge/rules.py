@@ -9,7 +9,7 @@ SCHEDULES = ("1f1b", "interleaved-1f1b", "combined-1f1b")
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule: the options that it is about, a test of the options in force, a sentence, and the file that has it."""
+    """A rule: its options, a test of the options in force, a sentence, and the file of the trainer that has it."""
 
     words: tuple[str, ...]
     refuses: Callable[[Mapping[str, Any]], bool]

@@ -213,9 +213,9 @@ HIDDEN_BY: dict[str, Any] = {"tp_comm_overlap": "0.5", "overlap_moe_expert_paral
 Megatron-Bridge that are marked fit; the order of operations of combined 1F1B."""
 
 WITHOUT_USERBUFFERS = "0,0.67"
-"""The hidden part of tensor-parallel communication by TransformerEngine without userbuffers, as data/stacks.toml has it
-for 4 bits: in the backward pass, it gathers the input next to the input gradient and scatters that gradient next to
-the weight gradient, two of three exchanges."""
+"""The hidden part of tensor-parallel communication by TransformerEngine without userbuffers, as data/stacks.toml has
+it for 4 bits: in the backward pass, it gathers the input next to the input gradient and scatters that gradient
+next to the weight gradient, two of three exchanges."""
 
 BRIDGE = "Megatron-Bridge or NeMo"
 
@@ -277,7 +277,9 @@ def _offloaded_layers(arguments: Arguments) -> float | None:
     whole = arguments.count("num_layers", word="layers")
     number = arguments.count("cpu_offloading_num_layers", word="offload", least=0)
     is_on = arguments.flag("cpu_offloading", word="offload")
-    if not arguments.flag("cpu_offloading_activations", default=True, word="offload") or not (is_on and number and whole):
+    if not arguments.flag("cpu_offloading_activations", default=True, word="offload") or not (
+        is_on and number and whole
+    ):
         return None
     return min(1.0, number / whole)
 

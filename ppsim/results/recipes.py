@@ -1,0 +1,110 @@
+"""What a terminal shows of recipes."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from ppsim.base.errors import ConfigError
+from ppsim.base.units import percent, seconds
+from ppsim.results.page import SCREEN_LINES, Columns, Page, bold, facts
+from ppsim.trainers.recipe_table import TITLES, Recipe, recipes
+
+if TYPE_CHECKING:
+    from ppsim.validation.published import Published
+
+
+def print_recipes(found: Sequence[Recipe], *, is_filtered: bool, full: bool) -> None:
+    """Print one line for each recipe, with the releases that have it; without a filter, one line for each model.
+
+    Raises `ConfigError` if there are none.
+    """
+    if not found:
+        devices, precisions = _listed(one.device for one in recipes()), _listed(one.precision for one in recipes())
+        raise ConfigError(
+            f"no recipe has all of these words: devices are {devices}; precisions {precisions}; trainers "
+            f"{' '.join(TITLES)}; `ppsim recipes` lists the models"
+        )
+    out = Page()
+    if not is_filtered:
+        out.add(Columns.of(_by_model(found), left=4, spare=["trainer"]))
+        out.add("", "ppsim recipes MODEL DEVICE lists the recipes; ppsim project --recipe NAME projects one.")
+        return
+    named: dict[tuple[str, str], list[Recipe]] = {}
+    for one in found:
+        named.setdefault((one.trainer, one.base), []).append(one)
+    rows = [
+        {
+            "recipe": base,
+            "trainer": TITLES[trainer],
+            "releases": ", ".join(one.release for one in same),
+            "GPUs": ", ".join(dict.fromkeys(str(one.gpus or "any") for one in same)),
+        }
+        for (trainer, base), same in named.items()
+    ]
+    shown = rows if full else rows[:SCREEN_LINES]
+    out.add(Columns.of(shown, left=3, spare=["trainer"]))
+    if len(shown) < len(rows):
+        out.add(f"{len(rows) - len(shown)} more: --full")
+
+
+def _by_model(found: Sequence[Recipe]) -> list[dict[str, str]]:
+    models: dict[tuple[str, str], list[Recipe]] = {}
+    for one in found:
+        models.setdefault((one.trainer, one.model), []).append(one)
+    return [
+        {
+            "model": model,
+            "trainer": TITLES[trainer],
+            "devices": _listed(one.device for one in same),
+            "precisions": _listed(one.precision for one in same),
+            "recipes": str(len({one.base for one in same})),
+            "releases": str(len({one.release for one in same})),
+        }
+        for (trainer, model), same in models.items()
+    ]
+
+
+def _listed(names: Iterable[str]) -> str:
+    return " ".join(dict.fromkeys(names))
+
+
+def print_recipe(recipe: Recipe) -> None:
+    """Print a recipe in full: source, releases, settings by the trainer's names, and the options that they give."""
+    from ppsim.results.run_config import run_config_lines
+    from ppsim.trainers.read_recipe import read_recipe
+
+    same = [one.release for one in recipes() if (one.trainer, one.base) == (recipe.trainer, recipe.base)]
+    gpus = [] if recipe.gpus is None else [("GPUs", str(recipe.gpus))]
+    settings = ", ".join(f"{name} {value}" for name, value in recipe.settings.items())
+    out = Page()
+    out.add(bold(recipe.name))
+    out.add(
+        facts(
+            [
+                ("trainer", f"{TITLES[recipe.trainer]} {recipe.release}, {recipe.repository}"),
+                ("file", recipe.source),
+                ("releases", ", ".join(same)),
+                *gpus,
+                ("settings", settings),
+            ]
+        )
+    )
+    out.add("", *run_config_lines(read_recipe(recipe.name))[1:], "", f"ppsim project --recipe {recipe.name}")
+
+
+def print_published(published: "Published", projected_s: float) -> None:
+    """Print the published step time of a recipe next to the projected one."""
+    error = projected_s / published.seconds - 1
+    unit = published.metric.replace("_per_", "/").replace("/gpu", "/GPU")
+    Page().add(
+        f"published      {seconds(published.seconds)} ({published.value:g} {unit}, {published.table}): the "
+        f"projection is {percent(abs(error))} {'longer' if error > 0 else 'shorter'}"
+    )
+
+
+def print_improvement(recipe: Recipe, recipe_s: float, best_s: float) -> None:
+    """Print the step time of a recipe next to the best one of a search that starts from it."""
+    change = best_s / recipe_s - 1
+    Page().add(
+        f"recipe  {recipe.name} takes {seconds(recipe_s)}: the best is {percent(abs(change))} "
+        f"{'longer' if change > 0 else 'shorter'}"
+    )

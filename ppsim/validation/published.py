@@ -1,0 +1,59 @@
+"""The measured value that was published for a recipe, if a set of published runs has it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ppsim.model.names import NAMES, find_model
+from ppsim.projection.plan import Plan
+from ppsim.trainers.recipe_table import TITLES
+from ppsim.trainers.run_config import RunConfig
+from ppsim.validation.cases import Case, case_sets, cases_of
+from ppsim.validation.predict import measured_of
+
+_SAME = ("gpus", "tp", "cp", "ep", "pp", "vpp", "micro_batch", "global_batch", "seq_len", "dtype", "cluster")
+"""Options that a recipe and a published run must have in common."""
+_DEFAULTS: dict[str, Any] = {"tp": 1, "cp": 1, "ep": 1, "pp": 1, "vpp": 1, "micro_batch": 1, "dtype": "bfloat16"}
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published run of a recipe: its measured step time, the value as published, and where it is published."""
+
+    seconds: float
+    value: float
+    metric: str
+    table: str
+    source: str
+
+    def to_json(self, projected_s: float) -> dict[str, Any]:
+        """As JSON, with the signed error of a projected step."""
+        return {
+            "iteration_time_s": self.seconds, "value": self.value, "metric": self.metric, "table": self.table,
+            "source": self.source,
+            "error": projected_s / self.seconds - 1,
+        }  # fmt: skip
+
+
+def published_of(config: RunConfig, plan: Plan) -> Published | None:
+    """Return the published run of a recipe, or None: there is none, or its layout is another one.
+
+    `plan` is the plan of the recipe, whose FLOPs a published throughput is converted with.
+    """
+    recipe = config.recipe
+    if recipe is None or recipe.model not in NAMES:
+        return None
+    for name, one in case_sets().items():
+        if not name.startswith("bridge"):
+            continue
+        for case in cases_of(name):
+            if case.told.table == f"{TITLES[recipe.trainer]} {recipe.release}" and _is_same(case, config):
+                told = case.told
+                return Published(measured_of(case, plan), told.value, told.metric, told.table, one.source)
+    return None
+
+
+def _is_same(case: Case, config: RunConfig) -> bool:
+    if find_model(str(case.words["model"])) is not config.model:
+        return False
+    values = [{**_DEFAULTS, **words} for words in (case.words, config.words)]
+    return all((values[0].get(name) or None) == (values[1].get(name) or None) for name in _SAME)
