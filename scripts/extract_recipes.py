@@ -9,21 +9,34 @@ import argparse
 import importlib
 import importlib.abc
 import importlib.util
+import io
 import json
 import re
 import subprocess
 import sys
+import tarfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any, ClassVar
 
-from ppsim.base.files import write_whole
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import read_toml, write_whole
 from ppsim.model.halves import MixtureOfExperts
-from ppsim.model.names import NAMES, read_model
+from ppsim.model.names import NAMES, find_model, read_model
+from ppsim.trainers.arguments import Arguments
 from ppsim.trainers.option_relevance import matters_for
+from ppsim.trainers.primus import read_config as read_primus
+from ppsim.trainers.read_config import read_run_config
+from ppsim.trainers.torchtitan import read_config as read_torchtitan
+from ppsim.trainers.torchtitan.config_registry import registry
+from ppsim.trainers.torchtitan.read_config import _MODELS as TORCHTITAN_MODELS
+from ppsim.trainers.torchtitan.read_config import from_torchtitan
 
 TABLE = Path(__file__).parents[1] / "ppsim" / "trainers" / "data" / "recipes.json"
 
@@ -172,6 +185,16 @@ class Tree:
             ["git", "-C", str(self.repository), *words], check=True, capture_output=True, text=True
         ).stdout
 
+    def unpack(self, folder: Path, *paths: str) -> None:
+        """Write some of its folders below another one."""
+        packed = subprocess.run(
+            ["git", "-C", str(self.repository), "archive", self.commit, "--", *paths],
+            check=True,
+            capture_output=True,
+        ).stdout
+        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+            archive.extractall(folder, filter="data")
+
     def read(self, path: str) -> str:
         """Return the text of a file."""
         return self._git("show", f"{self.commit}:{path}")
@@ -236,20 +259,21 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             vars(module).update(ConfigContainer=Container, OptimizerConfig=OptimizerConfig)
 
 
-def importing(tree: Tree) -> Finder:
-    """Let imports find the recipes of a repository, in place of those of another tag."""
-    for name in [*sys.modules]:
-        if name.partition(".")[0] in ("megatron", "configs", "utils", "torch", "omegaconf", "argument_parser"):
-            del sys.modules[name]
-    sys.meta_path[:] = [one for one in sys.meta_path if not isinstance(one, Finder)]
-    finder = Finder(tree)
+@contextmanager
+def importing(tree: Tree) -> Iterator[Finder]:
+    """Let imports find the recipes of a repository, until the end of the block."""
+    finder, known = Finder(tree), set(sys.modules)
     sys.meta_path.insert(0, finder)
-    return finder
+    try:
+        yield finder
+    finally:
+        sys.meta_path.remove(finder)
+        for name in set(sys.modules) - known:
+            del sys.modules[name]
 
 
-def flat_recipes(tree: Tree) -> Iterator[tuple[dict[str, Any], Any]]:
+def flat_recipes(tree: Tree, finder: Finder) -> Iterator[tuple[dict[str, Any], Any]]:
     """The functions of `perf_recipes`, from 26.08 on: each with its name's parts, and what it returns."""
-    finder = importing(tree)
     pattern = re.compile(
         r"(?P<model>\w+?)_pretrain_(?P<gpus>\d+)gpu_(?P<device>[a-z]+\d+)_(?P<precision>bf16|fp8cs|fp8mx|fp8sc|nvfp4)"
         r"(?:_(?P<variant>\w+))?_config"
@@ -270,9 +294,8 @@ def flat_recipes(tree: Tree) -> Iterator[tuple[dict[str, Any], Any]]:
             yield parts, config
 
 
-def variant_recipes(tree: Tree) -> Iterator[tuple[dict[str, Any], Any]]:
+def variant_recipes(tree: Tree, finder: Finder) -> Iterator[tuple[dict[str, Any], Any]]:
     """The functions of `scripts/performance/configs`, from 26.02 to 26.06: each of their variants."""
-    finder = importing(tree)
     utils, overrides = importlib.import_module("utils.utils"), importlib.import_module("utils.overrides")
     pattern = re.compile(
         r"(?P<model>\w+?)_PRETRAIN_CONFIG_(?P<device>[A-Z]+\d+)_(?P<precision>BF16|FP8_CS|FP8_MX|FP8_SC|NVFP4)"
@@ -304,9 +327,8 @@ def variant_recipes(tree: Tree) -> Iterator[tuple[dict[str, Any], Any]]:
             )
 
 
-def base_recipes(tree: Tree) -> Iterator[tuple[dict[str, Any], Any]]:
+def base_recipes(tree: Tree, finder: Finder) -> Iterator[tuple[dict[str, Any], Any]]:
     """The functions of `scripts/performance/configs` of 25.11, with the sizes of each."""
-    finder = importing(tree)
     utils, helpers = importlib.import_module("utils.utils"), importlib.import_module("utils.helpers")
     pattern = re.compile(
         r"(?P<size>\w+?)_(?P<device>[A-Z]+\d+)_(?P<precision>BF16|FP8_CS|FP8_MX|FP8_SC|NVFP4)_BASE_CONFIG"
@@ -460,12 +482,18 @@ class Extracted:
     path: str
 
 
+def model_of(parts: Mapping[str, Any]) -> str:
+    """The model of a recipe by its name in ppsim, or else in Megatron-Bridge."""
+    return MODELS.get(parts["model"], parts["model"].replace("_", "-"))
+
+
 def bridge_recipes(tree: Tree) -> list[Extracted]:
     """The recipes of Megatron-Bridge at a tag, by name."""
     read = flat_recipes if any("/perf_recipes/" in one for one in tree.files) else variant_recipes
     if not any(one.endswith("performance/utils/overrides.py") for one in tree.files):
         read = base_recipes
-    found = list(read(tree))
+    with importing(tree) as finder:
+        found = [(parts, settings_of(config, model_of(parts))) for parts, config in read(tree, finder)]
     variants: dict[tuple[str, str, str], set[str]] = {}
     sizes: dict[tuple[str, str, str, str | None], set[int]] = {}
     for parts, _ in found:
@@ -473,53 +501,170 @@ def bridge_recipes(tree: Tree) -> list[Extracted]:
         variants.setdefault(key, set()).add(parts["variant"])
         sizes.setdefault((*key, parts["variant"]), set()).add(parts["gpus"])
     extracted = []
-    for parts, config in found:
+    for parts, settings in found:
         key = parts["model"], parts["device"], parts["precision"]
         variant = parts["variant"]
         default = "v2" if "v2" in variants[key] else "v1"  # that of the launcher
-        model = MODELS.get(parts["model"], parts["model"].replace("_", "-"))
-        names = [model, parts["device"], PRECISIONS[re.sub("^fp8_?", "fp8_", parts["precision"])]]
+        names = [model_of(parts), parts["device"], PRECISIONS[re.sub("^fp8_?", "fp8_", parts["precision"])]]
         if variant not in (None, default):
             names.append(variant.replace("_", "-"))
         if len(sizes[*key, variant]) > 1:
             names.append(f"{parts['gpus']}gpu")
-        extracted.append(Extracted("/".join(names), parts["gpus"], settings_of(config, model), parts["path"]))
+        extracted.append(Extracted("/".join(names), parts["gpus"], settings, parts["path"]))
     return extracted
 
 
-def table_of(repositories: Mapping[str, Path]) -> dict[str, Any]:
-    """The table of all recipes: settings, their combinations and files are written once, and named by number."""
-    settings: dict[str, int] = {}
-    plans: dict[tuple[int, ...], int] = {}
+def table_of(repositories: Mapping[str, Path | None]) -> dict[str, Any]:
+    """The table of all recipes: settings, their combinations (plans) and files are written once, named by number.
+
+    A recipe is the same in releases that follow each other: [first, last, GPUs, plan, file]. The most frequent
+    settings have the smallest numbers.
+    """
+    plans: dict[tuple[str, ...], int] = {}
     files: dict[str, int] = {}
     trainers: dict[str, Any] = {}
     for trainer, repository in repositories.items():
         url, tags, recipes_of = TRAINERS[trainer]
         releases, recipes = {}, dict[str, list[list[int | None]]]()
         for number, (release, tag) in enumerate(tags.items()):
-            tree = Tree(repository, tag)
-            releases[release] = [tag, tree.commit]
-            for one in recipes_of(tree):
-                pairs = [json.dumps([name, value]) for name, value in sorted(one.settings.items())]
-                plan = tuple(settings.setdefault(pair, len(settings)) for pair in pairs)
-                entry = [
-                    number,
-                    one.gpus,
-                    plans.setdefault(plan, len(plans)),
-                    files.setdefault(one.path, len(files)),
-                ]
-                recipes.setdefault(one.name, []).append(entry)
+            tree = None if repository is None else Tree(repository, tag)
+            releases[release] = [tag, tree.commit if tree else ""]
+            for one in recipes_of(tree) if tree else recipes_of():
+                plan = tuple(json.dumps([name, value]) for name, value in sorted(one.settings.items()))
+                entry = [one.gpus, plans.setdefault(plan, len(plans)), files.setdefault(one.path, len(files))]
+                entries = recipes.setdefault(one.name, [])
+                if entries and entries[-1][1:] == [number - 1, *entry]:
+                    entries[-1][1] = number
+                else:
+                    entries.append([number, number, *entry])
         trainers[trainer] = {"repository": url, "releases": releases, "recipes": dict(sorted(recipes.items()))}
+    settings = [setting for setting, _ in Counter(one for plan in plans for one in plan).most_common()]
+    numbers = {setting: number for number, setting in enumerate(settings)}
     return {
-        "settings": [json.loads(pair) for pair in settings],
-        "plans": [list(plan) for plan in plans],
+        "settings": [json.loads(setting) for setting in settings],
+        "plans": [sorted(numbers[setting] for setting in plan) for plan in plans],
         "files": list(files),
         "trainers": trainers,
     }
 
 
+PRIMUS_TAGS = {"26.2": "v26.2", "26.3": "v26.3", "26.4": "v26.4.0", "26.5": "v26.5.1"}
+"""Releases of Primus, and the tag of each."""
+
+FORMATS = {
+    "bfloat16": "bf16", "float8": "fp8", "float8-row": "fp8-row", "float8-block": "fp8-block", "mxfp8": "mxfp8",
+    "mxfp4": "mxfp4", "nvfp4": "nvfp4", "float16": "fp16", "float32": "fp32",
+}  # fmt: skip
+"""Number formats of ppsim, as recipes name them."""
+
+
+class Recorded(Arguments):
+    """Arguments that are kept once a reader has read them."""
+
+    last: ClassVar[Any] = None
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        Recorded.last = self
+
+    def settings(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
+        """Return those that were read or matter, and are no defaults."""
+        values, read = self._values, self._read
+        ignored = {one.name for one in self.ignored}
+        names = {name for name in values if name in read or name in ignored}
+        missing = {name: None for name in defaults if name not in values}
+        return missing | {
+            name: plain(name, value)
+            for name, value in values.items()
+            if name in names and value != defaults.get(name)
+        }
+
+
+def primus_recipes(tree: Tree) -> list[Extracted]:
+    """The experiments of Primus at a tag that train a whole language model, by name."""
+    for module in (read_primus, read_torchtitan):
+        vars(module)["Arguments"] = Recorded
+    defaults = read_toml(TABLE.parent / "primus.toml")["defaults"]
+    found = []
+    with TemporaryDirectory() as folder:
+        tree.unpack(Path(folder), "examples", "primus/configs")
+        for path in sorted(one for one in tree.files if re.fullmatch(PRIMUS, one)):
+            parts = re.fullmatch(PRIMUS, path)
+            assert parts is not None
+            try:
+                config = read_run_config(Path(folder) / path)
+            except ConfigError as error:
+                print(f"{tree.tag}: {str(error).removeprefix(folder)}", file=sys.stderr)
+                continue
+            is_torchtitan = parts["framework"] == "torchtitan"
+            settings = Recorded.last.settings({} if is_torchtitan else defaults)
+            names = [known_model(parts["model"]), parts["device"].lower(), FORMATS[config.words["dtype"]]]
+            variant = [
+                one
+                for one in re.split("[-_]", parts["rest"].lower())
+                if one not in ("pretrain", "", *FORMATS.values())
+            ]
+            names += ["torchtitan"] * is_torchtitan + ["-".join(variant)] * bool(variant)
+            one = Extracted("/".join(names), config.words.get("gpus"), settings, path)
+            found.append((one, parts["model"].lower().replace("_", "-")))
+    return _told_apart(found)
+
+
+def _told_apart(found: list[tuple[Extracted, str]]) -> list[Extracted]:
+    """Recipes with names of their own: of those with the same one, the trainer's model is a variant."""
+    count = Counter(one.name for one, _ in found)
+    return [
+        replace(one, name=f"{one.name}/{told}")
+        if count[one.name] > 1 and not one.name.startswith(f"{told}/")
+        else one
+        for one, told in found
+    ]
+
+
+PRIMUS = (
+    r"examples/(?P<framework>megatron|torchtitan)/configs/(?P<device>MI\d+X)/"
+    r"(?P<model>(?:(?!-(?:BF16|FP8|MXFP|pretrain)).)+)(?P<rest>-.*pretrain.*)\.yaml"
+)
+"""Experiments that train a whole model, by their path."""
+
+
+def known_model(name: str) -> str:
+    """The name of ppsim for a model, or else the trainer's in small letters."""
+    told = name.lower().replace("_", "-")
+    known = TORCHTITAN_MODELS.get(re.sub("[._-]", "", told))
+    try:
+        return known or next(one for one in NAMES if find_model(one) is find_model(told))
+    except ConfigError:
+        return told
+
+
+TORCHTITAN_TAGS = {"0.3.0": "0.3.0"}
+"""The release of TorchTitan whose registry ppsim has (scripts/make_torchtitan_registry.py)."""
+
+
+def torchtitan_recipes() -> list[Extracted]:
+    """The entries of TorchTitan's registry that are no tests, by name."""
+    found = []
+    for name, module in registry().modules.items():
+        for entry, options in module.entries.items():
+            if "debug" in entry or "sft" in entry or module.trains_on_images:
+                continue
+            settings = {"module": name, "config": entry}
+            config = from_torchtitan(settings, entry)
+            model = known_model(f"{name}-{options['model.flavor']}")
+            rest = re.sub("[._-]", "", entry.lower()).removeprefix(
+                re.sub("[._-]", "", f"{name}{options['model.flavor']}".lower())
+            )
+            variant = [rest] if rest and rest not in FORMATS else []
+            names = [model, "any", FORMATS[config.words["dtype"]], *variant]
+            found.append(Extracted("/".join(names), None, settings, module.source))
+    return found
+
+
 TRAINERS = {
     "megatron-bridge": ("https://github.com/NVIDIA-NeMo/Megatron-Bridge", BRIDGE_TAGS, bridge_recipes),
+    "primus": ("https://github.com/AMD-AGI/Primus", PRIMUS_TAGS, primus_recipes),
+    "torchtitan": ("https://github.com/pytorch/torchtitan", TORCHTITAN_TAGS, torchtitan_recipes),
 }
 
 
@@ -540,8 +685,10 @@ def main() -> None:
     """Write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megatron-bridge", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--primus", type=Path, required=True, metavar="DIR")
     found = parser.parse_args()
-    write_whole(TABLE, as_text(table_of({"megatron-bridge": found.megatron_bridge})))
+    folders = {"megatron-bridge": found.megatron_bridge, "primus": found.primus, "torchtitan": None}
+    write_whole(TABLE, as_text(table_of(folders)))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,10 @@ from ppsim.model.names import NAMES, find_model
 from ppsim.trainers.bridge.read_config import from_sections
 from ppsim.trainers.bridge.rules import RULES
 from ppsim.trainers.option_relevance import matters_for
+from ppsim.trainers.primus.read_config import from_arguments
 from ppsim.trainers.recipe_table import TITLES, Recipe, find_recipe
 from ppsim.trainers.run_config import Ignored, RunConfig
+from ppsim.trainers.torchtitan.read_config import from_torchtitan
 
 CLUSTERS = {
     "h100": "dgx-h100", "b200": "dgx-b200", "b300": "dgx-b300", "gb200": "gb200-nvl72", "gb300": "gb300-nvl72",
@@ -29,14 +31,28 @@ def read_recipe(name: str) -> RunConfig:
     (256, 4, 'mxfp8', 'gb200-nvl72')
     """
     recipe = find_recipe(name)
-    found = _of_bridge(recipe)
+    found = {"megatron-bridge": _of_bridge, "primus": _of_primus, "torchtitan": _of_torchtitan}[recipe.trainer](
+        recipe
+    )
     words = {"cluster": CLUSTERS[recipe.device]} if recipe.device in CLUSTERS else {}
-    if recipe.model not in NAMES:
-        why = f"recipe {recipe.name} trains {recipe.model}, which is not among `ppsim models`"
-        return replace(found, words={**words, **found.words}, why_no_model=why, recipe=recipe)
-    words = {"model": recipe.model, **words}
-    model = find_model(recipe.model)
-    return replace(found, words={**words, **found.words}, model=model, why_no_model="", recipe=recipe)
+    trainer = f"{TITLES[recipe.trainer]} {recipe.release}, {recipe.source}"
+    found = replace(found, trainer=trainer, words={**words, **found.words}, recipe=recipe)
+    if found.model is None:
+        return replace(found, why_no_model=f"recipe {recipe.name}: {found.why_no_model}")
+    return found
+
+
+def _of_torchtitan(recipe: Recipe) -> RunConfig:
+    """A registry entry of TorchTitan, read as its flags."""
+    return from_torchtitan(recipe.settings, recipe.name)
+
+
+def _of_primus(recipe: Recipe) -> RunConfig:
+    """An experiment of Primus, read as its YAML is."""
+    settings = recipe.settings
+    if any(name.startswith("training.") for name in settings):
+        return from_torchtitan(settings, recipe.name, "Primus, TorchTitan", settings)
+    return from_arguments(settings, recipe.name)
 
 
 def _of_bridge(recipe: Recipe) -> RunConfig:
@@ -69,17 +85,22 @@ def _of_bridge(recipe: Recipe) -> RunConfig:
         for name, value in settings.items()
         if value and name not in read and matters_for(name) == "unknown"
     ]
-    trainer = f"{TITLES[recipe.trainer]} {recipe.release}, {recipe.source}"
-    return replace(found, trainer=trainer, words={**words, **found.words}, ignored=(*found.ignored, *ignored))
+    words |= found.words
+    ignored = [*found.ignored, *ignored]
+    if model is None:
+        why = f"{recipe.model} is not among `ppsim models`"
+        return replace(found, words=words, ignored=tuple(ignored), why_no_model=why)
+    words = {"model": recipe.model, **words}
+    return replace(found, words=words, ignored=tuple(ignored), model=model, why_no_model="")
 
 
 def require_accepted(recipe: Recipe, options: Mapping[str, Any], typed: Mapping[str, Any]) -> None:
     """Raise `ConfigError` for an option next to a recipe that its trainer refuses; `options` are those in force."""
-    if recipe.device not in CLUSTERS and options.get("cluster") is None:
+    if recipe.device not in (*CLUSTERS, "any") and options.get("cluster") is None:
         raise ConfigError(
             f"recipe {recipe.name} is for {recipe.device.upper()}, which no cluster has: give --cluster"
         )
-    for rule in RULES:
+    for rule in RULES if recipe.trainer == "megatron-bridge" else ():
         given = [word for word in rule.words if typed.get(word) is not None]
         if given and rule.refuses(options):
             option = f"{flag_of(given[0])} {typed[given[0]]}"

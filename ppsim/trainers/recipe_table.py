@@ -59,12 +59,12 @@ class Recipe:
     def settings(self) -> dict[str, Any]:
         """The settings by the trainer's names: those that are no defaults."""
         table = _table()
-        return dict(table["settings"][number] for number in table["plans"][self.plan])
+        return dict(sorted(table["settings"][number] for number in table["plans"][self.plan]))
 
     @property
     def source(self) -> str:
-        """The file, its release and its commit."""
-        return f"{self.file} at {self.tag} ({self.commit[:8]})"
+        """The file, the tag of its release and the commit."""
+        return f"{self.file} at {self.tag}{f' ({self.commit[:8]})' if self.commit else ''}"
 
     def to_json(self) -> dict[str, Any]:
         """As JSON: what a list shows, and the source."""
@@ -88,11 +88,12 @@ def recipes() -> tuple[Recipe, ...]:
     for trainer, one in table["trainers"].items():
         releases = [(release, *source) for release, source in one["releases"].items()]
         for base, entries in one["recipes"].items():
-            for number, gpus, plan, file in entries:
-                release, tag, commit = releases[number]
-                found.append(
-                    Recipe(trainer, release, base, gpus, plan, table["files"][file], tag, commit, one["repository"])
-                )
+            for first, last, gpus, plan, file in entries:
+                path, repository = table["files"][file], one["repository"]
+                found += [
+                    Recipe(trainer, release, base, gpus, plan, path, tag, commit, repository)
+                    for release, tag, commit in releases[first : last + 1]
+                ]
     return tuple(found)
 
 

@@ -213,8 +213,8 @@ HIDDEN_BY: dict[str, Any] = {"tp_comm_overlap": "0.5", "overlap_moe_expert_paral
 Megatron-Bridge that are marked fit; the order of operations of combined 1F1B."""
 
 WITHOUT_USERBUFFERS = "0,0.67"
-"""The hidden part of tensor-parallel communication by TransformerEngine without userbuffers, as data/stacks.toml has
-it for 4 bits: in the backward pass, it gathers the input next to the input gradient and scatters that gradient
+"""The hidden part of tensor-parallel communication by TransformerEngine without userbuffers, as data/stacks.toml
+has it for 4 bits: in the backward pass, it gathers the input next to the input gradient and scatters that gradient
 next to the weight gradient, two of three exchanges."""
 
 BRIDGE = "Megatron-Bridge or NeMo"

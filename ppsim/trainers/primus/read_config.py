@@ -64,6 +64,18 @@ def from_primus(content: Mapping[str, Any], path: Path) -> RunConfig:
     return replace(found, words={**found.words, "stack": "primus"}, notes=(*note, *found.notes))
 
 
+def from_arguments(overrides: Mapping[str, Any], source: str) -> RunConfig:
+    """Return what arguments say of an experiment over Primus' own defaults of Megatron-LM (data/primus.toml)."""
+    asked = normalised(overrides)
+    found = from_megatron(Arguments({**normalised(_defaults()), **asked}, source, asked), "Primus, Megatron-LM")
+    return replace(found, words={**found.words, "stack": "primus"})
+
+
+def _defaults() -> dict[str, Any]:
+    defaults: dict[str, Any] = read_toml(data_folder("trainers/data") / "primus.toml")["defaults"]
+    return defaults
+
+
 def _named_files(path: Path, framework: str, module: str, model: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The module and model files of an experiment; the plainest two are known without a checkout."""
     for folder in path.resolve().parents:
@@ -73,7 +85,7 @@ def _named_files(path: Path, framework: str, module: str, model: str) -> tuple[d
                 _file(configs / "models" / framework / model, path),
             )
     if (framework, module, model) == ("megatron", "pre_trainer.yaml", "language_model.yaml"):
-        return read_toml(data_folder("trainers/data") / "primus.toml")["defaults"], {}
+        return _defaults(), {}
     raise ConfigError(
         f"{path} names files of Primus: no folder above it has primus/configs (put it into a checkout of Primus)"
     )
