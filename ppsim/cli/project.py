@@ -61,7 +61,7 @@ _SECTIONS = {
 
 _COMMON = (
     "model", "cluster", "gpus", "global_batch", "seq_len", "micro_batch", "dtype", "tp", "pp", "vpp", "cp", "ep",
-    "etp", "dp", "schedule", "split", "recompute", "offload_modules", "zero", "fully_shard", "optimizer", "stack",
+    "etp", "dp", "schedule", "split", "recompute", "zero", "fully_shard", "optimizer", "stack",
     "run_config", "recipe", "to_config", "memory_limit", "stage_plan", "profile", "outputs", "as_json", "full",
 )  # fmt: skip
 
@@ -77,7 +77,6 @@ def project(
 
     \b
       ppsim project --pp 8 --vpp 2 -o timeline.html
-      ppsim project --pp 8 --schedule all --memory-limit 80GiB
       ppsim project --model llama3-70b --gpus 64 --tp 8 --pp 4
       ppsim project --recipe deepseek-v3/gb200/mxfp8@26.08
 

@@ -10,7 +10,7 @@ from ppsim.cli.completion import completing
 @click.argument("words", nargs=-1, metavar="[NAME|WORD]...", shell_complete=completing("recipe"))
 @click.option("--model", metavar="NAME", help="Only recipes of a model: its name, or a part of it.")
 @click.option("--device", metavar="NAME", help="Only recipes of a type of GPU, for example gb200.")
-@click.option("--precision", metavar="NAME", help="Only recipes of a number format: bf16, fp8, mxfp8, nvfp4, …")
+@click.option("--precision", metavar="NAME", help="Only recipes of a number format, for example mxfp8.")
 @click.option("--trainer", metavar="NAME", help="Only recipes of a trainer, for example megatron-bridge.")
 @click.option("--release", metavar="NAME", help="Only recipes of a release of the trainer, for example 26.08.")
 @full_option
@@ -21,9 +21,7 @@ def recipes(words: tuple[str, ...], as_json: bool, full: bool, **filters: str | 
     \b
       ppsim recipes
       ppsim recipes deepseek-v3 gb200
-      ppsim recipes --model llama3 --precision nvfp4 --release 26.08
       ppsim recipes deepseek-v3/gb200/mxfp8@26.08
-      ppsim project --recipe deepseek-v3/gb200/mxfp8@26.08
 
     A recipe is the complete plan of a run: model, layout, batch, precision, cluster and number of GPUs. Every WORD
     is a model or a part of its name, a device, a precision, a variant, a trainer or a release. NAME is the whole

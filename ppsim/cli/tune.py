@@ -61,7 +61,6 @@ def tune(
     \b
       ppsim tune --model llama2-7b --gpus 8 --global-batch-size 64
       ppsim tune --model llama2-7b --gpus 8 --global-batch-size 64 -o tune.svg
-      ppsim tune --model llama2-7b --gpus 8 --global-batch-size 64 --pp 2
       ppsim tune --recipe llama3-8b/h100/fp8/8gpu@26.08
 
     Prints the fastest, and those that trade time for memory. Global batch, sequence length and dtype stay. Every

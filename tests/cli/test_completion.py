@@ -44,6 +44,10 @@ VALUES = {
     "a model to print": (["models", "grok"], ["grok-1"]),
     "a cluster": (["project", "--cluster", "dgx-h1"], ["dgx-h100"]),
     "a cluster to print": (["clusters", "eos"], ["eos-h100"]),
+    "a recipe": (
+        ["project", "--recipe", "deepseek-v3/b200/n"],
+        ["deepseek-v3/b200/nvfp4", "deepseek-v3/b200/nvfp4/v1"],
+    ),
     "a profile": (["project", "--profile", "cpu"], ["cpu-gpt-mini"]),
 }
 

@@ -121,6 +121,7 @@ OF_PROJECT = {
         "--transfer-ms 1,0", "--activation-memory 2GiB", "--activation-memory 2GiB,1GiB",
     ],
     "project --run-config train.sh --json": ["--tp 1"],
+    "project --recipe llama3-8b/h100/bf16@26.06 --json": ["--global-batch-size 256", same("--cp 2")],
     "project --pp 2 --num-microbatches 8": [
         "--gradient-accumulation-steps 2",
         "--timeline", same("--no-timeline"), "--rows", "--full", "--help-all", "--json", "-o step.json", "-o step.html",
@@ -149,6 +150,9 @@ OF_TUNE = {
     PREDICTING.replace("project", "tune") + " --tp 1 --micro-batch-size 1 --schedule 1f1b --vpp 1 --memory-limit 900GiB": PREDICTIONS,
     SEARCH.replace("--json", ""): ["--full", "--help-all", "--json", "-o tune.json", "-o tune.csv", "-o tune.svg"],
     "tune --run-config train.sh --tp 2 --pp 2 --schedule 1f1b --vpp 1 --json": ["--gpus 16"],
+    "tune --recipe llama3-8b/h100/bf16@26.06 --tp 1 --cp 2 --pp 1 --schedule 1f1b --recompute none --micro-batch-size 1 --json": [
+        "--gpus 16",
+    ],
 }  # fmt: skip
 OF_TABLES = {
     "build auto --pp 2 --num-microbatches 4 --costs C.json --time-limit 0.2": [
@@ -177,6 +181,11 @@ OF_TABLES = {
     "export seq1f1b.csv --to json -o s.json --slices 4": [],
     "schedules": ["--json", "zbv"],
     "clusters": ["--json", "dgx-h100", "mine.toml"],
+    "recipes": [
+        "--json", "llama3 gb200", "llama3-8b/h100/bf16@26.06", "--model llama3-8b", "--device gb200",
+        "--precision nvfp4", "--trainer primus", "--release 26.08",
+    ],
+    "recipes megatron-bridge": ["--full"],
     "models": ["--json", "llama3-8b"],
     "models llama3-8b": ["--seq-len 1024"],
     "warm-up v-flex": [],

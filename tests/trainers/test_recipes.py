@@ -1,0 +1,167 @@
+"""Recipes by name: what the packaged table holds, how a recipe is read, and which options its trainer refuses."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+import ppsim
+from ppsim.api.project import plan_of
+from ppsim.base.data import data_folder
+from ppsim.base.errors import ConfigError
+from ppsim.trainers.bridge.rules import RULES
+from ppsim.trainers.read_recipe import CLUSTERS, read_recipe
+from ppsim.trainers.recipe_table import find_recipe, matching, recipes
+
+NEWEST = "deepseek-v3/gb200/mxfp8@26.08"
+
+
+def test_the_table_is_small_and_every_recipe_has_a_name_of_its_own():
+    assert (data_folder("trainers/data") / "recipes.json").stat().st_size < 180 * 2**10
+    assert [name for name, number in Counter(one.name for one in recipes()).items() if number > 1] == []
+
+
+def test_each_recipe_names_the_file_and_the_commit_that_has_it():
+    for one in recipes():
+        assert one.file
+        assert one.tag
+        assert len(one.commit) == 40 or one.trainer == "torchtitan"  # whose registry comes of a wheel
+
+
+def test_there_are_recipes_of_every_trainer_and_release():
+    found = Counter((one.trainer, one.release) for one in recipes())
+    releases = ["25.11", "26.02", "26.02.01", "26.04", "26.04.01", "26.06", "26.06.01", "26.08"]
+    assert [release for trainer, release in found if trainer == "megatron-bridge"] == releases
+    assert found["megatron-bridge", "26.08"] == 389
+    assert [release for trainer, release in found if trainer == "primus"] == ["26.2", "26.3", "26.4", "26.5"]
+    assert found["torchtitan", "0.3.0"] > 10
+
+
+def test_a_recipe_is_the_complete_plan_that_its_file_has():
+    """Read by hand: perf_recipes/deepseek/gb200/deepseek_v3.py of v0.6.0, deepseek_v3_pretrain_256gpu_gb200_fp8mx."""
+    words = read_recipe(NEWEST).words
+    expected = {
+        "model": "deepseek-v3", "cluster": "gb200-nvl72", "gpus": 256, "pp": 4, "vpp": 4, "ep": 64, "etp": 1,
+        "micro_batch": 1, "global_batch": 4096, "seq_len": 4096, "dtype": "mxfp8", "recompute": "mla_up_proj",
+        "cuda_graphs": "full", "moe_dispatcher": "hybridep", "fused_experts": True, "overlap_ep": "megatron",
+        "moe_expert_rank_capacity_factor": 1.5, "moe_paged_stash": 1.2, "stack": "megatron-bridge", "zero": 1,
+    }  # fmt: skip
+    assert {name: words[name] for name in expected} == expected
+    assert words["split"].startswith("Etttt|tttt|")
+    assert words["split"].endswith("|tmL")
+
+
+def test_a_recipe_of_an_older_release_has_the_settings_of_its_variant():
+    """Read by hand: LLAMA3_70B_PRETRAIN_CONFIG_GB200_FP8_CS_V1 of v0.3.0: FSDP, and 40 of 80 layers offloaded."""
+    words = read_recipe("llama3-70b/gb200/fp8@26.02").words
+    expected = {"gpus": 64, "micro_batch": 2, "global_batch": 256, "zero": 3, "offload": 0.5, "pp": 1,
+                "gradient_accumulation_fusion": False, "dtype": "float8", "cuda_graphs": "none"}  # fmt: skip
+    assert {name: words[name] for name in expected} == expected
+
+
+def test_settings_that_are_not_modelled_are_listed():
+    ignored = {one.name: one for one in read_recipe("deepseek-v3/gb300/mxfp8@26.08").ignored}
+    assert ignored["fp8_dot_product_attention"].value is True
+    assert ignored["main_grads_dtype"].matters == "memory"
+    assert "global_batch_size" not in ignored
+
+
+def test_every_recipe_of_megatron_bridge_of_a_known_model_and_cluster_is_a_plan_but_for_those_named_here():
+    """Those that are none: recipes that are impossible as they stand, or that ask for what ppsim does not have."""
+    found, tried = {}, set()
+    for one in recipes():
+        key = one.model, one.device, one.gpus, one.plan
+        if one.trainer != "megatron-bridge" or one.device not in CLUSTERS or key in tried:
+            continue
+        tried.add(key)
+        try:
+            plan_of({"recipe": one.name})
+        except ConfigError as error:
+            found[one.name] = str(error)
+    unknown = [name for name, why in found.items() if "is not among `ppsim models`" in why]
+    assert {name.partition("/")[0] for name in unknown} == {
+        "qwen3-vl-30b-a3b", "qwen3-vl-235b-a22b", "qwen35-vl-35b-a3b", "qwen35-vl-122b-a10b", "qwen35-vl-397b-a17b",
+        "nemotron-3-5-lightning", "nemotron-3-ultra",
+    }  # fmt: skip
+    others = [why for name, why in found.items() if name not in unknown]
+    reasons = ("must divide", "leave out --offload-modules", "no peak for mxfp8", "must be a multiple of",
+               "the split has 16 entries", "a dropless router leaves open")  # fmt: skip
+    assert [why for why in others if not any(reason in why for reason in reasons)] == []
+    assert len(others) < 25
+
+
+@pytest.mark.parametrize("name", ["qwen3-235b-a22b/mi355x/bf16@26.5", "llama3-70b/mi300x/fp8/torchtitan@26.5"])
+def test_an_experiment_of_primus_is_read_for_its_device(name):
+    found = read_recipe(name)
+    assert found.words["cluster"] in ("mi300x-8", "mi355x-8")
+    assert found.model is not None
+    assert plan_of({"recipe": name, "gpus": 64}).job.layout.num_devices == 64
+
+
+def test_an_entry_of_torchtitan_is_the_same_by_name_and_by_its_flags(tmp_path):
+    (tmp_path / "run.sh").write_text(
+        "torchrun train.py --module llama3 --config llama3_70b --training.seq_len 8192\n"
+    )
+    by_flags, by_name = ppsim.read_run_config(tmp_path / "run.sh"), read_recipe("llama3-70b/any/bf16@0.3.0")
+    assert by_name.words == by_flags.words
+    assert replace(by_name.model, source="") == replace(by_flags.model, source="")
+
+
+def test_a_name_without_a_release_is_the_newest():
+    assert find_recipe("deepseek-v3/gb200/mxfp8").name == NEWEST
+    assert find_recipe("DeepSeek-V3/GB200/mxfp8@26.04").release == "26.04"
+
+
+MISTAKES = {
+    "deepsek-v3/gb200/mxfp8": "unknown recipe 'deepsek-v3/gb200/mxfp8': the nearest of .* are deepseek-v3/gb200/mxfp8, "
+    ".*, .*; `ppsim recipes` lists all",
+    "llama3-8b/gb200/bf16@26.08": "recipe llama3-8b/gb200/bf16 is not in release 26.08: it is in 25.11, .*26.06.01",
+    "gpt-oss-20b/b300@26.08": "recipe gpt-oss-20b/b300 has variants: give gpt-oss-20b/b300/",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_wrong_name_gets_one_sentence_with_what_there_is(name):
+    with pytest.raises(ConfigError, match=MISTAKES[name]):
+        find_recipe(name)
+
+
+@pytest.mark.parametrize(
+    ("typed", "sentence"),
+    [
+        ({"schedule": "zbv"}, "refuses --schedule zbv: its pipeline has the schedules 1f1b"),
+        ({"recompute": "full"}, "refuses --recompute full: the overlap of expert-parallel communication"),
+        ({"vpp": 1}, "refuses --vpp 1: the overlap of expert-parallel communication in a pipeline needs --vpp 2"),
+        ({"ep": 1}, "refuses --ep 1: the overlap of expert-parallel communication needs --ep 2"),
+        ({"offload": 0.5}, "refuses --offload 0.5: activation offload by layers"),
+        ({"moe_dispatcher": "deepep"}, "refuses --moe-dispatcher deepep: DeepEP runs on Hopper"),
+    ],
+)
+def test_an_option_that_the_trainer_refuses_gets_the_rule(typed, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        plan_of({"recipe": NEWEST, **typed})
+
+
+def test_no_published_recipe_breaks_a_rule_by_itself():
+    for one in matching(["megatron-bridge"]):
+        words = read_recipe(one.name).words if one.release in ("26.04", "26.08") else {}
+        assert [rule.sentence for rule in RULES if words and rule.refuses(words)] == [], one.name
+
+
+def test_an_option_replaces_its_part_of_a_recipe_and_no_other():
+    plan, typed = (plan_of({"recipe": NEWEST, **more}) for more in ({}, {"global_batch": 2048, "gpus": 512}))
+    assert typed.job.layout == replace(plan.job.layout, dp=2 * plan.job.layout.dp)
+    assert (typed.job.global_batch, plan.job.global_batch) == (2048, 4096)
+    assert typed.how_split == plan.how_split
+
+
+def test_a_recipe_for_a_device_without_a_cluster_asks_for_one():
+    name = "deepseek-v3/vr200/mxfp8/256gpu@26.08"
+    with pytest.raises(ConfigError, match="is for VR200, which no cluster has: give --cluster"):
+        plan_of({"recipe": name})
+    assert plan_of({"recipe": name, "cluster": "gb300-nvl72"}).job.cluster.name == "gb300-nvl72"
+
+
+def test_a_recipe_and_a_configuration_together_are_refused():
+    with pytest.raises(ConfigError, match="--recipe and --run-config both name a trainer's configuration"):
+        plan_of({"recipe": NEWEST, "run_config": "train.sh"})
