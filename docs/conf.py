@@ -43,6 +43,7 @@ NAVIGATION = {
         "project",
         "tune",
         "howto/run_config",
+        "howto/recipes",
         "howto/megatron",
         "howto/torchtitan",
         "howto/primus",

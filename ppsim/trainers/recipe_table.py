@@ -67,7 +67,7 @@ class Recipe:
         return f"{self.file} at {self.tag}{f' ({self.commit[:8]})' if self.commit else ''}"
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON: what a list shows, and the source."""
+        """As JSON: the parts of the name, and the source."""
         return {
             "name": self.name, "trainer": self.trainer, "release": self.release, "model": self.model,
             "device": self.device, "precision": self.precision, "gpus": self.gpus, "file": self.file,
