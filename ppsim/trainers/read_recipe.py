@@ -62,13 +62,14 @@ def _of_bridge(recipe: Recipe) -> RunConfig:
     """
     settings, ignored = recipe.settings, []
     model = find_model(recipe.model) if recipe.model in NAMES else None
-    further = settings.pop("mtp_num_layers", None)
+    further, repeats = (settings.pop(name, None) for name in ("mtp_num_layers", "mtp_use_repeated_layer"))
     words: dict[str, Any] = {"cuda_graphs": "none"}
     if model is not None:
         experts = [kind.ffn.num_experts for kind in model.kinds if isinstance(kind.ffn, MixtureOfExperts)]
         settings |= {"num_layers": len(model.layers), "num_experts": max(experts, default=None)}
         if model.mtp and further is not None:
             words |= {"mtp": False} if further == 0 else {"mtp_num_layers": further}
+            words |= {"mtp_use_repeated_layer": True} if repeats else {}
         elif further:
             ignored.append(Ignored("mtp_num_layers", further, "time and memory"))
             if layout := settings.get("pipeline_model_parallel_layout"):

@@ -64,11 +64,15 @@ class Told(Strict, strict=False):  # cells are texts: "8", "0.5", "yes"
 
 @dataclass(frozen=True)
 class Case:
-    """One measured number, the words of `ppsim project` that describe what ran, and which row of its file it is."""
+    """One measured number, the words of `ppsim project` that describe what ran, and which row of its file it is.
+
+    If the row names a recipe, `words` are those of the recipe, and `typed` are the words of the row.
+    """
 
     told: Told
     words: Mapping[str, Any]
     number: int = 0
+    typed: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_memory(self) -> bool:
@@ -79,7 +83,8 @@ class Case:
     def command(self) -> str:
         """The `ppsim project …` line that projects the case."""
         names = [name for names in sections_of(WORDS.values()).values() for name in names]
-        texts = [text for name in names for text in texts_of(WORDS[name], self.words.get(name))]
+        words = self.typed or self.words
+        texts = [text for name in names for text in texts_of(WORDS[name], words.get(name))]
         return " ".join(["ppsim project", *texts])
 
     def measured(self, *, num_gpus: int, sequences: int, tokens: int, flops: float, peak: float) -> float:
@@ -170,6 +175,8 @@ def read_cases(path: Path, defaults: Mapping[str, Any]) -> list[Case]:
                 continue
             if config := case.words.get("run_config"):
                 case = replace(case, words={**case.words, "run_config": str(path.parent / config)})
+            if case.words.get("recipe"):
+                case = _with_recipe(case)
             found.append(case)
     except csv.Error as error:
         raise ConfigError(f"{path.name}, row {number + 1} cannot be read as CSV: {error}") from None
@@ -179,6 +186,15 @@ def read_cases(path: Path, defaults: Mapping[str, Any]) -> list[Case]:
     if not found:
         raise ConfigError(f"{path.name} has no row below its header")
     return found
+
+
+def _with_recipe(case: Case) -> Case:
+    """A case with the words of its recipe, and over them those of the row."""
+    from ppsim.trainers.read_recipe import read_recipe  # every trainer's format
+
+    own = {name: value for name, value in case.words.items() if name != "recipe"}
+    words = {name: value for name, value in read_recipe(case.words["recipe"]).words.items() if name in WORDS}
+    return replace(case, words={**words, **own}, typed=case.words)
 
 
 _MOST_WRONG = 20
