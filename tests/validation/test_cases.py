@@ -44,6 +44,17 @@ def test_what_a_row_can_say_is_what_project_can_say() -> None:
     }
 
 
+def test_a_row_that_names_a_recipe_has_its_words_and_the_command_has_its_name() -> None:
+    cases = [case for name in case_sets() if name.startswith("bridge") for case in cases_of(name) if case.typed]
+    assert len(cases) == 79
+    for case in cases:
+        release = str(case.typed["recipe"]).partition("@")[2]
+        assert case.told.table == f"Megatron-Bridge {release}"
+        assert f"--recipe {case.typed['recipe']}" in case.command
+        assert "recipe" not in case.words
+        assert {"model", "gpus", "dtype", "global_batch"} <= case.words.keys()
+
+
 def _header(path: Path) -> list[str]:
     return next(line for line in path.read_text().splitlines() if not line.startswith("#")).split(",")
 
