@@ -1,0 +1,541 @@
+"""From the events of a traced layer to the parts that `ppsim.model.mixers.traced` reads.
+
+A layer is divided into its feed-forward part (or experts) and the rest, its mixer. A mixer that is exactly one of
+ppsim's classes, by GEMMs and parameters, becomes that class. Any other stays a list of GEMMs, attention calls and
+saved tensors. Parameters agree with transformers by construction.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from ppsim.base.errors import ConfigError
+from ppsim.model.architecture import Layer, Norm, norm_parameters
+from ppsim.model.halves import Attention, FeedForward, LatentAttention, MixtureOfExperts, NoAttention, NoFeedForward
+from ppsim.model.mixer import Mixer
+from ppsim.model.mixers.traced import (
+    TracedCore,
+    TracedGemm,
+    TracedMixer,
+    TracedSaved,
+    TracedScan,
+)
+from ppsim.model.recurrent import ChunkProduct, GatedDeltaNet, Mamba
+from ppsim.parallel.sizes import Cut
+from ppsim.profiling.trace_recorder import Event, Recorder, storage
+
+Ffn = FeedForward | MixtureOfExperts
+
+_BY_ROWS = ("o_proj", "out_proj", "down_proj", "c_proj", "dense_4h_to_h", "fc2", "fc_out", "wo", "w2", "out_lin", "o")
+_WHOLE = ("q_a_proj", "kv_a_proj_with_mqa", "kv_a_proj", "gate", "router", "compressor", "x_proj")
+
+
+def _component(module: str) -> str:
+    """The first word of a path inside a layer."""
+    return module.split(".", 1)[0]
+
+
+class TracedLayer:
+    """A layer of a kind, with its events, saved tensors and parameters."""
+
+    def __init__(
+        self, recorder: Recorder, layer: nn.Module, path: str, plan: Mapping[str, str], tokens: int, where: str
+    ) -> None:
+        self.recorder, self.path, self.plan, self.tokens, self.where = recorder, path, plan, tokens, where
+        self.parameters = {name: tuple(one.shape) for name, one in layer.named_parameters()}
+        self.classes = {name: type(one).__name__ for name, one in layer.named_modules()}
+        self.total = sum(one.numel() for one in layer.parameters())
+        given = recorder.inputs.get(path)
+        if given is None:
+            raise ConfigError(f"{where}: module {path} does not run in a forward")
+        self.hidden, self.source = int(given.shape[-1]), recorder.source(storage(given))
+        self.events = [replace(one, module=self.inner(one.module)) for one in recorder.events if self.has(one.module)]
+        for one in self.events:
+            one.weight = self.inner(one.weight) if one.weight else None
+        self.kept = {
+            number: (self.inner(module), tensor)
+            for number, (module, tensor) in recorder.fused().items()
+            if self.has(module) and (self.has(recorder.makers.get(number, "")) or number == self.source)
+        }
+        self.notes: list[str] = []
+        self._join_eager_attention()
+        self._require_used()
+        self.mixers = self._mixer_components()
+        self.ffn, taken = self._feed_forward()
+        self.taken = {id(one) for one in taken}
+        self.fed = {_component(one.module) for one in taken}
+
+    def has(self, module: str) -> bool:
+        """Whether a module is inside the layer."""
+        return module == self.path or module.startswith(f"{self.path}.")
+
+    def inner(self, module: str) -> str:
+        """The path of a module or parameter inside the layer."""
+        return module[len(self.path) + 1 :]
+
+    def refuse(self, module: str, why: str) -> None:
+        """Raise the sentence that names a module."""
+        path = f"{self.path}.{module}" if module else self.path
+        raise ConfigError(f"{self.where}: module {path} {why}, which ppsim cannot express")
+
+    def of_kind(self, *kinds: str) -> list[Event]:
+        """The events of these kinds."""
+        return [one for one in self.events if one.kind in kinds]
+
+    @property
+    def gemms(self) -> list[Event]:
+        """The GEMMs with weights."""
+        return self.of_kind("gemm")
+
+    def _join_eager_attention(self) -> None:
+        """Replace two GEMMs without weights around a softmax, s × s, by one attention call."""
+        s, found, waiting = self.tokens, [], None
+        for one in self.events:
+            if one.kind != "product":
+                found.append(one)
+                continue
+            if waiting is not None and one.module == waiting.module and one.m == s and one.k == s:
+                sizes = {
+                    "heads": waiting.count, "kv_heads": waiting.count, "qk": waiting.k, "v": one.n, "keys": s,
+                    "window": None, "is_chunked": False, "sinks": False, "is_causal": True,
+                }  # fmt: skip
+                reads = (*waiting.reads, one.reads[-1])
+                found.remove(waiting)
+                found.append(Event("attention", one.module, reads=reads, writes=one.writes, sizes=sizes))
+                self.notes.append("attention that transformers writes as single operators is taken as one fused kernel")
+                waiting = None
+                continue
+            found.append(one)
+            if one.shape[-2:] == (s, s):
+                waiting = one
+        self.events = found
+
+    def _require_used(self) -> None:
+        """Refuse a layer with a weight matrix that no recorded operator uses."""
+        used = {one.weight for one in self.events if one.weight}
+        for name, shape in self.parameters.items():
+            size = 1
+            for columns in shape:
+                size *= columns
+            is_matrix = len(shape) > 1 and min(shape[-2:]) > 1 and size >= 64 * self.hidden
+            if is_matrix and name not in used and not name.endswith(("conv1d.weight", "A_log", "embedding.weight")):
+                self.refuse(name.rpartition(".")[0], f"has weights {list(shape)} that no traced GEMM multiplies by")
+
+    def _mixer_components(self) -> set[str]:
+        """The parts of the layer in which tokens see each other."""
+        kinds = ("attention", "product", "mamba", "delta rule", "selective scan", "convolution")
+        return {_component(one.module) for one in self.of_kind(*kinds)}
+
+    # The feed-forward part.
+
+    def _feed_forward(self) -> tuple[Ffn, list[Event]]:
+        """The feed-forward part or the experts, and their events."""
+        grouped = self.of_kind("experts")
+        if grouped:
+            return self._experts(grouped)
+        for group in reversed(self._groups()):
+            if (found := _dense(group, self.hidden)) is not None:
+                return found, group
+        return NoFeedForward(), []
+
+    def _groups(self) -> list[list[Event]]:
+        """GEMMs outside the mixer by their part of the layer; parts of one GEMM each are joined with the next."""
+        found: list[tuple[str, list[Event]]] = []
+        for one in self.gemms:
+            part = _component(one.module)
+            if part in self.mixers or not part:
+                continue
+            if found and found[-1][0] == part:
+                found[-1][1].append(one)
+            else:
+                found.append((part, [one]))
+        groups = [events for _, events in found]
+        singles = [events[0] for events in groups if len(events) == 1]
+        return [*([singles] if len(singles) > 1 else []), *groups]
+
+    def _experts(self, grouped: list[Event]) -> tuple[Ffn, list[Event]]:
+        """The mixture of experts of two grouped GEMMs, its router, and the expert of all tokens."""
+        up, down = grouped[0], grouped[1]
+        part = _component(up.module)
+        if len(grouped) != 2 or up.count != down.count or up.m != down.m:
+            self.refuse(up.module, f"has {len(grouped)} grouped GEMMs in one layer")
+        size, h, width = down.k, self.hidden, up.k
+        if up.n not in (size, 2 * size) or down.n != width:
+            self.refuse(up.module, f"has experts of {up.k} → {up.n} and {down.k} → {down.n} columns")
+        expert = FeedForward(size, gated=up.n == 2 * size, bias=up.biased and down.biased)
+        inside = [one for one in self.gemms if _component(one.module) == part]
+        outside = [one for one in self.gemms if "shared" in _component(one.module) and one not in inside]
+        router = [one for one in (*inside, *self.gemms) if one.k == h and one.n == up.count][:1]
+        if not router:
+            self.refuse(part, f"has no router of {h} → {up.count} columns")
+        gate = [one for one in (*inside, *outside) if one.k == h and one.n == 1]
+        latents = [one for one in inside if {one.k, one.n} == {h, width}] if width != h else []
+        shared = [
+            one for one in (*inside, *outside) if id(one) not in {id(other) for other in (*router, *gate, *latents)}
+        ]
+        shared_size = 0
+        if shared:
+            dense = _dense(shared, h)
+            if dense is None or dense.gated != expert.gated:
+                return self._with_extra(expert, up, router, [], 0, latents, grouped)
+            shared_size = dense.size
+        return self._with_extra(expert, up, router, gate, shared_size, latents, [*grouped, *shared])
+
+    def _with_extra(
+        self, expert: FeedForward, up: Event, router: list[Event], gate: list[Event], shared: int,
+        latents: list[Event], others: list[Event],
+    ) -> tuple[Ffn, list[Event]]:  # fmt: skip
+        pairs = up.m / self.tokens
+        if pairs != int(pairs) or not 1 <= pairs <= up.count:
+            self.refuse(up.module, f"takes {pairs:g} experts per token")
+        if latents and len(latents) != 2:
+            self.refuse(up.module, f"has experts of width {up.k} without a projection from {self.hidden} and back")
+        made = MixtureOfExperts(
+            expert, up.count, int(pairs), shared, shared_gate=bool(gate), latent_size=up.k if latents else None
+        )
+        biases = [
+            name for name, shape in self.parameters.items()
+            if shape == (up.count,) and _component(name) in {_component(up.module), _component(router[0].module)}
+        ]  # fmt: skip
+        return replace(made, router_bias=bool(biases)), [*router, *gate, *latents, *others]
+
+    # The mixer.
+
+    @property
+    def own(self) -> list[Event]:
+        """The events of the mixer."""
+        return [one for one in self.events if id(one) not in self.taken]
+
+    def norms(self) -> list[str]:
+        """The modules that norm h columns, directly in the layer."""
+        found = []
+        for name, kind in self.classes.items():
+            own = [shape for key, shape in self.parameters.items() if key.rpartition(".")[0] == name]
+            if name and "." not in name and "norm" in (kind + name).lower() and "." not in name:
+                if all(shape == (self.hidden,) for shape in own):
+                    found.append(name)
+        return found
+
+    def norm(self) -> Norm:
+        """The kind of the layer's norms."""
+        names = {key.rpartition(".")[2] for key in self.parameters if key.rpartition(".")[0] in self.norms()}
+        return "layernorm" if "bias" in names else "rmsnorm" if names or not self.norms() else "plain"
+
+    def describe(self, *, promote: bool) -> dict[str, Any]:
+        """The layer in the stored form."""
+        norm, num_norms = self.norm(), len(self.norms())
+        mixer: Mixer | None = None
+        candidates = (self._attention, self._latent_attention, self._mamba, self._delta_net, self._none)
+        for candidate in candidates if promote else ():
+            mixer = candidate()
+            if mixer is not None and self._is_exact(mixer, norm, num_norms):
+                break
+            mixer = None
+        if mixer is None:
+            mixer = self._generic(norm, num_norms)
+        return {
+            "hidden_size": self.hidden, "norm": norm, "num_norms": num_norms,
+            "mixer": plain(mixer), "ffn": plain(self.ffn),
+        }  # fmt: skip
+
+    def _layer(self, mixer: Mixer, norm: Norm, num_norms: int) -> Layer:
+        return Layer(self.hidden, mixer, self.ffn, norm, num_norms)
+
+    def _is_exact(self, mixer: Mixer, norm: Norm, num_norms: int) -> bool:
+        """Whether the layer with this mixer has the parameters and the GEMMs of the trace, divided as it has them."""
+        layer = self._layer(mixer, norm, num_norms)
+        weights = sum(one.k * one.n * one.count for one in self.own if one.kind == "gemm")
+        mixer_weights = sum(one.weights for one in mixer.linears(self.hidden, 1) if one.is_product)
+        if isinstance(mixer, Attention | LatentAttention) and not isinstance(mixer, NoAttention):
+            if len(self.of_kind("attention")) != 1 or self.of_kind("product"):
+                return False
+        return layer.parameters == self.total and weights == mixer_weights
+
+    def _call(self) -> dict[str, Any] | None:
+        calls = self.of_kind("attention")
+        return calls[0].sizes if len(calls) == 1 else None
+
+    def _attention(self) -> Mixer | None:
+        call, gemms = self._call(), [one for one in self.own if one.kind == "gemm"]
+        if call is None or len(gemms) < 2:
+            return None
+        *ins, out = gemms
+        heads, groups, d = call["heads"], call["kv_heads"], call["qk"]
+        columns, of_all = sum(one.n for one in ins), (heads + 2 * groups) * d
+        if call["v"] != d or heads % groups or columns not in (of_all, of_all + heads * d):
+            return None
+        if len({one.biased for one in ins}) > 1 or any(one.k != self.hidden for one in ins):
+            return None
+        is_short = [shape for name, shape in self.parameters.items() if shape == (d,) and "norm" in name]
+        return Attention(
+            heads, groups, d, qkv_bias=ins[0].biased, out_bias=out.biased, qk_norm=len(is_short) == 2,
+            window=call["window"], is_chunked=call["is_chunked"] and call["window"] is not None,
+            sinks=call["sinks"], gated=columns > of_all, is_causal=call["is_causal"],
+        )  # fmt: skip
+
+    def _latent_attention(self) -> Mixer | None:
+        call, gemms = self._call(), [one for one in self.own if one.kind == "gemm"]
+        if call is None or len(gemms) not in (4, 5) or any(one.biased for one in gemms):
+            return None
+        heads, qk, v = call["heads"], call["qk"], call["v"]
+        queries = [one for one in gemms if one.n == heads * qk]
+        ups = [one for one in gemms if one.n > heads * v and one.k != self.hidden and one not in queries]
+        if len(queries) != 1 or len(ups) != 1:
+            return None
+        latent = ups[0].k
+        nope = ups[0].n // heads - v
+        if not 0 < nope < qk or not any(one.n == latent + qk - nope for one in gemms):
+            return None
+        rank = queries[0].k if len(gemms) == 5 else None
+        return LatentAttention(heads, rank, latent, nope, qk - nope, v)
+
+    def _convolution(self) -> tuple[int, bool]:
+        """Tokens of the convolution, and whether it has a bias."""
+        kernels = [shape[-1] for name, shape in self.parameters.items() if name.endswith("conv1d.weight")]
+        return (kernels or [4])[0], any(name.endswith("conv1d.bias") for name in self.parameters)
+
+    def _mamba(self) -> Mixer | None:
+        scans = self.of_kind("mamba")
+        if len(scans) != 1 or self.of_kind("attention", "product", "delta rule"):
+            return None
+        sizes, (kernel, biased) = scans[0].sizes, self._convolution()
+        return Mamba(
+            sizes["heads"], sizes["head"], sizes["state"], sizes["groups"], kernel, sizes["chunk"],
+            bias=any(one.biased for one in self.own if one.kind == "gemm"), conv_bias=biased,
+            gated_norm=any(shape == (sizes["heads"] * sizes["head"],) for name, shape in self.parameters.items()
+                           if "norm" in name and "." in name.rpartition(".")[0]),
+        )  # fmt: skip
+
+    def _delta_net(self) -> Mixer | None:
+        rules = self.of_kind("delta rule")
+        if len(rules) != 1 or self.of_kind("attention", "product", "mamba"):
+            return None
+        sizes = rules[0].sizes
+        projected = max((shape[0] for name, shape in self.parameters.items() if name.endswith("conv1d.weight")), default=0)
+        keys = (projected - sizes["heads"] * sizes["value"]) // 2 // sizes["key"]
+        if keys < 1 or sizes["heads"] % keys:
+            return None
+        return GatedDeltaNet(keys, sizes["heads"], sizes["key"], sizes["value"], self._convolution()[0])
+
+    def _none(self) -> Mixer | None:
+        return None if self.own else NoAttention()
+
+    def split(self, one: Event) -> str | None:
+        """By which side tensor-parallel ranks divide a GEMM: by transformers' plan, or by the usual rule."""
+        if self.plan:
+            for name, how in self.plan.items():
+                if _matches(name, one.module):
+                    return "outputs" if "colwise" in how else "inputs" if "rowwise" in how else None
+            return None
+        last = one.module.rsplit(".", 1)[-1]
+        if last in _WHOLE:
+            return None
+        return "inputs" if last in _BY_ROWS or (one.n == self.hidden and one.k != self.hidden) else "outputs"
+
+    def _generic(self, norm: Norm, num_norms: int) -> TracedMixer:
+        """The mixer as GEMMs, attention calls, scans and saved tensors, with all parameters that nothing else has."""
+        calls = [one for one in self.own if one.kind == "attention"]
+        used: set[int] = {self.source}
+        cores = tuple(self._core(one, used) for one in calls)
+        outputs = {one.writes: f"call {number} o" for number, one in enumerate(calls)}
+        gemms = tuple(self._gemm(one, used, outputs) for one in self.own if one.kind == "gemm")
+        scans = tuple(self._scan(one) for one in self.own if one.kind in ("mamba", "delta rule", "selective scan"))
+        products = [one for one in self.own if one.kind == "product"]
+        if products:
+            scans += (self._of_products(products),)
+        mixer = TracedMixer(gemms, cores, scans, self._saved(used))
+        rest = self.total - self._layer(mixer, norm, num_norms).parameters
+        if rest < 0:
+            self.refuse("", f"has {-rest} parameters less than its GEMMs: a weight is used twice")
+        return replace(mixer, norm_weights=rest)
+
+    def _columns(self, number: int, used: set[int]) -> float:
+        """Columns per token of a saved storage, once; 0 if it is not saved or was counted before."""
+        number = self.recorder.source(number)
+        if number in used or number not in self.kept:
+            return 0.0
+        used.add(number)
+        return _columns_of(self.kept[number][1], self.tokens)
+
+    def _core(self, one: Event, used: set[int]) -> TracedCore:
+        used.add(one.writes)
+        sizes, columns = one.sizes, [self._columns(number, used) for number in one.reads[:3]]
+        return TracedCore(
+            sizes["heads"], sizes["kv_heads"], sizes["qk"], sizes["v"], sizes["window"], sizes["is_causal"], *columns
+        )
+
+    def _gemm(self, one: Event, used: set[int], outputs: Mapping[int, str]) -> TracedGemm:
+        number = self.recorder.source(one.reads[0]) if one.reads else 0
+        maker, rows = self.recorder.makers.get(number, ""), one.m / self.tokens
+        is_first = number == self.source or (
+            _component(self.inner(maker)) in self.norms() if self.has(maker) else False
+        )
+        name, saves = outputs.get(number, "n1" if is_first else f"tensor {number}"), 0.0
+        if name.startswith("tensor"):
+            saves = self._columns(number, used)
+        elif is_first:
+            used.add(number)
+        return TracedGemm(
+            one.module, name, one.k, (one.n,), biased=one.biased, split=self.split(one), rows=rows * one.count,
+            saves=saves,
+        )  # fmt: skip
+
+    def _scan(self, one: Event) -> TracedScan:
+        sizes = one.sizes
+        if one.kind == "mamba":
+            mixer = Mamba(sizes["heads"], sizes["head"], sizes["state"], sizes["groups"], chunk_size=sizes["chunk"])
+            return TracedScan(sizes["heads"], sizes["chunk"], mixer.chunk_products())
+        if one.kind == "delta rule":
+            net = GatedDeltaNet(sizes["heads"], sizes["heads"], sizes["key"], sizes["value"])
+            return TracedScan(sizes["heads"], net.chunk_size, net.chunk_products())
+        products = (ChunkProduct(1, sizes["channels"], 1, sizes["state"]),) if sizes["state"] else ()
+        return TracedScan(sizes["channels"], 1, products)
+
+    def _of_products(self, found: Sequence[Event]) -> TracedScan:
+        """GEMMs without weights that are no attention."""
+        modules = dict.fromkeys(one.module for one in found)
+        self.notes.append(
+            f"GEMMs without weights in {', '.join(list(modules)[:2])} are taken as those of a sequence of {self.tokens} tokens"
+        )
+        sizes: dict[tuple[int, int, int], int] = {}
+        for one in found:
+            sizes[one.m, one.n, one.k] = sizes.get((one.m, one.n, one.k), 0) + one.count
+        products = tuple(ChunkProduct(count, m, n, k) for (m, n, k), count in sizes.items())
+        return TracedScan(max(one.count for one in found), self.tokens, products)
+
+    def _saved(self, used: set[int]) -> tuple[TracedSaved, ...]:
+        """What other operators of the mixer save; norms of the layer and its feed-forward part have their own."""
+        apart = not isinstance(self.ffn, NoFeedForward)
+        joined: dict[tuple[str, str, bool, bool], float] = {}
+        for number, (module, tensor) in self.kept.items():
+            part = _component(module)
+            if number in used or (apart and (part in self.fed or part in self.norms())):
+                continue
+            if apart and not part:  # the residual, which the norm of the second half saves
+                continue
+            columns = _columns_of(tensor, self.tokens)
+            if not columns or tuple(tensor.shape[-2:]) == (self.tokens, self.tokens):
+                continue
+            is_norm = "norm" in module.lower()
+            does = "norm" if is_norm else "activation" if "act" in module else "gate"
+            key = module, does, tensor.element_size() == 4, columns != self.hidden
+            joined[key] = joined.get(key, 0.0) + columns
+        return tuple(
+            TracedSaved(module, columns, does, is_wide, divided)
+            for (module, does, is_wide, divided), columns in joined.items()
+        )
+
+
+def _columns_of(tensor: Tensor, tokens: int) -> float:
+    """Elements of a storage per token; 0 for a constant, which has no dimension of tokens."""
+    numel = tensor.untyped_storage().nbytes() // tensor.element_size()
+    return numel / tokens if numel % tokens == 0 else 0.0
+
+
+def _dense(group: Sequence[Event], h: int) -> FeedForward | None:
+    """The feed-forward part that GEMMs are: up (once or twice, or both in one) and down."""
+    sizes, down = [(one.k, one.n) for one in group], group[-1]
+    f = down.k
+    if len({one.biased for one in group}) > 1 or any(one.count > 1 for one in group):
+        return None
+    if sizes in ([(h, f), (h, f), (f, h)], [(h, 2 * f), (f, h)]):
+        return FeedForward(f, bias=down.biased)
+    return FeedForward(f, gated=False, bias=down.biased) if sizes == [(h, f), (f, h)] else None
+
+
+def _matches(pattern: str, module: str) -> bool:
+    """Whether a name of a plan, such as layers.*.self_attn.q_proj, is a module inside a layer."""
+    words = pattern.split(".")
+    inside = words[words.index("*") + 1 :] if "*" in words else words
+    given = module.split(".")
+    return len(inside) == len(given) and all(a in ("*", b) for a, b in zip(inside, given, strict=True))
+
+
+def plain(part: Any) -> Any:
+    """A part in the stored form: an object with its class as `kind`, and the fields that are not the default."""
+    from dataclasses import MISSING, fields, is_dataclass
+
+    if isinstance(part, tuple):
+        return [plain(one) for one in part]
+    if not is_dataclass(part):
+        return part
+    found: dict[str, Any] = {}
+    for one in fields(part):
+        value = getattr(part, one.name)
+        if one.default is MISSING or value != one.default:
+            found[one.name] = plain(value)
+    is_part = isinstance(part, Mixer | FeedForward | MixtureOfExperts) and not isinstance(part, TracedCore | TracedScan)
+    return {"kind": type(part).__name__} | found if is_part else found
+
+
+def kinds_of(traced: Mapping[int, TracedLayer], order: Sequence[int], *, promote: bool) -> dict[str, Any]:
+    """The different layers of a model, and for each layer the number of its kind."""
+    texts: dict[str, int] = {}
+    of_layer = {
+        number: texts.setdefault(json.dumps(one.describe(promote=promote)), len(texts))
+        for number, one in traced.items()
+    }
+    return {"kinds": [json.loads(text) for text in texts], "layers": [of_layer[number] for number in order]}
+
+
+def outside_of(
+    model: Any, recorder: Recorder, path: str, layers: Sequence[Any], described: Mapping[str, Any], where: str
+) -> dict[str, Any]:
+    """The vocabulary, the parameters before and behind the layers, and the GEMMs behind them."""
+    inside = {id(one) for layer in layers for one in layer.parameters()}
+    in_layers = sum(one.numel() for layer in layers for one in layer.parameters())
+    if in_layers != sum(one.numel() for one in {id(p): p for layer in layers for p in layer.parameters()}.values()):
+        raise ConfigError(f"{where}: module {path} uses one weight in several layers, which ppsim cannot express")
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    if embedding is None or head is None or getattr(head, "weight", None) is None:
+        raise ConfigError(f"{where}: the model has no embedding or no head of one matrix, which ppsim cannot express")
+    h, (rows, width) = described["kinds"][0]["hidden_size"], embedding.weight.shape
+    vocab, read = head.weight.shape
+    if read != width:
+        raise ConfigError(
+            f"{where}: module lm_head reads {read} columns and the embedding has {width}, which ppsim cannot express"
+        )
+    is_tied = embedding.weight is head.weight
+    entered = {name: number for number, name in enumerate(recorder.order)}
+    last = max(number for name, number in entered.items() if name.startswith(f"{path}."))
+    before = behind = positions = multiplied = 0
+    for name, one in model.named_parameters():
+        if id(one) in inside or one is embedding.weight or one is head.weight:
+            continue
+        module = name.rpartition(".")[0]
+        if "pos" in name and one.ndim == 2 and one.shape[1] == h and not positions:
+            positions = int(one.shape[0])
+        elif entered.get(module, 0) > last:
+            behind += one.numel()
+        else:
+            before += one.numel()
+    for event in recorder.events:
+        known = event.module.startswith(f"{path}.") or event.weight is None or event.kind != "gemm"
+        if not known and model.get_parameter(event.weight) is not head.weight:
+            multiplied += round(event.k * event.n * event.count * event.m / recorder_tokens(recorder))
+    norms = [
+        name for name in recorder.order
+        if entered[name] > last and "norm" in (name + type(model.get_submodule(name)).__name__).lower()
+    ]  # fmt: skip
+    of_norm = norm_parameters(described["kinds"][0]["norm"], h)
+    has_norm = bool(norms) and behind >= of_norm
+    before += (int(rows) - int(vocab)) * int(width) if not is_tied else 0
+    around = {"extra": [before, behind - has_norm * of_norm, multiplied]}
+    if before < 0:
+        raise ConfigError(f"{where}: the head has more rows than the embedding, which ppsim cannot express")
+    if width != h:
+        raise ConfigError(f"{where}: the embedding has {width} columns and layers {h}, which ppsim cannot express")
+    return around | {
+        "vocab_size": int(vocab),
+        "tie_word_embeddings": is_tied,
+        "learned_positions": positions,
+        "final_norm": has_norm,
+    }
+
+
+def recorder_tokens(recorder: Recorder) -> int:
+    """Tokens of the traced sequence."""
+    return int(recorder.inputs[""].shape[-1])

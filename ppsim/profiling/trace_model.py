@@ -1,0 +1,335 @@
+"""A model of any architecture that transformers has, from its config.json alone: traced on meta tensors.
+
+`trace` builds the model without weights, runs a forward and a backward of one layer of each kind, and returns what
+`ppsim.model.mixers.traced` reads. It needs torch and transformers, and neither a GPU nor the weights.
+"""
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ppsim.base.errors import ConfigError
+from ppsim.base.limits import MOST_LAYERS
+from ppsim.model.mixers.traced import TRACED
+from ppsim.profiling.trace_layers import TracedLayer, kinds_of, outside_of
+from ppsim.profiling.trace_recorder import ATTENTION, STAND_INS, Recorder, attend, experts, recording
+
+TOKENS = 256
+"""Tokens of the traced sequence: a multiple of the usual chunks. Nothing that is stored depends on it."""
+
+_LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length", "n_ctx")
+_INDICES = frozenset(("layer_idx", "layer_id", "layer_number", "layer_index", "index", "idx", "block_idx"))
+_MTP = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers", "mtp_num_layers", "num_mtp_modules")
+
+
+class NotTraced(ConfigError):
+    """A model with an operator that ppsim cannot express; the message names the module."""
+
+
+def trace(data: Mapping[str, Any], where: str, *, promote: bool = True) -> dict[str, Any]:
+    """Return the stored form of the model of a config.json's content.
+
+    `promote` False: mixers stay lists of GEMMs, attention calls and tensors, even if ppsim has a class for them.
+    Raises `ConfigError` in one sentence for a configuration that transformers refuses, or an operator that ppsim
+    cannot express.
+    """
+    import transformers
+
+    kind = str(data.get("model_type"))
+    config, notes = _config(data, where)
+    try:
+        with _quiet():
+            model = _model(config, where)
+            found = _recorded(model, config, where)
+            described = _described(model, config, found, where, promote=promote)
+    except ConfigError:
+        raise
+    except Exception as error:  # anything may go wrong inside a model's own code
+        raise NotTraced(f"{where}: model_type {kind} was not traced: {_one_line(error)}") from error
+    plan = described.pop("plan")
+    described["assumptions"] = [
+        f"model_type {kind}: traced with transformers {transformers.__version__}",
+        *notes,
+        f"tensor parallelism of the traced layers: {plan}",
+        *described.pop("notes"),
+        *_unseen(config),
+    ]
+    described["traced"] = {"model_type": kind, "transformers": transformers.__version__}
+    return {"model_type": TRACED, "source": f"a trace of {kind} in transformers {transformers.__version__}"} | described
+
+
+def _one_line(error: Exception) -> str:
+    """The first line of an error of another package, shortened."""
+    text = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}{': ' if text else ''}{text[:200]}"
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence what transformers prints."""
+    import warnings
+
+    import transformers
+
+    before = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        transformers.logging.set_verbosity(before)
+
+
+def is_known(kind: str) -> bool:
+    """Return whether transformers has a configuration class for a `model_type`."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    return kind in CONFIG_MAPPING_NAMES
+
+
+def _config(data: Mapping[str, Any], where: str) -> tuple[Any, list[str]]:
+    """The configuration of the text model, and assumptions about parts that are left out."""
+    from transformers import AutoConfig
+
+    fields = {name: value for name, value in data.items() if name not in ("model_type", "quantization_config", "auto_map")}
+    for name in ("num_hidden_layers", "n_layer", "num_layers", "n_layers"):
+        if isinstance(number := fields.get(name), int) and number > MOST_LAYERS:
+            raise ConfigError(f"{where}: {name} must be at most {MOST_LAYERS:,}: got {number}")
+    try:
+        with _quiet():
+            whole = AutoConfig.for_model(str(data["model_type"]), **fields)
+            text = whole.get_text_config(decoder=True)
+    except Exception as error:  # a configuration class checks its fields with errors of its own
+        raise ConfigError(f"{where}: transformers refuses the configuration: {_one_line(error)}") from error
+    if getattr(text, "is_encoder_decoder", False) is True:
+        text.is_encoder_decoder = False
+    notes = []
+    encoders = [name for name in ("vision_config", "audio_config") if getattr(whole, name, None) is not None]
+    if text is not whole:
+        parts = " and ".join(name.removesuffix("_config") for name in encoders) or "other"
+        notes.append(f"text model only, {parts} encoder ignored")
+    for name in list(vars(text)):
+        if name.endswith(("dropout", "pdrop", "dropout_prob", "layerdrop")) and isinstance(getattr(text, name), float):
+            setattr(text, name, 0.0)
+    with contextlib.suppress(Exception):
+        text.use_cache = False
+    if hasattr(text, "is_decoder"):
+        text.is_decoder = True
+    return text, notes
+
+
+def _model(config: Any, where: str) -> Any:
+    """The model on meta tensors, with the replaced attention and experts."""
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ConfigError(
+            f"{where}: model_type {config.model_type} is not a decoder: transformers has no causal language model of it"
+        )
+    ALL_ATTENTION_FUNCTIONS.register(ATTENTION, attend)
+    with torch.device("meta"):
+        try:
+            model = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION, dtype=torch.bfloat16)
+        except (ValueError, KeyError, TypeError, ImportError):
+            config._attn_implementation = "eager"
+            model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.bfloat16)
+    model.train()
+    for module in model.modules():
+        if not hasattr(module, "config"):
+            module.ppsim_config = config
+        if type(module).__name__.endswith("Experts") and getattr(getattr(module, "down_proj", None), "ndim", 0) == 3:
+            module.forward = experts.__get__(module)
+    return model
+
+
+@contextlib.contextmanager
+def _stand_ins(model: Any) -> Iterator[None]:
+    """Replace the functions that loop over tokens in the modeling files of a model."""
+    files = {type(module).__module__ for module in model.modules()}
+    before = []
+    for file in sorted(files):
+        for name, made in STAND_INS.items():
+            if file.startswith("transformers.") and hasattr(sys.modules[file], name):
+                before.append((sys.modules[file], name, getattr(sys.modules[file], name)))
+                setattr(sys.modules[file], name, made)
+    try:
+        yield
+    finally:
+        for file_module, name, function in before:
+            setattr(file_module, name, function)
+
+
+def layers_in(model: Any, where: str) -> tuple[str, list[Any]]:
+    """Return the path of the list that has the layers, and the layers."""
+    import torch
+
+    lists = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.ModuleList) and len(module) > 0
+    }
+    if not lists:
+        raise NotTraced(f"{where}: the model has no list of layers")
+    outer = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists if other != name)]
+    found = max(outer, key=lambda name: sum(one.numel() for one in lists[name].parameters()))
+    return found, list(lists[found])
+
+
+def _signature(layer: Any) -> str:
+    """A text that layers of the same kind share: classes, shapes of parameters, and plain attributes."""
+    parts = []
+    for name, module in layer.named_modules():
+        shapes = {key: tuple(one.shape) for key, one in module._parameters.items() if one is not None}
+        plain = {
+            key: value
+            for key, value in vars(module).items()
+            if isinstance(value, int | float | str | None) and key not in _INDICES and not key.startswith("_")
+        }
+        parts.append(f"{name} {type(module).__name__} {shapes} {plain}")
+    return "\n".join(parts)
+
+
+def _first_of_kind(layers: list[Any]) -> list[int]:
+    """The number of the first layer of the same kind, for each layer."""
+    first: dict[str, int] = {}
+    return [first.setdefault(_signature(layer), number) for number, layer in enumerate(layers)]
+
+
+class Found:
+    """A recorded model: the recorder, the path and kinds of its layers, and what went wrong in the backward."""
+
+    def __init__(self, recorder: Recorder, path: str, kinds: list[int], why_no_backward: str) -> None:
+        self.recorder, self.path, self.kinds, self.why_no_backward = recorder, path, kinds, why_no_backward
+
+
+def _recorded(model: Any, config: Any, where: str) -> Found:
+    """Run a forward and a backward of a layer of each kind; of all layers if a model reads them in another way."""
+    path, layers = layers_in(model, where)
+    kinds, failure = _first_of_kind(layers), None
+    for skips, masked in ((True, False), (False, False), (False, True)):
+        with contextlib.ExitStack() as stack:
+            if skips:
+                stack.enter_context(_skipped(layers, kinds))
+            if masked:
+                stack.enter_context(_masks())
+            try:
+                recorder, why = _run(model)
+            except Exception as error:  # the next way may work
+                failure = failure or error
+                continue
+        return Found(recorder, path, kinds, why)
+    assert failure is not None
+    raise failure
+
+
+def _run(model: Any) -> tuple[Recorder, str]:
+    import torch
+
+    recorder = Recorder(model)
+    ids = torch.empty(1, TOKENS, dtype=torch.long, device="meta")
+    with _stand_ins(model), recording(recorder, model):
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(recorder.pack, lambda tensor: tensor):
+                logits = model(input_ids=ids, use_cache=False).logits
+        except Exception as error:
+            error.args = (f"module {recorder.failed_in or 'of the model'}: {_one_line(error)}",)
+            raise
+        recorder.backward, why = True, ""
+        try:
+            logits.backward(torch.empty_like(logits))
+        except Exception as error:  # parameters and saved tensors are known from the forward
+            why = _one_line(error)
+    return recorder, why
+
+
+@contextlib.contextmanager
+def _skipped(layers: list[Any], kinds: list[int]) -> Iterator[None]:
+    """Let only the first layer of each kind run: the others return their input, as that layer returned its output."""
+    given: dict[int, Any] = {}
+    handles = []
+    for number, (layer, first) in enumerate(zip(layers, kinds, strict=True)):
+        if number == first:
+            handles.append(
+                layer.register_forward_hook(lambda _, a, out, number=number: given.__setitem__(number, out))
+            )
+            continue
+
+        def passed(*arguments: Any, first: int = first, **keywords: Any) -> Any:
+            hidden = arguments[0] if arguments else keywords["hidden_states"]
+            out = given[first]
+            return (hidden, *out[1:]) if isinstance(out, tuple) else hidden
+
+        layer.forward = passed
+    try:
+        yield
+    finally:
+        for one in handles:
+            one.remove()
+        for number, layer in enumerate(layers):
+            if kinds[number] != number:
+                del layer.forward
+
+
+@contextlib.contextmanager
+def _masks() -> Iterator[None]:
+    """Give attention a mask of shape [1, 1, s, s], for models that index it."""
+    import torch
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+
+    def mask(*arguments: Any, **keywords: Any) -> Any:
+        return torch.empty(1, 1, TOKENS, TOKENS, dtype=torch.bfloat16, device="meta")
+
+    ALL_MASK_ATTENTION_FUNCTIONS.register(ATTENTION, mask)
+    try:
+        yield
+    finally:
+        mapping = ALL_MASK_ATTENTION_FUNCTIONS
+        for store in (getattr(mapping, "_local_mapping", {}), getattr(mapping, "_global_mapping", {})):
+            store.pop(ATTENTION, None)
+
+
+def _described(model: Any, config: Any, found: Found, where: str, *, promote: bool) -> dict[str, Any]:
+    """The kinds of layers and what is around them, in the stored form."""
+    plan = {
+        name: how
+        for name, how in (getattr(type(config), "base_model_tp_plan", None) or {}).items()
+        if isinstance(how, str) and found.path.rsplit(".", 1)[-1] in name.split(".")
+    }
+    _, layers = layers_in(model, where)
+    numbers = sorted(set(found.kinds))
+    traced = {
+        number: TracedLayer(found.recorder, layers[number], f"{found.path}.{number}", plan, TOKENS, where)
+        for number in numbers
+    }
+    described = kinds_of(traced, found.kinds, promote=promote)
+    around = outside_of(model, found.recorder, found.path, layers, described, where)
+    length = next((value for name in _LENGTHS if isinstance(value := getattr(config, name, None), int) and value > 0), 4096)
+    notes = list(dict.fromkeys(note for one in traced.values() for note in one.notes))
+    if found.why_no_backward:
+        notes.append(f"the backward was not traced ({found.why_no_backward}): saved tensors are those of the forward")
+    if found.recorder.decisions:
+        notes.append(
+            f"decisions by data in {', '.join(list(found.recorder.decisions)[:2])} were traced for zeros and False"
+        )
+    return described | around | {
+        "max_position_embeddings": length,
+        "plan": "base_model_tp_plan of transformers" if plan else (
+            "the usual rule (q, k, v, gate, up by columns; o, down by rows), since transformers has no plan"
+        ),
+        "notes": notes,
+    }  # fmt: skip
+
+
+def _unseen(config: Any) -> list[str]:
+    """Assumptions about what a trace cannot see."""
+    unseen = []
+    for name in _MTP:
+        if isinstance(number := getattr(config, name, None), int) and number:
+            unseen.append(f"{number} multi-token prediction layer{'s' * (number > 1)} ({name})")
+    unseen += ["the type of router", "fused kernels of the trainer", "words of --recompute for single modules"]
+    return [f"not seen in a trace: {', '.join(unseen)}"]
