@@ -30,6 +30,8 @@ from ppsim.profiling.trace_recorder import Event, Recorder, storage
 Ffn = FeedForward | MixtureOfExperts
 
 _BY_ROWS = ("o_proj", "out_proj", "down_proj", "c_proj", "dense_4h_to_h", "fc2", "fc_out", "wo", "w2", "out_lin", "o")
+_NO_MATRICES = ("conv1d.weight", "A_log", "embedding.weight", "bias")
+_OF_ENCODERS = ("encoder_attn", "cross_attn", "crossattention", "encoder_attention")
 _WHOLE = ("q_a_proj", "kv_a_proj_with_mqa", "kv_a_proj", "gate", "router", "compressor", "x_proj")
 
 
@@ -48,9 +50,10 @@ class TracedLayer:
         self.parameters = {name: tuple(one.shape) for name, one in layer.named_parameters()}
         self.classes = {name: type(one).__name__ for name, one in layer.named_modules()}
         self.total = sum(one.numel() for one in layer.parameters())
-        given = recorder.inputs.get(path)
-        if given is None:
-            raise ConfigError(f"{where}: module {path} does not run in a forward")
+        self.element_bytes = max((one.element_size() for one in layer.parameters()), default=2)
+        given, runs = recorder.inputs.get(path), recorder.order.get(path, 0)
+        if given is None or runs != 1:
+            raise self.refusal("", f"runs {runs} times in a forward")
         self.hidden, self.source = int(given.shape[-1]), recorder.source(storage(given))
         self.events = [replace(one, module=self.inner(one.module)) for one in recorder.events if self.has(one.module)]
         for one in self.events:
@@ -76,10 +79,10 @@ class TracedLayer:
         """The path of a module or parameter inside the layer."""
         return module[len(self.path) + 1 :]
 
-    def refuse(self, module: str, why: str) -> None:
-        """Raise the sentence that names a module."""
+    def refusal(self, module: str, why: str) -> ConfigError:
+        """Return the error whose sentence names a module."""
         path = f"{self.path}.{module}" if module else self.path
-        raise ConfigError(f"{self.where}: module {path} {why}, which ppsim cannot express")
+        return ConfigError(f"{self.where}: module {path} {why}, which ppsim cannot express")
 
     def of_kind(self, *kinds: str) -> list[Event]:
         """The events of these kinds."""
@@ -121,8 +124,13 @@ class TracedLayer:
             for columns in shape:
                 size *= columns
             is_matrix = len(shape) > 1 and min(shape[-2:]) > 1 and size >= 64 * self.hidden
-            if is_matrix and name not in used and not name.endswith(("conv1d.weight", "A_log", "embedding.weight")):
-                self.refuse(name.rpartition(".")[0], f"has weights {list(shape)} that no traced GEMM multiplies by")
+            if not is_matrix or name in used or name.endswith(_NO_MATRICES):
+                continue
+            module = name.rpartition(".")[0]
+            if any(word in module for word in _OF_ENCODERS) and f"{self.path}.{module}" not in self.recorder.order:
+                self.notes.append(f"{module.rpartition('.')[0]} reads an encoder, and does not run without one")
+                continue
+            raise self.refusal(module, f"has weights {list(shape)} that no traced GEMM multiplies by")
 
     def _mixer_components(self) -> set[str]:
         """The parts of the layer in which tokens see each other."""
@@ -161,16 +169,16 @@ class TracedLayer:
         up, down = grouped[0], grouped[1]
         part = _component(up.module)
         if len(grouped) != 2 or up.count != down.count or up.m != down.m:
-            self.refuse(up.module, f"has {len(grouped)} grouped GEMMs in one layer")
+            raise self.refusal(up.module, f"has {len(grouped)} grouped GEMMs in one layer")
         size, h, width = down.k, self.hidden, up.k
         if up.n not in (size, 2 * size) or down.n != width:
-            self.refuse(up.module, f"has experts of {up.k} → {up.n} and {down.k} → {down.n} columns")
+            raise self.refusal(up.module, f"has experts of {up.k} → {up.n} and {down.k} → {down.n} columns")
         expert = FeedForward(size, gated=up.n == 2 * size, bias=up.biased and down.biased)
         inside = [one for one in self.gemms if _component(one.module) == part]
         outside = [one for one in self.gemms if "shared" in _component(one.module) and one not in inside]
         router = [one for one in (*inside, *self.gemms) if one.k == h and one.n == up.count][:1]
         if not router:
-            self.refuse(part, f"has no router of {h} → {up.count} columns")
+            raise self.refusal(part, f"has no router of {h} → {up.count} columns")
         gate = [one for one in (*inside, *outside) if one.k == h and one.n == 1]
         latents = [one for one in inside if {one.k, one.n} == {h, width}] if width != h else []
         shared = [
@@ -190,9 +198,9 @@ class TracedLayer:
     ) -> tuple[Ffn, list[Event]]:  # fmt: skip
         pairs = up.m / self.tokens
         if pairs != int(pairs) or not 1 <= pairs <= up.count:
-            self.refuse(up.module, f"takes {pairs:g} experts per token")
+            raise self.refusal(up.module, f"takes {pairs:g} experts per token")
         if latents and len(latents) != 2:
-            self.refuse(up.module, f"has experts of width {up.k} without a projection from {self.hidden} and back")
+            raise self.refusal(up.module, f"has experts of width {up.k} without a projection from {self.hidden} and back")
         made = MixtureOfExperts(
             expert, up.count, int(pairs), shared, shared_gate=bool(gate), latent_size=up.k if latents else None
         )
@@ -211,13 +219,13 @@ class TracedLayer:
 
     def norms(self) -> list[str]:
         """The modules that norm h columns, directly in the layer."""
-        found = []
+        found: dict[str, bool] = {}
         for name, kind in self.classes.items():
             own = [shape for key, shape in self.parameters.items() if key.rpartition(".")[0] == name]
-            if name and "." not in name and "norm" in (kind + name).lower() and "." not in name:
-                if all(shape == (self.hidden,) for shape in own):
-                    found.append(name)
-        return found
+            is_norm = name and "." not in name and "norm" in kind.lower()
+            if is_norm and all(shape == (self.hidden,) for shape in own):
+                found[name] = bool(own)
+        return [name for name, has_weights in found.items() if has_weights or not any(found.values())]
 
     def norm(self) -> Norm:
         """The kind of the layer's norms."""
@@ -235,7 +243,7 @@ class TracedLayer:
                 break
             mixer = None
         if mixer is None:
-            mixer = self._generic(norm, num_norms)
+            mixer, num_norms = self._generic(norm, num_norms)
         return {
             "hidden_size": self.hidden, "norm": norm, "num_norms": num_norms,
             "mixer": plain(mixer), "ffn": plain(self.ffn),
@@ -335,7 +343,7 @@ class TracedLayer:
             return None
         return "inputs" if last in _BY_ROWS or (one.n == self.hidden and one.k != self.hidden) else "outputs"
 
-    def _generic(self, norm: Norm, num_norms: int) -> TracedMixer:
+    def _generic(self, norm: Norm, num_norms: int) -> tuple[TracedMixer, int]:
         """The mixer as GEMMs, attention calls, scans and saved tensors, with all parameters that nothing else has."""
         calls = [one for one in self.own if one.kind == "attention"]
         used: set[int] = {self.source}
@@ -347,10 +355,11 @@ class TracedLayer:
         if products:
             scans += (self._of_products(products),)
         mixer = TracedMixer(gemms, cores, scans, self._saved(used))
-        rest = self.total - self._layer(mixer, norm, num_norms).parameters
-        if rest < 0:
-            self.refuse("", f"has {-rest} parameters less than its GEMMs: a weight is used twice")
-        return replace(mixer, norm_weights=rest)
+        for number in range(num_norms, -1, -1):  # norms of other widths are not known by name
+            rest = self.total - self._layer(mixer, norm, number).parameters
+            if rest >= 0:
+                return replace(mixer, norm_weights=rest), number
+        raise self.refusal("", f"has {-rest} parameters less than its GEMMs, since a weight is used twice")
 
     def _columns(self, number: int, used: set[int]) -> float:
         """Columns per token of a saved storage, once; 0 if it is not saved or was counted before."""
@@ -421,7 +430,7 @@ class TracedLayer:
                 continue
             is_norm = "norm" in module.lower()
             does = "norm" if is_norm else "activation" if "act" in module else "gate"
-            key = module, does, tensor.element_size() == 4, columns != self.hidden
+            key = module, does, tensor.element_size() == 4 != self.element_bytes, columns != self.hidden
             joined[key] = joined.get(key, 0.0) + columns
         return tuple(
             TracedSaved(module, columns, does, is_wide, divided)
@@ -496,8 +505,9 @@ def outside_of(
     vocab, read = head.weight.shape
     if read != width:
         raise ConfigError(
-            f"{where}: module lm_head reads {read} columns and the embedding has {width}, which ppsim cannot express"
+            f"{where}: the head reads {read} columns and the embedding has {width}, which ppsim cannot express"
         )
+    projected = int(width) * h if width != h else 0
     is_tied = embedding.weight is head.weight
     entered = {name: number for number, name in enumerate(recorder.order)}
     last = max(number for name, number in entered.items() if name.startswith(f"{path}."))
@@ -521,13 +531,17 @@ def outside_of(
         if entered[name] > last and "norm" in (name + type(model.get_submodule(name)).__name__).lower()
     ]  # fmt: skip
     of_norm = norm_parameters(described["kinds"][0]["norm"], h)
-    has_norm = bool(norms) and behind >= of_norm
+    has_norm = bool(norms) and behind - projected >= of_norm
     before += (int(rows) - int(vocab)) * int(width) if not is_tied else 0
-    around = {"extra": [before, behind - has_norm * of_norm, multiplied]}
-    if before < 0:
+    around: dict[str, Any] = {
+        "extra": [before - projected, behind - projected - has_norm * of_norm, max(0, multiplied - 2 * projected)]
+    }
+    if min(around["extra"]) < 0:
         raise ConfigError(f"{where}: the head has more rows than the embedding, which ppsim cannot express")
-    if width != h:
-        raise ConfigError(f"{where}: the embedding has {width} columns and layers {h}, which ppsim cannot express")
+    if projected:
+        around["projected_size"] = int(width)
+        if min(before, behind) < projected:
+            raise ConfigError(f"{where}: the embedding has {width} columns and layers {h}, which ppsim cannot express")
     return around | {
         "vocab_size": int(vocab),
         "tie_word_embeddings": is_tied,

@@ -20,6 +20,7 @@ TOKENS = 256
 
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length", "n_ctx")
 _INDICES = frozenset(("layer_idx", "layer_id", "layer_number", "layer_index", "index", "idx", "block_idx"))
+_ENCODERS = ("image", "vision", "visual", "audio", "speech")
 _MTP = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers", "mtp_num_layers", "num_mtp_modules")
 
 
@@ -37,11 +38,10 @@ def trace(data: Mapping[str, Any], where: str, *, promote: bool = True) -> dict[
     import transformers
 
     kind = str(data.get("model_type"))
-    config, notes = _config(data, where)
+    config, whole, notes = _config(data, where)
     try:
         with _quiet():
-            model = _model(config, where)
-            found = _recorded(model, config, where)
+            model, found = _built_and_recorded(config, whole, where)
             described = _described(model, config, found, where, promote=promote)
     except ConfigError:
         raise
@@ -89,8 +89,8 @@ def is_known(kind: str) -> bool:
     return kind in CONFIG_MAPPING_NAMES
 
 
-def _config(data: Mapping[str, Any], where: str) -> tuple[Any, list[str]]:
-    """The configuration of the text model, and assumptions about parts that are left out."""
+def _config(data: Mapping[str, Any], where: str) -> tuple[Any, Any, list[str]]:
+    """The configuration of the text model, the whole one, and assumptions about parts that are left out."""
     from transformers import AutoConfig
 
     fields = {name: value for name, value in data.items() if name not in ("model_type", "quantization_config", "auto_map")}
@@ -117,27 +117,30 @@ def _config(data: Mapping[str, Any], where: str) -> tuple[Any, list[str]]:
         text.use_cache = False
     if hasattr(text, "is_decoder"):
         text.is_decoder = True
-    return text, notes
+    return text, whole, notes
 
 
-def _model(config: Any, where: str) -> Any:
+def _model(config: Any, whole: Any, where: str, dtype: Any) -> Any:
     """The model on meta tensors, with the replaced attention and experts."""
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import PreTrainedConfig
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+    known = [one for one in (config, whole) if type(one) in MODEL_FOR_CAUSAL_LM_MAPPING]
+    if not known:
         raise ConfigError(
-            f"{where}: model_type {config.model_type} is not a decoder: transformers has no causal language model of it"
+            f"{where}: model_type {whole.model_type} is not a decoder: transformers has no causal language model of it"
         )
+    assert isinstance(config, PreTrainedConfig)
+    made = MODEL_FOR_CAUSAL_LM_MAPPING[type(known[0])]
     ALL_ATTENTION_FUNCTIONS.register(ATTENTION, attend)
     with torch.device("meta"):
         try:
-            model = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION, dtype=torch.bfloat16)
+            model = made._from_config(config, attn_implementation=ATTENTION, dtype=dtype)
         except (ValueError, KeyError, TypeError, ImportError):
             config._attn_implementation = "eager"
-            model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.bfloat16)
+            model = made._from_config(config, attn_implementation="eager", dtype=dtype)
     model.train()
     for module in model.modules():
         if not hasattr(module, "config"):
@@ -173,6 +176,8 @@ def layers_in(model: Any, where: str) -> tuple[str, list[Any]]:
         for name, module in model.named_modules()
         if isinstance(module, torch.nn.ModuleList) and len(module) > 0
     }
+    of_text = {name: one for name, one in lists.items() if not any(word in name for word in _ENCODERS)}
+    lists = of_text or lists
     if not lists:
         raise NotTraced(f"{where}: the model has no list of layers")
     outer = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists if other != name)]
@@ -207,7 +212,21 @@ class Found:
         self.recorder, self.path, self.kinds, self.why_no_backward = recorder, path, kinds, why_no_backward
 
 
-def _recorded(model: Any, config: Any, where: str) -> Found:
+def _built_and_recorded(config: Any, whole: Any, where: str) -> tuple[Any, Found]:
+    """Build and run the model in 16 bits, or in float32 if its code needs it."""
+    import torch
+
+    model = _model(config, whole, where, torch.bfloat16)
+    try:
+        return model, _recorded(model, where)
+    except RuntimeError as error:
+        if "scalar type" not in str(error) and "dtype" not in str(error):
+            raise
+    model = _model(config, whole, where, torch.float32)
+    return model, _recorded(model, where)
+
+
+def _recorded(model: Any, where: str) -> Found:
     """Run a forward and a backward of a layer of each kind; of all layers if a model reads them in another way."""
     path, layers = layers_in(model, where)
     kinds, failure = _first_of_kind(layers), None

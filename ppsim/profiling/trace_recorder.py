@@ -70,7 +70,7 @@ class Recorder(TorchDispatchMode):
         self.sources: dict[int, tuple[str, list[Tensor]]] = {}
         self.operands: set[int] = set()
         self.inputs: dict[str, Tensor] = {}
-        self.order: dict[str, None] = {}
+        self.order: dict[str, int] = {}
         self.failed_in = ""
         self.decisions: dict[str, None] = {}
         self.alive: list[Any] = []
@@ -82,7 +82,7 @@ class Recorder(TorchDispatchMode):
 
         def enter(name: str, arguments: Any, keywords: Any) -> None:
             self.stack.append(name)
-            self.order.setdefault(name)
+            self.order[name] = self.order.get(name, 0) + 1
             self.failed_in = name
             if tensors := [one for one in tree_leaves((arguments, keywords)) if isinstance(one, Tensor)]:
                 self.inputs.setdefault(name, tensors[0])

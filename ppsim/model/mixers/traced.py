@@ -336,6 +336,7 @@ def _traced(fields: Fields) -> Model:
         fields.count("max_position_embeddings"),
         tied_embeddings=fields.flag("tie_word_embeddings", default=False),
         learned_positions=fields.number("learned_positions", default=0),
+        projected_size=fields.optional("projected_size"),
         final_norm=fields.flag("final_norm", default=True),
         extra=(before, behind, multiplied),
         source=fields.text("source") or "a trace",
