@@ -11,6 +11,7 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.limits import MOST_LAYERS
+from ppsim.model.config import model_from
 from ppsim.model.mixers.traced import TRACED
 from ppsim.profiling.trace_layers import TracedLayer, kinds_of, outside_of
 from ppsim.profiling.trace_recorder import ATTENTION, STAND_INS, Recorder, attend, experts, recording
@@ -56,7 +57,12 @@ def trace(data: Mapping[str, Any], where: str, *, promote: bool = True) -> dict[
         *_unseen(config),
     ]
     described["traced"] = {"model_type": kind, "transformers": transformers.__version__}
-    return {"model_type": TRACED, "source": f"a trace of {kind} in transformers {transformers.__version__}"} | described
+    source = f"a trace of {kind} in transformers {transformers.__version__}"
+    made = {"model_type": TRACED, "source": source} | described
+    counted, built = model_from(made, where).parameters, sum(one.numel() for one in model.parameters())
+    if counted != built:
+        raise NotTraced(f"{where}: the trace has {counted:,} parameters, and transformers builds {built:,}")
+    return made
 
 
 def _one_line(error: Exception) -> str:
@@ -350,5 +356,6 @@ def _unseen(config: Any) -> list[str]:
     for name in _MTP:
         if isinstance(number := getattr(config, name, None), int) and number:
             unseen.append(f"{number} multi-token prediction layer{'s' * (number > 1)} ({name})")
+            break
     unseen += ["the type of router", "fused kernels of the trainer", "words of --recompute for single modules"]
     return [f"not seen in a trace: {', '.join(unseen)}"]
