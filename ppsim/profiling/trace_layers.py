@@ -16,6 +16,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.model.architecture import Layer, Norm, norm_parameters
 from ppsim.model.halves import Attention, FeedForward, LatentAttention, MixtureOfExperts, NoAttention, NoFeedForward
 from ppsim.model.mixer import Mixer
+from ppsim.model.mixers.parallel import ParallelMixers
 from ppsim.model.mixers.traced import (
     TracedCore,
     TracedGemm,
@@ -23,7 +24,7 @@ from ppsim.model.mixers.traced import (
     TracedSaved,
     TracedScan,
 )
-from ppsim.model.recurrent import ChunkProduct, GatedDeltaNet, Mamba
+from ppsim.model.recurrent import ChunkProduct, GatedDeltaNet, KimiDeltaAttention, Mamba
 from ppsim.parallel.sizes import Cut
 from ppsim.profiling.trace_recorder import Event, Recorder, storage
 
@@ -31,8 +32,14 @@ Ffn = FeedForward | MixtureOfExperts
 
 _BY_ROWS = ("o_proj", "out_proj", "down_proj", "c_proj", "dense_4h_to_h", "fc2", "fc_out", "wo", "w2", "out_lin", "o")
 _NO_MATRICES = ("conv1d.weight", "A_log", "embedding.weight", "bias")
+_SCANS = ("mamba", "delta rule", "kimi delta rule", "selective scan")
 _OF_ENCODERS = ("encoder_attn", "cross_attn", "crossattention", "encoder_attention")
 _WHOLE = ("q_a_proj", "kv_a_proj_with_mqa", "kv_a_proj", "gate", "router", "compressor", "x_proj")
+
+
+def router_biases(module: nn.Module) -> list[tuple[str, Tensor]]:
+    """The buffers that are biases of routers, which released weights have and ppsim counts as parameters."""
+    return [(name, one) for name, one in module.named_buffers() if name.endswith("correction_bias")]
 
 
 def _component(module: str) -> str:
@@ -47,9 +54,10 @@ class TracedLayer:
         self, recorder: Recorder, layer: nn.Module, path: str, plan: Mapping[str, str], tokens: int, where: str
     ) -> None:
         self.recorder, self.path, self.plan, self.tokens, self.where = recorder, path, plan, tokens, where
-        self.parameters = {name: tuple(one.shape) for name, one in layer.named_parameters()}
+        biases = dict(router_biases(layer))
+        self.parameters = {name: tuple(one.shape) for name, one in (*layer.named_parameters(), *biases.items())}
         self.classes = {name: type(one).__name__ for name, one in layer.named_modules()}
-        self.total = sum(one.numel() for one in layer.parameters())
+        self.total = sum(one.numel() for one in (*layer.parameters(), *biases.values()))
         self.element_bytes = max((one.element_size() for one in layer.parameters()), default=2)
         given, runs = recorder.inputs.get(path), recorder.order.get(path, 0)
         if given is None or runs != 1:
@@ -134,7 +142,7 @@ class TracedLayer:
 
     def _mixer_components(self) -> set[str]:
         """The parts of the layer in which tokens see each other."""
-        kinds = ("attention", "product", "mamba", "delta rule", "selective scan", "convolution")
+        kinds = ("attention", "product", "convolution", *_SCANS)
         return {_component(one.module) for one in self.of_kind(*kinds)}
 
     # The feed-forward part.
@@ -176,7 +184,8 @@ class TracedLayer:
         expert = FeedForward(size, gated=up.n == 2 * size, bias=up.biased and down.biased)
         inside = [one for one in self.gemms if _component(one.module) == part]
         outside = [one for one in self.gemms if "shared" in _component(one.module) and one not in inside]
-        router = [one for one in (*inside, *self.gemms) if one.k == h and one.n == up.count][:1]
+        router = [one for one in (*inside, *self.gemms) if one.k == h and one.n == up.count]
+        router = sorted(router, key=lambda one: "shared" in one.module or one.module.endswith("_proj"))[:1]
         if not router:
             raise self.refusal(part, f"has no router of {h} → {up.count} columns")
         gate = [one for one in (*inside, *outside) if one.k == h and one.n == 1]
@@ -236,7 +245,10 @@ class TracedLayer:
         """The layer in the stored form."""
         norm, num_norms = self.norm(), len(self.norms())
         mixer: Mixer | None = None
-        candidates = (self._attention, self._latent_attention, self._mamba, self._delta_net, self._none)
+        candidates = (
+            self._attention, self._latent_attention, self._mamba, self._delta_net, self._kimi_delta, self._parallel,
+            self._none,
+        )  # fmt: skip
         for candidate in candidates if promote else ():
             mixer = candidate()
             if mixer is not None and self._is_exact(mixer, norm, num_norms):
@@ -267,7 +279,10 @@ class TracedLayer:
         return calls[0].sizes if len(calls) == 1 else None
 
     def _attention(self) -> Mixer | None:
-        call, gemms = self._call(), [one for one in self.own if one.kind == "gemm"]
+        return None if self.of_kind(*_SCANS) else self._attention_of([one for one in self.own if one.kind == "gemm"])
+
+    def _attention_of(self, gemms: list[Event]) -> Attention | None:
+        call = self._call()
         if call is None or len(gemms) < 2:
             return None
         *ins, out = gemms
@@ -300,21 +315,25 @@ class TracedLayer:
         rank = queries[0].k if len(gemms) == 5 else None
         return LatentAttention(heads, rank, latent, nope, qk - nope, v)
 
-    def _convolution(self) -> tuple[int, bool]:
-        """Tokens of the convolution, and whether it has a bias."""
-        kernels = [shape[-1] for name, shape in self.parameters.items() if name.endswith("conv1d.weight")]
-        return (kernels or [4])[0], any(name.endswith("conv1d.bias") for name in self.parameters)
+    def _kernel(self) -> int:
+        """Tokens of the convolution."""
+        return next((shape[-1] for name, shape in self.parameters.items() if name.endswith("conv1d.weight")), 4)
 
     def _mamba(self) -> Mixer | None:
         scans = self.of_kind("mamba")
         if len(scans) != 1 or self.of_kind("attention", "product", "delta rule"):
             return None
-        sizes, (kernel, biased) = scans[0].sizes, self._convolution()
+        return self._mamba_of(scans[0])
+
+    def _mamba_of(self, scan: Event) -> Mamba:
+        sizes, part = scan.sizes, _component(scan.module)
+        inner = sizes["heads"] * sizes["head"]
+        biased = [one.biased for one in self.own if one.kind == "gemm" and _component(one.module) == part]
+        norms = [shape for name, shape in self.parameters.items() if name.startswith(part) and "norm" in name]
         return Mamba(
-            sizes["heads"], sizes["head"], sizes["state"], sizes["groups"], kernel, sizes["chunk"],
-            bias=any(one.biased for one in self.own if one.kind == "gemm"), conv_bias=biased,
-            gated_norm=any(shape == (sizes["heads"] * sizes["head"],) for name, shape in self.parameters.items()
-                           if "norm" in name and "." in name.rpartition(".")[0]),
+            sizes["heads"], sizes["head"], sizes["state"], sizes["groups"], self._kernel(), sizes["chunk"],
+            bias=any(biased), conv_bias=any(name.endswith("conv1d.bias") for name in self.parameters),
+            gated_norm=(inner,) in norms,
         )  # fmt: skip
 
     def _delta_net(self) -> Mixer | None:
@@ -326,7 +345,24 @@ class TracedLayer:
         keys = (projected - sizes["heads"] * sizes["value"]) // 2 // sizes["key"]
         if keys < 1 or sizes["heads"] % keys:
             return None
-        return GatedDeltaNet(keys, sizes["heads"], sizes["key"], sizes["value"], self._convolution()[0])
+        return GatedDeltaNet(keys, sizes["heads"], sizes["key"], sizes["value"], self._kernel())
+
+    def _kimi_delta(self) -> Mixer | None:
+        rules = self.of_kind("kimi delta rule")
+        if len(rules) != 1 or self.of_kind("attention", "product", "mamba", "delta rule"):
+            return None
+        sizes, biased = rules[0].sizes, any(one.biased for one in self.own if one.kind == "gemm")
+        heads = sizes["heads"]
+        return KimiDeltaAttention(heads, heads, sizes["key"], sizes["value"], self._kernel(), gate_bias=biased)
+
+    def _parallel(self) -> Mixer | None:
+        """Attention and Mamba-2 that read the output of one norm."""
+        call, scans = self._call(), self.of_kind("mamba")
+        if call is None or len(scans) != 1:
+            return None
+        part = _component(scans[0].module)
+        attention = self._attention_of([one for one in self.own if one.kind == "gemm" and _component(one.module) != part])
+        return None if attention is None else ParallelMixers((attention, self._mamba_of(scans[0])))
 
     def _none(self) -> Mixer | None:
         return None if self.own else NoAttention()
@@ -350,7 +386,7 @@ class TracedLayer:
         cores = tuple(self._core(one, used) for one in calls)
         outputs = {one.writes: f"call {number} o" for number, one in enumerate(calls)}
         gemms = tuple(self._gemm(one, used, outputs) for one in self.own if one.kind == "gemm")
-        scans = tuple(self._scan(one) for one in self.own if one.kind in ("mamba", "delta rule", "selective scan"))
+        scans = tuple(self._scan(one) for one in self.own if one.kind in _SCANS)
         products = [one for one in self.own if one.kind == "product"]
         if products:
             scans += (self._of_products(products),)
@@ -397,7 +433,7 @@ class TracedLayer:
         if one.kind == "mamba":
             mixer = Mamba(sizes["heads"], sizes["head"], sizes["state"], sizes["groups"], chunk_size=sizes["chunk"])
             return TracedScan(sizes["heads"], sizes["chunk"], mixer.chunk_products())
-        if one.kind == "delta rule":
+        if one.kind in ("delta rule", "kimi delta rule"):
             net = GatedDeltaNet(sizes["heads"], sizes["heads"], sizes["key"], sizes["value"])
             return TracedScan(sizes["heads"], net.chunk_size, net.chunk_products())
         products = (ChunkProduct(1, sizes["channels"], 1, sizes["state"]),) if sizes["state"] else ()

@@ -13,7 +13,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.limits import MOST_LAYERS
 from ppsim.model.config import model_from
 from ppsim.model.mixers.traced import TRACED
-from ppsim.profiling.trace_layers import TracedLayer, kinds_of, outside_of
+from ppsim.profiling.trace_layers import TracedLayer, kinds_of, outside_of, router_biases
 from ppsim.profiling.trace_recorder import ATTENTION, STAND_INS, Recorder, attend, experts, recording
 
 TOKENS = 256
@@ -59,7 +59,9 @@ def trace(data: Mapping[str, Any], where: str, *, promote: bool = True) -> dict[
     described["traced"] = {"model_type": kind, "transformers": transformers.__version__}
     source = f"a trace of {kind} in transformers {transformers.__version__}"
     made = {"model_type": TRACED, "source": source} | described
-    counted, built = model_from(made, where).parameters, sum(one.numel() for one in model.parameters())
+    counted, built = model_from(made, where).parameters, sum(
+        one.numel() for one in (*model.parameters(), *dict(router_biases(model)).values())
+    )
     if counted != built:
         raise NotTraced(f"{where}: the trace has {counted:,} parameters, and transformers builds {built:,}")
     return made

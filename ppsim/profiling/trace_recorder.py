@@ -126,7 +126,8 @@ class Recorder(TorchDispatchMode):
     def record(self, kind: str, reads: list[Tensor], out: Tensor, **sizes: Any) -> None:
         """Record a replaced operator."""
         numbers = tuple(storage(one) for one in reads)
-        self.operands.update(numbers)
+        if kind != "mamba":  # its kernel computes the convolution before it again
+            self.operands.update(numbers)
         self.events.append(Event(kind, self.stack[-1], reads=numbers, writes=storage(out), sizes=sizes))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -148,7 +149,7 @@ class Recorder(TorchDispatchMode):
             if number in given:
                 continue
             self.makers[number] = self.stack[-1]
-            if name in _RECOMPUTED:
+            if name in _RECOMPUTED or (name == "convolution" and args[8] > 1):
                 self.sources[number] = name, inputs
             if name in ("_to_copy", "clone", "cat", "stack") and inputs and all(map(self.parameter, inputs)):
                 self.copies[number] = self.parameter(inputs[0]) or ""
@@ -365,6 +366,13 @@ def delta_rule(query: Tensor, key: Tensor, value: Tensor, *others: Any, **keywor
     return opaque("delta rule", sizes, tuple(value.shape), value, query, key, *more), None
 
 
+def kimi_delta_rule(query: Tensor, key: Tensor, value: Tensor, *others: Any, **keywords: Any) -> tuple[Tensor, None]:
+    """Stand in for a delta rule with a decay per key column."""
+    sizes = {"heads": int(value.shape[2]), "key": int(key.shape[3]), "value": int(value.shape[3])}
+    more = [one for one in (*others, *keywords.values()) if isinstance(one, Tensor)]
+    return opaque("kimi delta rule", sizes, tuple(value.shape), value, query, key, *more), None
+
+
 def chunk_scan(
     hidden_states: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, chunk_size: int = 256, **keywords: Any
 ) -> Any:
@@ -394,7 +402,7 @@ def linear_attention(decay: Tensor, first: Tensor, key: Tensor, value: Tensor, *
 
 STAND_INS = {
     "torch_chunk_gated_delta_rule": delta_rule,
-    "chunk_kimi_delta_attention": delta_rule,
+    "chunk_kimi_delta_attention": kimi_delta_rule,
     "mamba2_chunk_scan": chunk_scan,
     "mamba_selective_scan": selective_scan,
     "rwkv_linear_attention": linear_attention,

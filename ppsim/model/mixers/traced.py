@@ -18,8 +18,9 @@ from ppsim.model.fields import Fields
 from ppsim.model.halves import Attention, FeedForward, LatentAttention, MixtureOfExperts, NoAttention, NoFeedForward
 from ppsim.model.linears import Linear
 from ppsim.model.mixer import Mixer, gemm, scored_core
+from ppsim.model.mixers.parallel import ParallelMixers
 from ppsim.model.operators import Kind, Operator, Tensor
-from ppsim.model.recurrent import ChunkProduct, GatedDeltaNet, Mamba, Recurrent
+from ppsim.model.recurrent import ChunkProduct, GatedDeltaNet, KimiDeltaAttention, Mamba, Recurrent
 from ppsim.model.scored import Scored, keys_in_window
 from ppsim.parallel.sizes import Cut
 
@@ -257,8 +258,8 @@ _PARTS: Mapping[str, type[Any]] = MappingProxyType(
     {
         one.__name__: one
         for one in (
-            Attention, NoAttention, LatentAttention, Mamba, GatedDeltaNet, TracedMixer, FeedForward, NoFeedForward,
-            MixtureOfExperts,
+            Attention, NoAttention, LatentAttention, Mamba, GatedDeltaNet, KimiDeltaAttention, ParallelMixers,
+            TracedMixer, FeedForward, NoFeedForward, MixtureOfExperts,
         )
     }
 )  # fmt: skip
@@ -288,6 +289,8 @@ def _value(hint: Any, given: Any, where: str) -> Any:
             raise ConfigError(f"{where} must be a list: got {given!r}")
         return tuple(_value(get_args(hint)[0], one, where) for one in given)
     allowed = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    if Mixer in allowed:
+        return _part(given, where)
     if FeedForward in allowed:
         return _made(FeedForward, given, where)
     if any(one in (TracedGemm, TracedCore, TracedScan, TracedSaved, ChunkProduct) for one in allowed):
