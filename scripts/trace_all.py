@@ -14,6 +14,19 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 
+SIZES = {
+    "deepseek_v2": {"num_experts_per_tok": 6},
+    "dots1": {"num_experts_per_tok": 6, "n_routed_experts": 128, "n_shared_experts": 2},
+    "hunyuan_v1_dense": {"head_dim": 128},
+    "hunyuan_v1_moe": {"head_dim": 128},
+    "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"] * 8},
+    "marian": {"decoder_vocab_size": 58101},
+    "ministral": {"head_dim": 128},
+    "nemotron": {"num_key_value_heads": 8, "head_dim": 128},
+}
+"""Sizes that the defaults of a configuration class leave open, so that transformers itself builds no model of them."""
+
+
 def causal_types() -> list[str]:
     """The model_types of which transformers has a causal language model."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -29,7 +42,7 @@ def trace_one(kind: str) -> str:
 
     start = time.perf_counter()
     try:
-        model = model_from(trace({"model_type": kind}, "config.json"), kind)
+        model = model_from(trace({"model_type": kind} | SIZES.get(kind, {}), "config.json"), kind)
     except ConfigError as error:
         return f"refused {kind}: {error}"
     except Exception:

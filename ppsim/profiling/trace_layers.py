@@ -256,10 +256,18 @@ class TracedLayer:
             mixer = None
         if mixer is None:
             mixer, num_norms = self._generic(norm, num_norms)
+        self._require_flops(self._layer(mixer, norm, num_norms))
         return {
             "hidden_size": self.hidden, "norm": norm, "num_norms": num_norms,
             "mixer": plain(mixer), "ffn": plain(self.ffn),
         }  # fmt: skip
+
+    def _require_flops(self, layer: Layer) -> None:
+        """Refuse a layer whose parts do not have the FLOPs of the traced GEMMs."""
+        events = self.of_kind("gemm", "experts")
+        traced = sum(one.k * one.n * one.m * (one.count if one.kind == "gemm" else 1) for one in events) / self.tokens
+        if abs(layer.weights_a_token - traced) > 1e-9 * traced:
+            raise self.refusal("", f"has {traced:,.0f} multiply-adds per token, not {layer.weights_a_token:,.0f}")
 
     def _layer(self, mixer: Mixer, norm: Norm, num_norms: int) -> Layer:
         return Layer(self.hidden, mixer, self.ffn, norm, num_norms)
@@ -484,8 +492,10 @@ def _dense(group: Sequence[Event], h: int) -> FeedForward | None:
     """The feed-forward part that GEMMs are: up (once or twice, or both in one) and down."""
     sizes, down = [(one.k, one.n) for one in group], group[-1]
     f = down.k
-    if len({one.biased for one in group}) > 1 or any(one.count > 1 for one in group):
+    if len({one.biased for one in group}) > 1 or len({one.count for one in group}) > 1:
         return None
+    if down.count > 1:  # several shared experts side by side are one of all their columns
+        return FeedForward(f * down.count) if sizes == [(h, f), (h, f), (f, h)] else None
     if sizes in ([(h, f), (h, f), (f, h)], [(h, 2 * f), (f, h)]):
         return FeedForward(f, bias=down.biased)
     return FeedForward(f, gated=False, bias=down.biased) if sizes == [(h, f), (f, h)] else None

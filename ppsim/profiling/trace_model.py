@@ -153,7 +153,8 @@ def _model(config: Any, whole: Any, where: str, dtype: Any) -> Any:
     for module in model.modules():
         if not hasattr(module, "config"):
             module.ppsim_config = config
-        if type(module).__name__.endswith("Experts") and getattr(getattr(module, "down_proj", None), "ndim", 0) == 3:
+        name, down = type(module).__name__, getattr(module, "down_proj", None)
+        if name.endswith("Experts") and "Shared" not in name and getattr(down, "ndim", 0) == 3:
             module.forward = experts.__get__(module)
     return model
 
