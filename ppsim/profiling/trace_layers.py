@@ -72,6 +72,8 @@ class TracedLayer:
             if self.has(module) and (self.has(recorder.makers.get(number, "")) or number == self.source)
         }
         self.notes: list[str] = []
+        self.by_rule: list[str] = []
+        self.names: dict[int, str] = {}
         self._join_eager_attention()
         self._require_used()
         self.mixers = self._mixer_components()
@@ -188,7 +190,7 @@ class TracedLayer:
         router = sorted(router, key=lambda one: "shared" in one.module or one.module.endswith("_proj"))[:1]
         if not router:
             raise self.refusal(part, f"has no router of {h} → {up.count} columns")
-        gate = [one for one in (*inside, *outside) if one.k == h and one.n == 1]
+        gate = [one for one in (*inside, *outside) if one.k == h and one.n == 1 and one not in router]
         latents = [one for one in inside if {one.k, one.n} == {h, width}] if width != h else []
         shared = [
             one for one in (*inside, *outside) if id(one) not in {id(other) for other in (*router, *gate, *latents)}
@@ -375,17 +377,20 @@ class TracedLayer:
     def _none(self) -> Mixer | None:
         return None if self.own else NoAttention()
 
-    def split(self, one: Event) -> str | None:
-        """By which side tensor-parallel ranks divide a GEMM: by transformers' plan, or by the usual rule."""
-        if self.plan:
-            for name, how in self.plan.items():
-                if _matches(name, one.module):
-                    return "outputs" if "colwise" in how else "inputs" if "rowwise" in how else None
-            return None
+    def split(self, one: Event, *, ends: bool) -> str | None:
+        """By which side tensor-parallel ranks divide a GEMM: by transformers' plan, or by the usual rule.
+
+        `ends`: it reads the result of attention or of a scan.
+        """
+        for name, how in self.plan.items():
+            if _matches(name, one.module):
+                return "outputs" if "colwise" in how else "inputs" if "rowwise" in how else None
+        self.by_rule.append(one.module)
         last = one.module.rsplit(".", 1)[-1]
         if last in _WHOLE:
             return None
-        return "inputs" if last in _BY_ROWS or (one.n == self.hidden and one.k != self.hidden) else "outputs"
+        is_last = last in _BY_ROWS or ends or (one.n == self.hidden and one.k != self.hidden)
+        return "inputs" if is_last else "outputs"
 
     def _generic(self, norm: Norm, num_norms: int) -> tuple[TracedMixer, int]:
         """The mixer as GEMMs, attention calls, scans and saved tensors, with all parameters that nothing else has."""
@@ -426,14 +431,15 @@ class TracedLayer:
         is_first = number == self.source or (
             _component(self.inner(maker)) in self.norms() if self.has(maker) else False
         )
-        name, saves = outputs.get(number, "n1" if is_first else f"tensor {number}"), 0.0
+        own = self.names.setdefault(number, f"tensor {len(self.names)}")
+        name, saves = outputs.get(number, "n1" if is_first else own), 0.0
         if name.startswith("tensor"):
             saves = self._columns(number, used)
         elif is_first:
             used.add(number)
         return TracedGemm(
-            one.module, name, one.k, (one.n,), biased=one.biased, split=self.split(one), rows=rows * one.count,
-            saves=saves,
+            one.module, name, one.k, (one.n,), biased=one.biased, split=self.split(one, ends=number in outputs),
+            rows=rows * one.count, saves=saves, count=one.count,
         )  # fmt: skip
 
     def _scan(self, one: Event) -> TracedScan:
@@ -474,7 +480,7 @@ class TracedLayer:
                 continue
             is_norm = "norm" in module.lower()
             does = "norm" if is_norm else "activation" if "act" in module else "gate"
-            key = module, does, tensor.element_size() == 4 != self.element_bytes, columns != self.hidden
+            key = module, does, tensor.element_size() == 4 != self.element_bytes, part in self.mixers
             joined[key] = joined.get(key, 0.0) + columns
         return tuple(
             TracedSaved(module, columns, does, is_wide, divided)
@@ -569,6 +575,11 @@ def outside_of(
         else:
             before += one.numel()
     for event in recorder.events:
+        if event.kind not in ("gemm", "convolution") and not event.module.startswith(f"{path}."):
+            raise ConfigError(
+                f"{where}: module {event.module} is outside the layers {path} and has an {event.kind} call, which ppsim "
+                "cannot express"
+            )
         known = event.module.startswith(f"{path}.") or event.weight is None or event.kind != "gemm"
         if not known and model.get_parameter(event.weight) is not head.weight:
             multiplied += round(event.k * event.n * event.count * event.m / recorder_tokens(recorder))

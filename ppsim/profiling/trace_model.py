@@ -154,7 +154,8 @@ def _model(config: Any, whole: Any, where: str, dtype: Any) -> Any:
         if not hasattr(module, "config"):
             module.ppsim_config = config
         name, down = type(module).__name__, getattr(module, "down_proj", None)
-        if name.endswith("Experts") and "Shared" not in name and getattr(down, "ndim", 0) == 3:
+        is_one_gemm = hasattr(module, "gate_up_proj") or not hasattr(module, "gate_proj")
+        if name.endswith("Experts") and is_one_gemm and getattr(down, "ndim", 0) == 3:
             module.forward = experts.__get__(module)
     return model
 
@@ -346,11 +347,18 @@ def _described(model: Any, config: Any, found: Found, where: str, *, promote: bo
         )
     return described | around | {
         "max_position_embeddings": length,
-        "plan": "base_model_tp_plan of transformers" if plan else (
-            "the usual rule (q, k, v, gate, up by columns; o, down by rows), since transformers has no plan"
-        ),
+        "plan": _plan_in_words(bool(plan), [name for one in traced.values() for name in one.by_rule]),
         "notes": notes,
     }  # fmt: skip
+
+
+def _plan_in_words(has_plan: bool, by_rule: list[str]) -> str:
+    """Who says how tensor-parallel ranks divide the matrices."""
+    rule = "the usual rule (q, k, v, gate, up by columns; o, down by rows)"
+    if not has_plan:
+        return f"{rule}, since transformers has no plan"
+    names = ", ".join(sorted({name.rsplit(".", 1)[-1] for name in by_rule})[:4])
+    return "base_model_tp_plan of transformers" + (f", and {rule} for others: {names}" if names else "")
 
 
 def _unseen(config: Any) -> list[str]:
@@ -361,4 +369,6 @@ def _unseen(config: Any) -> list[str]:
             unseen.append(f"{number} multi-token prediction layer{'s' * (number > 1)} ({name})")
             break
     unseen += ["the type of router", "fused kernels of the trainer", "words of --recompute for single modules"]
+    if isinstance(chosen := getattr(config, "index_topk", None), int):
+        unseen.append(f"the choice of {chosen} keys per query (index_topk): attention has all keys")
     return [f"not seen in a trace: {', '.join(unseen)}"]

@@ -122,7 +122,8 @@ class TracedGemm:
     """A GEMM with a weight matrix.
 
     `reads`: "n1" for the output of the norm before it, else the name of a tensor; `saves`: columns of that tensor
-    if this GEMM is the first that saves it, else 0. `rows`: rows per token. `split` as in `Linear`.
+    if this GEMM is the first that saves it, else 0. `rows`: rows per token, of all `count` matrices side by side.
+    `split` as in `Linear`.
     """
 
     module: str
@@ -133,6 +134,7 @@ class TracedGemm:
     split: str | None = None
     rows: float = 1.0
     saves: float = 0.0
+    count: int = 1
 
 
 @dataclass(frozen=True)
@@ -237,7 +239,7 @@ def _linear(one: TracedGemm, tp: int) -> Linear:
     return Linear(
         one.module, one.reads, one.inputs // (tp if one.split == "inputs" else 1),
         tuple(columns // by_outputs for columns in one.columns), split=one.split,  # type: ignore[arg-type]
-        biased=one.biased, rows=one.rows,
+        biased=one.biased, rows=one.rows, count=one.count,
     )  # fmt: skip
 
 
