@@ -13,7 +13,6 @@ import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
-
 SIZES = {
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"num_experts_per_tok": 6, "n_routed_experts": 128, "n_shared_experts": 2},
@@ -24,7 +23,7 @@ SIZES = {
     "ministral": {"head_dim": 128},
     "nemotron": {"num_key_value_heads": 8, "head_dim": 128},
 }
-"""Sizes that the defaults of a configuration class leave open, so that transformers itself builds no model of them."""
+"""Sizes that the defaults of a configuration class leave open, so that transformers itself builds no model."""
 
 
 def causal_types() -> list[str]:

@@ -14,11 +14,15 @@ from ppsim.cli.completion import completing
     help="Sequence length in tokens, for attention's FLOPs. Default: the model's own.",
 )  # fmt: skip
 @click.option(
-    "--trace", "config", metavar="config.json",
+    "--trace",
+    "config",
+    metavar="config.json",
     help="Trace a Hugging Face config.json with torch and transformers, instead of reading a name.",
 )
 @click.option(
-    "-o", "--output", metavar="model.json",
+    "-o",
+    "--output",
+    metavar="model.json",
     help="Write the traced model there. --model model.json then needs neither torch nor transformers.",
 )
 @json_option
@@ -32,8 +36,8 @@ def models(name: str | None, seq_len: int | None, config: str | None, output: st
       ppsim models --trace config.json -o model.json
 
     A Hugging Face config.json stands for a name too. If its model_type is unknown, it is traced: torch and
-    transformers build the model without weights, and ppsim reads the operators of one layer of each kind. FLOPs are those of matrix products, forward and twice that
-    backward, without recomputation.
+    transformers build the model without weights, and ppsim reads the operators of one layer of each kind. FLOPs are
+    those of matrix products, forward and twice that backward, without recomputation.
     """
     from ppsim.api.catalogues import model_counts, traced_counts
     from ppsim.model.names import NAMES, find_model
@@ -64,4 +68,3 @@ def models(name: str | None, seq_len: int | None, config: str | None, output: st
         print_json(counts)
     else:
         show_models.print_counts(counts)
-

@@ -25,12 +25,23 @@ from ppsim.model.mixers.traced import (
     TracedScan,
 )
 from ppsim.model.recurrent import ChunkProduct, GatedDeltaNet, KimiDeltaAttention, Mamba
-from ppsim.parallel.sizes import Cut
 from ppsim.profiling.trace_recorder import Event, Recorder, storage
 
 Ffn = FeedForward | MixtureOfExperts
 
-_BY_ROWS = ("o_proj", "out_proj", "down_proj", "c_proj", "dense_4h_to_h", "fc2", "fc_out", "wo", "w2", "out_lin", "o")
+_BY_ROWS = (
+    "o_proj",
+    "out_proj",
+    "down_proj",
+    "c_proj",
+    "dense_4h_to_h",
+    "fc2",
+    "fc_out",
+    "wo",
+    "w2",
+    "out_lin",
+    "o",
+)
 _NO_MATRICES = ("conv1d.weight", "A_log", "embedding.weight", "bias")
 _SCANS = ("mamba", "delta rule", "kimi delta rule", "selective scan")
 _OF_ENCODERS = ("encoder_attn", "cross_attn", "crossattention", "encoder_attention")
@@ -63,7 +74,9 @@ class TracedLayer:
         if given is None or runs != 1:
             raise self.refusal("", f"runs {runs} times in a forward")
         self.hidden, self.source = int(given.shape[-1]), recorder.source(storage(given))
-        self.events = [replace(one, module=self.inner(one.module)) for one in recorder.events if self.has(one.module)]
+        self.events = [
+            replace(one, module=self.inner(one.module)) for one in recorder.events if self.has(one.module)
+        ]
         for one in self.events:
             one.weight = self.inner(one.weight) if one.weight else None
         self.kept = {
@@ -118,7 +131,9 @@ class TracedLayer:
                 reads = (*waiting.reads, one.reads[-1])
                 found.remove(waiting)
                 found.append(Event("attention", one.module, reads=reads, writes=one.writes, sizes=sizes))
-                self.notes.append("attention that transformers writes as single operators is taken as one fused kernel")
+                self.notes.append(
+                    "attention that transformers writes as single operators is taken as one fused kernel"
+                )
                 waiting = None
                 continue
             found.append(one)
@@ -211,7 +226,9 @@ class TracedLayer:
         if pairs != int(pairs) or not 1 <= pairs <= up.count:
             raise self.refusal(up.module, f"takes {pairs:g} experts per token")
         if latents and len(latents) != 2:
-            raise self.refusal(up.module, f"has experts of width {up.k} without a projection from {self.hidden} and back")
+            raise self.refusal(
+                up.module, f"has experts of width {up.k} without a projection from {self.hidden} and back"
+            )
         made = MixtureOfExperts(
             expert, up.count, int(pairs), shared, shared_gate=bool(gate), latent_size=up.k if latents else None
         )
@@ -267,7 +284,9 @@ class TracedLayer:
     def _require_flops(self, layer: Layer) -> None:
         """Refuse a layer whose parts do not have the FLOPs of the traced GEMMs."""
         events = self.of_kind("gemm", "experts")
-        traced = sum(one.k * one.n * one.m * (one.count if one.kind == "gemm" else 1) for one in events) / self.tokens
+        traced = (
+            sum(one.k * one.n * one.m * (one.count if one.kind == "gemm" else 1) for one in events) / self.tokens
+        )
         if abs(layer.weights_a_token - traced) > 1e-9 * traced:
             raise self.refusal("", f"has {traced:,.0f} multiply-adds per token, not {layer.weights_a_token:,.0f}")
 
@@ -275,13 +294,12 @@ class TracedLayer:
         return Layer(self.hidden, mixer, self.ffn, norm, num_norms)
 
     def _is_exact(self, mixer: Mixer, norm: Norm, num_norms: int) -> bool:
-        """Whether the layer with this mixer has the parameters and the GEMMs of the trace, divided as it has them."""
+        """Whether the layer with this mixer has the parameters and the weights of GEMMs of the trace."""
         layer = self._layer(mixer, norm, num_norms)
         weights = sum(one.k * one.n * one.count for one in self.own if one.kind == "gemm")
         mixer_weights = sum(one.weights for one in mixer.linears(self.hidden, 1) if one.is_product)
-        if isinstance(mixer, Attention | LatentAttention) and not isinstance(mixer, NoAttention):
-            if len(self.of_kind("attention")) != 1 or self.of_kind("product"):
-                return False
+        if isinstance(mixer, Attention | LatentAttention) and self.of_kind("product"):
+            return False
         return layer.parameters == self.total and weights == mixer_weights
 
     def _call(self) -> dict[str, Any] | None:
@@ -289,7 +307,9 @@ class TracedLayer:
         return calls[0].sizes if len(calls) == 1 else None
 
     def _attention(self) -> Mixer | None:
-        return None if self.of_kind(*_SCANS) else self._attention_of([one for one in self.own if one.kind == "gemm"])
+        return (
+            None if self.of_kind(*_SCANS) else self._attention_of([one for one in self.own if one.kind == "gemm"])
+        )
 
     def _attention_of(self, gemms: list[Event]) -> Attention | None:
         call = self._call()
@@ -351,7 +371,9 @@ class TracedLayer:
         if len(rules) != 1 or self.of_kind("attention", "product", "mamba"):
             return None
         sizes = rules[0].sizes
-        projected = max((shape[0] for name, shape in self.parameters.items() if name.endswith("conv1d.weight")), default=0)
+        projected = max(
+            (shape[0] for name, shape in self.parameters.items() if name.endswith("conv1d.weight")), default=0
+        )
         keys = (projected - sizes["heads"] * sizes["value"]) // 2 // sizes["key"]
         if keys < 1 or sizes["heads"] % keys:
             return None
@@ -371,7 +393,9 @@ class TracedLayer:
         if call is None or len(scans) != 1:
             return None
         part = _component(scans[0].module)
-        attention = self._attention_of([one for one in self.own if one.kind == "gemm" and _component(one.module) != part])
+        attention = self._attention_of(
+            [one for one in self.own if one.kind == "gemm" and _component(one.module) != part]
+        )
         return None if attention is None else ParallelMixers((attention, self._mamba_of(scans[0])))
 
     def _none(self) -> Mixer | None:
@@ -393,7 +417,7 @@ class TracedLayer:
         return "inputs" if is_last else "outputs"
 
     def _generic(self, norm: Norm, num_norms: int) -> tuple[TracedMixer, int]:
-        """The mixer as GEMMs, attention calls, scans and saved tensors, with all parameters that nothing else has."""
+        """The mixer as GEMMs, attention calls, scans and saved tensors, with all other parameters of the layer."""
         calls = [one for one in self.own if one.kind == "attention"]
         used: set[int] = {self.source}
         cores = tuple(self._core(one, used) for one in calls)
@@ -422,7 +446,13 @@ class TracedLayer:
         used.add(one.writes)
         sizes, columns = one.sizes, [self._columns(number, used) for number in one.reads[:3]]
         return TracedCore(
-            sizes["heads"], sizes["kv_heads"], sizes["qk"], sizes["v"], sizes["window"], sizes["is_causal"], *columns
+            sizes["heads"],
+            sizes["kv_heads"],
+            sizes["qk"],
+            sizes["v"],
+            sizes["window"],
+            sizes["is_causal"],
+            *columns,
         )
 
     def _gemm(self, one: Event, used: set[int], outputs: Mapping[int, str]) -> TracedGemm:
@@ -457,7 +487,7 @@ class TracedLayer:
         """GEMMs without weights that are no attention."""
         modules = dict.fromkeys(one.module for one in found)
         self.notes.append(
-            f"GEMMs without weights in {', '.join(list(modules)[:2])} are taken as those of a sequence of {self.tokens} tokens"
+            f"GEMMs without weights in {', '.join(list(modules)[:2])} are those of a sequence of {self.tokens} tokens"
         )
         sizes: dict[tuple[int, int, int], int] = {}
         for one in found:
@@ -528,7 +558,9 @@ def plain(part: Any) -> Any:
         value = getattr(part, one.name)
         if one.default is MISSING or value != one.default:
             found[one.name] = plain(value)
-    is_part = isinstance(part, Mixer | FeedForward | MixtureOfExperts) and not isinstance(part, TracedCore | TracedScan)
+    is_part = isinstance(part, Mixer | FeedForward | MixtureOfExperts) and not isinstance(
+        part, TracedCore | TracedScan
+    )
     return {"kind": type(part).__name__} | found if is_part else found
 
 
@@ -552,7 +584,9 @@ def outside_of(
         raise ConfigError(f"{where}: module {path} uses one weight in several layers, which ppsim cannot express")
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     if embedding is None or head is None or getattr(head, "weight", None) is None:
-        raise ConfigError(f"{where}: the model has no embedding or no head of one matrix, which ppsim cannot express")
+        raise ConfigError(
+            f"{where}: the model has no embedding or no head of one matrix, which ppsim cannot express"
+        )
     h, (rows, width) = described["kinds"][0]["hidden_size"], embedding.weight.shape
     vocab, read = head.weight.shape
     if read != width:
@@ -577,8 +611,8 @@ def outside_of(
     for event in recorder.events:
         if event.kind not in ("gemm", "convolution") and not event.module.startswith(f"{path}."):
             raise ConfigError(
-                f"{where}: module {event.module} is outside the layers {path} and has an {event.kind} call, which ppsim "
-                "cannot express"
+                f"{where}: module {event.module} is outside the layers {path} and has a call of kind {event.kind}, "
+                "which ppsim cannot express"
             )
         known = event.module.startswith(f"{path}.") or event.weight is None or event.kind != "gemm"
         if not known and model.get_parameter(event.weight) is not head.weight:
@@ -598,7 +632,9 @@ def outside_of(
     if projected:
         around["projected_size"] = int(width)
         if min(before, behind) < projected:
-            raise ConfigError(f"{where}: the embedding has {width} columns and layers {h}, which ppsim cannot express")
+            raise ConfigError(
+                f"{where}: the embedding has {width} columns and layers {h}, which ppsim cannot express"
+            )
     return around | {
         "vocab_size": int(vocab),
         "tie_word_embeddings": is_tied,

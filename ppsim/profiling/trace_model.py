@@ -59,8 +59,9 @@ def trace(data: Mapping[str, Any], where: str, *, promote: bool = True) -> dict[
     described["traced"] = {"model_type": kind, "transformers": transformers.__version__}
     source = f"a trace of {kind} in transformers {transformers.__version__}"
     made = {"model_type": TRACED, "source": source} | described
-    counted, built = model_from(made, where).parameters, sum(
-        one.numel() for one in (*model.parameters(), *dict(router_biases(model)).values())
+    counted, built = (
+        model_from(made, where).parameters,
+        sum(one.numel() for one in (*model.parameters(), *dict(router_biases(model)).values())),
     )
     if counted != built:
         raise NotTraced(f"{where}: the trace has {counted:,} parameters, and transformers builds {built:,}")
@@ -101,7 +102,9 @@ def _config(data: Mapping[str, Any], where: str) -> tuple[Any, Any, list[str]]:
     """The configuration of the text model, the whole one, and assumptions about parts that are left out."""
     from transformers import AutoConfig
 
-    fields = {name: value for name, value in data.items() if name not in ("model_type", "quantization_config", "auto_map")}
+    fields = {
+        name: value for name, value in data.items() if name not in ("model_type", "quantization_config", "auto_map")
+    }
     for name in ("num_hidden_layers", "n_layer", "num_layers", "n_layers"):
         if isinstance(number := fields.get(name), int) and number > MOST_LAYERS:
             raise ConfigError(f"{where}: {name} must be at most {MOST_LAYERS:,}: got {number}")
@@ -119,7 +122,9 @@ def _config(data: Mapping[str, Any], where: str) -> tuple[Any, Any, list[str]]:
         parts = " and ".join(name.removesuffix("_config") for name in encoders) or "other"
         notes.append(f"text model only, {parts} encoder ignored")
     for name in list(vars(text)):
-        if name.endswith(("dropout", "pdrop", "dropout_prob", "layerdrop")) and isinstance(getattr(text, name), float):
+        if name.endswith(("dropout", "pdrop", "dropout_prob", "layerdrop")) and isinstance(
+            getattr(text, name), float
+        ):
             setattr(text, name, 0.0)
     with contextlib.suppress(Exception):
         text.use_cache = False
@@ -138,7 +143,8 @@ def _model(config: Any, whole: Any, where: str, dtype: Any) -> Any:
     known = [one for one in (config, whole) if type(one) in MODEL_FOR_CAUSAL_LM_MAPPING]
     if not known:
         raise ConfigError(
-            f"{where}: model_type {whole.model_type} is not a decoder: transformers has no causal language model of it"
+            f"{where}: model_type {whole.model_type} is not a decoder: transformers has no causal language model of "
+            "this type"
         )
     assert isinstance(config, PreTrainedConfig)
     made = MODEL_FOR_CAUSAL_LM_MAPPING[type(known[0])]
@@ -278,7 +284,7 @@ def _run(model: Any) -> tuple[Recorder, str]:
 
 @contextlib.contextmanager
 def _skipped(layers: list[Any], kinds: list[int]) -> Iterator[None]:
-    """Let only the first layer of each kind run: the others return their input, as that layer returned its output."""
+    """Let only the first layer of each kind run: the others return their input, in the form of its output."""
     given: dict[int, Any] = {}
     handles = []
     for number, (layer, first) in enumerate(zip(layers, kinds, strict=True)):
@@ -337,10 +343,14 @@ def _described(model: Any, config: Any, found: Found, where: str, *, promote: bo
     }
     described = kinds_of(traced, found.kinds, promote=promote)
     around = outside_of(model, found.recorder, found.path, layers, described, where)
-    length = next((value for name in _LENGTHS if isinstance(value := getattr(config, name, None), int) and value > 0), 4096)
+    length = next(
+        (value for name in _LENGTHS if isinstance(value := getattr(config, name, None), int) and value > 0), 4096
+    )
     notes = list(dict.fromkeys(note for one in traced.values() for note in one.notes))
     if found.why_no_backward:
-        notes.append(f"the backward was not traced ({found.why_no_backward}): saved tensors are those of the forward")
+        notes.append(
+            f"the backward was not traced ({found.why_no_backward}): saved tensors are those of the forward"
+        )
     if found.recorder.decisions:
         notes.append(
             f"decisions by data in {', '.join(list(found.recorder.decisions)[:2])} were traced for zeros and False"

@@ -19,10 +19,14 @@ ATTENTION = "ppsim_traced"
 """The name under which transformers finds the replaced attention and experts."""
 
 _RECOMPUTED = frozenset(
-    "_to_copy mul add sub div silu gelu sigmoid relu tanh pow rsqrt neg cat clone mean softplus exp square clamp "
-    "clamp_min rsub where masked_fill repeat_interleave index_select stack softmax _softmax full_like zeros_like "
-    "ones_like copy roll constant_pad_nd hardtanh leaky_relu elu mish abs sqrt log reciprocal sin cos erf".split()
-)
+    {
+        "_to_copy", "mul", "add", "sub", "div", "silu", "gelu", "sigmoid", "relu", "tanh", "pow", "rsqrt",
+        "neg", "cat", "clone", "mean", "softplus", "exp", "square", "clamp", "clamp_min", "rsub", "where",
+        "masked_fill", "repeat_interleave", "index_select", "stack", "softmax", "_softmax", "full_like",
+        "zeros_like", "ones_like", "copy", "roll", "constant_pad_nd", "hardtanh", "leaky_relu", "elu", "mish",
+        "abs", "sqrt", "log", "reciprocal", "sin", "cos", "erf",
+    }
+)  # fmt: skip
 """Pointwise operators, whose results a fused kernel computes again instead of saving them."""
 
 _GEMMS = frozenset(("mm", "addmm", "bmm", "baddbmm", "_grouped_mm"))
@@ -32,8 +36,8 @@ _GEMMS = frozenset(("mm", "addmm", "bmm", "baddbmm", "_grouped_mm"))
 class Event:
     """One operator that counts: `kind` is "gemm", "product", "attention", "experts", "convolution" or "mamba", ….
 
-    gemm and product: `count` products [m, k] · [k, n]; `weight` is the parameter's name, `shape` that of the result.
-    `reads` and `writes` are numbers of storages. `sizes` has the other facts.
+    gemm and product: `count` products [m, k] · [k, n]; `weight` is the name of the parameter.
+    `shape` is the shape of the result. `reads` and `writes` are numbers of storages. `sizes` has the other facts.
     """
 
     kind: str
@@ -59,7 +63,7 @@ class Recorder(TorchDispatchMode):
     """Records one forward of a model; all meta tensors stay alive, so that numbers of storages are unique."""
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.parameters = {storage(one): name for name, one in model.named_parameters()}
         self.shapes = {name: tuple(one.shape) for name, one in model.named_parameters()}
         self.copies: dict[int, str] = {}
@@ -69,6 +73,7 @@ class Recorder(TorchDispatchMode):
         self.makers: dict[int, str] = {}
         self.sources: dict[int, tuple[str, list[Tensor]]] = {}
         self.operands: set[int] = set()
+        self.scanned: set[str] = set()
         self.inputs: dict[str, Tensor] = {}
         self.order: dict[str, int] = {}
         self.failed_in = ""
@@ -126,7 +131,9 @@ class Recorder(TorchDispatchMode):
     def record(self, kind: str, reads: list[Tensor], out: Tensor, **sizes: Any) -> None:
         """Record a replaced operator."""
         numbers = tuple(storage(one) for one in reads)
-        if kind != "mamba":  # its kernel computes the convolution before it again
+        if kind == "mamba":  # its kernel computes the convolution before it again
+            self.scanned.add(self.stack[-1])
+        else:
             self.operands.update(numbers)
         self.events.append(Event(kind, self.stack[-1], reads=numbers, writes=storage(out), sizes=sizes))
 
@@ -211,6 +218,8 @@ class Recorder(TorchDispatchMode):
     def _is_made_again(self, number: int, kept: dict[int, Any], seen: set[int]) -> bool:
         if number in seen or number not in self.sources:
             return False
+        if self.sources[number][0] == "convolution" and self.makers[number] not in self.scanned:
+            return False
         seen.add(number)
         return all(
             (storage(one) in kept and storage(one) != number)
@@ -254,7 +263,7 @@ class _Opaque(torch.autograd.Function):
 
 def opaque(kind: str, sizes: dict[str, Any], shape: tuple[int, ...], *inputs: Tensor) -> Tensor:
     """Return the result of a replaced operator."""
-    made: Tensor = _Opaque.apply(kind, sizes, shape, *inputs)
+    made: Tensor = _Opaque.apply(kind, sizes, shape, *inputs)  # type: ignore[no-untyped-call]
     return made
 
 
@@ -324,17 +333,18 @@ def experts(self: Any, hidden_states: Tensor, *routing: Any, **keywords: Any) ->
         x = x.repeat_interleave(chosen, dim=0)
         num_rows = x.shape[0]
     biases = [getattr(self, f"{name}_bias", None) for name in (up_name, "down_proj")]
-    y = _Grouped.apply(x, up, flipped, biases[0] is not None, num_rows)
+    y = _Grouped.apply(x, up, flipped, biases[0] is not None, num_rows)  # type: ignore[no-untyped-call]
     y = y if biases[0] is None else y + biases[0].new_empty(1, biases[0].shape[-1])
     if up_name == "gate_up_proj":
         gate, lift = y.chunk(2, -1)
         y = self._apply_gate(y) if hasattr(self, "_apply_gate") else _activated(self, gate) * lift
     else:
         y = _activated(self, y)
-    y = _Grouped.apply(y, down, flipped, biases[1] is not None, num_rows)
+    y = _Grouped.apply(y, down, flipped, biases[1] is not None, num_rows)  # type: ignore[no-untyped-call]
     y = y if biases[1] is None else y + biases[1].new_empty(1, biases[1].shape[-1])
     if index is None:
-        return y.view(shape)
+        whole: Tensor = y.view(shape)
+        return whole
     weights = next((one for one in given if one.is_floating_point() and one.dim() > 1), None)
     if weights is not None:
         weights = weights[..., :chosen]
@@ -366,7 +376,9 @@ def delta_rule(query: Tensor, key: Tensor, value: Tensor, *others: Any, **keywor
     return opaque("delta rule", sizes, tuple(value.shape), value, query, key, *more), None
 
 
-def kimi_delta_rule(query: Tensor, key: Tensor, value: Tensor, *others: Any, **keywords: Any) -> tuple[Tensor, None]:
+def kimi_delta_rule(
+    query: Tensor, key: Tensor, value: Tensor, *others: Any, **keywords: Any
+) -> tuple[Tensor, None]:
     """Stand in for a delta rule with a decay per key column."""
     sizes = {"heads": int(value.shape[2]), "key": int(key.shape[3]), "value": int(value.shape[3])}
     more = [one for one in (*others, *keywords.values()) if isinstance(one, Tensor)]
@@ -385,7 +397,14 @@ def chunk_scan(
 
 
 def selective_scan(
-    hidden_states: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Any = None, z: Any = None, **keywords: Any
+    hidden_states: Tensor,
+    dt: Tensor,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    d: Any = None,
+    z: Any = None,
+    **keywords: Any,
 ) -> Any:
     """Stand in for the scan of Mamba-1: [b, channels, s] with a state of `state` numbers per channel."""
     sizes = {"channels": int(hidden_states.shape[1]), "state": int(b.shape[1])}
@@ -395,9 +414,12 @@ def selective_scan(
     return (out, None) if keywords.get("return_last_state") else out
 
 
-def linear_attention(decay: Tensor, first: Tensor, key: Tensor, value: Tensor, *others: Any, **keywords: Any) -> Any:
-    """Stand in for the recurrence of RWKV, which has no GEMMs."""
-    return opaque("selective scan", {"channels": int(key.shape[-1]), "state": 0}, tuple(key.shape), key, value), None
+def linear_attention(*tensors: Tensor, **keywords: Any) -> Any:
+    """Stand in for the recurrence of RWKV, which has no GEMMs; it is called with decay, bonus, keys and values."""
+    key, value = tensors[2:4]
+    return opaque(
+        "selective scan", {"channels": int(key.shape[-1]), "state": 0}, tuple(key.shape), key, value
+    ), None
 
 
 STAND_INS = {

@@ -33,7 +33,7 @@ WORDS = MappingProxyType({"outputs": "by columns", "inputs": "by rows", None: "w
 
 @dataclass(frozen=True)
 class TracedCore(Scored):
-    """One attention call: queries of `num_heads` score keys of `num_kv_heads`; `v_size` 0: the scores are the result.
+    """One attention call: queries of `num_heads` score keys of `num_kv_heads`.
 
     `q`, `k`, `v`: columns of the saved tensors that hold them; 0: the tensor is saved by another call or GEMM.
     """
@@ -172,7 +172,7 @@ class TracedMixer(Mixer):
         return min((one.window for one in self.cores if one.window), default=None)
 
     @cached_property
-    def parts(self) -> tuple[Mixer, ...]:  # type: ignore[override]
+    def parts(self) -> tuple[Mixer, ...]:
         """Its attention calls and scans."""
         return (*self.cores, *self.scans)
 
@@ -195,9 +195,7 @@ class TracedMixer(Mixer):
         """Raise `ConfigError` also for context parallelism of a scan."""
         super().require_division(cut)
         if cut.cp > 1 and (self.scans or not self.cores):
-            raise ConfigError(
-                f"context parallelism of a traced mixer without attention is not known: got cp {cut.cp} (nearest: 1)"
-            )
+            raise ConfigError(f"context parallelism of a traced scan is not known: got cp {cut.cp} (nearest: 1)")
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
         """Return the FLOPs per token of attention calls and scans."""
@@ -276,7 +274,9 @@ def _made(cls: type[T], data: Any, where: str) -> T:
     hints, known = get_type_hints(cls), {one.name for one in fields(cls)}  # type: ignore[arg-type]
     if wrong := [name for name in data if name not in known and name != "kind"]:
         raise ConfigError(f"{where} has an unknown field '{wrong[0]}'")
-    values = {name: _value(hints[name], given, f"{where}, {name}") for name, given in data.items() if name != "kind"}
+    values = {
+        name: _value(hints[name], given, f"{where}, {name}") for name, given in data.items() if name != "kind"
+    }
     try:
         return cls(**values)
     except TypeError:
@@ -306,7 +306,7 @@ def _value(hint: Any, given: Any, where: str) -> Any:
 
 
 def _part(data: Any, where: str) -> Any:
-    kind = data.get("kind") if isinstance(data, dict) else None
+    kind = str(data.get("kind")) if isinstance(data, dict) else ""
     if kind not in _PARTS:
         raise ConfigError(f"{where} must have a kind of {', '.join(_PARTS)}: got {kind!r}")
     return _made(_PARTS[kind], data, where)
