@@ -453,6 +453,7 @@ class TracedLayer:
             sizes["window"],
             sizes["is_causal"],
             *columns,
+            is_chunked=sizes["is_chunked"],
         )
 
     def _gemm(self, one: Event, used: set[int], outputs: Mapping[int, str]) -> TracedGemm:
@@ -487,7 +488,7 @@ class TracedLayer:
         """GEMMs without weights that are no attention."""
         modules = dict.fromkeys(one.module for one in found)
         self.notes.append(
-            f"GEMMs without weights in {', '.join(list(modules)[:2])} are those of a sequence of {self.tokens} tokens"
+            f"GEMMs without weights in {', '.join(list(modules)[:2])} are those of {self.tokens} tokens"
         )
         sizes: dict[tuple[int, int, int], int] = {}
         for one in found:

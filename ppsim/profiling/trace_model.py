@@ -143,8 +143,8 @@ def _model(config: Any, whole: Any, where: str, dtype: Any) -> Any:
     known = [one for one in (config, whole) if type(one) in MODEL_FOR_CAUSAL_LM_MAPPING]
     if not known:
         raise ConfigError(
-            f"{where}: model_type {whole.model_type} is not a decoder: transformers has no causal language model of "
-            "this type"
+            f"{where}: model_type {whole.model_type} is not a decoder: "
+            "transformers has no causal language model of this type"
         )
     assert isinstance(config, PreTrainedConfig)
     made = MODEL_FOR_CAUSAL_LM_MAPPING[type(known[0])]

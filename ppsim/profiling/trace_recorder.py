@@ -131,9 +131,9 @@ class Recorder(TorchDispatchMode):
     def record(self, kind: str, reads: list[Tensor], out: Tensor, **sizes: Any) -> None:
         """Record a replaced operator."""
         numbers = tuple(storage(one) for one in reads)
-        if kind == "mamba":  # its kernel computes the convolution before it again
+        if kind != "attention":  # kernels of scans compute the convolution before them again
             self.scanned.add(self.stack[-1])
-        else:
+        if kind != "mamba":
             self.operands.update(numbers)
         self.events.append(Event(kind, self.stack[-1], reads=numbers, writes=storage(out), sizes=sizes))
 

@@ -29,7 +29,7 @@ deepseek_v3 with a type of its own, and the files of lfm2_moe and deepseek_v2 le
 RECURRENT = ("mamba2-130m", "nemotron-h-4b", "falcon-h1-0.5b", "kimi-linear-48b-a3b")
 LISTED = [name for name in KNOWN if name not in (*RECURRENT, "llama4-scout")]
 """Those whose mixers, taken as lists of GEMMs, calls and tensors, save the same within 5 %. Kernels of recurrent
-mixers compute more again than pointwise operators, and Llama 4 saves a temperature per query."""
+mixers compute more again than pointwise operators, and Llama 4 norms queries and keys without weights."""
 
 SAMPLE = {
     "olmo2": 6_888_624_128,

@@ -22,18 +22,18 @@ from ppsim.model.mixers.parallel import ParallelMixers
 from ppsim.model.operators import Kind, Operator, Tensor
 from ppsim.model.recurrent import ChunkProduct, GatedDeltaNet, KimiDeltaAttention, Mamba, Recurrent
 from ppsim.model.scored import Scored, keys_in_window
-from ppsim.parallel.sizes import Cut
+from ppsim.parallel.sizes import Cut, require_positive
 
 TRACED = "ppsim_traced"
 """The `model_type` of stored models."""
 
-WORDS = MappingProxyType({"outputs": "by columns", "inputs": "by rows", None: "whole on each rank"})
-"""How tensor-parallel ranks divide a matrix."""
+SIDES = ("outputs", "inputs", None)
+"""How tensor-parallel ranks divide a matrix: by columns, by rows, or not at all."""
 
 
 @dataclass(frozen=True)
 class TracedCore(Scored):
-    """One attention call: queries of `num_heads` score keys of `num_kv_heads`.
+    """One attention call: queries of `num_heads` score keys of `num_kv_heads`; window and chunks as in `Attention`.
 
     `q`, `k`, `v`: columns of the saved tensors that hold them; 0: the tensor is saved by another call or GEMM.
     """
@@ -47,6 +47,10 @@ class TracedCore(Scored):
     q: float = 0.0
     k: float = 0.0
     v: float = 0.0
+    is_chunked: bool = False
+
+    def __post_init__(self) -> None:
+        require_positive(self, "num_heads", "num_kv_heads", "qk_size", "window")
 
     @property
     def qk_head_size(self) -> int:  # type: ignore[override]
@@ -62,7 +66,7 @@ class TracedCore(Scored):
         """Return how many keys a query sees on average, within its window if it has one."""
         if self.window is None or not self.is_causal or self.window >= sequence_length:
             return super().keys_a_query(sequence_length)
-        return keys_in_window(self.window, sequence_length)
+        return self.window / 2 if self.is_chunked else keys_in_window(self.window, sequence_length)
 
     def linears(self, h: int, tp: int) -> list[Linear]:
         """Return none: the mixer around it has them."""
@@ -83,6 +87,9 @@ class TracedScan(Recurrent):
     num_heads: int
     chunk_size: int
     products: tuple[ChunkProduct, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_positive(self, "num_heads", "chunk_size")
 
     @property
     def inner_size(self) -> int:
@@ -135,6 +142,13 @@ class TracedGemm:
     rows: float = 1.0
     saves: float = 0.0
     count: int = 1
+
+    def __post_init__(self) -> None:
+        require_positive(self, "inputs", "count")
+        if self.split not in SIDES:
+            raise ConfigError(f"split must be outputs or inputs: got '{self.split}'")
+        if not self.columns or min(self.columns) < 1:
+            raise ConfigError(f"columns must have a number of 1 or more: got {list(self.columns)}")
 
 
 @dataclass(frozen=True)
@@ -333,6 +347,8 @@ def _traced(fields: Fields) -> Model:
     order = fields.counts("layers", 1) or []
     if not kinds or not order or max(order) >= len(kinds):
         fields.refuse("layers", f"must be numbers of the {len(kinds)} kinds")
+    if len(widths := {one.hidden_size for one in kinds}) > 1:
+        fields.refuse("kinds", f"must have one hidden_size: got {' and '.join(map(str, sorted(widths)))}")
     before, behind, multiplied = fields.counts("extra", 3) or (0, 0, 0)
     fields.seen |= {"assumptions", "traced"}
     return Model(
