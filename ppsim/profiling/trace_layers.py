@@ -444,7 +444,7 @@ class TracedLayer:
 
     def _core(self, one: Event, used: set[int]) -> TracedCore:
         used.add(one.writes)
-        sizes, columns = one.sizes, [self._columns(number, used) for number in one.reads[:3]]
+        sizes, (q, k, v) = one.sizes, (self._columns(number, used) for number in one.reads[:3])
         return TracedCore(
             sizes["heads"],
             sizes["kv_heads"],
@@ -452,7 +452,9 @@ class TracedLayer:
             sizes["v"],
             sizes["window"],
             sizes["is_causal"],
-            *columns,
+            q,
+            k,
+            v,
             is_chunked=sizes["is_chunked"],
         )
 

@@ -49,7 +49,7 @@ def test_a_name_is_found_as_people_write_it_and_its_kinds_of_layers_are_said():
 
 OLMO = {"model_type": "olmo2", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
         "intermediate_size": 1024, "vocab_size": 1000}  # fmt: skip
-PROJECT = "--gpus 2 --pp 2 --global-batch-size 8 --seq-len 256 --cluster dgx-h100 --json".split()
+PROJECT = ["--gpus", 2, "--pp", 2, "--global-batch-size", 8, "--seq-len", 256, "--cluster", "dgx-h100", "--json"]
 
 
 def test_an_unknown_model_type_is_traced_and_stored(tmp_path):
