@@ -16,13 +16,13 @@ from ppsim.base.errors import ConfigError
 from ppsim.model.architecture import Layer, Norm, norm_parameters
 from ppsim.model.halves import Attention, FeedForward, LatentAttention, MixtureOfExperts, NoAttention, NoFeedForward
 from ppsim.model.mixer import Mixer
-from ppsim.model.mixers.parallel import ParallelMixers
 from ppsim.model.mixers.traced import (
     TracedCore,
     TracedGemm,
     TracedMixer,
     TracedSaved,
     TracedScan,
+    side_by_side,
 )
 from ppsim.model.recurrent import ChunkProduct, GatedDeltaNet, KimiDeltaAttention, Mamba
 from ppsim.profiling.trace_recorder import Event, Recorder, storage
@@ -396,7 +396,7 @@ class TracedLayer:
         attention = self._attention_of(
             [one for one in self.own if one.kind == "gemm" and _component(one.module) != part]
         )
-        return None if attention is None else ParallelMixers((attention, self._mamba_of(scans[0])))
+        return None if attention is None else side_by_side((attention, self._mamba_of(scans[0])))
 
     def _none(self) -> Mixer | None:
         return None if self.own else NoAttention()

@@ -243,6 +243,11 @@ class TracedMixer(Mixer):
         yield Operator("mixed", "", outs, (Tensor("mixed", "own_tokens", h, "norms"),), passes_gradient=True)
 
 
+def side_by_side(mixers: tuple[Mixer, ...]) -> Mixer:
+    """Return the mixer of several that read the same tokens, and whose outputs are added."""
+    return ParallelMixers(mixers)
+
+
 _DOES = ("norm", "activation", "gate", "rotation", "convolution")
 
 
