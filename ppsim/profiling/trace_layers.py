@@ -581,69 +581,95 @@ def outside_of(
     model: Any, recorder: Recorder, path: str, layers: Sequence[Any], described: Mapping[str, Any], where: str
 ) -> dict[str, Any]:
     """The vocabulary, the parameters before and behind the layers, and the GEMMs behind them."""
-    inside = {id(one) for layer in layers for one in layer.parameters()}
-    in_layers = sum(one.numel() for layer in layers for one in layer.parameters())
-    if in_layers != sum(one.numel() for one in {id(p): p for layer in layers for p in layer.parameters()}.values()):
+    counts = [sum(one.numel() for one in layer.parameters()) for layer in layers]
+    if sum(counts) != sum(
+        one.numel() for one in {id(p): p for layer in layers for p in layer.parameters()}.values()
+    ):
         raise ConfigError(f"{where}: module {path} uses one weight in several layers, which ppsim cannot express")
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     if embedding is None or head is None or getattr(head, "weight", None) is None:
         raise ConfigError(
             f"{where}: the model has no embedding or no head of one matrix, which ppsim cannot express"
         )
-    h, (rows, width) = described["kinds"][0]["hidden_size"], embedding.weight.shape
-    vocab, read = head.weight.shape
+    h, (rows, width), (vocab, read) = (
+        described["kinds"][0]["hidden_size"],
+        embedding.weight.shape,
+        head.weight.shape,
+    )
     if read != width:
         raise ConfigError(
             f"{where}: the head reads {read} columns and the embedding has {width}, which ppsim cannot express"
         )
-    projected = int(width) * h if width != h else 0
-    is_tied = embedding.weight is head.weight
-    entered = {name: number for number, name in enumerate(recorder.order)}
-    last = max(number for name, number in entered.items() if name.startswith(f"{path}."))
-    before = behind = positions = multiplied = 0
+    tables = (embedding.weight, head.weight)
+    before, behind, positions = _parameters_around(model, recorder, path, layers, tables)
+    projected, of_norm = int(width) * h if width != h else 0, norm_parameters(described["kinds"][0]["norm"], h)
+    has_norm = _has_norm_behind(model, recorder, path) and behind - projected >= of_norm
+    before += (int(rows) - int(vocab)) * int(width) if tables[0] is not tables[1] else 0
+    multiplied = _multiplied_around(model, recorder, path, head.weight, where)
+    extra = [before - projected, behind - projected - has_norm * of_norm, max(0, multiplied - 2 * projected)]
+    if min(extra) < 0:
+        raise ConfigError(
+            f"{where}: the embedding is {rows} × {width}, the head {vocab} × {read}, and layers have {h} columns, "
+            "which ppsim cannot express"
+        )
+    return {
+        "extra": extra,
+        "vocab_size": int(vocab),
+        "tie_word_embeddings": tables[0] is tables[1],
+        "learned_positions": positions,
+        "final_norm": has_norm,
+    } | ({"projected_size": int(width)} if projected else {})
+
+
+def _last_entry(recorder: Recorder, path: str) -> int:
+    """When the last module of the layers was entered first."""
+    return max(number for number, name in enumerate(recorder.order) if name.startswith(f"{path}."))
+
+
+def _parameters_around(
+    model: Any, recorder: Recorder, path: str, layers: Sequence[Any], tables: tuple[Tensor, Tensor]
+) -> tuple[int, int, int]:
+    """Parameters before the layers and behind them, without embedding and head, and rows of learned positions."""
+    entered, last = {name: number for number, name in enumerate(recorder.order)}, _last_entry(recorder, path)
+    known = {id(one) for layer in layers for one in layer.parameters()} | {id(one) for one in tables}
+    before = behind = positions = 0
     for name, one in model.named_parameters():
-        if id(one) in inside or one is embedding.weight or one is head.weight:
+        if id(one) in known:
             continue
-        module = name.rpartition(".")[0]
-        if "pos" in name and one.ndim == 2 and one.shape[1] == h and not positions:
+        if (
+            "pos" in name
+            and one.ndim == 2
+            and one.shape[1] == recorder.inputs[f"{path}.0"].shape[-1]
+            and not positions
+        ):
             positions = int(one.shape[0])
-        elif entered.get(module, 0) > last:
+        elif entered.get(name.rpartition(".")[0], 0) > last:
             behind += one.numel()
         else:
             before += one.numel()
+    return before, behind, positions
+
+
+def _has_norm_behind(model: Any, recorder: Recorder, path: str) -> bool:
+    """Whether a norm runs behind the layers."""
+    names = list(recorder.order)[_last_entry(recorder, path) + 1 :]
+    return any("norm" in (name + type(model.get_submodule(name)).__name__).lower() for name in names)
+
+
+def _multiplied_around(model: Any, recorder: Recorder, path: str, head: Tensor, where: str) -> int:
+    """Weights of GEMMs outside the layers per token, without the head; refuses attention and scans there."""
+    multiplied = 0.0
     for event in recorder.events:
-        if event.kind not in ("gemm", "convolution") and not event.module.startswith(f"{path}."):
+        if event.module.startswith(f"{path}."):
+            continue
+        if event.kind not in ("gemm", "convolution"):
             raise ConfigError(
                 f"{where}: module {event.module} is outside the layers {path} and has a call of kind {event.kind}, "
                 "which ppsim cannot express"
             )
-        known = event.module.startswith(f"{path}.") or event.weight is None or event.kind != "gemm"
-        if not known and model.get_parameter(event.weight) is not head.weight:
-            multiplied += round(event.k * event.n * event.count * event.m / recorder_tokens(recorder))
-    norms = [
-        name for name in recorder.order
-        if entered[name] > last and "norm" in (name + type(model.get_submodule(name)).__name__).lower()
-    ]  # fmt: skip
-    of_norm = norm_parameters(described["kinds"][0]["norm"], h)
-    has_norm = bool(norms) and behind - projected >= of_norm
-    before += (int(rows) - int(vocab)) * int(width) if not is_tied else 0
-    around: dict[str, Any] = {
-        "extra": [before - projected, behind - projected - has_norm * of_norm, max(0, multiplied - 2 * projected)]
-    }
-    if min(around["extra"]) < 0:
-        raise ConfigError(f"{where}: the head has more rows than the embedding, which ppsim cannot express")
-    if projected:
-        around["projected_size"] = int(width)
-        if min(before, behind) < projected:
-            raise ConfigError(
-                f"{where}: the embedding has {width} columns and layers {h}, which ppsim cannot express"
-            )
-    return around | {
-        "vocab_size": int(vocab),
-        "tie_word_embeddings": is_tied,
-        "learned_positions": positions,
-        "final_norm": has_norm,
-    }
+        if event.kind == "gemm" and event.weight and model.get_parameter(event.weight) is not head:
+            multiplied += event.k * event.n * event.count * event.m / recorder_tokens(recorder)
+    return round(multiplied)
 
 
 def recorder_tokens(recorder: Recorder) -> int:
