@@ -621,6 +621,19 @@ def outside_of(
     } | ({"projected_size": int(width)} if projected else {})
 
 
+ENCODERS = ("image", "vision", "visual", "audio", "speech", "multi_modal", "multimodal", "aligner", "connector")
+"""Words in paths of modules that read images or sound."""
+
+
+def encoder_parameters(model: nn.Module, recorder: Recorder) -> list[Tensor]:
+    """The parameters of encoders of images and sound, which do not run for text."""
+    return [
+        one
+        for name, one in model.named_parameters()
+        if name.rpartition(".")[0] not in recorder.order and any(word in name for word in ENCODERS)
+    ]
+
+
 def _last_entry(recorder: Recorder, path: str) -> int:
     """When the last module of the layers was entered first."""
     return max(number for number, name in enumerate(recorder.order) if name.startswith(f"{path}."))
@@ -632,6 +645,7 @@ def _parameters_around(
     """Parameters before the layers and behind them, without embedding and head, and rows of learned positions."""
     entered, last = {name: number for number, name in enumerate(recorder.order)}, _last_entry(recorder, path)
     known = {id(one) for layer in layers for one in layer.parameters()} | {id(one) for one in tables}
+    known |= {id(one) for one in encoder_parameters(model, recorder)}
     before = behind = positions = 0
     for name, one in model.named_parameters():
         if id(one) in known:

@@ -13,7 +13,14 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.limits import MOST_LAYERS
 from ppsim.model.config import model_from
 from ppsim.model.mixers.traced import TRACED
-from ppsim.profiling.trace_layers import TracedLayer, kinds_of, outside_of, router_biases
+from ppsim.profiling.trace_layers import (
+    ENCODERS,
+    TracedLayer,
+    encoder_parameters,
+    kinds_of,
+    outside_of,
+    router_biases,
+)
 from ppsim.profiling.trace_recorder import ATTENTION, STAND_INS, Recorder, attend, experts, recording
 
 TOKENS = 256
@@ -21,7 +28,6 @@ TOKENS = 256
 
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length", "n_ctx")
 _INDICES = frozenset(("layer_idx", "layer_id", "layer_number", "layer_index", "index", "idx", "block_idx"))
-_ENCODERS = ("image", "vision", "visual", "audio", "speech")
 _MTP = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers", "mtp_num_layers", "num_mtp_modules")
 
 
@@ -48,7 +54,9 @@ def trace(data: Mapping[str, Any], where: str, *, promote: bool = True) -> dict[
         raise
     except Exception as error:  # anything may go wrong inside a model's own code
         raise NotTraced(f"{where}: model_type {kind} was not traced: {_one_line(error)}") from error
-    plan = described.pop("plan")
+    plan, ignored = described.pop("plan"), sum(one.numel() for one in encoder_parameters(model, found.recorder))
+    if ignored:
+        notes = [f"text model only, encoder of {ignored / 1e9:.1f} B parameters ignored"]
     described["assumptions"] = [
         f"model_type {kind}: traced with transformers {transformers.__version__}",
         *notes,
@@ -59,10 +67,9 @@ def trace(data: Mapping[str, Any], where: str, *, promote: bool = True) -> dict[
     described["traced"] = {"model_type": kind, "transformers": transformers.__version__}
     source = f"a trace of {kind} in transformers {transformers.__version__}"
     made = {"model_type": TRACED, "source": source} | described
-    counted, built = (
-        model_from(made, where).parameters,
-        sum(one.numel() for one in (*model.parameters(), *dict(router_biases(model)).values())),
-    )
+    counted = model_from(made, where).parameters
+    built = sum(one.numel() for one in (*model.parameters(), *dict(router_biases(model)).values()))
+    built -= ignored
     if counted != built:
         raise NotTraced(f"{where}: the trace has {counted:,} parameters, and transformers builds {built:,}")
     return made
@@ -119,8 +126,8 @@ def _config(data: Mapping[str, Any], where: str) -> tuple[Any, Any, list[str]]:
     notes = []
     encoders = [name for name in ("vision_config", "audio_config") if getattr(whole, name, None) is not None]
     if text is not whole:
-        parts = " and ".join(name.removesuffix("_config") for name in encoders) or "other"
-        notes.append(f"text model only, {parts} encoder ignored")
+        parts = " and ".join(name.removesuffix("_config") for name in encoders)
+        notes.append(f"text model only{f', {parts} encoder ignored' if parts else ''}")
     for name in list(vars(text)):
         if name.endswith(("dropout", "pdrop", "dropout_prob", "layerdrop")) and isinstance(
             getattr(text, name), float
@@ -138,16 +145,22 @@ def _model(config: Any, whole: Any, where: str, dtype: Any) -> Any:
     import torch
     from transformers import PreTrainedConfig
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING,
+        MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    )
 
     known = [one for one in (config, whole) if type(one) in MODEL_FOR_CAUSAL_LM_MAPPING]
+    mapping = MODEL_FOR_CAUSAL_LM_MAPPING
+    if not known and config is not whole and type(whole) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
+        known, config, mapping = [whole], whole, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     if not known:
         raise ConfigError(
             f"{where}: model_type {whole.model_type} is not a decoder: "
             "transformers has no causal language model of this type"
         )
     assert isinstance(config, PreTrainedConfig)
-    made = MODEL_FOR_CAUSAL_LM_MAPPING[type(known[0])]
+    made = mapping[type(known[0])]
     ALL_ATTENTION_FUNCTIONS.register(ATTENTION, attend)
     with torch.device("meta"):
         try:
@@ -192,7 +205,7 @@ def layers_in(model: Any, where: str) -> tuple[str, list[Any]]:
         for name, module in model.named_modules()
         if isinstance(module, torch.nn.ModuleList) and len(module) > 0
     }
-    of_text = {name: one for name, one in lists.items() if not any(word in name for word in _ENCODERS)}
+    of_text = {name: one for name, one in lists.items() if not any(word in name for word in ENCODERS)}
     lists = of_text or lists
     if not lists:
         raise NotTraced(f"{where}: the model has no list of layers")

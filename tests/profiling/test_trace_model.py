@@ -130,3 +130,6 @@ def test_parts_that_are_left_out_are_said():
     assert "1 multi-token prediction layer (num_nextn_predict_layers)" in notes[-1]
     notes = trace({"model_type": "gemma3"}, "config.json")["assumptions"]
     assert "text model only, vision encoder ignored" in notes
+    content = trace({"model_type": "qwen3_vl"}, "config.json")
+    assert "text model only, encoder of 0.6 B parameters ignored" in content["assumptions"]
+    assert model_from(content).parameters == model_from(trace({"model_type": "qwen3"}, "config.json")).parameters
