@@ -5,6 +5,7 @@
 """
 
 import contextlib
+import logging
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -89,7 +90,7 @@ def _quiet() -> Iterator[None]:
     import transformers
 
     before = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()
+    transformers.logging.set_verbosity(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
