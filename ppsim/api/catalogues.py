@@ -1,10 +1,15 @@
 """What there is to choose from, as pandas frames: schedules, models, clusters."""
 
+import json
 from typing import TYPE_CHECKING, Any
 
+from ppsim.api.traces import trace, trace_if_unknown
+from ppsim.base.files import write_whole
 from ppsim.base.words import require_tokens
 from ppsim.catalog.build import every_schedule
 from ppsim.machine.files import load_cluster, packaged_clusters
+from ppsim.model.architecture import Model
+from ppsim.model.config import model_from
 from ppsim.model.names import NAMES
 from ppsim.trainers.read_config import model_named
 from ppsim.trainers.write_schedule import refusals
@@ -68,8 +73,21 @@ def models() -> "pandas.DataFrame":
 
 def model_counts(name: str, seq_len: int | None = None) -> dict[str, Any]:
     """Return one model's parameters, and the FLOPs that training takes a token at `seq_len` (None: its own)."""
+    trace_if_unknown(name)
+    return counts_of(model_named(name), name, seq_len)
+
+
+def traced_counts(config: str, output: str | None, seq_len: int | None = None) -> dict[str, Any]:
+    """Return the same of a config.json that is traced, and write the traced model to `output`."""
+    data = trace(config)
+    if output is not None:
+        write_whole(output, json.dumps(data, indent=1) + "\n")
+    return counts_of(model_from(data, config), config, seq_len)
+
+
+def counts_of(model: Model, name: str, seq_len: int | None) -> dict[str, Any]:
+    """Return a model's parameters and training FLOPs; of a traced one its assumptions too."""
     require_tokens("seq_len", seq_len)
-    model = model_named(name)
     length = model.sequence_length if seq_len is None else seq_len
     return {
         "name": name,
@@ -93,6 +111,7 @@ def model_counts(name: str, seq_len: int | None = None) -> dict[str, Any]:
         "training_flops_per_token": model.training_flops(length),
         "training_flops_per_token_causal": model.training_flops(length, causal=True),
         "training_flops_per_token_6n": model.rule_of_thumb_flops(),
+        **({"assumptions": list(model.notes)} if model.notes else {}),
     }
 
 

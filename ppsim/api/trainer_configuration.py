@@ -107,11 +107,13 @@ def _stages_per_rank(config: "RunConfig", filled: Mapping[str, Any], given: Coll
     vpp: int | None = filled["vpp"]
     each, pp = config.layers_per_virtual_stage, filled["pp"] or 1
     if each is not None and {"model", "layers", "pp"}.intersection(given):
+        from ppsim.api.traces import trace_if_unknown
         from ppsim.trainers.read_config import model_named  # every trainer's format
 
         if filled["model"] == GPT or filled["layers"]:
             layers = filled["layers"] or 0
         else:
+            trace_if_unknown(filled["model"])
             layers = len(model_named(filled["model"]).layers)
         vpp, rest = divmod(layers, pp * each)
         if rest:
@@ -156,11 +158,13 @@ def _with_stack(options: dict[str, Any]) -> dict[str, Any]:
     name = options.get("stack")
     if options.get("model") is None or name is None:
         return options
+    from ppsim.api.traces import trace_if_unknown
     from ppsim.machine.files import cluster_of
     from ppsim.trainers.read_config import model_named  # every trainer's format
     from ppsim.trainers.stacks import stack_of
 
     model, cluster = options["model"], cluster_of(options.get("cluster"))
+    trace_if_unknown(model)
     has_experts = model != GPT and any(layer.is_moe for layer in model_named(model).kinds)
     said = stack_of(name, options, device=cluster.device.name, has_experts=has_experts)
     return options | {word: value for word, value in said.items() if options.get(word, "") is None}

@@ -3,7 +3,7 @@
 import click
 
 from ppsim.base.errors import ConfigError
-from ppsim.cli.common import json_option, print_json
+from ppsim.cli.common import check_outputs, json_option, print_json
 from ppsim.cli.completion import completing
 
 
@@ -13,22 +13,48 @@ from ppsim.cli.completion import completing
     "--seq-len", type=int, metavar="TOKENS",
     help="Sequence length in tokens, for attention's FLOPs. Default: the model's own.",
 )  # fmt: skip
+@click.option(
+    "--trace",
+    "config",
+    metavar="config.json",
+    help="Trace a Hugging Face config.json with torch and transformers, instead of reading a name.",
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="model.json",
+    help="Write the traced model there. --model model.json then needs neither torch nor transformers.",
+)
 @json_option
-def models(name: str | None, seq_len: int | None, as_json: bool) -> None:
+def models(name: str | None, seq_len: int | None, config: str | None, output: str | None, as_json: bool) -> None:
     """List the models known by name, or count one's parameters and the FLOPs that training takes a token.
 
     \b
       ppsim models
       ppsim models llama3-8b --seq-len 8192
       ppsim models deepseek-v3 --json
+      ppsim models --trace config.json -o model.json
 
-    A Hugging Face config.json stands for a name too. FLOPs are those of matrix products, forward and twice that
-    backward, without recomputation.
+    A Hugging Face config.json stands for a name too. If its model_type is unknown, it is traced: torch and
+    transformers build the model without weights, and ppsim reads the operators of one layer of each kind. FLOPs are
+    those of matrix products, forward and twice that backward, without recomputation.
     """
-    from ppsim.api.catalogues import model_counts
+    from ppsim.api.catalogues import model_counts, traced_counts
     from ppsim.model.names import NAMES, find_model
     from ppsim.results import models as show_models
 
+    if config is not None:
+        if name is not None:
+            raise ConfigError(f"--trace {config} is read instead of a name: leave out {name}")
+        check_outputs([output] if output else [], (".json",))
+        counts = traced_counts(config, output, seq_len)
+        if as_json:
+            print_json(counts)
+        else:
+            show_models.print_counts(counts)
+        return
+    if output is not None:
+        raise ConfigError("-o is for a traced model: give --trace config.json too")
     if name is None:
         if seq_len is not None:
             raise ConfigError("--seq-len is for one model: name it")

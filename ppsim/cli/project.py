@@ -99,8 +99,10 @@ def project(
     names = _compared(options["schedule"])
     if not has_layout(options):
         if options["model"] not in (None, GPT):
+            from ppsim.api.traces import trace_if_unknown
             from ppsim.trainers.read_config import model_named
 
+            trace_if_unknown(options["model"])
             model_named(options["model"])  # raises for what is none, which is the first thing to say
         raise click.UsageError("--pp must be given: the pipeline ranks")
     config = options["run_config"] = run_config_of(options)

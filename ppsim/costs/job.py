@@ -202,7 +202,7 @@ class Job(InBrief):
         """Sentences about options that nobody gave, the number of GPUs first, and about parts of the model."""
         sizes = {name: getattr(self.layout, name) for name in ("tp", "cp", "ep", "dp", "pp")}
         gpus = [assumed_devices(**sizes)] if self.gpus_assumed else []
-        return [*gpus, *([self.model.left_out] if self.model.left_out else []), *self.assumed]
+        return [*self.model.notes, *gpus, *([self.model.left_out] if self.model.left_out else []), *self.assumed]
 
     @property
     def stack_in_words(self) -> str:

@@ -161,7 +161,8 @@ class Model:
     all are one layer that runs again (Megatron-LM's mtp_use_repeated_layer). `sequence_length` is the one it is
     used with where none is given. `patches`: a diffusion transformer's, whose `vocab_size` is that of its output.
     `source` says where the sizes were published, `left_out` in a sentence which parts of a published model are
-    not among the layers.
+    not among the layers. `notes`: assumptions about the model, such as how it was traced. `extra`: parameters of a
+    traced model before its layers and behind them that nothing else counts, and those of the latter in GEMMs.
     """
 
     layers: tuple[Layer, ...]
@@ -176,6 +177,8 @@ class Model:
     source: str = ""
     patches: Patches | None = None
     left_out: str = field(default="", compare=False)
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    extra: tuple[int, int, int] = (0, 0, 0)
 
     def __post_init__(self) -> None:
         require_positive(self, "vocab_size", "sequence_length")
@@ -223,7 +226,7 @@ class Model:
             return before, self.patches.head_parameters(h), self.patches.conditioning_parameters(h)
         projection = (self.projected_size or 0) * h
         behind = self.final_norm * norm_parameters(self.norm, h) + joining_parameters(self.streams, h)
-        return positions + projection, behind + projection, 0
+        return positions + projection + self.extra[0], behind + projection + self.extra[1], 0
 
     @property
     def embedding_parameters(self) -> int:
@@ -259,7 +262,7 @@ class Model:
     def head_forward_flops(self) -> float:
         """FLOPs of a token's projection to the vocabulary: 2hV, by way of `projected_size` where there is one."""
         h, width = self.hidden_size, self.projected_size
-        return 2.0 * (self.vocab_size * h if width is None else width * (h + self.vocab_size))
+        return 2.0 * self.extra[2] + 2.0 * (self.vocab_size * h if width is None else width * (h + self.vocab_size))
 
     def training_flops(self, sequence_length: int | None = None, *, causal: bool = False) -> float:
         """Return the FLOPs that training takes for a token: three times the forward's matrix products.

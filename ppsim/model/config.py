@@ -4,6 +4,7 @@ Every field is either read, or known to change neither parameters nor matrix pro
 be a new kind of layer. Defaults are those of the classes in transformers, which released files leave out.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -39,6 +40,22 @@ from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention
 from ppsim.parallel.layer_partition import require_layers
 
 
+class UnknownModelType(ConfigError):
+    """A config.json of a `model_type` that ppsim does not know by name."""
+
+
+_TRACED: dict[str, dict[str, Any]] = {}
+
+
+def remember_trace(data: dict[str, Any], traced: dict[str, Any]) -> None:
+    """Let `model_from` read a config.json of an unknown `model_type` as its trace, in this process."""
+    _TRACED[_key(data)] = traced
+
+
+def _key(data: dict[str, Any]) -> str:
+    return json.dumps(data, sort_keys=True)
+
+
 def model_from(data: Any, where: str = "config.json") -> Model:
     """Return the model of a config.json's content.
 
@@ -50,8 +67,10 @@ def model_from(data: Any, where: str = "config.json") -> Model:
     kind = data.get("model_type") or data.get("_class_name")
     if not isinstance(kind, str):
         raise ConfigError(f"{where}: model_type is missing; there are {', '.join(_READERS)}")
+    if kind not in _READERS and (traced := _TRACED.get(_key(data))):
+        data, kind = traced, traced["model_type"]
     if kind not in _READERS:
-        raise ConfigError(f"{where}: {Names('model_type', _READERS).unknown(kind)}")
+        raise UnknownModelType(f"{where}: {Names('model_type', _READERS).unknown(kind)}")
     fields = Fields(data, where)
     with naming(where):
         model = _READERS[kind](fields)

@@ -111,6 +111,20 @@ class Fields:
             )
         return list(value)
 
+    def objects(self, name: str) -> list[dict[str, Any]]:
+        """A list of objects."""
+        value = self._get(name)
+        if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+            raise ConfigError(f"{self._where}: {name} must be a list of objects")
+        return value
+
+    def sentences(self, name: str) -> list[str]:
+        """A list of strings, empty if it is not there."""
+        value = self._get(name, default=[])
+        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            raise ConfigError(f"{self._where}: {name} must be a list of strings")
+        return value
+
     def nested(self, name: str) -> "Fields":
         """The fields of an object inside, as a language model's beside those for images."""
         value = self._get(name, default={})
@@ -155,7 +169,7 @@ class Fields:
         """Raise with the sentence about a field."""
         raise ConfigError(f"{self._where}: {name} {sentence}")
 
-    def _get(self, name: str, *others: str, default: Any) -> Any:
+    def _get(self, name: str, *others: str, default: Any = None) -> Any:
         self.seen.update((name, *others))
         for known in (name, *others):
             if self._data.get(known) is not None:

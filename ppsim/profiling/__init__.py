@@ -1,1 +1,1 @@
-"""Measures operators of a device with torch, and writes a profile; needs the extra `torch`."""
+"""Measures a device with torch and writes a profile; traces unknown architectures; needs `torch` or `models`."""

@@ -144,9 +144,10 @@ def _assumed(projection: Projection) -> list[str]:
     said += [f"recompute {recompute}", f"micro-batch {job.micro_batch}"]
     costs = [one for one in projection.assumptions if job.profile is not None and one.startswith("costs: ")]
     first, *others = wrap(f"stack {job.stack}: {', '.join(said)}", WIDTH - _LABEL)
+    of_model = [line for one in job.model.notes[:1] for line in wrap(one, WIDTH - _LABEL)]
+    lines = [*of_model, first, *others]
     return [
-        _row("assumed", first),
-        *(_row("", line) for line in others),
+        *(_row("" if number else "assumed", line) for number, line in enumerate(lines)),
         *(_row("", line) for one in costs for line in wrap(one, WIDTH - _LABEL)[:2]),
     ]
 

@@ -58,6 +58,8 @@ def print_counts(counts: Mapping[str, Any]) -> None:
         ("", f"{count(counts['training_flops_per_token_6n'])}: 6 times the active parameters"),
         ("sizes from", counts["source"]),
     ]
+    notes = counts.get("assumptions", [])
+    rows += [("assumed" if number == 0 else "", note) for number, note in enumerate(notes)]
     out = Page()
     out.add(bold(counts["name"]))
     out.add(facts(rows))

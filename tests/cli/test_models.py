@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests.cli.running import ppsim, words_of
 
 
@@ -43,6 +45,61 @@ def test_a_name_is_found_as_people_write_it_and_its_kinds_of_layers_are_said():
     )
     assert "23 with experts, 23 with a state" in ppsim("models", "Nemotron-3-Nano").stdout
     assert "12 with a window" in ppsim("models", "gpt-oss-20b").stdout
+
+
+OLMO = {"model_type": "olmo2", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
+        "intermediate_size": 1024, "vocab_size": 1000}  # fmt: skip
+PROJECT = ["--gpus", 2, "--pp", 2, "--global-batch-size", 8, "--seq-len", 256, "--cluster", "dgx-h100", "--json"]
+
+
+def test_an_unknown_model_type_is_traced_and_stored(tmp_path):
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    path, stored = tmp_path / "config.json", tmp_path / "model.json"
+    path.write_text(json.dumps(OLMO))
+    text = words_of(ppsim("models", "--trace", path, "-o", stored).stdout)
+    assert "model_type olmo2: traced with transformers" in text
+    traced = json.loads(ppsim("project", "--model", path, *PROJECT).stdout)
+    again = json.loads(ppsim("project", "--model", stored, *PROJECT).stdout)
+    assert traced["assumptions"][0].startswith("model_type olmo2: traced with transformers ")
+    assert again["assumptions"][0] == traced["assumptions"][0]
+    assert again["iteration_time_s"] == traced["iteration_time_s"]
+    assert again["peak_bytes"] == traced["peak_bytes"]
+
+
+def test_without_transformers_the_sentence_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr("ppsim.api.traces.find_spec", lambda name: None)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(OLMO | {"vocab_size": 1001}))
+    for command in (["models", path], ["models", "--trace", path], ["project", "--model", path, *PROJECT]):
+        told = words_of(ppsim(*command, code=2).stderr)
+        assert "torch and transformers" in told
+        assert "pip install 'ppsim-pipeline[models]'" in told
+
+
+def test_what_cannot_be_traced_is_a_sentence_and_exit_2(tmp_path):
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    path = tmp_path / "config.json"
+    for content, words in (
+        (
+            {"model_type": "zaya"},
+            "module model.layers.0.mlp has no router of 2048 → 16 columns, which ppsim cannot",
+        ),
+        ({"model_type": "vit"}, "model_type vit is not a decoder"),
+        (OLMO | {"num_attention_heads": 7}, "config.json: "),
+        ({"model_type": "olmow"}, "transformers does not know model_type 'olmow' either"),
+    ):
+        path.write_text(json.dumps(content))
+        for command in (["models", path], ["project", "--model", path, *PROJECT]):
+            assert words in words_of(ppsim(*command, code=2).stderr)
+    for command, words in (
+        (["models", "-o", "m.json"], "-o is for a traced model"),
+        (["models", "gpt2", "--trace", path], "leave out gpt2"),
+        (["models", "--trace", tmp_path / "none.json"], "none.json"),
+        (["models", "--trace", path, "-o", tmp_path / "m.txt"], "m.txt"),
+    ):
+        assert words in words_of(ppsim(*command, code=2).stderr)
 
 
 def test_mistakes_are_a_sentence_and_exit_2(tmp_path):

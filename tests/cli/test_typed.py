@@ -96,7 +96,9 @@ def commands(group: click.Group, *above: str) -> Iterator[tuple[str, click.Comma
 
 
 def typed_flags(command: str) -> set[str]:
-    lines = [case.words for case in typed.typed()] + [line.split() for line in (*TRAINING, *PROFILING, *SERVING)]
+    lines = [case.words for case in typed.typed()] + [
+        line.split() for line in (*TRAINING, *PROFILING, *TRACING, *SERVING)
+    ]
     return {
         word for words in lines if words[: len(command.split())] == command.split() for word in words
         if word.startswith("-")
@@ -133,6 +135,7 @@ PROFILING = (
     "profile --suite smoke --dry-run -o suite",
     "profile --module own.py:stages --repeats 1 --warm-up 0 -o own.json",
 )
+TRACING = ("models --trace olmo.json --seq-len 1024 --json -o olmo-model.json",)
 SERVING = ("serve --port 0 --open -- --pp 2 --num-microbatches 4", "serve --port 0 --no-open")
 OWN = """import torch
 from torch import nn
@@ -160,6 +163,19 @@ def test_options_of_commands_that_compute_are_accepted_together(line: str) -> No
         assert Path(words[-1]).stat().st_size > 0
     if "--trace" in words:
         assert list(Path("traces").iterdir())
+
+
+@pytest.mark.usefixtures("inputs")
+@pytest.mark.parametrize("line", TRACING)
+def test_options_of_a_trace_are_accepted_together(line: str) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    Path("olmo.json").write_text(json.dumps({"model_type": "olmo2", "num_hidden_layers": 2}))
+    words = line.split()
+    counts = json.loads(ppsim(*words).stdout)
+    assert counts["sequence_length"] == 1024
+    stored = json.loads(ppsim("models", words[-1], "--seq-len", 1024, "--json").stdout)
+    assert {**stored, "name": ""} == {**counts, "name": ""}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

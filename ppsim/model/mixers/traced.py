@@ -1,0 +1,373 @@
+"""Models stored by `ppsim models --trace`: layers of known parts, or a mixer given as its GEMMs, cores and tensors.
+
+The file has the layers that differ under `kinds`, and for each layer the number of its kind under `layers`. A part
+is an object with `kind` (the class) and the fields of that class. `ppsim.profiling.trace_model` writes such files.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from types import MappingProxyType, UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from ppsim.base.errors import ConfigError
+from ppsim.model.architecture import Layer, Model
+from ppsim.model.batch import KernelChoice
+from ppsim.model.config_parts import Reader
+from ppsim.model.fields import Fields
+from ppsim.model.halves import Attention, FeedForward, LatentAttention, MixtureOfExperts, NoAttention, NoFeedForward
+from ppsim.model.linears import Linear
+from ppsim.model.mixer import Mixer, gemm, scored_core
+from ppsim.model.mixers.parallel import ParallelMixers
+from ppsim.model.operators import Kind, Operator, Tensor
+from ppsim.model.recurrent import ChunkProduct, GatedDeltaNet, KimiDeltaAttention, Mamba, Recurrent
+from ppsim.model.scored import Scored, keys_in_window
+from ppsim.parallel.sizes import Cut, require_positive
+
+TRACED = "ppsim_traced"
+"""The `model_type` of stored models."""
+
+SIDES = ("outputs", "inputs", None)
+"""How tensor-parallel ranks divide a matrix: by columns, by rows, or not at all."""
+
+
+@dataclass(frozen=True)
+class TracedCore(Scored):
+    """One attention call: queries of `num_heads` score keys of `num_kv_heads`; window and chunks as in `Attention`.
+
+    `q`, `k`, `v`: columns of the saved tensors that hold them; 0: the tensor is saved by another call or GEMM.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    qk_size: int
+    v_size: int
+    window: int | None = None
+    is_causal: bool = True
+    q: float = 0.0
+    k: float = 0.0
+    v: float = 0.0
+    is_chunked: bool = False
+
+    def __post_init__(self) -> None:
+        require_positive(self, "num_heads", "num_kv_heads", "qk_size", "window")
+
+    @property
+    def qk_head_size(self) -> int:  # type: ignore[override]
+        """Width of a query's head."""
+        return self.qk_size
+
+    @property
+    def v_head_size(self) -> int:  # type: ignore[override]
+        """Width of a value's head."""
+        return self.v_size
+
+    def keys_a_query(self, sequence_length: int) -> float:
+        """Return how many keys a query sees on average, within its window if it has one."""
+        if self.window is None or not self.is_causal or self.window >= sequence_length:
+            return super().keys_a_query(sequence_length)
+        return self.window / 2 if self.is_chunked else keys_in_window(self.window, sequence_length)
+
+    def linears(self, h: int, tp: int) -> list[Linear]:
+        """Return none: the mixer around it has them."""
+        return []
+
+    def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
+        """Yield the tensors that hold queries, keys and values, scores, softmax and their use."""
+        for name in ("q", "k", "v"):
+            made = Tensor(name, "tokens", getattr(self, name) / cut.tp, "attention")
+            yield Operator(f"makes {name}", "qkv_linear", (), (made,))
+        yield from scored_core(self, max(1, self.v_size), ("q", "k", "v"), cut, kernels, sequence_length)
+
+
+@dataclass(frozen=True)
+class TracedScan(Recurrent):
+    """GEMMs without weights of a chunk of `chunk_size` tokens: a recurrent mixer as its Python code computes it."""
+
+    num_heads: int
+    chunk_size: int
+    products: tuple[ChunkProduct, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_positive(self, "num_heads", "chunk_size")
+
+    @property
+    def inner_size(self) -> int:
+        """Columns that context-parallel ranks would exchange: not known, since such layers are refused."""
+        return 0
+
+    @property
+    def convolved(self) -> int:
+        """Columns of its convolution: it is among the saved tensors of the mixer around it."""
+        return 0
+
+    @property
+    def kept_columns(self) -> int:
+        """Columns that it saves: they are among those of the mixer around it."""
+        return 0
+
+    @property
+    def divided(self) -> dict[str, int]:
+        """What tensor-parallel ranks divide."""
+        return {"heads": self.num_heads}
+
+    def chunk_products(self, tp: int = 1) -> tuple[ChunkProduct, ...]:
+        """Return a rank's GEMMs of a chunk."""
+        return tuple(replace(one, count=max(1, one.count // tp)) for one in self.products)
+
+    def linears(self, h: int, tp: int) -> list[Linear]:
+        """Return none: the mixer around it has them."""
+        return []
+
+    def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
+        """Yield the scan."""
+        yield Operator("scan", "scan", (), (), core=self)
+
+
+@dataclass(frozen=True)
+class TracedGemm:
+    """A GEMM with a weight matrix.
+
+    `reads`: "n1" for the output of the norm before it, else the name of a tensor; `saves`: columns of that tensor
+    if this GEMM is the first that saves it, else 0. `rows`: rows per token, of all `count` matrices side by side.
+    `split` as in `Linear`.
+    """
+
+    module: str
+    reads: str
+    inputs: int
+    columns: tuple[int, ...]
+    biased: bool = False
+    split: str | None = None
+    rows: float = 1.0
+    saves: float = 0.0
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        require_positive(self, "inputs", "count")
+        if self.split not in SIDES:
+            raise ConfigError(f"split must be outputs or inputs: got '{self.split}'")
+        if not self.columns or min(self.columns) < 1:
+            raise ConfigError(f"columns must have a number of 1 or more: got {list(self.columns)}")
+
+
+@dataclass(frozen=True)
+class TracedSaved:
+    """A tensor that an operator other than a GEMM or an attention call saves: columns per token, bytes per element.
+
+    `does` is the kind of that operator, for its time.
+    """
+
+    module: str
+    columns: float
+    does: str = "gate"
+    is_float32: bool = False
+    is_divided: bool = True
+
+
+@dataclass(frozen=True)
+class TracedMixer(Mixer):
+    """A mixer, or a whole layer, as its trace has it; `norm_weights`: parameters that no GEMM has."""
+
+    gemms: tuple[TracedGemm, ...] = ()
+    cores: tuple[TracedCore, ...] = ()
+    scans: tuple[TracedScan, ...] = ()
+    saved: tuple[TracedSaved, ...] = ()
+    norm_weights: int = 0
+
+    @property
+    def num_heads(self) -> int:  # type: ignore[override]
+        """Query heads of all attention calls."""
+        return sum(one.num_heads for one in self.cores)
+
+    @property
+    def window(self) -> int | None:
+        """The smallest window of its attention calls."""
+        return min((one.window for one in self.cores if one.window), default=None)
+
+    @cached_property
+    def parts(self) -> tuple[Mixer, ...]:
+        """Its attention calls and scans."""
+        return (*self.cores, *self.scans)
+
+    @property
+    def norm_parameters(self) -> int:
+        """Parameters that no GEMM has."""
+        return self.norm_weights
+
+    @property
+    def divided(self) -> dict[str, int]:
+        """What tensor-parallel ranks divide."""
+        found = {f"heads of attention call {number}": one.num_heads for number, one in enumerate(self.cores)}
+        found |= {f"key/value heads of call {number}": one.num_kv_heads for number, one in enumerate(self.cores)}
+        for one in self.gemms:
+            for columns in one.columns if one.split == "outputs" else (one.inputs,) if one.split else ():
+                found[f"columns of {one.module}"] = columns
+        return found
+
+    def require_division(self, cut: Cut) -> None:
+        """Raise `ConfigError` also for context parallelism of a scan."""
+        super().require_division(cut)
+        if cut.cp > 1 and (self.scans or not self.cores):
+            raise ConfigError(f"context parallelism of a traced scan is not known: got cp {cut.cp} (nearest: 1)")
+
+    def core_flops(self, sequence_length: int, *, causal: bool) -> float:
+        """Return the FLOPs per token of attention calls and scans."""
+        return sum(one.core_flops(sequence_length, causal=causal) for one in self.parts)
+
+    def linears(self, h: int, tp: int) -> list[Linear]:
+        """Return the matrices that a rank holds."""
+        return [_linear(one, tp) for one in self.gemms]
+
+    def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
+        """Yield operators by the tensors that they save, attention calls, scans, and GEMMs in the trace's order."""
+        for number, kept in enumerate(self.saved):
+            columns = kept.columns / (cut.tp if kept.is_divided else 1)
+            made = Tensor(f"saved {number}", "tokens", columns, "attention", "f32" if kept.is_float32 else "act")
+            kind: Kind = kept.does if kept.does in _DOES else "gate"  # type: ignore[assignment]
+            yield Operator(f"{kept.module} {number}", "attn", (), (made,), saved_for_i=(made.name,), kind=kind)
+        for number, part in enumerate(self.parts):
+            for one in part.operators(h, cut, kernels, sequence_length):
+                yield _numbered(one, number)
+        written = {"n1", *(f"call {number} o" for number in range(len(self.cores)))}
+        for number, (one_gemm, linear) in enumerate(zip(self.gemms, self.linears(h, cut.tp), strict=True)):
+            if one_gemm.reads not in written:
+                written.add(one_gemm.reads)
+                columns = one_gemm.saves / (cut.tp if one_gemm.split == "inputs" else 1)
+                made = Tensor(one_gemm.reads, "tokens", columns, "attention")
+                yield Operator(f"makes {one_gemm.reads}", "attn", (), (made,))
+            out = Tensor(f"out {number}", "tokens", one_gemm.rows * linear.outputs, "norms")
+            module = "qkv_linear" if one_gemm.reads == "n1" else "attn_proj"
+            yield gemm(linear, module, one_gemm.reads, (out,), name=f"{one_gemm.module} {number}")
+        outs = tuple(f"out {number}" for number in range(len(self.gemms)))[-1:]
+        yield Operator("mixed", "", outs, (Tensor("mixed", "own_tokens", h, "norms"),), passes_gradient=True)
+
+
+def side_by_side(mixers: tuple[Mixer, ...]) -> Mixer:
+    """Return the mixer of several that read the same tokens, and whose outputs are added."""
+    return ParallelMixers(mixers)
+
+
+_DOES = ("norm", "activation", "gate", "rotation", "convolution")
+
+
+def _linear(one: TracedGemm, tp: int) -> Linear:
+    by_outputs = tp if one.split == "outputs" else 1
+    return Linear(
+        one.module, one.reads, one.inputs // (tp if one.split == "inputs" else 1),
+        tuple(columns // by_outputs for columns in one.columns), split=one.split,  # type: ignore[arg-type]
+        biased=one.biased, rows=one.rows, count=one.count,
+    )  # fmt: skip
+
+
+def _numbered(one: Operator, number: int) -> Operator:
+    """The operator with the number of its attention call before its name and those of its tensors."""
+
+    def named(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(f"call {number} {name}" for name in names)
+
+    writes = tuple(replace(made, name=f"call {number} {made.name}") for made in one.writes)
+    return replace(
+        one, name=f"call {number} {one.name}", writes=writes, reads=named(one.reads),
+        saved_for_i=named(one.saved_for_i), saved_for_w=named(one.saved_for_w),
+    )  # fmt: skip
+
+
+_PARTS: Mapping[str, type[Any]] = MappingProxyType(
+    {
+        one.__name__: one
+        for one in (
+            Attention, NoAttention, LatentAttention, Mamba, GatedDeltaNet, KimiDeltaAttention, ParallelMixers,
+            TracedMixer, FeedForward, NoFeedForward, MixtureOfExperts,
+        )
+    }
+)  # fmt: skip
+
+T = TypeVar("T")
+
+
+def _made(cls: type[T], data: Any, where: str) -> T:
+    """Return an object of a dataclass from its fields; raises `ConfigError` naming a field that is wrong."""
+    if not isinstance(data, dict):
+        raise ConfigError(f"{where} must be an object: got {data!r}")
+    hints, known = get_type_hints(cls), {one.name for one in fields(cls)}  # type: ignore[arg-type]
+    if wrong := [name for name in data if name not in known and name != "kind"]:
+        raise ConfigError(f"{where} has an unknown field '{wrong[0]}'")
+    values = {
+        name: _value(hints[name], given, f"{where}, {name}") for name, given in data.items() if name != "kind"
+    }
+    try:
+        return cls(**values)
+    except TypeError:
+        missing = [one.name for one in fields(cls) if one.name not in values]  # type: ignore[arg-type]
+        raise ConfigError(f"{where} needs {', '.join(missing)}") from None
+
+
+def _value(hint: Any, given: Any, where: str) -> Any:
+    """Return a value of the type that a field has."""
+    if get_origin(hint) is tuple:
+        if not isinstance(given, list):
+            raise ConfigError(f"{where} must be a list: got {given!r}")
+        return tuple(_value(get_args(hint)[0], one, where) for one in given)
+    allowed = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    if Mixer in allowed:
+        return _part(given, where)
+    if FeedForward in allowed:
+        return _made(FeedForward, given, where)
+    if any(one in (TracedGemm, TracedCore, TracedScan, TracedSaved, ChunkProduct) for one in allowed):
+        return _made(allowed[0], given, where)
+    of_number = float in allowed and isinstance(given, int) and not isinstance(given, bool)
+    if type(given) not in allowed and not of_number:
+        raise ConfigError(f"{where} must be of type {getattr(allowed[0], '__name__', allowed[0])}: got {given!r}")
+    if isinstance(given, int | float) and not 0 <= given <= 10**12:
+        raise ConfigError(f"{where} must be from 0 to 10^12: got {given!r}")
+    return given
+
+
+def _part(data: Any, where: str) -> Any:
+    kind = str(data.get("kind")) if isinstance(data, dict) else ""
+    if kind not in _PARTS:
+        raise ConfigError(f"{where} must have a kind of {', '.join(_PARTS)}: got {kind!r}")
+    return _made(_PARTS[kind], data, where)
+
+
+def _layer(data: Any, where: str) -> Layer:
+    if not isinstance(data, dict) or not {"hidden_size", "mixer", "ffn"} <= set(data):
+        raise ConfigError(f"{where} must have hidden_size, mixer and ffn")
+    norm = data.get("norm", "rmsnorm")
+    if norm not in ("layernorm", "rmsnorm", "plain"):
+        raise ConfigError(f"{where}, norm must be layernorm, rmsnorm or plain: got {norm!r}")
+    hidden, num_norms = (
+        _value(int, data.get(name, default), f"{where}, {name}")
+        for name, default in (("hidden_size", 0), ("num_norms", 2))
+    )
+    mixer, ffn = _part(data["mixer"], f"{where}, mixer"), _part(data["ffn"], f"{where}, ffn")
+    if not isinstance(mixer, Mixer) or not isinstance(ffn, FeedForward | MixtureOfExperts) or hidden < 1:
+        raise ConfigError(f"{where} must have a hidden_size of 1 or more, a mixer, and a feed-forward part as ffn")
+    return Layer(hidden, mixer, ffn, norm, num_norms)
+
+
+def _traced(fields: Fields) -> Model:
+    kinds = [_layer(one, f"kinds {number}") for number, one in enumerate(fields.objects("kinds"))]
+    order = fields.counts("layers", 1) or []
+    if not kinds or not order or max(order) >= len(kinds):
+        fields.refuse("layers", f"must be numbers of the {len(kinds)} kinds")
+    if len(widths := {one.hidden_size for one in kinds}) > 1:
+        fields.refuse("kinds", f"must have one hidden_size: got {' and '.join(map(str, sorted(widths)))}")
+    before, behind, multiplied = fields.counts("extra", 3) or (0, 0, 0)
+    fields.seen |= {"assumptions", "traced"}
+    return Model(
+        tuple(kinds[one] for one in order),
+        fields.count("vocab_size"),
+        fields.count("max_position_embeddings"),
+        tied_embeddings=fields.flag("tie_word_embeddings", default=False),
+        learned_positions=fields.number("learned_positions", default=0),
+        projected_size=fields.optional("projected_size"),
+        final_norm=fields.flag("final_norm", default=True),
+        extra=(before, behind, multiplied),
+        source=fields.text("source") or "a trace",
+        notes=tuple(fields.sentences("assumptions")),
+    )
+
+
+READERS: Mapping[str, Reader] = MappingProxyType({TRACED: _traced})

@@ -1,0 +1,691 @@
+"""From the events of a traced layer to the parts that `ppsim.model.mixers.traced` reads.
+
+A layer is divided into its feed-forward part (or experts) and the rest, its mixer. A mixer that is exactly one of
+ppsim's classes, by GEMMs and parameters, becomes that class. Any other stays a list of GEMMs, attention calls and
+saved tensors. Parameters agree with transformers by construction.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from ppsim.base.errors import ConfigError
+from ppsim.model.architecture import Layer, Norm, norm_parameters
+from ppsim.model.halves import Attention, FeedForward, LatentAttention, MixtureOfExperts, NoAttention, NoFeedForward
+from ppsim.model.mixer import Mixer
+from ppsim.model.mixers.traced import (
+    TracedCore,
+    TracedGemm,
+    TracedMixer,
+    TracedSaved,
+    TracedScan,
+    side_by_side,
+)
+from ppsim.model.recurrent import ChunkProduct, GatedDeltaNet, KimiDeltaAttention, Mamba
+from ppsim.profiling.trace_recorder import Event, Recorder, storage
+
+Ffn = FeedForward | MixtureOfExperts
+
+_BY_ROWS = (
+    "o_proj",
+    "out_proj",
+    "down_proj",
+    "c_proj",
+    "dense_4h_to_h",
+    "fc2",
+    "fc_out",
+    "wo",
+    "w2",
+    "out_lin",
+    "o",
+)
+_NO_MATRICES = ("conv1d.weight", "A_log", "embedding.weight", "bias")
+_SCANS = ("mamba", "delta rule", "kimi delta rule", "selective scan")
+_OF_ENCODERS = ("encoder_attn", "cross_attn", "crossattention", "encoder_attention")
+_WHOLE = ("q_a_proj", "kv_a_proj_with_mqa", "kv_a_proj", "gate", "router", "compressor", "x_proj")
+
+
+def router_biases(module: nn.Module) -> list[tuple[str, Tensor]]:
+    """The buffers that are biases of routers, which released weights have and ppsim counts as parameters."""
+    return [(name, one) for name, one in module.named_buffers() if name.endswith("correction_bias")]
+
+
+def _component(module: str) -> str:
+    """The first word of a path inside a layer."""
+    return module.split(".", 1)[0]
+
+
+class TracedLayer:
+    """A layer of a kind, with its events, saved tensors and parameters."""
+
+    def __init__(
+        self, recorder: Recorder, layer: nn.Module, path: str, plan: Mapping[str, str], tokens: int, where: str
+    ) -> None:
+        self.recorder, self.path, self.plan, self.tokens, self.where = recorder, path, plan, tokens, where
+        biases = dict(router_biases(layer))
+        self.parameters = {name: tuple(one.shape) for name, one in (*layer.named_parameters(), *biases.items())}
+        self.classes = {name: type(one).__name__ for name, one in layer.named_modules()}
+        self.total = sum(one.numel() for one in (*layer.parameters(), *biases.values()))
+        self.element_bytes = max((one.element_size() for one in layer.parameters()), default=2)
+        given, runs = recorder.inputs.get(path), recorder.order.get(path, 0)
+        if given is None or runs != 1:
+            raise self.refusal("", f"runs {runs} times in a forward")
+        self.hidden, self.source = int(given.shape[-1]), recorder.source(storage(given))
+        self.events = [
+            replace(one, module=self.inner(one.module)) for one in recorder.events if self.has(one.module)
+        ]
+        for one in self.events:
+            one.weight = self.inner(one.weight) if one.weight else None
+        self.kept = {
+            number: (self.inner(module), tensor)
+            for number, (module, tensor) in recorder.fused().items()
+            if self.has(module) and (self.has(recorder.makers.get(number, "")) or number == self.source)
+        }
+        self.notes: list[str] = []
+        self.by_rule: list[str] = []
+        self.names: dict[int, str] = {}
+        self._join_eager_attention()
+        self._require_used()
+        self.mixers = self._mixer_components()
+        self.ffn, taken = self._feed_forward()
+        self.taken = {id(one) for one in taken}
+        self.fed = {_component(one.module) for one in taken}
+
+    def has(self, module: str) -> bool:
+        """Whether a module is inside the layer."""
+        return module == self.path or module.startswith(f"{self.path}.")
+
+    def inner(self, module: str) -> str:
+        """The path of a module or parameter inside the layer."""
+        return module[len(self.path) + 1 :]
+
+    def refusal(self, module: str, why: str) -> ConfigError:
+        """Return the error whose sentence names a module."""
+        path = f"{self.path}.{module}" if module else self.path
+        return ConfigError(f"{self.where}: module {path} {why}, which ppsim cannot express")
+
+    def of_kind(self, *kinds: str) -> list[Event]:
+        """The events of these kinds."""
+        return [one for one in self.events if one.kind in kinds]
+
+    @property
+    def gemms(self) -> list[Event]:
+        """The GEMMs with weights."""
+        return self.of_kind("gemm")
+
+    def _join_eager_attention(self) -> None:
+        """Replace two GEMMs without weights around a softmax, s × s, by one attention call."""
+        s, found, waiting = self.tokens, [], None
+        for one in self.events:
+            if one.kind != "product":
+                found.append(one)
+                continue
+            if waiting is not None and one.module == waiting.module and one.m == s and one.k == s:
+                sizes = {
+                    "heads": waiting.count, "kv_heads": waiting.count, "qk": waiting.k, "v": one.n, "keys": s,
+                    "window": None, "is_chunked": False, "sinks": False, "is_causal": True,
+                }  # fmt: skip
+                reads = (*waiting.reads, one.reads[-1])
+                found.remove(waiting)
+                found.append(Event("attention", one.module, reads=reads, writes=one.writes, sizes=sizes))
+                self.notes.append(
+                    "attention that transformers writes as single operators is taken as one fused kernel"
+                )
+                waiting = None
+                continue
+            found.append(one)
+            if one.shape[-2:] == (s, s):
+                waiting = one
+        self.events = found
+
+    def _require_used(self) -> None:
+        """Refuse a layer with a weight matrix that no recorded operator uses."""
+        used = {one.weight for one in self.events if one.weight}
+        for name, shape in self.parameters.items():
+            size = 1
+            for columns in shape:
+                size *= columns
+            is_matrix = len(shape) > 1 and min(shape[-2:]) > 1 and size >= 64 * self.hidden
+            if not is_matrix or name in used or name.endswith(_NO_MATRICES):
+                continue
+            module = name.rpartition(".")[0]
+            if any(word in module for word in _OF_ENCODERS) and f"{self.path}.{module}" not in self.recorder.order:
+                self.notes.append(f"{module.rpartition('.')[0]} reads an encoder, and does not run without one")
+                continue
+            raise self.refusal(module, f"has weights {list(shape)} that no traced GEMM multiplies by")
+
+    def _mixer_components(self) -> set[str]:
+        """The parts of the layer in which tokens see each other."""
+        kinds = ("attention", "product", "convolution", *_SCANS)
+        return {_component(one.module) for one in self.of_kind(*kinds)}
+
+    # The feed-forward part.
+
+    def _feed_forward(self) -> tuple[Ffn, list[Event]]:
+        """The feed-forward part or the experts, and their events."""
+        grouped = self.of_kind("experts")
+        if grouped:
+            return self._experts(grouped)
+        for group in reversed(self._groups()):
+            if (found := _dense(group, self.hidden)) is not None:
+                return found, group
+        return NoFeedForward(), []
+
+    def _groups(self) -> list[list[Event]]:
+        """GEMMs outside the mixer by their part of the layer; parts of one GEMM each are joined with the next."""
+        found: list[tuple[str, list[Event]]] = []
+        for one in self.gemms:
+            part = _component(one.module)
+            if part in self.mixers or not part:
+                continue
+            if found and found[-1][0] == part:
+                found[-1][1].append(one)
+            else:
+                found.append((part, [one]))
+        groups = [events for _, events in found]
+        singles = [events[0] for events in groups if len(events) == 1]
+        return [*([singles] if len(singles) > 1 else []), *groups]
+
+    def _experts(self, grouped: list[Event]) -> tuple[Ffn, list[Event]]:
+        """The mixture of experts of two grouped GEMMs, its router, and the expert of all tokens."""
+        up, down = grouped[0], grouped[1]
+        part = _component(up.module)
+        if len(grouped) != 2 or up.count != down.count or up.m != down.m:
+            raise self.refusal(up.module, f"has {len(grouped)} grouped GEMMs in one layer")
+        size, h, width = down.k, self.hidden, up.k
+        if up.n not in (size, 2 * size) or down.n != width:
+            raise self.refusal(up.module, f"has experts of {up.k} → {up.n} and {down.k} → {down.n} columns")
+        expert = FeedForward(size, gated=up.n == 2 * size, bias=up.biased and down.biased)
+        inside = [one for one in self.gemms if _component(one.module) == part]
+        outside = [one for one in self.gemms if "shared" in _component(one.module) and one not in inside]
+        router = [one for one in (*inside, *self.gemms) if one.k == h and one.n == up.count]
+        router = sorted(router, key=lambda one: "shared" in one.module or one.module.endswith("_proj"))[:1]
+        if not router:
+            raise self.refusal(part, f"has no router of {h} → {up.count} columns")
+        gate = [one for one in (*inside, *outside) if one.k == h and one.n == 1 and one not in router]
+        latents = [one for one in inside if {one.k, one.n} == {h, width}] if width != h else []
+        shared = [
+            one for one in (*inside, *outside) if id(one) not in {id(other) for other in (*router, *gate, *latents)}
+        ]
+        shared_size = 0
+        if shared:
+            dense = _dense(shared, h)
+            if dense is None or dense.gated != expert.gated:
+                return self._with_extra(expert, up, router, [], 0, latents, grouped)
+            shared_size = dense.size
+        return self._with_extra(expert, up, router, gate, shared_size, latents, [*grouped, *shared])
+
+    def _with_extra(
+        self, expert: FeedForward, up: Event, router: list[Event], gate: list[Event], shared: int,
+        latents: list[Event], others: list[Event],
+    ) -> tuple[Ffn, list[Event]]:  # fmt: skip
+        pairs = up.m / self.tokens
+        if pairs != int(pairs) or not 1 <= pairs <= up.count:
+            raise self.refusal(up.module, f"takes {pairs:g} experts per token")
+        if latents and len(latents) != 2:
+            raise self.refusal(
+                up.module, f"has experts of width {up.k} without a projection from {self.hidden} and back"
+            )
+        made = MixtureOfExperts(
+            expert, up.count, int(pairs), shared, shared_gate=bool(gate), latent_size=up.k if latents else None
+        )
+        biases = [
+            name for name, shape in self.parameters.items()
+            if shape == (up.count,) and _component(name) in {_component(up.module), _component(router[0].module)}
+        ]  # fmt: skip
+        return replace(made, router_bias=bool(biases)), [*router, *gate, *latents, *others]
+
+    # The mixer.
+
+    @property
+    def own(self) -> list[Event]:
+        """The events of the mixer."""
+        return [one for one in self.events if id(one) not in self.taken]
+
+    def norms(self) -> list[str]:
+        """The modules that norm h columns, directly in the layer."""
+        found: dict[str, bool] = {}
+        for name, kind in self.classes.items():
+            own = [shape for key, shape in self.parameters.items() if key.rpartition(".")[0] == name]
+            is_norm = name and "." not in name and "norm" in kind.lower()
+            if is_norm and all(shape == (self.hidden,) for shape in own):
+                found[name] = bool(own)
+        return [name for name, has_weights in found.items() if has_weights or not any(found.values())]
+
+    def norm(self) -> Norm:
+        """The kind of the layer's norms."""
+        names = {key.rpartition(".")[2] for key in self.parameters if key.rpartition(".")[0] in self.norms()}
+        return "layernorm" if "bias" in names else "rmsnorm" if names or not self.norms() else "plain"
+
+    def describe(self, *, promote: bool) -> dict[str, Any]:
+        """The layer in the stored form."""
+        norm, num_norms = self.norm(), len(self.norms())
+        mixer: Mixer | None = None
+        candidates = (
+            self._attention, self._latent_attention, self._mamba, self._delta_net, self._kimi_delta, self._parallel,
+            self._none,
+        )  # fmt: skip
+        for candidate in candidates if promote else ():
+            mixer = candidate()
+            if mixer is not None and self._is_exact(mixer, norm, num_norms):
+                break
+            mixer = None
+        if mixer is None:
+            mixer, num_norms = self._generic(norm, num_norms)
+        self._require_flops(self._layer(mixer, norm, num_norms))
+        return {
+            "hidden_size": self.hidden, "norm": norm, "num_norms": num_norms,
+            "mixer": plain(mixer), "ffn": plain(self.ffn),
+        }  # fmt: skip
+
+    def _require_flops(self, layer: Layer) -> None:
+        """Refuse a layer whose parts do not have the FLOPs of the traced GEMMs."""
+        events = self.of_kind("gemm", "experts")
+        traced = (
+            sum(one.k * one.n * one.m * (one.count if one.kind == "gemm" else 1) for one in events) / self.tokens
+        )
+        if abs(layer.weights_a_token - traced) > 1e-9 * traced:
+            raise self.refusal("", f"has {traced:,.0f} multiply-adds per token, not {layer.weights_a_token:,.0f}")
+
+    def _layer(self, mixer: Mixer, norm: Norm, num_norms: int) -> Layer:
+        return Layer(self.hidden, mixer, self.ffn, norm, num_norms)
+
+    def _is_exact(self, mixer: Mixer, norm: Norm, num_norms: int) -> bool:
+        """Whether the layer with this mixer has the parameters and the weights of GEMMs of the trace."""
+        layer = self._layer(mixer, norm, num_norms)
+        weights = sum(one.k * one.n * one.count for one in self.own if one.kind == "gemm")
+        mixer_weights = sum(one.weights for one in mixer.linears(self.hidden, 1) if one.is_product)
+        if isinstance(mixer, Attention | LatentAttention) and self.of_kind("product"):
+            return False
+        return layer.parameters == self.total and weights == mixer_weights
+
+    def _call(self) -> dict[str, Any] | None:
+        calls = self.of_kind("attention")
+        return calls[0].sizes if len(calls) == 1 else None
+
+    def _attention(self) -> Mixer | None:
+        return (
+            None if self.of_kind(*_SCANS) else self._attention_of([one for one in self.own if one.kind == "gemm"])
+        )
+
+    def _attention_of(self, gemms: list[Event]) -> Attention | None:
+        call = self._call()
+        if call is None or len(gemms) < 2:
+            return None
+        *ins, out = gemms
+        heads, groups, d = call["heads"], call["kv_heads"], call["qk"]
+        columns, of_all = sum(one.n for one in ins), (heads + 2 * groups) * d
+        if call["v"] != d or heads % groups or columns not in (of_all, of_all + heads * d):
+            return None
+        if len({one.biased for one in ins}) > 1 or any(one.k != self.hidden for one in ins):
+            return None
+        is_short = [shape for name, shape in self.parameters.items() if shape == (d,) and "norm" in name]
+        return Attention(
+            heads, groups, d, qkv_bias=ins[0].biased, out_bias=out.biased, qk_norm=len(is_short) == 2,
+            window=call["window"], is_chunked=call["is_chunked"] and call["window"] is not None,
+            sinks=call["sinks"], gated=columns > of_all, is_causal=call["is_causal"],
+        )  # fmt: skip
+
+    def _latent_attention(self) -> Mixer | None:
+        call, gemms = self._call(), [one for one in self.own if one.kind == "gemm"]
+        if call is None or len(gemms) not in (4, 5) or any(one.biased for one in gemms):
+            return None
+        heads, qk, v = call["heads"], call["qk"], call["v"]
+        queries = [one for one in gemms if one.n == heads * qk]
+        ups = [one for one in gemms if one.n > heads * v and one.k != self.hidden and one not in queries]
+        if len(queries) != 1 or len(ups) != 1:
+            return None
+        latent = ups[0].k
+        nope = ups[0].n // heads - v
+        if not 0 < nope < qk or not any(one.n == latent + qk - nope for one in gemms):
+            return None
+        rank = queries[0].k if len(gemms) == 5 else None
+        return LatentAttention(heads, rank, latent, nope, qk - nope, v)
+
+    def _kernel(self) -> int:
+        """Tokens of the convolution."""
+        return next((shape[-1] for name, shape in self.parameters.items() if name.endswith("conv1d.weight")), 4)
+
+    def _mamba(self) -> Mixer | None:
+        scans = self.of_kind("mamba")
+        if len(scans) != 1 or self.of_kind("attention", "product", "delta rule"):
+            return None
+        return self._mamba_of(scans[0])
+
+    def _mamba_of(self, scan: Event) -> Mamba:
+        sizes, part = scan.sizes, _component(scan.module)
+        inner = sizes["heads"] * sizes["head"]
+        biased = [one.biased for one in self.own if one.kind == "gemm" and _component(one.module) == part]
+        norms = [shape for name, shape in self.parameters.items() if name.startswith(part) and "norm" in name]
+        return Mamba(
+            sizes["heads"], sizes["head"], sizes["state"], sizes["groups"], self._kernel(), sizes["chunk"],
+            bias=any(biased), conv_bias=any(name.endswith("conv1d.bias") for name in self.parameters),
+            gated_norm=(inner,) in norms,
+        )  # fmt: skip
+
+    def _delta_net(self) -> Mixer | None:
+        rules = self.of_kind("delta rule")
+        if len(rules) != 1 or self.of_kind("attention", "product", "mamba"):
+            return None
+        sizes = rules[0].sizes
+        projected = max(
+            (shape[0] for name, shape in self.parameters.items() if name.endswith("conv1d.weight")), default=0
+        )
+        keys = (projected - sizes["heads"] * sizes["value"]) // 2 // sizes["key"]
+        if keys < 1 or sizes["heads"] % keys:
+            return None
+        return GatedDeltaNet(keys, sizes["heads"], sizes["key"], sizes["value"], self._kernel())
+
+    def _kimi_delta(self) -> Mixer | None:
+        rules = self.of_kind("kimi delta rule")
+        if len(rules) != 1 or self.of_kind("attention", "product", "mamba", "delta rule"):
+            return None
+        sizes, biased = rules[0].sizes, any(one.biased for one in self.own if one.kind == "gemm")
+        heads = sizes["heads"]
+        return KimiDeltaAttention(heads, heads, sizes["key"], sizes["value"], self._kernel(), gate_bias=biased)
+
+    def _parallel(self) -> Mixer | None:
+        """Attention and Mamba-2 that read the output of one norm."""
+        call, scans = self._call(), self.of_kind("mamba")
+        if call is None or len(scans) != 1:
+            return None
+        part = _component(scans[0].module)
+        attention = self._attention_of(
+            [one for one in self.own if one.kind == "gemm" and _component(one.module) != part]
+        )
+        return None if attention is None else side_by_side((attention, self._mamba_of(scans[0])))
+
+    def _none(self) -> Mixer | None:
+        return None if self.own else NoAttention()
+
+    def split(self, one: Event, *, ends: bool) -> str | None:
+        """By which side tensor-parallel ranks divide a GEMM: by transformers' plan, or by the usual rule.
+
+        `ends`: it reads the result of attention or of a scan.
+        """
+        for name, how in self.plan.items():
+            if _matches(name, one.module):
+                return "outputs" if "colwise" in how else "inputs" if "rowwise" in how else None
+        self.by_rule.append(one.module)
+        last = one.module.rsplit(".", 1)[-1]
+        if last in _WHOLE:
+            return None
+        is_last = last in _BY_ROWS or ends or (one.n == self.hidden and one.k != self.hidden)
+        return "inputs" if is_last else "outputs"
+
+    def _generic(self, norm: Norm, num_norms: int) -> tuple[TracedMixer, int]:
+        """The mixer as GEMMs, attention calls, scans and saved tensors, with all other parameters of the layer."""
+        calls = [one for one in self.own if one.kind == "attention"]
+        used: set[int] = {self.source}
+        cores = tuple(self._core(one, used) for one in calls)
+        outputs = {one.writes: f"call {number} o" for number, one in enumerate(calls)}
+        gemms = tuple(self._gemm(one, used, outputs) for one in self.own if one.kind == "gemm")
+        scans = tuple(self._scan(one) for one in self.own if one.kind in _SCANS)
+        products = [one for one in self.own if one.kind == "product"]
+        if products:
+            scans += (self._of_products(products),)
+        mixer = TracedMixer(gemms, cores, scans, self._saved(used))
+        for number in range(num_norms, -1, -1):  # norms of other widths are not known by name
+            rest = self.total - self._layer(mixer, norm, number).parameters
+            if rest >= 0:
+                return replace(mixer, norm_weights=rest), number
+        raise self.refusal("", f"has {-rest} parameters less than its GEMMs, since a weight is used twice")
+
+    def _columns(self, number: int, used: set[int]) -> float:
+        """Columns per token of a saved storage, once; 0 if it is not saved or was counted before."""
+        number = self.recorder.source(number)
+        if number in used or number not in self.kept:
+            return 0.0
+        used.add(number)
+        return _columns_of(self.kept[number][1], self.tokens)
+
+    def _core(self, one: Event, used: set[int]) -> TracedCore:
+        used.add(one.writes)
+        sizes, (q, k, v) = one.sizes, (self._columns(number, used) for number in one.reads[:3])
+        return TracedCore(
+            sizes["heads"],
+            sizes["kv_heads"],
+            sizes["qk"],
+            sizes["v"],
+            sizes["window"],
+            sizes["is_causal"],
+            q,
+            k,
+            v,
+            is_chunked=sizes["is_chunked"],
+        )
+
+    def _gemm(self, one: Event, used: set[int], outputs: Mapping[int, str]) -> TracedGemm:
+        number = self.recorder.source(one.reads[0]) if one.reads else 0
+        maker, rows = self.recorder.makers.get(number, ""), one.m / self.tokens
+        is_first = number == self.source or (
+            _component(self.inner(maker)) in self.norms() if self.has(maker) else False
+        )
+        own = self.names.setdefault(number, f"tensor {len(self.names)}")
+        name, saves = outputs.get(number, "n1" if is_first else own), 0.0
+        if name.startswith("tensor"):
+            saves = self._columns(number, used)
+        elif is_first:
+            used.add(number)
+        return TracedGemm(
+            one.module, name, one.k, (one.n,), biased=one.biased, split=self.split(one, ends=number in outputs),
+            rows=rows * one.count, saves=saves, count=one.count,
+        )  # fmt: skip
+
+    def _scan(self, one: Event) -> TracedScan:
+        sizes = one.sizes
+        if one.kind == "mamba":
+            mixer = Mamba(sizes["heads"], sizes["head"], sizes["state"], sizes["groups"], chunk_size=sizes["chunk"])
+            return TracedScan(sizes["heads"], sizes["chunk"], mixer.chunk_products())
+        if one.kind in ("delta rule", "kimi delta rule"):
+            net = GatedDeltaNet(sizes["heads"], sizes["heads"], sizes["key"], sizes["value"])
+            return TracedScan(sizes["heads"], net.chunk_size, net.chunk_products())
+        products = (ChunkProduct(1, sizes["channels"], 1, sizes["state"]),) if sizes["state"] else ()
+        return TracedScan(sizes["channels"], 1, products)
+
+    def _of_products(self, found: Sequence[Event]) -> TracedScan:
+        """GEMMs without weights that are no attention."""
+        modules = dict.fromkeys(one.module for one in found)
+        self.notes.append(
+            f"GEMMs without weights in {', '.join(list(modules)[:2])} are those of {self.tokens} tokens"
+        )
+        sizes: dict[tuple[int, int, int], int] = {}
+        for one in found:
+            sizes[one.m, one.n, one.k] = sizes.get((one.m, one.n, one.k), 0) + one.count
+        products = tuple(ChunkProduct(count, m, n, k) for (m, n, k), count in sizes.items())
+        return TracedScan(max(one.count for one in found), self.tokens, products)
+
+    def _saved(self, used: set[int]) -> tuple[TracedSaved, ...]:
+        """What other operators of the mixer save; norms of the layer and its feed-forward part have their own."""
+        apart = not isinstance(self.ffn, NoFeedForward)
+        joined: dict[tuple[str, str, bool, bool], float] = {}
+        for number, (module, tensor) in self.kept.items():
+            part = _component(module)
+            if number in used or (apart and (part in self.fed or part in self.norms())):
+                continue
+            if apart and not part:  # the residual, which the norm of the second half saves
+                continue
+            columns = _columns_of(tensor, self.tokens)
+            if not columns or tuple(tensor.shape[-2:]) == (self.tokens, self.tokens):
+                continue
+            is_norm = "norm" in module.lower()
+            does = "norm" if is_norm else "activation" if "act" in module else "gate"
+            key = module, does, tensor.element_size() == 4 != self.element_bytes, part in self.mixers
+            joined[key] = joined.get(key, 0.0) + columns
+        return tuple(
+            TracedSaved(module, columns, does, is_wide, divided)
+            for (module, does, is_wide, divided), columns in joined.items()
+        )
+
+
+def _columns_of(tensor: Tensor, tokens: int) -> float:
+    """Elements of a storage per token; 0 for a constant, which has no dimension of tokens."""
+    numel = tensor.untyped_storage().nbytes() // tensor.element_size()
+    return numel / tokens if numel % tokens == 0 else 0.0
+
+
+def _dense(group: Sequence[Event], h: int) -> FeedForward | None:
+    """The feed-forward part that GEMMs are: up (once or twice, or both in one) and down."""
+    sizes, down = [(one.k, one.n) for one in group], group[-1]
+    f = down.k
+    if len({one.biased for one in group}) > 1 or len({one.count for one in group}) > 1:
+        return None
+    if down.count > 1:  # several shared experts side by side are one of all their columns
+        return FeedForward(f * down.count) if sizes == [(h, f), (h, f), (f, h)] else None
+    if sizes in ([(h, f), (h, f), (f, h)], [(h, 2 * f), (f, h)]):
+        return FeedForward(f, bias=down.biased)
+    return FeedForward(f, gated=False, bias=down.biased) if sizes == [(h, f), (f, h)] else None
+
+
+def _matches(pattern: str, module: str) -> bool:
+    """Whether a name of a plan, such as layers.*.self_attn.q_proj, is a module inside a layer."""
+    words = pattern.split(".")
+    inside = words[words.index("*") + 1 :] if "*" in words else words
+    given = module.split(".")
+    return len(inside) == len(given) and all(a in ("*", b) for a, b in zip(inside, given, strict=True))
+
+
+def plain(part: Any) -> Any:
+    """A part in the stored form: an object with its class as `kind`, and the fields that are not the default."""
+    from dataclasses import MISSING, fields, is_dataclass
+
+    if isinstance(part, tuple):
+        return [plain(one) for one in part]
+    if not is_dataclass(part):
+        return part
+    found: dict[str, Any] = {}
+    for one in fields(part):
+        value = getattr(part, one.name)
+        if one.default is MISSING or value != one.default:
+            found[one.name] = plain(value)
+    is_part = isinstance(part, Mixer | FeedForward | MixtureOfExperts) and not isinstance(
+        part, TracedCore | TracedScan
+    )
+    return {"kind": type(part).__name__} | found if is_part else found
+
+
+def kinds_of(traced: Mapping[int, TracedLayer], order: Sequence[int], *, promote: bool) -> dict[str, Any]:
+    """The different layers of a model, and for each layer the number of its kind."""
+    texts: dict[str, int] = {}
+    of_layer = {
+        number: texts.setdefault(json.dumps(one.describe(promote=promote)), len(texts))
+        for number, one in traced.items()
+    }
+    return {"kinds": [json.loads(text) for text in texts], "layers": [of_layer[number] for number in order]}
+
+
+def outside_of(
+    model: Any, recorder: Recorder, path: str, layers: Sequence[Any], described: Mapping[str, Any], where: str
+) -> dict[str, Any]:
+    """The vocabulary, the parameters before and behind the layers, and the GEMMs behind them."""
+    counts = [sum(one.numel() for one in layer.parameters()) for layer in layers]
+    if sum(counts) != sum(
+        one.numel() for one in {id(p): p for layer in layers for p in layer.parameters()}.values()
+    ):
+        raise ConfigError(f"{where}: module {path} uses one weight in several layers, which ppsim cannot express")
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    if embedding is None or head is None or getattr(head, "weight", None) is None:
+        raise ConfigError(
+            f"{where}: the model has no embedding or no head of one matrix, which ppsim cannot express"
+        )
+    h, (rows, width), (vocab, read) = (
+        described["kinds"][0]["hidden_size"],
+        embedding.weight.shape,
+        head.weight.shape,
+    )
+    if read != width:
+        raise ConfigError(
+            f"{where}: the head reads {read} columns and the embedding has {width}, which ppsim cannot express"
+        )
+    tables = (embedding.weight, head.weight)
+    before, behind, positions = _parameters_around(model, recorder, path, layers, tables)
+    projected, of_norm = int(width) * h if width != h else 0, norm_parameters(described["kinds"][0]["norm"], h)
+    has_norm = _has_norm_behind(model, recorder, path) and behind - projected >= of_norm
+    before += (int(rows) - int(vocab)) * int(width) if tables[0] is not tables[1] else 0
+    multiplied = _multiplied_around(model, recorder, path, head.weight, where)
+    extra = [before - projected, behind - projected - has_norm * of_norm, max(0, multiplied - 2 * projected)]
+    if min(extra) < 0:
+        raise ConfigError(
+            f"{where}: the embedding is {rows} × {width}, the head {vocab} × {read}, and layers have {h} columns, "
+            "which ppsim cannot express"
+        )
+    return {
+        "extra": extra,
+        "vocab_size": int(vocab),
+        "tie_word_embeddings": tables[0] is tables[1],
+        "learned_positions": positions,
+        "final_norm": has_norm,
+    } | ({"projected_size": int(width)} if projected else {})
+
+
+ENCODERS = ("image", "vision", "visual", "audio", "speech", "multi_modal", "multimodal", "aligner", "connector")
+"""Words in paths of modules that read images or sound."""
+
+
+def encoder_parameters(model: nn.Module, recorder: Recorder) -> list[Tensor]:
+    """The parameters of encoders of images and sound, which do not run for text."""
+    return [
+        one
+        for name, one in model.named_parameters()
+        if name.rpartition(".")[0] not in recorder.order and any(word in name for word in ENCODERS)
+    ]
+
+
+def _last_entry(recorder: Recorder, path: str) -> int:
+    """When the last module of the layers was entered first."""
+    return max(number for number, name in enumerate(recorder.order) if name.startswith(f"{path}."))
+
+
+def _parameters_around(
+    model: Any, recorder: Recorder, path: str, layers: Sequence[Any], tables: tuple[Tensor, Tensor]
+) -> tuple[int, int, int]:
+    """Parameters before the layers and behind them, without embedding and head, and rows of learned positions."""
+    entered, last = {name: number for number, name in enumerate(recorder.order)}, _last_entry(recorder, path)
+    known = {id(one) for layer in layers for one in layer.parameters()} | {id(one) for one in tables}
+    known |= {id(one) for one in encoder_parameters(model, recorder)}
+    before = behind = positions = 0
+    for name, one in model.named_parameters():
+        if id(one) in known:
+            continue
+        if (
+            "pos" in name
+            and one.ndim == 2
+            and one.shape[1] == recorder.inputs[f"{path}.0"].shape[-1]
+            and not positions
+        ):
+            positions = int(one.shape[0])
+        elif entered.get(name.rpartition(".")[0], 0) > last:
+            behind += one.numel()
+        else:
+            before += one.numel()
+    return before, behind, positions
+
+
+def _has_norm_behind(model: Any, recorder: Recorder, path: str) -> bool:
+    """Whether a norm runs behind the layers."""
+    names = list(recorder.order)[_last_entry(recorder, path) + 1 :]
+    return any("norm" in (name + type(model.get_submodule(name)).__name__).lower() for name in names)
+
+
+def _multiplied_around(model: Any, recorder: Recorder, path: str, head: Tensor, where: str) -> int:
+    """Weights of GEMMs outside the layers per token, without the head; refuses attention and scans there."""
+    multiplied = 0.0
+    for event in recorder.events:
+        if event.module.startswith(f"{path}."):
+            continue
+        if event.kind not in ("gemm", "convolution"):
+            raise ConfigError(
+                f"{where}: module {event.module} is outside the layers {path} and has a call of kind {event.kind}, "
+                "which ppsim cannot express"
+            )
+        if event.kind == "gemm" and event.weight and model.get_parameter(event.weight) is not head:
+            multiplied += event.k * event.n * event.count * event.m / recorder_tokens(recorder)
+    return round(multiplied)
+
+
+def recorder_tokens(recorder: Recorder) -> int:
+    """Tokens of the traced sequence."""
+    return int(recorder.inputs[""].shape[-1])

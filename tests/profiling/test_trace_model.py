@@ -1,0 +1,135 @@
+"""Traced models agree with those that ppsim knows by name, and others are refused in one sentence."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from ppsim.base.errors import ConfigError
+from ppsim.model.activations import layer_activations
+from ppsim.model.architecture import Layer, Model
+from ppsim.model.batch import Batch, KernelChoice
+from ppsim.model.config import model_from
+from ppsim.model.names import _told, find_model
+from ppsim.parallel.sizes import Cut
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from ppsim.profiling.trace_model import trace
+
+KNOWN = [
+    "gpt2", "llama3-8b", "mixtral-8x7b", "qwen2.5-0.5b", "qwen3-0.6b", "qwen3-30b-a3b", "deepseek-v3", "nemotron4-15b",
+    "mistral-7b", "qwen2-57b-a14b", "qwen3-next-80b-a3b", "gpt-oss-20b", "kimi-linear-48b-a3b", "lfm2-350m",
+    "falcon-h1-0.5b", "llama4-scout", "gemma2-2b", "gemma3-1b", "mamba2-130m", "nemotron-h-4b",
+]  # fmt: skip
+"""One name per `model_type` that both know. deepseek_v4 has residual streams and compressed keys, kimi_k2 is
+deepseek_v3 with a type of its own, and the files of lfm2_moe and deepseek_v2 leave out what transformers needs."""
+
+RECURRENT = ("mamba2-130m", "nemotron-h-4b", "falcon-h1-0.5b", "kimi-linear-48b-a3b")
+LISTED = [name for name in KNOWN if name not in (*RECURRENT, "llama4-scout")]
+"""Those whose mixers, taken as lists of GEMMs, calls and tensors, save the same within 5 %. Kernels of recurrent
+mixers compute more again than pointwise operators, and Llama 4 norms queries and keys without weights."""
+
+SAMPLE = {
+    "olmo2": 6_888_624_128,
+    "glm4": 9_400_279_040,
+    "seed_oss": 28_921_040_896,
+    "minimax_m2": 228_689_764_864,
+    "granitemoehybrid": 38_601_064_448,
+    "jamba": 51_570_323_328,
+    "rwkv": 7_392_649_216,
+    "bert": 109_514_298,
+    "gemma3n": 6_835_235_568,
+    "whisper": 29_552_256,
+}
+"""Architectures of all kinds with transformers' default sizes, and the parameters of the models that it builds."""
+
+
+def saved(layer: Layer) -> int:
+    return sum(layer_activations(layer, Batch(1, 4096, 2, "none"), Cut(), KernelChoice()).values())
+
+
+def traced(name: str, *, promote: bool = True) -> tuple[Model, Model]:
+    content = _told()[name][0]
+    return model_from(trace(content, "config.json", promote=promote)), replace(find_model(name), mtp=())
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_traced_model_is_the_one_known_by_name(name):
+    found, known = traced(name)
+    assert found.parameters == known.parameters
+    for length, causal in ((4096, False), (4096, True), (8192, True)):
+        assert found.training_flops(length, causal=causal) == pytest.approx(
+            known.training_flops(length, causal=causal), rel=1e-12
+        )
+    for ours, theirs in set(zip(found.layers, known.layers, strict=True)):
+        assert saved(ours) == pytest.approx(saved(theirs), rel=0.05)
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_a_mixer_as_a_list_of_operators_agrees_too(name):
+    found, known = traced(name, promote=False)
+    assert found.parameters == known.parameters
+    assert found.training_flops(4096, causal=True) == pytest.approx(
+        known.training_flops(4096, causal=True), rel=1e-12
+    )
+    for ours, theirs in set(zip(found.layers, known.layers, strict=True)):
+        assert saved(ours) == pytest.approx(saved(theirs), rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "qwen3-30b-a3b", "gemma2-2b", "deepseek-v3"])
+@pytest.mark.parametrize("cut", [Cut(tp=2, dp=1), Cut(tp=4, dp=1)], ids=str)
+def test_a_list_of_operators_is_divided_as_the_named_mixer(name, cut):
+    found, known = traced(name, promote=False)
+    for ours, theirs in set(zip(found.layers, known.layers, strict=True)):
+        weights = [
+            sum(one.weights for one in layer.linears(cut) if one.kind != "vector") for layer in (ours, theirs)
+        ]
+        assert weights[0] == weights[1]
+
+
+@pytest.mark.parametrize("kind", SAMPLE)
+def test_a_sample_of_architectures_traces(kind):
+    content = trace({"model_type": kind}, "config.json")
+    model = model_from(json.loads(json.dumps(content)))
+    assert model.parameters == SAMPLE[kind]
+    assert model.notes[0].startswith(f"model_type {kind}: traced with transformers ")
+    assert any(note.startswith("tensor parallelism of the traced layers: ") for note in model.notes)
+    assert model.notes[-1].startswith("not seen in a trace: ")
+    assert all(saved(layer) > 0 for layer in model.kinds)
+    assert trace({"model_type": kind}, "config.json") == content
+
+
+REFUSED = {
+    "a weight used twice": ({"model_type": "zamba"}, "module model.layers uses one weight in several layers"),
+    "layers that run again": ({"model_type": "hrm_text"}, "module model.L_module.layers.0 runs 6 times in a forward"),
+    "a router of two layers": ({"model_type": "zaya"}, "module model.layers.0.mlp has no router of 2048 → 16 columns"),
+    "no decoder": ({"model_type": "vit"}, "model_type vit is not a decoder"),
+    "an encoder and a decoder": ({"model_type": "t5"}, "model_type t5 is not a decoder"),
+    "a size that is no number": ({"model_type": "olmo2", "hidden_size": "big"}, "transformers refuses the configuration"),
+    "no layers": ({"model_type": "olmo2", "num_hidden_layers": 0}, "config.json: "),
+    "too many layers": ({"model_type": "olmo2", "num_hidden_layers": 10**6}, "num_hidden_layers must be at most"),
+    "heads that do not divide": ({"model_type": "olmo2", "num_attention_heads": 7}, "config.json: "),
+    "nothing": ({"model_type": "olmo2", "hidden_size": 0}, "config.json: "),
+    "a negative size": ({"model_type": "olmo2", "intermediate_size": -4}, "config.json: "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_traced_is_one_sentence(case):
+    content, sentence = REFUSED[case]
+    with pytest.raises(ConfigError) as raised:
+        trace(content, "config.json")
+    assert sentence in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_parts_that_are_left_out_are_said():
+    notes = trace({"model_type": "glm4_moe", "num_nextn_predict_layers": 1}, "config.json")["assumptions"]
+    assert "1 multi-token prediction layer (num_nextn_predict_layers)" in notes[-1]
+    notes = trace({"model_type": "gemma3"}, "config.json")["assumptions"]
+    assert "text model only, vision encoder ignored" in notes
+    content = trace({"model_type": "qwen3_vl"}, "config.json")
+    assert "text model only, encoder of 0.6 B parameters ignored" in content["assumptions"]
+    assert model_from(content).parameters == model_from(trace({"model_type": "qwen3"}, "config.json")).parameters
