@@ -32,7 +32,6 @@ def models(name: str | None, seq_len: int | None, config: str | None, output: st
     \b
       ppsim models
       ppsim models llama3-8b --seq-len 8192
-      ppsim models deepseek-v3 --json
       ppsim models --trace config.json -o model.json
 
     A Hugging Face config.json stands for a name too. If its model_type is unknown, it is traced: torch and

@@ -175,7 +175,7 @@ def print_totals(found: Any) -> None:
 
 
 _WORTH_SAYING = 0.01
-"""Of a step: waits for messages, and time between steps, that are shown."""
+"""Of a step: waits for messages that are shown."""
 
 
 def print_comparison(comparison: Comparison, *, with_rows: bool = False) -> None:
@@ -193,7 +193,7 @@ def print_comparison(comparison: Comparison, *, with_rows: bool = False) -> None
     if comparison.pace is not None and comparison.error_at_pace is not None:
         at_pace = comparison.pace * measured.step_time_s
         steps.insert(1, ("at equal pace", at_pace, projected.step_time_s, comparison.error_at_pace))
-    if comparison.periods_s is not None and comparison.periods_s[0] > (1 + _WORTH_SAYING) * measured.step_time_s:
+    if comparison.periods_s is not None:
         real, expected = comparison.periods_s
         steps.append(("step to next step", real, expected, expected / real - 1))
     for sentence in comparison.warnings:

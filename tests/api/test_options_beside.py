@@ -71,7 +71,7 @@ SAME = {
 SAME |= {name: {"split"} for name in SAME["split"]}
 """Options that give the same setting in another way."""
 
-NOT_TYPED = {"run_config", "job"}
+NOT_TYPED = {"run_config", "job", "recipe"}
 TEXTS = {"model": "llama3-8b", "schedule": "interleaved-1f1b", "order": "tp-cp-ep-pp-dp", "cluster": "dgx-a100"}
 
 
