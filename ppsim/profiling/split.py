@@ -8,8 +8,8 @@ from ppsim.profiling.measure import Module
 
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
 _TOLERANCE_16_BIT = 5e-2
-_NOISE = 2.0
-"""How many times as far as two whole backwards from each other the split one may be from the first."""
+_NOISE, _OTHERS = 2.0, 3
+"""How many times as far as one of three other whole backwards the split one may be from the first."""
 
 
 def why_not_split(subject: Module) -> str | None:
@@ -17,7 +17,7 @@ def why_not_split(subject: Module) -> str | None:
 
     Both run once from the same state of the random numbers. Split backward is out of the question where it raises
     (reentrant checkpointing does) or gives other gradients of parameters or inputs than B does, farther off than
-    another B is: atomic sums, which a GPU does in any order, change what a router picks.
+    other Bs are: atomic sums, which a GPU does in any order, change what a router picks.
     """
     if subject.is_first:
         return None
@@ -51,9 +51,9 @@ def why_not_split(subject: Module) -> str | None:
             return f"torch's split backward fails in it ({first_sentence(error)})"
         halves = _taken_gradients(subject, tuple(leaf.grad for leaf in leaves))
         differing = [name for name, one in whole.items() if not _is_near(one, halves.get(name))]
-        again = whole_gradients() if differing else {}
+        others = [whole_gradients() for _ in range(_OTHERS)] if differing else []
     for name in differing:
-        if not _is_near(whole[name], halves.get(name), like=again[name]):
+        if not _is_near(whole[name], halves.get(name), *(other[name] for other in others)):
             return f"I and W give another gradient of {name} than B"
     return None
 
@@ -65,16 +65,15 @@ def _taken_gradients(subject: Module, of_inputs: tuple[Tensor | None, ...]) -> d
     return gradients
 
 
-def _is_near(one: Tensor | None, other: Tensor | None, *, like: Tensor | None = None) -> bool:
-    """Whether two gradients differ by no more than rounding does, or than `one` from another of its kind, twice.
+def _is_near(one: Tensor | None, other: Tensor | None, *alike: Tensor | None) -> bool:
+    """Whether two gradients differ by no more than rounding does, or than `one` from one of its kind, twice.
 
     By the norm of the difference. None is near to None alone.
     """
     if one is None or other is None:
         return one is other
     allowed = _TOLERANCE.get(one.dtype, _TOLERANCE_16_BIT) * _norm(one) + 1e-12
-    if like is not None:
-        allowed = max(allowed, _NOISE * _norm(one - like))
+    allowed = max(allowed, *(_NOISE * _norm(one - like) for like in alike if like is not None), 0.0)
     return _norm(one - other) <= allowed
 
 
