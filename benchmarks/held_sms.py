@@ -33,22 +33,20 @@ EXCHANGES_S = (0.3e-3, 1e-3, 2e-3)
 """Of a message of a pair: shorter than, about as long as, and longer than what it can run next to."""
 PAIRED_LAYERS = 4
 REPEATS = 5
-COMPUTE, MESSAGES, INPUTS, PHASES = (
-    ("before F", "experts I", "experts W", "experts F", "before I", "before W"),
-    ("combine B", "dispatch F", "dispatch B", "combine F"),
-    {
-        "dispatch F": ("before F", 0), "experts F": ("dispatch F", 0), "combine F": ("experts F", 0),
-        "experts I": ("combine B", 0), "dispatch B": ("experts I", 0), "before I": ("dispatch B", 0),
-        "experts W": ("experts I", 0), "before W": ("before I", 0),
-        "before F": ("combine F", 1), "combine B": ("before I", 1),
-    },
-    (
-        ("before F", "combine B"),
-        ("experts I", "experts W", "experts F", "dispatch F", "dispatch B"),
-        ("before I", "before W", "combine F"),
-    ),
-)  # fmt: skip
-"""Written out again, and not imported: what the streams really do is what the projection is compared with."""
+COMPUTE = ("before F", "experts I", "experts W", "experts F", "before I", "before W")
+MESSAGES = ("combine B", "dispatch F", "dispatch B", "combine F")
+INPUTS = {
+    "dispatch F": ("before F", 0), "experts F": ("dispatch F", 0), "combine F": ("experts F", 0),
+    "experts I": ("combine B", 0), "dispatch B": ("experts I", 0), "before I": ("dispatch B", 0),
+    "experts W": ("experts I", 0), "before W": ("before I", 0),
+    "before F": ("combine F", 1), "combine B": ("before I", 1),
+}  # fmt: skip
+"""What each operation waits for, of the same pair of layers (0) or the one before (1). Written out again, and not
+imported: what the streams really do is what the projection is compared with."""
+INPUTS_OF = {
+    "megatron": INPUTS | {"dispatch B": ("experts W", 0), "combine B": ("before W", 1)},
+    "dualpipe": INPUTS,
+}
 
 HOLD = r"""
 extern "C" __global__ void __launch_bounds__(1024) hold(
@@ -239,7 +237,7 @@ def operations(device: str = "cuda", tokens: int = 16384, hidden: int = 4096) ->
     }  # fmt: skip
 
 
-def launching(waits: bool) -> list[tuple[int, str]]:
+def launching(order: str) -> list[tuple[int, str]]:
     """All operations of the pairs of layers, in an order in which the host can launch them."""
     queues = [
         [(number, one) for number in range(PAIRED_LAYERS) for one in stream] for stream in (COMPUTE, MESSAGES)
@@ -247,20 +245,15 @@ def launching(waits: bool) -> list[tuple[int, str]]:
     launched: list[tuple[int, str]] = []
     while any(queues):
         for queue in queues:
-            while queue and all(other in launched for other in needs(*queue[0], waits)):
+            while queue and all(other in launched for other in needs(*queue[0], order)):
                 launched.append(queue.pop(0))
     return launched
 
 
-def needs(number: int, one: str, waits: bool) -> list[tuple[int, str]]:
+def needs(number: int, one: str, order: str) -> list[tuple[int, str]]:
     """What an operation waits for, beside the one before it on its stream."""
-    before, distance = INPUTS[one]
-    found = [(number - distance, before)] if number >= distance else []
-    if waits:
-        place = next(index for index, phase in enumerate(PHASES) if one in phase)
-        if place or number:
-            found += [(number if place else number - 1, other) for other in PHASES[place - 1]]
-    return found
+    before, distance = INPUTS_OF[order][one]
+    return [(number - distance, before)] if number >= distance else []
 
 
 def measure_pairs(hold: Holder) -> list[dict[str, Any]]:
@@ -272,12 +265,12 @@ def measure_pairs(hold: Holder) -> list[dict[str, Any]]:
             work()
     main, side = torch.cuda.current_stream(), watch.side
 
-    def together(sms: int, exchange_s: float, waits: bool) -> None:
+    def together(sms: int, exchange_s: float, order: str) -> None:
         side.wait_stream(main)
         done: dict[tuple[int, str], Any] = {}
-        for number, one in launching(waits):
+        for number, one in launching(order):
             stream = main if one in COMPUTE else side
-            for other in needs(number, one, waits):
+            for other in needs(number, one, order):
                 stream.wait_event(done[other])
             if stream is main:
                 run[one]()
@@ -289,16 +282,16 @@ def measure_pairs(hold: Holder) -> list[dict[str, Any]]:
 
     for exchange_s in EXCHANGES_S:
         for sms in (1, 20):
-            for waits in (False, True):
+            for order in INPUTS_OF:
                 alone: dict[str, list[float]] = {one: [] for one in run}
                 took, messages = [], []
                 for _ in range(REPEATS):
                     for one, work in run.items():
                         alone[one].append(watch.alone(work, 3))
-                    took.append(watch.alone(lambda: together(sms, exchange_s, waits)))  # noqa: B023
+                    took.append(watch.alone(lambda: together(sms, exchange_s, order)))  # noqa: B023
                     messages.append(watch.alone(lambda: hold(sms, exchange_s, 100, main)))  # noqa: B023
                 rows.append({
-                    "sms": sms, "order": "megatron" if waits else "dualpipe", "layers": PAIRED_LAYERS,
+                    "sms": sms, "order": order, "layers": PAIRED_LAYERS,
                     "exchange_s": statistics.median(messages), "together_s": statistics.median(took),
                     "alone_s": {one: statistics.median(times) for one, times in alone.items()},
                 })  # fmt: skip

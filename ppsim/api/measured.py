@@ -134,7 +134,7 @@ def explain(
     >>> found = ppsim.explain(ppsim.train(table, partitions=2, emulate_costs=costs), against=costs)
     >>> found.reasons[0].cause
     'uneven stages or slow ranks'
-    >>> abs(sum(loss.seconds for loss in found.losses) / found.step_s - 1) < 0.005
+    >>> abs(sum(loss.seconds for loss in found.losses) / found.step_s - 1) < 0.05
     True
     >>> found.against.step_s < 1.2 * found.step_s
     True

@@ -115,8 +115,9 @@ def _require_pairs(job: Job, schedule: Schedule) -> None:
         return
     if job.layout.ep == 1:
         raise ScheduleError(f"--overlap-ep {order} overlaps the exchange of tokens, which needs --ep above 1")
-    if order == "megatron" and (reason := _why_not_in_megatron(job)):
-        raise ScheduleError(f"--overlap-ep megatron does not go with {reason}, as in Megatron-LM")
+    is_megatron = order.startswith("megatron")
+    if is_megatron and (reason := _why_not_in_megatron(job)):
+        raise ScheduleError(f"--overlap-ep {order} does not go with {reason}, as in Megatron-LM")
     if job.profile is not None and any(one.times is None for one in job.layer_costs.values()):
         raise ConfigError(
             f"--overlap-ep {order} needs the times of experts, which profile {job.profile.name} does not have: "
@@ -127,9 +128,9 @@ def _require_pairs(job: Job, schedule: Schedule) -> None:
             f"{schedule.name} has no pairs of a forward and a backward, which --overlap-ep {order} needs: give "
             "--schedule combined-1f1b, dualpipev or dualpipe, or --overlap-ep PART"
         )
-    if order == "megatron" and schedule.num_ranks > 1 and schedule.vpp == 1:
+    if is_megatron and schedule.num_ranks > 1 and schedule.vpp == 1:
         raise ScheduleError(
-            "--overlap-ep megatron with --pp above 1 needs virtual stages, as Megatron-LM does: give --vpp 2"
+            f"--overlap-ep {order} with --pp above 1 needs virtual stages, as Megatron-LM does: give --vpp 2"
         )
 
 

@@ -6,8 +6,10 @@ operations is data:
 
 - ``dualpipe`` (DeepSeek-AI 2024, arXiv 2412.19437, figure 4): the compute of one microbatch runs during the
   messages of the other.
-- ``megatron`` (Megatron-Core, core/models/common/model_chunk_schedule_plan.py, d98e8a64): the same order, and both
-  streams wait for each other three times per pair of layers.
+- ``megatron`` (Megatron-Core, core/models/common/model_chunk_schedule_plan.py, d98e8a64): the same order, but the
+  weight gradients belong to the backward, and its messages wait for them.
+- ``megatron-delay-wgrad``: Megatron-Core with ``--delay-wgrad-compute``, which takes the weight gradients out of
+  the backward: as ``dualpipe``.
 - ``best``: the fastest order that is repeated for every pair of layers.
 
 One host launches the kernels of both, so that a pair takes no less than all of its launches.
@@ -16,13 +18,13 @@ Layers are paired in the order of execution: the first of the forward with the l
 the longer of the two has left run alone.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations
 from typing import Literal, TypeAlias, get_args
 
-Order = Literal["megatron", "dualpipe", "best"]
+Order = Literal["megatron", "megatron-delay-wgrad", "dualpipe", "best"]
 """In which order the operations of two layers run."""
 
 ORDERS: tuple[Order, ...] = get_args(Order)
@@ -73,12 +75,11 @@ _INPUTS: dict[Operation, tuple[Operation, int]] = {
 }  # fmt: skip
 """The input of each operation: of the same pair of layers (0), or of the pair before (1)."""
 
-_PHASES: tuple[tuple[Operation, ...], ...] = (
-    ("before F", "combine B"),
-    ("experts I", "experts W", "experts F", "dispatch F", "dispatch B"),
-    ("before I", "before W", "combine F"),
-)
-"""Megatron-Core's waits: no operation starts before all of the phase before it are done."""
+_WHOLE_BACKWARD: dict[Operation, tuple[Operation, int]] = {
+    "dispatch B": ("experts W", 0),
+    "combine B": ("before W", 1),
+}
+"""What the messages of a backward wait for if I and W are one: W, which comes after I."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,8 @@ def _pair_s(
     if order == "best":
         together_s = min(_run(pairs, one, slowdown) for one in _best_orders(pairs[:_TRIED], slowdown))
         return left_s + min(max(together_s, launches_s), alone_s)
-    together_s = _run(pairs, (_COMPUTE, _MESSAGES), slowdown, waits=order == "megatron")
+    inputs = _INPUTS | _WHOLE_BACKWARD if order == "megatron" else _INPUTS
+    together_s = _run(pairs, (_COMPUTE, _MESSAGES), slowdown, inputs)
     return left_s + max(together_s, launches_s)
 
 
@@ -172,25 +174,20 @@ def _in_order(
 
 
 def _run(
-    pairs: Sequence[tuple[LayerTimes, LayerTimes]], order: Sequences, slowdown: float, *, waits: bool = False
+    pairs: Sequence[tuple[LayerTimes, LayerTimes]],
+    order: Sequences,
+    slowdown: float,
+    inputs: Mapping[Operation, tuple[Operation, int]] = _INPUTS,
 ) -> float:
     """The seconds of pairs of layers, one after the other; infinite if the streams wait for each other."""
     queues = [[(number, one) for number in range(len(pairs)) for one in stream] for stream in order]
     seconds = [_seconds_of(*pair) for pair in pairs]
-    phase_of = {one: place for place, phase in enumerate(_PHASES) for one in phase}
-    left = {(number, place): len(phase) for number in range(len(pairs)) for place, phase in enumerate(_PHASES)}
     done: set[tuple[int, Operation]] = set()
     heads, remaining, now = [0, 0], [0.0, 0.0], 0.0
 
     def may_start(number: int, one: Operation) -> bool:
-        before, distance = _INPUTS[one]
-        if number >= distance and (number - distance, before) not in done:
-            return False
-        if not waits:
-            return True
-        place = phase_of[one]
-        previous = (number, place - 1) if place else (number - 1, len(_PHASES) - 1)
-        return not left.get(previous, 0)
+        before, distance = inputs[one]
+        return number < distance or (number - distance, before) in done
 
     running = [False, False]
     while any(heads[stream] < len(queues[stream]) for stream in (0, 1)):
@@ -212,7 +209,6 @@ def _run(
             if lasts[stream] <= step:
                 number, one = queues[stream][heads[stream]]
                 done.add((number, one))
-                left[number, phase_of[one]] -= 1
                 running[stream], heads[stream] = False, heads[stream] + 1
     return now
 

@@ -238,9 +238,9 @@ class StudyOptions(TypedDict, total=False):
     )]
     overlap_ep: Annotated[str | float | None, Option(
         "Overlap of expert-parallel communication with the compute of another microbatch: the order of operations "
-        "in a pair of a forward and a backward (megatron, dualpipe or best), or the hidden part, 0 to 1. Default: "
-        "{default}.",
-        metavar="megatron|dualpipe|best|PART", section="cluster", field="job.execution.overlap_ep", default=0.0,
+        "in a pair of a forward and a backward (megatron, megatron-delay-wgrad, dualpipe or best), or the hidden "
+        "part, 0 to 1. Default: {default}.",
+        metavar="ORDER|PART", section="cluster", field="job.execution.overlap_ep", default=0.0,
     )]
     overlap_cp: Annotated[float | None, Option(
         "Hidden part of the context-parallel communication that attention does not hide, 0 to 1. Default: "

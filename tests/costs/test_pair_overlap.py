@@ -34,15 +34,25 @@ def test_orders_with_less_waiting_are_not_slower(both, slowdown):
     took = {order: pair_s(both, both, order, slowdown=slowdown) for order in ORDERS}
     if slowdown == 0:
         assert took["dualpipe"] <= took["megatron"] + 1e-9
+        assert took["megatron-delay-wgrad"] == took["dualpipe"]
         assert took["best"] <= took["dualpipe"] + 1e-9 or len(both) > 3  # all orders are tried on three pairs
 
 
 def test_the_phases_of_megatron_are_the_longer_stream_of_each():
     one = LayerTimes((3.0, 4.0, 2.0), (1.0, 2.0, 1.5), 1.75)
-    # Phases: attention forward | combine backward; experts I, W, F | dispatch F, dispatch B (which waits for I); …
+    # Phases: attention forward | combine backward; experts I, W, F | dispatch F, dispatch B (which waits for W); …
     assert pair_s([one], [one], "megatron") == pytest.approx(
-        max(3, 1.75) + max(2 + 1.5 + 1, 2 + 1.75) + max(4 + 2, 1.75)
+        max(3, 1.75) + max(2 + 1.5 + 1, 2 + 1.5 + 1.75) + max(4 + 2, 1.75)
     )
+
+
+def test_delayed_weight_gradients_run_next_to_the_messages_of_their_backward():
+    one = LayerTimes((3.0, 4.0, 2.0), (1.0, 2.0, 1.5), 1.75)
+    # Of two pairs: dispatch B waits for I alone, and the second combine B runs next to W.
+    assert pair_s([one], [one], "megatron-delay-wgrad") == pytest.approx(3 + (2 + 1.5 + 1) + max(4 + 2, 1.75))
+    whole, delayed = (pair_s([one] * 2, [one] * 2, order) for order in ("megatron", "megatron-delay-wgrad"))
+    assert whole == pytest.approx(2 * pair_s([one], [one], "megatron"))
+    assert delayed == pytest.approx(2 * 13.5)
 
 
 def test_experts_wait_for_a_dispatch_that_is_longer_than_the_compute_beside_it():
@@ -151,7 +161,7 @@ def test_one_more_chunk_is_in_flight():
         ({"pp": 2, "vpp": 2, "schedule": "interleaved-1f1b", "overlap_ep": "megatron"}, ScheduleError, "--schedule combined-1f1b"),
         ({"pp": 2, "vpp": 1, "overlap_ep": "megatron"}, ScheduleError, "virtual stages"),
         ({"pp": 2, "vpp": 2, "overlap_ep": "megatron", "recompute": "full"}, ScheduleError, "full recomputation"),
-        ({"pp": 2, "vpp": 2, "overlap_ep": "tessera"}, ConfigError, "give megatron, dualpipe, best, or a part"),
+        ({"pp": 2, "vpp": 2, "overlap_ep": "tessera"}, ConfigError, "give megatron, megatron-delay-wgrad, dualpipe, best, or a part"),
         ({"pp": 2, "vpp": 2, "overlap_ep": "best", "ep": 1, "tp": 8}, ScheduleError, "--ep above 1"),
     ],
 )  # fmt: skip

@@ -360,6 +360,7 @@ def test_experts_may_have_other_tensor_parallel_ranks(tmp_path: Path) -> None:
         ("--defer-embedding-wgrad-compute", {"wgrad_deferral_limit": 0}),
         ("--wgrad-deferral-limit 22", {"wgrad_deferral_limit": None}),
         ("--tp-comm-overlap --overlap-moe-expert-parallel-comm", {"overlap_tp": "0.5", "overlap_ep": "megatron"}),
+        ("--overlap-moe-expert-parallel-comm --delay-wgrad-compute", {"overlap_ep": "megatron-delay-wgrad"}),
         ("--no-scatter-gather-tensors-in-pipeline", {"scatter_gather": False}),
         ("--cp-comm-type a2a", {"context": "all-to-all"}),
     ],

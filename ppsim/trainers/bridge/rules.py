@@ -18,7 +18,7 @@ class Rule:
 
 
 def _overlaps_experts(options: Mapping[str, Any]) -> bool:
-    return options.get("overlap_ep") == "megatron"
+    return str(options.get("overlap_ep")).startswith("megatron")
 
 
 def _has_pipeline(options: Mapping[str, Any]) -> bool:

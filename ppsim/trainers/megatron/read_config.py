@@ -201,6 +201,8 @@ def _overlapped(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
         is_on = arguments.flag(name, word=word)
         off: Any = (WITHOUT_USERBUFFERS if is_partial else "0") if word == "overlap_tp" else 0.0
         words[word] = HIDDEN_BY[name] if is_on else off
+        if is_on and word == "overlap_ep" and arguments.flag("delay_wgrad_compute", word=word):
+            words[word] = "megatron-delay-wgrad"
         if is_on and word == "overlap_tp":
             arguments.assumed.append(f"{name}: {words[word]} of that communication is taken to be hidden")
     if arguments.get("scatter_gather_tensors_in_pipeline", word="scatter_gather") is False:

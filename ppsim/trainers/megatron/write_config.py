@@ -209,4 +209,6 @@ def _executed(words: Mapping[str, Any]) -> dict[str, Any]:
         found["tp_comm_overlap"] = True
     if words.get("overlap_ep"):
         found["overlap_moe_expert_parallel_comm"] = True
+        if words["overlap_ep"] == "megatron-delay-wgrad":
+            found["delay_wgrad_compute"] = True
     return found | arguments_of_experts(words)
