@@ -43,7 +43,7 @@ def test_a_recipe_is_the_complete_plan_that_its_file_has():
     expected = {
         "model": "deepseek-v3", "cluster": "gb200-nvl72", "gpus": 256, "pp": 4, "vpp": 4, "ep": 64, "etp": 1,
         "micro_batch": 1, "global_batch": 4096, "seq_len": 4096, "dtype": "mxfp8", "recompute": "mla_up_proj",
-        "cuda_graphs": "full", "moe_dispatcher": "hybridep", "fused_experts": True, "overlap_ep": "megatron",
+        "cuda_graphs": "full", "moe_dispatcher": "hybridep", "fused_experts": True, "overlap_ep": "megatron-delay-wgrad",
         "moe_expert_rank_capacity_factor": 1.5, "moe_paged_stash": 1.2, "stack": "megatron-bridge", "zero": 1,
     }  # fmt: skip
     assert {name: words[name] for name in expected} == expected
