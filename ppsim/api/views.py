@@ -7,6 +7,7 @@ from ppsim.base.units import percent, seconds
 from ppsim.plot.pareto import SearchView
 from ppsim.plot.view import Fact, View
 from ppsim.projection.budget import loss_budget
+from ppsim.projection.expert_messages import expert_messages
 from ppsim.projection.options import GPT
 from ppsim.projection.projection import Answer, Projection
 from ppsim.results.quantities import texts_of
@@ -30,7 +31,7 @@ def view_of(projection: Projection, title: str, answer: Answer | None = None) ->
     return View(
         projection.timeline,
         title,
-        projection.step.pieces,
+        [*projection.step.pieces, *expert_messages(projection)],
         loss_budget(projection),
         facts,
         subject=("{model} on {cluster}, {layout}" if projection.plan.has_model else "{model}").format(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from ppsim.base.arrays import Floats
+from ppsim.costs.pair_overlap import LayerTimes
 from ppsim.costs.parts import Estimate
 from ppsim.parallel.sequence_slices import equal_time_slices
 from ppsim.schedule.table import Schedule
@@ -48,7 +49,8 @@ class Assembled:
     """Costs per stage, the layers each stage holds, model FLOPs of a microbatch's forward, and what was assumed.
 
     `around` is what the step takes beside its pipeline, `parts` the costs of each stage by cause (empty where
-    nobody can tell the causes apart), `contents` what each stage holds, as strings of E, t, m and L.
+    nobody can tell the causes apart), `contents` what each stage holds, as strings of E, t, m and L, `layer_times`
+    the layers of each stage where passes run in pairs.
     """
 
     costs: StageCosts
@@ -58,6 +60,7 @@ class Assembled:
     around: StepCosts = field(default_factory=StepCosts)
     parts: list[Estimate] = field(default_factory=list)
     contents: list[str] = field(default_factory=list)
+    layer_times: list[list[LayerTimes]] = field(default_factory=list)
 
     def taking(self, times: float) -> "Assembled":
         """Return the same with all that the step takes, but for its rest, so many times as long."""

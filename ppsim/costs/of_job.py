@@ -14,7 +14,7 @@ from ppsim.base.units import percent, seconds
 from ppsim.costs.assembled import Assembled, Known, of_ranks, short_counts, sliced, stages_of_ranks
 from ppsim.costs.job import Job, work_of
 from ppsim.costs.offload import HOST_EFFICIENCY, buffer_bytes, offload_of, with_copies
-from ppsim.costs.pair_overlap import StageBytes, pair_bytes, pair_s
+from ppsim.costs.pair_overlap import LayerTimes, StageBytes, pair_bytes, pair_s
 from ppsim.costs.parts import BASIS, Estimate, Parts
 from ppsim.costs.step import held_of, passes_s, step_costs
 from ppsim.machine import collectives
@@ -89,6 +89,7 @@ def assemble_job(
         around=step_costs(job, schedule, stages, known),
         parts=costs,
         contents=contents_of(stages),
+        layer_times=_layer_times(job, stages) if job.execution.ep_order else [],
     )
 
 
@@ -163,14 +164,7 @@ def _pairs_s(
     order, slowdown = job.execution.ep_order, job.place.dispatch_slowdown
     if order is None or not (schedule.fused != NONE).any():
         return None
-    layers = [
-        [
-            one.times
-            for one in (*job.costs_in_order(stage), *map(job.layer_costs.get, stage.mtp))
-            if one and one.times
-        ]
-        for stage in stages
-    ]
+    layers = _layer_times(job, stages)
     forward_s = [
         one.forward.total_s - sum(layer.forward_s for layer in of) for one, of in zip(costs, layers, strict=True)
     ]
@@ -183,6 +177,18 @@ def _pairs_s(
             together_s = pair_s(layers[one], layers[other], order, slowdown=slowdown)
             pairs_s[one][other] = forward_s[one] + backward_s[other] + together_s
     return pairs_s
+
+
+def _layer_times(job: Job, stages: Sequence[Stage]) -> list[list[LayerTimes]]:
+    """The layers of each stage, those for further tokens included, as pairs take them."""
+    return [
+        [
+            one.times
+            for one in (*job.costs_in_order(stage), *map(job.layer_costs.get, stage.mtp))
+            if one and one.times
+        ]
+        for stage in stages
+    ]
 
 
 def _pairs_bytes(job: Job, stages: Sequence[Stage], kept: Sequence[float]) -> list[list[float]] | None:

@@ -19,7 +19,7 @@ the longer of the two has left run alone.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import permutations
 from typing import Literal, TypeAlias, get_args
@@ -83,6 +83,20 @@ _WHOLE_BACKWARD: dict[Operation, tuple[Operation, int]] = {
 
 
 @dataclass(frozen=True)
+class Message:
+    """A message of a pair, or a part of one: hidden by the compute `next_to` it, exposed if there is none.
+
+    Times are seconds from the start of the layers; `layer` is its place in the stage of its pass.
+    """
+
+    operation: Operation
+    layer: int
+    start_s: float
+    end_s: float
+    next_to: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class StageBytes:
     """Activations of a stage, the part of them that is kept before the experts, and the number of layers."""
 
@@ -128,13 +142,71 @@ def _pair_s(
     if not pairs:
         return left_s
     alone_s = sum(one.forward_s + other.backward_s for one, other in pairs)
-    launches_s = sum(one.launches[0] + other.launches[1] for one, other in pairs)
+    launches_s = _launches_s(pairs)
     if order == "best":
         together_s = min(_run(pairs, one, slowdown) for one in _best_orders(pairs[:_TRIED], slowdown))
         return left_s + min(max(together_s, launches_s), alone_s)
     inputs = _INPUTS | _WHOLE_BACKWARD if order == "megatron" else _INPUTS
     together_s = _run(pairs, (_COMPUTE, _MESSAGES), slowdown, inputs)
     return left_s + max(together_s, launches_s)
+
+
+def pair_messages(
+    forward: Sequence[LayerTimes], backward: Sequence[LayerTimes], order: Order, *, slowdown: float = 0.0
+) -> list[Message]:
+    """Return the messages of a forward and a backward that run together, or of one alone (the other is empty).
+
+    Layers that run alone come after the pairs, those of the backward first.
+    """
+    pairs = tuple(zip(forward, reversed(backward), strict=False))
+    parts: list[tuple[float, float, tuple[int, Operation], str]] = []
+    now = 0.0
+    if pairs:
+        orders = _best_orders(pairs[:_TRIED], slowdown) if order == "best" else [(_COMPUTE, _MESSAGES)]
+        inputs = _INPUTS | _WHOLE_BACKWARD if order == "megatron" else _INPUTS
+        fastest = min(orders, key=lambda one: _run(pairs, one, slowdown, inputs))
+        together_s = _run(pairs, fastest, slowdown, inputs, parts)
+        now = max(together_s, _launches_s(pairs))
+        if now > together_s > 0:  # the host is late with all of them
+            late = now / together_s
+            parts = [(late * begin, late * end, message, compute) for begin, end, message, compute in parts]
+    found: list[Message] = []
+    for start, end, (number, operation), compute in parts:
+        layer = number if operation.endswith("F") else len(backward) - 1 - number
+        last = found[-1] if found else None
+        if last and (last.operation, last.layer) == (operation, layer) and bool(last.next_to) == bool(compute):
+            next_to = last.next_to if compute in last.next_to or not compute else (*last.next_to, compute)
+            found[-1] = replace(last, end_s=end, next_to=next_to)
+        else:
+            found.append(Message(operation, layer, start, end, (compute,) if compute else ()))
+    for place in range(len(backward) - 1 - len(pairs), -1, -1):
+        one = backward[place]
+        dispatched_s = now + one.exchange_s + sum(one.experts[1:])
+        found += _alone(one, place, now, dispatched_s, "combine B", "dispatch B")
+        now += one.backward_s
+    for place in range(len(pairs), len(forward)):
+        one = forward[place]
+        dispatched_s = now + one.before[0]
+        combined_s = dispatched_s + one.exchange_s + one.experts[0]
+        found += _alone(one, place, dispatched_s, combined_s, "dispatch F", "combine F")
+        now += one.forward_s
+    return found
+
+
+def _launches_s(pairs: Sequence[tuple[LayerTimes, LayerTimes]]) -> float:
+    return sum(one.launches[0] + other.launches[1] for one, other in pairs)
+
+
+def _alone(
+    layer: LayerTimes, place: int, first_s: float, second_s: float, first: Operation, second: Operation
+) -> list[Message]:
+    """The two messages of a layer that runs alone, which nothing hides."""
+    if not layer.exchange_s:
+        return []
+    return [
+        Message(name, place, start_s, start_s + layer.exchange_s)
+        for name, start_s in ((first, first_s), (second, second_s))
+    ]
 
 
 _TRIED, _KEPT = 3, 8
@@ -178,8 +250,12 @@ def _run(
     order: Sequences,
     slowdown: float,
     inputs: Mapping[Operation, tuple[Operation, int]] = _INPUTS,
+    parts: list[tuple[float, float, tuple[int, Operation], str]] | None = None,
 ) -> float:
-    """The seconds of pairs of layers, one after the other; infinite if the streams wait for each other."""
+    """The seconds of pairs of layers, one after the other; infinite if the streams wait for each other.
+
+    `parts` is filled with the begin, the end and the name of each message, and the compute that runs meanwhile.
+    """
     queues = [[(number, one) for number in range(len(pairs)) for one in stream] for stream in order]
     seconds = [_seconds_of(*pair) for pair in pairs]
     done: set[tuple[int, Operation]] = set()
@@ -201,6 +277,9 @@ def _run(
         rate = 1 - slowdown if running[0] and running[1] else 1.0
         lasts = [remaining[0] / rate, remaining[1]]
         step = min(lasts[stream] for stream in (0, 1) if running[stream])
+        if parts is not None and running[1] and step:
+            compute = queues[0][heads[0]][1] if running[0] else ""
+            parts.append((now, now + step, queues[1][heads[1]], compute))
         now += step
         for stream in (0, 1):
             if not running[stream]:

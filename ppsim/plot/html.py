@@ -18,7 +18,12 @@ from ppsim.plot.side import side_html, swatch, verdict_html
 from ppsim.plot.view import Fact, View
 from ppsim.runs.compare import Comparison
 
-_PANEL_TITLES = {"transfers": "transfers", "beside": "collectives", "memory": "memory"}
+_PANEL_TITLES = {
+    "messages": "expert messages",
+    "transfers": "transfers",
+    "beside": "collectives",
+    "memory": "memory",
+}
 
 
 def timeline_html(

@@ -46,6 +46,8 @@ BESIDE_COLOURS = {  # what a rank does beside the pipeline
     "share": "#882255",
     "norm": "#A6A65C",
     "optimizer": "#332288",
+    "hidden": "#B9D9D0",
+    "exposed": "#1B6B5A",
 }
 BESIDE_TITLES = {
     "gather": "parameters gathered",
@@ -53,7 +55,10 @@ BESIDE_TITLES = {
     "share": "gradients shared by ranks",
     "norm": "gradient norm",
     "optimizer": "optimizer",
+    "hidden": "expert messages, hidden",
+    "exposed": "expert messages, exposed",
 }
+MESSAGES = ("hidden", "exposed")
 
 # Red for those who see it; its white casing sets it off from every fill for all others, and in grey.
 CRITICAL_PATH = "#C00040"

@@ -36,9 +36,10 @@ from ppsim.plot.view import View
 from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.table import NONE
 from ppsim.simulation.explain import CAUSES
+from ppsim.simulation.step import Piece
 from ppsim.simulation.timeline import Timeline
 
-PanelKind = Literal["compute", "transfers", "beside", "memory"]
+PanelKind = Literal["compute", "messages", "transfers", "beside", "memory"]
 Data = dict[str, Any]
 
 BUSY = -2
@@ -78,8 +79,9 @@ def picture_of(
     draw = _Drawing(views, scale, fills, drawn)
     plans = range(len(views))
     panels = [draw.overlaid()] if errors else [draw.compute(plan) for plan in plans]
+    panels += [panel for plan in plans if (panel := draw.messages(plan, prefixes[plan]))]
     panels += [draw.transfers(plan, prefixes[plan]) for plan in plans if has_transfers(timelines[plan])]
-    panels += [draw.beside(plan, prefixes[plan]) for plan in plans if views[plan].pieces]
+    panels += [panel for plan in plans if (panel := draw.beside(plan, prefixes[plan]))]
     panels += [
         draw.memory(plan, prefixes[plan], largest, memory_limit_bytes)
         for plan in plans
@@ -201,37 +203,55 @@ class _Drawing:
             **self._cells(lanes),
         )  # fmt: skip
 
-    def beside(self, plan: int, prefix: str) -> Data:
+    def messages(self, plan: int, prefix: str) -> Data | None:
+        """Messages of experts, hidden and exposed, a row a rank; None without any."""
+        pieces = [piece for piece in self.views[plan].pieces if piece.kind in palette.MESSAGES]
+        exposed_s = sum(piece.end_s - piece.start_s for piece in pieces if piece.kind == "exposed")
+        all_s = sum(piece.end_s - piece.start_s for piece in pieces)
+        share = percent(exposed_s / all_s) if all_s else ""
+        return self._pieces("messages", plan, f"{prefix}messages of experts, {share} exposed", pieces)
+
+    def beside(self, plan: int, prefix: str) -> Data | None:
         """Collectives and the optimizer, a row a rank: the stream that a rank has beside its pipeline."""
+        pieces = [piece for piece in self.views[plan].pieces if piece.kind not in palette.MESSAGES]
+        caption = f"{prefix}beside the pipeline: collectives of data parallelism, optimizer"
+        return self._pieces("beside", plan, caption, pieces)
+
+    def _pieces(self, kind: PanelKind, plan: int, caption: str, pieces: Sequence[Piece]) -> Data | None:
+        """A panel of pieces of work, a row a rank, with a text for each."""
+        if not pieces:
+            return None
         view = self.views[plan]
         num_ranks, kinds = view.timeline.schedule.num_ranks, list(palette.BESIDE_COLOURS)
         titles = {str(self.fills.beside + place): palette.BESIDE_TITLES[kind] for place, kind in enumerate(kinds)}
         origin = view.timeline.begin_s
         rows: list[Data] = []
-        all_edges, fill, stages = [], [], []
+        texts: dict[str, int] = {"": 0}
+        all_edges, fill, told = [], [], []
         for rank in range(num_ranks):
             edges = [view.begin_s]
-            pieces = sorted((piece for piece in view.pieces if piece.rank == rank), key=lambda one: one.start_s)
-            for piece in pieces:
+            mine = sorted((piece for piece in pieces if piece.rank == rank), key=lambda one: one.start_s)
+            for piece in mine:
                 begin, end = max(piece.start_s - origin, edges[-1]), max(piece.end_s - origin, edges[-1])
                 if end == begin:
                     continue
                 if begin > edges[-1]:
                     edges.append(begin)
                     fill.append(self.fills.transfer + 1)
-                    stages.append(NONE)
+                    told.append(0)
                 edges.append(end)
                 fill.append(self.fills.beside + kinds.index(piece.kind))
-                stages.append(piece.stage)
+                text = piece.told or ("all stages of the rank" if piece.stage == NONE else f"stage {piece.stage}")
+                told.append(texts.setdefault(text, len(texts)))
             rows.append(_row_of(plan, rank, rank, HALF_HEIGHT, len(edges) - 1))
             all_edges += edges
-        caption = "", f"{prefix}beside the pipeline: collectives of data parallelism, optimizer"
         return _panel_of_ranks(
-            "beside", caption, min(max(100 / num_ranks, 5), 24), view.timeline,
+            kind, ("", caption), min(max(100 / num_ranks, 5), 24), view.timeline,
             rows=rows,
             edges=self.numbers.add_times(np.array(all_edges)),
             fill=fill,
-            stages=stages,
+            told=told,
+            texts=list(texts),
             titles=titles,
         )  # fmt: skip
 

@@ -20,18 +20,22 @@ from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.step_costs import Sharing, StepCosts
 from ppsim.simulation.timeline import Timeline
 
-Kind = Literal["gather", "reduce", "share", "norm", "optimizer"]
+Kind = Literal["gather", "reduce", "share", "norm", "optimizer", "hidden", "exposed"]
 
 
 @dataclass(frozen=True)
 class Piece:
-    """One thing that a rank does beside the pipeline; `stage` −1 where it is for all of the rank's."""
+    """One thing that a rank does beside the pipeline; `stage` −1 where it is for all of the rank's.
+
+    Of the messages of experts, `hidden` and `exposed` ones, `told` says more.
+    """
 
     rank: int
     kind: Kind
     stage: int
     start_s: float
     end_s: float
+    told: str = ""
 
 
 @dataclass(frozen=True, eq=False)

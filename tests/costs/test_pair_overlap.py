@@ -1,12 +1,16 @@
 """A pair of a forward and a backward takes the time of its operations on two streams, in a named order."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import ppsim
 from ppsim.base.errors import ConfigError, ScheduleError
-from ppsim.costs.pair_overlap import ORDERS, LayerTimes, pair_s
+from ppsim.costs.pair_overlap import ORDERS, LayerTimes, Message, pair_messages, pair_s
+from ppsim.projection.expert_messages import expert_messages
+from ppsim.schedule.table import Op
 
 times = st.floats(0.05, 4.0)
 
@@ -65,6 +69,35 @@ def test_compute_is_slower_while_a_message_holds_multiprocessors():
     one = LayerTimes((2.0, 2.0, 2.0), (2.0, 2.0, 2.0), 1.0)
     free, held = (pair_s([one], [one], "megatron", slowdown=part) for part in (0.0, 0.25))
     assert held - free == pytest.approx(0.25 * 4.0)  # beside each of four messages a quarter is lost
+
+
+@given(st.lists(layers(), max_size=3), st.lists(layers(), max_size=3), st.sampled_from(ORDERS), st.floats(0, 0.5))
+def test_the_messages_of_a_pair_are_whole_in_order_and_end_with_it(forward, backward, order, slowdown):
+    found = pair_messages(forward, backward, order, slowdown=slowdown)
+    took = {}
+    for one in found:
+        took[one.operation, one.layer] = took.get((one.operation, one.layer), 0.0) + one.end_s - one.start_s
+    expected = {
+        (f"{name} F", place): one.exchange_s
+        for place, one in enumerate(forward)
+        for name in ("dispatch", "combine")
+    }
+    expected |= {
+        (f"{name} B", place): one.exchange_s
+        for place, one in enumerate(backward)
+        for name in ("dispatch", "combine")
+    }
+    assert took == pytest.approx({name: lasts for name, lasts in expected.items() if lasts})
+    assert all(one.end_s <= other.start_s + 1e-9 for one, other in pairwise(found))
+    assert not found or found[-1].end_s <= pair_s(forward, backward, order, slowdown=slowdown) + 1e-9
+
+
+def test_a_message_is_hidden_as_long_as_compute_runs_next_to_it():
+    one = LayerTimes((1.0, 1.0, 0.0), (1.0, 1.0, 0.0), 3.0)
+    assert pair_messages([one], [one], "dualpipe")[:2] == [
+        Message("combine B", 0, 0.0, 1.0, ("before F",)),
+        Message("combine B", 0, 1.0, 3.0),
+    ]
 
 
 def test_layers_that_one_of_the_two_has_left_run_alone():
@@ -143,6 +176,23 @@ def test_overlap_makes_a_step_shorter_by_no_more_than_its_exchange():
         budget = made.answered(with_advice=False).budget_s
         assert sum(budget.values()) == pytest.approx(made.iteration_time_s)
         assert 0 <= budget["EP communication"] < alone.answered(with_advice=False).budget_s["EP communication"]
+
+
+def test_exposed_messages_of_a_step_are_what_its_passes_take_beyond_compute():
+    """On a timeline: all messages of all passes, and none outside of its pass."""
+    made = ppsim.project(**MOE, pp=2, vpp=2, overlap_ep="megatron")
+    table, timeline = made.timeline.schedule, made.timeline
+    pieces = expert_messages(made)
+    assert {piece.kind for piece in pieces} == {"hidden", "exposed"}
+    passes = {rank: timeline.end[: len(table)][table.rank == rank].max() for rank in range(2)}
+    assert all(piece.end_s <= passes[piece.rank] + 1e-9 for piece in pieces)
+    layers = made.assembled.layer_times
+    stages = table.stage[(table.op == Op.F) | (table.op == Op.B)].tolist()
+    alone_s = sum(2 * layer.exchange_s for stage in stages for layer in layers[stage])
+    whole_s = sum(piece.end_s - piece.start_s for piece in pieces)
+    assert alone_s <= whole_s * (1 + 1e-9)  # launches stretch them
+    assert whole_s < 2 * alone_s
+    assert not expert_messages(ppsim.project(**MOE, pp=2, vpp=2))
 
 
 def test_one_more_chunk_is_in_flight():

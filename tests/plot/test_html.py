@@ -208,7 +208,7 @@ def test_what_is_around_a_jobs_pipeline_has_a_row_a_rank_and_widens_the_axis():
     assert last > projection.timeline.step_time_s
     assert data["range"][1] == pytest.approx(max(view.end_s, last) / (1e-3 if data["unit"] == "ms" else 1.0))
     assert "optimizer" in {panel["titles"].get(str(fill)) for fill in panel["fill"]}
-    assert sum(row["cells"] for row in panel["rows"]) == len(panel["fill"]) == len(panel["stages"])
+    assert sum(row["cells"] for row in panel["rows"]) == len(panel["fill"]) == len(panel["told"])
 
 
 def test_measured_and_projected_share_the_rows_and_say_how_far_off_each_action_is():

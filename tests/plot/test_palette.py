@@ -41,10 +41,13 @@ MICROBATCHES, ERRORS = (
         ("error", palette.ERRORS),
     )
 )
+BESIDE = palette.BESIDE_COLOURS
 TOUCHING = {  # an idle cell is grey or in the colour of its cause, never both in one picture
     "kinds and idle": KIND_FILLS | IDLE | WHITE,
     "kinds and causes": KIND_FILLS | palette.CAUSE_COLOURS | WHITE,
-    "beside the pipeline": palette.BESIDE_COLOURS | WHITE,
+    "beside the pipeline": {name: colour for name, colour in BESIDE.items() if name not in palette.MESSAGES}
+    | WHITE,
+    "messages of experts": {name: BESIDE[name] for name in palette.MESSAGES} | WHITE,
     "transfers": {"transfer": palette.COLOURS[Op.SEND_F]} | WHITE,
     "starts of transfers": {"start": palette.TRANSFER_START} | WHITE,
 }

@@ -60,7 +60,7 @@ for (const panel of panels) {
     row.panel = panel;
     row.edges = edges.subarray(edge, edge + row.cells + 1);
     row.fill = panel.fill ? Uint8Array.from(panel.fill.slice(cell, cell + row.cells)) : new Uint8Array(row.cells);
-    row.stages = panel.stages?.slice(cell, cell + row.cells);
+    row.told = panel.told?.slice(cell, cell + row.cells);
     if (causes) {
       const plan = plans[row.plan];
       row.cause = causes.subarray(cell, cell + row.cells);

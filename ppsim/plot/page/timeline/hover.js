@@ -19,7 +19,7 @@ function blockerOf(plan, node) {
 
 function linesOf(row, cell) {
   const plan = plans[row.plan], [begin, end] = [row.edges[cell], row.edges[cell + 1]];
-  if (row.panel.kind === "beside") return pieceLines(row, cell, begin, end);
+  if (row.panel.texts) return pieceLines(row, cell, begin, end);
   const node = row.node[cell];
   if (node >= plan.numActions) return transferLines(plan, node, begin, end);
   if (node !== NONE) return actionLines(plan, node, begin, end);
@@ -28,9 +28,9 @@ function linesOf(row, cell) {
 }
 
 function pieceLines(row, cell, begin, end) {
-  const title = row.panel.titles[row.fill[cell]], stage = row.stages[cell];
+  const title = row.panel.titles[row.fill[cell]];
   if (!title) return ["", "", "", ""];
-  return [title, times(begin, end), stage === NONE ? "all stages of the rank" : `stage ${stage}`, ""];
+  return [title, times(begin, end), row.panel.texts[row.told[cell]], ""];
 }
 
 function actionLines(plan, node, begin, end) {
