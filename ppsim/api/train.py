@@ -180,8 +180,6 @@ def _emulated(config: TrainConfig, table: Schedule) -> StageCosts | None:
             f"{config.emulate_costs}: transfers that differ by microbatch cannot be emulated, since a hop takes as "
             f"long for each: give one number a stage"
         )
-    if given.fused_s is not None:
-        raise ConfigError("fused_s cannot be emulated: torch runs the parts of a fused cell one after the other")
     costs = given.with_torch_first_stage(num_stages=table.num_stages, num_ranks=table.num_ranks)
     build_graph(table, channel=costs.channel, receives=config.receives)
     return costs
