@@ -8,7 +8,7 @@ and the schedule that has pairs. The second table has published pairs of runs, w
 their step times, measured and projected.
 
 Errors are projected / measured - 1: a negative error means that the projection is too fast. Rows that a constant was
-fitted to are left out.
+fitted to are left out, and rows of which ppsim cannot express something.
 """
 
 from typing import Any
@@ -44,11 +44,16 @@ def in_order(words: dict[str, Any]) -> dict[str, Any]:
 
 
 def published() -> list[dict[str, str]]:
-    """A row per run: its errors with a hidden part and with an order."""
-    rows, errors = [], []
+    """A row per run: its errors with a hidden part and with an order; then their means, of all and by set."""
+    rows, errors, sets = [], [], []
     for name in case_sets():
         for case in cases_of(name):
-            if not case.words.get("overlap_ep") or case.told.use != "judge" or case.is_memory:
+            if (
+                not case.words.get("overlap_ep")
+                or case.told.use != "judge"
+                or case.is_memory
+                or case.told.unexpressed
+            ):
                 continue
             words = dict(case.words)
             row = {
@@ -66,11 +71,16 @@ def published() -> list[dict[str, str]]:
                 rows.append(row | {"part": "–", "order": str(error).splitlines()[0][:60]})
                 continue
             errors.append(found)
+            sets.append(name)
             rows.append(row | {"part": signed_percent(found[0]), "order": signed_percent(found[1])})
     mean, absolute = np.mean(errors, axis=0), np.abs(errors).mean(axis=0)
     for label, values, text in (("mean", mean, signed_percent), ("mean absolute", absolute, percent)):
         summed = {"part": text(values[0]), "order": text(values[1])}
         rows.append({"set": "", "model": label, "gpus": "", "dispatcher": ""} | summed)
+    for name in dict.fromkeys(sets):
+        of_set = np.abs([found for one, found in zip(sets, errors, strict=True) if one == name]).mean(axis=0)
+        summed = {"part": percent(of_set[0]), "order": percent(of_set[1])}
+        rows.append({"set": name, "model": "mean absolute", "gpus": "", "dispatcher": ""} | summed)
     return rows
 
 
