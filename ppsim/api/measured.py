@@ -75,7 +75,7 @@ def compare(
     True
     """
     source = "the run" if isinstance(measured, Recorded) else str(measured)
-    opened = _opened(measured)
+    opened = opened_run(measured)
     run, real = opened.measured.run, opened.timeline
     costs: StageCosts | None = None
     said = timeline_json.Expectation()
@@ -139,7 +139,7 @@ def explain(
     >>> found.against.step_s < 1.2 * found.step_s
     True
     """
-    opened = _opened(measured)
+    opened = opened_run(measured)
     real = opened.timeline
     first_step = 1 + int(opened.facts.get("num_warm_up") or 0)
     found = explained(opened.measured.run, call_s=_megatron_call_s(opened.facts), first_step=first_step)
@@ -222,7 +222,7 @@ def _costs_of(given: StageCosts | str | Path) -> StageCosts:
     return found.replace(**dict.fromkeys(OVERHEADS, 0.0))
 
 
-def _opened(*measured: Any, **options: Any) -> Recorded:
+def opened_run(*measured: Any, **options: Any) -> Recorded:
     """A run with its timeline: an object itself, or what `open_run` returns of files and folders."""
     if isinstance(measured[0], Recorded):
         return measured[0]
@@ -246,7 +246,7 @@ def _runs(
         elif not isdir(one) and kind_of(one) in ("trace", "sqlite"):
             loose.append(one)
         else:
-            runs.append(_opened(one, table=table, given=given, warm_up=warm_up).measured.run)
+            runs.append(opened_run(one, table=table, given=given, warm_up=warm_up).measured.run)
     if loose:
-        runs.append(_opened(*loose, table=table, given=given, warm_up=warm_up).measured.run)
+        runs.append(opened_run(*loose, table=table, given=given, warm_up=warm_up).measured.run)
     return runs

@@ -31,7 +31,7 @@ _OVERHEADS = (
     "action_overhead_s", "hop_overhead_s", "overlap_slowdown", "step_overhead_s", "message_overhead_s",
     "first_pass_s", "last_pass_s", "pass_factors", "action_spread", "rank_spread", "bandwidth_bytes_per_s",
 )  # fmt: skip
-_TYPED = ("cluster", "profile", "lengths", "overheads", "launch_ms", "memory_limit", "stage_plan", *_MEASURED)
+_TYPED = ("cluster", "profile", "lengths", "overheads", "launch_ms", "memory_limit", "stage_plan", "run", *_MEASURED)
 """Options that name files, or numbers as a user writes them, which a plan does not hold."""
 
 

@@ -23,6 +23,7 @@ from ppsim.projection.projection import Projection, Projections
 
 if TYPE_CHECKING:
     from ppsim.api.plan_file import StagesFile
+    from ppsim.api.recorded_costs import RecordedCosts
     from ppsim.costs.job import Job
     from ppsim.trainers.run_config import RunConfig
 
@@ -97,8 +98,9 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
     Raises `ConfigError` for options that contradict each other, and as `job_from`.
     """
     options = configured(options)
+    recorded = _recorded(options)
     job = _job(options)
-    measured = _measured(options)
+    measured = _measured(options) if recorded is None else recorded.costs
     is_by_hand = measured is not None and job is None and options["profile"] is None
     if is_by_hand:
         _require_no_model_options(options)
@@ -117,10 +119,10 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
     if profile is not None:
         profile, shape = _at_shape(profile, options)
     overheads: dict[str, Any] = {}
-    if options["overheads"]:
+    if options["overheads"] or recorded:
         from ppsim.api.overheads import plan_fields_of  # calibrations
 
-        overheads = plan_fields_of(options["overheads"], options)
+        overheads = plan_fields_of(options["overheads"] or recorded.overheads, options)
         options["runtime"] = overheads.pop("runtime", options["runtime"])
         job = replace(job, launch_s=0.0) if job else None
     elif profile is not None and (rehearsed := profile.rehearsal) and pp > 1:
@@ -150,6 +152,25 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
     if options["run_config"] is not None:
         _require_split_of(options["run_config"], plan, options)
     return plan
+
+
+def _recorded(options: dict[str, Any]) -> "RecordedCosts | None":
+    """The recorded run of --run; fills in the options that it says and nobody gave."""
+    if options["run"] is None:
+        return None
+    if given := [name for name in (*_OF_RANKS, "transfer_ms", "profile") if options[name] is not None]:
+        raise ConfigError(f"{_WORDS[given[0]].flag} and --run are both measured costs: give one of them")
+    from ppsim.api.recorded_costs import recorded_costs  # readers of recordings
+
+    activation_bytes = _numbers("activation_memory", options["activation_memory"], parse_size)
+    recorded = recorded_costs(options["run"], activation_bytes, _split_of(options["run_config"]) or "even")
+    if options["schedule"] is None and options["vpp"] is None:
+        options["schedule"], options["vpp"] = recorded.schedule, recorded.costs.table.vpp
+    if options["pp"] is None:
+        options["pp"] = recorded.pp
+    if options["microbatches"] is None and options["model"] is None and options.get("job") is None:
+        options["microbatches"] = recorded.microbatches
+    return recorded
 
 
 def _require_split_of(config: "RunConfig", plan: Plan, options: Mapping[str, Any]) -> None:
@@ -202,15 +223,24 @@ def _require_no_model_options(options: Mapping[str, Any]) -> None:
     """Raise `ConfigError` for options of a model beside times given by hand."""
     megatron = [name for name, word in _WORDS.items() if (word.option.field or "").startswith("split.")]
     if wrong := [name for name in (*_OF_MODELS, *megatron) if options[name] is not None]:
+        costs, give = _without_model(options)
         raise ConfigError(
-            f"{_WORDS[wrong[0]].flag} {options[wrong[0]]} is of a model, and times given by hand have none: give "
-            "--model or --profile too, or leave it out"
+            f"{_WORDS[wrong[0]].flag} {options[wrong[0]]} is of a model, and {costs} none: give {give} too, "
+            "or leave it out"
         )
     if options["memory_limit"] is not None and options["activation_memory"] is None:
+        costs, give = _without_model(options)
         raise ConfigError(
-            f"--memory-limit {options['memory_limit']} cannot be checked: times given by hand have no bytes; give "
-            "--activation-memory, --model or --profile too"
+            f"--memory-limit {options['memory_limit']} cannot be checked: {costs} no bytes; give "
+            f"--activation-memory, {give} too"
         )
+
+
+def _without_model(options: Mapping[str, Any]) -> tuple[str, str]:
+    """Measured costs without a model, as the subject of a sentence, and the options that name one."""
+    if options["run"] is not None:
+        return "a recorded run has", "--model or --run-config"
+    return "times given by hand have", "--model or --profile"
 
 
 def _at_shape(profile: Profile, options: Mapping[str, Any]) -> tuple[Profile, Shape]:
@@ -253,6 +283,12 @@ def _split(options: Mapping[str, Any]) -> Split | None:
         name = next(name for name, word in _WORDS.items() if word.option.field == f"split.{next(iter(given))}")
         raise ConfigError(f"{_WORDS[name].flag} is of Megatron-LM's own rule: leave out --split {split}")
     return MegatronSplit(**given) if given or split == "megatron" else None if split is None else parse_split(split)
+
+
+def _split_of(config: "RunConfig | None") -> Split | None:
+    """The split that a trainer's configuration says."""
+    words = dict.fromkeys(("split", *MEGATRON_SPLIT))
+    return None if config is None else _split(words | {name: config.words.get(name) for name in words})
 
 
 def _job(options: Mapping[str, Any]) -> "Job | None":

@@ -66,7 +66,7 @@ def _about(projection: Projection) -> list[Fact]:
     job = plan.job
     if not plan.has_model:
         shape = f"{plan.schedule_name}, vpp {schedule.vpp}, {schedule.num_microbatches} microbatches"
-        return [("model", "times given by hand"), ("layout", f"pp {plan.pp}"), ("schedule", shape)]
+        return [("model", plan.source.name), ("layout", f"pp {plan.pp}"), ("schedule", shape)]
     if job is None:
         profile = plan.source.to_json()["profile"]
         model, device, where = profile["model"], profile["device"], f"profile {profile['name']}"

@@ -478,6 +478,11 @@ class PlanOptions(JobOptions, total=False):
         "stage; beside --forward-ms. Default: what model or profile say.",
         metavar="SIZE|SIZE,SIZE,…", section="measured",
     )]
+    run: Annotated[str | Path | None, Option(
+        "A recorded run, as `ppsim read` reads it: its time per stage and its overheads, for another schedule, vpp, "
+        "split or number of microbatches of the same job. Default schedule, --pp and --num-microbatches: the run's.",
+        metavar="PATH", section="measured", after="profile",
+    )]
     overheads: Annotated["str | Path | Calibration | None", OVERHEADS]
     runtime: Annotated[Runtime | None, RUNTIME]
     channel: Annotated[Channel | None, CHANNEL]

@@ -48,7 +48,7 @@ def _question(projection: Projection) -> str:
     table = projection.timeline.schedule
     batch = microbatches_in_words(table.num_microbatches, table.num_rounds)
     if not plan.has_model:
-        return f"times given by hand on {plan.pp} ranks, {batch}"
+        return f"{plan.source.name} on {plan.pp} ranks, {batch}"
     profile = plan.source.to_json()["profile"]
     return f"{profile['model']} on {projection.num_gpus} × {profile['device']}, {batch}"
 

@@ -107,7 +107,7 @@ def what_is_projected(projection: Projection) -> str:
             f"({job.cluster.name}), {job.global_batch} sequences of {job.length} tokens per step"
         )
     if not plan.has_model:
-        return f"times given by hand, {plan.pp} rank{'s' * (plan.pp > 1)}; --model for throughput, MFU and memory"
+        return f"{plan.source.name}, {plan.pp} rank{'s' * (plan.pp > 1)}; --model for throughput, MFU and memory"
     profile = plan.profile or load_profile(DEFAULT)
     layers = projection.assembled.split
     some = "" if sum(layers) == profile.model.num_layers else f"{sum(layers)} layers of "
