@@ -76,8 +76,7 @@ def aligned(run: Run, clocks: Sequence[int], *, by_step: bool) -> tuple[Run, Ali
 
 
 def _bounds(graph: EventGraph, clock_of_rank: Ints64, start: Floats, end: Floats) -> Floats:
-    """Upper bounds of one step on the offset of clock a minus the offset of clock b, from the messages from a to b.
-    """
+    """Upper bounds of one step on offset(clock a) − offset(clock b), from the messages from a to b."""
     num_clocks = int(clock_of_rank.max()) + 1
     rank = graph.schedule.rank
     made = last_of_cell(graph.schedule)[graph.source]

@@ -10,7 +10,8 @@ from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.table import NONE, Schedule
 
 LONG = 1.5
-"""A pause takes more than this multiple of the usual time, and exceeds it by more than `PART_OF_STEP` of the step.
+"""A pause takes more than this multiple of the usual time, and exceeds it by more than `PART_OF_STEP` of the
+step.
 """
 PART_OF_STEP = 0.02
 

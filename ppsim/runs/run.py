@@ -139,6 +139,7 @@ class PaceOf:
 
 
 def gaps_between(graph: EventGraph, start: Floats, end: Floats) -> list[float]:
+    """Return the seconds from the last end of each step to the first start of the next."""
     first, last = start[:, : graph.num_actions].min(axis=1), end[:, : graph.num_actions].max(axis=1)
     gaps: list[float] = (first[1:] - last[:-1]).tolist()
     return gaps
@@ -153,8 +154,7 @@ def described(schedule: Schedule) -> str:
 
 
 def costs_alone(run: Run, slowdown: float) -> StageCosts:
-    """Return a run's costs with the median durations of its actions, without the slow-down by overlapped transfers.
-    """
+    """Return a run's costs from the median durations of its actions, without the slow-down by transfers."""
     return median_costs(run.graph, run.alone(slowdown), run.costs)
 
 

@@ -80,8 +80,7 @@ def ends_of(schedule: Schedule) -> tuple[Ints64, int]:
 
 
 def _apart(schedule: Schedule, taken: Floats) -> tuple[list[Floats], dict[tuple[int, int], float]]:
-    """Relative distances of actions from the median of their kind, stage and step, and the medians over the steps.
-    """
+    """Relative distances of actions from the median of their kind, stage and step, and these medians."""
     found, medians = [], {}
     for (op, stage), chosen in passes_of(schedule):
         middle = np.median(taken[:, chosen], axis=1, keepdims=True)
