@@ -76,7 +76,7 @@ def assembled(
         result = result_of(ranks, num_warm_up=num_warm_up)
         try:
             run = run_of(result, ran, given, source=source, message_bytes=message_bytes_of(ranks))
-            # # Only Primus recordings are known to come from Megatron-LM's own calls.
+            # Only Primus recordings are known to come from Megatron-LM's own calls.
             if recordings.kind.startswith("Primus") and has_megatron_loop(ran.compute_only()):
                 run = replace(run, communication="megatron")
         except Deadlock as error:

@@ -176,7 +176,7 @@ class Paces:
         for stage, one, typical in taken:
             if typical > 0:
                 ratios[self.schedule.stage_to_rank[stage]].append(one / typical)
-        # # A rank is slow only if everything that it runs is slow, hence the minimum.
+        # A rank is slow only if everything that it runs is slow, hence the minimum.
         return np.array([max(min(one, default=1.0), 1.0) for one in ratios])
 
 

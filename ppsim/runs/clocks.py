@@ -115,7 +115,7 @@ def _middles(closed: Floats, source: str) -> tuple[Floats, float]:
             raise ConfigError(
                 f"{source}: the clock of rank {clock} cannot be aligned: no message goes between it and the others"
             )
-        # # With messages in one direction only, assume that the fastest one took no time.
+        # With messages in one direction only, assume that the fastest one took no time.
         middle = most if np.isinf(least) else least if np.isinf(most) else (most + least) / 2
         widest = max(widest, (most - least) / 2 if np.isfinite(most - least) else np.inf)
         offsets[clock] = middle

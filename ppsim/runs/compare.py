@@ -255,7 +255,7 @@ def _replayed(measured: Timeline) -> tuple[float, float | None, float | None]:
     start, end = measured.start[None, :actions], measured.end[None, :actions]
     steps = steps_of(graph, start, end)
     if graph.num_transfers and not np.any(measured.end[actions:] > measured.start[actions:]):
-        # # Transfers that were not recorded have length 0: use one wait for all actions.
+        # Transfers that were not recorded have length 0: use one wait for all actions.
         gap = median_gap_s(steps)
         steps = Steps(steps.taken, np.zeros_like(start), np.full_like(start, gap))
         return float(replayed_s(build_graph(measured.schedule), steps)[0]), gap, None

@@ -146,8 +146,7 @@ class Factors:
         if others.shape[2]:
             found /= others.mean(axis=(0, 2), keepdims=True)
             others = np.delete(found, of_firsts, axis=2)
-        # # If the kinds differ in other microbatches (such as uneven forwards only), they may differ in this one
-        # too.
+        # If the kinds differ in other microbatches (such as uneven forwards only), they may differ in this one too.
         if not others.size or np.median(np.ptp(others, axis=1), axis=0).max() < _ALIKE:
             found[:, :, of_firsts] = found[:, :, of_firsts].min(axis=1, keepdims=True)
         return found
@@ -201,7 +200,7 @@ class Factors:
     def pauses(self) -> Floats:
         """Seconds by which single actions far exceed their expected time; 0 for all others."""
         expected = self._all * self.each(pass_medians(self.schedule, self.taken / self._all))
-        # # An action that is long in most steps is not a pause.
+        # An action that is long in most steps is not a pause.
         if len(self.taken) > 1:
             sizes = self.sizes if self._sizes_vary else 1.0
             expected = np.maximum(expected, self._of_place * self.of_steps * sizes)

@@ -10,9 +10,7 @@ from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.table import NONE, Schedule
 
 LONG = 1.5
-"""A pause takes more than this multiple of the usual time, and exceeds it by more than `PART_OF_STEP` of the
-step.
-"""
+"""A pause exceeds this multiple of the usual time, and exceeds it by `PART_OF_STEP` of the step."""
 PART_OF_STEP = 0.02
 
 MOST_PLACES = 4

@@ -120,10 +120,10 @@ def run_of(
         costs = costs.replace(transfer_s=float(np.median(taken[:, graph.num_actions :])))
     references = np.array(result.get("reference_s", []))[result["num_warm_up"] :]  # [steps + 1, ranks]
     gaps = gaps_between(graph, start, end)
-    if references.size:  # # The reference work runs between the steps.
+    if references.size:  # The reference work runs between the steps.
         gaps = (np.array(gaps) - references[1:-1].max(axis=1)).tolist()
     if result["differences"] and result["num_warm_up"] == 0:
-        gaps = gaps[1:]  # # The first step was compared with a single process before the second step began.
+        gaps = gaps[1:]  # The first step was compared with a single process before the second step began.
     return Run(
         source=source,
         graph=graph,
@@ -189,6 +189,6 @@ def _times_of(ranks: list[dict[str, Any]], graph: EventGraph) -> tuple[Floats, F
             start[node] = end[node] = end[made_by[transfer]]
         else:
             begin, finish = posted[name]
-            # # Without a wait, the arrival is known only to be before the first use.
+            # Without a wait, the arrival is known only to be before the first use.
             start[node], end[node] = begin, max(arrived.get(target, finish), begin)
     return start, end

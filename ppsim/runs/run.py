@@ -73,7 +73,7 @@ class Run:
         """
         table, actions = self.graph.schedule, self.graph.num_actions
         start, end = self.start[-1, :actions], self.end[-1, :actions]
-        begin = start.min()  # # files store times since this start: same rounding
+        begin = start.min()  # files store times since this start: same rounding
         start, end = start - begin, end - begin
         first = np.full(table.num_ranks, np.inf)
         np.minimum.at(first, table.rank, start)
@@ -169,7 +169,7 @@ def median_costs(graph: EventGraph, taken: Floats, costs: StageCosts | None = No
         [medians.get((op, stage), 0.0) for stage in stages] for op in (Op.F, Op.B, Op.I, Op.W)
     )
     parts = [one + two for one, two in zip(inputs, weights, strict=True)]
-    # # A stage that has only B or only I and W gets the other form as well: bounds and other tables need both.
+    # A stage that has only B or only I and W gets the other form as well: bounds and other tables need both.
     whole = [one or two for one, two in zip(full, parts, strict=True)]
     inputs = [one if both else other for one, both, other in zip(inputs, parts, full, strict=True)]
     is_split = any(parts) or not any(full)

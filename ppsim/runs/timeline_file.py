@@ -172,7 +172,7 @@ def run_from_json(data: Any, source: str) -> Run:
         )
     start, end = np.array(steps.start_s), np.array(steps.end_s)
     table = timeline.schedule
-    # # An older version stored one number per step, of other reference work.
+    # An older version stored one number per step, of other reference work.
     references = [one if isinstance(one, list) else [one] * table.num_ranks for one in steps.reference_s]
     for name, count, allowed, what in (
         ("reference_s", len(references), (0, len(start)), "steps"),
@@ -243,7 +243,7 @@ def _blockers(blocker: list[int], source: str) -> Ints32:
     """Check that each blocker is a node or none, and that there is no cycle; raises `ConfigError`."""
     if odd := [node for node in blocker if not NONE <= node < len(blocker)]:
         raise ConfigError(f"{source} is wrong: timeline.blocker holds {odd[0]}; there are {len(blocker)} nodes")
-    before = np.array([*blocker, NONE])  # # index −1 (NONE) selects this last entry
+    before = np.array([*blocker, NONE])  # index −1 (NONE) selects this last entry
     for _ in range(len(blocker).bit_length()):
         before = before[before]
     if (before != NONE).any():
