@@ -79,10 +79,10 @@ def measure(
 
     `config` is the model's `TransformerConfig`; it has the numbers of layers and chunks, tp, cp and ep.
     `model_provider(pre_process=…, post_process=…, config=…)` builds a chunk from it, as in Megatron-LM; a provider
-    without `config` has to build from the same object. Process groups are fake, so that only one rank's part
-    without collectives is timed. Measured are each different chunk of the configured pipeline and of `splits` (one
-    list per pipeline, with the layers of each stage), and chunks from which all others are derived: a single layer
-    and several in a row. `settings` are those of `ppsim.profiling.harness.profile_module`; `output` is the file to
+    without `config` has to build from the same object. Process groups are fake, so that one rank's part is timed,
+    without collectives. Each different chunk of the configured pipeline and of `splits` (one list per pipeline,
+    with the layers of each stage) is measured, and chunks from which all others are derived: a single layer and
+    several in sequence. `settings` are as for `ppsim.profiling.harness.profile_module`; `output` is the file to
     write.
 
     Raises `ConfigError` if the model is built otherwise, if a real process group exists, and for splits that do not

@@ -99,7 +99,7 @@ class MegatronBuilder:
         ]
 
     def build(self, window: Window) -> Built:
-        """Return the chunk with a window of layers; from now on, process groups are those of its rank."""
+        """Return the chunk with a window of layers; its rank's process groups stay active until `close`."""
         self.close()
         layout, rank = _layout_of(window, self.num_layers, self.config.mtp_num_layers or 0)
         self._around.enter_context(patch.multiple(self.config, **_pipeline(layout)))
@@ -198,7 +198,7 @@ def layer_shape_of(config: Any) -> LayerShape | None:
 
 
 def _layout_of(window: Window, num_layers: int, num_predictions: int) -> tuple[list[list[str]], int]:
-    """A layout with the window as one of its stages, and the index of that stage."""
+    """A layout in which one stage is the window, and the index of the stage."""
     before, after = window.start, num_layers - window.stop
     stages = [window.num_layers]
     if not window.is_first:
@@ -212,7 +212,6 @@ def _layout_of(window: Window, num_layers: int, num_predictions: int) -> tuple[l
 
 
 def _pipeline(layout: list[list[str]]) -> dict[str, Any]:
-    """Fields that give a configuration's pipeline this layout."""
     num_stages = len(layout)
     return {
         "pipeline_model_parallel_size": num_stages,

@@ -42,8 +42,6 @@ def install(path: str | Path, *, replace: str) -> None:
         raise ConfigError(f"this Primus has no algorithm '{replace}': it has {known}")
 
     class Table(base.PipelineScheduleAlgo):  # type: ignore[misc]
-        """The nodes of the file."""
-
         def __init__(self, pp_size: int, vpp_size: int, micro_batches: int, **options: Any) -> None:
             require_sizes(table, path, pp_size, vpp_size, micro_batches)
             if wanted := [name for name in ("offload", "combined_forward_backward") if options.get(name)]:

@@ -13,7 +13,7 @@ Table: TypeAlias = Schedule | str | Path
 
 
 def read(table: Table) -> Schedule:
-    """Return the table; errors are those of `ppsim.schedule.grammar.read_schedule`."""
+    """Return the table; raises the errors of `ppsim.schedule.grammar.read_schedule`."""
     return table if isinstance(table, Schedule) else read_schedule(table)
 
 

@@ -1,8 +1,8 @@
 """Check the `_order` of TransformerEngine's `make_graphed_callables` before any graph is captured.
 
-The rules are those of transformer_engine/pytorch/graph.py (`_make_graphed_callables`, as of 2025, and the
-weight-gradient graphs that came later), whose asserts have no messages. They are restated here because the package
-needs CUDA even to be imported.
+The rules come from transformer_engine/pytorch/graph.py (`_make_graphed_callables`, as of 2025, and the later
+weight-gradient graphs), whose asserts have no messages. They are restated here because importing the package needs
+CUDA.
 """
 
 from collections.abc import Sequence

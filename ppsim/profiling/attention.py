@@ -49,9 +49,9 @@ class ContextCore(nn.Module):
 
     Rank i has chunks i and 2·cp − 1 − i, so that all ranks have the same number of scores. Each chunk's queries see
     the keys of the whole causal prefix. As in Llama 3 (arXiv 2407.21783, §3.3.2) and TransformerEngine's
-    "all_gather", the keys and values of the other ranks are gathered before attention, and again for the backward;
-    only a rank's own are saved. The collectives are left out; copies of random numbers stand for the gathered data.
-    `cheaply` says how the gathered tensors are saved; `plainly` is for attention that is recomputed whole.
+    "all_gather", other ranks' keys and values are gathered before attention, and again for the backward; only a
+    rank's own are saved. Instead of collectives, random numbers are copied. `cheaply` says how gathered tensors are
+    saved: `plainly` if attention is recomputed whole.
     """
 
     mask: Tensor

@@ -1,10 +1,10 @@
 """Linear layers with GEMMs in 8-bit floating point: e4m3 in the forward, e5m2 for gradients.
 
-Weights stay in bfloat16, and so do the tensors saved for the backward. Inputs and weights are cast again in the
-backward, as in torchao's Float8Linear, so that projections that share an input share the saved tensor. There is one
-dynamic scale per tensor, after Micikevicius et al. 2022, arXiv 2209.05433. Forward GEMMs use fast accumulation,
-gradient GEMMs accumulate in float32, as in Transformer Engine. On a GPU, torch.compile fuses the casts; as separate
-torch operators they would take longer than the GEMMs.
+Weights and saved tensors stay in bfloat16. The backward casts inputs and weights again, as torchao's Float8Linear
+does, so that projections that share an input share the saved tensor. Each tensor has one dynamic scale
+(Micikevicius et al. 2022, arXiv 2209.05433). Forward GEMMs use fast accumulation, gradient GEMMs float32
+accumulation, as in Transformer Engine. On a GPU, torch.compile fuses the casts; as separate operators they would
+take longer than the GEMMs.
 """
 
 from collections.abc import Callable

@@ -28,7 +28,7 @@ from ppsim.runtime.attention import attention_in
 from ppsim.runtime.gpt import loss_of
 
 NUM_BLOCKS = 4
-"""Layers measured in sequence, so that a layer finds its input in the same memory level as in a real model."""
+"""Layers measured in sequence, so that each finds its input where the previous layer left it."""
 
 COSTLY_SPLIT = 1.3
 """A ratio (I + W) / B above this is reported."""
@@ -42,11 +42,10 @@ _TIMES = {"F": "forward_s", "B": "backward_s", "I": "backward_input_s", "W": "ba
 def measure_shape(
     model: ModelShape, key: Key, settings: Settings, *, say: Say = lambda message: None
 ) -> list[dict[str, Any]]:
-    """Return the measurements of a model's embedding, layer and head at one shape, in the form of a profile file.
+    """Return the measurements of a model's embedding, layer and head at one shape, as in a profile file.
 
-    For the layer, `NUM_BLOCKS` in sequence are measured and divided, in turns with a single layer. Raises
-    `ConfigError` if the model cannot be sharded or computed as asked, and torch's out-of-memory error if it does
-    not fit.
+    `NUM_BLOCKS` layers in sequence are measured and divided, in turns with a single layer. Raises `ConfigError` if
+    the model cannot be sharded or computed as asked, and torch's out-of-memory error if it does not fit.
     """
     require_measurable(model, key, settings)
     torch.set_num_threads(settings.num_threads)
@@ -107,10 +106,10 @@ def measured_components(
     shape: dict[str, Any],
     say: Say = lambda message: None,
 ) -> list[dict[str, Any]]:
-    """Return the measurements of parts that are components, in the form of a profile file.
+    """Return the measurements of parts that are components, as in a profile file.
 
-    On a CPU the parts take turns, so that other load affects all of them equally. On other devices they are
-    measured one after the other, because their activations may not fit into memory together.
+    On a CPU the parts take turns, so that other load affects them equally. Elsewhere they are measured one after
+    the other, because their activations may not fit into memory together.
     """
     found = []
     for group in [parts] if settings.device == "cpu" else [[part] for part in parts]:
@@ -190,10 +189,9 @@ def profile_module(
     """Return the content of a profile file for a user's module, as one of `num_layers` equal layers.
 
     The module is called as `module(*example_inputs)` and returns one tensor. It is measured on the device of its
-    inputs, in its own mode and number formats, compiled or not. `settings` are fields of `Settings`. The first
-    dimension of the first input is the micro-batch; the second is the sequence length if there are more than two
-    dimensions or the input is of integers. FLOPs are from torch's counter, which omits fused attention on a CPU.
-    The profile has no embedding and no head; a projection counts them as 0 and says so. If the backward cannot be
+    inputs, in its own mode and number formats, compiled or not. `settings` are fields of `Settings`; `shape_of`
+    derives micro-batch and sequence length. FLOPs are from torch's counter, which omits fused attention on a CPU.
+    The profile has no embedding and no head: a projection counts them as 0 and says so. If the backward cannot be
     split, `say` gets the reason and only B is recorded.
 
     Raises `ConfigError` for inputs or an output that no pipeline stage could have.
@@ -308,7 +306,6 @@ def measured_costs(parts: Sequence[Part], settings: Settings, *, say: Say) -> li
 
 
 def _costs_of(part: Part, found: Sequence[Samples], settings: Settings) -> dict[str, Any]:
-    """Costs of one unit of a part, from the samples of its subjects."""
     whole, where, num_units = found[0], torch.device(settings.device), part.num_units
     content = {
         **_times(whole.seconds, num_units),
@@ -326,7 +323,7 @@ def _costs_of(part: Part, found: Sequence[Samples], settings: Settings) -> dict[
 
 
 def launch_times(subject: Module, device: torch.device, *, can_split: bool) -> dict[str, Any]:
-    """Return the seconds that the host takes to enqueue each action, in the form of a profile."""
+    """Return the seconds that the host takes to enqueue each action, as in a profile."""
     return _times(launch_seconds(subject, device=device, can_split=can_split))
 
 

@@ -1,8 +1,7 @@
 """The measured kinds of layers as torch modules of one rank's shard: [batch, sequence, hidden] in and out.
 
-A shard has its part of heads, columns and experts, and runs without the other ranks. The collectives of tensor,
-context and expert parallelism are left out, so that only the rank's own compute is measured. `recompute` names the
-parts of a layer that are recomputed, as in `ppsim.model.recompute`.
+A shard has its part of heads, columns and experts. Collectives of tensor, context and expert parallelism are left
+out, so that only the rank's own compute is measured. `recompute` is as in `ppsim.model.recompute`.
 """
 
 from typing import TypeAlias
@@ -88,7 +87,7 @@ class Experts(nn.Module):
     """Dropless SwiGLU experts after a top-k router: tokens sorted by expert, one grouped GEMM per projection.
 
     The router chooses among all experts of the model. If fewer are local, the choice is reduced modulo their
-    number, so that this rank's own tokens stand in for the tokens of its peers: T·k pairs in total.
+    number, so that this rank's own tokens replace the tokens of its peers: T·k pairs in total.
     """
 
     def __init__(self, shape: LayerShape, *, recompute: Recompute = "none") -> None:

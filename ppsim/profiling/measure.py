@@ -1,7 +1,6 @@
 """Measure F, B, I and W of one module, split exactly as torch's pipelining runtime splits the backward.
 
-This module runs wherever torch does: with the modules that it imports, it needs only torch, click, numpy and the
-standard library.
+Runs wherever torch does: including its imports, it needs only torch, click, numpy and the standard library.
 """
 
 import gc
@@ -51,11 +50,11 @@ Input = tuple[Tensor, ...]
 class Module:
     """A module as a pipeline stage: inputs, one output, and a loss for the last stage.
 
-    `inputs` is a list of arguments of the module, each a tensor or a tuple of tensors. Inputs are rotated, because
-    a pipeline never finds its input in a cache. So are the output gradients; they are random numbers, because a
-    GPU's clock depends on the number of bits that change, and constant tensors change few. Floating-point inputs
-    get gradients. With `is_first`, no input has a gradient, so that I does nothing and W is the whole backward, as
-    on torch's stage 0. `forward` raises `ConfigError` if the output is not one tensor.
+    `inputs` are arguments of the module, each a tensor or a tuple of tensors. They are rotated, because a pipeline
+    never finds its input in a cache. So are the output gradients, which are random, because constant tensors change
+    few bits, on which a GPU's clock depends. Floating-point inputs get gradients, except with `is_first`: then I
+    does nothing and W is the whole backward, as on torch's stage 0. `forward` raises `ConfigError` if the output is
+    not one tensor.
     """
 
     def __init__(
@@ -126,11 +125,11 @@ def measure(
 ) -> list[Samples]:
     """Return the samples of each module, measured in turns so that other load affects all modules equally.
 
-    After `settings.num_warm_up` warm-up repeats come `num_repeats`, or a multiple, until they take `least_s`
-    seconds and the medians are certain (`ppsim.profiling.timing`). As in a pipeline's steady state, gradients
-    accumulate over microbatches, and the activations of a later microbatch are held during a backward. For a module
-    that cannot be split (`ppsim.profiling.split`), only B is measured. `component_s` limits the repeats, estimated
-    from the last warm-up, but not below `LEAST_REPEATS`; if even these take longer, it limits the warm-up to two.
+    After `settings.num_warm_up` repeats come `num_repeats`, or a multiple, until they take `least_s` seconds and
+    the medians are certain (`ppsim.profiling.timing`). As in a pipeline's steady state, gradients accumulate, and a
+    later microbatch's activations are held during a backward. Only B is measured if a module cannot be split
+    (`ppsim.profiling.split`). `component_s` limits the repeats, by the last warm-up's time, to no less than
+    `LEAST_REPEATS`; if even these take longer, it limits the warm-up to two.
     """
     device, num_repeats = torch.device(settings.device), settings.num_repeats
     clock = clock_of(device)
@@ -176,8 +175,6 @@ Timed = Callable[..., tuple[Any, Seconds]]
 
 
 class _Run:
-    """Repeats of all actions of one module."""
-
     def __init__(self, subject: Module, timed: Timed, *, can_split: bool) -> None:
         self.subject, self.can_split, self._timed = subject, can_split, timed
         self._waiting = [self._forward() for _ in range(2)]
@@ -201,7 +198,6 @@ class _Run:
         return passes
 
     def forget(self) -> None:
-        """Release all activations and gradients."""
         self._waiting.clear()
         self.subject.module.zero_grad(set_to_none=True)
 

@@ -22,12 +22,11 @@ def profile_made(
 ) -> dict[str, Any]:  # fmt: skip
     """Return the profile of the model or layer that a function builds.
 
-    `where` is FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION. A function with a parameter, the layers of each stage,
-    builds a model (`ppsim.runtime.own_model`). Its embedding, layer and head are measured at each of
-    `micro_batches` (default: 2), or, for a pipeline of `pp` stages, its chunks (`ppsim.profiling.own_chunks`). A
-    function without parameters returns a module and example inputs; the module is measured as a layer, as in
-    `profile_module`. Raises `ConfigError` if the function does not exist, if its model fails, or if the model does
-    not fit into memory.
+    `where` is FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION. A function of the layers per stage builds a model
+    (`ppsim.runtime.own_model`). Its embedding, layer and head are measured at each of `micro_batches` (default: 2),
+    or, for `pp` above 1, its chunks (`ppsim.profiling.own_chunks`). A function without parameters returns a module
+    and example inputs, measured as a layer by `profile_module`. Raises `ConfigError` if the function does not
+    exist, or if its model fails or does not fit into memory.
     """
     function = function_of(where)
     gc.freeze()  # later collections then skip everything that importing torch created
@@ -59,7 +58,6 @@ def profile_made(
 
 
 def _layer_made(function: Function, device: str) -> tuple[nn.Module, tuple[Any, ...]]:
-    """The module and example inputs of a function without parameters, on the device."""
     made = function.made()
     module, inputs = made if isinstance(made, tuple | list) and len(made) == 2 else (None, None)
     inputs = (inputs,) if isinstance(inputs, Tensor) else inputs
@@ -74,7 +72,7 @@ def _layer_made(function: Function, device: str) -> tuple[nn.Module, tuple[Any, 
 def _profile_stages(
     function: Function, settings: Settings, *, num_layers: int | None, micro_batches: Sequence[int] | None, say: Say
 ) -> dict[str, Any]:
-    """Profile of a model: its first and last stage without layers, and `NUM_BLOCKS` layers or one in between."""
+    """Profile of a model: its ends without layers, `NUM_BLOCKS` layers in sequence, and one layer alone."""
     num_layers = function.num_layers(num_layers)
     torch.set_num_threads(settings.num_threads)
     measurements: list[dict[str, Any]] = []

@@ -35,9 +35,9 @@ _PART = 0.25
 def measure_optimizer(
     model: ModelShape, key: Key, name: str, settings: Settings, *, say: Say = lambda message: None
 ) -> list[dict[str, Any]]:
-    """Return the cost of an optimizer step for embedding, layer and head, in the form of a profile file.
+    """Return the cost of an optimizer step for embedding, layer and head, as in a profile file.
 
-    For the layer, `NUM_BLOCKS` are measured together and divided. Errors are those of `measure_shape`.
+    `NUM_BLOCKS` layers are measured together and divided. Raises the errors of `measure_shape`.
     """
     torch.set_num_threads(settings.num_threads)
     torch.manual_seed(0)
@@ -66,10 +66,10 @@ def measure_step(
 ) -> dict[str, Any]:
     """Return the cost of an optimizer step for one of the `num_units` equal units of `module`.
 
-    Parameters of 16 bit use a mixed-precision step: gradients and master weights in float32, copied into the
-    parameters at the end. State is everything that the optimizer holds: moments, and master weights if any. Muon
-    updates the matrices of layers (`is_hidden`), each expert's separately, and AdamW the rest, as Muon's authors
-    do. The gradient norm is computed by `clip_grad_norm_` over float32 gradients.
+    Parameters of 16 bit use mixed precision: float32 gradients and master weights, copied into the parameters at
+    the end. State consists of moments and master weights. Muon updates the matrices of layers (`is_hidden`), each
+    expert's separately, and AdamW the rest, as Muon's authors do. The gradient norm uses `clip_grad_norm_` on
+    float32 gradients.
     """
     step = _Step([parameter.detach() for parameter in module.parameters()], name, is_hidden=is_hidden)
     clock = clock_of(torch.device(settings.device))
@@ -134,7 +134,6 @@ class _Step:
 
 
 def _adamw(parameters: list[nn.Parameter]) -> tuple[Optimizer, bool]:
-    """AdamW, fused into one kernel if torch has it for the device."""
     try:
         return torch.optim.AdamW(parameters, fused=True), True
     except RuntimeError:

@@ -96,9 +96,9 @@ def profile_pipeline(
 ) -> dict[str, Any]:
     """Return the profile of a user's own model for a pipeline of `pp` stages, at each micro-batch.
 
-    Each different stage of the even split is measured, and the chunks needed to derive stages of any other split.
-    On a CPU, a calibration run follows with `pp` processes, if all layers are alike. Raises `ConfigError` for a
-    model with fewer layers than stages, and for a model that no pipeline could run.
+    Each different stage of the even split is measured, and the chunks needed to derive other stages. On a CPU, a
+    calibration run with `pp` processes follows if all layers are equal. Raises `ConfigError` for fewer layers than
+    stages, and for a model that no pipeline could run.
     """
     num_layers = function.num_layers(num_layers)
     if num_layers < pp:

@@ -59,13 +59,11 @@ class _Recipe:
         self._had_backward = False
 
     def tensor(self) -> Tensor:
-        """Return the result for one reference."""
         result, _ = self._result()
         self._asked()
         return result.detach()
 
     def backward(self, grad: Tensor) -> list[Tensor | None]:
-        """Return the gradients of inputs and parameters."""
         result, leaves = self._result()
         self._asked()
         if not self._had_backward:  # B or I: all references have asked before
@@ -90,8 +88,6 @@ class _Recipe:
 
 
 class _View:
-    """A part of a recipe's result."""
-
     def __init__(self, recipe: _Recipe, tensor: Tensor) -> None:
         recipe.num_references += 1
         self._recipe = recipe

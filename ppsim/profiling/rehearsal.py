@@ -1,10 +1,10 @@
 """Calibration run: short pipelines of the measured model, compared with their projection.
 
-A profile measures an action alone and repeatedly. In a run, the runtime calls the action after a wait in which
-caches and clocks cool down, and one process per rank runs at the same time. Two pipelines of the same model, with
-few and with more layers, separate two effects: the part that grows with the layers is the slow-down, the rest is
-the overhead per action. The projection of these pipelines includes the variation of action times, so that neither
-number includes the cost of waiting for actions that vary.
+A profile measures an action alone and repeatedly. In a run, caches and clocks cool down before the action, and the
+processes of all ranks run at the same time. Two pipelines of the same model, with few and with more layers,
+separate two effects: the part that grows with the layers is the slow-down, the rest is the overhead per action. The
+projections include the variation of action times, so that neither number includes the cost of waiting for actions
+that vary.
 """
 
 import os
@@ -183,10 +183,10 @@ def told(
 ) -> dict[str, Any]:
     """Return the constants fitted to measured pipelines with `FEW` and with `MORE` layers per stage.
 
-    `shape` is the profile's shape at which they ran. `windows_s` has the time of the reference work per window and
-    rank, alternately for few and for more layers; all steps are scaled to the median machine speed. With the fitted
-    slow-down and overhead per action, and action times that vary as measured, both projected steps are as long as
-    the measured ones, unless that needs a negative overhead.
+    `shape` is their shape in the profile. `windows_s` has the reference times per window and rank, alternately for
+    few and for more layers; all steps are scaled to the median machine speed. The slow-down and the overhead per
+    action make both projected steps, with action times that vary as measured, as long as the measured ones, unless
+    that needs a negative overhead.
     """
     paces: dict[str, Any] = {"reference_s": [], "reference_ends_s": None}
     if windows_s:
@@ -236,9 +236,9 @@ def told(
 def _paces(windows_s: Floats) -> tuple[list[Floats], dict[str, Any]]:
     """Reference times of both pipelines' ranks at the median machine speed, and their entries in a profile.
 
-    Rows are windows, alternately of `FEW` and `MORE` layers. Their ratio is estimated from neighbouring windows,
-    with the same weight for pairs that start with `FEW` and for pairs that start with `MORE`, so that a steady
-    drift of the machine speed cancels.
+    Rows are windows, alternately of `FEW` and `MORE` layers. Their ratio comes from neighbouring windows, with
+    equal weight for pairs that start with `FEW` and with `MORE`, so that a steady drift of the machine speed
+    cancels.
     """
     steps = np.diff(np.log(windows_s), axis=0) * np.where(np.arange(len(windows_s) - 1) % 2, -1.0, 1.0)[:, None]
     more = np.exp(np.mean([np.median(steps[first::2], axis=0) for first in range(min(len(steps), 2))], axis=0))

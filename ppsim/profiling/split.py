@@ -15,9 +15,9 @@ _NOISE, _OTHERS = 2.0, 3
 def why_not_split(subject: Module) -> str | None:
     """Return the reason why I and W cannot replace B, as part of a sentence, or None if they can.
 
-    All run once from the same random state. The backward cannot be split if I or W raises (reentrant checkpointing
+    All run from the same random state. The backward cannot be split if I or W raises (reentrant checkpointing
     does), or if their gradients of parameters or inputs differ from B's by more than other runs of B do. Runs of B
-    differ because a GPU sums atomically in any order, which can change a router's choice.
+    differ because a GPU's atomic sums have no fixed order, which can change a router's choice.
     """
     if subject.is_first:
         return None

@@ -118,10 +118,10 @@ def run_jobs(
 ) -> list[dict[str, Any]]:
     """Measure every job into its file, and return the contents of the files that were started.
 
-    Each file is written whole after each shape; if repeated, only missing shapes are measured. A step of each of
+    Each file is written whole after each shape; a repeated call measures only missing shapes. A step of each of
     `optimizers` is measured for every part. With `facts`, a grid, the device's microbenchmarks run after the first
-    job, and their results go into every file. After `time_limit_s` no further shape is started. `watch` is called
-    with the progress of all jobs after each shape.
+    job, and go into every file. After `time_limit_s` no further shape is started. `watch` gets the progress of all
+    jobs after each shape.
 
     Raises `ConfigError`, before any measurement, if one of the files was measured with other settings.
     """
@@ -160,7 +160,7 @@ def _with_facts(
     job: SuiteJob, content: dict[str, Any], settings: Settings, *, known: dict[str, Any], grid: Grid, pace: Pace,
     say: Say,
 ) -> dict[str, Any]:  # fmt: skip
-    """Put microbenchmark results into a file: its own, those of another file, or measured now."""
+    """Put microbenchmark results into a file: its own, another file's, or measured now."""
     dtype, there = str(type_of(job.keys[0])).removeprefix("torch."), content.get("device_facts") or {}
     if has_facts(there, dtype):
         return there

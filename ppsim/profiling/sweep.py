@@ -45,11 +45,10 @@ def sweep(
 ) -> dict[str, Any]:
     """Measure a model at every key, into the job's profile file, and return the file's content.
 
-    Keys that the file contains are not measured again, and other keys in it stay; `start_over` discards the file. A
-    shape that runs out of memory is recorded in `does_not_fit`, one that ends with another error in `failed`, and
-    the sweep continues. A step of each of `optimizers` is measured once for every tp, ep and dtype. `pace` counts
-    expected seconds (`ppsim.profiling.expect`), of this sweep or of several; after its time limit, the sweep stops
-    before the next shape.
+    Keys in the file are not measured again, and other keys in it stay; `start_over` discards the file. A shape that
+    runs out of memory is recorded in `does_not_fit`, one with another error in `failed`, and the sweep continues. A
+    step of each of `optimizers` is measured once per tp, ep and dtype. `pace` counts expected seconds
+    (`ppsim.profiling.expect`) of one or several sweeps; after its time limit no further shape is started.
 
     Raises `ConfigError`, before any measurement, if the model cannot be sharded as a key says, or if the file was
     measured with other settings. Raises `RunFailed` if the device no longer responds, because the process cannot

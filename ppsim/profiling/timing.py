@@ -24,7 +24,7 @@ PATIENCE = 4
 def undisturbed() -> Iterator[None]:
     """Disable garbage collection within the block, and keep freed memory in the process from now on.
 
-    Both would happen at different moments in every run.
+    Collections and page faults would otherwise happen at different moments in every run.
     """
     keep_freed_memory()
     was_enabled = gc.isenabled()

@@ -1,8 +1,8 @@
 """Convert the events of a traced layer to the parts that `ppsim.model.mixers.traced` reads.
 
-A layer is divided into its channel mixer (feed-forward part or experts) and the rest, its token mixer. If a token
-mixer is exactly one of ppsim's classes, by GEMMs and parameters, it becomes that class. Otherwise it stays a list
-of GEMMs, attention calls and saved tensors. The parameter count agrees with transformers by construction.
+A layer is divided into its channel mixer (feed-forward part or experts) and the rest, its token mixer. A token
+mixer with the GEMMs and parameters of a ppsim class becomes that class. Any other stays a list of GEMMs, attention
+calls and saved tensors. The parameter count agrees with transformers by construction.
 """
 
 import json
@@ -164,7 +164,6 @@ class TracedLayer:
     # The feed-forward part.
 
     def _feed_forward(self) -> tuple[Ffn, list[Event]]:
-        """The feed-forward part or the experts, and their events."""
         grouped = self.of_kind("experts")
         if grouped:
             return self._experts(grouped)
@@ -667,7 +666,6 @@ def _parameters_around(
 
 
 def _has_norm_behind(model: Any, recorder: Recorder, path: str) -> bool:
-    """Return if a norm runs after the layers."""
     names = list(recorder.order)[_last_entry(recorder, path) + 1 :]
     return any("norm" in (name + type(model.get_submodule(name)).__name__).lower() for name in names)
 

@@ -77,14 +77,12 @@ def trace(data: Mapping[str, Any], where: str, *, promote: bool = True) -> dict[
 
 
 def _one_line(error: Exception) -> str:
-    """First line of another package's error, shortened."""
     text = next(iter(str(error).strip().splitlines()), "")
     return f"{type(error).__name__}{': ' if text else ''}{text[:200]}"
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence transformers' log and warnings."""
     import warnings
 
     import transformers
@@ -343,7 +341,6 @@ def _masks() -> Iterator[None]:
 
 
 def _described(model: Any, config: Any, found: Found, where: str, *, promote: bool) -> dict[str, Any]:
-    """The kinds of layers, and the parameters and GEMMs around them, in the stored form."""
     plan = {
         name: how
         for name, how in (getattr(type(config), "base_model_tp_plan", None) or {}).items()
@@ -377,7 +374,6 @@ def _described(model: Any, config: Any, found: Found, where: str, *, promote: bo
 
 
 def _plan_in_words(has_plan: bool, by_rule: list[str]) -> str:
-    """Describe the source of the tensor-parallel plan."""
     rule = "the usual rule (q, k, v, gate, up by columns; o, down by rows)"
     if not has_plan:
         return f"{rule}, since transformers has no plan"

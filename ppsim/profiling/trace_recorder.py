@@ -171,7 +171,7 @@ class Recorder(TorchDispatchMode):
         return out
 
     def convolution(self, args: Any, out: Tensor) -> None:
-        """Record a convolution: a GEMM, unless it is depthwise."""
+        """Record a convolution, as a GEMM if it has no groups and several input channels."""
         weight, groups = args[1], args[8]
         if groups == 1 and args[0].shape[1] > 1:
             k = int(weight.shape[1] * weight[0, 0].numel())
@@ -272,7 +272,7 @@ def opaque(kind: str, sizes: dict[str, Any], shape: tuple[int, ...], *inputs: Te
 def attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, **keywords: Any
 ) -> tuple[Tensor, None]:
-    """Stand-in for an attention kernel of transformers."""
+    """Replaces an attention kernel of transformers."""
     kind = getattr(module, "layer_type", None) or getattr(module, "attention_type", None)
     is_chunked = kind == "chunked_attention"
     window = keywords.get("sliding_window") or getattr(module, "sliding_window", None)
@@ -318,7 +318,7 @@ class _Grouped(torch.autograd.Function):
 
 
 def experts(self: Any, hidden_states: Tensor, *routing: Any, **keywords: Any) -> Tensor:
-    """Stand-in for an `Experts` module with 3-D weights: two grouped GEMMs around its activation."""
+    """Replaces an `Experts` module with 3-D weights: two grouped GEMMs around its activation."""
     shape, x = hidden_states.shape, hidden_states.reshape(-1, hidden_states.shape[-1])
     given = [one for one in (*routing, *keywords.values()) if isinstance(one, Tensor)]
     index = next((one for one in given if not one.is_floating_point() and one.dim() > 1), None)
@@ -371,7 +371,7 @@ def _chosen(module: Any) -> int:
 
 
 def delta_rule(query: Tensor, key: Tensor, value: Tensor, *others: Any, **keywords: Any) -> tuple[Tensor, None]:
-    """Stand-in for a chunked gated delta rule; queries, keys and values are [b, s, heads, size]."""
+    """Replaces a chunked gated delta rule; queries, keys and values are [b, s, heads, size]."""
     sizes = {"heads": int(value.shape[2]), "key": int(key.shape[3]), "value": int(value.shape[3])}
     sizes["key_heads"] = int(key.shape[2])
     more = [one for one in (*others, *keywords.values()) if isinstance(one, Tensor)]
@@ -381,7 +381,7 @@ def delta_rule(query: Tensor, key: Tensor, value: Tensor, *others: Any, **keywor
 def kimi_delta_rule(
     query: Tensor, key: Tensor, value: Tensor, *others: Any, **keywords: Any
 ) -> tuple[Tensor, None]:
-    """Stand-in for a delta rule with a decay per key column."""
+    """Replaces a delta rule with a decay per key column."""
     sizes = {"heads": int(value.shape[2]), "key": int(key.shape[3]), "value": int(value.shape[3])}
     more = [one for one in (*others, *keywords.values()) if isinstance(one, Tensor)]
     return opaque("kimi delta rule", sizes, tuple(value.shape), value, query, key, *more), None
@@ -390,7 +390,7 @@ def kimi_delta_rule(
 def chunk_scan(
     hidden_states: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, chunk_size: int = 256, **keywords: Any
 ) -> Any:
-    """Stand-in for the scan of Mamba-2: [b, s, heads, size], with B and C of [b, s, groups, state]."""
+    """Replaces the scan of Mamba-2: [b, s, heads, size], with B and C of [b, s, groups, state]."""
     heads, size = hidden_states.shape[2:]
     sizes = {"heads": int(heads), "head": int(size), "groups": int(b.shape[2]), "state": int(b.shape[3])}
     sizes["chunk"] = int(chunk_size)
@@ -408,7 +408,7 @@ def selective_scan(
     z: Any = None,
     **keywords: Any,
 ) -> Any:
-    """Stand-in for the scan of Mamba-1: [b, channels, s], with `state` numbers per channel."""
+    """Replaces the scan of Mamba-1: [b, channels, s], with `state` numbers per channel."""
     sizes = {"channels": int(hidden_states.shape[1]), "state": int(b.shape[1])}
     z = keywords.get("z") if z is None else z
     more = [z] if isinstance(z, Tensor) else []
@@ -417,7 +417,7 @@ def selective_scan(
 
 
 def linear_attention(*tensors: Tensor, **keywords: Any) -> Any:
-    """Stand-in for the recurrence of RWKV, which has no GEMMs; it is called with decay, bonus, keys and values."""
+    """Replaces the recurrence of RWKV, which has no GEMMs; the arguments are decay, bonus, keys and values."""
     key, value = tensors[2:4]
     return opaque(
         "selective scan", {"channels": int(key.shape[-1]), "state": 0}, tuple(key.shape), key, value
@@ -431,4 +431,4 @@ STAND_INS = {
     "mamba_selective_scan": selective_scan,
     "rwkv_linear_attention": linear_attention,
 }
-"""Functions of transformers' modeling files that loop over tokens or chunks, and their stand-ins."""
+"""Functions of transformers' modeling files that loop over tokens or chunks, and their replacements."""

@@ -22,7 +22,7 @@ from ppsim.simulation.stage_costs import StageCosts
 class Assembled:
     """A run, the alignment of its ranks' clocks (None: they share one clock), and its recordings.
 
-    `stages_by` says how the stage of each action is known: "names", "table", "chunks", "rank" or "configuration".
+    `stages_by` is the source of the stages: "names", "table", "chunks", "rank" or "configuration".
     """
 
     run: Run
@@ -59,9 +59,9 @@ def assembled(
 ) -> Assembled:
     """Return the steps of a run after the first `num_warm_up` steps, on one clock.
 
-    `table` is the schedule that was run; it is needed if the recording does not say which stage an action belongs
-    to. `given` are the emulated costs, if there are any. Raises `ConfigError` or `ScheduleError` for recordings
-    that do not form a run, or that ran another table.
+    `table` is the schedule that was run, needed if the recording does not give stages. `given` are the emulated
+    costs, if any. Raises `ConfigError` or `ScheduleError` for recordings that do not form a run, or ran another
+    table.
     """
     source, stages_by = recordings.source, _stages_by(recordings, table)
     with naming(source):

@@ -40,11 +40,11 @@ _DEVIATIONS_OF_NONE = 3
 
 @dataclass(frozen=True)
 class FittedConstant:
-    """A fitted constant: the median of the steps' medians, the quartiles of all samples, and the number of samples.
+    """A fitted constant: the median of the steps' medians, the quartiles and the number of all samples.
 
-    `deviation` is the standard error of a median of n normal samples, 1.25 σ / √n. It is the larger of two
-    estimates. One uses the samples around their step's median, σ = (q₃ − q₁) / 1.35. The other uses the steps'
-    medians, σ = 1.48 · their median absolute deviation. A step that straggles affects neither.
+    `deviation` is the standard error of a median of n normal samples, 1.25 σ / √n, the larger of two estimates:
+    from the samples around their step's median, σ = (q₃ − q₁) / 1.35, and from the steps' medians, σ = 1.48 · their
+    median absolute deviation. A step that straggles affects neither.
     """
 
     value: float
@@ -65,8 +65,8 @@ class Hops:
 class Residual:
     """Median step of a run against its simulation, with and without the constants; errors are signed.
 
-    `slow_links` describes the links of the run that are slower than the others. Their excess is part of the run's
-    simulation, but not of any constant, because a projection has no slow links.
+    `slow_links` describes links that are slower than the others. Their excess is part of this simulation, but of no
+    constant, because a projection has no slow links.
     """
 
     source: str
@@ -170,22 +170,21 @@ def calibrate(runs: Sequence[Run]) -> Calibration:
     """Fit the constants to runs, and return them with the remaining errors.
 
     Slow-down: two actions of one kind and stage in one step take d₁ and d₂ seconds, with fractions f₁ and f₂
-    overlapped with transfers. They give ``s = (d₂ − d₁) / (d₁·f₂ − d₂·f₁)``. The constant is the weighted median
-    over all pairs whose fractions differ; the weight is that difference.
+    overlapped with transfers. They give ``s = (d₂ − d₁) / (d₁·f₂ − d₂·f₁)``. The constant is the median over all
+    pairs, weighted by the difference of their fractions.
 
-    Host time per action: if an action waited only for the previous action, it ends one host time plus its own cost
-    after the end of that action. Its own cost is its measured time if the run's costs are only its medians.
+    Host time per action: an action that waited only for the previous one ends one host time plus its cost after it.
+    Its cost is its measured time if the run's costs are only its medians.
 
-    P2P transfer: if only a message held up an action, the action ends its cost and one host time after the
-    message's arrival. Latency and bandwidth are the line through the medians of each message size.
+    P2P transfer: an action that waited only for a message ends one host time plus its cost after the message's
+    arrival. Latency and bandwidth are the line through the medians of each message size.
 
-    Step: the median gap between two steps. First pass and last pass: the excess over the median of their kind and
-    stage, for the first action of each rank and for the last action of the rank with the first stage.
+    Step: the median gap between two steps. First and last pass: the excess over the median of their kind and stage,
+    of each rank's first action and of the last action of the rank with the first stage.
 
-    For runs with Megatron-LM's own calls, at which a rank blocks, the waits before actions whose input was ready
-    give both host time and call time. Waits with two calls are one call longer than waits with one call; the
-    remainder of the latter is host time. Waits without a call are not used, because on the last rank they include
-    the loss.
+    For runs with Megatron-LM's blocking calls, the waits before actions whose input was ready give both host time
+    and call time: waits with two calls are one call longer than waits with one, and the rest is host time. Waits
+    without a call are not used, because on the last rank they include the loss.
     """
     not_fitted: dict[str, str] = {}
     slowdown = _fit_slowdown(runs, not_fitted)
@@ -410,7 +409,6 @@ def _fit_hops(
 
 
 def _fit(by_step: Sequence[Floats], *, at_least: float = -np.inf) -> FittedConstant | None:
-    """Return the median of the medians; None without samples."""
     by_step = [samples for samples in by_step if len(samples)]
     if not by_step:
         return None
@@ -427,10 +425,9 @@ def _fit(by_step: Sequence[Floats], *, at_least: float = -np.inf) -> FittedConst
 
 
 def _slow_links(run: Run) -> Excess | None:
-    """Return the excess of slow links, None if there are none.
+    """Return the excess of slow links; None for blocking calls, at which all ranks wait.
 
-    Also None for blocking calls, because all ranks wait there, and if the transfer times are known, because their
-    queues are simulated.
+    Also None if the transfer times are known, because their queues are simulated.
     """
     if run.communication != "overlap" or run.knows_transfers:
         return None

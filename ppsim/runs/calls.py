@@ -1,4 +1,4 @@
-"""Blocking calls of Megatron-LM in a measured run: separate the time of a call from the host time of an action."""
+"""Blocking calls of Megatron-LM in a measured run: time per call, separate from host time per action."""
 
 import numpy as np
 
@@ -34,10 +34,9 @@ def num_calls_before(schedule: Schedule, *, overlap: bool) -> Ints64:
 
 
 def waits_by_calls(run: Run) -> dict[int, list[Floats]]:
-    """Return the waits before actions whose input was ready, grouped by the number of blocking calls.
+    """Return the waits before actions whose input was ready, by number of calls: one array per step.
 
-    The keys are numbers of calls; each value has one array per step. Such a wait consists of the calls and of the
-    rank's own host work.
+    Such a wait consists of the calls and of the rank's own host work.
     """
     schedule, actions = run.graph.schedule, run.graph.num_actions
     begin, end = run.start[:, :actions], run.end[:, :actions]

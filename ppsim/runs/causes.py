@@ -52,8 +52,8 @@ _NOTHING = 0.1
 class Removal:
     """A cause: `without` removes it from steps, `detail` says where it occurs and how large it is.
 
-    `without` applies to steps from which the earlier causes have been removed already. `alone` applies to original
-    steps and removes only this cause (None: use `without`).
+    `without` expects steps from which the earlier causes were removed. `alone` removes only this cause from
+    original steps (None: use `without`).
     """
 
     cause: str
@@ -119,9 +119,9 @@ class Paces:
     def is_told(self) -> bool:
         """True if slow ranks can be distinguished from slow stages.
 
-        If most stages of two ranks are slow, there are two ways to be sure. Either the same ranks are slow relative
-        to the fastest stage and relative to the median stage, or slow ranks and slow stages relative to the fastest
-        stage need fewer reasons than deviations from the median stage.
+        If most stages of two ranks are slow, either of two conditions suffices. The same ranks are slow relative to
+        the fastest stage and to the median stage; or slow ranks and stages relative to the fastest stage are fewer
+        than ranks and stages that differ from the median stage.
         """
         if self.schedule.vpp == 1 or not self.most_are_slow:
             return self.schedule.vpp > 1
@@ -193,8 +193,8 @@ def removals(
     """Return the causes in the order of removal: first those between actions, then those within actions.
 
     `start` are the starts of the actions, `usual` their usual waits, `excess` the extra time of slow pairs of
-    ranks. `first_step` is the number of the first step. `variation_s` is the part of the waits before actions that
-    stands for varying action times in a projection, which has no random variation.
+    ranks. `first_step` is the number of the first step. `variation_s` is the wait with which a projection replaces
+    random action times.
     """
     factors = paces.factors
     pauses = pauses_between(steps, usual, factors.step_s)
@@ -264,9 +264,9 @@ def _divided_by(factor: Floats) -> Callable[[Floats], Floats]:
 
 
 def _variation(paces: Paces, variation_s: float) -> Removal:
-    """Set actions to the median of their stage, and remove the wait that stands for their variation.
+    """Set actions to the median of their stage, and remove the wait that replaces their variation.
 
-    Applied alone, it leaves pauses, first actions and all factors as they were.
+    Alone, it leaves pauses, first actions and all factors unchanged.
     """
     factors = paces.factors
 
@@ -336,7 +336,6 @@ def _worst_pass(schedule: Schedule, excess: Floats) -> str:
 
 
 def _slow_steps(slow: Floats, first_step: int) -> str:
-    """The slowest steps, and the slow rank if not all ranks are slow."""
     steps = [step for step in range(len(slow)) if (slow[step] > 1).any()]
     steps.sort(key=lambda step: -slow[step].max())
     places = []
@@ -363,7 +362,6 @@ def _sizes(factors: Factors) -> str:
 
 
 def _worst_drift(paces: Paces) -> str:
-    """The rank whose actions change most from its first to its last."""
     begins, ends = paces.schedule.rank_offsets[:-1], paces.schedule.rank_offsets[1:] - 1
     change = paces.factors.in_step[ends] / paces.factors.in_step[begins] - 1
     worst = int(np.argmax(np.abs(change)))
@@ -371,7 +369,6 @@ def _worst_drift(paces: Paces) -> str:
 
 
 def _worst_stage(paces: Paces) -> str:
-    """The stage with the longest time per microbatch."""
     schedule, whole = paces.schedule, paces.whole_s
     worst, typical = int(np.argmax(whole)), _lower_median(whole.tolist())
     more = signed_percent(float(whole[worst]) / typical - 1) if typical > 0 else "all"

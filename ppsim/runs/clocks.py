@@ -1,10 +1,9 @@
-"""Align the clocks of ranks by their messages: no action starts before the action that makes its input has ended.
+"""Align the clocks of ranks by their messages: no action may start before its input has been made.
 
-Each message between two clocks gives a bound. If a message from a to b was ready at eₐ (clock of a) and used at s_b
-(clock of b), the offsets o that put both on one clock satisfy oₐ − o_b ≤ s_b − eₐ. Forwards bound the difference
-from one side, backwards from the other. Bounds along a chain of clocks add up (Floyd-Warshall closure). ppsim takes
-the middle of the remaining range, as the Network Time Protocol does, so that transfers take equally long in both
-directions.
+A message that was ready at eₐ (clock of a) and used at s_b (clock of b) bounds the clock offsets: oₐ − o_b ≤ s_b −
+eₐ. Forwards bound the difference from one side, backwards from the other. Bounds along a chain of clocks add up
+(Floyd-Warshall closure). ppsim takes the middle of the remaining range, as the Network Time Protocol does, so that
+transfers take equally long in both directions.
 """
 
 from collections.abc import Sequence
@@ -20,16 +19,15 @@ from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.table import last_of_cell
 
 _SLACK_S = 2e-6
-"""Maximum time by which a message may seem to arrive before it was sent; the resolution of clocks explains it."""
+"""Seconds by which a message may seem to arrive before it was sent, due to the clocks' resolution."""
 
 
 @dataclass(frozen=True)
 class Alignment:
     """Result of a clock alignment.
 
-    Offsets are accurate to `uncertainty_s`, half of the range that the messages leave open.
-
-    `hop_s` is the shortest P2P transfer between two clocks after the alignment, as the median over the steps.
+    `uncertainty_s` is half of the range of offsets that the messages allow. `hop_s` is the shortest P2P transfer
+    between two clocks after the alignment, the median over the steps.
     """
 
     num_clocks: int
@@ -38,11 +36,11 @@ class Alignment:
 
 
 def aligned(run: Run, clocks: Sequence[int], *, by_step: bool) -> tuple[Run, Alignment | None]:
-    """Return a run with all ranks on one clock, and the alignment; unchanged (None) if they share a clock already.
+    """Return a run with all ranks on one clock, and the alignment (None if they already share a clock).
 
-    `clocks` has one entry per rank; ranks with the same entry share a clock. With `by_step`, clocks restart in
-    every step, so that the time between steps is unknown. Raises `ConfigError` for clocks without messages between
-    them, and for messages that no offsets explain.
+    Ranks with the same entry in `clocks` share a clock. With `by_step`, clocks restart in every step, so that the
+    time between steps is unknown. Raises `ConfigError` for clocks without messages between them, and for messages
+    that no offsets explain.
     """
     clock_of_rank = np.unique(np.array(clocks), return_inverse=True)[1]
     num_clocks = int(clock_of_rank.max()) + 1

@@ -50,13 +50,12 @@ class Comparison(Shown, Pictured):
     Errors are projected / measured − 1, negative if the projection is too fast.
 
     `replay_s`, `replay_error`
-        Step time if the simulator runs the measured action times. The remaining error is in how ranks wait for each
-        other, not in the costs.
+        Step time of the simulator with the measured action times; its error comes from waits, not from costs.
     `replay_gap_s`
-        Median wait. If no transfer was recorded, it replaces all waits of the replay; None otherwise.
+        Median wait, which replaces all waits of the replay if no transfer was recorded; None otherwise.
     `replay_hop_s`
-        Mean wait for a message. If the transfer times are unknown, each transfer of the replay takes it; None
-        otherwise. It is the mean, not the median, because a step adds up many waits that vary.
+        Mean wait for a message, the replay's time of each transfer if these are unknown; None otherwise. It is the
+        mean, not the median, because a step adds up many waits that vary.
     `peaks`
         Peak memory per rank, if both sides have bytes.
     `projected_costs`
@@ -67,8 +66,7 @@ class Comparison(Shown, Pictured):
         Machine speed during the run relative to profiling (0.9: 10 % slower), if both used the same reference work
         (`ppsim.runtime.reference`). Otherwise `reference_works` has the two descriptions.
     `overheads_fitted_on_this_run`
-        True if the projection's overheads were fitted on the measured run, so that the errors do not test the
-        projection.
+        True if the projection's overheads were fitted on the measured run: the errors then test nothing.
     `between_s`
         Mean measured and projected time between two steps, None if not recorded.
 
@@ -225,8 +223,8 @@ def pace_of(run: Run, told: PaceOf | None) -> Pace:
 def expected_costs(run: Run, constants: Mapping[str, float], line: tuple[float, float] | None = None) -> StageCosts:
     """Return the costs, with overheads, at which a run is simulated again (`Calibration.on`).
 
-    The medians of a run's own actions already include the slow-down by overlapped transfers. If the transfer times
-    are known, this function removes it from the medians; otherwise it stays in them and is not added a second time.
+    A run's own medians include the slow-down by overlapped transfers. It is removed if the transfer times are
+    known, and otherwise not added a second time.
     """
     constants, costs = dict(constants), run.costs
     if not run.has_own_costs and constants.get("overlap_slowdown"):
@@ -240,8 +238,7 @@ def expected_costs(run: Run, constants: Mapping[str, float], line: tuple[float, 
 def replay_s(measured: Timeline) -> float:
     """Return the step time of the measured table if each action takes its measured time from when it could start.
 
-    Transfers take the time of the costs. Nothing else comes from the measurement: dependencies, channels and order
-    come from the simulator.
+    Transfers take the time of the costs; dependencies, channels and order come from the simulator.
     """
     graph, num_actions = measured.graph, measured.num_actions
     durations = durations_s(graph, measured.costs)

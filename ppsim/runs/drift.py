@@ -24,11 +24,10 @@ _LEAST_SLOPE = 1e-6
 
 
 def over_steps(paces: Floats) -> Floats:
-    """Return the trend of the machine speed over the steps, relative to the fast end of the run; 1 without a trend.
+    """Return the trend of the action times over the steps, relative to the run's fast end; 1 without a trend.
 
-    `paces` has one entry per step: the time of its actions over their usual time. The Mann-Kendall test decides if
-    there is a trend; its slope is the Theil-Sen slope (median over all pairs of steps). With fewer than seven steps
-    no trend is significant.
+    `paces` has, per step, the time of its actions over their usual time. The Mann-Kendall test detects a trend; its
+    slope is Theil-Sen's, the median over all pairs of steps. No trend is significant in fewer than seven steps.
     """
     n, pairs = len(paces), list(combinations(range(len(paces)), 2))
     signs = sum(float(np.sign(paces[j] - paces[i])) for i, j in pairs)
@@ -43,9 +42,9 @@ def over_steps(paces: Floats) -> Floats:
 def over_the_step(schedule: Schedule, taken: Floats, usual: Floats) -> Floats:
     """Return each action's relative excess over the fast end of its rank's row; 0 without a trend.
 
-    `taken` has shape [steps, actions], `usual` one entry per action. Each rank has its own slope: the median over
-    pairs of actions of one kind and stage, the first from the first half of the row and the second from the second
-    half. The first action of each kind and stage is excluded because it is slow for other reasons.
+    Arrays have shapes [steps, actions] and [actions]. Each rank has its own slope: the median over pairs of actions
+    of one kind and stage, one from each half of the row. The first action of each kind and stage is excluded
+    because it is slow for other reasons.
     """
     ratio = np.median(taken, axis=0) / np.where(usual > 0, usual, np.inf)
     beyond = np.zeros(len(schedule))

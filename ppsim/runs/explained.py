@@ -1,11 +1,11 @@
 """Explain the time of a measured step: the cost of each cause, by replays of the step without the cause.
 
-The first replay reproduces the step: each action takes its measured time, and starts its measured wait after its
-inputs have ended (the previous action on its rank, and the action that makes its input). The difference from the
-measured step is the "rest" (unexplained). The causes are then removed one after the other, each in addition to
-those before, so that their losses sum to the step. The order starts with causes between actions, goes on to causes
-within actions, and ends with all stages at one speed, so that only the pipeline bubble remains. Every step is
-replayed: the losses are the means over all steps, and their quartiles show how much they vary.
+The first replay reproduces the step: each action takes its measured time, and waits its measured wait after its
+inputs (the previous action on its rank, and the action that makes its input). The difference from the measured step
+is the "rest" (unexplained). Then the causes are removed one after the other, without putting them back, so that
+their losses sum to the step: first causes between actions, then causes within actions, and last the differences
+between stages, so that only the pipeline bubble remains. Every step is replayed: losses are means over the steps,
+and their quartiles show the variation.
 """
 
 from collections.abc import Sequence
@@ -37,8 +37,8 @@ _OWN = ("pipeline bubble", "compute", "rest")
 class Loss:
     """A cause, its seconds in the mean step, and the gain of the mean step without this cause alone.
 
-    `detail` says where the cause occurs, and how much of it. `median_s` and `quartiles_s` are over the losses of
-    all steps.
+    `detail` says where it occurs and how large it is. `median_s` and `quartiles_s` are over the losses of all
+    steps.
     """
 
     cause: str
@@ -97,8 +97,6 @@ class Against:
 class Explanation(Shown):
     """Causes of the time of a mean step: `losses` sum to `period_s`, the step and the time until the next one.
 
-    If the recording has no time between steps, `period_s` is `step_s`, the mean step. All steps are replayed.
-
     `late` are the ranks that hold up others, `pace_s` the time of each kind of action on the median stage,
     `against` the comparison with a projection (None without one), `timeline` the median step.
 
@@ -119,7 +117,7 @@ class Explanation(Shown):
 
     @property
     def period_s(self) -> float:
-        """Mean time from the start of a step to the start of the next, as far as recorded."""
+        """Mean time from one step's start to the next; `step_s` if the time between steps is not recorded."""
         return self.step_s + sum(loss.seconds for loss in self.losses if loss.cause == BETWEEN)
 
     @property
@@ -137,7 +135,7 @@ class Explanation(Shown):
     def reasons(self) -> list[Loss]:
         """Causes other than the pipeline bubble, compute and the rest, the largest gain first.
 
-        The gain of a cause alone does not depend on the order in which causes are removed.
+        A gain does not depend on the order of removal.
         """
         found = [loss for loss in self.losses if loss.cause not in _OWN and loss.gain_s > 0]
         return sorted(found, key=lambda loss: -loss.gain_s)
@@ -173,10 +171,10 @@ def explained(
 ) -> Explanation:
     """Return the causes of the time of a run's steps.
 
-    `call_s`: seconds of a message in Megatron-LM's blocking calls, if Megatron-LM ran the steps; these calls then
-    become a cause separate from other gaps. None for other trainers; it has no effect on tables that Megatron-LM
-    does not run. `variation_s`: wait that a projection adds before every action to stand for varying action times.
-    `first_step`: number of the first step in `detail`.
+    `call_s` is the seconds of a message in Megatron-LM's blocking calls, which then are a cause of their own; None
+    for other trainers, and without effect on tables that Megatron-LM does not run. `variation_s` is the wait before
+    every action with which a projection replaces random action times. `first_step` is the number of the first step
+    in `detail`.
     """
     lengths = run.step_times_s
     chosen = int(np.argsort(lengths, kind="stable")[(len(lengths) - 1) // 2])
@@ -206,8 +204,8 @@ def explained(
 def _between(run: Run, first_step: int) -> str:
     """Describe the rank that causes the time between steps, and the longest time if it is unusual.
 
-    The cause is the rank that works longest before its first collective, in which all ranks wait for each other. If
-    no rank works much longer than the others, it is the rank that starts the next step.
+    The rank is the one that works longest before its first collective, in which all ranks wait for each other, or
+    else the one that starts the next step.
     """
     gaps, actions = np.array(run.gaps_s), run.graph.num_actions
     longest, usual = int(np.argmax(gaps)), float(np.median(gaps))
@@ -230,8 +228,8 @@ def _between(run: Run, first_step: int) -> str:
 def against(measured: Explanation, projected: Timeline, *, source: str, call_s: float | None) -> Against:
     """Return the contribution of each cause to the difference between a measured and a projected step.
 
-    The projected step is explained as if it had been measured. If it is of another table, the note says so.
-    `call_s` is as for `explained`, for the projection.
+    The projected step is explained like a measured one, with its own `call_s`; if it is of another table, the note
+    says so.
     """
     graph = projected.graph
     costs = median_costs(graph, (projected.end - projected.start)[None, : graph.num_actions])
@@ -263,7 +261,6 @@ _ALIKE = (
 
 
 def _by_cause(found: Explanation, merged: Sequence[tuple[str, tuple[str, ...]]]) -> dict[str, Loss]:
-    """The losses by cause, with merged causes added up."""
     names = {cause: name for name, causes in merged for cause in causes}
     losses: dict[str, Loss] = {}
     for loss in found.losses:
@@ -275,7 +272,6 @@ def _by_cause(found: Explanation, merged: Sequence[tuple[str, tuple[str, ...]]])
 
 
 def _place(cause: str) -> int:
-    """Position of a cause in the order of `CAUSES`."""
     causes = dict(_ALIKE)
     return list(CAUSES).index(cause if cause in CAUSES else causes[cause][0])
 

@@ -5,8 +5,8 @@ The model of an action's time is a product, plus a pause::
     pause(step, action) + usual(stage) · relative time(step, rank) · drift over the step(action) · size(step,
     microbatch)
 
-multiplied by variation without a pattern. Each factor is a median over all actions that share it, so that a rare
-long action affects none of them. `usual` is a median too; `ppsim.runs.causes` divides it into stages and ranks.
+multiplied by unexplained variation. Each factor is a median over all actions that share it, so that a rare long
+action affects no factor. `usual` is a median too; `ppsim.runs.causes` divides it into stages and ranks.
 """
 
 import math
@@ -39,7 +39,7 @@ _LEAST_PASSES = 2
 
 @dataclass(frozen=True)
 class Factors:
-    """The factors of each action; `taken` has shape [steps, actions], in seconds."""
+    """The factors of each action, from their durations: seconds, shape [steps, actions]."""
 
     schedule: Schedule
     taken: Floats
@@ -126,15 +126,14 @@ class Factors:
 
     @cached_property
     def _kinds(self) -> Any:
-        """Kind of each action, as an index."""
         return np.unique(self.schedule.op, return_inverse=True)[1]
 
     @cached_property
     def _median_ratios(self) -> Floats:
         """Median of `_ratios` over the stages, [steps, kinds of action, microbatches]; 1 without actions.
 
-        Each kind is divided by its mean. The first action of each kind may be slow for another reason. For its
-        microbatch, the kind with the smallest ratio counts, provided that all kinds have the same sizes.
+        Each kind is divided by its mean. A kind's first action may be slow for another reason, so that for its
+        microbatch the kind with the smallest ratio counts, if all kinds have the same sizes.
         """
         schedule, kinds = self.schedule, self._kinds
         found = np.ones((len(self.taken), int(kinds.max()) + 1, schedule.num_units))

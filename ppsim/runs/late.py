@@ -15,9 +15,8 @@ from ppsim.schedule.table import NONE
 class Late:
     """A rank that holds up the step, and the gain if its actions and gaps were like the other ranks'.
 
-    `others_wait_s` is the sum of the waiting time that all other ranks would save. `action` is the rank's action on
-    the critical path that exceeds its usual time on the median stage most, by `action_s` seconds. It is "" if no
-    action of the rank on the critical path is slower than usual.
+    `others_wait_s` is the waiting time that all other ranks would save in total. `action` is the rank's action on
+    the critical path that exceeds its usual time on the median stage most, by `action_s` seconds; "" if none does.
     """
 
     rank: int
@@ -28,10 +27,10 @@ class Late:
 
 
 def late_ranks(graph: EventGraph, step: Steps, even: Floats) -> list[Late]:
-    """Return the ranks whose lateness makes a step longer, the rank with the largest gain first.
+    """Return the ranks whose lateness makes a step longer, the largest gain first.
 
-    `even` has the time of each action on the median stage. For each rank the step is replayed with that rank's
-    actions limited to these times and its gaps limited to the median gap.
+    For each rank the step is replayed with that rank's actions limited to `even`, their times on the median stage,
+    and its gaps limited to the median gap.
     """
     schedule, gap = graph.schedule, median_gap_s(step)
     as_it_was = replay(graph, step)

@@ -86,8 +86,8 @@ class Links:
 class Excess:
     """Excess of slow pairs over the others, in seconds: in transit, and on the sending rank. One entry per action.
 
-    `named` has the slow pairs with both times, the slowest first. A rank that is blocked by a send takes messages
-    from all other ranks late; their pairs do not count as slow for that reason.
+    `named` has the slow pairs with both times, the slowest first. Pairs towards a rank that is blocked by its own
+    send do not count as slow: it takes their messages late.
     """
 
     transit_s: Floats
@@ -108,8 +108,8 @@ class Excess:
 def links_of(graph: EventGraph, start: Floats, before: Floats, made: Floats) -> Links:
     """Return the usual times of each pair from all steps; arrays have shape [steps, actions].
 
-    `before` is when the rank became free, `made` when the input was made. If the rank was idle when the input was
-    made, the wait is transit time. If the input was made long before, the wait is the rank's own.
+    `before` is when the rank became free, `made` when the input was made. The wait is transit time if the rank was
+    idle when the input was made, and the rank's own if the input was made long before.
     """
     pairs = pairs_of(graph)
     wait, late = np.maximum(start - np.maximum(before, made), 0.0), made - before

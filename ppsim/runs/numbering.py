@@ -1,8 +1,8 @@
-"""Assign stages and microbatches to actions whose recorded names lack them, from the order of the actions.
+"""Assign stages and microbatches to recorded actions that lack them, from the order of the actions.
 
-On every rank the forwards of a stage run in the order of the microbatches, and so do its backwards. With one stage
-per rank, the stage is the rank's position in the pipeline. With several stages per rank, a table gives the stages:
-the k-th forward of a rank is the k-th forward in its row.
+A rank runs the forwards of a stage in the order of the microbatches, and so it does the backwards. With one stage
+per rank, the stage is the rank's position in the pipeline. With several, a table gives the stages: a rank's k-th
+forward is the k-th forward in its row.
 """
 
 from bisect import bisect_right
@@ -18,9 +18,9 @@ from ppsim.schedule.table import NONE, Action, Op, Schedule
 def numbered(traces: Sequence[RankTrace], table: Schedule | None = None) -> list[RankTrace]:
     """Return the traces, in steps, with the stage and microbatch of every action.
 
-    The traces are those of one pipeline; if they do not give their rank, their order does. `table` is the schedule
-    that was run; it is needed if a rank has several stages that the names do not give. Raises `ConfigError` for
-    actions that do not form whole steps or do not match the table.
+    The traces form one pipeline, in the given order if they lack ranks. `table` is the schedule that was run,
+    needed if a rank has several stages that the names do not give. Raises `ConfigError` for actions that do not
+    form whole steps or do not match the table.
     """
     if all(trace.is_told for trace in traces):
         return list(traces)
@@ -67,10 +67,7 @@ def _passes(trace: RankTrace) -> list[CellRange]:
 
 
 def _steps_closed(trace: RankTrace) -> int:
-    """Count the points at which all forwards have had their backward: at least one per step.
-
-    On the last rank there is one per microbatch.
-    """
+    """Count the points without open forwards: one per step, or one per microbatch on the last rank."""
     open_forwards, closed = 0, 0
     for cell in _passes(trace):
         for action in cell.members:
@@ -100,7 +97,6 @@ def _by_marks(trace: RankTrace) -> list[list[CellRange]]:
 
 
 def _by_count(trace: RankTrace, num_steps: int) -> list[list[CellRange]]:
-    """Divide the actions into equal steps."""
     passes = _passes(trace)
     if len(passes) % num_steps:
         raise ConfigError(f"{trace.source} has {len(passes)} passes in {num_steps} steps: trace whole steps")

@@ -10,7 +10,7 @@ from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.table import NONE, Schedule
 
 LONG = 1.5
-"""A pause exceeds this multiple of the usual time, and exceeds it by `PART_OF_STEP` of the step."""
+"""Minimum duration of a pause over the usual time; the excess must also be `PART_OF_STEP` of the step."""
 PART_OF_STEP = 0.02
 
 MOST_PLACES = 4
@@ -74,8 +74,8 @@ def passes_in_words(schedule: Schedule, pauses: Floats, taken: Floats, first_ste
 def waits_in_words(schedule: Schedule, pauses: Steps, start: Floats, first_step: int) -> str:
     """Return the longest pauses between actions, in the order of steps; `start` has shape [steps, actions].
 
-    A rank that pauses sends late, so that other ranks wait as well. Of waits at the same time, the text names the
-    rank that takes part in most of them, as the waiting rank or as the sender.
+    A rank that pauses sends late, so that other ranks wait as well. Among simultaneous waits, the text names the
+    rank that is most often the waiting rank or the sender.
     """
     longest = np.maximum(pauses.after_own, pauses.hop)
     places = [
@@ -92,7 +92,6 @@ def waits_in_words(schedule: Schedule, pauses: Steps, start: Floats, first_step:
 
 
 def _at_the_same_time(pauses: Floats, start: Floats) -> list[list[int]]:
-    """Group the entries of one step that have a pause, by overlapping pauses."""
     groups: list[list[int]] = []
     until = -np.inf
     entries = np.flatnonzero(pauses)
@@ -105,7 +104,7 @@ def _at_the_same_time(pauses: Floats, start: Floats) -> list[list[int]]:
 
 
 def _whose(schedule: Schedule, pauses: Steps, step: int, entries: list[int]) -> tuple[int, int]:
-    """Return the rank that takes part in most of the pauses, and its first action after one."""
+    """Return the rank with the largest part in the pauses, as waiting rank or sender, and its first action."""
     part = np.zeros(schedule.num_ranks)
     needs = dependencies(schedule).neighbour
     for entry in entries:

@@ -50,10 +50,10 @@ def peaks_in(run: Any, source: str) -> list[dict[str, Any]]:
 
 
 def peak_errors(peaks: list[dict[str, Any]], projected: Timeline) -> list[PeakError]:
-    """Compare each rank's measured peak with the projected peak; empty if the projection has no activation bytes.
+    """Compare each rank's measured and projected peak; empty if the projection has no activation bytes.
 
-    The measured value is the peak of the rank's own allocator if there is one (CUDA, one device per rank). That
-    peak includes temporary memory of the actions, which a projection leaves out.
+    If a rank's own device has an allocator peak (CUDA), it is used. It includes temporary memory of the actions,
+    which a projection leaves out.
     """
     memory, num_ranks = projected.memory, projected.schedule.num_ranks
     if not memory.peak_activation_bytes.any() or [peak["rank"] for peak in peaks] != list(range(num_ranks)):

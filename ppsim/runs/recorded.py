@@ -63,7 +63,7 @@ def measured_of(
 ) -> Measured:
     """Return the steps after the warm-up, and the timeline of the step with the (lower) median time.
 
-    `given` are the costs that the run emulated. Without them, the costs are the median durations of each stage.
+    The costs are `given`, the emulated ones, or else the median durations of each stage.
     """
     run = run_of(result, table, given, source=source, message_bytes=message_bytes)
     return measured_in(run, result["num_warm_up"])
@@ -96,9 +96,8 @@ def run_of(
 ) -> Run:
     """Return the steps after the warm-up; `result` has the records of each rank and step.
 
-    Without `given`, the costs are medians, including the transfer time if the times of all transfers are known. If
-    a recording has no transfers at all, not even the time at which they were posted, they take no time and there
-    are no queues.
+    Without `given`, the costs are medians, including the transfer time if all transfers are known. If the recording
+    has no transfers, not even their posting, they take no time and there are no queues.
     """
     tells_transfers = any(
         not line["calls"] for step in result["steps"] for rank in step for line in rank["records"]

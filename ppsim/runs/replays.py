@@ -14,9 +14,8 @@ from ppsim.simulation.engine import Times, evaluate, evaluate_many
 class Steps:
     """Durations and waits of measured steps, all of shape [steps, actions] and in seconds.
 
-    `taken` is the duration of an action. `hop` is the time from the end of the action that makes the input to the
-    input's arrival, 0 for an input from the same rank. `after_own` is the wait, caused by the rank itself, after
-    the previous action on the rank has ended and the input has arrived.
+    `taken` is the duration of an action, `hop` the time in transit of its input (0 from the same rank), and
+    `after_own` the rank's own wait after its previous action has ended and the input has arrived.
     """
 
     taken: Floats
@@ -31,10 +30,10 @@ class Steps:
 def steps_of(graph: EventGraph, start: Floats, end: Floats, links: Links | None = None) -> Steps:
     """Return the durations and waits of steps; arrays have shape [steps, actions].
 
-    The results of a fused action leave when all of it is done. The part of a wait up to the rank's usual wait at
-    this place is the rank's own, and all of it is if the message had arrived already. If no action waited for a
-    message, its transfer time is the median of its pair of ranks, or less if the input was made only just before.
-    `links` are the usual times of the pairs (None: from these steps).
+    Fused actions send their results when all parts have ended. A wait is the rank's own up to its usual wait at
+    this place, or completely if the message had arrived. A message without a waiting action takes the median time
+    of its pair of ranks, or less if it was made only just before. `links` are the usual times of the pairs (None:
+    from these steps).
     """
     before, made, _ = needed_of(graph, end)
     links = links or links_of(graph, start, before, made)

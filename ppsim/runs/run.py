@@ -35,8 +35,8 @@ class Run:
         How the trainer sends and receives, as far as the recording says.
     `reference_s`
         Machine speed (`ppsim.runtime.reference`): per step and rank, the time of F and B of the rank's own stages,
-        as the mean of the measurements before and after the step. Empty if not measured. `reference_work` describes
-        these stages, `reference_layers` has the number of layers of each.
+        the mean of before and after the step. Empty if not measured. `reference_work` describes these stages,
+        `reference_layers` has their numbers of layers.
     `to_collective_s`
         Per gap and rank, seconds from the rank's last action to its first collective (such as the all-reduce of the
         gradient norm). Empty if unknown.
@@ -68,8 +68,8 @@ class Run:
     def fingerprint(self) -> str:
         """SHA-256 of the compute actions of the last step and their times in whole nanoseconds.
 
-        Every rank's times count from its own first start. Therefore a recording has one fingerprint, however it is
-        read: for every path, number of warm-up steps and clock alignment.
+        Every rank's times count from its own first start, so that path, number of warm-up steps and clock alignment
+        do not change the fingerprint of a recording.
         """
         table, actions = self.graph.schedule, self.graph.num_actions
         start, end = self.start[-1, :actions], self.end[-1, :actions]
@@ -90,11 +90,10 @@ class Run:
         return taken
 
     def at_pace(self, reference_s: Sequence[float] | Floats) -> "Run":
-        """Return the steps scaled to the machine speed of other reference times.
+        """Return the steps scaled to the machine speed at which the reference takes `reference_s` per rank.
 
-        `reference_s` has the seconds that the reference work takes on each rank at that speed. Each step is scaled
-        by its own reference times, and costs that were not given become the medians of the scaled steps. Returns
-        the run itself if its machine speed is unknown.
+        Each step is scaled by its own reference times; costs that were not given become the medians of the scaled
+        steps. Returns the run itself if its machine speed is unknown.
         """
         if not self.reference_s:
             return self
@@ -120,10 +119,9 @@ class Run:
 
 @dataclass(frozen=True)
 class PaceOf:
-    """Machine speed of a projection, as the time of its reference work: F and B of each rank's own stages.
+    """Machine speed of a projection: the time of its reference work, F and B of each rank's own stages.
 
-    A layer takes `layer_s` seconds; `ends_s` is the extra time of the first and the last stage. `work` describes
-    the reference work.
+    A layer takes `layer_s`; `ends_s` is the extra time of the first and the last stage. `work` describes the work.
     """
 
     work: str
@@ -161,8 +159,8 @@ def costs_alone(run: Run, slowdown: float) -> StageCosts:
 def median_costs(graph: EventGraph, taken: Floats, costs: StageCosts | None = None) -> StageCosts:
     """Return costs with the median time of each kind of action and stage; 0 for a kind that the table lacks.
 
-    `taken` has shape [steps, actions]; the medians are over all microbatches and steps. The other fields come from
-    `costs`.
+    Durations have shape [steps, actions]; the medians are over all microbatches and steps. The other fields come
+    from `costs`.
     """
     medians, stages = pass_medians(graph.schedule, taken), range(graph.schedule.num_stages)
     forward, full, inputs, weights = (
@@ -184,7 +182,7 @@ def median_costs(graph: EventGraph, taken: Floats, costs: StageCosts | None = No
 
 
 def pass_medians(schedule: Schedule, taken: Floats) -> dict[tuple[Op, int], float]:
-    """Return the median time per kind of action and stage; the last axis of `taken` are the actions."""
+    """Return the median time per kind of action and stage; the last axis of the durations is the action."""
     return {key: float(np.median(taken[..., chosen])) for key, chosen in passes_of(schedule)}
 
 

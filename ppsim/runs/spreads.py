@@ -27,10 +27,9 @@ _DIGITS = 6
 class Spreads:
     """Relative standard deviations (None if there are too few samples) and the standard error of each.
 
-    `action`: of one action relative to the other actions of its kind and stage in the same step. `rank`: of one
-    rank's median action relative to the other ranks'; the first and the last rank are excluded because they hold
-    more than layers. `factors`: equally likely ratios of an action's time to its median, in a typical step; None
-    like `action`.
+    `action`: of an action relative to others of its kind and stage in the step. `rank`: of a rank's median action
+    relative to other ranks', without the first and the last rank, which hold more than layers. `factors`: equally
+    likely ratios of an action's time to its median in a typical step, or None.
     """
 
     action: float | None = None
@@ -41,11 +40,10 @@ class Spreads:
 
 
 def spreads_of(runs: Sequence[Run], slowdown: float = 0.0) -> Spreads:
-    """Return the spreads, estimated from quartiles and the median absolute deviation.
+    """Return the spreads, from quartiles and the median absolute deviation, which stragglers hardly affect.
 
-    Stragglers therefore have little weight. Each quantile of a typical step is the median of that quantile over all
-    steps. `factors` exclude the first action of each rank, the last action of the rank with the first stage, and
-    the slow-down by overlapped transfers (`slowdown`).
+    Quantiles of a typical step are medians over all steps. `factors` exclude each rank's first action, the last
+    action of the rank with the first stage, and the slow-down by overlapped transfers (`slowdown`).
     """
     of_actions: list[Floats] = []
     of_ranks: list[Floats] = []
@@ -92,7 +90,6 @@ def _apart(schedule: Schedule, taken: Floats) -> tuple[list[Floats], dict[tuple[
 
 
 def _ranks_apart(schedule: Schedule, medians: dict[tuple[int, int], float]) -> list[Floats]:
-    """Relative distances of the inner ranks from their median, for each kind of action."""
     found = []
     for op in {op for op, _ in medians}:
         of_rank: dict[int, list[float]] = {}

@@ -34,8 +34,6 @@ class _NodeTimes(Strict):
 
 
 class _Steps(Strict):
-    """Every recorded step, one entry per node, and other facts of the run."""
-
     between_steps_s: list[Moment]
     message_bytes: NonNegative | None
     knows_transfers: bool
@@ -51,8 +49,8 @@ class _Steps(Strict):
 class _File(Strict, extra="ignore"):
     """The fields needed to load a timeline; the rest of the report is for people.
 
-    `replicas` and `slices` are separate fields because CSV tables do not have them. Projections also have the 90 %
-    interval of an iteration and the machine speed (`Run.reference_s`).
+    CSV tables lack `replicas` and `slices`. Projections also have the 90 % interval of an iteration and the machine
+    speed (`Run.reference_s`).
     """
 
     origin: Literal["measured", "simulated"]
@@ -103,9 +101,8 @@ def timeline_from_json(data: Any, source: str) -> tuple[Timeline, StageCosts]:
 
 @dataclass(frozen=True)
 class Expectation:
-    """A projection's expectations apart from its timeline; None if the file has none.
+    """A projection's 90 % interval of the step, machine speed (`Run.at_pace`) and fitted runs; None if unknown.
 
-    `interval_s` is the 90 % interval of the step, `pace` the machine speed of its costs (`Run.at_pace`).
     `fitted_runs` are the fingerprints of the runs on which its overheads were fitted, empty if unknown.
     """
 

@@ -16,10 +16,9 @@ FORMAT = "ppsim-totals/1"
 class Totals(Shown):
     """Iteration times and timers of a training log, in seconds.
 
-    `timers_s` has, per timer, the minimum over the ranks (None: not logged) and the maximum, as medians over the
-    log lines. `num_warm_up` logged iterations were dropped. `memory_bytes` has the values of the allocator's log
-    line by their names, each the maximum over the ranks that print such a line. `num_garbled` lines were skipped
-    because a number in them could not be parsed.
+    `timers_s` has, per timer, the minimum (None: not logged) and the maximum over the ranks, as medians over the
+    log. `num_warm_up` iterations were dropped. `memory_bytes` has the values in the allocator's log line, each the
+    maximum over the ranks that print one. `num_garbled` lines had a number that could not be parsed.
 
     >>> Totals("log", [2.0, 2.1, 2.0], {"forward-backward": (1.8, 1.9)}).iteration_time_s
     2.0

@@ -1,8 +1,4 @@
-"""Traces of a recorded run's ranks, and their conversion to the records that `ppsim train` makes.
-
-Every reader of recordings returns such traces: per rank and step, the time ranges in which the rank ran an action,
-in the order of their start.
-"""
+"""Traces of a recorded run's ranks, which every reader returns, and their conversion to `ppsim train`'s records."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -27,10 +23,10 @@ class Span:
 class CellRange(Span):
     """One execution of an action, or of fused actions, and everything traced inside it.
 
-    `waits` are waits for receives. `device` has the work launched on the device, each with its launch time. `nodes`
-    (autograd's) and `operators` (others on the host) are recorded for fused actions only. `message_bytes` is the
-    size of the sent message, if known. A stage or microbatch that the recording does not give is NONE. `chunk` then
-    is the index among the rank's stages, if known.
+    `waits` are waits for receives. `device` has the launched work, each with its launch time. `nodes` (autograd's)
+    and `operators` (others on the host) are for fused actions only. `message_bytes` is the size of the sent
+    message, if known. An unknown stage or microbatch is NONE; `chunk` then is the index among the rank's stages, if
+    known.
     """
 
     cell: Cell
@@ -56,10 +52,10 @@ class CellRange(Span):
 class RankTrace:
     """The steps of one rank, each a list of ranges in the order of their start.
 
-    `rank` is None if the recording does not give it. If names do not give every stage and microbatch (`is_told` is
-    False), all ranges are in one list until all ranks have been read (`ppsim.runs.numbering`); `marks` then are the
-    known starts of steps. `collectives` are the starts of all-reduces and other collectives. Times count from
-    `base_ns`, on a clock that all ranks of a `host` share.
+    `rank` is None if unknown. While stages or microbatches are unknown (`is_told` is False), all ranges are in one
+    list (`ppsim.runs.numbering` divides it), and `marks` are the known starts of steps. `collectives` are the
+    starts of all-reduces and other collectives. Times count from `base_ns`, on a clock that all ranks of a `host`
+    share.
     """
 
     source: str
@@ -169,8 +165,8 @@ _SHOWN = 8
 def in_rank_order(traces: Sequence[RankTrace]) -> list[RankTrace]:
     """Return the traces by pipeline rank; raises `ConfigError` for a missing or repeated rank.
 
-    The recorded ranks are used if they are 0 … p−1. With other kinds of parallelism they are not pipeline ranks;
-    the order of the first stages is used instead.
+    Recorded ranks are used if they are 0 … p−1, else the order of first stages: with other kinds of parallelism,
+    recorded ranks are not pipeline ranks.
     """
     holder: dict[int, RankTrace] = {}
     for trace in traces:
@@ -199,10 +195,9 @@ def table_rows_of(traces: Sequence[RankTrace]) -> list[list[Cell]]:
 
 
 def result_of(traces: Sequence[RankTrace], *, num_warm_up: int) -> dict[str, Any]:
-    """Return the steps of all ranks in the form that the ranks of `ppsim train` report.
+    """Return the steps of all ranks as `ppsim train`'s ranks report them, for `ppsim.runs.recorded.run_of`.
 
-    `ppsim.runs.recorded.run_of` converts it to a run. Raises `ConfigError` for ranks with different numbers of
-    steps, and for too few steps.
+    Raises `ConfigError` for ranks with different numbers of steps, and for too few steps.
     """
     require_as_many_steps(traces)
     number = len(traces[0].steps)

@@ -30,7 +30,7 @@ def attention_in(forward: Callable[[], object]) -> str:
     >>> attention_in(lambda: torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True))
     'flash'
     """
-    # Without this, torch would not compile a function that is first called in a dispatch mode, then or later.
+    # Otherwise a compiled function that is first called in a dispatch mode would never be compiled.
     with torch.compiler.set_stance("force_eager"), _Fused() as fused:
         forward()
     return " + ".join(fused.names) or "math"

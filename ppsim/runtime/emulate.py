@@ -54,8 +54,8 @@ class EmulatedStage(nn.Module):
 
     def __init__(self, seconds: Waits, *, is_first: bool) -> None:
         super().__init__()
-        # The first stage's input has no gradient, so that, as with an embedding, a parameter must come before the
-        # input's node.
+        # The first stage's input has no gradient. This parameter, like an embedding, makes autograd run the input's
+        # node.
         self.embedding = nn.Parameter(torch.zeros(PAYLOAD[1], dtype=torch.float64)) if is_first else None
         self.weight = nn.Parameter(torch.zeros(PAYLOAD[1], dtype=torch.float64))
         self.seconds = seconds
@@ -229,7 +229,6 @@ class _Transfer:
 
 
 def _post(operation: Any) -> Any:
-    """Issue one torch `P2POp`, as the runtime would."""
     if operation.op is dist.isend:
         return dist.isend(
             operation.tensor, group=operation.group, group_dst=operation.group_peer, tag=operation.tag

@@ -63,9 +63,9 @@ class SharedDevice:
             pass
 
     def send(self, tensor: Tensor | None, edge: Edge, seconds: float) -> "Parcel":
-        """Copy the current rank's last output, or wait for the given seconds of a copy.
+        """Copy the current rank's last output, or emulate a copy that takes some seconds.
 
-        A copy overlaps with compute. It starts when its content is ready, whether or not the receiver is ready.
+        A copy overlaps with compute. It starts when its content is ready, whether or not the receiver is.
         """
         del edge
         begin = self.clock.now()
@@ -201,23 +201,17 @@ class Executor:
 
 @dataclass
 class _RankLog:
-    """The actions of a rank, and its transfers."""
-
     actions: list[Range] = field(default_factory=list)
     parcels: dict[str, Parcel] = field(default_factory=dict)
 
 
 class _Slot:
-    """Place through which a rank passes a transfer to its receiver."""
-
     def __init__(self) -> None:
         self.posted = threading.Event()
         self.parcel: Parcel | None = None
 
 
 class _Step:
-    """One execution of the table."""
-
     def __init__(self, executor: Executor, counters: Sequence[LiveBytes] | None) -> None:
         self._executor, self._counters = executor, counters
         self._table, self._device = executor.table, executor.device

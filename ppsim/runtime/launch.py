@@ -130,8 +130,7 @@ def _started(rank: int, num_ranks: int, folder: Path, *, quiet: bool) -> "subpro
 def _wait_for_all(ranks: Sequence["subprocess.Popen[bytes]"], folder: Path, watch: Callable[[int], None]) -> None:
     """Return once every rank has reported its end; raise the error of the first rank that failed.
 
-    No rank exits by itself: after its report it waits with open connections, so that no other rank fails because of
-    it.
+    No rank exits by itself: after its report it leaves its connections open, so that it causes no error on others.
     """
     words: dict[int, Any] = {}
     seen = 0
@@ -164,7 +163,6 @@ def _printed(folder: Path, rank: int) -> Path:
 
 
 def _died(rank: int, exit_code: int, printed: Path) -> RunFailed:
-    """The error of a rank that ended without a report."""
     how = f"ended with exit code {exit_code}"
     if exit_code < 0:
         names = {each.value: each.name for each in signal.Signals}

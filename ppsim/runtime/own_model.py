@@ -192,7 +192,6 @@ class OwnStages:
         return made_by(self._function, layers, seed=self._config.seed)
 
     def _data(self) -> Made:
-        """Data and loss, from the function's last call if there was one."""
         if self._without_modules is None:
             self._without_modules = replace(self._made(self._config.layers_per_stage), modules=())
         return self._without_modules

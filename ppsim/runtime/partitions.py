@@ -212,9 +212,9 @@ class _Transfer(Parcel):
 def _cycles_per_s(clock: Clock) -> float:
     """Cycles that `torch.cuda._sleep` spins per second, from the difference of two lengths, which cancels launches.
 
-    A GPU's clock rises with work, and falls if the work needs much power, which spinning does not. Therefore the
-    cycles are measured while only spinning, until they no longer change. (After GEMMs an H100 took seconds to
-    return to its clock rate for spinning: the spins came out up to 24 % too short.)
+    A GPU's clock rises with work, and falls if the work needs much power, unlike spinning. Therefore the GPU only
+    spins until the result no longer changes. (After GEMMs an H100 took seconds to return to its clock rate for
+    spinning: spins were up to 24 % too short.)
     """
 
     def seconds(cycles: int) -> float:

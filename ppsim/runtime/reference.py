@@ -1,9 +1,9 @@
 """Reference work: the current speed of a CPU, measured with a small part of a run's own work.
 
 The speed of shared machines varies within minutes by tens of percent. The time of the same work between the steps
-of two runs separates their machine speeds from all other differences. Work of another size may be slowed by another
-factor, and so may a single layer compared with all layers of a rank. Therefore the reference work is F and B of
-each rank's own stages, on all ranks at once: the content of a step except the ranks' waits for each other.
+of two runs separates machine speed from all other differences. Work of another size, or a single layer, may be
+slowed by another factor. Therefore the reference work is F and B of each rank's own stages, on all ranks at once: a
+step without the ranks' waits for each other.
 """
 
 import time

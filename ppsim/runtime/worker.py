@@ -46,11 +46,10 @@ def run_all(
 ) -> list[dict[str, Any]] | None:
     """Run this process's rank of each run, one after the other; return the results on rank 0, None elsewhere.
 
-    The process must have been started by torchrun or by `ppsim.runtime.launch`, one per rank of the tables. The
-    ranks meet in `store`, or else in torchrun's store. The runs share their processes, so that device and timeout
-    are the first run's. In later turns each run continues without a warm-up. There is one result per run and turn.
-    On rank 0, `watch` gets the number of finished turns. After an error, connections stay open until the process
-    ends.
+    torchrun or `ppsim.runtime.launch` must have started one process per rank of the tables. The ranks meet in
+    `store`, or else in torchrun's store. Device and timeout are the first run's, because the runs share their
+    processes. In later turns each run continues without a warm-up. There is one result per run and turn. On rank 0,
+    `watch` gets the number of finished turns. After an error, connections stay open until the process ends.
     """
     require_torch()
     tables = [read_schedule(config.schedule) for config in configs]
@@ -225,7 +224,6 @@ class _Rank:
 
 @contextmanager
 def _traced(path: Path) -> Iterator[None]:
-    """Run torch.profiler within the context, and write its trace."""
     activities = [torch.profiler.ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(torch.profiler.ProfilerActivity.CUDA)

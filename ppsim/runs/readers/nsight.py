@@ -1,7 +1,7 @@
 """Read Nsight Systems' sqlite export (`nsys export --type sqlite`); each process is a rank.
 
-The following tables of the schema (docs.nvidia.com/nsight-systems, "SQLite Schema Reference") are read. Times are
-in nanoseconds from the session's start.
+Tables read, from docs.nvidia.com/nsight-systems, "SQLite Schema Reference"; times are nanoseconds from the
+session's start:
 
 - `NVTX_EVENTS`: push/pop ranges (`eventType` 59) and start/end ranges (60); the name is `text`, or the string of
   `textId`. `ppsim.runs.readers.patterns` selects the ranges that are pipeline actions.

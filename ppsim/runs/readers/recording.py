@@ -1,8 +1,8 @@
 """One process's recording from any profiler: named host ranges, launches and device work, converted to a trace.
 
-If a recording has any device work, device times are used. An action then runs from the start of its first kernel to
-the end of its last one, from whichever thread of the process the kernel was launched within the range (an autograd
-thread launches the backward). NCCL kernels do not count; a kernel launched by a send or receive is a transfer.
+With device work in the recording, an action runs from the start of its first kernel to the end of its last one. Its
+kernels are those launched within its range by any thread (an autograd thread launches the backward), except NCCL's.
+Kernels launched by a send or receive are transfers.
 """
 
 import sqlite3
@@ -41,11 +41,10 @@ class Work(NamedTuple):
 class Recording:
     """The recording of one process, in seconds from `base_ns` on; `rank` and `host` if recorded.
 
-    `ranges` are ranges whose names match a pattern, with the index of the pattern; `steps` are ranges around a
-    whole step. `launches` have a time and the number under which `device` has the launched work. `messages` are
-    message sizes that the host noted when sending. `waits`, `nodes` (autograd's) and `operators` divide fused
-    actions on a host into parts. `collectives` are the starts of all-reduces and other collectives, on the device
-    if there is one.
+    `ranges` are action ranges with the index of the matching pattern, `steps` ranges around a whole step.
+    `launches` have a time and the number under which `device` has the launched work. `messages` are message sizes
+    noted by the host. `waits`, `nodes` (autograd's) and `operators` divide fused actions on a host. `collectives`
+    are the starts of all-reduces and other collectives, on the device if there is one.
     """
 
     source: str
@@ -178,6 +177,5 @@ def _cell_range(recording: Recording, begin: float, end: float, named: Named) ->
 
 
 def _between(sorted_items: list[_Item], at: Span, *, key: Callable[[_Item], float]) -> list[_Item]:
-    """Items whose key is within the span."""
     first = bisect_left(sorted_items, at.begin, key=key)
     return sorted_items[first : bisect_right(sorted_items, at.end, key=key)]

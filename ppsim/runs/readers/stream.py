@@ -1,7 +1,7 @@
 """Read a large JSON object entry by entry, and one long list in it item by item, in bounded memory, gzipped or not.
 
-The standard library's decoder parses each value from a window that slides over the text. A streaming JSON library
-(ijson) would give events for single numbers, and Python code would have to assemble the items.
+The standard library's decoder parses each value from a sliding window. A streaming JSON library (ijson) would give
+events for single numbers, to be assembled in Python.
 """
 
 import codecs
