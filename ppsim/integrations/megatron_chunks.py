@@ -176,7 +176,7 @@ class MegatronBuilder:
 
 
 def layer_shape_of(config: Any) -> LayerShape | None:
-    """Return a layer's sizes in the form of `ppsim profile`, None for kinds of layers that it does not have."""
+    """Return a layer's sizes as `ppsim profile` has them, None for other kinds of layers."""
     is_llama = config.normalization == "RMSNorm" and config.gated_linear_unit and not config.add_bias_linear
     is_gpt = config.normalization == "LayerNorm" and not config.gated_linear_unit and config.add_bias_linear
     experts = config.num_moe_experts or 0
@@ -225,7 +225,7 @@ def _pipeline(layout: list[list[str]]) -> dict[str, Any]:
 
 
 def num_ranks_of_stage(config: Any) -> int:
-    """Return the minimum number of ranks of a stage that hold everything divided by tp, cp, ep and etp."""
+    """Return the least number of a stage's ranks that hold everything divided by tp, cp, ep and etp."""
     tp, cp, ep = (
         config.tensor_model_parallel_size, config.context_parallel_size, config.expert_model_parallel_size,
     )  # fmt: skip

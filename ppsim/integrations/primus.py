@@ -71,7 +71,7 @@ def install(path: str | Path, *, replace: str) -> None:
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """Return the table of a file; raises `ConfigError` if `ppsim export --to primus` did not write it."""
+    """Return the table in a file; raises `ConfigError` if `ppsim export --to primus` did not write it."""
     table = read_json(path)
     if not isinstance(table, dict) or table.get("format") != FORMAT:
         raise ConfigError(f"{path} is no table of the format {FORMAT}: write it by ppsim export --to primus")

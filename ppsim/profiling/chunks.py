@@ -109,7 +109,7 @@ def profile_chunks(
     notes: list[str],
     say: Say,
 ) -> dict[str, Any]:
-    """Return the content of a profile file: every chunk of these splits, and chunks to derive all others.
+    """Return the profile of every chunk of these splits, and of chunks to derive all others.
 
     `splits` has one or several pipelines, each as a number of layers per stage. Raises `ConfigError` if the builder
     builds other layers than requested, and for a model whose chunks cannot be distinguished.

@@ -1,4 +1,4 @@
-"""Measurements of `ppsim profile` as file content: embedding, layer and head of a model, or a user's module."""
+"""Measurements of `ppsim profile`: embedding, layer and head of a model, or a user's module."""
 
 import datetime
 import platform
@@ -186,7 +186,7 @@ def profile_module(
     say: Say = lambda message: None,
     **settings: Unpack[ModuleSettings],
 ) -> dict[str, Any]:
-    """Return the content of a profile file for a user's module, as one of `num_layers` equal layers.
+    """Return the profile of a user's module, as one of `num_layers` equal layers.
 
     The module is called as `module(*example_inputs)` and returns one tensor. It is measured on the device of its
     inputs, in its own mode and number formats, compiled or not. `settings` are fields of `Settings`; `shape_of`

@@ -49,7 +49,7 @@ _WHOLE = ("q_a_proj", "kv_a_proj_with_mqa", "kv_a_proj", "gate", "router", "comp
 
 
 def router_biases(module: nn.Module) -> list[tuple[str, Tensor]]:
-    """The buffers that are biases of routers; released weights have them, and ppsim counts them as parameters."""
+    """The buffers that are router biases; ppsim counts them as parameters, as released weights do."""
     return [(name, one) for name, one in module.named_buffers() if name.endswith("correction_bias")]
 
 
@@ -403,7 +403,7 @@ class TracedLayer:
         return None if self.own else NoAttention()
 
     def split(self, one: Event, *, ends: bool) -> str | None:
-        """Return the side that tensor-parallel ranks divide for a GEMM, by transformers' plan or by the usual rule.
+        """Return the side of a GEMM that tensor-parallel ranks divide, by transformers' plan or a rule.
 
         `ends`: the GEMM reads the result of attention or of a scan.
         """
@@ -418,7 +418,7 @@ class TracedLayer:
         return "inputs" if is_last else "outputs"
 
     def _generic(self, norm: Norm, num_norms: int) -> tuple[TracedMixer, int]:
-        """The mixer as GEMMs, attention calls, scans and saved tensors, with all other parameters of the layer."""
+        """The mixer as GEMMs, attention calls, scans and saved tensors, with the layer's other parameters."""
         calls = [one for one in self.own if one.kind == "attention"]
         used: set[int] = {self.source}
         cores = tuple(self._core(one, used) for one in calls)

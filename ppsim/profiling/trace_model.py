@@ -234,7 +234,7 @@ def _first_of_kind(layers: list[Any]) -> list[int]:
 
 
 class Found:
-    """A recorded model: the recorder, the path and kinds of its layers, and the error of the backward, if any."""
+    """A recorded model: recorder, path and kinds of its layers, and any error of the backward."""
 
     def __init__(self, recorder: Recorder, path: str, kinds: list[int], why_no_backward: str) -> None:
         self.recorder, self.path, self.kinds, self.why_no_backward = recorder, path, kinds, why_no_backward
@@ -296,7 +296,7 @@ def _run(model: Any) -> tuple[Recorder, str]:
 
 @contextlib.contextmanager
 def _skipped(layers: list[Any], kinds: list[int]) -> Iterator[None]:
-    """Run only the first layer of each kind: the others return their input, in the form of that layer's output."""
+    """Run only the first layer of each kind; the others pass their input through."""
     given: dict[int, Any] = {}
     handles = []
     for number, (layer, first) in enumerate(zip(layers, kinds, strict=True)):

@@ -1,4 +1,4 @@
-"""Recorder of a traced model: GEMMs, attention calls and saved tensors of a forward on meta tensors, by module.
+"""Recorder of GEMMs, attention calls and saved tensors of a forward on meta tensors, by module.
 
 Meta tensors have shapes but no data. A `TorchDispatchMode` sees every operator. Attention, routed experts and scans
 are replaced by autograd functions that record themselves, because transformers computes them with loops that depend

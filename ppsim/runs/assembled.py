@@ -1,4 +1,4 @@
-"""Put the ranks of a recorded run together: its steps on one clock, and the facts known about them."""
+"""Assemble the recorded ranks of a run: its steps on one clock, and other facts."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -106,6 +106,6 @@ def _stages_by(recordings: Recordings, table: Schedule | None) -> str:
 
 
 def _is_ordered(run: Run) -> bool:
-    """Return if every action ends after the action that makes its input; otherwise the ranks' clocks differ."""
+    """Return if every action ends after its input was made; otherwise the ranks' clocks differ."""
     ends = run.end[:, run.graph.target] - run.end[:, run.graph.source]
     return bool(np.all(ends > 0))

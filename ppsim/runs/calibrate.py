@@ -1,4 +1,4 @@
-"""Fit the constants that a simulation lacks to measured steps: host time, P2P transfers, slow-down, time per step.
+"""Fit the constants that a simulation lacks to measured steps: overheads, transfers and slow-down.
 
 Every constant is a median of medians: first over the samples of a step, then over all steps. Neither an action
 whose process was not scheduled nor a whole step that straggled affects it.
@@ -55,7 +55,7 @@ class FittedConstant:
 
 @dataclass(frozen=True)
 class Hops:
-    """Time of P2P transfers of one size, from the end of the action that made the message; None: unknown size."""
+    """Time of P2P transfers of one size (None: unknown), from the end of the action that sent them."""
 
     message_bytes: float | None
     seconds: FittedConstant
@@ -218,7 +218,7 @@ def calibrate(runs: Sequence[Run]) -> Calibration:
 
 
 def _fit_calls(runs: Sequence[Run], not_fitted: dict[str, str]) -> tuple[FittedConstant, FittedConstant | None]:
-    """Fit host time per action and time per blocking call, from the waits with one call and with two."""
+    """Fit host time per action and time per blocking call, from waits with one and with two calls."""
     by_calls: dict[int, list[Floats]] = {}
     for run in runs:
         for number, waits in waits_by_calls(run).items():
@@ -246,7 +246,7 @@ _LEAST_PASSES = 4
 def _fit_ends(
     runs: Sequence[Run], slowdown: float, not_fitted: dict[str, str]
 ) -> tuple[FittedConstant | None, FittedConstant | None]:
-    """Fit the excess of the ranks' first actions, and of the last action of the rank with the first stage."""
+    """Fit the excess of each rank's first action, and of the last one of the first stage's rank."""
     firsts: list[Floats] = []
     lasts: list[Floats] = []
     for run in runs:
@@ -360,7 +360,7 @@ def _fit_action(
 
 
 def _only_waited(graph: EventGraph, end: Floats, blocker: Ints32, waiting: Any, transfer: Any, made: Floats) -> Any:
-    """Select messages delayed only by the action that makes them, and actions delayed only by the message."""
+    """Select messages delayed only by their making, and actions delayed only by the message."""
     is_first = np.isin(waiting, graph.schedule.rank_offsets[:-1])
     cause = blocker[graph.num_actions + transfer]
     return (is_first | (made > end[waiting - 1])) & (end[cause] <= made)
@@ -447,7 +447,7 @@ def _residual(run: Run, base: StageCosts, found: Calibration, slow: Excess | Non
 
 
 def _with_slow_links(run: Run, costs: StageCosts, slow: Excess) -> float:
-    """Simulate the step with the excess of slow links, on each message and on each action after a blocking send."""
+    """Simulate the step with the excess of slow links, on messages and on actions after a send."""
     graph = build_graph(run.graph.schedule)
     durations, waits = durations_s(graph, costs.resolved_for(graph.schedule)), overheads_s(graph, costs)
     durations[graph.num_actions :] += slow.transit_s[graph.target]

@@ -1,4 +1,4 @@
-"""Causes of lost time in measured steps, and the actions and waits of a step without each cause."""
+"""Causes of lost time in measured steps, and their removal from actions and waits."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -347,7 +347,7 @@ def _slow_steps(slow: Floats, first_step: int) -> str:
 
 
 def _drifting(factors: Factors) -> str:
-    """The rank with the largest drift, and the drift common to all ranks, from the first step to the last."""
+    """Describe the largest drift of a rank and the drift of all ranks over the steps."""
     of_ranks, of_all = (one[-1] / one[0] - 1 for one in (factors.drift_of_ranks, factors.drift_of_all))
     places = [f"rank {rank}: {signed_percent(float(of_ranks[rank]))}" for rank in np.argsort(-np.abs(of_ranks))[:1]]
     places = places if of_ranks.any() else []

@@ -1,4 +1,4 @@
-"""Compare a measured step with a projected step: errors of the action costs and of the waits."""
+"""Compare a measured with a projected step: errors of action costs and of waits."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -97,7 +97,7 @@ class Comparison(Shown, Pictured):
 
     @property
     def periods_s(self) -> tuple[float, float] | None:
-        """Measured and projected time from the start of a step to the start of the next, None if not recorded."""
+        """Measured and projected time from one step's start to the next, None if not recorded."""
         if self.between_s is None:
             return None
         measured, projected = self.between_s
@@ -236,7 +236,7 @@ def expected_costs(run: Run, constants: Mapping[str, float], line: tuple[float, 
 
 
 def replay_s(measured: Timeline) -> float:
-    """Return the step time of the measured table if each action takes its measured time from when it could start.
+    """Return the step time of the table with measured action times, which start when they can.
 
     Transfers take the time of the costs; dependencies, channels and order come from the simulator.
     """
@@ -247,7 +247,7 @@ def replay_s(measured: Timeline) -> float:
 
 
 def _replayed(measured: Timeline) -> tuple[float, float | None, float | None]:
-    """Return the replayed step time, and the gap or message time that replaces times that were not recorded."""
+    """Return the replayed step time, and the gap or message time in place of unrecorded times."""
     graph, actions = measured.graph, measured.num_actions
     start, end = measured.start[None, :actions], measured.end[None, :actions]
     steps = steps_of(graph, start, end)

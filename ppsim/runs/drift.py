@@ -1,4 +1,4 @@
-"""Drift: actions that get slower or faster over a step, or over the steps of a run, by more than noise explains."""
+"""Drift: actions that get slower or faster over a step or a run, by more than noise explains."""
 
 import math
 from itertools import combinations
@@ -40,7 +40,7 @@ def over_steps(paces: Floats) -> Floats:
 
 
 def over_the_step(schedule: Schedule, taken: Floats, usual: Floats) -> Floats:
-    """Return each action's relative excess over the fast end of its rank's row; 0 without a trend.
+    """Return each action's relative excess over the fast end of its rank's step; 0 without a trend.
 
     Arrays have shapes [steps, actions] and [actions]. Each rank has its own slope: the median over pairs of actions
     of one kind and stage, one from each half of the row. The first action of each kind and stage is excluded
@@ -61,7 +61,7 @@ def _kinds(schedule: Schedule) -> Ints64:
 
 
 def _beyond_fast_end(slope: float, place: Floats, pace: Floats) -> Floats:
-    """Excess of a line of this slope, through the middle of the values, relative to the line's lower end."""
+    """Excess of a line of this slope through the middle of the values, relative to its lower end."""
     if not slope:
         return np.zeros_like(place)
     line = float(np.median((pace - slope * place)[pace > 0])) + slope * place

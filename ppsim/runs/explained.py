@@ -1,4 +1,4 @@
-"""Explain the time of a measured step: the cost of each cause, by replays of the step without the cause.
+"""Explain the time of a measured step by replays without one cause after the other.
 
 The first replay reproduces the step: each action takes its measured time, and waits its measured wait after its
 inputs (the previous action on its rank, and the action that makes its input). The difference from the measured step
@@ -51,7 +51,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Difference:
-    """Seconds due to a cause in a measured and in a projected step; `detail` describes the measured step."""
+    """Seconds due to a cause in a measured and a projected step; `detail` is about the measured step."""
 
     cause: str
     measured_s: float
@@ -70,7 +70,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Against:
-    """A projection explained in the same way; the differences sum to the excess of the measured step."""
+    """A projection explained likewise; the differences sum to the measured step's excess."""
 
     source: str
     step_s: float
@@ -158,7 +158,7 @@ class Explanation(Shown):
 
 @dataclass(frozen=True)
 class _Term:
-    """A cause with its seconds in every step, and the gain of every step if only this cause were removed."""
+    """A cause, its seconds in every step, and the gain of every step without this cause alone."""
 
     cause: str
     seconds: Floats
@@ -294,7 +294,7 @@ def _loss(term: _Term) -> Loss:
 
 
 def _terms(graph: EventGraph, steps: Steps, lengths: Floats, causes: Sequence[Removal]) -> list[_Term]:
-    """The rest, each cause, the pipeline bubble and compute; their seconds sum to each step."""
+    """The rest, each cause, the pipeline bubble and compute, which sum to each step."""
     replayed = replayed_s(graph, steps)
     terms = [_Term("rest", lengths - replayed, np.zeros_like(lengths))]
     before, current = replayed, steps
@@ -323,7 +323,7 @@ def _calls_of(schedule: Schedule) -> EventGraph | None:
 def _with_calls(
     terms: list[_Term], graph: EventGraph, calls: EventGraph, steps: Steps, call_s: float
 ) -> list[_Term]:
-    """The terms, with waits for messages and gaps divided into blocking calls and remaining gaps."""
+    """Divide waits for messages and gaps into blocking calls and remaining gaps."""
     waits = {"waits for messages", "gaps between passes"}
     others = [term for term in terms if term.cause not in waits]
     gaps = next(term for term in terms if term.cause == "gaps between passes")
@@ -341,7 +341,7 @@ def _with_calls(
 def _with_gains(
     terms: list[_Term], causes: Sequence[Removal], calls: EventGraph, steps: Steps, call_s: float
 ) -> list[_Term]:
-    """The terms, with the gains of causes in actions recomputed with blocking calls, which pass on delays."""
+    """Recompute the gains of causes in actions with blocking calls, which pass on delays."""
     as_it_was, by_cause = replayed_s(calls, steps, hop_s=call_s), {one.cause: one for one in causes}
     return [
         replace(term, gain=as_it_was - replayed_s(calls, one.without_others(steps), hop_s=call_s))

@@ -110,7 +110,7 @@ def faults(found: Explanation) -> list[str]:
 
 
 def lacks(found: Against, measured_s: float) -> list[str]:
-    """Return a sentence per cause that a projection lacks or has too much of, the largest first."""
+    """Return a sentence per cause that a projection lacks or overestimates, the largest first."""
     return [
         _lack(one, measured_s) for one in found.reasons[:MOST_REASONS] if abs(one.seconds) >= _LEAST * measured_s
     ]

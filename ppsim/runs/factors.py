@@ -100,7 +100,7 @@ class Factors:
 
     @cached_property
     def slow_steps(self) -> Floats:
-        """Factor by which a rank is slower in a step than in other steps, [steps, ranks]; 1 for a usual step."""
+        """Factor by which a rank is slower than in other steps, [steps, ranks]; 1 for a usual step."""
         of_ranks = self._paces / self._common_pace / self.drift_of_ranks
         return _outliers(self._common_pace / self.drift_of_all) * _outliers(of_ranks)
 
@@ -145,7 +145,7 @@ class Factors:
         if others.shape[2]:
             found /= others.mean(axis=(0, 2), keepdims=True)
             others = np.delete(found, of_firsts, axis=2)
-        # If the kinds differ in other microbatches (such as uneven forwards only), they may differ in this one too.
+        # Kinds that differ in other microbatches (such as uneven forwards only) may differ in this one too.
         if not others.size or np.median(np.ptp(others, axis=1), axis=0).max() < _ALIKE:
             found[:, :, of_firsts] = found[:, :, of_firsts].min(axis=1, keepdims=True)
         return found

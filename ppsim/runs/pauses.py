@@ -24,7 +24,7 @@ def pauses_beyond(taken: Floats, expected: Floats, step_s: float) -> Floats:
 
 
 def pauses_between(steps: Steps, usual: Links, step_s: float) -> Steps:
-    """Return single waits far above the usual wait at their place: for messages, and of the rank itself."""
+    """Return single waits far above the usual ones at their place: for messages, and of ranks."""
 
     def beyond(waits: Floats, usual_s: Floats) -> Floats:
         in_most_steps = np.quantile(waits, 0.5, axis=0, method="lower") if len(waits) > 1 else usual_s
@@ -41,7 +41,7 @@ def listed(places: list[str], num: int) -> str:
 
 
 def spread_in_words(places: list[tuple[int, int]]) -> str:
-    """Return how pauses, given as (step, rank), are spread over ranks; "" for a single pause.
+    """Describe how pauses, given as (step, rank), are spread over ranks; "" for a single pause.
 
     >>> spread_in_words([(3, 0), (5, 1), (7, 2)])
     'one rank after the other, each in another step: '
@@ -59,7 +59,7 @@ def spread_in_words(places: list[tuple[int, int]]) -> str:
 
 
 def passes_in_words(schedule: Schedule, pauses: Floats, taken: Floats, first_step: int) -> str:
-    """Return the longest pauses in actions, in the order of steps; arrays have shape [steps, actions]."""
+    """Describe the longest pauses in actions, by step; arrays have shape [steps, actions]."""
     found = np.argwhere(pauses > 0)
     order = np.argsort([-pauses[step, entry] for step, entry in found], kind="stable")[:MOST_PLACES]
     places = []
@@ -72,7 +72,7 @@ def passes_in_words(schedule: Schedule, pauses: Floats, taken: Floats, first_ste
 
 
 def waits_in_words(schedule: Schedule, pauses: Steps, start: Floats, first_step: int) -> str:
-    """Return the longest pauses between actions, in the order of steps; `start` has shape [steps, actions].
+    """Describe the longest pauses between actions, by step; `start` has shape [steps, actions].
 
     A rank that pauses sends late, so that other ranks wait as well. Among simultaneous waits, the text names the
     rank that is most often the waiting rank or the sender.

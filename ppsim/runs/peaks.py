@@ -28,7 +28,7 @@ class PeakError:
 
 
 def peaks_in(run: Any, source: str) -> list[dict[str, Any]]:
-    """Return one peak per rank from the `run` part of a measured file; empty if memory was not measured.
+    """Return the peak of each rank from the `run` part of a measured file; empty if not measured.
 
     Raises `ConfigError` if the file has other values in their place.
     """

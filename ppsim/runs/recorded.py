@@ -1,4 +1,4 @@
-"""Convert the recorded steps of a run to a timeline of the same type as a simulated one. Does not import torch."""
+"""Convert the recorded steps of a run to a timeline like a simulated one. Does not import torch."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Replay of measured steps: the duration of each action, and its wait beyond the arrival of its input."""
+"""Replay measured steps from the durations and waits of their actions."""
 
 from dataclasses import dataclass
 
@@ -43,7 +43,7 @@ def steps_of(graph: EventGraph, start: Floats, end: Floats, links: Links | None 
 
 
 def waits_for_messages(graph: EventGraph, start: Floats, end: Floats) -> Floats:
-    """Return how long each action of a step waited for a message that had been sent, while its rank was free."""
+    """Return how long each action of a step waited for a sent message while its rank was free."""
     before, made, crosses = needed_of(graph, end[None])
     own = steps_of(graph, start[None], end[None]).after_own
     waits: Floats = np.where(crosses, np.maximum(start - np.maximum(before, made) - own, 0.0), 0.0)[0]
@@ -72,7 +72,7 @@ def replay(graph: EventGraph, steps: Steps) -> Times:
 
 
 def waited_s(graph: EventGraph, end: Floats) -> Floats:
-    """Return how long each rank waits for actions of other ranks, from the end times of one step's actions."""
+    """Return how long each rank waits for other ranks' actions, from the ends of a step's actions."""
     schedule = graph.schedule
     before, made, crosses = needed_of(graph, end[None])
     waits = np.where(crosses, np.maximum(made - before, 0.0), 0.0)[0]
@@ -80,7 +80,7 @@ def waited_s(graph: EventGraph, end: Floats) -> Floats:
 
 
 def _node_times(graph: EventGraph, steps: Steps, hop_s: float | None) -> tuple[Floats, Floats]:
-    """Durations and waits of all graph nodes; with `hop_s`, each transfer takes `hop_s` and there are no waits."""
+    """Durations and waits of all graph nodes; with `hop_s`, transfers take `hop_s` without waits."""
     none = np.zeros((len(steps.taken), graph.num_transfers))
     transfers = steps.hop[:, graph.target] if hop_s is None else none + hop_s
     waits = steps.after_own if hop_s is None else np.zeros_like(steps.after_own)

@@ -129,7 +129,7 @@ class PaceOf:
     ends_s: tuple[float, float]
 
     def ranks_s(self, schedule: Schedule, layers: Sequence[int]) -> list[float]:
-        """Return the seconds of the reference work per rank; `layers` has the number of layers per stage."""
+        """Return the seconds of the reference work per rank, given the number of layers per stage."""
         of_stages = self.layer_s * np.array(layers, dtype=np.float64)
         of_stages[[0, -1]] += self.ends_s
         ranks = range(schedule.num_ranks)
@@ -157,7 +157,7 @@ def costs_alone(run: Run, slowdown: float) -> StageCosts:
 
 
 def median_costs(graph: EventGraph, taken: Floats, costs: StageCosts | None = None) -> StageCosts:
-    """Return costs with the median time of each kind of action and stage; 0 for a kind that the table lacks.
+    """Return costs with the median time of each kind of action and stage; 0 if the table lacks it.
 
     Durations have shape [steps, actions]; the medians are over all microbatches and steps. The other fields come
     from `costs`.
@@ -167,7 +167,7 @@ def median_costs(graph: EventGraph, taken: Floats, costs: StageCosts | None = No
         [medians.get((op, stage), 0.0) for stage in stages] for op in (Op.F, Op.B, Op.I, Op.W)
     )
     parts = [one + two for one, two in zip(inputs, weights, strict=True)]
-    # A stage that has only B or only I and W gets the other form as well: bounds and other tables need both.
+    # Bounds and other tables need both forms of the backward: derive the missing one.
     whole = [one or two for one, two in zip(full, parts, strict=True)]
     inputs = [one if both else other for one, both, other in zip(inputs, parts, full, strict=True)]
     is_split = any(parts) or not any(full)

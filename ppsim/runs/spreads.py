@@ -72,7 +72,7 @@ def spreads_of(runs: Sequence[Run], slowdown: float = 0.0) -> Spreads:
 
 
 def ends_of(schedule: Schedule) -> tuple[Ints64, int]:
-    """Return the entries of the ranks' first actions, and of the last action of the rank with the first stage."""
+    """Return the ranks' first entries, and the last entry of the rank with the first stage."""
     first_rank = int(schedule.stage_to_rank[0])
     return schedule.rank_offsets[:-1].astype(np.int64), int(schedule.rank_offsets[first_rank + 1]) - 1
 

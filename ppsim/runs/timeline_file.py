@@ -74,7 +74,7 @@ class _File(Strict, extra="ignore"):
 def timeline_to_json(
     timeline: Timeline, costs: StageCosts, *, memory_limit_bytes: float | None = None, **more: Any
 ) -> dict[str, Any]:
-    """Return the report of a timeline with all that is needed to load it again; `more` is added unchanged.
+    """Return the report of a timeline with everything to load it again; `more` is added unchanged.
 
     `table` has one CSV line per rank. `timeline` has one entry per action in table order, then one per transfer in
     the order of the receiving actions, in seconds.
@@ -237,7 +237,7 @@ def _loaded(data: Any, source: str) -> tuple[_File, Timeline, StageCosts]:
 
 
 def _blockers(blocker: list[int], source: str) -> Ints32:
-    """Check that each blocker is a node or none, and that there is no cycle; raises `ConfigError`."""
+    """Check that blockers are nodes or none, without a cycle; raises `ConfigError`."""
     if odd := [node for node in blocker if not NONE <= node < len(blocker)]:
         raise ConfigError(f"{source} is wrong: timeline.blocker holds {odd[0]}; there are {len(blocker)} nodes")
     before = np.array([*blocker, NONE])  # index −1 (NONE) selects this last entry

@@ -106,7 +106,7 @@ class Recordings:
 
 
 def split_by_names(trace: RankTrace) -> RankTrace:
-    """Split a trace into steps if its names are complete: a new step starts when an action is repeated.
+    """Split a trace into steps if its names are complete: a repeated action starts a new step.
 
     Raises `ConfigError` if there is one step only, or if the steps differ.
     """
@@ -220,7 +220,7 @@ def result_of(traces: Sequence[RankTrace], *, num_warm_up: int) -> dict[str, Any
 
 
 def _to_collectives(trace: RankTrace) -> list[float | None]:
-    """Seconds from the last action of each step to the rank's first collective before its next step, or None."""
+    """Seconds from the last action of each step to the rank's next collective before the next step."""
     spans = [
         [span for cell in step if cell.is_compute for span in ([one for _, one in cell.device] or [cell])]
         for step in trace.steps
@@ -283,13 +283,13 @@ def _sender_of(receive: Action) -> str:
 
 
 def _on_host(cell: CellRange, source: str) -> dict[str, Any]:
-    """Record of work on the host: each action runs from the end of its last receive to the end of the range."""
+    """Record of host work: actions run from the end of their last receive to the end of the range."""
     calls = [max((wait.end for wait in cell.waits), default=cell.begin)]
     waits = [[max(wait.begin, cell.begin), wait.end] for wait in cell.waits]
     if len(cell.members) > 1:
         forward_first, node_begin, node_end = _parts(cell, source)
         if forward_first:
-            # The end of the forward is not recorded: use its last operator before the backward's receive was there.
+            # The forward's end is not recorded: use the last operator before the backward's receive.
             second = node_begin
             done = max((one.end for one in cell.operators if one.end <= node_begin), default=node_begin)
         else:
@@ -302,7 +302,7 @@ def _on_host(cell: CellRange, source: str) -> dict[str, Any]:
 
 
 def _on_device(cell: CellRange, last: float, source: str) -> dict[str, Any]:
-    """Record of work on the device: each action runs from the start of its first kernel to the end of its last."""
+    """Record of device work: actions run from the start of their first kernel to the end of the last."""
     name = format_cell(cell.cell)
     if not cell.device:
         if all(action.op is Op.I for action in cell.members):  # I of a first stage, which does nothing

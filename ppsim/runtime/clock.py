@@ -120,7 +120,7 @@ class CudaClock(Clock):
 
 @dataclass
 class Range:
-    """One action (or fused actions) as a rank ran it: name, start, end, waits inside it, and calls of the stage."""
+    """One action (or fused actions) of a rank: name, start, end, waits inside, and calls of the stage."""
 
     name: str
     begin: Any
@@ -145,7 +145,7 @@ def clock_of(where: torch.device) -> Clock:
 
 
 def raise_clock(where: torch.device) -> None:
-    """Multiply random matrices for one second, so that the next measurement runs at the clock rate of a run.
+    """Multiply random matrices for one second, so that a GPU reaches the clock rate of a run.
 
     An idle GPU runs at a fifth of that rate, and takes time to raise it. Does nothing on a CPU.
     """

@@ -1,4 +1,4 @@
-"""Configuration of a training run. Does not import torch, because the command line and the launcher read it too."""
+"""Configuration of a training run. Does not import torch, for the command line and the launcher."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

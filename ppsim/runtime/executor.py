@@ -23,7 +23,7 @@ from ppsim.schedule.dependencies import dependencies, transfers_of
 from ppsim.schedule.table import NONE, Action, Op, Schedule, last_of_cell
 
 _SHUTDOWN_S = 5.0
-"""Seconds that a rank has to end after all were stopped; then it is left to end with the process."""
+"""Seconds for a rank to end after a stop; later it is left to end with the process."""
 
 Edge = tuple[int, int]
 """The sending and the receiving rank."""
@@ -151,7 +151,7 @@ class Executor:
         self._threads = [JobThread(f"rank {rank}") for rank in range(table.num_ranks)]
 
     def _sends_of_cells(self) -> dict[int, list[tuple[int, int]]]:
-        """Map the last of fused actions to the actions of the group that send, and their receiving ranks."""
+        """Map the last of fused actions to those that send, with the receiving ranks."""
         sends: dict[int, list[tuple[int, int]]] = {}
         last = last_of_cell(self.table)
         for source, target in zip(*transfers_of(self.table), strict=True):

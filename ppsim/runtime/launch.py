@@ -1,4 +1,4 @@
-"""Start the ranks of a run as local processes, which meet in a file and communicate over loopback only."""
+"""Start the ranks of a run as local processes, which communicate over loopback only."""
 
 import importlib.util
 import json
@@ -87,7 +87,7 @@ def launch_all(
 
 @contextmanager
 def _interruptions() -> Iterator[None]:
-    """Raise `RunFailed` for a signal to end, unless it is ignored (nohup) or may not be handled."""
+    """Raise `RunFailed` on SIGINT, SIGTERM or SIGHUP, unless ignored (nohup) or in another thread."""
 
     def interrupt(number: int, frame: Any) -> None:
         for each in before:
@@ -110,7 +110,7 @@ def _interruptions() -> Iterator[None]:
 
 
 def _started(rank: int, num_ranks: int, folder: Path, *, quiet: bool) -> "subprocess.Popen[bytes]":
-    """Start the process of a rank; its standard input closes when this process ends, which ends the rank."""
+    """Start the process of a rank, which ends when its standard input closes with this process."""
     environment = {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_ranks),
         "GLOO_SOCKET_IFNAME": _LOOPBACK, "NCCL_SOCKET_IFNAME": f"={_LOOPBACK}",

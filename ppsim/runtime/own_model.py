@@ -49,11 +49,11 @@ class Function:
 
     @property
     def takes_layers(self) -> bool:
-        """True if the function has a parameter, the layers of each stage; without one it cannot build stages."""
+        """True if the function has a parameter, the layers per stage; else it cannot build stages."""
         return bool(inspect.signature(self.call).parameters)
 
     def num_layers(self, given: int | None) -> int:
-        """Return the number of layers of the model: the given number, or the default of the function's parameter.
+        """Return the model's number of layers: the given one, or from the parameter's default.
 
         Raises `ConfigError` if there is neither, and for an invalid number.
         """

@@ -1,4 +1,4 @@
-"""Emulate the actions of all ranks of a table on one device: spin kernels on a GPU, waiting threads on a CPU.
+"""Emulate a table's actions on one device: spin kernels on a GPU, waiting threads on a CPU.
 
 On a GPU, each rank has a stream. A spin kernel occupies one block, so that the kernels of all ranks run at once.
 """
@@ -57,7 +57,7 @@ def check_partitions(
 
 
 def check_device(table: Schedule, device: str, costs: StageCosts | None) -> None:
-    """Raise `ConfigError` if a device cannot emulate these costs, or has too few hardware queues for the streams.
+    """Raise `ConfigError` if a device cannot emulate the costs, or has too few hardware queues.
 
     Each rank has a stream, and so does each directed pair of ranks with transfers: 16 and 30 for 1F1B over 16
     ranks.

@@ -23,7 +23,7 @@ from ppsim.schedule.table import Op, Schedule
 
 
 def train_threads(config: TrainConfig, table: Schedule, device: SharedDevice) -> dict[str, Any]:
-    """Train with all ranks of a table on the CPU; return the same form of result as one process per rank.
+    """Train with all ranks of a table on the CPU; the result is as with one process per rank.
 
     Of torch's pipelining package, this needs only the three functions of the split backward. (Before torch 2.13
     these give wrong gradients for a weight that a stage uses twice; no stage of ppsim's models does, and `verify`

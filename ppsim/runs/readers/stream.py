@@ -76,7 +76,7 @@ class _Unpacked(io.RawIOBase):
 def lines_of(
     path: str | Path, *, encoding: str = "utf-8-sig", errors: str = "strict"
 ) -> Generator[str, None, None]:
-    """Yield a text file's lines, long ones in parts of `LONGEST` characters; errors are those of `opened`."""
+    """Yield a text file's lines, long ones in parts of `LONGEST` characters; raises as `opened` does."""
     with opened(path) as file, io.TextIOWrapper(file, encoding, errors) as text:
         yield from iter(lambda: text.readline(LONGEST), "")
 
