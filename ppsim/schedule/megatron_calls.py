@@ -106,7 +106,7 @@ _NOT_MEGATRON = (
 
 
 def megatron_calls(table: Schedule, source: Ints32, target: Ints32, *, overlap: bool) -> tuple[Ends, Ends]:
-    """Return the calls in which Megatron-LM sends and receives each message from action `source` to action `target`.
+    """Return the calls in which Megatron-LM sends and receives the messages from actions `source` to `target`.
 
     `overlap` is `--overlap-p2p-communication`; it has no effect on 1F1B. Raises `ScheduleError` for a table that no
     loop of Megatron-LM runs.
