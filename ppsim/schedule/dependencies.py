@@ -88,7 +88,7 @@ def _dependencies(schedule: Schedule) -> Dependencies:
 
 
 def transfers_of(compute: Schedule) -> tuple[Ints32, Ints32]:
-    """Return, for each transfer between ranks, the action that sends the message and the action that needs it."""
+    """Return, per transfer between ranks, the action that produces the message and the action that needs it."""
     needs = dependencies(compute).neighbour
     target = np.flatnonzero((needs != NONE) & (compute.rank[needs] != compute.rank)).astype(np.int32)
     return needs[target], target

@@ -66,7 +66,7 @@ class EventGraph:
 
     `schedule` is the compute-only table. `source` and `target` (int32, one entry per transfer) are the action that
     produces the message and the action that needs it. Node j waits for the end of the nodes
-    `waits_for[offsets[j]:offsets[j + 1]]`; the first of them, for a compute action, is the previous action on its
+    `waits_for[offsets[j]:offsets[j + 1]]`. For a compute action, the first entry is the previous action on its
     rank. `order` is a topological order of the nodes.
     """
 
@@ -131,7 +131,7 @@ def _graph(
 
 
 def messages_in(schedule: Schedule) -> Messages:
-    """Return the sends and receives of a table: its own, or those of torch's lowering for a compute-only table.
+    """Return the table's own sends and receives; for a compute-only table, the ones that torch's lowering adds.
 
     Raises `ScheduleError` if a send or receive in the table is missing or at an impossible position.
     """
@@ -193,7 +193,7 @@ def previous_on_rank(compute: Schedule) -> Ints32:
 def _overlapping_waits(compute: Schedule, target: Ints32, pairs: Pairs, causes: list[Ints32]) -> _Waits:
     """Make each transfer wait for `causes`, and the action that needs it for the transfer.
 
-    With `pairs="whole"`, the whole fused cell of that action waits.
+    With `pairs="whole"`, the whole fused cell waits.
     """
 
     def held_up() -> _Listed:
@@ -333,7 +333,7 @@ def _called_waits(compute: Schedule, source: Ints32, target: Ints32, sends: Ends
     """A transfer starts when both ranks reach its call. A rank continues when the calls that block it are done.
 
     Transfers of one kind between two ranks run one after another. A rank waits for a non-blocking transfer when it
-    issues its next transfer of that kind to the same rank.
+    issues its next transfer of the same kind to the same rank.
     """
     num_actions, num_transfers = len(compute), len(source)
     transfer = np.arange(num_actions, num_actions + num_transfers, dtype=np.int32)

@@ -185,7 +185,7 @@ def _add_stage_actions(
 
 
 def _want_next(fused: Any, upcoming: Any, entry: Any, end: Any, wanted: Any) -> Any:
-    """Mark the next NUM_UNSHARDED chunks of a rank, and the rest of the fused cell that contains the last of them.
+    """Mark the next NUM_UNSHARDED chunks of a rank, and the other chunks of the fused cell with the last one.
 
     Returns the first entry of an unmarked chunk: until then the marks stay valid as long as marked chunks come
     next. Returns 0 if that entry is in a fused cell, whose other chunks could change the marks earlier.

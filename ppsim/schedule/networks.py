@@ -17,7 +17,7 @@ def network_of_table(schedule: Schedule) -> "networkx.DiGraph[str]":
 
 
 def name_of(graph: EventGraph, node: int) -> str:
-    """Return the name of a node: `3F0` for an action; `3SEND_F0` for the transfer of that action's result."""
+    """Return the name of a node: `3F0` for an action, `3SEND_F0` for the transfer of its result."""
     if node < graph.num_actions:
         return str(graph.schedule[node])
     op, stage, microbatch = graph.schedule[int(graph.source[node - graph.num_actions])]

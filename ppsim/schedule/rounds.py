@@ -53,7 +53,7 @@ def in_rounds(schedule: Schedule, num_rounds: int) -> Schedule:
 
 
 def _by_rank(rank_offsets: Ints64, num_rounds: int) -> tuple[Ints64, Ints64, Ints64]:
-    """Return the entry in the round's table and the round of each entry of the step, and the step's offsets."""
+    """Return, for each entry of the step, its entry in the round's table and its round; and the rank offsets."""
     rows = [np.arange(begin, end, dtype=np.int64) for begin, end in pairwise(rank_offsets.tolist())]
     entries = np.concatenate([np.tile(row, num_rounds) for row in rows])
     of_round = np.concatenate([np.repeat(np.arange(num_rounds, dtype=np.int64), len(row)) for row in rows])

@@ -1,9 +1,9 @@
 """DualPipe and DualPipeV: two stages per rank, with a forward of one fused with a backward of the other.
 
 DualPipe (DeepSeek-AI 2024, arXiv 2412.19437, §3.2.1; github.com/deepseek-ai/DualPipe) runs two model replicas in
-opposite directions. DualPipeV (Qi et al. 2025, "DualPipe could be better without the Dual") is half of it: one
-model in a V over half the ranks. The eight steps per rank are the same in both and follow the authors' code. A
-fused cell gives its transfers time to overlap with compute; its results leave together.
+opposite directions. DualPipeV (Qi et al. 2025, "DualPipe could be better without the Dual") runs one model in a V
+over half the ranks. The eight steps per rank are the same in both and follow the authors' code. A fused cell gives
+its transfers time to overlap with compute; its results leave together.
 """
 
 from collections import deque

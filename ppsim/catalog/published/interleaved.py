@@ -72,7 +72,7 @@ def combined_one_f_one_b(
     Each warm-up is one forward longer, so that the two actions of a pair belong to different microbatches. The
     expert-parallel all-to-alls of one then overlap with the compute of the other
     (`--overlap-moe-expert-parallel-comm`; core/pipeline_parallel/combined_1f1b.py and schedules.py, d98e8a64). On
-    one rank the pairs consist of accumulated microbatches. Group sizes are those of `interleaved_one_f_one_b`.
+    one rank the pairs consist of accumulated microbatches. Group sizes as in `interleaved_one_f_one_b`.
     """
     if group_size is None:
         group_size = smallest_group_size(num_ranks, num_microbatches)
@@ -92,8 +92,8 @@ def combined_one_f_one_b(
 def interleaved_zero_bubble(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
     """Return the interleaved zero-bubble table, with split backwards and postponed weight gradients.
 
-    Groups are those of interleaved 1F1B. Any number of microbatches is legal. torch requires m div p equal groups;
-    for those the tables are equal.
+    Groups as in interleaved 1F1B; any number of microbatches is legal. torch requires m div p equal groups; for
+    such m the tables are equal.
     """
     group_size = smallest_group_size(num_ranks, num_microbatches)
     # Postponed weight gradients let the input gradients reach the ranks above sooner.
@@ -103,7 +103,7 @@ def interleaved_zero_bubble(*, num_ranks: int, vpp: int, num_microbatches: int) 
 def gis(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
     """Return the GIS table: interleaved, with the activations of 1F1B; each W follows its I directly.
 
-    Any number of microbatches is legal; groups are those of interleaved 1F1B.
+    Any number of microbatches is legal; groups as in interleaved 1F1B.
     """
     group_size = smallest_group_size(num_ranks, num_microbatches)
     return _with_split_backwards("gis", num_ranks, vpp, num_microbatches, group_size)

@@ -27,7 +27,7 @@ def zbv_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
 
 def _row(rank: int, num_ranks: int, num_microbatches: int) -> list[int]:
     num_below = num_ranks - rank  # including itself
-    # Warm-up: 2p−1 forwards on every rank, r of them (0-based rank) on the way up.
+    # Warm-up: 2p−1 forwards on every rank, including r (0-based rank) on the way up.
     row = [_F_DOWN] * (2 * num_below - 1) + [_F_UP, _F_DOWN] * rank
     # Each of the p−r microbatches on the way up gets its forward and backward; then the two chunks alternate.
     row += [_F_UP, _I_UP, _W_UP] * num_below

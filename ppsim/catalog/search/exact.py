@@ -225,7 +225,7 @@ class _Model:
                         self.model.add(self.start[op, stage, number] >= self.end(op, stage, number - 1))
 
     def _add_first_starts(self) -> None:
-        """Fix the start of a rank's first forward if all earlier stages are also the first stages of their ranks."""
+        """Fix the start of a rank's first forward if all earlier stages are the first stages of their ranks."""
         firsts = {stages[0] for stages in self.problem.stages_of}
         for stage in range(self.problem.num_stages):
             if stage not in firsts:

@@ -32,7 +32,7 @@ class View(NamedTuple):
     urgency_to_come: float
     """Urgency of the most urgent of these actions."""
     comes_s: float
-    """Arrival of that action."""
+    """Its arrival."""
     urgency_blocked: float
     """Urgency of the most urgent forward that has arrived but lacks memory."""
 

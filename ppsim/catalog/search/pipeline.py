@@ -57,7 +57,7 @@ class Memory(NamedTuple):
     activation: Floats
     """Memory that F allocates, per stage."""
     kept: Floats
-    """Part of it that remains from I to W, per stage."""
+    """Memory that remains from I to W, per stage."""
     changes: Floats
     """Memory that an action of each code adds on its rank."""
     cap: Floats

@@ -141,7 +141,7 @@ def _one_more_fits(run: Run, rank: int) -> bool:
 
 
 def _level(run: Run) -> None:
-    """Give each rank as many forwards as the rank above, alternating down and up."""
+    """Give each rank the same number of forwards as the rank above, alternating down and up."""
     m, p, num_stages = run.pipeline.num_microbatches, run.pipeline.num_ranks, run.pipeline.num_stages
     done = run.table.done
     goes_up = False
