@@ -1,7 +1,7 @@
 """Disk cache of search results, which can take seconds to find.
 
-Each result is a file in `folder()`. Its name is a hash of the request and of ppsim's source files, so that results
-of another version are never used. If the folder is not writable, nothing is cached.
+Each result is a file in `folder()`. Its name is a hash of the request and of the state of ppsim's source files, so
+that results of another version are never used. If the folder is not writable, nothing is cached.
 """
 
 import hashlib
@@ -58,7 +58,6 @@ def answer(question: object, find: Callable[[], Schedule]) -> Schedule:
 
 
 def _read(path: Path) -> Schedule | None:
-    """Read a table from a cache file; None if the file is missing or not a cache file."""
     from zipfile import BadZipFile
 
     with suppress(OSError, ValueError, TypeError, EOFError, BadZipFile):
@@ -94,7 +93,6 @@ def _state_of_code() -> list[object]:
 
 
 def _forget_oldest(place: Path) -> None:
-    """Remove the least recently used files until the cache is within its size limit."""
     states = ((path.stat(), path) for path in place.glob(f"*{_SUFFIX}"))
     files = sorted((state.st_mtime_ns, state.st_size, path) for state, path in states)
     left = sum(size for _, size, _ in files)

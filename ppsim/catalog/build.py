@@ -111,10 +111,10 @@ def build(
 ) -> Schedule:
     """Return the table of a schedule, by name or `Entry`, for `pp` ranks and `microbatches` microbatches.
 
-    `vpp` is the number of stages per rank; None takes the smallest that the schedule allows. `group_size` is for
-    interleaved schedules and `num_slices` for schedules that slice microbatches (None: their defaults). `costs`,
-    network included, are for schedules that are optimised for costs (None: F, I and W take one unit each). If such
-    a table is more than 1 % above its lower bound, the search is longer here than in a projection.
+    `vpp` is the number of stages per rank (None: the smallest that the schedule allows). `group_size` is for
+    interleaved-1f1b and combined-1f1b, `num_slices` for schedules that slice microbatches (None: their defaults).
+    `costs`, network included, are for schedules that are optimised for costs (None: F, I and W take one unit each).
+    If such a table is more than 1 % above its lower bound, the search is longer here than in a projection.
     `memory_limit_bytes` (per rank, static bytes included) is for schedules that use a memory limit. Tables that do
     not depend on costs are cached and shared.
 
@@ -180,7 +180,6 @@ def fit(
 
 
 def _answered(entry: Entry, **options: Any) -> Schedule:
-    """Build the table of an entry; results of searches are cached on disk."""
     make = partial(_made, entry, **options)
     return answer((entry.name, sorted(options.items())), make) if CATALOG.get(entry.name) is entry else make()
 

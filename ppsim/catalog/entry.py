@@ -59,12 +59,12 @@ class Entry:
     allows a second or two more of search.
 
     `stages_per_rank` is the smallest and largest vpp (None: no maximum). pp, vpp and the number of microbatches
-    must be multiples of `ranks_by`, `stages_by` and `microbatches_by`. `least_microbatches` is a formula in p.
-    `bubble` is the idle time within the step time. `span_bubble` is the idle time within the span, the longest time
-    from a rank's first start to its own last end. `peak_activations` counts microbatches of a whole rank.
-    `num_replicas` is the number of model replicas (chains of stages), `num_slices` the default number of slices per
-    microbatch. `not_in_torch` is the reason why torch's runtime cannot run the table, if any. `published` names the
-    fixed patterns that are also candidates for an optimised schedule. `also` are further names.
+    must be multiples of `ranks_by`, `stages_by` and `microbatches_by`; `least_microbatches` is a formula in p.
+    `bubble` is the idle time within the step time, `span_bubble` within the span (see
+    `ppsim.simulation.bounds.problem.Criterion`). `peak_activations` counts microbatches of a whole rank.
+    `num_replicas` is the number of model replicas, `num_slices` the default number of slices per microbatch.
+    `not_in_torch` is the reason why torch's runtime cannot run the table, if any. `published` names the fixed
+    patterns that are candidates for an optimised schedule, `also` further names of the schedule.
     """
 
     name: str

@@ -61,7 +61,7 @@ class CheckReport(Shown):
 
     @property
     def brief(self) -> str:
-        """One-line summary: number of errors, and of the kinds of communication with which the table runs."""
+        """One-line summary."""
         runs = sum(verdict.outcome == "runs" for verdict in self.verdicts)
         return f"{len(self.errors)} errors, runs on {runs} of {len(self.verdicts)} kinds of channels and receives"
 
@@ -74,8 +74,8 @@ class CheckReport(Shown):
 def validate(schedule: Schedule) -> None:
     """Raise `ScheduleError` for the first broken rule of a table, naming the actions and their rows.
 
-    The rules cover placement, numbering, completeness and order on each rank. `build_graph` detects deadlocks
-    between ranks. The time is linear in the number of actions, and the result is cached per table.
+    The rules cover placement, numbering, completeness and order on each rank; `build_graph` detects deadlocks
+    between ranks. Takes linear time; cached per table.
     """
     kept(schedule, "rules", lambda: _require_rules(schedule))
 
@@ -198,7 +198,6 @@ def _odd_microbatches(compute: Schedule) -> Iterator[str]:
 
 
 def _odd_replicas(compute: Schedule) -> Iterator[str]:
-    """Check that chains have equal length and at least one microbatch, and compute only their own microbatches."""
     num_replicas, num_stages = compute.num_replicas, compute.num_stages
     if num_stages % num_replicas:
         yield f"{num_stages} stages make no {num_replicas} chains of one length"
@@ -274,7 +273,6 @@ def _incomplete(compute: Schedule) -> Iterator[str]:
 
 
 def _misordered(compute: Schedule) -> Iterator[str]:
-    """Check that an action runs after the actions on its own rank that it needs."""
     needs = dependencies(compute)
     entries = np.arange(len(compute))
     for needed in (needs.own, needs.neighbour, needs.slice):
@@ -322,7 +320,7 @@ def _odd_fusions(compute: Schedule) -> Iterator[str]:
 
 
 def why_not_in_torch(schedule: Schedule) -> str | None:
-    """Return why torch.distributed.pipelining and similar runtimes cannot hold a table, or None if they can."""
+    """Return why torch.distributed.pipelining and similar runtimes cannot run a table, or None."""
     if schedule.num_replicas > 1:
         return f"it holds one chain of stages, this table has {schedule.num_replicas} replicas of the model"
     if schedule.num_slices > 1:
@@ -342,7 +340,6 @@ def compute_for(runtime: str, schedule: Schedule) -> Schedule:
 
 
 def _warnings(schedule: Schedule) -> Iterator[tuple[str, str]]:
-    """Yield (rule, message) for each warning."""
     if reason := why_not_in_torch(schedule):
         yield "torch", f"torch cannot run this table: {reason}"
         return

@@ -33,9 +33,8 @@ from ppsim.schedule.table import NONE, Op, Schedule, is_one_of
 class Dependencies:
     """Indices of the actions that each action of a compute-only table waits for, or −1.
 
-    `own`: same stage and microbatch (the F of a backward, the I of a W). `neighbour`: the previous stage for a
-    forward, the next stage for a backward. `slice`: same stage, the previous slice for a forward, the next slice
-    for a backward.
+    `own`: same stage and microbatch (the F of a backward, the I of a W). `neighbour`: the previous or next stage.
+    `slice`: the previous or next slice of the same stage.
     """
 
     own: Ints32

@@ -91,11 +91,8 @@ def parse_table(
 ) -> Schedule:
     """Return the schedule in a CSV text; placement and number of microbatches follow from its actions.
 
-    The format does not record model replicas, so the caller passes `num_replicas`. `num_slices` is for sliced
-    tables without the slices line.
-
-    Raises `ScheduleError` with `source` and with the row, column and text of malformed cells (at most 8 are
-    listed). Rows and columns count from 1, as in a spreadsheet.
+    Arguments and errors as in `read_schedule`; messages start with `source`. The format does not record the number
+    of model replicas.
     """
     text, named_slices = _without_slices_line(text)
     if named_slices and num_slices not in (None, named_slices):
@@ -133,7 +130,6 @@ _SLICES_LINE = re.compile(r"# slices ([1-9]\d{0,5})\r?\n")
 
 
 def _without_slices_line(text: str) -> tuple[str, int | None]:
-    """Split off the slices line: return the rows and the number of slices (None without the line)."""
     match = _SLICES_LINE.match(text)
     return (text[match.end() :], int(match[1])) if match else (text, None)
 
@@ -266,8 +262,8 @@ def read_schedule(path: str | Path, *, num_replicas: int = 1, num_slices: int | 
     `num_replicas` is the number of model replicas (chains of stages). `num_slices` is the number of slices per
     microbatch, for a file without the slices line.
 
-    Raises `ScheduleError` if the file cannot be read or is malformed; the message lists bad cells with row, column
-    and text.
+    Raises `ScheduleError` if the file cannot be read or is malformed. The message lists up to 8 malformed cells
+    with row, column (both from 1, as in a spreadsheet) and text.
 
     >>> import ppsim
     >>> table = ppsim.build("zb-h1", pp=4, microbatches=8)

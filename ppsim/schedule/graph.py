@@ -1,16 +1,16 @@
 """The event graph: actions and transfers of a table as a directed acyclic graph of what waits for what.
 
-Nodes 0 … n−1 are the actions of the compute-only table in table order. The nodes after them are the transfers
-between ranks, in the order of their receiving actions. The graph contains no durations: the simulator evaluates it
-for any costs, and the checker looks for cycles.
+Nodes 0 … n−1 are the actions of the compute-only table in table order; the transfers between ranks follow, in the
+order of their receiving actions. The graph contains no durations: the simulator evaluates it for any costs, and the
+checker looks for cycles.
 
 Three choices determine how transfers wait:
 
 communication
     "overlap": compute overlaps with transfers; an action waits only for its own input.
-    "blocking": a rank blocks from the posting of its sends and receives until they are done. Sends and receives
-    between two compute actions are posted together.
-    "megatron" and "megatron-no-overlap": the calls of Megatron-LM's own loops, only for the tables that it runs.
+    "blocking": a rank blocks from the posting of its sends and receives until they are done. Those between two
+    compute actions are posted together.
+    "megatron" and "megatron-no-overlap": the calls of Megatron-LM's own loops, only for the tables that it runs;
     `channel` and `receives` are ignored. See `ppsim.schedule.megatron_calls`.
 channel
     P2P serialization: which transfers share a first-in-first-out queue at each end. See `CHANNELS`. With "ideal"
@@ -65,9 +65,8 @@ class EventGraph:
     """The dependency graph of a table, ready to be evaluated with any costs.
 
     `schedule` is the compute-only table. `source` and `target` (int32, one entry per transfer) are the action that
-    produces the message and the action that needs it. Node j waits for the end of the nodes
-    `waits_for[offsets[j]:offsets[j + 1]]`. For a compute action, the first entry is the previous action on its
-    rank. `order` is a topological order of the nodes.
+    produces the message and the action that needs it. Node j waits for the nodes `waits_for[offsets[j]:offsets[j +
+    1]]`; for an action, the first is the previous action on its rank. `order` is a topological order.
     """
 
     schedule: Schedule
@@ -386,7 +385,7 @@ def _first_calls(compute: Schedule, rank: Ints32, ends: Ends) -> tuple[Ints64, I
 
 
 def _topological_order(graph: EventGraph) -> tuple[Ints32, list[int]]:
-    """Return a topological order of the nodes and an empty list, or any order and a cycle.
+    """Return a topological order and an empty list, or an unusable order and the nodes of a cycle.
 
     Each node of the cycle waits for the next one.
     """
@@ -405,8 +404,8 @@ def _topological_order(graph: EventGraph) -> tuple[Ints32, list[int]]:
 def _depth_first(offsets: Any, waits_for: Any, state: Any, cursor: Any, order: Any) -> Any:
     """Fill `order` by depth-first search; return −1, or the depth of the stack if its last node closes a cycle.
 
-    The stack grows from the end of `order`, which has one entry more than there are nodes. The two parts never
-    collide because a node is either on the stack or ordered.
+    The stack grows from the end of `order`, which has one entry more than there are nodes. A node is either on the
+    stack or ordered, so the two never collide.
     """
     num_ordered, bottom = 0, len(state)
     for root in range(len(state)):

@@ -332,7 +332,6 @@ def _ordered(messages: Messages) -> Messages:
 
 
 def _consumers(messages: Messages) -> Ints32:
-    """Return the entry of the action that needs each message."""
     return np.flatnonzero(is_compute(messages.table.op)).astype(np.int32)[messages.target]
 
 

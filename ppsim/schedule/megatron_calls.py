@@ -49,7 +49,7 @@ class Ends:
 
     @property
     def columns(self) -> tuple[Ints32, Ints32, Bools]:
-        """The arrays `after`, `turn` and `holds`."""
+        """All three arrays."""
         return self.after, self.turn, self.holds
 
 

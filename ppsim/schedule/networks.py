@@ -25,11 +25,9 @@ def name_of(graph: EventGraph, node: int) -> str:
 
 
 def network_of(graph: EventGraph) -> "networkx.DiGraph[str]":
-    """Return a directed graph of actions and transfers; an edge leads from a node to each node that waits for it.
+    """Return a graph with the attributes of `Schedule.to_networkx`, on the channels of an event graph.
 
-    Node attributes: number (index in the arrays of a timeline), kind (F, B, I, W, SEND_F, SEND_B), rank, stage,
-    microbatch; for a transfer also to_rank. Edge attribute: kind, one of order (previous action on the rank),
-    message (to or from a transfer, or between transfers that share a channel) and input.
+    Edges of kind message also connect transfers that share a channel.
     """
     import networkx
 

@@ -1,8 +1,4 @@
-"""The schedule table: which actions each rank runs, in which order.
-
-The table is stored as columns with one entry per action, ordered by rank. The simulator reads the columns;
-iteration over a table yields `Action`s. Tables contain no durations.
-"""
+"""The schedule table: which actions each rank runs, in which order. Tables contain no durations."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -95,24 +91,20 @@ Cell: TypeAlias = Action | tuple[Action, ...]
 class Schedule(InBrief):
     """An immutable schedule table with one row per rank.
 
-    `op` (int8), `stage`, `microbatch` and `fused` (int32) have one entry per action, ordered by rank and, within a
-    rank, by execution order. Rank r's entries are `rank_offsets[r]:rank_offsets[r + 1]`. Idle slots are entries too
-    (`Op.IDLE`), so that a table survives a round trip through its file. Entries of one rank that share a `fused` id
-    ≥ 0 form one fused cell. `stage_to_rank` has one entry per stage.
+    `op` (int8), `stage`, `microbatch` and `fused` (int32) have one entry per action, ordered by rank and execution
+    order; rank r's entries are `rank_offsets[r]:rank_offsets[r + 1]`. Idle slots are entries too (`Op.IDLE`), so
+    that a table survives a round trip through its file. Entries of one rank with the same `fused` id ≥ 0 form a
+    fused cell. `stage_to_rank` has one entry per stage.
 
-    The S stages are `num_replicas` (R) chains of S/R stages; each chain is a whole model replica. Chain k starts at
-    stage k·S/R and serves the contiguous share of the m microbatches b with ⌊b·R/m⌋ = k, m/R of them if R divides
-    m.
-
-    If a microbatch is cut into `num_slices` (K) slices of its sequence, the stages run one slice at a time.
-    `microbatch` then holds b·K + slice, with slices numbered in token order.
-
-    A step of `num_rounds` rounds (gradient accumulation steps) runs and drains the pipeline once per round. Each
-    chain's microbatches are divided among the rounds in order (see `ppsim.schedule.rounds`).
+    The S stages are `num_replicas` (R) chains of S/R stages, each a whole model replica. Chain k starts at stage
+    k·S/R and serves the microbatches b with ⌊b·R/m⌋ = k of all m, which is m/R of them if R divides m. With
+    `num_slices` (K) slices per microbatch, stages run one slice at a time, and `microbatch` holds b·K + slice in
+    token order. A step of `num_rounds` rounds (gradient accumulation steps) runs and drains the pipeline once per
+    round; each chain's microbatches are divided among the rounds in order (see `ppsim.schedule.rounds`).
 
     Raises `ScheduleError` for columns of different lengths, for fewer than 1 replica or slice, and for rounds that
-    do not divide the microbatches. `ppsim.schedule.check` finds all other errors: it must be possible to build a
-    broken table in order to explain it.
+    do not divide the microbatches. All other errors are left to `ppsim.schedule.check`: it must be possible to
+    build a broken table in order to explain it.
 
     >>> table = Schedule.from_rows([[Action(Op.F, 0, 0), Action(Op.B, 0, 0)]], name="one rank")
     >>> [str(action) for action in table]
@@ -200,8 +192,7 @@ class Schedule(InBrief):
     ) -> "Schedule":
         """Return the table of the columns op, stage, microbatch, fused and rank_offsets.
 
-        The defaults of placement and number of microbatches are those in `from_rows`; `labels` are the other
-        fields.
+        Defaults as in `from_rows`; `labels` are the other fields.
 
         >>> import numpy as np
         >>> columns = [np.array([0, 1], np.int8), *(np.array(two, np.int32) for two in ([0, 0], [0, 0], [-1, -1]))]
@@ -275,7 +266,7 @@ class Schedule(InBrief):
 
     @cached_property
     def vpp(self) -> int:
-        """Largest number of stages on one rank, v."""
+        """Largest number of stages per rank, v."""
         placed = self.stage_to_rank[self.stage_to_rank >= 0]
         return int(np.bincount(placed, minlength=1).max())
 
@@ -286,7 +277,7 @@ class Schedule(InBrief):
 
     @cached_property
     def has_communication(self) -> bool:
-        """True for a compute+comms table, which contains sends, receives, gathers or reductions."""
+        """True for a compute+comms table: it has entries other than F, B, I, W and idle slots."""
         return bool(np.any(self.op > Op.W))
 
     @cached_property
@@ -395,9 +386,11 @@ class Schedule(InBrief):
     def to_networkx(self) -> "networkx.DiGraph[str]":
         """Return the dependencies between actions and transfers, which do not depend on costs, as a networkx graph.
 
-        Node attributes: number, kind (F, B, I, W, SEND_F, SEND_B), rank, stage, microbatch; for a transfer also
-        to_rank. Edge attribute: kind (order, input, message). Transfers do not share channels. Raises
-        `ScheduleError` for a table that cannot run, `MissingExtra` if networkx is not installed.
+        An edge leads from a node to each node that waits for it; transfers do not share channels. Node attributes:
+        number (index in the arrays of a timeline), kind (F, B, I, W, SEND_F, SEND_B), rank, stage, microbatch; for
+        a transfer also to_rank. Edge attribute: kind, one of order (previous action on the rank), message (to or
+        from a transfer) and input. Raises `ScheduleError` for a table that cannot run, `MissingExtra` if networkx
+        is not installed.
 
         >>> import networkx, ppsim
         >>> graph = ppsim.build("1f1b", pp=2, microbatches=2).to_networkx()
@@ -482,7 +475,6 @@ def is_joined(schedule: Schedule) -> NDArray[np.bool_]:
 
 
 def _placement_of(op: NDArray[np.int8], stage: Ints32, rank_offsets: Ints64) -> Ints32:
-    """Return the first rank that computes each stage; −1 for a stage that no rank computes."""
     placement = np.full(int(stage.max(initial=NONE)) + 1, NONE, dtype=np.int32)
     for rank in reversed(range(len(rank_offsets) - 1)):
         here = slice(rank_offsets[rank], rank_offsets[rank + 1])

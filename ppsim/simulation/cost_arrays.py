@@ -47,7 +47,7 @@ class CostArrays:
     fused_activation_bytes: Floats | None = None
 
     def values(self, name: str) -> Floats:
-        """Return a field with shape [stages, microbatches], or [stages, 1] if all microbatches are alike."""
+        """Return a field with shape [stages, microbatches], or [stages, 1] if microbatches do not differ."""
         found: Floats = self.by_microbatch.get(name, getattr(self, name)[:, None])
         return found
 

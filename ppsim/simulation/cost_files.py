@@ -22,7 +22,6 @@ class _Link(Strict):
 
     @property
     def seconds(self) -> float:
-        """Latency plus bytes divided by bandwidth."""
         return self.latency_s + self.bytes / self.bandwidth_bytes_per_s
 
 

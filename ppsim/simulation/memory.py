@@ -33,7 +33,7 @@ _KEPT = np.array([0, 0, 1, -1])
 
 
 def changes(op: NDArray[np.int8], activation: Floats, kept: Floats) -> Floats:
-    """Return the memory that actions add on their ranks if F allocates `activation` and I keeps `kept` of it.
+    """Return the memory that actions add on their ranks, for F's allocation and the part that I keeps for W.
 
     The release rule for split backwards is the zero-bubble paper's (arXiv 2401.10241, Table 1): I frees the part
     that W does not need.

@@ -42,7 +42,7 @@ def _covered(begin: Floats, finish: Floats, moments: Floats) -> Floats:
         return np.zeros(len(moments))
     order = np.argsort(begin, kind="stable")
     begin, finish = begin[order], np.maximum.accumulate(finish[order])
-    # An interval adds only the part after the end of all earlier intervals.
+    # Count only the part of an interval after the end of all earlier intervals.
     opens = np.maximum(begin, np.concatenate(([-np.inf], finish[:-1])))
     adds = np.maximum(finish - opens, 0.0)
     before = np.concatenate(([0.0], np.cumsum(adds)))

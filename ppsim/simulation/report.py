@@ -57,7 +57,6 @@ def report_of(timeline: Timeline, costs: StageCosts, *, memory_limit_bytes: floa
 
 
 def _kept(timeline: Timeline, limit_bytes: float | None) -> float | None:
-    """Return the limit if every rank is within it, else None."""
     return limit_bytes if is_within(float(timeline.memory.peak_bytes.max()), limit_bytes) else None
 
 

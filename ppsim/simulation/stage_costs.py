@@ -29,9 +29,9 @@ class StageCosts(InBrief):
     """Costs of one whole microbatch on each stage, in seconds and bytes.
 
     A per-stage field is a number for all stages or a sequence with one entry per stage. For a table with model
-    replicas, one entry per stage of the model is also accepted, for all replicas. `static_bytes` is per rank, in
-    the same forms. If microbatches differ, every per-stage field except `fused_s` can be a matrix of shape [stages,
-    microbatches], with one row for all stages or one row per stage.
+    replicas, one entry per stage of the model is also accepted. `static_bytes` is per rank, in the same forms. If
+    microbatches differ, every per-stage field except `fused_s` can be a matrix of shape [stages, microbatches]; a
+    single row applies to all stages.
 
     forward_s, backward_input_s, backward_weight_s
         F, I and W. For tables without I and W both can be None if `backward_s` is given.
@@ -41,8 +41,8 @@ class StageCosts(InBrief):
         A fused cell of a forward and a full backward: a number, one entry per stage of the forward, or a square
         matrix with a row per stage of the forward and a column per stage of the backward. None: the parts run one
         after the other, each as soon as its own input has arrived. Otherwise the cell takes this time, divided in
-        proportion to the costs of its parts, and starts only when all its inputs have arrived. Other fused cells
-        always take the sum of their parts.
+        proportion to the costs of its parts, and starts when all its inputs have arrived. Other fused cells always
+        take the sum of their parts.
     fused_activation_bytes
         Peak of the activations of such a pair beyond those held before it, in the shapes of `fused_s`. None: all
         that the forward allocates. It is less if the backward frees a layer's activations before the forward
@@ -51,19 +51,19 @@ class StageCosts(InBrief):
         Bytes that F allocates at its start, and the part that remains from I to the end of W (None: all). B frees
         everything at its end.
     transfer_s
-        P2P transfer between a stage and the next, in either direction, if they are on different ranks. Entry s is
-        for stages s and s+1 (the last is not used).
+        P2P transfer between a stage and the next on another rank, in either direction. Entry s is for stages s and
+        s+1 (the last is not used).
     communication, channel, receives
         How transfers wait: see `ppsim.schedule.graph`.
     action_overhead_s, hop_overhead_s
-        Host time before every compute action, and before a transfer that starts after its message was produced, in
-        addition to the costs. A transfer that follows another one in a queue has no overhead, because it is issued
-        while the other one is in flight.
+        Additional host time before every compute action, and before a transfer that starts after its message was
+        produced. A transfer behind another one in a queue has no overhead: it is issued while the other one is in
+        flight.
     message_overhead_s
-        Time per message between ranks, in addition to the costs: on the sending rank before its next action, and on
-        the receiving rank before the action that needs the message.
+        Additional time per message between ranks: on the sending rank before its next action, and on the receiving
+        rank before the action that needs the message.
     overlap_slowdown
-        Slow-down of compute that overlaps with a transfer of its rank, relative to its own time. With 0.1, an
+        Slow-down of compute that overlaps with a transfer of its rank, relative to its own time: with 0.1, an
         action that overlaps for half of its time takes 5 % longer. See `ppsim.simulation.overlap`.
     first_pass_s, last_pass_s
         Extra time of the first action of every rank (clocks, caches, data), and of the last action of the rank with
@@ -72,20 +72,20 @@ class StageCosts(InBrief):
         Time before every action that makes a step with median action times as long as the mean step with varying
         times (`ppsim.simulation.variation`).
     between_rounds_s
-        Exposed time of gradient reduction and parameter gathering on a rank that starts a round, between its last
-        end and its next start (`ppsim.schedule.rounds`, `ppsim.simulation.step.between_rounds_s`).
+        Exposed gradient reduction and parameter gathering on a rank that starts a round, between its last end and
+        its next start (`ppsim.schedule.rounds`, `ppsim.simulation.step.between_rounds_s`).
     step_overhead_s
         Time from the last end of a step to the first start of the next: optimizer, gradient norm, final reductions.
         Not part of the timeline; the report adds it to the step time to give the iteration time.
     static_bytes
         Per rank: parameters, gradients, optimizer state.
     microbatch_factors
-        One entry per microbatch: multiplier on the seconds, activations and transfers above. None: all microbatches
-        are alike. The time saved by fusing scales with the smaller microbatch of a pair.
+        One entry per microbatch: multiplier on the seconds, activations and transfers above (None: all 1). The time
+        saved by fusing scales with the smaller microbatch of a pair.
     slice_time_shares, slice_token_shares
-        For tables with sliced microbatches: fraction of a microbatch's time, and of its activations and transfers,
-        per slice; one entry per slice, with sum 1 (None: equal shares). The time saved by fusing scales with the
-        smaller slice of a pair. See `ppsim.parallel.sequence_slices` for causal attention.
+        For sliced microbatches: fraction of the time, and of the activations and transfers, per slice, with sum 1
+        (None: equal shares). The time saved by fusing scales with the smaller slice of a pair. See
+        `ppsim.parallel.sequence_slices` for causal attention.
 
     Raises `ConfigError` that lists all negative or non-finite numbers and unknown choices.
 
@@ -445,7 +445,6 @@ def as_given(values: Floats) -> Floats:
 
 
 def _of_all(name: str, values: Floats) -> Floats:
-    """Combine all microbatches: the mean of seconds, the maximum of bytes."""
     if values.shape[1] == 1:
         return values[:, 0]
     found: Floats = values.max(axis=1) if name in _BYTES else values.mean(axis=1)
@@ -505,7 +504,6 @@ def _filled_in(given: Mapping[str, Floats]) -> dict[str, Floats]:
 
 
 def _wrong_columns(columns: Mapping[str, int], num_microbatches: int | None) -> list[str]:
-    """Return errors about fields with different numbers of microbatches."""
     wanted = num_microbatches or max(columns.values(), default=1)
     return [
         f"{name} has {count} microbatches, but "
@@ -516,7 +514,6 @@ def _wrong_columns(columns: Mapping[str, int], num_microbatches: int | None) -> 
 
 
 def _kept_beyond(given: Mapping[str, Floats]) -> list[str]:
-    """Return an error if more memory is kept for W than F allocates."""
     activation = given["activation_bytes"]
     kept = given.get("activation_bytes_kept_for_weight", activation)
     if not (kept > activation).any():

@@ -27,7 +27,7 @@ Kind = Literal["gather", "reduce", "share", "norm", "optimizer", "hidden", "expo
 class Piece:
     """One activity of a rank outside the pipeline; `stage` is −1 if it concerns all stages of the rank.
 
-    `told` contains details of "hidden" and "exposed" expert-parallel messages.
+    The field `told` contains details of "hidden" and "exposed" expert-parallel messages.
     """
 
     rank: int
@@ -193,7 +193,6 @@ def _entries(name: str, values: Numbers, length: int, unit: str) -> Floats:
 
 
 def _by_first_forward(schedule: Schedule, rank: int) -> list[int]:
-    """Return the stages of a rank in the order of their first forwards."""
     mine = slice(int(schedule.rank_offsets[rank]), int(schedule.rank_offsets[rank + 1]))
     stages = schedule.stage[mine][schedule.op[mine] == Op.F]
     return list(dict.fromkeys(stages.tolist()))

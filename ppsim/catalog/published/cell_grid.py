@@ -128,7 +128,6 @@ def _trimmed(grid: Grid) -> Grid:
 
 
 def _run(kernel: Any, grid: Grid, *, inputs: Any, others: Any = ()) -> None:
-    """Run a kernel that fills `grid` in place, cell by cell."""
     cells = grid.reshape(-1)  # a view: every grid is contiguous
     run_kernel(kernel, inputs=inputs, outputs=[cells, *others], size=grid.size)
 

@@ -5,8 +5,8 @@ pattern gives the cell in which each rank starts each action of microbatch 0; mi
 The lifetime of a microbatch in the pattern determines the peak memory. Actions of warm-up and cool-down are then
 moved ahead as far as the peak does not grow.
 
-Measured costs are not used: if F, I and W differ, a rank takes up to 6·max(F, I, W) of a chunk per microbatch. The
-paper writes B for I.
+Any number of microbatches is legal. Measured costs are not used: if F, I and W differ, a rank takes up to 6·max(F,
+I, W) of a chunk per microbatch. The paper writes B for I.
 """
 
 from itertools import product
@@ -29,10 +29,7 @@ _STEPS = range(1, 6)  # cells between neighbouring ranks
 
 
 def v_min_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
-    """Return the V-Min table: a third of 1F1B's activations, at most ⌊(p+4)/3⌋ on any rank.
-
-    Any number of microbatches is legal.
-    """
+    """Return the V-Min table: a third of 1F1B's activations, at most ⌊(p+4)/3⌋ on any rank."""
     rank = np.arange(num_ranks)
     gap = 2 if num_ranks % 3 == 0 else 0  # lest two passes of a rank fall into one cell
     starts = np.array([
@@ -45,10 +42,7 @@ def v_min_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
 
 
 def v_half_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
-    """Return the V-Half table: half of 1F1B's activations, at most ⌊(p+2)/2⌋ on any rank.
-
-    Any number of microbatches is legal.
-    """
+    """Return the V-Half table: half of 1F1B's activations, at most ⌊(p+2)/2⌋ on any rank."""
     rank = np.arange(num_ranks)
     gap = 3 if num_ranks % 2 == 0 else 0  # lest two passes of a rank fall into one cell
     starts = np.array([
@@ -61,10 +55,7 @@ def v_half_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
 
 
 def one_f_one_b_v(*, num_ranks: int, num_microbatches: int) -> Schedule:
-    """Return the 1F1B-V table: full backwards of two cells, and two thirds of 1F1B's activations.
-
-    Any number of microbatches is legal.
-    """
+    """Return the 1F1B-V table: full backwards of two cells, and two thirds of 1F1B's activations."""
     rank = np.arange(num_ranks)
     hop = np.arange(2 * num_ranks)  # positions along the V
     gap = 3 if num_ranks % 3 == 0 else 0

@@ -1,8 +1,9 @@
 """Looped schedules with v stages per rank: interleaved 1F1B and ZB-H1, GIS, GIS-H and looped BFS.
 
-Interleaved 1F1B (Narayanan et al. 2021, arXiv 2104.04473, §2.2) runs depth first in groups of microbatches. The
-group size is Megatron-LM's `microbatch_group_size_per_vp_stage` (also Llama 3, arXiv 2407.21783, §3.3.2). Size p is
-the published schedule, size m is breadth first, and sizes in between do not require m to be a multiple of p.
+Any number of microbatches is legal. Interleaved 1F1B (Narayanan et al. 2021, arXiv 2104.04473, §2.2) runs depth
+first in groups of microbatches. The group size is Megatron-LM's `microbatch_group_size_per_vp_stage` (also Llama 3,
+arXiv 2407.21783, §3.3.2). Size p is the published schedule, size m is breadth first, and sizes in between do not
+require m to be a multiple of p.
 
 Schedules with split backwards use the same groups: torch's `ScheduleInterleavedZeroBubble`, which is ZB-H1 (Qi et
 al. 2024, arXiv 2401.10241, §2.1) with this placement, and GIS and GIS-H of PipeOffload (arXiv 2503.01328), Table 1.
@@ -29,8 +30,8 @@ from ppsim.schedule.table import Schedule
 def looped_bfs(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
     """Return the looped BFS table: `vpp` stages per rank, stage s on rank s mod p.
 
-    Any number of microbatches is legal; every rank holds all of them at its peak. A chunk's gradients are complete
-    after a run of m backwards, so that their reduction overlaps with the following chunks.
+    Every rank holds all microbatches at its peak. A chunk's gradients are complete after a run of m backwards, so
+    that their reduction overlaps with the following chunks.
     """
     rows = []
     for rank in range(num_ranks):
@@ -92,8 +93,7 @@ def combined_one_f_one_b(
 def interleaved_zero_bubble(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
     """Return the interleaved zero-bubble table, with split backwards and postponed weight gradients.
 
-    Groups as in interleaved 1F1B; any number of microbatches is legal. torch requires m div p equal groups; for
-    such m the tables are equal.
+    Groups as in interleaved 1F1B. torch requires m div p equal groups; for such m the tables are equal.
     """
     group_size = smallest_group_size(num_ranks, num_microbatches)
     # Postponed weight gradients let the input gradients reach the ranks above sooner.
@@ -101,10 +101,7 @@ def interleaved_zero_bubble(*, num_ranks: int, vpp: int, num_microbatches: int) 
 
 
 def gis(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
-    """Return the GIS table: interleaved, with the activations of 1F1B; each W follows its I directly.
-
-    Any number of microbatches is legal; groups as in interleaved 1F1B.
-    """
+    """Return the GIS table: interleaved, with the activations of 1F1B; each W follows its I directly."""
     group_size = smallest_group_size(num_ranks, num_microbatches)
     return _with_split_backwards("gis", num_ranks, vpp, num_microbatches, group_size)
 
@@ -112,7 +109,7 @@ def gis(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
 def gis_h(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
     """Return the GIS-H table: GIS with groups of half the size and little more than half the activations.
 
-    Any number of microbatches is legal; the smallest group size is ⌈p/2⌉.
+    The smallest group size is ⌈p/2⌉.
     """
     group_size = smallest_group_size((num_ranks + 1) // 2, num_microbatches)
     return _with_split_backwards("gis-h", num_ranks, vpp, num_microbatches, group_size)

@@ -14,7 +14,7 @@ _F_DOWN, _F_UP, _I_UP, _I_DOWN, _W_UP, _W_DOWN = range(NUM_KINDS)  # down and up
 def zbv_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
     """Return the hand-made ZB-V table: no bubble for F = I = W, with 1F1B's activations on every rank.
 
-    Any number of microbatches is legal: the pattern is built for at least 2p−1, and those beyond m are removed.
+    The pattern is built for at least 2p−1 microbatches, and those beyond m are removed.
     """
     laid_out = max(num_microbatches, 2 * num_ranks - 1)
     rows = b"".join(bytes(_row(rank, num_ranks, laid_out)) for rank in range(num_ranks))

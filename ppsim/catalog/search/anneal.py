@@ -209,7 +209,6 @@ def _unrolled_criterion(pipeline: Pipeline, handicap_s: Floats, window: Window, 
 
 
 def _critical_origins(pipeline: Pipeline, handicap_s: Floats, unrolled: Unrolled) -> int:
-    """Fill `path` with the window places of a longest path; return its length."""
     length = _critical_path(pipeline, handicap_s, unrolled.timing, unrolled.path)
     for number in range(length):
         unrolled.path[number] = unrolled.origin[unrolled.path[number]]
@@ -428,7 +427,6 @@ def _fits(pipeline: Pipeline, memory: Memory, order: Codes, source: int, target:
 
 
 def _move(order: Codes, source: int, target: int) -> None:
-    """Move an action from one place to another; the actions in between close up."""
     code = order[source]
     step = 1 if target > source else -1
     for place in range(source, target, step):

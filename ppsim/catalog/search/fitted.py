@@ -209,7 +209,6 @@ def _rescheduled(best: Candidate) -> Candidate:
 
 
 def _searched_briefly(best: Candidate, *, num_rounds: int) -> Candidate:
-    """Run a few rounds of local search if they take no more than some tenths of a second."""
     if best.target.num_actions > _MOST_ACTIONS or best.is_optimal:
         return best
     return next(islice(searched(best, moves_a_round=_moves(best.target) // 2), num_rounds, None))
@@ -261,7 +260,6 @@ def _searched_on(best: Candidate, seen: list[Candidate]) -> Candidate:
 
 
 def _searched_slowly(best: Candidate, seen: list[Candidate], *, num_rounds: int) -> Candidate:
-    """Return the best table after long rounds on one table; the best of each round is appended to `seen`."""
     moves = max(_LEAST_MOVES, _PASSES_A_SLOW_ROUND // best.target.num_actions)
     for found in _noted(islice(searched(best, moves_a_round=moves), num_rounds + 1), seen):
         best = found

@@ -42,8 +42,9 @@ def list_schedule(
 ) -> None:
     """Let ranks choose actions in the order of time; `decide_s` is the time of each rank's next choice, from 0 on.
 
-    A free rank runs the most urgent action that has arrived and fits. A patient rank waits if a more urgent action
-    arrives before that one would end, and would be late. `room` is working space with one entry per stage.
+    A free rank runs the most urgent action that has arrived and fits. A patient rank waits instead if a more urgent
+    action will arrive before the first would end, and would otherwise start too late. `room` is working space with
+    one entry per stage.
     """
     while True:
         rank = _first_to_decide(decide_s)

@@ -114,7 +114,7 @@ class Target:
 
     @property
     def head_s(self) -> Floats:
-        """Per rank: work and start beyond those of the rank with the most slack."""
+        """Per rank: work and start in excess of the rank with the most slack."""
         ends = self.work_s + self.first_start_s - self.handicap_s
         head: Floats = ends - ends.min()
         return head

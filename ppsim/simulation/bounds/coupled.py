@@ -36,16 +36,19 @@ def coupled_bounds(problem: Problem) -> tuple[float, float]:
     lower bound (Jackson 1955; Carlier, EJOR 11, 1982). The result is the maximum over sets of the form: head at
     least t, tail at least q.
 
-    The head (tail) of an action x is the largest of its microbatch's path along the stages and of three other
-    bounds:
+    The head or tail of an action x is the largest of three bounds:
 
-    - order: the actions that must run on the rank before (after) x run one after another, in the order of their own
-      heads (tails);
-    - memory: when F of microbatch n on chunk u of a rank starts, n microbatches have started on chunks 1 … u, so
-      n·(α₁ + … + α_u) − C has been freed. x waits until the I and W before it can have freed this amount, by their
-      heads;
-    - memory, backwards: when I of n on chunk u starts, microbatches n … m whose backward has not passed chunks 1 …
-      u hold at most C there, so (m − n + 1)·(α₁ + … + α_u) − C is allocated after x.
+    - path: the way of its microbatch along the stages;
+    - order: the actions that must run on the rank before x (for a tail: after x) run one after another, in the
+      order of their own heads (tails);
+    - memory, with the activations α of chunks and the cap C.
+
+    Memory, for heads: when F of microbatch n on chunk u of a rank starts, n microbatches have started on chunks 1 …
+    u, so n·(α₁ + … + α_u) − C has been freed. x waits until the I and W before it can have freed this amount, by
+    their heads.
+
+    Memory, for tails: when I of n on chunk u starts, microbatches n … m whose backward has not passed chunks 1 … u
+    hold at most C there, so (m − n + 1)·(α₁ + … + α_u) − C is allocated after x.
     """
     size = problem.num_stages * problem.num_microbatches
     if size > MOST_COUPLED:

@@ -37,7 +37,6 @@ def bounds_of(schedule: Schedule, costs: StageCosts, *, memory_limit_bytes: floa
 def _bounds_of_alike(
     schedule: Schedule, costs: StageCosts, arrays: CostArrays, memory_limit_bytes: float | None
 ) -> LowerBounds:
-    """Bounds for equal microbatches."""
     if schedule.num_replicas > 1 or schedule.num_slices > 1 or costs.fused_s is not None:
         return _bounds_of_chains(schedule, arrays)
     return lower_bounds(_problem(schedule.stage_to_rank, schedule.num_microbatches, arrays, memory_limit_bytes))

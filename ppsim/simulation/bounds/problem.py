@@ -68,7 +68,7 @@ class Problem:
     ) -> "Problem":
         """Return the problem for a placement; every cost is a number for all stages or has one entry per stage.
 
-        `stage_to_rank` has one entry per stage. Seconds and memory are those of `ppsim.StageCosts`, except that
+        `stage_to_rank` has one entry per stage. Seconds and memory are as in `ppsim.StageCosts`, except that
         `backward_s` None means that full backwards are not allowed. `cap` is the maximum memory of a rank in the
         unit of `activation`, a number or one entry per rank (infinity: no cap). Raises `ConfigError` for wrong
         lengths, negative numbers, a rank without a stage, and a cap that does not hold one microbatch on each stage
@@ -112,7 +112,6 @@ class Problem:
         return replace(problem, cap=problem.cap * CAP_ROUNDING)
 
     def _why_nothing_fits(self) -> Iterator[str]:
-        """Yield errors about memory, for a cap that is not widened yet."""
         if np.any(self.kept > self.activation):
             stage = int(np.argmax(self.kept > self.activation))
             yield (

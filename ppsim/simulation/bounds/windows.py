@@ -152,7 +152,7 @@ class _Window:
         return float(max(seconds, 0.0) / self.tick_s // 1)
 
     def _set_ends(self, problem: Problem, criterion: Criterion, at_s: dict[tuple[Op, int], float]) -> None:
-        """Set the ends that determine the step, or the spans of ranks whose first stage is not behind."""
+        """Set the ends that determine the step or span; a span may also start on ranks before the window."""
         of_span = criterion == "span"
         self.head_s = 0.0 if of_span else at_s[Op.F, self.first]
         self.ends = [self.rank[0]] if of_span else list(range(self.num_ranks))
@@ -165,7 +165,7 @@ class _Window:
 
     @cached_property
     def waiting(self) -> dict[int, slice]:
-        """Columns of microbatches between two actions, if the second does not follow immediately."""
+        """Columns of the microbatches between two actions, if the second does not follow immediately."""
         columns, begin = {}, self.num_ranks + 1
         for action, delay in enumerate(self.delay):
             if delay > 0 or self.rank[action] != self.rank[action + 1]:
@@ -174,7 +174,7 @@ class _Window:
         return columns
 
     def _most_waiting(self, action: int) -> float:
-        """Return how many of them fit in memory: each holds all stages whose F, but not I, it has run."""
+        """Return the number of such microbatches that fit in memory, each with all stages between its F and I."""
         been = self.way[: action + 1]
         held = np.zeros(self.num_ranks)
         for before, (op, stage) in enumerate(been):
