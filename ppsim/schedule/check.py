@@ -130,7 +130,7 @@ def _verdicts(messages: Callable[[], Messages], receives: Receives) -> list[Verd
         reason = ""
         if not any(verdict.outcome == "runs" for verdict in known):
             try:
-                placed = placed or ordered(messages().moved(), receives)  # a copy: frees cached properties
+                placed = placed or ordered(messages().moved(), receives)  # a copy: its caches are freed with it
                 graph_of(placed, communication=communication, channel=channel)
             except ScheduleError as error:
                 outcome = "deadlock" if isinstance(error, Deadlock) else "misordered"

@@ -58,8 +58,8 @@ def interleaved_one_f_one_b(
     rows = []
     groups = visits_in_groups(num_ranks, vpp, num_microbatches, group_size)
     for rank, (forwards, backwards) in enumerate(groups):
-        # Before the first backward, a group passes all chunks but the last, and a microbatch the ranks below,
-        # twice.
+        # Before the first backward, a group passes all chunks but the last; then a microbatch passes the ranks
+        # below and returns.
         num_warm_up = (vpp - 1) * group_size + 2 * (num_ranks - 1 - rank)
         rows.append(full_row(forwards, backwards, num_warm_up=num_warm_up))
     return table_of_rows(rows, stage_to_rank=loop(num_ranks, num_ranks * vpp), name="interleaved-1f1b")

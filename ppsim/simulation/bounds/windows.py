@@ -18,7 +18,7 @@ from ppsim.base.arrays import Floats, Ints32, Ints64
 from ppsim.schedule.table import Op
 from ppsim.simulation.bounds.problem import Criterion, Problem
 
-_BITS = 36  # bits of a microbatch's way in ticks: sums of times are exact
+_BITS = 36  # bits of the duration of a microbatch's path in ticks: sums of times are exact
 _MOST_TABLES, _MOST_AT_ONCE = 400_000, 4_000  # tables per search, and per number of actions
 _MOST_COMPARED = 24  # tables with the same actions to compare with
 _MOST_SEARCHED = 8  # microbatches; the times of further ones are extrapolated from the last ones
@@ -130,7 +130,7 @@ class _Window:
             for index, (op, stage) in enumerate(self.actions)
         ]
         self.seconds_of = {Op.F: problem.forward_s, Op.I: problem.input_s, Op.W: problem.weight_s}
-        back_s = problem.down_s[0] + problem.up_s  # earliest start of I, relative to `reach_s`
+        back_s = problem.down_s[0] + problem.up_s  # earliest start of I, as `reach_s` is for F
         at_s = {
             (op, stage): float(begin_s[stage])
             for op, begin_s in ((Op.F, problem.reach_s), (Op.I, back_s))
