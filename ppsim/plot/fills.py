@@ -62,8 +62,7 @@ class Fills:
         return [*entries, (palette.TITLES[Op.IDLE], palette.COLOURS[Op.IDLE])]
 
     def swatches(self, timelines: Sequence[Timeline]) -> list[tuple[str, list[str]]]:
-        """Return name and colours of the page's legend entries; a kind of action has one fill for odd chunks, too.
-        """
+        """Return name and colours of the page's legend entries: for a kind, the fills of even and of odd chunks."""
         kinds = self._kinds(timelines)
         others = [(name, [colour]) for name, colour in self.legend(timelines)[len(kinds) :] if name != _LIGHTER]
         others[-1] = (palette.TITLES[Op.IDLE], ["var(--idle)"])
