@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 def command_of(
     tuned: "Tuned", found: "Found", *, projected: type = PlanOptions, searched: type = TuneOptions
 ) -> str:
-    """Return the `ppsim project …` line of a configuration, with the options of the question that are not defaults.
-    """
+    """Return the `ppsim project …` line of a configuration, with the question's options that are not defaults."""
     question, one = tuned.question, found.candidate
     job, is_planned = question.job, one.recompute == PLANNED
     told = {

@@ -14,9 +14,7 @@ _MOST_DOUBLINGS = 7
 
 
 def why_nowhere(question: Question, space: Space, outlooks: Outlooks, found: Sequence[Outlook]) -> str:
-    """Return the message: the configuration with the lowest peak memory, the missing bytes, and changes that would
-    fit.
-    """
+    """Return the message: the smallest configuration, the missing bytes, and changes that would fit."""
     nearest, peak = _smallest(outlooks, found)
     limit = question.memory_limit_bytes
     one = nearest.candidate

@@ -93,8 +93,8 @@ class Outlooks:
                 ("bound", of_stages, entry.splits_backward),
                 lambda: self._bound_s(job, configuration, layers, stages),
             )
-        # The bound includes fixed time and launches, which the job's scale does not multiply. So only a scale below 1
-        # is applied, to keep it a lower bound.
+        # The bound includes fixed time and launches, which the job's scale does not multiply. To keep it a lower
+        # bound, only a scale below 1 is applied.
         return Outlook(configuration, counts, min(1.0, job.scale) * bound, least, static, activation)
 
     def plan(self, look: Outlook) -> Plan:
@@ -222,8 +222,7 @@ class Outlooks:
     def _bound_s(
         self, job: Job, configuration: Configuration, layers: NDArray[np.int64], stages: NDArray[np.int64]
     ) -> float:
-        """Lower bound of the iteration: paths through the pipeline, work of each rank, gradient reduction of one
-        stage.
+        """Lower bound of the iteration: pipeline paths, the work of each rank, one stage's gradient reduction.
 
         A rank waits for its first forward pass and does all its work. Its last backward pass then has to propagate
         to the first stage, whose gradients are reduced afterwards. If the backward pass is split, W can come after
@@ -326,15 +325,14 @@ def _hop_s(job: Job) -> float:
 def _least_bytes(
     configuration: Configuration, microbatches: int, static: Floats, activation: Floats, stages: NDArray[np.int64]
 ) -> float:
-    """Lower bound of the highest peak memory: one microbatch per rank, or the schedule's known peak if it has one.
-    """
+    """Lower bound of the highest peak memory: one microbatch per rank, or the schedule's known peak if exact."""
     least = float((static + activation[0][stages].sum(axis=1)).max())
     peak = find(configuration.schedule).peak_activations
     symbols = {"p": configuration.pp, "v": configuration.vpp, "m": microbatches, "k": 1}
     if peak.at_most or not peak.holds(**symbols):
         return least
     in_flight = round(peak(**symbols) * configuration.vpp)
-    return max(least, float(static.min() + in_flight * activation.min()))  # minimum, because some microbatches may wait for W
+    return max(least, float(static.min() + in_flight * activation.min()))  # some may wait for W
 
 
 @lru_cache(maxsize=1024)

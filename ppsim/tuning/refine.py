@@ -76,8 +76,7 @@ class Refined:
             self.best_s = min(self.best_s, outcome.iteration_time_s)
 
     def look(self, one: Configuration) -> Outlook | None:
-        """Return the outlook of a configuration that may beat the best; None if it cannot or is already evaluated.
-        """
+        """Return the outlook of a configuration that may beat the best; None if it cannot or has an outcome."""
         if one.key in self.verdicts:
             return None
         try:

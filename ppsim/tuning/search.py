@@ -113,9 +113,7 @@ class Tuned(Shown, Pictured):
         return job.model.training_flops(job.length, causal=True) * self.tokens_per_s(found) / peak
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row per member of the best and the Pareto set, fastest first; `pareto`: whether it is in the
-        set.
-        """
+        """Return the best and the Pareto set as rows, fastest first; `pareto`: whether it is in the set."""
         answers = dict.fromkeys([*self.best, *self.pareto])
         rows = [self.row(found) | {"pareto": found in self.pareto} for found in answers]
         return sorted(rows, key=lambda row: row["iteration_time_s"])

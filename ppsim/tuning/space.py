@@ -77,8 +77,7 @@ class Configuration:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """The fixed inputs of a search: model, cluster, batch and all parts of `job` that `Configuration` does not
-    name.
+    """Fixed inputs of a search: model, cluster, batch and everything in `job` that `Configuration` lacks.
 
     - `num_gpus`: all devices; `memory_limit_bytes`: memory per device for the step.
     - `sequence_parallel`: None means on if tp > 1; `etp`: None means tp.
@@ -186,7 +185,7 @@ class Space:
     """The ranges that are searched; `dp` None: no restriction; `zero` None: see `zero_stages`.
 
     Raises `ConfigError` for an empty range or a value below 1 (ZeRO: below 0 or above 3), and for schedules that
-    the search does not support: with several model replicas or with slices.
+    the search does not support: several model replicas, or slices.
     """
 
     tp: tuple[int, ...]
@@ -298,9 +297,7 @@ def _divides(question: Question, tp: int) -> bool:
 
 
 class _Refusals:
-    """Remembers the rejection closest to a valid configuration: the one at the latest check, by the smallest
-    distance.
-    """
+    """Remembers the rejection closest to a valid configuration: at the latest check, by the smallest distance."""
 
     def __init__(self) -> None:
         self.sentence, self._rank = "", (-1, 0)

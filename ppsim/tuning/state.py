@@ -51,7 +51,7 @@ def read_state(path: str | Path | None, question: Question, space: Space, seed: 
     verdicts = verdicts_in(found, path)
     if "zero" in found["space"] or own_zero == 1:
         return verdicts
-    return {f"{key} zero{own_zero}": verdict for key, verdict in verdicts.items()}  # files of ppsim 0.3 have no ZeRO stage in their keys
+    return {f"{key} zero{own_zero}": verdict for key, verdict in verdicts.items()}  # keys of ppsim 0.3
 
 
 def verdicts_in(found: dict[str, Any], source: str | Path) -> dict[str, Outcome]:
