@@ -1,7 +1,7 @@
 """Validation of input files: reports all errors at once, with key paths.
 
 A file format is declared once, as a frozen dataclass. Pydantic checks users' files (`validated`) and is imported
-only for the first of them. Files that ship with ppsim are loaded without checks (`packaged`), because tests check
+only if there is one. Files that ship with ppsim are loaded without checks (`packaged`), because tests check
 them.
 """
 

@@ -35,7 +35,7 @@ class Option:
     flag
         Name on the command line, if it differs from the key.
     also
-        Other accepted names on the command line, those of Megatron-LM. Help does not list them.
+        Other accepted names on the command line, from Megatron-LM. Help does not list them.
     least
         The smallest number.
     has_no
