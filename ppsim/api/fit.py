@@ -48,7 +48,6 @@ def fit(
 
 
 def _cases(path: str, cluster: str | None, run_config: str | Path | None, rows: str | None) -> list[Case]:
-    """Rows of a CSV file or a set, or a run as a single row."""
     if Path(path).suffix.lower() == ".csv" or not Path(path).suffix:
         cases = cases_of(path)
         return chosen_rows(cases, rows or "fit", plan_of) or cases

@@ -146,7 +146,6 @@ _PRECISIONS: dict[str, Precision] = {"float16": "fp16", "float32": "fp32"}
 
 
 def _layout(options: Mapping[str, Any], num_devices: int | None) -> tuple[Layout, tuple[str, ...]]:
-    """The layout, and the assumptions made for it."""
     sizes = fields_of(_WORDS, options, "job.layout")
     given_etp = sizes.pop("etp", None)
     if options["gpus"] is not None:

@@ -224,7 +224,6 @@ def _costs_of(given: StageCosts | str | Path) -> StageCosts:
 
 
 def _opened(*measured: Any, **options: Any) -> Recorded:
-    """A run with its timeline: the given object, or the result of `open_run`."""
     if isinstance(measured[0], Recorded):
         return measured[0]
     opened = open_run(*measured, **options)
@@ -239,7 +238,7 @@ def _opened(*measured: Any, **options: Any) -> Recorded:
 def _runs(
     measured: Sequence[Recorded | str | Path], table: Schedule | None, given: StageCosts | None, warm_up: int
 ) -> list[Run]:
-    """One run per object, file or folder, at the given costs; all single trace files are one run."""
+    """One run per object, file or folder, and one for all single trace files together."""
     runs, loose = [], []
     for one in measured:
         if isinstance(one, Recorded):

@@ -60,7 +60,7 @@ class StagesFile:
         )
 
     def applied_to(self, job: Job) -> Job:
-        """Return the job with these plans."""
+        """Return the job with the plans of the file."""
         return job.with_plans(self.plans(job), self.layers)
 
     def require_fit(self, plan: Plan, job: Job, vpp: int) -> None:

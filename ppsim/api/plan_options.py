@@ -158,7 +158,6 @@ def _milliseconds(seconds: Any) -> Any:
 
 
 def _stages(plan: Plan, job: Job, split: Sequence[int] | None) -> Any:
-    """The content of each stage; "auto" if the layers are not divided yet."""
     how, vpp, num_layers = plan.how_split, _vpp(plan) or 1, len(job.model.layers)
     if plan.pp * vpp == 1:
         return "all"
@@ -177,7 +176,6 @@ def _stages(plan: Plan, job: Job, split: Sequence[int] | None) -> Any:
 
 
 def _layout(plan: Plan) -> str | None:
-    """The layout string of the plan, if it was given one."""
     how = plan.how_split
     if isinstance(how, str | MegatronSplit) or not isinstance(how[0], str):
         return None

@@ -40,11 +40,11 @@ _WORDS = words_of(ProfileOptions)
 def profile(output: str | Path | None = None, **options: Unpack[ProfileOptions]) -> "Profile":
     """Measure the costs of a layer on this device (F, B, I and W, memory, optimizer step) and return the profile.
 
-    Options and defaults are as for `ppsim profile`: a GPT called micro in float32 on the CPU. micro_batch,
-    seq_len, tp, cp, ep and `optimizer` may be lists to measure several. `output` also writes the profile to a file,
-    completely after each shape, and a repeated call resumes from it. `module` names the function that makes a
-    user's own model (docs/howto/own_model.md), which is measured in one go; for an existing torch module, use
-    `ppsim.profiling.harness.profile_module`.
+    Options and defaults are as for `ppsim profile`: a GPT called micro in float32 on the CPU. micro_batch, seq_len,
+    tp, cp and ep may be lists, to measure several shapes; `optimizer` is a list. `output` also writes the profile
+    to a file, completely after each shape, and a repeated call resumes from it. `module` names the function that
+    makes a user's own model (docs/howto/own_model.md), which is measured in one go; for an existing torch module,
+    use `ppsim.profiling.harness.profile_module`.
 
     Raises `MissingExtra` without torch, `ConfigError` for options that cannot be measured, `RunFailed` for
     failures.
@@ -75,7 +75,6 @@ def profile(output: str | Path | None = None, **options: Unpack[ProfileOptions])
 
 @contextmanager
 def _silently() -> "Iterator[tuple[Say, Watch]]":
-    """Report no progress."""
     yield lambda message: None, lambda pace: None
 
 
@@ -167,7 +166,7 @@ def profiled_module(
 
 
 def settings_from(options: Mapping[str, Any], of_suite: "Settings | None" = None) -> "Settings":
-    """Return the measurement settings: those of the suite or the defaults, changed by the options."""
+    """Return the measurement settings: the suite's or the defaults, changed by the options."""
     from ppsim.profiling.settings import Settings
 
     repeats, warm_up, limit = options["repeats"], options["warm_up"], options["time_limit"]
@@ -227,7 +226,6 @@ def keys_from(options: Mapping[str, Any], model: "ModelShape") -> "list[Key]":
 
 
 def _listed(name: str, given: int | Sequence[int] | None) -> list[int]:
-    """The numbers to measure; empty if not given."""
     numbers = [] if given is None else [given] if isinstance(given, int) else list(given)
     require_least(name, min(numbers, default=None))
     return numbers

@@ -35,11 +35,11 @@ _HINTS = hints_of(PlanOptions)
 def project(plan: Plan | None = None, **options: Unpack[PlanOptions]) -> Projection:
     """Project a step: time, throughput, bubble, memory per rank, and explanations.
 
-    Options and defaults are as for `ppsim project`. With a `model` (or a `job` of `ppsim.job`), costs are
-    estimated from the specifications of a cluster, or taken from a `profile` for measured layers and shapes, and
-    the whole step is projected. Without, the costs are those of a profile: one pipeline of the measured ranks.
-    `stragglers` maps ranks to factors of their compute time. `memory_limit` is "80GiB" or bytes. Alternatively,
-    `plan` is a complete `Plan`, without any option.
+    Options and defaults are as for `ppsim project`. With a `model` (or a `job` of `ppsim.job`), costs are estimated
+    from the specifications of a cluster, or taken from a `profile` for measured layers and shapes, and the whole
+    step is projected. Without, the costs come from a profile: one pipeline of the measured ranks. `stragglers` maps
+    ranks to factors of their compute time. `memory_limit` is "80GiB" or bytes. Alternatively, `plan` is a complete
+    `Plan`, without any option.
 
     `print` shows the output of the command; `.answer` has the interval, the loss budget and the advice.
 
@@ -65,7 +65,7 @@ def project_all(
     """Project every schedule for one plan; the result also has the reasons against impossible schedules.
 
     The fastest is first; schedules that do not fit in memory are last. This is `ppsim project --schedule all` or,
-    with `schedules`, `--schedule NAME,NAME`. The arguments are those of `ppsim.project`, except `schedule`.
+    with `schedules`, `--schedule NAME,NAME`. `plan` and the options are as for `ppsim.project`, without `schedule`.
     `announce` is called with the name of each schedule before its projection.
 
     >>> import ppsim
@@ -173,7 +173,6 @@ def _require_split_of(config: "RunConfig", plan: Plan, options: Mapping[str, Any
 
 
 def _vpp(plan: Plan) -> int:
-    """Stages per rank, by default the minimum of the schedule."""
     if plan.vpp or plan.schedule == AUTO:
         return plan.vpp or 1
     from ppsim.catalog.build import find
@@ -243,7 +242,6 @@ def plan_of(words: Mapping[str, Any]) -> Plan:
 
 
 def _split(options: Mapping[str, Any]) -> Split | None:
-    """The split of --split or of Megatron-LM's options."""
     given, split = fields_of(_WORDS, options, "split"), options["split"]
     if given and split not in (None, "megatron"):
         name = next(name for name, word in _WORDS.items() if word.option.field == f"split.{next(iter(given))}")
@@ -286,7 +284,6 @@ def _measured(options: Mapping[str, Any]) -> RankCosts | None:
 
 
 def _hop_s(given: Any) -> float | None:
-    """Seconds of a P2P transfer in a profile's pipeline, equal for all stages."""
     found = None if given is None else _numbers("transfer_ms", given)
     if isinstance(found, tuple):
         raise ConfigError(f"--transfer-ms has {len(found)} values: one behind each stage needs --forward-ms too")

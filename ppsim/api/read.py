@@ -121,7 +121,6 @@ def open_run(
 
 
 def _of_file(path: str | Path, table: Schedule | None, given: StageCosts | None) -> MeasuredRun:
-    """The run in a file written by ppsim."""
     data = read_json(path)
     run, (timeline, _) = run_from_json(data, str(path)), timeline_from_json(data, str(path))
     run = at_costs(run, str(path), table, given)
@@ -194,7 +193,6 @@ def _is_long_log(path: str | Path, begin: str) -> bool:
 
 
 def _kind_of_json(path: str | Path) -> str:
-    """The format of a JSON object, by the first distinctive key."""
     with closing(entries_of(path, "traceEvents")) as entries:
         for key, value in entries:
             if key == "traceEvents":

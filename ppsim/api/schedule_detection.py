@@ -47,7 +47,6 @@ def recognised(table: Schedule) -> Recognised:
 
 
 def _candidates(table: Schedule) -> Iterator[Schedule]:
-    """Schedules of the catalogue with the same shape and placement."""
     for entry in every_schedule().values():
         least, most = entry.stages_per_rank
         if (

@@ -63,7 +63,6 @@ def _best_of(tuned: Tuned) -> Plan:
 
 
 def _read(text: str) -> RunConfig:
-    """The configuration, read back like a user's file."""
     with TemporaryDirectory() as folder:
         path = Path(folder, "config")
         path.write_text(text, encoding="utf-8")

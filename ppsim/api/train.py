@@ -169,7 +169,6 @@ def train_from(options: Mapping[str, Any]) -> Trained | None:
 
 
 def _emulated(config: TrainConfig, table: Schedule) -> StageCosts | None:
-    """The emulated costs, adapted to torch's first stage."""
     if config.emulate_costs is None:
         return None
     given = read_costs(config.emulate_costs)

@@ -84,7 +84,6 @@ def search_of(options: Mapping[str, Any]) -> Callable[..., Tuned]:
 
 
 def _calibrated(question: Question, options: Mapping[str, Any]) -> Question:
-    """The question with the overheads of a calibration."""
     from ppsim.api.overheads import plan_fields_of  # heavy import
     from ppsim.runs.calibrate import Calibration
 

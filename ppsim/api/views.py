@@ -61,7 +61,6 @@ def _advice(answer: Answer, projection: Projection) -> list[str]:
 
 
 def _about(projection: Projection) -> list[Fact]:
-    """Model, cluster, layout and schedule."""
     plan, schedule = projection.plan, projection.timeline.schedule
     job = plan.job
     if not plan.has_model:

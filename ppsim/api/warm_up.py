@@ -28,12 +28,12 @@ def warm_up(
     placements: Sequence[str] = ("v", "loop"),
     say: Callable[[str], None] = lambda line: None,
 ) -> int:
-    """Compile all kernels that are missing in numba's cache, or those of `names` (schedules); return their number.
+    """Compile the kernels that numba's cache lacks, all or for `names` (schedules); return their number.
 
     Small schedules are built, checked, simulated and searched, because numba compiles for the types of actual
     calls. `placements` restricts the work, so that two processes can share it: most kernels differ by placement,
-    and each finds the common kernels of the other in the cache. `say` receives a line for each piece of work that
-    compiled something, and the folder of the cache.
+    and each process finds the common kernels of the other in the cache. `say` receives a line for each piece of
+    work that compiled something, and the folder of the cache.
     """
     wanted = {find(name).name for name in names}
     begun = number = compilations().number

@@ -66,7 +66,6 @@ class Worker:
 
 
 def _working(work: Work, pipe: Connection) -> None:
-    """The main loop of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the server, which ends this process
     if hasattr(os, "nice"):
         os.nice(5)  # the page's own requests have priority

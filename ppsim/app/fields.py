@@ -126,7 +126,6 @@ def _fields_html(fields: Iterable[Field], prefix: str = "") -> str:
 
 
 def _field_html(one: Field, prefix: str) -> str:
-    """A field with its label, and below it the place for its error message."""
     name = prefix + one.word
     unit = f"<span class=unit>{one.unit}</span>" if one.unit else ""
     told = (_TUNED if prefix else _WORDS)[one.word].option.sentence

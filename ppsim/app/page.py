@@ -57,7 +57,6 @@ def dash_application(workbench: Workbench, searches: Searches, read_search: Read
 
 
 def _table(workbench: Workbench) -> Any:
-    """The compared schedules of the query as CSV."""
     from flask import Response, request
 
     try:
@@ -88,7 +87,7 @@ def _add_answers(dash: Any, made: Any, workbench: Workbench) -> None:
     keep = dash.no_update
 
     def answered(asked: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The picture of a state, or the sentence that says what is wrong with it, and the picture stays."""
+        """The figures of a state; for an invalid state, the error message and unchanged figures."""
         base = {"serial": asked["serial"], "quick": asked["quick"]}
         try:
             state = State.read(asked["query"])
@@ -127,7 +126,7 @@ def _add_searches(dash: Any, made: Any, workbench: Workbench, searches: Searches
     keep = dash.no_update
 
     def searched(asked: Mapping[str, Any]) -> tuple[Any, ...]:
-        """How far a search is, and its picture at the end; `start` starts one."""
+        """Progress of a search, and its picture at the end; `start` starts one."""
         base: dict[str, Any] = {"serial": asked["serial"]}
         try:
             state = State.read(asked["query"])

@@ -150,14 +150,13 @@ class Opening:
 
 
 def _listening(application: Any, port: int) -> Any:
-    """A server on the port or, if it is occupied, on a free one."""
     from werkzeug.serving import WSGIRequestHandler, make_server
 
     class Quiet(WSGIRequestHandler):  # type: ignore[misc]  # optional dependency
-        """Prints no line a request."""
+        """A request handler without a log."""
 
         def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-            """Take no notice."""
+            """Do nothing."""
 
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -162,7 +162,6 @@ _ALSO = {"tokens": "seq_len", "devices": "gpus"}
 
 
 def _in_order(known: Mapping[str, Word], words: Mapping[str, str]) -> dict[str, str]:
-    """The options in the order of the help page."""
     listed = [name for names in sections_of(known.values()).values() for name in names]
     return {name: words[name] for name in listed if name in words}
 

@@ -171,7 +171,6 @@ class Workbench:
             self._fitter.close()
 
     def _collect(self) -> None:
-        """Store newly fitted schedules."""
         for key, found in self._fitter.found():
             if isinstance(found, str):
                 self._failed[key] = found

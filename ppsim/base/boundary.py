@@ -150,7 +150,6 @@ def packaged(model: type[Model], data: Any) -> Model:
 
 @cache
 def _maker(kind: Any) -> Callable[[Any], Any]:
-    """A function that converts a value from a file to a type."""
     origin, inner = get_origin(kind), [one for one in get_args(kind) if one is not NoneType]
     if isinstance(kind, type) and issubclass(kind, Strict):
         makers = {one.name: _maker(one.type) for one in fields(kind)}  # type: ignore[arg-type]
@@ -235,7 +234,6 @@ def _sentence(model: type[Strict], finding: Any, path: str) -> str:
 
 
 def _keys_at(model: type[Strict], path: tuple[Any, ...]) -> list[str]:
-    """Known keys at a path of nested models; empty if the path leaves them."""
     for part in path:
         if isinstance(part, int):
             continue
@@ -248,7 +246,6 @@ def _keys_at(model: type[Strict], path: tuple[Any, ...]) -> list[str]:
 
 
 def _models_in(kind: Any) -> "Iterator[type[Strict]]":
-    """The models inside a type."""
     if isinstance(kind, type) and issubclass(kind, Strict):
         yield kind
     for one in get_args(kind):

@@ -152,7 +152,6 @@ def ending_in(seconds: float) -> Iterator[None]:
 
 
 def _require_time(kernel: Callable[..., Any], size: int) -> None:
-    """Raise `TimeIsUp` if a run of the kernel would exceed the limit."""
     if (until_s := _UNTIL_S.get()) < math.inf:
         _, pace_s = _PACE_S.get(kernel, (0, 0.0))
         if working_s() + size * pace_s > until_s:
@@ -227,7 +226,6 @@ def _is_kept(kernel: Callable[..., Any], arguments: Sequence[Any]) -> bool:
 
 
 def _helpers(kernel: Callable[..., Any]) -> dict[str, FunctionType]:
-    """The functions of its own package that a kernel calls, by name."""
     called = {name: kernel.__globals__.get(name) for name in kernel.__code__.co_names}
     package = kernel.__module__.partition(".")[0]
     return {
@@ -238,7 +236,6 @@ def _helpers(kernel: Callable[..., Any]) -> dict[str, FunctionType]:
 
 
 def _files(kernel: Callable[..., Any]) -> list[Path]:
-    """Source files of a kernel, of its helpers and of its named tuples."""
     found, open_ends = set(), [kernel]
     while open_ends:
         one = open_ends.pop()
@@ -280,7 +277,7 @@ def run_kernel(
 
     Inputs and outputs may also be (nested) named tuples of arrays. A kernel may call functions of its package,
     which are compiled with it; it must not allocate memory. `size` is the approximate number of loop iterations.
-    `engine` "auto" is the engine of `running_on`; outside of it, a kernel is compiled after `WORTH_COMPILING`
+    `engine` "auto" is the engine of `running_on`. Without one, a kernel is compiled after `WORTH_COMPILING`
     iterations in this process, and compiled kernels in the cache are used. Plain and compiled runs give identical
     bits, because kernels add and compare in a fixed order.
 

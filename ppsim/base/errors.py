@@ -1,15 +1,15 @@
-"""The hierarchy of errors.
+"""The hierarchy of errors, with exit codes of the command line.
 
 ::
 
-    PpsimError                      everything a user's input can cause; exit code 2 unless noted
-    ├── ConfigError (ValueError)    an argument, an option or a cost file is wrong
-    │   └── CostsError              costs are invalid, or do not match their schedule
-    ├── ScheduleError (ValueError)  a schedule is malformed, incomplete or out of order
-    │   └── Deadlock                a complete schedule whose actions wait for each other; exit code 1
-    ├── DoesNotFit                  valid, but needs more memory than available; exit code 1
-    ├── MissingExtra                needs an optional dependency that is not installed
-    └── RunFailed                   a run or a measurement started and did not finish; exit code 1
+    PpsimError                      exit code 2 unless noted
+    ├── ConfigError (ValueError)
+    │   └── CostsError
+    ├── ScheduleError (ValueError)
+    │   └── Deadlock                1
+    ├── DoesNotFit                  1
+    ├── MissingExtra
+    └── RunFailed                   1
 """
 
 from typing import ClassVar, Self

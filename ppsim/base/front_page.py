@@ -72,7 +72,6 @@ def front_page(width: int) -> str:
 
 
 def _definitions(title: str, rows: dict[str, str], width: int) -> str:
-    """A heading with names and meanings in two columns, whose widths are equal on the whole page."""
     first = max(map(len, [*COMMANDS, *_OPTIONS])) + 2
     lines = [f"{title}:"]
     for name, text in rows.items():

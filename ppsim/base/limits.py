@@ -107,7 +107,7 @@ def check_tree(tree: Any, source: str) -> None:
 
 
 def _check_values(one: Any, path: str, source: str, below: list[tuple[Any, str]]) -> None:
-    """Check the values of one list or table, and append the lists and tables in it to `below`, with their paths."""
+    """Check one list or table; append (nested list or table, path) pairs to `below`."""
     is_table = isinstance(one, dict)
     values: Iterable[Any] = one.values() if is_table else one if isinstance(one, list) else [one]
     kinds = set(map(type, values))

@@ -16,7 +16,7 @@ def silent(message: str) -> None:
 
 
 def suffix_of(path: str, suffixes: Iterable[str]) -> str:
-    """Return the suffix of `suffixes` at the path's end; raises `ConfigError` if none matches or on a bad path."""
+    """Return the member of `suffixes` at the path's end; raises `ConfigError` if none matches or on a bad path."""
     for suffix in sorted(suffixes, key=len, reverse=True):
         if path.endswith(suffix):
             break

@@ -72,7 +72,6 @@ def loaded(place: str) -> Callable[..., Any]:
 
 
 def _set_fields(what: Any) -> list[str]:
-    """The fields of a dataclass that differ from their defaults, as name=value."""
     found = []
     for field in fields(what):
         value = getattr(what, field.name)
@@ -87,7 +86,6 @@ def _is_same(value: Any, default: Any) -> bool:
 
 
 def _in_short(value: Any) -> str:
-    """A value in a few characters; a long container is represented by its length."""
     if isinstance(value, float):
         return f"{value:.6g}"
     text = " ".join(repr(value).split())

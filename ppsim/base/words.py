@@ -148,7 +148,7 @@ def words_of(declared: type) -> dict[str, Word]:
 
 
 def kinds_of(hint: Any) -> tuple[Any, ...]:
-    """Return the types of a union, or the single type; quoted ppsim classes are texts on a command line."""
+    """Return the types of a union, or the single type; quoted ppsim classes become texts."""
     kinds = get_args(hint) if type(None) in get_args(hint) else (hint,)
     return tuple(str if isinstance(kind, ForwardRef) else kind for kind in kinds if kind is not type(None))
 

@@ -179,7 +179,7 @@ class Device:
         return replace(self, efficiency=efficiency)
 
     def matmul_share(self, dtype: str) -> float:
-        """Return the share of the peak for large GEMMs; without data for `dtype`, that for the next wider dtype."""
+        """Return the share of the peak for large GEMMs, by default the share of the next wider dtype."""
         shares = self.efficiency.matmul
         for name in (dtype, *_WIDER.get(dtype, ())):
             if name in shares:
@@ -257,7 +257,7 @@ class Link:
         return self.token_s + num_bytes / (self.achieved_bytes_per_s * self.dispatch_share)
 
     def copied_s(self, num_bytes: float) -> float:
-        """Return the seconds in which a rank copies the part that it keeps."""
+        """Return the seconds of copying `num_bytes`, the part that a rank keeps."""
         return num_bytes / self.copy_bytes_per_s if self.copy_bytes_per_s else 0.0
 
 

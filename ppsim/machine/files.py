@@ -282,7 +282,6 @@ def _extended(path: Path, depth: int = 0) -> Any:
 
 
 def _merged(below: Any, above: Any, *, depth: int) -> Any:
-    """Merge two tables, the second over the first; `depth` is the number of merged levels."""
     if not (isinstance(below, dict) and isinstance(above, dict)) or not depth:
         return above
     return below | {

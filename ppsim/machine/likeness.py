@@ -76,9 +76,9 @@ class Likeness:
 
 @dataclass(frozen=True, kw_only=True)
 class Run(Likeness):
-    """A measured run: its time is `times` the time by its cluster's constants.
+    """A measured run: `times` is its time relative to the time by its cluster's constants.
 
-    `sigma` is the standard deviation of log(`times`), `spread` the one of its class before any run.
+    `sigma` is the standard deviation of log(`times`), `spread` the standard deviation of its class before any run.
     """
 
     times: float
@@ -88,7 +88,7 @@ class Run(Likeness):
 
 @dataclass(frozen=True)
 class Said:
-    """Correction of a job by runs: `times` the time by the constants, and the remaining uncertainty.
+    """Correction of a job by runs: `times` is its time relative to the time by the constants.
 
     `weight`: share of an error common to all runs that the correction removes. `unknown`: standard deviation of the
     remaining error, in units of the class's spread.

@@ -1,4 +1,4 @@
-"""Error of the projected time of every action against the measured time, for a picture of both."""
+"""Error of the projected time of every action, for a picture of a measured and a projected step."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +13,7 @@ _LIMITS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 @dataclass(frozen=True, eq=False)
 class Errors:
-    """Two timelines of one schedule, compared action by action."""
+    """Two timelines of one schedule, compared by action."""
 
     measured: Timeline
     projected: Timeline
@@ -33,12 +33,12 @@ class Errors:
 
     @property
     def measured_s(self) -> Floats:
-        """Seconds of each action in the measured step."""
+        """Seconds per action in the measured step."""
         return _durations_s(self.measured)
 
     @property
     def projected_s(self) -> Floats:
-        """Seconds of each action in the projected step."""
+        """Seconds per action in the projected step."""
         return _durations_s(self.projected)
 
     @property

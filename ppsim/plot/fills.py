@@ -75,5 +75,5 @@ class Fills:
 
 
 def fills_of(timelines: Sequence[Timeline]) -> Fills:
-    """Return the fills for timelines in one picture, so that a chunk looks the same in all of the timelines."""
+    """Return common fills for timelines in one picture, so that each chunk has one look."""
     return Fills(max(timeline.schedule.vpp for timeline in timelines))

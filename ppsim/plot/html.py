@@ -66,7 +66,6 @@ def timeline_html(
 
 
 def _packed(data: Any) -> str:
-    """JSON, deflated, in base64; the page's script unpacks it."""
     return base64.b64encode(zlib.compress(json.dumps(data, separators=(",", ":")).encode())).decode()
 
 
@@ -135,7 +134,6 @@ def _legends(views: Sequence[View], picture: dict[str, Any], errors: Errors | No
 
 
 def _swatched(colours: Sequence[str], name: str) -> str:
-    """A legend entry with one swatch per colour; the second colour (odd chunks) is hatched."""
     return "".join(swatch(colour, kind) for colour, kind in zip(colours, ("", "hatched"), strict=False)) + escape(
         name
     )

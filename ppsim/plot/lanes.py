@@ -16,7 +16,7 @@ from ppsim.schedule.table import NONE, Op, Schedule
 from ppsim.simulation.explain import CAUSES, compute_causes, critical_path, gaps
 from ppsim.simulation.timeline import Timeline
 
-HALF_HEIGHT = 0.42  # of a lane's cells; rows of ranks have a distance of 1
+HALF_HEIGHT = 0.42  # of a cell, if a rank's row is 1 high
 PATH_OFFSET = 0.27  # critical path from a row's middle: below the labels, inside the cells
 MOST_HAIRLINES = 5000  # transfers; with more, the lines at their starts would merge into an area
 MOST_LABELS = 2000  # actions; with more, cells have no labels, because text is slow in browsers
@@ -28,10 +28,10 @@ _ROUNDING = 1e-9  # × step time: smaller gaps are floating-point rounding, not 
 class Lane:
     """A row of cells: cell i reaches from `edges[i]` to `edges[i + 1]`, in ascending order.
 
-    The other arrays have one entry per cell. `node` is the timeline's node, `NONE` for an idle cell. `action` is
-    the node itself or, for a transfer, the action that produced its content. `kind` is an `Op` (`IDLE`, F, B, I, W,
-    `SEND_F`, `SEND_B`). `chunk` is the index of the stage on its rank, −1 for an idle cell. `cause` is the idle
-    cause as an index into `list(CAUSES)`, −1 for a busy cell or if causes were not requested.
+    The other arrays have one entry per cell. `node` is the timeline's node, `NONE` if idle. `action` is the node
+    itself or, for a transfer, the action that produced its content. `kind` is an `Op` (`IDLE`, F, B, I, W,
+    `SEND_F`, `SEND_B`). `chunk` is the index of the stage on its rank, −1 if idle. `cause` is the idle cause as an
+    index into `list(CAUSES)`, −1 if busy or not requested.
     """
 
     rank: int
@@ -123,8 +123,8 @@ def placed_transfer_lanes(timeline: Timeline) -> list[tuple[Lane, float, float]]
 def packed(start: Floats, end: Floats) -> Ints32:
     """Return a lane index for each interval (sorted by start) so that intervals of one lane do not overlap.
 
-    Each interval gets the lowest free lane, which needs only as many lanes as intervals overlap at once. An
-    interval that overlaps no other is in lane 0; only groups of overlapping intervals go through the Python loop.
+    Each interval gets the lowest free lane, which minimises the number of lanes. An interval that overlaps no other
+    is in lane 0; only groups of overlapping intervals go through the Python loop.
     """
     lanes = np.zeros(len(start), dtype=np.int32)
     if not len(start):
@@ -185,13 +185,15 @@ class MemoryLine:
 
 
 def shown_ranks(timeline: Timeline) -> list[int]:
-    """Return the ranks of a memory picture: up to `MOST_MEMORY_LINES`, evenly spread, and the one with the most."""
+    """Return the ranks of a memory picture: `MOST_MEMORY_LINES` evenly spread ones, and the one with the highest
+    peak.
+    """
     ranks = spread(range(timeline.schedule.num_ranks), MOST_MEMORY_LINES)
     return sorted({*ranks, int(np.argmax(timeline.memory.peak_bytes))})
 
 
 def spread(ranks: Sequence[int], most: int) -> list[int]:
-    """Return the ranks, or `most` of the ranks spread evenly, first and last included."""
+    """Return at most `most` of the ranks, evenly spread, first and last included."""
     places = np.linspace(0, len(ranks) - 1, min(len(ranks), most)).round().astype(int)
     return [ranks[place] for place in places.tolist()]
 
@@ -248,7 +250,7 @@ def _waits(timeline: Timeline) -> _Waits:
 
 
 def _lane(timeline: Timeline, rank: int, nodes: Ints32, chunk_of: Ints32, waits: _Waits | None = None) -> Lane:
-    """Return `nodes` (in time order) with idle cells between them; idle cells of rounding length are dropped."""
+    """Return a lane of `nodes` (in time order) with idle cells between them, except gaps of rounding length."""
     schedule, num_actions = timeline.schedule, timeline.num_actions
     start, end = timeline.start[nodes], timeline.end[nodes]
     columns = [start, end] if waits is None else [waits.made_s[nodes], waits.ready_s[nodes], start, end]

@@ -61,7 +61,6 @@ def pareto_html(search: SearchView, *, command: str = "", date: str = "") -> str
 
 
 def _in_themes(search: SearchView) -> Data:
-    """The figure with one complete layout per theme."""
     light, dark = (pareto_plotly(search, theme=theme) for theme in (LIGHT, DARK))
     return {"data": light["data"], "light": light["layout"], "dark": dark["layout"]}
 
@@ -137,5 +136,4 @@ def _listed(search: SearchView, place: int, row: Row) -> str:
 
 
 def _by_option(command: str) -> str:
-    """A command as HTML whose lines break between options only."""
     return " ".join(f"<span>{escape(part)}</span>" for part in re.split(" (?=--)", command))

@@ -277,7 +277,6 @@ class _Drawing:
         return _row_of(plan, lane.rank, middle, half_height, len(lane.node)) | {"typical": typical}
 
     def _cells(self, lanes: Sequence[Lane]) -> Data:
-        """The cells of all rows of a panel: their ends, and their idle cause or `BUSY`."""
         causes = np.concatenate([np.where(lane.is_idle, lane.cause, np.int8(BUSY)) for lane in lanes])
         edges: Floats = np.concatenate([lane.edges for lane in lanes])
         return {"edges": self.numbers.add_times(edges), "causes": self.numbers.add(causes)}
@@ -297,7 +296,7 @@ def _row_of(plan: int, rank: int, middle: float, half_height: float, num_cells: 
 def _panel_of_ranks(
     kind: PanelKind, caption: tuple[str, str], row_px: float, timeline: Timeline, **parts: Any
 ) -> Data:
-    """A panel with one row per rank; heights in pixels, the caption is a name and the text after it."""
+    """A panel with one row per rank; the caption is (name, text after it)."""
     num_ranks = timeline.schedule.num_ranks
     return {"kind": kind, "caption": caption, "heightPx": row_px * num_ranks, "numRanks": num_ranks, **parts}
 

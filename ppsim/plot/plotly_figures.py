@@ -88,8 +88,7 @@ def timeline_plotly(
 ) -> Data:
     """Return timelines on one time axis, one above the other, as plotly's `data` and `layout`.
 
-    Each timeline has one row per rank and starts at 0 (its first start). `titles` has one entry per timeline, ""
-    for the schedule's name; step time and bubble ratio follow it.
+    `titles` has one entry per timeline, "" for the schedule's name; step time and bubble ratio follow it.
 
     >>> from ppsim import StageCosts, build, simulate
     >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
@@ -257,8 +256,8 @@ class _Rows:
     def gaps(self, lanes: Sequence[Lane]) -> list[Data]:
         """Lines between cells, for rows whose cells are wide enough.
 
-        All of them are one polyline, which plotly draws as one element: along the bottom of a row, up and down at
-        every edge, and back along the next row.
+        One polyline, which plotly draws as a single element: along the bottom of a row, up and down at every edge,
+        and back along the next row.
         """
         x: list[Floats] = []
         y: list[Floats] = []
@@ -320,7 +319,6 @@ def _line(x: Floats, y: Floats) -> Data:
 
 
 def _png(pixels: NDArray[np.uint8], colours: Sequence[str]) -> str:
-    """An image of colour indices as a data URL."""
     from PIL import Image
 
     image = Image.fromarray(pixels, mode="P")
@@ -380,7 +378,6 @@ def _colours(colours: Sequence[str]) -> Data:
 
 
 def _caption(name: str, facts: str, look: Look) -> list[str]:
-    """The lines above a panel: its name in bold, then the facts, wrapped to the panel's width."""
     first, letters = f"{name}   ", max(24, int(look.wide_px / _LETTER_PX))
     facts = facts.replace(" ", "\xa0").replace("\xa0·\xa0", "\xa0· ")  # lines break only after a " · "
     lines = textwrap.wrap(facts, letters, initial_indent=first, break_long_words=False, break_on_hyphens=False)

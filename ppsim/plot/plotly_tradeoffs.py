@@ -33,10 +33,11 @@ def tradeoff_figure(
 class Point:
     """A schedule in the plane of memory and time.
 
-    `bound_s` is a lower bound of the time of all schedules with the same placement. `told` is an additional line of
-    the hover text, `key` the value that a click returns. `kind` is the group: "compared" points are large and
-    named, "possible" ones are dots, "refused" ones (they do not fit or do not run) crosses. `fits`: whether it fits
-    in memory.
+    - `bound_s`: lower bound of the time of all schedules with the same placement.
+    - `told`: an additional line of the hover text; `key`: the value that a click returns.
+    - `kind`: "compared" points are large and named, "possible" ones dots, "refused" ones (they do not fit or run)
+      crosses.
+    - `fits`: whether it fits in memory.
     """
 
     name: str

@@ -44,7 +44,6 @@ def _plan(view: View) -> str:
 
 
 def _note(name: str, lines: Sequence[str]) -> str:
-    """Lines under a heading; in a line `name: text` the name is bold."""
     items = []
     for line in lines:
         label, colon, text = line.partition(": ")
@@ -111,7 +110,6 @@ def _ranks(timeline: Timeline) -> str:
 
 
 def _line_colour(rank: int, num_ranks: int) -> str:
-    """The colour of a rank's memory line, which is lighter in the dark theme."""
     return f"color-mix(in srgb, {palette.rank_colour(rank, num_ranks)} var(--strength), white)"
 
 

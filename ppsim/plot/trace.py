@@ -1,8 +1,8 @@
 """Timelines as Chrome trace-event JSON, for ui.perfetto.dev and chrome://tracing.
 
-Source of the format: "Trace Event Format" (Chromium project). Times are in microseconds from the step's first
-start, rounded to eighths: such numbers are exact both in binary and in whole nanoseconds, the unit of the viewers.
-With other rounding, neighbouring slices could overlap by a nanosecond, and viewers drop overlapping slices.
+Source: "Trace Event Format" (Chromium project). Times are in microseconds from the step's first start, rounded to
+eighths: such numbers are exact both in binary and in whole nanoseconds, the unit of the viewers. With other
+rounding, neighbouring slices could overlap by a nanosecond, and viewers drop overlapping slices.
 """
 
 from collections.abc import Iterator, Sequence

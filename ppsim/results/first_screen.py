@@ -120,7 +120,6 @@ def _effect(one: Advice) -> str:
 
 
 def _assumed(projection: Projection) -> list[str]:
-    """The assumptions that most often differ from the user's run."""
     plan, job = projection.plan, projection.plan.job
     if job is None:
         if not plan.has_model:

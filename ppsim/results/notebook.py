@@ -208,7 +208,6 @@ def card_of_search(tuned: Tuned) -> str:
 
 
 def _projected(projection: Projection) -> str:
-    """The projection's subject, without the hints on command-line options."""
     return what_is_projected(projection).partition(";")[0]
 
 
@@ -288,7 +287,6 @@ def _card(
     folded: Mapping[str, str],
     verdict: Verdict | None = None,
 ) -> str:
-    """The parts of a card, one below the other; empty folded parts are left out."""
     cells = "".join(
         f'<div style="min-width:8em"><div style="font-size:1.4em;font-weight:600">{escape(value)}</div>'
         f'<div style="opacity:.75">{escape(name)}</div></div>'

@@ -113,7 +113,6 @@ def _cells(text: str) -> int:
 
 
 def _wrapped(text: str, width: int, *, folds: bool = True) -> list[str]:
-    """Break a text between words; `folds`: also within words that are too long."""
     if _cells(text) <= width and "\n" not in text:
         return [text]
     lines = []
@@ -140,7 +139,7 @@ def _beside(
     columns: Sequence[Sequence[str]], width: int, *, gap: int, wraps: Sequence[bool], right: Sequence[bool],
     has_header: bool,
 ) -> Iterator[str]:  # fmt: skip
-    """Yield the lines of columns of cells; the header is bold or, without one, the first column."""
+    """Yield the lines of columns of cells, bold in the header or, without one, in the first column."""
     widths = [max(map(_cells, column)) for column in columns]
     _narrow(widths, wraps, width - gap * (len(columns) - 1))
     for number, row in enumerate(zip(*columns, strict=True)):

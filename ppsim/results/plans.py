@@ -28,7 +28,7 @@ def print_answer(
 ) -> None:
     """Print the first screen of a projection or, with `full` or `with_rows`, all tables.
 
-    `with_rows` and `with_timeline` have the meaning of `ppsim.results.steps`.
+    `with_rows` and `with_timeline` as in `ppsim.results.steps`.
     """
     answer = answer or projection.answer
     if full or with_rows:
@@ -74,7 +74,6 @@ def _print_full(projection: Projection, answer: Answer, *, with_rows: bool, with
 
 
 def _stages(projection: Projection) -> Columns | None:
-    """The table of stages, if their recomputation or offloading differs."""
     job = projection.plan.job
     if job is None or not (job.stage_plans or is_by_stage(job.execution.recompute)):
         return None
@@ -240,7 +239,6 @@ def _marks(projection: Projection) -> str:
 
 
 def _of_marks(projections: Sequence[Projection]) -> list[str]:
-    """Explanation of the marks after names."""
     plan, lines = projections[0].plan, []
     if any(one.not_in_runtime for one in projections):
         says_why = "ppsim schedules NAME says why."
@@ -255,7 +253,6 @@ def _of_marks(projections: Sequence[Projection]) -> list[str]:
 
 
 def _by_reason(reasons: dict[str, str]) -> list[str]:
-    """One line per reason, with the schedules that share it."""
     names: dict[str, list[str]] = {}
     for name, reason in reasons.items():
         names.setdefault(reason.removeprefix(f"{name} "), []).append(name)

@@ -110,7 +110,6 @@ def print_explanation(found: Any, *, full: bool = False) -> None:
 
 
 def _labelled(label: str, text: str) -> list[str]:
-    """A label and a text in at most two lines."""
     if not text:
         return []
     lines = wrap(text, WIDTH - _INDENT)
@@ -277,7 +276,6 @@ def print_calibration(found: Calibration) -> None:
 
 
 def _add_peaks(out: Page, peaks: Sequence[PeakError], *, with_all: bool) -> None:
-    """Print measured and projected peaks of activation memory, one row per rank."""
     worst = max(peaks, key=lambda peak: abs(peak.error)).rank
     shown = range(len(peaks)) if with_all else some_of(len(peaks), [worst])
     header = ["rank", "measured peak", "at", "projected peak", "at", "error"]

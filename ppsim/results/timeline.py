@@ -178,7 +178,6 @@ def _drawing(timeline: Timeline, lanes: "Sequence[Lane]", num_columns: int, num_
 
 
 def _coarse(lane: "Lane", num_columns: int) -> list[Bar]:
-    """Runs of columns in which the same kind takes the most time."""
     at = np.linspace(lane.edges[0], lane.edges[-1], num_columns + 1)
     until = [np.append(0.0, np.cumsum(lane.durations_s * (lane.kind == op))) for op in _KINDS]
     inside = np.stack([np.diff(np.interp(at, lane.edges, sums)) for sums in until])
@@ -197,7 +196,6 @@ def _place_of(label: str, length: int, left: int) -> int | None:
 
 
 def _cut(row: Sequence[Bar], first: int, end: int) -> Iterator[Bar]:
-    """The parts of the bars in the columns from `first` up to `end`."""
     at = 0
     for bar in row:
         text = bar.text[max(first - at, 0) : max(end - at, 0)]

@@ -56,7 +56,6 @@ def _add_search(out: Page, tuned: Tuned) -> None:
 
 
 def _add_found(out: Page, tuned: Tuned, found: Sequence[Found]) -> None:
-    """A table of configurations; columns with a single value become one line below it."""
     rows = [in_columns(tuned.row(one)) for one in found]
     alike = {name: rows[0][name] for name in rows[0] if len({row[name] for row in rows}) == 1 and len(rows) > 1}
     shown = [{name: text for name, text in row.items() if name not in alike} for row in rows]

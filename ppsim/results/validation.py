@@ -93,7 +93,6 @@ def markdown_summary(found: Sequence[Validation]) -> str:
 
 
 def _section_row(name: str, sets: Sequence[Validation]) -> dict[str, str]:
-    """The sets of a section as one row; only rows not used for fitting count."""
     judged = [row for one in sets for row in _unseen(one)]
     constant = [row.constant_mfu_error for row in judged if row.constant_mfu_error is not None]
     score = score_of([row.error for row in judged])
@@ -174,7 +173,6 @@ def errors_of(score: Score) -> dict[str, str]:
 
 
 def _sections(sets: Sequence[Validation]) -> list[tuple[str, list[Validation]]]:
-    """Sets grouped by section, in the order of sections."""
     return [
         (section, here)
         for section in get_args(Section)
@@ -242,7 +240,6 @@ def _as_listed(case: Case, reason: str) -> dict[str, str]:
 
 
 def _in_short(reason: str) -> str:
-    """A reason without the hint after it."""
     return reason.partition(": did you mean")[0].partition(": there are")[0]
 
 

@@ -29,8 +29,7 @@ class Outcome:
     """Result of evaluating a configuration.
 
     - "fits": `iteration_time_s` and `peak_bytes` (of the rank with the highest peak) are exact.
-    - "dominated": fits, but not simulated, because another configuration is at least as fast with at most its
-      memory.
+    - "dominated": fits, but not simulated: another configuration is at least as fast with at most its memory.
     - "does not fit": `peak_bytes` exceeds the limit.
     - "not possible": its P2P transfers deadlock.
     """
@@ -86,12 +85,12 @@ def _evaluate(task: Task, front: Front, slowest_s: float) -> Outcome:
 
 
 def is_dominated(bound_s: float, num_bytes: float, front: Front) -> bool:
-    """Return whether a member of the front is at least as fast as the bound and needs no more memory."""
+    """Return whether a member of `front` is at least as fast as the bound with at most this memory."""
     return any(iteration_time_s <= bound_s and held <= num_bytes for iteration_time_s, held in front)
 
 
 def exact_peak_bytes(task: Task) -> float:
-    """Return the peak memory of the rank with the highest peak."""
+    """Return the highest peak memory of a rank."""
     return _peak_bytes(task, table_at(task.plan))
 
 

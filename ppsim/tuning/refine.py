@@ -175,7 +175,7 @@ def least_recomputed(looks: Iterable[Outlook], verdicts: dict[str, Outcome], lim
 
 
 def _words(job: Job) -> list[str]:
-    """Values of `recompute` by module that change a layer's memory; of values with equal memory only one.
+    """Values of `recompute` by module that change a layer's memory, without duplicates of the same memory.
 
     `Job` rejects modules that the model does not have.
     """
@@ -245,9 +245,9 @@ def _try_plan(search: Refined, one: Configuration) -> None:
 
 
 def _of_other_stages(search: Refined, one: Configuration) -> Iterator[Configuration]:
-    """The same layout with every number of stages per rank that divides the layers (or the layers + 2).
+    """Every number of stages per rank that divides the layers.
 
-    + 2, because embedding and head may count as layers.
+    Also numbers that divide the layers + 2, because embedding and head may count as layers.
     """
     num_layers = len(search.outlooks.question.job.model.layers)
     microbatches = search.outlooks.question.job.global_batch // (one.dp * one.micro_batch)
@@ -262,7 +262,6 @@ def _of_other_stages(search: Refined, one: Configuration) -> Iterator[Configurat
 
 
 def _of_fitted(search: Refined, one: Configuration) -> Iterator[Configuration]:
-    """The same layout with schedules fitted to its costs."""
     num_layers = len(search.outlooks.question.job.model.layers)
     microbatches = search.outlooks.question.job.global_batch // (one.dp * one.micro_batch)
     for name in _FITTED if one.pp > 1 else ():

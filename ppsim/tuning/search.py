@@ -2,8 +2,8 @@
 
 Batches are evaluated in the order of the bounds. A configuration is excluded if two conditions hold: its bound is
 slower than the slowest of the requested best, and a configuration found earlier is at least as fast as the bound
-with no more memory. So the best N and the Pareto set of time and memory equal those of an exhaustive search, for
-any number of processes.
+with no more memory. So the best N and the Pareto set of time and memory are the same as in an exhaustive search,
+for any number of processes.
 """
 
 import pickle
@@ -60,11 +60,8 @@ class Found:
 class Tuned(Shown, Pictured):
     """The best configurations and the Pareto set of iteration time and memory, fastest first.
 
-    - `simulated`: all configurations that fit and were simulated, fastest first.
-    - `counts`: number of configurations by outcome.
-    - `verdicts`: outcomes of all evaluated configurations, by key.
-
-    `str` is the output of `ppsim tune`.
+    `simulated` are all that fit and were simulated, fastest first. `counts` has the number of configurations by
+    outcome, `verdicts` the outcomes by key. `str` is the output of `ppsim tune`.
 
     >>> import ppsim
     >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
@@ -189,16 +186,16 @@ def tune(  # noqa: PLR0913
     """Return the `top` fastest configurations of a space that fit in memory, and the Pareto set.
 
     - `space`: None means `space_for(question)`.
-    - `where`: the workers, see `ppsim.tuning.workers`; they do not change the answer.
+    - `where`: the workers (`ppsim.tuning.workers`); they do not change the answer.
     - `state`: a file that is rewritten after every batch; if it exists, the search resumes from it.
     - `search_s`, `seed`: if "auto" is among the schedules, this process searches a schedule for the three best
       configurations, `search_s` seconds each.
     - `refined`: choices that `ppsim.tuning.refine` tries on the best layouts, beyond the space.
-    - `progress`: a callback after every batch.
+    - `progress`: called after every batch.
 
     Raises `ConfigError` for a space without configurations and for the state of another question; `DoesNotFit`,
-    with the missing bytes and changes that would fit; `MissingExtra` if the workers need a package that is not
-    installed; `RunFailed` if workers are lost repeatedly.
+    with the missing bytes and changes that would fit; `MissingExtra` if workers need a missing package; `RunFailed`
+    if workers are lost repeatedly.
 
     >>> from ppsim.machine.files import load_cluster
     >>> from ppsim.model.names import read_model
@@ -315,7 +312,7 @@ class _Search:
 
     @property
     def slowest_s(self) -> float:
-        """Time of the slowest of the requested best; infinite until there are `top` of them."""
+        """Time of the slowest of the `top` best; infinite until that number is reached."""
         found = self.found
         return found[self.top - 1].iteration_time_s if len(found) >= self.top else np.inf
 
@@ -354,7 +351,7 @@ class _Search:
         return [groups[shape] for shape in sorted(groups, key=lambda shape: (-work(shape), shape))]
 
     def _refined_before(self, possible: Iterable[Configuration]) -> dict[str, Configuration]:
-        """Configurations by key that an earlier run of this search added by refinement."""
+        """Configurations that an earlier run of this search added by refinement, by key."""
         unknown = {key: one for key in self.verdicts.keys() - self.known if (one := Configuration.of_key(key))}
         layouts = set(map(layout_of, possible)) if unknown else ()
         return {key: one for key, one in unknown.items() if layout_of(one) in layouts}

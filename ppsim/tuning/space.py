@@ -165,7 +165,6 @@ _OF_OPTIMIZER = ("exp_avg_dtype", "grad_reduce_in_bf16", "offload_fraction", "ov
 
 
 def _unusual(job: Job) -> dict[str, Any]:
-    """Fields of the job with values other than their defaults."""
     found: dict[str, Any] = {}
     holders: tuple[tuple[Any, tuple[str, ...]], ...] = (
         (job.execution, _OF_EXECUTION),
@@ -184,8 +183,8 @@ def _unusual(job: Job) -> dict[str, Any]:
 class Space:
     """The ranges that are searched; `dp` None: no restriction; `zero` None: see `zero_stages`.
 
-    Raises `ConfigError` for an empty range or a value below 1 (ZeRO: below 0 or above 3), and for schedules that
-    the search does not support: several model replicas, or slices.
+    Raises `ConfigError` for an empty range or an impossible value, and for schedules that the search does not
+    support: several model replicas, or slices.
     """
 
     tp: tuple[int, ...]

@@ -1,7 +1,7 @@
 """Workers of a search: this process, processes on this machine, or a Dask or Ray cluster.
 
-All use futures of `concurrent.futures`. Calls of a lost worker are repeated, and results are in the order of the
-calls, so the answer does not depend on the workers.
+Calls of a lost worker are repeated, and results are in the order of the calls, so the answer does not depend on the
+workers. All use futures of `concurrent.futures`.
 """
 
 import socket
@@ -149,7 +149,7 @@ class _Processes(_Pool):
 
 
 class _Dask(_Pool):
-    """Dask moves the calls of a lost worker to others, and raises `KilledWorker` after several losses."""
+    """Dask moves a lost worker's calls to others, and raises `KilledWorker` after several losses."""
 
     def __init__(self, address: str) -> None:
         try:
@@ -177,7 +177,7 @@ class _Dask(_Pool):
 
 
 class _Ray(_Pool):
-    """Ray moves the calls of a lost worker to others, and raises an exception after several losses."""
+    """Ray moves a lost worker's calls to others, and raises an exception after several losses."""
 
     def __init__(self, address: str) -> None:
         try:

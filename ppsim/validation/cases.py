@@ -68,7 +68,7 @@ class Told(Strict, strict=False):  # CSV cells are texts: "8", "0.5", "yes"
 class Case:
     """A measured value, the options of `ppsim project` that describe the run, and the row number in its file.
 
-    If the row names a recipe, `words` include the options of the recipe, and `typed` are only those of the row.
+    If the row names a recipe, `words` include the options of the recipe, and `typed` has only the row's options.
     """
 
     told: Told
@@ -204,7 +204,6 @@ _MOST_WRONG = 20
 
 
 def _case_of(row: Mapping[Any, Any], defaults: Mapping[str, Any], source: str, number: int) -> Case:
-    """A line of a file as a case; raises `ConfigError` with all its errors."""
     if None in row or None in row.values():
         raise ConfigError(f"{source}: not as many cells as the header has")
     read = validated(_Row, dict(defaults) | _given(row), source)
@@ -213,7 +212,6 @@ def _case_of(row: Mapping[Any, Any], defaults: Mapping[str, Any], source: str, n
 
 
 def _given(row: Mapping[Any, Any]) -> dict[str, str]:
-    """The non-empty cells of a row by option."""
     return {column.strip().replace("-", "_"): cell.strip() for column, cell in row.items() if cell.strip()}
 
 
@@ -237,7 +235,6 @@ def _unknown_names(row: Mapping[Any, Any]) -> list[str]:
 
 
 def _type_of(word: Word) -> Any:
-    """The type of an option's cell."""
     if word.is_mapping:
         return dict[int, float]
     choices = word.choices

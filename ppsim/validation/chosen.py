@@ -13,12 +13,11 @@ SPARING = (MARKED, ONE, ONE_A_MODEL)
 
 
 def chosen_rows(cases: Sequence[Case], which: str, plan_of: PlanOf) -> list[Case]:
-    """Return the rows selected by "fit" (marked rows), "one", "one-a-model" or row numbers such as "1,3-5" (from
-    1).
+    """Return the rows selected by "fit", "one", "one-a-model" or row numbers such as "1,3-5" (from 1).
 
-    "one" selects, for each cluster and dtype, the run with the fewest GPUs (among rows marked fit, if any): the
-    situation after one run. "one-a-model" selects one for each model too: the situation after one run of the model
-    in question. Raises `ConfigError` for other values and unknown row numbers.
+    "fit" selects marked rows. "one" selects, for each cluster and dtype, the run with the fewest GPUs (among rows
+    marked fit, if any): the situation after one run. "one-a-model" selects one for each model too: the situation
+    after one run of the model in question. Raises `ConfigError` for other values and unknown row numbers.
     """
     if which == MARKED:
         return [case for case in cases if case.told.use == "fit"]

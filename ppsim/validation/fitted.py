@@ -66,7 +66,6 @@ class Fitted(Shown):
         }  # fmt: skip
 
     def _job_name(self, one: Told) -> str:
-        """Return the model name of an extra step time."""
         model = self.posterior.jobs[int(one.prior.name.partition(".")[2])]
         return next(
             row.case.told.title or row.plan.job.model_name
@@ -156,14 +155,12 @@ class Fitted(Shown):
 
 
 def _as_table(run: Run) -> str:
-    """An inline table without default values."""
     defaults = {one.name: one.default for one in fields(Run)}
     told = {name: value for name, value in vars(run).items() if value != defaults[name]}
     return f"  {{ {', '.join(f'{name} = {_text(value)}' for name, value in told.items())} }},"
 
 
 def _text(value: str | float) -> str:
-    """A TOML string or number, whose syntax is a subset of JSON's."""
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -184,5 +181,4 @@ def fitted(cases: Sequence[Case], plan_of: PlanOf, *, source: str, cluster: str 
 
 
 def _cluster_of(row: Row) -> str:
-    """The name of a row's cluster in its options."""
     return cluster_named(str(row.case.words.get("cluster") or DEFAULT_BASE))

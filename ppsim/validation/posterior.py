@@ -209,7 +209,6 @@ def _untold(asked: Sequence[Prior], solved: "_Solved", cluster: Cluster) -> list
 
 
 def _doubts(rows: Sequence[Row], logs: Sequence[float]) -> list[Doubt]:
-    """The rows whose error (`logs`) exceeds the expected range."""
     found = [
         Doubt(row.name, float(np.expm1(log)), abs(log) / spread_of(row.plan))
         for row, log in zip(rows, logs, strict=True)
@@ -268,14 +267,13 @@ class Question:
             job = row.plan.job
             assert job is not None
             projected, rest = row.measured_s * math.exp(log), rests.get(self._rest(row), job.rest_s)
-            rest = min(rest, row.measured_s / 2)  # keeps the ratio below finite and positive
+            rest = min(rest, row.measured_s / 2)  # a step shorter than its rest would be negative
             times = _rounded((row.measured_s - rest) / (projected - rest))
             spread = _rounded(spread_of(row.plan))
             found.append(Run(**vars(job.likeness), times=times, sigma=_rounded(sigma), spread=spread))
         return tuple(found)
 
     def _rest(self, row: Row) -> str:
-        """Name of the extra step time of a row's job."""
         return f"{REST}.{self.jobs.index(row.plan.job.model if row.plan.job else None)}"
 
     def slopes(self, priors: Sequence[Prior], at: Floats, now: Floats) -> Floats:
@@ -292,7 +290,7 @@ class Question:
     def solved(self, priors: Sequence[Prior]) -> _Solved:
         """Return the most probable constants.
 
-        Outliers have reduced weight: runs with a large error, or with a larger error than similar runs.
+        Outliers have reduced weight: runs with a large error, or with a much larger error than similar runs.
         """
         jobs = [*(row.plan.job.likeness for row in self.rows if row.plan.job), *self.earlier]
         spreads = np.array(

@@ -19,9 +19,7 @@ MOST = 3.0 / SHARES.machine
 
 @dataclass(frozen=True)
 class Prior:
-    """A constant by its name in `Constants.named`, its median, the standard deviation of its logarithm, and the
-    reason.
-    """
+    """A constant by its name in `Constants.named`: median, standard deviation of the logarithm, and reason."""
 
     name: str
     median: float
@@ -29,8 +27,7 @@ class Prior:
     reason: str
 
     def value(self, deviations: float) -> float:
-        """Return the constant at a number of deviations from the median, at most `MOST`; link efficiencies up to 1.
-        """
+        """Return the constant at up to `MOST` deviations from the median; link efficiencies are at most 1."""
         found = self.median * math.exp(self.spread * max(-MOST, min(MOST, deviations)))
         return min(found, 1.0) if self.name.startswith("link_efficiency.") else found
 
@@ -77,7 +74,6 @@ def rest_of(job: int, plans: Sequence[Plan], shortest_s: float) -> Prior:
 
 
 def _candidates(cluster: Cluster, plans: Sequence[Plan]) -> Iterator[tuple[str, float, float, str]]:
-    """Yield (name, median, spread, reason)."""
     constants, gets = cluster.constants, cluster.device.efficiency
     for dtype in dict.fromkeys(plan.job.execution.dtype for plan in plans if plan.job):
         known = constants.compute_share.get(dtype)

@@ -101,7 +101,7 @@ class Validation:
     """A set's rows and their evaluation; scores use the test rows, or the fit rows if there are no others.
 
     - `ranks`: Spearman's correlation of measured and predicted values, per group of schedules.
-    - `right`: number of groups in which all schedules with different measurements are in the right order.
+    - `right`: number of groups with the right order of all schedules whose measurements differ.
     - `not_possible`: cases that cannot be projected, with the reason; they are in no score.
     """
 
@@ -157,9 +157,7 @@ class Validation:
 
     @property
     def coverage(self) -> tuple[int, int] | None:
-        """Number of test rows with times inside the 90 % interval, and number of test rows with times; None if not
-        defined.
-        """
+        """(Times inside the 90 % interval, all times) among the test rows; None without times or if order-only."""
         return coverage_of(self.judged) if not self.told.order_only else None
 
     @property

@@ -97,7 +97,6 @@ def _between(
     where: Callable[[Point], tuple[float, ...]],
     value: Callable[[Point], float],
 ) -> float:
-    """Mean of the nearest points' values, weighted by inverse squared distance."""
     ranked = sorted((math.dist(where(point), wanted), value(point)) for point in points)[:_NUM_NEAREST]
     if ranked[0][0] == 0:
         return ranked[0][1]
@@ -123,5 +122,4 @@ def _logs_of_core(core: AttentionCore) -> tuple[float, ...]:
 
 
 def _of_one_group(form: Form, m: float, n: float, k: float, groups: int) -> tuple[float, float, float]:
-    """The GEMM of one group: its share of the tokens, which are k in the form "weight"."""
     return (m, n, max(k // groups, 1)) if form == "weight" else (max(m // groups, 1), n, k)

@@ -129,7 +129,6 @@ def filled(steps: np.ndarray[Any, Any], axes: Sequence[Sequence[float]]) -> Floa
 
 
 def _place(axis: Sequence[float], value: float) -> tuple[int, float]:
-    """The grid index before a value, and the fraction of the way to the next one."""
     if value <= axis[0]:
         return 0, 0.0
     if value >= axis[-1]:
@@ -178,7 +177,6 @@ class Tabled:
 
     @cached_property
     def _factors(self) -> dict[Kernels, float | None]:
-        """Cache of `factor`."""
         return {}
 
     def _factor(self, of: Kernels) -> float | None:

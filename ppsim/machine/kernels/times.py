@@ -73,7 +73,7 @@ class KernelTime:
         )
 
     def without(self, other: "KernelTime") -> "KernelTime":
-        """Return these kernels without some of them."""
+        """Return these kernels minus `other`."""
         return self + other.times(-1)
 
     def times(self, number: int) -> "KernelTime":

@@ -48,7 +48,6 @@ def accuracy_figure(rows: "pandas.DataFrame", *, title: str = "", width: Width =
 
 
 def _axes(width: Width, num_scatters: int, num_sets: int) -> tuple["Figure", list["Axes"], "Axes"]:
-    """Scatter plots and errors side by side; in one column, errors below."""
     strip_height = _SET_ROW * num_sets + _AXIS
     if width == "two-column":
         figure = new_figure(width, max(_SCATTER + _AXIS, strip_height))

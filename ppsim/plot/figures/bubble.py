@@ -52,7 +52,6 @@ def _label(rows: "pandas.DataFrame") -> str:
 
 
 def _microbatch_axis(axes: Any, rows: "pandas.DataFrame") -> None:
-    """A base-2 logarithmic axis with a tick at every number of microbatches in the sweep."""
     from matplotlib.ticker import NullFormatter, NullLocator
 
     numbers = sorted(set(rows["microbatches"]))

@@ -33,10 +33,10 @@ def pareto_page(**parts: str) -> str:
 
 
 def _filled(name: str, scripts: dict[str, str], parts: dict[str, str]) -> str:
-    """Return a page with its style, its scripts and a content security policy.
+    """Return a page with a content security policy.
 
-    The policy lets a browser run only these scripts and load nothing from outside. Scripts may set styles and make
-    images, which saving the picture needs.
+    Browsers run only its own scripts and load nothing from outside. Scripts may set styles and make images, which
+    saving the picture needs.
     """
     hashes = (b64encode(sha256(script.encode()).digest()).decode() for script in scripts.values())
     policy = _POLICY.format(scripts=" ".join(f"'sha256-{one}'" for one in hashes))
