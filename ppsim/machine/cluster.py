@@ -20,7 +20,7 @@ class InSitu:
     factors
         By dtype of the GEMMs; "attention" for fused attention. For missing dtypes, the table is not used.
     sigma
-        Standard deviation of the logarithm of the factors, over runs and devices of the class.
+        Standard deviation of the logarithm of the factors, over runs and devices of the GPU type.
     """
 
     factors: Mapping[str, float]
@@ -61,7 +61,7 @@ class Efficiency:
     kernel_s
         Seconds from the end of a kernel to the start of the next one on a busy device.
     host_s
-        Host seconds to launch one kernel; a pass takes at least the launch times of its kernels.
+        Host seconds to launch one kernel; an action takes at least the launch times of its kernels.
     routing_host_s
         Host seconds to launch the forward pass of a MoE layer, and again for its backward pass, at any size: the
         many small kernels of routing and permutation, and the wait for the token counts per expert, during which
@@ -73,7 +73,7 @@ class Efficiency:
         per expert, padded rows, and concurrent kernels that sort the tokens.
     spread, experts_spread
         Standard deviation of the logarithm of a projected step time, for dense and for MoE models. None: no run of
-        the class is known (`ppsim.projection.answering`).
+        the GPU type is known (`ppsim.projection.answering`).
     source
         Source of each number.
     in_situ

@@ -1,9 +1,10 @@
 """Similarity of jobs on a cluster, and corrections of a job's projection by measured runs.
 
 A Gaussian process (Rasmussen and Williams 2006, Gaussian Processes for Machine Learning, section 2.2) over
-log(measured time / time by the cluster's constants), in units of the spread of the GPU type. One part of the
-variance belongs to the cluster's constants. The other part is shared by jobs of the same model, more so the more
-similar they are. So a job like the measured one gets nearly the whole correction, a distant job little.
+log(measured time / time by the cluster's constants), in units of the spread of the GPU type (the standard deviation
+of this logarithm before any run). One part of the variance belongs to the cluster's constants. The other part is
+shared by jobs of the same model, more so the more similar they are. So a job like the measured one gets nearly the
+whole correction, a distant job little.
 """
 
 import math
@@ -26,7 +27,7 @@ configuration. The best value of 0.5 to 3 for the rows marked fit (`python bench
 class Shares:
     """Hyperparameters of the covariance.
 
-    - `machine`: spread of a constant among installations, relative to the spread of its class.
+    - `machine`: spread of a constant among installations, relative to the spread of the GPU type.
     - `cut`: length scale of layer configurations, at which the covariance falls to exp(-1/2). A factor of two in
       one number has distance 1, and so has a different recomputation or different CUDA graphs.
     - `size`: length scale of pipeline ranks and GPUs, with the same distance.
@@ -78,7 +79,7 @@ class Likeness:
 class Run(Likeness):
     """A measured run: `times` is its time relative to the time by its cluster's constants.
 
-    `sigma` is the standard deviation of log(`times`), `spread` the standard deviation of its class before any run.
+    `sigma` is the standard deviation of log(`times`), `spread` the spread of its GPU type.
     """
 
     times: float
@@ -91,7 +92,7 @@ class Said:
     """Correction of a job by runs: `times` is its time relative to the time by the constants.
 
     `weight`: share of an error common to all runs that the correction removes. `unknown`: standard deviation of the
-    remaining error, in units of the class's spread.
+    remaining error, in units of the spread of the GPU type.
     """
 
     times: float

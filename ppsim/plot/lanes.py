@@ -185,9 +185,7 @@ class MemoryLine:
 
 
 def shown_ranks(timeline: Timeline) -> list[int]:
-    """Return the ranks of a memory picture: `MOST_MEMORY_LINES` evenly spread ones, and the one with the highest
-    peak.
-    """
+    """Return the ranks of a memory picture: all or `MOST_MEMORY_LINES`, and the one with the highest peak."""
     ranks = spread(range(timeline.schedule.num_ranks), MOST_MEMORY_LINES)
     return sorted({*ranks, int(np.argmax(timeline.memory.peak_bytes))})
 

@@ -52,7 +52,7 @@ _CHEAP = ("moe_act", "layernorm", "mla_up_proj")
 _DEAR = ("core_attn", "mlp", "moe")
 
 _RECOMPUTED = 0.25
-"""Upper bound of the share of full recomputation in the time: one forward of 1 + 1 + 2 (a backward costs two)."""
+"""Maximum share of full recomputation in the time: 1 / (1 + 1 + 2), as a backward pass costs two forward passes."""
 
 
 class Refined:

@@ -68,9 +68,9 @@ class Told:
 
 @dataclass(frozen=True)
 class Doubt:
-    """A row whose `error` is `times` the standard deviation of its class.
+    """A row whose `error` is `times` the spread of its GPU type.
 
-    The error is attributed to its job instead of the machine: its loss is linear.
+    The error is attributed to its job instead of the cluster: its loss is linear.
     """
 
     row: str

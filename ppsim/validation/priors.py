@@ -14,7 +14,7 @@ from ppsim.projection.answering import ESTIMATE_SPREAD
 from ppsim.projection.plan import Plan
 
 MOST = 3.0 / SHARES.machine
-"""Maximum prior deviations of a cluster's constant (3 of its class); larger deviations have other causes."""
+"""Maximum prior deviations of a constant: 3 spreads of its GPU type. Larger deviations have other causes."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ def priors_of(cluster: Cluster, plans: Sequence[Plan]) -> list[Prior]:
     """Return the priors of a cluster's constants that may affect the plans.
 
     The median is the cluster's value. The spread comes from an earlier fit if the cluster has one; otherwise it is
-    `SHARES.machine` times the spread of the class, which includes all differences between runs. Constants that are
-    0 in the class are left out. `launch_s`, which no class has, is around `host_s`.
+    `SHARES.machine` times the spread of the GPU type, which includes all differences between runs. Constants that
+    are 0 for the GPU type are left out. `launch_s`, which no GPU type has, is around `host_s`.
     """
     known = {
         name: one.sigma / one.value for name, one in cluster.constants.named.items() if one.sigma and one.value
