@@ -34,7 +34,7 @@ class InSitu:
 
 @dataclass(frozen=True, kw_only=True)
 class Efficiency:
-    """Achieved shares of the data sheet: calibration constants per GPU type, in hardware/efficiency.toml.
+    """Achieved shares of the data sheet: calibration constants per GPU type, in machine/data/efficiency.toml.
 
     matmul
         Per dtype, share of the dense peak that large GEMMs achieve.

@@ -237,7 +237,7 @@ class Space:
 def space_for(question: Question, **given: Any) -> Space:
     """Return a space of the given ranges; missing or None ranges get defaults.
 
-    - tp: divisors of the model that fit in the innermost domain.
+    - tp: divisors of the number of devices that fit in the innermost domain and divide the model.
     - pp: divisors of the number of devices, up to the number of layers + 2.
     - vpp, micro-batch: 1, 2, 4, 8.
     - cp: 1, 2, 4, 8 that leave at least 2,048 tokens per rank.
