@@ -22,9 +22,9 @@ Engine = Literal["auto", "plain", "compiled"]
 WORTH_COMPILING = 400_000
 """Loop iterations of a kernel per process, after which it is compiled.
 
-An iteration takes 1 to 2 µs in plain Python, compiling a kernel 0.2 to 2.5 s. Compiling once the time in plain
-Python equals the time of compilation costs at most twice the optimum. Importing numba and loading its cache takes
-about 0.6 s; this happens after the same number of iterations of all kernels together.
+An iteration takes 1 to 2 µs in plain Python, compiling a kernel 0.2 to 2.5 s. If a kernel is compiled when its
+time in plain Python has reached its compilation time, the total is at most twice the optimum. Importing numba and
+loading its cache takes about 0.6 s; this happens after the same number of iterations of all kernels together.
 """
 
 _ITERATIONS: Counter[Callable[..., Any]] = Counter()

@@ -88,7 +88,8 @@ def timeline_plotly(
 ) -> Data:
     """Return timelines on one time axis, one above the other, as plotly's `data` and `layout`.
 
-    `titles` has one entry per timeline, "" for the schedule's name; step time and bubble ratio follow it.
+    Each timeline has one row per rank and starts at 0 (its first start). `titles` has one entry per timeline, ""
+    for the schedule's name; step time and bubble ratio follow it.
 
     >>> from ppsim import StageCosts, build, simulate
     >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
