@@ -184,8 +184,8 @@ class RankCosts:
 class RunCosts(RankCosts):
     """The costs of a recorded run: seconds per microbatch of each model stage of the table that it ran.
 
-    `table` is that table, `split` says how many layers its stages had, `source` names the recording. `splits_backward`: I and W were recorded, not only B,
-    of which I and W then hold any two parts. `knows_gaps`: the time between steps was recorded.
+    `table` is that table, `split` its layers per stage, `source` the name of the recording. `splits_backward`: I
+    and W were recorded; if not, they are any two parts of B. `knows_gaps`: the time between steps was recorded.
     """
 
     forward_s: tuple[float, ...]
@@ -207,8 +207,8 @@ class RunCosts(RankCosts):
         parts, stages = len(self.forward_s), schedule.num_model_stages
         if stages % parts and parts % stages:
             raise ConfigError(
-                f"{self.source} has {parts} stages, which are neither divided nor summed to {stages} without a model: "
-                f"give --model, or --pp and --vpp whose product divides {parts} or is a multiple of it"
+                f"{self.source} has {parts} stages, which are neither divided nor summed to {stages} without a "
+                f"model: give --model, or --pp and --vpp whose product divides {parts} or is a multiple of it"
             )
         found = super().replacing(estimated, schedule)
         lines = [f"costs: medians per stage of {self.source}, {parts} stages", *found.assumptions[1:]]

@@ -479,8 +479,8 @@ class PlanOptions(JobOptions, total=False):
         metavar="SIZE|SIZE,SIZE,…", section="measured",
     )]
     run: Annotated[str | Path | None, Option(
-        "A recorded run, as `ppsim read` reads it: its time per stage and its overheads, for another schedule, vpp, "
-        "split or number of microbatches of the same job. Default schedule, --pp and --num-microbatches: the run's.",
+        "Recorded run (file or folder for `ppsim read`) whose times per stage and overheads are used, for another "
+        "schedule, vpp, split or number of microbatches of its job. [default of these: the run's]",
         metavar="PATH", section="measured", after="profile",
     )]
     overheads: Annotated["str | Path | Calibration | None", OVERHEADS]
