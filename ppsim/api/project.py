@@ -117,10 +117,11 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
     if profile is not None:
         profile, shape = _at_shape(profile, options)
     overheads: dict[str, Any] = {}
-    if options["overheads"] or recorded:
+    fitted = options["overheads"] or (recorded.overheads if recorded else None)
+    if fitted:
         from ppsim.api.overheads import plan_fields_of  # heavy import
 
-        overheads = plan_fields_of(options["overheads"] or recorded.overheads, options)
+        overheads = plan_fields_of(fitted, options)
         options["runtime"] = overheads.pop("runtime", options["runtime"])
         job = replace(job, launch_s=0.0) if job else None
     elif profile is not None and (rehearsed := profile.rehearsal) and pp > 1:
