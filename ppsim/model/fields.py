@@ -62,14 +62,19 @@ class Fields:
         self.seen.add(name)
         return bool(self._data.get(name) == word)
 
+    def is_list(self, name: str) -> bool:
+        """Whether a field has a list."""
+        self.seen.add(name)
+        return isinstance(self._data.get(name), list)
+
     def optional(self, name: str) -> int | None:
         """A whole number of 1 or more, or None where it is not there or null."""
         self.seen.add(name)
         return None if self._data.get(name) is None else self.count(name)
 
-    def number(self, name: str, default: int) -> int:
-        """A whole number of 0 or more."""
-        return self._whole(0, name, default=default)
+    def number(self, name: str, *others: str, default: int) -> int:
+        """A whole number of 0 or more, under any of these names."""
+        return self._whole(0, name, *others, default=default)
 
     def _whole(self, least: int, name: str, *others: str, default: int | None) -> int:
         value = self._get(name, *others, default=default)

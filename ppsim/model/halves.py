@@ -21,7 +21,8 @@ class Attention(OneWidth):
     `window`: how many tokens a query sees, itself included (None: all before it); `is_chunked`: those of its own
     chunk of so many tokens instead (Llama 4). `sinks`: a learned score a head that takes part in the softmax
     (gpt-oss). `gated`: a gate of as many columns as the queries before the output (Qwen3-Next). `is_causal`:
-    whether a query sees no token behind it; those of images see all.
+    whether a query sees no token behind it; those of images see all. `joint_norm`: `qk_norm` is one RMSNorm over all
+    query heads and one over all key heads, with a weight per column (OLMo 2, MiniMax-M2).
     """
 
     num_heads: int
@@ -35,6 +36,7 @@ class Attention(OneWidth):
     sinks: bool = False
     gated: bool = False
     is_causal: bool = True
+    joint_norm: bool = False
 
     def __post_init__(self) -> None:
         require_positive(self, "num_heads", "num_kv_heads", "head_size", "window")
@@ -46,7 +48,8 @@ class Attention(OneWidth):
     @property
     def norm_parameters(self) -> int:
         """Weights of the norms of queries and keys."""
-        return self.qk_norm * 2 * self.head_size
+        heads = self.num_heads + self.num_kv_heads if self.joint_norm else 2
+        return self.qk_norm * heads * self.head_size
 
     def keys_a_query(self, sequence_length: int) -> float:
         """Return how many keys a query sees on average: half of the sequence, all, or what its window leaves.
