@@ -102,8 +102,8 @@ def _qwen(fields: Fields, *, version: int, has_experts: bool = False) -> Model:
     attention = attention_of(fields, qkv_bias=True) if version == 2 else attention_of(fields, qk_norm=True)
     part: Part | Sequence[Part] = FeedForward(fields.count("intermediate_size"))
     if has_experts:
-        shared = fields.number("shared_expert_intermediate_size", default=0) if version == 2 else 0
-        part = _qwen_parts(fields, shared)
+        fields.seen.add("qkv_bias")
+        part = _qwen_parts(fields, fields.number("shared_expert_intermediate_size", default=0))
     return _llama(fields, part, attention, has_window=fields.flag("use_sliding_window", default=False))
 
 
@@ -314,6 +314,8 @@ def _of_images(fields: Fields, read: Callable[[Fields], Model]) -> Model:
     fields.seen |= {"boi_token_index", "eoi_token_index", "image_token_index", "image_token_id", "video_token_id"}
     fields.seen |= {"vision_start_token_id", "vision_end_token_id", "multimodal_projector_bias"}
     fields.seen |= {"projector_hidden_act", "spatial_merge_size", "vision_feature_layer"}
+    fields.seen |= {"ignore_index", "media_placeholder_token_id", "use_unified_vision_chunk"}
+    fields.seen.add("video_placeholder")
     text = fields.nested("text_config")
     found = read(text)
     text.require_all_known()
@@ -418,6 +420,7 @@ _READERS: Mapping[str, Reader] = MappingProxyType(
         "gemma3": partial(_of_images, read=partial(_gemma, version=3)),
         "llama4_text": _llama4,
         "llama4": partial(_of_images, read=_llama4),
+        "kimi_k25": partial(_of_images, read=families.READERS["kimi_k2"]),
         "mistral3": partial(_of_images, read=_mistral),
         "qwen3_next": _qwen3_next,
         "qwen3_5_text": partial(_qwen3_next, has_experts=False),

@@ -1,16 +1,17 @@
 """Readers of config.json for decoders of attention and SwiGLU, dense or with experts.
 
-The families differ in a few switches: biases, norms of queries and keys, windows, dense first layers, shared experts
-and a bias of the router. Each switch follows the class of the model_type in transformers 5.23, or the released code
-where transformers has none (Ling, MiMo, Sarvam).
+The families differ in a few switches: biases, norms of queries and keys, windows, dense first layers, shared
+experts and a bias of the router. Each switch follows the class of the model_type in transformers 5.23, or the
+released code if transformers has no class (Ling, MiMo, Sarvam, Llama-Nemotron).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
 from ppsim.model.architecture import Layer, Model
+from ppsim.model.compressed import Indexer
 from ppsim.model.config_parts import (
     Part,
     Reader,
@@ -25,7 +26,14 @@ from ppsim.model.config_parts import (
     with_windows,
 )
 from ppsim.model.fields import Fields
-from ppsim.model.halves import FeedForward, MixtureOfExperts
+from ppsim.model.halves import (
+    Attention,
+    FeedForward,
+    LatentAttention,
+    MixtureOfExperts,
+    NoAttention,
+    NoFeedForward,
+)
 from ppsim.model.mixer import Mixer
 from ppsim.parallel.layer_partition import require_layers
 
@@ -63,7 +71,9 @@ def _biases(fields: Fields, *, default: bool, out: str = "attention_bias") -> di
 
 def _seed_oss(fields: Fields) -> Model:
     fields.seen.add("residual_dropout")
-    return _dense(fields, attention_of(fields, head_size=128, **_biases(fields, default=True, out="attention_out_bias")))
+    return _dense(
+        fields, attention_of(fields, head_size=128, **_biases(fields, default=True, out="attention_out_bias"))
+    )
 
 
 def _phi3(fields: Fields) -> Model:
@@ -86,7 +96,13 @@ def _ernie_biases(fields: Fields) -> dict[str, bool]:
     if fields.flag("use_bias", default=False):
         fields.refuse("use_bias", "true is not known; it is false in every release")
     fields.seen |= {"compression_ratio", "fuse_rms_norm", "fuse_swiglu", "fuse_rope", "micro_batch_size"}
-    fields.seen |= {"ignored_index", "max_sequence_length", "use_flash_attention", "use_rmsnorm", "weight_share_add_bias"}
+    fields.seen |= {
+        "ignored_index",
+        "max_sequence_length",
+        "use_flash_attention",
+        "use_rmsnorm",
+        "weight_share_add_bias",
+    }
     return {"qkv_bias": False}
 
 
@@ -138,24 +154,30 @@ def _olmoe(fields: Fields) -> Model:
 
 
 def _granite(fields: Fields, *, has_experts: bool = False, has_shared: bool = False) -> Model:
-    """Granite: a decoder like Llama, with multipliers that change no size; experts and a dense part next to them."""
+    """Granite: like Llama, with multipliers that change no size; or experts, with a dense part next to them."""
     fields.seen |= {f"{name}_multiplier" for name in ("attention", "embedding", "residual")} | {"logits_scaling"}
-    part: Part = dense_of(fields)
+    dense = dense_of(fields)
+    part: Part = dense
     if has_experts:
         shared = fields.number("shared_intermediate_size", default=0) if has_shared else 0
-        part = experts_of(fields, ("num_local_experts",), FeedForward(part.size), shared_size=shared)
+        part = experts_of(fields, ("num_local_experts",), dense, shared_size=shared)
     return decoder_of(fields, layers_of(fields, attention_of(fields, **_biases(fields, default=False)), part))
 
 
 _HUNYUAN = frozenset(
-    "add_classification_head anyres_pooling_size anyres_vit_max_image_size anyres_vit_two_views cla_share_factor "
-    "class_num dense_list eod_token_id group_limited_greedy im_end_id im_newline_id im_start_id image_token_id "
-    "kv_lora_rank mask_init_id moe_drop_tokens moe_random_routing_dropped_token norm_type num_media_embeds "
-    "org_vocab_size pad_id pool_type position_embedding_xdrope q_lora_rank qk_nope_head_dim qk_rope_head_dim "
-    "sep_token_id skip_cls_token text_end_id text_start_id use_cla use_mixed_mlp_moe use_mla use_rotary_pos_emb "
-    "v_head_dim video_end_id video_start_id vit_add_patchemb_bias vit_input_resolution vit_mapping_type "
-    "vit_norm_type vit_patch vit_path vit_remove_prenorm vit_token vit_type vit_used_rms_norm xdrope_section".split()
-)
+    {
+        "add_classification_head", "anyres_pooling_size", "anyres_vit_max_image_size", "anyres_vit_two_views",
+        "cla_share_factor", "class_num", "dense_list", "eod_token_id", "group_limited_greedy", "im_end_id",
+        "im_newline_id", "im_start_id", "image_token_id", "kv_lora_rank", "mask_init_id", "moe_drop_tokens",
+        "moe_random_routing_dropped_token", "norm_type", "num_media_embeds", "org_vocab_size", "pad_id",
+        "pool_type", "position_embedding_xdrope", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
+        "sep_token_id", "skip_cls_token", "text_end_id", "text_start_id", "use_cla", "use_mixed_mlp_moe",
+        "use_mla", "use_rotary_pos_emb", "v_head_dim", "video_end_id", "video_start_id", "vit_add_patchemb_bias",
+        "vit_input_resolution", "vit_mapping_type", "vit_norm_type", "vit_patch", "vit_path", "vit_remove_prenorm",
+        "vit_token", "vit_type", "vit_used_rms_norm", "xdrope_section",
+    }
+)  # fmt: skip
+"""Fields of Hunyuan's config.json for images, tokens and kinds of attention that no release of experts has."""
 
 
 def _hunyuan(fields: Fields) -> Model:
@@ -197,6 +219,33 @@ def _exaone_moe(fields: Fields) -> Model:
     return _sparse(fields, attention, windows=True)
 
 
+def _nemotron_nas(fields: Fields) -> Model:
+    """Llama-Nemotron Super and Ultra: each layer has its own feed-forward width, and attention or none.
+
+    A width is 2/3 of `ffn_mult` · hidden_size, rounded up to a multiple of 256.
+    """
+    hidden, heads, layers = fields.count("hidden_size"), fields.count("num_attention_heads"), []
+    for name in ("attention_bias", "mlp_bias"):
+        if fields.flag(name, default=False):
+            fields.refuse(name, "true is not known; it is false in every release")
+    fields.seen |= {"intermediate_size", "num_key_value_heads"}  # null: they are in block_configs
+    for block in fields.objects("block_configs"):
+        mixer, part = (Fields(block.get(name) or {}, f"block_configs, {name}") for name in ("attention", "ffn"))
+        if any(one.flag("replace_with_linear", default=False) for one in (mixer, part)):
+            fields.refuse("block_configs", "has a layer with replace_with_linear, which is not known")
+        attention: Attention = NoAttention()
+        if not mixer.flag("no_op", default=False):
+            attention = Attention(heads, heads // mixer.count("n_heads_in_group"), hidden // heads)
+        ffn: FeedForward = NoFeedForward()
+        if not part.flag("no_op", default=False):
+            ffn = FeedForward(-(-int(2 * part.factor("ffn_mult") * hidden / 3) // 256) * 256)
+        layer = Layer(hidden, attention, ffn)
+        layers.append(replace(layer, num_norms=layer.num_halves))
+    if len(layers) != fields.num_layers():
+        fields.refuse("block_configs", f"has {len(layers)} layers, not num_hidden_layers {fields.num_layers()}")
+    return decoder_of(fields, layers)
+
+
 def _glm(fields: Fields) -> Model:
     """GLM-4.5 to 4.7: biases of queries, keys and values, and norms of them in the larger model."""
     bias, qk_norm = fields.flag("attention_bias", default=False), fields.flag("use_qk_norm", default=False)
@@ -214,23 +263,37 @@ def _bailing(fields: Fields) -> Model:
     fields.seen |= {"embedding_dropout", "output_dropout", "mtp_loss_scaling_factor", "norm_head", "norm_softmax"}
     fields.seen |= {"moe_shared_expert_intermediate_size", "rotary_dim", "router_dtype", "score_function"}
     bias, out = fields.flag("use_qkv_bias", default=False), fields.flag("use_bias", default=False)
-    attention = attention_of(
-        fields, qk_norm=fields.flag("use_qk_norm", default=True), qkv_bias=bias, out_bias=out
-    )
+    attention = attention_of(fields, qk_norm=fields.flag("use_qk_norm", default=True), qkv_bias=bias, out_bias=out)
     return _sparse(fields, attention, router_bias=fields.flag("moe_router_enable_expert_bias", default=True))
 
 
-def _latent(fields: Fields, *, router_bias: bool = True) -> Model:
-    """DeepSeek-V2, V3, Kimi K2, GLM-4.7-Flash, Sarvam 105B: latent attention."""
+def _latent(fields: Fields, *, router_bias: bool = True, is_sparse: bool = False) -> Model:
+    """DeepSeek-V2, V3, Kimi K2, GLM-4.7-Flash, Sarvam 105B: latent attention; V3.2 and GLM-5: to chosen keys."""
     attention = latent_attention_of(fields)
     fields.seen |= {"qk_head_dim", "q_head_dim", "mlp_bias"}
     if fields.flag("attention_bias", default=False):
         fields.refuse("attention_bias", "true is not known with latent attention; it is false in every release")
-    return _sparse(fields, attention, router_bias=router_bias)
+    mixers = _choosing(fields, attention) if is_sparse else [attention] * fields.num_layers()
+    return _sparse(fields, mixers, router_bias=router_bias)
+
+
+def _choosing(fields: Fields, attention: LatentAttention) -> list[LatentAttention]:
+    """Return the attention of each layer to chosen keys: with an indexer, or with the choice of a layer before."""
+    fields.seen |= {"index_share_for_mtp_iteration", "index_skip_topk_offset", "index_topk_freq"}
+    fields.seen |= {"index_topk_pattern", "indexer_rope_interleave", "moe_router_dtype"}
+    num_keys, number = fields.count("index_topk", default=2048), fields.num_layers()
+    indexer = Indexer(fields.count("index_n_heads"), fields.count("index_head_dim", default=128), num_keys)
+    have = fields.words("indexer_types", {"full": True, "shared": False}, number) or [True] * number
+    return [replace(attention, num_keys=num_keys, indexer=indexer if has_indexer else None) for has_indexer in have]
 
 
 def _sparse(
-    fields: Fields, attention: Mixer, *, router_bias: bool = True, first: int = 0, windows: bool = False
+    fields: Fields,
+    attention: Mixer | Sequence[Mixer],
+    *,
+    router_bias: bool = True,
+    first: int = 0,
+    windows: bool = False,
 ) -> Model:
     """Return a decoder whose first layers are dense, with experts and shared experts behind them."""
     expert = FeedForward(fields.count("moe_intermediate_size"))
@@ -250,12 +313,14 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "bailing_moe_v2": _bailing,
         "deepseek_v2": partial(_latent, router_bias=False),
         "deepseek_v3": _latent,
+        "deepseek_v32": partial(_latent, is_sparse=True),
         "ernie4_5": _ernie,
         "ernie4_5_moe": _ernie_moe,
         "exaone4": _exaone,
         "exaone_moe": _exaone_moe,
         "glm4_moe": _glm,
         "glm4_moe_lite": _latent,
+        "glm_moe_dsa": partial(_latent, is_sparse=True),
         "granite": _granite,
         "granitemoe": partial(_granite, has_experts=True),
         "granitemoeshared": partial(_granite, has_experts=True, has_shared=True),
@@ -265,6 +330,7 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "kimi_k2": _latent,
         "mimo": _mimo,
         "minimax_m2": _minimax_m2,
+        "nemotron-nas": _nemotron_nas,
         "olmo2": partial(_olmo, version=2),
         "olmo3": partial(_olmo, version=3),
         "olmoe": _olmoe,
