@@ -14,6 +14,23 @@ def test_the_list_has_every_model():
     assert all(model["name"] in text and f"{model['parameters']:,}" in text for model in listed)
 
 
+def test_the_full_list_has_the_source_of_each_model():
+    short, full = (words_of(ppsim("models", *option).stdout) for option in ((), ("--full",)))
+    source = "config.json of zai-org/GLM-5, in ai-dynamo/aiconfigurator 095f58a"
+    assert source in full
+    assert source not in short
+    listed = json.loads(ppsim("models", "--json").stdout)["models"]
+    assert next(model["source"] for model in listed if model["name"] == "glm-5") == source
+
+
+def test_an_id_that_is_not_packaged_says_how_to_get_its_config():
+    for command in (["models"], ["project", *PROJECT, "--model"]):
+        told = words_of(ppsim(*command, "zai-org/GLM-4.5-Big", code=2).stderr)
+        assert "unknown model 'zai-org/GLM-4.5-Big' (nearest: glm-4.5" in told
+        assert "https://huggingface.co/zai-org/GLM-4.5-Big/raw/main/config.json" in told
+        assert "hf download zai-org/GLM-4.5-Big config.json" in told
+
+
 def test_one_model_is_counted_with_its_conventions_stated():
     text = words_of(ppsim("models", "deepseek-v3", "--seq-len", 4096).stdout)
     for part in ("61 of width 7168, 58 with experts; 1 for multi-token prediction", "671,026,419,200",
