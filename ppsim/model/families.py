@@ -38,7 +38,7 @@ from ppsim.model.mixer import Mixer
 from ppsim.parallel.layer_partition import require_layers
 
 _EVERY = 4
-"""Of so many layers the last one sees the whole sequence, if neither layer_types nor a pattern says otherwise."""
+"""Period of the layers with full attention, if the file has neither layer_types nor a pattern."""
 
 
 def _dense(fields: Fields, attention: Mixer, *, windows: bool = False) -> Model:
@@ -56,7 +56,7 @@ def _windowed(fields: Fields, layers: list[Layer]) -> list[Layer]:
 
 
 def _olmo(fields: Fields, *, version: int) -> Model:
-    """OLMo 2 and 3: one norm over all heads, and norms of outputs instead of inputs, as many as elsewhere."""
+    """OLMo 2 and 3: one norm over all heads; the two norms of a layer are after its halves."""
     attention = attention_of(fields, qk_norm=True, joint_norm=True, **_biases(fields, default=False))
     if version == 3 and fields.is_word("sliding_window", None):
         fields.refuse("sliding_window", "is missing; it is 4096 in every release")
@@ -77,7 +77,7 @@ def _seed_oss(fields: Fields) -> Model:
 
 
 def _phi3(fields: Fields) -> Model:
-    """Phi-3 and Phi-4, whose fused matrices have the sizes of separate ones; a window is that of all layers."""
+    """Phi-3 and Phi-4, whose fused matrices have the sizes of separate ones; all layers have the window."""
     fields.seen |= {"full_attn_mod", "interpolate_factor"}  # transformers does not read them
     if fields.flag("lm_head_bias", default=False):
         fields.refuse("lm_head_bias", "true is not known; it is false in every release")
@@ -247,7 +247,7 @@ def _nemotron_nas(fields: Fields) -> Model:
 
 
 def _glm(fields: Fields) -> Model:
-    """GLM-4.5 to 4.7: biases of queries, keys and values, and norms of them in the larger model."""
+    """GLM-4.5 to 4.7: biases of queries, keys and values; the larger model norms queries and keys."""
     bias, qk_norm = fields.flag("attention_bias", default=False), fields.flag("use_qk_norm", default=False)
     return _sparse(fields, attention_of(fields, qkv_bias=bias, qk_norm=qk_norm))
 
@@ -295,7 +295,7 @@ def _sparse(
     first: int = 0,
     windows: bool = False,
 ) -> Model:
-    """Return a decoder whose first layers are dense, with experts and shared experts behind them."""
+    """Return a decoder whose first layers are dense; the others have experts and shared experts."""
     expert = FeedForward(fields.count("moe_intermediate_size"))
     shared = expert.size * fields.number("n_shared_experts", "num_shared_experts", default=0)
     experts = experts_of(

@@ -133,10 +133,10 @@ class LatentAttention(Scored):
 
     `q_lora_rank` None: queries are projected at once, as in DeepSeek-V2-Lite.
 
-    `num_keys`: a query attends to at most so many keys (sparse attention of DeepSeek-V3.2 and GLM-5; DeepSeek-AI
-    2025, arXiv 2512.02556, §2.1). An `indexer` chooses them by scores over all keys before the query. A layer of
-    GLM-5.2 without an indexer reuses the choice of an earlier layer. Tensor parallelism does not divide the
-    indexer.
+    `num_keys`: a query attends to at most this number of keys (sparse attention of DeepSeek-V3.2 and GLM-5;
+    DeepSeek-AI 2025, arXiv 2512.02556, §2.1). An `indexer` chooses them by scores over all keys before the query.
+    A layer of GLM-5.2 without an indexer reuses the choice of an earlier layer. Tensor parallelism does not divide
+    the indexer.
     """
 
     num_heads: int

@@ -86,7 +86,7 @@ ALIASES = MappingProxyType(
         "llama-30b": "llama-33b",
         "dit-xl-2-256": "dit-xl-2",
         "stable-diffusion-3-medium-diffusers": "sd3-medium",
-        # later training of the same sizes: the config.json of each has those of the name
+        # later training of the same sizes, by the config.json or preset of each
         **dict.fromkeys(("minimax-m2", "minimax-m2.7"), "minimax-m2.5"),
         "glm-4.7": "glm-4.5",
         "glm-5.1": "glm-5",
