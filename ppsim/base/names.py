@@ -53,6 +53,11 @@ class Names:
         """Return the message for an unknown name, with close matches or all names."""
         return f"unknown {self._kind} '{name}': {self.hint(name)}"
 
+    def nearest(self, name: str, number: int = 3) -> list[str]:
+        """Return the names that are most like it."""
+        near = difflib.get_close_matches(self._plain_of(name), self._by_plain, n=len(self._by_plain), cutoff=0)
+        return list(dict.fromkeys(self._by_plain[one] for one in near))[:number]
+
     def hint(self, name: str) -> str:
         """Return the end of this message."""
         close = difflib.get_close_matches(self._plain_of(name), self._by_plain, n=3, cutoff=_CLOSE)
@@ -60,8 +65,7 @@ class Names:
         if found:
             return f"did you mean {' or '.join(found)}?"
         if self._listed_by and len(self._names) > _FEW:
-            near = difflib.get_close_matches(self._plain_of(name), map(self._plain_of, self._names), n=3, cutoff=0)
-            nearest = ", ".join(self._by_plain[one] for one in near)
+            nearest = ", ".join(self.nearest(name))
             return f"the nearest of {len(self._names)} names are {nearest}; {self._listed_by} lists all"
         return f"there are {', '.join(self._names)}"
 

@@ -25,12 +25,15 @@ from ppsim.cli.completion import completing
     metavar="model.json",
     help="Write the traced model there. --model model.json then needs neither torch nor transformers.",
 )
+@click.option("--full", is_flag=True, help="List the source of each model's sizes too.")
 @json_option
-def models(name: str | None, seq_len: int | None, config: str | None, output: str | None, as_json: bool) -> None:
+def models(
+    name: str | None, seq_len: int | None, config: str | None, output: str | None, full: bool, as_json: bool
+) -> None:
     """List the models known by name, or count one's parameters and the FLOPs that training takes a token.
 
     \b
-      ppsim models
+      ppsim models --full
       ppsim models llama3-8b --seq-len 8192
       ppsim models --trace config.json -o model.json
 
@@ -60,7 +63,7 @@ def models(name: str | None, seq_len: int | None, config: str | None, output: st
         if as_json:
             print_json({"models": [model_counts(known) for known in NAMES]})
         else:
-            show_models.print_models({known: find_model(known) for known in NAMES})
+            show_models.print_models({known: find_model(known) for known in NAMES}, with_sources=full)
         return
     counts = model_counts(name, seq_len)
     if as_json:

@@ -12,7 +12,7 @@ from ppsim.costs.place import Place
 from ppsim.machine.kernels.specified import activation_bytes, at_least_16_bits
 from ppsim.machine.kernels.times import AttentionCore, KernelTime, fused_attention, moved, product
 from ppsim.model.compressed import CompressedAttention
-from ppsim.model.halves import Attention
+from ppsim.model.halves import Attention, OfLatents
 from ppsim.model.mixer import Mixer
 from ppsim.model.recurrent import Recurrent
 from ppsim.model.scored import Scored
@@ -26,7 +26,7 @@ def core_of(part: Mixer, place: Place, *, micro_batch: int, sequence_length: int
     forward and 3e backward, dropout 2e + 1 more each. Recurrent mixers: `recurrence`. Where keys and values are
     gathered, one kernel for each rank's, masked for its own only: 1/cp of the FLOPs, ranks having pieces from both
     ends of a sequence (torch, `_RoundRobinLoadBalancer`, by default), as they are then joined: `_blocks_joined`.
-    Compressed attention scores the keys that it sees, and its indexer chooses them first: `_choice`.
+    Compressed and sparse attention score the keys that a query sees; an indexer chooses them first: `_choice`.
     """
     times, execution = place.wide_times, place.execution
     tokens = place.tokens(micro_batch, sequence_length)
@@ -87,23 +87,26 @@ def _of_last(seen: Callable[[int], float], sequence_length: int, pieces: int) ->
 
 
 def _choice(part: Scored, place: Place, *, tokens: int, sequence_length: int) -> PassKernels:
-    """Return what an indexer computes in a forward of the compressed keys before a query, whose best are chosen.
+    """Return the work of an indexer: it scores the keys before a query, compressed or not, and chooses the best.
 
     Products of its queries with them, and a float32 sum of a pair, which is written and read by the choice. As I
     its loss on the chosen keys alone, which Megatron-LM has at once with its gradients: its scores again, those of
     attention's heads, whose sum it is to be like, and two products for gradients (`fused_sparse_attention.py`).
     """
-    if not isinstance(part, CompressedAttention) or not part.indexer:
+    if not isinstance(part, OfLatents) or not part.indexer:
         return NOTHING
     times, indexer = place.wide_times, part.indexer
-    blocks, chosen = (
-        _of_last(partial(part.blocks_a_query, at_most=at_most), sequence_length, place.cut.cp)
-        for at_most in (None, indexer.num_keys)
-    )
+    if isinstance(part, CompressedAttention):
+        blocks, chosen = (
+            _of_last(partial(part.blocks_a_query, at_most=at_most), sequence_length, place.cut.cp)
+            for at_most in (None, indexer.num_keys)
+        )
+    else:
+        blocks, chosen = sequence_length / 2, part.keys_a_query(sequence_length)
     scored = product(times, "forward", float(tokens * indexer.num_heads), blocks, indexer.head_size)
     scored += moved(times, "elementwise", 8.0 * tokens * blocks, launches=2)
     again = product(times, "forward", float(tokens * indexer.num_heads), chosen, indexer.head_size)
-    target = product(times, "forward", float(tokens * part.num_heads), chosen, part.head_size)
+    target = product(times, "forward", float(tokens * part.num_heads), chosen, part.qk_head_size)
     return PassKernels(scored.as_attention(), (again + again + again + target).as_attention())
 
 

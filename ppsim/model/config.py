@@ -16,7 +16,7 @@ from typing import Any
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming
 from ppsim.base.names import Names
-from ppsim.model import mixers
+from ppsim.model import families, mixers
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.compressed import CompressedAttention, Indexer
 from ppsim.model.config_parts import (
@@ -30,6 +30,7 @@ from ppsim.model.config_parts import (
     latent_attention_of,
     layers_of,
     mamba_of,
+    sparse_parts,
     with_windows,
 )
 from ppsim.model.diffusion import DIFFUSERS
@@ -87,6 +88,10 @@ def _llama(fields: Fields, part: Part | Sequence[Part], attention: Attention, *,
     return decoder_of(fields, with_windows(layers, window, are_windowed))
 
 
+def _mistral(fields: Fields) -> Model:
+    return _llama(fields, dense_of(fields), attention_of(fields), has_window=True)
+
+
 def _mixtral(fields: Fields) -> Model:
     experts = experts_of(fields, ("num_local_experts",), FeedForward(fields.count("intermediate_size")))
     return _llama(fields, experts, attention_of(fields, qkv_bias=False), has_window=True)
@@ -97,8 +102,8 @@ def _qwen(fields: Fields, *, version: int, has_experts: bool = False) -> Model:
     attention = attention_of(fields, qkv_bias=True) if version == 2 else attention_of(fields, qk_norm=True)
     part: Part | Sequence[Part] = FeedForward(fields.count("intermediate_size"))
     if has_experts:
-        shared = fields.number("shared_expert_intermediate_size", default=0) if version == 2 else 0
-        part = _qwen_parts(fields, shared)
+        fields.seen.add("qkv_bias")
+        part = _qwen_parts(fields, fields.number("shared_expert_intermediate_size", default=0))
     return _llama(fields, part, attention, has_window=fields.flag("use_sliding_window", default=False))
 
 
@@ -108,48 +113,31 @@ def _qwen_parts(fields: Fields, shared_size: int) -> list[Part]:
         fields, ("num_experts", "num_local_experts"), FeedForward(fields.count("moe_intermediate_size")),
         shared_size=shared_size, shared_gate=shared_size > 0,
     )  # fmt: skip
-    dense, only_dense = FeedForward(fields.count("intermediate_size")), fields.layers("mlp_only_layers")
-    step, layers = fields.count("decoder_sparse_step", default=1), range(fields.num_layers())
-    return [dense if layer in only_dense or (layer + 1) % step else experts for layer in layers]
+    only_dense, step = fields.layers("mlp_only_layers"), fields.count("decoder_sparse_step", default=1)
+    are_dense = [layer in only_dense or (layer + 1) % step != 0 for layer in range(fields.num_layers())]
+    fields.seen.add("intermediate_size")
+    dense = FeedForward(fields.count("intermediate_size")) if any(are_dense) else experts
+    return [dense if is_dense else experts for is_dense in are_dense]
 
 
-def _qwen3_next(fields: Fields) -> Model:
+def _qwen3_next(fields: Fields, *, has_experts: bool = True) -> Model:
+    """Qwen3-Next and Qwen3.5: gated delta nets, and gated attention in one of `full_attention_interval` layers."""
     delta = GatedDeltaNet(
         fields.count("linear_num_key_heads"), fields.count("linear_num_value_heads"),
         fields.count("linear_key_head_dim"), fields.count("linear_value_head_dim"),
         kernel=fields.count("linear_conv_kernel_dim", default=4),
     )  # fmt: skip
     attention = attention_of(fields, head_size=256, qk_norm=True, gated=True)
-    parts = _qwen_parts(fields, fields.number("shared_expert_intermediate_size", default=0))
+    number = fields.num_layers()
+    fields.seen |= {"attn_output_gate", "mamba_ssm_dtype", "mtp_use_dedicated_embeddings", "mlp_only_layers"}
+    shared = fields.number("shared_expert_intermediate_size", default=0)
+    parts: list[Part] = _qwen_parts(fields, shared) if has_experts else [dense_of(fields)] * number
     every = fields.count("full_attention_interval", default=4)
-    are_linear = are_of_kind(fields, "linear_attention", len(parts), lambda layer: (layer + 1) % every != 0)
-    return decoder_of(
-        fields, layers_of(fields, [delta if is_linear else attention for is_linear in are_linear], parts)
-    )
-
-
-def _deepseek(fields: Fields, *, version: int) -> Model:
-    """V2 and V3: latent attention; the first layers dense, one MoE layer in `moe_layer_freq` behind them."""
-    attention = latent_attention_of(fields)
-    fields.seen.add("qk_head_dim")
-    if fields.flag("attention_bias", default=False):
-        fields.refuse("attention_bias", "true is not known with latent attention; it is false in every release")
-    expert = FeedForward(fields.count("moe_intermediate_size"))
-    shared = expert.size * fields.number("n_shared_experts", default=0)
-    experts = experts_of(fields, ("n_routed_experts",), expert, shared_size=shared, router_bias=version == 3)
-    layers = layers_of(fields, attention, _deepseek_parts(fields, experts))
-    num_mtp = fields.number("num_nextn_predict_layers", default=0)
-    require_layers(len(layers) + num_mtp, "num_hidden_layers + num_nextn_predict_layers")
-    return decoder_of(fields, layers, mtp=(replace(layers[-1], ffn=experts),) * num_mtp)
-
-
-def _deepseek_parts(fields: Fields, experts: MixtureOfExperts) -> list[Part]:
-    """The feed-forward part of each layer: dense ones first, then experts in one of `moe_layer_freq`."""
-    dense, every = FeedForward(fields.count("intermediate_size")), fields.count("moe_layer_freq", default=1)
-    num_layers, first = fields.num_layers(), fields.number("first_k_dense_replace", default=0)
-    if first > num_layers:
-        fields.refuse("first_k_dense_replace", f"{first} is more than num_hidden_layers {num_layers}")
-    return [experts if layer >= first and layer % every == 0 else dense for layer in range(num_layers)]
+    are_linear = are_of_kind(fields, "linear_attention", number, lambda layer: (layer + 1) % every != 0)
+    mixers = [delta if is_linear else attention for is_linear in are_linear]
+    further = Layer(fields.count("hidden_size"), attention, parts[-1])
+    num_mtp = fields.number("mtp_num_hidden_layers", default=0)
+    return decoder_of(fields, layers_of(fields, mixers, parts), mtp=(further,) * num_mtp)
 
 
 _BLOCKS = MappingProxyType(
@@ -241,7 +229,7 @@ def _kimi_linear(fields: Fields) -> Model:
         shared_size=expert.size * fields.number("num_shared_experts", default=0), router_bias=True,
     )  # fmt: skip
     mixers = [attention if number in attends else delta for number in numbers]
-    layers = layers_of(fields, mixers, _deepseek_parts(fields, experts))
+    layers = layers_of(fields, mixers, sparse_parts(fields, experts))
     return decoder_of(fields, layers, length=fields.optional("model_max_length"))
 
 
@@ -323,7 +311,11 @@ def _llama4(fields: Fields) -> Model:
 def _of_images(fields: Fields, read: Callable[[Fields], Model]) -> Model:
     """The language model of a file that has one for images too."""
     fields.seen.add("mm_tokens_per_image")
-    fields.seen |= {"boi_token_index", "eoi_token_index", "image_token_index"}
+    fields.seen |= {"boi_token_index", "eoi_token_index", "image_token_index", "image_token_id", "video_token_id"}
+    fields.seen |= {"vision_start_token_id", "vision_end_token_id", "multimodal_projector_bias"}
+    fields.seen |= {"projector_hidden_act", "spatial_merge_size", "vision_feature_layer"}
+    fields.seen |= {"ignore_index", "media_placeholder_token_id", "use_unified_vision_chunk"}
+    fields.seen.add("video_placeholder")
     text = fields.nested("text_config")
     found = read(text)
     text.require_all_known()
@@ -410,16 +402,14 @@ def _of_mixers() -> dict[str, Reader]:
 _READERS: Mapping[str, Reader] = MappingProxyType(
     {
         "llama": lambda fields: _llama(fields, dense_of(fields), attention_of(fields), has_window=False),
-        "mistral": lambda fields: _llama(fields, dense_of(fields), attention_of(fields), has_window=True),
+        "mistral": _mistral,
+        "ministral3": _mistral,
         "mixtral": _mixtral,
         "qwen2": partial(_qwen, version=2),
         "qwen3": partial(_qwen, version=3),
         "qwen2_moe": partial(_qwen, version=2, has_experts=True),
         "qwen3_moe": partial(_qwen, version=3, has_experts=True),
-        "deepseek_v2": partial(_deepseek, version=2),
-        "deepseek_v3": partial(_deepseek, version=3),
         "deepseek_v4": _deepseek_v4,
-        "kimi_k2": partial(_deepseek, version=3),
         "gpt2": _gpt2,
         "gpt_neox": partial(_layernorm, biased=True),
         "opt": _opt,
@@ -430,11 +420,18 @@ _READERS: Mapping[str, Reader] = MappingProxyType(
         "gemma3": partial(_of_images, read=partial(_gemma, version=3)),
         "llama4_text": _llama4,
         "llama4": partial(_of_images, read=_llama4),
+        "kimi_k25": partial(_of_images, read=families.READERS["kimi_k2"]),
+        "mistral3": partial(_of_images, read=_mistral),
         "qwen3_next": _qwen3_next,
+        "qwen3_5_text": partial(_qwen3_next, has_experts=False),
+        "qwen3_5_moe_text": _qwen3_next,
+        "qwen3_5": partial(_of_images, read=partial(_qwen3_next, has_experts=False)),
+        "qwen3_5_moe": partial(_of_images, read=_qwen3_next),
         "kimi_linear": _kimi_linear,
         "nemotron_h": _nemotron_h,
         "mamba2": _mamba2,
         "bamba": _bamba,
+        **families.READERS,
         **DIFFUSERS,
         **_of_mixers(),
     }

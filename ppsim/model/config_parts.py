@@ -122,6 +122,21 @@ def experts_of(
     return MixtureOfExperts(expert, fields.count(*names), fields.count(*chosen), shared_size, **of_family)
 
 
+def sparse_parts(fields: Fields, experts: MixtureOfExperts, *, first: int = 0) -> list[Part]:
+    """Return the feed-forward part of each layer: dense ones first, then experts in one of `moe_layer_freq`.
+
+    `mlp_layer_types` says the same by layer; `first` is the number of dense layers if the file has neither.
+    """
+    every, num_layers = fields.count("moe_layer_freq", default=1), fields.num_layers()
+    first = fields.number("first_k_dense_replace", default=first)
+    if first > num_layers:
+        fields.refuse("first_k_dense_replace", f"{first} is more than num_hidden_layers {num_layers}")
+    listed = fields.words("mlp_layer_types", {"dense": False, "sparse": True}, num_layers)
+    are_sparse = listed or [layer >= first and layer % every == 0 for layer in range(num_layers)]
+    dense = FeedForward(fields.count("intermediate_size"))
+    return [experts if is_sparse else dense for is_sparse in are_sparse]
+
+
 def are_of_kind(fields: Fields, word: str, number: int, otherwise: Callable[[int], bool]) -> list[bool]:
     """Return which layers `layer_types` calls so, or which `otherwise` does where the file has no such list."""
     listed = fields.words("layer_types", {word: True, "full_attention": False}, number)

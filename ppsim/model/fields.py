@@ -35,6 +35,20 @@ _HARMLESS = frozenset(
     }
 )  # fmt: skip
 
+_OF_GENERATION = frozenset(
+    {
+        "add_cross_attention", "bad_words_ids", "begin_suppress_tokens", "cross_attention_hidden_size",
+        "decoder_start_token_id", "diversity_penalty", "do_sample", "early_stopping",
+        "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "finetuning_task",
+        "forced_bos_token_id", "forced_eos_token_id", "length_penalty", "max_length", "min_length",
+        "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences", "output_scores",
+        "pruned_heads", "remove_invalid_values", "repetition_penalty", "return_dict_in_generate", "sep_token_id",
+        "suppress_tokens", "temperature", "tf_legacy_loss", "tie_encoder_decoder", "top_k", "top_p", "torchscript",
+        "typical_p", "use_bfloat16",
+    }
+)  # fmt: skip
+"""Options of generation, which transformers used to write into config.json."""
+
 
 _LARGEST = 10**9
 T = TypeVar("T")
@@ -62,14 +76,19 @@ class Fields:
         self.seen.add(name)
         return bool(self._data.get(name) == word)
 
+    def is_list(self, name: str) -> bool:
+        """Whether a field has a list."""
+        self.seen.add(name)
+        return isinstance(self._data.get(name), list)
+
     def optional(self, name: str) -> int | None:
         """A whole number of 1 or more, or None where it is not there or null."""
         self.seen.add(name)
         return None if self._data.get(name) is None else self.count(name)
 
-    def number(self, name: str, default: int) -> int:
-        """A whole number of 0 or more."""
-        return self._whole(0, name, default=default)
+    def number(self, name: str, *others: str, default: int) -> int:
+        """A whole number of 0 or more, under any of these names."""
+        return self._whole(0, name, *others, default=default)
 
     def _whole(self, least: int, name: str, *others: str, default: int | None) -> int:
         value = self._get(name, *others, default=default)
@@ -88,6 +107,13 @@ class Fields:
         if not isinstance(value, bool):
             raise ConfigError(f"{self._where}: {name} must be true or false: got {value!r}")
         return value
+
+    def factor(self, name: str) -> float:
+        """A number above 0 and at most a thousand."""
+        value = self._get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1000:
+            raise ConfigError(f"{self._where}: {name} must be a number above 0, at most 1000: got {value!r}")
+        return float(value)
 
     def layers(self, name: str) -> set[int]:
         """A list of layers."""
@@ -183,7 +209,7 @@ class Fields:
     def require_all_known(self) -> None:
         """Raise for the first field that was neither read nor is known to be harmless."""
         for name in self._data:
-            if name in self.seen or name in _HARMLESS or name.startswith("_"):
+            if name in self.seen or name in _HARMLESS | _OF_GENERATION or name.startswith("_"):
                 continue
             near = difflib.get_close_matches(name, sorted(self.seen), n=1)
             hint = f"is '{near[0]}' meant?" if near else "remove it if it changes no weights"

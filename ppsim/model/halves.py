@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.batch import KernelChoice
-from ppsim.model.compressed import CompressedAttention
+from ppsim.model.compressed import CompressedAttention, Indexer
 from ppsim.model.linears import Linear, LinearKind, of_columns, out_of_heads
 from ppsim.model.mixer import gemm, output, scored_core
 from ppsim.model.operators import Operator, Tensor
@@ -21,7 +21,8 @@ class Attention(OneWidth):
     `window`: how many tokens a query sees, itself included (None: all before it); `is_chunked`: those of its own
     chunk of so many tokens instead (Llama 4). `sinks`: a learned score a head that takes part in the softmax
     (gpt-oss). `gated`: a gate of as many columns as the queries before the output (Qwen3-Next). `is_causal`:
-    whether a query sees no token behind it; those of images see all.
+    whether a query sees no token behind it; those of images see all. `joint_norm`: `qk_norm` is one RMSNorm over
+    all query heads and one over all key heads, with a weight per column (OLMo 2, MiniMax-M2).
     """
 
     num_heads: int
@@ -35,6 +36,7 @@ class Attention(OneWidth):
     sinks: bool = False
     gated: bool = False
     is_causal: bool = True
+    joint_norm: bool = False
 
     def __post_init__(self) -> None:
         require_positive(self, "num_heads", "num_kv_heads", "head_size", "window")
@@ -46,7 +48,8 @@ class Attention(OneWidth):
     @property
     def norm_parameters(self) -> int:
         """Weights of the norms of queries and keys."""
-        return self.qk_norm * 2 * self.head_size
+        heads = self.num_heads + self.num_kv_heads if self.joint_norm else 2
+        return self.qk_norm * heads * self.head_size
 
     def keys_a_query(self, sequence_length: int) -> float:
         """Return how many keys a query sees on average: half of the sequence, all, or what its window leaves.
@@ -129,6 +132,11 @@ class LatentAttention(Scored):
     """Multi-head latent attention (MLA; DeepSeek-AI 2024, arXiv 2405.04434, §2.1).
 
     `q_lora_rank` None: queries are projected at once, as in DeepSeek-V2-Lite.
+
+    `num_keys`: a query attends to at most this number of keys (sparse attention of DeepSeek-V3.2 and GLM-5;
+    DeepSeek-AI 2025, arXiv 2512.02556, §2.1). An `indexer` chooses them by scores over all keys before the query.
+    A layer of GLM-5.2 without an indexer reuses the choice of an earlier layer. Tensor parallelism does not divide
+    the indexer.
     """
 
     num_heads: int
@@ -137,12 +145,17 @@ class LatentAttention(Scored):
     qk_nope_head_size: int
     qk_rope_head_size: int
     v_head_size: int
+    num_keys: int | None = None
+    indexer: Indexer | None = None
     has_norm_apart = True
 
     def __post_init__(self) -> None:
-        require_positive(self, "num_heads", "kv_lora_rank", "qk_nope_head_size", "qk_rope_head_size", "v_head_size")
+        sizes = "num_heads", "kv_lora_rank", "qk_nope_head_size", "qk_rope_head_size", "v_head_size", "num_keys"
+        require_positive(self, *sizes)
         if self.q_lora_rank is not None and self.q_lora_rank < 1:
             raise ConfigError(f"q_lora_rank must be at least 1, or null: got {self.q_lora_rank}")
+        if self.indexer and self.q_lora_rank is None:
+            raise ConfigError("an indexer reads the latent of queries: q_lora_rank is missing")
 
     @property
     def qk_head_size(self) -> int:  # type: ignore[override]
@@ -151,11 +164,31 @@ class LatentAttention(Scored):
 
     @property
     def norm_parameters(self) -> int:
-        """Weights of the norms of both latents."""
-        return (self.q_lora_rank or 0) + self.kv_lora_rank
+        """Weights of the norms of both latents, and weights and biases of the LayerNorm of the indexer's keys."""
+        return (self.q_lora_rank or 0) + self.kv_lora_rank + (2 * self.indexer.head_size if self.indexer else 0)
+
+    def keys_a_query(self, sequence_length: int) -> float:
+        """Return how many keys a query attends to on average: half of the sequence, or those that are chosen."""
+        if self.num_keys is None or self.num_keys >= sequence_length:
+            return super().keys_a_query(sequence_length)
+        return keys_in_window(self.num_keys, sequence_length)
+
+    def core_flops(self, sequence_length: int, *, causal: bool) -> float:
+        """Return the FLOPs per token of scores and their use, and of the indexer's scores over all keys."""
+        scored = self.indexer.columns * sequence_length * (1 if causal else 2) if self.indexer else 0.0
+        return super().core_flops(sequence_length, causal=causal) + scored
+
+    def require_division(self, cut: Cut) -> None:
+        """Raise `ConfigError` also for context parallelism of sparse attention."""
+        super().require_division(cut)
+        if cut.cp > 1 and self.num_keys is not None:
+            raise ConfigError(f"context parallelism is not known with sparse latent attention: got cp {cut.cp}")
 
     def linears(self, h: int, tp: int) -> list[Linear]:
-        """Return the matrices that a rank holds: down to both latents, whole on each; up from them; output."""
+        """Return the matrices that a rank holds: down to both latents, up from them, the indexer's, output.
+
+        The latents' and the indexer's are whole on each rank.
+        """
         heads, rank, latent = self.num_heads // tp, self.q_lora_rank, self.kv_lora_rank
         queries, values = (heads * self.qk_head_size,), heads * self.v_head_size
         keys = heads * self.qk_nope_head_size
@@ -166,15 +199,39 @@ class LatentAttention(Scored):
             Linear("queries up", read, rank or h, queries, split="outputs"),
             Linear("keys and values down", "attention input", h, (latent, self.qk_rope_head_size)),
             Linear("keys and values up", "latent", latent, (keys, values), split="outputs"),
+            *self._of_indexer(h),
             out_of_heads(values, h),
         ]
+
+    def _of_indexer(self, h: int) -> list[Linear]:
+        if self.indexer is None:
+            return []
+        return [
+            Linear("indexer's queries up", "latent of queries", self.q_lora_rank or h, (self.indexer.columns,)),
+            Linear("indexer's keys", "attention input", h, (self.indexer.head_size,)),
+            Linear("indexer's weights", "attention input", h, (self.indexer.num_heads,)),
+        ]
+
+    def _choice(self, h: int, sequence_length: int) -> Iterator[Operator]:
+        """Yield the indexer's GEMMs and the choice, which saves its operands and an int32 per chosen key."""
+        made: list[Tensor] = []
+        for one in self._of_indexer(h):
+            made.append(Tensor(one.name, "tokens", one.outputs, "attention"))
+            source = "qn" if one.reads == "latent of queries" else "n1"
+            yield gemm(one, "qkv_linear", source, (made[-1],), quantized=False)
+        if made:
+            names = tuple(one.name for one in made)
+            num_keys = min(self.num_keys or 0, sequence_length)
+            chosen = Tensor("index", "tokens", num_keys, "scores", "f32")
+            yield Operator("choice", "core_attn", names, (chosen,), saved_for_i=(*names, "index"))
 
     def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
         """Yield both latents before and after their norms, queries, keys with rotation, and the core.
 
         Keys with their rotated part, and values, are written apart (Megatron-LM, `fused_apply_mla_rope_for_kv`).
         """
-        *down, q_up, kv_down, kv_up, out = self.linears(h, cut.tp)
+        *inwards, out = self.linears(h, cut.tp)
+        *down, q_up, kv_down, kv_up = inwards[: len(inwards) - len(self._of_indexer(h))]
         heads, component = self.num_heads // cut.tp, "attention"
 
         def own(name: str, columns: int, storage: str | None = None) -> Tensor:
@@ -211,6 +268,7 @@ class LatentAttention(Scored):
             "rotate", "qkv_linear/mla_up_proj", ("q", "kv", "kvl"), rotated,
             kind="rotation", columns=heads * self.qk_rope_head_size + (given + taken) / 2,
         )  # fmt: skip
+        yield from self._choice(h, sequence_length)
         yield from scored_core(self, self.v_head_size, ("rq", "rk", "v"), cut, kernels, sequence_length)
         yield output(out, "o", out.outputs)
 

@@ -54,6 +54,8 @@ def _read(name: str) -> Model:
     return replace(model, layers=(replace(model.layers[0], num_norms=num_norms),) * len(model.layers))
 
 
+_OLMO_3 = ("1025", "7b"), ("1025", "32b"), ("1125", "32b")
+_OLMO_2 = ("0425", "1b"), ("1124", "7b"), ("1124", "13b"), ("0325", "32b")
 ALIASES = MappingProxyType(
     {
         # later training of the same sizes
@@ -76,6 +78,22 @@ ALIASES = MappingProxyType(
         "llama4-maverick-17b-128e": "llama4-maverick",
         "nemotron-3-nano": "nemotron-3-nano-30b-a3b",
         "nemotron-3-super": "nemotron-3-super-120b-a12b",
+        "nemotron-3-ultra": "nemotron-3-ultra-550b-a55b",
+        # ids of Hugging Face with a date, another order of words, or another size's name
+        **{f"olmo-2-{date}-{size}": f"olmo-2-{size}" for date, size in _OLMO_2},
+        **{f"olmo-3-{date}-{size}": f"olmo-3-{size}" for date, size in _OLMO_3},
+        "ling-mini-base-2.0": "ling-mini-2.0",
+        "llama-30b": "llama-33b",
+        "dit-xl-2-256": "dit-xl-2",
+        "stable-diffusion-3-medium-diffusers": "sd3-medium",
+        # later training of the same sizes, by the config.json or preset of each
+        **dict.fromkeys(("minimax-m2", "minimax-m2.7"), "minimax-m2.5"),
+        "glm-4.7": "glm-4.5",
+        "glm-5.1": "glm-5",
+        **dict.fromkeys(("kimi-k2.5", "kimi-k2.6"), "kimi-k2"),
+        **{f"deepseek-r1-distill-llama-{size}": f"llama3-{size}" for size in ("8b", "70b")},
+        "deepseek-v3.2-exp": "deepseek-v3.2",
+        "llama-3.1-nemotron-70b": "llama3-70b",
     }
 )
 NAMES: tuple[str, ...]
@@ -94,13 +112,14 @@ def _names() -> Names:
 
 
 _LEFT_OUT = re.compile(
-    r"-(base|instruct|chat|it|pt|hf|thinking|preview|pretrained|bf16|fp16|fp8|nvfp4|mxfp4|\d+k|\d{4}|v0\.\d)$"
+    r"-(base|instruct|chat|it|pt|hf|think|thinking|reasoning|sft|rl|preview|pretrained|bf16|fp16|fp8|nvfp4|mxfp4|\d+k"
+    r"|\d{4}|v0\.\d)$"
 )
 """Ends of names that tell of training, a type of numbers, or a date, and not of sizes."""
 
 
 def find_model(name: str) -> Model:
-    """Return a model by name, as people write it; raises `ConfigError` with the close matches.
+    """Return a model by name or Hugging Face id, as people write it; raises `ConfigError` with the close matches.
 
     Capitals, dashes, the organisation before a slash, and ends that don't tell of sizes make no difference.
 
@@ -109,9 +128,14 @@ def find_model(name: str) -> Model:
     >>> find_model("meta-llama/Llama-3.1-8B-Instruct") is find_model("llama3-8b")
     True
     """
-    if (known := _names().find(name)) is None:
-        raise ConfigError(f"{_names().unknown(name)} (or give the path of a config.json)")
-    return _read(known)
+    if (known := _names().find(name)) is not None:
+        return _read(known)
+    if name.count("/") == 1:
+        raise ConfigError(
+            f"unknown model '{name}' (nearest: {', '.join(_names().nearest(name))}): give its config.json instead, "
+            f"from https://huggingface.co/{name}/raw/main/config.json or `hf download {name} config.json`"
+        )
+    raise ConfigError(f"{_names().unknown(name)} (or give the path of a config.json)")
 
 
 def read_model(name_or_path: str | Path) -> Model:

@@ -8,8 +8,8 @@ from ppsim.model.architecture import Model
 from ppsim.results.page import Columns, Page, bold, facts
 
 
-def print_models(found: Mapping[str, Model]) -> None:
-    """Print one line per model with its sizes."""
+def print_models(found: Mapping[str, Model], *, with_sources: bool = False) -> None:
+    """Print one line per model with its sizes, and with the source of each if `with_sources`."""
     out = Page()
     rows = [
         [
@@ -22,6 +22,9 @@ def print_models(found: Mapping[str, Model]) -> None:
         for name, model in found.items()
     ]
     out.add(Columns(["model", "parameters", "active", "layers", "hidden"], rows))
+    if with_sources:
+        out.add("\nsources of the sizes\n")
+        out.add(facts((name, model.source) for name, model in found.items()))
     out.add("\nA Hugging Face config.json stands for a name too: ppsim models path/to/config.json")
 
 

@@ -14,6 +14,23 @@ def test_the_list_has_every_model():
     assert all(model["name"] in text and f"{model['parameters']:,}" in text for model in listed)
 
 
+def test_the_full_list_has_the_source_of_each_model():
+    short, full = (words_of(ppsim("models", *option).stdout) for option in ((), ("--full",)))
+    source = "config.json of zai-org/GLM-5, in ai-dynamo/aiconfigurator 095f58a"
+    assert source in full
+    assert source not in short
+    listed = json.loads(ppsim("models", "--json").stdout)["models"]
+    assert next(model["source"] for model in listed if model["name"] == "glm-5") == source
+
+
+def test_an_id_that_is_not_packaged_says_how_to_get_its_config():
+    for command in (["models"], ["project", *PROJECT, "--model"]):
+        told = words_of(ppsim(*command, "zai-org/GLM-4.5-Big", code=2).stderr)
+        assert "unknown model 'zai-org/GLM-4.5-Big' (nearest: glm-4.5" in told
+        assert "https://huggingface.co/zai-org/GLM-4.5-Big/raw/main/config.json" in told
+        assert "hf download zai-org/GLM-4.5-Big config.json" in told
+
+
 def test_one_model_is_counted_with_its_conventions_stated():
     text = words_of(ppsim("models", "deepseek-v3", "--seq-len", 4096).stdout)
     for part in ("61 of width 7168, 58 with experts; 1 for multi-token prediction", "671,026,419,200",
@@ -47,8 +64,8 @@ def test_a_name_is_found_as_people_write_it_and_its_kinds_of_layers_are_said():
     assert "12 with a window" in ppsim("models", "gpt-oss-20b").stdout
 
 
-OLMO = {"model_type": "olmo2", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
-        "intermediate_size": 1024, "vocab_size": 1000}  # fmt: skip
+GLM = {"model_type": "glm4", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
+        "intermediate_size": 1024, "vocab_size": 1000, "pad_token_id": 0}  # fmt: skip
 PROJECT = ["--gpus", 2, "--pp", 2, "--global-batch-size", 8, "--seq-len", 256, "--cluster", "dgx-h100", "--json"]
 
 
@@ -56,12 +73,12 @@ def test_an_unknown_model_type_is_traced_and_stored(tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     path, stored = tmp_path / "config.json", tmp_path / "model.json"
-    path.write_text(json.dumps(OLMO))
+    path.write_text(json.dumps(GLM))
     text = words_of(ppsim("models", "--trace", path, "-o", stored).stdout)
-    assert "model_type olmo2: traced with transformers" in text
+    assert "model_type glm4: traced with transformers" in text
     traced = json.loads(ppsim("project", "--model", path, *PROJECT).stdout)
     again = json.loads(ppsim("project", "--model", stored, *PROJECT).stdout)
-    assert traced["assumptions"][0].startswith("model_type olmo2: traced with transformers ")
+    assert traced["assumptions"][0].startswith("model_type glm4: traced with transformers ")
     assert again["assumptions"][0] == traced["assumptions"][0]
     assert again["iteration_time_s"] == traced["iteration_time_s"]
     assert again["peak_bytes"] == traced["peak_bytes"]
@@ -70,7 +87,7 @@ def test_an_unknown_model_type_is_traced_and_stored(tmp_path):
 def test_without_transformers_the_sentence_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr("ppsim.api.traces.find_spec", lambda name: None)
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(OLMO | {"vocab_size": 1001}))
+    path.write_text(json.dumps(GLM | {"vocab_size": 1001}))
     for command in (["models", path], ["models", "--trace", path], ["project", "--model", path, *PROJECT]):
         told = words_of(ppsim(*command, code=2).stderr)
         assert "torch and transformers" in told
@@ -87,7 +104,7 @@ def test_what_cannot_be_traced_is_a_sentence_and_exit_2(tmp_path):
             "module model.layers.0.mlp has no router of 2048 → 16 columns, which ppsim cannot",
         ),
         ({"model_type": "vit"}, "model_type vit is not a decoder"),
-        (OLMO | {"num_attention_heads": 7}, "config.json: "),
+        (GLM | {"hidden_size": -4}, "config.json: "),
         ({"model_type": "olmow"}, "transformers does not know model_type 'olmow' either"),
     ):
         path.write_text(json.dumps(content))

@@ -186,7 +186,7 @@ OF_TABLES = {
         "--precision nvfp4", "--trainer primus", "--release 26.08",
     ],
     "recipes megatron-bridge": ["--full"],
-    "models": ["--json", "llama3-8b"],
+    "models": ["--json", "--full", "llama3-8b"],
     "models llama3-8b": ["--seq-len 1024"],
     "warm-up v-flex": [],
 }  # fmt: skip

@@ -6,9 +6,11 @@ import pytest
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.architecture import Layer, Model
+from ppsim.model.compressed import Indexer
 from ppsim.model.halves import Attention, FeedForward, LatentAttention, MixtureOfExperts
 from ppsim.model.names import NAMES, find_model
 from ppsim.model.shapes import layer_forward_flops, layer_parameters, model_shape_of
+from ppsim.parallel.sizes import Cut
 from ppsim.profiling.models import MODELS
 
 SAFETENSORS = "elements of the tensors of the released checkpoint"
@@ -88,11 +90,71 @@ EXACT = {
     "nemotron-nano-12b-v2": (12_310_001_152, BUILT),
     "nemotron-3-nano-30b-a3b": (31_577_940_288, BUILT),
     "nemotron-3-super-120b-a12b": (120_668_707_840, BUILT),
+    "qwen2.5-3b": (3_085_938_688, BUILT),
+    "mamba-370m": (368_314_880, BUILT),
+    "deepseek-r1-distill-qwen-1.5b": (1_777_088_000, BUILT),
+    "qwen3-coder-480b-a35b": (480_154_875_392, BUILT),
+    "qwen3.5-27b": (26_895_998_464, f"its text model alone; {BUILT}"),
+    "qwen3.5-35b-a3b": (34_660_610_688, f"its text model alone; {BUILT}"),
+    "qwen3.5-122b-a10b": (122_111_526_912, f"its text model alone; {BUILT}"),
+    "qwen3.5-397b-a17b": (396_346_350_336, f"its text model alone; {BUILT}"),
+    "glm-4.5": (352_797_829_024, BUILT),
+    "glm-4.5-air": (106_852_251_264, BUILT),
+    "glm-4.7-flash": (29_943_393_920, BUILT),
+    "glm-5": (743_911_218_432, BUILT),
+    "deepseek-v3.2": (671_877_944_064, BUILT),
+    "moonlight-16b-a3b": (15_960_110_208, BUILT),
+    "minimax-m2.5": (228_689_764_864, BUILT),
+    "mimo-7b": (7_622_619_136, f"Qwen2ForCausalLM, whose layers it has; {BUILT}"),
+    "olmo-2-1b": (1_484_916_736, BUILT),
+    "olmo-2-7b": (7_298_617_344, BUILT),
+    "olmo-2-13b": (13_716_198_400, BUILT),
+    "olmo-2-32b": (32_234_279_936, BUILT),
+    "olmo-3-7b": (7_298_617_344, BUILT),
+    "olmo-3-32b": (32_234_279_936, BUILT),
+    "olmoe-1b-7b": (6_919_161_856, BUILT),
+    "phi-4": (14_659_507_200, BUILT),
+    "phi-4-mini": (3_836_021_760, BUILT),
+    "seed-oss-36b": (36_151_104_512, BUILT),
+    "ling-mini-2.0": (16_255_643_392, f"Glm4MoeForCausalLM, whose layers it has; {BUILT}"),
+    "sarvam-30b": (32_152_650_368, f"Glm4MoeForCausalLM, whose layers it has; {BUILT}"),
+    "sarvam-105b": (106_031_767_424, f"DeepseekV3ForCausalLM, whose layers it has; {BUILT}"),
+    "ernie-4.5-0.3b": (360_748_032, BUILT),
+    "ernie-4.5-21b-a3b": (21_825_437_888, BUILT),
+    "exaone-4.0-1.2b": (1_279_391_488, BUILT),
+    "exaone-4.0-32b": (32_003_216_384, BUILT),
+    "hunyuan-a13b": (80_393_183_232, BUILT),
+    "hy3": (295_033_543_488, BUILT),
+    "ministral-3-3b": (3_429_006_336, f"its text model alone; {BUILT}"),
+    "ministral-3-8b": (8_489_553_920, f"its text model alone; {BUILT}"),
+    "nemotron-3-ultra-550b-a55b": (549_308_993_536, BUILT),
+    "grok-2": (269_515_497_472, "tensors of the checkpoint: huggingface.co/xai-org/grok-2, discussion 6"),
     "flux.1-dev": (11_901_408_320, "diffusers 0.35.2, FluxTransformer2DModel of the released config.json"),
     "flux.1-schnell": (11_891_178_560, "the same without guidance"),
     "sd3-medium": (2_028_328_000, "diffusers 0.35.2, SD3Transformer2DModel of the released config.json"),
     "dit-xl-2": (675_129_632, "facebookresearch/DiT, DiT_XL_2, with its sines of positions"),
 }
+# The publication's number, in billions, and its digits, of models whose exact number is only transformers'.
+TOTALS = [
+    ("qwen3-coder-480b-a35b", 480, 0, "its name"),
+    ("qwen3.5-27b", 27, 0, "its name"),
+    ("qwen3.5-35b-a3b", 35, 0, "its name"),
+    ("qwen3.5-122b-a10b", 122, 0, "its name"),
+    ("glm-4.7-flash", 30, 0, "Megatron-Bridge 067f987, docs/models/glm/glm47.md"),
+    ("glm-5", 744, 0, "Primus fd1eeab, primus/configs/models/megatron/glm5.yaml"),
+    ("moonlight-16b-a3b", 16, 0, "Megatron-Bridge 067f987, docs/models/moonlight/moonlight.md"),
+    ("minimax-m2.5", 229, 0, "Primus fd1eeab, primus/configs/models/megatron/minimax_m2.5.yaml"),
+    ("olmoe-1b-7b", 7, 0, "Megatron-Bridge 067f987, docs/models/olmoe/olmoe.md"),
+    ("olmo-2-7b", 7, 0, "its name"),
+    ("olmo-2-32b", 32, 0, "its name"),
+    ("seed-oss-36b", 36, 0, "ByteDance-Seed/seed-oss 02d7aaa, README.md"),
+    ("ling-mini-2.0", 16, 0, "inclusionAI/Ling-V2 af8837e, README.md"),
+    ("exaone-4.0-32b", 32, 0, "huggingface/transformers 16ea78c, docs/source/en/model_doc/exaone4.md"),
+    ("hunyuan-a13b", 80, 0, "Tencent-Hunyuan/Hunyuan-A13B 2798f3c, README.md"),
+    ("hy3", 295, 0, "its model card"),
+    ("grok-2", 270, 0, "Primus fd1eeab, primus/configs/models/megatron/grok2.yaml"),
+    ("mamba-370m", 0.37, 2, "its name"),
+]
 # What is published, in billions, and the digits it is published with.
 ROUNDED = {
     "gpt3-125m": (0.125, 3, "arXiv 2005.14165, Table 2.1"),
@@ -141,6 +203,51 @@ def test_parameters_are_the_published_number_at_its_rounding(name: str) -> None:
     assert round(find_model(name).parameters / 1e9, digits) == published, source
 
 
+@pytest.mark.parametrize(("name", "published", "digits", "source"), TOTALS)
+def test_parameters_of_transformers_are_those_of_the_publication(name, published, digits, source) -> None:
+    assert round(find_model(name).parameters / 1e9, digits) == published, source
+
+
+@pytest.mark.parametrize(
+    ("name", "billions", "digits", "source"),
+    [
+        (
+            "glm-4.5",
+            355,
+            0,
+            "Megatron-Bridge 067f987, docs/models/glm/glm45.md; with its layer for a further token",
+        ),
+        ("glm-4.5-air", 106, 0, "Megatron-Bridge 067f987, docs/models/glm/glm45.md"),
+        ("sarvam-30b", 30, 0, "Megatron-Bridge 067f987, docs/models/sarvam/sarvam.md"),
+    ],
+)
+def test_parameters_without_embedding_and_head(name, billions, digits, source) -> None:
+    model = find_model(name)
+    further = model.mtp_parameters if name == "glm-4.5" else 0
+    assert round((model.parameters - tables(model) + further) / 1e9, digits) == billions, source
+
+
+@pytest.mark.parametrize(
+    ("name", "billions", "digits", "source"),
+    [
+        ("glm-4.5", 32, 0, "Megatron-Bridge 067f987, docs/models/glm/glm45.md"),
+        ("glm-4.5-air", 12, 0, "Megatron-Bridge 067f987, docs/models/glm/glm45.md"),
+        ("glm-4.7-flash", 3, 0, "Megatron-Bridge 067f987, docs/models/glm/glm47.md"),
+        ("glm-5", 40, 0, "Primus fd1eeab, primus/configs/models/megatron/glm5.yaml"),
+        ("sarvam-105b", 10.3, 1, "Megatron-Bridge 067f987, docs/models/sarvam/sarvam.md"),
+        ("ling-mini-2.0", 0.789, 3, "inclusionAI/Ling-V2 af8837e, README.md: 789M without embeddings"),
+    ],
+)
+def test_active_parameters_without_embedding_and_head(name, billions, digits, source) -> None:
+    model = find_model(name)
+    assert round((model.active_parameters - tables(model)) / 1e9, digits) == billions, source
+
+
+def tables(model: Model) -> int:
+    """Weights of an embedding and a head that are not tied."""
+    return 2 * model.vocab_size * model.hidden_size
+
+
 @pytest.mark.parametrize("name", NEAR)
 def test_parameters_are_near_a_coarse_publication(name: str) -> None:
     published, tolerance, source = NEAR[name]
@@ -165,6 +272,17 @@ def test_every_model_is_checked_and_has_a_source() -> None:
         ("llama4-scout", 17, 0, "its model card: 17B active of 109B with images"),
         ("llama4-maverick", 17, 0, "its model card: 17B active of 400B"),
         ("nemotron-3-nano-30b-a3b", 3.6, 1, "arXiv 2512.20848, §2: 3.6B with embeddings"),
+        ("qwen3-coder-480b-a35b", 35, 0, "its name"),
+        ("qwen3.5-35b-a3b", 3, 0, "its name"),
+        ("qwen3.5-122b-a10b", 10, 0, "its name"),
+        ("qwen3.5-397b-a17b", 17, 0, "its name"),
+        ("moonlight-16b-a3b", 3, 0, "Megatron-Bridge 067f987, docs/models/moonlight/moonlight.md"),
+        ("olmoe-1b-7b", 1.3, 1, "Megatron-Bridge 067f987, docs/models/olmoe/olmoe.md"),
+        ("ling-mini-2.0", 1.4, 1, "inclusionAI/Ling-V2 af8837e, README.md"),
+        ("ernie-4.5-21b-a3b", 3, 0, "its name"),
+        ("hunyuan-a13b", 13, 0, "Tencent-Hunyuan/Hunyuan-A13B 2798f3c, README.md"),
+        ("hy3", 21, 0, "its model card"),
+        ("grok-2", 115, 0, "huggingface.co/xai-org/grok-2, discussion 6"),
     ],
 )
 def test_active_parameters_are_as_published(name: str, billions: float, digits: int, source: str) -> None:
@@ -183,6 +301,8 @@ def test_active_parameters_are_as_published(name: str, billions: float, digits: 
         ("deepseek-v2", 21, 0, "arXiv 2405.04434, abstract"),
         ("deepseek-v4-flash", 13, 0, "arXiv 2606.19348, abstract"),
         ("deepseek-v4-pro", 49, 0, "arXiv 2606.19348, abstract"),
+        ("minimax-m2.5", 10, 0, "Primus fd1eeab, primus/configs/models/megatron/minimax_m2.5.yaml"),
+        ("nemotron-3-ultra-550b-a55b", 55, 0, "its name"),
     ],
 )
 def test_active_parameters_without_the_input_embedding(name, billions, digits, source) -> None:
@@ -257,6 +377,20 @@ def test_models_that_profile_cannot_build_are_not_offered_as_others() -> None:
         assert name not in MODELS
 
 
+def test_sparse_attention_scores_the_chosen_keys_and_the_indexer_all() -> None:
+    """V3.2 compared with V3: a query attends to 2,048 keys, and the indexer scores all."""
+    sparse, dense = find_model("deepseek-v3.2"), find_model("deepseek-v3")
+    indexer = 1536 * 64 * 128 + 7168 * (128 + 64) + 2 * 128
+    assert sparse.parameters - dense.parameters == 61 * indexer
+    s, k, n, layers = 8192, 2048, 128, 62  # with the layer for a further token
+    chosen = k - k * (k - 1) / (2 * s)
+    per_key, scored = 2 * n * (192 + 128), s * 64 * 128
+    more = layers * 3 * (2 * (indexer - 2 * 128) + (chosen - s / 2) * per_key + scored)
+    found = [model.training_flops(s, causal=True) for model in (sparse, dense)]
+    assert found[0] - found[1] == pytest.approx(more, rel=1e-12)
+    assert sparse.training_flops(2048, causal=True) > dense.training_flops(2048, causal=True)
+
+
 def test_a_model_cut_or_stretched_keeps_its_first_layers() -> None:
     model = find_model("deepseek-v3")
     assert [layer.is_moe for layer in model.with_layers(5).layers] == [False] * 3 + [True] * 2
@@ -294,6 +428,60 @@ def test_names_are_found_as_people_write_them(written: str, name: str) -> None:
     assert find_model(written) is find_model(name)
 
 
+IDS = {
+    "deepseek-r1-distill-qwen-1.5b": "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",
+    "deepseek-v3": "deepseek-ai/DeepSeek-V3-Base",
+    "deepseek-v3.2": "deepseek-ai/DeepSeek-V3.2-Exp",
+    "dit-xl-2": "facebook/DiT-XL-2-256",
+    "ernie-4.5-0.3b": "baidu/ERNIE-4.5-0.3B-PT",
+    "ernie-4.5-21b-a3b": "baidu/ERNIE-4.5-21B-A3B-Base-PT",
+    "exaone-4.0-32b": "LGAI-EXAONE/EXAONE-4.0-32B",
+    "falcon-h1-34b": "tiiuae/Falcon-H1-34B-Base",
+    "flux.1-dev": "black-forest-labs/FLUX.1-dev",
+    "gemma2-9b": "google/gemma-2-9b-it",
+    "glm-4.5": "zai-org/GLM-4.7",
+    "glm-4.5-air": "zai-org/GLM-4.5-Air-Base",
+    "glm-4.7-flash": "zai-org/GLM-4.7-Flash",
+    "glm-5": "zai-org/GLM-5.1",
+    "gpt2": "openai-community/gpt2",
+    "grok-2": "xai-org/grok-2",
+    "hunyuan-a13b": "tencent/Hunyuan-A13B-Instruct",
+    "hy3": "tencent/Hy3-preview",
+    "kimi-k2": "moonshotai/Kimi-K2.5",
+    "lfm2-8b-a1b": "LiquidAI/LFM2-8B-A1B",
+    "ling-mini-2.0": "inclusionAI/Ling-mini-base-2.0",
+    "llama-33b": "huggyllama/llama-30b",
+    "llama2-7b": "meta-llama/Llama-2-7b-hf",
+    "llama3-70b": "nvidia/Llama-3.1-Nemotron-70B-Instruct-HF",
+    "llama3-8b": "deepseek-ai/DeepSeek-R1-Distill-Llama-8B",
+    "mamba2-2.7b": "state-spaces/mamba2-2.7b",
+    "mimo-7b": "XiaomiMiMo/MiMo-7B-RL",
+    "minimax-m2.5": "MiniMaxAI/MiniMax-M2",
+    "ministral-3-8b": "mistralai/Ministral-3-8B-Reasoning-2512",
+    "mistral-7b": "mistralai/Mistral-7B-v0.1",
+    "moonlight-16b-a3b": "moonshotai/Moonlight-16B-A3B-Instruct",
+    "nemotron-3-ultra-550b-a55b": "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16",
+    "olmo-2-1b": "allenai/OLMo-2-0425-1B",
+    "olmo-2-32b": "allenai/OLMo-2-0325-32B-Instruct",
+    "olmo-3-32b": "allenai/Olmo-3-1125-32B",
+    "olmo-3-7b": "allenai/Olmo-3-7B-Think",
+    "olmoe-1b-7b": "allenai/OLMoE-1B-7B-0125",
+    "phi-4": "microsoft/phi-4",
+    "phi-4-mini": "microsoft/Phi-4-mini-instruct",
+    "qwen2.5-3b": "Qwen/Qwen2.5-3B",
+    "qwen3-coder-480b-a35b": "Qwen/Qwen3-Coder-480B-A35B-Instruct",
+    "qwen3.5-35b-a3b": "Qwen/Qwen3.5-35B-A3B",
+    "sarvam-105b": "sarvamai/sarvam-105b",
+    "sd3-medium": "stabilityai/stable-diffusion-3-medium-diffusers",
+    "seed-oss-36b": "ByteDance-Seed/Seed-OSS-36B-Instruct",
+}
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_an_id_of_hugging_face_is_found(name: str) -> None:
+    assert find_model(IDS[name]) is find_model(name)
+
+
 def test_no_two_names_are_the_same_without_dashes_and_ends() -> None:
     assert len({id(find_model(name.upper())) for name in NAMES}) == len(NAMES)
 
@@ -302,7 +490,17 @@ WRONG = {
     "name": (lambda: find_model("lama3-8b"), "unknown model 'lama3-8b': did you mean llama3-8b"),
     "name of an organisation": (
         lambda: find_model("Qwen/Qwen3-31B-A3B"),
-        "unknown model 'Qwen/Qwen3-31B-A3B': did you mean qwen3-30b-a3b",
+        "unknown model 'Qwen/Qwen3-31B-A3B' (nearest: qwen3-30b-a3b, qwen3.5-35b-a3b, qwen3-235b-a22b): give its "
+        "config.json instead, from https://huggingface.co/Qwen/Qwen3-31B-A3B/raw/main/config.json or "
+        "`hf download Qwen/Qwen3-31B-A3B config.json`",
+    ),
+    "choice without a latent": (
+        lambda: LatentAttention(8, None, 64, 32, 32, 32, num_keys=8, indexer=Indexer(1, 8, 8)),
+        "an indexer reads the latent of queries: q_lora_rank is missing",
+    ),
+    "cp of sparse attention": (
+        lambda: find_model("glm-5").layers[0].attention.require_division(Cut(cp=2)),
+        "context parallelism is not known with sparse latent attention: got cp 2",
     ),
     "window": (lambda: Attention(1, 1, 8, window=0), "window must be at least 1: got 0"),
     "latent of experts": (
