@@ -26,12 +26,14 @@ from ppsim.machine.likeness import Likeness, said_of
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.captured import why_not_captured
+from ppsim.model.fine_tuning import fine_tuning_of
 from ppsim.model.halves import MixtureOfExperts
 from ppsim.model.memory import GraphBuffers, MemorySettings
 from ppsim.model.offloading import OffloadRules, offload_modules_of
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import VOCAB_MULTIPLE, require_division
 from ppsim.model.recompute import (
+    BY_OPERATORS,
     Recompute,
     by_number,
     of_layer,
@@ -61,7 +63,8 @@ class Job(InBrief):
     `stage_plans`: recomputation and offloading of each stage of the model; empty: those of `execution` and
     `offload_modules` on every stage.
     `cuda_graph_reuse`: whether graphs of microbatches that are not in flight together share their buffers.
-    `fully_shard`: whether torch's FSDP2 holds parameters, gradients and state (`ppsim.model.fully_shard`).
+    `lora`, `freeze`: the weights that are trained, as `ppsim.model.fine_tuning` spells them; `model` has them in its
+    layers. `fully_shard`: whether torch's FSDP2 holds parameters, gradients and state (`ppsim.model.fully_shard`).
     `gradient_accumulation_fusion`: whether products of weight gradients add to sums over microbatches themselves.
     `wgrad_deferral_limit`: of how many microbatches the weight gradient of the output layer waits for the end of
     the step, 0: of all, None: of none. `launch_s`: host seconds of a launch by the schedule, None: the cluster's
@@ -99,6 +102,8 @@ class Job(InBrief):
     cuda_graph_reuse: bool = True
     launch_s: float | None = None
     fully_shard: bool = False
+    lora: str = ""
+    freeze: str = ""
     gradient_accumulation_fusion: bool = True
     wgrad_deferral_limit: int | None = None
     stack: str = "plain"
@@ -141,6 +146,7 @@ class Job(InBrief):
         if self.fully_shard and self.optimizer.offload_fraction:
             raise ConfigError("--optimizer-offload-fraction is of Megatron-LM's optimizer: leave out --fully-shard")
         self._require_offload()
+        self._set_fine_tuning()
         self.cluster.device.peak(self.execution.dtype)
         if self.profile and self.execution.deterministic_mode:
             raise ConfigError(
@@ -228,7 +234,11 @@ class Job(InBrief):
 
     @property
     def forward_flops(self) -> float:
-        """Model FLOPs of a microbatch's forward, of one tensor- and context-parallel rank."""
+        """Model FLOPs of a microbatch's forward, of one tensor- and context-parallel rank: a third of its training's.
+
+        Frozen weights have less than three times the FLOPs of their forward (`Model.training_flops`), so that this
+        is less than the FLOPs of the forward.
+        """
         tokens = self.micro_batch * self.length / (self.layout.tp * self.layout.cp)
         return self.model.training_flops(self.length, causal=True) / 3 * tokens
 
@@ -300,6 +310,21 @@ class Job(InBrief):
         if self.offloads and self.execution.paged_stash is not None:
             option = "--offload" if self.offload else "--offload-modules"
             raise ConfigError(f"--moe-paged-stash has what experts keep in its pages: leave out {option}")
+
+    def _set_fine_tuning(self) -> None:
+        """Let the model have its frozen weights and adapters; raises `ConfigError` for what does not go with them."""
+        tuning = fine_tuning_of(self.lora, self.freeze)
+        object.__setattr__(self, "model", self.model.with_fine_tuning(tuning))
+        if tuning is None:
+            return
+        option = "--lora" if self.lora else "--freeze"
+        for is_given, other in (
+            (self.profile is not None, "--profile, which measured the training of all weights"),
+            (self.fully_shard, "--fully-shard, whose memory is known for the training of all weights"),
+            (BY_OPERATORS in self.words_of_layers, f"--recompute {BY_OPERATORS}"),
+        ):
+            if is_given:
+                raise ConfigError(f"{option} does not go with {other}: leave out one of them")
 
     @property
     def offloads(self) -> bool:

@@ -281,7 +281,7 @@ def _accumulated(job: Job, stage: Stage) -> Estimate:
     of_each, of_sum = optimizer.weight_bytes, optimizer.bytes_of_gradient
     adding = 1 - (of_sum == of_each) / job.num_microbatches
     moved_of_each = of_each + of_sum if optimizer.zero_stage >= 2 else adding * (of_each + 2.0 * of_sum)
-    num_bytes = moved_of_each * (held.dense + held.expert)
+    num_bytes = moved_of_each * (held.trained + held.trained_expert)
     moved_s = moved(job.place.wide_times, "elementwise", num_bytes, launches=0).memory_s
     return Estimate(Parts(), Parts(), Parts(memory_s=moved_s))
 
