@@ -205,7 +205,7 @@ class StudyOptions(TypedDict, total=False):
         "Use one MTP layer for all further tokens. Default: off, a layer for each.", section="model",
         is_hidden=True,
     )]
-    lora: Annotated[int | str | None, Option(
+    lora: Annotated[str | int | None, Option(
         MEANING_OF_LORA + " Default: none; modules linear_qkv+linear_proj+linear_fc1+linear_fc2.",
         metavar="RANK[:MODULE+MODULE…]", section="model", field="job.lora", default="",
     )]
