@@ -66,7 +66,9 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
     if not layer.has_backward:
         passes = forward, Parts(), Parts()
         launches = _launches_s(place, PassKernels(kernels.forward), launching_s)[0], 0.0
-        return Estimate(*passes, known=_known(PassKernels(kernels.forward)), times=_times(operators, of, passes, launches))
+        return Estimate(
+            *passes, known=_known(PassKernels(kernels.forward)), times=_times(operators, of, passes, launches)
+        )
     again, names = forward_again(timed, of)
     again = launched_again(again, layer, place)
     repeated = [one for one in operators if one.name in names]
@@ -249,7 +251,9 @@ def head_estimate(model: Model, place: Place, *, micro_batch: int, sequence_leng
         back = _parts(place, kernels.backward_input, flops, tp_s=(1 - execution.hidden_tp_backward) * summed)
     else:
         kernels, back = replace(kernels, backward_input=around[1]), _parts(place, around[1])
-    return Estimate(_parts(place, kernels.forward, flops, tp_s=gathered + sums), back, weight, known=_known(kernels))
+    return Estimate(
+        _parts(place, kernels.forward, flops, tp_s=gathered + sums), back, weight, known=_known(kernels)
+    )
 
 
 def _parts(

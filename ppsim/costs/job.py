@@ -63,8 +63,8 @@ class Job(InBrief):
     `stage_plans`: recomputation and offloading of each stage of the model; empty: those of `execution` and
     `offload_modules` on every stage.
     `cuda_graph_reuse`: whether graphs of microbatches that are not in flight together share their buffers.
-    `lora`, `freeze`: the weights that are trained, as `ppsim.model.fine_tuning` spells them; `model` has them in its
-    layers. `fully_shard`: whether torch's FSDP2 holds parameters, gradients and state (`ppsim.model.fully_shard`).
+    `lora`, `freeze`: the weights that are trained (`ppsim.model.fine_tuning`), as `model` has them.
+    `fully_shard`: whether torch's FSDP2 holds parameters, gradients and state (`ppsim.model.fully_shard`).
     `gradient_accumulation_fusion`: whether products of weight gradients add to sums over microbatches themselves.
     `wgrad_deferral_limit`: of how many microbatches the weight gradient of the output layer waits for the end of
     the step, 0: of all, None: of none. `launch_s`: host seconds of a launch by the schedule, None: the cluster's
@@ -234,10 +234,9 @@ class Job(InBrief):
 
     @property
     def forward_flops(self) -> float:
-        """Model FLOPs of a microbatch's forward, of one tensor- and context-parallel rank: a third of its training's.
+        """A third of the model FLOPs of a microbatch's training, of one tensor- and context-parallel rank.
 
-        Frozen weights have less than three times the FLOPs of their forward (`Model.training_flops`), so that this
-        is less than the FLOPs of the forward.
+        These are the FLOPs of its forward, but less with frozen weights (`Model.training_flops`).
         """
         tokens = self.micro_batch * self.length / (self.layout.tp * self.layout.cp)
         return self.model.training_flops(self.length, causal=True) / 3 * tokens
@@ -312,7 +311,7 @@ class Job(InBrief):
             raise ConfigError(f"--moe-paged-stash has what experts keep in its pages: leave out {option}")
 
     def _set_fine_tuning(self) -> None:
-        """Let the model have its frozen weights and adapters; raises `ConfigError` for what does not go with them."""
+        """Give the model its frozen weights and adapters; raises `ConfigError` for an option that excludes them."""
         tuning = fine_tuning_of(self.lora, self.freeze)
         object.__setattr__(self, "model", self.model.with_fine_tuning(tuning))
         if tuning is None:

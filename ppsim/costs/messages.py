@@ -18,8 +18,8 @@ class Messages:
     A GEMM that ranks divide by its outputs takes the whole sequence, which is gathered once for all that read it;
     one that they divide by its inputs gives a part of a sum. Without sequence parallelism nothing is gathered, and
     gradients of inputs are summed instead. `pairs`: a rank's part of what was dispatched to experts, which ranks
-    of etp gather and sum (Megatron-LM, `MoEAlltoAllTokenDispatcher`). `again`: bytes that are gathered a second time,
-    for a weight gradient. `adapters`: seconds of the messages of LoRA adapters in a forward and in a backward.
+    of etp gather and sum (Megatron-LM, `MoEAlltoAllTokenDispatcher`). `again`: bytes that are gathered again for a
+    weight gradient. `adapters`: seconds of the messages of LoRA adapters in a forward and in a backward.
     """
 
     place: Place
@@ -63,7 +63,9 @@ class Messages:
         sum_s = sum(self.place.reduced_s(size) for name, size in self.summed.items() if name in wanted)
         sum_s += self._pairs_s(wanted)
         exposed, is_whole = 1.0 if self._waits_for_gathers else 1 - hidden, wanted >= self.gathered.keys()
-        adapters_s = sum(forward_s for name, (forward_s, _) in self.adapters.items() if names is None or name in wanted)
+        adapters_s = sum(
+            forward_s for name, (forward_s, _) in self.adapters.items() if names is None or name in wanted
+        )
         return exposed * gather_s + (1 - hidden) * sum_s + self.scales[0] * self._agreed_s * is_whole + adapters_s
 
     def backward_s(self) -> float:
@@ -112,7 +114,8 @@ def _of_adapter(timed: OperatorKernels, one: Operator) -> tuple[float, float]:
 
     Ranks gather A's outputs, or sum them if they divide its inputs, and sum the gradient of B's input. B's outputs
     are gathered if the module gives whole columns, and so is their gradient with sequence parallelism. Without it
-    the gradient of A's input is summed if A is divided by its outputs. None is hidden (Megatron-Bridge, `ParallelLinearAdapter.forward`).
+    the gradient of A's input is summed if A is divided by its outputs. None is hidden
+    (Megatron-Bridge, `ParallelLinearAdapter.forward`).
     """
     assert one.weight is not None
     place, tp = timed.place, timed.place.cut.tp

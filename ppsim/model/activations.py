@@ -201,7 +201,11 @@ def head_activations(
     vocab = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=vocab_multiple) // cut.tp
     joined = model.streams if model.streams > 1 else 0
     # The input of a frozen head is not saved; that of the norm is, for its own gradient.
-    norms = (model.trains("head") + model.final_norm * model.head_gives_gradient + joined) * share(tokens * model.hidden_size, cut.norm_divisor) * e
+    norms = (
+        (model.trains("head") + model.final_norm * model.head_gives_gradient + joined)
+        * share(tokens * model.hidden_size, cut.norm_divisor)
+        * e
+    )
     logits = tokens * vocab * (e if kernels.cross_entropy == "fused" else max(e, 4))
     passes = 1 + len(model.mtp)
     return {"head": passes * norms, "logits": passes * logits}

@@ -309,9 +309,10 @@ class Model:
     def training_flops(self, sequence_length: int | None = None, *, causal: bool = False) -> float:
         """Return the FLOPs that training takes for a token: three times the forward's matrix products.
 
-        A frozen GEMM counts twice, forward and input gradient, and a layer before the first trained weight once. An
-        adapter's GEMMs count three times. Attention counts all s × s scores unless `causal`. Recomputation is not counted. Multi-token prediction is:
-        its layers, projections and passes through the head.
+        Attention counts all s × s scores unless `causal`. Recomputation is not counted. Multi-token prediction is:
+        its layers, projections and passes through the head. With fine-tuning a frozen GEMM counts twice, forward
+        and input gradient, as in Megatron-Bridge (training/utils/flop_utils.py at 067f987d, for LoRA), and a layer
+        before the first trained weight once.
 
         >>> from ppsim.model.names import find_model
         >>> round(find_model("gpt3-175b").training_flops() / 1e12, 3)  # 6 × 175e9, and attention's 12·96·12288·2048
@@ -396,9 +397,12 @@ def _require_parts(model: Model, tuning: FineTuning) -> None:
         mixer = layer.attention.linears(layer.hidden_size, 1)
         modules |= {name for one in layer.all_linears if (name := lora_module_of(one, mixer))}
         groups |= {group_of(one, 1 if one in mixer else 2) for one in layer.all_linears}
-    if tuning.rank and not (modules & set(tuning.modules)) or set(tuning.modules) - modules - set(DEFAULT_MODULES):
-        missing = next(name for name in tuning.modules if name not in modules)
-        raise ConfigError(f"--lora: the model has no {missing}, only {', '.join(sorted(modules))}")
+    # Of the default modules a model may lack some: latent attention has no linear_qkv.
+    wanted = (
+        set(tuning.modules) if tuning.modules != DEFAULT_MODULES or not modules & set(DEFAULT_MODULES) else set()
+    )
+    if missing := [name for name in tuning.modules if name in wanted - modules]:
+        raise ConfigError(f"--lora: the model has no {missing[0]}, only {', '.join(sorted(modules))}")
     if wrong := sorted(tuning.frozen - groups):
         raise ConfigError(f"--freeze: the model has no {wrong[0]}, only {', '.join(sorted(groups))}")
     if tuning.layers and max(tuning.layers) >= len(model.layers):

@@ -117,7 +117,7 @@ def _needs(
 def _gathered(one: Operator, tensors: Mapping[str, Tensor], size: Callable[[Tensor], float]) -> Iterator[Tensor]:
     """What tensor-parallel ranks have of the whole sequence while a GEMM goes backward.
 
-    Before a weight that is divided by outputs, its input, gathered again for the weight gradient, and the gradient of
+    Before a weight that is divided by outputs, its input, gathered again unless it is frozen, and the gradient of
     it before ranks add their parts; behind one that is divided by inputs, the gathered gradient of its output.
     """
     if one.weight is None or one.weight.split is None or not one.writes:

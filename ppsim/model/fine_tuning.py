@@ -51,9 +51,9 @@ MEANING_OF_LORA = (
     "linear_fc2, in_proj, out_proj, router, … The routed experts of a rank share one adapter per module."
 )
 MEANING_OF_FREEZE = (
-    "Weights that are not trained, joined by +: embedding, attention (or mixer), mlp, experts, router, norms, head, "
-    "and layers (all of them) or layers@0-15 (those). They have no weight gradient, gradient buffer or optimizer "
-    "state, and layers before the first trained weight have no backward."
+    "Frozen weights, joined by +: embedding, attention (or mixer), mlp, experts, router, norms, head, "
+    "layers (all, whole) or layers@0-15 (these). They have no weight gradient, gradient buffer or optimizer state, "
+    "and layers before the first trained weight have no backward."
 )
 
 _INPUTS_OF_RECURRENT = (
@@ -133,7 +133,7 @@ class FineTuning:
     layers: frozenset[int] = frozenset()
 
     def trains(self, word: str) -> bool:
-        """Whether the base weights of a word of `--freeze`, or of mtp, are trained; mtp is frozen with the layers."""
+        """Whether the base weights of a word of `--freeze` are trained; those around MTP layers are layers'."""
         return not self.rank and (_LAYERS if word == "mtp" else word) not in self.frozen
 
     def of_layer(self, number: int) -> LayerTraining:
@@ -157,10 +157,12 @@ def lora_of(text: str | int) -> str:
         return ""
     rank, colon, modules = str(text).partition(":")
     if not rank.isdecimal() or int(rank) < 1 or len(rank) > len(str(MOST_LAYERS)):
-        raise ConfigError(f"--lora is '{text}': give a rank of 1 or more, or RANK:MODULES as 16:linear_qkv+linear_proj")
+        raise ConfigError(
+            f"--lora is '{text}': give a rank of 1 or more, or RANK:MODULES as 16:linear_qkv+linear_proj"
+        )
     if not colon:
         return str(int(rank))
-    named = joined_modules("the part of --lora behind the colon", modules, LORA_MODULES, words="modules as linear_qkv")
+    named = joined_modules("modules of --lora", modules, LORA_MODULES, words="one of Megatron-Core's")
     return str(int(rank)) if tuple(named.split("+")) == DEFAULT_MODULES else f"{int(rank)}:{named}"
 
 
@@ -181,7 +183,11 @@ def freeze_of(text: str) -> str:
             words.append(part)
     if numbers and _LAYERS in words:
         raise ConfigError(f"--freeze is '{text}': give layers (all) or layers@0-15, not both")
-    named = joined_modules("--freeze", "+".join(words), FROZEN, words="none", also={"mixer": "attention"}) if words else ""
+    named = (
+        joined_modules("--freeze", "+".join(words), FROZEN, words="none", also={"mixer": "attention"})
+        if words
+        else ""
+    )
     single = f"{_LAYERS}@{spelled_layers(sorted(set(numbers)))}" if numbers else ""
     return "+".join(filter(None, (named, single)))
 

@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import Literal
 
 LinearKind = Literal[
-    "dense", "router", "routed", "shared", "gate", "latent", "vector", "condition", "streams", "adapter", "routed adapter"
+    "dense", "router", "routed", "shared", "gate", "latent", "vector", "condition", "streams", "adapter",
+    "routed adapter",
 ]  # fmt: skip
 Side = Literal["outputs", "inputs"]
 
@@ -33,8 +34,8 @@ class Linear:
         the one column that weighs a shared expert, which is no product of its own; "latent": between the hidden
         size and that of experts narrower than it; "vector": numbers that multiply each column for itself, such as
         those of a convolution; "condition": it multiplies one vector a sequence, not tokens; "streams": it reads
-        all residual streams of a token; "adapter" and "routed adapter": a matrix of a LoRA adapter, of routed experts
-        the one that a rank's experts share.
+        all residual streams of a token; "adapter": a matrix of a LoRA adapter; "routed
+        adapter": of the adapter that a rank's routed experts share.
     split
         By which side ranks divide it: those of tp or, where it is routed, of etp. None: it is whole on each.
     count

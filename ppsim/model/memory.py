@@ -135,8 +135,8 @@ class MemorySettings:
 def static_memory(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:
     """Return the bytes that a rank holds of these stages all the time: those named in `STATIC`.
 
-    Frozen weights have neither gradients nor state. Under FSDP2 shards in float32, and what is whole beside them: up to ZeRO 2 all weights, gathered, and up to
-    ZeRO 1 summed gradients, as with a pipeline.
+    Frozen weights have neither gradients nor state. Under FSDP2 shards in float32, and what is whole beside them:
+    up to ZeRO 2 all weights, gathered, and up to ZeRO 1 summed gradients, as with a pipeline.
     """
     cut, optimizer = settings.cut, settings.optimizer
     held = held_parameters(model, list(stages), cut, vocab_multiple=settings.vocab_multiple)

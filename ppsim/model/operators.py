@@ -284,9 +284,9 @@ def bytes_of(columns: Iterable[Columns], rows: RowCounts, widths: Mapping[Dtype,
 def saved_for_weight(operators: Iterable[Operator], layer_input: Tensor) -> Iterator[Tensor]:
     """Return the tensors that a layer holds between I and W of a split backward, as activations.
 
-    For each GEMM with a weight gradient its input, counted once if several read it, and the gradient of its output. An input that is
-    gathered among tensor-parallel ranks is the rank's own part. In a GPT layer these are 32 s·b·h bytes in 16 bits
-    (Qi et al. 2024, arXiv 2401.10241, Table 1).
+    For each GEMM that is not frozen its input, counted once if several read it, and the gradient of its output. An
+    input that is gathered among tensor-parallel ranks is the rank's own part. In a GPT layer these are 32 s·b·h
+    bytes in 16 bits (Qi et al. 2024, arXiv 2401.10241, Table 1).
     """
     operators = list(operators)
     tensors = tensors_of(operators, layer_input)
