@@ -1,4 +1,4 @@
-"""LoRA adapters and frozen weights: what they change in the matrices and the operators of a layer.
+"""LoRA adapters and frozen weights in the matrices and the operators of a layer.
 
 Adapters are those of Megatron-Bridge at 067f987d (peft/utils.py: `ParallelLinearAdapter`, peft/lora_layers.py:
 `LoRALinear`). A module y = W·x with an adapter gives y + (alpha / rank) · B·A·x. Each of tp ranks has 1/tp of both
@@ -20,7 +20,7 @@ from ppsim.parallel.sizes import Cut
 def trained_matrices(
     matrices: Iterable[Linear], mixer: Sequence[Linear], training: LayerTraining, cut: Cut
 ) -> Iterator[Linear]:
-    """Yield the matrices of a layer, each with its adapter behind it; `mixer` has those of the token mixer."""
+    """Yield the matrices of a layer, each followed by its adapter; `mixer`: the matrices of the token mixer."""
     for one in matrices:
         yield replace(one, trainable=training.trains(group_of(one, 1 if one in mixer else 2)))
         if lora_module_of(one, mixer) in training.adapted:

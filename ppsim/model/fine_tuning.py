@@ -148,7 +148,7 @@ class FineTuning:
 
 
 def lora_of(text: str | int) -> str:
-    """Return the value of --lora as it is spelled: a rank, and modules unless they are the default.
+    """Return the value of --lora in its one spelling: a rank, and modules unless they are the default.
 
     >>> lora_of("16:linear_fc1+linear_qkv"), lora_of("8:linear_qkv+linear_proj+linear_fc1+linear_fc2"), lora_of("")
     ('16:linear_qkv+linear_fc1', '8', '')
@@ -167,7 +167,7 @@ def lora_of(text: str | int) -> str:
 
 
 def freeze_of(text: str) -> str:
-    """Return the value of --freeze as it is spelled.
+    """Return the value of --freeze in its one spelling.
 
     >>> freeze_of("layers@2,0-1+mixer+embedding"), freeze_of("none")
     ('embedding+attention+layers@0-2', '')
@@ -193,7 +193,7 @@ def freeze_of(text: str) -> str:
 
 
 def fine_tuning_of(lora: str, freeze: str) -> FineTuning | None:
-    """Return what is trained by the values of --lora and --freeze as they are spelled; None: all weights.
+    """Return the fine-tuning of --lora and --freeze in their spelling; None: all weights are trained.
 
     >>> fine_tuning_of("16:linear_qkv", ""), fine_tuning_of("", "")
     (FineTuning(rank=16, modules=('linear_qkv',), frozen=frozenset(), layers=frozenset()), None)

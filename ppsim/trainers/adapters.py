@@ -34,7 +34,7 @@ def without_adapters(content: Mapping[str, Any], source: str) -> tuple[dict[str,
 
 
 def with_adapters(config: RunConfig, found: RunConfig | None) -> RunConfig:
-    """Return a configuration with what its section of adapters says."""
+    """Return a configuration with the options of its section of adapters."""
     if found is None:
         return config
     return replace(
