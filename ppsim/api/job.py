@@ -16,6 +16,7 @@ from ppsim.costs.place import Execution
 from ppsim.costs.profile import profile_of
 from ppsim.machine.files import cluster_of
 from ppsim.model.architecture import Model
+from ppsim.model.fine_tuning import freeze_of, lora_of
 from ppsim.model.graphs import cuda_graphs_of
 from ppsim.model.halves import Attention
 from ppsim.model.names import gpt
@@ -83,6 +84,8 @@ def job_from(options: Mapping[str, Any]) -> Job | None:
         "compute_share": parse_share(options["compute_share"], given_dtype),
         "recompute": recompute_of(options["recompute"] or "none"),
         "offload_modules": offload_modules_of(options["offload_modules"] or "none"),
+        "lora": lora_of(options["lora"] or ""),
+        "freeze": freeze_of(options["freeze"] or ""),
         "cuda_graphs": cuda_graphs_of(options["cuda_graphs"] or "none"),
         "overlap_ep": parse_overlap(options["overlap_ep"] or 0.0),
         "profile": None if options["profile"] is None else profile_of(options["profile"]),

@@ -87,7 +87,7 @@ def marks_of(plan: Plan, split: Sequence[int] | None = None) -> dict[str, Any]:
     execution = job.execution
     marks = values_in(WORDS, plan) | dict.fromkeys((*_SAID_OTHERWISE, *MODEL, *_MEASURED))
     return marks | {
-        "model": (without_source(job.model), job.scale),
+        "model": (without_source(job.model.with_fine_tuning(None)), job.scale),
         "cluster": job.cluster,
         "gpus": job.layout.num_devices,
         "etp": job.layout.expert_tp,

@@ -253,7 +253,7 @@ def _type_of(word: Word) -> Any:
     if choices := word.choices:
         is_number = isinstance(choices[0], int)
         return click.IntRange(min(choices), max(choices)) if is_number else Choice(choices)
-    if int in word.kinds:
+    if int in word.kinds and str not in word.kinds:
         return int if word.option.least is None else click.IntRange(word.option.least)
     return float if float in word.kinds and str not in word.kinds else str
 

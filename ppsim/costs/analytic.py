@@ -6,6 +6,7 @@ from published runs. The letters are those of `ppsim.model.shapes`.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 from ppsim.costs.again import forward_again
@@ -62,6 +63,12 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
         cp_s=(1 - execution.hidden_cp) * cp_s,
         launching_s=launching_s,
     )  # fmt: skip
+    if not layer.has_backward:
+        passes = forward, Parts(), Parts()
+        launches = _launches_s(place, PassKernels(kernels.forward), launching_s)[0], 0.0
+        return Estimate(
+            *passes, known=_known(PassKernels(kernels.forward)), times=_times(operators, of, passes, launches)
+        )
     again, names = forward_again(timed, of)
     again = launched_again(again, layer, place)
     repeated = [one for one in operators if one.name in names]
@@ -81,7 +88,8 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
             _parts(place, again, launching_s=launching_s * (execution.recompute == "full")).total_s + sent_again_s
         ),
     )
-    backward_weight = _parts(place, kernels.backward_weight, flops - scores)
+    frozen = 2.0 * layer.frozen_weights_a_token * tokens / tp
+    backward_weight = _parts(place, kernels.backward_weight, flops - scores - frozen)
     return Estimate(
         forward,
         backward_input,
@@ -135,7 +143,7 @@ def _known(kernels: PassKernels, *others: KernelTime) -> Known:
 
 
 def embedding_estimate(model: Model, place: Place, *, micro_batch: int, sequence_length: int) -> Estimate:
-    """Return the seconds of the embedding: a look-up, summed over tp, and its gradient; I is free.
+    """Return the seconds of the embedding: a look-up, summed over tp, and its gradient if it is trained; I is free.
 
     Of patches and text that are projected instead, those products too. Residual streams are copies of it.
     """
@@ -155,7 +163,9 @@ def embedding_estimate(model: Model, place: Place, *, micro_batch: int, sequence
             place,
             projected.backward_weight + added,
             tp_s=place.gathered_s(message),
-        ),
+        )
+        if model.trains("embedding")
+        else Parts(),
     )
 
 
@@ -196,7 +206,7 @@ def mtp_estimate(model: Model, place: Place, *, micro_batch: int, sequence_lengt
     return Estimate(
         _parts(place, kernels.forward, flops, tp_s=(1 - execution.hidden_tp_forward) * own),
         _parts(place, kernels.backward_input, flops, tp_s=(1 - execution.hidden_tp_backward) * summed),
-        _parts(place, kernels.backward_weight, flops),
+        _parts(place, kernels.backward_weight, flops) if model.trains("mtp") else Parts(),
         known=_known(kernels),
     ) + embedding_estimate(model, place, micro_batch=micro_batch, sequence_length=sequence_length)
 
@@ -233,11 +243,16 @@ def head_estimate(model: Model, place: Place, *, micro_batch: int, sequence_leng
     kernels = products([linear], place.wide_times, tokens=tokens) + PassKernels(*around)
     gathered, sums = place.gathered_s(message), 3 * place.seconds("all-reduce", tokens * 4.0, "tp")
     summed = gathered + place.reduced_s(message)
+    if model.trains("head"):
+        weight = _parts(place, kernels.backward_weight, flops)
+    else:
+        kernels, weight = replace(kernels, backward_weight=KernelTime()), Parts()
+    if model.head_gives_gradient:
+        back = _parts(place, kernels.backward_input, flops, tp_s=(1 - execution.hidden_tp_backward) * summed)
+    else:
+        kernels, back = replace(kernels, backward_input=around[1]), _parts(place, around[1])
     return Estimate(
-        _parts(place, kernels.forward, flops, tp_s=gathered + sums),
-        _parts(place, kernels.backward_input, flops, tp_s=(1 - execution.hidden_tp_backward) * summed),
-        _parts(place, kernels.backward_weight, flops),
-        known=_known(kernels),
+        _parts(place, kernels.forward, flops, tp_s=gathered + sums), back, weight, known=_known(kernels)
     )
 
 

@@ -26,12 +26,14 @@ from ppsim.machine.likeness import Likeness, said_of
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.captured import why_not_captured
+from ppsim.model.fine_tuning import fine_tuning_of
 from ppsim.model.halves import MixtureOfExperts
 from ppsim.model.memory import GraphBuffers, MemorySettings
 from ppsim.model.offloading import OffloadRules, offload_modules_of
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import VOCAB_MULTIPLE, require_division
 from ppsim.model.recompute import (
+    BY_OPERATORS,
     Recompute,
     by_number,
     of_layer,
@@ -61,6 +63,7 @@ class Job(InBrief):
     `stage_plans`: recomputation and offloading of each stage of the model; empty: those of `execution` and
     `offload_modules` on every stage.
     `cuda_graph_reuse`: whether graphs of microbatches that are not in flight together share their buffers.
+    `lora`, `freeze`: the weights that are trained (`ppsim.model.fine_tuning`), as `model` has them.
     `fully_shard`: whether torch's FSDP2 holds parameters, gradients and state (`ppsim.model.fully_shard`).
     `gradient_accumulation_fusion`: whether products of weight gradients add to sums over microbatches themselves.
     `wgrad_deferral_limit`: of how many microbatches the weight gradient of the output layer waits for the end of
@@ -99,6 +102,8 @@ class Job(InBrief):
     cuda_graph_reuse: bool = True
     launch_s: float | None = None
     fully_shard: bool = False
+    lora: str = ""
+    freeze: str = ""
     gradient_accumulation_fusion: bool = True
     wgrad_deferral_limit: int | None = None
     stack: str = "plain"
@@ -141,6 +146,7 @@ class Job(InBrief):
         if self.fully_shard and self.optimizer.offload_fraction:
             raise ConfigError("--optimizer-offload-fraction is of Megatron-LM's optimizer: leave out --fully-shard")
         self._require_offload()
+        self._set_fine_tuning()
         self.cluster.device.peak(self.execution.dtype)
         if self.profile and self.execution.deterministic_mode:
             raise ConfigError(
@@ -228,7 +234,10 @@ class Job(InBrief):
 
     @property
     def forward_flops(self) -> float:
-        """Model FLOPs of a microbatch's forward, of one tensor- and context-parallel rank."""
+        """A third of the model FLOPs of a microbatch's training, of one tensor- and context-parallel rank.
+
+        These are the FLOPs of its forward, but less with frozen weights (`Model.training_flops`).
+        """
         tokens = self.micro_batch * self.length / (self.layout.tp * self.layout.cp)
         return self.model.training_flops(self.length, causal=True) / 3 * tokens
 
@@ -300,6 +309,21 @@ class Job(InBrief):
         if self.offloads and self.execution.paged_stash is not None:
             option = "--offload" if self.offload else "--offload-modules"
             raise ConfigError(f"--moe-paged-stash has what experts keep in its pages: leave out {option}")
+
+    def _set_fine_tuning(self) -> None:
+        """Give the model its frozen weights and adapters; raises `ConfigError` for an option that excludes them."""
+        tuning = fine_tuning_of(self.lora, self.freeze)
+        object.__setattr__(self, "model", self.model.with_fine_tuning(tuning))
+        if tuning is None:
+            return
+        option = "--lora" if self.lora else "--freeze"
+        for is_given, other in (
+            (self.profile is not None, "--profile, which measured the training of all weights"),
+            (self.fully_shard, "--fully-shard, whose memory is known for the training of all weights"),
+            (BY_OPERATORS in self.words_of_layers, f"--recompute {BY_OPERATORS}"),
+        ):
+            if is_given:
+                raise ConfigError(f"{option} does not go with {other}: leave out one of them")
 
     @property
     def offloads(self) -> bool:

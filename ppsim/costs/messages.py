@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from ppsim.costs.operator_kernels import OperatorKernels
 from ppsim.costs.place import Place
 from ppsim.costs.torch_blocks import num_amax
-from ppsim.model.operators import gathered_inputs, summed_outputs
+from ppsim.model.operators import Operator, gathered_inputs, summed_outputs
 from ppsim.model.recompute import BY_OPERATORS
+from ppsim.parallel.groups import GroupName
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,8 @@ class Messages:
     A GEMM that ranks divide by its outputs takes the whole sequence, which is gathered once for all that read it;
     one that they divide by its inputs gives a part of a sum. Without sequence parallelism nothing is gathered, and
     gradients of inputs are summed instead. `pairs`: a rank's part of what was dispatched to experts, which ranks
-    of etp gather and sum (Megatron-LM, `MoEAlltoAllTokenDispatcher`).
+    of etp gather and sum (Megatron-LM, `MoEAlltoAllTokenDispatcher`). `again`: bytes that are gathered again for a
+    weight gradient. `adapters`: seconds of the messages of LoRA adapters in a forward and in a backward.
     """
 
     place: Place
@@ -25,6 +27,8 @@ class Messages:
     gathered: Mapping[str, float]
     summed: Mapping[str, float]
     pairs: Mapping[str, float]
+    again: Mapping[str, float]
+    adapters: Mapping[str, tuple[float, float]]
 
     @classmethod
     def of(cls, timed: OperatorKernels) -> "Messages":
@@ -40,12 +44,15 @@ class Messages:
         else:
             gathered, summed = timed.gathered, timed.summed
             pairs = {one.name: e * timed.rows["capacity"] * one.writes[0].columns for one in routed[-1:]}
+        frozen = {one.name for one in operators if not one.trainable}
         return cls(
             place,
             num_amax(operators, place),
             {name: size * one.columns for name, one in gathered.items()},
             {name: size * one.columns for name, one in summed.items()},
             pairs,
+            {name: size * one.columns for name, one in gathered.items() if name not in frozen},
+            {one.name: _of_adapter(timed, one) for one in operators if one.weight and one.weight.is_adapter},
         )
 
     def forward_s(self, names: Iterable[str] | None = None) -> float:
@@ -56,7 +63,10 @@ class Messages:
         sum_s = sum(self.place.reduced_s(size) for name, size in self.summed.items() if name in wanted)
         sum_s += self._pairs_s(wanted)
         exposed, is_whole = 1.0 if self._waits_for_gathers else 1 - hidden, wanted >= self.gathered.keys()
-        return exposed * gather_s + (1 - hidden) * sum_s + self.scales[0] * self._agreed_s * is_whole
+        adapters_s = sum(
+            forward_s for name, (forward_s, _) in self.adapters.items() if names is None or name in wanted
+        )
+        return exposed * gather_s + (1 - hidden) * sum_s + self.scales[0] * self._agreed_s * is_whole + adapters_s
 
     def backward_s(self) -> float:
         """Return the exposed seconds of a backward.
@@ -68,12 +78,14 @@ class Messages:
         exposed = 1 - execution.hidden_tp_backward
         gather_s = sum(self._gather_s(size) for size in self.summed.values())
         sum_s = sum(self.place.reduced_s(size) for size in self.gathered.values()) + self._pairs_s(self.pairs)
-        again_s = sum(self._gather_s(size) for size in self.gathered.values())
+        again_s = sum(self._gather_s(size) for size in self.again.values())
+        adapters_s = sum(backward_s for _, backward_s in self.adapters.values())
         if not self._is_torch:
-            return exposed * (gather_s + sum_s + again_s)
+            return exposed * (gather_s + sum_s + again_s) + adapters_s
         exposed_of_gathers = 1.0 if self._waits_for_gathers else exposed
         repeats = execution.recompute == BY_OPERATORS
-        return exposed_of_gathers * (gather_s + repeats * again_s) + sum_s + self.scales[1] * self._agreed_s
+        gathers_s = exposed_of_gathers * (gather_s + repeats * again_s)
+        return gathers_s + sum_s + self.scales[1] * self._agreed_s + adapters_s
 
     @property
     def _is_torch(self) -> bool:
@@ -95,3 +107,30 @@ class Messages:
 
     def _pairs_s(self, names: Iterable[str]) -> float:
         return sum(self.place.sum_over_tp_s(self.pairs[name], "etp") for name in names if name in self.pairs)
+
+
+def _of_adapter(timed: OperatorKernels, one: Operator) -> tuple[float, float]:
+    """The seconds of the messages of A or B of an adapter in a forward and in a backward.
+
+    Ranks gather A's outputs, or sum them if they divide its inputs, and sum the gradient of B's input. B's outputs
+    are gathered if the module gives whole columns, and so is their gradient with sequence parallelism. Without it
+    the gradient of A's input is summed if A is divided by its outputs. None is hidden
+    (Megatron-Bridge, `ParallelLinearAdapter.forward`).
+    """
+    assert one.weight is not None
+    place, tp = timed.place, timed.place.cut.tp
+    group: GroupName = "tp"
+    if one.weight.kind == "routed adapter":
+        group, tp = "etp", place.cut.expert_tp
+    if tp == 1:
+        return 0.0, 0.0
+    of_column = place.execution.element_bytes * timed.rows[one.rows]
+    read, written = timed.tensors[one.reads[0]], one.writes[0]
+    is_gathered, is_parallel = one.weight.outputs < written.columns, place.execution.sequence_parallel
+    gather_s = place.seconds("all-gather", of_column * written.columns, group) if is_gathered else 0.0
+    sum_s = place.seconds("all-reduce", of_column * read.columns, group)
+    if one.name.endswith(" B"):
+        return gather_s, sum_s + is_parallel * gather_s
+    if is_gathered:
+        return gather_s, (not is_parallel) * sum_s
+    return place.seconds("all-reduce", of_column * written.columns, group), 0.0

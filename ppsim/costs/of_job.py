@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import product
 
 from ppsim.base.errors import ConfigError, ScheduleError
-from ppsim.base.units import percent, seconds
+from ppsim.base.units import count, percent, seconds
 from ppsim.costs.assembled import Assembled, Known, of_ranks, short_counts, sliced, stages_of_ranks
 from ppsim.costs.job import Job, work_of
 from ppsim.costs.offload import HOST_EFFICIENCY, buffer_bytes, offload_of, with_copies
@@ -23,11 +23,13 @@ from ppsim.machine.kernels.times import moved
 from ppsim.model.activations import kept_for_weight
 from ppsim.model.architecture import Layer
 from ppsim.model.memory import gathered_bytes, rank_memory, stage_activations
+from ppsim.model.parameters import held_parameters
 from ppsim.model.recompute import BY_OPERATORS
 from ppsim.model.stages import Stage, StagePlan, contents_of, once_each, stages_of, stages_of_layout
 from ppsim.parallel.groups import GroupName, tier_between
 from ppsim.parallel.layer_balance import balance_ranks
 from ppsim.parallel.layer_partition import MegatronSplit, Split, layer_split, rule_of, split_layers, why_no_split
+from ppsim.parallel.sizes import Cut
 from ppsim.schedule.table import NONE, Schedule
 from ppsim.simulation.stage_costs import StageCosts
 
@@ -281,7 +283,7 @@ def _accumulated(job: Job, stage: Stage) -> Estimate:
     of_each, of_sum = optimizer.weight_bytes, optimizer.bytes_of_gradient
     adding = 1 - (of_sum == of_each) / job.num_microbatches
     moved_of_each = of_each + of_sum if optimizer.zero_stage >= 2 else adding * (of_each + 2.0 * of_sum)
-    num_bytes = moved_of_each * (held.dense + held.expert)
+    num_bytes = moved_of_each * (held.trained + held.trained_expert)
     moved_s = moved(job.place.wide_times, "elementwise", num_bytes, launches=0).memory_s
     return Estimate(Parts(), Parts(), Parts(memory_s=moved_s))
 
@@ -400,6 +402,27 @@ _OTHERS = ("link_efficiency", "overlap", "routing_host_s", "jitter")
 """Constants of a cluster that have no line of their own."""
 
 
+def _fine_tuning(job: Job) -> list[str]:
+    """Lines on trained and frozen weights."""
+    tuning, model = job.model.fine_tuning, job.model
+    if tuning is None:
+        return []
+    held = held_parameters(model, stages_of(model, [len(model.layers)]), Cut())
+    trained, whole = held.trained + held.trained_expert, held.dense + held.expert
+    how = f"LoRA of rank {tuning.rank} on {', '.join(tuning.modules)}" if tuning.rank else f"{job.freeze} frozen"
+    lines = [
+        f"fine-tuning: {how}; {count(trained)} of {count(whole)} parameters are trained",
+        "model FLOPs: frozen GEMMs count twice (forward and input gradient), trained ones three times",
+    ]
+    number = sum(not layer.has_backward for layer in model.layers)
+    if number:
+        lines.append(
+            f"backward: none in the first {number} layers, since no weight is trained up to there; runtimes that "
+            "ask for the gradient of every received tensor compute their input gradients"
+        )
+    return lines
+
+
 def _executed(job: Job) -> list[str]:
     """Lines for what is not as it is unless somebody says so: what is hidden, kernels, constants of a machine."""
     execution, constants, lines = job.execution, job.cluster.constants, []
@@ -408,6 +431,7 @@ def _executed(job: Job) -> list[str]:
         lines.append(f"expert-parallel overlap: each pair of a forward and a backward, in the order of {order}")
     if any(hidden.values()):
         lines.append("hidden: " + ", ".join(f"{percent(part)} of {name}" for name, part in hidden.items() if part))
+    lines += _fine_tuning(job)
     if not job.gradient_accumulation_fusion:
         lines.append("gradients: accumulated by separate kernels (no gradient accumulation fusion)")
     if execution.cross_entropy != "fused":

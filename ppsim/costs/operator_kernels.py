@@ -7,7 +7,7 @@ which a rank has T / tp with sequence parallelism; e bytes of an element.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 
@@ -40,6 +40,7 @@ _PASSES: Mapping[Kind, tuple[int, int, int, int]] = MappingProxyType(
         "gate": (3, 6, 1, 2),
         "add": (3, 0, 1, 0),
         "modulation": (2, 4, 0, 0),
+        "scale": (2, 2, 1, 1),
     }
 )
 """Elements that F and I read and write per column, and their kernels.
@@ -89,8 +90,14 @@ class OperatorKernels:
     sequence_length: int
 
     def of_all(self) -> dict[str, PassKernels]:
-        """Return the kernels by the name of their operator; "sums" are those of gradients of one tensor."""
-        return {one.name: self.product(one) + self.passing(one) for one in self.operators} | {"sums": self.sums()}
+        """Return the kernels by the name of their operator; "sums" are those of gradients of one tensor.
+
+        A frozen GEMM has no W.
+        """
+        found = {one.name: self.product(one) + self.passing(one) for one in self.operators}
+        frozen = [one.name for one in self.operators if one.weight is not None and not one.trainable]
+        found |= {name: replace(found[name], backward_weight=KernelTime()) for name in frozen}
+        return found | {"sums": self.sums()}
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
@@ -113,6 +120,8 @@ class OperatorKernels:
             return core_of(one.core, self.place, micro_batch=self.micro_batch, sequence_length=self.sequence_length)
         if one.weight is None or not one.weight.is_product:
             return NOTHING
+        if one.weight.is_adapter:
+            return products([one.weight], self.place.wide_times, tokens=self.rows[one.rows])
         return self._experts(one.weight) if one.weight.kind == "routed" else self.gemm(one.weight)
 
     def gemm(self, linear: Linear) -> PassKernels:
@@ -155,6 +164,8 @@ class OperatorKernels:
         ):
             return NOTHING
         forward, backward, *launches = _PASSES[one.kind]
+        if not one.trainable:  # a norm
+            backward, launches = backward - 2, [launches[0], launches[1] - 1]
         if one.kind == "norm" and self.place.execution.deterministic_mode:
             forward, backward = forward + 1, backward + 1  # what it writes is filled before
         elements = one.passed * self.rows[one.rows]

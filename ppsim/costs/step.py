@@ -95,7 +95,7 @@ def expected_maximum(count: int) -> float:
 def num_buckets(job: Job, held: Held) -> float:
     """Return in how many parts gradients are reduced: Megatron-LM's hold 40 million, or a million a replica."""
     largest = max(40_000_000, 1_000_000 * job.layout.dp * job.layout.cp)
-    return float(max(1, -(-(held.dense + held.expert) // largest)))
+    return float(max(1, -(-(held.trained + held.trained_expert) // largest)))
 
 
 def _for_each(held: Sequence[Held], seconds_of: Callable[[Held], float], known: dict[Held, float]) -> list[float]:
@@ -124,11 +124,16 @@ _GROUPS: tuple[ReplicaGroup, ...] = ("dp-cp", "expert-dp")
 
 
 def among_replicas_s(job: Job, held: Held, operation: collectives.Operation) -> float:
-    """Return the seconds of a collective over all weights, or gradients, among the ranks that hold the same."""
+    """Return the seconds of a collective over weights, or gradients, among the ranks that hold the same.
+
+    ZeRO 3 gathers frozen weights too.
+    """
+    is_whole = operation == "all-gather" and job.optimizer.zero_stage == 3
+    counts = (held.dense, held.expert) if is_whole else (held.trained, held.trained_expert)
     of = job.optimizer.weight_bytes if operation == "all-gather" else job.optimizer.bytes_of_gradient
     return sum(
         _among_instances_s(job, operation, count * of, name)
-        for count, name in zip((held.dense, held.expert), _GROUPS, strict=True)
+        for count, name in zip(counts, _GROUPS, strict=True)
         if count
     )
 
@@ -163,7 +168,7 @@ def _share(job: Job, name: ReplicaGroup, stages: Sequence[Stage]) -> float:
 def _parts_of_replica(job: Job, stages: Sequence[Stage]) -> tuple[float, float]:
     """Dense and expert parameters that a rank updates."""
     held = held_of(job, stages)
-    return held.dense * _share(job, "dp-cp", stages), held.expert * _share(job, "expert-dp", stages)
+    return held.trained * _share(job, "dp-cp", stages), held.trained_expert * _share(job, "expert-dp", stages)
 
 
 def _update_s(job: Job, stages: Sequence[Stage]) -> float:
@@ -229,7 +234,8 @@ def muon_flops(size: int, side: int, *, iterations: int = 5) -> float:
 
 def _muon_flops(job: Job, layer: Layer, share: float, expert_share: float) -> float:
     """Of a layer's matrices as they are cut, whole ones spread over the ranks that share the update."""
-    h, linears = layer.hidden_size, [one for one in layer.linears(job.settings.cut) if one.is_orthogonalised]
+    matrices = [one for one in layer.linears(job.settings.cut) if one.is_orthogonalised and one.trainable]
+    h, linears = layer.hidden_size, matrices
     of_experts = sum(one.count * muon_flops(one.size, h) for one in linears if one.kind == "routed")
     of_others = sum(muon_flops(one.size, h) for one in linears if one.kind != "routed")
     return of_others * share + of_experts * expert_share
@@ -251,7 +257,7 @@ def _sharing(job: Job, schedule: Schedule, stages: Sequence[Stage], held: Sequen
         for index, stage in enumerate(stages)
         if stage.embedding or stage.mtp or (stage.head and model.tied_embeddings)
     }
-    if len(with_table) > 1:
+    if len(with_table) > 1 and model.trains("embedding"):
         vocab = padded_vocabulary(model.vocab_size, tp=job.layout.tp, multiple=job.vocab_multiple) // job.layout.tp
         table = vocab * (model.projected_size or model.hidden_size)
         shared.append(_sum_over(job, tuple(sorted(with_table)), table * of))
@@ -263,7 +269,7 @@ def _sharing(job: Job, schedule: Schedule, stages: Sequence[Stage], held: Sequen
     for stage, one in enumerate(held):
         ranks = tuple(dict.fromkeys(rank_of[stage::num_stages]))
         if len(ranks) > 1:
-            shared.append(_sum_over(job, ranks, (one.dense / dense + one.expert / expert) * of))
+            shared.append(_sum_over(job, ranks, (one.trained / dense + one.trained_expert / expert) * of))
     return tuple(shared)
 
 

@@ -37,8 +37,10 @@ def layer_activations(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoic
     """Return the bytes that a layer saves of a microbatch: "norms", "attention", "scores", "feed-forward", …
 
     `batch.recompute` is the word of one layer. `selective-op` saves the layer's input and the outputs of
-    `_of_operators`.
+    `_of_operators`. A layer without a backward saves nothing.
     """
+    if not layer.has_backward:
+        return {}
     if batch.recompute == BY_OPERATORS:
         hidden = share(batch.tokens(cut) * layer.hidden_size, cut.norm_divisor)
         return {"layer input": hidden * batch.element_bytes} | _of_operators(layer, batch, cut, kernels)
@@ -86,9 +88,9 @@ def layer_offload(
 ) -> LayerOffload:
     """Return what goes to the host if these modules, joined by +, are offloaded; none of less than `min_elements`.
 
-    Nothing of a layer that is recomputed whole.
+    Nothing of a layer that is recomputed whole, or has no backward.
     """
-    if batch.recompute in (BY_OPERATORS, "full"):
+    if batch.recompute in (BY_OPERATORS, "full") or not layer.has_backward:
         return LayerOffload()
     key = "offload", batch, cut, kernels, modules, min_elements
     if key not in layer.lists:
@@ -178,6 +180,8 @@ def kept_for_weight(layer: Layer, batch: Batch, cut: Cut) -> int:
 
     Operands in 8 bits are taken to be held in the type of activations.
     """
+    if not layer.has_backward:
+        return 0
     key = "weight", cut.tp, cut.cp, cut.ep, cut.expert_tp
     if key not in layer.lists:
         operators = operators_of(layer, cut, KernelChoice(), batch.sequence_length)
@@ -196,7 +200,12 @@ def head_activations(
     tokens, e = batch.tokens(cut), batch.element_bytes
     vocab = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=vocab_multiple) // cut.tp
     joined = model.streams if model.streams > 1 else 0
-    norms = (1 + model.final_norm + joined) * share(tokens * model.hidden_size, cut.norm_divisor) * e
+    # The input of a frozen head is not saved; that of the norm is, for its own gradient.
+    norms = (
+        (model.trains("head") + model.final_norm * model.head_gives_gradient + joined)
+        * share(tokens * model.hidden_size, cut.norm_divisor)
+        * e
+    )
     logits = tokens * vocab * (e if kernels.cross_entropy == "fused" else max(e, 4))
     passes = 1 + len(model.mtp)
     return {"head": passes * norms, "logits": passes * logits}

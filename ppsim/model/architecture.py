@@ -13,7 +13,9 @@ from functools import cached_property
 from typing import Any, Literal
 
 from ppsim.base.errors import ConfigError
+from ppsim.model.adapters import trained_matrices
 from ppsim.model.conditioning import Conditioning, Patches
+from ppsim.model.fine_tuning import DEFAULT_MODULES, FineTuning, LayerTraining, group_of, lora_module_of
 from ppsim.model.halves import FeedForward, MixtureOfExperts, NoAttention, NoFeedForward
 from ppsim.model.linears import Linear
 from ppsim.model.mixer import Mixer
@@ -32,6 +34,7 @@ class Layer:
 
     Hybrids have layers of one half and one norm: `NoAttention` or `NoFeedForward` stands for the other. Those of
     diffusion transformers are `conditioned`. `streams`: how many copies of the hidden states the residual has.
+    `training`: which weights are frozen and which modules have adapters; None: all weights are trained.
     """
 
     hidden_size: int
@@ -41,6 +44,7 @@ class Layer:
     num_norms: int = 2
     conditioned: Conditioning | None = None
     streams: int = 1
+    training: LayerTraining | None = None
 
     @property
     def is_moe(self) -> bool:
@@ -68,6 +72,21 @@ class Layer:
         return self.has_mixer + self.has_feed_forward
 
     @property
+    def has_backward(self) -> bool:
+        """Whether it or a layer before it has a trained weight."""
+        return self.training is None or self.training.has_backward
+
+    @property
+    def has_trained_weights(self) -> bool:
+        """Whether any of its weights is trained."""
+        return self.trains_norms or any(one.trainable for one in self.all_linears)
+
+    @property
+    def trains_norms(self) -> bool:
+        """Whether the weights of its norms are trained."""
+        return self.training is None or self.training.trains("norms")
+
+    @property
     def expert_width(self) -> int:
         """Columns of a token as it is sent to a routed expert."""
         return (self.ffn.latent_size if isinstance(self.ffn, MixtureOfExperts) else None) or self.hidden_size
@@ -86,10 +105,10 @@ class Layer:
             found = [*self.attention.linears(h, cut.tp), *of_ffn]
             if self.conditioned:
                 found = self.conditioned.linears(h, cut.tp, found)
-            self._linears_of[key] = (
-                *found,
-                *(mixing(self.streams, h, self.num_halves) if self.streams > 1 else ()),
-            )
+            found += mixing(self.streams, h, self.num_halves) if self.streams > 1 else ()
+            if self.training:
+                found = list(trained_matrices(found, self.attention.linears(h, cut.tp), self.training, cut))
+            self._linears_of[key] = tuple(found)
         return self._linears_of[key]
 
     @cached_property
@@ -137,10 +156,20 @@ class Layer:
     def weights_a_token(self) -> float:
         """Weights that a token is multiplied by on average: those of k experts only, and of its stream."""
         return sum(
-            one.size * (self.experts_per_token if one.kind == "routed" else one.rows)
-            for one in self.all_linears
-            if one.kind not in ("vector", "condition")
+            self._weights_a_token(one) for one in self.all_linears if one.kind not in ("vector", "condition")
         )
+
+    @cached_property
+    def frozen_weights_a_token(self) -> float:
+        """Those of them that are frozen."""
+        return sum(
+            self._weights_a_token(one)
+            for one in self.all_linears
+            if not one.trainable and one.kind not in ("vector", "condition")
+        )
+
+    def _weights_a_token(self, one: Linear) -> float:
+        return one.size * (self.experts_per_token if one.kind in ("routed", "routed adapter") else one.rows)
 
     def forward_flops(self, sequence_length: int, *, causal: bool = False) -> float:
         """FLOPs of a token's forward: 2 a weight of a matrix product, and 2s a column of scores and their use.
@@ -149,6 +178,12 @@ class Layer:
         chunks. Norms, activations, rotations and convolutions are not counted.
         """
         return 2.0 * self.weights_a_token + self.attention.core_flops(sequence_length, causal=causal)
+
+    def left_out_flops(self, sequence_length: int, *, causal: bool = False) -> float:
+        """FLOPs of a token's training that frozen weights save: of weight gradients, or of the whole backward."""
+        if not self.has_backward:
+            return 2.0 * self.forward_flops(sequence_length, causal=causal)
+        return 2.0 * self.frozen_weights_a_token
 
 
 @dataclass(frozen=True)
@@ -163,6 +198,7 @@ class Model:
     `source` says where the sizes were published, `left_out` in a sentence which parts of a published model are
     not among the layers. `notes`: assumptions about the model, such as how it was traced. `extra`: parameters of a
     traced model before its layers and behind them that nothing else counts, and those of the latter in GEMMs.
+    `fine_tuning`: the weights that are trained, None: all (`with_fine_tuning`).
     """
 
     layers: tuple[Layer, ...]
@@ -179,6 +215,7 @@ class Model:
     left_out: str = field(default="", compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
     extra: tuple[int, int, int] = (0, 0, 0)
+    fine_tuning: FineTuning | None = None
 
     def __post_init__(self) -> None:
         require_positive(self, "vocab_size", "sequence_length")
@@ -229,6 +266,11 @@ class Model:
         return positions + projection + self.extra[0], behind + projection + self.extra[1], 0
 
     @property
+    def final_norm_parameters(self) -> int:
+        """Parameters of the norm behind the layers."""
+        return 0 if self.patches else self.final_norm * norm_parameters(self.norm, self.hidden_size)
+
+    @property
     def embedding_parameters(self) -> int:
         """Parameters before the first layer: V·h, learned positions, a projection where there is one."""
         before, _, everywhere = self.own_parameters
@@ -268,7 +310,9 @@ class Model:
         """Return the FLOPs that training takes for a token: three times the forward's matrix products.
 
         Attention counts all s × s scores unless `causal`. Recomputation is not counted. Multi-token prediction is:
-        its layers, projections and passes through the head.
+        its layers, projections and passes through the head. With fine-tuning a frozen GEMM counts twice, forward
+        and input gradient, as in Megatron-Bridge (training/utils/flop_utils.py at 067f987d, for LoRA), and a layer
+        before the first trained weight once.
 
         >>> from ppsim.model.names import find_model
         >>> round(find_model("gpt3-175b").training_flops() / 1e12, 3)  # 6 × 175e9, and attention's 12·96·12288·2048
@@ -280,7 +324,58 @@ class Model:
         forward = sum(layer.forward_flops(length, causal=causal) for layer in (*self.layers, *self.mtp))
         forward += (1 + len(self.mtp)) * self.head_forward_flops()
         forward += sum(2.0 * one.size * one.rows for layer in self.mtp for one in mtp_linears(layer))
-        return 3.0 * forward
+        return 3.0 * forward - self._left_out_flops(length, causal=causal)
+
+    def _left_out_flops(self, length: int, *, causal: bool) -> float:
+        """FLOPs of a token's training that frozen weights save."""
+        if self.fine_tuning is None:
+            return 0.0
+        layers = sum(layer.left_out_flops(length, causal=causal) for layer in (*self.layers, *self.mtp))
+        heads = (not self.trains("head")) + (not self.head_gives_gradient)
+        of_mtp = sum(2.0 * one.size * one.rows for layer in self.mtp for one in mtp_linears(layer))
+        return layers + heads * (1 + len(self.mtp)) * self.head_forward_flops() + (not self.trains("mtp")) * of_mtp
+
+    def trains(self, word: str) -> bool:
+        """Return whether the base weights of embedding, head, norms or mtp are trained.
+
+        An embedding that is tied to the head is frozen with it.
+        """
+        words = ("embedding", "head") if self.tied_embeddings and word in ("embedding", "head") else (word,)
+        return self.fine_tuning is None or all(map(self.fine_tuning.trains, words))
+
+    @property
+    def head_gives_gradient(self) -> bool:
+        """Whether anything before the head's GEMM is trained."""
+        return self.trains("norms") or self.layers[-1].has_backward
+
+    def with_fine_tuning(self, tuning: FineTuning | None) -> "Model":
+        """Return the model with these weights trained; raises `ConfigError` if it lacks a module or trains nothing.
+
+        >>> from ppsim.model.names import find_model
+        >>> model = find_model("llama3-8b").with_fine_tuning(FineTuning(16, ("linear_qkv",)))
+        >>> sum(one.weights for one in model.kinds[0].all_linears if one.trainable) == 16 * (4096 + 6144)
+        True
+        """
+        if tuning == self.fine_tuning:
+            return self
+        if tuning is None:
+            layers, mtp = ([replace(one, training=None) for one in of] for of in (self.layers, self.mtp))
+            return replace(self, layers=tuple(layers), mtp=tuple(mtp), fine_tuning=None)
+        base = self.with_fine_tuning(None)
+        _require_parts(base, tuning)
+        made: dict[tuple[int, LayerTraining], Layer] = {}
+        has_backward, layers = replace(base, fine_tuning=tuning).trains("embedding"), []
+        for number, layer in enumerate((*base.layers, *base.mtp)):
+            training = tuning.of_layer(number)
+            found = replace(layer, training=training)
+            has_backward = has_backward or found.has_trained_weights
+            key = id(layer), training._replace(has_backward=has_backward)
+            layers.append(made.setdefault(key, replace(layer, training=key[1])))
+        number = len(base.layers)
+        tuned = replace(base, layers=tuple(layers[:number]), mtp=tuple(layers[number:]), fine_tuning=tuning)
+        if not (tuned.trains("head") or tuned.head_gives_gradient):
+            raise ConfigError("--freeze leaves no weight to train: leave out one of its words")
+        return tuned
 
     def rule_of_thumb_flops(self) -> float:
         """Return 6N: six times the parameters that a token takes (Kaplan et al. 2020, arXiv 2001.08361)."""
@@ -291,6 +386,29 @@ class Model:
         require_layers(num_layers)
         more = (self.layers[-1],) * max(0, num_layers - len(self.layers))
         return replace(self, layers=self.layers[:num_layers] + more)
+
+
+def _require_parts(model: Model, tuning: FineTuning) -> None:
+    """Raise `ConfigError` for a module or a group that no layer has, and for models that are not fine-tuned."""
+    if model.patches:
+        raise ConfigError("--lora and --freeze are for language models: leave them out for a diffusion model")
+    modules, groups = set[str](), {"embedding", "norms", "head", "layers"}
+    for layer in model.kinds:
+        mixer = layer.attention.linears(layer.hidden_size, 1)
+        modules |= {name for one in layer.all_linears if (name := lora_module_of(one, mixer))}
+        groups |= {group_of(one, 1 if one in mixer else 2) for one in layer.all_linears}
+    # Of the default modules a model may lack some: latent attention has no linear_qkv.
+    wanted = (
+        set(tuning.modules) if tuning.modules != DEFAULT_MODULES or not modules & set(DEFAULT_MODULES) else set()
+    )
+    if missing := [name for name in tuning.modules if name in wanted - modules]:
+        raise ConfigError(f"--lora: the model has no {missing[0]}, only {', '.join(sorted(modules))}")
+    if wrong := sorted(tuning.frozen - groups):
+        raise ConfigError(f"--freeze: the model has no {wrong[0]}, only {', '.join(sorted(groups))}")
+    if tuning.layers and max(tuning.layers) >= len(model.layers):
+        raise ConfigError(
+            f"--freeze has layer {max(tuning.layers)}, but the last of the model is {len(model.layers) - 1}"
+        )
 
 
 def norm_parameters(norm: Norm, h: int) -> int:

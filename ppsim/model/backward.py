@@ -117,8 +117,8 @@ def _needs(
 def _gathered(one: Operator, tensors: Mapping[str, Tensor], size: Callable[[Tensor], float]) -> Iterator[Tensor]:
     """What tensor-parallel ranks have of the whole sequence while a GEMM goes backward.
 
-    Before a weight that is divided by outputs, its input, gathered again, and the gradient of it before ranks add
-    their parts; behind one that is divided by inputs, the gathered gradient of its output.
+    Before a weight that is divided by outputs, its input, gathered again unless it is frozen, and the gradient of
+    it before ranks add their parts; behind one that is divided by inputs, the gathered gradient of its output.
     """
     if one.weight is None or one.weight.split is None or not one.writes:
         return
@@ -127,5 +127,5 @@ def _gathered(one: Operator, tensors: Mapping[str, Tensor], size: Callable[[Tens
     whole = replace(own, rows="tokens")
     if own.rows == "own_tokens" and size(whole) > size(own):
         yield whole
-        if is_before:
+        if is_before and one.trainable:
             yield whole

@@ -8,6 +8,7 @@ routing are left out. Without flash attention and with dropout, the saved tensor
 from collections.abc import Iterator
 from dataclasses import replace
 
+from ppsim.model.adapters import trained_operators
 from ppsim.model.architecture import Layer
 from ppsim.model.batch import KernelChoice
 from ppsim.model.halves import FeedForward, MixtureOfExperts
@@ -30,6 +31,9 @@ def operators_of(layer: Layer, cut: Cut, kernels: KernelChoice, sequence_length:
         found += [replace(one, half=2) for one in _channel_half(layer, cut, kernels)]
         if layer.conditioned:
             found = list(layer.conditioned.conditioned(found, layer.hidden_size, cut.tp))
+        if layer.training:
+            mixer = layer.attention.linears(layer.hidden_size, cut.tp)
+            found = list(trained_operators(found, layer_input(layer), mixer, layer.training, cut))
         layer.lists[key] = tuple(found)
     made: tuple[Operator, ...] = layer.lists[key]
     return made

@@ -7,7 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-LinearKind = Literal["dense", "router", "routed", "shared", "gate", "latent", "vector", "condition", "streams"]
+LinearKind = Literal[
+    "dense", "router", "routed", "shared", "gate", "latent", "vector", "condition", "streams", "adapter",
+    "routed adapter",
+]  # fmt: skip
 Side = Literal["outputs", "inputs"]
 
 UPS_OF_LATENTS = ("queries up", "keys and values up")
@@ -31,7 +34,8 @@ class Linear:
         the one column that weighs a shared expert, which is no product of its own; "latent": between the hidden
         size and that of experts narrower than it; "vector": numbers that multiply each column for itself, such as
         those of a convolution; "condition": it multiplies one vector a sequence, not tokens; "streams": it reads
-        all residual streams of a token.
+        all residual streams of a token; "adapter": a matrix of a LoRA adapter; "routed
+        adapter": of the adapter that a rank's routed experts share.
     split
         By which side ranks divide it: those of tp or, where it is routed, of etp. None: it is whole on each.
     count
@@ -43,6 +47,8 @@ class Linear:
         The part of the tokens that it multiplies, where others have a matrix of their own.
     groups
         How many matrices it is, each of as many of the inputs and outputs, that all tokens pass side by side.
+    trainable
+        Whether it has a gradient and optimizer state.
     """
 
     name: str
@@ -55,6 +61,7 @@ class Linear:
     biased: bool = False
     rows: float = 1.0
     groups: int = 1
+    trainable: bool = True
 
     @cached_property
     def outputs(self) -> int:
@@ -80,6 +87,11 @@ class Linear:
     def is_product(self) -> bool:
         """Whether a kernel multiplies by it."""
         return self.kind not in ("gate", "vector", "condition")
+
+    @property
+    def is_adapter(self) -> bool:
+        """Whether it is a matrix of a LoRA adapter."""
+        return self.kind in ("adapter", "routed adapter")
 
     @property
     def is_orthogonalised(self) -> bool:

@@ -135,20 +135,20 @@ class MemorySettings:
 def static_memory(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:
     """Return the bytes that a rank holds of these stages all the time: those named in `STATIC`.
 
-    Under FSDP2 shards in float32, and what is whole beside them: up to ZeRO 2 all weights, gathered, and up to
-    ZeRO 1 summed gradients, as with a pipeline.
+    Frozen weights have neither gradients nor state. Under FSDP2 shards in float32, and what is whole beside them:
+    up to ZeRO 2 all weights, gathered, and up to ZeRO 1 summed gradients, as with a pipeline.
     """
     cut, optimizer = settings.cut, settings.optimizer
     held = held_parameters(model, list(stages), cut, vocab_multiple=settings.vocab_multiple)
     stage, of_gradient = optimizer.zero_stage, optimizer.bytes_of_gradient
     state = held.matrices * optimizer.state_bytes(is_matrix=True)
-    state += (held.dense - held.matrices) * optimizer.state_bytes()
-    expert_state = held.expert * optimizer.state_bytes(is_matrix=True)
+    state += (held.trained - held.matrices) * optimizer.state_bytes()
+    expert_state = held.trained_expert * optimizer.state_bytes(is_matrix=True)
     found: dict[str, int] = {}
     experts = cut.expert_replicas // optimizer.instances_among(cut.expert_replicas)
-    for prefix, number, state_bytes, replicas in (
-        ("", held.dense, state, settings.sharding_ranks),
-        ("expert ", held.expert, expert_state, experts),
+    for prefix, number, trained, state_bytes, replicas in (
+        ("", held.dense, held.trained, state, settings.sharding_ranks),
+        ("expert ", held.expert, held.trained_expert, expert_state, experts),
     ):
         if settings.fully_shard:
             shard = share(4 * number, replicas)
@@ -157,7 +157,7 @@ def static_memory(model: Model, stages: Sequence[Stage], settings: MemorySetting
             states = share(8 * number, replicas)
         else:
             weights = share(number * optimizer.weight_bytes, replicas if stage >= 3 else 1)
-            gradients = share(number * of_gradient, replicas if stage >= 2 else 1)
+            gradients = share(trained * of_gradient, replicas if stage >= 2 else 1)
             on_device = exactly(state_bytes, 1 - optimizer.offload_fraction)
             states = share(on_device, replicas if stage >= 1 else 1)
         found |= {
@@ -186,6 +186,8 @@ def stage_activations(model: Model, stage: Stage, settings: MemorySettings) -> d
     for layers, plan in stage.planned(batch.recompute):
         if plan.joined:
             words.subtract((layer, plan.recompute) for layer in layers)
+            if not layers[-1].has_backward:
+                continue
             found["layer input"] += _hidden_bytes(layers[0].streams * layers[0].hidden_size, settings)
     for (layer, recompute), number in (+words).items():
         kept = kept_of_layer(layer, settings.recomputing(recompute))
@@ -194,7 +196,7 @@ def stage_activations(model: Model, stage: Stage, settings: MemorySettings) -> d
         found["residual streams"] += _hidden_bytes(model.residual_size, settings)  # of which all others are mixed
     if stage.mtp:
         found.update(mtp_activations(model, len(stage.mtp), batch, cut))
-    if stage.embedding:
+    if stage.embedding and model.trains("embedding"):
         found.update(embedding_activations(model, batch, cut, kernels))
     return found
 
@@ -231,7 +233,7 @@ def rank_memory(
         kept = stage_activations(model, stage, settings)
         found.update({name: exactly(size, number) for name, size in kept.items()})
     found.update(max(_moments(model, stages, settings), key=lambda moment: sum(moment.values())))
-    if any(stage.head for stage in stages):
+    if any(stage.head for stage in stages) and model.trains("head"):
         found["deferred gradients of the head"] = settings.deferred_head * _held_for_head(model, settings)
     found.update(_placeholders(stages, settings))
     found.update(_weight_copies(stages, settings))
@@ -307,7 +309,8 @@ def _moments_of_head(model: Model, settings: MemorySettings) -> list[dict[str, i
     head = head_activations(model, batch, cut, kernels, vocab_multiple=settings.vocab_multiple)
     vocab = _vocabulary_on_a_rank(model, settings)
     weight = vocab * model.hidden_size * settings.optimizer.weight_bytes
-    placeholder = {"gradient placeholder of the head": weight if kernels.gradient_placeholders else 0}
+    has_placeholder = kernels.gradient_placeholders and model.trains("head")
+    placeholder = {"gradient placeholder of the head": weight if has_placeholder else 0}
     if kernels.cross_entropy == "fused":
         return [head | placeholder]
     logits, copies = batch.tokens(cut) * vocab, 2 if cut.tp == 1 else 3
@@ -337,6 +340,8 @@ def _backwards(stages: Sequence[Stage], settings: MemorySettings) -> set[int]:
 
 def _layer_backward(layer: Layer, settings: MemorySettings) -> int:
     """The bytes of a layer's backward beyond what its forward saved; a recurrent mixer's states too."""
+    if not layer.has_backward:
+        return 0
     batch, cut, kernels = settings.batch, settings.cut, settings.kernels
     again = 0
     if batch.recompute == BY_OPERATORS:
@@ -353,7 +358,12 @@ def _placeholders(stages: Sequence[Stage], settings: MemorySettings) -> dict[str
     if not settings.kernels.gradient_placeholders:
         return {}
     layers = set(layers_of(stages))
-    sizes = {one.size for layer in layers for one in layer.linears(settings.cut) if one.is_orthogonalised}
+    sizes = {
+        one.size
+        for layer in layers
+        for one in layer.linears(settings.cut)
+        if one.is_orthogonalised and one.trainable
+    }
     return {"gradient placeholders": sum(sizes) * settings.optimizer.weight_bytes}
 
 
@@ -378,12 +388,13 @@ def _buckets(model: Model, stages: Sequence[Stage], settings: MemorySettings) ->
     optimizer = settings.optimizer
     if optimizer.zero_stage < 2:
         return {}
-    sizes = [0]
+    sizes, trained = [0], [0]
     for stage in stages:
         for layer in set(stage.layers):
             held = held_parameters(model, [Stage((layer,))], settings.cut)
             sizes.append(held.dense + held.expert)
-    found = {"gradient buckets": max(sizes) * optimizer.bytes_of_gradient}
+            trained.append(held.trained + held.trained_expert)
+    found = {"gradient buckets": max(trained) * optimizer.bytes_of_gradient}
     if optimizer.zero_stage == 3:
         gathered = gathered_bytes(settings) if settings.fully_shard else optimizer.weight_bytes
         found["gathered parameters"] = exactly(2 * max(sizes), gathered)

@@ -26,6 +26,7 @@ Kind = Literal[
     "add",
     "mix",
     "modulation",
+    "scale",
     "dispatch",
     "combine",
     "",
@@ -60,6 +61,7 @@ class Operator:
     and `saved_for_w` are names of tensors that the input gradient and the weight gradient read. `weight` is that of
     a GEMM, which saves a copy of its input in the operand type if it is `quantized`. `share` is the part of the
     tokens that it computes. `passes_gradient`: what it reads has the gradient of what it writes (sums and views).
+    `trainable`: whether the weight of a GEMM or a norm has a gradient.
 
     Its time is that of its GEMM, of the scores of its `core` (a `ppsim.model.mixer.Mixer`), or of passing over
     `columns` of its rows as its kind does; columns None: those of the first tensor that it writes. `half`:
@@ -80,6 +82,7 @@ class Operator:
     columns: float | None = None
     core: Any = None
     half: Literal[1, 2] = 1
+    trainable: bool = True
 
     @property
     def rows(self) -> Rows:
@@ -281,17 +284,19 @@ def bytes_of(columns: Iterable[Columns], rows: RowCounts, widths: Mapping[Dtype,
 def saved_for_weight(operators: Iterable[Operator], layer_input: Tensor) -> Iterator[Tensor]:
     """Return the tensors that a layer holds between I and W of a split backward, as activations.
 
-    For each GEMM its input, counted once if several read it, and the gradient of its output. An input that is
-    gathered among tensor-parallel ranks is the rank's own part. In a GPT layer these are 32 s·b·h bytes in 16 bits
-    (Qi et al. 2024, arXiv 2401.10241, Table 1).
+    For each GEMM that is not frozen its input, counted once if several read it, and the gradient of its output. An
+    input that is gathered among tensor-parallel ranks is the rank's own part. In a GPT layer these are 32 s·b·h
+    bytes in 16 bits (Qi et al. 2024, arXiv 2401.10241, Table 1).
     """
     operators = list(operators)
     tensors = tensors_of(operators, layer_input)
     read: set[str] = set()
     for one in operators:
-        if one.weight is None:
+        if one.weight is None or not one.trainable:
             continue
         fresh = [tensors[name] for name in one.saved_for_w if name not in read]
         read.update(one.saved_for_w)
-        for tensor in (*fresh, *one.writes):
+        # An adapter's outputs are gathered behind it.
+        made = [replace(one.writes[0], columns=one.weight.outputs)] if one.weight.is_adapter else one.writes
+        for tensor in (*fresh, *made):
             yield replace(tensor, columns=one.share * tensor.columns, dtype="act")

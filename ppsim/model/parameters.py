@@ -15,12 +15,25 @@ from ppsim.parallel.sizes import Cut, require_divides
 class Held:
     """Parameters on a rank: those whose replicas are cp·dp ranks, and routed experts' with replicas of their own.
 
-    `matrices` are those of `dense` that are matrix products' inside layers, which Muon takes.
+    `matrices` are those of `dense` that are matrix products' inside layers, which Muon takes. `frozen` and
+    `frozen_expert` are those of `dense` and `expert` without gradients; no `matrices` are among them.
     """
 
     dense: int
     expert: int
     matrices: int
+    frozen: int = 0
+    frozen_expert: int = 0
+
+    @property
+    def trained(self) -> int:
+        """Those of `dense` with gradients and optimizer state."""
+        return self.dense - self.frozen
+
+    @property
+    def trained_expert(self) -> int:
+        """Those of `expert` with gradients and optimizer state."""
+        return self.expert - self.frozen_expert
 
 
 def require_division(model: Model, cut: Cut) -> None:
@@ -38,6 +51,9 @@ def require_division_of_layer(layer: Layer, cut: Cut) -> None:
     """Raise `ConfigError` naming the first thing of the layer that cannot be divided so."""
     ffn = layer.ffn
     layer.attention.require_division(cut)
+    if layer.training and layer.training.rank:
+        require_divides("tp", cut.tp, "rank of the adapters", layer.training.rank)
+        require_divides("etp", cut.expert_tp, "rank of the adapters", layer.training.rank)
     if isinstance(ffn, FeedForward):
         require_divides("tp", cut.tp, "feed-forward columns", ffn.size)
         return
@@ -68,7 +84,7 @@ def held_parameters(model: Model, stages: list[Stage], cut: Cut, *, vocab_multip
     is on both of the ranks of first and last stage, once where they are the same rank; multi-token prediction has a
     copy of the embedding where its rank has none. Conditional embedders are on every stage.
     """
-    dense = matrices = expert = 0
+    dense = matrices = expert = frozen = frozen_expert = 0
     before, behind, everywhere = model.own_parameters
     table = model.table(padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=vocab_multiple) // cut.tp)
     has_embedding = any(stage.embedding for stage in stages)
@@ -78,25 +94,34 @@ def held_parameters(model: Model, stages: list[Stage], cut: Cut, *, vocab_multip
             held = held_of_layer(layer, cut)
             dense, matrices = dense + number * held.dense, matrices + number * held.matrices
             expert += number * held.expert
+            frozen, frozen_expert = frozen + number * held.frozen, frozen_expert + number * held.frozen_expert
         needs_embedding = bool(stage.mtp) and not has_embedding
-        dense += everywhere + sum(mtp_own_parameters(layer, cut.tp) for layer in further) + needs_embedding * table
-        dense += stage.embedding * (table + before)
+        of_mtp = sum(mtp_own_parameters(layer, cut.tp) for layer in further)
+        of_embedding = needs_embedding * table + stage.embedding * (table + before)
+        of_norm, of_head = model.final_norm_parameters * stage.head, 0
         if stage.head:
             here_already = model.tied_embeddings and (has_embedding or needs_embedding)
-            dense += behind + (0 if here_already else table)
-    return Held(dense=dense, expert=expert, matrices=matrices)
+            of_head = behind - of_norm + (0 if here_already else table)
+        dense += everywhere + of_mtp + of_embedding + of_norm + of_head
+        parts = {"mtp": of_mtp, "embedding": of_embedding, "norms": of_norm, "head": of_head}
+        frozen += sum(count for word, count in parts.items() if not model.trains(word))
+    return Held(dense, expert, matrices, frozen, frozen_expert)
 
 
 def held_of_layer(layer: Layer, cut: Cut) -> Held:
     """Return the parameters that a rank holds of a layer: its part of the matrices, norms whole."""
     dense, expert, matrices = layer.norm_parameters, 0, 0
+    frozen, frozen_expert = 0 if layer.trains_norms else layer.norm_parameters, 0
     for one in layer.linears(cut):
-        if one.kind == "routed":
-            expert += one.weights + one.biases
+        held = one.weights + one.biases
+        if one.kind in ("routed", "routed adapter"):
+            expert += held
+            frozen_expert += held * (not one.trainable)
         else:
-            dense += one.weights + one.biases
-            matrices += one.weights * one.is_orthogonalised
-    return Held(dense=dense, expert=expert, matrices=matrices)
+            dense += held
+            frozen += held * (not one.trainable)
+            matrices += one.weights * (one.is_orthogonalised and one.trainable)
+    return Held(dense, expert, matrices, frozen, frozen_expert)
 
 
 def exactly(value: int, factor: float) -> int:

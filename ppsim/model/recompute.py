@@ -75,7 +75,7 @@ def recompute_of(text: str) -> Recompute:
         return ",".join(f"{_of_layer(word)}*{number}" for word, number in _numbered(text))
     if "@" in text:
         word, _, ids = text.partition("@")
-        return f"{_of_layer(word)}@{_spelled(_ids(text, ids))}"
+        return f"{_of_layer(word)}@{spelled_layers(numbers_of_layers(text, ids))}"
     method, _, number = text.partition("/")
     if method in ("full", BLOCK, UNIFORM) and text != "full":
         least = 0 if method == BLOCK else 1
@@ -105,21 +105,21 @@ def _numbered(text: str) -> list[tuple[str, int]]:
     return found
 
 
-def _ids(text: str, ids: str) -> list[int]:
-    """The layers of 0,3,8-11, in order."""
+def numbers_of_layers(text: str, ids: str, *, what: str = "recompute of single layers is WORD") -> list[int]:
+    """Return the layers of 0,3,8-11, in order; `text` and `what` are for the sentence of a `ConfigError`."""
     found = set[int]()
     for part in ids.split(","):
         first, _, last = part.partition("-")
         if not first.isdecimal() or not (last or first).isdecimal() or int(last or first) < int(first):
-            raise ConfigError(f"recompute of single layers is WORD@0,3,8-11: got '{text}'")
+            raise ConfigError(f"{what}@0,3,8-11: got '{text}'")
         if int(last or first) >= MOST_LAYERS:
-            raise ConfigError(f"recompute of single layers is of at most {MOST_LAYERS:,}: got '{text}'")
+            raise ConfigError(f"{what}@… with at most {MOST_LAYERS:,} layers: got '{text}'")
         found.update(range(int(first), int(last or first) + 1))
     return sorted(found)
 
 
-def _spelled(ids: Sequence[int]) -> str:
-    """Sorted layers as 0,3,8-11."""
+def spelled_layers(ids: Sequence[int]) -> str:
+    """Return sorted layers as 0,3,8-11."""
     parts: list[str] = []
     for _, group in groupby(enumerate(ids), key=lambda one: one[1] - one[0]):
         first, *others = [value for _, value in group]
@@ -151,7 +151,7 @@ def words_of_layers(recompute: Recompute) -> list[Recompute]:
 
 def require_layers(recompute: Recompute, num_layers: int) -> None:
     """Raise `ConfigError` for a layer that a model of so many layers does not have."""
-    if "@" in recompute and (last := _ids(recompute, recompute.partition("@")[2])[-1]) >= num_layers:
+    if "@" in recompute and (last := numbers_of_layers(recompute, recompute.partition("@")[2])[-1]) >= num_layers:
         raise ConfigError(f"recompute {recompute} has layer {last}, but the last of the model is {num_layers - 1}")
 
 
@@ -162,7 +162,7 @@ def layer_ids(recompute: Recompute) -> list[int]:
     ([0, 3, 4, 5], [])
     """
     word, _, ids = recompute.partition("@")
-    return _ids(recompute, ids) if ids and word == "full" else []
+    return numbers_of_layers(recompute, ids) if ids and word == "full" else []
 
 
 def by_number(plans: Iterable[Sequence[LayerPlan]]) -> Recompute | None:
@@ -178,7 +178,7 @@ def by_number(plans: Iterable[Sequence[LayerPlan]]) -> Recompute | None:
     ids = [number for number, word in enumerate(words) if word == "full"]
     if len(ids) == len(words):
         return "full"
-    return f"full@{_spelled(ids)}" if ids else "none"
+    return f"full@{spelled_layers(ids)}" if ids else "none"
 
 
 def text_of(plan: Sequence[LayerPlan]) -> Recompute:
@@ -256,7 +256,7 @@ def plan_of_stage(
         words = [("none", "full")[(before + at) % int(number) == 0] for at in range(1, num_layers + 1)]
     elif "@" in recompute:
         word, _, ids = recompute.partition("@")
-        chosen = set(_ids(recompute, ids))
+        chosen = set(numbers_of_layers(recompute, ids))
         words = [word if first + at in chosen else "none" for at in range(num_layers)]
     elif "*" in recompute:
         words = [word for word, count in _numbered(recompute) for _ in range(count)]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
 from ppsim.base.words import Option
 from ppsim.machine.choices import CLUSTER, Dispatcher
+from ppsim.model.fine_tuning import MEANING_OF_FREEZE, MEANING_OF_LORA
 from ppsim.model.graphs import MEANING as CAPTURED
 from ppsim.model.graphs import CudaGraphs
 from ppsim.model.losses import CrossEntropy
@@ -203,6 +204,14 @@ class StudyOptions(TypedDict, total=False):
     mtp_use_repeated_layer: Annotated[bool | None, Option(
         "Use one MTP layer for all further tokens. Default: off, a layer for each.", section="model",
         is_hidden=True,
+    )]
+    lora: Annotated[str | int | None, Option(
+        MEANING_OF_LORA + " Default: none; modules linear_qkv+linear_proj+linear_fc1+linear_fc2.",
+        metavar="RANK[:MODULE+MODULE…]", section="model", field="job.lora", default="",
+    )]
+    freeze: Annotated[str | None, Option(
+        MEANING_OF_FREEZE + " Default: none.",
+        metavar="MODULE+MODULE…", section="model", field="job.freeze", default="",
     )]
     attention: Annotated[Literal["fused", "unfused"] | None, Option(
         "Attention kernel: fused (FlashAttention) or unfused (score matrix in memory). Default: {default}.",

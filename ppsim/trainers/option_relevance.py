@@ -152,8 +152,8 @@ def require_full_training(options: Mapping[str, Any], source: str) -> None:
     ...     require_full_training({"overrides": {"lora": {"enabled": True, "dim": 32}}}, "F")
     ... except ConfigError as error:
     ...     print(error)
-    F: overrides.lora.enabled true trains only some of the weights, which is not supported: remove it to project \
-full training
+    F: overrides.lora.enabled true trains only some of the weights, which is not read here: remove it, and give \
+--lora RANK or --freeze MODULES
     """
     adapters: dict[str, list[tuple[str, Any]]] = {}
     for path, value in leaves_of(options):
@@ -193,6 +193,6 @@ def _is_on(value: Any) -> bool:
 def _partial(source: str, path: str, value: Any) -> ConfigError:
     shown = str(value).lower() if isinstance(value, bool) else value
     return ConfigError(
-        f"{source}: {path} {shown} trains only some of the weights, which is not supported: remove it to project "
-        "full training"
+        f"{source}: {path} {shown} trains only some of the weights, which is not read here: remove it, and give "
+        "--lora RANK or --freeze MODULES"
     )

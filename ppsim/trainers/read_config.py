@@ -13,6 +13,7 @@ from ppsim.model.architecture import Model
 from ppsim.model.config import model_from
 from ppsim.model.names import read_model
 from ppsim.trainers import configurations
+from ppsim.trainers.adapters import with_adapters, without_adapters
 from ppsim.trainers.arguments import Arguments, normalised
 from ppsim.trainers.bridge.read_config import from_sections
 from ppsim.trainers.deepspeed.read_config import from_deepspeed
@@ -93,7 +94,12 @@ def _from_tree(content: Any, path: Path) -> RunConfig:
     source = str(path)
     if not isinstance(content, dict):
         raise ConfigError(f"{source} is no training configuration; there are {configurations()}")
+    content, adapters = without_adapters(content, source)
     require_full_training(content, source)
+    return with_adapters(_from_sections(content, path, source), adapters)
+
+
+def _from_sections(content: dict[str, Any], path: Path, source: str) -> RunConfig:
     arguments = content.get("MODEL_ARGS")
     if isinstance(arguments, dict):
         if any(str(name).startswith(("trainer.", "model.")) for name in arguments):

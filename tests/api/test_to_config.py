@@ -39,6 +39,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "cluster": tuple(packaged_clusters()),
     "order": ("tp-cp-ep-pp-dp", "tp-cp-ep-dp-pp"),
     "mtp_num_layers": (0, 1, 2),
+    "lora": (4, 16, "8:linear_qkv", "32:linear_proj+linear_fc1+linear_fc2"),
+    "freeze": ("embedding", "norms+head", "attention+layers@0-3", "layers@1,3"),
     "overlap_tp": ("0.5", "0.5,0.5", "0.25,0.75", "0"),
     "overlap_ep": (0.9, 0.3), "overlap_cp": (0.4,), "compute_share": ("0.9", "bfloat16:0.97,float8:1.2"),
     "cuda_graphs": ("layer", "full", "attn", "attn+mlp", "attn+moe_router"),

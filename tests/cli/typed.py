@@ -72,6 +72,7 @@ OF_JOBS = [  # those that `project` and `tune` share
     "--stack megatron-bridge", "--stack torchtitan", "--vocab 1000", "--kv-heads 2", same("--tied-embeddings"),
     "--no-tied-embeddings", "--attention unfused", "--dropout", same("--no-dropout"), same("--cross-entropy fused"),
     "--cross-entropy unfused", "--cross-entropy compiled", "--cross-entropy unfused --deterministic-mode", same("--no-deterministic-mode"),
+    "--lora 4", "--lora 4:linear_qkv+linear_fc2", "--freeze norms+mixer", "--freeze embedding+layers@0-1",
     "--compile", "--no-compile", "--overlap-tp 0.5", "--overlap-tp 0.9,0.5", "--no-sequence-parallel --scatter-gather",
     same("--no-scatter-gather"), "--compute-scale 0.9", "--compute-scale bfloat16:0.8,float8:0.9",
     "--cuda-graphs layer", "--cuda-graphs attn+mlp", "--launch-ms 0.1", "--extra-step-time 0.01", "--optimizer-sync post-validated",

@@ -50,10 +50,10 @@ def test_offload_sharding_and_eight_bits_matter_for_memory(name: str) -> None:
 PARTIAL = {
     "train.sh": ("pretrain_gpt.py --num-layers 4 --micro-batch-size 1 --freeze-LM", "freeze_LM true"),
     "model_config.yaml": ("MODEL_ARGS:\n  --num-layers: 4\n  --lora-rank: 16\n  --lora-alpha: 32\n", "MODEL_ARGS.lora_rank 16"),
-    "bridge.yaml": ("model:\n  num_layers: 4\npeft:\n  _target_: bridge.LoRA\n  dim: 32\n", "peft._target_ bridge.LoRA"),
+    "bridge.yaml": ("model:\n  num_layers: 4\npeft:\n  _target_: bridge.DoRA\n  dim: 32\n", "peft._target_ bridge.DoRA"),
     "nemo.yaml": ("model:\n  num_layers: 4\n  peft:\n    peft_scheme: lora\n", "model.peft.peft_scheme lora"),
     "frozen.yaml": ("model:\n  num_layers: 4\n  freeze_language_model: true\n", "model.freeze_language_model true"),
-    "primus.yaml": ("modules:\n  t:\n    framework: megatron\n    overrides:\n      lora: {enabled: true, dim: 8}\n",
+    "primus.yaml": ("modules:\n  t:\n    framework: megatron\n    overrides:\n      lora: {enabled: true}\n",
                     "modules.t.overrides.lora.enabled true"),
     "extends.yaml": ("extends:\n  - other.yaml\nlora:\n  enabled: true\n", "lora.enabled true"),
     "titan.toml": ('[model]\nname = "llama3"\nconverters = ["lora"]\n[training]\nseq_len = 1\n[parallelism]\n',

@@ -1,0 +1,96 @@
+"""LoRA adapters and frozen weights in the matrices and the operators of a layer.
+
+Adapters are those of Megatron-Bridge at 067f987d (peft/utils.py: `ParallelLinearAdapter`, peft/lora_layers.py:
+`LoRALinear`). A module y = W·x with an adapter gives y + (alpha / rank) · B·A·x. Each of tp ranks has 1/tp of both
+matrices: of A's outputs, or of its inputs if W is divided by its inputs, and of B's outputs. With sequence
+parallelism A reads the gathered input of the module, and saves it. The routed experts of a rank share one adapter
+per module (`share_expert_adapters`).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ppsim.model.fine_tuning import LayerTraining, group_of, lora_module_of
+from ppsim.model.linears import Linear, LinearKind
+from ppsim.model.operators import Operator, Tensor
+from ppsim.parallel.sizes import Cut
+
+
+def trained_matrices(
+    matrices: Iterable[Linear], mixer: Sequence[Linear], training: LayerTraining, cut: Cut
+) -> Iterator[Linear]:
+    """Yield the matrices of a layer, each followed by its adapter; `mixer`: the matrices of the token mixer."""
+    for one in matrices:
+        yield replace(one, trainable=training.trains(group_of(one, 1 if one in mixer else 2)))
+        if lora_module_of(one, mixer) in training.adapted:
+            yield from adapter_of(one, training.rank, cut)
+
+
+def adapter_of(linear: Linear, rank: int, cut: Cut) -> tuple[Linear, Linear]:
+    """Return A and B of the adapter of a matrix as a rank holds them.
+
+    >>> qkv = Linear("queries, keys, values", "x", 8, (8, 2, 2), split="outputs")
+    >>> [one.weights for one in adapter_of(qkv, 4, Cut(tp=2))]  # inputs · rank / tp, rank · outputs of this rank
+    [16, 48]
+    """
+    is_routed, is_divided = linear.kind == "routed", linear.split == "outputs"
+    tp = cut.expert_tp if is_routed else cut.tp
+    kind: LinearKind = "routed adapter" if is_routed else "adapter"
+    narrow = (rank if linear.split == "inputs" else rank // tp,)
+    wide = (linear.outputs if is_divided else linear.outputs // tp,)
+    return (
+        Linear(f"{linear.name}, A", linear.reads, linear.inputs, narrow, kind=kind, rows=linear.rows),
+        Linear(f"{linear.name}, B", f"{linear.name}, A", rank, wide, kind=kind, rows=linear.rows),
+    )
+
+
+def trained_operators(
+    operators: Sequence[Operator], source: Tensor, mixer: Sequence[Linear], training: LayerTraining, cut: Cut
+) -> Iterator[Operator]:
+    """Yield the operators of a layer with its adapters; `source` is the tensor that the layer reads.
+
+    A frozen GEMM saves nothing: its input gradient reads the weight only.
+    """
+    tensors = {source.name: source} | {tensor.name: tensor for one in operators for tensor in one.writes}
+    for one in operators:
+        if one.weight is None:
+            yield one if one.kind != "norm" else replace(one, trainable=training.trains("norms"))
+            continue
+        base = one
+        if not training.trains(group_of(one.weight, one.half)):
+            base = replace(one, saved_for_i=(), saved_for_w=(), trainable=False)
+        if one.writes and lora_module_of(one.weight, mixer) in training.adapted:
+            yield from _with_adapter(base, tensors[one.reads[0]], training.rank, cut)
+        else:
+            yield base
+
+
+def _with_adapter(one: Operator, source: Tensor, rank: int, cut: Cut) -> Iterator[Operator]:
+    """A GEMM, the gathered input of A, A, B, the product with alpha / rank, and the sum of both outputs."""
+    assert one.weight is not None
+    down, up = adapter_of(one.weight, rank, cut)
+    name, component = one.name, source.component
+
+    def step(what: str, reads: tuple[str, ...], writes: Tensor, **fields: Any) -> Operator:
+        return Operator(f"{name} {what}", one.module, reads, (writes,), half=one.half, **fields)
+
+    plain = tuple(replace(made, name=f"{made.name} of W", storage=None) for made in one.writes)
+    yield replace(one, writes=plain)
+    if one.weight.split == "outputs" and source.rows == "own_tokens" and cut.norm_divisor > 1:
+        source = replace(source, name=f"gathered {source.name} of {name}", rows="tokens", storage=None)
+        yield step("input", one.reads[:1], source, passes_gradient=True)
+    rows = source.rows if one.weight.split else one.rows
+    narrow = Tensor(f"{name} A", rows, rank, component)
+    yield step("A", (source.name,), narrow, saved_for_w=(source.name,), weight=down)
+    columns = sum(made.columns for made in plain)
+    wide = Tensor(f"{name} B", rows, columns, component)
+    yield step("B", (narrow.name,), wide, saved_for_w=(narrow.name,), weight=up)
+    scaled = Tensor(f"{name} adapted", one.rows, columns, component)
+    yield step("scale", (wide.name,), scaled, kind="scale")
+    for number, (made, of_base) in enumerate(zip(one.writes, plain, strict=True)):
+        reads = (of_base.name,) if number else (of_base.name, scaled.name)
+        # One kernel adds all outputs.
+        yield step(
+            f"sum {number}", reads, made, passes_gradient=True, kind="" if number else "add", columns=columns
+        )

@@ -1,0 +1,211 @@
+"""Fine-tuning: which weights of a model are frozen, and which linear modules have LoRA adapters."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ppsim.base.errors import ConfigError
+from ppsim.base.limits import MOST_LAYERS
+from ppsim.model.linears import UP_AND_DOWN, Linear
+from ppsim.model.modules import joined_modules
+from ppsim.model.recompute import numbers_of_layers, spelled_layers
+
+LORA_MODULES = {
+    "linear_qkv": "queries, keys and values",
+    "linear_proj": "output of attention",
+    "linear_fc1": "gate and up projection of the MLP, of experts and of shared experts",
+    "linear_fc2": "down projection of the MLP, of experts and of shared experts",
+    "linear_q_proj": "queries of latent attention without a latent of queries",
+    "linear_q_down_proj": "latent of queries (MLA)",
+    "linear_q_up_proj": "queries from their latent (MLA)",
+    "linear_kv_down_proj": "latent of keys and values (MLA)",
+    "linear_kv_up_proj": "keys and values from their latent (MLA)",
+    "in_proj": "input of a recurrent mixer (Mamba, delta rules, short convolutions)",
+    "out_proj": "output of a recurrent mixer",
+    "router": "router of experts",
+}
+"""Megatron-Core's names of the modules that can have an adapter."""
+
+DEFAULT_MODULES = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+"""Those with an adapter unless modules are named (Megatron-Bridge, peft/lora.py: `target_modules`)."""
+
+GROUPS = ("attention", "mlp", "experts", "router", "norms")
+"""Groups of a layer's weights."""
+
+_LAYERS = "layers"
+FROZEN = {
+    "embedding": "token embedding and learned positions",
+    "attention": "weights of attention or another token mixer",
+    "mlp": "dense feed-forward weights",
+    "experts": "routed and shared experts",
+    "router": "router of experts",
+    "norms": "all norms, the final one too",
+    "head": "output layer",
+    _LAYERS: "everything inside layers",
+}
+"""Words of `--freeze`."""
+
+MEANING_OF_LORA = (
+    "Rank of LoRA adapters, and the modules that have one: A (inputs × RANK) and B (RANK × outputs). All other "
+    "weights are frozen. Modules, joined by +, are Megatron-Core's: linear_qkv, linear_proj, linear_fc1, "
+    "linear_fc2, in_proj, out_proj, router, … The routed experts of a rank share one adapter per module."
+)
+MEANING_OF_FREEZE = (
+    "Frozen weights, joined by +: embedding, attention (or mixer), mlp, experts, router, norms, head, "
+    "layers (all, whole) or layers@0-15 (these). They have no weight gradient, gradient buffer or optimizer state, "
+    "and layers before the first trained weight have no backward."
+)
+
+_INPUTS_OF_RECURRENT = (
+    "gate, x, B, C, time step", "queries, keys, values, gates", "queries, keys, values, strength", "gates, values",
+)  # fmt: skip
+_OF_ATTENTION = {
+    "queries, keys, values": "linear_qkv",
+    "queries down": "linear_q_down_proj",
+    "queries up": "linear_q_up_proj",
+    "keys and values down": "linear_kv_down_proj",
+    "keys and values up": "linear_kv_up_proj",
+    **dict.fromkeys(_INPUTS_OF_RECURRENT, "in_proj"),
+    # names of modules in traced models
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj", "qkv_proj", "query_key_value", "c_attn"), "linear_qkv"),
+    **dict.fromkeys(("o_proj", "dense", "c_proj"), "linear_proj"),
+}
+
+
+def lora_module_of(linear: Linear, mixer: Iterable[Linear]) -> str | None:
+    """Return Megatron-Core's name of the module of a matrix; `mixer` has the matrices of its layer's mixer."""
+    if linear.kind == "router":
+        return "router"
+    if linear.kind in ("dense", "routed", "shared") and linear.name in UP_AND_DOWN:
+        return "linear_fc1" if linear.name == UP_AND_DOWN[0] else "linear_fc2"
+    if linear.kind != "dense":
+        return None
+    names = {one.name for one in mixer}
+    if linear.name == "attention output":
+        return "out_proj" if names & set(_INPUTS_OF_RECURRENT) else "linear_proj"
+    if linear.name == "queries up" and "queries down" not in names:
+        return "linear_q_proj"
+    return _OF_ATTENTION.get(linear.name)
+
+
+def group_of(linear: Linear, half: int) -> str:
+    """Return the group of `GROUPS` of a matrix in the first or second half of a layer.
+
+    >>> group_of(Linear("router", "x", 8, (4,), kind="router"), 2), group_of(Linear("up", "x", 8, (4,)), 2)
+    ('router', 'mlp')
+    """
+    if linear.kind == "streams":
+        return "norms"
+    if half == 1:
+        return "attention"
+    if linear.kind == "router":
+        return "router"
+    return "mlp" if linear.kind == "dense" else "experts"
+
+
+class LayerTraining(NamedTuple):
+    """How a layer of a fine-tuned model is trained.
+
+    `frozen`: groups of `GROUPS` that are. `rank`: of the adapters of `adapted` modules. `has_backward`: whether it
+    or a layer before it has a trained weight.
+    """
+
+    frozen: frozenset[str]
+    rank: int = 0
+    adapted: frozenset[str] = frozenset()
+    has_backward: bool = True
+
+    def trains(self, group: str) -> bool:
+        """Whether the weights of a group are trained."""
+        return group not in self.frozen
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """The weights that are trained: adapters of a rank on modules, or all but the frozen ones.
+
+    `layers`: numbers of the layers that are frozen whole.
+    """
+
+    rank: int = 0
+    modules: tuple[str, ...] = ()
+    frozen: frozenset[str] = frozenset()
+    layers: frozenset[int] = frozenset()
+
+    def trains(self, word: str) -> bool:
+        """Whether the base weights of a word of `--freeze` are trained; those around MTP layers are layers'."""
+        return not self.rank and (_LAYERS if word == "mtp" else word) not in self.frozen
+
+    def of_layer(self, number: int) -> LayerTraining:
+        """Return how the base weights and adapters of a layer are trained, if its input has a gradient.
+
+        >>> FineTuning(frozen=frozenset({"norms"}), layers=frozenset({0})).of_layer(0).trains("mlp")
+        False
+        """
+        is_frozen = self.rank or _LAYERS in self.frozen or number in self.layers
+        frozen = frozenset(GROUPS) if is_frozen else self.frozen & frozenset(GROUPS)
+        return LayerTraining(frozen, self.rank, frozenset(self.modules))
+
+
+def lora_of(text: str | int) -> str:
+    """Return the value of --lora in its one spelling: a rank, and modules unless they are the default.
+
+    >>> lora_of("16:linear_fc1+linear_qkv"), lora_of("8:linear_qkv+linear_proj+linear_fc1+linear_fc2"), lora_of("")
+    ('16:linear_qkv+linear_fc1', '8', '')
+    """
+    if text in ("", "none"):
+        return ""
+    rank, colon, modules = str(text).partition(":")
+    if not rank.isdecimal() or int(rank) < 1 or len(rank) > len(str(MOST_LAYERS)):
+        raise ConfigError(
+            f"--lora is '{text}': give a rank of 1 or more, or RANK:MODULES as 16:linear_qkv+linear_proj"
+        )
+    if not colon:
+        return str(int(rank))
+    named = joined_modules("modules of --lora", modules, LORA_MODULES, words="one of Megatron-Core's")
+    return str(int(rank)) if tuple(named.split("+")) == DEFAULT_MODULES else f"{int(rank)}:{named}"
+
+
+def freeze_of(text: str) -> str:
+    """Return the value of --freeze in its one spelling.
+
+    >>> freeze_of("layers@2,0-1+mixer+embedding"), freeze_of("none")
+    ('embedding+attention+layers@0-2', '')
+    """
+    if text in ("", "none"):
+        return ""
+    words, numbers = [], list[int]()
+    for part in text.split("+"):
+        word, _, ids = part.strip().partition("@")
+        if ids and word == _LAYERS:
+            numbers += numbers_of_layers(text, ids, what=f"--freeze of single layers is {_LAYERS}")
+        else:
+            words.append(part)
+    if numbers and _LAYERS in words:
+        raise ConfigError(f"--freeze is '{text}': give layers (all) or layers@0-15, not both")
+    named = (
+        joined_modules("--freeze", "+".join(words), FROZEN, words="none", also={"mixer": "attention"})
+        if words
+        else ""
+    )
+    single = f"{_LAYERS}@{spelled_layers(sorted(set(numbers)))}" if numbers else ""
+    return "+".join(filter(None, (named, single)))
+
+
+def fine_tuning_of(lora: str, freeze: str) -> FineTuning | None:
+    """Return the fine-tuning of --lora and --freeze in their spelling; None: all weights are trained.
+
+    >>> fine_tuning_of("16:linear_qkv", ""), fine_tuning_of("", "")
+    (FineTuning(rank=16, modules=('linear_qkv',), frozen=frozenset(), layers=frozenset()), None)
+    """
+    if lora and freeze:
+        raise ConfigError("--lora freezes all base weights: leave out --freeze")
+    if lora:
+        rank, _, modules = lora.partition(":")
+        return FineTuning(int(rank), tuple(modules.split("+")) if modules else DEFAULT_MODULES)
+    if not freeze:
+        return None
+    words = freeze.split("+")
+    single = [word for word in words if "@" in word]
+    numbers = [number for word in single for number in numbers_of_layers(freeze, word.partition("@")[2])]
+    return FineTuning(frozen=frozenset(words) - frozenset(single), layers=frozenset(numbers))

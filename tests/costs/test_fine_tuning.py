@@ -1,0 +1,122 @@
+"""What fine-tuning takes: weight gradients of adapters only, reduced and updated with them; published LoRA runs."""
+
+from typing import Any
+
+import pytest
+
+import ppsim
+from ppsim.costs.of_job import estimate_of
+from ppsim.costs.step import among_replicas_s, held_of
+from ppsim.errors import ConfigError
+from ppsim.model.stages import Stage
+
+SMALL: dict[str, Any] = {"model": "llama3-8b", "gpus": 8, "pp": 2, "tp": 2, "global_batch": 16, "seq_len": 2048}
+
+
+def weight_s(**options: Any) -> float:
+    """Seconds of the weight gradients of a layer."""
+    job = ppsim.job(**SMALL | options)
+    return estimate_of(job, Stage(job.model.layers[-1:])).backward_weight.total_s
+
+
+def test_weight_gradients_are_those_of_adapters_only() -> None:
+    job = ppsim.job(**SMALL, lora="16:linear_qkv")
+    parts = estimate_of(job, Stage(job.model.layers[:1])).backward_weight
+    tokens, tp = 2048, 2
+    flops = 2 * tokens * 16 * (4096 + 6144) / tp
+    peak = job.cluster.device.peak("bfloat16")
+    assert parts.ideal_s == pytest.approx(flops / peak)
+    assert 0 < parts.total_s < 0.1 * weight_s()
+    assert weight_s(freeze="layers@16-31") == 0
+    assert weight_s(freeze="norms") == weight_s()  # their gradients come with I
+
+
+def test_a_frozen_layer_has_an_input_gradient_if_anything_before_it_is_trained() -> None:
+    job = ppsim.job(**SMALL, freeze="layers@0-15")
+    assert estimate_of(job, Stage(job.model.layers[:1])).backward_input.total_s > 0
+    job = ppsim.job(**SMALL, freeze="embedding+layers@0-15")
+    of_layer = estimate_of(job, Stage(job.model.layers[:1], embedding=True))
+    assert of_layer.backward.total_s == 0
+    assert of_layer.forward.total_s > 0
+    assert "backward: none in the first 16 layers" in " ".join(ppsim.project(job=job).assumptions)
+
+
+def test_split_backwards_have_next_to_nothing_to_delay() -> None:
+    """Zero-bubble schedules gain little: their W is that of adapters."""
+    found = ppsim.project(**SMALL | {"pp": 4, "schedule": "zb-h1", "lora": 16}).assembled.costs
+    assert max(found.backward_weight_s) < 0.3 * max(found.backward_input_s)
+    frozen = ppsim.project(**SMALL | {"schedule": "zb-h1", "freeze": "embedding+layers@0-15", "split": "even"})
+    costs = frozen.assembled.costs
+    assert costs.backward_weight_s[0] == costs.backward_input_s[0] == costs.activation_bytes[0] == 0
+
+
+def test_replicas_reduce_and_update_adapters_only() -> None:
+    job = ppsim.job(**SMALL | {"tp": 1, "pp": 1}, lora=16)
+    held = held_of(job, [Stage(job.model.layers)])
+    adapters = 32 * 16 * ((4096 + 6144) + 2 * 4096 + (4096 + 28672) + (14336 + 4096))
+    assert held.trained == adapters
+    seconds = among_replicas_s(job, held, "reduce-scatter")
+    full = ppsim.job(**SMALL | {"tp": 1, "pp": 1})
+    assert seconds < 0.05 * among_replicas_s(full, held_of(full, [Stage(full.model.layers)]), "reduce-scatter")
+    fast, slow = (ppsim.project(job=one).assembled.around.optimizer_s[0] for one in (job, full))
+    assert fast < 0.01 * slow
+    sharded = ppsim.job(**SMALL | {"tp": 1, "pp": 1}, lora=16, zero=3)
+    assert among_replicas_s(sharded, held, "all-gather") > 10 * seconds  # all weights are gathered
+
+
+def test_model_flops_count_frozen_gemms_twice() -> None:
+    job, full = ppsim.job(**SMALL, lora=16), ppsim.job(**SMALL)
+    base = full.model
+    gemms = sum(layer.weights_a_token for layer in base.layers) * 2 + base.head_forward_flops()
+    adapters = 32 * 2 * 16 * ((4096 + 6144) + 2 * 4096 + (4096 + 28672) + (14336 + 4096))
+    of_training = job.model.training_flops(2048, causal=True)
+    assert of_training == pytest.approx(base.training_flops(2048, causal=True) - gemms + 3 * adapters)
+    assert "frozen GEMMs count twice" in " ".join(ppsim.project(job=job).assumptions)
+
+
+def test_packed_sequences_attend_to_themselves_only() -> None:
+    """The scores of a packed sequence go with the square of its own length, with frozen weights too."""
+    made = ppsim.project(**SMALL, lora=16, lengths=[512] * 16)
+    job = made.plan.job
+    assert job is not None
+    of_sequences = job.model.training_flops(512, causal=True) * 512 / 3 / 2  # of one of tp 2 ranks
+    assert made.assembled.forward_flops == pytest.approx(of_sequences, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "model", ["deepseek-v3", "nemotron-h-8b", "qwen3-next-80b-a3b", "gpt-oss-20b", "qwen3-0.6b"]
+)
+@pytest.mark.parametrize("option", [{"lora": 8}, {"freeze": "embedding+attention+norms"}])
+def test_every_kind_of_layer_can_be_fine_tuned(model: str, option: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"model": model, "layers": 12, "gpus": 16, "pp": 2, "tp": 2, "seq_len": 1024}
+    tuned, full = (ppsim.project(**given, **one, global_batch=16) for one in (option, {}))
+    assert tuned.timeline.memory.peak_bytes.max() < full.timeline.memory.peak_bytes.max()
+    assert ppsim.project(**given, **option, global_batch=16, schedule="zb-h1").iteration_time_s > 0
+
+
+def test_options_that_know_full_training_only_are_refused() -> None:
+    for other in ({"fully_shard": True}, {"recompute": "selective-op"}):
+        with pytest.raises(ConfigError, match="--lora does not go with --"):
+            ppsim.job(**SMALL | other, lora=16)
+    with pytest.raises(ConfigError, match="tp must divide the rank of the adapters: got 2 with 7"):
+        ppsim.job(**SMALL, lora=7)
+
+
+PUBLISHED = [
+    ({"cluster": "dgx-h100", "tp": 2, "pp": 4, "dtype": "float8"}, 2643),
+    ({"cluster": "gb200-nvl72", "pp": 2, "dtype": "float8"}, 6206),
+    ({"cluster": "gb200-nvl72", "pp": 4, "dtype": "mxfp8"}, 5958),
+    ({"cluster": "gb300-nvl72", "pp": 2, "dtype": "float8"}, 7481),
+    ({"cluster": "gb300-nvl72", "pp": 2, "dtype": "mxfp8"}, 7447),
+]
+"""Tokens per second and GPU of LoRA on linear_qkv of llama3-70b (Megatron-Bridge, docs/performance-summary-archive.md
+and perf_recipes/llama at 067f987d): 8 GPUs, 32 sequences of 4096 tokens, 20 stages per rank."""
+
+
+@pytest.mark.parametrize(("given", "published"), PUBLISHED)
+def test_published_runs_with_adapters_are_met(given: dict[str, Any], published: float) -> None:
+    made = ppsim.project(
+        model="llama3-70b", gpus=8, vpp=20, global_batch=32, seq_len=4096, stack="megatron-bridge",
+        grad_reduce_in_bf16=True, lora="16:linear_qkv", **given,
+    )  # fmt: skip
+    assert made.tokens_per_s / 8 == pytest.approx(published, rel=0.07)
