@@ -1,7 +1,8 @@
 """Write what `ppsim validate` finds into docs/accuracy.md and docs/results/: python scripts/make_accuracy.py
 
 The text between a mark and its end is replaced. Every row, every set, and the errors of every set after a fit on
-one run are written to CSV files. `--quick` skips the fits on one run of each set and of each model, which take longest.
+one run are written to CSV files. `--quick` skips the fits on one run of each set and of each model, which take
+longest.
 """
 
 import argparse
