@@ -1,8 +1,8 @@
 """The best schedule there is, with proof: a constraint model for CP-SAT (OR-tools, the extra `optimise`).
 
-Microbatches are alike, so that taking each kind of action on each stage in microbatch order loses nothing
-(docs/bounds.md); what is left to choose is how the kinds alternate on each rank. The model's times are whole ticks,
-costs rounded down where they are no multiples of one: what it proves holds for the costs as they are.
+Microbatches are alike, so taking each kind of action on each stage in microbatch order loses nothing
+(docs/notes/bounds.md). The solver chooses how the kinds alternate on each rank. The model's times are whole ticks.
+Costs that are no multiples of a tick are rounded down: a bound for these costs also holds for the true ones.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """What the ranks make of each other: how late every action starts, and how much comes after it, along all ranks.
 
 A *head* is at most the time from the first start to the start of an action, a *tail* at most that from its end to
-the last end, in every table in microbatch order. docs/bounds.md has the proofs.
+the last end, in every table in microbatch order. docs/notes/bounds.md has the proofs.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """How good any schedule could be for a problem: lower bounds of step time and span, with and without a memory cap.
 
 Each rank alone is looked at: what it must do, what it has room for while one microbatch is on its way, and how far
-it is from there to the end of the ranks before it. docs/bounds.md has the proofs, by the names used here.
+it is from there to the end of the ranks before it. docs/notes/bounds.md has the proofs, by the names used here.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ class LowerBounds:
 def lower_bounds(problem: Problem) -> LowerBounds:
     """Return lower bounds of step time and of span that hold for every table of the problem, split or not.
 
-    They hold up to the rounding of sums of floats. Proved in docs/bounds.md, which also says where they are
+    They hold up to the rounding of sums of floats. Proved in docs/notes/bounds.md, which also says where they are
     loose. Source, for equal stages and one activation freed by W: zero-bubble paper, arXiv 2401.10241, App. B
     (the first window); arXiv 2405.15362 (the sum of both windows in a V).
 

@@ -43,7 +43,7 @@ def _bounds_of_alike(
 
 
 def _bounds_by_microbatch(schedule: Schedule, costs: CostArrays) -> LowerBounds:
-    """The bounds by what each microbatch takes itself (docs/bounds.md, last section).
+    """The bounds by what each microbatch takes itself (docs/notes/bounds.md, section 11).
 
     A rank has all the F and min(B, I + W) of its microbatches to do, once the quickest forward has reached it;
     and each uncut microbatch must go down and up. Nothing where fused cells have a cost, which may be less.
@@ -101,7 +101,7 @@ def _problem(
 
 
 def _bounds_of_chains(schedule: Schedule, table: CostArrays) -> LowerBounds:
-    """The bounds by ways and work, for any number of chains, slices, and pairs (docs/bounds.md, last section).
+    """The bounds by ways and work, for any number of chains, slices, and pairs (docs/notes/bounds.md, section 11).
 
     For the step the largest of three, all from the first start on: rank r cannot begin before a forward reaches
     it, and then has all its F and min(B, I + W) to do; or it has all its F and min(B, I) to do before its last

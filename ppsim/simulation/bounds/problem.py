@@ -200,7 +200,7 @@ class Problem:
         return self.input_s + self.weight_s
 
     def with_cheapest_backwards(self) -> "Problem":
-        """Return the problem whose every backward is split, at the values that docs/bounds.md gives I and W.
+        """Return the problem whose every backward is split, at the values that docs/notes/bounds.md gives I and W.
 
         The two sum to the cheaper way through a backward, and no table of this problem, split or not, is faster
         than the same order there.

@@ -1,7 +1,7 @@
 """What neighbouring ranks need among themselves: the optimum where only they are busy and all others just delay.
 
 Tables are made action by action, all of as many actions side by side. Of those that have run the same actions, one
-that is nowhere later than another stands for both (dynamic programming; docs/bounds.md has the proofs).
+that is nowhere later than another stands for both (dynamic programming; docs/notes/bounds.md has the proofs).
 """
 
 from collections.abc import Iterator
