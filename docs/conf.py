@@ -50,7 +50,6 @@ NAVIGATION = {
         "howto/cuda_graphs",
         "howto/torch",
         "howto/own_model",
-        "howto/own_cluster",
         "howto/slow_run",
         "howto/completion",
         "calibration",
