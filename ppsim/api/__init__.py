@@ -1,4 +1,4 @@
-"""The functions of `import ppsim`, one file each.
+"""The functions of `import ppsim`, one module per function.
 
-The command line is a reader of arguments and a printer above these; a notebook calls them itself.
+The command line parses arguments, calls these functions and prints the results; notebooks call them directly.
 """

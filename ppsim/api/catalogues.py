@@ -1,4 +1,4 @@
-"""What there is to choose from, as pandas frames: schedules, models, clusters."""
+"""Tables of the available schedules, models and clusters."""
 
 import json
 from typing import TYPE_CHECKING, Any
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def schedules() -> "pandas.DataFrame":
-    """Return a pandas DataFrame of the schedules, a row each by name: demands, closed forms, runtimes, source.
+    """Return a pandas DataFrame of the schedules, one row per name: constraints, formulas, runtimes, source.
 
     Columns: title, placement, least_vpp, most_vpp (NA: any), splits_backward, microbatches (the constraint), bubble
     and span_bubble (formulas, or ""), peak_activations, messages, replicas, slices, runs_on (runtimes that
-    `ppsim.export` writes it for), source. Letters of the formulas: `ppsim schedules NAME`.
+    `ppsim.export` supports for it), source. `ppsim schedules NAME` explains the letters of the formulas.
 
     >>> import ppsim
     >>> ppsim.schedules().loc["zbv", ["placement", "messages", "runs_on"]].tolist()
@@ -57,10 +57,10 @@ def schedules() -> "pandas.DataFrame":
 
 
 def models() -> "pandas.DataFrame":
-    """Return a pandas DataFrame of the models, one row each by name: what `ppsim models NAME --json` counts.
+    """Return a pandas DataFrame of the models, one row per name, with the counts of `ppsim models NAME --json`.
 
-    Columns: source, layers, hidden_size, parameters, active_parameters, …, training_flops_per_token (of matrix
-    products at the model's own sequence_length).
+    Columns: source, layers, hidden_size, parameters, active_parameters, …, training_flops_per_token (GEMMs at the
+    model's own sequence_length).
 
     >>> import ppsim
     >>> int(ppsim.models().loc["llama3-8b", "parameters"])
@@ -72,13 +72,13 @@ def models() -> "pandas.DataFrame":
 
 
 def model_counts(name: str, seq_len: int | None = None) -> dict[str, Any]:
-    """Return one model's parameters, and the FLOPs that training takes a token at `seq_len` (None: its own)."""
+    """Return a model's parameter counts and training FLOPs per token at `seq_len` (None: its own length)."""
     trace_if_unknown(name)
     return counts_of(model_named(name), name, seq_len)
 
 
 def traced_counts(config: str, output: str | None, seq_len: int | None = None) -> dict[str, Any]:
-    """Return the same of a config.json that is traced, and write the traced model to `output`."""
+    """Return the same counts for a traced config.json, and write the traced model to `output` (None: no file)."""
     data = trace(config)
     if output is not None:
         write_whole(output, json.dumps(data, indent=1) + "\n")
@@ -86,7 +86,7 @@ def traced_counts(config: str, output: str | None, seq_len: int | None = None) -
 
 
 def counts_of(model: Model, name: str, seq_len: int | None) -> dict[str, Any]:
-    """Return a model's parameters and training FLOPs; of a traced one its assumptions too."""
+    """Return a model's parameter counts and training FLOPs per token; for a traced model also the assumptions."""
     require_tokens("seq_len", seq_len)
     length = model.sequence_length if seq_len is None else seq_len
     return {
@@ -116,11 +116,11 @@ def counts_of(model: Model, name: str, seq_len: int | None) -> dict[str, Any]:
 
 
 def clusters() -> "pandas.DataFrame":
-    """Return a pandas DataFrame of the packaged clusters, one row each by name, in bytes, seconds and FLOP/s.
+    """Return a pandas DataFrame of the packaged clusters, one row per name, in bytes, seconds and FLOP/s.
 
     Columns: title, device, bfloat16_flops_per_s (dense peak, NA: none), memory_bytes, memory_bytes_per_s,
-    domain_sizes (devices in a domain, from the inside; None: all), link_bytes_per_s (what a device sends,
-    likewise), source.
+    domain_sizes (devices per domain, innermost first; None: all), link_bytes_per_s (send bandwidth per device, in
+    the same order), source.
 
     >>> import ppsim
     >>> ppsim.clusters().loc["dgx-h100", "domain_sizes"]

@@ -1,6 +1,6 @@
-"""Pictures of results in Python: plotly's Figures to look into, and drawings on matplotlib's axes.
+"""Pictures of results in Python: interactive plotly figures, and drawings on matplotlib axes.
 
-`ppsim.PICTURES` names these functions by the class of what they draw; a result's `figure()` and `plot()` call them.
+`ppsim.PICTURES` maps result classes to these functions; a result's `figure()` and `plot()` call them.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def figure_of_timelines(what: Timeline | Projection | Comparison) -> "go.Figure":
-    """Return the plotly Figure of timelines: ranks, and below what they hold and may, where that is known."""
+    """Return the plotly figure of timelines, with memory and its limit below if known."""
     from ppsim.plot.plotly_figures import Look, timeline_figure
 
     timelines, titles = _timelines_of(what)
@@ -28,7 +28,7 @@ def figure_of_timelines(what: Timeline | Projection | Comparison) -> "go.Figure"
 
 
 def axes_of_timelines(what: Timeline | Projection | Comparison, ax: "Axes | None") -> "Axes":
-    """Draw timelines on axes, two in the place of them."""
+    """Draw timelines on axes (None: new ones); two timelines share their area."""
     from ppsim.plot.figures.timeline import draw_timelines
 
     timelines, titles = _timelines_of(what)
@@ -38,7 +38,6 @@ def axes_of_timelines(what: Timeline | Projection | Comparison, ax: "Axes | None
 
 
 def _timelines_of(what: Timeline | Projection | Comparison) -> tuple[list[Timeline], list[str]]:
-    """The timelines that are drawn one below the other, and their titles."""
     if isinstance(what, Projection):
         return [what.timeline], [what.plan.schedule_name]
     if isinstance(what, Comparison):
@@ -47,7 +46,7 @@ def _timelines_of(what: Timeline | Projection | Comparison) -> tuple[list[Timeli
 
 
 def figure_of_search(tuned: Tuned) -> "go.Figure":
-    """Return the plotly Figure of a search: iteration time over memory, the ends of the Pareto set named."""
+    """Return the plotly figure of a search: iteration time over memory, with the ends of the Pareto set named."""
     from ppsim.plot.plotly_tradeoffs import Point, tradeoff_figure
 
     named = {tuned.pareto[0].candidate.key, tuned.pareto[-1].candidate.key, tuned.best[0].candidate.key}
@@ -65,7 +64,7 @@ def figure_of_search(tuned: Tuned) -> "go.Figure":
 
 
 def axes_of_search(tuned: Tuned, ax: "Axes | None") -> "Axes":
-    """Draw iteration time over memory on axes."""
+    """Draw iteration time over memory on axes (None: new ones)."""
     from ppsim.plot.figures.pareto import draw_pareto
 
     axes = ax or _new_axes(3.5)
@@ -75,7 +74,7 @@ def axes_of_search(tuned: Tuned, ax: "Axes | None") -> "Axes":
 
 
 def _new_axes(height: float) -> Any:
-    """Axes of a new pyplot figure, which notebooks show by themselves; `height` in inches."""
+    """Axes of a new pyplot figure, which notebooks display automatically; `height` in inches."""
     from matplotlib import pyplot
 
     return pyplot.subplots(figsize=(9, height))[1]

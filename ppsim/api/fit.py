@@ -1,4 +1,4 @@
-"""Constants of one's own cluster from steps that were measured on it."""
+"""Calibration constants of the user's cluster from measured steps."""
 
 from pathlib import Path
 from statistics import median
@@ -18,15 +18,20 @@ def fit(
     run_config: str | Path | None = None,
     rows: str | None = None,
 ) -> Fitted:
-    """Return the constants of a machine and of its jobs that measured steps say, around those of its class.
+    """Fit the constants of a cluster and of its jobs to measured steps; the priors are the GPU type's constants.
 
-    `runs` are CSV files as `ppsim.validate` reads them (rows marked fit, or all where none is; `rows` names others,
-    "1,3-5"), names of its sets, or runs and logs that `ppsim.read` reads, of which the median step counts and
-    `run_config` says what ran (of a log of Megatron-LM the log itself). `cluster` is where those runs ran, and of
-    rows of several clusters the one that is asked for.
+    `runs` are
 
-    `.cluster` is for `ppsim.project`, `ppsim.save(found, "mine.toml")` writes it. Raises `ConfigError` for what is
-    wrong in any row, for rows of several clusters, and where no row is of use.
+    - CSV files as for `ppsim.validate` (rows marked "fit", or all rows if none is marked; `rows` selects others,
+      e.g. "1,3-5"),
+    - names of validation sets, or
+    - runs and logs as for `ppsim.read`. The median step is used, and `run_config` is the trainer's configuration of
+      the run (a Megatron-LM log contains it).
+
+    `cluster` is the cluster of the runs; if the rows are from several clusters, only its rows are used.
+
+    `.cluster` of the result is an input of `ppsim.project`; `ppsim.save(found, "mine.toml")` writes it. Raises
+    `ConfigError` for errors in any row, for rows of several clusters without `cluster`, and if no row is usable.
 
     >>> import ppsim
     >>> with open("runs.csv", "w") as file:
@@ -43,7 +48,6 @@ def fit(
 
 
 def _cases(path: str, cluster: str | None, run_config: str | Path | None, rows: str | None) -> list[Case]:
-    """The rows of a file of cases or of a set, or the one that a run is."""
     if Path(path).suffix.lower() == ".csv" or not Path(path).suffix:
         cases = cases_of(path)
         return chosen_rows(cases, rows or "fit", plan_of) or cases

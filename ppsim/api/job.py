@@ -1,4 +1,4 @@
-"""A training job on a cluster, from the words of the command line."""
+"""A training job on a cluster, from the options of the command line."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -31,12 +31,13 @@ _WORDS = words_of(JobOptions)
 
 @takes(JobOptions)
 def job(**options: Unpack[JobOptions]) -> Job:
-    """Return a training job: a `model` on a `cluster`, and how it is divided among `gpus`.
+    """Return a training job: a `model` on a `cluster`, and its division among `gpus`.
 
-    The words are those of `ppsim project`, as are their defaults: model is a name of `ppsim.models()` or a Hugging
-    Face config.json; cluster a name of `ppsim.clusters()`, a file or a `Cluster` (dgx-h100); tp, cp, ep, pp are 1;
-    dp is what gpus leave; global_batch counts sequences a step, 4 · pp microbatches of micro_batch (1) on each of
-    the dp replicas unless it is given. Raises `ConfigError` for whatever model, cluster and layout forbid.
+    Options and defaults are as for `ppsim project`. model is a name in `ppsim.models()` or a Hugging Face
+    config.json. cluster is a name in `ppsim.clusters()`, a file or a `Cluster` (default: dgx-h100). tp, cp, ep and
+    pp default to 1, dp to the remaining GPUs. global_batch is in sequences per step; the default is 4 · pp
+    microbatches of micro_batch (1) sequences per data-parallel rank. Raises `ConfigError` for an invalid
+    combination of model, cluster and layout.
 
     >>> import ppsim
     >>> made = ppsim.job(model="llama3-70b", gpus=256, tp=8, pp=4, global_batch=512)
@@ -50,10 +51,10 @@ def job(**options: Unpack[JobOptions]) -> Job:
 
 
 def job_from(options: Mapping[str, Any]) -> Job | None:
-    """Return the job that the options describe, or None where there is no model.
+    """Return the job that the options describe, or None without a model.
 
-    `options` has every word of `JobOptions`, None where it was not given. Raises `ConfigError` for options of a job
-    without a model, and for whatever model, cluster and layout forbid.
+    `options` has every option of `JobOptions`, None if not given. Raises `ConfigError` for job options without a
+    model, and for an invalid combination of model, cluster and layout.
     """
     if options["model"] is None:
         require_no_job(options)
@@ -109,14 +110,14 @@ def job_from(options: Mapping[str, Any]) -> Job | None:
 
 
 def _model(given: str | Path | RunConfig, source: str, options: Mapping[str, Any]) -> Model:
-    """The model of a name or file with --layers of its layers, or a GPT of its sizes."""
+    """The model of a name or file (with --layers: that number of layers), or a GPT of the given sizes."""
     sizes = given_of({name: options[name] for name in ("hidden", "heads", "vocab", "kv_heads")})
     is_tied = options["tied_embeddings"]
     if given != GPT:
         if wrong := [*sizes, *([] if is_tied is None else ["tied_embeddings"])]:
             raise ConfigError(f"{flag_of(wrong[0])} is for --model gpt: {source} has its own")
         from ppsim.api.traces import trace_if_unknown
-        from ppsim.trainers.read_config import model_named  # every trainer's format
+        from ppsim.trainers.read_config import model_named  # heavy import
 
         trace_if_unknown(given)
         model = model_named(given)
@@ -145,7 +146,6 @@ _PRECISIONS: dict[str, Precision] = {"float16": "fp16", "float32": "fp32"}
 
 
 def _layout(options: Mapping[str, Any], num_devices: int | None) -> tuple[Layout, tuple[str, ...]]:
-    """The layout, and what of it is assumed."""
     sizes = fields_of(_WORDS, options, "job.layout")
     given_etp = sizes.pop("etp", None)
     if options["gpus"] is not None:
@@ -170,13 +170,13 @@ def _layout(options: Mapping[str, Any], num_devices: int | None) -> tuple[Layout
 
 
 def _fewest_replicas(sizes: Mapping[str, Any], etp: int | None) -> int:
-    """The fewest data-parallel ranks for the experts; 1 for sizes that `Layout` refuses."""
+    """The minimum number of data-parallel ranks for the experts; 1 for sizes that `Layout` rejects."""
     given = {name: sizes[name] for name in ("tp", "cp", "ep") if name in sizes} | ({"etp": etp} if etp else {})
     return fewest_replicas(**given) if min(given.values(), default=1) > 0 else 1
 
 
 def _with_further_tokens(model: Model, options: Mapping[str, Any]) -> Model:
-    """The model with as many layers for further tokens as options say, each as its own last one."""
+    """The model with the requested number of MTP layers, which repeat its last one."""
     number, repeats = options["mtp_num_layers"], options["mtp_use_repeated_layer"]
     require_least("mtp_num_layers", number, least=0)
     if given := [name for name in ("mtp_num_layers", "mtp_use_repeated_layer") if options[name]]:

@@ -1,4 +1,4 @@
-"""Options of a verb as keywords: words declared once (`ppsim.base.words`), for `help()` and the check of a call."""
+"""Options as keyword arguments of API functions: signatures for `help()`, and checks of calls."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -16,12 +16,12 @@ _Verb = TypeVar("_Verb", bound=Callable[..., Any])
 
 
 def takes(declared: type) -> Callable[[_Verb], _Verb]:
-    """Return a decorator for a function of `**options: Unpack[declared]`.
+    """Return a decorator for a function with `**options: Unpack[declared]`.
 
-    The function gets every word, None for those that were not given. Its signature names them, so that `help()`
-    and completion do; the names of the command line, with underscores, are accepted too. A call raises
-    `ConfigError` for an unknown word, with the close matches, for a choice that there is not, and for a number that
-    is not whole where it must be. Classes that the declaration has in quotes stay so, and are not imported.
+    The function receives every option, None if not given. Its signature lists the options for `help()` and
+    completion; the names of the command line, with underscores, are accepted too. A call raises `ConfigError` for
+    an unknown option (with close matches), for an invalid choice, and for a value of the wrong type. Quoted types
+    in the declaration stay quoted and are not imported.
     """
     hints = hints_of(declared)
     keywords = {word.keyword: name for name, word in words_of(declared).items()}
@@ -53,18 +53,17 @@ def takes(declared: type) -> Callable[[_Verb], _Verb]:
 
 
 def hints_of(declared: type) -> dict[str, Any]:
-    """Return the types of the words, as they are declared."""
+    """Return the declared types of the options."""
     hints = declared.__annotations__.items()
     return {name: get_args(hint)[0] if hasattr(hint, "__metadata__") else hint for name, hint in hints}
 
 
 def _quoted(hint: Any) -> Any:
-    """A type, or the text of one that is declared in quotes."""
     return hint.__forward_arg__ if isinstance(hint, ForwardRef) else hint
 
 
 def require_words(hints: Mapping[str, Any], options: Mapping[str, Any], verb: str) -> None:
-    """Raise `ConfigError` for the first option that the hints do not allow."""
+    """Raise `ConfigError` for the first option with an unknown name or an invalid value."""
     for name, value in options.items():
         if name not in hints:
             raise ConfigError(f"{verb} has no '{name}': {Names('word', hints).hint(name)}")
@@ -74,7 +73,7 @@ def require_words(hints: Mapping[str, Any], options: Mapping[str, Any], verb: st
             raise ConfigError(f"{name} is {value!r}: choose one of {', '.join(map(str, choices))}")
         inside = get_args(hints[name])
         kinds = [kind for kind in inside if kind is not NoneType] if NoneType in inside else [hints[name]]
-        is_list = len(kinds) == 1 and get_origin(kinds[0]) is Sequence  # of what, the verb says
+        is_list = len(kinds) == 1 and get_origin(kinds[0]) is Sequence  # the function checks the items
         if not choices and not is_list and not any(_is_of(value, kind) for kind in kinds):
             whats = " or ".join(dict.fromkeys(_what(kind) for kind in kinds))
             raise ConfigError(f"{name} is {whats}: got {value!r}")
@@ -85,11 +84,11 @@ _PLAIN: dict[Any, tuple[Any, str]] = {
     int: (Integral, "a whole number"),
     float: (Real, "a number"),
 }
-"""What a value of a plain type may be, and how that is said."""
+"""For each plain type, the accepted class and its name in messages."""
 
 
 def _is_of(value: Any, kind: Any) -> bool:
-    """Whether a value is of a type as it is declared; objects of ppsim's may stand where texts do."""
+    """Whether a value has the declared type; ppsim objects are accepted for texts."""
     if kind in _PLAIN:
         return isinstance(value, _PLAIN[kind][0]) and (kind is bool or not isinstance(value, bool))
     if kind in (str, Path) or isinstance(kind, ForwardRef):

@@ -1,4 +1,4 @@
-"""Measured steps beside projected ones, and what they teach, from the words of the command line."""
+"""Comparison of measured and projected steps, explanation of measured steps, and calibration."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -39,7 +39,7 @@ from ppsim.simulation.variation import with_variation
 def read_timeline(path: str | Path) -> Timeline:
     """Return the timeline in a file of `ppsim.save`, or of `-o NAME.json` of train, simulate and project.
 
-    Raises `ConfigError` for a file that holds none, naming what is wrong.
+    Raises `ConfigError`, with the reason, for other files.
 
     >>> import ppsim
     >>> made = ppsim.project(pp=2, microbatches=4)
@@ -56,16 +56,17 @@ def compare(
     *,
     overheads: str | Path | Calibration | None = None,
 ) -> Comparison:
-    """Return a measured step beside a projected one: signed errors by step, pass, stage and peak memory.
+    """Compare a measured step with a projected one: signed errors by step, action, stage and peak memory.
 
-    Both may be the files of `ppsim.save`, or of `-o NAME.json`, and the measured one all that `ppsim.read` reads.
-    Without a projection, the measured run's own costs are simulated, with `overheads` where they are given, and its
-    passes vary as they did, or as the overheads say.
-    Errors are projected / measured − 1: negative is too optimistic. Of a projection, `is_inside` says whether the
-    measured step lies in its interval, and where its profile and the run know their paces, `error_at_pace` what the
-    error is at equal pace. `overheads_fitted_on_this_run` is True if the projection's overheads were fitted on the
-    measured run: the errors are then not a test of the projection. Raises `ConfigError` for files that are no
-    timelines, for what was not measured, and where the two run different tables.
+    `measured` is a run or anything that `ppsim.read` reads. `projected` is a result or a file of `ppsim.save` or
+    `-o NAME.json`; None simulates the measured run's own costs, with its own variation of action times. `overheads`
+    are added in this case, and their variation is used instead if they have one.
+
+    Errors are projected / measured − 1: negative is too optimistic. For a projection, `is_inside` says whether the
+    measured step is inside the 90 % interval. `error_at_pace` is the clock-corrected error, if the profile and the
+    run contain the machine speed. `overheads_fitted_on_this_run` is True if the projection's overheads were fitted
+    to the measured run, so that the errors are no test. Raises `ConfigError` for files without a timeline, for runs
+    that were not measured, and if the two schedules differ.
 
     >>> import ppsim
     >>> table = ppsim.build("1f1b", pp=2, microbatches=4)
@@ -75,7 +76,7 @@ def compare(
     True
     """
     source = "the run" if isinstance(measured, Recorded) else str(measured)
-    opened = _opened(measured)
+    opened = opened_run(measured)
     run, real = opened.measured.run, opened.timeline
     costs: StageCosts | None = None
     said = timeline_json.Expectation()
@@ -121,12 +122,12 @@ def explain(
     *,
     against: Projection | Trained | Timeline | StageCosts | str | Path | None = None,
 ) -> Explanation:
-    """Return where the time of a measured step goes: losses by cause, which sum to the step, and the reasons.
+    """Explain a measured step: losses by cause, which sum to the step, and the reasons.
 
-    `measured` is a run, or what `ppsim.read` reads. Each loss is what the step would gain without its cause, by
-    replays through the simulator. `against` is a projection, also of another plan, or costs at which the run's own
-    table is simulated, or the file of either: `.against` then has what of the difference is each cause, which sum
-    to it. Raises `ConfigError` for files that hold no run, and no projection.
+    `measured` is a run or anything that `ppsim.read` reads. Each loss is the gain without its cause, found by
+    replays in the simulator. `against` is a projection (also of another plan), or costs for a simulation of the
+    run's schedule, or a file of either; `.against` then splits the difference by cause. Raises `ConfigError` for
+    files that contain no run or no projection.
 
     >>> import ppsim
     >>> table = ppsim.build("1f1b", pp=2, microbatches=4)
@@ -139,7 +140,7 @@ def explain(
     >>> found.against.step_s < 1.2 * found.step_s
     True
     """
-    opened = _opened(measured)
+    opened = opened_run(measured)
     real = opened.timeline
     first_step = 1 + int(opened.facts.get("num_warm_up") or 0)
     found = explained(opened.measured.run, call_s=_megatron_call_s(opened.facts), first_step=first_step)
@@ -154,7 +155,7 @@ def explain(
 
 
 def _megatron_call_s(facts: Mapping[str, Any]) -> float | None:
-    """What a message takes in a run whose trainer calls as Megatron-LM does, None for others and if not known."""
+    """Seconds per P2P transfer of a run with Megatron-LM's blocking calls; None for other runs and if unknown."""
     clocks = facts.get("clocks")
     return clocks["hop_s"] if clocks and str(facts.get("kind")).startswith("Primus") else None
 
@@ -162,7 +163,7 @@ def _megatron_call_s(facts: Mapping[str, Any]) -> float | None:
 def _projected(
     against: Projection | Trained | Timeline | StageCosts | str | Path, table: Schedule
 ) -> tuple[Timeline, StageCosts | None]:
-    """A projected step and its costs, where they are known; costs alone are those of the measured table."""
+    """The projected step, and its costs if known; costs alone are simulated on the measured schedule."""
     if isinstance(against, Timeline):
         return against, None
     if isinstance(against, Projection | Trained):
@@ -186,14 +187,14 @@ def calibrate(
     costs: StageCosts | str | Path | None = None,
     warm_up: int = 1,
 ) -> Calibration:
-    """Return host time per action, hops, slow-down beside transfers and time between steps, fitted to runs.
+    """Fit overheads to measured runs: host time per action, P2P transfers, overlap slowdown, time between steps.
 
-    `measured` are runs, or what `ppsim.read` reads (a folder is one run, all loose traces together are one), of
-    which `warm_up` steps are dropped. `schedule` is the table that was traced (None: inferred), `costs` what the
-    actions should take (None: what was emulated, else the medians of the run's passes). The result goes into
-    `overheads` of `ppsim.project` and `ppsim.compare`, and by `ppsim.save` to a file.
+    `measured` are runs, or anything that `ppsim.read` reads. A folder is one run; all single trace files together
+    are one run. The first `warm_up` steps of recordings are dropped. `schedule` is the schedule that was traced
+    (None: inferred). `costs` are the expected action times (None: the emulated costs, else the run's median times).
+    The result is a value for `overheads` in `ppsim.project` and `ppsim.compare`; `ppsim.save` writes it to a file.
 
-    Raises `ConfigError` for files that hold no run, and for runs of another table.
+    Raises `ConfigError` for files that contain no run, and for runs of another schedule.
 
     >>> import ppsim
     >>> table = ppsim.build("1f1b", pp=2, microbatches=4)
@@ -212,7 +213,7 @@ def calibrate(
 
 
 def _costs_of(given: StageCosts | str | Path) -> StageCosts:
-    """The costs, or those of a costs file or of a timeline, without overheads, which are to be found."""
+    """The costs, given or from a costs file or timeline, without overheads, because these are fitted."""
     if isinstance(given, StageCosts):
         found = given
     else:
@@ -222,8 +223,8 @@ def _costs_of(given: StageCosts | str | Path) -> StageCosts:
     return found.replace(**dict.fromkeys(OVERHEADS, 0.0))
 
 
-def _opened(*measured: Any, **options: Any) -> Recorded:
-    """A run with its timeline: an object itself, or what `open_run` returns of files and folders."""
+def opened_run(*measured: Any, **options: Any) -> Recorded:
+    """Return a run with its timeline: the object itself, or what `open_run` returns for files and folders."""
     if isinstance(measured[0], Recorded):
         return measured[0]
     opened = open_run(*measured, **options)
@@ -238,7 +239,7 @@ def _opened(*measured: Any, **options: Any) -> Recorded:
 def _runs(
     measured: Sequence[Recorded | str | Path], table: Schedule | None, given: StageCosts | None, warm_up: int
 ) -> list[Run]:
-    """The runs, each at the costs given: of objects, of files and folders, and all loose traces as one."""
+    """One run per object, file or folder, and one for all single trace files together."""
     runs, loose = [], []
     for one in measured:
         if isinstance(one, Recorded):
@@ -246,7 +247,7 @@ def _runs(
         elif not isdir(one) and kind_of(one) in ("trace", "sqlite"):
             loose.append(one)
         else:
-            runs.append(_opened(one, table=table, given=given, warm_up=warm_up).measured.run)
+            runs.append(opened_run(one, table=table, given=given, warm_up=warm_up).measured.run)
     if loose:
-        runs.append(_opened(*loose, table=table, given=given, warm_up=warm_up).measured.run)
+        runs.append(opened_run(*loose, table=table, given=given, warm_up=warm_up).measured.run)
     return runs

@@ -1,4 +1,4 @@
-"""What people write for sizes and for layers per stage."""
+"""Parsers of option values: layer splits, overlap fractions, scales and sizes."""
 
 import re
 from collections.abc import Sequence
@@ -9,16 +9,16 @@ from ppsim.costs.pair_overlap import ORDERS, Order
 
 
 def parse_split(given: str | Sequence[int]) -> Any:
-    """Return "auto", "even", layers per stage or, of a layout string, what each stage holds.
+    """Return "auto", "even", the layers per stage or, for a layout string, the content of each stage.
 
-    Raises `ConfigError` for anything else.
+    Raises `ConfigError` for other values.
     """
     if not isinstance(given, str):
         return list(given)
     if given in ("auto", "even"):
         return given
     if "|" in given or given.startswith("E"):
-        from ppsim.trainers.megatron.write_schedule import parse_layout  # Megatron-LM's own words
+        from ppsim.trainers.megatron.write_schedule import parse_layout  # heavy import
 
         return parse_layout(given)
     try:
@@ -30,7 +30,7 @@ def parse_split(given: str | Sequence[int]) -> Any:
 
 
 def parse_parts(given: str | float) -> list[float]:
-    """Return the numbers of --overlap-tp: one of both passes, or the forward's and the backward's.
+    """Return the values of --overlap-tp: one for both passes, or forward and backward.
 
     >>> parse_parts("0.75,0.5"), parse_parts(0.5)
     ([0.75, 0.5], [0.5])
@@ -45,7 +45,7 @@ def parse_parts(given: str | float) -> list[float]:
 
 
 def parse_overlap(given: str | float) -> float | Order:
-    """Return the value of --overlap-ep: an order of operations, or the hidden part.
+    """Return the value of --overlap-ep: an order of operations, or the hidden fraction.
 
     >>> parse_overlap("megatron"), parse_overlap("0.9")
     ('megatron', 0.9)
@@ -60,7 +60,7 @@ def parse_overlap(given: str | float) -> float | Order:
 
 
 def parse_share(given: str | float | None, dtype: str) -> float | None:
-    """Return what --compute-scale says for a type: the one number, the type's own, or None.
+    """Return the value of --compute-scale for a dtype: the single number, the number of this dtype, or None.
 
     >>> parse_share("bfloat16:0.97,float8:1.2", "float8"), parse_share(0.9, "float8")
     (1.2, 0.9)
@@ -79,7 +79,7 @@ def parse_share(given: str | float | None, dtype: str) -> float | None:
 
 
 def parse_size(given: str | float | None) -> float | None:
-    """Return bytes for 80GiB, 80GB or a number of bytes; raises `ConfigError` for anything else.
+    """Return bytes for 80GiB, 80GB or a number of bytes; raises `ConfigError` for other values.
 
     >>> parse_size("80GiB") == parse_size(80 * 2**30)
     True

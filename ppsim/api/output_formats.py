@@ -1,4 +1,4 @@
-"""What `-o` and `ppsim.save` write of timelines, of a search and of a validation: the suffix decides."""
+"""Formats of `-o` and `ppsim.save` by file suffix."""
 
 import csv
 import io
@@ -14,7 +14,7 @@ from ppsim.base.files import to_json
 from ppsim.base.outputs import Formats
 from ppsim.base.shown import loaded
 
-if TYPE_CHECKING:  # a run is written where pydantic, which a search needs, may be missing
+if TYPE_CHECKING:  # `ppsim train` also works without pydantic, which a search needs
     from matplotlib.figure import Figure
 
     from ppsim.plot.view import View
@@ -26,10 +26,10 @@ if TYPE_CHECKING:  # a run is written where pydantic, which a search needs, may 
 
 @dataclass(frozen=True)
 class Drawn:
-    """What files of timelines hold: pictures and trace of all views, the table of the first, the report.
+    """Content of timeline files: pictures and trace of all views, the schedule of the first, the report.
 
-    `comparison` is that of the two views, measured and projected, where they are, `explanation` that of the first;
-    `command` made them.
+    `comparison` compares the two views, measured and projected; `explanation` explains the first. `command` made
+    the files.
     """
 
     views: "Sequence[View]"
@@ -41,13 +41,13 @@ class Drawn:
 
     @property
     def titles(self) -> list[str]:
-        """Of the views."""
+        """Titles of the views."""
         return [view.title for view in self.views]
 
 
 @dataclass(frozen=True)
 class Searched:
-    """What files of a search hold; `command` made them."""
+    """Content of search files; `command` made them."""
 
     found: "Tuned"
     command: str = ""
@@ -72,7 +72,7 @@ def _timeline_page(drawn: Drawn) -> str:
 
 
 def _today() -> str:
-    """The date of a page; SOURCE_DATE_EPOCH sets it for a build that is to come out alike every time."""
+    """The date of a page; SOURCE_DATE_EPOCH sets it for reproducible builds."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     now = datetime.fromtimestamp(int(epoch), UTC) if epoch.isdigit() else datetime.now(UTC)
     return now.strftime("%Y-%m-%d")
@@ -109,7 +109,7 @@ def _search_figure(searched: Searched) -> "Figure":
 
 
 def _search_csv(searched: Searched) -> str:
-    """The best and the Pareto set, a line each, fastest first; `pareto` is 1 in the set."""
+    """One line per member of the best and the Pareto set, fastest first; `pareto` is 1 in the Pareto set."""
     rows = searched.found.rows()
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
@@ -127,7 +127,7 @@ def _validation_figure(sets: Sequence[dict[str, Any]]) -> "Figure":
 
 
 def _one_round(table: "Schedule") -> "Schedule":
-    """What a runtime reads: it executes the table of one accumulation round once per round."""
+    """The schedule of one accumulation round, which a runtime repeats for each round."""
     found: Schedule = loaded("ppsim.schedule.rounds:one_round")(table)
     return found
 

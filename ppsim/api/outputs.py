@@ -1,4 +1,4 @@
-"""Files of what was found, by their suffix, the text that the command line prints, and tables for runtimes."""
+"""Saving results to files, reports as text, and export of schedules to runtimes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -59,17 +59,19 @@ def save(
     titles: Sequence[str] | None = None,
     costs: StageCosts | None = None,
 ) -> None:
-    """Write a file, whole or not at all; the suffix decides, as of `-o` on the command line.
+    """Write a result to a file, completely or not at all; the suffix selects the format, like `-o`.
 
-    Timelines, projections and runs, one or several beside each other (`titles` names them), and comparisons: .html
-    interactive timeline, .svg/.pdf/.png figure, .json.gz Perfetto trace, .json report with the timeline, .csv
-    schedule table. `costs` are those that a bare `Timeline` was simulated at, which its .json holds too.
-    `Explanation`: .html timeline with the losses, .json, .md. `Tuned`: .html/.svg/.pdf/.png iteration time over
-    memory, .json answer, .csv table. `Calibration`: .json, for `overheads`. `Fitted`: .toml, for `cluster`.
-    `Schedule`: .csv, or .json, which says what a CSV cannot.
+    - Timelines, projections and runs (one or several, named by `titles`), and comparisons: .html interactive
+      timeline, .svg/.pdf/.png figure, .json.gz Perfetto trace, .json report with the timeline, .csv schedule.
+      `costs` are the costs of a bare `Timeline`, which its .json needs.
+    - `Explanation`: .html timeline with the losses, .json, .md.
+    - `Tuned`: .html/.svg/.pdf/.png iteration time over memory, .json answer, .csv table.
+    - `Calibration`: .json, for `overheads`.
+    - `Fitted`: .toml, for `cluster`.
+    - `Schedule`: .csv, or .json, which also has the parts that a CSV cannot express.
 
-    Raises `ConfigError` for a suffix that there is not, for a place that cannot be written, and for .json and .csv
-    of several.
+    `what` is the result, `path` the file. Raises `ConfigError` for an unknown suffix, for a path that cannot be
+    written, and for .json and .csv of several timelines.
 
     >>> import ppsim
     >>> ppsim.save(ppsim.project(pp=2, microbatches=4), "timeline.html")
@@ -145,14 +147,14 @@ def _projection_json(projection: Projection, answer: Answer | None) -> dict[str,
 
 
 def projections_drawn(projections: Sequence[Projection], answer: Answer | None) -> Drawn:
-    """Return what files hold of projections: pictures of all, report and table of the first."""
+    """Return the file content of projections: pictures of all, report and schedule of the first."""
     first = projections[0]
     views = [view_of(one, one.plan.schedule_name, answer) for one in projections]
     return Drawn(views, lambda: _projection_json(first, answer), first.plan.memory_bound_bytes)
 
 
 def comparison_drawn(comparison: Comparison, fitted: Calibration | None = None) -> Drawn:
-    """Return what files hold of a comparison: both timelines, the errors, and the projection with its costs."""
+    """Return the file content of a comparison: both timelines, the errors, and the projection with its costs."""
 
     def report() -> dict[str, Any]:
         costs, summary = comparison.projected_costs, summary_of(comparison, fitted)
@@ -163,7 +165,7 @@ def comparison_drawn(comparison: Comparison, fitted: Calibration | None = None) 
 
 
 def explanation_drawn(found: Explanation) -> Drawn:
-    """Return what files hold of an explanation: its words, and the step (and a projected one) with the losses."""
+    """Return the file content of an explanation: texts, and the measured (and projected) step with its losses."""
     words, timeline, against = explained_words, found.timeline, found.against
     if timeline is None:
         raise ConfigError("the explanation has no timeline to draw: ppsim.explain makes one that has")
@@ -194,13 +196,13 @@ def export(
     torch_version: str | None = None,
     split: str | Sequence[int] | None = None,
 ) -> str:
-    """Return a checked table as the text that a runtime reads.
+    """Check a schedule and return it as text in a runtime's format.
 
-    The targets are those of `ppsim export --to`: torch is the compute-only CSV, torch-comms has the communication
-    for one `torch_version` (2.13) with `receives` (torch) where they are posted, torchtitan is torch for placements
-    that TorchTitan builds; json is neutral, primus,
-    megatron (`split` for its layout) and transformer-engine are JSON too. Raises `ScheduleError` for a table that
-    does not run, and `ConfigError` where the target cannot express it.
+    `to` is a target of `ppsim export --to`. torch is the compute-only CSV. torch-comms adds the communication for
+    one `torch_version` (default: 2.13), with receives posted according to `receives` (default: torch). torchtitan
+    is torch, for placements that TorchTitan builds. json is ppsim's neutral format. primus, megatron (`split` for
+    its layout) and transformer-engine are JSON too. Raises `ScheduleError` for a schedule that does not run, and
+    `ConfigError` if the target cannot express it.
 
     >>> import ppsim
     >>> print(ppsim.export(ppsim.build("1f1b", pp=2, microbatches=2), to="torch"), end="")
@@ -227,7 +229,7 @@ def export(
 
 
 def _exported(table: Schedule, target: str, split: str | Sequence[int] | None) -> Any:
-    """What a target other than torch takes, as JSON; only of a table that has been checked to run."""
+    """JSON content for targets other than torch, after a check that the schedule runs."""
     validate(table)
     build_graph(table)
     if target == "json":
@@ -246,12 +248,11 @@ def report(
     costs: StageCosts | None = None,
     full: bool = False,
 ) -> str:
-    """Return the text that the command line prints of something: plain, 100 columns wide.
+    """Return the command line's output for a result `what`: plain text, 100 columns wide.
 
-    `full` as `--full`: all tables of a projection, of several, of a search or of an explanation.
-
-    Of a bare `Timeline`, which needs the `costs` that it was simulated at, what `ppsim simulate` prints. What
-    projects, trains or tunes is printed by `str` as well.
+    `full` is `--full`: all tables of a projection, of several, of a search or of an explanation. A bare `Timeline`
+    needs the `costs` of its simulation and gives the output of `ppsim simulate`. `str` gives the same text for
+    projections, runs and searches.
 
     >>> import ppsim
     >>> table = ppsim.build("gpipe", pp=2, microbatches=2)

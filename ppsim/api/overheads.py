@@ -1,4 +1,4 @@
-"""What a run adds to compute and transfers, as calibrated."""
+"""Calibrated overheads of a run beyond compute and transfers."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ from ppsim.simulation.cost_files import Overheads, read_overheads
 
 
 def overheads_of(given: str | Path | Calibration) -> Overheads:
-    """Return the overheads of a calibration, or of the file that one was written to."""
+    """Return the overheads of a calibration or of its file."""
     if not isinstance(given, Calibration):
         return read_overheads(given)
     constants = {name: fit.value for name, fit in given.fits.items() if fit is not None}
@@ -19,9 +19,9 @@ def overheads_of(given: str | Path | Calibration) -> Overheads:
 
 
 def plan_fields_of(given: str | Path | Calibration, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a plan that overheads decide beside the options, which say more: `runtime` among them.
+    """Return the plan fields (and `runtime`) that overheads set, unless `options` set them.
 
-    Raises `ConfigError` for `launch_ms` beside them: actions that were measured have their launches in them.
+    Raises `ConfigError` if `launch_ms` is given too, because measured actions include their launches.
     """
     if options["launch_ms"] is not None:
         raise ConfigError("--launch-ms and --overheads say the same twice: give one of them")

@@ -28,7 +28,7 @@ class _File(Strict):
 
 @dataclass(frozen=True)
 class StagesFile:
-    """What a file says of each stage; None where it leaves something to `--recompute`, `--offload-modules`."""
+    """Content of a file of `--plan`; None for settings that it leaves to `--recompute` or `--offload-modules`."""
 
     path: Path
     stages: Sequence[_Stage]
@@ -40,7 +40,7 @@ class StagesFile:
         return [count for count in counts if count is not None] if None not in counts else None
 
     def split(self, asked: Any) -> Any:
-        """Return the layers of each stage, or the split that is asked for; raises `ConfigError` if both differ."""
+        """Return the layers per stage, or the given split; raises `ConfigError` if both are given and differ."""
         if self.layers is None or asked is None:
             return self.layers or asked
         is_layout = isinstance(asked, list) and any(isinstance(one, str) for one in asked)
@@ -50,7 +50,7 @@ class StagesFile:
         return asked
 
     def plans(self, job: Job) -> tuple[StagePlan, ...]:
-        """Return the plan of each stage, those of the job where the file has none."""
+        """Return the plan of each stage; missing settings come from the job."""
         return tuple(
             StagePlan(
                 job.execution.recompute if stage.recompute is None else stage.recompute,
@@ -60,11 +60,11 @@ class StagesFile:
         )
 
     def applied_to(self, job: Job) -> Job:
-        """Return the job with these plans."""
+        """Return the job with the plans of the file."""
         return job.with_plans(self.plans(job), self.layers)
 
     def require_fit(self, plan: Plan, job: Job, vpp: int) -> None:
-        """Raise `ConfigError` with all that the file says and the rest of a plan does not allow."""
+        """Raise `ConfigError` with all conflicts between the file and the rest of the plan."""
         if problems := list(dict.fromkeys(self._problems(plan, job, vpp))):
             raise ConfigError(f"{self.path}: " + "\n  ".join(problems))
 
@@ -95,14 +95,14 @@ class StagesFile:
 
 
 def read_stages(path: str | Path) -> StagesFile:
-    """Return what a TOML, YAML or JSON file says of each stage; raises `ConfigError` naming all that is wrong."""
+    """Read a TOML, YAML or JSON file of `--plan`; raises `ConfigError` with all errors in it."""
     path = Path(path)
     read = CONFIG_READERS.get(path.suffix, CONFIG_READERS[".json"])
     return StagesFile(path, validated(_File, read(path), str(path)).stages)
 
 
 def stages_toml(report: Mapping[str, Any]) -> str:
-    """Return the file of `--plan` for a report of a projection; raises `ConfigError` for one without a model."""
+    """Return the file of `--plan` for a projection's report; raises `ConfigError` for a report without a model."""
     if not report.get("stages"):
         raise ConfigError("a plan of each stage is of a projection with a model: give --model")
     blocks = []

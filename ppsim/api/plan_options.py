@@ -1,4 +1,4 @@
-"""The options of `ppsim project` that give a plan, and how two plans differ by them: the inverse of `plan_from`."""
+"""Options of `ppsim project` that describe a given plan (the inverse of `plan_from`), and differences of plans."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,31 +21,33 @@ MODEL = (
     "model", "layers", "hidden", "heads", "vocab", "kv_heads", "tied_embeddings", "mtp", "mtp_num_layers",
     "mtp_use_repeated_layer",
 )  # fmt: skip
-"""Options that say together what the model is."""
+"""Options that together describe the model."""
 _MEASURED = ("forward_ms", "backward_input_ms", "backward_weight_ms", "transfer_ms", "activation_memory")
 RULE = tuple(name for name, word in WORDS.items() if (word.option.field or "").startswith("split."))
-"""Options of Megatron-LM's rule of layers per stage, which split says too."""
+"""Options of Megatron-LM's rule of layers per stage, redundant with split."""
 _SAID_OTHERWISE = ("run_config", "recipe", "dp", "microbatches", *RULE)
-"""Options whose meaning gpus, global_batch and split have too."""
+"""Options that are redundant with gpus, global_batch and split."""
 _OVERHEADS = (
     "action_overhead_s", "hop_overhead_s", "overlap_slowdown", "step_overhead_s", "message_overhead_s",
     "first_pass_s", "last_pass_s", "pass_factors", "action_spread", "rank_spread", "bandwidth_bytes_per_s",
 )  # fmt: skip
-_TYPED = ("cluster", "profile", "lengths", "overheads", "launch_ms", "memory_limit", "stage_plan", *_MEASURED)
-"""Options that name files, or numbers as a user writes them, which a plan does not hold."""
+_TYPED = (
+    "cluster", "profile", "lengths", "overheads", "launch_ms", "memory_limit", "stage_plan", "run", *_MEASURED,
+)  # fmt: skip
+"""Options with file names or numbers as typed, which a plan does not contain."""
 
 
 def job_of(plan: Plan) -> Job:
-    """Return the job of a plan; raises `ConfigError` for a plan that has none."""
+    """Return the job of a plan; raises `ConfigError` for a plan without one."""
     if plan.job is None:
         raise ConfigError("a trainer's configuration has a model: give --model")
     return plan.job
 
 
 def words_of_plan(plan: Plan, split: Sequence[int], *, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every option of a plan of a job by name, None for each that is not set.
+    """Return every option of a plan with a job by name, None if not set.
 
-    `split` has the layers per stage of its projection. `given` are options as the user typed them, if known.
+    `split` are the layers per stage of its projection. `given` are the options as the user typed them, if known.
     """
     job, values = job_of(plan), values_in(WORDS, plan)
     execution, layout = job.execution, _layout(plan)
@@ -68,18 +70,18 @@ def words_of_plan(plan: Plan, split: Sequence[int], *, given: Mapping[str, Any])
         "lengths": plan.lengths,
         **_searched(plan),
     }
-    if given.get("overheads") is not None:  # which have the launches in them
+    if given.get("overheads") is not None:  # overheads include launches
         words["launch_ms"] = None
     typed = given_of({name: given.get(name) for name in _TYPED})
-    if typed.get("stage_plan") == AUTO:  # what it found is no option
+    if typed.get("stage_plan") == AUTO:  # no option can express its result
         del typed["stage_plan"]
     return words | typed
 
 
 def marks_of(plan: Plan, split: Sequence[int] | None = None) -> dict[str, Any]:
-    """Return a value for each option, so that two plans of jobs differ in those options that have other values.
+    """Return a comparable value per option: two plans with jobs differ in the options with different values.
 
-    `split` has the layers per stage of the plan's projection, None for a plan that was not projected.
+    `split` are the layers per stage of the plan's projection, None if it was not projected.
     """
     job = job_of(plan)
     execution = job.execution
@@ -108,7 +110,7 @@ _OF_STAGES = "the plan of each stage (write it with -o plan.toml, and give --pla
 
 
 def unsaid(plan: Plan, read: Plan) -> list[str]:
-    """Return what differs between two plans that no option says: fields that only Python sets."""
+    """Return the differences between two plans that no option expresses: fields that can be set in Python only."""
     found = []
     for one, other, said in (
         (plan, read, ("job", "split", "vpp", "schedule", "num_slices", "search_s", "seed")),
@@ -129,7 +131,7 @@ def _vpp(plan: Plan) -> int | None:
 
 
 def _searched(plan: Plan) -> dict[str, Any]:
-    """Options that matter for some schedules, for a search, or for drawn lengths."""
+    """Options that apply only to some schedules, to a search, or to sampled sequence lengths."""
     is_auto = plan.schedule == AUTO
     takes_slices = not is_auto and find(plan.schedule_name).takes("num_slices")
     return {
@@ -149,7 +151,7 @@ def _measured(plan: Plan) -> dict[str, Any]:
 
 
 def _milliseconds(seconds: Any) -> Any:
-    """Milliseconds that are read as exactly these seconds."""
+    """Milliseconds that convert back to exactly these seconds."""
     if isinstance(seconds, Sequence):
         return [_milliseconds(one) for one in seconds]
     near = 1e3 * seconds
@@ -158,7 +160,6 @@ def _milliseconds(seconds: Any) -> Any:
 
 
 def _stages(plan: Plan, job: Job, split: Sequence[int] | None) -> Any:
-    """What each stage holds, written out; "auto" for layers that are not divided yet."""
     how, vpp, num_layers = plan.how_split, _vpp(plan) or 1, len(job.model.layers)
     if plan.pp * vpp == 1:
         return "all"
@@ -177,7 +178,6 @@ def _stages(plan: Plan, job: Job, split: Sequence[int] | None) -> Any:
 
 
 def _layout(plan: Plan) -> str | None:
-    """The layout string that the plan was given, if it was."""
     how = plan.how_split
     if isinstance(how, str | MegatronSplit) or not isinstance(how[0], str):
         return None

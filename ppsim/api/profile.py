@@ -1,4 +1,4 @@
-"""Measuring layers on this device, from the words of the command line."""
+"""Measurement of layers on this device, from the options of the command line."""
 
 import dataclasses
 import gc
@@ -19,7 +19,7 @@ from ppsim.runtime.config import MODELS
 from ppsim.runtime.launch import require_device, require_extra
 from ppsim.runtime.options import DEFAULT_MODEL
 
-if TYPE_CHECKING:  # not above: where a device is measured, pydantic may be missing
+if TYPE_CHECKING:  # pydantic may be missing on the measured machine
     from ppsim.costs.profile import Profile
     from ppsim.model.shapes import ModelShape
     from ppsim.profiling.grids import Grid
@@ -28,25 +28,26 @@ if TYPE_CHECKING:  # not above: where a device is measured, pydantic may be miss
     from ppsim.profiling.sweep import SuiteJob
 
 _LEAST_S = 1.0
-"""What repeats of a component take at least, and where `LEAST_REPEATS` take longer, no more than those."""
+"""Minimum measurement time per component, in seconds; if `LEAST_REPEATS` take longer, they are enough."""
 
 DEFAULT_RANKS = 2
-"""Of the fewest that make a pipeline."""
+"""The smallest pipeline."""
 
 _WORDS = words_of(ProfileOptions)
 
 
 @takes(ProfileOptions)
 def profile(output: str | Path | None = None, **options: Unpack[ProfileOptions]) -> "Profile":
-    """Measure what a layer costs on this device: F, B, I and W apart, bytes, optimizer step. Return the profile.
+    """Measure the costs of a layer on this device (F, B, I and W, memory, optimizer step) and return the profile.
 
-    The words are those of `ppsim profile`, as are their defaults: a GPT called micro in float32 on the CPU. Where
-    several shapes are measured, micro_batch, seq_len, tp, cp and ep are lists, as `optimizer` is. With `output` the
-    profile is also a file, written whole after each shape, and a repeated call goes on where one was stopped.
-    `module` names the function that makes a model of one's own (docs/howto/own_model.md), which is measured at
-    once; a module that is there already, `ppsim.profiling.harness.profile_module`.
+    Options and defaults are as for `ppsim profile`: a GPT called micro in float32 on the CPU. micro_batch, seq_len,
+    tp, cp and ep may be lists, to measure several shapes; `optimizer` is a list. `output` also writes the profile
+    to a file, completely after each shape, and a repeated call resumes from it. `module` names the function that
+    makes a user's own model (docs/howto/own_model.md), which is measured in one go; for an existing torch module,
+    use `ppsim.profiling.harness.profile_module`.
 
-    Raises `MissingExtra` without torch, `ConfigError` for what cannot be measured so, `RunFailed` for what fails.
+    Raises `MissingExtra` without torch, `ConfigError` for options that cannot be measured, `RunFailed` for
+    failures.
 
     >>> import ppsim
     >>> cpu = ppsim.profile(model="nano", seq_len=16, micro_batch=1, repeats=1, warm_up=0, optimizer=[])
@@ -74,7 +75,6 @@ def profile(output: str | Path | None = None, **options: Unpack[ProfileOptions])
 
 @contextmanager
 def _silently() -> "Iterator[tuple[Say, Watch]]":
-    """Tell nobody how far work is."""
     yield lambda message: None, lambda pace: None
 
 
@@ -88,10 +88,10 @@ def measure(
     show: Callable[[list[dict[str, Any]]], None] = lambda contents: None,
     telling: "Callable[[], AbstractContextManager[tuple[Say, Watch]]]" = _silently,
 ) -> None:
-    """Measure jobs into their files, then rehearse the one there is with as many processes, 1 for none.
+    """Measure jobs into their files, then run the calibration run of a single job with `num_processes` (1: none).
 
-    `options` has the words of `ProfileOptions`; with `grid` the device is measured too. `show` gets the files'
-    contents once all is measured, `telling` opens what is told of each of the two. Raises as `profile`.
+    `options` has the options of `ProfileOptions`; `grid` also measures the device. `show` receives the files'
+    contents after all measurements; `telling` opens the progress output of each part. Raises as `profile`.
     """
     from ppsim.profiling.grids import grid_of
     from ppsim.profiling.rehearsal import rehearse
@@ -99,7 +99,7 @@ def measure(
     from ppsim.profiling.sweep import require_success
 
     optimizers = ["adamw"] if options["optimizer"] is None else list(options["optimizer"])
-    gc.freeze()  # each collection is then that of what is measured, not of all that torch has imported
+    gc.freeze()  # so that garbage collections do not scan all objects that torch has imported
     try:
         with telling() as (say, watch):
             contents = run_jobs(
@@ -118,7 +118,7 @@ def measure(
 
 
 def job_from(options: Mapping[str, Any], path: Path) -> "tuple[SuiteJob, int]":
-    """Return what the options have measured into a file, and with how many ranks it is rehearsed, 1 for none."""
+    """Return the measurement job of the options, and the number of ranks of its calibration run (1: none)."""
     from ppsim.profiling.sweep import SuiteJob
 
     model = model_from(options)
@@ -129,9 +129,10 @@ def job_from(options: Mapping[str, Any], path: Path) -> "tuple[SuiteJob, int]":
 
 
 def ranks_to_rehearse(options: Mapping[str, Any], model: "ModelShape", key: "Key") -> int:
-    """Return with how many ranks to rehearse: `pp`, else `DEFAULT_RANKS` where the runtime can, and nobody hurries.
+    """Return the number of ranks of the calibration run: `pp`, else `DEFAULT_RANKS` if possible, 1 for none.
 
-    1 is for none. Raises `ConfigError` where the runtime cannot run as many as were asked for.
+    Without `pp`, there is none if the runtime cannot run it or `repeats` is given. Raises `ConfigError` if the
+    runtime cannot run the requested ranks.
     """
     from ppsim.profiling.settings import why_not_rehearsed
 
@@ -149,7 +150,7 @@ def ranks_to_rehearse(options: Mapping[str, Any], model: "ModelShape", key: "Key
 def profiled_module(
     options: Mapping[str, Any], settings: "Settings", say: "Say" = lambda message: None
 ) -> dict[str, Any]:
-    """Return the profile of a model or a layer of one's own, which `options["module"]` names, as file content."""
+    """Return the profile of the user's model or layer that `options["module"]` names, as file content."""
     from ppsim.profiling.module import profile_made
 
     if wrong := [name for name in OF_MODELS if options[name] is not None]:
@@ -165,7 +166,7 @@ def profiled_module(
 
 
 def settings_from(options: Mapping[str, Any], of_suite: "Settings | None" = None) -> "Settings":
-    """Return how it is measured: the suite's settings or the usual ones, with what the options change of them."""
+    """Return the measurement settings: the suite's or the defaults, changed by the options."""
     from ppsim.profiling.settings import Settings
 
     repeats, warm_up, limit = options["repeats"], options["warm_up"], options["time_limit"]
@@ -192,7 +193,7 @@ def settings_from(options: Mapping[str, Any], of_suite: "Settings | None" = None
 
 
 def model_from(options: Mapping[str, Any]) -> "ModelShape":
-    """Return the model by name, with what the options change of it."""
+    """Return the named model, changed by the options."""
     from ppsim.profiling.models import find_model, of_gpt
 
     name = options["model"] or DEFAULT_MODEL
@@ -207,7 +208,7 @@ def model_from(options: Mapping[str, Any]) -> "ModelShape":
 
 
 def keys_from(options: Mapping[str, Any], model: "ModelShape") -> "list[Key]":
-    """Return every combination of the shapes that were given, in that order."""
+    """Return all combinations of the given shapes, in their order."""
     from ppsim.profiling.settings import Key
 
     usual = {"tp": 1, "cp": 1, "ep": 1, "seq_len": model.sequence_length, "micro_batch": 2}
@@ -225,7 +226,6 @@ def keys_from(options: Mapping[str, Any], model: "ModelShape") -> "list[Key]":
 
 
 def _listed(name: str, given: int | Sequence[int] | None) -> list[int]:
-    """The numbers to measure; none where nothing was given."""
     numbers = [] if given is None else [given] if isinstance(given, int) else list(given)
     require_least(name, min(numbers, default=None))
     return numbers

@@ -1,4 +1,4 @@
-"""Projections of a plan, from the words of the command line."""
+"""Projections of a plan, from the options of the command line."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,6 +23,7 @@ from ppsim.projection.projection import Projection, Projections
 
 if TYPE_CHECKING:
     from ppsim.api.plan_file import StagesFile
+    from ppsim.api.recorded_costs import RecordedCosts
     from ppsim.costs.job import Job
     from ppsim.trainers.run_config import RunConfig
 
@@ -33,18 +34,18 @@ _HINTS = hints_of(PlanOptions)
 
 @takes(PlanOptions)
 def project(plan: Plan | None = None, **options: Unpack[PlanOptions]) -> Projection:
-    """Return the projection of a step: time, throughput, bubble, memory per rank, and why.
+    """Project a step: time, throughput, bubble, memory per rank, and explanations.
 
-    The words are those of `ppsim project`, as are their defaults. With a `model` (or a `job` of `ppsim.job`), costs
-    are estimated from the specifications of a cluster or, with a `profile`, measured where it has the layer and the
-    shape, and the whole step is projected. Without, they are those of a profile: one pipeline of the ranks that
-    were measured. `stragglers` are ranks with the factor that their compute takes, `memory_limit` is "80GiB" or
-    bytes. Or give a whole `Plan`, and no word beside it.
+    Options and defaults are as for `ppsim project`. With a `model` (or a `job` of `ppsim.job`), costs are estimated
+    from the specifications of a cluster, or taken from a `profile` for measured layers and shapes, and the whole
+    step is projected. Without, the costs come from a profile: one pipeline of the measured ranks. `stragglers` maps
+    ranks to factors of their compute time. `memory_limit` is "80GiB" or bytes. Alternatively, `plan` is a complete
+    `Plan`, without any option.
 
-    `print` shows what the command prints; `.answer` has the interval, the loss budget and the advice.
+    `print` shows the output of the command; `.answer` has the interval, the loss budget and the advice.
 
-    Raises `ConfigError` for what the schedule or the costs forbid, `Deadlock` where the table cannot run on the
-    runtime's channels. A plan that does not fit in memory is projected too: see `.fits` and `.verdict`.
+    Raises `ConfigError` if schedule or costs are invalid, `Deadlock` if the schedule cannot run with the runtime's
+    P2P serialization. A plan that does not fit in memory is projected too: see `.fits` and `.verdict`.
 
     >>> import ppsim
     >>> made = ppsim.project(model="llama3-70b", gpus=256, tp=8, pp=4, vpp=5, global_batch=512)
@@ -62,13 +63,11 @@ def project_all(
     announce: Callable[[str], None] = lambda name: None,
     **options: Unpack[PlanOptions],
 ) -> Projections:
-    """Return the projections of every schedule for one plan, and why the others are not possible.
+    """Project every schedule for one plan; the result also has the reasons against impossible schedules.
 
-    The fastest comes first, those that do not fit in memory last.
-
-    That is `ppsim project --schedule all` or, with the names of some `schedules`, `--schedule NAME,NAME`; the words
-    are those of `ppsim.project`, but for `schedule`. `announce` is called with the name of each schedule before it
-    is projected.
+    The fastest is first; schedules that do not fit in memory are last. This is `ppsim project --schedule all` or,
+    with `schedules`, `--schedule NAME,NAME`. `plan` and the options are as for `ppsim.project`, without `schedule`.
+    `announce` is called with the name of each schedule before its projection.
 
     >>> import ppsim
     >>> found = ppsim.project_all(pp=4, microbatches=8)
@@ -92,13 +91,14 @@ def _plan(plan: Plan | None, options: Mapping[str, Any]) -> Plan:
 
 
 def plan_from(options: Mapping[str, Any]) -> Plan:
-    """Return the plan that the options describe; `options` has every word of `PlanOptions`, None where not given.
+    """Return the plan that the options describe; `options` has every option of `PlanOptions`, None if not given.
 
-    Raises `ConfigError` for options that contradict each other, and as `job_from`.
+    Raises `ConfigError` for contradictory options, and as `job_from`.
     """
     options = configured(options)
+    recorded = _recorded(options)
     job = _job(options)
-    measured = _measured(options)
+    measured = _measured(options) if recorded is None else recorded.costs
     is_by_hand = measured is not None and job is None and options["profile"] is None
     if is_by_hand:
         _require_no_model_options(options)
@@ -117,10 +117,11 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
     if profile is not None:
         profile, shape = _at_shape(profile, options)
     overheads: dict[str, Any] = {}
-    if options["overheads"]:
-        from ppsim.api.overheads import plan_fields_of  # calibrations
+    fitted = options["overheads"] or (recorded.overheads if recorded else None)
+    if fitted:
+        from ppsim.api.overheads import plan_fields_of  # heavy import
 
-        overheads = plan_fields_of(options["overheads"], options)
+        overheads = plan_fields_of(fitted, options)
         options["runtime"] = overheads.pop("runtime", options["runtime"])
         job = replace(job, launch_s=0.0) if job else None
     elif profile is not None and (rehearsed := profile.rehearsal) and pp > 1:
@@ -152,8 +153,27 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
     return plan
 
 
+def _recorded(options: dict[str, Any]) -> "RecordedCosts | None":
+    """The recorded run of --run; fills in the options that it says and nobody gave."""
+    if options["run"] is None:
+        return None
+    if given := [name for name in (*_OF_RANKS, "transfer_ms", "profile") if options[name] is not None]:
+        raise ConfigError(f"{_WORDS[given[0]].flag} and --run are both measured costs: give one of them")
+    from ppsim.api.recorded_costs import recorded_costs  # readers of recordings
+
+    activation_bytes = _numbers("activation_memory", options["activation_memory"], parse_size)
+    recorded = recorded_costs(options["run"], activation_bytes, _split_of(options["run_config"]) or "even")
+    if options["schedule"] is None and options["vpp"] is None:
+        options["schedule"], options["vpp"] = recorded.schedule, recorded.costs.table.vpp
+    if options["pp"] is None:
+        options["pp"] = recorded.pp
+    if options["microbatches"] is None and options["model"] is None and options.get("job") is None:
+        options["microbatches"] = recorded.microbatches
+    return recorded
+
+
 def _require_split_of(config: "RunConfig", plan: Plan, options: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` if the layers per stage of a configuration do not fit the rest of the plan."""
+    """Raise `ConfigError` if a configuration's layers per stage conflict with the rest of the plan."""
     words = ("split", *MEGATRON_SPLIT)
     kept = [
         name for name in words if options[name] not in (None, False) and options[name] == config.words.get(name)
@@ -161,7 +181,7 @@ def _require_split_of(config: "RunConfig", plan: Plan, options: Mapping[str, Any
     if not kept or plan.job is None:
         return
     from ppsim.catalog.build import find
-    from ppsim.costs.of_job import layers_per_stage  # costs of models
+    from ppsim.costs.of_job import layers_per_stage  # heavy import
 
     entry, vpp = find(plan.schedule_name) if plan.schedule != AUTO else None, _vpp(plan)
     try:
@@ -175,7 +195,6 @@ def _require_split_of(config: "RunConfig", plan: Plan, options: Mapping[str, Any
 
 
 def _vpp(plan: Plan) -> int:
-    """Stages per rank, the fewest that the schedule takes if nobody gave a number."""
     if plan.vpp or plan.schedule == AUTO:
         return plan.vpp or 1
     from ppsim.catalog.build import find
@@ -184,7 +203,6 @@ def _vpp(plan: Plan) -> int:
 
 
 def _stages_file(options: Mapping[str, Any], job: "Job | None") -> "StagesFile | None":
-    """The file of --plan, if there is one."""
     given = options["stage_plan"]
     if given is None or given == AUTO:
         return None
@@ -199,29 +217,38 @@ _OF_MODELS = ("layers", "seq_len", "micro_batch", "tp", "cp", "ep", "recompute",
 
 
 def _require_no_model_options(options: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` for options of a model beside times given by hand."""
+    """Raise `ConfigError` for options of a model if times are given by hand."""
     megatron = [name for name, word in _WORDS.items() if (word.option.field or "").startswith("split.")]
     if wrong := [name for name in (*_OF_MODELS, *megatron) if options[name] is not None]:
+        costs, give = _without_model(options)
         raise ConfigError(
-            f"{_WORDS[wrong[0]].flag} {options[wrong[0]]} is of a model, and times given by hand have none: give "
-            "--model or --profile too, or leave it out"
+            f"{_WORDS[wrong[0]].flag} {options[wrong[0]]} is of a model, and {costs} none: give {give} too, "
+            "or leave it out"
         )
     if options["memory_limit"] is not None and options["activation_memory"] is None:
+        costs, give = _without_model(options)
         raise ConfigError(
-            f"--memory-limit {options['memory_limit']} cannot be checked: times given by hand have no bytes; give "
-            "--activation-memory, --model or --profile too"
+            f"--memory-limit {options['memory_limit']} cannot be checked: {costs} no bytes; give "
+            f"--activation-memory, {give} too"
         )
+
+
+def _without_model(options: Mapping[str, Any]) -> tuple[str, str]:
+    """Measured costs without a model, as the subject of a sentence, and the options that name one."""
+    if options["run"] is not None:
+        return "a recorded run has", "--model or --run-config"
+    return "times given by hand have", "--model or --profile"
 
 
 def _at_shape(profile: Profile, options: Mapping[str, Any]) -> tuple[Profile, Shape]:
-    """The profile, with what it lacks at the shape asked for estimated, and that shape."""
+    """The profile at the requested shape, with missing measurements estimated, and the shape."""
     wanted: dict[str, Any] = {name: options[name] for name in ("micro_batch", "tp", "cp", "ep")}
     wanted["sequence_length"] = options["seq_len"]
     wanted["recompute"] = None if options["recompute"] is None else require_of_layer(options["recompute"])
     try:
         return profile, profile.shape_at(**wanted)
     except ConfigError:
-        from ppsim.costs.estimate import with_estimates  # a layer's kernels
+        from ppsim.costs.estimate import with_estimates  # heavy import
 
         try:
             return with_estimates(profile, **wanted)
@@ -232,7 +259,6 @@ def _at_shape(profile: Profile, options: Mapping[str, Any]) -> tuple[Profile, Sh
 
 
 def _lengths(given: str | Path | Sequence[int] | None) -> tuple[int, ...] | None:
-    """The tokens of each sequence, as they are given or as a file has them."""
     if given is None or isinstance(given, str | Path):
         return None if given is None else read_lengths(given)
     if not given or any(not isinstance(tokens, int) or tokens < 1 for tokens in given):
@@ -241,13 +267,12 @@ def _lengths(given: str | Path | Sequence[int] | None) -> tuple[int, ...] | None
 
 
 def plan_of(words: Mapping[str, Any]) -> Plan:
-    """Return the plan of `ppsim.project(**words)`; raises `ConfigError` as that does."""
+    """Return the plan of `ppsim.project(**words)`; raises `ConfigError` like it."""
     require_words(_HINTS, words, "project")
     return plan_from(dict.fromkeys(_HINTS) | dict(words))
 
 
 def _split(options: Mapping[str, Any]) -> Split | None:
-    """The split, by --split or by Megatron-LM's own options."""
     given, split = fields_of(_WORDS, options, "split"), options["split"]
     if given and split not in (None, "megatron"):
         name = next(name for name, word in _WORDS.items() if word.option.field == f"split.{next(iter(given))}")
@@ -255,12 +280,18 @@ def _split(options: Mapping[str, Any]) -> Split | None:
     return MegatronSplit(**given) if given or split == "megatron" else None if split is None else parse_split(split)
 
 
+def _split_of(config: "RunConfig | None") -> Split | None:
+    """The split that a trainer's configuration says."""
+    words = dict.fromkeys(("split", *MEGATRON_SPLIT))
+    return None if config is None else _split(words | {name: config.words.get(name) for name in words})
+
+
 def _job(options: Mapping[str, Any]) -> "Job | None":
     job: Job | None = options.get("job")
     if job and (wrong := [name for name in _OF_JOBS if options[name] is not None]):
         raise ConfigError(f"the job says everything itself: leave out {wrong[0]}, or give it to ppsim.job")
     if options["model"] is not None:
-        from ppsim.api.job import job_from  # models on clusters
+        from ppsim.api.job import job_from  # heavy import
 
         job = job_from(options)
     else:
@@ -276,7 +307,6 @@ _OF_RANKS = ("forward_ms", "backward_input_ms", "backward_weight_ms")
 
 
 def _measured(options: Mapping[str, Any]) -> RankCosts | None:
-    """The times of a rank, where they are given."""
     given = [name for name in _OF_RANKS if options[name] is not None]
     if not given:
         if options["activation_memory"] is not None:
@@ -291,7 +321,6 @@ def _measured(options: Mapping[str, Any]) -> RankCosts | None:
 
 
 def _hop_s(given: Any) -> float | None:
-    """A hop of a profile's pipeline, the same behind all stages."""
     found = None if given is None else _numbers("transfer_ms", given)
     if isinstance(found, tuple):
         raise ConfigError(f"--transfer-ms has {len(found)} values: one behind each stage needs --forward-ms too")
@@ -305,7 +334,7 @@ def _seconds(text: Any) -> float:
 
 
 def _numbers(name: str, given: Any, read: Callable[[Any], float | None] = _seconds) -> Any:
-    """What a word of measured costs says: a number, or those of stages as a tuple; seconds, where not `read` so."""
+    """Value of an option with measured costs: a number, or a tuple per stage; seconds unless `read` differs."""
     if given is None:
         return None if name == "activation_memory" else 0.0
     parts = given.split(",") if isinstance(given, str) else given if isinstance(given, Sequence) else [given]

@@ -1,4 +1,4 @@
-"""Measured runs of any trainer, told apart by content: files and folders → a run and what is known of it."""
+"""Reading of measured runs: the format is detected from the content of files and folders."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -37,10 +37,10 @@ _PEEKED = 2**16
 
 @dataclass(frozen=True, repr=False)
 class MeasuredRun(Recorded):
-    """A run that somebody measured: its steps, the timeline of the median one, and what is known besides.
+    """A measured run: its steps, the timeline of the median step, and facts about it.
 
-    `facts` are the `run` of `ppsim read --json`: where it is from, which schedule it ran, what its recording tells.
-    `str` is what the command prints.
+    `facts` are the `run` of `ppsim read --json`: source, detected schedule, content of the recording. `str` is the
+    output of the command.
 
     >>> import ppsim
     >>> table = ppsim.build("1f1b", pp=2, microbatches=4)
@@ -51,7 +51,7 @@ class MeasuredRun(Recorded):
 
     @property
     def title(self) -> str:
-        """What pictures call it."""
+        """Name in pictures."""
         return f"{' = '.join(self.facts['schedule']['names']) or 'own order'}, measured"
 
 
@@ -61,16 +61,22 @@ def read(
     pattern: Sequence[str] = (),
     warm_up: int = 1,
 ) -> MeasuredRun | Totals:
-    """Return a run that was recorded: its steps on one clock, the schedule that it ran, and what is known of it.
+    """Return a recorded run: its steps on one clock, the detected schedule, and facts about it.
 
-    `recorded` is a file of `ppsim train` or `ppsim read`, a folder of Primus' `dump_pp_data`, torch.profiler's
-    traces, Nsight Systems' sqlite exports or OpenTelemetry spans of Megatron-LM (files, or a folder of them; one
-    per rank or node), a CSV of passes, or a log of Megatron-LM, which gives `Totals`. `schedule` is the table that
-    was run, needed if ranks have several stages and the recording does not name the stage of each pass. `pattern`
-    are regular expressions with groups kind, stage, chunk, microbatch, rank, for ranges with other names. The
-    first `warm_up` steps of a recording are dropped.
+    `recorded` is one of
 
-    Raises `ConfigError` for what holds no run, with what it does hold.
+    - a file of `ppsim train` or `ppsim read`,
+    - a folder of Primus' `dump_pp_data`,
+    - torch.profiler traces, Nsight Systems sqlite exports or OpenTelemetry spans of Megatron-LM (files or a folder;
+      one file per rank or node),
+    - a CSV of actions, or
+    - a Megatron-LM log, which gives `Totals`.
+
+    `schedule` is the schedule of the run; it is needed if ranks have several stages and the recording does not name
+    the stage of each action. `pattern` are regular expressions with the groups kind, stage, chunk, microbatch,
+    rank, for ranges with other names. The first `warm_up` steps of a recording are dropped.
+
+    Raises `ConfigError` if there is no run, with the content that was found.
 
     >>> import ppsim
     >>> with open("passes.csv", "w") as file:
@@ -94,7 +100,7 @@ def open_run(
     given: StageCosts | None = None,
     warm_up: int = 1,
 ) -> MeasuredRun | Totals:
-    """Return the run in files or a folder, its schedule not recognised; `given` is what passes should take."""
+    """Return the run in files or a folder, its schedule not detected; `given` are the expected action times."""
     if warm_up < 0:
         raise ConfigError(f"--warm-up must not be negative: got {warm_up}")
     if not recorded:
@@ -115,7 +121,6 @@ def open_run(
 
 
 def _of_file(path: str | Path, table: Schedule | None, given: StageCosts | None) -> MeasuredRun:
-    """The run in a file of ppsim's own."""
     data = read_json(path)
     run, (timeline, _) = run_from_json(data, str(path)), timeline_from_json(data, str(path))
     run = at_costs(run, str(path), table, given)
@@ -135,7 +140,6 @@ def _of_file(path: str | Path, table: Schedule | None, given: StageCosts | None)
 
 
 def _is_alignment(told: Any) -> bool:
-    """Whether a file says how clocks were aligned, as `Alignment` does."""
     names = [field.name for field in fields(Alignment)]
     return isinstance(told, dict) and _are_numbers([told.get(name) for name in names])
 
@@ -145,9 +149,9 @@ def _are_numbers(told: Any) -> bool:
 
 
 def at_costs(run: Run, source: str, table: Schedule | None, given: StageCosts | None) -> Run:
-    """Return the run at the costs given (None: its own) on its own network, for which its graph is built.
+    """Return the run with the given costs (None: its own) and its own P2P settings, for which its graph is built.
 
-    Raises `ConfigError` for a run of another table.
+    Raises `ConfigError` for a run of another schedule.
     """
     if table is not None and table.compute_only() != run.graph.schedule:
         raise ConfigError(f"{source} was measured with another table than --schedule {table.name}.csv")
@@ -158,9 +162,9 @@ def at_costs(run: Run, source: str, table: Schedule | None, given: StageCosts | 
 
 
 def kind_of(path: str | Path) -> str:
-    """Return the format of a file: timeline, trace, spans, dump, sqlite, csv, log, or other JSON.
+    """Return the format of a file: timeline, trace, spans, dump, sqlite, csv, log, or other (JSON).
 
-    Raises `ConfigError` for a file that is none of these, saying what there is.
+    Raises `ConfigError` for other files, with the list of formats.
     """
     with opened(path) as file:
         begin = file.read(_PEEKED)
@@ -181,7 +185,7 @@ def kind_of(path: str | Path) -> str:
 
 
 def _is_long_log(path: str | Path, begin: str) -> bool:
-    """Whether a text's first iteration comes late: a log begins with all the arguments."""
+    """Whether a text is a log whose first iteration comes late; a log begins with all arguments."""
     if "\x00" in begin or "�" in begin:
         return False
     with closing(lines_of(path, errors="replace")) as lines:
@@ -189,7 +193,6 @@ def _is_long_log(path: str | Path, begin: str) -> bool:
 
 
 def _kind_of_json(path: str | Path) -> str:
-    """What a JSON object is, by its first key that tells."""
     with closing(entries_of(path, "traceEvents")) as entries:
         for key, value in entries:
             if key == "traceEvents":
@@ -204,7 +207,7 @@ def _kind_of_json(path: str | Path) -> str:
 
 
 def recordings_of(recorded: Sequence[str | Path], patterns: Sequence[Pattern]) -> Recordings:
-    """Return the ranks in files and folders, which are all of one run."""
+    """Return the ranks in files and folders that belong to one run."""
     paths = [Path(one) for one in recorded]
     if len(paths) == 1 and is_dump(paths[0]):
         return read_dump(paths[0])
@@ -242,7 +245,7 @@ def _why_not_together(files: Sequence[str], kinds: set[str]) -> str:
 
 
 def files_of(path: str | Path) -> list[str]:
-    """Return the files of recordings in a folder, or the one file."""
+    """Return the recordings in a folder, or the single file."""
     if not isdir(path):
         return [str(path)]
     files = sorted(str(file) for file in Path(path).iterdir() if file.name.endswith(_SUFFIXES))
@@ -258,12 +261,12 @@ def files_of(path: str | Path) -> list[str]:
 
 
 def inputs_of(path: str | Path) -> list[str]:
-    """Return all the files of a folder, or the one: no output may replace them."""
+    """Return all files of a folder, or the single file, which no output may overwrite."""
     return [str(file) for file in Path(path).iterdir()] if isdir(path) else [str(path)]
 
 
 def _table_told(recordings: Recordings) -> Schedule | None:
-    """Megatron-LM's interleaved table, where ranks have several stages and nobody tells which pass is of which."""
+    """Megatron-LM's interleaved schedule, if ranks have several stages and the recording does not name them."""
     if recordings.vpp is None or recordings.vpp == 1 or all(trace.is_told for trace in recordings.traces):
         return None
     step = recordings.traces[0].steps[0]

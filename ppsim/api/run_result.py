@@ -1,4 +1,4 @@
-"""What a run that was trained and one that was read have alike: steps, the timeline of the median one, facts."""
+"""Common part of trained and measured runs: steps, the timeline of the median step, facts."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Recorded(Shown):
-    """Recorded steps, and what else the run says of itself: the `run` of `--json`."""
+    """Recorded steps, and the facts of the run (`run` in `--json`)."""
 
     measured: Measured
     facts: dict[str, Any]
 
     @property
     def title(self) -> str:
-        """What pictures call it."""
+        """Name in pictures."""
         raise NotImplementedError
 
     @property
     def brief(self) -> str:
-        """What its line says."""
+        """One-line description."""
         return f"{self.title}: {len(self.step_times_s)} steps, the median {seconds(self.timeline.step_time_s)}"
 
     @property
@@ -41,7 +41,7 @@ class Recorded(Shown):
 
     @property
     def costs(self) -> StageCosts:
-        """What was given or emulated, or the medians of what each stage took."""
+        """The given or emulated costs, or the median times of each stage."""
         return self.measured.costs
 
     @property
@@ -50,11 +50,11 @@ class Recorded(Shown):
         return self.measured.step_times_s
 
     def report(self) -> dict[str, Any]:
-        """Return what the simulator reports of the median step (`--json`, but for `run`)."""
+        """Return the simulator's report of the median step (`--json` without `run`)."""
         return report_of(self.timeline, self.costs)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the file of the run, with every step: for `ppsim.calibrate` and `ppsim.compare`."""
+        """Return the file of the run, with every step, for `ppsim.calibrate` and `ppsim.compare`."""
         return timeline_to_json(self.timeline, self.costs, run=self.facts, steps=self.measured.to_json())
 
     def to_frame(self) -> "pandas.DataFrame":
@@ -69,5 +69,5 @@ class Recorded(Shown):
 
 
 def recorded_drawn(run: Recorded) -> Drawn:
-    """Return what files hold of a run: the median step; .json has every step."""
+    """Return the file content of a run: the median step; .json has every step."""
     return Drawn([View(run.timeline, run.title)], run.to_json)

@@ -1,4 +1,4 @@
-"""Which schedule a run's table is: compared, action by action, with those of the catalogue."""
+"""Detection of a run's schedule: action-by-action comparison with the catalogue."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,10 +13,9 @@ from ppsim.schedule.table import Schedule
 
 @dataclass(frozen=True)
 class Recognised:
-    """The schedules that the table is, as a rule one, or else the nearest, with what is different first.
+    """Result of the detection: equal schedules, usually one, or else the nearest and the first difference.
 
-    `difference` is "" where it is one of the catalogue. No name and no `nearest`: no schedule of it has such a
-    placement.
+    `difference` is "" for an equal schedule. Without names and `nearest`, no schedule has this placement.
     """
 
     names: list[str]
@@ -25,7 +24,7 @@ class Recognised:
 
     @property
     def sentence(self) -> str:
-        """What is to be said of it."""
+        """The result as a sentence."""
         if self.names:
             return f"{' = '.join(self.names)}, action by action"
         if self.nearest is None:
@@ -34,7 +33,7 @@ class Recognised:
 
 
 def recognised(table: Schedule) -> Recognised:
-    """Return what a table is among the schedules whose tables are the same at any costs."""
+    """Return the schedules of the catalogue that equal a schedule; schedules fitted to costs are not compared."""
     table = table.compute_only()
     names, nearest, most = [], None, -1
     for candidate in _candidates(table):
@@ -48,7 +47,6 @@ def recognised(table: Schedule) -> Recognised:
 
 
 def _candidates(table: Schedule) -> Iterator[Schedule]:
-    """The tables of its shape and placement."""
     for entry in every_schedule().values():
         least, most = entry.stages_per_rank
         if (
@@ -59,7 +57,7 @@ def _candidates(table: Schedule) -> Iterator[Schedule]:
             continue
         try:
             made = build(entry, pp=table.num_ranks, vpp=table.vpp, microbatches=table.num_microbatches)
-        except PpsimError:  # such a number of ranks or microbatches it has not
+        except PpsimError:  # not possible with these numbers of ranks and microbatches
             continue
         if np.array_equal(made.stage_to_rank, table.stage_to_rank):
             yield made.compute_only()
@@ -71,7 +69,7 @@ def _rows(table: Schedule) -> list[list[str]]:
 
 
 def _common(table: Schedule, other: Schedule) -> int:
-    """How many actions each rank has in common with the other table before it parts from it, in all."""
+    """Number of equal actions before the first difference, summed over ranks."""
     number = 0
     for row, expected in zip(_rows(table), _rows(other), strict=True):
         parts = [one != two for one, two in zip_longest(row, expected)]
@@ -80,7 +78,7 @@ def _common(table: Schedule, other: Schedule) -> int:
 
 
 def _difference(table: Schedule, other: Schedule) -> str:
-    """The first action that differs of the first rank that does, and how many ranks do."""
+    """The first difference on the first rank that differs, and the number of such ranks."""
     ranks = [
         (rank, row, expected)
         for rank, (row, expected) in enumerate(zip(_rows(table), _rows(other), strict=True))

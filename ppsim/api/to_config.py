@@ -1,4 +1,4 @@
-"""A plan on its way back: as the configuration of a trainer."""
+"""Conversion of a plan into a trainer's configuration."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -24,12 +24,13 @@ from ppsim.tuning.search import Tuned
 def trainer_options(
     result: Projection | Tuned, trainer: ConfigTarget, *, given: Mapping[str, Any] | None = None
 ) -> str:
-    """Return a projection's plan, or the best of a search, as the configuration of a trainer.
+    """Return a projection's plan, or the best configuration of a search, as a trainer's configuration.
 
-    `trainer` is megatron, primus or torchtitan, which is TorchTitan 0.3, or torchtitan@0.2. What the trainer has no
-    option for is a comment each, as an option of `ppsim project`. Reading the text with `run_config` and adding the
-    options of the comments gives a plan of the same seconds and bytes. `given` are the options of `ppsim.project`,
-    for names of files in these comments. Raises `ConfigError` for a plan without a model or an unknown trainer.
+    `result` is the projection or search. `trainer` is megatron, primus, torchtitan (TorchTitan 0.3) or
+    torchtitan@0.2. Settings without an option of the trainer become comments with options of `ppsim project`.
+    Reading the text with `run_config` and adding these options gives a plan with the same time and memory. `given`
+    are the options of `ppsim.project`, for file names in the comments. Raises `ConfigError` for a plan without a
+    model or an unknown trainer.
 
     >>> import ppsim
     >>> made = ppsim.project(model="llama3-8b", gpus=16, tp=2, pp=4, vpp=2, microbatches=8, runtime="megatron")
@@ -54,7 +55,7 @@ def trainer_options(
 def _best_of(tuned: Tuned) -> Plan:
     """The plan of a search's best configuration, with the split that the search balanced.
 
-    The limit that the search took from the device is that of every plan.
+    A memory limit that equals the default of the device is dropped.
     """
     plan = tuned.question.plan_of(tuned.best[0].candidate)
     unlimited = replace(plan, memory_limit_bytes=None)
@@ -62,7 +63,6 @@ def _best_of(tuned: Tuned) -> Plan:
 
 
 def _read(text: str) -> RunConfig:
-    """The configuration as a user reads it back."""
     with TemporaryDirectory() as folder:
         path = Path(folder, "config")
         path.write_text(text, encoding="utf-8")
@@ -70,11 +70,10 @@ def _read(text: str) -> RunConfig:
 
 
 class _Comments:
-    """What a configuration leaves unsaid of a plan.
+    """Options of a plan that a configuration cannot express.
 
-    The options of the plan are compared with those of the plan that the configuration gives, and options that
-    differ are added, until none does: an option that is added may displace some of the file's. Options without
-    which the plans are equal too are then left out.
+    Options are added until the configuration with them gives the same plan; this takes several rounds, because an
+    added option may replace some of the file's settings. Then options that are not necessary are removed.
     """
 
     def __init__(self, plan: Plan, words: Mapping[str, Any], marks: Mapping[str, Any]) -> None:
@@ -84,7 +83,7 @@ class _Comments:
         self._values = self._words | given_of({"cluster": job.cluster, "profile": job.profile})
 
     def of(self, config: RunConfig) -> list[str]:
-        """Return the comments, an option each."""
+        """Return the comments, one per option."""
         added: list[str] = []
         while more := [
             name for name in self._differing(config, added) if name in self._words and name not in added
@@ -105,7 +104,7 @@ class _Comments:
         return plan_of({name: self._values[name] for name in added} | {"run_config": config})
 
     def _differing(self, config: RunConfig, added: Iterable[str]) -> list[str]:
-        """The options by which the plans differ; all of the plan's if the configuration alone is no plan."""
+        """The options in which the plans differ; all options if the configuration alone is no valid plan."""
         try:
             read = self._plan_of(config, added)
             found = marks_of(read)

@@ -11,10 +11,10 @@ from ppsim.model.config import UnknownModelType, model_from, remember_trace
 
 
 def trace_if_unknown(given: Any) -> None:
-    """Trace a config.json whose `model_type` ppsim does not know, so that this process can read it as a model.
+    """Trace a config.json with an unknown `model_type`, so that this process can read it as a model.
 
-    Anything else than the path of such a file is left alone. Raises `MissingExtra` if torch or transformers is not
-    installed, and `ConfigError` for an architecture that cannot be traced.
+    Other values of `given` are ignored. Raises `MissingExtra` if torch or transformers is not installed, and
+    `ConfigError` for an architecture that cannot be traced.
     """
     if not isinstance(given, str | Path) or Path(given).suffix != ".json" or not Path(given).is_file():
         return
@@ -24,13 +24,13 @@ def trace_if_unknown(given: Any) -> None:
     except UnknownModelType as unknown:
         remember_trace(data, _traced(data, str(given), unknown))
     except ConfigError:
-        return  # the reader says what is wrong
+        return  # the reader reports the error
 
 
 def trace(config: str | Path) -> dict[str, Any]:
-    """Return the stored form of the model of a config.json, as `ppsim models --trace` writes it.
+    """Return the model of a config.json in the stored form of `ppsim models --trace`.
 
-    A `model_type` that ppsim knows by name is traced too. Raises as `trace_if_unknown`.
+    Known `model_type`s are traced too. Raises as `trace_if_unknown`.
     """
     data = read_json(config, most=CONFIG_BYTES)
     if not isinstance(data, dict) or not isinstance(data.get("model_type"), str):

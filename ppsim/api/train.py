@@ -1,4 +1,4 @@
-"""Runs for real with torch, from the words of the command line."""
+"""Training runs with torch, from the options of the command line."""
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,10 +38,10 @@ _WORDS = words_of(TrainOptions)
 
 @dataclass(frozen=True, repr=False)
 class Trained(Recorded):
-    """A run: its recorded steps, the timeline of the median one, losses, and what else it says of itself.
+    """A training run: its recorded steps, the timeline of the median step, losses and facts.
 
-    `facts` are the `run` of `ppsim train --json`: step times, losses, memory, device, versions. `str` is what the
-    command prints.
+    `facts` are the `run` of `ppsim train --json`: step times, losses, memory, device, versions. `str` is the output
+    of the command.
 
     >>> import ppsim
     >>> run = ppsim.train(ppsim.build("zb-h1", pp=2, microbatches=2), model="nano", partitions=2, steps=2)
@@ -58,21 +58,21 @@ class Trained(Recorded):
 
     @property
     def title(self) -> str:
-        """What pictures call it."""
+        """Name in pictures."""
         return f"{self.timeline.schedule.name}, measured"
 
 
 @takes(TrainOptions)
 def train(table: Schedule | str | Path, **options: Unpack[TrainOptions]) -> Trained:
-    """Execute a table for real with torch, and return losses and the measured timeline.
+    """Execute a schedule with torch, and return losses and the measured timeline.
 
-    The words are those of `ppsim train`, as are their defaults: a GPT called micro, 3 steps after one of warm-up,
-    float32 on the CPU, one local process a rank. `module` names the function that makes a model of one's own
-    (docs/howto/own_model.md). `table` and `emulate_costs` may be files too. With `emulate_costs`, ranks wait that
-    long instead of computing. `partitions` runs all ranks in this process.
+    Options and defaults are as for `ppsim train`: a GPT called micro, 3 steps after one warm-up step, float32 on
+    the CPU, one local process per rank. `module` names the function that makes a user's own model
+    (docs/howto/own_model.md). `table` (the schedule) and `emulate_costs` may be files. With `emulate_costs`, ranks
+    wait for these times instead of computing. `partitions` runs all ranks in this process.
 
-    Raises `MissingExtra` without torch, `ConfigError` for options that cannot be, `RunFailed` where a rank fails or
-    `verify` finds a difference.
+    Raises `MissingExtra` without torch, `ConfigError` for invalid options, `RunFailed` if a rank fails or `verify`
+    finds a difference.
 
     >>> import ppsim
     >>> table = ppsim.build("1f1b", pp=2, microbatches=2)
@@ -93,7 +93,7 @@ def train(table: Schedule | str | Path, **options: Unpack[TrainOptions]) -> Trai
 
 @contextmanager
 def as_files(table: Schedule | str | Path, costs: Any) -> Iterator[tuple[str, str | None]]:
-    """Paths of a table and of costs, which the processes of a run read: written to a folder where they are none."""
+    """Yield paths of a schedule and of costs for the processes of a run; objects are written to a folder."""
     with tempfile.TemporaryDirectory(prefix="ppsim-") as folder:
         if isinstance(table, Schedule):
             path = Path(folder) / f"{table.name or 'table'}.csv"
@@ -110,9 +110,9 @@ def as_files(table: Schedule | str | Path, costs: Any) -> Iterator[tuple[str, st
 def table_from(
     schedule: str | None, *, pp: int | None, vpp: int | None, microbatches: int | None
 ) -> Schedule | str:
-    """Return the path of a table, or, for `pp` ranks, the table of a schedule by name (1F1B where none is named).
+    """Return the path of a schedule or, if `pp` is given, the schedule of a name (default: 1F1B).
 
-    Raises `ConfigError` where neither is given, and where the words do not go together.
+    Raises `ConfigError` if neither is given, and for contradictory options.
     """
     if pp is None:
         if schedule is None:
@@ -129,15 +129,15 @@ def table_from(
 
 
 def require_verified(trained: Trained) -> None:
-    """Raise `RunFailed` where the run was compared with one process and differs by more than rounding explains."""
+    """Raise `RunFailed` if the comparison with one process found more than rounding differences."""
     require_agreement(trained.facts["differences"], trained.config.dtype)
 
 
 def train_from(options: Mapping[str, Any]) -> Trained | None:
-    """Return the run that the options describe, None in a worker of torchrun other than the first.
+    """Return the run that the options describe, None in torchrun workers other than the first.
 
-    `options` has every word of `TrainOptions`, None where it was not given and has no default, and `schedule`, a
-    path. Raises as `train`, but for a difference that `verify` finds.
+    `options` has every option of `TrainOptions`, None if not given and without a default, and the path `schedule`.
+    Raises as `train`, except for a difference that `verify` finds.
     """
     if options["trace"] is not None and not Path(options["trace"]).is_dir():
         raise ConfigError(f"--trace {options['trace']}: there is no such folder; make it first")
@@ -169,7 +169,6 @@ def train_from(options: Mapping[str, Any]) -> Trained | None:
 
 
 def _emulated(config: TrainConfig, table: Schedule) -> StageCosts | None:
-    """The costs that the run emulates, on torch's first stage."""
     if config.emulate_costs is None:
         return None
     given = read_costs(config.emulate_costs)
@@ -233,7 +232,7 @@ def _train_config(table: Schedule, options: Mapping[str, Any]) -> TrainConfig:
 
 
 def _straggling(options: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
-    """The recorded steps whose compute takes longer, with their factors; raises `ConfigError`."""
+    """The recorded steps with slower compute, with their factors; raises `ConfigError`."""
     steps: Mapping[int, float] = options["straggling_steps"] or {}
     if steps and options["emulate_costs"] is None:
         raise ConfigError("--straggling-step is for --emulate-costs: steps that compute take what they take")
@@ -249,7 +248,7 @@ def _straggling(options: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
 def _planned(
     num_layers: int, table: Schedule, options: Mapping[str, Any]
 ) -> tuple[list[int], str, list[list[LayerPlan]] | None]:
-    """The layers of each stage, the name of their recomputation, and that of each stage if they differ."""
+    """Layers per stage, the name of the recomputation, and the plan of each layer if stages differ."""
     text = recompute_of(options["recompute"] or "none")
     texts = [text] * table.num_stages
     if options["stage_plan"] is None:
@@ -258,7 +257,7 @@ def _planned(
             _require_whole_layers([text])
             return layers, text, None
     else:
-        from ppsim.api.plan_file import read_stages  # costs of models
+        from ppsim.api.plan_file import read_stages
 
         file = read_stages(options["stage_plan"])
         asked = None if isinstance(split := parse_split(options["split"]), str) else split
@@ -279,13 +278,12 @@ def _planned(
 
 
 def _require_whole_layers(words: Sequence[str]) -> None:
-    """Raise `ConfigError` for the recomputation of modules, which the GPT of a run does not have."""
+    """Raise `ConfigError` for recomputation by module, because the GPT of a run has no such modules."""
     if wrong := [word for word in words if word not in ("none", "full")]:
         raise ConfigError(f"train recomputes whole layers: got recompute {wrong[0]} (nearest: full)")
 
 
 def _layers(num_layers: int, table: Schedule, options: Mapping[str, Any]) -> list[int]:
-    """The layers of each stage."""
     split, num_stages = parse_split(options["split"]), table.num_stages
     layers = even_split(num_layers, num_stages) if isinstance(split, str) else (
         given_split(counts_of(split), num_layers, num_stages)
@@ -308,11 +306,11 @@ def _shape(options: Mapping[str, Any]) -> GPTShape:
 
 
 _OF_GPTS = ("model", "hidden", "heads", "seq_len", "dtype", "recompute", "stage_plan")
-"""Words that say what a GPT is: with --module, the module says it."""
+"""Options of the GPT, which do not apply to --module."""
 
 
 def _own_model(table: Schedule, options: Mapping[str, Any]) -> tuple[OwnModel, list[int], str]:
-    """A model of the user's, its layers on each stage and its number format; tried with one microbatch."""
+    """The user's model, its layers per stage and its dtype; tested with one microbatch."""
     from ppsim.runtime.own_model import function_of, tried
 
     if wrong := [name for name in _OF_GPTS if options[name] is not None]:
@@ -330,7 +328,7 @@ def _own_model(table: Schedule, options: Mapping[str, Any]) -> tuple[OwnModel, l
 
 
 def _message_bytes(config: TrainConfig) -> float | None:
-    """What a microbatch sends from a stage to the next; of an emulated one, what its costs file says."""
+    """Bytes per microbatch between stages; for emulated costs, the value in the costs file."""
     if config.emulate_costs is not None:
         return message_bytes_in(config.emulate_costs)
     if isinstance(config.model, OwnModel):

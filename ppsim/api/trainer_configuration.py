@@ -1,4 +1,4 @@
-"""A trainer's configuration behind the words of the command line: it says what they leave open."""
+"""A trainer's configuration as default for options that are not given."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import fields
@@ -17,7 +17,7 @@ MEGATRON_SPLIT = (
     "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
     "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers",
 )  # fmt: skip
-"""Words of Megatron-LM's rule for uneven stages."""
+"""Options of Megatron-LM's rule for uneven stages."""
 
 _SAME_SETTING: dict[str, tuple[str, ...]] = {
     "microbatches": ("global_batch",),
@@ -28,7 +28,7 @@ _SAME_SETTING: dict[str, tuple[str, ...]] = {
     "stack": ("compile",),
     **dict.fromkeys(MEGATRON_SPLIT, ("split",)),
 }
-"""Words that give the same setting in another way: a typed word replaces them in a configuration, and no others."""
+"""Options that express the same setting: a typed option replaces exactly these options of a configuration."""
 
 _OF_PIPELINES = ("split", *MEGATRON_SPLIT, "vpp", "group_size", "overlap_p2p", "schedule")
 _OF_INTERLEAVING = ("group_size", "overlap_p2p")
@@ -39,12 +39,12 @@ _ONLY_FOR_JOBS = [name for name in words_of(JobOptions) if name in _OF_STUDIES]
 
 
 def configured(options: Mapping[str, Any], *, tried: Collection[str] = ()) -> dict[str, Any]:
-    """Return options with what their `run_config` says where they are None, and the model that it names.
+    """Return options, with None replaced by the settings and the model of their `run_config` or `recipe`.
 
-    A word that is given replaces the same setting of the configuration, and nothing else; those that a search has
-    `tried` stay None. `run_config` is then the configuration as read. Raises `ConfigError` for a file that is no
-    configuration, for a model or an "auto" that neither the file nor an option gives, and for a vpp of the file
-    that is impossible with a schedule or a model given.
+    A given option replaces only the same setting of the configuration. Options that a search has `tried` stay None.
+    `run_config` in the result is the parsed configuration. Raises `ConfigError` for an invalid file, for a model or
+    an "auto" that neither the file nor an option sets, and for a vpp of the file that is impossible with the given
+    schedule or model.
     """
     filled = dict(options)
     require_tokens("seq_len", filled.get("seq_len"))
@@ -78,8 +78,8 @@ def configured(options: Mapping[str, Any], *, tried: Collection[str] = ()) -> di
 
 
 def read_source(path: "str | Path | RunConfig | None", recipe: str | None) -> "RunConfig":
-    """Return a trainer's configuration of --run-config, or of --recipe; raises `ConfigError` for both."""
-    from ppsim.trainers.read_config import read_run_config  # every trainer's format
+    """Return a trainer's configuration from --run-config or --recipe; raises `ConfigError` for both."""
+    from ppsim.trainers.read_config import read_run_config  # heavy import
     from ppsim.trainers.read_recipe import read_recipe
     from ppsim.trainers.run_config import RunConfig
 
@@ -92,7 +92,7 @@ def read_source(path: "str | Path | RunConfig | None", recipe: str | None) -> "R
 
 
 def _require_needed(config: "RunConfig", known: Collection[str]) -> None:
-    """Raise `ConfigError` for settings that the file leaves open ("auto") and that no option gives."""
+    """Raise `ConfigError` for settings that are "auto" in the file and that no option sets."""
     open_ = [one for word, one in config.needed.items() if not {word, *_SAME_SETTING.get(word, ())} & {*known}]
     if open_:
         names, options = (", ".join(texts) for texts in zip(*open_, strict=True))
@@ -103,12 +103,12 @@ def _require_needed(config: "RunConfig", known: Collection[str]) -> None:
 
 
 def _stages_per_rank(config: "RunConfig", filled: Mapping[str, Any], given: Collection[str]) -> int | None:
-    """The vpp of the file: as it stands, or from the layers of a virtual stage if model, layers or pp are given."""
+    """The file's vpp, recomputed from its layers per virtual stage if model, layers or pp are given."""
     vpp: int | None = filled["vpp"]
     each, pp = config.layers_per_virtual_stage, filled["pp"] or 1
     if each is not None and {"model", "layers", "pp"}.intersection(given):
         from ppsim.api.traces import trace_if_unknown
-        from ppsim.trainers.read_config import model_named  # every trainer's format
+        from ppsim.trainers.read_config import model_named  # heavy import
 
         if filled["model"] == GPT or filled["layers"]:
             layers = filled["layers"] or 0
@@ -135,7 +135,7 @@ def _stages_per_rank(config: "RunConfig", filled: Mapping[str, Any], given: Coll
 
 
 def _without_effect(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Words for a pipeline if there is none, or else for interleaving if there is none."""
+    """Options without effect: of pipelines if pp is 1, of interleaving if stages are not interleaved."""
     if options["pp"] in (None, 1):
         return _OF_PIPELINES
     has_chunks = (options.get("vpp") or 1) > 1 or options.get("split") is not None
@@ -144,7 +144,7 @@ def _without_effect(options: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def require_no_job(options: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` for options of a job, where there is no model."""
+    """Raise `ConfigError` for options of a job without a model."""
     if wrong := [name for name in _ONLY_FOR_JOBS if options.get(name) is not None]:
         flag = flag_of(wrong[0])
         raise ConfigError(
@@ -154,13 +154,13 @@ def require_no_job(options: Mapping[str, Any]) -> None:
 
 
 def _with_stack(options: dict[str, Any]) -> dict[str, Any]:
-    """The options with what their stack does by default where they are still None; only jobs have one."""
+    """Replace remaining None values by the defaults of the stack, for jobs only."""
     name = options.get("stack")
     if options.get("model") is None or name is None:
         return options
     from ppsim.api.traces import trace_if_unknown
     from ppsim.machine.files import cluster_of
-    from ppsim.trainers.read_config import model_named  # every trainer's format
+    from ppsim.trainers.read_config import model_named  # heavy import
     from ppsim.trainers.stacks import stack_of
 
     model, cluster = options["model"], cluster_of(options.get("cluster"))

@@ -1,4 +1,4 @@
-"""The search for the best configurations, from the words of the command line."""
+"""Search for the best configurations, from the options of the command line."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -27,16 +27,16 @@ _SPLITS = get_args(_RANGES["split"].listed)
 
 @takes(TuneOptions)
 def tune(*, progress: Counted = lambda decided, total, best_s: None, **options: Unpack[TuneOptions]) -> Tuned:
-    """Return the best layouts, schedules and batches for a model on so many GPUs.
+    """Return the best layouts, schedules and batches for a model on a number of GPUs.
 
-    The words are those of `ppsim tune`, as are their defaults; `model`, `gpus` and `global_batch` must be given.
-    Ranges to try (tp, cp, ep, dp, pp, vpp, micro_batch, schedule, recompute, zero, split) are lists. `print` shows
-    what the command prints, `to_frame` the best and the Pareto set. `progress` is called with the configurations
-    decided, all of them, and the best iteration so far in seconds.
+    Options and defaults are as for `ppsim tune`; `model`, `gpus` and `global_batch` are required. Ranges to try
+    (tp, cp, ep, dp, pp, vpp, micro_batch, schedule, recompute, zero, split) are lists. `print` shows the output of
+    the command, `to_frame` has the best and the Pareto set. `progress` is called with the number of decided
+    configurations, the number of all, and the best iteration so far in seconds.
 
-    Raises `ConfigError` for a search of nothing, `DoesNotFit` saying by how much the best misses the memory and
-    what would fit, `MissingExtra` where `jobs` or `workers` need a package that is not there, `RunFailed` where
-    workers are lost again and again.
+    Raises `ConfigError` for an empty search, `DoesNotFit` with the missing bytes and changes that would fit,
+    `MissingExtra` if `jobs` or `workers` need a package that is not installed, `RunFailed` if workers are lost
+    repeatedly.
 
     >>> import ppsim
     >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
@@ -47,15 +47,15 @@ def tune(*, progress: Counted = lambda decided, total, best_s: None, **options: 
 
 
 def search_of(options: Mapping[str, Any]) -> Callable[..., Tuned]:
-    """Return the search that the options ask for, not begun; it takes the `progress` of `tune`.
+    """Return the search of the options, not started, as a function of the `progress` of `tune`.
 
-    They have every word of `TuneOptions`, None where it was not given. Raises `ConfigError` for what is wrong.
+    `options` has every option of `TuneOptions`, None if not given. Raises `ConfigError` for invalid options.
     """
     zero = _listed("zero", options["zero"])
     options = configured(dict(options), tried=_RANGES.keys() - {"zero"})
     given = with_defaults(_WORDS, options)
     ranges = {name: _listed(name, options[name]) for name in _RANGES if name != "zero"}
-    own = options["zero"] if zero is None else None  # of the file, or else of the stack
+    own = options["zero"] if zero is None else None  # from the file, else from the stack
     from_file = options["run_config"] and "zero" in options["run_config"].words
     ranges["zero"] = [own] if from_file and own is not None else zero
     given["zero"] = zero[0] if zero else own
@@ -84,8 +84,7 @@ def search_of(options: Mapping[str, Any]) -> Callable[..., Tuned]:
 
 
 def _calibrated(question: Question, options: Mapping[str, Any]) -> Question:
-    """The question of runs that were measured: what they took beyond compute and transfers is part of it."""
-    from ppsim.api.overheads import plan_fields_of  # calibrations
+    from ppsim.api.overheads import plan_fields_of  # heavy import
     from ppsim.runs.calibrate import Calibration
 
     given = options["overheads"]
@@ -106,14 +105,13 @@ def _where(jobs: int | None, workers: str | None) -> str:
 
 
 def _listed(name: str, given: Any) -> list[Any] | None:
-    """A range as a list."""
     if isinstance(given, str | int):
         raise ConfigError(f"{name} is a list of what to try: got {given!r} (nearest: [{given!r}])")
     return None if given is None else list(given)
 
 
 def _refined(options: Mapping[str, Any]) -> list[Refinement]:
-    """The choices that are refined on the best layouts: those without a list of the user's, and plans if asked."""
+    """The refined choices: those without a list given by the user, and plans per stage if requested."""
     found = [name for name in REFINEMENTS if not options[name]]
     return [*found, "plan"] if options["stage_plan"] else found
 
@@ -126,7 +124,7 @@ def _question(options: Mapping[str, Any]) -> Question:
         raise ConfigError(
             f"--gpus and --global-batch-size are at least 1: got {options['gpus']} and {options['global_batch']}"
         )
-    instances = "num_distributed_optimizer_instances"  # of the replicas that a configuration has
+    instances = "num_distributed_optimizer_instances"  # depends on the data-parallel ranks of a configuration
     decided = {name: options[name] for name in _OF_JOBS if name not in ("gpus", "etp", instances)}
     decided["zero"] = options["zero"]
     job = job_from(dict.fromkeys(words_of(JobOptions)) | decided | {"sequence_parallel": False})

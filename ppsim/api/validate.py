@@ -1,4 +1,4 @@
-"""Published runs, or one's own, beside what `ppsim project` says of them."""
+"""Comparison of published or own measurements with projections."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,14 +24,14 @@ def validate(runs: str | Path | None = None, *, fit_on: str, announce: Announce 
 def validate(
     runs: str | Path | None = None, *, fit_on: str | None = None, announce: Announce = silent
 ) -> Validated | AfterFits:
-    """Return measured numbers beside projections: of one set by name, of a CSV file of one's own, or of all sets.
+    """Compare measurements with projections: for one set by name, for a CSV file, or for all sets (None).
 
-    A row is words of `ppsim.project`, a metric and a value; it is projected as `ppsim.project(**words)` is, and one
-    that cannot be is listed. `fit_on` fits the cluster on some rows first, as `ppsim.fit` does, and has the others
-    before and after: "fit" (marked so), "one" (of each cluster and dtype the run on the fewest devices),
-    "one-a-model" (of each model too), or numbers of rows as "1,3-5". `announce` is called with the name of a set
-    before it is projected. Raises `ConfigError` for an unknown set, for all that is wrong in the rows of a file,
-    and where no row can be fitted on.
+    A row has options of `ppsim.project`, a metric and a value. It is projected like `ppsim.project(**options)`;
+    rows that cannot be projected are listed separately. `fit_on` first fits the cluster to some rows, as
+    `ppsim.fit` does, and reports the other rows before and after: "fit" (marked rows), "one" (for each cluster and
+    dtype, the run with the fewest GPUs), "one-a-model" (also for each model), or row numbers such as "1,3-5".
+    `announce` is called with the name of a set before its projection. Raises `ConfigError` for an unknown set, with
+    all errors in the rows of a file, and if no row can be used for fitting.
 
     >>> import ppsim
     >>> [one.name for one in ppsim.validate("zero-bubble").sets]
@@ -46,5 +46,5 @@ def validate(
 
 
 def fitted_again(cluster: str) -> FittedCluster:
-    """Return the constants of a packaged cluster found again from the rows that they were fitted on."""
+    """Refit the constants of a packaged cluster to their original rows."""
     return fit_cluster(cluster, plan_of)

@@ -1,4 +1,4 @@
-"""What pictures show of a projection, and of a search."""
+"""Content of pictures of a projection and of a search."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,9 +18,9 @@ from ppsim.tuning.search import Found, Tuned
 
 
 def view_of(projection: Projection, title: str, answer: Answer | None = None) -> View:
-    """Return what a picture shows of a projection: its step, where an iteration's time goes, what it delivers.
+    """Return the picture content of a projection: its step, time budget and results.
 
-    With its `answer` also how sure that is, and what to change.
+    `answer` adds the interval and the advice.
     """
     interval = f"; 90 % interval {' to '.join(map(seconds, answer.interval_s))}" if answer else ""
     about = _about(projection)
@@ -44,7 +44,7 @@ def view_of(projection: Projection, title: str, answer: Answer | None = None) ->
 
 
 def bound_of(report: Mapping[str, Any]) -> Fact:
-    """Return what a picture says of the lower bound in a step's report."""
+    """Return the fact about the lower bound in a step's report."""
     bound_s = report["lower_bound_s"]
     gap = percent(gap_of(report["step_time_s"], bound_s))
     return "lower bound", f"{seconds(bound_s)} for any schedule on this placement; the step is {gap} above it"
@@ -53,7 +53,7 @@ def bound_of(report: Mapping[str, Any]) -> Fact:
 def _advice(answer: Answer, projection: Projection) -> list[str]:
     lines = [f"{one.change}: {one.effect}" for one in answer.advice] or [projection.without_advice]
     job = projection.plan.job
-    if job is not None and job.model_name != GPT:  # which has its sizes from further options
+    if job is not None and job.model_name != GPT:  # the command would also need the sizes of a GPT
         sizes = f"--gpus {projection.num_gpus} --global-batch-size {job.global_batch} --seq-len {job.length}"
         tune = f"ppsim tune --model {job.model_name} --cluster {job.cluster.name} {sizes}"
         lines.append(f"further away than one step: {tune} tries every layout, micro-batch and schedule")
@@ -61,12 +61,11 @@ def _advice(answer: Answer, projection: Projection) -> list[str]:
 
 
 def _about(projection: Projection) -> list[Fact]:
-    """The model, what it runs on, how it is divided and in which order it is computed."""
     plan, schedule = projection.plan, projection.timeline.schedule
     job = plan.job
     if not plan.has_model:
         shape = f"{plan.schedule_name}, vpp {schedule.vpp}, {schedule.num_microbatches} microbatches"
-        return [("model", "times given by hand"), ("layout", f"pp {plan.pp}"), ("schedule", shape)]
+        return [("model", plan.source.name), ("layout", f"pp {plan.pp}"), ("schedule", shape)]
     if job is None:
         profile = plan.source.to_json()["profile"]
         model, device, where = profile["model"], profile["device"], f"profile {profile['name']}"
@@ -86,7 +85,7 @@ def _about(projection: Projection) -> list[Fact]:
 
 
 def search_view(tuned: Tuned) -> SearchView:
-    """Return what a page shows of a search, each configuration with the command that projects it."""
+    """Return the picture content of a search, each configuration with its `ppsim project` command."""
     job = tuned.question.job
 
     def rows(found: Sequence[Found]) -> list[dict[str, Any]]:

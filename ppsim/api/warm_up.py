@@ -1,4 +1,4 @@
-"""Every kernel compiled once, before anybody waits for it: for images of containers, for a cluster's workers."""
+"""Compilation of all kernels in advance, for container images and cluster workers."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,9 +17,9 @@ from ppsim.simulation.engine import blockers_of
 from ppsim.simulation.run import simulate
 from ppsim.simulation.stage_costs import StageCosts
 
-_SHAPES = ((2, 4), (4, 8))  # ranks and microbatches: every schedule takes one of these
+_SHAPES = ((2, 4), (4, 8))  # (ranks, microbatches); every schedule supports one of these
 _LONG = (4, 33)
-_ROUNDS = 4  # of a search, in which each of its moves is made
+_ROUNDS = 4  # rounds of a search, enough to use each of its moves
 
 
 def warm_up(
@@ -28,13 +28,12 @@ def warm_up(
     placements: Sequence[str] = ("v", "loop"),
     say: Callable[[str], None] = lambda line: None,
 ) -> int:
-    """Compile every kernel that numba does not keep yet, or those of some schedules; return how many.
+    """Compile the kernels that numba's cache lacks, all or for `names` (schedules); return their number.
 
-    Processes that share them out take a placement of stages each: apart from them their tables' kernels differ, and
-    what one has compiled by the time that the other needs it, numba finds there.
-
-    `say` is called with a line a piece of work that compiled something, and where numba keeps it. Small tables are
-    built, checked and simulated, and searched for: kernels are compiled for what they are called with.
+    Small schedules are built, checked, simulated and searched, because numba compiles for the types of actual
+    calls. `placements` restricts the work, so that two processes can share it: most kernels differ by placement,
+    and each process finds the common kernels of the other in the cache. `say` receives a line for each piece of
+    work that compiled something, and the folder of the cache.
     """
     wanted = {find(name).name for name in names}
     begun = number = compilations().number
@@ -53,11 +52,11 @@ def warm_up(
 
 
 def _work() -> Iterator[tuple[str, str, Callable[[], object]]]:
-    """Pieces of work by schedule and placement; first the longest, which needs least of what others do."""
+    """Pieces of work (name, placement, function); first the longest, which shares the fewest kernels."""
     costs = StageCosts(
         forward_s=1.0, backward_input_s=1.25, backward_weight_s=0.75, transfer_s=0.5, activation_bytes=1
     )
-    pp, microbatches = _LONG  # of a table that is far from its bound, and whose steady state is searched
+    pp, microbatches = _LONG  # a schedule far from its bound, whose steady state is searched
     yield "v-min", "v", partial(build, "v-min", pp=pp, microbatches=microbatches, costs=costs)
     for name, entry in CATALOG.items():
         given = costs if entry.takes("costs") else costs.replace(channel="edge")

@@ -1,1 +1,1 @@
-"""The same answers in a browser: a local page of sliders over projections and searches."""
+"""Local web page with sliders over projections and searches."""

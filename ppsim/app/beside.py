@@ -1,4 +1,4 @@
-"""What computes in processes beside the server while the page goes on: tables fitted to costs, and searches."""
+"""Background processes of the server: schedules fitted to costs, and searches."""
 
 import os
 import signal
@@ -22,24 +22,24 @@ from ppsim.projection.project import project_all, table_of
 from ppsim.schedule.table import Schedule
 
 Work = Callable[[Any, Callable[[Any], None]], None]
-"""What answers a question by what it is given to call, once or more often; it may raise `PpsimError`."""
+"""Function of a worker: (question, callback), calls the callback with each answer; may raise `PpsimError`."""
 
 Table = tuple[Schedule, str | None]
-"""A table, and the note that says where it is from."""
+"""A schedule, and a note about its origin."""
 
 Key = tuple[str, ...]
 
 
 @dataclass
 class Worker:
-    """A process that answers questions one after the other, by a module's function; the first starts it."""
+    """A process that answers questions one after the other; the first question starts it."""
 
     work: Work
     _process: BaseProcess | None = field(default=None, init=False)
     _pipe: Connection | None = field(default=None, init=False)
 
     def ask(self, question: Any) -> None:
-        """Have a question answered, after those that were asked before."""
+        """Queue a question."""
         if self._pipe is None:
             context = get_context("spawn")
             self._pipe, theirs = context.Pipe()
@@ -49,7 +49,7 @@ class Worker:
         self._pipe.send(question)
 
     def answer(self) -> Any:
-        """Return the next answer, a `PpsimError` for a question that has none, None where nothing came so far."""
+        """Return the next answer, a `PpsimError` if a question failed, None if there is no answer yet."""
         try:
             return self._pipe.recv() if self._pipe is not None and self._pipe.poll() else None
         except (EOFError, OSError):
@@ -57,7 +57,7 @@ class Worker:
             return PpsimError("the search ended without an answer")
 
     def close(self) -> None:
-        """End the process, and with it what was asked."""
+        """End the process and discard all questions."""
         if self._process is not None and self._pipe is not None:
             self._process.terminate()
             self._process.join()
@@ -66,11 +66,10 @@ class Worker:
 
 
 def _working(work: Work, pipe: Connection) -> None:
-    """What the process does, until nobody asks any more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the server, which ends this process
     if hasattr(os, "nice"):
-        os.nice(5)  # what moves on the page comes first
-    with suppress(EOFError, BrokenPipeError):  # where the server is no more
+        os.nice(5)  # the page's own requests have priority
+    with suppress(EOFError, BrokenPipeError):  # the server has ended
         while True:
             question = pipe.recv()
             try:
@@ -81,7 +80,7 @@ def _working(work: Work, pipe: Connection) -> None:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A schedule to fit for the options of a plan; `key` is what it is known by."""
+    """A schedule to fit to the costs of a plan's options; `key` identifies it."""
 
     key: Key
     options: Mapping[str, Any]
@@ -89,7 +88,7 @@ class Wanted:
 
 
 def fit(wanted: Wanted, tell: Callable[[Table], None]) -> None:
-    """Tell the table of a schedule at a plan's costs, as the command line finds it; raises `PpsimError`."""
+    """Pass the schedule at a plan's costs to `tell`, found as by the command line; raises `PpsimError`."""
     made: list[Table] = []
 
     def noted(plan: Plan, entry: Entry) -> Table:
@@ -104,19 +103,19 @@ def fit(wanted: Wanted, tell: Callable[[Table], None]) -> None:
 
 @dataclass
 class Fitter:
-    """What is fitted now, and what next; nothing is started before something is wanted."""
+    """The current and the next schedules to fit; the process starts with the first."""
 
     _next: list[Wanted] = field(default_factory=list)
     _current: Wanted | None = None
     _worker: Worker = field(default_factory=lambda: Worker(fit))
 
     def want(self, wanted: Sequence[Wanted]) -> None:
-        """Fit these next, in this order, and nothing else; what is being fitted is brought to its end."""
+        """Replace the queue of schedules to fit; the current one is finished."""
         self._next = [one for one in wanted if self._current is None or one.key != self._current.key]
         self._go_on()
 
     def found(self) -> list[tuple[Key, Table | str]]:
-        """Return what was fitted since the last time, or why it could not be."""
+        """Return newly fitted schedules, or the reasons why they failed."""
         results: list[tuple[Key, Table | str]] = []
         while self._current is not None and (found := self._worker.answer()) is not None:
             results.append(
@@ -127,7 +126,7 @@ class Fitter:
         return results
 
     def close(self) -> None:
-        """End the process; what is wanted is kept."""
+        """End the process; the queue remains."""
         self._worker.close()
 
     def _go_on(self) -> None:
@@ -138,7 +137,7 @@ class Fitter:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a search is: `found` at its end, or `failed` with a sentence; until then what was decided."""
+    """Progress of a search: numbers of configurations, then `found`, or `failed` with a message."""
 
     decided: int = 0
     total: int = 0
@@ -148,7 +147,7 @@ class Progress:
 
 
 def search(options: Mapping[str, Any], tell: Callable[[Progress], None]) -> None:
-    """Tell how far the search of these options is, and at last what it found; raises `PpsimError`."""
+    """Run a search and pass its progress and at last its result to `tell`; raises `PpsimError`."""
 
     def counted(decided: int, total: int, best_s: float | None) -> None:
         tell(Progress(decided, total, best_s))
@@ -158,7 +157,7 @@ def search(options: Mapping[str, Any], tell: Callable[[Progress], None]) -> None
 
 @dataclass
 class Searches:
-    """The search under way, one at a time, by the command that asks for it."""
+    """The running search, identified by its command; at most one."""
 
     _command: str = ""
     _last: Progress = field(default_factory=Progress)
@@ -166,7 +165,7 @@ class Searches:
     _lock: RLock = field(default_factory=RLock)
 
     def start(self, command: str, options: Mapping[str, Any]) -> None:
-        """Start a search unless it is the one that runs or has found something; another is ended."""
+        """Start a search unless the same one is running or has a result; another one is ended."""
         with self._lock:
             if command == self._command and not self._last.failed:
                 return
@@ -175,7 +174,7 @@ class Searches:
             self._worker.ask(dict(options))
 
     def progress(self, command: str) -> Progress | None:
-        """Return how far the search of a command is, None where it is not the last one."""
+        """Return the progress of a command's search, None if it is not the latest."""
         with self._lock:
             if command != self._command:
                 return None
@@ -184,7 +183,7 @@ class Searches:
             return self._last
 
     def close(self) -> None:
-        """End the search under way."""
+        """End the running search."""
         with self._lock:
             self._worker.close()
             self._command = ""

@@ -1,4 +1,4 @@
-"""The form of the page: which words of the command line have a field of their own, and the HTML of all fields."""
+"""The form of the page: the options with their own fields, and the HTML of all fields."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,10 +20,11 @@ _WORDS, _TUNED = words_of(PlanOptions), words_of(TuneOptions)
 
 @dataclass(frozen=True)
 class Field:
-    """A word with its label. A slider has whole numbers from `least` to `most`, a scale goes by powers of ten.
+    """An option with its label.
 
-    `unit` stands behind the number and, where `joined`, belongs to the text of the command line ("2GiB"). `empty`
-    is what is said where nothing is given, `source` for which source of costs the field is there (None: for all).
+    A slider has integers from `least` to `most`, a scale is logarithmic (powers of ten). `unit` is shown after the
+    number; if `joined`, it is also part of the command-line value ("2GiB"). `empty` is the placeholder of an empty
+    field. `source` is the source of costs for which the field is shown (None: all).
     """
 
     word: str
@@ -75,7 +76,7 @@ TUNED = (
 
 
 def form_html() -> str:
-    """Return the form of the projection: fields in groups, the schedules, and what is typed beside them."""
+    """Return the form of the projection: groups of fields, the schedules, and a field for further options."""
     return "".join(
         [
             _group("Costs", _source_html() + _fields_html(SOURCE)),
@@ -101,7 +102,7 @@ _STAGES = (
     "<details class=stages data-of='{name}'><summary aria-label='{label}, stage by stage'>stage by stage</summary>"
     "<div role=group aria-label='{label}, stage by stage'></div></details>"
 )
-"""Where the script puts a slider and a number a stage, once it is opened; a slider's first step, 0, is no size."""
+"""Container in which the script puts a slider and a number per stage. A slider value of 0 means no memory size."""
 
 _TIMES_NOTE = (
     "<p class=note id=times-note></p><button type=button id=by-costs hidden>Take them from the costs again</button>"
@@ -125,7 +126,6 @@ def _fields_html(fields: Iterable[Field], prefix: str = "") -> str:
 
 
 def _field_html(one: Field, prefix: str) -> str:
-    """A field with its label, and below it the place for what is wrong with it."""
     name = prefix + one.word
     unit = f"<span class=unit>{one.unit}</span>" if one.unit else ""
     told = (_TUNED if prefix else _WORDS)[one.word].option.sentence

@@ -1,8 +1,7 @@
-"""The page as an application of Dash: where figures are, and what is asked for when something is moved.
+"""The page as a Dash application: figures, and callbacks for changes.
 
-The form is plain HTML (`ppsim.app.server`), and the page's script keeps it, the URL and what is asked for in step:
-it asks for one answer at a time, and for the next as soon as there is one. While something moves, an answer is
-quick; when it rests, whole.
+The form is plain HTML (`ppsim.app.server`). The page's script synchronises form, URL and requests, with one request
+at a time. While a slider moves, answers are sketches; when it stops, they are complete.
 """
 
 import shlex
@@ -31,13 +30,13 @@ _TO_SCRIPT = (
     ("answered", "told", "data"), ("found", "search-told", "data"), ("opened", "opened-told", "data"),
     ("clicked", "pareto", "clickData"), ("chosen", "tradeoff", "clickData"),
 )  # fmt: skip
-"""What the page's script hears of: its function, and which property of what."""
+"""Notifications of the page's script: (function, component, property)."""
 
 
 def dash_application(workbench: Workbench, searches: Searches, read_search: Reader, *, prefix: str) -> Any:
-    """Return the application, for a server: all its paths begin with `prefix`.
+    """Return the WSGI application; all its paths begin with `prefix`.
 
-    Its page is what follows `ppsim.app.server`.
+    Its page is the part after the HTML of `ppsim.app.server`.
     """
     import dash
 
@@ -58,7 +57,6 @@ def dash_application(workbench: Workbench, searches: Searches, read_search: Read
 
 
 def _table(workbench: Workbench) -> Any:
-    """The schedules of the query as CSV, each with its own table."""
     from flask import Response, request
 
     try:
@@ -89,7 +87,7 @@ def _add_answers(dash: Any, made: Any, workbench: Workbench) -> None:
     keep = dash.no_update
 
     def answered(asked: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The picture of a state, or the sentence that says what is wrong with it, and the picture stays."""
+        """The figures of a state; for an invalid state, the error message and unchanged figures."""
         base = {"serial": asked["serial"], "quick": asked["quick"]}
         try:
             state = State.read(asked["query"])
@@ -119,7 +117,7 @@ def _add_answers(dash: Any, made: Any, workbench: Workbench) -> None:
 
 
 def wrong(error: PpsimError) -> dict[str, str]:
-    """Return the sentence of the command line, and the field beside which it stands ("" for none of its own)."""
+    """Return the error message and the field to show it at ("": no particular field)."""
     sentence = " ".join(str(error).split())
     return {"error": sentence, "field": field_of(sentence) or ""}
 
@@ -128,7 +126,7 @@ def _add_searches(dash: Any, made: Any, workbench: Workbench, searches: Searches
     keep = dash.no_update
 
     def searched(asked: Mapping[str, Any]) -> tuple[Any, ...]:
-        """How far a search is, and its picture at the end; `start` starts one."""
+        """Progress of a search, and its picture at the end; `start` starts one."""
         base: dict[str, Any] = {"serial": asked["serial"]}
         try:
             state = State.read(asked["query"])

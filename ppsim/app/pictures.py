@@ -1,4 +1,4 @@
-"""What the page shows of an answer: figures as plotly's plain data, and cards and tables as HTML."""
+"""Content of the page: figures as plain plotly data, cards and tables as HTML."""
 
 import csv
 import io
@@ -26,16 +26,16 @@ from ppsim.simulation.report import gap_of
 Data = dict[str, Any]
 
 MOST_TEXTS = 12_000
-"""Actions up to which a pointer is told all of a cell: the texts take longest, and are most of the bytes."""
+"""Maximum number of actions with full hover texts, which take most of the time and bytes."""
 
 
 def theme_of(*, dark: bool) -> Theme:
-    """Return the colours that a browser prefers."""
+    """Return the theme for the browser's preference."""
     return DARK if dark else LIGHT
 
 
 def timelines(answer: Answer, *, quick: bool, theme: Theme, wide_px: int = Look.wide_px) -> Data:
-    """Return the timelines of an answer under one time axis; while a slider moves, they are a sketch."""
+    """Return the timelines of an answer on one time axis; `quick` gives a sketch, for moving sliders."""
     state, shown = answer.state, list(answer.projections.values())
     few = sum(one.timeline.num_actions for one in shown) <= MOST_TEXTS
     limits = {one.plan.memory_bound_bytes for one in shown}
@@ -61,7 +61,7 @@ def idle(answer: Answer, *, theme: Theme) -> Data:
 
 
 def tradeoff(answer: Answer, spots: Sequence[Point], *, theme: Theme) -> Data:
-    """Return all schedules by memory and time: those compared are named, and their lower bounds drawn."""
+    """Return all schedules by memory and time; compared schedules have names and lower bounds."""
     points = [
         replace(spot, kind="compared") if spot.name in answer.projections else replace(spot, bound_s=None)
         for spot in spots
@@ -70,7 +70,7 @@ def tradeoff(answer: Answer, spots: Sequence[Point], *, theme: Theme) -> Data:
 
 
 def times_of_stages(answer: Answer) -> dict[str, list[float]]:
-    """Return what each stage of the baseline takes, by the words that would say so by hand: ms, GiB."""
+    """Return the costs per stage of the baseline in ms and GiB, by the option that sets them."""
     base = answer.baseline
     if base is None:
         return {}
@@ -89,12 +89,12 @@ def times_of_stages(answer: Answer) -> dict[str, list[float]]:
 
 
 def _of_microbatches(values: Any) -> Any:
-    """One number a stage: the mean of its microbatches, where they differ."""
+    """One number per stage; the mean over microbatches if they differ."""
     return np.mean(values, axis=1) if np.ndim(values) == 2 else values
 
 
 def times_of_rank(answer: Answer) -> dict[str, str]:
-    """Return what the mean rank of the baseline takes, by the words that would say so by hand."""
+    """Return the costs of the average rank of the baseline, by the option that sets them."""
     base, of_stages = answer.baseline, times_of_stages(answer)
     if base is None:
         return {}
@@ -107,7 +107,7 @@ def times_of_rank(answer: Answer) -> dict[str, str]:
 
 
 def cards_html(answer: Answer) -> str:
-    """Return a card per schedule: the verdict and four numbers against the baseline's, or why there are none."""
+    """Return one card per schedule: verdict and numbers compared with the baseline, or the reason against it."""
     base, cards = answer.baseline, []
     for name in answer.state.schedules:
         if one := answer.projections.get(name):
@@ -169,7 +169,7 @@ def _peak(one: Projection) -> float:
 
 
 def table_html(spots: Sequence[Point], compared: Sequence[str]) -> str:
-    """Return all schedules as a table, fastest first; a button adds one to those compared or takes it away."""
+    """Return all schedules as a table, fastest first, with buttons to add or remove them from the comparison."""
     best = min((spot.iteration_time_s for spot in spots if not spot.told), default=None)
     rows = []
     for spot in sorted(spots, key=lambda one: (not one.fits, bool(one.told), one.iteration_time_s)):
@@ -196,7 +196,7 @@ _EXPORTED = (
 
 
 def table_csv(answer: Answer) -> str:
-    """Return the schedules compared as CSV: seconds and bytes, and the reason where one has no numbers."""
+    """Return the compared schedules as CSV in seconds and bytes, with a reason if a schedule has no numbers."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_EXPORTED)
@@ -212,7 +212,7 @@ def table_csv(answer: Answer) -> str:
 
 
 def search_table_html(view: SearchView) -> str:
-    """Return the best configurations, each a button that shows its timeline."""
+    """Return the best configurations, each with a button that shows its timeline."""
     if not view.best:
         return ""
     show = "<button type=button class=open data-command='{}'>show</button>"
@@ -224,7 +224,7 @@ def search_table_html(view: SearchView) -> str:
 
 
 def configuration(state: State, answer: Answer, *, theme: Theme, wide_px: int) -> tuple[Data, str]:
-    """Return the timeline of a configuration that a search found, and what stands above it."""
+    """Return the timeline of a configuration found by a search, and the HTML above it."""
     one = answer.baseline
     if one is None:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in answer.reasons.items())
@@ -243,7 +243,7 @@ def configuration(state: State, answer: Answer, *, theme: Theme, wide_px: int) -
 
 
 def told(answer: Answer, *, theme: Theme) -> Data:
-    """Return what the page's script writes: cards, the command, the times of a rank, and how far it is."""
+    """Return the texts that the page's script inserts: cards, command, times, legend, pending schedules."""
     return {
         "cards": cards_html(answer),
         "command": answer.state.command,
@@ -255,7 +255,6 @@ def told(answer: Answer, *, theme: Theme) -> Data:
 
 
 def _legend(answer: Answer, theme: Theme) -> list[tuple[str, str]]:
-    """Names and colours of what the timelines show."""
     timelines = [one.timeline for one in answer.projections.values()]
     if not timelines:
         return []

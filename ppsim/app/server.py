@@ -1,7 +1,7 @@
-"""The server of the page: on this machine only, and only for who has its token.
+"""The server of the page: local machine only, protected by a token.
 
-The token is the first part of every path, so that each request has it: the page, its scripts and what they ask
-for. A cookie would be sent to every port of this machine, other people's servers included.
+The token is the first part of every path, so that every request contains it. A cookie would be sent to every port
+of this machine, including servers of other users.
 """
 
 import hmac
@@ -28,18 +28,18 @@ PORT = 8050
 ASSETS = files("ppsim.app") / "assets"
 
 _HEADERS = {
-    # Nothing of the page comes from elsewhere or goes there; plotly.js writes styles and makes pictures of data.
+    # No connection to other servers. plotly.js needs inline styles and images from data.
     "Content-Security-Policy": "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
     "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; frame-ancestors 'none'; base-uri 'self'; "
     "form-action 'self'",
-    "Referrer-Policy": "no-referrer",  # the address holds the token
+    "Referrer-Policy": "no-referrer",  # the address contains the token
     "X-Content-Type-Options": "nosniff",
 }
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What answers behind the page's frame: an application of WSGI, and what it works with."""
+    """The WSGI application that serves the page's data, and its state."""
 
     application: Any
     workbench: "Workbench"
@@ -48,7 +48,7 @@ class Loaded:
 
 @dataclass
 class Served:
-    """A server of werkzeug that listens, its address with the token, and what it loads meanwhile."""
+    """A listening werkzeug server, its address with the token, and the application that loads in the background."""
 
     server: Any
     url: str
@@ -58,9 +58,9 @@ class Served:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Listen no more, and end searches."""
+        """Stop the server and its background processes."""
         self.server.server_close()
-        with suppress(Exception):  # of which the page spoke
+        with suppress(Exception):  # the page has shown the error
             self.loaded.result().workbench.close()
             self.loaded.result().searches.close()
 
@@ -68,12 +68,12 @@ class Served:
 def served(
     read: "Reader", read_search: "Reader", *, port: int = PORT, token: str | None = None, query: str = ""
 ) -> Served:
-    """Return a server that listens on this machine, on `port` or, where that is taken, on one that is free.
+    """Return a server on this machine, on `port` or, if it is occupied, on a free port.
 
-    `read` and `read_search` read what follows `ppsim project` and `ppsim tune` on a command line. `query` is the
-    state that the address opens: it is projected first. The page's frame waits for nothing else that is to be
-    loaded. Raises `ConfigError` for a port that there is not, `PpsimError` for a state that cannot be, and
-    `MissingExtra` where Dash is not installed.
+    `read` and `read_search` parse the arguments of `ppsim project` and `ppsim tune`. `query` is the state that the
+    address opens; it is projected before the server starts. The page's frame is served before the application has
+    loaded. Raises `ConfigError` for an invalid port, `PpsimError` for an invalid state, and `MissingExtra` if Dash
+    is not installed.
     """
     if not 0 <= port <= 65535:
         raise ConfigError(f"--port is 0 to 65535, 0 for any that is free: got {port}")
@@ -90,7 +90,7 @@ def served(
 
 
 def _project(read: "Reader", query: str) -> None:
-    """Project a state, so that no slider waits for what that loads; raises `PpsimError` for one that cannot be."""
+    """Project a state to load all modules before the first slider moves; raises `PpsimError` if it is invalid."""
     from ppsim.app.state import State
     from ppsim.app.workbench import Workbench
 
@@ -114,9 +114,9 @@ def _forms() -> list[str]:
 
 @dataclass(frozen=True)
 class Opening:
-    """An application of WSGI that answers 403 to every path that does not begin with the token.
+    """A WSGI application that answers 403 to every path without the token.
 
-    Its page is sent as it is loaded: frame, forms, and what Dash renders.
+    The page is sent in pieces as they are loaded: frame, forms, and Dash's part.
     """
 
     token: str
@@ -136,7 +136,7 @@ class Opening:
         if path not in ("", "plotly.js"):
             return self.loaded.result().application(environ, started)  # type: ignore[no-any-return]
         started("200 OK", [("Content-Type", f"text/{'javascript' if path else 'html'}; charset=utf-8")])
-        # Without maps and 3D it takes a browser a third of the time; Dash takes what there is.
+        # plotly.js without maps and 3D loads three times as fast; Dash uses the loaded version.
         return [page_part("plotly/plotly-cartesian.min.js").encode()] if path else self._page(environ)
 
     def _page(self, environ: dict[str, Any]) -> Iterator[bytes]:
@@ -150,14 +150,13 @@ class Opening:
 
 
 def _listening(application: Any, port: int) -> Any:
-    """A server on the port or, where that is taken, on one that is free."""
     from werkzeug.serving import WSGIRequestHandler, make_server
 
-    class Quiet(WSGIRequestHandler):  # type: ignore[misc]  # of an extra
-        """Prints no line a request."""
+    class Quiet(WSGIRequestHandler):  # type: ignore[misc]  # optional dependency
+        """A request handler without a log."""
 
         def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-            """Take no notice."""
+            """Do nothing."""
 
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,7 +1,7 @@
-"""What the page shows as one value, of which URL, command line and the fields of the form are ways to write it.
+"""State of the page as one value, convertible from and to URL, command line and form fields.
 
-A state is words of `ppsim project`, written as on its command line, and how the picture is looked at. Nothing here
-knows a browser, and nothing computes.
+A state consists of options of `ppsim project`, written as on its command line, and view settings. This module
+computes nothing and does not depend on a browser.
 """
 
 import shlex
@@ -17,24 +17,24 @@ from ppsim.tuning.options import TuneOptions
 
 _WORDS, _TUNED = words_of(PlanOptions), words_of(TuneOptions)
 _TUNE = "tune."
-"""Before the words of a search in a query, which are others than those of the projection beside it."""
+"""Prefix of the search's options in a query, to distinguish them from the projection's options."""
 
 SCHEDULES = ("1f1b", "interleaved-1f1b", "zb-h1")
-"""Those compared where nothing is said: what trainers run, and the plainest that splits the backward."""
+"""Default comparison: the usual schedules of trainers, and the simplest with a split backward pass."""
 
 VIEWS = {
     "tab": ("compare", "tune"), "colour": ("kind", "cause"), "path": ("1", "0"), "panel": ("time", "memory"),
 }  # fmt: skip
-"""How the picture is looked at, the first of each unless something else is said."""
+"""View settings; the first value is the default."""
 
 
 @dataclass(frozen=True)
 class State:
-    """What is asked, and how it is looked at.
+    """Options and view settings.
 
-    `words` are options of `ppsim project` by word, as texts; `more` are further ones as they are typed. `schedules`
-    are compared, `baseline` is the one that the others are set against (None: the first). `searched` are options of
-    `ppsim tune`, `search_more` further ones.
+    - `words`: options of `ppsim project` by name, as texts; `more`: further options as typed.
+    - `schedules`: the compared schedules; `baseline`: the reference (None: the first).
+    - `searched`: options of `ppsim tune`; `search_more`: further ones.
 
     >>> state = State.read("pp=8&microbatches=32&schedule=1f1b,zb-h1&baseline=zb-h1")
     >>> state.command
@@ -53,9 +53,9 @@ class State:
 
     @classmethod
     def read(cls, query: str) -> "State":
-        """Return the state that a URL's query holds, the first one for none.
+        """Return the state in a URL's query, the default state for an empty query.
 
-        Raises `ConfigError` for what is no word of it.
+        Raises `ConfigError` for unknown names.
         """
         given = dict(parse_qsl(query.removeprefix("?"), keep_blank_values=True))
         if not given:
@@ -88,37 +88,37 @@ class State:
 
     @cached_property
     def options(self) -> list[str]:
-        """What a command line says of the plan, the schedules apart. Raises `ConfigError` for open quotes."""
+        """Command-line options of the plan, without schedules; raises `ConfigError` for unbalanced quotes."""
         return _options(_WORDS, self.words, self.more)
 
     @property
     def arguments(self) -> list[str]:
-        """What follows `ppsim project` on a command line."""
+        """Arguments of `ppsim project`."""
         return [*self.options, *(["--schedule", ",".join(self.schedules)] if self.schedules else [])]
 
     @property
     def command(self) -> str:
-        """The line that projects the same in a terminal."""
+        """The equivalent `ppsim project` command."""
         return shlex.join(["ppsim", "project", *self.arguments])
 
     @property
     def search_arguments(self) -> list[str]:
-        """What follows `ppsim tune` on a command line."""
+        """Arguments of `ppsim tune`."""
         return _options(_TUNED, self.searched, self.search_more)
 
     @property
     def search_command(self) -> str:
-        """The line that searches the same in a terminal."""
+        """The equivalent `ppsim tune` command."""
         return shlex.join(["ppsim", "tune", *self.search_arguments])
 
     def view(self, name: str) -> str:
-        """Return how something is looked at, a key of `VIEWS`."""
+        """Return a view setting, by a key of `VIEWS`."""
         return self.views.get(name, VIEWS[name][0])
 
     def showing(self, arguments: list[str]) -> "State":
-        """Return the state with what follows `ppsim project` on a command line in place of its own plan.
+        """Return the state with its plan replaced by arguments of `ppsim project`.
 
-        Where that names no schedules, or all, they are those of a page that nothing is said of.
+        If the arguments name no schedules, or all, the default schedules are compared.
         """
         words: dict[str, str] = {}
         schedules: tuple[str, ...] = ()
@@ -142,13 +142,13 @@ class State:
 
 
 def field_of(sentence: str) -> str | None:
-    """Return the word that a sentence of the command line is about, None where it names none.
+    """Return the option that an error message is about, None if it names none.
 
     >>> field_of("--vpp must be at least 1: got 0"), field_of("zbv needs vpp 2: got 3"), field_of("no such thing")
     ('vpp', 'vpp', None)
     """
     flags = {called: name for name, word in _WORDS.items() for called in (word.flag[2:], name.replace("_", "-"))}
-    # A flag is sure; else a word of its own, of which `pp` stands for much and comes last.
+    # Prefer a flag, then an option's name. `pp` appears in many messages, so it comes last.
     parts = sentence.replace("'", " ").replace(":", " ").replace(",", " ").replace("=", " ").split()
     for part in parts:
         if part.startswith("--") and part.lstrip("-") in flags:
@@ -162,7 +162,6 @@ _ALSO = {"tokens": "seq_len", "devices": "gpus"}
 
 
 def _in_order(known: Mapping[str, Word], words: Mapping[str, str]) -> dict[str, str]:
-    """The words in the order of a help page."""
     listed = [name for names in sections_of(known.values()).values() for name in names]
     return {name: words[name] for name in listed if name in words}
 

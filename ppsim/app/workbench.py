@@ -1,8 +1,8 @@
-"""Projects what a state asks for: at once from the tables that there are, and better once others were fitted.
+"""Projections of a state: immediately with the available schedules, later with schedules fitted to the costs.
 
-A table that no costs decide is built in milliseconds and kept. One that is fitted to the costs takes seconds:
-another process searches for it, and until it is found the last one of that shape stands in, simulated at the new
-costs and marked as what it is. So a slider never waits for a search, nor for a compiler.
+A schedule that is independent of costs is built in milliseconds and cached. A schedule that is fitted to the costs
+takes seconds: another process searches for it. Until then, the latest fitted schedule of the same shape replaces
+it, simulated at the new costs and marked. So a slider never waits for a search or a compiler.
 """
 
 import time
@@ -26,7 +26,7 @@ from ppsim.simulation.bounds.of_table import bounds_of
 
 Options = Mapping[str, Any]
 Reader = Callable[[Sequence[str]], Options]
-"""What reads a command line without its first two words; raises `ConfigError` with the sentence of the terminal."""
+"""Parser of the arguments after the command's name; raises `ConfigError` with the command line's message."""
 
 STANDING_IN = "table: the last one of this shape, fitted to other costs; the one for these is being searched for"
 
@@ -35,14 +35,14 @@ _LOOK_S = 0.05
 
 
 class _NotYet(PpsimError):
-    """There is no table to stand in."""
+    """No replacement schedule is available."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What schedules take, in the order asked for, and of the others why not.
+    """Projections of the possible schedules, in the requested order, and the reasons against the others.
 
-    `standing_in` are drawn with a table that was fitted to other costs, `awaited` have none yet.
+    `standing_in` schedules are drawn with a schedule fitted to other costs; `awaited` schedules have none yet.
     """
 
     state: State
@@ -54,18 +54,18 @@ class Answer:
 
     @property
     def baseline(self) -> Projection | None:
-        """What the others are set against: the one pinned, else the first there is."""
+        """The reference of the comparison: the pinned projection, else the first one."""
         return self.projections.get(self.state.baseline or "") or next(iter(self.projections.values()), None)
 
     @property
     def is_final(self) -> bool:
-        """Whether every table is the one for these costs."""
+        """Whether every schedule is fitted to these costs."""
         return not self.standing_in and not self.awaited
 
 
 @dataclass
 class Workbench:
-    """Plans by state, the tables that were fitted for them, and the process that fits."""
+    """Caches of plans and fitted schedules by state, and the process that fits schedules."""
 
     read: Reader
     _plans: Kept[Plan] = field(default_factory=lambda: Kept(64))
@@ -77,14 +77,14 @@ class Workbench:
     _lock: RLock = field(default_factory=RLock)
 
     def plan(self, state: State) -> Plan:
-        """Return the plan of a state without its schedules; raises `PpsimError` as the command line does."""
+        """Return the plan of a state without its schedules; raises `PpsimError` like the command line."""
         options = tuple(state.options)
         return self._plans.get(options, size=1, make=lambda: plan_from(self.read(options)))
 
     def answer(self, state: State, names: Iterable[str] | None = None) -> Answer:
-        """Return what a state's schedules take, or those named, without waiting for a search.
+        """Project a state's schedules, or those in `names`, without waiting for a search.
 
-        Raises `PpsimError` for what is wrong with all of them.
+        Raises `PpsimError` for errors that affect all schedules.
         """
         with self._lock:
             return self._answer(state, names)
@@ -120,16 +120,17 @@ class Workbench:
                 continue
             projections |= {one.plan.schedule_name: one for one in found.projections}
             reasons |= found.reasons
-        # What stood in and did not run says nothing of the table that is searched for.
+        # If a replacement schedule does not run, the fitted one may still run.
         awaited |= {name for name in standing_in if name in reasons}
         for name in awaited:
             reasons.pop(name, None)
         return Answer(state, plan, projections, reasons, frozenset(standing_in - awaited), frozenset(awaited))
 
     def spots(self, state: State) -> tuple[list[Point], int]:
-        """Return where every schedule that is possible is, and how many tables are still searched for.
+        """Return a point for every possible schedule, and the number of schedules still to be fitted.
 
-        A point is told why its schedule cannot be used. Numbers of tables for exactly these costs are kept.
+        A point contains the reason if its schedule cannot be used. Points of schedules fitted to exactly these
+        costs are cached.
         """
         options, missing, found = tuple(state.options), 0, []
         for name in every_schedule():
@@ -147,7 +148,7 @@ class Workbench:
         return found, missing
 
     def search(self, state: State, names: Iterable[str]) -> None:
-        """Have the tables of these schedules fitted to a state's costs, in this order; others are dropped."""
+        """Fit these schedules to a state's costs, in this order; the previous queue is dropped."""
         options = tuple(state.options)
         with self._lock:
             self._collect()
@@ -158,19 +159,18 @@ class Workbench:
             self._fitter.want([Wanted(key, given, name) for key, name in missing.items()])
 
     def wait(self, state: State) -> None:
-        """Wait until the tables of a state's schedules are fitted: what a file needs, and no slider."""
+        """Wait until the schedules of a state are fitted; for files, not for sliders."""
         self.search(state, state.schedules)
         while not self.answer(state).is_final:
             time.sleep(_LOOK_S)
             self.search(state, state.schedules)
 
     def close(self) -> None:
-        """End the process that fits."""
+        """End the process that fits schedules."""
         with self._lock:
             self._fitter.close()
 
     def _collect(self) -> None:
-        """Keep what was found since the last time."""
         for key, found in self._fitter.found():
             if isinstance(found, str):
                 self._failed[key] = found

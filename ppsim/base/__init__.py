@@ -1,1 +1,1 @@
-"""What every package may use: errors, units, files, arrays, declarations of options."""
+"""Basics for all packages: errors, units, files, arrays, declarations of options."""

@@ -1,4 +1,4 @@
-"""What arrays are called where they are passed on."""
+"""Type aliases for arrays."""
 
 from collections.abc import Sequence
 from typing import TypeAlias, TypeVar
@@ -11,13 +11,13 @@ Ints32: TypeAlias = NDArray[np.int32]
 Ints64: TypeAlias = NDArray[np.int64]
 
 Numbers: TypeAlias = float | Sequence[float] | Floats
-"""One number for all, or a sequence of one entry each."""
+"""One number for all items, or one number per item."""
 
 _Number = TypeVar("_Number", bound=np.generic)
 
 
 def distinct(values: NDArray[_Number]) -> NDArray[_Number]:
-    """Return what an array has, ascending, each once: `np.unique`, which imports masked arrays to look for some.
+    """Return the sorted unique values; unlike `np.unique`, this does not import masked arrays.
 
     >>> distinct(np.array([3, 1, 3])).tolist()
     [1, 3]

@@ -1,7 +1,8 @@
-"""Where files come in: what is wrong with them as sentences with key paths, all of them at once.
+"""Validation of input files: reports all errors at once, with key paths.
 
-What a file holds is declared once, as a frozen dataclass. Pydantic checks files of users (`validated`) and is
-imported when the first of them is read; what ships with ppsim is taken as it is (`packaged`), since tests check it.
+A file format is declared once, as a frozen dataclass. Pydantic checks users' files (`validated`) and is imported
+only if there is one. Files that ship with ppsim are loaded without checks (`packaged`), because tests check
+them.
 """
 
 import difflib
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 class Strict:
-    """A model of a file: unknown keys, strings for numbers, NaN and infinity are refused.
+    """Base class of file formats: rejects unknown keys, strings in place of numbers, NaN and infinity.
 
-    Each subclass is made a frozen dataclass of keywords, whose methods are those below: to compile its own takes a
-    command's start 1 ms a class. `config` is pydantic's, where it differs.
+    Each subclass becomes a frozen dataclass with keyword arguments. It uses the methods below, because generating
+    methods per class would cost 1 ms of start-up each. `config` overrides pydantic's configuration.
     """
 
     __pydantic_config__: Mapping[str, Any] = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
@@ -44,7 +45,7 @@ class Strict:
         self.__post_init__()
 
     def __post_init__(self) -> None:
-        """Check what is wrong with fields together; raises `ValueError`."""
+        """Check combinations of fields; raises `ValueError`."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise FrozenInstanceError(f"cannot assign to field '{name}'")
@@ -60,14 +61,14 @@ class Strict:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Callable[[Any], Any]) -> Any:
-        """Return pydantic's schema, which takes a mapping for an object; its fields stay as strict as they are."""
+        """Return pydantic's schema, which accepts a mapping for an object; the fields stay strict."""
         return handler(source) | {"strict": False}
 
 
 class Within:
-    """Bounds of a number or of a length in an annotation: `ge`, `gt`, `le`, `lt`, `min_length`."""
+    """Bounds of a number or a length in an annotation: `ge`, `gt`, `le`, `lt`, `min_length`."""
 
-    __is_annotated_types_grouped_metadata__ = True  # by which pydantic looks into it
+    __is_annotated_types_grouped_metadata__ = True  # makes pydantic iterate over it
 
     def __init__(self, **bounds: float) -> None:
         self.bounds = bounds
@@ -79,32 +80,32 @@ class Within:
 
 
 class Before:
-    """What an annotation makes of a value before it is checked; a `ValueError` says what is wrong with it."""
+    """Converts a value before the check of its type; a `ValueError` becomes the error message."""
 
     def __init__(self, made: Callable[[Any], Any]) -> None:
         self.made = made
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
-        """Return pydantic's schema of both."""
+        """Return pydantic's schema of the conversion and the type."""
         from pydantic_core import core_schema
 
         return core_schema.no_info_before_validator_function(self.made, handler(source))
 
 
 class After(Before):
-    """The same, of a value that was checked."""
+    """Converts a value after the check of its type."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
-        """Return pydantic's schema of both."""
+        """Return pydantic's schema of the type and the conversion."""
         from pydantic_core import core_schema
 
         return core_schema.no_info_after_validator_function(self.made, handler(source))
 
 
-NonNegative = Annotated[float, Within(ge=0, le=1e30)]  # what a sum of many cannot push to infinity
+NonNegative = Annotated[float, Within(ge=0, le=1e30)]  # sums of such numbers stay finite
 AboveZero = Annotated[float, Within(gt=0, le=1e30)]
-Moment = Annotated[float, Within(ge=-1e12, le=1e12)]  # seconds: more than 30,000 years
-Count = Annotated[int, Within(ge=0, le=LARGEST_COUNT), Before(whole)]  # JSON may write 8.5e10 for bytes
+Moment = Annotated[float, Within(ge=-1e12, le=1e12)]  # seconds, more than 30,000 years
+Count = Annotated[int, Within(ge=0, le=LARGEST_COUNT), Before(whole)]  # JSON may contain 8.5e10 for bytes
 Positive = Annotated[int, Within(ge=1, le=LARGEST_COUNT), Before(whole)]
 OneOrMany = Annotated[
     list[NonNegative],
@@ -120,7 +121,7 @@ Model = TypeVar("Model", bound=Strict)
 
 
 def validated(model: type[Model], data: Any, source: str) -> Model:
-    """Return `data` as a `model`; raises `ConfigError` naming `source` and every wrong key with its path."""
+    """Return `data` as a `model`; raises `ConfigError` with `source` and the path of every wrong key."""
     from pydantic import ValidationError
 
     try:
@@ -142,14 +143,13 @@ def _checker(model: Any) -> "TypeAdapter[Any]":
 
 
 def packaged(model: type[Model], data: Any) -> Model:
-    """Return `data` as a `model`, as `validated` does, of a file that ships with ppsim and is known to be right."""
+    """Return the `data` of a file that ships with ppsim as a `model`, without checks."""
     made: Model = _maker(model)(data)  # type: ignore[arg-type]
     return made
 
 
 @cache
 def _maker(kind: Any) -> Callable[[Any], Any]:
-    """What makes a value of a type of what a file has."""
     origin, inner = get_origin(kind), [one for one in get_args(kind) if one is not NoneType]
     if isinstance(kind, type) and issubclass(kind, Strict):
         makers = {one.name: _maker(one.type) for one in fields(kind)}  # type: ignore[arg-type]
@@ -176,13 +176,13 @@ def _through(steps: list[Callable[[Any], Any]], value: Any) -> Any:
 
 
 def retyped(model: type[Model], types: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> type[Model]:
-    """Return a model whose fields named have other types, and must be there where `defaults` has none for them."""
+    """Return a model with other types for the given fields; fields without an entry in `defaults` are required."""
     of_class = {name: (defaults or {}).get(name, field()) for name in types}
     return type(model.__name__, (model,), {"__annotations__": dict(types), **of_class})
 
 
 def beside_defaults(what: Strict) -> dict[str, Any]:
-    """Return the fields of an object that are not as they are by default."""
+    """Return the fields of an object that differ from their defaults."""
     return {
         one.name: value for one in fields(what)  # type: ignore[arg-type]
         if (value := getattr(what, one.name)) != one.default or one.default is MISSING
@@ -191,7 +191,7 @@ def beside_defaults(what: Strict) -> dict[str, Any]:
 
 _MOST_SENTENCES = 20
 
-_MESSAGES = {  # where pydantic's own words are long or speak of Python
+_MESSAGES = {  # replace pydantic's messages that are long or mention Python
     "finite_number": "must be finite",
     "greater_than": "must be more than {gt:g}",
     "greater_than_equal": "must be at least {ge:g}",
@@ -204,7 +204,7 @@ _MESSAGES = {  # where pydantic's own words are long or speak of Python
 
 
 def _path(loc: tuple[Any, ...], data: Any) -> str:
-    """The key path as the file has it: a number that stands for a list of one has no index."""
+    """The key path as in the file; a number that was converted to a list has no index."""
     text = ""
     for part in loc:
         if isinstance(part, int) and not isinstance(data, list):
@@ -234,7 +234,6 @@ def _sentence(model: type[Strict], finding: Any, path: str) -> str:
 
 
 def _keys_at(model: type[Strict], path: tuple[Any, ...]) -> list[str]:
-    """The keys that the model knows at a path of nested models; none where the path leaves them."""
     for part in path:
         if isinstance(part, int):
             continue
@@ -247,7 +246,6 @@ def _keys_at(model: type[Strict], path: tuple[Any, ...]) -> list[str]:
 
 
 def _models_in(kind: Any) -> "Iterator[type[Strict]]":
-    """The models that a type is made of."""
     if isinstance(kind, type) and issubclass(kind, Strict):
         yield kind
     for one in get_args(kind):

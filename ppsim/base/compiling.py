@@ -1,4 +1,4 @@
-"""One source for the hot loops: plain Python for small work, compiled by numba once that pays for compiling."""
+"""Kernels (hot loops) with one source: plain Python for small work, numba for large work."""
 
 import math
 import os
@@ -20,25 +20,25 @@ import numpy as np
 Engine = Literal["auto", "plain", "compiled"]
 
 WORTH_COMPILING = 400_000
-"""Loop iterations of one kernel in a process from which compiling it costs less than going on in plain Python.
+"""Loop iterations of a kernel per process, after which it is compiled.
 
-An iteration takes 1 to 2 µs there, compiling a kernel 0.2 to 2.5 s. Whoever goes on until as much has been spent as
-compiling costs never spends more than twice the least. Importing numba and loading what it keeps takes some 0.6 s,
-and is done from as many iterations of all kernels together on.
+An iteration takes 1 to 2 µs in plain Python, compiling a kernel 0.2 to 2.5 s. If a kernel is compiled when its
+time in plain Python has reached its compilation time, the total is at most twice the optimum. Importing numba and
+loading its cache takes about 0.6 s; this happens after the same number of iterations of all kernels together.
 """
 
 _ITERATIONS: Counter[Callable[..., Any]] = Counter()
-"""Of each kernel in this process so far."""
+"""Iterations of each kernel in this process."""
 
 _KEPT: dict[Callable[..., Any], bool] = {}
-"""Whether numba keeps a kernel compiled; those that were asked for."""
+"""Whether a kernel is in numba's cache, for kernels that were looked up."""
 
 _ALL: ContextVar[bool] = ContextVar("_ALL", default=False)
 
 
 @contextmanager
 def every_kernel_compiled() -> Iterator[None]:
-    """Within the block, compile every kernel that is run, however small the work."""
+    """Compile every kernel that runs within the block, even for small work."""
     token = _ALL.set(True)
     try:
         yield
@@ -54,7 +54,7 @@ _ENGINE: ContextVar[Engine] = ContextVar("_ENGINE", default="auto")
 
 @contextmanager
 def running_on(engine: Engine) -> Iterator[None]:
-    """Within the block, run kernels on `engine` where they are not given another; "auto" changes nothing."""
+    """Set the default engine for kernels within the block; "auto" changes nothing."""
     token = _ENGINE.set(_ENGINE.get() if engine == "auto" else engine)
     try:
         yield
@@ -64,7 +64,10 @@ def running_on(engine: Engine) -> Iterator[None]:
 
 @contextmanager
 def told_of_compiling(say: Callable[[str], None]) -> Iterator[None]:
-    """Within the block, call `say` with `COMPILING` when a kernel is compiled that no cache holds; at most once."""
+    """Within the block, call `say` with `COMPILING`, at most once, when a kernel must be compiled.
+
+    Loading a kernel from the cache does not count.
+    """
     token = _TOLD.set(say)
     try:
         yield
@@ -73,12 +76,12 @@ def told_of_compiling(say: Callable[[str], None]) -> Iterator[None]:
 
 
 class Compilations:
-    """How many kernels this process has compiled, and how long; numba tells of nested ones too."""
+    """Number and total seconds of compilations in this process; nested ones count once."""
 
     number, seconds, depth, began = 0, 0.0, 0, 0.0
 
     def on_start(self, _: Any) -> None:
-        """Begin to count where this is within no other, and tell who wants to know."""
+        """Start the clock at an outermost compilation, and notify the listener of `told_of_compiling`."""
         if self.depth == 0:
             self.began = time.monotonic()
             if say := _TOLD.get():
@@ -87,7 +90,7 @@ class Compilations:
         self.depth += 1
 
     def on_end(self, _: Any) -> None:
-        """Count what was compiled."""
+        """Count a finished outermost compilation."""
         self.depth -= 1
         if self.depth == 0:
             self.seconds += time.monotonic() - self.began
@@ -96,7 +99,7 @@ class Compilations:
 
 @cache
 def compilations() -> Compilations:
-    """Return what this process has compiled so far; it goes on counting. Imports numba."""
+    """Return the live counter of this process. Imports numba."""
     from numba.core import event
 
     found = Compilations()
@@ -114,32 +117,32 @@ def compilations() -> Compilations:
 
 
 def cache_folder() -> str:
-    """Return where numba keeps what it compiles."""
+    """Return the folder of numba's cache."""
     return os.environ.get("NUMBA_CACHE_DIR") or "__pycache__ beside the code, or numba's cache of this user"
 
 
 def working_s() -> float:
-    """Return a clock in seconds that stands still while this process compiles."""
+    """Return a clock in seconds that does not run during compilations."""
     compiled_s = compilations().seconds if sys.modules.get("numba") else 0.0
     return time.monotonic() - compiled_s
 
 
 class TimeIsUp(Exception):
-    """The time of `ending_in` is over, or a kernel would outlast it: what was begun is not done."""
+    """The time of `ending_in` is over, or a kernel would exceed it; the work is not finished."""
 
 
 _UNTIL_S: ContextVar[float] = ContextVar("_UNTIL_S", default=math.inf)
 
 _PACE_S: dict[Callable[..., Any], tuple[int, float]] = {}
-"""Of each kernel: iterations of a run, and what one of them took, by the clock."""
+"""For each kernel: (iterations of a run, seconds per iteration)."""
 
 
 @contextmanager
 def ending_in(seconds: float) -> Iterator[None]:
-    """Within the block, raise `TimeIsUp` in place of running a kernel that would not be done in so many seconds.
+    """Within the block, raise `TimeIsUp` instead of running a kernel that would exceed a time limit.
 
-    They are those of `working_s`. A kernel is taken to go on at the pace of its last long run; nothing else
-    takes time.
+    The limit is in seconds of `working_s`. A kernel's duration is extrapolated from its last long run; code outside
+    of kernels counts as instant.
     """
     token = _UNTIL_S.set(working_s() + seconds)
     try:
@@ -149,7 +152,6 @@ def ending_in(seconds: float) -> Iterator[None]:
 
 
 def _require_time(kernel: Callable[..., Any], size: int) -> None:
-    """Raise `TimeIsUp` where a run of the kernel would not be done before the end."""
     if (until_s := _UNTIL_S.get()) < math.inf:
         _, pace_s = _PACE_S.get(kernel, (0, 0.0))
         if working_s() + size * pace_s > until_s:
@@ -157,10 +159,10 @@ def _require_time(kernel: Callable[..., Any], size: int) -> None:
 
 
 def _note_pace(kernel: Callable[..., Any], size: int, seconds: float) -> None:
-    """Take note of what an iteration took; of shorter runs, which are not all iterations, only that it took less.
+    """Record the seconds per iteration. A short run (less than half the size) is recorded only if it was faster.
 
-    A run in which the machine did something else counts twice the run before at most: what was broken off because
-    of it would never be tried again.
+    Short runs include overhead besides the iterations. The recorded time at most doubles per run: otherwise one run
+    disturbed by other processes could prevent all later runs, and the estimate would never recover.
     """
     known_size, known_s = _PACE_S.get(kernel, (0, math.inf))
     pace_s = seconds / max(size, 1)
@@ -169,31 +171,31 @@ def _note_pace(kernel: Callable[..., Any], size: int, seconds: float) -> None:
 
 
 _UNLINKED: dict[FunctionType, Callable[..., Any]] = {}
-"""The kernels of functions that do not have the compiled form yet of what they call."""
+"""Kernels by the copies of their functions that still call uncompiled helpers."""
 
 
 @cache
 def _compiled(kernel: Callable[..., Any], *, is_called_by_another: bool = False) -> Any:
-    """Return the kernel compiled, together with the functions of its package that it calls."""
+    """Return the compiled kernel, including the functions of its package that it calls."""
     import numba
 
     compilations()
     linked = FunctionType(kernel.__code__, dict(kernel.__globals__))
-    # numba keeps compiled code until what is written in the kernel's file changes, and knows nothing of the others
-    # that it is made of: what is written in them is part of the name that it keeps it under. Times are not, so that
-    # what is compiled when a wheel is built is found wherever that is installed.
+    # numba's cache detects changes of the kernel's own file only. So the name in the cache contains a checksum of
+    # all files with code of the kernel. It contains no file times, so that the cache of a wheel stays valid after
+    # installation.
     linked.__qualname__ = f"{kernel.__qualname__}-{_state_of(_files(kernel))}"
     _UNLINKED[linked] = kernel
-    # A kernel allocates nothing: without the counting of references (`_nrt`) named tuples cost nothing to hand on.
+    # Kernels allocate nothing. Without reference counting (`_nrt`), passing named tuples is free.
     options: dict[str, Any] = {"nogil": True, "_nrt": False}
-    if is_called_by_another:  # becomes part of the caller, in its cache too
+    if is_called_by_another:  # inlined into the caller and its cache entry
         options |= {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
         return numba.njit(**options)(linked)
     return numba.njit(**options, cache=True)(linked)
 
 
 def _link(linked: FunctionType) -> None:
-    """Give a function that is about to be compiled the compiled form of what it calls."""
+    """Replace the helpers of a function that is about to be compiled by their compiled forms."""
     if kernel := _UNLINKED.pop(linked, None):
         linked.__globals__.update(
             {name: _compiled(one, is_called_by_another=True) for name, one in _helpers(kernel).items()}
@@ -201,7 +203,7 @@ def _link(linked: FunctionType) -> None:
 
 
 def _forget_older(dispatcher: Any) -> None:
-    """Delete what numba keeps of a kernel in an earlier state of its source: nothing reads it again."""
+    """Delete cache entries of earlier versions of a kernel's source, which nothing reads again."""
     name, dash, state = dispatcher.py_func.__qualname__.rpartition("-")
     if dash and (folder := dispatcher._cache.cache_path):
         begin = f"{Path(dispatcher.py_func.__code__.co_filename).stem}.{name}-"
@@ -212,7 +214,7 @@ def _forget_older(dispatcher: Any) -> None:
 
 
 def _is_kept(kernel: Callable[..., Any], arguments: Sequence[Any]) -> bool:
-    """Whether numba keeps the kernel for such arguments, its own version and this CPU: asked, and loaded, once."""
+    """Whether numba's cache has the kernel for these argument types and this CPU; loads it, once."""
     if kernel not in _KEPT:
         compiled = _compiled(kernel)
         types = tuple(compiled.typeof_pyval(one) for one in arguments)
@@ -224,7 +226,6 @@ def _is_kept(kernel: Callable[..., Any], arguments: Sequence[Any]) -> bool:
 
 
 def _helpers(kernel: Callable[..., Any]) -> dict[str, FunctionType]:
-    """The functions of its own package that a kernel calls, by the names that it has for them."""
     called = {name: kernel.__globals__.get(name) for name in kernel.__code__.co_names}
     package = kernel.__module__.partition(".")[0]
     return {
@@ -235,7 +236,6 @@ def _helpers(kernel: Callable[..., Any]) -> dict[str, FunctionType]:
 
 
 def _files(kernel: Callable[..., Any]) -> list[Path]:
-    """Where a kernel, what it calls and the named tuples that it gets are written."""
     found, open_ends = set(), [kernel]
     while open_ends:
         one = open_ends.pop()
@@ -245,12 +245,12 @@ def _files(kernel: Callable[..., Any]) -> list[Path]:
 
 
 def _state_of(files: Sequence[Path]) -> str:
-    """What is written in files, in eight characters: it is the same wherever they are installed."""
+    """Checksum of file contents, eight characters, independent of the place of installation."""
     return f"{zlib.crc32(b''.join(file.read_bytes() for file in files)):08x}"
 
 
 def _pays(kernel: Callable[..., Any], arguments: Sequence[Any], size: int) -> bool:
-    """Whether to run a kernel compiled: it is there, or compiling it would have paid by now."""
+    """Whether to run a kernel compiled: it is in the cache, or compiling it would have paid off by now."""
     _ITERATIONS[kernel] += size
     if _ALL.get():
         return True
@@ -261,7 +261,7 @@ def _pays(kernel: Callable[..., Any], arguments: Sequence[Any], size: int) -> bo
 
 @cache
 def _has_numba() -> bool:
-    """Whether it is installed: machines that only measure need not have it."""
+    """Whether numba is installed; machines that only measure do not need it."""
     return find_spec("numba") is not None
 
 
@@ -275,17 +275,17 @@ def run_kernel(
 ) -> Any:
     """Return `kernel(*inputs, *outputs)`, a function over arrays that fills its outputs in place.
 
-    Inputs and outputs may also be named tuples of arrays, or of such tuples. A kernel may call functions of its
-    package, which are compiled with it; it allocates nothing. `size` is about how many iterations its loops take.
-    "auto" is the engine of `running_on`; outside of it, it compiles from `WORTH_COMPILING` of a kernel in this
-    process on, and runs what is compiled already. Plain and compiled give the same bits: a kernel adds and
-    compares, in one order.
+    Inputs and outputs may also be (nested) named tuples of arrays. A kernel may call functions of its package,
+    which are compiled with it; it must not allocate memory. `size` is the approximate number of loop iterations.
+    `engine` "auto" is the engine of `running_on`. Without one, a kernel is compiled after `WORTH_COMPILING`
+    iterations in this process, and compiled kernels in the cache are used. Plain and compiled runs give identical
+    bits, because kernels add and compare in a fixed order.
 
     Raises `TimeIsUp` within `ending_in`.
     """
     _require_time(kernel, size)
     engine = _ENGINE.get() if engine == "auto" else engine
-    # This imports numba, or loads what it keeps: what no later run does is not of this one's pace.
+    # May import numba or load its cache: happens once, so it is outside of the measured time.
     is_compiled = engine == "compiled" or (engine == "auto" and _pays(kernel, (*inputs, *outputs), size))
     began_s = working_s()
     result = _run(kernel, inputs, outputs, is_compiled=is_compiled)
@@ -304,7 +304,7 @@ def _run(kernel: Callable[..., Any], inputs: Sequence[Any], outputs: Sequence[An
 
 
 def _in_plain(value: Any) -> Any:
-    """The value with lists in place of its arrays: plain Python is several times faster on them."""
+    """The value with lists in place of arrays, because plain Python is several times faster on lists."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, tuple):
@@ -313,7 +313,6 @@ def _in_plain(value: Any) -> Any:
 
 
 def _copy_back(target: Any, values: Any) -> None:
-    """Write what lists hold into the arrays that they were made of."""
     if isinstance(target, np.ndarray):
         target[:] = values
     elif isinstance(target, tuple):

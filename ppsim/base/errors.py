@@ -1,15 +1,15 @@
-"""What can go wrong, as one tree.
+"""The hierarchy of errors, with exit codes of the command line.
 
 ::
 
-    PpsimError                      everything a user's input can cause; exit code 2 unless noted
-    ├── ConfigError (ValueError)    an argument, an option or a cost file is wrong
-    │   └── CostsError              costs that are none, or not those of the table they are for
-    ├── ScheduleError (ValueError)  a schedule table is malformed, incomplete or out of order
-    │   └── Deadlock                a complete table whose actions wait for each other; exit code 1
-    ├── DoesNotFit                  valid, but more memory than there is; exit code 1
-    ├── MissingExtra                needs an optional dependency that is not installed
-    └── RunFailed                   a run or a measurement started and did not finish; exit code 1
+    PpsimError                      exit code 2 unless noted
+    ├── ConfigError (ValueError)
+    │   └── CostsError
+    ├── ScheduleError (ValueError)
+    │   └── Deadlock                1
+    ├── DoesNotFit                  1
+    ├── MissingExtra
+    └── RunFailed                   1
 """
 
 from typing import ClassVar, Self
@@ -18,51 +18,51 @@ from ppsim.base.version import DISTRIBUTION
 
 
 class PpsimError(Exception):
-    """Base of every error ppsim raises for a user's input; `exit_code` is what the command line returns."""
+    """Base of all errors caused by a user's input; `exit_code` is the exit status of the command line."""
 
     exit_code: ClassVar[int] = 2
 
     def __str__(self) -> str:
-        """Return the message as it can be printed: a line that quotes a long value is shortened."""
+        """Return the message in printable form; lines that quote a long value are shortened."""
         lines = super().__str__().encode("utf-8", "backslashreplace").decode().split("\n")
         return "\n".join(
             f"{line[:_BEGIN]} … {line[-_END:]}" if len(line) > _BEGIN + _END else line for line in lines
         )
 
 
-_BEGIN, _END = 1200, 400  # characters of a line that is shortened
+_BEGIN, _END = 1200, 400  # characters kept of a long line
 
 
 class ConfigError(PpsimError, ValueError):
-    """An argument, an option or a file of costs is wrong; the message names the value and the nearest fix."""
+    """An argument, an option or a cost file is wrong; the message has the value and the nearest valid one."""
 
 
 class CostsError(ConfigError):
-    """Costs that are none, or not those of the table they are for; the message names the keys."""
+    """Costs are invalid, or do not match their schedule; the message has the keys."""
 
 
 class ScheduleError(PpsimError, ValueError):
-    """A schedule table is malformed, incomplete or out of order; the message names the actions."""
+    """A schedule is malformed, incomplete or out of order; the message has the actions."""
 
 
 class Deadlock(ScheduleError):
-    """A complete table that can never finish; the message names the actions that wait for each other."""
+    """A complete schedule that can never finish; the message has the actions that wait for each other."""
 
     exit_code = 1
 
 
 class DoesNotFit(PpsimError):
-    """A valid plan that needs more memory than there is; the message names the rank, the peak and the limit."""
+    """A valid plan that needs more memory than available; the message has the rank, the peak and the limit."""
 
     exit_code = 1
 
 
 class MissingExtra(PpsimError):
-    """A command needs an optional dependency that is not installed; the message names the extra."""
+    """A command needs an optional dependency that is not installed; the message has the extra."""
 
     @classmethod
     def of(cls, extra: str, problem: str, *, otherwise: str = "") -> Self:
-        """Return the error for `problem`, with the command that installs `extra` and another way out, if any.
+        """Return the error for `problem`, with the command that installs `extra` and an alternative, if any.
 
         >>> print(MissingExtra.of("tune", "this needs joblib", otherwise="give --jobs 1"))
         this needs joblib: pip install 'ppsim-pipeline[tune]' (in a clone: pip install '.[tune]'), or give --jobs 1
@@ -71,7 +71,7 @@ class MissingExtra(PpsimError):
 
 
 class RunFailed(PpsimError):
-    """A run or a measurement was started and did not finish; the message carries the failing part's own error."""
+    """A run or a measurement started and did not finish; the message has the underlying error."""
 
     exit_code = 1
 

@@ -1,4 +1,4 @@
-"""Files are read with one clear sentence when that fails, and written whole or not at all."""
+"""Reading of files with clear error messages, and atomic writing."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from ppsim.base.limits import CONFIG_BYTES, DATA_BYTES, check_events, check_tree
 def read_json(path: str | Path, *, most: int = DATA_BYTES, made_by: str = "") -> Any:
     """Return the content of a JSON file of up to `most` bytes; raises `ConfigError` with line and column.
 
-    `made_by` is the end of that sentence: what writes such a file.
+    `made_by` is the end of the message: the command that writes such a file.
     """
     hint = f"; {made_by}" if made_by else ""
 
@@ -28,11 +28,11 @@ def read_json(path: str | Path, *, most: int = DATA_BYTES, made_by: str = "") ->
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """Return the content of a TOML file; raises `ConfigError` for what is none."""
+    """Return the content of a TOML file; raises `ConfigError` if it is invalid."""
     import tomllib
 
     def parsed(text: str) -> dict[str, Any]:
-        # The parser takes time quadratic in the parts of a key.
+        # The parser takes quadratic time in the number of a key's parts.
         if any(run.count(".") > _MOST_PARTS for run in re.findall(r"[\w.\"' \t-]+", text)):
             raise ConfigError(f"{path} has a key of more than {_MOST_PARTS} parts")
         return tomllib.loads(text)
@@ -45,7 +45,7 @@ _MOST_PARTS = 200
 
 
 def read_yaml(path: str | Path) -> Any:
-    """Return the content of a YAML file as plain data, dates as text; raises `ConfigError` for what is none.
+    """Return the content of a YAML file as plain data, dates as text; raises `ConfigError` if it is invalid.
 
     Aliases are expanded within the limit of `ppsim.base.limits`.
     """
@@ -66,14 +66,14 @@ def read_yaml(path: str | Path) -> Any:
 CONFIG_READERS: dict[str, Callable[[Path], Any]] = {
     ".toml": read_toml, ".yaml": read_yaml, ".yml": read_yaml, ".json": partial(read_json, most=CONFIG_BYTES),
 }  # fmt: skip
-"""The reader of a configuration, at most `CONFIG_BYTES` long, by the suffix of its file."""
+"""Readers of configurations (at most `CONFIG_BYTES`) by file suffix."""
 
 
 def _parsed(
     path: str | Path, parse: Callable[[str], Any], wrong: type[Exception], told: Callable[[Any], str],
     most: int = CONFIG_BYTES,
 ) -> Any:  # fmt: skip
-    """What a parser makes of a file; `told` says which format it is not, and why."""
+    """Parse a file; `told` returns the format and the error for the message."""
     text = read_text(path, most=most)
     try:
         tree = parse(text)
@@ -96,7 +96,7 @@ _HALF_CHARACTER = re.compile(r"\\[uU](0000)?[dD][89a-fA-F]")
 
 
 def read_text(path: str | Path, *, most: int = CONFIG_BYTES) -> str:
-    """Return the content of a text file of up to `most` bytes; raises `ConfigError` for one that cannot be read."""
+    """Return the content of a text file of up to `most` bytes; raises `ConfigError` if it cannot be read."""
     data = _bytes_of(path, most + 1)
     if len(data) > most:
         raise ConfigError(f"{path} is larger than {most / 2**20:,.0f} MiB, the limit for such a file")
@@ -104,7 +104,7 @@ def read_text(path: str | Path, *, most: int = CONFIG_BYTES) -> str:
 
 
 def read_head(path: str | Path, *, most: int = CONFIG_BYTES) -> tuple[str, bool]:
-    """Return the beginning of a text file, whole lines of up to `most` bytes, and whether there is more."""
+    """Return the first whole lines of a text file, up to `most` bytes, and whether there is more."""
     data = _bytes_of(path, most + 1)
     if len(data) <= most:
         return _decoded(data, path), False
@@ -112,7 +112,7 @@ def read_head(path: str | Path, *, most: int = CONFIG_BYTES) -> tuple[str, bool]
 
 
 def _bytes_of(path: str | Path, most: int) -> bytes:
-    """The first bytes of a file; of a pipe or a device too, which may have no end."""
+    """The first bytes of a file, pipe or device; a pipe or device may be endless."""
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -143,7 +143,7 @@ def _decoded(data: bytes, path: str | Path) -> str:
 
 @contextmanager
 def naming(source: str | Path, errors: type[PpsimError] = PpsimError) -> Iterator[None]:
-    """Put the name of a file in front of what is wrong with its content, where the sentence lacks it."""
+    """Prepend a file's name to errors in its content, if the message lacks it."""
     try:
         yield
     except errors as error:
@@ -153,12 +153,12 @@ def naming(source: str | Path, errors: type[PpsimError] = PpsimError) -> Iterato
 
 
 def to_json(value: Any) -> str:
-    """Return readable JSON that any reader takes: NaN and infinity are refused, not written."""
+    """Return readable, standard JSON: raises for NaN and infinity."""
     return json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def check_place(path: str | Path) -> None:
-    """Raise `ConfigError` where a file could not be written, before any work is done."""
+    """Raise `ConfigError` if a file could not be written; for a check before the work."""
     if not str(path):
         raise ConfigError("cannot write '': give the file a name")
     real = os.path.realpath(path)
@@ -179,9 +179,9 @@ def check_place(path: str | Path) -> None:
 
 
 def write_whole(path: str | Path, content: str | bytes) -> None:
-    """Write a file so that a reader sees the old content or all of the new; raises `ConfigError` if it cannot.
+    """Write a file atomically: readers see the old content or all of the new; raises `ConfigError` on failure.
 
-    A link is followed, and a file that is replaced keeps its mode. A device or a pipe (/dev/stdout) is written to.
+    Links are followed, and a replaced file keeps its mode. Devices and pipes (/dev/stdout) are written directly.
     """
     path = Path(path)
     data = content.encode("utf-8") if isinstance(content, str) else content

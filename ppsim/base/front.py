@@ -1,4 +1,4 @@
-"""What of several things nothing improves on, in time and memory."""
+"""Pareto sets of time and memory."""
 
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -7,9 +7,9 @@ Thing = TypeVar("Thing")
 
 
 def front_of(things: Iterable[Thing], sizes: Callable[[Thing], tuple[float, float]]) -> list[Thing]:
-    """Return the Pareto set, the least of the first size first: each has less of the second than all before.
+    """Return the Pareto set, sorted by the first size; each item has less of the second size than all before.
 
-    Of those alike in both sizes, the first is kept.
+    If items are equal in both sizes, the first is returned.
 
     >>> front_of([(3, 4), (2, 7), (1, 5), (1, 6)], lambda one: one)
     [(1, 5), (3, 4)]

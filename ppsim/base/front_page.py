@@ -1,8 +1,8 @@
-"""The page of `ppsim --help`: the command line itself, and what it imports, is not loaded to show it."""
+"""The page of `ppsim --help`, without importing the command line."""
 
 import os
 
-GROUPS = {  # command: the file of `ppsim.cli` that has it, and its line on this page
+GROUPS = {  # command: (module in `ppsim.cli`, line on this page)
     "Plan": {
         "project": ("project", "Project one configuration: time, throughput, memory, and why."),
         "tune": ("tune", "Search for the fastest configuration of a model on N GPUs."),
@@ -60,7 +60,7 @@ _MOST_COLUMNS, _LEAST_COLUMNS, _COLUMNS = 100, 50, 80
 
 
 def front_page(width: int) -> str:
-    """Return the page in lines of up to `width` characters, but for examples and where a word is longer."""
+    """Return the page in lines of up to `width` characters; only examples and longer words may exceed it."""
     blocks = ["Usage: ppsim [OPTIONS] COMMAND [ARGS]..."]
     for text in ABOUT.strip().split("\n\n"):
         as_it_is = text.startswith("\b\n")
@@ -72,7 +72,6 @@ def front_page(width: int) -> str:
 
 
 def _definitions(title: str, rows: dict[str, str], width: int) -> str:
-    """A heading and names with their meanings, in two columns, the same on the whole page."""
     first = max(map(len, [*COMMANDS, *_OPTIONS])) + 2
     lines = [f"{title}:"]
     for name, text in rows.items():
@@ -91,7 +90,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def page_width() -> int:
-    """Return the width of a help page: that of the terminal, as COLUMNS or the terminal says, within bounds."""
+    """Return the width of a help page: COLUMNS or the terminal's width, within bounds."""
     try:
         columns = int(os.environ.get("COLUMNS", 0)) or os.get_terminal_size(1).columns or _COLUMNS
     except (ValueError, OSError):

@@ -1,4 +1,4 @@
-"""What a process keeps of its work: the last that was asked for, as much as may be kept."""
+"""An in-memory cache that evicts the least recently used values."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -8,13 +8,13 @@ from typing import Generic, TypeVar
 Value = TypeVar("Value")
 
 _LARGEST_PART = 4
-"""One thing takes at most this part of the room, so that a large one does not drive out all others."""
+"""A value larger than 1/4 of the capacity is not cached, so that it does not evict all others."""
 
 
 class Kept(Generic[Value]):
-    """Values by key; where their sizes sum to more than `most`, those asked for longest ago are forgotten.
+    """A least-recently-used cache: the sizes of its values sum to at most `most`.
 
-    What is returned is shared: nobody may change it.
+    Returned values are shared and must not be changed.
 
     >>> kept = Kept(most=8)
     >>> [kept.get(key, size=2, make=lambda key=key: key.upper()) for key in "abcda"]
@@ -30,9 +30,9 @@ class Kept(Generic[Value]):
         self._lock = Lock()
 
     def get(self, key: Hashable, *, size: int, make: Callable[[], Value]) -> Value:
-        """Return the value that is kept under `key` or else what `make` returns, which counts `size`.
+        """Return the cached value of `key`, or else the result of `make`, whose size is `size`.
 
-        Threads may ask at once; where two ask for what is not there, both make it.
+        Thread-safe; two threads that miss the same key both call `make`.
         """
         with self._lock:
             if (entry := self._found.get(key)) is not None:
@@ -46,20 +46,20 @@ class Kept(Generic[Value]):
 
     def _keep(self, key: Hashable, value: Value, size: int) -> None:
         _, replaced = self._found.pop(key, (None, 0))
-        self._found[key] = value, size  # behind all others
+        self._found[key] = value, size  # most recently used
         self._sum += size - replaced
         while self._sum > self._most:
             _, (_, forgotten) = self._found.popitem(last=False)
             self._sum -= forgotten
 
     def forget(self, key: Hashable) -> None:
-        """Forget one value, where it is kept."""
+        """Remove a value if it is cached."""
         with self._lock:
             _, size = self._found.pop(key, (None, 0))
             self._sum -= size
 
     def clear(self) -> None:
-        """Forget all: benchmarks time what is found anew."""
+        """Remove all values; benchmarks need an empty cache."""
         with self._lock:
             self._found.clear()
             self._sum = 0

@@ -1,4 +1,4 @@
-"""Whether an argument is what a function takes, for those that Python's users call."""
+"""Type checks of arguments of the public Python API."""
 
 from numbers import Integral
 from reprlib import repr as in_short
@@ -8,7 +8,7 @@ from ppsim.base.errors import ConfigError
 
 
 def require_kind(name: str, value: Any, kind: type, said: str, *, verb: str = "is") -> None:
-    """Raise `ConfigError` where the argument `name` is of another class; `said` is what it must be.
+    """Raise `ConfigError` if the argument `name` has another class; `said` describes the expected one.
 
     >>> require_kind("pp", "2", Integral, "a whole number")
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""How a process that does one thing starts and ends."""
+"""Fast start and end of short-lived processes."""
 
 import gc
 import os
@@ -8,11 +8,11 @@ from typing import Any
 
 
 def start_lean() -> None:
-    """Spend nothing from here on on what a process that soon ends has no use for; called before numpy is imported.
+    """Turn off work that a short-lived process does not need; call this before numpy is imported.
 
-    Threads of numpy's linear algebra turn for 25 ms each while they wait for work; pydantic looks for plug-ins in
-    all that is installed; Python collects garbage for each 700 objects more, an eighth of the time of a search; a
-    tenth of numpy's import gives its functions their docstrings, which it does without under `python -OO` too.
+    numpy's linear algebra threads busy-wait for 25 ms each. pydantic searches all installed packages for plug-ins.
+    Python collects garbage after every 700 new objects, which takes an eighth of a search. A tenth of numpy's
+    import adds docstrings, which are also absent with `python -OO`.
     """
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
@@ -22,9 +22,10 @@ def start_lean() -> None:
 
 
 def end_lean(code: Any) -> None:
-    """End the process with an exit code as Python does, but for taking all objects apart: a tenth of a projection.
+    """End the process with an exit code, without freeing all objects, which takes a tenth of a projection's time.
 
-    Returns where more than that may be left to do: to threads, other processes, a debugger or a profiler.
+    Returns without effect if other clean-up may be necessary: for threads, other processes, a debugger or a
+    profiler.
     """
     import atexit
     import threading
@@ -37,5 +38,5 @@ def end_lean(code: Any) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
     except (AttributeError, OSError, ValueError):
-        return  # Python says what is wrong with them
+        return  # Python reports the error
     os._exit(code or 0)

@@ -1,7 +1,7 @@
-"""Limits on files that a user gives: size, depth, expansion and numbers. Every reader takes them from here.
+"""Limits on users' files, used by all readers: size, depth, expansion and numbers.
 
-A configuration is small (`CONFIG_BYTES`). Tables, timelines and recordings may have millions of entries
-(`DATA_BYTES`); their readers take time and memory in proportion to the file. Nothing may grow faster than its file:
+A configuration is small (`CONFIG_BYTES`). Schedules, timelines and recordings may have millions of entries
+(`DATA_BYTES`); their readers take time and memory in proportion to the file. No format may expand without limit:
 YAML anchors and shell variables have a limit on the expanded size, gzip on the unpacked size.
 """
 
@@ -12,35 +12,35 @@ from typing import Any
 from ppsim.base.errors import ConfigError
 
 CONFIG_BYTES = 2**20
-"""Bytes of a configuration. The largest that we know, a printed Megatron-LM configuration, has 0.1 MB."""
+"""Maximum bytes of a configuration. The largest known, a printed Megatron-LM configuration, has 0.1 MB."""
 
 DATA_BYTES = 2 * 2**30
-"""Bytes of a table, a timeline or a recording that is read at once. A timeline of a million actions has 0.1 GB."""
+"""Maximum bytes of a schedule, timeline or recording read at once. A timeline of 1 million actions has 0.1 GB."""
 
 MOST_UNPACKED = 100
-"""Bytes that a byte of a gzip file may unpack to. Traces of torch.profiler unpack to 10 to 30 bytes per byte."""
+"""Maximum unpacked bytes per byte of a gzip file. Traces of torch.profiler have 10 to 30."""
 
 MOST_VALUES = 200_000
-"""Values of a YAML file, with each alias counted as the values that it stands for."""
+"""Maximum values in a YAML file, with aliases expanded."""
 
 DEEPEST = 64
-"""Levels of lists and tables inside each other. Configurations and our own files have up to 10."""
+"""Maximum nesting of lists and tables. Configurations and files of ppsim have up to 10 levels."""
 
 LONGEST_NAME = 200
-"""Characters of the name of a model, a cluster or a schedule."""
+"""Maximum characters in the name of a model, a cluster or a schedule."""
 
 MOST_LAYERS = 10_000
-"""Layers of a model. A search for splits weighs every two of them against each other."""
+"""Maximum layers of a model. The search for splits is quadratic in the layers."""
 
 LARGEST = 10**30
-"""Largest whole number of a file: its products with other numbers still are finite floats."""
+"""Largest integer in a file; its products with other numbers are still finite floats."""
 
 LARGEST_COUNT = 10**15
-"""Largest whole number that counts something or is a number of bytes."""
+"""Largest count or number of bytes."""
 
 
 def whole(value: Any) -> Any:
-    """Return a float that is a whole number as an int, and anything else as it is.
+    """Return a float with an integer value as int, and anything else unchanged.
 
     >>> whole(8.5e10), whole(0.5), whole("8")
     (85000000000, 0.5, '8')
@@ -49,7 +49,7 @@ def whole(value: Any) -> Any:
 
 
 def count_from(value: Any, key: str, *, least: int = 0, most: int = LARGEST_COUNT) -> int:
-    """Return a number of a file as a whole number between `least` and `most`; raises `ConfigError` with its key.
+    """Return a number from a file as an integer between `least` and `most`; raises `ConfigError` with its key.
 
     >>> count_from(4.0, "config.json: num_layers")
     4
@@ -63,7 +63,7 @@ def count_from(value: Any, key: str, *, least: int = 0, most: int = LARGEST_COUN
 
 
 def number_from(value: Any, key: str, *, least: float = -float(LARGEST), most: float = float(LARGEST)) -> float:
-    """Return a number of a file, or a text that spells one, as a finite float; raises `ConfigError` with its key.
+    """Return a number (or its text) from a file as a finite float; raises `ConfigError` with its key.
 
     >>> number_from("0.5", "train.log, line 3: elapsed time")
     0.5
@@ -79,7 +79,7 @@ def number_from(value: Any, key: str, *, least: float = -float(LARGEST), most: f
 
 
 def shown(value: Any) -> str:
-    """Return a value as an error shows it: in at most 60 characters.
+    """Return a value as text for an error message, at most 60 characters.
 
     >>> shown(10**400)
     'a number of 401 digits'
@@ -88,13 +88,13 @@ def shown(value: Any) -> str:
         return f"a number of {math.floor(value.bit_length() * math.log10(2)) + 1} digits"
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # a longer whole number than Python prints, or lists too deep
+    except (ValueError, RecursionError):  # an integer longer than Python prints, or lists nested too deeply
         return f"a {type(value).__name__}"
     return text if len(text) <= 60 else text[:57] + "…"
 
 
 def check_tree(tree: Any, source: str) -> None:
-    """Raise `ConfigError` for a file that is too deep or has a whole number beyond ±`LARGEST`, with its key."""
+    """Raise `ConfigError`, with the key, for content nested too deeply or an integer beyond ±`LARGEST`."""
     level: list[tuple[Any, str]] = [(tree, "")]
     for _ in range(DEEPEST):
         below: list[tuple[Any, str]] = []
@@ -107,7 +107,7 @@ def check_tree(tree: Any, source: str) -> None:
 
 
 def _check_values(one: Any, path: str, source: str, below: list[tuple[Any, str]]) -> None:
-    """Check the values of one list or table, and append the lists and tables in it to `below`, with their paths."""
+    """Check one list or table; append (nested list or table, path) pairs to `below`."""
     is_table = isinstance(one, dict)
     values: Iterable[Any] = one.values() if is_table else one if isinstance(one, list) else [one]
     kinds = set(map(type, values))
@@ -126,18 +126,18 @@ _LOOKED_AT = frozenset({int, list, dict})
 
 
 def check_events(events: Iterable[Any], source: str) -> None:
-    """Raise `ConfigError` for YAML that is too deep, too large when its aliases are expanded, or not plain data.
+    """Raise `ConfigError` for YAML that is nested too deeply, too large with aliases expanded, or not plain data.
 
-    `events` are those of PyYAML's parser, which come before any alias is expanded: this takes time in proportion to
-    the file.
+    `events` come from PyYAML's parser before aliases are expanded, so the check takes time in proportion to the
+    file.
     """
-    sizes: list[int] = [0]  # values in each of the open lists and tables, the document first
+    sizes: list[int] = [0]  # number of values in each open list or table, outermost first
     anchors: list[str | None] = []
-    size_of: dict[str, int | None] = {}  # by anchor; None while it is open
+    size_of: dict[str, int | None] = {}  # number of values by anchor; None while it is open
     for event in events:
         kind = type(event).__name__
         if kind == "AliasEvent":
-            size = size_of.get(event.anchor, 0)  # the parser itself refuses an alias without an anchor
+            size = size_of.get(event.anchor, 0)  # the loader rejects an alias without an anchor
             if size is None:
                 raise ConfigError(f"{source} refers to itself: the anchor &{event.anchor} contains *{event.anchor}")
             sizes[-1] += size

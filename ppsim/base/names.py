@@ -1,4 +1,4 @@
-"""Names as people write them: which of those that there are is meant, and what to say of one that is none."""
+"""Lookup of names in users' spelling, and messages for unknown names."""
 
 import difflib
 import re
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 
 def plain(name: str) -> str:
-    """Return a name without capitals, blanks, dashes and underscores, which make no difference.
+    """Return a name in lower case without blanks, dashes and underscores.
 
     >>> plain("Interleaved_1F1B") == plain("interleaved-1f1b")
     True
@@ -15,14 +15,14 @@ def plain(name: str) -> str:
 
 
 NUMBER_FORMATS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64", "fp8": "float8"}
-"""Of short names of number formats, the ones that torch has."""
+"""torch's names of number formats, by short name."""
 
 
 class Names:
-    """The names of one kind of thing, and other words for some of them (`also`, from the word to the name).
+    """The names of one kind of thing, with aliases (`also`: alias → name).
 
-    `kind` is what sentences call it, `plain_of` takes from a name what makes no difference. `listed_by` is the
-    command that lists the names: if there are many, sentences about an unknown name have the three nearest ones.
+    `kind` is its name in messages, `plain_of` the normalisation of names. `listed_by` is the command that lists all
+    names: if there are many, messages contain only the three nearest.
 
     >>> names = Names("schedule", ["1f1b", "zb-h1"], also={"dapple": "1f1b"})
     >>> names.find("ZB_H1"), names.find("DAPPLE"), names.find("zb-h9")
@@ -46,15 +46,15 @@ class Names:
         self._by_plain = {plain_of(word): name for word, name in words.items()}
 
     def find(self, name: str) -> str | None:
-        """Return the name that is meant, or None where there is no such."""
+        """Return the canonical name, or None if it is unknown."""
         return name if name in self._names else self._by_plain.get(self._plain_of(name))
 
     def unknown(self, name: str) -> str:
-        """Return the sentence about a name that there is not: the close matches, or all that there are."""
+        """Return the message for an unknown name, with close matches or all names."""
         return f"unknown {self._kind} '{name}': {self.hint(name)}"
 
     def hint(self, name: str) -> str:
-        """Return the end of such a sentence."""
+        """Return the end of this message."""
         close = difflib.get_close_matches(self._plain_of(name), self._by_plain, n=3, cutoff=_CLOSE)
         found = dict.fromkeys(self._by_plain[one] for one in close)
         if found:
@@ -67,7 +67,7 @@ class Names:
 
 
 _CLOSE = 0.5
-"""How alike a name is to one that is meant, of 1."""
+"""Minimum similarity (0 to 1) of a suggested name."""
 
 _FEW = 30
-"""Names that a sentence may list."""
+"""Maximum number of names in a message."""

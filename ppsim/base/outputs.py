@@ -1,4 +1,4 @@
-"""`-o PATH`: the suffix decides what is written, and nothing half-written is left behind."""
+"""Output files of `-o PATH`: the suffix selects the format, and files are written atomically."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -8,15 +8,15 @@ from ppsim.base.files import check_place, write_whole
 
 Say = Callable[[str], None]
 Formats: TypeAlias = Mapping[str, tuple[str, Callable[[Any], str | bytes]]]
-"""By suffix: what a file is, "" where that needs no word, and what makes its content."""
+"""By suffix: (description of the file or "", function that makes its content)."""
 
 
 def silent(message: str) -> None:
-    """Say nothing: files that a program asks for are no news to it."""
+    """Ignore the message; the default for calls from Python."""
 
 
 def suffix_of(path: str, suffixes: Iterable[str]) -> str:
-    """Return which of `suffixes` decides; raises `ConfigError` for a path without, or with no place to write."""
+    """Return the member of `suffixes` at the path's end; raises `ConfigError` if none matches or on a bad path."""
     for suffix in sorted(suffixes, key=len, reverse=True):
         if path.endswith(suffix):
             break
@@ -29,7 +29,7 @@ def suffix_of(path: str, suffixes: Iterable[str]) -> str:
 
 
 def write(paths: Sequence[str], formats: Formats, what: Any, *, announce: Say = silent) -> None:
-    """Write each path, whole or not at all: what its format makes of `what`, announced as what it is."""
+    """Write `what` to each path in the format of its suffix, atomically, and announce each file."""
     for path in paths:
         name, make = formats[suffix_of(path, formats)]
         write_whole(path, make(what))

@@ -1,15 +1,15 @@
-"""PyYAML's safe loader, restricted to plain data: names of keys and dates are texts."""
+"""PyYAML's safe loader, restricted to plain data: keys and dates are texts."""
 
 from typing import Any, ClassVar
 
 import yaml
 
-_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the loader in C is 10 times as fast
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader is 10 times as fast
 _TEXT, _DATE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:timestamp"
 
 
 class PlainLoader(_SafeLoader):  # type: ignore[misc]
-    """A loader whose keys are always texts (`on`, `1` and `null` too), and which reads a date as a text."""
+    """A loader that reads keys (also `on`, `1` and `null`) and dates as text."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
         first: [(tag, pattern) for tag, pattern in resolvers if tag != _DATE]

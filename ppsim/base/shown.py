@@ -1,7 +1,7 @@
-"""How a result shows itself: its text, as the command line prints it, a line, a notebook's card, and pictures.
+"""Display of results: text of the command line, one-line `repr`, notebook card, and pictures.
 
-Three tables of the face (`ppsim.TEXTS`, `CARDS`, `PICTURES`) say what makes them, by the name of its class: the one
-place where results, which know nothing of terminals and pictures, meet these.
+Three tables of the public API (`ppsim.TEXTS`, `CARDS`, `PICTURES`) name the display function of each class. They
+are the only connection between result classes, which contain no formatting code, and terminals or pictures.
 """
 
 import io
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
     from matplotlib.axes import Axes
 
-_LONGEST = 40  # of a value in a line
+_LONGEST = 40  # characters of a value in a line
 
 
 class InBrief:
-    """An object whose `repr` is one line, and that a notebook shows as a card where there is one for its class."""
+    """An object with a one-line `repr` and, if its class has one, a notebook card."""
 
     @property
     def brief(self) -> str:
-        """What the line says: the fields that are not as they are by default."""
+        """Content of the line: the fields that differ from their defaults."""
         return ", ".join(_set_fields(self))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.brief})"
 
     def _repr_html_(self) -> str | None:
-        """Return what a notebook shows; None where that is the line."""
+        """Return the card for a notebook; None if there is only the line."""
         import ppsim
 
         made_by = ppsim.CARDS.get(type(self).__name__)
@@ -40,21 +40,21 @@ class InBrief:
 
 
 class Shown(InBrief):
-    """A result whose `str` is the text that the command line prints of it."""
+    """A result whose `str` is the output of the command line."""
 
     def __str__(self) -> str:
         return text_of(self)
 
 
 class Pictured(InBrief):
-    """A result that is drawn: by plotly, to look into, and by matplotlib, to print."""
+    """A result that can be drawn, interactively by plotly or as a static matplotlib picture."""
 
     def figure(self) -> "go.Figure":
-        """Return a plotly Figure, which a notebook shows and which has more to say under the pointer."""
+        """Return an interactive plotly figure with hover texts."""
         return loaded(self._pictures()[0])(self)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw with matplotlib, on `ax` or on axes of a new pyplot figure, and return them."""
+        """Draw with matplotlib on `ax` (None: axes of a new pyplot figure), and return the axes."""
         axes: Axes = loaded(self._pictures()[1])(self, ax)
         return axes
 
@@ -65,14 +65,13 @@ class Pictured(InBrief):
 
 
 def loaded(place: str) -> Callable[..., Any]:
-    """Return the function that "module:name" stands for, imported when it is called."""
+    """Import and return the function named "module:name"."""
     module, _, name = place.partition(":")
     found: Callable[..., Any] = getattr(import_module(module), name)
     return found
 
 
 def _set_fields(what: Any) -> list[str]:
-    """The fields of a dataclass that differ from their defaults, each as name=value."""
     found = []
     for field in fields(what):
         value = getattr(what, field.name)
@@ -87,7 +86,6 @@ def _is_same(value: Any, default: Any) -> bool:
 
 
 def _in_short(value: Any) -> str:
-    """A value in a few characters: what is long by how much there is of it."""
     if isinstance(value, float):
         return f"{value:.6g}"
     text = " ".join(repr(value).split())
@@ -99,7 +97,7 @@ def _in_short(value: Any) -> str:
 
 
 def show(what: Any, **options: Any) -> None:
-    """Print a result; `ppsim.TEXTS` says how, by the name of its class."""
+    """Print a result with the function in `ppsim.TEXTS` for its class."""
     import ppsim
 
     if (made_by := ppsim.TEXTS.get(type(what).__name__)) is None:
@@ -113,7 +111,7 @@ def text_of(what: Any, **options: Any) -> str:
 
 
 def printed(show: Callable[..., None], *shown: Any, **options: Any) -> str:
-    """Return what `show(*shown, **options)` writes to standard output, as in a pipe: plain, 100 columns wide."""
+    """Return the standard output of `show(*shown, **options)`: plain text, 100 columns wide, like in a pipe."""
     page = io.StringIO()
     with redirect_stdout(page):
         show(*shown, **options)

@@ -1,8 +1,8 @@
-"""How numbers read: people see ms, GiB (1024³) and GB/s (10⁹), with as many digits as mean something."""
+"""Numbers as text with suitable units (ms, GiB = 1024³ B, GB/s = 10⁹ B/s) and significant digits."""
 
 
 def seconds(value: float) -> str:
-    """Return a time in the unit that suits it.
+    """Return a time in a suitable unit.
 
     >>> seconds(0.0297), seconds(83.2), seconds(2.5e-5), seconds(0.0)
     ('29.7 ms', '83.2 s', '25.0 µs', '0 s')
@@ -23,7 +23,7 @@ def size(num_bytes: float) -> str:
 
 
 def rate(bytes_per_second: float) -> str:
-    """Return a bandwidth in decimal gigabytes a second.
+    """Return a bandwidth in decimal gigabytes per second.
 
     >>> rate(25e9)
     '25.0 GB/s'
@@ -32,7 +32,7 @@ def rate(bytes_per_second: float) -> str:
 
 
 LEAST_SHOWN = 5e-5
-"""Of a whole: what is less, `percent` shows as 0.00 %."""
+"""Smaller ratios are printed as 0.00 % by `percent`."""
 
 
 def percent(ratio: float) -> str:
@@ -54,7 +54,7 @@ def signed_percent(ratio: float) -> str:
 
 
 def count(value: float) -> str:
-    """Return a large number in short.
+    """Return a large number with a decimal prefix.
 
     >>> count(1_234_567), count(812), count(6.2e9)
     ('1.23 M', '812', '6.20 G')
@@ -63,7 +63,7 @@ def count(value: float) -> str:
 
 
 def _in_unit(value: float, units: dict[str, float]) -> str | None:
-    """The value in the largest unit of which it is one or more once rounded: 0.9996 s is 1.00 s, not 1000 ms."""
+    """The value in the largest unit in which it rounds to at least 1: 0.9996 s is 1.00 s, not 1000 ms."""
     for unit, factor in units.items():
         if float(f"{abs(value) / factor:.3g}") >= 1:
             return f"{_fixed(value / factor)} {unit}"
@@ -71,6 +71,6 @@ def _in_unit(value: float, units: dict[str, float]) -> str | None:
 
 
 def _fixed(value: float) -> str:
-    """Three significant digits, trailing zeros kept so that columns line up."""
+    """Three significant digits, with trailing zeros so that columns align."""
     magnitude = float(f"{abs(value):.3g}")
     return f"{value:.0f}" if magnitude >= 100 else f"{value:.1f}" if magnitude >= 10 else f"{value:.2f}"

@@ -1,7 +1,8 @@
-"""Options declared once: the words of a TypedDict, each with what there is to say of it beside its type.
+"""Options declared once, as keys of a TypedDict with type, help and other properties.
 
-A word is a key whose type is `Annotated[type, Option(...)]`. From these come the options of the command line, the
-keywords of the verbs, and the command that a search prints. Keys without an `Option` are only Python's.
+An option is a key whose type is `Annotated[type, Option(...)]`. The command line's options, the keyword arguments
+of the API functions, and the commands printed by a search are generated from these declarations. Keys without an
+`Option` exist in Python only.
 """
 
 import shlex
@@ -17,35 +18,35 @@ NamesOf = Literal["schedule", "model", "cluster", "profile", "recipe"]
 
 @dataclass(frozen=True)
 class Option:
-    """What is said of a word.
+    """Properties of an option.
 
     help
-        Its sentence. `{default}` stands for the default; one that is not named there, help pages show behind it,
-        where it is `shown`.
+        Its help text. `{default}` is replaced by the default. A default not mentioned there is appended on help
+        pages if it is `shown`.
     metavar
-        What its value looks like on a command line; None for a choice or a flag.
+        Placeholder of the value on the command line; None for a choice or a flag.
     section, after
-        In which section of a help page it is listed, "" for the last, and behind which word there. None: behind
-        the one that is declared before it.
+        Section of the help page ("": the last), and the option that precedes it there (None: the one declared
+        before it).
     default
-        What stands where nothing is given, None where that depends on something else.
+        Value if not given, None if it depends on other options.
     field
-        The field that it sets, with dots from a plan on: "job.layout.tp".
+        The field that it sets, as a dotted path from a plan: "job.layout.tp".
     flag
-        Its name on the command line where that is not the word's.
+        Name on the command line, if it differs from the key.
     also
-        Other names that the command line accepts with the same meaning: Megatron-LM's. Help does not list them.
+        Other accepted names on the command line, from Megatron-LM. Help does not list them.
     least
         The smallest number.
     has_no
-        Of what is yes or no: whether the command line has a --no-… for it.
+        For a boolean: whether the command line has a --no-… form.
     required
-        Whether a command must be given it.
+        Whether a command requires it.
     names
-        What it is a name of, where it is one: what a shell completes it with.
+        The kind of name that it takes, for shell completion.
     is_hidden
-        Whether help pages leave it out: a trainer's configuration sets it, few people type it. The reference has
-        it.
+        Whether help pages omit it, because a trainer's configuration sets it and few people type it. The reference
+        lists it.
     """
 
     help: str
@@ -65,7 +66,7 @@ class Option:
 
     @property
     def sentence(self) -> str:
-        """The help, with its default."""
+        """The help text with the default inserted."""
         values = self.default if isinstance(self.default, tuple) else (self.default,)
         default = ",".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
         return self.help.replace("{default}", default)
@@ -73,7 +74,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Word:
-    """A name, the types that its value may have (None is none of them), and what is said of it."""
+    """An option: key, types of its value (without None), and properties."""
 
     name: str
     kinds: tuple[Any, ...]
@@ -81,34 +82,34 @@ class Word:
 
     @property
     def flag(self) -> str:
-        """Its name on the command line."""
+        """Name on the command line."""
         return self.option.flag or flag_of(self.name)
 
     @property
     def also(self) -> tuple[str, ...]:
-        """Other names that the command line accepts."""
+        """Other accepted names on the command line."""
         own = f"--{self.name.replace('_', '-')}"
         return (*self.option.also, *([own] if self.name in FLAGS else []))
 
     @property
     def keyword(self) -> str:
-        """Its name in Python: the flag with underscores."""
+        """Name in Python: the flag with underscores."""
         return self.flag[2:].replace("-", "_")
 
     @property
     def choices(self) -> list[Any]:
-        """All that it can be, none where any text goes."""
+        """All allowed values, empty if any text is allowed."""
         return choices_of(self.kinds)
 
     @property
     def listed(self) -> Any:
-        """What it is a list of, None where it is none, or where a text goes too."""
+        """Type of the items if the value is a list, None if it is not, or if a text is allowed too."""
         found = [get_args(kind)[0] for kind in self.kinds if get_origin(kind) is Sequence]
         return found[0] if found and str not in self.kinds else None
 
     @property
     def is_mapping(self) -> bool:
-        """Whether it is pairs, which a command line repeats."""
+        """Whether the value is a mapping, given on the command line by repeating the option."""
         return any(get_origin(kind) is Mapping for kind in self.kinds)
 
 
@@ -123,11 +124,11 @@ FLAGS = {
     "update": "--optimizer-sync",
     "lengths": "--sequence-lengths",
 }
-"""Flags of words whose names differ; the word with dashes is accepted too."""
+"""Flags that differ from the key; the key with dashes is accepted too."""
 
 
 def flag_of(name: str) -> str:
-    """Return what a command line calls a word.
+    """Return the command-line name of an option.
 
     >>> flag_of("micro_batch"), flag_of("seq_len")
     ('--micro-batch-size', '--seq-len')
@@ -137,7 +138,7 @@ def flag_of(name: str) -> str:
 
 @cache
 def words_of(declared: type) -> dict[str, Word]:
-    """Return the words of a TypedDict by name, as they are declared."""
+    """Return the options of a TypedDict by key, in the order of their declaration."""
     return {
         name: Word(name, kinds_of(get_args(hint)[0]), option)
         for name, hint in declared.__annotations__.items()
@@ -147,19 +148,19 @@ def words_of(declared: type) -> dict[str, Word]:
 
 
 def kinds_of(hint: Any) -> tuple[Any, ...]:
-    """Return the types of a union, or the one; an object of ppsim, named in quotes, is a text to a command line."""
+    """Return the types of a union, or the single type; quoted ppsim classes become texts."""
     kinds = get_args(hint) if type(None) in get_args(hint) else (hint,)
     return tuple(str if isinstance(kind, ForwardRef) else kind for kind in kinds if kind is not type(None))
 
 
 def choices_of(kinds: Sequence[Any]) -> list[Any]:
-    """Return all that a value of these types can be, none where any text goes."""
+    """Return all allowed values of these types, empty if any text is allowed."""
     found = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
     return [] if str in kinds else found
 
 
 def texts_of(word: Word, value: Any) -> list[str]:
-    """Return what a command line says for a value of a word: "--tp 8", "--no-dropout"; nothing for None."""
+    """Return the command-line arguments for a value of an option: "--tp 8", "--no-dropout"; nothing for None."""
     if value is None:
         return []
     if word.is_mapping:
@@ -172,7 +173,7 @@ def texts_of(word: Word, value: Any) -> list[str]:
 
 
 def sections_of(words: Iterable[Word]) -> dict[str, list[str]]:
-    """Return the names under each section's key, in the order in which a help page lists them."""
+    """Return the keys of each section, in the order of the help page."""
     found: dict[str, list[str]] = {}
     last: dict[str, str] = {}
     for word in words:
@@ -183,33 +184,33 @@ def sections_of(words: Iterable[Word]) -> dict[str, list[str]]:
     return found
 
 
-_MOST_TOKENS = 10**9  # of a sequence
+_MOST_TOKENS = 10**9  # maximum per sequence
 
 
 def require_least(name: str, value: float | None, least: int = 1) -> None:
-    """Raise `ConfigError` for a word's value below the least that it can be."""
+    """Raise `ConfigError` if an option's value is below its minimum."""
     if value is not None and value < least:
         raise ConfigError(f"{flag_of(name)} must be at least {least}: got {value}")
 
 
 def require_tokens(name: str, tokens: int | None) -> None:
-    """Raise `ConfigError` for a sequence of more tokens than anybody means."""
+    """Raise `ConfigError` for an implausibly long sequence."""
     if tokens is not None and tokens > _MOST_TOKENS:
         raise ConfigError(f"{flag_of(name)} must be at most {_MOST_TOKENS}: got {tokens}, for one sequence")
 
 
 def given_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are given: not None."""
+    """Return the options that are not None."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def with_defaults(words: Mapping[str, Word], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options, with the default of each word that was not given."""
+    """Return the options, with defaults for those that are not given."""
     return {name: word.option.default for name, word in words.items()} | given_of(options)
 
 
 def fields_of(words: Mapping[str, Word], options: Mapping[str, Any], under: str = "") -> dict[str, Any]:
-    """Return the fields right below `under` that the options set: what was given, and defaults."""
+    """Return the fields directly below `under` that the options and their defaults set."""
     found = {}
     given = with_defaults(words, options)
     for name, word in words.items():
@@ -220,7 +221,7 @@ def fields_of(words: Mapping[str, Word], options: Mapping[str, Any], under: str 
 
 
 def values_in(words: Mapping[str, Word], holder: Any) -> dict[str, Any]:
-    """Return what each word's field is in an object, None where it has none: the inverse of `fields_of`."""
+    """Return the value of each option's field in an object, None without a field: the inverse of `fields_of`."""
     found = {}
     for name, word in words.items():
         value = holder if word.option.field else None

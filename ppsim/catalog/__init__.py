@@ -1,1 +1,1 @@
-"""Every schedule by name: `published/` tables, `search/` for tables that fit given costs, and an entry per name."""
+"""Catalogue of schedules: `published/` patterns, `search/` for tables optimised for given costs."""

@@ -1,7 +1,7 @@
-"""Answers of searches, kept on disk from one process to the next: what takes seconds to find is read at once.
+"""Disk cache of search results, which can take seconds to find.
 
-A file an answer, in `folder()`; it is named after the question and after the state of the code that answered it, so
-that no answer of another version is ever read. Where nothing can be written, nothing is kept.
+Each result is a file in `folder()`. Its name is a hash of the request and of the state of ppsim's source files, so
+that results of another version are never used. If the folder is not writable, nothing is cached.
 """
 
 import hashlib
@@ -20,26 +20,26 @@ from ppsim.base.files import write_whole
 from ppsim.schedule.table import Schedule
 
 FOLDER = "PPSIM_CACHE_DIR"
-"""The environment variable that names another folder; empty, nothing is kept."""
+"""Environment variable with another cache folder; an empty value switches the cache off."""
 
 _MOST_BYTES = 64 * 2**20
-_ROOMS = ("base", "catalog", "schedule", "simulation")  # that have a part in an answer
+_ROOMS = ("base", "catalog", "schedule", "simulation")  # packages that affect search results
 _SUFFIX = ".table.npz"
 
 
 def folder() -> Path | None:
-    """Return where answers are kept: in ppsim's folder of the user's cache unless `FOLDER` says otherwise."""
+    """Return the cache folder: `FOLDER` if set, else ppsim's folder in the user's cache; None if there is none."""
     if (named := os.environ.get(FOLDER)) is not None:
         return Path(named) if named else None
-    with suppress(RuntimeError):  # no home
+    with suppress(RuntimeError):  # no home directory
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "ppsim")
     return None
 
 
 def answer(question: object, find: Callable[[], Schedule]) -> Schedule:
-    """Return the table that was found for this question before, or else what `find` finds now.
+    """Return the cached table of this request, or the result of `find`.
 
-    A question is made of dataclasses, sequences, arrays and what `repr` tells apart.
+    A request consists of dataclasses, sequences, arrays and values with a distinct `repr`.
     """
     if (place := folder()) is None:
         return find()
@@ -58,7 +58,6 @@ def answer(question: object, find: Callable[[], Schedule]) -> Schedule:
 
 
 def _read(path: Path) -> Schedule | None:
-    """The table in a file; None where it is not there, or no file of ours."""
     from zipfile import BadZipFile
 
     with suppress(OSError, ValueError, TypeError, EOFError, BadZipFile):
@@ -71,7 +70,7 @@ def _read(path: Path) -> Schedule | None:
 
 
 def _told(value: object) -> Iterator[bytes]:
-    """What tells a value apart from others."""
+    """Yield the bytes that identify a value, for the hash."""
     if isinstance(value, np.ndarray):
         yield repr((value.dtype.str, value.shape)).encode()
         yield value.tobytes()
@@ -94,7 +93,6 @@ def _state_of_code() -> list[object]:
 
 
 def _forget_oldest(place: Path) -> None:
-    """Remove those asked for longest ago, where all together take more than they may."""
     states = ((path.stat(), path) for path in place.glob(f"*{_SUFFIX}"))
     files = sorted((state.st_mtime_ns, state.st_size, path) for state, path in states)
     left = sum(size for _, size, _ in files)

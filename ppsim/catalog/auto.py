@@ -1,8 +1,8 @@
-"""The best table that a time-boxed search finds for given costs: what `ppsim build auto` prints.
+"""Search for the best table for given costs within a time limit (`ppsim build auto`).
 
-It begins with the best that the catalogue has for the placement and the memory, and is never worse than it: every
-table is judged by the simulator at the costs as they are, channels included. The search itself moves passes on an
-ideal network (`ppsim.catalog.search`), where one timing takes microseconds; where microbatches differ it takes
+The search starts from the best schedule of the catalogue for the placement and memory, so its result is never
+worse. Every accepted table is simulated with the actual costs and channels. The search itself moves actions on an
+ideal network (`ppsim.catalog.search`), where one evaluation takes microseconds. If microbatches differ, it uses
 their mean times and the largest one's bytes.
 """
 
@@ -32,23 +32,23 @@ from ppsim.simulation.run import simulate
 from ppsim.simulation.stage_costs import StageCosts
 
 MOST_TO_PROVE = 800
-"""Actions up to which the exact search has a chance to end."""
+"""Largest number of actions for which the exact solver has a chance to finish."""
 
 _MOST_TO_PROVE_FIRST = 256
-"""Actions up to which a proof is tried before the search. Most proofs take some tenths of a second."""
+"""Largest number of actions for a proof before the search. Most such proofs take some tenths of a second."""
 
-_LEAST_S_TO_PROVE_FIRST, _MOST_S_TO_PROVE_FIRST = 0.5, 2.0  # to load the solver alone takes half a second
+_LEAST_S_TO_PROVE_FIRST, _MOST_S_TO_PROVE_FIRST = 0.5, 2.0  # loading the solver takes 0.5 s
 
 _TOLERANCE = 1e-9
-_MOST_WHATEVER_THE_TIME = 30_000  # actions: to try every pattern takes some tenths of a second
+_MOST_WHATEVER_THE_TIME = 30_000  # actions; trying all patterns takes some 0.1 s
 
 
 @dataclass(frozen=True, eq=False)
 class Optimised:
-    """The best table found, its criterion in seconds, where the search began, and what no table undercuts.
+    """The best table found, its time by `criterion`, the start of the search, and a lower bound for all tables.
 
-    The bound is for all the placements that were to choose from. `started_from` names the best of the catalogue on
-    them, or says "list scheduling" where it has none that fits.
+    The bound holds for all placements that were searched. `started_from` is the best schedule of the catalogue for
+    these placements, or "list scheduling" if none fits.
     """
 
     schedule: Schedule
@@ -61,17 +61,17 @@ class Optimised:
 
     @property
     def gap(self) -> float:
-        """How much longer the table takes than the bound, as a part of the bound."""
+        """Relative distance of the table's time from the lower bound."""
         return max(self.value_s / self.bound_s - 1, 0.0) if self.bound_s > 0 else 0.0
 
     @property
     def is_optimal(self) -> bool:
-        """Whether the bound is met."""
+        """True if the table meets the lower bound."""
         return _meets(self.value_s, self.bound_s)
 
     @property
     def proof(self) -> str:
-        """What is proved of the table, in words."""
+        """The proved quality of the table, as text."""
         return "optimal" if self.is_optimal else f"at most {percent(self.gap)} above the best possible"
 
 
@@ -94,22 +94,27 @@ def optimise(
     prove: bool = False,
     progress: Progress | None = None,
 ) -> Optimised:
-    """Return the best table found within `time_limit_s` for one placement, or the better of both ("loop", "v").
+    """Return the best table found within `time_limit_s` for one placement, or for the better of "loop" and "v".
 
-    `costs` may be a function of the placement's name, where they depend on it. `memory_limit_bytes` is a
-    rank's, static bytes included. The patterns of the catalogue are tried, up to 30,000 actions whatever the time,
-    then its schedules that are fitted to costs, as `build` fits them, each for up to half of the time that is left;
-    the search goes on from the best, for `max_rounds` a placement, or until the lower bound is met. Without
-    `max_rounds`, and if OR-tools is installed, up to 256 actions are first handed to the exact solver, for up to
-    2 s and a quarter of the time. Once there is a table, what would outlast the limit is broken off, and the best
-    of a fit so far is taken. The clock stands still while kernels are compiled, once for an installation. One
-    seed gives one sequence of tables; how far it gets is up to the time, unless the rounds end it first. `prove`
-    hands what is left of the gap to an exact solver (extra `optimise`), for up to `MOST_TO_PROVE` actions and as
-    long again.
+    `costs` may be a function of the placement's name. `memory_limit_bytes` is per rank, static bytes included.
 
-    Raises `DoesNotFit` where no table keeps the limit; `ConfigError` for pp, vpp or microbatches below 1, a time
-    limit, rounds or a seed below 0, an unknown placement or criterion, costs of another number of stages, a memory
-    limit on costs without bytes, and for `prove` on more actions; `MissingExtra` for `prove` without OR-tools.
+    1. The published patterns are evaluated (up to 30,000 actions, regardless of the time limit), then the schedules
+       that `build` optimises for costs, each for up to half of the remaining time.
+    2. Without `max_rounds`, problems of up to 256 actions go to the exact solver, if OR-tools is installed, for up
+       to 2 s and a quarter of the time.
+    3. The search continues from the best table, for `max_rounds` rounds per placement or until it meets the lower
+       bound.
+    4. `prove` passes a remaining gap to the exact solver (extra `optimise`), for problems of up to `MOST_TO_PROVE`
+       actions and for another `time_limit_s`.
+
+    Once a table exists, steps that would exceed the limit are interrupted, and the best result so far is used.
+    Kernel compilation, once per installation, does not count. A seed fixes the sequence of tables; the time limit
+    decides how many are reached, unless `max_rounds` ends the search first.
+
+    Raises `DoesNotFit` if no table is within the memory limit. Raises `ConfigError` for pp, vpp or microbatches
+    below 1, a negative time limit, number of rounds or seed, an unknown placement or criterion, costs with another
+    number of stages, a memory limit with costs without bytes, and `prove` with too many actions. Raises
+    `MissingExtra` for `prove` without OR-tools.
 
     >>> costs = StageCosts(forward_s=[1, 2], backward_input_s=1, backward_weight_s=1)
     >>> found = optimise(pp=2, microbatches=4, costs=costs)
@@ -162,7 +167,6 @@ def optimise(
 
 
 def _require_limits(time_limit_s: float, **counts: int) -> None:
-    """Raise `ConfigError` for a time limit or a count below 0."""
     if not time_limit_s >= 0:
         raise ConfigError(f"the time limit must be 0 s or more: got {time_limit_s:g}")
     for name, value in counts.items():
@@ -171,7 +175,6 @@ def _require_limits(time_limit_s: float, **counts: int) -> None:
 
 
 def _require(*, pp: int, vpp: int, microbatches: int, placement: str | None, prove: bool) -> None:
-    """Raise `ConfigError` or `MissingExtra` for a shape or a placement that is not searched, or not to a proof."""
     require_shape(pp=pp, microbatches=microbatches)
     if vpp < 1:
         raise ConfigError(f"vpp must be at least 1: got {vpp}")
@@ -189,7 +192,7 @@ def _require(*, pp: int, vpp: int, microbatches: int, placement: str | None, pro
 
 
 class _Search:
-    """One placement: what no table undercuts, the best table so far, and the searches for better ones."""
+    """Search on one placement: lower bound, best table so far, and the steps of `optimise`."""
 
     def __init__(
         self,
@@ -207,12 +210,12 @@ class _Search:
         if memory_limit_bytes is not None:
             if not np.any(arrays.activation_bytes):
                 raise ConfigError("a memory limit needs costs with activation_bytes: these have none")
-            memory_cap(memory_limit_bytes, stage_to_rank, arrays)  # raises where it holds no microbatch
+            memory_cap(memory_limit_bytes, stage_to_rank, arrays)  # raises if one microbatch does not fit
         problem = problem_of(stage_to_rank, num_microbatches, costs, memory_limit_bytes=memory_limit_bytes)
         self.target = Target(problem, criterion)
         outline = Schedule.outline(stage_to_rank, num_microbatches=num_microbatches)
         self.bound_s = bounds_of(outline, costs, memory_limit_bytes=memory_limit_bytes).of(criterion)
-        self.is_joining_worth_it = problem.backward_s < problem.input_s + problem.weight_s  # an entry a stage
+        self.is_joining_worth_it = problem.backward_s < problem.input_s + problem.weight_s  # one entry per stage
         self.best: Schedule | None = None
         self.value_s = self.start_s = np.inf
         self.started_from = "list scheduling"
@@ -227,7 +230,7 @@ class _Search:
         return self.costs.fused_s is None and not self.costs.differ_by_microbatch
 
     def begin(self, until: float) -> None:
-        """Take the best of the catalogue, and of what is fitted to costs as long as there is time or no table."""
+        """Evaluate the catalogue; optimise for costs only while time is left or no table exists."""
         for name, table in self._catalogue(until):
             if self._take(table):
                 self.started_from, self.start_s = name, self.value_s
@@ -240,13 +243,13 @@ class _Search:
         entries = sorted(
             every_schedule().values(),
             key=lambda entry: (entry.takes("costs"), not entry.takes("memory_limit_bytes")),
-        )  # the fit to the limit itself comes nearest to what is searched for
+        )  # schedules that use the memory limit come first: they are closest to the searched problem
         for entry in entries:
             if entry.num_replicas > 1 or entry.takes("num_slices") or entry.why_not(**shape):
                 continue
             if STYLES[entry.placement](num_ranks, len(self.stage_to_rank)) != self.stage_to_rank:
                 continue
-            is_late = self.best is not None and working_s() >= until  # a table that keeps the limit is a must
+            is_late = self.best is not None and working_s() >= until  # continue until one table fits
             is_slow = entry.takes("costs") or self.target.num_actions > _MOST_WHATEVER_THE_TIME
             if (entry.takes("costs") and self.is_over) or (is_slow and is_late):
                 return
@@ -263,7 +266,7 @@ class _Search:
                     yield entry.name, table
 
     def _fits(self, entry: Entry, until: float, **options: Any) -> list[Schedule]:
-        """The table of a schedule as it is built by name, or where half the time is over, the best on the way."""
+        """Return the table as `build` makes it or, after half of the remaining time, the best candidates so far."""
         seconds = (until - working_s()) / 2 if self.best is not None else np.inf
         try:
             with ending_in(seconds):
@@ -275,10 +278,10 @@ class _Search:
             return []
 
     def _take(self, table: Schedule) -> bool:
-        """Take a table that runs, keeps the limit and is better than the best so far."""
+        """Accept a table if it runs, fits in the memory limit and is faster than the best so far."""
         try:
             timeline = simulate(table, self.costs)
-        except ScheduleError:  # the channels deadlock
+        except ScheduleError:  # deadlock on these channels
             return False
         if not is_within(float(timeline.memory.peak_bytes.max()), self.memory_limit_bytes):
             return False
@@ -289,14 +292,17 @@ class _Search:
         return True
 
     def _take_split_or_joined(self, table: Schedule) -> None:
-        """Take a split table, or with full backwards: everywhere, or where no stage waits for the gradient."""
+        """Try a table with split backwards, and with full backwards on the stages where these are faster.
+
+        A third variant has full backwards only on stage 0, whose input gradient no stage needs.
+        """
         self._take(table)
         if self.is_joining_worth_it.any():
             self._take(joined(table, self.is_joining_worth_it))
             self._take(joined(table, self.is_joining_worth_it & (np.arange(table.num_stages) == 0)))
 
     def run(self, until: float, max_rounds: int | None, seed: int, progress: Progress | None) -> None:
-        """Search until the time is over or the bound is met."""
+        """Search until the time limit, the last round or the lower bound."""
         known = None
         rounds = islice(tables_without_end(self.target, start=self.best, seed=seed), max_rounds)
         while True:
@@ -316,7 +322,7 @@ class _Search:
                 return
 
     def prove_first(self, until: float, seed: int, progress: Progress | None) -> None:
-        """Try to prove a small problem, if the solver is installed, knows all of its costs, and there is time."""
+        """Try to prove a small problem, if the solver is installed, the bound applies and time is left."""
         is_small = self.target.num_actions <= _MOST_TO_PROVE_FIRST
         if self.is_over or not is_small or not self._is_proof_of_all_tables or not has_ortools():
             return
@@ -325,9 +331,10 @@ class _Search:
             self.prove(seconds, seed, progress)
 
     def prove(self, time_limit_s: float, seed: int, progress: Progress | None) -> None:
-        """Take the exact solver's table and its bound, of tables without fused pairs and microbatches all alike.
+        """Use the exact solver's table and, unless pairs are fused or microbatches differ, its lower bound.
 
-        It splits every backward, at the times of the cheaper way through one: no table takes less.
+        The solver splits every backward and uses the faster of full and split backward as its time. No table is
+        faster.
         """
         problem, criterion, until = self.target.problem, self.target.criterion, working_s() + time_limit_s
         found = optimal(

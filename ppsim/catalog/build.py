@@ -1,4 +1,4 @@
-"""Every schedule ppsim can build, by name. The one registry."""
+"""Registry of all schedules, and functions that build them by name."""
 
 import re
 from collections.abc import Iterable
@@ -28,18 +28,18 @@ __all__ = ["CATALOG", "PLUGINS", "Entry", "Formula", "build", "every_schedule", 
 CATALOG: dict[str, Entry] = {entry.name: entry for entry in ENTRIES}
 
 PLUGINS = "ppsim.schedules"
-"""The entry-point group in which other packages register an `Entry`, or a function that returns one."""
+"""Entry-point group in which other packages register an `Entry`, or a function that returns one."""
 
 
 TABLES: Kept[Schedule] = Kept(4_000_000)
-"""Of so many actions together, 13 bytes each."""
+"""Cache of tables that do not depend on costs: up to 4 million actions at 13 bytes each."""
 
 _TIE = 1e-12
-"""Of a step: by so much do two tables of the same length differ, by the order of their sums."""
+"""Relative tolerance for ties: step times of equal tables differ by this through the order of additions."""
 
 
 def _plain(name: str) -> str:
-    """A name without what makes no difference, torch's classes with "Schedule" before it."""
+    """Normalise a name, with the "Schedule" prefix of torch's class names removed."""
     return plain(re.sub(r"^schedule(?=\w)", "", name.strip(), flags=re.IGNORECASE))
 
 
@@ -53,7 +53,7 @@ _NAMES = _names_of(ENTRIES)
 
 
 def schedule_named(name: str) -> str:
-    """Return a schedule's name of the catalogue for what people write; any other text as it is.
+    """Return the catalogue name for any spelling of a schedule's name; other text is returned unchanged.
 
     >>> [schedule_named(name) for name in ("1F1B", "zb_h1", "ScheduleZBVZeroBubble", "auto")]
     ['1f1b', 'zb-h1', 'zbv-fixed', 'auto']
@@ -62,11 +62,11 @@ def schedule_named(name: str) -> str:
 
 
 def every_schedule() -> dict[str, Entry]:
-    """Return the catalogue and, behind it, the schedules that installed packages register.
+    """Return the catalogue, followed by the schedules that installed packages register.
 
-    Raises `ConfigError` for an entry point that cannot be loaded or takes a name of the catalogue.
+    Raises `ConfigError` for an entry point that cannot be loaded or whose name is in use.
     """
-    from importlib.metadata import entry_points  # which reads a file of each installed package
+    from importlib.metadata import entry_points  # slow: reads a file of each package
 
     found = dict(CATALOG)
     for point in entry_points(group=PLUGINS):
@@ -84,7 +84,7 @@ def every_schedule() -> dict[str, Entry]:
 
 
 def find(name: str) -> Entry:
-    """Return the schedule of that name, as people write it; raises `ConfigError` with the close matches."""
+    """Return the schedule with this name in any spelling; raises `ConfigError` with close matches."""
     if (known := schedule_named(name)) in CATALOG:
         return CATALOG[known]
     everything = every_schedule()
@@ -111,13 +111,14 @@ def build(
 ) -> Schedule:
     """Return the table of a schedule, by name or `Entry`, for `pp` ranks and `microbatches` microbatches.
 
-    `vpp` is the number of stages a rank; None takes the least that the schedule allows. `group_size` is for
-    interleaved-1f1b only, `num_slices` for a schedule that cuts microbatches into slices (None: its default).
-    `costs` are for a schedule that is fitted to them, network included; without, F, I and W take one unit each. A
-    table fitted to costs that is over 1 % above its lower bound is searched for longer here than for a projection.
-    `memory_limit_bytes` (a rank, static bytes included) is for one that fits into it. Tables that no costs decide
-    are kept in a process, and shared. Raises `ConfigError` naming the value that the schedule forbids and the
-    nearest that it allows.
+    `vpp` is the number of stages per rank (None: the smallest that the schedule allows). `group_size` is for
+    interleaved-1f1b and combined-1f1b, `num_slices` for schedules that slice microbatches (None: their defaults).
+    `costs`, network included, are for schedules that are optimised for costs (None: F, I and W take one unit each).
+    If such a table is more than 1 % above its lower bound, the search is longer here than in a projection.
+    `memory_limit_bytes` (per rank, static bytes included) is for schedules that use a memory limit. Tables that do
+    not depend on costs are cached and shared.
+
+    Raises `ConfigError` with the forbidden value and the nearest legal one.
 
     >>> table = build("1f1b", pp=2, microbatches=2)
     >>> [str(action) for action in table]
@@ -150,13 +151,13 @@ def fit(
     is_thorough: bool = False,
     **shape: Any,
 ) -> tuple[Schedule, str]:
-    """Return the fastest table of a schedule that is fitted to costs, and a sentence that says which it is.
+    """Return the fastest table of a schedule for the given costs, and a sentence that names its origin.
 
-    The fastest by `criterion` on the network that the costs name, of those that a fit to an ideal network finds and
-    of the published patterns that keep the memory limit. `is_thorough` is as in `ppsim.catalog.search.fitted`,
-    `shape` the other arguments of `build`.
+    The candidates are the table optimised for an ideal network and the published patterns within the memory limit.
+    `criterion` compares them on the network in `costs`. `is_thorough` is explained in
+    `ppsim.catalog.search.fitted`; `shape` are the other arguments of `build`.
     """
-    from ppsim.catalog.search.fitted import Judge  # the search and its kernels
+    from ppsim.catalog.search.fitted import Judge  # deferred: loads the search kernels
 
     judge = Judge(costs, criterion)
     differ = costs.differ_by_microbatch
@@ -179,7 +180,6 @@ def fit(
 
 
 def _answered(entry: Entry, **options: Any) -> Schedule:
-    """What `_made` makes of an entry that is searched for, or made in another process of these costs."""
     make = partial(_made, entry, **options)
     return answer((entry.name, sorted(options.items())), make) if CATALOG.get(entry.name) is entry else make()
 
@@ -194,10 +194,7 @@ def _made(
     is_thorough: bool = False,
     **others: Any,
 ) -> Schedule:
-    """The table of an entry; `judge` says what a table takes where it will run, or what of it on an ideal network.
-
-    `others` are the options of `build` that `_REFUSALS` names.
-    """
+    """Build the table of an entry; `judge` is explained in `Entry`, `others` are the options in `_REFUSALS`."""
     options: dict[str, Any] = dict.fromkeys(_REFUSALS) | others
     num_slices, costs = options["num_slices"], options["costs"]
     require_shape(pp=pp, microbatches=microbatches)
@@ -224,7 +221,7 @@ def _made(
 
 
 def require_shape(*, pp: int, microbatches: int) -> None:
-    """Raise `ConfigError` for no rank or no microbatch, which no schedule has."""
+    """Raise `ConfigError` for fewer than 1 rank or microbatch."""
     if pp < 1:
         raise ConfigError(f"pp must be at least 1: got {pp}")
     if microbatches < 1:

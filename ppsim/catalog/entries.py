@@ -1,4 +1,4 @@
-"""The schedules of the field, one `Entry` each, in the order in which they are listed."""
+"""All schedules of the catalogue, one `Entry` each, in the order of `ppsim schedules`."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""What the catalogue holds of one schedule: its builder, constraints, closed forms, source."""
+"""Description of a schedule in the catalogue: builder, constraints, closed forms, source."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from ppsim.schedule.table import Schedule
 
 @dataclass(frozen=True)
 class Formula:
-    """A closed form that is printed as it is evaluated, so that text and number cannot part.
+    """A closed form that is printed exactly as it is evaluated.
 
-    Symbols: p ranks, v stages a rank, m microbatches, k slices a microbatch; F, I, W seconds that a microbatch
-    takes of a rank (all its stages of one replica together), FB those of a fused pair; c seconds per transfer
-    between stages. `where` is the condition under which it holds; one that is `at_most` bounds the number from
-    above, where it depends on the costs.
+    Symbols: p ranks; v stages per rank; m microbatches; k slices per microbatch; F, I, W seconds per microbatch for
+    all stages of a rank (of one model replica); FB seconds of a fused pair; c seconds per transfer between stages.
+    `where` is the condition under which the formula is exact. `at_most` marks an upper bound on a value that
+    depends on the costs.
 
     >>> Formula("(p - 1) * (F + I + W)")(p=4, m=8, F=1.0, I=1.0, W=1.0)
     9.0
@@ -28,7 +28,7 @@ class Formula:
     at_most: bool = False
 
     def __call__(self, **symbols: float) -> float:
-        """Return the value; `symbols` must hold every letter of the text."""
+        """Evaluate the formula; `symbols` must contain every symbol in it."""
         return float(_evaluate(self.text, symbols))
 
     def holds(self, **symbols: float) -> bool:
@@ -51,20 +51,20 @@ def _code(expression: str) -> CodeType:
 
 @dataclass(frozen=True)
 class Entry:
-    """One schedule: how to build it, what it demands and what is known of it.
+    """A schedule of the catalogue: how to build it, its constraints and its closed forms.
 
-    `build` is called with `num_ranks`, `num_microbatches` and those of these options that its signature names:
-    `vpp`, `group_size`, `num_slices`, `costs` (arrays of one entry a stage), `memory_limit_bytes`, `judge` (a
-    function from a table to the seconds that it takes where it will run or, on an ideal network, "step" or "span",
-    which of its seconds count) and `is_thorough` (whether the best table is worth a second or two more).
-    `stages_per_rank` is the demand on vpp: (least, most), most None for any. `ranks_by`, `stages_by` and
-    `microbatches_by` are numbers that pp, vpp and the microbatches must be multiples of; `least_microbatches` is in
-    terms of p. `bubble` is the idle time by step time, `span_bubble` by span: the longest rank from its own first
-    start to its own last end. `peak_activations` counts microbatches of a whole rank. `num_replicas` is how many
-    chains of stages hold the whole model each, `num_slices` how many parts a microbatch is cut into unless asked
-    otherwise. `not_in_torch` says why torch's runtime cannot run the table, where it cannot.
-    `published` names the patterns, the same at any costs, that one fitted to the costs improves on. `also` are
-    other words for it, beside its name in any spelling.
+    `build` takes `num_ranks`, `num_microbatches` and any of the options `vpp`, `group_size`, `num_slices`, `costs`
+    (arrays with one entry per stage), `memory_limit_bytes`, `judge` and `is_thorough`. `judge` is a function from a
+    table to its seconds on the real network, or the criterion "step" or "span" on an ideal network. `is_thorough`
+    allows a second or two more of search.
+
+    `stages_per_rank` is the smallest and largest vpp (None: no maximum). pp, vpp and the number of microbatches
+    must be multiples of `ranks_by`, `stages_by` and `microbatches_by`; `least_microbatches` is a formula in p.
+    `bubble` is the idle time within the step time, `span_bubble` within the span (see
+    `ppsim.simulation.bounds.problem.Criterion`). `peak_activations` counts microbatches of a whole rank.
+    `num_replicas` is the number of model replicas, `num_slices` the default number of slices per microbatch.
+    `not_in_torch` is the reason why torch's runtime cannot run the table, if any. `published` names the fixed
+    patterns that are candidates for an optimised schedule, `also` further names of the schedule.
     """
 
     name: str
@@ -91,25 +91,24 @@ class Entry:
 
     @cached_property
     def _parameters(self) -> tuple[str, ...]:
-        """What `build` takes."""
         return tuple(signature(self.build).parameters)
 
     @property
     def options(self) -> list[str]:
-        """What a user may give to `build` beside ranks and microbatches, by its signature."""
+        """Options of `build` that a user may set, other than ranks and microbatches."""
         own = ("num_ranks", "num_microbatches", "judge", "is_thorough")
         return [name for name in self._parameters if name not in own]
 
     def takes(self, option: str) -> bool:
-        """Return whether `build` takes this argument."""
+        """Return whether `build` has this parameter."""
         return option in self._parameters
 
     def num_actions(self, *, pp: int, vpp: int, microbatches: int) -> int:
-        """Return how many actions a table of whole microbatches has."""
+        """Return the number of actions of a table with whole microbatches."""
         return (3 if self.splits_backward else 2) * pp * vpp * microbatches // self.num_replicas
 
     def why_not(self, *, pp: int, vpp: int, microbatches: int) -> str | None:
-        """Return the sentence that says why this schedule cannot be built so, or None where it can."""
+        """Return why the schedule cannot be built with these sizes, or None if it can."""
         least, most = self.stages_per_rank
         if vpp < least or (most is not None and vpp > most):
             demand = f"exactly {least}" if least == most else f"at least {least}"
@@ -121,7 +120,7 @@ class Entry:
         if pp % self.ranks_by:
             return _not_a_multiple(self.name, "ranks", pp, self.ranks_by, f"pp={pp}", self.ranks_by)
         fewest = round(self.least_microbatches(p=pp))
-        if 1 <= microbatches < fewest:  # none at all is no question of the schedule
+        if 1 <= microbatches < fewest:  # 0 or fewer is refused elsewhere
             return (
                 f"{self.name} needs at least {self.least_microbatches} microbatches: got {microbatches} with "
                 f"pp={pp} (nearest: {fewest})"
@@ -133,7 +132,7 @@ class Entry:
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """Names and texts of all that is known, for the terminal and the docs."""
+        """Names and texts of all properties, for the terminal and the docs."""
         least, most = self.stages_per_rank
         stages = f"exactly {least}" if least == most else f"{least} or more"
         stages += ", an even number" if self.stages_by == 2 else ""
@@ -164,7 +163,7 @@ class Entry:
 
 
 def _not_a_multiple(name: str, what: str, value: int, unit: int, got: str, least: int) -> str:
-    """The sentence for a number that is no multiple of `unit`, with the multiples around it from `least` on."""
+    """Return the error text for a number that is not a multiple of `unit`, with the nearest multiples ≥ `least`."""
     below = value // unit * unit
     nearest = f"{below} or {below + unit}" if below >= least else str(below + unit)
     demand = f"an even number of {what}" if unit == 2 else f"a multiple of {unit} {what}"

@@ -1,8 +1,8 @@
-"""The schedules that are laid out for the costs at hand: ZB-1p, ZB-2p, ZB-V, V-Half, V-Min, and to a memory limit.
+"""Schedules optimised for given costs: ZB-1p, ZB-2p, ZB-V, V-Half, V-Min, and two that use a memory limit.
 
-Each is a placement and a cap; `ppsim.catalog.search` finds the table. Where a published pattern goes by the same
-name, it is one of the candidates, so that the table is never slower than it on an ideal network. Without costs
-F, I and W take one unit each; without bytes an activation counts as one until its W.
+Each is a placement and a memory cap; `ppsim.catalog.search` finds the table. A published pattern with the same name
+is one of the candidates, so that the table is never slower than it on an ideal network. Without costs, F, I and W
+take one unit each. Without bytes, an activation counts as one until its W.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ppsim.catalog.search.fitted import Judge
 
 CapOf: TypeAlias = Callable[[list[int], int, CostArrays], Floats]
-"""What each rank may hold, in the unit of `_activations`: by the placement, the microbatches and the costs."""
+"""Memory cap per rank, in the unit of `_activations`, from placement, number of microbatches and costs."""
 
 
 def _fitted(
@@ -41,7 +41,7 @@ def _fitted(
     judge: "Judge | Criterion" = "step",
     is_thorough: bool = False,
 ) -> Schedule:
-    """Return the best table found for arrays of costs of one entry a stage, in which no rank exceeds its cap."""
+    """Return the best table found in which no rank exceeds its cap; `costs` are arrays with one entry per stage."""
     stage_to_rank = placement(num_ranks)
     if costs is None:
         costs = _UNIT.resolved(num_stages=len(stage_to_rank), num_ranks=num_ranks)
@@ -49,7 +49,7 @@ def _fitted(
     problem = Problem.of_costs(
         stage_to_rank, num_microbatches, costs, cap=cap, counts_activations=not _knows_bytes(costs)
     )
-    from ppsim.catalog.search.fitted import fitted  # the search and its kernels
+    from ppsim.catalog.search.fitted import fitted  # deferred: loads the search kernels
 
     criterion, there = (judge, None) if isinstance(judge, str) else (judge.criterion, judge)
     found = fitted(problem.always_split(), criterion=criterion, judge=there, is_thorough=is_thorough)
@@ -68,17 +68,17 @@ def _activations(costs: CostArrays) -> Floats:
 
 
 def _times_p(per_rank: int, stage_to_rank: list[int], num_microbatches: int, costs: CostArrays) -> Floats:
-    """`per_rank`·p activations of the one stage of each rank."""
+    """Return `per_rank`·p activations of each rank's only stage."""
     return per_rank * len(stage_to_rank) * _activations(costs)
 
 
 def _as_in(
     published: Callable[..., Schedule], stage_to_rank: list[int], num_microbatches: int, costs: CostArrays
 ) -> Floats:
-    """What every rank holds at most in the published table.
+    """Return the peak memory of each rank in the published table, as a cap.
 
-    The most of all ranks there, in microbatches, is the cap for all; a rank on which the published pattern takes
-    more, since its stages differ in size, may have that.
+    In units of microbatches, the highest peak of all ranks is the cap for every rank. With stages of different
+    size, a rank's own peak in the published table can be higher; then that peak is its cap.
     """
     table = published(num_ranks=max(stage_to_rank) + 1, num_microbatches=num_microbatches)
     activation = _activations(costs)
@@ -103,10 +103,10 @@ def _to_limit(
     is_thorough: bool = False,
     memory_limit_bytes: float | None = None,
 ) -> Schedule:
-    """Return the best table found in which no rank holds more than the limit, static bytes included.
+    """Return the best table found in which no rank exceeds the limit in bytes, static bytes included.
 
-    Without a limit, or without bytes, memory is no matter. Raises `DoesNotFit` naming the rank whose limit is
-    below its static bytes and one activation of each of its stages.
+    Without a limit or without bytes, memory is not bounded. Raises `DoesNotFit` with the rank whose static bytes
+    and one activation per stage exceed the limit.
     """
 
     def cap_of(stage_to_rank: list[int], num_microbatches: int, costs: CostArrays) -> Floats:
@@ -121,7 +121,7 @@ def _to_limit(
 
 
 def memory_cap(memory_limit_bytes: float, stage_to_rank: list[int], costs: CostArrays) -> Floats:
-    """Return what a limit in bytes leaves for activations, an entry a rank; raises `DoesNotFit` if too little."""
+    """Return the bytes per rank that a limit leaves for activations; raises `DoesNotFit` if they are too few."""
     cap: Floats = memory_limit_bytes - costs.static_bytes
     least = np.bincount(stage_to_rank, weights=costs.activation_bytes, minlength=len(cap))
     short = np.flatnonzero(cap * CAP_ROUNDING < least)

@@ -220,4 +220,4 @@ def run_config_of(options: dict[str, Any]) -> Any:
 
 def has_layout(options: Mapping[str, Any]) -> bool:
     """Return whether options have the pipeline ranks, or a configuration that does."""
-    return any(options[name] is not None for name in ("pp", "run_config", "recipe"))
+    return any(options[name] is not None for name in ("pp", "run_config", "recipe", "run"))

@@ -8,7 +8,7 @@ from ppsim.costs.assembled import Assembled, Known, LayerCosts
 from ppsim.costs.job import Job
 from ppsim.costs.of_job import assemble_job
 from ppsim.costs.of_layer import layer_costs_of
-from ppsim.costs.sources import RankCosts
+from ppsim.costs.sources import RankCosts, RunCosts
 from ppsim.costs.step import expected_maximum
 from ppsim.parallel.layer_partition import Split
 from ppsim.schedule.table import Schedule
@@ -93,14 +93,24 @@ class JobSource:
 
 @dataclass(frozen=True)
 class MeasuredSource(JobSource):
-    """A training job of whose pipeline all times were measured: equal stages, nothing around them but the rest."""
+    """A training job of whose pipeline all times were measured: equal stages, nothing around them but the rest.
+
+    Of a recorded run, stages differ as the model's do: see `RunCosts.correcting`.
+    """
 
     costs: RankCosts
 
     def assemble(self, schedule: Schedule, split: Split, known: Known | None = None) -> Assembled:
         """Return a part of a rank's costs for each of its stages; bytes not given are those of the job."""
-        found = self.costs.replacing(super().assemble(schedule, split, known), schedule)
+        estimated = super().assemble(schedule, split, known)
+        if isinstance(self.costs, RunCosts):
+            own = super().assemble(self.costs.table, self.costs.split)
+            found = self.costs.correcting(estimated, own)
+        else:
+            found = self.costs.replacing(estimated, schedule)
         without = "not in the step time: data-parallel communication, optimizer, gradient norm"
+        if isinstance(self.costs, RunCosts) and self.costs.knows_gaps:
+            without = "data parallelism, optimizer, gradient norm: the recorded time between steps"
         lines, slow = [*found.assumptions, without], self._slow_rank(schedule.num_ranks)
         if slow:
             lines.append(

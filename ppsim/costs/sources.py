@@ -1,12 +1,13 @@
 """Where the costs of a plan come from: a profile at one shape, or what was measured of ranks."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from ppsim.base.arrays import Numbers
+from ppsim.base.arrays import Floats, Numbers
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import size
 from ppsim.costs.assembled import Assembled, Known, LayerCosts
@@ -162,7 +163,6 @@ class RankCosts:
             fused_s=None,
             transfer_s=_behind_stages(self.transfer_s, stages),
         )
-        of_time = ("costs:", "transfers:", "data parallelism:")
         told = [_told(self.forward_s, stages, vpp)]
         if self.activation_bytes is not None:
             kept = costs.activation_bytes_kept_for_weight
@@ -176,8 +176,114 @@ class RankCosts:
             most = size(max(np.atleast_1d(self.activation_bytes)))
             of = "the fullest part" if isinstance(self.activation_bytes, tuple) else "a rank"
             told.append(f"activations: {most} a microbatch on {of}, as given")
-        lines = [line for line in estimated.assumptions if not line.startswith(of_time)]
+        lines = [line for line in estimated.assumptions if not line.startswith(_OF_TIME)]
         return replace(estimated, costs=costs, assumptions=[*told, *lines], around=StepCosts(), parts=[])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunCosts(RankCosts):
+    """The costs of a recorded run: seconds per microbatch of each model stage of the table that it ran.
+
+    `table` is that table, `split` its layers per stage, `source` the name of the recording. `splits_backward`: I
+    and W were recorded; if not, they are any two parts of B. `knows_gaps`: the time between steps was recorded.
+    """
+
+    forward_s: tuple[float, ...]
+    backward_input_s: tuple[float, ...]
+    backward_weight_s: tuple[float, ...]
+    table: Schedule
+    split: Split = "even"
+    source: str
+    splits_backward: bool
+    knows_gaps: bool
+
+    def replacing(self, estimated: Assembled, schedule: Schedule) -> Assembled:
+        """Return costs with their share of the recorded stages in place of each stage's.
+
+        Recorded stages are divided evenly, or neighbours are summed. If there are at least three, the time that the
+        first and the last take beyond the median of the others is the embedding's and the head's and stays at the
+        ends.
+        """
+        parts, stages = len(self.forward_s), schedule.num_model_stages
+        if stages % parts and parts % stages:
+            raise ConfigError(
+                f"{self.source} has {parts} stages, which are neither divided nor summed to {stages} without a "
+                f"model: give --model, or --pp and --vpp whose product divides {parts} or is a multiple of it"
+            )
+        found = super().replacing(estimated, schedule)
+        lines = [f"costs: medians per stage of {self.source}, {parts} stages", *found.assumptions[1:]]
+        if stages > parts:
+            lines[0] += f" divided into {stages}"
+            if parts >= 3:
+                names = ("forward_s", "backward_input_s", "backward_weight_s")
+                uneven = {
+                    name: _with_ends(getattr(found.costs, name), getattr(self, name), stages // parts)
+                    for name in names
+                }
+                found = replace(found, costs=found.costs.replace(**uneven))
+                lines[0] += ", more than the median of the others stays at the first and the last"
+        if schedule.splits_backward and not self.splits_backward:
+            lines.insert(1, "I and W: each half of the recorded B, assumed (the run has full backwards)")
+        return replace(found, assumptions=lines)
+
+    def correcting(self, estimated: Assembled, own: Assembled) -> Assembled:
+        """Return estimated costs times recorded / estimated of the run's stages.
+
+        `own` has the estimate of the run's own stages. A stage gets the mean of the ratios of the recorded stages
+        that its layers were in, weighted by layers.
+        """
+        ends, own_ends = np.cumsum([0, *estimated.split]), np.cumsum([0, *own.split])
+        shared = np.minimum(ends[1:, None], own_ends[None, 1:]) - np.maximum(ends[:-1, None], own_ends[None, :-1])
+        shared = np.maximum(shared, 0).astype(np.float64)
+        alone = np.flatnonzero(shared.sum(axis=1) == 0)  # stages without a layer: those of their nearest layer
+        nearest = np.searchsorted(own_ends[1:-1], ends[alone], side="right")
+        shared[alone, np.minimum(nearest, len(own_ends) - 2)] = 1.0
+        weights = shared / shared.sum(axis=1, keepdims=True)
+        recorded = {
+            "forward_s": np.asarray(self.forward_s),
+            "backward_input_s": np.asarray(self.backward_input_s),
+            "backward_weight_s": np.asarray(self.backward_weight_s),
+        }
+        guess = {name: np.asarray(getattr(own.costs, name), dtype=np.float64) for name in recorded}
+        if not self.splits_backward:
+            whole = recorded["backward_input_s"] + recorded["backward_weight_s"]
+            share = whole / (guess["backward_input_s"] + guess["backward_weight_s"])
+            recorded |= {name: share * guess[name] for name in ("backward_input_s", "backward_weight_s")}
+        ratios = {
+            name: np.divide(recorded[name], guess[name], out=np.ones_like(guess[name]), where=guess[name] > 0)
+            for name in recorded
+        }
+        costs = estimated.costs.replace(
+            **{
+                name: np.asarray(getattr(estimated.costs, name), dtype=np.float64) * (weights @ ratio)
+                for name, ratio in ratios.items()
+            },
+            backward_s=None,
+            fused_s=None,
+            transfer_s=_behind_stages(self.transfer_s, len(estimated.split)),
+        )
+        lines = [line for line in estimated.assumptions if not line.startswith(_OF_TIME)]
+        told = ", ".join(
+            f"{letter} {ratio.min():.2f} to {ratio.max():.2f}"
+            for letter, ratio in zip("FIW", ratios.values(), strict=True)
+        )
+        lines.insert(0, f"costs: the model's, times recorded / estimated per stage of {self.source}: {told}")
+        return replace(estimated, costs=costs, assumptions=lines, around=StepCosts(), parts=[])
+
+
+def _with_ends(stages: Numbers, recorded: Sequence[float], pieces: int) -> Floats:
+    """Even pieces of recorded stages, the excess of the first and the last given to the first and last piece."""
+    found = np.array(stages, dtype=np.float64)
+    usual = float(np.median(recorded[1:-1]))
+    for end, inside, outer in ((recorded[0], slice(0, pieces), 0), (recorded[-1], slice(-pieces, None), -1)):
+        excess = max(end - usual, 0.0)
+        found[inside] -= excess / pieces
+        found[outer] += excess
+    return found
+
+
+_OF_TIME = ("costs:", "transfers:", "data parallelism:")
+"""Starts of the assumptions that recorded times replace."""
 
 
 def _of_stages(flag: str, measured: Measured, num_stages: int, vpp: int) -> Numbers:
@@ -223,7 +329,7 @@ class RankSource:
     @property
     def name(self) -> str:
         """What error messages call these costs."""
-        return "times given by hand"
+        return f"recorded run {self.costs.source}" if isinstance(self.costs, RunCosts) else "times given by hand"
 
     def assemble(self, schedule: Schedule, split: Split, known: Known | None = None) -> Assembled:
         """Return a part of a rank's costs for each of its stages; `split` has no layers to divide."""

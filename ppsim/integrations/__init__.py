@@ -1,1 +1,1 @@
-"""Code that runs inside a trainer's process: one small module each, which imports nothing heavy of ppsim."""
+"""Code that runs inside a trainer's process: one small module per trainer, which imports nothing heavy of ppsim."""

@@ -1,4 +1,4 @@
-"""A table of ppsim's in DeepSpeed's pipeline engine: `install`, before its first `train_batch`."""
+"""Run a ppsim table in DeepSpeed's pipeline engine: call `install` before its first `train_batch`."""
 
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,10 @@ FORMAT = "ppsim-deepspeed/1"
 
 
 def install(engine: Any, path: str | Path) -> None:
-    """Let a `PipelineEngine` train by the instructions that `ppsim export --to deepspeed` wrote.
+    """Make a `PipelineEngine` train by the instructions that `ppsim export --to deepspeed` wrote.
 
-    Raises `ConfigError` for a file that is none, and for stages or microbatches (`gradient_accumulation_steps`)
-    that are not the engine's.
+    Raises `ConfigError` for a file of another format, and if its stages or microbatches
+    (`gradient_accumulation_steps`) are not the engine's.
     """
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
@@ -27,7 +27,7 @@ def install(engine: Any, path: str | Path) -> None:
     num_buffers: int = max(2, content["buffers"][engine.stage_id])
 
     class Table(schedule.PipeSchedule):  # type: ignore[misc]
-        """The file's instructions, then the sums of gradients and the optimizer."""
+        """The file's instructions, then gradient reduction and the optimizer."""
 
         def steps(self) -> Any:
             yield from ([command] for command in commands)

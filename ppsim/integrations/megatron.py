@@ -1,4 +1,4 @@
-"""What runs inside Megatron-LM: `preflight` looks at its `args`, `measure` times the chunks of its model."""
+"""Functions for use inside Megatron-LM: `preflight` checks its `args`, `measure` times the chunks of its model."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -19,10 +19,10 @@ _ONE_OF = {
 
 
 def preflight(path: str | Path, args: Any) -> list[str]:
-    """Return a sentence for each thing in which Megatron-LM's `args` differ from an export, none where they run it.
+    """Return a sentence for each difference between Megatron-LM's `args` and an export; empty if they run it.
 
-    `path` is what `ppsim export --to megatron -o FILE.json` wrote, `args` what Megatron-LM parsed, before or after
-    `validate_args`. Raises `ConfigError` for a file that is no such export.
+    `path` is the file that `ppsim export --to megatron -o FILE.json` wrote, `args` the arguments parsed by
+    Megatron-LM, before or after `validate_args`. Raises `ConfigError` for a file that is not such an export.
     """
     exported = read_json(path)
     try:
@@ -75,18 +75,18 @@ def measure(
     say: Callable[[str], None] = lambda message: None,
     **settings: "Unpack[ModuleSettings]",
 ) -> dict[str, Any]:
-    """Return the content of a profile of a Megatron-core model's chunks, measured on this GPU, else on the CPU.
+    """Return a profile of a Megatron-core model's chunks, measured on this GPU if there is one, else on the CPU.
 
-    `config` is the model's `TransformerConfig`; it says how many layers and chunks there are, tp, cp and ep.
-    `model_provider(pre_process=…, post_process=…, config=…)` builds a chunk from it, as Megatron-LM's does; one
-    without `config` has to build from the same object. Process groups are fake: of one rank's part, no collective
-    is in the times. Each chunk of the configuration's own pipeline that differs is built and measured, and those
-    of `splits` (the layers of each stage, one list a pipeline), and what else it takes to tell any other: a layer
-    alone and some in a row. `settings` are those of `ppsim.profiling.harness.profile_module`, `output` the file to
+    `config` is the model's `TransformerConfig`; it has the numbers of layers and chunks, tp, cp and ep.
+    `model_provider(pre_process=…, post_process=…, config=…)` builds a chunk from it, as in Megatron-LM; a provider
+    without `config` has to build from the same object. Process groups are fake, so that one rank's part is timed,
+    without collectives. Each different chunk of the configured pipeline and of `splits` (one list per pipeline,
+    with the layers of each stage) is measured, and chunks from which all others are derived: a single layer and
+    several in sequence. `settings` are as for `ppsim.profiling.harness.profile_module`; `output` is the file to
     write.
 
-    Raises `ConfigError` where the model is built otherwise, where a process group that sends is there, and for
-    splits that do not have all layers.
+    Raises `ConfigError` if the model is built otherwise, if a real process group exists, and for splits that do not
+    have all layers.
     """
     import megatron.core
     import torch

@@ -1,8 +1,8 @@
-"""A table of ppsim's in the place of one of Primus' algorithms: `install`, before Primus starts, in each process.
+"""Run a ppsim table in place of one of Primus' algorithms: call `install` in each process before Primus starts.
 
-Primus finds an algorithm by its name, and by the same name chooses how the model is placed, whether weight
-gradients are parted from the backward, and which options go to the algorithm. So a table takes the place of an
-algorithm of its own placement.
+Primus finds an algorithm by its name. By the same name it chooses the placement of the model, whether weight
+gradients are separate from the backward, and the options of the algorithm. Therefore a table replaces an algorithm
+of the same placement.
 """
 
 from pathlib import Path
@@ -18,18 +18,18 @@ PLACEMENTS = {
     "a loop of several chunks a rank": ("1f1b-interleaved",),
     "a V of two chunks a rank": ("zbv-formatted", "v-half", "v-min"),
 }
-"""Primus' algorithms by how they place the model's stages."""
+"""Primus' algorithms by their placement of the model's stages."""
 
-_KEEPS_W = ("1f1b",)  # under this name its layers make the weight gradient in the backward
+_KEEPS_W = ("1f1b",)  # under this name, Primus' layers compute the weight gradient within the backward
 
 
 def install(path: str | Path, *, replace: str) -> None:
-    """Put the table that `ppsim export --to primus` wrote in the place of the algorithm named `replace`.
+    """Replace the algorithm named `replace` by the table that `ppsim export --to primus` wrote.
 
-    Primus then runs the table where its configuration says `pp_algorithm: <replace>`, in both communication
-    methods. Options that Primus gives the algorithm are taken and not used. Raises `ConfigError` for a file that is
-    no such table, for an algorithm that is not known or places the model otherwise, and, as soon as Primus asks for
-    the schedule, where its ranks, chunks or microbatches are not the table's, or where it is to offload or combine.
+    Primus then runs the table if its configuration has `pp_algorithm: <replace>`, with both communication methods.
+    Options that Primus gives the algorithm are ignored. Raises `ConfigError` for a file that is not such a table,
+    and for an algorithm that is unknown or has another placement. It is also raised, when Primus asks for the
+    schedule, if ranks, chunks or microbatches are not the table's, or if offloading or combined passes are enabled.
     """
     table = read(path)
     algorithm_for(table, path, replace)
@@ -42,8 +42,6 @@ def install(path: str | Path, *, replace: str) -> None:
         raise ConfigError(f"this Primus has no algorithm '{replace}': it has {known}")
 
     class Table(base.PipelineScheduleAlgo):  # type: ignore[misc]
-        """The nodes of the file."""
-
         def __init__(self, pp_size: int, vpp_size: int, micro_batches: int, **options: Any) -> None:
             require_sizes(table, path, pp_size, vpp_size, micro_batches)
             if wanted := [name for name in ("offload", "combined_forward_backward") if options.get(name)]:
@@ -69,11 +67,11 @@ def install(path: str | Path, *, replace: str) -> None:
             raise NotImplementedError("the table has its messages already")
 
     factory.pp_algorithm_map[replace] = Table
-    factory._schedule_instance_cache.clear()  # it knows an algorithm by its name and sizes
+    factory._schedule_instance_cache.clear()  # Primus caches schedules by algorithm name and sizes
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """Return the table of a file; raises `ConfigError` for one that `ppsim export --to primus` did not write."""
+    """Return the table in a file; raises `ConfigError` if `ppsim export --to primus` did not write it."""
     table = read_json(path)
     if not isinstance(table, dict) or table.get("format") != FORMAT:
         raise ConfigError(f"{path} is no table of the format {FORMAT}: write it by ppsim export --to primus")
@@ -81,7 +79,7 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def placement_of(table: dict[str, Any]) -> str:
-    """Return which of `PLACEMENTS` a table has."""
+    """Return the entry of `PLACEMENTS` that a table has."""
     one, loop, v = PLACEMENTS
     if table["vpp_size"] == 1:
         return one
@@ -89,7 +87,7 @@ def placement_of(table: dict[str, Any]) -> str:
 
 
 def require_sizes(table: dict[str, Any], path: str | Path, pp_size: int, vpp_size: int, micro_batches: int) -> None:
-    """Raise `ConfigError` where Primus' ranks, chunks a rank or microbatches are not those of the table."""
+    """Raise `ConfigError` if Primus' ranks, chunks per rank or microbatches are not the table's."""
     given = {"pp_size": pp_size, "vpp_size": vpp_size, "micro_batches": micro_batches}
     if wrong := [name for name, size in given.items() if table[name] != size]:
         held = ", ".join(f"{name} {table[name]}" for name in wrong)
@@ -97,9 +95,10 @@ def require_sizes(table: dict[str, Any], path: str | Path, pp_size: int, vpp_siz
 
 
 def algorithm_for(table: dict[str, Any], path: str | Path, replace: str | None = None) -> str:
-    """Return the algorithm that a table can replace: `replace`, or the first of its placement for None.
+    """Return the algorithm that a table can replace: `replace`, or the first one of its placement for None.
 
-    Raises `ConfigError` where `replace` places the model otherwise, or keeps weight gradients that the table parts.
+    Raises `ConfigError` if `replace` has another placement, or computes weight gradients within the backward while
+    the table separates them.
     """
     known = [name for names in PLACEMENTS.values() for name in names]
     if replace is not None and replace not in known:

@@ -1,4 +1,4 @@
-"""A table beside the stages that a trainer built on this rank."""
+"""Compare a table with the stages that a trainer built on this rank."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,12 +13,12 @@ Table: TypeAlias = Schedule | str | Path
 
 
 def read(table: Table) -> Schedule:
-    """Return the table; raises what `ppsim.schedule.grammar.read_schedule` does for a file that is none."""
+    """Return the table; raises the errors of `ppsim.schedule.grammar.read_schedule`."""
     return table if isinstance(table, Schedule) else read_schedule(table)
 
 
 def problems_of_stages(table: Schedule, stages: Sequence[Any], num_microbatches: int | None) -> list[str]:
-    """Return in sentences where torch's `PipelineStage`s of this rank are not those of the table."""
+    """Return a sentence for each difference between this rank's `PipelineStage`s and the table."""
     if reason := why_not_in_torch(table):
         return [f"torch cannot run {table.name or 'this table'}: {reason}"]
     if not stages:

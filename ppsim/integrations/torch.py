@@ -1,4 +1,4 @@
-"""A table run by torch.distributed.pipelining in a training script of one's own; needs torch 2.13 or newer."""
+"""Run a table with torch.distributed.pipelining in a user's training script; needs torch 2.13 or newer."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -21,9 +21,10 @@ from ppsim.trainers.torch.write_schedule import torch_csv, why_not_loaded
 def stages_of(
     schedule: Table, build: Callable[[int], torch.nn.Module], device: torch.device | str, *, group: Any = None
 ) -> list[PipelineStage]:
-    """Return this rank's stages of a table: `build(stage)` makes the module of one, which goes to `device`.
+    """Return this rank's stages of a table: `build(stage)` returns the module of a stage, which goes to `device`.
 
-    `group` is the pipeline's process group; None: all ranks. Raises `ConfigError` where it has another size.
+    `group` is the pipeline's process group; None: all ranks. Raises `ConfigError` if its size is not the table's
+    number of ranks.
     """
     table, rank, size = read(schedule), dist.get_rank(group), dist.get_world_size(group)
     if size != table.num_ranks:
@@ -34,10 +35,10 @@ def stages_of(
 
 @contextmanager
 def named_passes(stages: Sequence[PipelineStage]) -> Iterator[None]:
-    """Name the passes of stages for torch.profiler, as torch's pipeline runtime does: `PP:0F3`, `PP:0B3`.
+    """Name the actions of stages for torch.profiler, as torch's pipeline runtime does: `PP:0F3`, `PP:0B3`.
 
-    For torch's `Schedule1F1B`, which names no passes: put it around `step()`, inside `torch.profiler.profile`.
-    `ppsim read` then reads the trace.
+    Use it for torch's `Schedule1F1B`, which names no actions: around `step()`, inside `torch.profiler.profile`.
+    `ppsim read` can then read the trace.
     """
     methods = {"forward_one_chunk": "F", "backward_one_chunk": "B", "backward_weight_one_chunk": "W"}
     for stage, (method, letter) in product(stages, methods.items()):
@@ -46,7 +47,7 @@ def named_passes(stages: Sequence[PipelineStage]) -> Iterator[None]:
         yield
     finally:
         for stage, method in product(stages, methods):
-            delattr(stage, method)  # the method of the class is left
+            delattr(stage, method)  # uncovers the method of the class
 
 
 def _named(method: Callable[..., Any], prefix: str, letter: str) -> Callable[..., Any]:
@@ -68,10 +69,10 @@ def load(
 ) -> Any:
     """Return torch's runtime for a table over this rank's stages, ready to `step()`.
 
-    `schedule` is a table or its CSV, compute-only or with communication; the rank of stage 0 gives `step` the
-    whole batch, that of the last `target=` (and `losses=`). The mean of the microbatches' losses is differentiated.
-    Raises `ConfigError` in one sentence, before anything starts, for a torch that is too old, a table of another
-    number of ranks, stages or microbatches, or of another placement, and for communication of another version.
+    `schedule` is a table or its CSV, compute-only or with communication. The rank of stage 0 gives `step` the whole
+    batch, the rank of the last stage gives it `target=` (and `losses=`). The mean of the microbatches' losses is
+    differentiated. Raises `ConfigError` in one sentence, before anything starts, if torch is too old, if ranks,
+    stages, microbatches or placement are not the table's, or if the communication is of another version.
     """
     require_torch()
     table = read(schedule)

@@ -1,4 +1,4 @@
-"""What runs inside TorchTitan: `preflight` looks at its stages and loss, `measure` times its model's chunks."""
+"""Functions for use inside TorchTitan: `preflight` checks stages and loss, `measure` times its model's chunks."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 def preflight(
     schedule: Table, stages: Sequence[Any], loss: Any, *, num_microbatches: int | None = None
 ) -> list[str]:
-    """Return a sentence for everything that would end or spoil the first step, none where it runs.
+    """Return a sentence for everything that would break or falsify the first step; empty if it runs.
 
-    `schedule` is a table or the path of its CSV, `stages` this rank's `PipelineStage`s, `loss` the loss that
-    the schedule gets. Looked at: the number of ranks and stages, which stages are here, microbatches where they are
-    given; and for tables with I and W selective checkpointing, whose saved outputs serve one backward only, and a
-    loss that holds parameters and runs a backward of its own (`ChunkedLossWrapper`).
+    `schedule` is a table or the path of its CSV, `stages` this rank's `PipelineStage`s, `loss` the loss that the
+    schedule gets. Checked are the number of ranks and stages, this rank's stages, and microbatches if given. For
+    tables with I and W, two more are checked: selective checkpointing, whose saved outputs serve one backward only,
+    and a loss that holds parameters and runs a backward of its own (`ChunkedLossWrapper`).
     """
     table = read(schedule)
     found = problems_of_stages(table, stages, num_microbatches)
@@ -39,7 +39,7 @@ def preflight(
 
 
 def _first_selective(module: Any) -> str | None:
-    """The name of the first checkpointed part whose policy chooses what is saved."""
+    """The name of the first checkpointed part whose policy chooses the tensors to save."""
     for name, part in module.named_modules():
         function = getattr(part, "checkpoint_fn", None)
         if "context_fn" in (getattr(function, "keywords", None) or {}):
@@ -48,7 +48,7 @@ def _first_selective(module: Any) -> str | None:
 
 
 def _owners(loss: Any, depth: int = 4) -> Iterator[str]:
-    """The names of what holds modules with parameters, in the loss or in the functions that it wraps."""
+    """Class names of objects that hold modules with parameters, in the loss or in the functions that it wraps."""
     inside = list(vars(loss).values()) if hasattr(loss, "__dict__") else []
     if any(
         hasattr(one, "parameters") and next(iter(one.parameters()), None) is not None for one in (loss, *inside)
@@ -72,13 +72,14 @@ def measure(
     say: Callable[[str], None] = lambda message: None,
     **settings: "Unpack[ModuleSettings]",
 ) -> dict[str, Any]:
-    """Return the content of a profile of a TorchTitan model's chunks, measured on the trainer's device.
+    """Return a profile of a TorchTitan model's chunks, measured on the trainer's device.
 
-    `trainer` is a `torchtitan.trainer.Trainer` that was made alone with `--comm.mode fake_backend` and a pipeline.
-    Its chunks are built as it builds them (tensor parallelism, checkpointing, compile, mixed precision, its loss);
-    no collective is in the times. `splits`, `output` and `settings` as in `ppsim.integrations.megatron.measure`.
+    `trainer` is a `torchtitan.trainer.Trainer`, created alone with `--comm.mode fake_backend` and a pipeline. Its
+    chunks are built as the trainer builds them (tensor parallelism, checkpointing, compile, mixed precision, its
+    loss). Collectives are not timed. `splits`, `output` and `settings` are as in
+    `ppsim.integrations.megatron.measure`.
 
-    Raises `ConfigError` for a trainer without a pipeline, or whose process groups send.
+    Raises `ConfigError` for a trainer without a pipeline, or with real process groups.
     """
     import torchtitan
 

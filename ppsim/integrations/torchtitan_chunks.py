@@ -1,7 +1,7 @@
-"""Chunks of a TorchTitan model on one device: its own split, parallelisms and loss, in its dry mode's fake groups.
+"""Chunks of a TorchTitan model on one device, with its own split, parallelism and loss, in its dry mode.
 
-Every chunk is built as stage 0 of the pipeline, where this process is, by `module_fqns_per_model_part`: which
-modules it holds decides what it does, not where it stands.
+Process groups are fake. Every chunk is built as stage 0 of the pipeline, the stage of this process, with
+`module_fqns_per_model_part`: the modules in a chunk determine its work, not its position.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ class DecoderChunk(nn.Module):
 
 
 class TitanBuilder:
-    """Builds any run of the layers of a trainer's model, as the trainer did its own."""
+    """Builds any window of the layers of a trainer's model, as the trainer built its own."""
 
     def __init__(self, trainer: Any) -> None:
         self.trainer, self.config = trainer, trainer.config
@@ -54,11 +54,11 @@ class TitanBuilder:
 
     @property
     def num_layers(self) -> int:
-        """Of the model."""
+        """Number of layers of the model."""
         return len(self.trainer.model_config.layers)
 
     def own_split(self) -> list[int]:
-        """Return the layers of each stage of the configuration's own pipeline, by TorchTitan's rule."""
+        """Return the layers per stage of the configured pipeline, by TorchTitan's rule."""
         parts = self.config.parallelism.module_fqns_per_model_part
         if parts is None:
             stages, *rest = pipeline_parallel._get_pipeline_metadata(
@@ -68,7 +68,7 @@ class TitanBuilder:
         return [sum(name.startswith("layers.") for name in part) for part in parts]
 
     def build(self, window: Window) -> Built:
-        """Return the chunk that holds a window of the layers."""
+        """Return the chunk with a window of layers."""
         trainer, config = self.trainer, self.config
         names = [
             *(["tok_embeddings"] if window.is_first else []),
@@ -109,13 +109,13 @@ class TitanBuilder:
         return loss
 
     def tokens(self) -> Tensor:
-        """Return tokens at random, of one context-parallel rank."""
+        """Return random tokens of one context-parallel rank."""
         batch, length = self.config.parallelism.pipeline_parallel_microbatch_size, self.config.training.seq_len
         length //= self.trainer.parallel_dims.cp
         return torch.randint(0, self.trainer.model_config.vocab_size, (batch, length), device=self.trainer.device)
 
     def input_of(self, window: Window) -> Tensor:
-        """Return tokens, or hidden states in the shape and type that the embedding alone sends on."""
+        """Return tokens, or random hidden states of the shape and type of the embedding's output."""
         if window.is_first:
             return self.tokens()
         if self._hidden is None:
@@ -127,11 +127,11 @@ class TitanBuilder:
         return torch.randn_like(self._hidden)
 
     def forward_flops(self, contents: str) -> float | None:
-        """None: torch counts them."""
+        """Return None: torch's counter is used."""
         return None
 
     def shape(self) -> dict[str, Any]:
-        """Return the key of the measurements, as a profile file has it."""
+        """Return the key of the measurements in a profile file."""
         config, dims = self.config, self.trainer.parallel_dims
         checkpointing = type(config.activation_checkpoint).__qualname__.split(".")[0]
         words = {"NoneType": "none", "FullAC": "full", "SelectiveAC": BY_OPERATORS}

@@ -1,8 +1,8 @@
-"""What TransformerEngine asks of the `_order` of `make_graphed_callables`, checked before any graph is captured.
+"""Check the `_order` of TransformerEngine's `make_graphed_callables` before any graph is captured.
 
-Rules of transformer_engine/pytorch/graph.py (`_make_graphed_callables`, as of 2025, and the weight-gradient
-graphs that came later), which names none of them when they break: its asserts have no words. Restated here, since
-the package needs CUDA even to be imported.
+The rules come from transformer_engine/pytorch/graph.py (`_make_graphed_callables`, as of 2025, and the later
+weight-gradient graphs), whose asserts have no messages. They are restated here because importing the package needs
+CUDA.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from ppsim.base.errors import ConfigError
 def check_order(order: Sequence[float], *, num_chunks: int, num_microbatches: int) -> None:
     """Raise `ConfigError`, naming the entry, for an order that cannot be captured.
 
-    Chunks count from 1; +c is a forward, −c a backward, −c − 0.5 a weight gradient, for all microbatches of a chunk
-    or for none. Each comes once a microbatch, and no backward before its forward. A weight gradient is of the
-    chunk's last backward, and comes before the next one.
+    Chunks count from 1. +c is a forward, −c a backward, −c − 0.5 a weight gradient, which a chunk has for all
+    microbatches or for none. Each occurs once per microbatch, and no backward comes before its forward. A weight
+    gradient belongs to the chunk's last backward, and comes before the next one.
     """
     counts = {(chunk, kind): 0 for chunk in range(1, num_chunks + 1) for kind in range(3)}
     for position, entry in enumerate(order):
@@ -40,8 +40,9 @@ def check_order(order: Sequence[float], *, num_chunks: int, num_microbatches: in
 
 
 def most_alive(order: Sequence[float]) -> dict[int, int]:
-    """Return how many microbatches of each chunk are between forward and backward at most: the buffers that
-    `_reuse_graph_input_output_buffers` holds.
+    """Return the peak number of microbatches between forward and backward, per chunk.
+
+    It is the number of buffers that `_reuse_graph_input_output_buffers` holds.
 
     >>> most_alive([1, 1, 2, -2, -1, 2, -2, -1])
     {1: 2, 2: 1}

@@ -1,6 +1,6 @@
-"""Devices, the links between them, and clusters: domains of devices, one inside the other, each with its link.
+"""Devices, links, and clusters: nested domains of devices, each with its link.
 
-All of it is data: `ppsim.machine.files` reads it from the packaged files or a user's.
+All data come from files, packaged or a user's, read by `ppsim.machine.files`.
 """
 
 import math
@@ -15,12 +15,12 @@ from ppsim.machine.likeness import Run
 
 @dataclass(frozen=True, kw_only=True)
 class InSitu:
-    """What kernels inside a training run take, times the seconds that a table has of them alone.
+    """Ratio of kernel times inside a training run to those in a table of isolated kernels.
 
     factors
-        By type of the products; "attention" for fused attention. A type that is not there has no use of the table.
+        By dtype of the GEMMs; "attention" for fused attention. For missing dtypes, the table is not used.
     sigma
-        How sure that is: the standard deviation of its logarithm over runs and devices of the class.
+        Standard deviation of the logarithm of the factors, over runs and devices of the GPU type.
     """
 
     factors: Mapping[str, float]
@@ -28,54 +28,56 @@ class InSitu:
     source: str
 
     def times(self, factor: float) -> "InSitu":
-        """Return the same with all kernels so many times as slow."""
+        """Return the factors multiplied by `factor` (slower kernels)."""
         return replace(self, factors={name: factor * value for name, value in self.factors.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Efficiency:
-    """What a class of devices gets of its data sheet: one set of constants a class, in hardware/efficiency.toml.
+    """Achieved shares of the data sheet: calibration constants per GPU type, in machine/data/efficiency.toml.
 
     matmul
-        Per dtype, what large matrix products get of the dense peak.
+        Per dtype, share of the dense peak that large GEMMs achieve.
     wave_tail
-        Waves of tiles that a product loses to the last, unfilled wave and to start-up.
+        Waves of tiles that a GEMM loses to the last, partially filled wave and to start-up.
     depth_tail
-        Depth (the summed dimension) whose time each tile loses to filling its pipeline and writing its result.
+        Depth (size of the summed dimension) whose time each tile loses to filling its pipeline and writing its
+        result.
     attention_forward, attention_backward
-        What fused attention gets of the 16-bit peak, for the FLOPs it does (causal: half; backward: 2.5 forwards).
+        Share of the 16-bit peak that fused attention achieves, relative to its FLOPs (causal: half; backward: 2.5
+        times the forward FLOPs).
     unmasked_attention
-        The same of "forward" and "backward" for scores of which no mask takes any; None: as much.
+        The same shares ("forward", "backward") for scores without a mask; None: equal.
     deterministic_attention
-        The same of "forward" and "backward" where another kernel runs in deterministic mode; None: the same kernel,
-        as `Specified` has it.
+        The same shares ("forward", "backward") if deterministic mode uses another kernel; None: the same kernel,
+        with the slowdown in `Specified`.
     scan_flops_per_s
-        FLOP/s that a core does of the scan of a recurrent mixer, in Triton's kernels for chunks: about as many
-        whatever its peak for products is.
+        FLOP/s per core in the scan of a recurrent mixer (chunked Triton kernels); nearly independent of the GEMM
+        peak.
     memory
-        What memory-bound kernels get of its bandwidth.
+        Share of the memory bandwidth that memory-bound kernels achieve.
     optimizer
-        What an optimizer step gets of it.
+        Share of the memory bandwidth that an optimizer step achieves.
     kernel_s
-        Seconds from a kernel's end to the next one's start on a busy device.
+        Seconds from the end of a kernel to the start of the next one on a busy device.
     host_s
-        Seconds that the host needs to launch one kernel: a pass is never faster than its kernels' launches.
+        Host seconds to launch one kernel; an action takes at least the launch times of its kernels.
     routing_host_s
-        Seconds that the host needs to launch a forward of a layer of experts, and again for its backward, whatever
-        the size of both: the many small kernels of routing and permutation, and its wait for how many tokens each
-        expert has, before which it launches nothing ahead. The device waits where it is done sooner.
+        Host seconds to launch the forward pass of a MoE layer, and again for its backward pass, at any size: the
+        many small kernels of routing and permutation, and the wait for the token counts per expert, during which
+        nothing is launched ahead. The device waits if it is done earlier.
     jitter
-        Relative standard deviation of a replica's step: of n replicas all wait for the slowest.
+        Relative standard deviation of a data-parallel rank's step time; all ranks wait for the slowest.
     experts
-        How many times as long products of experts take in a run as in one kernel for all of them alone: there is
-        one an expert, their rows are padded, and what orders the tokens runs beside.
+        Time of expert GEMMs in a run, relative to one isolated grouped kernel for all experts: a run has one GEMM
+        per expert, padded rows, and concurrent kernels that sort the tokens.
     spread, experts_spread
-        How far a projected step of a dense model, and of one with experts, is off: the standard deviation of its
-        logarithm. None: no run of the class has said (`ppsim.projection.answering`).
+        Standard deviation of the logarithm of a projected step time, for dense and for MoE models. None: no run of
+        the GPU type is known (`ppsim.projection.answering`).
     source
-        Where each of the numbers comes from.
+        Source of each number.
     in_situ
-        What makes a table of measured kernels one of a run's; None: kernels are by the data sheet.
+        Factors for using a table of measured kernels; None: kernel times come from the data sheet.
     """
 
     matmul: Mapping[str, float]
@@ -101,7 +103,7 @@ class Efficiency:
 
 @dataclass(frozen=True)
 class GemmWorkspaces:
-    """Bytes of one workspace for cuBLAS that torch and TransformerEngine allocate; the defaults are Hopper's.
+    """Bytes of a single cuBLAS workspace of torch and of TransformerEngine; the defaults are for Hopper.
 
     torch: aten/src/ATen/cuda/CublasHandlePool.cpp, `:4096:2:16:8` before Hopper. TransformerEngine at d0067d0d:
     pytorch/cpp_extensions/gemm.py, `get_cublas_workspace_size_bytes`.
@@ -111,11 +113,11 @@ class GemmWorkspaces:
     transformer_engine: int = 32 * 2**20
 
     def allocated(self, *, has_engine: bool, has_experts: bool, is_deterministic: bool) -> int:
-        """Return the bytes that a process allocates: they are never freed.
+        """Return the bytes that a process allocates; they are never freed.
 
-        torch has a workspace for the thread of forwards and one for that of backwards, of 32 MiB
-        in deterministic mode (CUBLAS_WORKSPACE_CONFIG=:4096:8). TransformerEngine has one, and one for each of the
-        four streams of the experts' grouped products.
+        torch has one workspace for the forward thread and one for the backward thread, of 32 MiB in deterministic
+        mode (CUBLAS_WORKSPACE_CONFIG=:4096:8). TransformerEngine has one, and one for each of the four streams of
+        grouped expert GEMMs.
         """
         found = 2 * (32 * 2**20 if is_deterministic else self.torch)
         return found + has_engine * (1 + 4 * has_experts) * self.transformer_engine
@@ -123,12 +125,14 @@ class GemmWorkspaces:
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """One accelerator by its data sheet: dense FLOP/s per dtype, bytes, bytes a second.
+    """An accelerator by its data sheet: dense FLOP/s per dtype, memory in bytes, bandwidths in bytes per second.
 
-    `num_cores` counts streaming multiprocessors or compute units; `efficiency_class` names its `efficiency`.
-    `host_bytes_per_s` is the line rate to the host, one direction, `host_memory_bytes_per_s` its part of the host's
-    memory bandwidth, read and written together; None where nobody said. `kernels` names the table of
-    profiles/kernels that has its kernels; None: there is none.
+    - `num_cores`: streaming multiprocessors or compute units.
+    - `efficiency_class`: the GPU type, which selects `efficiency`.
+    - `host_bytes_per_s`: line rate to the host, one direction; None: unknown.
+    - `host_memory_bytes_per_s`: the device's share of the host's memory bandwidth, reads and writes together; None:
+      unknown.
+    - `kernels`: name of the device's kernel table in profiles/kernels; None: no table.
     """
 
     name: str
@@ -145,18 +149,18 @@ class Device:
     gemm_workspaces: GemmWorkspaces = GemmWorkspaces()
 
     def usable_bytes(self, share: float | None = None) -> float:
-        """Return what a step may take of the memory: this share, by default 95 %; the rest is the allocator's."""
+        """Return the memory that a step may use: `share` (default 95 %); the rest is for the allocator."""
         return (MEMORY_SHARE if share is None else share) * self.memory_bytes
 
     def peak(self, dtype: str) -> float:
-        """Return the dense peak in FLOP/s; raises `ConfigError` naming the dtypes that the device has."""
+        """Return the dense peak in FLOP/s; raises `ConfigError` with the available dtypes."""
         for name in (dtype, *_SAME_PEAK.get(dtype, ())):
             if name in self.peak_flops_per_s:
                 return self.peak_flops_per_s[name]
         raise ConfigError(f"{self.name} has no peak for {dtype}: there are {', '.join(self.peak_flops_per_s)}")
 
     def computing_at(self, share: float) -> "Device":
-        """Return the device with products and attention at so many times what its class gets."""
+        """Return the device with the throughput of GEMMs and attention multiplied by `share`."""
         class_ = self.efficiency
         matmul, unmasked, deterministic = (
             values and {name: share * value for name, value in values.items()}
@@ -175,7 +179,7 @@ class Device:
         return replace(self, efficiency=efficiency)
 
     def matmul_share(self, dtype: str) -> float:
-        """Return what large products get of the peak; of a dtype that nobody measured the nearest wider one's."""
+        """Return the share of the peak for large GEMMs, by default the share of the next wider dtype."""
         shares = self.efficiency.matmul
         for name in (dtype, *_WIDER.get(dtype, ())):
             if name in shares:
@@ -184,7 +188,8 @@ class Device:
 
 
 _SAME_PEAK = {"float8-row": ("float8",), "float8-block": ("float8",), "nvfp4": ("float4",), "mxfp4": ("float4",)}
-"""Types that are another one with scales of their own; of 4 bits there are two, and a file may mean both."""
+"""Dtypes with the peak of another dtype, because they differ in their scales only. "float4" stands for both 4-bit
+formats."""
 
 _WIDER = {
     "float4": ("float8", "bfloat16"),
@@ -202,15 +207,20 @@ _WIDER = {
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """What one device can send, one direction, and what of it collectives get.
+    """Bandwidth of one device's link, one direction, and the shares that collectives achieve.
 
-    A message of x bytes takes `launch_s` + steps · `step_s` + x / (`bytes_per_s` · `efficiency`); an all-reduce
-    inside a domain whose switch adds up gets `reduction_gain` times the bandwidth, if more than four ranks take
-    part. A group of half as many ranks as the domain has devices loses `small_group_loss` of the bandwidth, and so
-    on by halves. What a rank keeps for itself, 1/R of all bytes, it copies at `copy_bytes_per_s` (None: at no
-    cost): half of all among two ranks, little among many. An all-to-all gets `exchange_share` of what rings get;
-    DeepEP's kernels, which send tokens to their experts, get `dispatch_share` of it, and take `token_s` for each
-    copy of one; HybridEP's get `hybrid_share` and take `hybrid_token_s`, None: as DeepEP's.
+    A message of x bytes takes `launch_s` + steps · `step_s` + x / (`bytes_per_s` · `efficiency`).
+
+    - `reduction_gain`: bandwidth factor of an all-reduce among more than four ranks in a domain with in-switch
+      reduction.
+    - `small_group_loss`: share of the bandwidth lost by a group of half the domain's devices, and again per further
+      halving.
+    - `copy_bytes_per_s`: bandwidth at which a rank copies the 1/R of all bytes that it keeps itself: half of all
+      bytes among two ranks, little among many. None: free.
+    - `exchange_share`: bandwidth of an all-to-all relative to rings.
+    - `dispatch_share`, `token_s`: bandwidth share of DeepEP's kernels, which send tokens to experts, and seconds
+      per copy of a token.
+    - `hybrid_share`, `hybrid_token_s`: the same for HybridEP; None: as DeepEP.
     """
 
     name: str
@@ -229,7 +239,7 @@ class Link:
     hybrid_token_s: float = 0.0
 
     def among(self, num_ranks: int, num_devices: int | None) -> "Link":
-        """Return the link as a group of so many ranks in a domain of so many devices gets it."""
+        """Return the link as seen by a group of `num_ranks` ranks in a domain of `num_devices` devices."""
         if not self.small_group_loss or num_devices is None or num_ranks >= num_devices:
             return self
         halvings = math.log2(num_devices / num_ranks)
@@ -237,25 +247,25 @@ class Link:
 
     @property
     def achieved_bytes_per_s(self) -> float:
-        """What large messages get."""
+        """Bandwidth of large messages."""
         return self.bytes_per_s * self.efficiency
 
     def token_copy_s(self, num_bytes: float, *, hybrid: bool) -> float:
-        """Return the seconds that a copy of a token of so many bytes takes DeepEP's kernels, or HybridEP's."""
+        """Return the seconds per copy of a token of `num_bytes`, with the kernels of DeepEP or HybridEP."""
         if hybrid and self.hybrid_share is not None:
             return self.hybrid_token_s + num_bytes / (self.achieved_bytes_per_s * self.hybrid_share)
         return self.token_s + num_bytes / (self.achieved_bytes_per_s * self.dispatch_share)
 
     def copied_s(self, num_bytes: float) -> float:
-        """Return the seconds in which a rank copies what it keeps for itself."""
+        """Return the seconds of copying `num_bytes`, the part that a rank keeps."""
         return num_bytes / self.copy_bytes_per_s if self.copy_bytes_per_s else 0.0
 
 
 @dataclass(frozen=True)
 class Tier:
-    """Domains of `num_devices` that a link connects; None: however many there are (the outermost).
+    """Domains of `num_devices` connected by a link; None: all devices (the outermost tier).
 
-    `usable_devices`: how many of a domain a job of several gets, None: all of them.
+    `usable_devices`: number of devices per domain that a job in several domains gets; None: all.
     """
 
     name: str
@@ -264,7 +274,7 @@ class Tier:
     usable_devices: int | None = None
 
     def size_for(self, num_devices: int) -> int | None:
-        """Return the devices of a domain that a job of so many gets: all where it fits one or fills whole ones."""
+        """Return the devices per domain for a job: all if it fits into one domain or fills whole domains."""
         whole, usable = self.num_devices, self.usable_devices
         if whole is None or usable is None or num_devices <= whole:
             return whole
@@ -273,7 +283,7 @@ class Tier:
 
 @dataclass(frozen=True, kw_only=True)
 class Constant:
-    """What runs on a cluster said of it: a value, its standard deviation where that is known, and which runs."""
+    """A fitted value, its standard deviation (None: unknown), and the runs that it comes from."""
 
     value: float
     sigma: float | None = None
@@ -282,30 +292,29 @@ class Constant:
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """What steps on one installation take beyond data sheets and the class of its devices, from runs of its own.
+    """Constants of one installation, fitted to its own runs, in addition to data sheets and GPU type.
 
     compute_share
-        Per dtype of the products, how many times what the class gets products and attention run at; 1 for others.
-        1 over it is the in-situ factor beyond the class's.
+        Per dtype of the GEMMs, multiplier on GEMM and attention throughput, relative to the GPU type; 1 for others.
+        1 / compute_share is an additional in-situ factor.
     link_efficiency
-        Per tier, what large messages get of its link's line rate, in place of the link's class.
+        Per tier, share of the link's line rate that large messages achieve; replaces the efficiency in `Link`.
     overlap
-        Of tp and ep, how many times what options hide of that communication really is hidden.
+        For tp and ep, multiplier on the hidden part of the communication that the options assume.
     kernel_s
-        Seconds from a kernel's end to the next one's start, in place of the class's.
+        Seconds from the end of a kernel to the start of the next one; replaces the GPU type's value.
     launch_s
-        Host seconds of a launch by the schedule: an action is one, a message between ranks two, its send and its
-        receive.
+        Host seconds per launch by the schedule: one per action, two per P2P transfer (its send and its receive).
     routing_host_s, jitter
-        In place of the class's (`Efficiency`).
+        Replace the GPU type's values (`Efficiency`).
     overlap_slowdown
-        How much longer compute takes beside a message between ranks, as a part of its own time.
+        Relative slowdown of compute that overlaps with a P2P transfer.
     runs
-        Measured steps, each with how many times as long it took as all of these say (`ppsim.machine.likeness`).
+        Measured steps, each with its time relative to these constants (`ppsim.machine.likeness`).
     fitted_on
-        The sets of `ppsim validate`, or files of runs, whose rows marked fit the values are from.
+        Sets of `ppsim validate`, or files of runs, whose rows marked fit the values come from.
     correlation
-        Of two constants that one fit found, by both names with a blank between; those of no pair here are 0.
+        Correlation of two constants of one fit, keyed by both names with a blank between; 0 for missing pairs.
     """
 
     compute_share: Mapping[str, Constant] = field(default_factory=dict)
@@ -322,12 +331,12 @@ class Constants:
 
     @property
     def named(self) -> dict[str, Constant]:
-        """Those that there are by name, what they are of behind a dot: "compute_share.float8"."""
+        """Existing constants by name, with a dot before the dtype, tier or kind: "compute_share.float8"."""
         found = {f"{kind}.{of}": one for kind in PER_NAME for of, one in getattr(self, kind).items()}
         return found | {name: one for name in PLAIN if (one := getattr(self, name)) is not None}
 
     def having(self, constants: Mapping[str, Constant]) -> "Constants":
-        """Return these with others beside or in place of them, by the names of `named`."""
+        """Return the constants with others added or replaced, by the names of `named`."""
         fields: dict[str, Any] = {}
         for name, constant in constants.items():
             kind, _, of = name.partition(".")
@@ -335,26 +344,26 @@ class Constants:
         return replace(self, **fields)
 
     def with_values(self, values: Mapping[str, float]) -> "Constants":
-        """Return the constants with other values of those that are `named` so."""
+        """Return the constants with other values, by the names of `named`."""
         return self.having(
             {name: replace(old, value=values[name]) for name, old in self.named.items() if name in values}
         )
 
 
 PER_NAME = ("compute_share", "link_efficiency", "overlap")
-"""Constants of which there is one a dtype, tier, or kind of communication."""
+"""Constants with one value per dtype, tier, or kind of communication."""
 
 OF_DEVICE = ("kernel_s", "routing_host_s", "jitter")
-"""Constants that stand in place of their namesakes in `Efficiency`."""
+"""Constants that replace the value of the same name in `Efficiency`."""
 
 PLAIN = ("kernel_s", "launch_s", "routing_host_s", "jitter", "overlap_slowdown")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """So many devices of one kind (None: as many as wanted) in domains, from the innermost tier outwards.
+    """Devices of one kind in nested domains, innermost tier first; `num_devices` None: unlimited.
 
-    `base` is the cluster whose file this one's extends, `constants` what runs on it said of it.
+    `base` is the cluster whose file this one extends; `constants` are fitted to runs on the cluster.
     """
 
     name: str
@@ -367,7 +376,7 @@ class Cluster:
     constants: Constants = Constants()
 
     def with_constants(self, constants: Constants) -> "Cluster":
-        """Return the cluster with other constants, its device and its links as they say."""
+        """Return the cluster with other constants, applied to its device and links."""
         given = {name: one.value for name in OF_DEVICE if (one := getattr(constants, name)) is not None}
         device = replace(self.device, efficiency=replace(self.device.efficiency, **given))
         gets = constants.link_efficiency
@@ -378,7 +387,7 @@ class Cluster:
         return replace(self, constants=constants, device=device, tiers=tiers)
 
     def device_for(self, dtype: str, compute_share: float | None = None) -> Device:
-        """Return the device as products of a type get it, at `compute_share` or by the cluster's constants."""
+        """Return the device for GEMMs of a dtype, at `compute_share` or at the cluster's constants."""
         device = self.device
         if compute_share is None:
             known = self.constants.compute_share.get(dtype)
@@ -386,5 +395,5 @@ class Cluster:
         return device if compute_share == 1 else device.computing_at(compute_share)
 
     def domain_sizes(self, num_devices: int) -> tuple[int | None, ...]:
-        """Return how many of a job's devices share a domain of each tier, from the inside."""
+        """Return the number of a job's devices per domain of each tier, innermost first."""
         return tuple(tier.size_for(num_devices) for tier in self.tiers)

@@ -1,9 +1,9 @@
-"""Seconds of collectives: launch, steps and bytes over the links that a group crosses.
+"""Time of collectives: launch, steps, and bytes over the links that a group crosses.
 
-Sizes are bytes as NCCL's tests count them: of an all-reduce the buffer, of an all-gather what each rank ends with,
-of a reduce-scatter what it starts with, of an all-to-all what each rank sends (its own part included). The bus
-bandwidth of a collective over R ranks is bytes / seconds times 2 (R - 1) / R for an all-reduce and (R - 1) / R for
-the others (NCCL tests, doc/PERFORMANCE.md). A message of a few bytes costs launch and steps alone.
+Sizes are bytes as in NCCL's tests: the buffer of an all-reduce, the result of an all-gather, the input of a
+reduce-scatter, and the bytes that each rank sends in an all-to-all (including its own part). The bus bandwidth over
+R ranks is bytes / seconds times 2 (R - 1) / R for an all-reduce and (R - 1) / R for the others (NCCL tests,
+doc/PERFORMANCE.md). A message of a few bytes costs only launch and steps.
 """
 
 import math
@@ -19,7 +19,7 @@ Algorithm = Literal["ring", "tree", "hierarchical", "direct"]
 
 @dataclass(frozen=True)
 class Collective:
-    """Seconds of a collective, the algorithm that is fastest, and the link whose bandwidth decides."""
+    """Seconds of a collective, the fastest algorithm, and the link that limits the bandwidth."""
 
     seconds: float
     algorithm: Algorithm
@@ -27,13 +27,16 @@ class Collective:
 
 
 def collective(operation: Operation, num_bytes: float, group: Group, cluster: Cluster) -> Collective:
-    """Return the fastest of the algorithms for a group on a cluster.
+    """Return the fastest algorithm for a group on a cluster.
 
-    ring: one after the other, pipelined: bandwidth of the slowest link, where as many adapters as a domain has
-    ranks of the group work side by side; R - 1 steps, twice for an all-reduce. tree (all-reduce): each byte up and
-    down once, 2 log2 R steps. hierarchical: a reduce-scatter inside the domains, the collective of the parts
-    between them, an all-gather inside (Thakur et al. 2005 for the parts). direct (all-to-all): each pair by itself,
-    inside and outside at once. What a rank keeps it copies beside. A group of one rank takes no time.
+    - ring: pipelined, R - 1 steps, twice for an all-reduce. The slowest link limits the bandwidth; between domains,
+      the adapters of all of the group's ranks in a domain work in parallel.
+    - tree (all-reduce): each byte goes up and down once, 2 log2 R steps.
+    - hierarchical: a reduce-scatter inside the domains, the collective of the parts between domains, an all-gather
+      inside (Thakur et al. 2005 for the parts).
+    - direct (all-to-all): pairwise messages, inside and between domains at the same time.
+
+    Each rank also copies the part that it keeps. A group of one rank takes no time.
     """
     levels = [
         (extent, tier.link.among(extent, tier.num_devices))
@@ -52,21 +55,21 @@ def seconds(operation: Operation, num_bytes: float, group: Group, cluster: Clust
 
 
 def bus_bytes_per_s(operation: Operation, num_bytes: float, group: Group, cluster: Cluster) -> float:
-    """Return the bus bandwidth, which does not depend on the number of ranks where a link is used to the full."""
+    """Return the bus bandwidth, which is independent of the number of ranks if a link is fully used."""
     ranks = group.num_ranks
     factor = (2 if operation == "all-reduce" else 1) * (ranks - 1) / ranks
     return factor * num_bytes / seconds(operation, num_bytes, group, cluster)
 
 
 def point_to_point_s(num_bytes: float, link: Link) -> float:
-    """Return the seconds of one message over a link that no other shares."""
+    """Return the seconds of one message over an unshared link."""
     return link.launch_s + link.step_s + num_bytes / link.achieved_bytes_per_s
 
 
 _Levels = list[tuple[int, Link]]
 
 _LARGEST_RING = 4
-"""Ranks of an all-reduce of large messages for which NCCL takes rings where a switch could add up."""
+"""Maximum ranks for which NCCL uses rings instead of in-switch reduction in a large all-reduce."""
 
 
 def _candidates(operation: Operation, num_bytes: float, levels: _Levels) -> list[Collective]:
@@ -81,7 +84,7 @@ def _candidates(operation: Operation, num_bytes: float, levels: _Levels) -> list
 
 
 def _slowest(levels: _Levels) -> tuple[float, Link]:
-    """Bytes a second of the narrowest level, of which the ranks inside work side by side, and its link."""
+    """Bandwidth of the limiting level, with the ranks inside its domains sending in parallel, and its link."""
     side_by_side, rates = 1, []
     for extent, link in levels:
         rates.append((side_by_side * link.achieved_bytes_per_s, link))
@@ -90,9 +93,9 @@ def _slowest(levels: _Levels) -> tuple[float, Link]:
 
 
 def _gain(levels: _Levels) -> float:
-    """What a switch that adds up gives: only where it connects the whole group, and more ranks than four.
+    """Bandwidth factor of in-switch reduction: only if one switch connects the whole group of more than four ranks.
 
-    Public measurements of NCCL have it among eight H100 or B200, and not among two or four.
+    Public NCCL measurements show it among eight H100 or B200, but not among two or four.
     """
     return levels[0][1].reduction_gain if len(levels) == 1 and levels[0][0] > _LARGEST_RING else 1.0
 
@@ -109,7 +112,7 @@ def _ring(operation: Operation, num_bytes: float, levels: _Levels) -> Collective
     rate, slowest = _slowest(levels)
     ranks, rounds = _num_ranks(levels), 2 if operation == "all-reduce" else 1
     gain = _gain(levels) if operation == "all-reduce" else 1.0
-    # a ring leaves each domain once: of its R - 1 steps as many cross a tier as there are domains, less one
+    # A ring leaves each domain once, so (number of domains − 1) of its R − 1 steps cross a tier.
     crossing = [_num_ranks(levels[index:]) - 1 for index in range(len(levels))] + [0]
     counts = [crossing[index] - crossing[index + 1] for index in range(len(levels))]
     latency = levels[-1][1].launch_s + rounds * _steps(levels, counts)

@@ -1,7 +1,7 @@
-"""Seconds in which tokens go to their experts and come back, by how a dispatcher sends them.
+"""Time to send tokens to their experts and back, by dispatcher.
 
-Of T tokens on each of R ranks, each of h elements and for k of E experts, which are spread over the ranks evenly.
-Routing is taken to be uniform: every set of k experts is as likely as any other.
+Each of R ranks has T tokens of h elements, each for k of E experts, which are spread evenly over the ranks. Routing
+is assumed to be uniform: all sets of k experts are equally likely.
 """
 
 import math
@@ -15,7 +15,7 @@ from ppsim.parallel.groups import Group
 
 @dataclass(frozen=True, kw_only=True)
 class Routing:
-    """What a rank sends: `tokens` of `token_bytes` each, for `experts_per_token` of `num_experts`."""
+    """Tokens sent by a rank: `tokens` of `token_bytes` each, to `experts_per_token` of `num_experts`."""
 
     tokens: float
     token_bytes: float
@@ -24,10 +24,10 @@ class Routing:
 
 
 def distinct_domains(num_domains: int, num_experts: int, experts_per_token: int) -> float:
-    """Return in how many of `num_domains`, which hold the experts in equal parts, a token's experts are expected.
+    """Return the expected number of domains with experts of a token; `num_domains` share the experts equally.
 
-    A domain of E/n experts has none of a token's k with the probability C(E − E/n, k) / C(E, k), so that
-    n (1 − C(E − E/n, k) / C(E, k)) have some.
+    A domain of E/n experts has none of a token's k experts with probability C(E − E/n, k) / C(E, k). So the
+    expected number is n (1 − C(E − E/n, k) / C(E, k)).
 
     >>> distinct_domains(8, 8, 2), round(distinct_domains(4, 256, 8), 3)
     (2.0, 3.614)
@@ -37,11 +37,13 @@ def distinct_domains(num_domains: int, num_experts: int, experts_per_token: int)
 
 
 def dispatch_s(dispatcher: Dispatcher, routing: Routing, group: Group, cluster: Cluster) -> float:
-    """Return the seconds of one way, to the experts or back; that of a group of one is none.
+    """Return the seconds of one direction, to the experts or back; 0 for a group of one rank.
 
-    deepep, hybridep: a token goes once to each domain in which it has an expert, and from there once to each rank
-    that has one, both at a time (DeepSeek-AI, DeepEP, its normal kernels, or NVIDIA's in its branch hybrid-ep).
-    alltoall: once for each of its experts. allgather: to all ranks, whatever its experts are.
+    - deepep, hybridep: a token is sent once to each domain with one of its experts, and from there once to each
+      rank with one; both at the same time (normal kernels of DeepSeek-AI's DeepEP, or NVIDIA's in its branch
+      hybrid-ep).
+    - alltoall: once per expert of the token.
+    - allgather: to all ranks.
     """
     if group.num_ranks == 1:
         return 0.0
@@ -54,7 +56,10 @@ def dispatch_s(dispatcher: Dispatcher, routing: Routing, group: Group, cluster: 
 
 
 def _deduplicated_s(routing: Routing, group: Group, cluster: Cluster, *, hybrid: bool) -> float:
-    """Of the copies that reach the units of a level one in `extent` was there already: its first stop."""
+    """Seconds with one copy per domain and per rank.
+
+    At each level, 1/extent of the copies need no transfer: the outer level's transfer arrived at that unit.
+    """
     units, latency, longest, launch_s = group.num_ranks, 0.0, 0.0, 0.0
     for extent, tier in zip(group.extents, cluster.tiers, strict=True):
         if extent > 1:

@@ -1,4 +1,4 @@
-"""Cluster files, packaged and a user's, in TOML, YAML or JSON: read, checked, and turned into a `Cluster`."""
+"""Cluster files (packaged or a user's; TOML, YAML or JSON): reading, checking, and conversion to `Cluster`."""
 
 import difflib
 import re
@@ -212,12 +212,10 @@ def packaged_clusters() -> dict[str, Path]:
 
 
 def load_cluster(name_or_path: str | Path) -> Cluster:
-    """Return a packaged cluster by name, or any by the path of its .toml, .yaml, .yml or .json file.
+    """Return a packaged cluster by name, or a cluster by the path of its .toml, .yaml, .yml or .json file.
 
-    A name is as people write it: H100-SXM is dgx-h100.
-
-    Raises `ConfigError` for an unknown name (with close matches) and for a file that does not fit the schema (with
-    every wrong key).
+    Names may be in a common spelling: H100-SXM is dgx-h100. Raises `ConfigError` for an unknown name (with close
+    matches) and for an invalid file (with every wrong key).
     """
     text = str(name_or_path)
     if Path(text).suffix in CONFIG_READERS:
@@ -228,12 +226,12 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
 
 
 def cluster_of(given: str | Path | Cluster | None) -> Cluster:
-    """Return the cluster itself, or the one of a name or file; that of `CLUSTER` where there is none."""
+    """Return a given cluster, or the cluster of a name or file; the default is `CLUSTER`."""
     return given if isinstance(given, Cluster) else load_cluster(given or CLUSTER)
 
 
 def cluster_named(name: str) -> str:
-    """Return the packaged cluster's name for what people write; any other text, as a path, as it is.
+    """Return the packaged cluster's name for a common spelling; other texts, e.g. paths, unchanged.
 
     >>> cluster_named("H100-SXM"), cluster_named("mine.toml")
     ('dgx-h100', 'mine.toml')
@@ -247,11 +245,11 @@ def _names() -> Names:
 
 
 _LEFT_OUT = re.compile(r"^(nvidia|amd|instinct|dgx(?!c))|(sxm\d?|oam|80gb|hbm\de?|nvl72|(?<=[a-z\d]{4})-8)+$")
-"""Of a name: the maker, the box, the socket, the memory, and how many devices there are in a box."""
+"""Ignored parts of a name: manufacturer, system, socket, memory, and number of devices per system."""
 
 
 def _plain(name: str) -> str:
-    """A device's name, where a cluster is one of the common boxes of it."""
+    """A device's name, if a cluster is a common system of this device."""
     text = re.sub(r"[\s_]+", "-", name.lower())[:LONGEST_NAME]
     while (shorter := _LEFT_OUT.sub("", text).strip("-")) != text:
         text = shorter
@@ -262,7 +260,10 @@ _DEEPEST = 8
 
 
 def _extended(path: Path, depth: int = 0) -> Any:
-    """A file's content over that of its `base`, a packaged cluster or a file beside it; constants one by one."""
+    """A file's content merged over its `base`, a packaged cluster or a file relative to it.
+
+    Constants are merged one by one.
+    """
     data = CONFIG_READERS[path.suffix](path)
     if not isinstance(data, dict) or not isinstance(data.get("base"), str):
         return data
@@ -281,7 +282,6 @@ def _extended(path: Path, depth: int = 0) -> Any:
 
 
 def _merged(below: Any, above: Any, *, depth: int) -> Any:
-    """Two tables, the second over the first; so many levels of tables inside them too."""
     if not (isinstance(below, dict) and isinstance(above, dict)) or not depth:
         return above
     return below | {
@@ -291,12 +291,11 @@ def _merged(below: Any, above: Any, *, depth: int) -> Any:
 
 
 def cluster_from(data: Any, source: str = "cluster") -> Cluster:
-    """Return the cluster that a parsed file spells out; raises `ConfigError` with every wrong key."""
+    """Return the cluster in parsed file content; raises `ConfigError` with every wrong key."""
     return _cluster(validated(_Cluster, data, source))
 
 
 def _cluster(read: _Cluster) -> Cluster:
-    """The cluster that a file has."""
     device = dict(vars(read.device))
     efficiency_class = device.pop("efficiency")
     del device["pattern"]
@@ -316,7 +315,7 @@ def _cluster(read: _Cluster) -> Cluster:
 
 
 def efficiency_of(name: str) -> Efficiency:
-    """Return the constants of a class of devices; raises `ConfigError` naming the classes there are."""
+    """Return the constants of a GPU type; raises `ConfigError` with the known types."""
     classes = hardware("efficiency")
     try:
         _known(name, classes, "class of devices")

@@ -1,9 +1,10 @@
-"""How alike two jobs on a cluster are, and what measured runs say of another job.
+"""Similarity of jobs on a cluster, and corrections of a job's projection by measured runs.
 
-A Gaussian process (Rasmussen and Williams 2006, Gaussian Processes for Machine Learning, section 2.2) over the
-logarithms of measured times over what the cluster's constants say, in units of the spread of its class of devices.
-Of a spread's square the constants of the machine have one part, and jobs of one model the other, the more in
-common the nearer they are: a run next to the measured one gets nearly all that it was off by, one far away little.
+A Gaussian process (Rasmussen and Williams 2006, Gaussian Processes for Machine Learning, section 2.2) over
+log(measured time / time by the cluster's constants), in units of the spread of the GPU type (the standard deviation
+of this logarithm before any run). One part of the variance belongs to the cluster's constants. The other part is
+shared by jobs of the same model, more so the more similar they are. So a job like the measured one gets nearly the
+whole correction, a distant job little.
 """
 
 import math
@@ -15,20 +16,22 @@ import numpy as np
 from ppsim.base.arrays import Floats
 
 MEASURED_SPREAD = 0.02
-"""For measured costs: what a step differs by from its replay, and one measurement from the next."""
+"""Relative standard deviation for measured costs: a step compared with its replay, or between two measurements."""
 
 USUAL = 1.0
-"""Spreads of its class beyond which a run counts by its distance, not by its square (Huber 1964), for all but jobs
-cut as it is: of 0.5 to 3 the one after which rows marked fit are nearest (`python benchmarks/fit_shares.py`)."""
+"""Number of spreads beyond which the loss of a run is linear (Huber 1964), except for jobs with the same layer
+configuration. The best value of 0.5 to 3 for the rows marked fit (`python benchmarks/fit_shares.py`)."""
 
 
 @dataclass(frozen=True)
 class Shares:
-    """What runs have in common.
+    """Hyperparameters of the covariance.
 
-    `machine`: what of its class's spread a constant has among installations. `cut`: how far layers' cuts are apart,
-    and `size`: how far jobs are in stages and devices, where what they have in common is down to exp(-1/2); a
-    factor of two in one number is 1, as is another recomputation. `dtype`: what is in common in another dtype.
+    - `machine`: spread of a constant among installations, relative to the spread of the GPU type.
+    - `cut`: length scale of layer configurations, at which the covariance falls to exp(-1/2). A factor of two in
+      one number has distance 1, and so has a different recomputation or different CUDA graphs.
+    - `size`: length scale of pipeline ranks and GPUs, with the same distance.
+    - `dtype`: covariance factor for another dtype.
     """
 
     machine: float
@@ -38,7 +41,7 @@ class Shares:
 
 
 SHARES = Shares(machine=0.42, cut=0.79, size=6.4, dtype=0.57)
-"""Most probable for the rows of `ppsim validate` marked fit (`python benchmarks/fit_shares.py`)."""
+"""Maximum-likelihood values for the rows of `ppsim validate` marked fit (`python benchmarks/fit_shares.py`)."""
 
 _CUT = ("tp", "cp", "ep", "micro_batch", "seq_len")
 _SIZE = ("pp", "gpus")
@@ -46,7 +49,7 @@ _SIZE = ("pp", "gpus")
 
 @dataclass(frozen=True, kw_only=True)
 class Likeness:
-    """What of a job says how near it is to another: its model, how its layers are cut, and how large it is."""
+    """Properties of a job that define its similarity to others: model, layer configuration, and size."""
 
     model: str
     dtype: str
@@ -62,21 +65,21 @@ class Likeness:
 
     @property
     def of_cut(self) -> tuple[object, ...]:
-        """What jobs have alike whose layers take the same kernels and messages."""
+        """The layer configuration; jobs with the same one run the same kernels and messages per layer."""
         return self.model, self.dtype, self.recompute, self.cuda_graphs, *(getattr(self, name) for name in _CUT)
 
     @property
     def title(self) -> str:
-        """Model, dtype, devices and cut in a word each."""
+        """Model, dtype, devices and parallel configuration as text."""
         cut = f"tp{self.tp}-cp{self.cp}-ep{self.ep}-pp{self.pp}-b{self.micro_batch}-s{self.seq_len}"
         return f"{self.model}/{self.dtype} on {self.gpus}, {cut}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run(Likeness):
-    """A measured run: `times` as long as the constants of its cluster say.
+    """A measured run: `times` is its time relative to the time by its cluster's constants.
 
-    `sigma` is the standard deviation of that number's logarithm, `spread` that of its class before any run.
+    `sigma` is the standard deviation of log(`times`), `spread` the spread of its GPU type.
     """
 
     times: float
@@ -86,10 +89,10 @@ class Run(Likeness):
 
 @dataclass(frozen=True)
 class Said:
-    """What runs say of a job: how many `times` as long it takes as constants say, and what they leave unknown.
+    """Correction of a job by runs: `times` is its time relative to the time by the constants.
 
-    `weight`: how much of an error that all of them share is made up for so. `unknown`: the standard deviation of
-    what is left, in units of its class's spread.
+    `weight`: share of an error common to all runs that the correction removes. `unknown`: standard deviation of the
+    remaining error, in units of the spread of the GPU type.
     """
 
     times: float
@@ -98,7 +101,7 @@ class Said:
 
 
 def in_common(ones: Sequence[Likeness], others: Sequence[Likeness], shares: Shares = SHARES) -> Floats:
-    """Return the covariance of each with each, in units of both their spreads, of what is no machine's."""
+    """Return the covariance matrix of jobs, without the cluster's part, in units of both spreads."""
     found = np.zeros((len(ones), len(others)))
     for row, one in enumerate(ones):
         for column, other in enumerate(others):
@@ -112,12 +115,15 @@ def in_common(ones: Sequence[Likeness], others: Sequence[Likeness], shares: Shar
 
 
 def _apart(one: Likeness, other: Likeness, names: Sequence[str]) -> float:
-    """The squares of the factors by which two differ, in powers of two."""
+    """Squared distance: sum of log2(ratio)² over the named sizes."""
     return float(sum(math.log2(getattr(one, name) / getattr(other, name)) ** 2 for name in names))
 
 
 def said_of(runs: Sequence[Run], job: Likeness) -> Said:
-    """Return what runs on its cluster say of a job; what is unusual of one they say of jobs cut as it is only."""
+    """Return the correction of a job by runs on its cluster.
+
+    The excess of an unusual run (beyond `USUAL` spreads) applies only to jobs with the same layer configuration.
+    """
     same = [run for run in runs if run.model == job.model]
     if not same:
         return Said(1.0, 0.0, math.sqrt(1 - SHARES.machine**2))

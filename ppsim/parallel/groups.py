@@ -1,4 +1,4 @@
-"""The ranks that communicate with each other, and the tiers of the cluster between them."""
+"""Communication groups of ranks, and the network tiers that they cross."""
 
 import math
 from collections.abc import Iterable
@@ -17,10 +17,10 @@ GroupName = Literal["tp", "cp", "ep", "etp", "dp", "pp", "dp-cp", "expert-dp"]
 
 @dataclass(frozen=True)
 class Group:
-    """The ranks of one collective as its worst placed group lies.
+    """Ranks of one collective, for the group with the worst placement.
 
-    `extents` has an entry a tier, from the inside: how many ranks share an innermost domain (the fewest that do),
-    then how many such domains share one of the next tier, and so on. `tier` is the outermost that it crosses.
+    `extents` has one entry per tier, innermost first: the number of ranks that share an innermost domain (the
+    fewest that do), then the number of such domains that share one of the next tier, and so on.
     """
 
     name: str
@@ -29,11 +29,13 @@ class Group:
 
     @property
     def tier(self) -> int:
-        """The index of the tier whose link connects the whole group."""
+        """Index of the outermost tier that the group crosses, whose link connects the whole group."""
         return max((index for index, extent in enumerate(self.extents) if extent > 1), default=0)
 
     def instances(self, number: int) -> tuple["Group", "Group"]:
-        """Return one of `number` parts of the group, of its nearest ranks, and the ranks that have the same place.
+        """Divide the group into `number` parts of nearest ranks.
+
+        Returns one part, and the group of ranks with the same place in all parts.
 
         >>> inner, outer = Group("dp", 16, (8, 2)).instances(4)
         >>> inner.extents, outer.extents
@@ -49,10 +51,10 @@ class Group:
 
 @lru_cache(maxsize=65536)
 def group(layout: Layout, name: GroupName, domain_sizes: tuple[int | None, ...]) -> Group:
-    """Return how the groups of a name lie on domains of these sizes (`Cluster.domain_sizes`).
+    """Return the group with this name on domains of these sizes (`Cluster.domain_sizes`).
 
-    "dp-cp" are the ranks that hold the same weights, "expert-dp" those that hold the same experts, "etp" those that
-    share one.
+    "dp-cp" are the ranks with the same weights, "expert-dp" those with the same experts, "etp" those that share an
+    expert.
 
     >>> layout = Layout(tp=8, dp=4, pp=2)
     >>> group(layout, "tp", (8, None)).extents, group(layout, "dp", (8, None)).extents
@@ -78,7 +80,7 @@ def group(layout: Layout, name: GroupName, domain_sizes: tuple[int | None, ...])
 
 
 def all_devices(layout: Layout, domain_sizes: tuple[int | None, ...]) -> Group:
-    """Return the group of every device of a layout.
+    """Return the group of all devices of a layout.
 
     >>> all_devices(Layout(tp=8, pp=4), (8, None)).extents
     (8, 4)
@@ -92,9 +94,9 @@ def all_devices(layout: Layout, domain_sizes: tuple[int | None, ...]) -> Group:
 
 
 def hop_tiers(layout: Layout, domain_sizes: tuple[int | None, ...]) -> tuple[int, ...]:
-    """Return the tier that each hop of the pipeline crosses, at its worst: entry i between ranks i and i + 1.
+    """Return the tier of each P2P transfer of the pipeline in the worst case: entry i between ranks i and i + 1.
 
-    The last entry is the way from the last rank back to the first, which interleaved schedules take.
+    The last entry is from the last rank to the first, which interleaved schedules use.
 
     >>> hop_tiers(Layout(tp=2, pp=4), (4, None))
     (0, 1, 0, 1)
@@ -104,7 +106,7 @@ def hop_tiers(layout: Layout, domain_sizes: tuple[int | None, ...]) -> tuple[int
 
 @lru_cache(maxsize=65536)
 def tier_between(layout: Layout, domain_sizes: tuple[int | None, ...], one: int, other: int) -> int:
-    """Return the tier that messages between two pipeline ranks cross, at their worst."""
+    """Return the tier of messages between two pipeline ranks in the worst case."""
     stride = _strides(layout.sizes)["pp"]
     bases = _ranks(layout.sizes, [name for name, _ in layout.sizes if name != "pp"])
     here, there = bases + one * stride, bases + other * stride
@@ -115,7 +117,7 @@ def tier_between(layout: Layout, domain_sizes: tuple[int | None, ...], one: int,
 
 
 def _ranks(sizes: tuple[tuple[str, int], ...], names: Iterable[str]) -> NDArray[np.int64]:
-    """The ranks of which all coordinates but those named are 0."""
+    """Return the ranks with 0 in all coordinates except `names`."""
     strides, counts = _strides(sizes), dict(sizes)
     ranks = np.zeros(1, dtype=np.int64)
     for name in names:

@@ -1,8 +1,8 @@
-"""Balance of layers over ranks: moves of one layer between two stages, and linear functions of a split.
+"""Balance layers over ranks: moves of one layer between two stages, and linear functions of the layers per stage.
 
-The layers are a chain, so a layer that goes from stage 2 to stage 5 moves the boundaries between them: each stage
-in between hands its last layer on and takes one. A linear function has one weight per stage and adds, over the
-stages, weight × cost of the stage's layers. Loads of ranks, critical paths and bytes in flight are such functions.
+The layers form a chain, so a layer that moves from stage 2 to stage 5 shifts the boundaries between them: each
+stage in between passes its last layer on and receives one. A linear function sums, over the stages, weight × cost
+of the stage's layers. Loads of ranks, critical paths and bytes in flight are such functions.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from ppsim.base.arrays import Floats, Ints64
 
 
 def possible_moves(counts: Sequence[int]) -> tuple[Ints64, Ints64]:
-    """Return the stages that give and the stages that take one layer, one entry per move.
+    """Return the giving and the receiving stage of every possible move of one layer.
 
-    A stage keeps at least one layer, except the first and the last: these also hold embedding and head.
+    A stage keeps at least one layer, except the first and the last, which also hold embedding and head.
     """
     spare = np.asarray(counts) > 1
     spare[[0, -1]] = np.asarray(counts)[[0, -1]] > 0
@@ -24,7 +24,7 @@ def possible_moves(counts: Sequence[int]) -> tuple[Ints64, Ints64]:
 
 
 def moved(counts: Sequence[int], giving: int, taking: int) -> tuple[int, ...]:
-    """Return the layers per stage after one layer went from one stage to another.
+    """Return the layers per stage after one layer moves between two stages.
 
     >>> moved((2, 2, 2), 0, 2)
     (1, 2, 3)
@@ -36,9 +36,9 @@ def moved(counts: Sequence[int], giving: int, taking: int) -> tuple[int, ...]:
 
 
 class Functions:
-    """Linear functions of the layers per stage, all over the same costs of layers (seconds, or 1 for each).
+    """Linear functions of the layers per stage, with common layer costs (seconds, or 1 for each).
 
-    `fixed` is the cost of a stage with layers on top of theirs.
+    `fixed` is an additional cost of each stage that has layers.
     """
 
     def __init__(self, layer_costs: Sequence[float], num_stages: int, fixed: float = 0.0) -> None:
@@ -49,11 +49,11 @@ class Functions:
         self._constants = np.zeros(0)
 
     def __len__(self) -> int:
-        """The number of functions."""
+        """Number of functions."""
         return len(self._constants)
 
     def add(self, weights: Floats, counts: Sequence[int], values: Floats) -> None:
-        """Add functions with weights of shape [functions, stages] that have these values at `counts`."""
+        """Add functions with weights of shape [functions, stages] and these values at `counts`."""
         self._weights = np.concatenate([self._weights, weights])
         self._constants = np.concatenate([self._constants, values - weights @ self.stage_costs(counts)])
 
@@ -65,11 +65,11 @@ class Functions:
     def changes(
         self, counts: Sequence[int], giving: Ints64, taking: Ints64, chosen: Sequence[int] | None = None
     ) -> Floats:
-        """Return by how much each move changes each function, in the shape [functions, moves]."""
+        """Return the change of each function by each move, with shape [functions, moves]."""
         weights = self._weights if chosen is None else self._weights[list(chosen)]
         boundaries, last = np.cumsum(counts)[:-1], len(self._costs) - 1
         step = np.diff(weights, axis=1)
-        # What moving a boundary one layer down or up changes, summed over the boundaries before each stage.
+        # Effect of moving a boundary one layer down or up, summed over the boundaries before each stage.
         down = step * self._costs[np.maximum(boundaries - 1, 0)]
         up = -step * self._costs[np.minimum(boundaries, last)]
         below, above = (
@@ -86,7 +86,7 @@ class Functions:
         return found
 
     def stage_costs(self, counts: Sequence[int]) -> Floats:
-        """Return the cost of the layers of each stage."""
+        """Return the cost of each stage's layers."""
         ends = np.cumsum(counts)
         found: Floats = self._sums[ends] - self._sums[ends - np.asarray(counts)]
         if self._fixed:
@@ -95,7 +95,7 @@ class Functions:
 
 
 _POWER = 8
-"""A power mean that goes by the largest load, and by the others if several ranks share it."""
+"""Exponent of a power mean that follows the largest load, and the others if several ranks share it."""
 
 
 def balance_ranks(
@@ -104,11 +104,10 @@ def balance_ranks(
     end_costs: tuple[float, float],
     stages_of_ranks: Sequence[Sequence[int]],
 ) -> list[int]:
-    """Return layers per stage that even the ranks: layers are moved away from the busiest rank while that helps.
+    """Return balanced layers per stage: layers move away from the busiest rank while that helps.
 
-    `counts` are layers per stage to begin with, `end_costs` those of the first and the last stage without layers,
-    `stages_of_ranks` the stages of each rank. A rank with several stages may hold uneven ones, so that it has
-    equal work.
+    `counts` are the initial layers per stage, `end_costs` the costs of the first and the last stage without layers,
+    `stages_of_ranks` the stages of each rank. The stages of a rank may be uneven, so that ranks have equal work.
 
     >>> balance_ranks([1, 2, 2, 2, 1, 1], [1.0] * 9, (0.0, 0.0), [[0, 5], [1, 4], [2, 3]])
     [2, 2, 1, 2, 1, 1]
@@ -121,7 +120,7 @@ def balance_ranks(
     of_stages[-1] += end_costs[1]
     seconds = of_stages.tolist()
     first = [sum(seconds[stage] for stage in stages) for stages in stages_of_ranks]
-    if max(first) - min(first) <= least:  # whichever rank took a layer would be the busiest
+    if max(first) - min(first) <= least:  # any rank that took a layer would be the busiest
         return list(counts)
     holds = np.zeros((len(stages_of_ranks), len(counts)))
     for rank, stages in enumerate(stages_of_ranks):
@@ -145,7 +144,7 @@ def balance_ranks(
 
 
 def _squares(counts: Sequence[int], giving: Ints64, taking: Ints64) -> Ints64:
-    """By how much each move changes the sum of the squared layers per stage."""
+    """Return the change of the sum of squared layers per stage by each move."""
     now = np.asarray(counts)
     found: Ints64 = 2 * (now[taking] - now[giving] + 1)
     return found

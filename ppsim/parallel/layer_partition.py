@@ -1,4 +1,4 @@
-"""How many layers each stage holds: given, even, or balanced by measured cost."""
+"""Number of layers per stage: given, even, or balanced by cost."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from ppsim.base.limits import MOST_LAYERS
 
 
 def require_layers(num_layers: int, name: str = "num_layers") -> None:
-    """Raise `ConfigError` for a number of layers that no model has."""
+    """Raise `ConfigError` for an impossible number of layers."""
     if num_layers < 1:
         raise ConfigError(f"{name} must be at least 1: got {num_layers}")
     if num_layers > MOST_LAYERS:
@@ -24,7 +24,7 @@ def require_layers(num_layers: int, name: str = "num_layers") -> None:
 
 
 def even_split(num_layers: int, num_stages: int) -> list[int]:
-    """Return layers per stage that differ by one at most; the ends, which also hold embedding and head, get fewer.
+    """Return layers per stage that differ by at most one; the end stages (embedding, head) get fewer.
 
     >>> even_split(30, 16)
     [1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1]
@@ -39,12 +39,12 @@ def even_split(num_layers: int, num_stages: int) -> list[int]:
 
 @dataclass(frozen=True)
 class MegatronSplit:
-    """How many layers Megatron-LM builds on each stage (`get_num_layers_to_build`): the same on all of them.
+    """Megatron-LM's rule for layers per stage (`get_num_layers_to_build`): equal on all ranks.
 
-    `counts_embedding` and `counts_loss` take each for a layer of the first and of the last stage
-    (`--account-for-embedding-in-pipeline-split`, `--account-for-loss-in-pipeline-split`); `first` and `last` say
-    how many the first and the last rank have (`--decoder-first-pipeline-num-layers`, `--decoder-last-…`), and leave
-    the others as many each.
+    `counts_embedding` and `counts_loss` count each as a layer of the first and of the last stage
+    (`--account-for-embedding-in-pipeline-split`, `--account-for-loss-in-pipeline-split`). `first` and `last` set
+    the layers of the first and the last rank (`--decoder-first-pipeline-num-layers`, `--decoder-last-…`); the other
+    ranks share the rest equally.
     """
 
     counts_embedding: bool = False
@@ -54,11 +54,11 @@ class MegatronSplit:
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing is asked of it: layers that stages cannot share are then split evenly all the same."""
+        """True without any option; layers that do not divide evenly are then split as evenly as possible."""
         return self == MegatronSplit()
 
     def layers_per_stage(self, num_layers: int, *, pp: int, vpp: int) -> list[int]:
-        """Return the layers of each of pp · vpp stages; raises `ConfigError` for what Megatron-LM refuses.
+        """Return the layers of each of pp · vpp stages; raises `ConfigError` if Megatron-LM refuses the split.
 
         >>> MegatronSplit(counts_embedding=True, counts_loss=True).layers_per_stage(30, pp=4, vpp=2)
         [3, 4, 4, 4, 4, 4, 4, 3]
@@ -92,7 +92,7 @@ class MegatronSplit:
         return stages
 
     def in_words(self, num_layers: int, *, pp: int, vpp: int) -> str:
-        """Return the rule as a projection says it."""
+        """Return the rule as text for a projection."""
         if self.is_plain and num_layers % (pp * vpp):
             return "even; Megatron-LM needs --pipeline-model-parallel-layout for it"
         counted = [name for name, on in (("embedding", self.counts_embedding), ("loss", self.counts_loss)) if on]
@@ -103,27 +103,27 @@ class MegatronSplit:
 
 
 class FoundSplit(tuple[int, ...]):
-    """Layers per stage that "auto" found."""
+    """Layers per stage found by "auto"."""
 
     def __repr__(self) -> str:
-        """Not equal to the repr of the same layers as given."""
+        """Differs from the repr of given layers."""
         return f"FoundSplit{super().__repr__()}"
 
 
 Split: TypeAlias = Literal["auto", "balanced", "even"] | MegatronSplit | Sequence[int] | Sequence[str]
-"""How to find the layers of each stage, how many, or all that each holds (`exporting.megatron.parse_layout`).
+"""Rule for the layers of each stage, their numbers, or their contents (`exporting.megatron.parse_layout`).
 
-"balanced" gives ranks equal work. "auto" searches on from there for the shortest simulated iteration.
+"balanced" gives ranks equal work. "auto" continues from there and minimises the simulated iteration time.
 """
 
 
 def without_search(split: Split) -> Split:
-    """Return "balanced" for "auto": a search for the fastest split of each of many plans takes too long."""
+    """Return "balanced" for "auto": searching the fastest split for each of many plans takes too long."""
     return "balanced" if split == "auto" else split
 
 
 def rule_of(split: Split, num_layers: int, *, pp: int, vpp: int) -> str:
-    """Return in words how a split was found."""
+    """Return the rule of a split as text."""
     if isinstance(split, MegatronSplit):
         return split.in_words(num_layers, pp=pp, vpp=vpp)
     if isinstance(split, FoundSplit):
@@ -134,10 +134,10 @@ def rule_of(split: Split, num_layers: int, *, pp: int, vpp: int) -> str:
 def balanced_split(
     num_layers: int, num_stages: int, *, layer_s: float, embedding_s: float, head_s: float
 ) -> list[int]:
-    """Return the layers per stage whose slowest stage is fastest, for F + B seconds of each component.
+    """Return the layers per stage that minimise the slowest stage, for F + B seconds of each component.
 
-    Exact: layers are alike, so that giving each next one to the stage that it leaves cheapest is optimal. Ties
-    go to the stage farthest from the ends.
+    The result is optimal: layers are identical, so each one goes to the stage with the lowest cost. Ties go to the
+    stage farthest from the ends.
 
     >>> balanced_split(30, 8, layer_s=1.0, embedding_s=1.0, head_s=1.0)
     [3, 4, 4, 4, 4, 4, 4, 3]
@@ -162,11 +162,11 @@ def _balanced(num_layers: int, num_stages: int, layer_s: float, embedding_s: flo
 
 
 def partition(costs: Sequence[float], num_stages: int) -> list[int]:
-    """Return how many items of a chain each stage takes, in order, so that the slowest stage is fastest.
+    """Divide a chain of items into consecutive stages so that the slowest stage is as fast as possible.
 
-    Exact for any costs of 0 or more (in any one unit), by dynamic programming over where a stage ends; no stage is
-    empty. Among the splits with the fastest slowest stage, the one with the least sum of squares is returned, so
-    that the other stages are even too. Raises `ConfigError` for too few items and for costs that are not such.
+    Returns the number of items per stage, none empty. The result is exact for any costs of 0 or more (in one unit),
+    by dynamic programming over stage boundaries. Among optimal splits, the one with the smallest sum of squares is
+    returned, so that the other stages are even too. Raises `ConfigError` for too few items and for invalid costs.
 
     A model is a chain of embedding, layers, multi-token prediction and head; see `layer_split`.
 
@@ -180,23 +180,23 @@ def partition(costs: Sequence[float], num_stages: int) -> list[int]:
     if not all(0 <= cost < float("inf") for cost in costs):
         raise ConfigError(f"costs must be finite and 0 or more: got {list(costs)}")
     ends = np.concatenate([[0.0], np.cumsum(np.asarray(costs, dtype=np.float64))])
-    taken = ends[None, :] - ends[:, None]  # [start, end]: what the items between take as one stage
-    # The slowest stage takes an item at least, and no more than a fair share and one.
+    taken = ends[None, :] - ends[:, None]  # [start, end]: cost of the items as one stage
+    # Candidates for the slowest stage: at least the largest item, at most a fair share plus one item.
     most_item = taken.diagonal(1).max()
     possible = distinct(taken[(taken >= most_item) & (taken <= 1.001 * (most_item + ends[-1] / num_stages))])
     slowest = possible[bisect_left(possible, True, key=lambda most: _suffices(_farthest(taken, most), num_stages))]
-    # Differences of running sums carry rounding: what is as slow but for that is as good.
+    # Allow for rounding in differences of running sums.
     return _evenest(taken, num_stages, float(slowest + 1e-12 * ends[-1]))
 
 
 def _farthest(taken: npt.NDArray[np.float64], most: float) -> npt.NDArray[np.int64]:
-    """Where a stage that begins at each item ends at the latest, if it takes no more than `most`."""
+    """Return the latest end of a stage that begins at each item, if it takes at most `most`."""
     farthest: npt.NDArray[np.int64] = np.count_nonzero(taken <= most, axis=1) - 1
     return farthest
 
 
 def _suffices(farthest: npt.NDArray[np.int64], num_stages: int) -> bool:
-    """Whether so many stages can take all items; where fewer do, they can be cut further."""
+    """Return whether `num_stages` stages can take all items; if fewer suffice, they can be divided further."""
     end = 0
     for _ in range(num_stages):
         end = int(farthest[end])
@@ -204,13 +204,13 @@ def _suffices(farthest: npt.NDArray[np.int64], num_stages: int) -> bool:
 
 
 def _evenest(taken: npt.NDArray[np.float64], num_stages: int, most: float) -> list[int]:
-    """How many items each stage takes so that none takes more than `most` and the sum of squares is least.
+    """Return the items per stage with the smallest sum of squares, if no stage takes more than `most`.
 
-    Of equals the one whose last stage is longest, then the one before it, and so on.
+    In a tie, the split with the longest last stage is returned, then the longest stage before it, and so on.
     """
     ends = np.arange(len(taken))
     longest = int((_farthest(taken, most) - ends).max())
-    # [length, end]: where a stage of so many items begins, the longest first, and the square of what it takes.
+    # [length, end]: start of a stage of this length, longest first, and the square of its cost.
     begins = ends[None, :] - np.arange(longest, 0, -1)[:, None]
     stage = taken[begins, ends[None, :]]
     squares = np.where((begins >= 0) & (stage <= most), stage**2, np.inf)
@@ -234,10 +234,10 @@ def _partitioned(costs: tuple[float, ...], num_stages: int) -> list[int]:
 def layer_split(
     layer_s: Sequence[float], num_stages: int, *, embedding_s: float, head_s: float, mtp_s: float = 0.0
 ) -> list[int]:
-    """Return the layers per stage whose slowest stage is fastest, for F + B seconds of each layer by itself.
+    """Return the layers per stage that minimise the slowest stage, for F + B seconds of each single layer.
 
-    The embedding goes first, multi-token prediction and head last, each on a stage with layers or, where that is
-    faster, by itself.
+    The embedding comes first, multi-token prediction and head last, each on a stage with layers or, if that is
+    faster, on a separate stage.
 
     >>> layer_split([1.0] * 3 + [2.0] * 5, 4, embedding_s=0.5, head_s=1.5)
     [3, 2, 2, 1]
@@ -251,7 +251,7 @@ def layer_split(
 
 
 def counts_of(split: Sequence[int] | Sequence[str]) -> list[int]:
-    """Return layers per stage, of contents written out too.
+    """Return layers per stage for numbers or contents of stages.
 
     >>> counts_of(["Ett", "tttL"])
     [2, 3]
@@ -260,9 +260,9 @@ def counts_of(split: Sequence[int] | Sequence[str]) -> list[int]:
 
 
 def why_no_split(split: Split, num_layers: int, num_stages: int) -> str | None:
-    """Return the sentence that says why so many stages cannot share the layers, or None if they can.
+    """Return why the layers cannot be split over the stages, or None if they can.
 
-    A rule leaves no stage between the first and the last without a layer; layers given per stage may.
+    Rules give at least one layer to each stage between the first and the last; given layers per stage need not.
     """
     if isinstance(split, str | MegatronSplit):
         if num_layers < num_stages - 2:
@@ -274,7 +274,7 @@ def why_no_split(split: Split, num_layers: int, num_stages: int) -> str | None:
 
 
 def given_split(split: Sequence[int], num_layers: int, num_stages: int) -> list[int]:
-    """Return a user's split; raises `ConfigError` where it does not have one entry a stage or all layers."""
+    """Return a user's split; raises `ConfigError` if it does not have one entry per stage or not all layers."""
     if len(split) != num_stages:
         raise ConfigError(f"the split has {len(split)} entries, but there are {num_stages} stages")
     if any(layers < 0 for layers in split):
@@ -287,9 +287,9 @@ def given_split(split: Sequence[int], num_layers: int, num_stages: int) -> list[
 def split_layers(
     split: Split, num_layers: int, num_stages: int, *, pp: int, balanced: Callable[[], list[int]]
 ) -> list[int]:
-    """Return the layers of each stage, however they are to be found; `balanced` finds the balanced ones.
+    """Return the layers of each stage by any rule; `balanced` computes the balanced split.
 
-    Raises `ConfigError` for a split that does not fit.
+    Raises `ConfigError` for an impossible split.
     """
     if reason := why_no_split(split, num_layers, num_stages):
         raise ConfigError(reason)

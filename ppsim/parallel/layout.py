@@ -1,9 +1,9 @@
-"""Which device is which rank, and which links the groups of a parallel layout cross.
+"""Map devices to ranks, and describe a parallel layout.
 
-Devices are numbered domain by domain: device r is in domain r // n of a tier of n devices. An order such as
-"tp-cp-ep-dp-pp" (Megatron-LM's notation) says which coordinate of a rank changes fastest: the first. Experts are
-spread over ranks of the same tensor part: ep takes the place of cp and of the part of dp that it divides, as
-Megatron-LM's expert groups do. Where fewer ranks share an expert than tp (etp), the others hold other experts.
+Devices are numbered domain by domain: device r is in domain r // n of a tier with n devices per domain. An order
+such as "tp-cp-ep-dp-pp" (Megatron-LM's notation) lists the coordinates of a rank, the fastest-changing first.
+Experts are distributed over ranks with the same tensor part: ep replaces cp and the part of dp that it divides, as
+in Megatron-LM's expert groups. If fewer than tp ranks share an expert (etp), the others hold other experts.
 """
 
 import math
@@ -19,11 +19,11 @@ _NAMES = ("tp", "cp", "ep", "dp", "pp")
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How ranks divide a model and its data: tp · cp · dp · pp devices, experts over ep of each dp · cp.
+    """Parallel sizes: tp · cp · dp · pp devices, with experts distributed over ep of each dp · cp ranks.
 
-    `etp` ranks share an expert, as many as tp where it is None (Megatron-LM's expert tensor parallelism); experts
-    are then over ep · etp of each tp · cp · dp. Raises `ConfigError` naming the value and the nearest legal one for
-    a size below 1, an ep that does not divide dp · cp, and an order that is none.
+    `etp` ranks share an expert (Megatron-LM's expert tensor parallelism; None: tp). Experts are then distributed
+    over ep · etp of each tp · cp · dp ranks. Raises `ConfigError` with the value and the nearest legal one for a
+    size below 1, an ep that does not divide dp · cp, and an invalid order.
 
     >>> Layout(tp=2, pp=4, dp=3).num_devices
     24
@@ -64,7 +64,7 @@ class Layout:
 
     @property
     def expert_tp(self) -> int:
-        """Ranks that share one expert."""
+        """Number of ranks that share one expert."""
         return self.tp if self.etp is None else self.etp
 
     @property
@@ -74,12 +74,12 @@ class Layout:
 
     @property
     def sizes(self) -> tuple[tuple[str, int], ...]:
-        """The coordinates of a rank, fastest first; experts have none of their own."""
+        """Coordinates of a rank, fastest first, without ep."""
         return tuple((name, getattr(self, name)) for name in self.order.split("-") if name != "ep")
 
     @property
     def expert_sizes(self) -> tuple[tuple[str, int], ...]:
-        """The coordinates as experts see them: tp is etp, dp what ep leaves of all, and there is no cp."""
+        """Coordinates of a rank for experts: tp is etp, dp is the number of expert replicas, and there is no cp."""
         replicas = self.tp * self.dp * self.cp // (self.ep * self.expert_tp)
         sizes = {"tp": self.expert_tp, "ep": self.ep, "dp": replicas, "pp": self.pp}
         return tuple((name, sizes[name]) for name in self.order.split("-") if name != "cp")
@@ -94,7 +94,7 @@ class Layout:
         return self.tp > 1 and ep > 0 and replicas % ep != 0 and self.tp * replicas % ep == 0
 
     def cut(self, *, sequence_parallel: bool) -> Cut:
-        """Return how the ranks of one stage share its work."""
+        """Return the parallel sizes of one stage."""
         return Cut(
             tp=self.tp, cp=self.cp, dp=self.dp, ep=self.ep, etp=self.etp, sequence_parallel=sequence_parallel
         )
@@ -104,7 +104,7 @@ MOST_DEVICES = 1_000_000
 
 
 def require_devices(num_devices: int) -> None:
-    """Raise `ConfigError` for no device, and for more than one cluster has."""
+    """Raise `ConfigError` for fewer than 1 device or more than `MOST_DEVICES`."""
     if num_devices < 1:
         raise ConfigError(f"there must be at least 1 device: got {num_devices}")
     if num_devices > MOST_DEVICES:
@@ -122,9 +122,9 @@ def layout_on(
     order: str = DEFAULT_ORDER,
     etp: int | None = None,
 ) -> Layout:
-    """Return the layout that fills `num_devices`; `dp` is what remains where it is not given.
+    """Return the layout that fills `num_devices`; `dp` defaults to the remaining factor.
 
-    Raises `ConfigError` naming the product and the nearest legal value where tp · cp · dp · pp is another number.
+    Raises `ConfigError` with the product and the nearest legal value if tp · cp · dp · pp is another number.
 
     >>> layout_on(64, tp=8, pp=4).dp
     2
@@ -146,7 +146,7 @@ def layout_on(
 
 
 def fewest_replicas(*, tp: int = 1, cp: int = 1, ep: int = 1, etp: int | None = None) -> int:
-    """Return the smallest dp among whose ranks ep divides the experts.
+    """Return the smallest dp that allows this ep.
 
     >>> fewest_replicas(cp=2, ep=8), fewest_replicas(tp=4, ep=8, etp=2)
     (4, 4)
@@ -164,7 +164,7 @@ def assumed_devices(
     dp: int | None = None,
     etp: int | None = None,
 ) -> str:
-    """Return the sentence that says how many devices are assumed if nobody gives a number.
+    """Return a sentence about the number of devices that is assumed if none is given.
 
     >>> assumed_devices(tp=2, pp=4)
     'no number of GPUs is given: 8 assumed, the fewest for tp 2 · pp 4 (set --gpus)'
@@ -193,7 +193,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def _nearest(value: int, legal: list[int]) -> str:
-    """The legal values on both sides.
+    """Return the legal values on both sides, as text.
 
     >>> _nearest(6, [1, 2, 4, 8])
     '4 or 8'

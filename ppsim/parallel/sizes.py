@@ -1,4 +1,4 @@
-"""How a model is divided among ranks, in numbers."""
+"""Parallel sizes of one pipeline stage."""
 
 from dataclasses import dataclass
 
@@ -7,11 +7,11 @@ from ppsim.base.errors import ConfigError
 
 @dataclass(frozen=True)
 class Cut:
-    """How the ranks of one pipeline stage share its work.
+    """Parallel sizes of one pipeline stage, which tp·cp·dp ranks hold.
 
-    tp·cp·dp ranks hold a stage. Experts are divided among `ep` of them, and each expert's columns among `etp`
-    (None: tp, as Megatron-LM does); dp·cp·tp/(ep·etp) ranks hold the same experts. `sequence_parallel` divides
-    norms, dropout and their inputs by tp too (Korthikanti et al. 2022, arXiv 2205.05198, §4.2.2).
+    Experts are distributed over `ep` ranks, and each expert's columns over `etp` ranks (None: tp, as in
+    Megatron-LM); dp·cp·tp/(ep·etp) ranks hold the same experts. `sequence_parallel` divides norms, dropout and
+    their inputs by tp too (Korthikanti et al. 2022, arXiv 2205.05198, §4.2.2).
     """
 
     tp: int = 1
@@ -30,32 +30,32 @@ class Cut:
 
     @property
     def num_ranks(self) -> int:
-        """Ranks that hold a stage."""
+        """Number of ranks that hold the stage."""
         return self.tp * self.cp * self.dp
 
     @property
     def expert_tp(self) -> int:
-        """Ranks that share one expert."""
+        """Number of ranks that share one expert."""
         return self.tp if self.etp is None else self.etp
 
     @property
     def replicas(self) -> int:
-        """Ranks that hold the same parameters, but for experts: those that can share optimizer state."""
+        """Number of ranks with the same parameters, except experts; they can share optimizer state."""
         return self.cp * self.dp
 
     @property
     def expert_replicas(self) -> int:
-        """Ranks that hold the same experts."""
+        """Number of ranks with the same experts."""
         return self.num_ranks // (self.ep * self.expert_tp)
 
     @property
     def norm_divisor(self) -> int:
-        """Among how many tensor-parallel ranks the tokens of norms and dropout are divided."""
+        """Number of tensor-parallel ranks that divide the tokens of norms and dropout."""
         return self.tp if self.sequence_parallel else 1
 
 
 def require_positive(sizes: object, *names: str) -> None:
-    """Raise `ConfigError` for the first of these fields that is below 1; None is what is left open."""
+    """Raise `ConfigError` for the first of these fields that is below 1; None is allowed."""
     for name in names:
         value = getattr(sizes, name)
         if value is not None and value < 1:
@@ -63,12 +63,12 @@ def require_positive(sizes: object, *names: str) -> None:
 
 
 def share(value: int, among: int) -> int:
-    """Return one of `among` equal parts, rounded up."""
+    """Return the size of one of `among` equal parts, rounded up."""
     return -(-value // among)
 
 
 def require_divides(name: str, value: int, what: str, count: int) -> None:
-    """Raise `ConfigError` with the nearest divisor below where a number of ranks does not divide a count."""
+    """Raise `ConfigError` with the nearest divisor below if a number of ranks does not divide a count."""
     if count % value:
         near = max(divisor for divisor in range(1, value + 1) if count % divisor == 0)
         raise ConfigError(f"{name} must divide the {what}: got {value} with {count} (nearest below: {near})")

@@ -1,4 +1,4 @@
-"""Timelines and searches as pictures: interactive pages, figures for print, traces for viewers."""
+"""Timelines and search results as interactive pages, print figures and traces."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""How far the projected time of every action is from the measured one, for a picture of both."""
+"""Error of the projected time of every action, for a picture of a measured and a projected step."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,37 +13,37 @@ _LIMITS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 @dataclass(frozen=True, eq=False)
 class Errors:
-    """Two timelines of one table, action by action."""
+    """Two timelines of one schedule, compared by action."""
 
     measured: Timeline
     projected: Timeline
 
     @cached_property
     def of_action(self) -> Floats:
-        """Projected over measured duration, minus one; negative is too fast, 0 where nothing was measured."""
+        """Projected / measured duration − 1; negative is too fast, 0 if the measured duration is 0."""
         measured = self.measured_s
         error: Floats = np.divide(self.projected_s, measured, out=np.ones(len(measured)), where=measured > 0) - 1
         return error
 
     @property
     def limit(self) -> float:
-        """Where a scale of colours ends: the first of some round numbers that three in four actions keep within."""
+        """End of the colour scale: the smallest of some round numbers that contains 75 % of the actions' errors."""
         most = float(np.quantile(np.abs(self.of_action), 0.75))
         return next((limit for limit in _LIMITS if most <= limit), _LIMITS[-1])
 
     @property
     def measured_s(self) -> Floats:
-        """Seconds of each action in the measured step."""
+        """Seconds per action in the measured step."""
         return _durations_s(self.measured)
 
     @property
     def projected_s(self) -> Floats:
-        """Seconds of each action in the projected step."""
+        """Seconds per action in the projected step."""
         return _durations_s(self.projected)
 
     @property
     def behind_s(self) -> Floats:
-        """How much later each action ends in the projected step, both counted from their first start."""
+        """Delay of each action's end in the projected step, both counted from the first start."""
         return _ends_s(self.projected) - _ends_s(self.measured)
 
 

@@ -1,4 +1,4 @@
-"""The fills of cells as one row of colours, so that a cell's colour is an index into it."""
+"""Fill colours of cells as one list, so that a cell's colour is an index."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,8 +31,9 @@ _BEGINS = tuple(accumulate(map(len, _PARTS), initial=0))
 class Fills:
     """The fills of all cells of a picture whose ranks have up to `num_chunks` stages.
 
-    `colours` are kinds, two fills each, then others, which begin at the indices given: a transfer, behind it the
-    blank between two, then an idle cell; causes of idling; what is beside the pipeline; microbatches; errors.
+    `colours` begins with two fills per kind of action. The other groups begin at the indices given by the class
+    variables: transfer (then blank between transfers, then idle); idle causes; work outside the pipeline;
+    microbatches; errors.
     """
 
     num_chunks: int
@@ -45,7 +46,7 @@ class Fills:
 
     def index_of(self, lane: Lane) -> NDArray[np.int16]:
         """Return the index of the fill of every cell."""
-        assert KINDS == (0, 1, 2, 3)  # the order of the fills
+        assert KINDS == (0, 1, 2, 3)  # the index below relies on this order
         if lane.is_transfers:
             return np.where(lane.is_idle, self.transfer + 1, self.transfer).astype(np.int16)
         index = 2 * lane.kind.astype(np.int16) + lane.chunk % 2
@@ -61,19 +62,18 @@ class Fills:
         return [*entries, (palette.TITLES[Op.IDLE], palette.COLOURS[Op.IDLE])]
 
     def swatches(self, timelines: Sequence[Timeline]) -> list[tuple[str, list[str]]]:
-        """Return name and colours of what the page draws: of a kind the fill of even chunks, then of odd ones."""
+        """Return name and colours of the page's legend entries: for a kind, the fills of even and of odd chunks."""
         kinds = self._kinds(timelines)
         others = [(name, [colour]) for name, colour in self.legend(timelines)[len(kinds) :] if name != _LIGHTER]
         others[-1] = (palette.TITLES[Op.IDLE], ["var(--idle)"])
         return [*kinds, *others, *([(_HATCHED, list[str]())] if self.num_chunks > 1 else [])]
 
     def _kinds(self, timelines: Sequence[Timeline]) -> list[tuple[str, list[str]]]:
-        """The kinds of passes that there are, each with a fill, or two where there are several chunks."""
         used = [op for op in KINDS if any(np.any(timeline.schedule.op == op) for timeline in timelines)]
         chunks = range(min(self.num_chunks, 2))
         return [(palette.TITLES[op], [palette.fill_of(op, chunk=chunk) for chunk in chunks]) for op in used]
 
 
 def fills_of(timelines: Sequence[Timeline]) -> Fills:
-    """Return the fills for timelines in one picture, so that a chunk looks the same in all of them."""
+    """Return common fills for timelines in one picture, so that each chunk has one look."""
     return Fills(max(timeline.schedule.vpp for timeline in timelines))

@@ -1,4 +1,4 @@
-"""What a cell says when it is pointed at: four lines each, so that one template serves a whole lane.
+"""Hover texts of cells: four lines each, so that one template serves a whole lane.
 
 ::
 
@@ -7,7 +7,7 @@
     stage 3, chunk 0, microbatch 0            pipeline not reached yet: 3F0 waits for 2F0 on rank 2
     waited for 2F0 on rank 2; holds 17.1 GiB  90.1 ms warm-up, 0.5 ms exposed communication
 
-The rank stands beside them: it is the lane's.
+The lane's rank is shown next to them.
 """
 
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ from ppsim.simulation.timeline import Timeline
 
 Lines = tuple[str, str, str, str]
 
-_MENTIONED = 1e-3  # of a gap: a cause with less than that is not worth a reader's time
+_MENTIONED = 1e-3  # × gap: smaller causes are not mentioned
 
 
 @dataclass(frozen=True, eq=False)
 class Hover:
-    """The hover texts of a timeline; `scale` is that of its time axis."""
+    """The hover texts of a timeline; `scale` is the scale of its time axis."""
 
     timeline: Timeline
     scale: Scale
@@ -51,10 +51,10 @@ class Hover:
         return lines
 
     def blocker_of(self, node: int) -> str:
-        """Return what a node waited for last, and on which rank that was.
+        """Return the name and rank of the event that a node waited for last.
 
-        A transfer that brings the node's input stands for the action that made it; any other has held up the
-        rank or the queue, and is named itself.
+        For a transfer that brings the node's own input, this is the action that produced the input. Any other
+        transfer held up the rank or the queue and is named itself.
         """
         blocker = self._blockers[node]
         if blocker == NONE:
@@ -68,7 +68,7 @@ class Hover:
 
     @cached_property
     def causes(self) -> list[str]:
-        """What waiting for compute before each action counts as, a key of `explain.CAUSES`."""
+        """The cause of waiting for compute before each action, a key of `explain.CAUSES`."""
         names = list(CAUSES)
         return [names[cause] for cause in compute_causes(self.timeline.schedule).tolist()]
 
@@ -126,7 +126,7 @@ class Hover:
         return (_idle(cause), self._times(begin, end), f"done: rank {rank} waits for the step to end", split)
 
     def _queued(self, node: int) -> str:
-        """How long the transfer that an action waits for could have started, but had not."""
+        """How long the transfer that an action waits for was ready but queued."""
         blocker, waits = self._blockers[node], self._gaps
         if blocker < self.timeline.num_actions:
             return ""
@@ -142,7 +142,7 @@ class Hover:
         return f"{self._names[action]} on rank {self._ranks[action]}"
 
     def ends_of(self, transfer: int) -> tuple[int, int]:
-        """Return the actions that a transfer is from and for."""
+        """Return the sending and the receiving action of a transfer."""
         graph = self.timeline.graph
         return int(graph.source[transfer - graph.num_actions]), int(graph.target[transfer - graph.num_actions])
 
@@ -180,7 +180,7 @@ def _idle(cause: int) -> str:
     return "idle" if cause == NONE else f"idle: {CAUSE_TITLES[list(CAUSES)[cause]]}"
 
 
-@lru_cache(maxsize=4096)  # a table's durations are few
+@lru_cache(maxsize=4096)  # a schedule has few different durations
 def _duration(value: float) -> str:
-    """A difference of times in print: 0.9999999999 ms is 1 ms."""
+    """A difference of times as text; rounding turns 0.9999999999 ms into 1 ms."""
     return seconds(round(value, 12))

@@ -1,4 +1,4 @@
-"""Timelines as one interactive HTML file that needs no network: picture, controls, and the facts beside it."""
+"""One interactive HTML file with timelines, which works offline: picture, controls and tables."""
 
 import base64
 import json
@@ -34,12 +34,11 @@ def timeline_html(
     command: str = "",
     date: str = "",
 ) -> str:
-    """Return a self-contained HTML page with the views on one time axis, the first on top.
+    """Return a self-contained HTML page with all views on one time axis, the first on top.
 
-    Every timeline starts at 0, its first start. With `comparison` the views are its two timelines, measured and
-    projected, which are laid one above the other in each rank's row. `command` and
-    `date` say how and when the page was made. It makes no request, and its script draws what is in view: no library
-    is part of it.
+    Every timeline starts at 0 (its first start). If `comparison` is given, the two views are its measured and its
+    projected timeline, and each rank's row shows both, one above the other. `command` and `date` say how and when
+    the page was made. The page makes no request and needs no library: its own script draws the visible part.
     """
     errors = Errors(comparison.measured, comparison.projected) if comparison else None
     picture = picture_of(views, memory_limit_bytes=memory_limit_bytes, errors=errors)
@@ -67,19 +66,16 @@ def timeline_html(
 
 
 def _packed(data: Any) -> str:
-    """JSON, deflated, in base64: what the page's script unpacks."""
     return base64.b64encode(zlib.compress(json.dumps(data, separators=(",", ":")).encode())).decode()
 
 
 def _verdicts(views: Sequence[View]) -> str:
-    """A banner for each view whose memory is projected; of several views each is named."""
     return "".join(
         verdict_html(view.verdict, view.title if len(views) > 1 else "") for view in views if view.verdict
     )
 
 
 def _abouts(views: Sequence[View]) -> list[Fact]:
-    """What each of the views is of, said once where they agree."""
     told: dict[str, dict[str, None]] = {}
     for name, text in (fact for view in views for fact in view.about):
         told.setdefault(name, {})[text] = None
@@ -87,7 +83,6 @@ def _abouts(views: Sequence[View]) -> list[Fact]:
 
 
 def _about(facts: Sequence[Fact]) -> str:
-    """What the page is of, how it was made and when."""
     told = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in facts)
     return f"<dl id=about>{told}</dl>" if told else ""
 
@@ -139,7 +134,6 @@ def _legends(views: Sequence[View], picture: dict[str, Any], errors: Errors | No
 
 
 def _swatched(colours: Sequence[str], name: str) -> str:
-    """An entry of a legend as it is drawn: the second colour, of every other chunk, is hatched."""
     return "".join(swatch(colour, kind) for colour, kind in zip(colours, ("", "hatched"), strict=False)) + escape(
         name
     )

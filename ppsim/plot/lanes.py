@@ -1,7 +1,7 @@
-"""A timeline as lanes: rows of cells that tile the step, idle cells included. What every picture is drawn from.
+"""A timeline as lanes, the input of every picture: rows of cells that tile the step.
 
-Times are in seconds from the step's first start. Lanes never overlap, so transfers of a rank that do are dealt
-out to as few lanes as it takes.
+A cell is a drawn rectangle: an action, a transfer, or idle time. Times are in seconds from the step's first start.
+Cells of a lane never overlap, so concurrent transfers of a rank are spread over as few lanes as possible.
 """
 
 import heapq
@@ -16,22 +16,22 @@ from ppsim.schedule.table import NONE, Op, Schedule
 from ppsim.simulation.explain import CAUSES, compute_causes, critical_path, gaps
 from ppsim.simulation.timeline import Timeline
 
-HALF_HEIGHT = 0.42  # of a lane's cells; ranks are rows, 1 apart
-PATH_OFFSET = 0.27  # of the critical path from a row's middle: below the labels, inside the cells
-MOST_HAIRLINES = 5000  # transfers up to which each has a line at its start; more of them only make a slab
-MOST_LABELS = 2000  # actions up to which cells are labelled; text costs a browser more than cells do
-MOST_MEMORY_LINES = 16  # more of them make a fog, and cost a browser more than the cells do
-_ROUNDING = 1e-9  # of the step: gaps below it come from adding floats in another order, not from waiting
+HALF_HEIGHT = 0.42  # of a cell, if a rank's row is 1 high
+PATH_OFFSET = 0.27  # critical path from a row's middle: below the labels, inside the cells
+MOST_HAIRLINES = 5000  # transfers; with more, the lines at their starts would merge into an area
+MOST_LABELS = 2000  # actions; with more, cells have no labels, because text is slow in browsers
+MOST_MEMORY_LINES = 16  # more lines cannot be distinguished and are slow in browsers
+_ROUNDING = 1e-9  # × step time: smaller gaps are floating-point rounding, not waiting
 
 
 @dataclass(frozen=True, eq=False)
 class Lane:
-    """A row of cells: cell i reaches from `edges[i]` to `edges[i + 1]`.
+    """A row of cells: cell i reaches from `edges[i]` to `edges[i + 1]`, in ascending order.
 
-    `node` (one entry a cell) is the timeline's node, `NONE` for an idle cell; `action` is the node itself or, of a
-    transfer, the action that made its content; `kind` its `Op` (`IDLE`, F, B, I,
-    W, `SEND_F`, `SEND_B`); `chunk` the index of its stage on its rank, −1 for an idle cell. `cause` is why a cell
-    is idle, a place in `list(CAUSES)`; −1 where it is not, or where nobody asked. Edges ascend.
+    The other arrays have one entry per cell. `node` is the timeline's node, `NONE` if idle. `action` is the node
+    itself or, for a transfer, the action that produced its content. `kind` is an `Op` (`IDLE`, F, B, I, W,
+    `SEND_F`, `SEND_B`). `chunk` is the index of the stage on its rank, −1 if idle. `cause` is the idle cause as an
+    index into `list(CAUSES)`, −1 if busy or not requested.
     """
 
     rank: int
@@ -44,7 +44,7 @@ class Lane:
 
     @property
     def is_transfers(self) -> bool:
-        """True for a lane of transfers, false for one of compute."""
+        """True for a lane of transfers, false for a lane of compute."""
         return bool(self.kind.max(initial=Op.IDLE) > Op.W)
 
     @property
@@ -60,7 +60,7 @@ class Lane:
 
     @property
     def next_node(self) -> list[int]:
-        """The node of the next cell that is not idle, each cell's own included; `NONE` behind the last."""
+        """For each cell, the node of the first busy cell at or after it; `NONE` after the last busy cell."""
         following, nodes = NONE, []
         for node in reversed(self.node.tolist()):
             following = following if node == NONE else node
@@ -69,10 +69,10 @@ class Lane:
 
 
 def compute_lanes(timeline: Timeline, *, by_cause: bool = False) -> list[Lane]:
-    """Return one lane a rank, from the first start to the last end of the step.
+    """Return one compute lane per rank, from the first start to the last end of the step.
 
-    With `by_cause` an idle cell is cut where one cause of idling ends and the next begins. A measured action that
-    starts a little before the one ahead of it has ended is cut off at that end.
+    `by_cause` splits idle cells by cause. If a measured action starts slightly before the previous one ends, its
+    start is moved to that end.
     """
     chunks, offsets = chunk_of_stage(timeline.schedule), timeline.schedule.rank_offsets
     waits = _waits(timeline) if by_cause else None
@@ -83,17 +83,17 @@ def compute_lanes(timeline: Timeline, *, by_cause: bool = False) -> list[Lane]:
 
 
 def has_transfers(timeline: Timeline) -> bool:
-    """Return whether some transfer takes time; without one there is nothing to draw in the transfers' lanes."""
+    """Return whether any transfer takes time."""
     return bool(np.any((timeline.end > timeline.start)[timeline.num_actions :]))
 
 
 def has_memory(timeline: Timeline) -> bool:
-    """Return whether the costs say what anything holds; those of a measured run do not."""
+    """Return whether the costs contain memory; the costs of a measured run do not."""
     return bool(timeline.memory.peak_bytes.max() > 0)
 
 
 def transfer_lanes(timeline: Timeline) -> list[Lane]:
-    """Return the transfers' lanes by sending rank: none for one that sends nothing, several for overlaps."""
+    """Return lanes of transfers by sending rank: none for a rank without sends, several if transfers overlap."""
     num_actions, chunks = timeline.num_actions, chunk_of_stage(timeline.schedule)
     sender = timeline.schedule.rank[timeline.graph.source]
     lanes = []
@@ -109,7 +109,7 @@ def transfer_lanes(timeline: Timeline) -> list[Lane]:
 
 
 def placed_transfer_lanes(timeline: Timeline) -> list[tuple[Lane, float, float]]:
-    """Return the lanes of `transfer_lanes`, each with its middle and half its height within its rank's row."""
+    """Return `transfer_lanes`, each with its middle and half its height, in units of a rank's row."""
     lanes = transfer_lanes(timeline)
     num_lanes = np.bincount([lane.rank for lane in lanes], minlength=1)
     height = 2 * HALF_HEIGHT / int(num_lanes.max(initial=1))
@@ -121,10 +121,10 @@ def placed_transfer_lanes(timeline: Timeline) -> list[tuple[Lane, float, float]]
 
 
 def packed(start: Floats, end: Floats) -> Ints32:
-    """Return a lane for each interval, given by ascending start, so that no two of a lane overlap.
+    """Return a lane index for each interval (sorted by start) so that intervals of one lane do not overlap.
 
-    The first free lane is taken, which needs as few lanes as there are intervals at once. Where nothing is under
-    way all begins anew: an interval that overlaps no other is in lane 0, and only the others are dealt one by one.
+    Each interval gets the lowest free lane, which minimises the number of lanes. An interval that overlaps no other
+    is in lane 0; only groups of overlapping intervals go through the Python loop.
     """
     lanes = np.zeros(len(start), dtype=np.int32)
     if not len(start):
@@ -161,9 +161,9 @@ def chunk_of_stage(schedule: Schedule) -> Ints32:
 
 
 def critical_line(timeline: Timeline, *, y_of_rank: Floats) -> tuple[Floats, Floats]:
-    """Return x (seconds) and y of a line along the critical path's actions, from rank to rank with its transfers.
+    """Return x (seconds) and y of a line along the critical path's actions, from rank to rank along its transfers.
 
-    `y_of_rank` has one entry a rank. Actions that follow each other on a rank make one straight piece.
+    `y_of_rank` has one entry per rank. Consecutive actions on one rank form one straight segment.
     """
     nodes = critical_path(timeline)
     actions = nodes[nodes < timeline.num_actions]
@@ -177,7 +177,7 @@ def critical_line(timeline: Timeline, *, y_of_rank: Floats) -> tuple[Floats, Flo
 
 @dataclass(frozen=True, eq=False)
 class MemoryLine:
-    """What a rank holds: `held_bytes[i]`, static ones included, from `at_s[i]` to `at_s[i + 1]`."""
+    """Memory of one rank: `held_bytes[i]`, static bytes included, from `at_s[i]` to `at_s[i + 1]`."""
 
     rank: int
     at_s: Floats
@@ -185,27 +185,27 @@ class MemoryLine:
 
 
 def shown_ranks(timeline: Timeline) -> list[int]:
-    """Return the ranks whose memory a picture shows: all, or `MOST_MEMORY_LINES` spread evenly and the fullest."""
+    """Return the ranks of a memory picture: all or `MOST_MEMORY_LINES`, and the one with the highest peak."""
     ranks = spread(range(timeline.schedule.num_ranks), MOST_MEMORY_LINES)
     return sorted({*ranks, int(np.argmax(timeline.memory.peak_bytes))})
 
 
 def spread(ranks: Sequence[int], most: int) -> list[int]:
-    """Return the ranks, or `most` of them spread evenly, first and last included."""
+    """Return at most `most` of the ranks, evenly spread, first and last included."""
     places = np.linspace(0, len(ranks) - 1, min(len(ranks), most)).round().astype(int)
     return [ranks[place] for place in places.tolist()]
 
 
 def memory_caption(timeline: Timeline) -> str:
-    """Return what the memory panel is called, which says so where ranks are left out."""
+    """Return the caption of the memory panel, with the number of ranks if only some are shown."""
     shown, num_ranks = len(shown_ranks(timeline)), timeline.schedule.num_ranks
     return "memory by rank" if shown == num_ranks else f"memory by rank, {shown} of {num_ranks} ranks"
 
 
 def memory_lines(timeline: Timeline, ranks: Sequence[int] | None = None) -> list[MemoryLine]:
-    """Return one line a rank (None: of all), from the first start to the last end of the step.
+    """Return one line per rank (None: all ranks), from the first start to the last end of the step.
 
-    It has a point where it changes. What is freed and allocated again at the same moment leaves no trace in it.
+    A line has a point at each change. Memory that is freed and allocated again at the same moment is no change.
     """
     memory, offsets = timeline.memory, timeline.schedule.rank_offsets
     lines = []
@@ -226,9 +226,9 @@ def memory_lines(timeline: Timeline, ranks: Sequence[int] | None = None) -> list
 
 @dataclass(frozen=True, eq=False)
 class _Waits:
-    """The wait before every action: until `made_s` for compute, of the cause given, until `ready_s` for transfers.
+    """Waits before actions: for compute until `made_s`, for the transfer until `ready_s`, then overhead.
 
-    What is left until it starts is overhead.
+    `cause` classifies the wait for compute.
     """
 
     made_s: Floats
@@ -248,7 +248,7 @@ def _waits(timeline: Timeline) -> _Waits:
 
 
 def _lane(timeline: Timeline, rank: int, nodes: Ints32, chunk_of: Ints32, waits: _Waits | None = None) -> Lane:
-    """Lay `nodes`, in order of time, between idle cells; idle cells of no length fall away."""
+    """Return a lane of `nodes` (in time order) with idle cells between them, except gaps of rounding length."""
     schedule, num_actions = timeline.schedule, timeline.num_actions
     start, end = timeline.start[nodes], timeline.end[nodes]
     columns = [start, end] if waits is None else [waits.made_s[nodes], waits.ready_s[nodes], start, end]
@@ -263,7 +263,7 @@ def _lane(timeline: Timeline, rank: int, nodes: Ints32, chunk_of: Ints32, waits:
         cause[-1] = _COOL_DOWN
     keep = (cell != NONE) | (np.diff(bounds) > _ROUNDING * timeline.step_time_s)
     cell, cause, edges = cell[keep], cause[keep], np.append(bounds[:-1][keep], bounds[-1])
-    edges[0] = 0.0  # where a gap of rounding size stood before the first action
+    edges[0] = 0.0  # a gap of rounding size before the first action was dropped
 
     is_transfer = cell >= num_actions
     action = cell.copy()

@@ -1,7 +1,7 @@
-"""Rows of numbers as the page carries them: behind each other in one piece that deflates well, in base64.
+"""Compressed arrays for the interactive page: all rows in one deflated stream, in base64.
 
-A table's times and indices repeat themselves, but their bytes do not. So times are whole ticks, of which only the
-differences are kept, and of every row first come the lowest bytes of all numbers, then the next ones, and so on.
+Times and indices of a schedule repeat, but their bytes do not. So times become differences of whole ticks, and
+every row is stored by byte position: first the lowest byte of all numbers, then the next byte, and so on.
 """
 
 import base64
@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from ppsim.base.arrays import Floats
 from ppsim.schedule.table import NONE
 
-_TICKS = 12  # decimal digits of the longest time: below them is what adding floats in another order leaves
-_LEVEL = 4  # of zlib, beyond which it takes longer for little
+_TICKS = 12  # decimal digits of the longest time; later digits are floating-point rounding
+_LEVEL = 4  # zlib level; higher levels are slower and save little
 
 
 def tick_of(longest_s: float) -> float:
-    """Return seconds of a tick: a power of ten, of which the longest time has 12 digits or 13.
+    """Return the length of a tick in seconds: a power of ten, such that the longest time has 12 or 13 digits.
 
     >>> tick_of(3.25)
     1e-12
@@ -29,11 +29,11 @@ def tick_of(longest_s: float) -> float:
 
 
 class Numbers:
-    """Rows of numbers; what `add` and the others return says where a row lies, and how it is read back.
+    """Rows of numbers in one compressed stream; each `add` method returns the row's address and encoding.
 
-    That is its `type` (i1, i2, i4, f4 or f8), the byte `at` which it begins, its `length`, and `how` its numbers
-    follow from those that are kept: as they are (""), each added to the one before ("sum"), or taken from its own
-    place, 0 standing for none ("back").
+    The keys are `type` (i1, i2, i4, f4 or f8), `at` (offset of the first byte), `length`, and `how` (decoding): ""
+    for plain values, "sum" for differences to the previous value, "back" for distances back from the own index, 0
+    for none.
     """
 
     def __init__(self, tick_s: float) -> None:
@@ -43,7 +43,7 @@ class Numbers:
         self._at = 0
 
     def add(self, values: NDArray[Any], how: str = "") -> dict[str, Any]:
-        """Add a row as it is kept; whole numbers take as few bytes as the largest needs."""
+        """Add a row of encoded values; integers use the narrowest type that holds them all."""
         if values.dtype.kind in "iu":
             values = values.astype(_narrowest(values))
         kept = np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<"), copy=False)
@@ -54,23 +54,23 @@ class Numbers:
         return told
 
     def add_times(self, at_s: Floats) -> dict[str, Any]:
-        """Add times, in ticks."""
+        """Add times (seconds), rounded to ticks."""
         ticks = at_s / self._tick_s
         np.rint(ticks, out=ticks)
         ticks[1:] -= ticks[:-1]
         return self.add(ticks, "sum")
 
     def add_rising(self, values: NDArray[Any]) -> dict[str, Any]:
-        """Add whole numbers that are mostly a little more than the one before."""
+        """Add integers that usually exceed the previous one by a little."""
         return self.add(np.diff(values.astype(np.int64), prepend=0), "sum")
 
     def add_back(self, values: NDArray[Any]) -> dict[str, Any]:
-        """Add the place of another for each, or `NONE`."""
+        """Add indices of earlier entries of the same row, or `NONE`."""
         places = np.arange(len(values), dtype=np.int32)
         return self.add(np.where(values == NONE, 0, places - values), "back")
 
     def packed(self) -> str:
-        """Return all rows, deflated, in base64; nothing can be added any more."""
+        """Return all rows, deflated, in base64; afterwards nothing can be added."""
         return base64.b64encode(b"".join([*self._pieces, self._deflate.flush()])).decode()
 
 

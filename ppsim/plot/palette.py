@@ -1,8 +1,8 @@
-"""Colours: kinds of action by hue, chunks by lightness.
+"""Colours: hue for the kind of action, lightness for the chunk.
 
-The colours were chosen by measured distance: any two that can touch stay apart (12 or more in CIELAB) for normal
-sight and the three colour blindnesses, and kinds in grey too. Chunks take turns at a kind's hue and at it mixed
-toward white, so that kinds stay apart however many chunks there are.
+Any two adjacent colours differ by at least 12 in CIELAB, for normal sight and the three colour blindnesses; kinds
+also differ in grey. Odd chunks have their kind's colour mixed with white, so that kinds stay distinct for any
+number of chunks.
 """
 
 from ppsim.schedule.table import Op
@@ -16,7 +16,7 @@ COLOURS = {
     Op.SEND_B: "#F0E442",
     Op.IDLE: "#D2D2D2",
 }
-LIGHTER = {Op.F: 0.52, Op.B: 0.29, Op.I: 0.46, Op.W: 0.36}  # how far every other chunk is mixed toward white
+LIGHTER = {Op.F: 0.52, Op.B: 0.29, Op.I: 0.46, Op.W: 0.36}  # share of white for odd chunks
 TITLES = {
     Op.F: "F  forward",
     Op.B: "B  backward",
@@ -26,7 +26,7 @@ TITLES = {
     Op.IDLE: "idle",
 }
 
-CAUSE_COLOURS = {  # of idling: pale where it belongs to the schedule, darker where time is lost to something else
+CAUSE_COLOURS = {  # pale for the pipeline bubble, darker for other losses
     "warm_up": "#E9E0A6",
     "cool_down": "#BCCBA4",
     "waiting_compute": "#FEC6CE",
@@ -40,7 +40,7 @@ CAUSE_TITLES = {
     "exposed_communication": "exposed communication",
     "overhead": "overhead",
 }
-BESIDE_COLOURS = {  # what a rank does beside the pipeline
+BESIDE_COLOURS = {  # work outside the pipeline's actions
     "gather": "#DDAADD",
     "reduce": "#AA4499",
     "share": "#882255",
@@ -60,17 +60,17 @@ BESIDE_TITLES = {
 }
 MESSAGES = ("hidden", "exposed")
 
-# Red for those who see it; its white casing sets it off from every fill for all others, and in grey.
+# The white casing keeps the red line visible on every fill for colour-blind readers and in grey.
 CRITICAL_PATH = "#C00040"
 CASING = "#FFFFFF"
 
 BLANK = "#FFFFFF"
-TRANSFER_START = "#C4B63C"  # yellow alone is faint on white
+TRANSFER_START = "#C4B63C"  # the yellow fill alone is too faint on white
 TEXT = "#222222"
 QUIET_TEXT = "#666666"
 
-# What of a page is not a fill, by the name of its variable in the style sheets; `strength` is how much of its own
-# colour a line has, the rest is white.
+# Page colours other than fills, by the name of their CSS variable. `strength` is the share of a line's own colour;
+# the rest is white.
 THEMES = {
     "light": {
         "paper": BLANK, "text": TEXT, "quiet": QUIET_TEXT, "line": "#DDDDDD", "soft": "#F5F5F5",
@@ -84,11 +84,11 @@ THEMES = {
     },
 }  # fmt: skip
 
-_RANK_RAMP = ("#332288", "#AA4499", "#EE99AA")  # lightness grows along it, so that it also reads in grey
+_RANK_RAMP = ("#332288", "#AA4499", "#EE99AA")  # lightness grows, so that the ramp also works in grey
 
 
 def mixed(colour: str, other: str, share: float) -> str:
-    """Return `colour` with `share` (0 to 1) of it replaced by `other`; colours are written `#RRGGBB`.
+    """Return `colour` with `share` (0 to 1) replaced by `other`; colours are written `#RRGGBB`.
 
     >>> mixed("#000000", "#FFFFFF", 0.5)
     '#808080'
@@ -98,12 +98,12 @@ def mixed(colour: str, other: str, share: float) -> str:
 
 
 def fill_of(op: Op, *, chunk: int = 0) -> str:
-    """Return the fill of an action: even chunks in their kind's hue, odd ones lighter."""
+    """Return the fill of an action: even chunks in their kind's colour, odd ones lighter."""
     return mixed(COLOURS[op], "#FFFFFF", LIGHTER[op] * (chunk % 2))
 
 
 def text_on(fill: str) -> str:
-    """Return black or white, whichever stands out more on `fill` (WCAG contrast): white on F, black elsewhere."""
+    """Return black or white, whichever has more contrast with `fill` (WCAG): white on F, black on other kinds."""
     return "#FFFFFF" if contrast(fill, "#FFFFFF") > contrast(fill, "#000000") else "#000000"
 
 
@@ -114,7 +114,7 @@ def contrast(colour: str, other: str) -> float:
 
 
 def luminance(colour: str) -> float:
-    """Return the relative luminance of a colour, 0 to 1 (WCAG 2.1): what is left of it in grey."""
+    """Return the relative luminance of a colour, 0 to 1 (WCAG 2.1), which is its lightness in grey."""
     linear = [
         value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
         for value in (channel / 255 for channel in _channels(colour))
@@ -123,7 +123,7 @@ def luminance(colour: str) -> float:
 
 
 def theme_style() -> str:
-    """Return the themes as a style sheet: dark where the system or the page's switch says so, light on paper."""
+    """Return the themes as a style sheet: dark if the system or the page's switch asks for it, light in print."""
 
     def rule(selector: str, theme: str) -> str:
         variables = "".join(f"--{name}:{colour};" for name, colour in THEMES[theme].items())
@@ -145,7 +145,6 @@ def rank_colour(rank: int, num_ranks: int) -> str:
 
 
 def _along(ramp: tuple[str, ...], place: float) -> str:
-    """The colour at `place`, 0 to 1, of colours that are evenly spread."""
     position = place * (len(ramp) - 1)
     index = min(int(position), len(ramp) - 2)
     return mixed(ramp[index], ramp[index + 1], position - index)
@@ -160,7 +159,7 @@ def _ramp(colours: tuple[str, ...], length: int) -> list[str]:
 
 
 MICROBATCHES = _ramp(("#0A1F44", "#1F4A86", "#3F7DB8", "#74AEDB", "#B4DDF2"), 32)
-"""From the first, dark, to the last, light; blue, since no cause of idling is."""
+"""From the first (dark) to the last (light). Blue, because no idle cause is blue."""
 
 ERRORS = _ramp(("#004488", "#A8A0AA", "#EE7733"), 21)
-"""From projected too fast, over right in the middle, to projected too slow."""
+"""From projected too fast (first) to projected too slow (last); the middle is no error."""

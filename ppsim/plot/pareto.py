@@ -1,4 +1,4 @@
-"""A search as a page: iteration time over memory, and the best configurations, each with its command."""
+"""Page of a search: iteration time over memory, and the best configurations with their commands."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from ppsim.plot.plotly_frame import DARK, LIGHT, Data, Theme, layout_with, limit
 from ppsim.schedule.table import Op
 
 Row = Mapping[str, Any]
-"""A configuration: its sizes, schedule, split and recomputation, seconds, bytes, tokens/s, MFU, and its command."""
+"""A parallel configuration: sizes, schedule, split, recomputation, seconds, bytes, tokens/s, MFU and command."""
 
 _GIB = 2**30
 _SIZES = {name: name for name in ("tp", "cp", "ep", "dp", "pp", "vpp")} | {"micro-batch": "micro_batch"}
@@ -25,7 +25,7 @@ _TEXTS, _LEFT = ("schedule", WITH), ' class="left"'
 
 @dataclass(frozen=True)
 class SearchView:
-    """What a page shows of a search: all that was simulated, of that the best and the Pareto set, fastest first."""
+    """Content of a search's page: all simulated configurations, and the best and the Pareto set, fastest first."""
 
     title: str
     num_configurations: int
@@ -36,10 +36,10 @@ class SearchView:
 
 
 def pareto_html(search: SearchView, *, command: str = "", date: str = "") -> str:
-    """Return a self-contained page that makes no request; a point shows its configuration, clicked its command.
+    """Return a self-contained page; hovering over a point shows its configuration, a click its command.
 
-    Below the picture are the best configurations and the Pareto set, fastest first. A click copies a row's command.
-    `command` and `date` say how and when the page was made.
+    Below the picture is a table of the best configurations and the Pareto set, fastest first. A click on a row
+    copies its command. `command` and `date` say how and when the page was made. The page makes no request.
     """
     unique = {row["command"]: row for row in (*search.best, *search.pareto)}.values()
     listed = sorted(unique, key=lambda row: (row["iteration_time_s"], row["peak_bytes"]))
@@ -56,12 +56,11 @@ def pareto_html(search: SearchView, *, command: str = "", date: str = "") -> str
         ),
         header="".join(f"<th{_LEFT if name in _TEXTS else ''}>{name}</th>" for name in header),
         rows="\n".join(_listed(search, place, row) for place, row in enumerate(listed, start=1)),
-        figure=json.dumps(_in_themes(search)).replace("<", "\\u003c"),  # a model's name must not end the script
+        figure=json.dumps(_in_themes(search)).replace("<", "\\u003c"),  # "</script>" in a name
     )
 
 
 def _in_themes(search: SearchView) -> Data:
-    """The figure with a layout for each theme, which has all its colours."""
     light, dark = (pareto_plotly(search, theme=theme) for theme in (LIGHT, DARK))
     return {"data": light["data"], "light": light["layout"], "dark": dark["layout"]}
 
@@ -112,7 +111,7 @@ def _hover(row: Row) -> str:
 
 
 def in_columns(row: Row) -> dict[str, str]:
-    """Return a configuration as people read it, by column; split and recomputation where they are unusual."""
+    """Return a configuration as display text by column; split and recomputation appear only if not the default."""
     return {
         "schedule": row["schedule"],
         WITH: "plan of each stage"
@@ -137,5 +136,4 @@ def _listed(search: SearchView, place: int, row: Row) -> str:
 
 
 def _by_option(command: str) -> str:
-    """A command as HTML whose lines end between options only."""
     return " ".join(f"<span>{escape(part)}</span>" for part in re.split(" (?=--)", command))

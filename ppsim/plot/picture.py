@@ -1,8 +1,8 @@
-"""What the interactive page draws, as plain data: panels above each other on one time axis, and their rows.
+"""Content of the interactive page as plain data: panels with rows, one above the other on one time axis.
 
-A row's cells tile its time; which action a cell is follows from their order, and everything that a cell shows or
-says follows from the plan's columns. The page's script works that out, for what is in view. Rows of numbers lie in
-two pieces, one to draw by and one for what is asked later (`ppsim.plot.packing`).
+A row's cells tile its time. The page's script derives the action of a cell from the cell's position, and its
+colours and texts from the schedule's columns, for the visible part only. Numbers are in two compressed streams
+(`ppsim.plot.packing`): one for drawing, one that is read only for hover texts.
 """
 
 from collections.abc import Sequence
@@ -43,17 +43,17 @@ PanelKind = Literal["compute", "messages", "transfers", "beside", "memory"]
 Data = dict[str, Any]
 
 BUSY = -2
-"""The cause of a cell in which something runs; `NONE` is that of an idle one that nobody asked about."""
+"""The cause of a busy cell; `NONE` is the cause of an idle cell if causes were not requested."""
 
 _MEMORY_PX = 170
-_OVERLAID = ((-0.215, 0.2), (0.215, 0.2))  # middle, from the row's, and half height: measured above projected
+_OVERLAID = ((-0.215, 0.2), (0.215, 0.2))  # (offset from the row's middle, half height): measured above projected
 
 
 @dataclass(frozen=True)
 class Picture:
-    """What the page is made of: `data` for JSON, and the rows of numbers that it refers to.
+    """Content of the page: `data` for JSON, and the arrays that it refers to.
 
-    Those of `drawn` are needed to draw, those of `told` once somebody points at a cell.
+    `drawn` has the arrays for drawing, `told` the arrays for hover texts.
     """
 
     data: Data
@@ -64,10 +64,10 @@ class Picture:
 def picture_of(
     views: Sequence[View], *, memory_limit_bytes: float | None = None, errors: Errors | None = None
 ) -> Picture:
-    """Return what the page draws: `panels`, `plans` (columns, and who waits for whom), `fills`, the time axis.
+    """Return the page's content: `panels`, `plans` (schedule columns and dependencies), `fills`, the time axis.
 
-    With `errors` the two views are of one table, measured and projected: they share a panel, a row of each rank's
-    cells above the other, and can be coloured by error.
+    If `errors` is given, the two views are the measured and the projected timeline of one schedule. They share a
+    panel, in which each rank has two rows of cells, and cells can be coloured by error.
     """
     timelines, titles = [view.timeline for view in views], [view.title for view in views]
     begin_s, end_s = min(view.begin_s for view in views), max(view.end_s for view in views)
@@ -112,7 +112,6 @@ def picture_of(
 
 
 def _plan(timeline: Timeline, drawn: Numbers, told: Numbers) -> Data:
-    """A table's columns, and who waits for whom."""
     schedule, graph, memory = timeline.schedule, timeline.graph, timeline.memory
     needs = dependencies(schedule)
     columns = [column for column in (needs.own, needs.neighbour, needs.slice) if (column != NONE).any()]
@@ -138,7 +137,6 @@ def _plan(timeline: Timeline, drawn: Numbers, told: Numbers) -> Data:
 
 
 def _errors(errors: Errors, told: Numbers) -> Data:
-    """How far off each action is, and by how much its end is."""
     return {
         "limit": errors.limit,
         "ofAction": told.add(errors.of_action),
@@ -150,7 +148,7 @@ def _errors(errors: Errors, told: Numbers) -> Data:
 
 @dataclass(frozen=True)
 class _Drawing:
-    """Draws the panels of each plan, given by its place in `views`."""
+    """Draws the panels of each plan; a plan is an index into `views`."""
 
     views: Sequence[View]
     scale: Scale
@@ -168,7 +166,6 @@ class _Drawing:
         )  # fmt: skip
 
     def overlaid(self) -> Data:
-        """Measured above projected in each rank's row."""
         measured, projected = (view.timeline for view in self.views)
         above, below = (view.title for view in self.views)
         steps = (
@@ -181,7 +178,7 @@ class _Drawing:
             of_plan = compute_lanes(self.views[plan].timeline, by_cause=True)
             rows += [self._row(plan, lane, lane.rank + middle, half_height) for lane in of_plan]
             lanes += of_plan
-        # Each path runs at the foot of its own half.
+        # Each path runs along the bottom of its own half.
         paths = [self._path(plan, middle + 0.6 * half) for plan, (middle, half) in enumerate(_OVERLAID)]
         row_px = 1.6 * _row_px(measured.schedule.num_ranks)
         return _panel_of_ranks("compute", caption, row_px, measured, rows=rows, paths=paths, **self._cells(lanes))
@@ -204,7 +201,7 @@ class _Drawing:
         )  # fmt: skip
 
     def messages(self, plan: int, prefix: str) -> Data | None:
-        """Messages of experts, hidden and exposed, a row a rank; None without any."""
+        """Messages of experts, hidden and exposed, one row per rank; None if there are no messages."""
         pieces = [piece for piece in self.views[plan].pieces if piece.kind in palette.MESSAGES]
         exposed_s = sum(piece.end_s - piece.start_s for piece in pieces if piece.kind == "exposed")
         all_s = sum(piece.end_s - piece.start_s for piece in pieces)
@@ -212,13 +209,12 @@ class _Drawing:
         return self._pieces("messages", plan, f"{prefix}messages of experts, {share} exposed", pieces)
 
     def beside(self, plan: int, prefix: str) -> Data | None:
-        """Collectives and the optimizer, a row a rank: the stream that a rank has beside its pipeline."""
+        """Collectives of data parallelism and the optimizer, one row per rank; None if there are no such pieces."""
         pieces = [piece for piece in self.views[plan].pieces if piece.kind not in palette.MESSAGES]
         caption = f"{prefix}beside the pipeline: collectives of data parallelism, optimizer"
         return self._pieces("beside", plan, caption, pieces)
 
     def _pieces(self, kind: PanelKind, plan: int, caption: str, pieces: Sequence[Piece]) -> Data | None:
-        """A panel of pieces of work, a row a rank, with a text for each."""
         if not pieces:
             return None
         view = self.views[plan]
@@ -281,7 +277,6 @@ class _Drawing:
         return _row_of(plan, lane.rank, middle, half_height, len(lane.node)) | {"typical": typical}
 
     def _cells(self, lanes: Sequence[Lane]) -> Data:
-        """The cells of all rows of a panel: where each ends, and why it is idle or that it is not."""
         causes = np.concatenate([np.where(lane.is_idle, lane.cause, np.int8(BUSY)) for lane in lanes])
         edges: Floats = np.concatenate([lane.edges for lane in lanes])
         return {"edges": self.numbers.add_times(edges), "causes": self.numbers.add(causes)}
@@ -301,11 +296,11 @@ def _row_of(plan: int, rank: int, middle: float, half_height: float, num_cells: 
 def _panel_of_ranks(
     kind: PanelKind, caption: tuple[str, str], row_px: float, timeline: Timeline, **parts: Any
 ) -> Data:
-    """A part of the picture that has a row a rank; heights in pixels, the caption is a name and what follows it."""
+    """A panel with one row per rank; the caption is (name, text after it)."""
     num_ranks = timeline.schedule.num_ranks
     return {"kind": kind, "caption": caption, "heightPx": row_px * num_ranks, "numRanks": num_ranks, **parts}
 
 
 def _row_px(num_ranks: int) -> float:
-    """The height of a rank's row: 34 px at most, 11 up to 128 ranks, in which labels can be read, else 6."""
+    """Height of a rank's row: at most 34 px, at least 11 px (readable labels) up to 128 ranks, else 6 px."""
     return min(max(300 / num_ranks, 11 if num_ranks <= 128 else 6), 34)

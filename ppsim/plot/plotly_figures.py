@@ -1,8 +1,9 @@
-"""Timelines as plotly Figures, for notebooks and the app.
+"""Timelines as plotly figures, for notebooks and the app.
 
-Each picture exists twice: as plain data (`timeline_plotly`), which is quick to make and what a page takes, and as
-the `plotly.graph_objects.Figure` of it (`timeline_figure`), which takes plotly. Cells are heatmaps, one a rank: of
-all that plotly draws they take a browser least, whatever the number of actions, and a pointer finds them exactly.
+Each picture exists twice: as plain data (`timeline_plotly`), which is fast to make and is all that a page needs,
+and as a `plotly.graph_objects.Figure` (`timeline_figure`), which needs plotly. Cells are one heatmap per rank. Of
+plotly's traces, heatmaps are the cheapest for a browser at any number of actions, and hovering finds the exact
+cell.
 """
 
 import html
@@ -46,13 +47,14 @@ Colouring = Literal["kind", "cause"]
 
 @dataclass(frozen=True)
 class Look:
-    """How timelines are drawn.
+    """Drawing options of timelines.
 
-    Idle cells are coloured by cause with `colour` "cause". What a pointer is told of a cell is all of it
-    (`ppsim.plot.hover`) or, without `with_texts`, which take most of the time, its name. Microbatches label the
-    cells `with_labels` where these are few enough and wide enough. `wide_px` is about how wide the time axis will
-    be, which decides what there is room for: lines between cells, say. A sketch (`is_sketch`) looks the same and
-    says nothing: the cells of a timeline are one image, which a browser redraws several times as fast.
+    - `colour`: "cause" colours idle cells by cause.
+    - `with_texts`: full hover texts (`ppsim.plot.hover`), which take most of the time; else only the cell's name.
+    - `with_labels`: microbatch numbers in the cells, if the actions are few and the cells wide enough.
+    - `wide_px`: approximate width of the time axis, which decides e.g. whether there are lines between cells.
+    - `is_sketch`: draw the cells of a timeline as one image, without hover texts, which a browser redraws several
+      times as fast.
     """
 
     colour: Colouring = "kind"
@@ -68,26 +70,26 @@ class Look:
 
 _MARGIN = {"l": 58, "r": 16, "t": 8, "b": 44}
 _CAPTION_PX, _MEMORY_PX = 26, 150
-_LINE_PX, _LETTER_PX = 17, 6.8  # of a caption
-_ROW_PIXELS = 25  # of a rank in a sketch, of which cells take 84 %, as `HALF_HEIGHT` says
-_NOTHING = {"type": "scatter", "x": [None], "y": [None], "hoverinfo": "skip"}  # so that a panel has an axis
-_SEPARATED_PX = 4  # of a row's typical cell, from which on lines tell its cells apart
+_LINE_PX, _LETTER_PX = 17, 6.8  # per line and per letter of a caption
+_ROW_PIXELS = 25  # per rank in a sketch; cells use 84 % (2 × `HALF_HEIGHT`)
+_NOTHING = {"type": "scatter", "x": [None], "y": [None], "hoverinfo": "skip"}  # gives an empty panel an axis
+_SEPARATED_PX = 4  # minimum width of a row's median cell for lines between cells
 
 
 def timeline_figure(
     timelines: Sequence[Timeline] | Timeline, *, titles: Sequence[str] | None = None, look: Look | None = None
 ) -> "go.Figure":
-    """Return the plotly Figure of `timeline_plotly`."""
+    """Return the plotly figure of `timeline_plotly`."""
     return figure_of(timeline_plotly(listed(timelines), titles=titles, look=look))
 
 
 def timeline_plotly(
     timelines: Sequence[Timeline], *, titles: Sequence[str] | None = None, look: Look | None = None
 ) -> Data:
-    """Return timelines above each other on one time axis, a row a rank, as plotly's `data` and `layout`.
+    """Return timelines on one time axis, one above the other, as plotly's `data` and `layout`.
 
-    Each starts at 0, its first start; `titles` has one entry a timeline, "" for its schedule's name, and brings
-    step and bubble with it.
+    Each timeline has one row per rank and starts at 0 (its first start). `titles` has one entry per timeline, ""
+    for the schedule's name; step time and bubble ratio follow it.
 
     >>> from ppsim import StageCosts, build, simulate
     >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
@@ -114,12 +116,11 @@ def timeline_plotly(
 
 
 def colours_in(theme: Theme) -> list[str]:
-    """Return the colours of `Fills` with the theme's own for idle cells."""
+    """Return the colours of `Fills` with the theme's colour for idle cells."""
     return [theme.idle if colour == palette.COLOURS[Op.IDLE] else colour for colour in Fills.colours]
 
 
 def _row_px(num_ranks: int, num_timelines: int) -> float:
-    """The height of a rank's row, less where there are many."""
     return float(np.clip(520 / (num_ranks * num_timelines), 5, 26))
 
 
@@ -134,18 +135,18 @@ def _ranks_axis(timeline: Timeline, row_px: float) -> Data:
 
 
 class _Stack:
-    """Panels above each other on one time axis; each has an axis of its own and a caption above it."""
+    """Panels on one time axis, one above the other; each has its own y axis and a caption above it."""
 
     def __init__(self, theme: Theme) -> None:
         self._theme = theme
         self._panels: list[tuple[list[Data], Data, list[str], Data]] = []
 
     def add(self, found: list[Data], axis: Data, caption: list[str], **also: Sequence[Data]) -> None:
-        """Add a panel below the others, as high as its axis says by `height_px`; `also` are shapes and images."""
+        """Add a panel at the bottom, `axis["height_px"]` high; `also` are shapes and images."""
         self._panels.append((found, axis, caption, also))
 
     def picture(self, longest: float, unit: str, colours: Sequence[str]) -> Data:
-        """Return all of it as plotly's `data` and `layout`."""
+        """Return all panels as plotly's `data` and `layout`."""
         whole = sum(axis["height_px"] + _caption_px(caption) for _, axis, caption, _ in self._panels) or 1.0
         layout = layout_in(self._theme) | {
             "height": round(whole + _MARGIN["t"] + _MARGIN["b"]),
@@ -193,7 +194,7 @@ def _above_panel(caption: Sequence[str], y: float) -> Data:
 
 @dataclass(frozen=True)
 class _Rows:
-    """What is in the rows of timelines that share a time axis `longest` units long."""
+    """Draws the rows of timelines that share a time axis of length `longest` (in units of `scale`)."""
 
     scale: Scale
     fills: Fills
@@ -201,7 +202,6 @@ class _Rows:
     look: Look
 
     def rows(self, timeline: Timeline, lanes: Sequence[Lane], row_px: float) -> list[Data]:
-        """All of a timeline, in the order in which it is drawn."""
         look = self.look
         found = [_NOTHING] if look.is_sketch else [*self.cells(timeline, lanes), *self.gaps(lanes)]
         if look.with_labels and timeline.num_actions <= MOST_LABELS and row_px >= _LABELLED_PX:
@@ -211,7 +211,6 @@ class _Rows:
         return found
 
     def cells(self, timeline: Timeline, lanes: Sequence[Lane]) -> list[Data]:
-        """A heatmap a lane, which tile the step."""
         hover = Hover(timeline, self.scale) if self.look.with_texts else None
         names = names_of(timeline.schedule)
         template = "<b>%{customdata[0]}</b><br>" + "<br>".join(f"%{{customdata[{line}]}}" for line in (1, 2, 3))
@@ -230,7 +229,7 @@ class _Rows:
         return found
 
     def sketch(self, lanes: Sequence[Lane]) -> Data:
-        """All lanes as an image, a row a rank, which takes a browser no time to draw."""
+        """All lanes as one image, which costs a browser almost no time."""
         middles = (np.arange(self.look.wide_px) + 0.5) * self.longest * self.scale.size / self.look.wide_px
         blank = len(self.fills.colours)
         pixels = np.full((len(lanes) * _ROW_PIXELS, self.look.wide_px), blank, dtype=np.uint8)
@@ -250,17 +249,16 @@ class _Rows:
         }  # fmt: skip
 
     def _fill_of(self, lane: Lane) -> NDArray[np.int16]:
-        """The places of its cells' colours, by cause where that is asked for."""
         fill = self.fills.index_of(lane)
         if self.look.colour == "cause":
             fill = np.where(lane.cause != NONE, self.fills.causes + lane.cause, fill).astype(np.int16)
         return fill
 
     def gaps(self, lanes: Sequence[Lane]) -> list[Data]:
-        """Lines between the cells of rows whose cells are wide enough for that.
+        """Lines between cells, for rows whose cells are wide enough.
 
-        All are one line, which plotly draws as one element: along the foot of a row, up and down at every edge, and
-        back along the next.
+        One polyline, which plotly draws as a single element: along the bottom of a row, up and down at every edge,
+        and back along the next row.
         """
         x: list[Floats] = []
         y: list[Floats] = []
@@ -275,7 +273,6 @@ class _Rows:
         return [line | {"hoverinfo": "skip", "line": {"color": self.look.theme.paper, "width": 1}}]
 
     def path(self, timeline: Timeline, row_px: float) -> list[Data]:
-        """The line along the critical path with its casing below."""
         width = min(2.5, 0.6 * row_px / 7)
         rows = np.arange(timeline.schedule.num_ranks, dtype=np.float64) + PATH_OFFSET
         x, y = critical_line(timeline, y_of_rank=rows)
@@ -286,10 +283,10 @@ class _Rows:
         ]
 
     def labels(self, timeline: Timeline, lanes: Sequence[Lane], row_px: float) -> Data:
-        """The microbatches, as texts of unseen bars: plotly hides those that do not fit.
+        """Microbatch numbers as texts of transparent bars: plotly hides texts that do not fit.
 
-        Equally wide, so that they come and go together: a space a quarter of the font size wide, twice,
-        is about a digit.
+        All texts have the same width, so that zooming hides or shows them together: two four-per-em spaces (U+2005)
+        are about as wide as a digit.
         """
         base, wide, rows, texts, inks = [], [], [], [], []
         digits = len(str(timeline.schedule.num_units - 1))
@@ -312,7 +309,6 @@ class _Rows:
         }  # fmt: skip
 
     def _typical_px(self, lane: Lane) -> float:
-        """How wide the cell in the middle of all that are something is drawn."""
         busy = lane.durations_s[~lane.is_idle]
         if not len(busy) or not self.longest:
             return 0.0
@@ -324,7 +320,6 @@ def _line(x: Floats, y: Floats) -> Data:
 
 
 def _png(pixels: NDArray[np.uint8], colours: Sequence[str]) -> str:
-    """An image of places in a row of colours, as an address that holds it whole."""
     from PIL import Image
 
     image = Image.fromarray(pixels, mode="P")
@@ -339,19 +334,18 @@ def _padded(number: int, digits: int) -> str:
     return f"{space}{number}{space}"
 
 
-_LABELLED_PX = 10  # of a row, from which on a label can be read in it
+_LABELLED_PX = 10  # minimum row height for readable labels
 _INKS = [palette.text_on(colour) for colour in Fills.colours]
 
 
 def names_of(schedule: Schedule) -> list[str]:
-    """Return the name of every action, and behind them that of an idle cell, to which −1 leads; kept by table."""
+    """Return the name of every action and, at index −1, the name of an idle cell; cached per schedule."""
     return kept(schedule, "names", lambda: [*(str(action) for action in schedule), "idle"])
 
 
 def _add_memory(
     stack: _Stack, timelines: Sequence[Timeline], titles: Sequence[str], scale: Scale, look: Look
 ) -> None:
-    """What ranks hold, a panel a timeline, all to one scale."""
     shown = [(timeline, title) for timeline, title in zip(timelines, titles, strict=True) if has_memory(timeline)]
     limit = look.memory_limit_bytes
     top = max([float(timeline.memory.peak_bytes.max()) for timeline, _ in shown] + [limit or 0.0])
@@ -378,16 +372,15 @@ def _add_memory(
 
 
 def _colours(colours: Sequence[str]) -> Data:
-    """A scale of colours whose values are places in `colours`."""
+    """A plotly colour scale whose values are indices into `colours`."""
     number = len(colours)
     scale = [[edge / number, colour] for place, colour in enumerate(colours) for edge in (place, place + 1)]
     return {"cmin": -0.5, "cmax": number - 0.5, "colorscale": scale, "showscale": False}
 
 
 def _caption(name: str, facts: str, look: Look) -> list[str]:
-    """The lines above a panel: its name in bold, and what follows it as far as there is room, the rest below."""
     first, letters = f"{name}   ", max(24, int(look.wide_px / _LETTER_PX))
-    facts = facts.replace(" ", "\xa0").replace("\xa0·\xa0", "\xa0· ")  # where a line may end
+    facts = facts.replace(" ", "\xa0").replace("\xa0·\xa0", "\xa0· ")  # lines break only after a " · "
     lines = textwrap.wrap(facts, letters, initial_indent=first, break_long_words=False, break_on_hyphens=False)
     lines[0] = lines[0][len(first) :]
     told = [f"<span style='color:{look.theme.quiet}'>{html.escape(line, quote=False)}</span>" for line in lines]

@@ -1,4 +1,4 @@
-"""What is around the data of plotly's pictures: colours by theme, layout, axes, limits."""
+"""Shared parts of plotly pictures: themes, layout, axes and limit lines."""
 
 import base64
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ Data = dict[str, Any]
 
 @dataclass(frozen=True)
 class Theme:
-    """The colours of what is around the data: paper, text, lines of a grid; of what is chosen, and of limits."""
+    """Colours outside the data, e.g. background, text, idle cells, the selection (`strong`), limits (`accent`)."""
 
     paper: str
     text: str
@@ -38,19 +38,19 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, s
 
 
 def listed(timelines: Sequence[Timeline] | Timeline) -> Sequence[Timeline]:
-    """Return one timeline as a list of it."""
+    """Return a single timeline as a list."""
     return [timelines] if isinstance(timelines, Timeline) else timelines
 
 
 def figure_of(picture: Data) -> "go.Figure":
-    """Return the plotly Figure of plain data."""
+    """Return the plotly figure of plain data."""
     import plotly.graph_objects as go
 
     return go.Figure(picture)
 
 
 def binary(values: NDArray[Any]) -> Data:
-    """Return a row of numbers as plotly.js reads them fastest: base64 of their bytes, with their type."""
+    """Return an array in the form that plotly.js reads fastest: base64 of its bytes, with its type."""
     return {"dtype": values.dtype.str[1:], "bdata": base64.b64encode(values.tobytes()).decode()}
 
 
@@ -63,7 +63,7 @@ def limit_line(at: float, theme: Theme, *, horizontal: bool = False) -> Data:
 
 
 def layout_in(theme: Theme) -> Data:
-    """Return what the layouts of all pictures have alike."""
+    """Return the layout that all pictures share."""
     return {
         "font": {"family": FONT, "size": 12, "color": theme.text},
         "paper_bgcolor": theme.paper,
@@ -79,7 +79,7 @@ def layout_in(theme: Theme) -> Data:
 
 
 def layout_with(theme: Theme, x_title: str, y_title: str) -> Data:
-    """Return the layout of a picture with titles at its axes, and a legend above it."""
+    """Return the layout of a picture with axis titles and a legend above it."""
     axis = axis_in(theme) | {"ticks": "outside"}
     return layout_in(theme) | {
         "xaxis": axis | {"title": {"text": x_title}},
@@ -89,5 +89,5 @@ def layout_with(theme: Theme, x_title: str, y_title: str) -> Data:
 
 
 def axis_in(theme: Theme) -> Data:
-    """Return what axes have alike."""
+    """Return the axis properties that all axes share."""
     return {"zeroline": False, "gridcolor": theme.grid, "linecolor": theme.quiet, "tickcolor": theme.quiet}

@@ -1,4 +1,4 @@
-"""Time over memory, and idle time by cause, as plotly Figures and as the plain data of them."""
+"""Iteration time over memory, and idle time by cause, as plotly figures and as plain data."""
 
 import html
 from collections.abc import Sequence
@@ -19,22 +19,25 @@ from ppsim.simulation.timeline import Timeline
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-_SIZE = {"height": 420, "margin": {"l": 62, "r": 16, "t": 120, "b": 52}}  # five rows of a legend take the 120
+_SIZE = {"height": 420, "margin": {"l": 62, "r": 16, "t": 120, "b": 52}}  # 120: room for a legend of five rows
 
 
 def tradeoff_figure(
     points: "Sequence[Point]", *, memory_limit_bytes: float | None = None, theme: Theme = LIGHT
 ) -> "go.Figure":
-    """Return the plotly Figure of `tradeoff_plotly`."""
+    """Return the plotly figure of `tradeoff_plotly`."""
     return figure_of(tradeoff_plotly(points, memory_limit_bytes=memory_limit_bytes, theme=theme))
 
 
 @dataclass(frozen=True)
 class Point:
-    """A schedule in the plane of memory and time; `told` is a line more for a pointer, `key` what a click returns.
+    """A schedule in the plane of memory and time.
 
-    `bound_s` is what no table with its placement can undercut; `kind` groups points: "compared" ones are large and
-    named, "possible" ones are dots, "refused" ones (which do not fit or do not run) crosses. `fits`: in memory.
+    - `bound_s`: lower bound of the time of all schedules with the same placement.
+    - `told`: an additional line of the hover text; `key`: the value that a click returns.
+    - `kind`: "compared" points are large and named, "possible" ones dots, "refused" ones (they do not fit or run)
+      crosses.
+    - `fits`: whether it fits in memory.
     """
 
     name: str
@@ -54,9 +57,9 @@ _GROUPS = {"compared": "compared", "possible": "others", "refused": "do not run 
 def tradeoff_plotly(
     points: Sequence[Point], *, memory_limit_bytes: float | None = None, theme: Theme = LIGHT
 ) -> Data:
-    """Return points in the plane of peak memory and time, the least time of each amount, bounds, and the limit.
+    """Return points in the plane of peak memory and time, the Pareto front, lower bounds, and the memory limit.
 
-    The step line is what none of those that run and fit improves on. A dash below a point is its lower bound.
+    The front is a step line through the schedules that run and fit. A dash below a point is its lower bound.
     """
     top = max([point.peak_bytes for point in points] + [memory_limit_bytes or 0.0])
     memory, time = bytes_scale(top), time_scale(max((point.iteration_time_s for point in points), default=0.0))
@@ -108,7 +111,7 @@ def _bounds(points: Sequence[Point], memory: Scale, time: Scale, theme: Theme) -
             "type": "scatter", "mode": "markers", "name": "lower bound",
             "x": [point.peak_bytes / memory.size for point, _ in known],
             "y": [bound / time.size for _, bound in known],
-            # Wider than the dot, on which it lies where a schedule meets its bound; else a line leads to it.
+            # Wider than the dot, so that it is visible if a schedule meets its bound; else a line connects both.
             "marker": {"symbol": "line-ew", "size": 13, "line": {"width": 2, "color": theme.accent}},
             "error_y": {
                 "type": "data", "symmetric": False, "width": 0, "thickness": 1, "color": theme.accent,
@@ -122,7 +125,6 @@ def _bounds(points: Sequence[Point], memory: Scale, time: Scale, theme: Theme) -
 
 
 def _front(points: Sequence[Point], memory: Scale, time: Scale) -> list[Data]:
-    """The steps along the points on which none improves in both."""
     usable = [point for point in points if point.kind != "refused"]
     front = front_of(usable, lambda one: (one.peak_bytes, one.iteration_time_s))
     return [

@@ -1,4 +1,4 @@
-"""The units of a picture's axes, and the line that says what the picture shows."""
+"""Units of a picture's axes, and the heading of a picture."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from ppsim.simulation.timeline import Timeline
 
 @dataclass(frozen=True)
 class Scale:
-    """An axis's unit: `size` of it is 1, and `decimals` are as many as tell neighbouring things apart."""
+    """The unit of an axis: its size in seconds or bytes, and the decimals that distinguish neighbouring values."""
 
     unit: str
     size: float
@@ -27,7 +27,7 @@ class Scale:
 
 
 def time_scale(longest_s: float) -> Scale:
-    """Return the scale of a time axis that ends at `longest_s`: s from 10 s on, ms below; seven digits.
+    """Return the scale of a time axis that ends at `longest_s`: s from 10 s on, else ms; seven digits.
 
     >>> time_scale(3.25), time_scale(83.0)
     (Scale(unit='ms', size=0.001, decimals=3), Scale(unit='s', size=1.0, decimals=5))
@@ -50,7 +50,7 @@ def bytes_scale(largest: float) -> Scale:
 
 
 def heading(timeline: Timeline, title: str) -> tuple[str, str]:
-    """Return a picture's title and what stands behind it: the plan, its step time and both bubble ratios."""
+    """Return a picture's title and the facts after it: sizes of the schedule, step time and bubble ratios."""
     schedule = timeline.schedule
     name = schedule.name or "table"
     facts = [
@@ -67,12 +67,12 @@ def heading(timeline: Timeline, title: str) -> tuple[str, str]:
 
 
 def bubbles(timeline: Timeline) -> str:
-    """Return the bubble ratio by step time and, if it is another one, by the per-rank span."""
+    """Return the bubble ratio by step time and, if it differs, by the per-rank span."""
     by_step, by_span = percent(timeline.bubble_ratio), percent(timeline.span_bubble_ratio)
     return by_step if by_span == by_step else f"{by_step}, per-rank span {by_span}"
 
 
 def panel_prefixes(timelines: Sequence[Timeline], titles: Sequence[str]) -> list[str]:
-    """Return what tells the panels of one timeline from those of another: nothing where there is only one."""
+    """Return caption prefixes that name the timeline of a panel; empty for a single timeline."""
     names = [heading(timeline, title)[0] for timeline, title in zip(timelines, titles, strict=True)]
     return [f"{name}: " for name in names] if len(names) > 1 else [""]

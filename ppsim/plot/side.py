@@ -1,4 +1,4 @@
-"""What stands beside the timeline, as HTML: where an iteration goes, why ranks idle, a row a rank."""
+"""Tables next to the timeline, as HTML: time budget, idle causes, and one row per rank."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
@@ -24,7 +24,7 @@ assert list(_SHORT_CAUSES) == list(CAUSES)
 
 
 def side_html(views: Sequence[View], comparison: Comparison | None = None) -> str:
-    """Return a section a plan, and before them one on a comparison where there is one."""
+    """Return one HTML section per plan, after a section on the comparison if one is given."""
     sections = [_errors(comparison)] if comparison else []
     return "".join(f"<section>{section}</section>" for section in [*sections, *map(_plan, views)])
 
@@ -44,7 +44,6 @@ def _plan(view: View) -> str:
 
 
 def _note(name: str, lines: Sequence[str]) -> str:
-    """Lines under a heading; of a line `name: text` the name stands out."""
     items = []
     for line in lines:
         label, colon, text = line.partition(": ")
@@ -67,12 +66,12 @@ def _budget(title: str, budget_s: Mapping[str, float]) -> str:
 
 
 def _signed(shown: Callable[[float], str], value: float) -> str:
-    """A number with the sign of typesetters, which is as wide as a plus."""
+    """A number with a typographic minus, which is as wide as a plus."""
     return shown(value) if value >= 0 else f"−{shown(-value)}"
 
 
 def _idle(timeline: Timeline) -> str:
-    """The mean rank's idle time by cause, as parts of the step."""
+    """Idle time by cause, averaged over ranks, as shares of the step."""
     idle, step = idle_by_cause_s(timeline), timeline.step_time_s
     shares = {cause: float(idle[cause].mean()) / step if step else 0.0 for cause in CAUSES}
     whole = sum(shares.values())
@@ -111,7 +110,6 @@ def _ranks(timeline: Timeline) -> str:
 
 
 def _line_colour(rank: int, num_ranks: int) -> str:
-    """That of a rank's memory, which is lighter where the page is dark."""
     return f"color-mix(in srgb, {palette.rank_colour(rank, num_ranks)} var(--strength), white)"
 
 
@@ -137,14 +135,14 @@ def _errors(comparison: Comparison) -> str:
 
 
 def verdict_html(verdict: Verdict, name: str = "") -> str:
-    """Return the banner that says whether a plan fits in memory; `name` tells it from others on the page."""
+    """Return the banner that says whether a plan fits in memory; `name` is the plan's name if there are several."""
     kind, role = ("misfit", " role=alert") if verdict.fits is False else ("", "")
     told = f"{name}: {verdict}" if name else str(verdict)
     return f"<p class='verdict {kind}'{role}>{escape(told)}</p>"
 
 
 def swatch(colour: str, kind: str = "") -> str:
-    """Return a small square of a colour, or a line of it (`kind` "line")."""
+    """Return a small square in a colour, or a line (`kind` "line")."""
     return f"<span class='swatch {kind}' style='background:{colour}'></span>"
 
 
@@ -156,7 +154,7 @@ def _bar(share: float, attributes: str = "", colour: str | None = None) -> str:
 def html_table(
     header: Sequence[str], rows: Iterable[Sequence[str]], *, kind: str = "", wide: int = -1, bar: int = -1
 ) -> str:
-    """Return a table of cells that are HTML already; column `wide` may wrap, column `bar` holds bars."""
+    """Return a table whose cells are already HTML; column `wide` may wrap, column `bar` holds bars."""
     classes = {wide: " class=wide", bar: " class=bar"}
     head = "".join(f"<th scope=col>{name}</th>" for name in header)
     body = "".join(

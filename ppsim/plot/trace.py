@@ -1,8 +1,8 @@
-"""The timeline for trace viewers: Chrome trace-event JSON, as ui.perfetto.dev and chrome://tracing open it.
+"""Timelines as Chrome trace-event JSON, for ui.perfetto.dev and chrome://tracing.
 
-The format: "Trace Event Format" (Chromium project). Times are in microseconds from a step's first start, rounded
-to eighths: such a number is exact both in binary and in whole nanoseconds, which viewers count in. Rounded any
-other way, neighbouring slices could overlap by a nanosecond, and a viewer drops slices that do.
+Source: "Trace Event Format" (Chromium project). Times are in microseconds from the step's first start, rounded to
+eighths: such numbers are exact both in binary and in whole nanoseconds, the unit of the viewers. With other
+rounding, neighbouring slices could overlap by a nanosecond, and viewers drop overlapping slices.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,11 +24,12 @@ _EIGHTHS_A_SECOND = 8e6
 
 
 def chrome_trace(timelines: Sequence[Timeline], names: Sequence[str]) -> dict[str, Any]:
-    """Return the trace of timelines, a process each, as an object for `json.dumps`.
+    """Return the trace of timelines, one process each, as an object for `json.dumps`.
 
-    A process has a thread `rank 0 compute` for each rank, `rank 0 send` where transfers take time (several where
-    they overlap), flow events from the action that makes a transfer's content through the transfer to the action
-    that takes it, and, where memory is known, a counter in bytes a rank. `names` has one entry a timeline.
+    A process has a thread `rank 0 compute` per rank and, if transfers take time, `rank 0 send` (several if
+    transfers overlap). Flow events lead from the action that produces a transfer's content through the transfer to
+    the receiving action. If memory is known, there is one counter in bytes per rank. `names` has one entry per
+    timeline.
     """
     flow_ids = count(1)
     events: list[Event] = []
@@ -48,7 +49,6 @@ def _metadata(timeline: Timeline, name: str) -> Iterator[Event]:
 
 
 def _threads(timeline: Timeline) -> list[tuple[Lane, str]]:
-    """The lanes with their names; the transfers that a rank sends right below what it computes."""
     compute = [(lane, f"rank {lane.rank} compute") for lane in compute_lanes(timeline)]
     sends = (
         [(lane, f"rank {lane.rank} send") for lane in transfer_lanes(timeline)] if has_transfers(timeline) else []
@@ -79,7 +79,7 @@ def _slices_and_flows(timeline: Timeline, flow_ids: Iterator[int]) -> Iterator[E
             told["waited for"] = hover.blocker_of(node)
             event = {"ph": "X", "tid": thread, "ts": begin, "dur": end - begin}
             yield event | {"name": name, "cat": category, "args": told}
-    # A flow belongs to the slice that is open at its time: the middle is inside for certain.
+    # A viewer attaches a flow to the slice at its time; the middle of a slice is safe against rounding.
     for transfer, (source, target) in enumerate(_pairs(graph.source, graph.target), start=graph.num_actions):
         flow = {"id": next(flow_ids), "cat": "flow", "name": names[source]}
         for phase, node in (("s", source), ("t", transfer), ("f", target)):
@@ -89,7 +89,7 @@ def _slices_and_flows(timeline: Timeline, flow_ids: Iterator[int]) -> Iterator[E
 
 
 def _counters(timeline: Timeline) -> Iterator[Event]:
-    """What each rank holds: its static bytes before the first action and again at the step's end."""
+    """Memory of each rank over time; static bytes before the first action and at the end of the step."""
     if not timeline.memory.peak_bytes.max() > 0:
         return
     for line in memory_lines(timeline):

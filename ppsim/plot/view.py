@@ -1,4 +1,4 @@
-"""What a picture shows of one plan: its timeline, what is around it, and the facts beside it."""
+"""Input of a picture of one plan: its timeline, the work around the pipeline, and facts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,13 +12,16 @@ Fact = tuple[str, str]
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A timeline with its title; `pieces` are what its ranks do beside the pipeline, in the timeline's own time.
+    """A timeline with everything that is shown with it.
 
-    `about` says what it is of, names and texts for a page's header, `subject` the same in a line for its title.
-    `verdict` says whether it fits in memory, None if that is not projected.
-    `facts` are names and texts that stand first beside the picture, `notes` lines under a heading each: what was
-    assumed, say. `budget_s` has the seconds of an iteration by what they go to
-    (`ppsim.projection.budget.loss_budget`), empty where nobody knows, under `budget_title`.
+    - `title`, `subject`: the timeline's name; the model and cluster in one line, for the page's title.
+    - `pieces`: work of the ranks outside the pipeline, in the timeline's own time.
+    - `about`: names and texts for the page's header.
+    - `facts`: names and texts above the tables next to the picture.
+    - `budget_s`: seconds of an iteration by part (`ppsim.projection.budget.loss_budget`), empty if unknown; its
+      heading is `budget_title`.
+    - `verdict`: whether the plan fits in memory; None if memory is not projected.
+    - `notes`: lines by heading, e.g. the assumptions.
     """
 
     timeline: Timeline
@@ -34,11 +37,11 @@ class View:
 
     @property
     def begin_s(self) -> float:
-        """When the first thing starts, from the pipeline's first start: below 0 with parameters to gather."""
+        """Earliest start, in seconds from the pipeline's first start; below 0 if parameters are gathered before."""
         return min([0.0, *(piece.start_s - self.timeline.begin_s for piece in self.pieces)])
 
     @property
     def end_s(self) -> float:
-        """When all is done, from the pipeline's first start."""
+        """Latest end, in seconds from the pipeline's first start."""
         ends = (piece.end_s - self.timeline.begin_s for piece in self.pieces)
         return max([self.timeline.step_time_s, *ends])

@@ -1,1 +1,4 @@
-"""Measures a device with torch and writes a profile; traces unknown architectures; needs `torch` or `models`."""
+"""Measurement of a device with torch, written to a profile, and tracing of unknown architectures.
+
+Needs the extra `torch` or `models`.
+"""

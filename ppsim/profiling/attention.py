@@ -1,4 +1,4 @@
-"""Causal attention between its projections: of whole sequences, or of one context-parallel rank's part."""
+"""Causal attention without its projections: of whole sequences, or of one context-parallel rank's part."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ class Core(nn.Module):
 
 
 class RecomputedCore(nn.Module):
-    """Attention of which queries, keys and values are kept, and what comes out for the product behind it."""
+    """Attention that saves queries, keys and values, and its output for the next GEMM, but nothing in between."""
 
     def __init__(self, core: "Core | ContextCore | RecomputedCore") -> None:
         super().__init__()
@@ -47,11 +47,11 @@ class RecomputedCore(nn.Module):
 class ContextCore(nn.Module):
     """Attention of the first of `cp` ranks, which has the first and the last of 2·cp chunks of every sequence.
 
-    Rank i has chunks i and 2·cp − 1 − i, so that all have as many scores. Each chunk's queries see the keys of the
-    whole causal prefix. As in Llama 3 (arXiv 2407.21783, §3.3.2) and TransformerEngine's "all_gather", keys and
-    values of the peers are gathered before, and again for the backward: only a rank's own are kept. The collectives
-    are left out; random numbers, copied, stand for what they would bring. `cheaply` says how the gathered are kept:
-    `plainly` is for what is recomputed whole.
+    Rank i has chunks i and 2·cp − 1 − i, so that all ranks have the same number of scores. Each chunk's queries see
+    the keys of the whole causal prefix. As in Llama 3 (arXiv 2407.21783, §3.3.2) and TransformerEngine's
+    "all_gather", other ranks' keys and values are gathered before attention, and again for the backward; only a
+    rank's own are saved. Instead of collectives, random numbers are copied. `cheaply` says how gathered tensors are
+    saved: `plainly` if attention is recomputed whole.
     """
 
     mask: Tensor
@@ -65,15 +65,15 @@ class ContextCore(nn.Module):
         later = torch.ones(self.chunk, sequence_length, dtype=torch.bool).triu(sequence_length - self.chunk + 1)
         self.register_buffer("peers", of_peers, persistent=False)
         self.register_buffer("mask", torch.zeros(later.shape).masked_fill(later, -torch.inf), persistent=False)
-        # Made here: where operators are watched, torch cannot make this kind of tensor.
+        # Created here because torch cannot create this kind of tensor inside a dispatch mode.
         self.named_mask = causal_lower_right(self.chunk, sequence_length)
 
     @contextmanager
     def attended(self, q: Tensor, k: Tensor, v: Tensor) -> Iterator[Tensor]:
-        """As `Core.attended`, of a rank's own sequence / cp positions."""
+        """As `Core.attended`, for a rank's own sequence / cp positions."""
         chunk, is_grouped = self.chunk, self.is_grouped
         q_first, q_last = q.split(chunk, dim=2)
-        # CUDA's kernel leaves out what the mask excludes if it knows it by name; the CPU's takes numbers only.
+        # CUDA's kernel skips masked scores if it knows the mask by name; the CPU's kernel accepts numbers only.
         mask = self.named_mask if q.is_cuda else self.mask
         with self.cheaply(self._gathered, k) as keys, self.cheaply(self._gathered, v) as values:
             keys, values = keys.transpose(1, 2), values.transpose(1, 2)
@@ -87,7 +87,7 @@ class ContextCore(nn.Module):
             yield found
 
     def _gathered(self, own: Tensor) -> Tensor:
-        """All positions' keys or values, [batch, sequence, heads, head size], from this rank's own."""
+        """Keys or values of all positions, [batch, sequence, heads, head size], from this rank's own."""
         first, last = own.transpose(1, 2).split(self.chunk, dim=1)
         peers = self.peers.expand(own.shape[0], -1, own.shape[1], -1)
         return torch.cat((first, peers, last), dim=1)

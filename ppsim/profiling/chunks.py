@@ -1,7 +1,7 @@
-"""The chunks of a model as a trainer builds them, one after the other on this device, measured.
+"""Measure the chunks of a model as a trainer builds them, one after the other on this device.
 
-A trainer gives a `Builder`: what it builds of any run of its layers. Each chunk that differs is built once more and
-measured; what a pipeline of other chunks takes follows from them (`ppsim.costs.chunks`).
+A trainer provides a `Builder` that builds any window of its layers. Each different chunk is built and measured
+once; the costs of a pipeline with other chunks are derived from these (`ppsim.costs.chunks`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ from ppsim.profiling.settings import Say, Settings
 
 @dataclass(frozen=True)
 class Window:
-    """The layers from `start` to before `stop`; `is_first` has the embedding, `is_last` head and loss as well.
+    """The layers from `start` to before `stop`; `is_first` adds the embedding, `is_last` the head and loss.
 
     A window without layers is the embedding or the head alone.
     """
@@ -37,11 +37,11 @@ class Window:
 
     @property
     def num_layers(self) -> int:
-        """How many there are in it."""
+        """Number of layers in the window."""
         return self.stop - self.start
 
     def contents(self, kinds: str) -> str:
-        """Return what it holds, of layers with these letters."""
+        """Return the window's contents, given the letter of each layer."""
         return FIRST * self.is_first + kinds[self.start : self.stop] + LAST * self.is_last
 
 
@@ -49,7 +49,7 @@ class Window:
 class Built:
     """A chunk ready to be called with tokens, or with the hidden states that the chunk before it sends.
 
-    `layers` are its layers in order; `loss` makes a number of the last chunk's output.
+    `layers` are its layers in order; `loss` computes a scalar from the last chunk's output.
     """
 
     module: nn.Module
@@ -58,34 +58,34 @@ class Built:
 
 
 class Builder(Protocol):
-    """What a trainer knows of its model."""
+    """Interface to a trainer's model."""
 
     @property
     def num_layers(self) -> int:
-        """Of the model."""
+        """Number of layers of the model."""
 
     def build(self, window: Window) -> Built:
-        """Return the chunk that holds a window of the layers, as a pipeline of the trainer would have it."""
+        """Return the chunk with a window of layers, as the trainer's pipeline would have it."""
 
     def input_of(self, window: Window) -> Tensor:
-        """Return what its chunk is called with: tokens, or random numbers such as the chunk before sends."""
+        """Return an input of the chunk: tokens, or random numbers in place of the previous chunk's output."""
 
     def forward_flops(self, contents: str) -> float | None:
-        """Return the model FLOPs of a chunk's forward, None where the sizes of its layers have no formula here."""
+        """Return the model FLOPs of a chunk's forward, None if ppsim has no formula for its layers."""
 
     def shape(self) -> dict[str, Any]:
-        """Return the key of the measurements, as a profile file has it."""
+        """Return the key of the measurements in a profile file."""
 
 
 class TrainersBuilder(Builder, Protocol):
-    """What knows the trainer's own pipeline too."""
+    """A builder that also knows the trainer's own pipeline."""
 
     def own_split(self) -> list[int]:
-        """Return the layers of each stage of the configuration's own pipeline, by the trainer's rule."""
+        """Return the layers per stage of the configured pipeline, by the trainer's rule."""
 
 
 def windows_of(counts: Sequence[int]) -> list[Window]:
-    """Return the windows of stages with so many layers each.
+    """Return the windows of stages, given the number of layers of each.
 
     >>> [window.contents("tttt") for window in windows_of([0, 3, 1])]
     ['E', 'ttt', 'tL']
@@ -109,10 +109,10 @@ def profile_chunks(
     notes: list[str],
     say: Say,
 ) -> dict[str, Any]:
-    """Return the content of a profile file: every chunk of these splits, and what tells all others.
+    """Return the profile of every chunk of these splits, and of chunks to derive all others.
 
-    `splits` has the layers of each stage of a pipeline, one or several. Raises `ConfigError` where the builder
-    builds other layers than it was asked for, and for a model of which chunks cannot be told apart.
+    `splits` has one or several pipelines, each as a number of layers per stage. Raises `ConfigError` if the builder
+    builds other layers than requested, and for a model whose chunks cannot be distinguished.
     """
     for counts in splits:
         if sum(counts) != builder.num_layers or min(counts) < 0:
@@ -145,9 +145,10 @@ def profile_inside(
     output: str | Path | None,
     say: Say,
 ) -> dict[str, Any]:
-    """Return the profile of the chunks that a trainer builds: of its own pipeline, and of these splits.
+    """Return the profile of a trainer's chunks: for its own pipeline and for these splits.
 
-    `trainer` is its name and version. The profile is also the file `output`, if any, by which it is named.
+    `trainer` is its name and version. The profile is named after the file `output` and written to it, if there is
+    one.
     """
     name, version = trainer
     counted = "by torch's counter" if builder.forward_flops("t") is None else "by formula"
@@ -165,7 +166,7 @@ def profile_inside(
 
 
 def kinds_of(builder: Builder, counts: Sequence[int], *, say: Say = lambda message: None) -> str:
-    """Return a letter for each layer, the same for layers that are built alike; each stage is built once."""
+    """Return one letter per layer, the same for layers that are built equally; each stage is built once."""
     layers: list[_Layer] = []
     for chunk, window in enumerate(windows_of(counts)):
         say(f"building {window.num_layers} layers from {window.start} on")
@@ -189,7 +190,7 @@ def kinds_of(builder: Builder, counts: Sequence[int], *, say: Say = lambda messa
 
 @dataclass(frozen=True)
 class _Layer:
-    """What sets a layer apart: its classes and the shapes of its parameters, and its modules' plain attributes."""
+    """Features that distinguish layers: classes, parameter shapes, and plain attributes of the modules."""
 
     chunk: int
     structure: str
@@ -197,7 +198,6 @@ class _Layer:
 
     @classmethod
     def of(cls, layer: nn.Module, chunk: int) -> "_Layer":
-        """Return that of a layer in a chunk."""
         plain = {
             f"{name}.{key}": value
             for name, module in layer.named_modules()
@@ -210,7 +210,7 @@ class _Layer:
 
 
 def _is_place(name: str, members: Sequence[int], layers: Sequence[_Layer]) -> bool:
-    """Whether an attribute says where a layer is, not what it is: another in each, or counted within each chunk."""
+    """Return if an attribute is a layer's position: different in each layer, or counted within each chunk."""
     values = [layers[index].attributes[name] for index in members]
     if len(members) > 1 and len(set(values)) == len(values):
         return True
@@ -223,7 +223,7 @@ def _is_place(name: str, members: Sequence[int], layers: Sequence[_Layer]) -> bo
 
 
 def _wanted(kinds: str, splits: Sequence[Sequence[int]]) -> dict[str, Window]:
-    """A window for each different chunk of the splits, and for what else it takes to tell all others."""
+    """A window for each different chunk of the splits, and for chunks to derive all others."""
     wanted: dict[str, Window] = {}
     for window in [window for counts in splits for window in windows_of(counts)]:
         if contents := window.contents(kinds):
@@ -244,7 +244,7 @@ def _wanted(kinds: str, splits: Sequence[Sequence[int]]) -> dict[str, Window]:
 
 
 def _more_windows(kinds: str, *, longest: int) -> Iterator[Window]:
-    """Layers one alone, then as many alike in a row as there are, then the ends; those in the middle come first."""
+    """Windows of one layer, then of several equal layers in a row, then the ends; inner layers come first."""
     num_layers = len(kinds)
     for count in (1, NUM_BLOCKS, *range(2, longest + 1)):
         starts = range(num_layers - count + 1)
@@ -267,7 +267,7 @@ def _built(builder: Builder, window: Window) -> Built:
 
 
 def _measured(builder: Builder, window: Window, contents: str, settings: Settings, say: Say) -> dict[str, Any]:
-    """The costs of a chunk; the model is let go of before the next is built."""
+    """Costs of a chunk; the model is released before the next one is built."""
     subject = subject_of(builder, window)
     flops = builder.forward_flops(contents)
     if flops is None:

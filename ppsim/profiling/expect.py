@@ -1,4 +1,4 @@
-"""How long a shape will take to measure, before it is: by FLOPs, at a part of the device's peak."""
+"""Expected time of measuring a shape: its FLOPs at a fraction of the device's peak."""
 
 import time
 from dataclasses import dataclass
@@ -22,19 +22,19 @@ from ppsim.runtime.options import DEFAULT_MODEL
 from ppsim.schedule.choices import Dtype
 
 PART_OF_PEAK = 0.4
-"""What is reckoned with, all in all: products run at more, what moves memory at less."""
+"""Assumed fraction of the peak, overall: GEMMs are above it, memory-bound operations below."""
 
 SHAPE_S = {"cuda": 1.5, "cpu": 0.2}
-"""What a shape takes beside: weights drawn, memory allocated and given back, its share of optimizer steps."""
+"""Extra seconds per shape: drawing weights, allocating and freeing memory, its share of optimizer steps."""
 
 FACTS_S = {"cuda": 60.0, "cpu": 5.0}
-"""What the facts of a device take at most."""
+"""Maximum seconds for the device's microbenchmarks."""
 
 _F, _B, _SPLIT = 1.0, 2.0, 2.0
-"""Forwards' worth of FLOPs: F, B, and I with W."""
+"""FLOPs relative to a forward: F, B, and I + W."""
 
 _AGAIN = (1.0, 8.0)
-"""Forwards more in B, and in I with W, of recomputed layers: W does it for each of a Llama's seven matrices."""
+"""Extra forwards in B and in I + W of recomputed layers: W needs one for each of a Llama's seven matrices."""
 
 _IN_FLIGHT = 2 * _F
 _COMPONENTS = 3
@@ -45,7 +45,7 @@ _REFERENCE = "NVIDIA H100 80GB HBM3"
 
 @dataclass(frozen=True)
 class Expected:
-    """FLOPs and seconds of measuring one shape, or several."""
+    """FLOPs and seconds of measuring one or several shapes."""
 
     flops: float
     seconds: float
@@ -53,7 +53,7 @@ class Expected:
 
 @cache
 def _rate_of_cpu(dtype: str, num_threads: int) -> float:
-    """FLOP/s of F and B of a layer of the runtime's default model, just now."""
+    """Current FLOP/s of F and B, for a layer of the runtime's default model."""
     shape = MODELS[DEFAULT_MODEL]
     key = Key(micro_batch=1, sequence_length=shape.sequence_length, dtype=cast(Dtype, dtype))
     before = torch.get_num_threads()
@@ -71,14 +71,14 @@ def _rate_of_cpu(dtype: str, num_threads: int) -> float:
 
 
 def assumed_rate(device: str, dtype: str, *, num_threads: int = 1) -> tuple[float, str]:
-    """Return the FLOP/s to reckon with, and what they are: of this device, of an H100 where there is none.
+    """Return the FLOP/s to assume, and their source: this device, or an H100 if there is none.
 
-    Those of a CPU are measured, at its pace just now.
+    For a CPU, the current speed is measured.
     """
     if device == "cpu":
         rate = _rate_of_cpu(dtype, num_threads)
         return rate, f"{rate / 1e9:.0f} GFLOP/s, what a layer of {DEFAULT_MODEL} runs at just now"
-    dtype = "bfloat16" if dtype == "fp8" else dtype  # by what is measured beside products of 8 bit
+    dtype = "bfloat16" if dtype == "fp8" else dtype  # the rate of the other operations, which are not in 8 bit
     here = torch.cuda.get_device_name() if torch.cuda.is_available() else _REFERENCE
     sheet, name = data_sheet(here), here
     if sheet is None or sheet.peak(dtype) is None:
@@ -90,32 +90,32 @@ def assumed_rate(device: str, dtype: str, *, num_threads: int = 1) -> tuple[floa
 
 
 def expected(model: ModelShape, key: Key, settings: Settings) -> Expected:
-    """Return what measuring a model at a key takes, repeats bounded by `settings.component_s`."""
+    """Return the cost of measuring a model at a key, with repeats limited by `settings.component_s`."""
     rate, _ = assumed_rate(settings.device, key.dtype, num_threads=settings.num_threads)
     layer, head = forward_flops(model, key)
     again = _AGAIN if key.recompute == "full" else (0.0, 0.0)
-    # Layers are measured in a row, and one of them alone, which is the one that is launched.
+    # Layers are measured in sequence, and one alone, which is also used for the launch times.
     flops = _component_flops(NUM_BLOCKS * layer, layer, layer, settings, rate, again)
     flops += _component_flops(head, 0.0, head, settings, rate, (0.0, 0.0))
     if not settings.compiled:
-        flops += layer  # to see its attention
-    least_s = _COMPONENTS * settings.least_s * (PATIENCE if settings.device == "cpu" else 1)  # medians are not sure
+        flops += layer  # to observe its attention
+    least_s = _COMPONENTS * settings.least_s * (PATIENCE if settings.device == "cpu" else 1)  # uncertain medians
     return Expected(flops, max(flops / rate, least_s) + SHAPE_S[settings.device])
 
 
 def _component_flops(
     row: float, alone: float, launched: float, settings: Settings, rate: float, again: tuple[float, float]
 ) -> float:
-    """FLOPs of all that is done with a component, whose forwards take these: what `harness._measured` calls."""
+    """FLOPs of measuring a component, given the FLOPs of its forwards; mirrors `harness.measured_costs`."""
     both, whole, split = row + alone, _B + again[0], _SPLIT + again[1]
-    if settings.cuda_graphs:  # no I and W; without a graph a repeat and the bytes, and three warm-ups
+    if settings.cuda_graphs:  # no I and W; one repeat without a graph and for the bytes, and three warm-ups
         eager = _IN_FLIGHT + _F + whole + _F + _F + whole
         return both * (eager + (GRAPH_WARM_UP + settings.num_warm_up + settings.num_repeats) * (_F + whole))
     repeat, repeats = 2 * _F + whole + split, float(settings.num_repeats)
     if settings.component_s is not None:
         repeats = min(repeats, max(LEAST_REPEATS, settings.component_s * rate / (repeat * both)))
     warm_ups = min(settings.num_warm_up, FEWEST_WARM_UPS if repeats <= LEAST_REPEATS else settings.num_warm_up)
-    # A trial of the split, which is a repeat; two forwards in flight; bytes kept and held.
+    # Trial of the split (one repeat), two forwards in flight, saved bytes.
     flops = row * repeat + both * (_IN_FLIGHT + (warm_ups + repeats) * repeat + _F + split)
     if settings.device != "cpu":  # transient bytes, and launches
         flops += both * (_F + whole) + launched * (_IN_FLIGHT + (LAUNCHES_BEFORE + LAUNCHES) * repeat)

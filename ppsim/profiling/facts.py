@@ -1,7 +1,7 @@
-"""What a device does at its own, measured: products of matrices, attention, memory, copies, and both at once.
+"""Microbenchmarks of a device: GEMMs, attention, memory, copies, and GEMMs overlapped with copies.
 
-From these, shapes of a model that were not measured are estimated (`ppsim.costs.estimate`). Each point takes some
-hundredths of a second; one that does not fit the device's memory is left out, with a sentence.
+Shapes of a model that were not measured are estimated from these (`ppsim.costs.estimate`). Each point takes some
+hundredths of a second. A point that does not fit into memory is left out, and `not_measured` says so.
 """
 
 import itertools
@@ -30,7 +30,7 @@ Work = Callable[[], object]
 
 _FEWEST, _MOST = 5, 30  # samples of a point
 _MOST_RUNS = 250
-"""Of a sample: a GPU's queue holds a thousand kernels, and the host waits for a place in it."""
+"""Maximum number of runs per sample: a GPU's queue holds a thousand kernels, and then the host waits."""
 
 _MOST_OPERANDS = 200
 
@@ -38,7 +38,10 @@ _MOST_OPERANDS = 200
 def add_facts(
     path: str, settings: Settings, dtype: str, *, grid: Grid | None = None, say: Say = lambda message: None
 ) -> dict[str, Any]:
-    """Measure the device in one type into the profile file at `path`, unless it is there; return the facts."""
+    """Benchmark the device in one number format, add the results to the profile at `path`, and return all of them.
+
+    Results that the file already contains are not measured again.
+    """
     content = read_json(path)
     facts: dict[str, Any] = content.get("device_facts") or {}
     if has_facts(facts, dtype):
@@ -54,14 +57,14 @@ def add_facts(
 
 
 def has_facts(facts: dict[str, Any], dtype: str) -> bool:
-    """Whether the device was measured in a type."""
+    """Return if the device was benchmarked in a number format."""
     return any(one["dtype"] == dtype for one in facts.get("products", []))
 
 
 def measure_facts(
     settings: Settings, dtype: str, *, grid: Grid | None = None, say: Say = lambda message: None
 ) -> dict[str, Any]:
-    """Return the content of `device_facts` for one type of elements: plain dicts, seconds and bytes."""
+    """Return the content of `device_facts` for one number format: plain dicts, in seconds and bytes."""
     torch.set_num_threads(settings.num_threads)
     torch.manual_seed(0)
     where = torch.device(settings.device)
@@ -85,7 +88,7 @@ def measure_facts(
 
 
 class _Bench:
-    """The device, the type and the grid of a measurement, and what was left out of it."""
+    """Device, number format and grid of a benchmark, and the list of points that were left out."""
 
     def __init__(self, where: torch.device, kind: torch.dtype, grid: Grid) -> None:
         self.where, self.kind, self.grid = where, kind, grid
@@ -102,13 +105,13 @@ class _Bench:
         return torch.randint(256, (count,), dtype=torch.uint8, device=self.where)
 
     def copies(self, num_bytes: int) -> int:
-        """How many operands of so many bytes to rotate so that none is found in a cache."""
+        """Number of operands to rotate so that none is found in a cache."""
         return max(1, min(_MOST_OPERANDS, -(-self.grid.rotated_bytes // num_bytes)))
 
     def timed(self, works: Sequence[Work]) -> dict[str, float]:
-        """Median and quartiles of the seconds of a run; the works are taken in turn, several runs a sample.
+        """Median and quartiles of the seconds per run; a sample is several runs, which rotate over the works.
 
-        A GPU runs them one behind the other, however long the host takes to launch each.
+        A GPU runs them back to back, however long the host takes to launch each.
         """
         clock, turn = clock_of(self.where), itertools.cycle(works)
 
@@ -126,7 +129,7 @@ class _Bench:
 
     @contextmanager
     def fits(self, what: str) -> Iterator[None]:
-        """Leave out, with a sentence, what does not fit the memory or fails: the next point need not."""
+        """Leave out, with a sentence, a point that fails or does not fit into memory."""
         try:
             yield
         except RuntimeError as error:
@@ -160,7 +163,7 @@ def _products(bench: _Bench) -> Iterator[dict[str, Any]]:
 
 
 def _linear(bench: _Bench, tokens: int, inputs: int, outputs: int) -> Iterator[dict[str, Any]]:
-    """The three products of a linear layer, as autograd does them."""
+    """The three GEMMs of a linear layer, as autograd does them."""
     num_bytes = (tokens * (inputs + outputs) + inputs * outputs) * bench.kind.itemsize
     parts = [
         (bench.randn(tokens, inputs), bench.randn(outputs, inputs), bench.randn(tokens, outputs))
@@ -238,7 +241,7 @@ def _host_transfers(bench: _Bench) -> Iterator[dict[str, Any]]:
 
 
 def _device_transfers(bench: _Bench) -> Iterator[dict[str, Any]]:
-    """All from this one process: a copy to the second device, and NCCL's collectives over all of them."""
+    """Copies to the second device, and NCCL's collectives over all devices, from this one process."""
     count = torch.cuda.device_count() if bench.where.type == "cuda" else 1
     if count < 2:
         bench.not_measured.append("transfers and collectives between devices: there is one device")
@@ -279,7 +282,7 @@ def _beside_copies(bench: _Bench) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def _copying_thread(target: Tensor, source: Tensor) -> Iterator[Callable[[], bool]]:
-    """Copies in another thread until the end of the block."""
+    """Copy in another thread until the end of the block."""
     is_over = threading.Event()
 
     def copy() -> None:
@@ -297,7 +300,7 @@ def _copying_thread(target: Tensor, source: Tensor) -> Iterator[Callable[[], boo
 
 @contextmanager
 def _copying_stream(target: Tensor, source: Tensor) -> Iterator[Callable[[], bool]]:
-    """Copies queued on a stream of their own, half a second's worth; yields whether they still go on."""
+    """Queue half a second of copies on a side stream; yields a function that says if they are still running."""
     side, copy = torch.cuda.Stream(), partial(target.copy_, source, non_blocking=True)
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

@@ -1,13 +1,13 @@
-"""What ends a measurement early: too little memory, or an error that the next one need not share."""
+"""Errors that end a measurement early: too little memory, or an error that may not affect the next one."""
 
 import torch
 
 _NO_MEMORY = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-"""The CPU's allocator; CUDA's, which torch, the driver and cuBLAS each say in words of their own."""
+"""Messages of the CPU's allocator and of CUDA (torch, the driver and cuBLAS each have their own wording)."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that the device, or the machine, has not that much memory.
+    """Return if an error says that device or host memory is exhausted.
 
     >>> is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
     True
@@ -18,7 +18,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def first_sentence(error: BaseException) -> str:
-    """Return what torch said first: its runtime wraps the cause in a long report.
+    """Return the first sentence of an error's root cause; torch wraps the cause in a long report.
 
     >>> first_sentence(RuntimeError("\\nCUDA error: no kernel image is available. Compile with DEBUG"))
     'CUDA error: no kernel image is available'

@@ -1,10 +1,10 @@
-"""Linear layers whose products are computed in 8-bit floating point: e4m3 forward, e5m2 gradients.
+"""Linear layers with GEMMs in 8-bit floating point: e4m3 in the forward, e5m2 for gradients.
 
-Weights stay in bfloat16, and so does what is kept for the backward: inputs and weights are cast again there, as
-torchao's Float8Linear does, so that projections that share an input share what is kept of it. One scale a tensor,
-of the values at hand (dynamic), after Micikevicius et al. 2022, arXiv 2209.05433. Forward products accumulate fast,
-those of gradients in float32, as Transformer Engine's do. On a GPU torch.compile makes the casts: by torch's own
-operators, one after the other, they would take longer than the products.
+Weights and saved tensors stay in bfloat16. The backward casts inputs and weights again, as torchao's Float8Linear
+does, so that projections that share an input share the saved tensor. Each tensor has one dynamic scale
+(Micikevicius et al. 2022, arXiv 2209.05433). Forward GEMMs use fast accumulation, gradient GEMMs float32
+accumulation, as in Transformer Engine. On a GPU, torch.compile fuses the casts; as separate operators they would
+take longer than the GEMMs.
 """
 
 from collections.abc import Callable
@@ -19,15 +19,15 @@ from ppsim.profiling.failures import first_sentence
 
 _FORWARD, _GRADIENT = torch.float8_e4m3fn, torch.float8_e5m2
 Cast = Callable[[Tensor, torch.dtype], tuple[Tensor, Tensor]]
-"""Of a tensor and a type of 8 bit: the tensor in it, row by row in memory, and the scale that takes it back."""
+"""Casts a tensor to an 8-bit type; returns it contiguous, with the scale that converts it back."""
 
 _MOST_CASTS = 1000
 _ALIGNED = 16
-"""Sizes of a product in 8 bit are multiples of it."""
+"""Sizes of an 8-bit GEMM must be multiples of this."""
 
 
 def require_float8(device: torch.device, num_tokens: int) -> None:
-    """Raise `ConfigError` where device or torch cannot multiply in 8 bit, or not so many rows."""
+    """Raise `ConfigError` if the device or torch has no 8-bit GEMMs, or not with this number of rows."""
     if num_tokens % _ALIGNED:
         raise ConfigError(f"fp8 needs a multiple of {_ALIGNED} tokens a microbatch and rank: got {num_tokens}")
     try:
@@ -43,10 +43,10 @@ def require_float8(device: torch.device, num_tokens: int) -> None:
 
 @cache
 def fused_cast(device: str, *, compiled: bool = False) -> tuple[Cast, str]:
-    """Return how to cast on a device, and the sentence that says so.
+    """Return the cast to use on a device, and a sentence that describes it.
 
-    torch.compile is tried on a GPU: where it fails, torch's own operators do it, one after the other. It has the
-    casts of a layer that is `compiled` anyway.
+    On a GPU torch.compile is used, or separate torch operators if it fails. In a `compiled` layer the casts are
+    compiled with the layer anyway.
     """
     if compiled:
         return cast_plainly, "fp8: casts in what torch.compile makes of a layer."
@@ -54,22 +54,22 @@ def fused_cast(device: str, *, compiled: bool = False) -> tuple[Cast, str]:
         return cast_plainly, "fp8: casts by torch's operators, one after the other."
     import torch._dynamo.config
 
-    # A cast is compiled for each type, layout and size: one of any size takes twice as long on an H100. That is
-    # more often than the limit of 8, behind which torch's operators would do it, and nobody be told.
+    # A cast is compiled for each type, layout and size, because one for any size takes twice as long on an H100.
+    # That is more often than torch's limit of 8, after which it would silently fall back to separate operators.
     torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = _MOST_CASTS
     fused: Cast = torch.compile(cast_plainly, dynamic=False)
     try:
         fused(torch.ones(_ALIGNED, _ALIGNED, device=device, dtype=torch.bfloat16), _FORWARD)
-    except Exception as error:  # whatever stands in the compiler's way
+    except Exception as error:  # anything may go wrong in the compiler
         reason = first_sentence(error)
         return cast_plainly, f"fp8: casts by torch's operators, since torch.compile fails ({reason})."
     return fused, "fp8: casts by torch.compile."
 
 
 def to_float8(module: nn.Module, cast: Cast) -> nn.Module:
-    """Replace the linear layers in a module by 8-bit ones where their sizes allow, but for routers; return it.
+    """Replace the linear layers in a module by 8-bit ones if their sizes allow it; return the module.
 
-    Expert matrices that are multiplied in groups stay as they are.
+    Routers and expert matrices in grouped GEMMs are not replaced.
     """
     for name, child in module.named_children():
         if type(child) is nn.Linear and name != "router" and not _odd_sizes(child):
@@ -82,7 +82,7 @@ def to_float8(module: nn.Module, cast: Cast) -> nn.Module:
 
 
 class Float8Linear(nn.Linear):
-    """x·Wᵀ + bias of bfloat16 tensors, each of its three products in 8 bit; its backward can be split."""
+    """x·Wᵀ + bias of bfloat16 tensors, with all three GEMMs in 8 bit; its backward can be split."""
 
     cast: Cast
 
@@ -95,13 +95,13 @@ class Float8Linear(nn.Linear):
         return product if self.bias is None else product + self.bias
 
 
-# A Python function's backward computes all of its gradients or none, so I and W are two functions.
+# A Python autograd function computes all of its gradients or none, so I and W need two functions.
 class _OfInput(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, cast: Cast) -> Tensor:
         ctx.save_for_backward(weight)
         ctx.cast = cast
-        # Detached: with a gradient it would be another kind of tensor, for which the compiler makes another cast.
+        # Detached, because torch.compile would compile another cast for a tensor with a gradient.
         return _product(*cast(x.detach(), _FORWARD), *cast(weight, _FORWARD), is_fast=True)
 
     @staticmethod
@@ -112,7 +112,7 @@ class _OfInput(torch.autograd.Function):
 
 
 class _OfWeight(torch.autograd.Function):
-    """A branch of the graph that the weight's gradient comes through; its value is nothing."""
+    """A branch of the graph that carries only the weight's gradient; its value is 0."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, x: Tensor, cast: Cast) -> Tensor:
@@ -138,14 +138,14 @@ class _Both(torch.autograd.Function):
 
 
 def cast_plainly(tensor: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cast by torch's operators."""
+    """Cast with separate torch operators."""
     largest = torch.finfo(kind).max
     scale = tensor.abs().amax().float().clamp(min=1e-12) / largest
     return (tensor / scale).clamp(-largest, largest).to(kind).contiguous(), scale
 
 
 def _product(left: Tensor, left_scale: Tensor, right: Tensor, right_scale: Tensor, *, is_fast: bool) -> Tensor:
-    """left·rightᵀ in bfloat16; both hold the dimension that is summed over in consecutive places."""
+    """left·rightᵀ in bfloat16; in both, the summed dimension is contiguous."""
     found: Tensor = torch._scaled_mm(
         left, right.t(), scale_a=left_scale, scale_b=right_scale, out_dtype=torch.bfloat16, use_fast_accum=is_fast
     )

@@ -1,4 +1,4 @@
-"""F and B of a module by replay of CUDA graphs: no kernel is launched by the host one at a time."""
+"""Time F and B of a module by replay of CUDA graphs, without launches of single kernels by the host."""
 
 import torch
 
@@ -10,13 +10,13 @@ from ppsim.profiling.timing import undisturbed
 from ppsim.runtime.clock import Seconds, clock_of
 
 NUM_WARM_UP = 3
-"""Passes on a stream beside before capture, as torch's documentation asks: libraries set themselves up in them."""
+"""Repeats on a side stream before capture, as torch's documentation requires: libraries initialise in them."""
 
 
 def replayed(subject: Module, settings: Settings) -> dict[str, list[float]]:
-    """Return the seconds of F and of B, one entry a repeat. Every replay reads the same input.
+    """Return the seconds of F and of B, one entry per repeat; every replay reads the same input.
 
-    Raises `RunFailed` where a pass cannot be captured: something in it waits for the device.
+    Raises `RunFailed` if an action cannot be captured because something in it waits for the device.
     """
     beside = torch.cuda.Stream()
     beside.wait_stream(torch.cuda.current_stream())

@@ -1,4 +1,4 @@
-"""Where a device is measured for its own facts. Imports no torch."""
+"""Sizes at which a device is benchmarked. Does not import torch."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ _MIB = 2**20
 
 @dataclass(frozen=True)
 class AttentionSizes:
-    """Sizes of one attention that is measured."""
+    """Sizes of one attention benchmark."""
 
     micro_batch: int
     num_heads: int
@@ -18,11 +18,11 @@ class AttentionSizes:
 
 @dataclass(frozen=True)
 class Grid:
-    """Where a device is measured.
+    """Sizes of a device's microbenchmarks.
 
-    `tokens` and `weights` (in, out of a linear layer) are combined; `groups` (number, in, out) take `tokens` rows
-    in all. `memory_bytes` are the sizes of one operand, `beside` the edge of the product beside which copies run. A
-    point takes about `point_s`, a sample of it `sample_s`; operands are rotated over `rotated_bytes`.
+    `tokens` and `weights` (in, out of a linear layer) are combined. `groups` (number, in, out) use `tokens` rows in
+    total. `memory_bytes` are the sizes of one operand. `beside` is the edge of the GEMM that overlaps with copies.
+    A point takes about `point_s` seconds, a sample of it `sample_s`. Operands are rotated over `rotated_bytes`.
     """
 
     tokens: tuple[int, ...]
@@ -38,7 +38,7 @@ class Grid:
 
 CUDA = Grid(
     tokens=(512, 2048, 8192, 16384),
-    # Of Llama-3 8B, 70B and 405B, GPT-3 175B and their tensor-parallel parts, and two heads.
+    # Llama-3 8B, 70B and 405B, GPT-3 175B and their tensor-parallel parts, and two heads.
     weights=(
         (4096, 1024), (4096, 4096), (4096, 14336), (14336, 4096), (8192, 1024), (8192, 8192), (8192, 28672),
         (3584, 8192), (16384, 2048), (16384, 6656), (12288, 4608), (2048, 7168), (7168, 2048), (4096, 32000),
@@ -84,9 +84,9 @@ QUICK = Grid(
     point_s=5e-4,
     sample_s=5e-5,
 )
-"""For `--suite smoke` and tests: every kind of fact in a fraction of a second, none of them exact."""
+"""For `--suite smoke` and tests: every microbenchmark in a fraction of a second, without accuracy."""
 
 
 def grid_of(device: str) -> Grid:
-    """Return where a device, "cpu" or "cuda", is measured unless another grid is given."""
+    """Return the default grid of a device, "cpu" or "cuda"."""
     return CUDA if device == "cuda" else CPU

@@ -1,4 +1,4 @@
-"""What `ppsim profile` measures, as file content: embedding, layer and head of a model, or one's own module."""
+"""Measurements of `ppsim profile`: embedding, layer and head of a model, or a user's module."""
 
 import datetime
 import platform
@@ -28,13 +28,13 @@ from ppsim.runtime.attention import attention_in
 from ppsim.runtime.gpt import loss_of
 
 NUM_BLOCKS = 4
-"""Layers measured in a row, so that a layer finds its input where the layer before it left it."""
+"""Layers measured in sequence, so that each finds its input where the previous layer left it."""
 
 COSTLY_SPLIT = 1.3
-"""(I + W) / B above which a user is told."""
+"""A ratio (I + W) / B above this is reported."""
 
 _NUM_INPUTS = 3
-"""At least so many inputs are rotated."""
+"""Minimum number of rotated inputs."""
 
 _TIMES = {"F": "forward_s", "B": "backward_s", "I": "backward_input_s", "W": "backward_weight_s"}
 
@@ -42,10 +42,10 @@ _TIMES = {"F": "forward_s", "B": "backward_s", "I": "backward_input_s", "W": "ba
 def measure_shape(
     model: ModelShape, key: Key, settings: Settings, *, say: Say = lambda message: None
 ) -> list[dict[str, Any]]:
-    """Return the measurements of a model's embedding, layer and head at one shape, as a profile file has them.
+    """Return the measurements of a model's embedding, layer and head at one shape, as in a profile file.
 
-    Of the layer, `NUM_BLOCKS` in a row are measured and divided, in turns with one of them alone. Raises
-    `ConfigError` where the model cannot be cut or computed so, torch's out-of-memory error where it does not fit.
+    `NUM_BLOCKS` layers in sequence are measured and divided, in turns with a single layer. Raises `ConfigError` if
+    the model cannot be sharded or computed as asked, and torch's out-of-memory error if it does not fit.
     """
     require_measurable(model, key, settings)
     torch.set_num_threads(settings.num_threads)
@@ -63,7 +63,7 @@ def measure_shape(
         torch.randn(*batch, hidden_size, device=where, dtype=kind) for _ in range(num_inputs(where, like_hidden))
     ]
 
-    with where:  # a CPU would take longer to draw billions of weights than all that is measured takes
+    with where:  # on the device: a CPU would take longer to draw billions of weights than the measurement takes
         blocks = build_blocks(shard, key, settings)
         ends = (build_embedding(shard), build_head(shard))
     if settings.compiled:
@@ -81,16 +81,16 @@ def measure_shape(
         ],
         settings, shape=asdict(key), say=say,
     )  # fmt: skip
-    if not settings.compiled:  # what the compiler calls, nobody sees
+    if not settings.compiled:  # the operators of compiled code cannot be observed
         found[1]["attention"] = attention_in(lambda: alone.forward(alone.next_input()))
     return found
 
 
 @dataclass(frozen=True)
 class Part:
-    """What is measured as one: `num_units` alike in the first subject; the second, if any, is one of them alone.
+    """Modules to measure: the first subject has `num_units` equal units, a second one is one unit alone.
 
-    `flops` are those of one's forward.
+    `flops` are the FLOPs of one unit's forward.
     """
 
     name: str
@@ -106,10 +106,10 @@ def measured_components(
     shape: dict[str, Any],
     say: Say = lambda message: None,
 ) -> list[dict[str, Any]]:
-    """Return the measurements of parts that are components, as a profile file has them.
+    """Return the measurements of parts that are components, as in a profile file.
 
-    On a CPU they take turns, so that its pace, which others' work changes, changes all alike; elsewhere there may
-    be no memory for the activations of all.
+    On a CPU the parts take turns, so that other load affects them equally. Elsewhere they are measured one after
+    the other, because their activations may not fit into memory together.
     """
     found = []
     for group in [parts] if settings.device == "cpu" else [[part] for part in parts]:
@@ -122,7 +122,7 @@ def measured_components(
 
 
 def build_blocks(shard: ModelShape, key: Key, settings: Settings) -> nn.Sequential:
-    """Return `NUM_BLOCKS` layers of a shard as they are to be measured."""
+    """Return `NUM_BLOCKS` layers of a shard, ready to be measured."""
     blocks = [
         build_layer(
             shard.layer, key.sequence_length, recompute=key.recompute, cp=key.cp, compiled=settings.compiled
@@ -136,13 +136,13 @@ def build_blocks(shard: ModelShape, key: Key, settings: Settings) -> nn.Sequenti
 
 
 def require_measurable(model: ModelShape, key: Key, settings: Settings) -> None:
-    """Raise `ConfigError` where a model cannot be cut, or a layer not be computed, as asked."""
+    """Raise `ConfigError` if a model cannot be sharded, or a layer not be computed, as asked."""
     model.shard(tp=key.tp, ep=key.ep)
     if reason := shapes.why_no_context_parallel(key.sequence_length, key.cp):
         raise ConfigError(reason)
     if key.dtype == "fp8":
         require_float8(torch.device(settings.device), key.micro_batch * key.sequence_length // key.cp)
-        fused_cast(settings.device, compiled=settings.compiled)  # here, where no device is torch's default
+        fused_cast(settings.device, compiled=settings.compiled)  # here, because no device is torch's default yet
     if key.recompute == BY_OPERATORS:
         raise ConfigError(
             "recompute selective-op is torch's own checkpoint, which goes through no I and W: profile measures "
@@ -159,7 +159,7 @@ def require_measurable(model: ModelShape, key: Key, settings: Settings) -> None:
 
 
 def forward_flops(model: ModelShape, key: Key) -> tuple[float, float]:
-    """Return the FLOPs of a layer's and of the head's forward, of one rank's part."""
+    """Return the forward FLOPs of a layer and of the head, for one rank's part."""
     shard, batch, length = model.shard(tp=key.tp, ep=key.ep), key.micro_batch, key.sequence_length
     return (
         shapes.layer_forward_flops(shard.layer, micro_batch=batch, sequence_length=length, cp=key.cp),
@@ -168,7 +168,7 @@ def forward_flops(model: ModelShape, key: Key) -> tuple[float, float]:
 
 
 class ModuleSettings(TypedDict, total=False):
-    """Those of `Settings` that a module of one's own is measured with."""
+    """The fields of `Settings` for measuring a user's module."""
 
     num_repeats: int
     num_warm_up: int
@@ -186,13 +186,12 @@ def profile_module(
     say: Say = lambda message: None,
     **settings: Unpack[ModuleSettings],
 ) -> dict[str, Any]:
-    """Return the content of a profile file for a module of one's own, taken as one layer of `num_layers` alike.
+    """Return the profile of a user's module, as one of `num_layers` equal layers.
 
-    The module is called as `module(*example_inputs)` and returns one tensor; it is measured where its inputs are,
-    in its own mode and types, compiled or not. `settings` are fields of `Settings`. Of the first input, the first
-    dimension is the micro-batch, the second, where there are more than two or the input is of integers, the
-    sequence length. FLOPs are those that torch's counter knows: it leaves out fused attention on a CPU. The profile
-    has neither embedding nor head; they cost nothing in a projection, which says so. Where the backward cannot be
+    The module is called as `module(*example_inputs)` and returns one tensor. It is measured on the device of its
+    inputs, in its own mode and number formats, compiled or not. `settings` are fields of `Settings`; `shape_of`
+    derives micro-batch and sequence length. FLOPs are from torch's counter, which omits fused attention on a CPU.
+    The profile has no embedding and no head: a projection counts them as 0 and says so. If the backward cannot be
     split, `say` gets the reason and only B is recorded.
 
     Raises `ConfigError` for inputs or an output that no pipeline stage could have.
@@ -220,10 +219,10 @@ def profile_module(
 
 
 def shape_of(first: torch.Tensor, module: nn.Module) -> dict[str, Any]:
-    """Return the shape of a measurement by the input of a module of one's own, and by what of it learns.
+    """Return the shape of a measurement, from the input and the trainable parameters of a user's module.
 
-    The first dimension is the micro-batch, the second, where there are more than two or the input is of integers,
-    the sequence length.
+    The first dimension is the micro-batch; the second is the sequence length if there are more than two dimensions
+    or the input is of integers.
     """
     has_sequence = first.dim() > 2 or (first.dim() == 2 and not first.is_floating_point())
     learning = next(parameter for parameter in module.parameters() if parameter.requires_grad)
@@ -235,7 +234,7 @@ def shape_of(first: torch.Tensor, module: nn.Module) -> dict[str, Any]:
 
 
 def model_header(name: str, model_name: str, model: ModelShape, settings: Settings) -> dict[str, Any]:
-    """Return what a profile file of a model holds beside its measurements."""
+    """Return a model's profile file without its measurements."""
     facts = {
         "name": f"GPT {model_name}" if model.layer.kind == "gpt" else model_name,
         "num_layers": model.num_layers,
@@ -252,7 +251,7 @@ def model_header(name: str, model_name: str, model: ModelShape, settings: Settin
 
 
 def header(name: str, model: dict[str, Any], settings: Settings, notes: list[str]) -> dict[str, Any]:
-    """Return what a profile file holds beside its measurements."""
+    """Return a profile file without its measurements."""
     return {
         "format": "ppsim-profile/1",
         "name": name,
@@ -267,7 +266,7 @@ def header(name: str, model: dict[str, Any], settings: Settings, notes: list[str
 
 
 def costly_splits(content: dict[str, Any]) -> list[str]:
-    """Return a sentence for every component of a profile whose (I + W) / B is anywhere above `COSTLY_SPLIT`."""
+    """Return a sentence per component of a profile with (I + W) / B above `COSTLY_SPLIT` at any shape."""
     sentences = []
     for component in ("embedding", "layer", "head"):
         parts = [part for part in content["measurements"] if part["component"] == component]
@@ -286,7 +285,7 @@ def costly_splits(content: dict[str, Any]) -> list[str]:
 def measured_costs(parts: Sequence[Part], settings: Settings, *, say: Say) -> list[dict[str, Any]]:
     """Return the costs of one unit of each part, measured in turns.
 
-    `say` gets the sentence for a backward that cannot be split.
+    `say` gets a sentence for each backward that cannot be split.
     """
     subjects: list[Module] = []
     can_split: list[bool] = []
@@ -307,7 +306,6 @@ def measured_costs(parts: Sequence[Part], settings: Settings, *, say: Say) -> li
 
 
 def _costs_of(part: Part, found: Sequence[Samples], settings: Settings) -> dict[str, Any]:
-    """The costs of one unit of a part by the samples of its subjects."""
     whole, where, num_units = found[0], torch.device(settings.device), part.num_units
     content = {
         **_times(whole.seconds, num_units),
@@ -325,18 +323,18 @@ def _costs_of(part: Part, found: Sequence[Samples], settings: Settings) -> dict[
 
 
 def launch_times(subject: Module, device: torch.device, *, can_split: bool) -> dict[str, Any]:
-    """Return the seconds that the host takes to enqueue a pass, as a profile has them."""
+    """Return the seconds that the host takes to enqueue each action, as in a profile."""
     return _times(launch_seconds(subject, device=device, can_split=can_split))
 
 
 def _replayed(subject: Module, settings: Settings) -> Samples:
-    """Seconds by replay, bytes as they are without."""
+    """Times by replay of CUDA graphs, bytes without them."""
     [eager] = measure([subject], replace(settings, num_repeats=1, num_warm_up=0, least_s=0.0), can_split=[False])
     return replace(eager, seconds=replayed(subject, settings))
 
 
 def _times(taken: dict[str, list[float]], num_units: int = 1) -> dict[str, Any]:
-    """The seconds of each pass of one of `num_units` alike, None for one that was not measured."""
+    """Seconds of each action of one unit; None for actions that were not measured."""
     return {
         key: quantity([seconds / num_units for seconds in taken[name]]) if name in taken else None
         for name, key in _TIMES.items()
@@ -344,7 +342,7 @@ def _times(taken: dict[str, list[float]], num_units: int = 1) -> dict[str, Any]:
 
 
 def num_inputs(device: torch.device, *inputs: torch.Tensor) -> int:
-    """Return how many inputs like these to rotate: on CUDA more than the cache holds."""
+    """Return the number of inputs to rotate: on CUDA, more than fit into the L2 cache."""
     if device.type != "cuda":
         return _NUM_INPUTS
     cache = torch.cuda.get_device_properties(device).L2_cache_size
@@ -352,13 +350,13 @@ def num_inputs(device: torch.device, *inputs: torch.Tensor) -> int:
 
 
 def type_of(key: Key) -> torch.dtype:
-    """Return the type of weights and activations; 8-bit products work on bfloat16."""
+    """Return the number format of weights and activations; fp8 GEMMs use bfloat16 tensors."""
     kind: torch.dtype = torch.bfloat16 if key.dtype == "fp8" else getattr(torch, key.dtype)
     return kind
 
 
 def counted(subject: Module) -> tuple[float, int]:
-    """Return the FLOPs of the forward by torch's counter, and the width of the output."""
+    """Return the forward FLOPs by torch's counter, and the width of the output."""
     from torch.utils.flop_counter import FlopCounterMode
 
     with torch.no_grad(), FlopCounterMode(display=False) as counter:

@@ -1,8 +1,7 @@
-"""The layer kinds that are measured, as torch modules of a rank's shard: [batch, sequence, hidden] → the same.
+"""The measured kinds of layers as torch modules of one rank's shard: [batch, sequence, hidden] in and out.
 
-A shard has its part of heads, columns and experts, and works without its peers: the collectives of tensor, context
-and expert parallelism are left out, so what is measured is one rank's own compute. `recompute` names what of a
-layer is computed again, as `ppsim.model.recompute` has it.
+A shard has its part of heads, columns and experts. Collectives of tensor, context and expert parallelism are left
+out, so that only the rank's own compute is measured. `recompute` is as in `ppsim.model.recompute`.
 """
 
 from typing import TypeAlias
@@ -22,7 +21,7 @@ from ppsim.runtime.gpt import Recomputed
 AnyCore: TypeAlias = Core | ContextCore | RecomputedCore
 
 ROTARY_BASE = 500_000.0
-"""Of Llama 3; its value changes no cost."""
+"""Llama 3's value; it does not affect any cost."""
 
 
 class AttentionModule(nn.Module):
@@ -46,7 +45,7 @@ class AttentionModule(nn.Module):
         self.register_buffer("sin", angles.sin(), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what the heads attended to, projected to the hidden size."""
+        """Return the attention output, projected to the hidden size."""
         batch, sequence, _ = x.shape
         q = self._rotated(self.q(x).view(batch, sequence, self.num_heads, self.head_size).transpose(1, 2))
         k = self._rotated(self.k(x).view(batch, sequence, self.num_kv_heads, self.head_size).transpose(1, 2))
@@ -68,7 +67,7 @@ class SwiGLU(nn.Module):
 
     def __init__(self, hidden_size: int, ffn_size: int, *, cheaply: Cheaply = plainly) -> None:
         super().__init__()
-        self.cheaply = cheaply  # how the product behind the activation keeps it
+        self.cheaply = cheaply  # how the activation is stored for the GEMM after it
         self.gate = nn.Linear(hidden_size, ffn_size, bias=False)
         self.up = nn.Linear(hidden_size, ffn_size, bias=False)
         self.down = nn.Linear(ffn_size, hidden_size, bias=False)
@@ -85,10 +84,10 @@ def _gated(gate: Tensor, up: Tensor) -> Tensor:
 
 
 class Experts(nn.Module):
-    """SwiGLU experts behind a top-k router, dropless: tokens sorted by expert, one grouped product a projection.
+    """Dropless SwiGLU experts after a top-k router: tokens sorted by expert, one grouped GEMM per projection.
 
-    The router chooses among all experts of the model; with fewer here than there are, its choice modulo their
-    number is taken, so that this rank's own tokens stand in for those its peers would send, T·k pairs in all.
+    The router chooses among all experts of the model. If fewer are local, the choice is reduced modulo their
+    number, so that this rank's own tokens replace the tokens of its peers: T·k pairs in total.
     """
 
     def __init__(self, shape: LayerShape, *, recompute: Recompute = "none") -> None:
@@ -102,7 +101,7 @@ class Experts(nn.Module):
         self.down = nn.Parameter(torch.randn(count, columns, hidden) * columns**-0.5)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return each token's weighted sum of its experts; weights are the softmax of its top-k logits."""
+        """Return each token's weighted sum over its experts; weights are the softmax of its top-k logits."""
         tokens = x.flatten(0, -2)
         logits, chosen = self.router(tokens).topk(self.experts_per_token, dim=-1)
         weights = logits.float().softmax(dim=-1).to(x.dtype)
@@ -110,7 +109,7 @@ class Experts(nn.Module):
         expert = chosen.flatten() % self.num_local
         order = expert.argsort(stable=True)
         token = order // self.experts_per_token
-        # By scattering, which has the size of its result: bincount asks the device for it, and the host waits.
+        # scatter_add_ has a result of known size; bincount would copy the size to the host, which then waits.
         counts = expert.new_zeros(self.num_local).scatter_add_(0, expert, torch.ones_like(expert))
 
         taken = tokens.index_select(0, token)  # [tokens · k, hidden], sorted by expert
@@ -126,7 +125,8 @@ class Experts(nn.Module):
 def grouped_mm(rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
     """Return [rows, out]: `counts[e]` consecutive rows of [rows, in] times `weights[e]` of [experts, in, out].
 
-    In bfloat16 on CUDA by torch's grouped kernel, which never waits for the host; elsewhere a product an expert.
+    In bfloat16 on CUDA this is torch's grouped kernel, which never waits for the host; otherwise one GEMM per
+    expert.
     """
     if rows.is_cuda and rows.dtype == torch.bfloat16:
         product: Tensor = functional.grouped_mm(rows, weights, offs=counts.cumsum(0).to(torch.int32))
@@ -136,7 +136,7 @@ def grouped_mm(rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
 
 
 class Mixture(nn.Module):
-    """Routed experts, and one that every token passes where the shape has it."""
+    """Routed experts, and a shared expert for all tokens if the shape has one."""
 
     def __init__(self, shape: LayerShape, *, recompute: Recompute = "none") -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class LayerModule(nn.Module):
 
 
 class GPTLayer(gpt.Block):
-    """The GPT layer that `ppsim train` runs, with a choice of attention and of what it keeps."""
+    """The GPT layer of `ppsim train`, with a choice of attention and recomputation."""
 
     def __init__(self, shape: LayerShape, core: AnyCore, *, recompute: Recompute) -> None:
         super().__init__(shape)
@@ -206,22 +206,23 @@ class GPTLayer(gpt.Block):
 
 
 def _kept(recompute: Recompute, module: str) -> Cheaply:
-    """How what is cheap to compute is kept."""
+    """How the output of a cheap operation is stored."""
     return again if recomputes(recompute, module) else plainly
 
 
 def _whole(part: nn.Module, recompute: Recompute, module: str) -> nn.Module:
-    """A part that is recomputed from its input, if it is."""
+    """The part, recomputed from its input if `recompute` includes the module."""
     return Recomputed(part) if recomputes(recompute, module) else part
 
 
 def build_layer(
     shape: LayerShape, sequence_length: int, *, recompute: Recompute = "none", cp: int = 1, compiled: bool = False
 ) -> nn.Module:
-    """Return a layer of any kind for sequences of up to `sequence_length` tokens, recomputed as asked.
+    """Return a layer of any kind for sequences of up to `sequence_length` tokens.
 
-    A `compiled` one goes through torch.compile when it is first called; what it keeps is the compiler's choice.
-    With `cp` above 1 it takes [batch, sequence_length / cp, hidden], the positions of the first of so many ranks.
+    A `compiled` layer is compiled by torch.compile at its first call; the compiler then chooses the tensors to
+    save. With `cp` above 1, the layer takes [batch, sequence_length / cp, hidden], the positions of the first
+    context-parallel rank.
     """
     positions = torch.arange(sequence_length)
     core: AnyCore = Core(shape)
@@ -245,13 +246,13 @@ def build_layer(
 
 
 def build_embedding(model: ModelShape) -> nn.Module:
-    """Return the embedding; a gpt's has learned positions for `model.sequence_length` tokens."""
+    """Return the embedding; a GPT's has learned positions for `model.sequence_length` tokens."""
     num_positions = model.sequence_length if model.layer.kind == "gpt" else 0
     return gpt.Embedding(model.vocab_size, model.layer.hidden_size, num_positions=num_positions)
 
 
 def build_head(model: ModelShape) -> nn.Module:
-    """Return final norm and projection."""
+    """Return the final norm and the output projection."""
     hidden = model.layer.hidden_size
     norm = nn.LayerNorm(hidden) if model.layer.kind == "gpt" else nn.RMSNorm(hidden)
     return gpt.Head(norm, hidden, model.vocab_size)

@@ -1,7 +1,6 @@
-"""F, B, I and W of one module, split exactly as torch's pipelining runtime splits them.
+"""Measure F, B, I and W of one module, split exactly as torch's pipelining runtime splits the backward.
 
-Light in imports on purpose: torch and the standard library, so that it runs wherever torch does. What these modules
-may import beside torch: click, numpy.
+Runs wherever torch does: including its imports, it needs only torch, click, numpy and the standard library.
 """
 
 import gc
@@ -22,11 +21,11 @@ from ppsim.runtime.live_bytes import LiveBytes
 
 @dataclass(frozen=True)
 class Samples:
-    """Seconds of each pass by its letter (F, B, I, W), one entry a repeat, and bytes.
+    """Seconds of each action (F, B, I, W), one entry per repeat, and bytes.
 
-    I and W are left out where the backward cannot be split. `activation_bytes` is what F keeps for the backward
-    (parameters and buffers not counted), `kept_bytes` what of it is still held between I and W; `transient_bytes`
-    the most that any pass held beside it, None where the device does not tell.
+    I and W are missing if the backward cannot be split. `activation_bytes` are saved by F for the backward, without
+    parameters and buffers; `kept_bytes` of these are still held between I and W. `transient_bytes` is the peak that
+    an action allocates in addition, None if the device does not report it.
     """
 
     seconds: dict[str, list[float]]
@@ -37,25 +36,25 @@ class Samples:
 
 
 LAUNCHES, LAUNCHES_BEFORE = LEAST_REPEATS, 1
-"""How often launching a pass is timed, and done before: the device computes each to its end in between."""
+"""Number of timed launches of each action, and of untimed ones before; the device is idle before each."""
 
 FEWEST_WARM_UPS = 2
-"""The first one has much to do that no other has."""
+"""The first repeat does much one-time work."""
 
 _FEWEST_GRADS = 3
-"""Are rotated, where an output is far larger than an input, as an embedding's is."""
+"""Minimum number of rotated gradients if an output is far larger than an input, as an embedding's is."""
 
 Input = tuple[Tensor, ...]
 
 
 class Module:
-    """A module as a pipeline stage sees it: inputs, one output, and for the last stage a loss.
+    """A module as a pipeline stage: inputs, one output, and a loss for the last stage.
 
-    `inputs` is a list of what the module is called with, a tensor or a tuple of them; it is rotated, because a
-    pipeline never finds its own input warm, and so are the gradients that come back: random numbers, since a GPU's
-    clock falls with the bits that change, and ones change few. Gradients go to the floating-point inputs.
-    `is_first` says that none has a gradient, so that I does nothing and W is the whole backward, as on torch's
-    stage 0. Raises `ConfigError` in `forward` where the output is not one tensor.
+    `inputs` are arguments of the module, each a tensor or a tuple of tensors. They are rotated, because a pipeline
+    never finds its input in a cache. So are the output gradients, which are random, because constant tensors change
+    few bits, on which a GPU's clock depends. Floating-point inputs get gradients, except with `is_first`: then I
+    does nothing and W is the whole backward, as on torch's stage 0. `forward` raises `ConfigError` if the output is
+    not one tensor.
     """
 
     def __init__(
@@ -78,18 +77,18 @@ class Module:
         return x if self.is_first else tuple(one.requires_grad_(one.is_floating_point()) for one in x)
 
     def forward(self, x: Input) -> Tensor:
-        """F: the output, or the loss on the last stage."""
+        """F: return the output, or the loss on the last stage."""
         output = self.module(*x)
         if not isinstance(output, Tensor):
             raise ConfigError(f"a module to be measured returns one tensor: got {type(output).__name__}")
         return output if self.loss is None else self.loss(output)
 
     def backward(self, x: Input, output: Tensor, grad: Tensor | None) -> tuple[Tensor | None, ...]:
-        """B: the gradients of the inputs."""
+        """B: return the gradients of the inputs."""
         return stage_backward(output, grad, x)
 
     def backward_input(self, x: Input, output: Tensor, grad: Tensor | None) -> Any:
-        """I: what W needs to go on."""
+        """I: return the state that W needs."""
         if self.is_first:
             return None
         grads = None if grad is None else [grad]
@@ -103,16 +102,19 @@ class Module:
             stage_backward_weight(self.module.parameters(), groups)
 
     def pass_once(self, x: Input) -> None:
-        """F and B; the output ends here, and the nodes with it, which belong to the stream that they ran on."""
+        """Do F and B.
+
+        The output and its autograd nodes, which belong to the current stream, are freed at the end.
+        """
         output = self.forward(x)
         self.backward(x, output, self.grad_of(output))
 
     def grad_of(self, output: Tensor) -> Tensor | None:
-        """What the next stage would send back, another after each input; None behind a loss."""
+        """Return the gradient from the next stage, a different one for each input; None for a loss."""
         if self.loss is not None:
             return None
         if not self._grads or self._grads[0].shape != output.shape:
-            taken = sum(part.nbytes for one in self._inputs for part in one)  # more than a cache; gradients as well
+            taken = sum(part.nbytes for one in self._inputs for part in one)  # exceeds a cache, as should gradients
             count = min(len(self._inputs), max(_FEWEST_GRADS, taken // output.nbytes + 1))
             self._grads = [torch.randn_like(output) for _ in range(count)]
         return self._grads[self._turn % len(self._grads)]
@@ -121,14 +123,13 @@ class Module:
 def measure(
     subjects: Sequence[Module], settings: Settings, *, can_split: Sequence[bool] | None = None
 ) -> list[Samples]:
-    """Return the samples of each module, in turns: a clock that changes, or other load, changes all alike.
+    """Return the samples of each module, measured in turns so that other load affects all modules equally.
 
-    After `settings.num_warm_up` unmeasured repeats come `num_repeats`, or a multiple: as many as take `least_s`
-    seconds, and more while medians are uncertain (`ppsim.profiling.timing`). As in a pipeline's steady state,
-    gradients accumulate from one microbatch to the next, and while one goes backward, the activations of a later
-    one are held. Of a module that cannot split (`ppsim.profiling.split` finds out) B only. With `component_s`, as
-    many repeats as that allows by the last warm-up, `LEAST_REPEATS` at least, and of warm-up no more than two where
-    they take longer than that.
+    After `settings.num_warm_up` repeats come `num_repeats`, or a multiple, until they take `least_s` seconds and
+    the medians are certain (`ppsim.profiling.timing`). As in a pipeline's steady state, gradients accumulate, and a
+    later microbatch's activations are held during a backward. Only B is measured if a module cannot be split
+    (`ppsim.profiling.split`). `component_s` limits the repeats, by the last warm-up's time, to no less than
+    `LEAST_REPEATS`; if even these take longer, it limits the warm-up to two.
     """
     device, num_repeats = torch.device(settings.device), settings.num_repeats
     clock = clock_of(device)
@@ -157,12 +158,12 @@ def measure(
 
 
 def is_beside(device: torch.device) -> bool:
-    """Whether a device computes beside the host, which launches its work and counts its memory."""
+    """Return if a device computes asynchronously to the host, which launches its work and counts its memory."""
     return device.type == "cuda"
 
 
 def give_back_memory() -> None:
-    """Collect garbage, and give a GPU's unused memory back once it is done."""
+    """Collect garbage, and free a GPU's unused memory once it is idle."""
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
@@ -170,12 +171,10 @@ def give_back_memory() -> None:
 
 
 Timed = Callable[..., tuple[Any, Seconds]]
-"""Does a piece of work with its arguments; returns what comes out, and what gives its seconds."""
+"""Calls a function with arguments; returns its result, and a function that returns its seconds."""
 
 
 class _Run:
-    """Repeats of all passes of one module."""
-
     def __init__(self, subject: Module, timed: Timed, *, can_split: bool) -> None:
         self.subject, self.can_split, self._timed = subject, can_split, timed
         self._waiting = [self._forward() for _ in range(2)]
@@ -186,7 +185,7 @@ class _Run:
         return x, output, seconds
 
     def repeat(self) -> dict[str, Seconds]:
-        """Do every pass once and return what gives its seconds."""
+        """Do every action once, and return functions that return their seconds."""
         subject, timed = self.subject, self._timed
         (x, output, forward_s), self._waiting[0] = self._waiting[0], self._forward()
         _, backward_s = timed(subject.backward, x, output, subject.grad_of(output))
@@ -199,7 +198,6 @@ class _Run:
         return passes
 
     def forget(self) -> None:
-        """Let go of all activations and gradients."""
         self._waiting.clear()
         self.subject.module.zero_grad(set_to_none=True)
 
@@ -211,9 +209,9 @@ def _samples(subject: Module, taken: dict[str, list[float]], device: torch.devic
 
 
 def launch_seconds(subject: Module, *, device: torch.device, can_split: bool) -> dict[str, list[float]]:
-    """Return what the host takes to enqueue each pass ("F", "B", "I", "W") on an idle device, `LAUNCHES` times.
+    """Return the host's time to enqueue each action on an idle device, `LAUNCHES` times.
 
-    On a CPU, which computes as it goes, these are the passes themselves.
+    On a CPU, which computes synchronously, this is the time of the action itself.
     """
     run = _Run(subject, clock_of(device).time_launch, can_split=can_split)
     with undisturbed():
@@ -223,7 +221,7 @@ def launch_seconds(subject: Module, *, device: torch.device, can_split: bool) ->
 
 
 def _saved_bytes(subject: Module, *, can_split: bool) -> tuple[int, int, int]:
-    """Bytes of distinct storages that autograd keeps after F, of those kept after I too, and of the output."""
+    """Bytes of distinct storages that autograd saves after F, and of these after I, and bytes of the output."""
     held = LiveBytes([subject.module])
     with held.counting():
         x = subject.next_input()
@@ -244,7 +242,7 @@ def _saved_bytes(subject: Module, *, can_split: bool) -> tuple[int, int, int]:
 
 
 def _transient_bytes(subject: Module, activation_bytes: int) -> int:
-    """The most that F and B allocate beyond what was there and what F keeps, all gradients being there."""
+    """Peak allocation of F and B beyond the activations and the gradient buffers, which exist already."""
     for parameter in subject.module.parameters():
         parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
     torch.cuda.synchronize()

@@ -1,7 +1,7 @@
-"""The models that `ppsim profile --model` knows by name.
+"""The models that `ppsim profile --model` knows by name. Does not need torch.
 
-Those of `ppsim.model.names` whose layers are all of one kind that `ppsim profile` builds; small ones; and one
-with what is replaced. Nothing here needs torch.
+They are the models of `ppsim.model.names` with layers of one kind that `ppsim profile` builds, some small models,
+and a simplified DeepSeek-V3.
 """
 
 from ppsim.base.errors import ConfigError
@@ -25,7 +25,7 @@ def of_gpt(shape: GPTShape) -> ModelShape:
 
 MODELS: dict[str, ModelShape] = {
     **{name: of_gpt(shape) for name, shape in GPTS.items()},
-    # Tiny ones for a CPU: every part is there, nothing is to scale.
+    # Tiny models for a CPU: complete, but not to scale.
     "llama-mini": ModelShape(
         LayerShape("llama", hidden_size=128, num_heads=4, num_kv_heads=2, head_size=32, ffn_size=352),
         num_layers=4, vocab_size=512, sequence_length=128,
@@ -36,9 +36,10 @@ MODELS: dict[str, ModelShape] = {
         num_layers=4, vocab_size=512, sequence_length=128,
     ),
     **{name: shape for name in NAMES if (shape := model_shape_of(model_by_name(name))) is not None},
-    # DeepSeek-AI 2024, arXiv 2412.19437, §4.2, its MoE layer. Simplified: latent attention (MLA) is replaced by
-    # plain attention of 128 heads of 128; the router has no groups, no bias and a softmax of the top 8 for its
-    # sigmoid; the first three layers, which are dense there, are MoE layers here; no multi-token prediction.
+    # MoE layer of DeepSeek-AI 2024, arXiv 2412.19437, §4.2. Simplifications: plain attention with 128 heads of size
+    # 128 instead of latent attention (MLA); a router without groups and bias, and with a softmax of the top 8
+    # instead of a sigmoid; MoE layers for the first three layers, which are dense in the original; no multi-token
+    # prediction.
     "deepseek-v3-like": ModelShape(
         LayerShape("moe", hidden_size=7168, num_heads=128, num_kv_heads=128, head_size=128, ffn_size=2048,
                    num_experts=256, experts_per_token=8, shared_ffn_size=2048),

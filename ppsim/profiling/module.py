@@ -1,4 +1,4 @@
-"""A model or a layer of one's own, made by a function that is named on the command line, measured."""
+"""Profile of a user's own model or layer, built by a function that is named on the command line."""
 
 import gc
 from collections.abc import Sequence
@@ -20,16 +20,16 @@ def profile_made(
     where: str, settings: Settings, *, num_layers: int | None, micro_batches: Sequence[int] | None, pp: int = 1,
     say: Say,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the profile of what a function makes, FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION.
+    """Return the profile of the model or layer that a function builds.
 
-    One that takes the layers of each stage makes a model (`ppsim.runtime.own_model`): embedding, layer and head are
-    measured, at each of `micro_batches` (default: 2), or for a pipeline of `pp` stages its chunks
-    (`ppsim.profiling.own_chunks`). One without parameters returns a module and example inputs, a layer, which is
-    measured as `profile_module` does. Raises `ConfigError` for a function that there is not, and for what it makes
-    where that fails or does not fit.
+    `where` is FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION. A function of the layers per stage builds a model
+    (`ppsim.runtime.own_model`). Its embedding, layer and head are measured at each of `micro_batches` (default: 2),
+    or, for `pp` above 1, its chunks (`ppsim.profiling.own_chunks`). A function without parameters returns a module
+    and example inputs, measured as a layer by `profile_module`. Raises `ConfigError` if the function does not
+    exist, or if its model fails or does not fit into memory.
     """
     function = function_of(where)
-    gc.freeze()  # each collection is then that of what is measured, not of all that torch has imported
+    gc.freeze()  # later collections then skip everything that importing torch created
     try:
         if function.takes_layers and pp > 1:
             return profile_pipeline(
@@ -58,7 +58,6 @@ def profile_made(
 
 
 def _layer_made(function: Function, device: str) -> tuple[nn.Module, tuple[Any, ...]]:
-    """What a function without parameters returns, a module and example inputs, on the device."""
     made = function.made()
     module, inputs = made if isinstance(made, tuple | list) and len(made) == 2 else (None, None)
     inputs = (inputs,) if isinstance(inputs, Tensor) else inputs
@@ -73,7 +72,7 @@ def _layer_made(function: Function, device: str) -> tuple[nn.Module, tuple[Any, 
 def _profile_stages(
     function: Function, settings: Settings, *, num_layers: int | None, micro_batches: Sequence[int] | None, say: Say
 ) -> dict[str, Any]:
-    """The profile of a model: of its first and last stage without layers, and of `NUM_BLOCKS` and one between."""
+    """Profile of a model: its ends without layers, `NUM_BLOCKS` layers in sequence, and one layer alone."""
     num_layers = function.num_layers(num_layers)
     torch.set_num_threads(settings.num_threads)
     measurements: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""What an optimizer step takes for a component: seconds, bytes of state, and the gradient norm before it."""
+"""Cost of an optimizer step per component: seconds, bytes of state, and the gradient norm before it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +21,7 @@ OPTIMIZERS = ("adamw", "muon")
 
 
 def require_optimizer(name: str) -> None:
-    """Raise `ConfigError` for an optimizer that is unknown, or that this torch does not have."""
+    """Raise `ConfigError` for an optimizer that is unknown, or missing in this version of torch."""
     if name not in OPTIMIZERS:
         raise ConfigError(f"unknown optimizer '{name}': there are {' and '.join(OPTIMIZERS)}")
     if name == "muon" and not hasattr(torch.optim, "Muon"):
@@ -29,15 +29,15 @@ def require_optimizer(name: str) -> None:
 
 
 _PART = 0.25
-"""Of the time for a component's passes, of which projections are made: what its step takes is told beside them."""
+"""Time for an optimizer step, which matters less in projections, over a component's measurement time."""
 
 
 def measure_optimizer(
     model: ModelShape, key: Key, name: str, settings: Settings, *, say: Say = lambda message: None
 ) -> list[dict[str, Any]]:
-    """Return what a step of an optimizer takes for embedding, layer and head, as a profile file has it.
+    """Return the cost of an optimizer step for embedding, layer and head, as in a profile file.
 
-    Of the layer, `NUM_BLOCKS` are measured together and divided. Raises as `measure_shape`.
+    `NUM_BLOCKS` layers are measured together and divided. Raises the errors of `measure_shape`.
     """
     torch.set_num_threads(settings.num_threads)
     torch.manual_seed(0)
@@ -64,12 +64,12 @@ def measure_optimizer(
 def measure_step(
     module: nn.Module, name: str, settings: Settings, *, is_hidden: bool, num_units: int = 1
 ) -> dict[str, Any]:
-    """Return what a step takes for one of `num_units` alike that `module` consists of, as a profile file has it.
+    """Return the cost of an optimizer step for one of the `num_units` equal units of `module`.
 
-    The step is that of mixed precision where parameters have 16 bit: gradients and master weights in float32, a
-    copy of these into the parameters at the end. State is all that the optimizer holds: moments, and master weights
-    where there are any. Muon takes the matrices of layers (`is_hidden`), each of an expert's on its own, AdamW the
-    rest, as its authors do. The gradient norm is `clip_grad_norm_`'s, over float32 gradients.
+    Parameters of 16 bit use mixed precision: float32 gradients and master weights, copied into the parameters at
+    the end. State consists of moments and master weights. Muon updates the matrices of layers (`is_hidden`), each
+    expert's separately, and AdamW the rest, as Muon's authors do. The gradient norm uses `clip_grad_norm_` on
+    float32 gradients.
     """
     step = _Step([parameter.detach() for parameter in module.parameters()], name, is_hidden=is_hidden)
     clock = clock_of(torch.device(settings.device))
@@ -78,7 +78,7 @@ def measure_step(
         return {"gradient_norm_s": clock.time(step.clip)[1], "step_s": clock.time(step.step)[1]}
 
     with undisturbed():
-        for _ in range(settings.num_warm_up + 1):  # a first step makes the state
+        for _ in range(settings.num_warm_up + 1):  # the first step creates the state
             step.clip()
             step.step()
         taken = sampled(repeat, num_repeats=settings.num_repeats, least_s=_PART * settings.least_s)
@@ -91,7 +91,7 @@ def measure_step(
 
 
 class _Step:
-    """Parameters, their float32 masters with gradients, and the optimizers that share them."""
+    """Parameters, their float32 master weights with gradients, and the optimizers that share them."""
 
     def __init__(self, parameters: list[Tensor], name: str, *, is_hidden: bool) -> None:
         self.parameters = parameters
@@ -126,7 +126,7 @@ class _Step:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of moments, and of masters that are not the parameters themselves."""
+        """Bytes of moments, and of master weights that are separate from the parameters."""
         states = [state for one in self._optimizers for state in one.state.values()]
         held = [value for state in states for value in state.values() if isinstance(value, Tensor) and value.dim()]
         held += self.masters if self.has_masters else []
@@ -134,7 +134,6 @@ class _Step:
 
 
 def _adamw(parameters: list[nn.Parameter]) -> tuple[Optimizer, bool]:
-    """AdamW, in one kernel where torch has it for the device."""
     try:
         return torch.optim.AdamW(parameters, fused=True), True
     except RuntimeError:

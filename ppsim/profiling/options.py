@@ -1,4 +1,4 @@
-"""Every option of measuring layers, declared once. Nothing heavy is imported here: help pages read it."""
+"""Options of `ppsim profile`. Imports nothing heavy, because help pages read it."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal, TypedDict
@@ -11,12 +11,12 @@ from ppsim.schedule.choices import Dtype
 _MANY = "N,N,…"
 
 OF_MODELS = ("model", "hidden", "heads", "seq_len", "tp", "cp", "ep", "recompute", "dtype", "optimizer", "compile")
-"""Words that say what of a model is measured: with `module`, the module says it."""
+"""Options that define the measured shapes of a model; not allowed with `module`, which defines them itself."""
 
 
 # fmt: off
 class ProfileOptions(TypedDict, total=False):
-    """What is measured, and how; `ppsim profile --help` has each word's meaning and default."""
+    """Options of `ppsim profile`; its `--help` has their meanings and defaults."""
 
     model: Annotated[str | None, Option(
         "nano, micro, mini, llama-mini, moe-mini, deepseek-v3-like, or one of `ppsim models` whose layers are "

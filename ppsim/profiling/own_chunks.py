@@ -1,4 +1,4 @@
-"""The chunks of a model of one's own for a pipeline: every stage of its even split, and what tells all others."""
+"""Chunks of a user's own model for a pipeline: stages of the even split, and chunks to derive others."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from ppsim.runtime.own_model import Function, Made, made_by, tried
 from ppsim.schedule.choices import Dtype
 
 SEED = 0
-"""Of the weights and of the first microbatch that are measured."""
+"""Seed of the weights and of the first measured microbatch."""
 
 FIRST = Window(0, 0, is_first=True)
 """The first stage without layers."""
@@ -29,7 +29,7 @@ FIRST = Window(0, 0, is_first=True)
 
 @dataclass(frozen=True)
 class OwnBuilder:
-    """What a user's function makes of any run of the layers: as a stage of its own between what else there is."""
+    """Builds any window of layers of a user's model, as a stage of its own between the other layers."""
 
     function: Function
     num_layers: int
@@ -37,7 +37,7 @@ class OwnBuilder:
     device: str
 
     def build(self, window: Window) -> Built:
-        """Return the chunk; the other stages that the function makes are let go of."""
+        """Return the chunk; the other stages that the function builds are released."""
         before = [] if window.is_first else [window.start]
         behind = [] if window.is_last else [self.num_layers - window.stop]
         made = made_by(self.function, [*before, window.num_layers, *behind], seed=SEED)
@@ -52,7 +52,7 @@ class OwnBuilder:
         return Built(module, self._layers[window.start : window.stop], loss)
 
     def input_of(self, window: Window) -> Tensor:
-        """Return the inputs of a microbatch, or random numbers as a first stage of the layers before sends them."""
+        """Return a microbatch's inputs, or random numbers shaped like the output of the layers before."""
         if window.is_first:
             return self._made.rows(self.micro_batch, SEED)[0].to(self.device)
         if window.start not in self._sent:
@@ -62,26 +62,26 @@ class OwnBuilder:
         return torch.randn_like(self._sent[window.start])
 
     def shape(self) -> dict[str, Any]:
-        """Return the key of the measurements, as a profile file has it; the type is that of the first stage."""
+        """Return the key of the measurements in a profile file; the number format is the first stage's."""
         return shape_of(self.input_of(FIRST), self.build(Window(0, 1, is_first=True)).module)
 
     def forward_flops(self, contents: str) -> float | None:
-        """None: torch's counter has them."""
+        """Return None: torch's counter is used."""
 
     @cached_property
     def _made(self) -> Made:
-        """For its data alone."""
+        """The whole model, for its data only."""
         return made_by(self.function, [self.num_layers], seed=SEED)
 
     @cached_property
     def _layers(self) -> list[nn.Module]:
-        """Each layer as a stage of its own, without its numbers: what it is, not what it weighs."""
+        """Each layer as a stage of its own on the meta device: only its structure is needed, not its weights."""
         made = made_by(self.function, [0, *[1] * self.num_layers, 0], seed=SEED)
         return [module.to("meta") for module in made.stages()][1:-1]
 
     @cached_property
     def _sent(self) -> dict[int, Tensor]:
-        """What first stages of so many layers sent."""
+        """Output of the first stage, by its number of layers."""
         return {}
 
 
@@ -94,11 +94,11 @@ def profile_pipeline(
     micro_batches: Sequence[int],
     say: Say,
 ) -> dict[str, Any]:
-    """Return the profile of a model of one's own for a pipeline of `pp` stages, at each micro-batch.
+    """Return the profile of a user's own model for a pipeline of `pp` stages, at each micro-batch.
 
-    Each stage of the even split that differs is measured, and what tells stages of any other split. On a CPU, the
-    runtime is rehearsed with as many processes where all layers are alike. Raises `ConfigError` for a model with
-    fewer layers than stages, and for what no pipeline could run.
+    Each different stage of the even split is measured, and the chunks needed to derive other stages. On a CPU, a
+    calibration run with `pp` processes follows if all layers are equal. Raises `ConfigError` for fewer layers than
+    stages, and for a model that no pipeline could run.
     """
     num_layers = function.num_layers(num_layers)
     if num_layers < pp:
@@ -125,7 +125,7 @@ def profile_pipeline(
 
 
 def _why_not_rehearsed(content: dict[str, Any], settings: Settings) -> str:
-    """Why the runtime cannot run short pipelines of such layers here, empty where it can."""
+    """Return why the runtime cannot run short pipelines of such layers here, "" if it can."""
     if settings.device != "cpu":
         return f"it takes a {settings.device} device for each rank"
     if len(set(content["model"]["layer_kinds"])) > 1:
@@ -136,7 +136,7 @@ def _why_not_rehearsed(content: dict[str, Any], settings: Settings) -> str:
 def _rehearsed(
     function: Function, content: dict[str, Any], settings: Settings, *, num_processes: int, say: Say
 ) -> dict[str, Any]:
-    """The rehearsal of a profile, by short pipelines of the same layers, at its first shape."""
+    """Calibration run for a profile, with short pipelines of the same layers at the profile's first shape."""
     profile = validated(Profile, content, function.where)
     first = content["chunks"][0]["shape"]
     key = Key(first["micro_batch"], first["sequence_length"], cast(Dtype, first["dtype"]))

@@ -1,4 +1,4 @@
-"""How far a piece of work has come, by the clock."""
+"""Progress of a measurement, and the time that it has left."""
 
 import time
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from ppsim.base.units import seconds
 
 
 class Pace:
-    """Work done of a total, in any unit that is proportional to time; `time_limit_s` from now on, None for none."""
+    """Work done of a total, in any unit proportional to time, and an optional time limit from now."""
 
     def __init__(self, total: float, *, time_limit_s: float | None = None) -> None:
         self.total, self.is_stopped = total, False
@@ -16,29 +16,29 @@ class Pace:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the beginning."""
+        """Seconds since the start."""
         return time.monotonic() - self._begin
 
     @property
     def left_s(self) -> float | None:
-        """Seconds that the rest will take, None where nothing is done yet."""
+        """Estimated seconds for the remaining work, None before any work is done."""
         return self._seconds_of(self.total - self.done_work) if self.done_work else None
 
     @property
     def left(self) -> str:
-        """What is left as the end of a line, empty where nothing is done yet."""
+        """The remaining time as the end of a printed line, "" if unknown."""
         return "" if self.left_s is None else f", about {seconds(self.left_s)} left"
 
     def done(self, work: float) -> None:
-        """Count work that took its time."""
+        """Count work that took time."""
         self.done_work += work
 
     def dropped(self, work: float) -> None:
-        """Count work that need not be done."""
+        """Subtract work that need not be done."""
         self.total -= work
 
     def has_time_for(self, work: float) -> bool:
-        """Whether a piece of work will end before the limit, as far as one knows; once not, `is_stopped`."""
+        """Return if a piece of work is expected to end before the limit; if not, set `is_stopped`."""
         if self._limit is not None:
             self.is_stopped = self.is_stopped or self.elapsed_s + self._seconds_of(work) > self._limit
         return not self.is_stopped
@@ -48,4 +48,4 @@ class Pace:
 
 
 Watch = Callable[[Pace], None]
-"""Is called with how far work is, whenever a part of it is done."""
+"""Called with the progress after each part of the work."""

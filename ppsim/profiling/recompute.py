@@ -1,8 +1,8 @@
-"""Recomputation of what is cheap to compute: it is not kept, but computed again where a backward asks for it.
+"""Recomputation of cheap operations: the output is discarded, and computed again when a backward needs it.
 
-Cheap are norms and activation functions. As Megatron Core does with `--recompute-modules layernorm moe_act`, the
-output is discarded, so the product behind it keeps a recipe instead. Unlike torch's selective checkpointing, whose
-cache can be emptied once only, a recipe can be followed any number of times: a split backward works.
+Cheap operations are norms and activation functions. As in Megatron Core with `--recompute-modules layernorm
+moe_act`, the output is discarded, and the GEMM after it saves a recipe instead. torch's selective checkpointing can
+empty its cache only once; a recipe can be followed any number of times, so that a split backward works.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,20 +18,20 @@ from ppsim.runtime.live_bytes import HeldTensor
 
 Function = Callable[..., Tensor]
 Cheaply = Callable[..., AbstractContextManager[Tensor]]
-"""Called with a function and its inputs; what it yields is the function's result."""
+"""Called with a function and its inputs; a context manager that yields the function's result."""
 
 
 @contextmanager
 def plainly(function: Function, *inputs: Tensor) -> Iterator[Tensor]:
-    """Yield the function's result, kept as torch keeps it."""
+    """Yield the function's result, saved by torch as usual."""
     yield function(*inputs)
 
 
 @contextmanager
 def again(function: Function, *inputs: Tensor) -> Iterator[Tensor]:
-    """Yield the function's result; what is computed from it within keeps the inputs in its place.
+    """Yield the function's result; operations on it within the block save the inputs in its place.
 
-    The result is computed again once a backward, or once for I and once for W. `function` is a module or has no
+    The result is computed again once for B, or once for I and once for W. `function` is a module, or has no
     parameters.
     """
     recipe = _Recipe(function, inputs)
@@ -46,7 +46,7 @@ def again(function: Function, *inputs: Tensor) -> Iterator[Tensor]:
 
 
 class _Recipe:
-    """How a tensor is computed. The last result is remembered until all that refer to it have asked."""
+    """How to compute a tensor. The last result is cached until all references have asked for it."""
 
     def __init__(self, function: Function, inputs: tuple[Tensor, ...]) -> None:
         self.function = function
@@ -59,16 +59,14 @@ class _Recipe:
         self._had_backward = False
 
     def tensor(self) -> Tensor:
-        """The result for one that refers to it."""
         result, _ = self._result()
         self._asked()
         return result.detach()
 
     def backward(self, grad: Tensor) -> list[Tensor | None]:
-        """Gradients of inputs and parameters."""
         result, leaves = self._result()
         self._asked()
-        if not self._had_backward:  # B or I: all that refer to it have asked before
+        if not self._had_backward:  # B or I: all references have asked before
             self._had_backward, self._num_asked, self._made = True, 0, None
         everything = (*leaves, *self.parameters)
         wanted = [one for one in everything if one.requires_grad]
@@ -76,7 +74,7 @@ class _Recipe:
         return [next(found) if one.requires_grad else None for one in everything]
 
     def _asked(self) -> None:
-        """In W, forget the result behind the last that asks: all that refer to it, and its parameters if any."""
+        """In W, drop the result after the last request: from all references, and for the parameters if any."""
         self._num_asked += 1
         if self._had_backward and self._num_asked == self.num_references + bool(self.parameters):
             self._num_asked, self._made = 0, None
@@ -90,8 +88,6 @@ class _Recipe:
 
 
 class _View:
-    """A part of what a recipe makes."""
-
     def __init__(self, recipe: _Recipe, tensor: Tensor) -> None:
         recipe.num_references += 1
         self._recipe = recipe
@@ -106,7 +102,7 @@ _ACTIVE: ContextVar[tuple[_Recipe, ...]] = ContextVar("_ACTIVE", default=())
 
 
 def _reference(tensor: Tensor) -> HeldTensor | _View:
-    """What is kept for a tensor: a recipe where there is one."""
+    """Return the object to save for a tensor: a view of a recipe if there is one."""
     pointer = tensor.untyped_storage().data_ptr()
     for recipe in _ACTIVE.get():
         if pointer and recipe.pointer == pointer:

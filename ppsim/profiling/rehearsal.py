@@ -1,9 +1,10 @@
-"""What a run does to measured passes: short pipelines of the measured model, beside their projection.
+"""Calibration run: short pipelines of the measured model, compared with their projection.
 
-A pass is measured alone and over and over. In a run it is called by the runtime, after a wait that has let caches
-and clocks cool, beside as many processes as there are ranks. Two pipelines of the same model, of few layers and of
-more, tell both apart: what grows with the layers is the slow-down, what does not is an action's overhead. Passes
-vary in them as they will in a run, so that neither holds what the waits of varying passes for each other cost.
+A profile measures an action alone and repeatedly. In a run, caches and clocks cool down before the action, and the
+processes of all ranks run at the same time. Two pipelines of the same model, with few and with more layers,
+separate two effects: the part that grows with the layers is the slow-down, the rest is the overhead per action. The
+projections include the variation of action times, so that neither number includes the cost of waiting for actions
+that vary.
 """
 
 import os
@@ -46,52 +47,52 @@ from ppsim.simulation.timeline import Timeline
 from ppsim.simulation.variation import drawn_steps, relative_spread
 
 ModelOf = Callable[[int], GPTShape | OwnModel]
-"""What the runtime trains, by its number of layers."""
+"""Builds the model that the runtime trains, from its number of layers."""
 
 FEW, MORE = 1, 3
-"""Layers a stage of the two pipelines."""
+"""Layers per stage of the two pipelines."""
 
 _SCHEDULE, _MICROBATCHES = "1f1b", 4
-"""What is rehearsed, and of how many microbatches a rank: as `ppsim project` has it where nothing else is said."""
+"""Schedule of the calibration run, and its microbatches per rank: the defaults of `ppsim project`."""
 
 _LONG_S = 20.0
-"""Of a step of each: from here on a microbatch a rank has to do, since what comes with a pass is nothing to it."""
+"""If one step of both takes longer, one microbatch per rank is enough: overheads are negligible."""
 
 _LEAST_TURNS, _TURNS = 2, 8
-"""How often the two take turns, each a window of a pace that changes: as often as `_REHEARSED_S` allows."""
+"""Minimum and maximum number of turns, within `_REHEARSED_S`; each samples the machine speed."""
 
 _TURN_S, _REHEARSED_S = 2.0, 20.0
 _PATIENCE = 1.5
-"""How much longer turns may take than that on a machine that others use."""
+"""Factor by which turns may exceed `_REHEARSED_S` on a machine that others use."""
 
 _MOST_STEPS = 15
-"""Recorded steps of each pipeline in a turn: as many as projections have time for in `_TURN_S`, 1 at least."""
+"""Maximum number of recorded steps per pipeline and turn, limited by `_TURN_S` according to the projection."""
 
 _STARTED_S = 5.0
-"""What a process takes to import torch and to find the others."""
+"""Seconds for a process to import torch and connect to the others."""
 
 _HALVINGS = 25
-"""Of the intervals in which the slow-down and an action's overhead are sought."""
+"""Number of interval halvings in the search for the slow-down and the overhead per action."""
 
 _CALM = 0.1
-"""What the pace varies by, at most, where nothing else keeps the cores busy."""
+"""Maximum variation of the machine speed if nothing else keeps the cores busy."""
 
 _FURTHEST = 2.0
-"""The slow-down is at most so many times that of the passes' medians, and at least as small a part of it."""
+"""Search range of the slow-down: this factor in both directions around the slow-down of the median times."""
 
 
 def rehearse(
     path: Path, model: ModelShape, key: Key, settings: Settings, *, num_processes: int,
     say: Say = lambda message: None, watch: Watch = lambda pace: None,
 ) -> None:  # fmt: skip
-    """Rehearse the model of a profile file with as many ranks, and write what was found into the file.
+    """Do a calibration run for the model of a profile file, and write the result into the file.
 
-    A file that holds such a rehearsal already is left as it is. Raises `RunFailed` where a rank fails.
+    A file with a calibration run under the same conditions stays unchanged. Raises `RunFailed` if a rank fails.
     """
     content = read_json(path)
     how = {"num_processes": num_processes, "num_threads": settings.num_threads}
     there = content.get("rehearsal") or {}
-    if how.items() <= there.items() and there.get("reference_ends_s"):  # else of a version before
+    if how.items() <= there.items() and there.get("reference_ends_s"):  # else written by an older version
         return
     profile = validated(Profile, content | {"rehearsal": None}, str(path))
     found = rehearsal_of(
@@ -107,7 +108,7 @@ def rehearse(
 
 
 def expected_s(model: ModelShape, key: Key, settings: Settings, num_processes: int) -> float:
-    """Return what a rehearsal will take, by FLOPs as `ppsim.profiling.expect` has it."""
+    """Return the expected seconds of a calibration run, from FLOPs as in `ppsim.profiling.expect`."""
     layer, head = forward_flops(model, key)
     rate, _ = assumed_rate("cpu", key.dtype, num_threads=settings.num_threads)
     return _Turns.of([3 * (layers * layer + head) / rate for layers in (FEW, MORE)], num_processes).seconds
@@ -123,10 +124,10 @@ def rehearsal_of(
     say: Say,
     watch: Watch = lambda pace: None,
 ) -> dict[str, Any]:
-    """Rehearse with as many ranks, and return what a profile file has of it, a `ppsim.costs.profile.Rehearsal`.
+    """Do a calibration run, and return its entry in a profile file, a `ppsim.costs.profile.Rehearsal`.
 
-    `model_of` gives what the runtime trains, of as many layers as it is told; `watch` is called behind each turn.
-    Raises `RunFailed` as `rehearse`.
+    `model_of` builds the model with a given number of layers; `watch` is called after each turn. Raises `RunFailed`
+    if a rank fails.
     """
     conditions = f"{num_processes} processes at once, {threads(settings.num_threads)}"
     shape = profile.shape_at(micro_batch=key.micro_batch, sequence_length=key.sequence_length, tp=1, cp=1, ep=1)
@@ -180,12 +181,12 @@ def rehearsal_of(
 def told(
     profile: Profile, shape: Shape, pair: Sequence[Measured], *, windows_s: Sequence[Sequence[float]] = ()
 ) -> dict[str, Any]:
-    """Return what measured pipelines of `FEW` and of `MORE` layers a stage tell beside their profile.
+    """Return the constants fitted to measured pipelines with `FEW` and with `MORE` layers per stage.
 
-    `shape` is the profile's at which they ran, `windows_s` what the reference took each rank in windows of theirs,
-    of few and of more in turns: all steps are taken as at the pace of the median ones. Passes vary as they did;
-    with the slow-down and the overhead of an action both steps are as long as measured, where an overhead of 0 or
-    more makes them so.
+    `shape` is their shape in the profile. `windows_s` has the reference times per window and rank, alternately for
+    few and for more layers; all steps are scaled to the median machine speed. The slow-down and the overhead per
+    action make both projected steps, with action times that vary as measured, as long as the measured ones, unless
+    that needs a negative overhead.
     """
     paces: dict[str, Any] = {"reference_s": [], "reference_ends_s": None}
     if windows_s:
@@ -208,11 +209,14 @@ def told(
         return [pipe.error(slowdown, action_s) for pipe in pipelines]
 
     def action_s(slowdown: float) -> float:
-        """What an action takes beside a pass, so that the errors of both cancel."""
+        """Overhead per action at which the errors of both pipelines cancel."""
         return _root(lambda one: sum(errors(slowdown, one)), 0.0, pipelines[-1].measured_s)
 
     def too_slow(slowdown: float) -> float:
-        """How much more is wrong of the longer one, or of both where not even an overhead of 0 is short enough."""
+        """Positive if the slow-down is too large.
+
+        Then the longer pipeline's error exceeds the shorter one's, or both are too long even without overhead.
+        """
         few, more = errors(slowdown, action_s(slowdown))
         return max(more - few, sum(errors(slowdown, 0.0)))
 
@@ -230,17 +234,18 @@ def told(
 
 
 def _paces(windows_s: Floats) -> tuple[list[Floats], dict[str, Any]]:
-    """What the reference takes the ranks of both pipelines at the median pace, and what a profile has of it.
+    """Reference times of both pipelines' ranks at the median machine speed, and their entries in a profile.
 
-    Windows, the rows, are of `FEW` and of `MORE` in turns. How they differ is told by those next to each other, as
-    much by those that begin with the one as with the other: so a pace that wanders evenly is in neither.
+    Rows are windows, alternately of `FEW` and `MORE` layers. Their ratio comes from neighbouring windows, with
+    equal weight for pairs that start with `FEW` and with `MORE`, so that a steady drift of the machine speed
+    cancels.
     """
     steps = np.diff(np.log(windows_s), axis=0) * np.where(np.arange(len(windows_s) - 1) % 2, -1.0, 1.0)[:, None]
     more = np.exp(np.mean([np.median(steps[first::2], axis=0) for first in range(min(len(steps), 2))], axis=0))
     as_few = windows_s / np.where(np.arange(len(windows_s)) % 2, more[:, None], 1.0).T
     few_s = np.median(as_few, axis=0)
     grown_s = float(np.mean(few_s * more - few_s)) / (MORE - FEW)
-    layer_s = grown_s if grown_s > 0 else float(few_s.mean()) / FEW  # of passes that noise hides
+    layer_s = grown_s if grown_s > 0 else float(few_s.mean()) / FEW  # if noise hides the growth with the layers
     paces = as_few.sum(axis=1) / few_s.sum()
     return [few_s, few_s * more], {
         "reference_s": (layer_s * paces / np.median(paces)).tolist(),
@@ -250,7 +255,7 @@ def _paces(windows_s: Floats) -> tuple[list[Floats], dict[str, Any]]:
 
 @dataclass(frozen=True)
 class _Pipeline:
-    """A pipeline as projected from a profile alone, its measured step, and factors of its passes, a row a step."""
+    """A pipeline as projected from a profile alone, its measured step, and random factors per step and action."""
 
     timeline: Timeline
     costs: StageCosts
@@ -262,7 +267,7 @@ class _Pipeline:
         return durations_s(self.timeline.graph, self.timeline.costs)
 
     def error(self, slowdown: float, action_s: float) -> float:
-        """The mean of the drawn steps over the measured one, minus one."""
+        """Mean of the simulated steps / measured step − 1."""
         graph = self.timeline.graph
         slower = np.where(np.arange(graph.num_nodes) < graph.num_actions, slowdown, 1.0)
         overheads = overheads_s(graph, self.costs.replace(action_overhead_s=action_s))
@@ -271,7 +276,7 @@ class _Pipeline:
 
 
 def _root(rising: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function that rises crosses 0 between two numbers; the nearer of them where it does not."""
+    """Zero of an increasing function between two numbers, or the nearer end if there is none."""
     if rising(low) >= 0:
         return low
     for _ in range(_HALVINGS):
@@ -281,7 +286,7 @@ def _root(rising: Callable[[float], float], low: float, high: float) -> float:
 
 
 def _projected(profile: Profile, shape: Shape, table: Schedule, layers: int) -> Projection:
-    """The projection of so many layers a stage, from passes as they were measured alone, which do not vary."""
+    """Projection with a number of layers per stage, from actions as measured alone, without variation."""
     pp = table.num_ranks
     plan = Plan(
         pp=pp, profile=replace(profile, rehearsal=None), shape=shape, num_layers=layers * pp,
@@ -291,15 +296,14 @@ def _projected(profile: Profile, shape: Shape, table: Schedule, layers: int) -> 
 
 
 def _table(num_processes: int, microbatches: int) -> Schedule:
-    """What is rehearsed, of so many microbatches a rank."""
     return build(_SCHEDULE, pp=num_processes, microbatches=microbatches * num_processes)
 
 
 @dataclass(frozen=True)
 class _Turns:
-    """How pipelines take turns: how often, microbatches a rank, steps of each, and what all take, in seconds.
+    """Turns of the pipelines: number, microbatches per rank, steps of each, and total seconds.
 
-    Before steps that take long nothing warms up but the reference, which has used all memory by then.
+    Long steps have no warm-up of their own: the reference work, which runs first, has touched all memory by then.
     """
 
     most: int
@@ -310,20 +314,20 @@ class _Turns:
 
     @classmethod
     def of(cls, passes_s: Sequence[float], num_processes: int) -> "_Turns":
-        """Return those of pipelines whose F and B take the slowest rank so long."""
+        """Return the turns; `passes_s` has the seconds of F and B per microbatch, for each pipeline."""
         both_s = sum(passes_s)
         is_long = (_MICROBATCHES * num_processes + num_processes - 1) * both_s > _LONG_S
         microbatches = 1 if is_long else _MICROBATCHES
         step_s = (microbatches * num_processes + num_processes - 1) * both_s
         num_steps = min(_MOST_STEPS, max(1, int(_TURN_S / step_s)))
-        turn_s = num_steps * step_s + (num_steps + 1) * both_s  # with the reference, around each step
+        turn_s = num_steps * step_s + (num_steps + 1) * both_s  # with the reference work around each step
         most = min(_TURNS, max(_LEAST_TURNS, int(_REHEARSED_S / turn_s)))
         num_warm_up = 0 if is_long else 1
         return cls(most, microbatches, num_steps, num_warm_up, most * turn_s + num_warm_up * step_s + _STARTED_S)
 
     @property
     def turns(self) -> Turns:
-        """As many, fewer where they take longer."""
+        """The number of turns; fewer are allowed if they take longer than expected."""
         return Turns(self.most, min(_LEAST_TURNS, self.most), _PATIENCE * _REHEARSED_S)
 
 
@@ -333,13 +337,13 @@ def _gpt_of(model: ModelShape, key: Key, num_layers: int) -> GPTShape:
 
 
 def joined(turns: Sequence[Run]) -> Measured:
-    """Return the steps of several runs of one table as those of one run."""
+    """Join the steps of several runs of one table into one run."""
     start, end = (np.concatenate([getattr(one, name) for one in turns]) for name in ("start", "end"))
     references = [ranks for one in turns for ranks in one.reference_s]
     return measured_in(replace(turns[0], start=start, end=end, reference_s=references, gaps_s=()), 0)
 
 
 def _grown(costs: Sequence[StageCosts]) -> float:
-    """By how much F and B of all stages take longer with `MORE` layers than with `FEW`."""
+    """Increase of the time of F and B, over all stages, from `FEW` to `MORE` layers."""
     few, more = (float(np.sum(one.forward_s) + np.sum(cast(Any, one.backward_s))) for one in costs)
     return more - few

@@ -1,4 +1,4 @@
-"""What is measured, and how. Imports no torch."""
+"""Settings and keys of measurements. Does not import torch."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -10,22 +10,22 @@ from ppsim.model.shapes import ModelShape
 from ppsim.schedule.choices import Dtype
 
 _REHEARSED = ("float32", "float64", "bfloat16")
-"""In which the runtime's model can be trained on a CPU."""
+"""Number formats in which the runtime's model can be trained on a CPU."""
 
 LEAST_REPEATS = 5
-"""However long they take: fewer have no quartiles to speak of."""
+"""Minimum number of repeats, however long they take: fewer give no useful quartiles."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to measure: device "cpu" or "cuda", measured and unmeasured repeats, CPU threads.
+    """How to measure: device "cpu" or "cuda", measured and warm-up repeats, CPU threads.
 
-    With `component_s`, a component is repeated for so many seconds at most, but `LEAST_REPEATS` times at least.
-    `least_s` is what all repeats of a component take at least; of more repeats than `num_repeats` there are whole
-    multiples (`ppsim.profiling.timing.are_enough`). `compiled` modules went through torch.compile; with
-    `cuda_graphs` F and B are replayed and I and W are not measured.
+    `component_s` limits the seconds per component, but not below `LEAST_REPEATS` repeats. `least_s` is the minimum
+    time for all repeats of a component; if it needs more than `num_repeats` repeats, their number is a multiple of
+    `num_repeats` (`ppsim.profiling.timing.are_enough`). `compiled` modules went through torch.compile. With
+    `cuda_graphs`, F and B are replayed, and I and W are not measured.
     """
 
     device: str = "cpu"
@@ -38,18 +38,18 @@ class Settings:
     cuda_graphs: bool = False
 
     def of_many(self, count: int) -> "Settings":
-        """Return those of so many components in turns, whose time is that of all together."""
+        """Return the settings for components measured in turns, with the time limits of all together."""
         component_s = None if self.component_s is None else self.component_s * count
         return replace(self, component_s=component_s, least_s=self.least_s * count)
 
 
 @dataclass(frozen=True)
 class Key:
-    """What is measured: a microbatch of `micro_batch` sequences, and how it is cut and computed.
+    """Key of a measurement: microbatch, parallelism, number format and recomputation.
 
-    With "fp8" weights and activations are in bfloat16, products of linear layers in 8 bit
-    (`ppsim.profiling.float8`). The key of a measurement in the file, where `recompute` is that of layers: embedding
-    and head have none.
+    `micro_batch` is the number of sequences. With "fp8", weights and activations are in bfloat16 and the GEMMs of
+    linear layers in 8 bit (`ppsim.profiling.float8`). `recompute` applies to layers; embedding and head recompute
+    nothing.
     """
 
     micro_batch: int
@@ -65,7 +65,7 @@ class Key:
 
 
 def why_not_rehearsed(model: ModelShape, key: Key, *, device: str, compiled: bool) -> str:
-    """Return why the runtime cannot run a model as it was measured, empty where it can.
+    """Return why the runtime cannot run a model as it was measured, "" if it can.
 
     >>> from ppsim.profiling.models import find_model
     >>> key = Key(micro_batch=1, sequence_length=16, dtype="float32")

@@ -1,4 +1,4 @@
-"""Can this module's backward be split as torch's runtime splits it? Tried, and compared with the whole backward."""
+"""Check if a module's backward can be split as torch's runtime does, by comparison with the whole backward."""
 
 import torch
 from torch import Tensor
@@ -9,15 +9,15 @@ from ppsim.profiling.measure import Module
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
 _TOLERANCE_16_BIT = 5e-2
 _NOISE, _OTHERS = 2.0, 3
-"""How many times as far as one of three other whole backwards the split one may be from the first."""
+"""Allowed distance from a whole backward, relative to the distances of three other whole backwards."""
 
 
 def why_not_split(subject: Module) -> str | None:
-    """Return why I and W cannot stand in for B, as a part of a sentence, or None where they can.
+    """Return the reason why I and W cannot replace B, as part of a sentence, or None if they can.
 
-    Both run once from the same state of the random numbers. Split backward is out of the question where it raises
-    (reentrant checkpointing does) or gives other gradients of parameters or inputs than B does, farther off than
-    other Bs are: atomic sums, which a GPU does in any order, change what a router picks.
+    All run from the same random state. The backward cannot be split if I or W raises (reentrant checkpointing
+    does), or if their gradients of parameters or inputs differ from B's by more than other runs of B do. Runs of B
+    differ because a GPU's atomic sums have no fixed order, which can change a router's choice.
     """
     if subject.is_first:
         return None
@@ -66,9 +66,9 @@ def _taken_gradients(subject: Module, of_inputs: tuple[Tensor | None, ...]) -> d
 
 
 def _is_near(one: Tensor | None, other: Tensor | None, *alike: Tensor | None) -> bool:
-    """Whether two gradients differ by no more than rounding does, or than `one` from one of its kind, twice.
+    """Return if two gradients differ by no more than rounding, or twice the distance of `one` from any of `alike`.
 
-    By the norm of the difference. None is near to None alone.
+    The distance is the norm of the difference. None is only near None.
     """
     if one is None or other is None:
         return one is other

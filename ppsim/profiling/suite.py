@@ -1,4 +1,4 @@
-"""Several models into a folder of profiles, the device's own facts measured once: what the project ships."""
+"""Suites: several models measured into a folder of profiles, with the device's microbenchmarks run once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from ppsim.schedule.choices import Dtype
 
 @dataclass(frozen=True)
 class Part:
-    """What of a model is measured: each combination of (tp, ep), sequence length and micro-batch, in this order."""
+    """Shapes of a model: all combinations of (tp, ep), sequence length and micro-batch, in this order."""
 
     model: str
     cut: tuple[tuple[int, int], ...]
@@ -29,7 +29,7 @@ class Part:
     dtype: Dtype | Literal["fp8"]
 
     def keys(self) -> tuple[Key, ...]:
-        """Return them; of what is cut, one rank's part is measured."""
+        """Return the keys of the measurements; of a sharded model, one rank's part is measured."""
         return tuple(
             Key(micro_batch=micro_batch, sequence_length=length, dtype=self.dtype, tp=tp, ep=ep)
             for (tp, ep), length, micro_batch in product(self.cut, self.sequence_lengths, self.micro_batches)
@@ -38,7 +38,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Suite:
-    """Parts of models, what is worth most first: the time may not suffice for all."""
+    """Parts of models, the most important ones first, because the time may not suffice for all."""
 
     device: str
     parts: tuple[Part, ...]
@@ -47,11 +47,11 @@ class Suite:
 
     @property
     def micro_batches(self) -> list[int]:
-        """All that any part is measured at."""
+        """All micro-batches of any part."""
         return sorted({size for part in self.parts for size in part.micro_batches})
 
     def jobs(self, folder: str | Path) -> list[SuiteJob]:
-        """Return a job a part; parts of one model go into one file in `folder`."""
+        """Return one job per part; parts of one model share a file in `folder`."""
         return [
             SuiteJob(part.model, find_model(part.model), part.keys(), Path(folder) / f"{part.model}.json")
             for part in self.parts
@@ -88,11 +88,11 @@ SUITES = {
         grid=QUICK,
     ),
 }
-"""`standard` is what the project ships; `smoke` the same in seconds on a CPU, no number of it worth keeping."""
+"""`standard` makes the profiles that ppsim ships; `smoke` only tests the code, in seconds on a CPU."""
 
 
 def waiting_keys(job: SuiteJob) -> list[Key]:
-    """Return the keys of a job that its file, if there is one, does not hold."""
+    """Return the keys of a job that its file does not contain yet."""
     if not job.path.exists():
         return list(job.keys)
     finished = finished_keys(begun(job.path))
@@ -100,7 +100,7 @@ def waiting_keys(job: SuiteJob) -> list[Key]:
 
 
 def expected_of(job: SuiteJob, keys: Sequence[Key], settings: Settings) -> Expected:
-    """Return what measuring a job at these keys takes."""
+    """Return the expected FLOPs and seconds of measuring a job at these keys."""
     parts = [expected(job.model, key, settings) for key in keys]
     return Expected(sum(part.flops for part in parts), sum(part.seconds for part in parts))
 
@@ -116,14 +116,14 @@ def run_jobs(
     say: Say = lambda message: None,
     watch: Watch = lambda pace: None,
 ) -> list[dict[str, Any]]:
-    """Measure every job into its file and return the files' contents, those that were begun.
+    """Measure every job into its file, and return the contents of the files that were started.
 
-    Each file is written whole after each shape; repeated, only what is missing is measured. A step of each of
-    `optimizers` is measured for every part of a model. With `facts`, a grid, the device is measured on it after
-    the first job, and its facts go into every file. After `time_limit_s` no further shape is begun. `watch` is
-    called with the pace of all jobs after each shape.
+    Each file is written whole after each shape; a repeated call measures only missing shapes. A step of each of
+    `optimizers` is measured for every part. With `facts`, a grid, the device's microbenchmarks run after the first
+    job, and go into every file. After `time_limit_s` no further shape is started. `watch` gets the progress of all
+    jobs after each shape.
 
-    Raises `ConfigError` before anything is measured where one of the files was measured otherwise.
+    Raises `ConfigError`, before any measurement, if one of the files was measured with other settings.
     """
     for job in jobs:
         if job.path.exists() and not start_over:
@@ -160,7 +160,7 @@ def _with_facts(
     job: SuiteJob, content: dict[str, Any], settings: Settings, *, known: dict[str, Any], grid: Grid, pace: Pace,
     say: Say,
 ) -> dict[str, Any]:  # fmt: skip
-    """Put the device's facts into a file: those that it has, those of another file, or measured now."""
+    """Put microbenchmark results into a file: its own, another file's, or measured now."""
     dtype, there = str(type_of(job.keys[0])).removeprefix("torch."), content.get("device_facts") or {}
     if has_facts(there, dtype):
         return there

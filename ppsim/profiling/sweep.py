@@ -1,4 +1,4 @@
-"""Many shapes, one file: written whole after each, so that a sweep that was killed goes on where it stopped."""
+"""Measure many shapes into one file, written whole after each, so that a killed sweep can continue."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -45,14 +45,14 @@ def sweep(
 ) -> dict[str, Any]:
     """Measure a model at every key, into the job's profile file, and return the file's content.
 
-    Keys that the file holds already are not measured again (`start_over` forgets it); others in it stay. A shape
-    that runs out of memory is recorded in `does_not_fit`, one that ends with another error in `failed`, and the
-    sweep goes on. A step of each of `optimizers` is measured once for every tp, ep and dtype. `pace` counts seconds
-    as `ppsim.profiling.expect` has them, of this sweep or, where it is given, of more; where its time is over, the
-    sweep stops before the next shape.
+    Keys in the file are not measured again, and other keys in it stay; `start_over` discards the file. A shape that
+    runs out of memory is recorded in `does_not_fit`, one with another error in `failed`, and the sweep continues. A
+    step of each of `optimizers` is measured once per tp, ep and dtype. `pace` counts expected seconds
+    (`ppsim.profiling.expect`) of one or several sweeps; after its time limit no further shape is started.
 
-    Raises `ConfigError` before anything is measured where the model cannot be cut as a key says, or where the file
-    was measured otherwise; `RunFailed` where the device answers no more, which ends a process for good.
+    Raises `ConfigError`, before any measurement, if the model cannot be sharded as a key says, or if the file was
+    measured with other settings. Raises `RunFailed` if the device no longer responds, because the process cannot
+    recover from that.
     """
     for key in job.keys:
         require_measurable(job.model, key, settings)
@@ -76,13 +76,13 @@ def sweep(
 
 
 class _Filling:
-    """A profile file that is being measured, written whole after each shape and step."""
+    """A profile file during measurement, written whole after each shape and step."""
 
     def __init__(self, job: SuiteJob, settings: Settings, content: dict[str, Any], say: Say, pace: Pace) -> None:
         self.job, self.settings, self.content, self.say, self.pace = job, settings, content, say, pace
 
     def add_shapes(self, works: dict[Key, float]) -> None:
-        """Measure these keys, each taking its seconds, while there is time."""
+        """Measure these keys with their expected seconds, while there is time."""
         job, spans = self.job, self.content["provenance"].setdefault("measured_at", [])
         if works and not self.pace.is_stopped:
             raise_clock(torch.device(self.settings.device))
@@ -100,7 +100,7 @@ class _Filling:
             self._write()
 
     def add_steps(self, optimizers: Sequence[str]) -> None:
-        """Measure the steps that the file lacks, if there is time."""
+        """Measure the optimizer steps that the file lacks, if there is time."""
         for key, name in _missing_steps(self.content, self.job.keys, optimizers):
             if self.pace.is_stopped:
                 break
@@ -111,7 +111,7 @@ class _Filling:
     def _try(
         self, into: str, measure: Callable[[], list[dict[str, Any]]], key: Key, optimizer: str | None = None
     ) -> bool:
-        """Whether a measurement came to its end; an error is recorded in its place."""
+        """Return if a measurement succeeded; otherwise record the error in its place."""
         what = f"a step of {optimizer} for {key}" if optimizer else str(key)
         try:
             self.content[into] += measure()
@@ -131,7 +131,7 @@ class _Filling:
         return False
 
     def _write(self) -> None:
-        """Write the file, then give memory back; after an error in a kernel a process can do nothing with CUDA."""
+        """Write the file, then free memory. After an error in a kernel, the process cannot use CUDA any more."""
         write_whole(self.job.path, to_json(self.content))
         try:
             give_back_memory()
@@ -143,7 +143,7 @@ class _Filling:
 
 
 def require_success(contents: Sequence[dict[str, Any]]) -> None:
-    """Raise `RunFailed` where something in profile files failed, but for want of memory; it says what first."""
+    """Raise `RunFailed` with the first error if profile files have failures other than lack of memory."""
     failed = [one for content in contents for one in content["failed"]]
     if failed:
         what = f"{in_words(failed[0]['shape'])}: {failed[0]['error']}"
@@ -153,7 +153,7 @@ def require_success(contents: Sequence[dict[str, Any]]) -> None:
 def _missing_steps(
     content: dict[str, Any], keys: Sequence[Key], optimizers: Sequence[str]
 ) -> list[tuple[Key, str]]:
-    """What the file lacks of every optimizer's steps: for each the first key of its tp, ep and dtype that fits."""
+    """Optimizer steps that the file lacks, each with the first key of its tp, ep and dtype that fits."""
     there = {(part["optimizer"], part["tp"], part["ep"], part["dtype"]) for part in content["optimizer"]}
     too_large = [*content["does_not_fit"], *(one["shape"] for one in content["failed"] if not one["optimizer"])]
     there |= {
@@ -168,7 +168,7 @@ def _missing_steps(
 
 
 def begun(path: str | Path) -> dict[str, Any]:
-    """Return the content of a file that a sweep has begun; raises `ConfigError` where it is no profile."""
+    """Return the content of an existing profile file; raises `ConfigError` if it is not a profile."""
     content = read_json(path)
     if not isinstance(content, dict) or not isinstance(content.get("measurements"), list):
         raise ConfigError(f"{path} is no profile: give another file, or --start-over to replace it")
@@ -176,7 +176,7 @@ def begun(path: str | Path) -> dict[str, Any]:
 
 
 def continued(path: str | Path, fresh: dict[str, Any]) -> dict[str, Any]:
-    """Return what `begun` does; raises `ConfigError` where it was not measured as `fresh` will be."""
+    """Return the content like `begun`; raises `ConfigError` if it was measured with other settings than `fresh`."""
     content = begun(path)
     for name, keys in _SAME.items():
         for key in keys:
@@ -203,7 +203,7 @@ _SAME = {
         "cuda_graphs",
     ),
 }
-"""What every measurement of a file shares, and so must those that are added."""
+"""Settings that all measurements of a file must share."""
 
 
 def _at(content: dict[str, Any], name: str, key: str) -> Any:
@@ -212,7 +212,7 @@ def _at(content: dict[str, Any], name: str, key: str) -> Any:
 
 
 def finished_keys(content: dict[str, Any]) -> set[Key]:
-    """Return the shapes of a file, whether they were measured, do not fit or fail."""
+    """Return all shapes of a file: measured, too large or failed."""
     others = [one["shape"] for one in (*content["measurements"], *content["failed"])]
     shapes = [*others, *content["does_not_fit"]]
     names = Key.__dataclass_fields__

@@ -1,4 +1,4 @@
-"""What keeps the seconds of a piece of work the same from one run to the next, and when they are enough."""
+"""Reproducible timing: measures against disturbances, and the rule for the number of repeats."""
 
 import gc
 import statistics
@@ -14,17 +14,17 @@ from ppsim.runtime.clock import Seconds
 Pass = TypeVar("Pass")
 
 _CLOSE_ENOUGH = 0.005
-"""Standard error of a median, relative, below which more repeats tell nothing new."""
+"""Relative standard error of a median below which more repeats are useless."""
 
 PATIENCE = 4
-"""How often the least time is spent before a median that is still uncertain is taken as it is."""
+"""Multiple of the minimum time after which a median is accepted even if uncertain."""
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Within, Python collects no garbage; freed memory stays with the process, then and afterwards.
+    """Disable garbage collection within the block, and keep freed memory in the process from now on.
 
-    Both would come at other moments in every run.
+    Collections and page faults would otherwise happen at different moments in every run.
     """
     keep_freed_memory()
     was_enabled = gc.isenabled()
@@ -38,7 +38,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def is_certain(samples: Sequence[float]) -> bool:
-    """Whether the median is known to half a percent: its standard error, by the quartiles of a normal spread.
+    """Return if the median is known to 0.5 %: its standard error, from quartiles and a normal distribution.
 
     >>> is_certain([1.0, 1.001] * 10), is_certain([1.0, 2.0] * 10)
     (True, False)
@@ -51,16 +51,17 @@ def is_certain(samples: Sequence[float]) -> bool:
 
 
 def are_enough(samples: Iterable[Sequence[float]], spent_s: float, least_s: float) -> bool:
-    """Whether to stop: `least_s` seconds were spent, and medians are certain or won't become so."""
+    """Return if `least_s` seconds were spent, and the medians are certain or unlikely to become so."""
     return spent_s >= least_s and (spent_s >= PATIENCE * least_s or all(is_certain(one) for one in samples))
 
 
 def sampled(
     repeat: Callable[[], Mapping[Pass, Seconds]], *, num_repeats: int, least_s: float
 ) -> dict[Pass, list[float]]:
-    """Return the seconds of each pass in `num_repeats` repeats, or in whole multiples until they are enough.
+    """Return the seconds of each action in `num_repeats` repeats, or in a multiple until they are enough.
 
-    Seconds are asked for behind the last repeat: a device that computes beside the host is not waited for between.
+    The seconds are read after the last repeat, so that the host does not wait for an asynchronous device in
+    between.
     """
     samples: dict[Pass, list[float]] = defaultdict(list)
     begin, is_over = time.perf_counter(), False

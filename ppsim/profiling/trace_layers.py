@@ -1,8 +1,8 @@
-"""From the events of a traced layer to the parts that `ppsim.model.mixers.traced` reads.
+"""Convert the events of a traced layer to the parts that `ppsim.model.mixers.traced` reads.
 
-A layer is divided into its feed-forward part (or experts) and the rest, its mixer. A mixer that is exactly one of
-ppsim's classes, by GEMMs and parameters, becomes that class. Any other stays a list of GEMMs, attention calls and
-saved tensors. Parameters agree with transformers by construction.
+A layer is divided into its channel mixer (feed-forward part or experts) and the rest, its token mixer. A token
+mixer with the GEMMs and parameters of a ppsim class becomes that class. Any other stays a list of GEMMs, attention
+calls and saved tensors. The parameter count agrees with transformers by construction.
 """
 
 import json
@@ -49,12 +49,11 @@ _WHOLE = ("q_a_proj", "kv_a_proj_with_mqa", "kv_a_proj", "gate", "router", "comp
 
 
 def router_biases(module: nn.Module) -> list[tuple[str, Tensor]]:
-    """The buffers that are biases of routers, which released weights have and ppsim counts as parameters."""
+    """The buffers that are router biases; ppsim counts them as parameters, as released weights do."""
     return [(name, one) for name, one in module.named_buffers() if name.endswith("correction_bias")]
 
 
 def _component(module: str) -> str:
-    """The first word of a path inside a layer."""
     return module.split(".", 1)[0]
 
 
@@ -95,11 +94,11 @@ class TracedLayer:
         self.fed = {_component(one.module) for one in taken}
 
     def has(self, module: str) -> bool:
-        """Whether a module is inside the layer."""
+        """Return if a module is inside the layer."""
         return module == self.path or module.startswith(f"{self.path}.")
 
     def inner(self, module: str) -> str:
-        """The path of a module or parameter inside the layer."""
+        """Return the path of a module or parameter relative to the layer."""
         return module[len(self.path) + 1 :]
 
     def refusal(self, module: str, why: str) -> ConfigError:
@@ -108,7 +107,7 @@ class TracedLayer:
         return ConfigError(f"{self.where}: module {path} {why}, which ppsim cannot express")
 
     def of_kind(self, *kinds: str) -> list[Event]:
-        """The events of these kinds."""
+        """Return the events of these kinds."""
         return [one for one in self.events if one.kind in kinds]
 
     @property
@@ -117,7 +116,7 @@ class TracedLayer:
         return self.of_kind("gemm")
 
     def _join_eager_attention(self) -> None:
-        """Replace two GEMMs without weights around a softmax, s × s, by one attention call."""
+        """Replace two GEMMs without weights around an s × s softmax by one attention call."""
         s, found, waiting = self.tokens, [], None
         for one in self.events:
             if one.kind != "product":
@@ -158,14 +157,13 @@ class TracedLayer:
             raise self.refusal(module, f"has weights {list(shape)} that no traced GEMM multiplies by")
 
     def _mixer_components(self) -> set[str]:
-        """The parts of the layer in which tokens see each other."""
+        """The parts of the layer that mix tokens."""
         kinds = ("attention", "product", "convolution", *_SCANS)
         return {_component(one.module) for one in self.of_kind(*kinds)}
 
     # The feed-forward part.
 
     def _feed_forward(self) -> tuple[Ffn, list[Event]]:
-        """The feed-forward part or the experts, and their events."""
         grouped = self.of_kind("experts")
         if grouped:
             return self._experts(grouped)
@@ -175,7 +173,10 @@ class TracedLayer:
         return NoFeedForward(), []
 
     def _groups(self) -> list[list[Event]]:
-        """GEMMs outside the mixer by their part of the layer; parts of one GEMM each are joined with the next."""
+        """GEMMs outside the mixer, by part of the layer.
+
+        If several parts have a single GEMM, these also form one group together.
+        """
         found: list[tuple[str, list[Event]]] = []
         for one in self.gemms:
             part = _component(one.module)
@@ -190,7 +191,7 @@ class TracedLayer:
         return [*([singles] if len(singles) > 1 else []), *groups]
 
     def _experts(self, grouped: list[Event]) -> tuple[Ffn, list[Event]]:
-        """The mixture of experts of two grouped GEMMs, its router, and the expert of all tokens."""
+        """The mixture of experts from two grouped GEMMs, with its router and shared expert."""
         up, down = grouped[0], grouped[1]
         part = _component(up.module)
         if len(grouped) != 2 or up.count != down.count or up.m != down.m:
@@ -246,7 +247,7 @@ class TracedLayer:
         return [one for one in self.events if id(one) not in self.taken]
 
     def norms(self) -> list[str]:
-        """The modules that norm h columns, directly in the layer."""
+        """Names of the norms of h columns directly in the layer."""
         found: dict[str, bool] = {}
         for name, kind in self.classes.items():
             own = [shape for key, shape in self.parameters.items() if key.rpartition(".")[0] == name]
@@ -261,7 +262,7 @@ class TracedLayer:
         return "layernorm" if "bias" in names else "rmsnorm" if names or not self.norms() else "plain"
 
     def describe(self, *, promote: bool) -> dict[str, Any]:
-        """The layer in the stored form."""
+        """Return the layer in the stored form."""
         norm, num_norms = self.norm(), len(self.norms())
         mixer: Mixer | None = None
         candidates = (
@@ -294,7 +295,7 @@ class TracedLayer:
         return Layer(self.hidden, mixer, self.ffn, norm, num_norms)
 
     def _is_exact(self, mixer: Mixer, norm: Norm, num_norms: int) -> bool:
-        """Whether the layer with this mixer has the parameters and the weights of GEMMs of the trace."""
+        """Return if the layer with this mixer has the parameters and GEMM weights of the trace."""
         layer = self._layer(mixer, norm, num_norms)
         weights = sum(one.k * one.n * one.count for one in self.own if one.kind == "gemm")
         mixer_weights = sum(one.weights for one in mixer.linears(self.hidden, 1) if one.is_product)
@@ -346,7 +347,7 @@ class TracedLayer:
         return LatentAttention(heads, rank, latent, nope, qk - nope, v)
 
     def _kernel(self) -> int:
-        """Tokens of the convolution."""
+        """Kernel size of the convolution, in tokens."""
         return next((shape[-1] for name, shape in self.parameters.items() if name.endswith("conv1d.weight")), 4)
 
     def _mamba(self) -> Mixer | None:
@@ -402,9 +403,9 @@ class TracedLayer:
         return None if self.own else NoAttention()
 
     def split(self, one: Event, *, ends: bool) -> str | None:
-        """By which side tensor-parallel ranks divide a GEMM: by transformers' plan, or by the usual rule.
+        """Return the side of a GEMM that tensor-parallel ranks divide, by transformers' plan or a rule.
 
-        `ends`: it reads the result of attention or of a scan.
+        `ends`: the GEMM reads the result of attention or of a scan.
         """
         for name, how in self.plan.items():
             if _matches(name, one.module):
@@ -417,7 +418,7 @@ class TracedLayer:
         return "inputs" if is_last else "outputs"
 
     def _generic(self, norm: Norm, num_norms: int) -> tuple[TracedMixer, int]:
-        """The mixer as GEMMs, attention calls, scans and saved tensors, with all other parameters of the layer."""
+        """The mixer as GEMMs, attention calls, scans and saved tensors, with the layer's other parameters."""
         calls = [one for one in self.own if one.kind == "attention"]
         used: set[int] = {self.source}
         cores = tuple(self._core(one, used) for one in calls)
@@ -428,14 +429,14 @@ class TracedLayer:
         if products:
             scans += (self._of_products(products),)
         mixer = TracedMixer(gemms, cores, scans, self._saved(used))
-        for number in range(num_norms, -1, -1):  # norms of other widths are not known by name
+        for number in range(num_norms, -1, -1):  # norms of other widths cannot be recognised by name
             rest = self.total - self._layer(mixer, norm, number).parameters
             if rest >= 0:
                 return replace(mixer, norm_weights=rest), number
         raise self.refusal("", f"has {-rest} parameters less than its GEMMs, since a weight is used twice")
 
     def _columns(self, number: int, used: set[int]) -> float:
-        """Columns per token of a saved storage, once; 0 if it is not saved or was counted before."""
+        """Columns per token of a saved storage; 0 if it is not saved or was counted before."""
         number = self.recorder.source(number)
         if number in used or number not in self.kept:
             return 0.0
@@ -487,7 +488,7 @@ class TracedLayer:
         return TracedScan(sizes["channels"], 1, products)
 
     def _of_products(self, found: Sequence[Event]) -> TracedScan:
-        """GEMMs without weights that are no attention."""
+        """GEMMs without weights that are not attention."""
         modules = dict.fromkeys(one.module for one in found)
         self.notes.append(
             f"GEMMs without weights in {', '.join(list(modules)[:2])} are those of {self.tokens} tokens"
@@ -499,14 +500,14 @@ class TracedLayer:
         return TracedScan(max(one.count for one in found), self.tokens, products)
 
     def _saved(self, used: set[int]) -> tuple[TracedSaved, ...]:
-        """What other operators of the mixer save; norms of the layer and its feed-forward part have their own."""
+        """Tensors saved by the mixer's other operators; the layer's norms and feed-forward part save their own."""
         apart = not isinstance(self.ffn, NoFeedForward)
         joined: dict[tuple[str, str, bool, bool], float] = {}
         for number, (module, tensor) in self.kept.items():
             part = _component(module)
             if number in used or (apart and (part in self.fed or part in self.norms())):
                 continue
-            if apart and not part:  # the residual, which the norm of the second half saves
+            if apart and not part:  # the residual, which the norm before the channel mixer saves
                 continue
             columns = _columns_of(tensor, self.tokens)
             if not columns or tuple(tensor.shape[-2:]) == (self.tokens, self.tokens):
@@ -528,12 +529,12 @@ def _columns_of(tensor: Tensor, tokens: int) -> float:
 
 
 def _dense(group: Sequence[Event], h: int) -> FeedForward | None:
-    """The feed-forward part that GEMMs are: up (once or twice, or both in one) and down."""
+    """The feed-forward part formed by GEMMs: up (one, two, or two in one) and down."""
     sizes, down = [(one.k, one.n) for one in group], group[-1]
     f = down.k
     if len({one.biased for one in group}) > 1 or len({one.count for one in group}) > 1:
         return None
-    if down.count > 1:  # several shared experts side by side are one of all their columns
+    if down.count > 1:  # several equal shared experts are one expert with all their columns
         return FeedForward(f * down.count) if sizes == [(h, f), (h, f), (f, h)] else None
     if sizes in ([(h, f), (h, f), (f, h)], [(h, 2 * f), (f, h)]):
         return FeedForward(f, bias=down.biased)
@@ -541,7 +542,7 @@ def _dense(group: Sequence[Event], h: int) -> FeedForward | None:
 
 
 def _matches(pattern: str, module: str) -> bool:
-    """Whether a name of a plan, such as layers.*.self_attn.q_proj, is a module inside a layer."""
+    """Return if a name of a plan, such as layers.*.self_attn.q_proj, matches a module inside a layer."""
     words = pattern.split(".")
     inside = words[words.index("*") + 1 :] if "*" in words else words
     given = module.split(".")
@@ -549,7 +550,7 @@ def _matches(pattern: str, module: str) -> bool:
 
 
 def plain(part: Any) -> Any:
-    """A part in the stored form: an object with its class as `kind`, and the fields that are not the default."""
+    """Return a part in the stored form: its class as `kind`, and the fields that differ from the default."""
     from dataclasses import MISSING, fields, is_dataclass
 
     if isinstance(part, tuple):
@@ -568,7 +569,7 @@ def plain(part: Any) -> Any:
 
 
 def kinds_of(traced: Mapping[int, TracedLayer], order: Sequence[int], *, promote: bool) -> dict[str, Any]:
-    """The different layers of a model, and for each layer the number of its kind."""
+    """Return the different layers of a model, and for each layer the number of its kind."""
     texts: dict[str, int] = {}
     of_layer = {
         number: texts.setdefault(json.dumps(one.describe(promote=promote)), len(texts))
@@ -580,7 +581,7 @@ def kinds_of(traced: Mapping[int, TracedLayer], order: Sequence[int], *, promote
 def outside_of(
     model: Any, recorder: Recorder, path: str, layers: Sequence[Any], described: Mapping[str, Any], where: str
 ) -> dict[str, Any]:
-    """The vocabulary, the parameters before and behind the layers, and the GEMMs behind them."""
+    """Return the vocabulary, the parameters before and after the layers, and the GEMMs after them."""
     counts = [sum(one.numel() for one in layer.parameters()) for layer in layers]
     if sum(counts) != sum(
         one.numel() for one in {id(p): p for layer in layers for p in layer.parameters()}.values()
@@ -626,7 +627,7 @@ ENCODERS = ("image", "vision", "visual", "audio", "speech", "multi_modal", "mult
 
 
 def encoder_parameters(model: nn.Module, recorder: Recorder) -> list[Tensor]:
-    """The parameters of encoders of images and sound, which do not run for text."""
+    """Return the parameters of image and sound encoders, which do not run for text."""
     return [
         one
         for name, one in model.named_parameters()
@@ -635,14 +636,14 @@ def encoder_parameters(model: nn.Module, recorder: Recorder) -> list[Tensor]:
 
 
 def _last_entry(recorder: Recorder, path: str) -> int:
-    """When the last module of the layers was entered first."""
+    """Position at which the last module of the layers was first entered."""
     return max(number for number, name in enumerate(recorder.order) if name.startswith(f"{path}."))
 
 
 def _parameters_around(
     model: Any, recorder: Recorder, path: str, layers: Sequence[Any], tables: tuple[Tensor, Tensor]
 ) -> tuple[int, int, int]:
-    """Parameters before the layers and behind them, without embedding and head, and rows of learned positions."""
+    """Parameters before and after the layers, without embedding and head, and rows of learned positions."""
     entered, last = {name: number for number, name in enumerate(recorder.order)}, _last_entry(recorder, path)
     known = {id(one) for layer in layers for one in layer.parameters()} | {id(one) for one in tables}
     known |= {id(one) for one in encoder_parameters(model, recorder)}
@@ -665,7 +666,6 @@ def _parameters_around(
 
 
 def _has_norm_behind(model: Any, recorder: Recorder, path: str) -> bool:
-    """Whether a norm runs behind the layers."""
     names = list(recorder.order)[_last_entry(recorder, path) + 1 :]
     return any("norm" in (name + type(model.get_submodule(name)).__name__).lower() for name in names)
 

@@ -1,7 +1,7 @@
-"""A model of any architecture that transformers has, from its config.json alone: traced on meta tensors.
+"""Trace a model of any architecture in transformers, from its config.json alone, on meta tensors.
 
-`trace` builds the model without weights, runs a forward and a backward of one layer of each kind, and returns what
-`ppsim.model.mixers.traced` reads. It needs torch and transformers, and neither a GPU nor the weights.
+`trace` builds the model without weights, runs a forward and a backward of one layer of each kind, and returns the
+form that `ppsim.model.mixers.traced` reads. It needs torch and transformers, but neither a GPU nor the weights.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from ppsim.profiling.trace_layers import (
 from ppsim.profiling.trace_recorder import ATTENTION, STAND_INS, Recorder, attend, experts, recording
 
 TOKENS = 256
-"""Tokens of the traced sequence: a multiple of the usual chunks. Nothing that is stored depends on it."""
+"""Tokens of the traced sequence: a multiple of the usual chunks. No stored value depends on it."""
 
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length", "n_ctx")
 _INDICES = frozenset(("layer_idx", "layer_id", "layer_number", "layer_index", "index", "idx", "block_idx"))
@@ -39,9 +39,9 @@ class NotTraced(ConfigError):
 def trace(data: Mapping[str, Any], where: str, *, promote: bool = True) -> dict[str, Any]:
     """Return the stored form of the model of a config.json's content.
 
-    `promote` False: mixers stay lists of GEMMs, attention calls and tensors, even if ppsim has a class for them.
-    Raises `ConfigError` in one sentence for a configuration that transformers refuses, or an operator that ppsim
-    cannot express.
+    With `promote` False, mixers stay lists of GEMMs, attention calls and tensors, even if ppsim has a class for
+    them. Raises `ConfigError` in one sentence for a configuration that transformers refuses, or an operator that
+    ppsim cannot express.
     """
     import transformers
 
@@ -77,14 +77,12 @@ def trace(data: Mapping[str, Any], where: str, *, promote: bool = True) -> dict[
 
 
 def _one_line(error: Exception) -> str:
-    """The first line of an error of another package, shortened."""
     text = next(iter(str(error).strip().splitlines()), "")
     return f"{type(error).__name__}{': ' if text else ''}{text[:200]}"
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence what transformers prints."""
     import warnings
 
     import transformers
@@ -100,14 +98,14 @@ def _quiet() -> Iterator[None]:
 
 
 def is_known(kind: str) -> bool:
-    """Return whether transformers has a configuration class for a `model_type`."""
+    """Return if transformers has a configuration class for a `model_type`."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
     return kind in CONFIG_MAPPING_NAMES
 
 
 def _config(data: Mapping[str, Any], where: str) -> tuple[Any, Any, list[str]]:
-    """The configuration of the text model, the whole one, and assumptions about parts that are left out."""
+    """Configuration of the text model, the whole configuration, and assumptions about parts that are left out."""
     from transformers import AutoConfig
 
     fields = {
@@ -236,7 +234,7 @@ def _first_of_kind(layers: list[Any]) -> list[int]:
 
 
 class Found:
-    """A recorded model: the recorder, the path and kinds of its layers, and what went wrong in the backward."""
+    """A recorded model: recorder, path and kinds of its layers, and any error of the backward."""
 
     def __init__(self, recorder: Recorder, path: str, kinds: list[int], why_no_backward: str) -> None:
         self.recorder, self.path, self.kinds, self.why_no_backward = recorder, path, kinds, why_no_backward
@@ -257,7 +255,7 @@ def _built_and_recorded(config: Any, whole: Any, where: str) -> tuple[Any, Found
 
 
 def _recorded(model: Any, where: str) -> Found:
-    """Run a forward and a backward of a layer of each kind; of all layers if a model reads them in another way."""
+    """Run a forward and a backward of one layer of each kind; of all layers if that fails."""
     path, layers = layers_in(model, where)
     kinds, failure = _first_of_kind(layers), None
     for skips, masked in ((True, False), (False, False), (False, True)):
@@ -291,14 +289,14 @@ def _run(model: Any) -> tuple[Recorder, str]:
         recorder.backward, why = True, ""
         try:
             logits.backward(torch.empty_like(logits))
-        except Exception as error:  # parameters and saved tensors are known from the forward
+        except Exception as error:  # the forward already gave parameters and saved tensors
             why = _one_line(error)
     return recorder, why
 
 
 @contextlib.contextmanager
 def _skipped(layers: list[Any], kinds: list[int]) -> Iterator[None]:
-    """Let only the first layer of each kind run: the others return their input, in the form of its output."""
+    """Run only the first layer of each kind; the others pass their input through."""
     given: dict[int, Any] = {}
     handles = []
     for number, (layer, first) in enumerate(zip(layers, kinds, strict=True)):
@@ -343,7 +341,6 @@ def _masks() -> Iterator[None]:
 
 
 def _described(model: Any, config: Any, found: Found, where: str, *, promote: bool) -> dict[str, Any]:
-    """The kinds of layers and what is around them, in the stored form."""
     plan = {
         name: how
         for name, how in (getattr(type(config), "base_model_tp_plan", None) or {}).items()
@@ -377,7 +374,6 @@ def _described(model: Any, config: Any, found: Found, where: str, *, promote: bo
 
 
 def _plan_in_words(has_plan: bool, by_rule: list[str]) -> str:
-    """Who says how tensor-parallel ranks divide the matrices."""
     rule = "the usual rule (q, k, v, gate, up by columns; o, down by rows)"
     if not has_plan:
         return f"{rule}, since transformers has no plan"
@@ -386,7 +382,7 @@ def _plan_in_words(has_plan: bool, by_rule: list[str]) -> str:
 
 
 def _unseen(config: Any) -> list[str]:
-    """Assumptions about what a trace cannot see."""
+    """Assumptions about facts that a trace cannot see."""
     unseen = []
     for name in _MTP:
         if isinstance(number := getattr(config, name, None), int) and number:

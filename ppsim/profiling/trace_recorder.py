@@ -1,7 +1,8 @@
-"""The recorder of a traced model: GEMMs, attention calls and saved tensors of a forward on meta tensors, by module.
+"""Recorder of GEMMs, attention calls and saved tensors of a forward on meta tensors, by module.
 
-Meta tensors have shapes and no data. A `TorchDispatchMode` sees every operator. Attention, routed experts and scans
-are replaced by autograd functions that record what they are, since transformers computes them with loops over data.
+Meta tensors have shapes but no data. A `TorchDispatchMode` sees every operator. Attention, routed experts and scans
+are replaced by autograd functions that record themselves, because transformers computes them with loops that depend
+on data.
 """
 
 import warnings
@@ -34,10 +35,11 @@ _GEMMS = frozenset(("mm", "addmm", "bmm", "baddbmm", "_grouped_mm"))
 
 @dataclass
 class Event:
-    """One operator that counts: `kind` is "gemm", "product", "attention", "experts", "convolution" or "mamba", ….
+    """A recorded operator: `kind` is "gemm", "product", "attention", "experts", "convolution", "mamba", ….
 
-    gemm and product: `count` products [m, k] · [k, n]; `weight` is the name of the parameter.
-    `shape` is the shape of the result. `reads` and `writes` are numbers of storages. `sizes` has the other facts.
+    gemm (with a weight) and product (without): `count` GEMMs [m, k] · [k, n]; `weight` is the name of the
+    parameter. `shape` is the shape of the result. `reads` and `writes` are numbers of storages. `sizes` has other
+    facts.
     """
 
     kind: str
@@ -83,7 +85,7 @@ class Recorder(TorchDispatchMode):
 
     @contextmanager
     def hooked(self, model: nn.Module) -> Iterator[None]:
-        """Keep the path of the running module, and each module's first input."""
+        """Track the path of the running module, and store each module's first input."""
 
         def enter(name: str, arguments: Any, keywords: Any) -> None:
             self.stack.append(name)
@@ -115,7 +117,7 @@ class Recorder(TorchDispatchMode):
         return self.parameters.get(number) or self.copies.get(number)
 
     def gemm(self, a: Tensor, b: Tensor, out: Tensor, *, biased: bool = False) -> None:
-        """Record a · b; the operand that is a parameter, if one is, is the weight."""
+        """Record a · b; if one operand is a parameter, it is the weight."""
         weight = self.parameter(b) or self.parameter(a)
         m, k, n = int(a.shape[-2]), int(a.shape[-1]), int(b.shape[-1])
         if weight and self.parameter(b) is None:  # the weight is on the left: Wᵀx
@@ -131,7 +133,7 @@ class Recorder(TorchDispatchMode):
     def record(self, kind: str, reads: list[Tensor], out: Tensor, **sizes: Any) -> None:
         """Record a replaced operator."""
         numbers = tuple(storage(one) for one in reads)
-        if kind != "attention":  # kernels of scans compute the convolution before them again
+        if kind != "attention":  # kernels of scans recompute the convolution before them
             self.scanned.add(self.stack[-1])
         if kind != "mamba":
             self.operands.update(numbers)
@@ -169,7 +171,7 @@ class Recorder(TorchDispatchMode):
         return out
 
     def convolution(self, args: Any, out: Tensor) -> None:
-        """Record a convolution, which is a GEMM unless each channel is for itself."""
+        """Record a convolution, as a GEMM if it has no groups and several input channels."""
         weight, groups = args[1], args[8]
         if groups == 1 and args[0].shape[1] > 1:
             k = int(weight.shape[1] * weight[0, 0].numel())
@@ -186,7 +188,7 @@ class Recorder(TorchDispatchMode):
             self.events.append(Event("convolution", self.stack[-1], weight=self.parameter(weight)))
 
     def pack(self, tensor: Tensor) -> Tensor:
-        """Keep a tensor that autograd saves, once per storage."""
+        """Store a tensor that autograd saves, once per storage."""
         if storage(tensor) not in self.parameters:
             self.saved.setdefault(storage(tensor), (self.stack[-1], tensor))
         return tensor
@@ -198,9 +200,9 @@ class Recorder(TorchDispatchMode):
         return number
 
     def fused(self) -> dict[int, tuple[str, Tensor]]:
-        """Return what fused kernels save: no casts, and nothing that pointwise operators can compute again.
+        """Return the tensors that fused kernels save: no casts, and nothing that pointwise operators can recompute.
 
-        Operands of GEMMs and of attention are saved in any case.
+        Operands of GEMMs and of attention are always saved.
         """
         kept: dict[int, tuple[str, Tensor]] = {}
         for number, (where, tensor) in self.saved.items():
@@ -230,12 +232,12 @@ class Recorder(TorchDispatchMode):
 
 
 _RECORDERS: list[Recorder] = []
-"""The recorder of the running trace, last."""
+"""The recorder of the running trace is the last one."""
 
 
 @contextmanager
 def recording(recorder: Recorder, model: nn.Module) -> Iterator[None]:
-    """Record what runs inside, with the replaced functions."""
+    """Record the operators within the block, with the replaced functions."""
     _RECORDERS.append(recorder)
     try:
         with warnings.catch_warnings(), recorder.hooked(model), recorder:
@@ -270,7 +272,7 @@ def opaque(kind: str, sizes: dict[str, Any], shape: tuple[int, ...], *inputs: Te
 def attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, **keywords: Any
 ) -> tuple[Tensor, None]:
-    """Stand in for an attention kernel of transformers."""
+    """Replaces an attention kernel of transformers."""
     kind = getattr(module, "layer_type", None) or getattr(module, "attention_type", None)
     is_chunked = kind == "chunked_attention"
     window = keywords.get("sliding_window") or getattr(module, "sliding_window", None)
@@ -290,7 +292,7 @@ def attend(
 
 
 class _Grouped(torch.autograd.Function):
-    """One GEMM per expert, of tokens spread evenly."""
+    """One GEMM per expert, with tokens spread evenly."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, weight: Any, transposed: bool, biased: bool, num_rows: int) -> Any:
@@ -316,7 +318,7 @@ class _Grouped(torch.autograd.Function):
 
 
 def experts(self: Any, hidden_states: Tensor, *routing: Any, **keywords: Any) -> Tensor:
-    """Stand in for an `Experts` module with 3-D weights: two grouped GEMMs around its activation."""
+    """Replaces an `Experts` module with 3-D weights: two grouped GEMMs around its activation."""
     shape, x = hidden_states.shape, hidden_states.reshape(-1, hidden_states.shape[-1])
     given = [one for one in (*routing, *keywords.values()) if isinstance(one, Tensor)]
     index = next((one for one in given if not one.is_floating_point() and one.dim() > 1), None)
@@ -325,7 +327,7 @@ def experts(self: Any, hidden_states: Tensor, *routing: Any, **keywords: Any) ->
     flipped = getattr(self, "is_transposed", None)
     if flipped is None:
         flipped = up.shape[1] == x.shape[1] and up.shape[2] != x.shape[1]
-    if index is None:  # every expert gets all tokens, as in Llama 4, which uses those of the router only
+    if index is None:  # every expert gets all tokens, as in Llama 4, which uses only the router's
         chosen, rows = _chosen(self), x.shape[0] // up.shape[0]
         num_rows = rows * chosen
     else:
@@ -360,7 +362,7 @@ def _activated(module: Any, x: Tensor) -> Tensor:
 
 
 def _chosen(module: Any) -> int:
-    """Experts per token by the configuration of a module or of the whole model."""
+    """Experts per token, from the configuration of a module or of the whole model."""
     config = getattr(module, "config", None) or getattr(module, "ppsim_config", None)
     for name in ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k", "moe_k"):
         if isinstance(found := getattr(config, name, None), int) and found > 0:
@@ -369,7 +371,7 @@ def _chosen(module: Any) -> int:
 
 
 def delta_rule(query: Tensor, key: Tensor, value: Tensor, *others: Any, **keywords: Any) -> tuple[Tensor, None]:
-    """Stand in for a gated delta rule in chunks: [b, s, heads, size] of queries, keys and values."""
+    """Replaces a chunked gated delta rule; queries, keys and values are [b, s, heads, size]."""
     sizes = {"heads": int(value.shape[2]), "key": int(key.shape[3]), "value": int(value.shape[3])}
     sizes["key_heads"] = int(key.shape[2])
     more = [one for one in (*others, *keywords.values()) if isinstance(one, Tensor)]
@@ -379,7 +381,7 @@ def delta_rule(query: Tensor, key: Tensor, value: Tensor, *others: Any, **keywor
 def kimi_delta_rule(
     query: Tensor, key: Tensor, value: Tensor, *others: Any, **keywords: Any
 ) -> tuple[Tensor, None]:
-    """Stand in for a delta rule with a decay per key column."""
+    """Replaces a delta rule with a decay per key column."""
     sizes = {"heads": int(value.shape[2]), "key": int(key.shape[3]), "value": int(value.shape[3])}
     more = [one for one in (*others, *keywords.values()) if isinstance(one, Tensor)]
     return opaque("kimi delta rule", sizes, tuple(value.shape), value, query, key, *more), None
@@ -388,7 +390,7 @@ def kimi_delta_rule(
 def chunk_scan(
     hidden_states: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, chunk_size: int = 256, **keywords: Any
 ) -> Any:
-    """Stand in for the scan of Mamba-2: [b, s, heads, size] with B and C of [b, s, groups, state]."""
+    """Replaces the scan of Mamba-2: [b, s, heads, size], with B and C of [b, s, groups, state]."""
     heads, size = hidden_states.shape[2:]
     sizes = {"heads": int(heads), "head": int(size), "groups": int(b.shape[2]), "state": int(b.shape[3])}
     sizes["chunk"] = int(chunk_size)
@@ -406,7 +408,7 @@ def selective_scan(
     z: Any = None,
     **keywords: Any,
 ) -> Any:
-    """Stand in for the scan of Mamba-1: [b, channels, s] with a state of `state` numbers per channel."""
+    """Replaces the scan of Mamba-1: [b, channels, s], with `state` numbers per channel."""
     sizes = {"channels": int(hidden_states.shape[1]), "state": int(b.shape[1])}
     z = keywords.get("z") if z is None else z
     more = [z] if isinstance(z, Tensor) else []
@@ -415,7 +417,7 @@ def selective_scan(
 
 
 def linear_attention(*tensors: Tensor, **keywords: Any) -> Any:
-    """Stand in for the recurrence of RWKV, which has no GEMMs; it is called with decay, bonus, keys and values."""
+    """Replaces the recurrence of RWKV, which has no GEMMs; the arguments are decay, bonus, keys and values."""
     key, value = tensors[2:4]
     return opaque(
         "selective scan", {"channels": int(key.shape[-1]), "state": 0}, tuple(key.shape), key, value
@@ -429,4 +431,4 @@ STAND_INS = {
     "mamba_selective_scan": selective_scan,
     "rwkv_linear_attention": linear_attention,
 }
-"""Functions of transformers' modeling files that loop over tokens or chunks, and what is called instead."""
+"""Functions of transformers' modeling files that loop over tokens or chunks, and their replacements."""

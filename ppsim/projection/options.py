@@ -478,6 +478,11 @@ class PlanOptions(JobOptions, total=False):
         "stage; beside --forward-ms. Default: what model or profile say.",
         metavar="SIZE|SIZE,SIZE,…", section="measured",
     )]
+    run: Annotated[str | Path | None, Option(
+        "Recorded run (file or folder for `ppsim read`) whose times per stage and overheads are used, for another "
+        "schedule, vpp, split or number of microbatches of its job. [default of these: the run's]",
+        metavar="PATH", section="measured", after="profile",
+    )]
     overheads: Annotated["str | Path | Calibration | None", OVERHEADS]
     runtime: Annotated[Runtime | None, RUNTIME]
     channel: Annotated[Channel | None, CHANNEL]

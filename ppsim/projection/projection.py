@@ -167,7 +167,7 @@ class Projection(Shown, Pictured):
         349
         """
         if self.tokens_per_s is None:
-            raise ConfigError("--tokens needs a model: times given by hand have no throughput; give --model too")
+            raise ConfigError(f"--tokens needs a model: {self.plan.source.name}: no throughput; give --model too")
         return tokens / self.tokens_per_s / SECONDS_A_DAY
 
     def to_frame(self) -> "pandas.DataFrame":

@@ -1,1 +1,1 @@
-"""How results read: as text in a terminal, and as a card in a notebook."""
+"""Display of results: text in a terminal, cards in a notebook."""

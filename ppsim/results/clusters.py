@@ -1,4 +1,4 @@
-"""What a terminal shows of clusters."""
+"""Terminal output for clusters."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from ppsim.results.page import Columns, Page, bold, facts
 
 
 def print_clusters(clusters: Sequence[Cluster]) -> None:
-    """Print one line a cluster: its device's rates, and the links from the inside outwards."""
+    """Print one line per cluster: device rates, and link bandwidths from the innermost to the outermost tier."""
     rows = [
         {
             "cluster": cluster.name,
@@ -33,7 +33,7 @@ def _devices_of(tier: Tier) -> str:
 
 
 def print_cluster(cluster: Cluster) -> None:
-    """Print a cluster in full: device, constants of its class, tiers; each with its source."""
+    """Print a cluster in full: device, calibration constants, tiers; each with its source."""
     device, gets = cluster.device, cluster.device.efficiency
     devices = "as many as wanted" if cluster.num_devices is None else str(cluster.num_devices)
     base = [("base", cluster.base)] if cluster.base else []

@@ -1,4 +1,4 @@
-"""The first screen of `ppsim project`: question, verdict, four numbers, where the time goes, what to try."""
+"""First screen of `ppsim project`: question, verdict, main numbers, time budget, advice."""
 
 from collections.abc import Iterator
 from textwrap import wrap
@@ -13,12 +13,12 @@ from ppsim.simulation.verdict import Verdict
 
 _MOST_PARTS, _LEAST_PART = 5, 0.01
 _MOST_ADVICE = 2
-_BAR = 24  # characters of the longest bar
+_BAR = 24  # columns of the longest bar
 _LABEL = 15  # columns before the values
 
 
 def first_screen(projection: Projection, answer: Answer) -> None:
-    """Print at most `SCREEN_LINES` lines; a plan that does not fit says so in the first one."""
+    """Print at most `SCREEN_LINES` lines; if the plan does not fit in memory, the first line says so."""
     verdict = projection.verdict
     too_large = verdict is not None and verdict.fits is False
     lines = [
@@ -48,13 +48,12 @@ def _question(projection: Projection) -> str:
     table = projection.timeline.schedule
     batch = microbatches_in_words(table.num_microbatches, table.num_rounds)
     if not plan.has_model:
-        return f"times given by hand on {plan.pp} ranks, {batch}"
+        return f"{plan.source.name} on {plan.pp} ranks, {batch}"
     profile = plan.source.to_json()["profile"]
     return f"{profile['model']} on {projection.num_gpus} × {profile['device']}, {batch}"
 
 
 def _configuration(projection: Projection) -> str:
-    """The parallel sizes and the schedule."""
     table, name = projection.timeline.schedule, projection.plan.schedule_name
     shown = [f"{dimension} {ranks}" for dimension, ranks in projection.parallel_sizes.items()]
     shown += [*([f"vpp {table.vpp}"] if table.vpp > 1 else []), name]
@@ -88,7 +87,7 @@ def _delivered(projection: Projection, answer: Answer) -> Iterator[str]:
 
 
 def _parts(projection: Projection, answer: Answer, most: int) -> Iterator[str]:
-    """A bar per part of the iteration; parts below a hundredth, or for which there is no line, are one."""
+    """One bar per part of the iteration; parts below 1 %, or without a free line, are combined into one."""
     whole = projection.iteration_time_s
     parts = sorted(answer.budget_s.items(), key=lambda part: -part[1])
     shown = [part for part in parts if part[1] >= _LEAST_PART * whole][: min(_MOST_PARTS, most - 1)]
@@ -121,7 +120,6 @@ def _effect(one: Advice) -> str:
 
 
 def _assumed(projection: Projection) -> list[str]:
-    """What is assumed that most often differs from a user's run."""
     plan, job = projection.plan, projection.plan.job
     if job is None:
         if not plan.has_model:

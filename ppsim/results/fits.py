@@ -1,4 +1,4 @@
-"""What a terminal shows of constants fitted to measured steps, and of sets before and after."""
+"""Terminal output for constants fitted to measured steps, and for validation sets before and after a fit."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from ppsim.validation.score import Score, coverage_of, score_of
 
 
 def print_fitted(found: Fitted) -> None:
-    """Print what rows told, what they did not, and how far off they were before and are now."""
+    """Print the fitted constants, those that the rows do not determine, and the errors before and after the fit."""
     posterior, out = found.posterior, Page()
     num_rows = len(posterior.rows)
     out.add(f"{bold(posterior.cluster.name)}   fitted to {_steps(num_rows)} of {found.source}")
@@ -43,7 +43,6 @@ def print_fitted(found: Fitted) -> None:
 
 
 def _changed(name: str, measured_s: float, before: float, after: float) -> dict[str, str]:
-    """A row of errors before and after a fit."""
     errors = {"before": signed_percent(before), "after": signed_percent(after)}
     return {"row": name, "measured": seconds(measured_s)} | errors
 
@@ -65,7 +64,7 @@ def _as_row(name: str, one: Told) -> dict[str, str]:
 
 
 def print_after_fits(found: AfterFits) -> None:
-    """Print a line a set: the judged rows as they are, and after the fit; then the rows of one set."""
+    """Print one line per set: errors of the test rows before and after the fit; for a single set, also its rows."""
     out = Page()
     out.add(Columns.of([_summary(one) for one in found.sets]))
     if len(found.sets) == 1:

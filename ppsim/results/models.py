@@ -1,4 +1,4 @@
-"""What a terminal shows of models."""
+"""Terminal output for models."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from ppsim.results.page import Columns, Page, bold, facts
 
 
 def print_models(found: Mapping[str, Model]) -> None:
-    """Print one line a model: its sizes."""
+    """Print one line per model with its sizes."""
     out = Page()
     rows = [
         [
@@ -26,7 +26,7 @@ def print_models(found: Mapping[str, Model]) -> None:
 
 
 def print_counts(counts: Mapping[str, Any]) -> None:
-    """Print what `ppsim.api.catalogues.model_counts` counts of a model."""
+    """Print the parameter and FLOP counts of `ppsim.api.catalogues.model_counts`."""
     layers = f"{counts['layers']} of width {counts['hidden_size']}"
     if counts["moe_layers"]:
         layers += f", {counts['moe_layers']} with experts"

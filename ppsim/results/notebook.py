@@ -1,7 +1,7 @@
-"""What a notebook shows of a result: a card of four numbers, a picture that fits a cell, and tables folded away.
+"""Notebook cards of results: four numbers, a picture that fits a cell, and folded tables.
 
-HTML without a script and without a request. Nothing here computes anything long: a card is shown whenever somebody
-names a result in the last line of a cell.
+The HTML contains no script and makes no request. Nothing here may take long, because a card is shown whenever a
+result is the last expression of a cell.
 """
 
 import base64
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, str]
 
 _MOST_DRAWN = 60_000
-"""Actions, beyond which a picture takes longer than a cell should: `figure()` and `ppsim.save` draw them."""
+"""Actions; drawing more takes too long for a cell. `figure()` and `ppsim.save` draw larger timelines."""
 
 _DPI = 130
 _MOST_ROWS = 64
@@ -63,7 +63,7 @@ def _peak_of(projection: Projection) -> dict[str, str]:
 
 
 def card_of_projections(several: Projections) -> str:
-    """Return the card of several schedules: the best one's, and the list."""
+    """Return the card of several schedules: the card of the best one, and the list."""
     if not several.projections:
         return _card("no schedule is possible", {}, "", {"why": _list(_reasons(several))})
     best = several.projections[0]
@@ -111,7 +111,7 @@ def card_of_timeline(timeline: Timeline) -> str:
 
 
 def card_of_schedule(schedule: Schedule) -> str:
-    """Return the card of a table, drawn as if every pass took the same; a table that cannot run says why."""
+    """Return the card of a schedule, drawn with equally long actions, or the reason why it cannot run."""
     picture, why = _outlined(lambda: schedule)
     rows = [
         {
@@ -135,7 +135,7 @@ def card_of_schedule(schedule: Schedule) -> str:
 
 
 def card_of_plan(plan: Plan) -> str:
-    """Return the card of a plan, its schedule drawn as if every pass took the same: nothing is projected."""
+    """Return the card of a plan, its schedule drawn with equally long actions; nothing is projected."""
 
     def table() -> Schedule:
         if plan.schedule == AUTO:
@@ -208,7 +208,6 @@ def card_of_search(tuned: Tuned) -> str:
 
 
 def _projected(projection: Projection) -> str:
-    """What is projected, without the options of the command line."""
     return what_is_projected(projection).partition(";")[0]
 
 
@@ -235,7 +234,6 @@ def _first_of(schedule: Schedule, rank: int) -> Sequence[str]:
 
 
 def _rank_rows(timeline: Timeline) -> list[Row]:
-    """Where the time of each rank goes, and what it holds at most."""
     idle = idle_by_cause_s(timeline)
     peaks = timeline.memory.peak_bytes
     return [
@@ -250,7 +248,7 @@ def _rank_rows(timeline: Timeline) -> list[Row]:
 
 
 def _outlined(table: Callable[[], Schedule]) -> tuple[str, str]:
-    """The picture of a table, each pass a unit of time long, and why there is none."""
+    """The picture of a schedule with actions of one second, and the reason if there is no picture."""
     try:
         made = table()
         if len(made) > _MOST_DRAWN:
@@ -267,7 +265,7 @@ def _timelines(timelines: Sequence[Timeline], titles: Sequence[str]) -> str:
 
 
 def _image(figure: "Figure") -> str:
-    """A picture that needs no file, and names nothing that another on the page may name too, as an SVG would."""
+    """A picture as PNG in a data URL; the ids of an SVG could clash with another SVG on the page."""
     data = base64.b64encode(figure_bytes(figure, ".png", dpi=_DPI)).decode()
     return f'<img alt="" style="max-width:100%;width:910px;background:#fff" src="data:image/png;base64,{data}">'
 
@@ -276,7 +274,6 @@ _MISFIT = "color:#fff;background:#b00020;font-weight:600;padding:.3em .7em;borde
 
 
 def _verdict(verdict: Verdict | None) -> str:
-    """The first line of a card: whether the plan fits in memory."""
     if verdict is None:
         return ""
     style = f' style="{_MISFIT}"' if verdict.fits is False else ""
@@ -290,7 +287,6 @@ def _card(
     folded: Mapping[str, str],
     verdict: Verdict | None = None,
 ) -> str:
-    """The parts of a card below each other; what is folded and empty is left out."""
     cells = "".join(
         f'<div style="min-width:8em"><div style="font-size:1.4em;font-weight:600">{escape(value)}</div>'
         f'<div style="opacity:.75">{escape(name)}</div></div>'

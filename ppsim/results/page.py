@@ -1,4 +1,4 @@
-"""What all that is printed is made of: lines, tables and facts, in 100 columns or those of the terminal."""
+"""Building blocks of terminal output: lines, tables and facts, 100 columns wide or as wide as the terminal."""
 
 import os
 import re
@@ -10,16 +10,16 @@ from typing import Any, Protocol
 from ppsim.simulation.verdict import Verdict
 
 WIDTH = 100
-"""Columns of what goes into a pipe or a file; a terminal has its own number."""
+"""Columns of output into a pipe or a file; on a terminal, its width counts."""
 
 SCREEN_LINES = 18
-"""Lines of what `project` and `explain` print without `--full`."""
+"""Maximum number of lines of `project` and `explain` without `--full`."""
 
 MOST_ROWS = 16
-"""Rows of a table with one a rank or stage, up to which all are shown without being asked for."""
+"""Rows of a table by rank or stage; larger tables are shortened unless all rows are requested."""
 
-_LEAST_TEXT = 24  # columns of a last column of text, below which numbers make room for it
-_TIE = "␠"  # stands for a blank at which no line may end, and is one again when printed
+_LEAST_TEXT = 24  # minimum width of a last column of text, before spare columns are dropped
+_TIE = "␠"  # a non-breaking space, replaced by a space when printed
 _UNITS = re.compile(r"(?<=\d) (?=(?:%|(?:s|ms|µs|ns|[KMGT]?i?B|GB/s|GPUs?|[kMGTP]?FLOP|[kMGTP])\b))")
 _FIRST_COLOUR, _RED = 30, 31
 _WORDS = re.compile(r"\s*\S+\s*")
@@ -27,18 +27,18 @@ _STYLES = r"\x1b\[[\d;]*m"
 
 
 class Lines(Protocol):
-    """What is laid out in as many columns as there are."""
+    """Content that can be laid out in a given width."""
 
     def lines(self, width: int) -> Iterator[str]:
-        """Yield its lines, none wider."""
+        """Yield lines of at most `width` columns."""
 
 
 class Page:
-    """What a command has to say, collected and then printed without trailing blanks."""
+    """Output of a command, without trailing spaces."""
 
     @property
     def width(self) -> int:
-        """The columns there are."""
+        """Columns of the terminal, or `WIDTH`."""
         if not sys.stdout.isatty():
             return WIDTH
         from shutil import get_terminal_size
@@ -46,9 +46,9 @@ class Page:
         return get_terminal_size().columns
 
     def add(self, *parts: "str | Lines", wraps: bool = True) -> None:
-        """Print texts and tables below each other, "" for an empty line. A number and its unit stay together.
+        """Print texts and tables, one below the other; "" is an empty line. A number and its unit stay together.
 
-        Lines of a text that are not to wrap are cut.
+        With `wraps=False`, lines that are too long are truncated.
         """
         import click
 
@@ -66,14 +66,14 @@ class Page:
 
 
 def styled(text: str, *codes: int) -> str:
-    """Return a text in a style of ECMA-48, 2 for dim, 31 for red: `Page` leaves it out but on a terminal."""
+    """Return a text in an ECMA-48 style, e.g. 2 (dim) or 31 (red); only terminals receive the style."""
     if codes[0] >= _FIRST_COLOUR and os.environ.get("NO_COLOR"):
         return text
     return f"\x1b[{';'.join(map(str, codes))}m{text}\x1b[0m" if text else text
 
 
 def painted(text: str, *, ink: str, fill: str) -> str:
-    """Return a text in colours, each #RRGGBB, or the nearest of a terminal that has 256."""
+    """Return a text in the given colours (#RRGGBB), or the nearest of 256 colours if the terminal has no more."""
     return styled(text, 38, *_colour(ink), 48, *_colour(fill))
 
 
@@ -91,7 +91,7 @@ def bold(text: str) -> str:
 
 
 def verdict_line(verdict: Verdict | None, more: str = "") -> list[str]:
-    """Return the line that says whether a step fits, red if it does not; none if no bytes are known."""
+    """Return the line that says whether a step fits in memory, red if not; nothing if memory is unknown."""
     if verdict is None:
         return []
     return [bold(styled(f"{verdict}{more}", _RED) if verdict.fits is False else f"{verdict}{more}")]
@@ -102,7 +102,7 @@ def _tied(text: str) -> str:
 
 
 def _cells(text: str) -> int:
-    """The columns that a text takes."""
+    """Columns that a text takes on a terminal."""
     if "\x1b" in text:
         text = re.sub(_STYLES, "", text)
     if text.isascii() or all(one < "\u0300" or "\u2000" <= one < "\u2300" or one == _TIE for one in text):
@@ -113,7 +113,6 @@ def _cells(text: str) -> int:
 
 
 def _wrapped(text: str, width: int, *, folds: bool = True) -> list[str]:
-    """The lines of a text, broken between words, and within those that are too long if it `folds` them."""
     if _cells(text) <= width and "\n" not in text:
         return [text]
     lines = []
@@ -132,7 +131,7 @@ def _wrapped(text: str, width: int, *, folds: bool = True) -> list[str]:
 
 
 def cut(text: str, width: int) -> str:
-    """Return a text in at most `width` columns, with … in place of what is left out."""
+    """Return a text in at most `width` columns, truncated with … if necessary."""
     return text if _cells(text) <= width else f"{text[: width - 1]}…" if width else ""
 
 
@@ -140,7 +139,7 @@ def _beside(
     columns: Sequence[Sequence[str]], width: int, *, gap: int, wraps: Sequence[bool], right: Sequence[bool],
     has_header: bool,
 ) -> Iterator[str]:  # fmt: skip
-    """Yield the lines of columns of cells; bold is what names the others: a header, or the first column."""
+    """Yield the lines of columns of cells, bold in the header or, without one, in the first column."""
     widths = [max(map(_cells, column)) for column in columns]
     _narrow(widths, wraps, width - gap * (len(columns) - 1))
     for number, row in enumerate(zip(*columns, strict=True)):
@@ -161,7 +160,7 @@ def _beside(
 
 
 def _narrow(widths: list[int], wraps: Sequence[bool], width: int) -> None:
-    """Take columns from the widest until all fit: from those that wrap and, where that is not enough, from all."""
+    """Reduce the widest columns until all fit: first those that may wrap, then any."""
     while sum(widths) > max(width, 0):
         free = [index for index, one in enumerate(wraps) if one and widths[index]]
         free = free or [index for index, one in enumerate(widths) if one]
@@ -176,14 +175,14 @@ class _Facts:
         self._columns = list(zip(*rows, strict=True))
 
     def lines(self, width: int) -> Iterator[str]:
-        """Yield a line a fact, and more of what is longer."""
+        """Yield one line per fact, more for a long value."""
         if not self._columns:
             return iter(())
         return _beside(self._columns, width, gap=2, wraps=(False, True), right=(False, False), has_header=False)
 
 
 def facts(rows: Iterable[tuple[str, str | Sequence[str]]]) -> Lines:
-    """Return names and values in two columns; a value of several lines has them below each other."""
+    """Return names and values in two columns; a value may have several lines."""
     return _Facts(
         ("" if index else name, _tied(line))
         for name, value in rows
@@ -195,9 +194,9 @@ def facts(rows: Iterable[tuple[str, str | Sequence[str]]]) -> Lines:
 class Columns:
     """A table.
 
-    The first `left` columns are aligned left, the others right. The last one is text that may wrap where it
-    `wraps`; numbers never do. Where the table is too wide, blanks between columns go first, then the columns named
-    in `spare`, in that order, and a line says which; then the text on the left wraps too.
+    The first `left` columns are aligned left, the others right. With `wraps`, the last column is text that may
+    wrap. If the table is too wide, first the gaps between columns shrink, then the columns named in `spare` are
+    dropped, in this order and with a note, then the left columns wrap. Numbers never wrap.
     """
 
     header: Sequence[str]
@@ -208,12 +207,12 @@ class Columns:
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, str]], **options: Any) -> "Columns":
-        """Return the table of rows, one or more, that name their cells; all have the same names."""
+        """Return the table of rows (at least one) given as mappings with the same keys."""
         header = list(rows[0])
         return cls(header, [[row[name] for name in header] for row in rows], **options)
 
     def lines(self, width: int) -> Iterator[str]:
-        """Yield the table, and what was left out of it."""
+        """Yield the table, and a note if columns were dropped."""
         shown, gap, left_out = list(range(len(self.header))), 2, []
         if self._width(shown, gap) > width:
             gap = 1
@@ -241,9 +240,9 @@ class Columns:
 
 
 def some_of(count: int, notable: Iterable[int], *, most: int = MOST_ROWS) -> list[int]:
-    """Return which of `count` rows to show, ascending: all up to `most`, else first, last, notable and every k-th.
+    """Return the rows to show of `count`, ascending: all up to `most`, else first, last, notable and every k-th.
 
-    k is a power of two, and large enough that no more than `most` are shown beside the notable ones.
+    k is the smallest power of two that leaves at most `most` rows, the notable ones not counted.
 
     >>> some_of(6, [3])
     [0, 1, 2, 3, 4, 5]

@@ -1,4 +1,4 @@
-"""How the answer of `ppsim project` reads: does it fit, how long, where the time goes, and what to change."""
+"""Output of `ppsim project`: memory verdict, iteration time, time budget, and advice."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,8 +14,8 @@ from ppsim.simulation.report import gap_of
 from ppsim.simulation.verdict import asks_for_gpus
 
 _MOST_SENSITIVE = 4
-_LEAST_PART = 1e-3  # of the iteration: a smaller part is not in the table
-_LEAST_GAIN = 5e-5  # what rounds to 0.00 % is no gain
+_LEAST_PART = 1e-3  # × iteration: smaller parts are not in the table
+_LEAST_GAIN = 5e-5  # smaller gains would print as 0.00 %
 
 
 def print_answer(
@@ -26,9 +26,9 @@ def print_answer(
     with_rows: bool = False,
     with_timeline: bool | None = None,
 ) -> None:
-    """Print the first screen of a projection or, `full` or `with_rows`, all tables.
+    """Print the first screen of a projection or, with `full` or `with_rows`, all tables.
 
-    `with_rows` and `with_timeline` as `ppsim.results.steps` takes them.
+    `with_rows` and `with_timeline` as in `ppsim.results.steps`.
     """
     answer = answer or projection.answer
     if full or with_rows:
@@ -74,7 +74,6 @@ def _print_full(projection: Projection, answer: Answer, *, with_rows: bool, with
 
 
 def _stages(projection: Projection) -> Columns | None:
-    """The table of stages, if their layers are recomputed or offloaded differently."""
     job = projection.plan.job
     if job is None or not (job.stage_plans or is_by_stage(job.execution.recompute)):
         return None
@@ -98,7 +97,7 @@ def _stages(projection: Projection) -> Columns | None:
 
 
 def what_is_projected(projection: Projection) -> str:
-    """Return the sentence that says which model is projected on what, and where the costs are from."""
+    """Return the sentence with the model, the devices and the source of the costs."""
     plan, devices = projection.plan, projection.num_gpus
     if plan.job is not None:
         job, parameters = plan.job, count(plan.job.model.parameters).replace("G", "B")
@@ -107,7 +106,7 @@ def what_is_projected(projection: Projection) -> str:
             f"({job.cluster.name}), {job.global_batch} sequences of {job.length} tokens per step"
         )
     if not plan.has_model:
-        return f"times given by hand, {plan.pp} rank{'s' * (plan.pp > 1)}; --model for throughput, MFU and memory"
+        return f"{plan.source.name}, {plan.pp} rank{'s' * (plan.pp > 1)}; --model for throughput, MFU and memory"
     profile = plan.profile or load_profile(DEFAULT)
     layers = projection.assembled.split
     some = "" if sum(layers) == profile.model.num_layers else f"{sum(layers)} layers of "
@@ -118,7 +117,6 @@ def what_is_projected(projection: Projection) -> str:
 
 
 def _delivered(projection: Projection, answer: Answer) -> list[tuple[str, str]]:
-    """What an iteration takes and delivers."""
     low, high = map(seconds, answer.interval_s)
     tokens, num_gpus, plan = projection.tokens_per_s, projection.num_gpus, projection.plan
     verdict = projection.verdict
@@ -139,7 +137,7 @@ def _delivered(projection: Projection, answer: Answer) -> list[tuple[str, str]]:
 
 
 def _components(sizes: Mapping[str, int]) -> list[str]:
-    """The components of a peak, the largest first; all that are below a hundredth of it are one."""
+    """The components of a peak, largest first; components below 1 % are combined."""
     whole = sum(sizes.values())
     parts = sorted(
         ((name, number) for name, number in sizes.items() if number >= whole / 100), key=lambda part: -part[1]
@@ -150,7 +148,7 @@ def _components(sizes: Mapping[str, int]) -> list[str]:
 
 
 def print_plans(comparison: Projections, *, full: bool = False, with_timeline: bool | None = None) -> None:
-    """Print the schedules that are possible, best first: ten or, if `full`, all, and why the others are not.
+    """Print the possible schedules, best first: ten or, if `full`, all, with the reasons against the others.
 
     `with_timeline` draws the best one.
     """
@@ -178,13 +176,12 @@ def print_plans(comparison: Projections, *, full: bool = False, with_timeline: b
 
 
 MOST_LISTED = 10
-"""Rows of a list without `--full`."""
+"""Maximum number of rows without `--full`."""
 
 _ALWAYS = ("schedule", "iteration", "vs best", "tokens/s", "bubble", "peak")
 
 
 def _row_of(one: Projection, fastest_s: float) -> dict[str, str]:
-    """A schedule in a list."""
     return {
         "schedule": one.plan.schedule_name + _marks(one),
         "vpp": str(one.plan.vpp),
@@ -200,7 +197,7 @@ def _row_of(one: Projection, fastest_s: float) -> dict[str, str]:
 
 
 def _without_constants(rows: list[dict[str, str]]) -> list[dict[str, str]]:
-    """The rows without columns that have one value, or that repeat another column."""
+    """Drop columns with a single value, and columns that repeat another one."""
 
     def values(name: str) -> list[str]:
         return [row[name] for row in rows]
@@ -212,7 +209,7 @@ def _without_constants(rows: list[dict[str, str]]) -> list[dict[str, str]]:
 
 
 def _none_fits(projections: Sequence[Projection]) -> list[str]:
-    """The first line of a list in which no plan fits: the verdict on the one that needs least memory."""
+    """The first line if no plan fits in memory: the verdict on the plan with the lowest peak."""
     if projections[0].fits is not False:
         return []
     least = min(projections, key=lambda one: float(one.timeline.memory.peak_bytes.max()))
@@ -226,7 +223,7 @@ def _peak_of(one: Projection) -> dict[str, str]:
 
 
 def _of_names(projections: Sequence[Projection]) -> list[str]:
-    """What the names of a list mean that tell how a table was made: fitted, to memory too, or as published."""
+    """Explanation of the listed names: schedules fitted to the costs, fitted to the memory, or as published."""
     entries = [find(one.plan.schedule_name) for one in projections]
     to_memory = sorted(entry.name for entry in entries if entry.takes("memory_limit_bytes"))
     fitted = sorted(entry.name for entry in entries if entry.takes("costs") and entry.name not in to_memory)
@@ -242,7 +239,6 @@ def _marks(projection: Projection) -> str:
 
 
 def _of_marks(projections: Sequence[Projection]) -> list[str]:
-    """What the marks behind names say."""
     plan, lines = projections[0].plan, []
     if any(one.not_in_runtime for one in projections):
         says_why = "ppsim schedules NAME says why."
@@ -257,7 +253,6 @@ def _of_marks(projections: Sequence[Projection]) -> list[str]:
 
 
 def _by_reason(reasons: dict[str, str]) -> list[str]:
-    """One line a reason, with the schedules that share it."""
     names: dict[str, list[str]] = {}
     for name, reason in reasons.items():
         names.setdefault(reason.removeprefix(f"{name} "), []).append(name)

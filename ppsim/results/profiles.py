@@ -1,4 +1,4 @@
-"""Printing what a profile has beside its passes: what a stage and the host add, and optimizer steps."""
+"""Terminal output for profiles: measured actions, stage and host overheads, and optimizer steps."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,7 +11,7 @@ from ppsim.results.page import Columns, Page
 
 
 def print_beside(profile: dict[str, Any]) -> None:
-    """Print stages as lines a + n·b, the host's launch times, and optimizer steps, of what was measured."""
+    """Print stage times as a + n·b (n layers), launch times of the host, and optimizer steps, if measured."""
     out = Page()
     parts = profile["measurements"]
     if lines := [row for part in parts if part.get("alone") for row in _stage_lines(part)]:
@@ -38,7 +38,6 @@ def _stage_lines(part: dict[str, Any]) -> Iterable[list[str]]:
 
 
 def _medians(times: dict[str, Any]) -> dict[str, str]:
-    """The median of each pass, by its letter."""
     return {letter: _median(times[name]) for letter, name in PASSES.items()}
 
 
@@ -59,9 +58,9 @@ def _optimizer_step(step: dict[str, Any]) -> dict[str, str]:
 
 
 def print_measurements(profile: dict[str, Any]) -> None:
-    """Print a measured profile, a table a shape; of a backward that cannot be split, I and W are dashes.
+    """Print a measured profile, one table per shape; I and W are dashes if the backward pass cannot be split.
 
-    With a peak, the table has the MFU of each pass, and a line below it says of what.
+    If a peak is known, the table has the MFU of each action, and a line below it names the peak.
     """
     out = Page()
     by_shape: dict[str, list[dict[str, Any]]] = {}

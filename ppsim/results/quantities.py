@@ -1,4 +1,4 @@
-"""The quantities of a projection as text, in the unit that suits each."""
+"""Quantities of a projection as text with suitable units."""
 
 from collections.abc import Callable
 

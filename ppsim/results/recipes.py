@@ -1,4 +1,4 @@
-"""What a terminal shows of recipes."""
+"""Terminal output for recipes."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def print_recipes(found: Sequence[Recipe], *, is_filtered: bool, full: bool) -> None:
-    """Print one line for each recipe, with the releases that have it; without a filter, one line for each model.
+    """Print one line per recipe with its releases; without a filter, one line per model.
 
     Raises `ConfigError` if there are none.
     """
@@ -68,7 +68,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def print_recipe(recipe: Recipe) -> None:
-    """Print a recipe in full: source, releases, settings by the trainer's names, and the options that they give."""
+    """Print a recipe in full: source, releases, the trainer's settings, and the resulting ppsim options."""
     from ppsim.results.run_config import run_config_lines
     from ppsim.trainers.read_recipe import read_recipe
 

@@ -1,4 +1,4 @@
-"""A trainer's configuration as read: what was understood, what was not, and what that matters for."""
+"""Summary of a trainer's configuration: used options, ignored options and what they affect."""
 
 import textwrap
 
@@ -6,7 +6,7 @@ from ppsim.trainers.run_config import RunConfig, short
 
 
 def run_config_lines(config: RunConfig) -> list[str]:
-    """Return what a projection says of the configuration that it follows, in a few lines."""
+    """Return a summary of the configuration for the output of a projection."""
     lines = [f"{config.source}: {config.trainer}"]
     words = ", ".join(f"{word.replace('_', '-')} {short(value)}" for word, value in config.words.items())
     if config.model is not None:
@@ -25,5 +25,5 @@ _WIDTH = 100
 
 
 def print_run_config(config: RunConfig) -> None:
-    """Print those lines."""
+    """Print `run_config_lines`."""
     print(*run_config_lines(config), sep="\n")

@@ -1,4 +1,4 @@
-"""What a terminal shows of measured steps beside projected ones, and of what was fitted to them."""
+"""Terminal output for measured runs: steps, comparisons with projections, explanations and calibrations."""
 
 from collections.abc import Sequence
 from textwrap import wrap
@@ -14,7 +14,7 @@ from ppsim.runs.peaks import PeakError
 
 
 def print_measured(found: Any, *, with_rows: bool = False, with_timeline: bool | None = None) -> None:
-    """Print a `ppsim.MeasuredRun`: what it is of and what its recording tells, then its median step."""
+    """Print a `ppsim.MeasuredRun`: its source and recording, then its median step."""
     run = found.facts
     extra = [("run", _recorded(run)), ("order", run["schedule"]["sentence"])]
     if run.get("stages_by") == "rank":
@@ -50,11 +50,11 @@ def print_measured(found: Any, *, with_rows: bool = False, with_timeline: bool |
 
 
 _LONG_S = 10.0
-"""What no pass of a pipeline takes."""
+"""Seconds; no real action takes longer."""
 
 
 def _too_long(timeline: Any) -> float | None:
-    """The median pass where it is so long that its times may be in other units than seconds."""
+    """The median action time, if it is so long that the unit is probably not seconds."""
     passes = (timeline.end - timeline.start)[: timeline.num_actions]
     usual = float(sorted(passes)[len(passes) // 2])
     return usual if usual > _LONG_S else None
@@ -72,7 +72,7 @@ def _recorded(run: dict[str, Any]) -> str:
 
 
 def _not_recorded(run: dict[str, Any]) -> str:
-    """What a recording does not tell, and what that means for the report."""
+    """Quantities missing in a recording, with the consequence for the report."""
     missing = []
     if not run.get("knows_transfers", True):
         missing.append(
@@ -89,7 +89,7 @@ _INDENT = 13
 
 
 def print_explanation(found: Any, *, full: bool = False) -> None:
-    """Print the likeliest reasons of a `ppsim.Explanation`: cause, size, evidence, remedy. `full`: all tables."""
+    """Print the likeliest causes of a `ppsim.Explanation` with size, evidence and remedy; `full`: all tables."""
     if full:
         _print_full_explanation(found)
         return
@@ -110,7 +110,6 @@ def print_explanation(found: Any, *, full: bool = False) -> None:
 
 
 def _labelled(label: str, text: str) -> list[str]:
-    """A label and a text in at most two lines."""
     if not text:
         return []
     lines = wrap(text, WIDTH - _INDENT)
@@ -148,7 +147,7 @@ def _add_against(out: Page, against: Any, measured_s: float) -> None:
 
 
 def print_totals(found: Any) -> None:
-    """Print a `ppsim.Totals`: the iteration, and the timers within it."""
+    """Print a `ppsim.Totals`: the iteration and its timers."""
     out = Page()
     times = sorted(found.iterations_s)
     rows = [
@@ -175,13 +174,13 @@ def print_totals(found: Any) -> None:
 
 
 _WORTH_SAYING = 0.01
-"""Of a step: waits for messages that are shown."""
+"""Share of a step; shorter waits are not mentioned."""
 
 
 def print_comparison(comparison: Comparison, *, with_rows: bool = False) -> None:
-    """Print a measured step beside a projected one: signed errors, by step, pass, stage and peak memory.
+    """Print a measured step next to a projected one: signed errors by step, action, stage and peak memory.
 
-    `with_rows` prints every stage and rank; without, of more than `MOST_ROWS` only some.
+    `with_rows` prints every stage and rank; otherwise tables with more than `MOST_ROWS` rows are shortened.
     """
     out = Page()
     measured, projected = comparison.measured, comparison.projected
@@ -240,7 +239,7 @@ _CALL = "a blocking call"
 
 
 def print_calibration(found: Calibration) -> None:
-    """Print what was fitted and on how much, what could not be and why, and what is left."""
+    """Print the fitted constants with sample counts, the reasons for missing constants, and remaining errors."""
     out = Page()
     rows = []
     for name, fit in found.fits.items():
@@ -277,7 +276,6 @@ def print_calibration(found: Calibration) -> None:
 
 
 def _add_peaks(out: Page, peaks: Sequence[PeakError], *, with_all: bool) -> None:
-    """Print measured peaks of activation memory beside projected ones, a row a rank."""
     worst = max(peaks, key=lambda peak: abs(peak.error)).rank
     shown = range(len(peaks)) if with_all else some_of(len(peaks), [worst])
     header = ["rank", "measured peak", "at", "projected peak", "at", "error"]

@@ -1,4 +1,4 @@
-"""Schedules of the catalogue, and what a check found, in a terminal."""
+"""Terminal output for the catalogue of schedules and for schedule checks."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,11 +8,11 @@ from ppsim.results.page import Columns, Page, bold, facts, styled
 from ppsim.schedule.check import CheckReport
 
 _MOST_LINKS = 6
-"""Waits of a circle that are told in full."""
+"""Longer circular waits are shortened."""
 
 
 def print_catalog(entries: Sequence[Entry]) -> None:
-    """Print one line a schedule."""
+    """Print one line per schedule."""
     out = Page()
     rows = [
         {
@@ -30,7 +30,7 @@ def print_catalog(entries: Sequence[Entry]) -> None:
 
 
 def print_entry(entry: Entry, runtimes: Sequence[tuple[str, str]]) -> None:
-    """Print one schedule in full, with what is known of the runtimes that take it."""
+    """Print one schedule in full, with the runtimes that support it."""
     out = Page()
     out.add(f"{bold(entry.name)}   {entry.title}")
     out.add(facts([*entry.facts, *runtimes]))
@@ -43,7 +43,7 @@ def print_entry(entry: Entry, runtimes: Sequence[tuple[str, str]]) -> None:
 
 
 def print_check(report: CheckReport, name: str = "the table") -> None:
-    """Print what a check found, and the channels and receives under which the table runs."""
+    """Print the findings of a check, and the P2P serialization and receive modes with which the schedule runs."""
     out = Page()
     for finding in report.findings:
         colour = 31 if finding.severity == "error" else 33
@@ -67,7 +67,7 @@ def print_check(report: CheckReport, name: str = "the table") -> None:
 
 
 def _few_links(sentence: str) -> str:
-    """A circle of waits, without most of its links where it goes through many ranks."""
+    """A circular wait; without most of its links if it has many."""
     links = sentence.split("; ")
     if len(links) <= _MOST_LINKS:
         return sentence

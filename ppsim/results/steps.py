@@ -1,4 +1,4 @@
-"""What a terminal shows: tables that fit 100 columns, coloured on a terminal and plain in a pipe."""
+"""Terminal output for simulated, measured and training steps."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ _NOTABLE = {"computes longest": "busy_s", "idles longest": "idle_s", "is the ful
 
 
 _MOST_LINES = 48
-"""Lines with ranks of a timeline in characters that is asked for, before it is drawn coarser instead."""
+"""Maximum number of rank lines of a requested drawing; with more, the drawing becomes coarse."""
 
 
 def print_simulated(
@@ -28,7 +28,7 @@ def print_simulated(
     with_rows: bool = False,
     with_timeline: bool | None = None,
 ) -> None:
-    """Print what `ppsim simulate` does: its report, or that at the costs that it was simulated at."""
+    """Print the output of `ppsim simulate`: `report` or, if None, the report at the given `costs`."""
     if report is None:
         if costs is None:
             raise ConfigError("the report of a timeline has bounds at its costs: give them as costs=")
@@ -38,9 +38,10 @@ def print_simulated(
 
 
 def print_report(report: dict[str, Any], extra: Sequence[tuple[str, str]] = (), *, with_rows: bool = False) -> None:
-    """Print a simulated or measured step: the answer, then where each rank's time and memory go.
+    """Print a simulated or measured step: totals, then time and memory of each rank.
 
-    `with_rows` prints every rank; without, of more than `MOST_ROWS` only some.
+    `extra` are additional facts. `with_rows` prints every rank; otherwise tables with more than `MOST_ROWS` rows
+    are shortened.
     """
     out = Page()
     head = f"{report['schedule'] or 'table'}   pp {report['pp']}   vpp {report['vpp']}   "
@@ -59,7 +60,7 @@ def print_report(report: dict[str, Any], extra: Sequence[tuple[str, str]] = (), 
 
 
 def _add_ranks(out: Page, ranks: Sequence[dict[str, Any]], *, with_all: bool) -> None:
-    """Print a row a rank; of many, the ends, the extremes and some between, unless all are asked for."""
+    """Print one row per rank; of many ranks the first, the last, the extremes and some in between."""
     causes = [
         cause for cause in ranks[0]["idle_by_cause_s"]
         if cause != "overhead" or any(rank["idle_by_cause_s"][cause] for rank in ranks)
@@ -86,7 +87,7 @@ def _add_ranks(out: Page, ranks: Sequence[dict[str, Any]], *, with_all: bool) ->
 
 
 def print_timeline(timeline: Timeline, *, is_wanted: bool | None) -> None:
-    """Print a step in characters; where nobody said whether it is wanted, if a few lines suffice to read it."""
+    """Draw a step in characters; with `is_wanted` None, only if a few lines suffice to read it."""
     if is_wanted is False:
         return
     out = Page()
@@ -99,7 +100,6 @@ def print_timeline(timeline: Timeline, *, is_wanted: bool | None) -> None:
 
 
 def _iteration(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """The time from one step to the next, where something is known of what lies between."""
     if not report["step_overhead_s"]:
         return []
     between = seconds(report["step_overhead_s"])
@@ -107,7 +107,7 @@ def _iteration(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _span(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """The longest time of a rank from its first action to its last, unless it is the step time."""
+    """The longest time of a rank from its first to its last action, unless it equals the step time."""
     if _is_step(report):
         return []
     span = f"{seconds(report['span_s'])} (bubble {percent(report['span_bubble_ratio'])})"
@@ -129,7 +129,7 @@ def _bounds(report: dict[str, Any]) -> str:
     above = f"{percent(gap_of(report['step_time_s'], step))} above it"
     if (
         step > (1 + _ROUNDING) * report["step_time_s"]
-    ):  # of a measured step, whose bound is that of all steps' medians
+    ):  # a measured step, because its bound uses the medians over all steps
         above = "by the median passes of all steps: those of this one are faster"
     bound = f"{seconds(step)} for any schedule on this placement{within} ({above})"
     if _is_step(report):
@@ -143,13 +143,13 @@ def _shortened(path: Sequence[str]) -> str:
 
 
 def print_trained(trained: Any, *, with_rows: bool = False, with_timeline: bool | None = None) -> None:
-    """Print a `ppsim.Trained`: what it did, and the timeline of its median step."""
+    """Print a `ppsim.Trained`: summary and timeline of the median step."""
     print_run(trained.report(), trained.facts, with_rows=with_rows)
     print_timeline(trained.timeline, is_wanted=with_timeline)
 
 
 def print_run(report: dict[str, Any], run: dict[str, Any], *, with_rows: bool = False) -> None:
-    """Print what a training run did: its steps and losses, then the median step as any other."""
+    """Print a training run: its steps and losses, then the report of the median step."""
     steps = ", ".join(seconds(step) for step in run["step_times_s"])
     kind = "emulated" if run["emulated"] else "trained"
     told = f"{kind} on {run['device']} with torch {run['torch']}; steps took {steps}; the median one is shown"

@@ -1,4 +1,4 @@
-"""A timeline in characters: one row a rank, to scale, for a terminal, a log or a bug report.
+"""A timeline in characters, to scale, one row per rank, for a terminal, a log or a bug report.
 
 >>> from ppsim import StageCosts, build, simulate
 >>> costs = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from ppsim.plot.lanes import Lane
 
 MOST_LINES = 16
-"""Lines with ranks that a drawing takes without being asked for."""
+"""Maximum number of rank lines of a drawing that was not requested."""
 
 _WORDS = {Op.F: "F forward", Op.B: "B backward", Op.I: "I backward for inputs", Op.W: "W backward for weights"}
 _LEAST_WIDTH = 40
 _KINDS = (*_WORDS, Op.IDLE)
-_ENOUGH = 0.95  # part of the busy time whose microbatches are to be read; the rest is too short for anybody
-_LEAST_COLUMNS = 2  # of a letter and a digit
+_ENOUGH = 0.95  # share of the busy time that needs readable labels; the other actions are too short
+_LEAST_COLUMNS = 2  # a letter and a digit
 
 
 @dataclass(frozen=True)
 class Bar:
-    """What a rank does in some columns of its row: `text` is as long as they are many; `chunk` −1 where idle."""
+    """Activity of a rank in some columns of its row: `text` has one character per column; `chunk` is −1 if idle."""
 
     text: str
     op: Op
@@ -47,13 +47,13 @@ class Bar:
 
 @dataclass(frozen=True)
 class Drawing:
-    """The rows of a step, cut into strips of `num_columns`, each column `column_s` seconds.
+    """The rows of a step, split into strips of `num_columns` columns, each `column_s` seconds.
 
-    A row has a bar an action, and one for idle time. An action reaches from the column edge nearest to its start to
-    that nearest to its end, so that nothing overlaps and every length is right to one column. `labelled` is the
-    part of the busy time whose bars have room for their microbatch, `hidden` that of actions that get no column.
-    Numbers are of microbatches or, where a table cuts them, of slices counted through all microbatches. Where it
-    `is_coarse`, a column shows what its rank does for most of it, and bars are runs of such columns.
+    A row has one bar per action or idle interval. The ends of an action are rounded to the nearest column, so that
+    bars never overlap and lengths are exact to one column. `labelled` is the share of the busy time whose bars have
+    room for their microbatch, `hidden` the share of actions that get no column. Labels are microbatches or, if the
+    schedule splits sequences, slices counted through all microbatches. If `is_coarse`, a column shows the most
+    frequent activity of its rank, and bars are runs of such columns.
     """
 
     rows: Sequence[Sequence[Bar]]
@@ -67,11 +67,11 @@ class Drawing:
 
     @property
     def is_readable(self) -> bool:
-        """Whether microbatches can be read, but for actions that take no time to speak of."""
+        """Whether the microbatches are readable, except for actions of negligible length."""
         return self.labelled >= _ENOUGH
 
     def strips(self) -> Iterator[tuple[str, list[list[Bar]]]]:
-        """Yield the heading of each strip and the bars of each rank in it, cut where they cross its end."""
+        """Yield the heading of each strip and the bars of each rank in it, split at its end."""
         strip_s = self.column_s * self.num_columns
         for strip in range(self.num_strips):
             first = strip * self.num_columns
@@ -79,7 +79,7 @@ class Drawing:
             yield f"{seconds(strip * strip_s)} to {seconds((strip + 1) * strip_s)}", rows
 
     def caption(self) -> str:
-        """Return the sentences that say how to read it."""
+        """Return the legend."""
         ops = {bar.op for row in self.rows for bar in row}
         words = ", ".join(word for op, word in _WORDS.items() if op in ops)
         column = f"one column is {seconds(self.column_s)}"
@@ -94,11 +94,10 @@ class Drawing:
 
 
 def draw(timeline: Timeline, *, width: int = WIDTH, most_lines: int = MOST_LINES) -> str:
-    """Return a timeline in plain characters, no line longer than `width`, without a line break at the end.
+    """Return a timeline in plain characters, lines of at most `width` columns, without a final line break.
 
-    The step is cut into the fewest strips in which microbatches can be read, one above the other, as long as they
-    take no more than `most_lines` lines with ranks; else it is one strip, and coarser (see `Drawing`). Raises
-    `ConfigError` for a width of less than 40 columns.
+    The step is split into the fewest strips with readable microbatches, if they take at most `most_lines` rank
+    lines. Otherwise it is one strip and coarser (see `Drawing`). Raises `ConfigError` for a width below 40 columns.
     """
     from click import unstyle
 
@@ -106,7 +105,7 @@ def draw(timeline: Timeline, *, width: int = WIDTH, most_lines: int = MOST_LINES
 
 
 def lines_of(drawing: Drawing, width: int) -> Iterator[str]:
-    """Yield the lines of a drawing, coloured by kind and chunk as in every other picture of ppsim."""
+    """Yield the lines of a drawing, in the colours of all ppsim pictures."""
     import textwrap
 
     margin = _margin(len(drawing.rows))
@@ -118,12 +117,12 @@ def lines_of(drawing: Drawing, width: int) -> Iterator[str]:
 
 
 def readable_drawing(timeline: Timeline, *, width: int = WIDTH, most_lines: int = MOST_LINES) -> Drawing | None:
-    """Return the drawing in the fewest strips whose microbatches can be read, None where there is no room."""
+    """Return the drawing in the fewest strips with readable microbatches, None if there is no room."""
     num_ranks = timeline.schedule.num_ranks
     num_columns, most_strips = width - _margin(num_ranks), most_lines // num_ranks
     fewest = _ENOUGH * _LEAST_COLUMNS * timeline.num_actions / num_ranks
     if width < _LEAST_WIDTH or fewest > most_strips * num_columns:
-        return None  # before anything is laid out: a step may have millions of actions
+        return None  # decided before the layout, because a step may have millions of actions
     from ppsim.plot.lanes import compute_lanes
 
     lanes = compute_lanes(timeline)
@@ -132,9 +131,9 @@ def readable_drawing(timeline: Timeline, *, width: int = WIDTH, most_lines: int 
 
 
 def drawing_of(timeline: Timeline, *, width: int = WIDTH, most_lines: int = MOST_LINES) -> Drawing:
-    """Return the readable drawing, or one in a single strip where there is none.
+    """Return the readable drawing, or one in a single strip if there is none.
 
-    Raises `ConfigError` for a width of less than 40 columns.
+    Raises `ConfigError` for a width below 40 columns.
     """
     if width < _LEAST_WIDTH:
         raise ConfigError(f"a timeline needs a width of {_LEAST_WIDTH} or more: got {width}")
@@ -151,7 +150,6 @@ def drawing_of(timeline: Timeline, *, width: int = WIDTH, most_lines: int = MOST
 
 
 def _margin(num_ranks: int) -> int:
-    """Columns before a row: the rank and two blanks."""
     return max(len("rank"), len(str(num_ranks - 1))) + 2
 
 
@@ -180,7 +178,6 @@ def _drawing(timeline: Timeline, lanes: "Sequence[Lane]", num_columns: int, num_
 
 
 def _coarse(lane: "Lane", num_columns: int) -> list[Bar]:
-    """Runs of columns in which the same kind takes the most time."""
     at = np.linspace(lane.edges[0], lane.edges[-1], num_columns + 1)
     until = [np.append(0.0, np.cumsum(lane.durations_s * (lane.kind == op))) for op in _KINDS]
     inside = np.stack([np.diff(np.interp(at, lane.edges, sums)) for sums in until])
@@ -192,14 +189,13 @@ def _coarse(lane: "Lane", num_columns: int) -> list[Bar]:
 
 
 def _place_of(label: str, length: int, left: int) -> int | None:
-    """Where in a bar its label stands: at its start, after the end of the strip `left` columns on, or nowhere."""
+    """Position of a label in its bar: at its start, or after the end of the strip (`left` columns on), or None."""
     if len(label) <= min(length, left):
         return 0
     return left if left + len(label) <= length else None
 
 
 def _cut(row: Sequence[Bar], first: int, end: int) -> Iterator[Bar]:
-    """The parts of the bars that lie in the columns from `first` up to `end`."""
     at = 0
     for bar in row:
         text = bar.text[max(first - at, 0) : max(end - at, 0)]

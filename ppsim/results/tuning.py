@@ -1,4 +1,4 @@
-"""What a terminal shows of `ppsim tune`."""
+"""Terminal output for `ppsim tune`."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ _MOST_OF_THE_FRONT = 12
 
 
 def print_tuned(tuned: Tuned, *, full: bool = False) -> None:
-    """Print the fastest configurations and the command of the best; `full`: the Pareto set and the search, too."""
+    """Print the fastest configurations and the best one's command; `full`: also the Pareto set and statistics."""
     out, job = Page(), tuned.question.job
     title = bold(f"{job.model_name} on {tuned.question.num_gpus} × {job.cluster.device.name}")
     out.add(f"{title} ({job.cluster.name}), {job.global_batch} sequences of {job.length} tokens per step", "")
@@ -29,7 +29,6 @@ def print_tuned(tuned: Tuned, *, full: bool = False) -> None:
 
 
 def _add_search(out: Page, tuned: Tuned) -> None:
-    """The Pareto set of time and memory, and what was searched."""
     question, counts = tuned.question, tuned.counts
     job = question.job
     front = tuned.pareto[:_MOST_OF_THE_FRONT]
@@ -38,7 +37,7 @@ def _add_search(out: Page, tuned: Tuned) -> None:
         out.add("\nless memory takes more time" + (f"; {more} more with --json" if more else ""))
         _add_found(out, tuned, front)
     too_large = counts["too_large_without_a_table"] + counts["too_large_by_their_table"]
-    at_least = "at least " if counts["left_out_by_bounds"] else ""  # their memory was not looked at
+    at_least = "at least " if counts["left_out_by_bounds"] else ""  # excluded before their exact memory was known
     not_run = f", {counts['cannot_run']} cannot run on these channels" if counts["cannot_run"] else ""
     limit = size(question.memory_limit_bytes)
     searched = (
@@ -57,7 +56,6 @@ def _add_search(out: Page, tuned: Tuned) -> None:
 
 
 def _add_found(out: Page, tuned: Tuned, found: Sequence[Found]) -> None:
-    """A table of configurations; columns in which all are alike are one line below it."""
     rows = [in_columns(tuned.row(one)) for one in found]
     alike = {name: rows[0][name] for name in rows[0] if len({row[name] for row in rows}) == 1 and len(rows) > 1}
     shown = [{name: text for name, text in row.items() if name not in alike} for row in rows]

@@ -1,4 +1,4 @@
-"""What a terminal, docs/accuracy.md and docs/results/ show of validation."""
+"""Output of validation for the terminal, docs/accuracy.md and docs/results/."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from ppsim.validation.validated import Validated
 
 
 def print_validations(found: Validated, *, full: bool = False, with_rows: bool | None = None) -> None:
-    """Print a line per class of hardware and model; of one set or `with_rows` every row, if `full` every set."""
+    """Print a line per class of hardware and model; for one set or `with_rows` every row, if `full` every set."""
     out = Page()
     if len(found.sets) > 1 and not full and not with_rows:
         _print_classes(out, found.sets)
@@ -57,7 +57,7 @@ def _print_classes(out: Page, sets: Sequence[Validation]) -> None:
 
 
 def print_fits(fits: Sequence[FittedCluster]) -> None:
-    """Print constants found again beside those in use."""
+    """Print newly fitted constants next to those in use."""
     out = Page()
     for fit in fits:
         out.add(f"{bold(fit.cluster.name)}   {fit.cluster.title}")
@@ -81,7 +81,7 @@ def markdown(found: Sequence[Validation]) -> str:
 
 
 def markdown_summary(found: Sequence[Validation]) -> str:
-    """Return what docs/accuracy.md says of all sets: a line a section, intervals, and the ten worst."""
+    """Return the part of docs/accuracy.md about all sets: a row per section, coverage, and the ten worst."""
     sections = [(name, [one for one in sets if not one.told.order_only]) for name, sets in _sections(found)]
     lines = [*markdown_table([_section_row(name, sets) for name, sets in sections if sets]), ""]
     lines += [_total(found), "", "The ten times that are furthest off:", ""]
@@ -89,7 +89,6 @@ def markdown_summary(found: Sequence[Validation]) -> str:
 
 
 def _section_row(name: str, sets: Sequence[Validation]) -> dict[str, str]:
-    """The sets of a section as one row: those of which a constant has seen no row count."""
     judged = [row for one in sets for row in _unseen(one)]
     constant = [row.constant_mfu_error for row in judged if row.constant_mfu_error is not None]
     score = score_of([row.error for row in judged])
@@ -105,12 +104,11 @@ def _section_row(name: str, sets: Sequence[Validation]) -> dict[str, str]:
 
 
 def _unseen(one: Validation) -> list[CaseError]:
-    """The rows of a set that no constant was fitted on."""
     return [row for row in one.rows if row.case.told.use == "judge"]
 
 
 def every_row(found: Sequence[Validation]) -> list[dict[str, str]]:
-    """Return every row of every set as it is printed: docs/results/published_rows.csv."""
+    """Return every row of every set as text for docs/results/published_rows.csv."""
     columns = ("set", "use", "measured", "ppsim", "error", "constant MFU", "other tool", "what ran", "why")
     rows = []
     for one in found:
@@ -157,7 +155,6 @@ def _print_rows(out: Page, one: Validation) -> None:
 
 
 def _summary(one: Validation) -> dict[str, str]:
-    """A set as a row of a table, by its columns."""
     score, constant, other = one.score, one.constant_mfu, one.other
     others = [f"{one.told.other_tool} {percent(other.mean_absolute)}"] if other else []
     others += [one.told.others] if one.told.others else []
@@ -180,13 +177,12 @@ def _summary(one: Validation) -> dict[str, str]:
 
 
 def errors_of(score: Score) -> dict[str, str]:
-    """Return what rows are off by, as cells of a table."""
+    """Return the error columns of a table row."""
     mean, absolute, worst = signed_percent(score.mean), percent(score.mean_absolute), signed_percent(score.worst)
     return {"mean": mean, "absolute": absolute, "worst": worst}
 
 
 def _sections(sets: Sequence[Validation]) -> list[tuple[str, list[Validation]]]:
-    """Sets by what their tables are divided by, in its order."""
     return [
         (section, here)
         for section in get_args(Section)
@@ -195,7 +191,6 @@ def _sections(sets: Sequence[Validation]) -> list[tuple[str, list[Validation]]]:
 
 
 def _hardware_rows(sets: Sequence[Validation]) -> list[dict[str, str]]:
-    """Clusters, dtypes and kinds of models as rows of a table."""
     return [
         {
             "cluster": one.cluster,
@@ -215,7 +210,7 @@ def _inside(coverage: tuple[int, int] | None) -> str:
 
 
 def _total(sets: Sequence[Validation]) -> str:
-    """How many judged times of all sets lie in their intervals, of dense models and with experts, a line."""
+    """Coverage of the 90 % interval over all test rows with times, in total and for dense and MoE models."""
     rows = [row for one in sets if not one.told.order_only for row in _unseen(one)]
     named = {"of all judged times": rows} | {
         f"of {kind} models": [row for row in rows if row.plan.job and row.kind == kind] for kind in ("dense", "MoE")
@@ -229,7 +224,6 @@ def _total(sets: Sequence[Validation]) -> str:
 
 
 def _worst_rows(sets: Sequence[Validation], count: int = 10) -> list[dict[str, str]]:
-    """The judged times that are furthest off, as rows of a table."""
     rows = [(one, row) for one in sets if not one.told.order_only for row in one.judged if not row.case.is_memory]
     rows.sort(key=lambda found: -abs(found[1].error))
     return [
@@ -239,13 +233,11 @@ def _worst_rows(sets: Sequence[Validation], count: int = 10) -> list[dict[str, s
 
 
 def _listed_rows(sets: Sequence[Validation]) -> list[dict[str, str]]:
-    """How many rows of each set cannot be expressed, by reason."""
     counts = Counter((one.name, _in_short(reason)) for one in sets for _, reason in one.not_possible)
     return [{"set": name, "rows": str(count), "why": reason} for (name, reason), count in counts.items()]
 
 
 def _as_listed(case: Case, reason: str) -> dict[str, str]:
-    """A case that cannot be expressed as a row of a table."""
     told, words = case.told, case.words
     sizes = [f"{name}{words[name]}" for name in ("tp", "cp", "ep", "pp", "vpp") if words.get(name, 1) != 1]
     what = ", ".join(part for part in (told.title, f"{words.get('gpus', '?')} GPUs", " ".join(sizes)) if part)
@@ -258,12 +250,11 @@ def _as_listed(case: Case, reason: str) -> dict[str, str]:
 
 
 def _in_short(reason: str) -> str:
-    """A reason without the hint behind it."""
     return reason.partition(": did you mean")[0].partition(": there are")[0]
 
 
 def _as_printed(one: Validation, row: CaseError) -> dict[str, str]:
-    """A case as a row of a table, by its columns; another tool has one where some row of the set knows it."""
+    """A case as a table row; another tool has a column if any row of the set has its result."""
     case, constant = row.case, row.constant_mfu_error
     amount = size if case.is_memory else seconds
     cells = {
@@ -285,7 +276,7 @@ def _with_remarks(case: Case, what: str) -> str:
 def what_ran(row: CaseError) -> str:
     """Return model, devices, layout, schedule and batch of a case in short.
 
-    "b 512/2" is a global batch of 512 in microbatches of 2 sequences, "8k" the tokens of one.
+    "b 512/2" is a global batch of 512 sequences in microbatches of 2, "8k" the tokens per sequence.
     """
     plan, words, job = row.plan, row.case.words, row.plan.job
     dtype = job.execution.dtype if job else ""
@@ -313,12 +304,11 @@ def what_ran(row: CaseError) -> str:
 
 
 def _titled_table(title: str, rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """The lines of a table with its title; nothing for a table without rows."""
     return [title, "", *markdown_table(rows), ""] if rows else []
 
 
 def markdown_table(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the lines of a table, all but the first and last column right-aligned; nothing without rows."""
+    """Return the lines of a table, columns right-aligned except the first and last; nothing without rows."""
     if not rows:
         return []
     rule = ["---", *["--:"] * (len(rows[0]) - 2), "---"]

@@ -1,1 +1,1 @@
-"""Recorded runs in one form: explained, compared with projections, and used to calibrate."""
+"""Measured runs in one common form: explained, compared with projections, and used for calibration."""

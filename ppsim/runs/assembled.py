@@ -1,4 +1,4 @@
-"""The ranks of a run as a reader found them → its steps on one clock, and what is known of them."""
+"""Assemble the recorded ranks of a run: its steps on one clock, and other facts."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,9 +20,9 @@ from ppsim.simulation.stage_costs import StageCosts
 
 @dataclass(frozen=True)
 class Assembled:
-    """A run, how its ranks' clocks were brought together (None: they were one), and what its recording says.
+    """A run, the alignment of its ranks' clocks (None: they share one clock), and its recordings.
 
-    `stages_by` says how the stage of each pass is known. What is not in a recording is None or absent.
+    `stages_by` is the source of the stages: "names", "table", "chunks", "rank" or "configuration".
     """
 
     run: Run
@@ -32,7 +32,7 @@ class Assembled:
     stages_by: str
 
     def facts(self) -> dict[str, Any]:
-        """Return what is known of the run, as JSON."""
+        """Return the known facts of the run as JSON; unknown facts are None or empty."""
         run, reserved = self.run, self.recordings.reserved_bytes
         found = self.alignment
         clocks = found and {
@@ -57,10 +57,11 @@ class Assembled:
 def assembled(
     recordings: Recordings, *, table: Schedule | None, given: StageCosts | None, num_warm_up: int
 ) -> Assembled:
-    """Return the steps of a run after the first `num_warm_up`, on one clock.
+    """Return the steps of a run after the first `num_warm_up` steps, on one clock.
 
-    `table` is what was run, needed where the recording does not tell which stage a pass is of; `given` what the
-    passes should take. Raises `ConfigError` and `ScheduleError` for recordings that make no run, or another table.
+    `table` is the schedule that was run, needed if the recording does not give stages. `given` are the emulated
+    costs, if any. Raises `ConfigError` or `ScheduleError` for recordings that do not form a run, or ran another
+    table.
     """
     source, stages_by = recordings.source, _stages_by(recordings, table)
     with naming(source):
@@ -75,7 +76,7 @@ def assembled(
         result = result_of(ranks, num_warm_up=num_warm_up)
         try:
             run = run_of(result, ran, given, source=source, message_bytes=message_bytes_of(ranks))
-            # Only Primus' recordings are known to be of Megatron-LM's own calls.
+            # Only Primus recordings are known to come from Megatron-LM's own calls.
             if recordings.kind.startswith("Primus") and has_megatron_loop(ran.compute_only()):
                 run = replace(run, communication="megatron")
         except Deadlock as error:
@@ -105,6 +106,6 @@ def _stages_by(recordings: Recordings, table: Schedule | None) -> str:
 
 
 def _is_ordered(run: Run) -> bool:
-    """Whether no pass ends before the one that makes its input has ended: else its rank's clock is another one."""
+    """Return if every action ends after its input was made; otherwise the ranks' clocks differ."""
     ends = run.end[:, run.graph.target] - run.end[:, run.graph.source]
     return bool(np.all(ends > 0))

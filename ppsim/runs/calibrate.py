@@ -1,7 +1,7 @@
-"""Measured steps → the constants that a simulation of them lacks: host time, hops, slow-down, what a step adds.
+"""Fit the constants that a simulation lacks to measured steps: overheads, transfers and slow-down.
 
-Every constant is a median of medians: of a step's samples first, of all steps then, so that neither an action
-whose process was not scheduled nor a whole step that straggled moves it.
+Every constant is a median of medians: first over the samples of a step, then over all steps. Neither an action
+whose process was not scheduled nor a whole step that straggled affects it.
 """
 
 import math
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pandas
 
 _LEAST_SPREAD = 0.1
-"""Two actions tell the slow-down where what they have beside transfers differs by this part of their time."""
+"""Two actions are used for the slow-down if their overlapped fractions differ by at least this."""
 
 _LEAST_PAIRS = 4
 _DEVIATIONS = 5
@@ -40,11 +40,11 @@ _DEVIATIONS_OF_NONE = 3
 
 @dataclass(frozen=True)
 class FittedConstant:
-    """A fitted constant: the median of the steps' medians, the quartiles of all samples, and how many there are.
+    """A fitted constant: the median of the steps' medians, the quartiles and the number of all samples.
 
-    `deviation` is that of a median of n normal samples, 1.25 σ / √n, the larger of two: of the samples about their
-    step's median, σ = (q₃ − q₁) / 1.35, and of the steps' medians, σ = 1.48 times their median distance from the
-    middle one. A step that straggles is no noise to either.
+    `deviation` is the standard error of a median of n normal samples, 1.25 σ / √n, the larger of two estimates:
+    from the samples around their step's median, σ = (q₃ − q₁) / 1.35, and from the steps' medians, σ = 1.48 · their
+    median absolute deviation. A step that straggles affects neither.
     """
 
     value: float
@@ -55,7 +55,7 @@ class FittedConstant:
 
 @dataclass(frozen=True)
 class Hops:
-    """What hops of one size took, from the end of the action that made the message; bytes None where unknown."""
+    """Time of P2P transfers of one size (None: unknown), from the end of the action that sent them."""
 
     message_bytes: float | None
     seconds: FittedConstant
@@ -63,10 +63,10 @@ class Hops:
 
 @dataclass(frozen=True)
 class Residual:
-    """The median step of a run against its simulation, with the constants and without; errors are signed.
+    """Median step of a run against its simulation, with and without the constants; errors are signed.
 
-    `slow_links` says which links of the run are slower than the others. Their excess is in the simulation of the
-    run, and in no constant: a projection has none.
+    `slow_links` describes links that are slower than the others. Their excess is part of this simulation, but of no
+    constant, because a projection has no slow links.
     """
 
     source: str
@@ -79,11 +79,11 @@ class Residual:
 
 @dataclass(frozen=True, repr=False)
 class Calibration(Shown):
-    """What could be fitted, None where it could not; `not_fitted` says why, by constant.
+    """The fitted constants, None if not fitted; `not_fitted` gives the reason per constant.
 
-    `hop` is what a hop takes beyond the transfer time of the runs' costs; with `communication` "megatron" it is
-    what a call takes at which a rank stands still. `bandwidth_bytes_per_s` comes with `latency_s`, and both with
-    messages of two sizes. `fitted_runs` are the fingerprints of the runs (`Run.fingerprint`).
+    `hop` is the time of a P2P transfer beyond the transfer time of the runs' costs. With `communication` "megatron"
+    it is the time of a call at which a rank blocks. `latency_s` and `bandwidth_bytes_per_s` need messages of two
+    sizes. `fitted_runs` are the fingerprints of the runs (`Run.fingerprint`).
 
     >>> import ppsim
     >>> table = ppsim.build("1f1b", pp=2, microbatches=4)
@@ -110,7 +110,7 @@ class Calibration(Shown):
 
     @property
     def brief(self) -> str:
-        """What its line says."""
+        """Short text for the `repr`."""
         found = [f"{name} {fit.value:.4g}" for name, fit in self.fits.items() if fit is not None]
         return ", ".join([*found, *(f"no {name}" for name in self.not_fitted)])
 
@@ -121,7 +121,7 @@ class Calibration(Shown):
         return dict(zip(OVERHEADS, found, strict=True))
 
     def on(self, costs: StageCosts, message_bytes: float | None) -> StageCosts:
-        """Return costs with the constants; hops by the line through the sizes, where there are both.
+        """Return costs with the constants, and with transfers by latency and bandwidth if both are known.
 
         >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
         >>> found = Calibration(FittedConstant(0.1, (0.1, 0.1), 8), None, None, None, [], None, None)
@@ -132,7 +132,7 @@ class Calibration(Shown):
         return with_overheads(costs, found, self.line, message_bytes)
 
     def to_frame(self) -> "pandas.DataFrame":
-        """Return a pandas DataFrame with one row a constant that was fitted, by its field of `StageCosts`.
+        """Return a pandas DataFrame with one row per fitted constant, by its field of `StageCosts`.
 
         Columns: value, lower_quartile, upper_quartile (of the samples), num_samples.
 
@@ -150,7 +150,7 @@ class Calibration(Shown):
 
     @property
     def line(self) -> tuple[float, float] | None:
-        """Latency in seconds and bandwidth in bytes a second, or None."""
+        """Latency in seconds and bandwidth in bytes per second, or None."""
         if self.latency_s is None or self.bandwidth_bytes_per_s is None:
             return None
         return self.latency_s, self.bandwidth_bytes_per_s
@@ -159,7 +159,7 @@ class Calibration(Shown):
 def with_overheads(
     costs: StageCosts, constants: Mapping[str, float], line: tuple[float, float] | None, message_bytes: float | None
 ) -> StageCosts:
-    """Return costs with the constants; where message size and the line are known, hops take what the line says."""
+    """Return costs with the constants; transfers use `line` (latency, bandwidth) if the message size is known."""
     costs = costs.replace(**constants)
     if line is None or message_bytes is None:
         return costs
@@ -167,22 +167,24 @@ def with_overheads(
 
 
 def calibrate(runs: Sequence[Run]) -> Calibration:
-    """Return the constants that explain the runs best, with what is left.
+    """Fit the constants to runs, and return them with the remaining errors.
 
-    Slow-down: two actions of one pass and stage in one step, d₁ and d₂ long with fractions f₁ and f₂ beside
-    transfers, tell ``s = (d₂ − d₁) / (d₁·f₂ − d₂·f₁)``. The median over all pairs whose fractions differ, weighted
-    by how much.
+    Slow-down: two actions of one kind and stage in one step take d₁ and d₂ seconds, with fractions f₁ and f₂
+    overlapped with transfers. They give ``s = (d₂ − d₁) / (d₁·f₂ − d₂·f₁)``. The constant is the median over all
+    pairs, weighted by the difference of their fractions.
 
-    Host time of an action: one that waited for nothing but the action before it ends that long after the other's
-    end plus its own cost (the time it took, where the run's costs are but its medians). A hop: an action that
-    waited for a message, which nothing else held up, ends its cost and the host time of an action after the
-    message's arrival. Latency and bandwidth: the line through the medians of each size. Step: the median gap
-    between two steps. First and last pass: what the first action of each rank takes beyond the median of its pass,
-    and the last one of the rank with the first stage.
+    Host time per action: an action that waited only for the previous one ends one host time plus its cost after it.
+    Its cost is its measured time if the run's costs are only its medians.
 
-    Of runs by Megatron-LM's own calls, at which a rank stands still, the waits before actions whose input was there
-    tell both: with two calls they are a call longer than with one, and what is left of these is the host's. None
-    without a call counts: on the last rank they hold the loss.
+    P2P transfer: an action that waited only for a message ends one host time plus its cost after the message's
+    arrival. Latency and bandwidth are the line through the medians of each message size.
+
+    Step: the median gap between two steps. First and last pass: the excess over the median of their kind and stage,
+    of each rank's first action and of the last action of the rank with the first stage.
+
+    For runs with Megatron-LM's blocking calls, the waits before actions whose input was ready give both host time
+    and call time: waits with two calls are one call longer than waits with one, and the rest is host time. Waits
+    without a call are not used, because on the last rank they include the loss.
     """
     not_fitted: dict[str, str] = {}
     slowdown = _fit_slowdown(runs, not_fitted)
@@ -216,7 +218,7 @@ def calibrate(runs: Sequence[Run]) -> Calibration:
 
 
 def _fit_calls(runs: Sequence[Run], not_fitted: dict[str, str]) -> tuple[FittedConstant, FittedConstant | None]:
-    """The host's time of an action and what a blocking call takes, by the waits with one call and with two."""
+    """Fit host time per action and time per blocking call, from waits with one and with two calls."""
     by_calls: dict[int, list[Floats]] = {}
     for run in runs:
         for number, waits in waits_by_calls(run).items():
@@ -238,13 +240,13 @@ def _fit_calls(runs: Sequence[Run], not_fitted: dict[str, str]) -> tuple[FittedC
 
 
 _LEAST_PASSES = 4
-"""Fewer of a kind tell no first one from the others."""
+"""With fewer actions of a kind, the first one cannot be distinguished from the others."""
 
 
 def _fit_ends(
     runs: Sequence[Run], slowdown: float, not_fitted: dict[str, str]
 ) -> tuple[FittedConstant | None, FittedConstant | None]:
-    """What the ranks' first actions take beyond their kind, and the last one of the first stage's rank."""
+    """Fit the excess of each rank's first action, and of the last one of the first stage's rank."""
     firsts: list[Floats] = []
     lasts: list[Floats] = []
     for run in runs:
@@ -261,7 +263,7 @@ def _fit_ends(
 
 
 def _beyond(name: str, samples: Sequence[Floats], not_fitted: dict[str, str]) -> FittedConstant | None:
-    """A constant, 0 where noise explains it."""
+    """Fit a constant; 0 if noise explains it."""
     fit = _fit(samples)
     if fit is None:
         not_fitted[name] = f"no pass of a stage runs {_LEAST_PASSES} times in a step"
@@ -293,7 +295,7 @@ def _fit_slowdown(runs: Sequence[Run], not_fitted: dict[str, str]) -> FittedCons
 def _slowdown_samples(
     graph: EventGraph, start: Floats, end: Floats, samples: list[Floats], weights: list[Floats]
 ) -> None:
-    """Pair, within each pass and stage, the action of rank k by its fraction with that of rank k + n/2."""
+    """Pair actions of each kind and stage, sorted by overlapped fraction: number k with number k + n/2."""
     schedule, actions = graph.schedule, graph.num_actions
     fraction, taken = overlapped_fraction(graph, start, end), (end - start)[:actions]
     place = schedule.microbatch % schedule.num_slices
@@ -320,7 +322,7 @@ def _weighted_quantile(values: Floats, weights: Floats, part: float) -> float:
 
 @dataclass(frozen=True)
 class _HopSamples:
-    """Of one step: seconds of whole hops, host time of the waiting action included, of the costs and the bytes."""
+    """Per step: seconds of transfers (including host time of the waiting action), of their costs, and bytes."""
 
     whole_s: Floats
     cost_s: Floats
@@ -330,7 +332,7 @@ class _HopSamples:
 def _fit_action(
     runs: Sequence[Run], bases: Sequence[StageCosts], factor: float, slow: Sequence[Excess | None]
 ) -> tuple[FittedConstant, list[_HopSamples]]:
-    """The host time of an action, and what every step tells of hops, without the excess of slow links."""
+    """Fit the host time per action, and collect each step's transfer samples without slow links' excess."""
     samples, hops = [], []
     for run, base, links in zip(runs, bases, slow, strict=True):
         graph, actions = run.graph, run.graph.num_actions
@@ -353,12 +355,12 @@ def _fit_action(
             whole = whole - (links.transit_s[waiting] if links else 0.0)
             hops.append(_HopSamples(whole, cost[actions + transfer], None if sizes is None else sizes[transfer]))
     fit = _fit(samples, at_least=0.0)
-    assert fit is not None  # the last stage's first backward waits for nothing but its forward
+    assert fit is not None  # the last stage's first backward waits only for its own forward
     return fit, hops
 
 
 def _only_waited(graph: EventGraph, end: Floats, blocker: Ints32, waiting: Any, transfer: Any, made: Floats) -> Any:
-    """Whether nothing held up the message but its own making, and the action nothing but the message."""
+    """Select messages delayed only by their making, and actions delayed only by the message."""
     is_first = np.isin(waiting, graph.schedule.rank_offsets[:-1])
     cause = blocker[graph.num_actions + transfer]
     return (is_first | (made > end[waiting - 1])) & (end[cause] <= made)
@@ -367,7 +369,7 @@ def _only_waited(graph: EventGraph, end: Floats, blocker: Ints32, waiting: Any, 
 def _fit_hops(
     runs: Sequence[Run], samples: Sequence[_HopSamples], action_s: float, not_fitted: dict[str, str]
 ) -> tuple[FittedConstant | None, list[Hops], tuple[float, float] | None]:
-    """What hops take beyond their costs, in whole by size, and the line through the sizes."""
+    """Fit the transfer time beyond the costs, the whole time per message size, and the line through the sizes."""
     beyond = _fit([one.whole_s - action_s - one.cost_s for one in samples], at_least=0.0)
     if beyond is None:
         why = "no action of the measured step waits for a message"
@@ -407,7 +409,6 @@ def _fit_hops(
 
 
 def _fit(by_step: Sequence[Floats], *, at_least: float = -np.inf) -> FittedConstant | None:
-    """The median of the medians; None where there is no sample."""
     by_step = [samples for samples in by_step if len(samples)]
     if not by_step:
         return None
@@ -424,9 +425,9 @@ def _fit(by_step: Sequence[Floats], *, at_least: float = -np.inf) -> FittedConst
 
 
 def _slow_links(run: Run) -> Excess | None:
-    """What slow links take beyond the others, None without one.
+    """Return the excess of slow links; None for blocking calls, at which all ranks wait.
 
-    None for blocking calls too, where all ranks wait, and if the transfers are known: their queues are simulated.
+    Also None if the transfer times are known, because their queues are simulated.
     """
     if run.communication != "overlap" or run.knows_transfers:
         return None
@@ -446,7 +447,7 @@ def _residual(run: Run, base: StageCosts, found: Calibration, slow: Excess | Non
 
 
 def _with_slow_links(run: Run, costs: StageCosts, slow: Excess) -> float:
-    """The step at costs, with the excess of its slow links: of each message, and before actions behind a send."""
+    """Simulate the step with the excess of slow links, on messages and on actions after a send."""
     graph = build_graph(run.graph.schedule)
     durations, waits = durations_s(graph, costs.resolved_for(graph.schedule)), overheads_s(graph, costs)
     durations[graph.num_actions :] += slow.transit_s[graph.target]
@@ -459,7 +460,7 @@ FORMAT = "ppsim-overheads/1"
 
 
 def calibration_to_json(found: Calibration) -> dict[str, Any]:
-    """Return the file that `--overheads` takes; null for what could not be fitted."""
+    """Return the file that `--overheads` reads; null for constants that could not be fitted."""
     fits = found.fits
     return {
         "format": FORMAT,

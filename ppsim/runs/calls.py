@@ -1,4 +1,4 @@
-"""Megatron-LM's blocking calls in a measured run: what a call takes, told from what a rank does beside."""
+"""Blocking calls of Megatron-LM in a measured run: time per call, separate from host time per action."""
 
 import numpy as np
 
@@ -11,9 +11,10 @@ from ppsim.schedule.table import Schedule
 
 
 def num_calls_before(schedule: Schedule, *, overlap: bool) -> Ints64:
-    """Return at how many of Megatron-LM's calls a rank stands still before each action of a table.
+    """Count the Megatron-LM calls at which a rank blocks before each action of a table.
 
-    In 1F1B one between a forward and a backward, two, a send and a receive, between forwards of warm-up.
+    In 1F1B a rank blocks once between a forward and a backward, and twice (send, then receive) between two warm-up
+    forwards.
 
     >>> from ppsim import build
     >>> num_calls_before(build("1f1b", pp=3, microbatches=3), overlap=True)[:3].tolist()
@@ -33,9 +34,9 @@ def num_calls_before(schedule: Schedule, *, overlap: bool) -> Ints64:
 
 
 def waits_by_calls(run: Run) -> dict[int, list[Floats]]:
-    """Return by number of calls the waits before actions whose input was there, an array a step.
+    """Return the waits before actions whose input was ready, by number of calls: one array per step.
 
-    Such a wait is as long as the calls take and what the rank does beside them.
+    Such a wait consists of the calls and of the rank's own host work.
     """
     schedule, actions = run.graph.schedule, run.graph.num_actions
     begin, end = run.start[:, :actions], run.end[:, :actions]

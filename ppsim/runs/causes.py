@@ -1,4 +1,4 @@
-"""What a measured step may lose time to: each cause, and what its passes and waits are without it."""
+"""Causes of lost time in measured steps, and their removal from actions and waits."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,18 +42,18 @@ CAUSES = {
 
 
 _ALIKE = 0.03
-"""Stages whose passes differ by less than that are taken as alike."""
+"""Stages whose times differ by less than this fraction count as equal."""
 
 _NOTHING = 0.1
-"""An I below this part of the longest is none: torch's first stage leaves all of its backward to W."""
+"""An I below this fraction of the longest I counts as empty: torch's first stage does all of its backward in W."""
 
 
 @dataclass(frozen=True)
 class Removal:
-    """A cause: `without` takes it out of all steps, `detail` says where it is and how large.
+    """A cause: `without` removes it from steps, `detail` says where it occurs and how large it is.
 
-    `without` is for steps from which those before it are taken; `alone` is for steps as they were, where those
-    others are not to go with it (None: `without`).
+    `without` expects steps from which the earlier causes were removed. `alone` removes only this cause from
+    original steps (None: use `without`).
     """
 
     cause: str
@@ -62,44 +62,44 @@ class Removal:
     alone: Callable[[Steps], Steps] | None = None
 
     def without_others(self, steps: Steps) -> Steps:
-        """Take this cause alone out of steps as they were."""
+        """Remove only this cause from original steps."""
         return (self.alone or self.without)(steps)
 
 
 @dataclass(frozen=True)
 class Paces:
-    """What passes of a run usually take, by stage and rank."""
+    """Usual times of a run's actions, by stage and rank."""
 
     schedule: Schedule
     factors: Factors
 
     @property
     def medians(self) -> dict[tuple[Op, int], float]:
-        """Of each kind of pass of each stage."""
+        """Median time of each kind of action and stage."""
         return self.factors.medians
 
     @cached_property
     def backward_s(self) -> dict[int, float]:
-        """I and W of each stage together: torch's first stage has no input to differentiate, and its W is all."""
+        """I + W of each stage: torch's first stage has no input gradient, so that W is its whole backward."""
         halves = {stage: one for (op, stage), one in self.medians.items() if op is Op.I}
         return {stage: one + self.medians.get((Op.W, stage), 0.0) for stage, one in halves.items()}
 
     @cached_property
     def all_weight(self) -> set[int]:
-        """The stages whose I is nothing beside the others'."""
+        """Stages whose I is negligible."""
         inputs = {stage: self.medians[Op.I, stage] for stage in self.backward_s}
         return {stage for stage, one in inputs.items() if one < _NOTHING * max(inputs.values())}
 
     @cached_property
     def whole_s(self) -> Floats:
-        """All passes of a microbatch, one entry a stage."""
+        """Time of all actions of a microbatch, one entry per stage."""
         whole = np.zeros(self.schedule.num_stages)
         for (_, stage), one in self.medians.items():
             whole[stage] += one
         return whole
 
     def _reasons(self, base_s: float) -> tuple[list[int], int]:
-        """The slow ranks, and how many stages differ beside, that explain the stages where `base_s` is usual."""
+        """The slow ranks, and the number of other unusual stages, if `base_s` is the usual stage time."""
         ratio, ranks = self.whole_s / base_s, self.schedule.stage_to_rank
         of_rank = np.array([max(float(ratio[ranks == rank].min()), 1.0) for rank in range(self.schedule.num_ranks)])
         slow: list[int] = np.flatnonzero(of_rank > 1 + _ALIKE).tolist()
@@ -107,17 +107,21 @@ class Paces:
 
     @cached_property
     def most_are_slow(self) -> bool:
-        """Whether of two ranks' stages the median one is slow: a slow rank and a slow stage are most of them."""
+        """True if the median stage of two ranks is slow itself.
+
+        With two ranks, the stages of a slow rank and one slow stage are the majority.
+        """
         middle, least = _lower_median(self.whole_s.tolist()), float(self.whole_s.min())
         several = self.schedule.num_ranks == 2 and self.schedule.vpp > 1
         return several and least > 0 and middle > (1 + _ALIKE) * least
 
     @cached_property
     def is_told(self) -> bool:
-        """Whether slow ranks can be told from slow stages.
+        """True if slow ranks can be distinguished from slow stages.
 
-        Where most stages of two ranks are slow, the same rank must be slow beside the fastest stage and beside the
-        usual one, or a slow rank and a slow stage explain them by fewer reasons than slow and fast stages would.
+        If most stages of two ranks are slow, either of two conditions suffices. The same ranks are slow relative to
+        the fastest stage and to the median stage; or slow ranks and stages relative to the fastest stage are fewer
+        than ranks and stages that differ from the median stage.
         """
         if self.schedule.vpp == 1 or not self.most_are_slow:
             return self.schedule.vpp > 1
@@ -127,7 +131,7 @@ class Paces:
 
     @cached_property
     def of_base(self) -> dict[tuple[Op, int], float]:
-        """The medians of the stages among which the usual one is: all, or those like the fastest."""
+        """Medians of the stages that define the usual stage: all stages, or those equal to the fastest."""
         if not self.most_are_slow:
             return self.medians
         fast = self.whole_s <= (1 + _ALIKE) * self.whole_s.min()
@@ -135,7 +139,10 @@ class Paces:
 
     @cached_property
     def typical(self) -> dict[Op, float]:
-        """Each kind of pass at the median stage; the faster of two in the middle, so that half may be slow."""
+        """Time of each kind of action on the median stage.
+
+        It is the lower median, so that half of the stages may be slow.
+        """
         kinds = dict.fromkeys(op for op, _ in self.medians)
         found = {
             kind: _lower_median([one for (op, _), one in self.of_base.items() if op is kind]) for kind in kinds
@@ -152,7 +159,7 @@ class Paces:
 
     @cached_property
     def even(self) -> Floats:
-        """What each pass takes where all stages are like the median one."""
+        """Time of each action if all stages were like the median stage."""
         even = {(op, stage): self.typical[op] for op, stage in self.medians}
         for stage in self.all_weight & {stage for op, stage in self.medians if op is Op.W}:
             even[Op.I, stage] = self.medians[Op.I, stage]
@@ -161,7 +168,7 @@ class Paces:
 
     @cached_property
     def of_ranks(self) -> Floats:
-        """How much longer than the median stage all stages of a rank take; 1 for a rank that is like the others."""
+        """Factor by which all stages of a rank are slower than the median stage; 1 for a normal rank."""
         ratios: list[list[float]] = [[] for _ in range(self.schedule.num_ranks)]
         whole = self.typical.get(Op.I, 0.0) + self.typical.get(Op.W, 0.0)
         taken = [(stage, one, self.typical[op]) for (op, stage), one in self.medians.items() if op in (Op.F, Op.B)]
@@ -169,7 +176,7 @@ class Paces:
         for stage, one, typical in taken:
             if typical > 0:
                 ratios[self.schedule.stage_to_rank[stage]].append(one / typical)
-        # A rank is slow where all that it runs is.
+        # A rank is slow only if everything that it runs is slow, hence the minimum.
         return np.array([max(min(one, default=1.0), 1.0) for one in ratios])
 
 
@@ -183,11 +190,11 @@ def removals(
     first_step: int = 1,
     variation_s: float = 0.0,
 ) -> list[Removal]:
-    """Return the causes in the order of their removal: from what lies between passes to what lies in them.
+    """Return the causes in the order of removal: first those between actions, then those within actions.
 
-    `start` are the starts of the passes, `usual` their usual waits, `excess` what slow pairs of ranks take beyond
-    those. The first of the steps has the number `first_step`. `variation_s` is what of the waits before passes
-    stands for passes that vary: a projection's, which draws none.
+    `start` are the starts of the actions, `usual` their usual waits, `excess` the extra time of slow pairs of
+    ranks. `first_step` is the number of the first step. `variation_s` is the wait with which a projection replaces
+    random action times.
     """
     factors = paces.factors
     pauses = pauses_between(steps, usual, factors.step_s)
@@ -232,7 +239,7 @@ def removals(
 
 
 def _of_factors(paces: Paces, first_step: int) -> list[Removal]:
-    """What makes passes slower by a pattern. A factor that there is not is left out."""
+    """Causes that slow down actions by a pattern; factors that are 1 everywhere are left out."""
     factors, schedule = paces.factors, paces.schedule
     firsts, expected = factors.firsts, factors.expected
 
@@ -257,9 +264,9 @@ def _divided_by(factor: Floats) -> Callable[[Floats], Floats]:
 
 
 def _variation(paces: Paces, variation_s: float) -> Removal:
-    """Passes at the median of their stage, without what stands for their spread.
+    """Set actions to the median of their stage, and remove the wait that replaces their variation.
 
-    Alone, pauses, first passes and all factors stay as they were.
+    Alone, it leaves pauses, first actions and all factors unchanged.
     """
     factors = paces.factors
 
@@ -280,7 +287,7 @@ def _variation(paces: Paces, variation_s: float) -> Removal:
 
 
 def _of_stages(paces: Paces) -> list[Removal]:
-    """Slow ranks and uneven stages, which are one where each rank has one stage."""
+    """Slow ranks and uneven stages; one cause if they cannot be distinguished."""
     schedule, usual, even, factors = paces.schedule, paces.factors.usual, paces.even, paces.factors
     of_rank = paces.of_ranks[schedule.rank] if paces.is_told else np.ones_like(usual)
     ratio = np.divide(even * of_rank, usual, out=np.zeros_like(usual), where=usual > 0)
@@ -302,7 +309,7 @@ def _of_stages(paces: Paces) -> list[Removal]:
 def _of_passes(
     cause: str, taken_without: Callable[[Floats], Floats], detail: str, factors: Factors | None = None
 ) -> Removal:
-    """A cause in passes; with `factors` it alone leaves the pauses as they were."""
+    """A cause within actions; with `factors`, its removal alone leaves the pauses as they were."""
 
     def with_taken(taken: Callable[[Floats], Floats]) -> Callable[[Steps], Steps]:
         return lambda steps: Steps(taken(steps.taken), steps.hop, steps.after_own)
@@ -329,7 +336,6 @@ def _worst_pass(schedule: Schedule, excess: Floats) -> str:
 
 
 def _slow_steps(slow: Floats, first_step: int) -> str:
-    """The slowest steps, and of which rank if the others are not slow."""
     steps = [step for step in range(len(slow)) if (slow[step] > 1).any()]
     steps.sort(key=lambda step: -slow[step].max())
     places = []
@@ -341,7 +347,7 @@ def _slow_steps(slow: Floats, first_step: int) -> str:
 
 
 def _drifting(factors: Factors) -> str:
-    """The rank that drifts most, or all, from the first step to the last."""
+    """Describe the largest drift of a rank and the drift of all ranks over the steps."""
     of_ranks, of_all = (one[-1] / one[0] - 1 for one in (factors.drift_of_ranks, factors.drift_of_all))
     places = [f"rank {rank}: {signed_percent(float(of_ranks[rank]))}" for rank in np.argsort(-np.abs(of_ranks))[:1]]
     places = places if of_ranks.any() else []
@@ -351,13 +357,11 @@ def _drifting(factors: Factors) -> str:
 
 
 def _sizes(factors: Factors) -> str:
-    """The largest and the smallest microbatch."""
     low, high = float(factors.sizes.min()), float(factors.sizes.max())
     return f"from {low:.2f} to {high:.2f} times the mean"
 
 
 def _worst_drift(paces: Paces) -> str:
-    """The rank whose passes change most from its first to its last, and how."""
     begins, ends = paces.schedule.rank_offsets[:-1], paces.schedule.rank_offsets[1:] - 1
     change = paces.factors.in_step[ends] / paces.factors.in_step[begins] - 1
     worst = int(np.argmax(np.abs(change)))
@@ -365,7 +369,6 @@ def _worst_drift(paces: Paces) -> str:
 
 
 def _worst_stage(paces: Paces) -> str:
-    """The stage whose passes of a microbatch take longest."""
     schedule, whole = paces.schedule, paces.whole_s
     worst, typical = int(np.argmax(whole)), _lower_median(whole.tolist())
     more = signed_percent(float(whole[worst]) / typical - 1) if typical > 0 else "all"

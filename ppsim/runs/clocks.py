@@ -1,9 +1,9 @@
-"""Ranks' clocks, aligned by their messages: no pass starts before the one that it takes its input from has ended.
+"""Align the clocks of ranks by their messages: no action may start before its input has been made.
 
-Of two clocks each message tells a bound: one from a to b that was ready at eₐ, by the clock of a, and used at
-s_b, by that of b, says oₐ − o_b ≤ s_b − eₐ of the offsets o that put both on one clock. Forwards bound them from
-one side, backwards from the other; bounds along a chain of clocks add up (Floyd and Warshall's closure). Within
-the bounds the middle is taken, as in the Network Time Protocol: hops then take as long in both directions.
+A message that was ready at eₐ (clock of a) and used at s_b (clock of b) bounds the clock offsets: oₐ − o_b ≤ s_b −
+eₐ. Forwards bound the difference from one side, backwards from the other. Bounds along a chain of clocks add up
+(Floyd-Warshall closure). ppsim takes the middle of the remaining range, as the Network Time Protocol does, so that
+transfers take equally long in both directions.
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,15 @@ from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.table import last_of_cell
 
 _SLACK_S = 2e-6
-"""By so much may a message seem to arrive before it was sent: what the resolution of clocks explains."""
+"""Seconds by which a message may seem to arrive before it was sent, due to the clocks' resolution."""
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """How clocks were brought together; offsets are within `uncertainty_s`, half of what the messages leave open.
+    """Result of a clock alignment.
 
-    `hop_s` is the least that a message between two clocks takes then, the median of the steps.
+    `uncertainty_s` is half of the range of offsets that the messages allow. `hop_s` is the shortest P2P transfer
+    between two clocks after the alignment, the median over the steps.
     """
 
     num_clocks: int
@@ -35,11 +36,11 @@ class Alignment:
 
 
 def aligned(run: Run, clocks: Sequence[int], *, by_step: bool) -> tuple[Run, Alignment | None]:
-    """Return a run with all ranks on one clock, and how sure that is; unchanged where they are on one already.
+    """Return a run with all ranks on one clock, and the alignment (None if they already share a clock).
 
-    `clocks` has one entry a rank: ranks of one entry share a clock. `by_step`: clocks start anew with every step,
-    so that no time between steps is known. Raises `ConfigError` for clocks without messages in between, and for
-    messages that no offsets explain.
+    Ranks with the same entry in `clocks` share a clock. With `by_step`, clocks restart in every step, so that the
+    time between steps is unknown. Raises `ConfigError` for clocks without messages between them, and for messages
+    that no offsets explain.
     """
     clock_of_rank = np.unique(np.array(clocks), return_inverse=True)[1]
     num_clocks = int(clock_of_rank.max()) + 1
@@ -73,7 +74,7 @@ def aligned(run: Run, clocks: Sequence[int], *, by_step: bool) -> tuple[Run, Ali
 
 
 def _bounds(graph: EventGraph, clock_of_rank: Ints64, start: Floats, end: Floats) -> Floats:
-    """Of one step: how much the offset of clock a may exceed that of clock b, by the messages from a to b."""
+    """Upper bounds of one step on offset(clock a) − offset(clock b), from the messages from a to b."""
     num_clocks = int(clock_of_rank.max()) + 1
     rank = graph.schedule.rank
     made = last_of_cell(graph.schedule)[graph.source]
@@ -103,7 +104,7 @@ def _closed(bound: Floats, graph: EventGraph, clock_of_rank: Ints64, source: str
 
 
 def _middles(closed: Floats, source: str) -> tuple[Floats, float]:
-    """Offsets within closed bounds, that of clock 0 being 0, and half of the widest range that was left."""
+    """Offsets within closed bounds (0 for clock 0), and half of the widest remaining range."""
     offsets, widest = np.zeros(len(closed)), 0.0
     closed = closed.copy()
     for clock in range(1, len(closed)):
@@ -112,7 +113,7 @@ def _middles(closed: Floats, source: str) -> tuple[Floats, float]:
             raise ConfigError(
                 f"{source}: the clock of rank {clock} cannot be aligned: no message goes between it and the others"
             )
-        # Messages of one direction only: the fastest of them took no time.
+        # With messages in one direction only, assume that the fastest one took no time.
         middle = most if np.isinf(least) else least if np.isinf(most) else (most + least) / 2
         widest = max(widest, (most - least) / 2 if np.isfinite(most - least) else np.inf)
         offsets[clock] = middle

@@ -1,4 +1,4 @@
-"""A measured step beside a projected one: where they part, in costs and in waits."""
+"""Compare a measured with a projected step: errors of action costs and of waits."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OpError:
-    """One kind of pass on one stage: median seconds measured and projected; the error is relative to measured."""
+    """Median time of one kind of action on one stage, measured and projected, in seconds."""
 
     op: str
     stage: int
@@ -35,28 +35,40 @@ class OpError:
 
     @property
     def error(self) -> float:
-        """Projected over measured, minus one: negative is optimistic."""
+        """Projected / measured − 1; negative if the projection is too fast."""
         return self.projected_s / self.measured_s - 1 if self.measured_s else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Return it with its error."""
+        """Return the fields and the error as JSON."""
         return asdict(self) | {"error": self.error}
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Shown, Pictured):
-    """Measured against projected. Errors are signed: projected / measured − 1, negative where projected too fast.
+    """A measured step against a projected step.
 
-    `replay_s` is the step time of the measured action times put through the simulator: what is left of the
-    error then is not in the costs but in how ranks wait for each other. Where no transfer was recorded, what each
-    action waited for is not known: all then wait `replay_gap_s`, the median, which is None otherwise. Where nobody
-    knows what transfers take, each takes `replay_hop_s`, the mean of the waits for them: of waits that vary a step
-    sums up many. `peaks` are there where both sides know bytes, `projected_costs` where those of the projection are
-    known. `interval_s` is where a projection expected nine of ten steps. `pace` is how fast the machine ran beside
-    when it was profiled, 0.9 for a tenth slower, where both were told by the same work (`ppsim.runtime.reference`);
-    where each was told by another, `reference_works` are the two. `overheads_fitted_on_this_run`: the projection's
-    overheads were fitted on the measured run, so the errors are not a test of the projection. `between_s` is the
-    mean measured and the projected time between two steps, None if the recording has none.
+    Errors are projected / measured − 1, negative if the projection is too fast.
+
+    `replay_s`, `replay_error`
+        Step time of the simulator with the measured action times; its error comes from waits, not from costs.
+    `replay_gap_s`
+        Median wait, which replaces all waits of the replay if no transfer was recorded; None otherwise.
+    `replay_hop_s`
+        Mean wait for a message, the replay's time of each transfer if these are unknown; None otherwise. It is the
+        mean, not the median, because a step adds up many waits that vary.
+    `peaks`
+        Peak memory per rank, if both sides have bytes.
+    `projected_costs`
+        Costs of the projection, if known.
+    `interval_s`
+        The projection's 90 % interval of the step time.
+    `pace`
+        Machine speed during the run relative to profiling (0.9: 10 % slower), if both used the same reference work
+        (`ppsim.runtime.reference`). Otherwise `reference_works` has the two descriptions.
+    `overheads_fitted_on_this_run`
+        True if the projection's overheads were fitted on the measured run: the errors then test nothing.
+    `between_s`
+        Mean measured and projected time between two steps, None if not recorded.
 
     >>> from ppsim import StageCosts, build, simulate
     >>> table = build("1f1b", pp=2, microbatches=2)
@@ -85,7 +97,7 @@ class Comparison(Shown, Pictured):
 
     @property
     def periods_s(self) -> tuple[float, float] | None:
-        """Measured and projected time from the start of a step to the start of the next, None if not recorded."""
+        """Measured and projected time from one step's start to the next, None if not recorded."""
         if self.between_s is None:
             return None
         measured, projected = self.between_s
@@ -93,7 +105,7 @@ class Comparison(Shown, Pictured):
 
     @property
     def is_inside(self) -> bool | None:
-        """Whether the measured step lies in the projection's interval, None where there is none."""
+        """True if the measured step is inside the projection's 90 % interval, None without an interval."""
         if self.interval_s is None:
             return None
         low, high = self.interval_s
@@ -101,12 +113,12 @@ class Comparison(Shown, Pictured):
 
     @property
     def error_at_pace(self) -> float | None:
-        """The step's error, had the machine run at the pace at which it was profiled; None where nobody knows."""
+        """Error of the step at the machine speed of the profile, None if that is unknown."""
         return None if self.pace is None else (1 + self.step_error) / self.pace - 1
 
     @property
     def told(self) -> list[str]:
-        """Whether the step is inside of the projection's interval, and what is known of the machine's pace."""
+        """Sentences on the 90 % interval and on the machine speed."""
         sentences = []
         if self.interval_s is not None:
             low, high = map(seconds, self.interval_s)
@@ -124,14 +136,14 @@ class Comparison(Shown, Pictured):
 
     @property
     def warnings(self) -> list[str]:
-        """What a reader must know before the errors."""
+        """Sentences that qualify the errors, to print before them."""
         if self.overheads_fitted_on_this_run:
             return ["the overheads were fitted on this run, so the errors below are not a test of the projection"]
         return []
 
     @property
     def brief(self) -> str:
-        """What its line says."""
+        """Short text for the `repr`."""
         measured, projected = seconds(self.measured.step_time_s), seconds(self.projected.step_time_s)
         at_pace = f", at equal pace {signed_percent(self.error_at_pace)}" if self.error_at_pace is not None else ""
         return (
@@ -142,11 +154,11 @@ class Comparison(Shown, Pictured):
 
     @property
     def worst_stage(self) -> int:
-        """The stage with the pass whose error is the largest."""
+        """The stage of the action with the largest error."""
         return max(self.ops, key=lambda op: abs(op.error)).stage
 
     def to_frame(self) -> "pandas.DataFrame":
-        """Return a pandas DataFrame with one row a pass and stage, medians of both sides.
+        """Return a pandas DataFrame with the medians of both sides, one row per kind of action and stage.
 
         Columns: op (F, B, I, W), stage, measured_s, projected_s, error (projected / measured − 1).
 
@@ -167,9 +179,10 @@ class Comparison(Shown, Pictured):
 
 
 def compare(measured: Timeline, projected: Timeline) -> Comparison:
-    """Return where two timelines of one table differ; raises `ConfigError` where the tables do.
+    """Compare a measured and a projected timeline of one table.
 
-    So it does of a measured step that took no time: errors are relative to it.
+    Raises `ConfigError` if the tables differ, or if the measured step took no time, because errors are relative to
+    it.
     """
     if measured.schedule != projected.schedule:
         ours, theirs = described(measured.schedule), described(projected.schedule)
@@ -191,14 +204,14 @@ def compare(measured: Timeline, projected: Timeline) -> Comparison:
 
 
 class Pace(TypedDict, total=False):
-    """Of the fields of `Comparison`, those that are known."""
+    """The fields of `Comparison` on machine speed that are known."""
 
     pace: float
     reference_works: tuple[str, str]
 
 
 def pace_of(run: Run, told: PaceOf | None) -> Pace:
-    """Return how fast a run was beside the pace at which a projection was told."""
+    """Return the machine speed of a run relative to the projection's, if their reference work is the same."""
     if told is None or not run.reference_s:
         return {}
     if told.work != run.reference_work or not told.work:
@@ -208,10 +221,10 @@ def pace_of(run: Run, told: PaceOf | None) -> Pace:
 
 
 def expected_costs(run: Run, constants: Mapping[str, float], line: tuple[float, float] | None = None) -> StageCosts:
-    """Return the costs at which a run is simulated again, with overheads (`Calibration.on`).
+    """Return the costs, with overheads, at which a run is simulated again (`Calibration.on`).
 
-    The medians of a run's own actions hold the slow-down beside transfers already. It is taken out of them where
-    the times of the transfers are known; where they are not, it is left in and not added a second time.
+    A run's own medians include the slow-down by overlapped transfers. It is removed if the transfer times are
+    known, and otherwise not added a second time.
     """
     constants, costs = dict(constants), run.costs
     if not run.has_own_costs and constants.get("overlap_slowdown"):
@@ -223,10 +236,9 @@ def expected_costs(run: Run, constants: Mapping[str, float], line: tuple[float, 
 
 
 def replay_s(measured: Timeline) -> float:
-    """Return the step time of the measured table with every action taking what it took from when it could start.
+    """Return the step time of the table with measured action times, which start when they can.
 
-    Transfers take what the costs say. Nothing else of the measurement goes in, so that the rest is what the
-    simulator makes of dependencies, channels and order.
+    Transfers take the time of the costs; dependencies, channels and order come from the simulator.
     """
     graph, num_actions = measured.graph, measured.num_actions
     durations = durations_s(graph, measured.costs)
@@ -235,12 +247,12 @@ def replay_s(measured: Timeline) -> float:
 
 
 def _replayed(measured: Timeline) -> tuple[float, float | None, float | None]:
-    """The step time of a replay, with the gap, or what a message takes, that stands for what was not recorded."""
+    """Return the replayed step time, and the gap or message time in place of unrecorded times."""
     graph, actions = measured.graph, measured.num_actions
     start, end = measured.start[None, :actions], measured.end[None, :actions]
     steps = steps_of(graph, start, end)
     if graph.num_transfers and not np.any(measured.end[actions:] > measured.start[actions:]):
-        # Transfers that were not recorded are as long as nothing: one number stands for all waits.
+        # Transfers that were not recorded have length 0: use one wait for all actions.
         gap = median_gap_s(steps)
         steps = Steps(steps.taken, np.zeros_like(start), np.full_like(start, gap))
         return float(replayed_s(build_graph(measured.schedule), steps)[0]), gap, None
@@ -256,7 +268,7 @@ _NUMBERS = ("step_error", "span_error", "replay_s", "replay_error", "replay_gap_
 
 
 def summary_of(comparison: Comparison, fitted: Calibration | None) -> dict[str, Any]:
-    """Return a comparison as JSON; errors are signed, projected / measured − 1."""
+    """Return a comparison as JSON; errors are projected / measured − 1."""
     summary: dict[str, Any] = {
         "schedule": comparison.measured.schedule.name,
         "measured_step_time_s": comparison.measured.step_time_s,

@@ -1,4 +1,4 @@
-"""Whether passes get slower, or faster, over a step or over the steps of a run, by more than noise explains."""
+"""Drift: actions that get slower or faster over a step or a run, by more than noise explains."""
 
 import math
 from itertools import combinations
@@ -9,25 +9,25 @@ from ppsim.base.arrays import Floats, Ints64
 from ppsim.schedule.table import Schedule
 
 _DEVIATIONS = 5
-"""A trend over the step is told where its slope is so many deviations of itself."""
+"""Minimum trend over the step, in standard errors of its slope."""
 
 _STEP_DEVIATIONS = 3
-"""A trend over steps is told where Kendall's sum is so many deviations from that of steps in any order."""
+"""Minimum trend over steps: Kendall's sum of signs, in standard deviations of the sum for random orders."""
 
 _LEAST_DRIFT = 0.02
-"""A change by less than this from the first step to the last is no drift."""
+"""Minimum relative change from the first step to the last."""
 
 _LEAST_PAIRS = 4
 
 _LEAST_SLOPE = 1e-6
-"""Below that a trend is rounding, of projected passes that do not vary at all."""
+"""Smaller slopes are rounding, as of projected actions, which do not vary at all."""
 
 
 def over_steps(paces: Floats) -> Floats:
-    """Return the trend in the pace of steps: each entry over the fast end of the run; 1 without a trend.
+    """Return the trend of the action times over the steps, relative to the run's fast end; 1 without a trend.
 
-    `paces` has one entry per step: the time of its passes over the usual one. A trend is what Mann and Kendall's
-    test finds, its slope Theil and Sen's: the median of all pairs. Fewer than seven steps tell none.
+    `paces` has, per step, the time of its actions over their usual time. The Mann-Kendall test detects a trend; its
+    slope is Theil-Sen's, the median over all pairs of steps. No trend is significant in fewer than seven steps.
     """
     n, pairs = len(paces), list(combinations(range(len(paces)), 2))
     signs = sum(float(np.sign(paces[j] - paces[i])) for i, j in pairs)
@@ -40,11 +40,11 @@ def over_steps(paces: Floats) -> Floats:
 
 
 def over_the_step(schedule: Schedule, taken: Floats, usual: Floats) -> Floats:
-    """Return what each pass takes beyond those at the fast end of its rank's row, as a part; 0 without a trend.
+    """Return each action's relative excess over the fast end of its rank's step; 0 without a trend.
 
-    `taken` has shape [steps, actions], `usual` one entry an action. Each rank has its own slope: the median of
-    pairs of passes of one kind and stage, of which one is of the first half and one of the second. First passes
-    are left out: they are slow for reasons of their own.
+    Arrays have shapes [steps, actions] and [actions]. Each rank has its own slope: the median over pairs of actions
+    of one kind and stage, one from each half of the row. The first action of each kind and stage is excluded
+    because it is slow for other reasons.
     """
     ratio = np.median(taken, axis=0) / np.where(usual > 0, usual, np.inf)
     beyond = np.zeros(len(schedule))
@@ -61,7 +61,7 @@ def _kinds(schedule: Schedule) -> Ints64:
 
 
 def _beyond_fast_end(slope: float, place: Floats, pace: Floats) -> Floats:
-    """What a line of this slope through the middle of the paces has beyond its lower end, as a part of that."""
+    """Excess of a line of this slope through the middle of the values, relative to its lower end."""
     if not slope:
         return np.zeros_like(place)
     line = float(np.median((pace - slope * place)[pace > 0])) + slope * place
@@ -70,7 +70,6 @@ def _beyond_fast_end(slope: float, place: Floats, pace: Floats) -> Floats:
 
 
 def _slope(kinds: Ints64, place: Floats, ratio: Floats) -> float:
-    """The median slope of the pairs, 0 where it is not told from none."""
     slopes: list[float] = []
     for kind in np.unique(kinds):
         those = np.flatnonzero((kinds == kind) & (ratio > 0))[1:]

@@ -1,11 +1,11 @@
-"""Why a measured step takes as long as it does: what each cause costs, by replays through the simulator without it.
+"""Explain the time of a measured step by replays without one cause after the other.
 
-A step is replayed as it was: a pass takes what it took, and starts a wait after the last thing that it needs has
-ended (the pass before it on its rank, and the one that makes its input). Causes are then taken out one after the
-other, each from a replay that lacks those before it, so that they sum to the step; what the first replay is off
-by is the rest. The order goes from what lies between passes to what lies in them, and ends at stages of one pace,
-where only the schedule's own bubble is left. Every step is replayed: the losses are those of the median one, and
-those of the others say how far they vary.
+The first replay reproduces the step: each action takes its measured time, and waits its measured wait after its
+inputs (the previous action on its rank, and the action that makes its input). The difference from the measured step
+is the "rest" (unexplained). Then the causes are removed one after the other, without putting them back, so that
+their losses sum to the step: first causes between actions, then causes within actions, and last the differences
+between stages, so that only the pipeline bubble remains. Every step is replayed: losses are means over the steps,
+and their quartiles show the variation.
 """
 
 from collections.abc import Sequence
@@ -35,10 +35,10 @@ _OWN = ("pipeline bubble", "compute", "rest")
 
 @dataclass(frozen=True)
 class Loss:
-    """A cause: the seconds of the step that it accounts for, and what the mean step would gain without it alone.
+    """A cause, its seconds in the mean step, and the gain of the mean step without this cause alone.
 
-    `detail` says where it is found, and how much of it. `median_s` and `quartiles_s` are those of all steps'
-    losses to it.
+    `detail` says where it occurs and how large it is. `median_s` and `quartiles_s` are over the losses of all
+    steps.
     """
 
     cause: str
@@ -51,7 +51,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Difference:
-    """What a cause takes of a measured step and of a projected one; `detail` is the measured step's."""
+    """Seconds due to a cause in a measured and a projected step; `detail` is about the measured step."""
 
     cause: str
     measured_s: float
@@ -60,17 +60,17 @@ class Difference:
 
     @property
     def seconds(self) -> float:
-        """Measured less projected: positive for what the projection lacks."""
+        """Measured − projected; positive for time that the projection lacks."""
         return self.measured_s - self.projected_s
 
     def to_json(self) -> dict[str, Any]:
-        """Return it with the difference."""
+        """Return the fields and the difference as JSON."""
         return asdict(self) | {"seconds": self.seconds}
 
 
 @dataclass(frozen=True)
 class Against:
-    """A projection, explained likewise: the differences sum to what the measured step takes longer."""
+    """A projection explained likewise; the differences sum to the measured step's excess."""
 
     source: str
     step_s: float
@@ -80,11 +80,11 @@ class Against:
 
     @property
     def reasons(self) -> list[Difference]:
-        """The differences, the largest in either direction first."""
+        """The differences other than 0, the largest in either direction first."""
         return sorted((one for one in self.differences if one.seconds), key=lambda one: -abs(one.seconds))
 
     def to_json(self) -> dict[str, Any]:
-        """Return it."""
+        """Return the fields as JSON, without the timeline."""
         return {
             "source": self.source,
             "step_s": self.step_s,
@@ -95,12 +95,10 @@ class Against:
 
 @dataclass(frozen=True, repr=False)
 class Explanation(Shown):
-    """Where a mean step goes: `losses` sum to `period_s`, the step and the time until the next one.
+    """Causes of the time of a mean step: `losses` sum to `period_s`, the step and the time until the next one.
 
-    Without time between steps in the recording that is `step_s`. All steps are replayed.
-
-    `late` are the ranks that others wait for, `pace_s` what each kind of pass takes on the median stage, `against`
-    a projection where one was given, `timeline` the median step's.
+    `late` are the ranks that hold up others, `pace_s` the time of each kind of action on the median stage,
+    `against` the comparison with a projection (None without one), `timeline` the median step.
 
     >>> found = Explanation("run", 1.0, 1.0, 3, [Loss("uneven stages", 0.1, 0.1), Loss("compute", 0.9, 0.9)])
     >>> [loss.cause for loss in found.reasons]
@@ -119,31 +117,31 @@ class Explanation(Shown):
 
     @property
     def period_s(self) -> float:
-        """The mean time from the start of a step to the start of the next, as far as the recording has it."""
+        """Mean time from one step's start to the next; `step_s` if the time between steps is not recorded."""
         return self.step_s + sum(loss.seconds for loss in self.losses if loss.cause == BETWEEN)
 
     @property
     def has_gaps(self) -> bool:
-        """Whether the time between steps is known."""
+        """True if the time between steps is known."""
         return any(loss.cause == BETWEEN for loss in self.losses)
 
     @property
     def brief(self) -> str:
-        """What its line says."""
+        """Short text for the `repr`."""
         reasons = ", ".join(f"{loss.cause} {seconds(loss.gain_s)}" for loss in self.reasons[:3])
         return f"{self.num_steps} steps of {seconds(self.step_s)}: {reasons or 'nothing beside the schedule'}"
 
     @property
     def reasons(self) -> list[Loss]:
-        """What is not the schedule's or the passes' own, first that without which the step would gain most.
+        """Causes other than the pipeline bubble, compute and the rest, the largest gain first.
 
-        Of two causes that is the one which costs more alone: the order of their removal has no part in it.
+        A gain does not depend on the order of removal.
         """
         found = [loss for loss in self.losses if loss.cause not in _OWN and loss.gain_s > 0]
         return sorted(found, key=lambda loss: -loss.gain_s)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the losses, which sum to `period_s`, and the reasons by name, the largest gain first."""
+        """Return the losses, which sum to `period_s`, and the names of the reasons as JSON."""
         return {
             "source": self.source,
             "step_s": self.step_s,
@@ -160,7 +158,7 @@ class Explanation(Shown):
 
 @dataclass(frozen=True)
 class _Term:
-    """A cause with the seconds of every step that it takes, and what each would gain without it alone."""
+    """A cause, its seconds in every step, and the gain of every step without this cause alone."""
 
     cause: str
     seconds: Floats
@@ -171,12 +169,12 @@ class _Term:
 def explained(
     run: Run, *, call_s: float | None = None, variation_s: float = 0.0, first_step: int = 1
 ) -> Explanation:
-    """Return where the steps of a run go.
+    """Return the causes of the time of a run's steps.
 
-    `call_s` is what a message takes in the blocking calls of Megatron-LM, where it ran the steps: what its calls
-    cost is then told from other gaps. None for another trainer, and without effect on a table that Megatron-LM
-    does not run. `variation_s` is what a projection waits before every pass because passes vary. `first_step` is
-    the number of the first step in what `detail` says.
+    `call_s` is the seconds of a message in Megatron-LM's blocking calls, which then are a cause of their own; None
+    for other trainers, and without effect on tables that Megatron-LM does not run. `variation_s` is the wait before
+    every action with which a projection replaces random action times. `first_step` is the number of the first step
+    in `detail`.
     """
     lengths = run.step_times_s
     chosen = int(np.argsort(lengths, kind="stable")[(len(lengths) - 1) // 2])
@@ -204,10 +202,10 @@ def explained(
 
 
 def _between(run: Run, first_step: int) -> str:
-    """Which rank the time between steps is of, and the longest if it is much longer than usual.
+    """Describe the rank that causes the time between steps, and the longest time if it is unusual.
 
-    It is of the rank that works longest before its first collective, in which all ranks wait for each other; else
-    of the rank that starts the next step.
+    The rank is the one that works longest before its first collective, in which all ranks wait for each other, or
+    else the one that starts the next step.
     """
     gaps, actions = np.array(run.gaps_s), run.graph.num_actions
     longest, usual = int(np.argmax(gaps)), float(np.median(gaps))
@@ -228,10 +226,10 @@ def _between(run: Run, first_step: int) -> str:
 
 
 def against(measured: Explanation, projected: Timeline, *, source: str, call_s: float | None) -> Against:
-    """Return what of the difference between a measured step and a projected one is each cause.
+    """Return the contribution of each cause to the difference between a measured and a projected step.
 
-    The projected step is explained as if it had been measured; it may be of another table, which is then said.
-    `call_s` as for `explained`, of the projection.
+    The projected step is explained like a measured one, with its own `call_s`; if it is of another table, the note
+    says so.
     """
     graph = projected.graph
     costs = median_costs(graph, (projected.end - projected.start)[None, : graph.num_actions])
@@ -259,11 +257,10 @@ _ALIKE = (
     ("sends and receives", ("waits for messages", "blocking sends and receives")),
     (STAGES_OR_RANKS, ("slow ranks", "uneven stages", STAGES_OR_RANKS)),
 )
-"""Causes that are compared as one where not both steps have them told apart."""
+"""Causes that are compared as one if only one of the steps distinguishes them."""
 
 
 def _by_cause(found: Explanation, merged: Sequence[tuple[str, tuple[str, ...]]]) -> dict[str, Loss]:
-    """The losses by cause, those that are compared as one added up."""
     names = {cause: name for name, causes in merged for cause in causes}
     losses: dict[str, Loss] = {}
     for loss in found.losses:
@@ -275,13 +272,12 @@ def _by_cause(found: Explanation, merged: Sequence[tuple[str, tuple[str, ...]]])
 
 
 def _place(cause: str) -> int:
-    """Of a cause in the order of `CAUSES`."""
     causes = dict(_ALIKE)
     return list(CAUSES).index(cause if cause in CAUSES else causes[cause][0])
 
 
 def _with_paces(one: Difference, measured: Explanation, projected: Explanation) -> Difference:
-    """Compute, with the passes of the median stage on both sides."""
+    """Add the action times of the median stage on both sides to the compute difference."""
     if one.cause != "compute":
         return one
     passes = ", ".join(
@@ -298,7 +294,7 @@ def _loss(term: _Term) -> Loss:
 
 
 def _terms(graph: EventGraph, steps: Steps, lengths: Floats, causes: Sequence[Removal]) -> list[_Term]:
-    """All but the straggling steps, which sum to each step."""
+    """The rest, each cause, the pipeline bubble and compute, which sum to each step."""
     replayed = replayed_s(graph, steps)
     terms = [_Term("rest", lengths - replayed, np.zeros_like(lengths))]
     before, current = replayed, steps
@@ -317,7 +313,7 @@ def _terms(graph: EventGraph, steps: Steps, lengths: Floats, causes: Sequence[Re
 
 
 def _calls_of(schedule: Schedule) -> EventGraph | None:
-    """Megatron-LM's calls, None for a table that it has no loop for."""
+    """Event graph with Megatron-LM's calls, None for a table that Megatron-LM has no loop for."""
     try:
         return build_graph(schedule, communication="megatron")
     except (ScheduleError, Deadlock):
@@ -327,7 +323,7 @@ def _calls_of(schedule: Schedule) -> EventGraph | None:
 def _with_calls(
     terms: list[_Term], graph: EventGraph, calls: EventGraph, steps: Steps, call_s: float
 ) -> list[_Term]:
-    """The terms, with what blocking calls take of the waits for messages and the gaps between passes."""
+    """Divide waits for messages and gaps into blocking calls and remaining gaps."""
     waits = {"waits for messages", "gaps between passes"}
     others = [term for term in terms if term.cause not in waits]
     gaps = next(term for term in terms if term.cause == "gaps between passes")
@@ -345,7 +341,7 @@ def _with_calls(
 def _with_gains(
     terms: list[_Term], causes: Sequence[Removal], calls: EventGraph, steps: Steps, call_s: float
 ) -> list[_Term]:
-    """The terms, with what passes would gain among blocking calls, which hand on what one of them is late by."""
+    """Recompute the gains of causes in actions with blocking calls, which pass on delays."""
     as_it_was, by_cause = replayed_s(calls, steps, hop_s=call_s), {one.cause: one for one in causes}
     return [
         replace(term, gain=as_it_was - replayed_s(calls, one.without_others(steps), hop_s=call_s))

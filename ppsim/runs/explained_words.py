@@ -1,4 +1,4 @@
-"""An explanation in sentences: the reasons, whom ranks wait for, what a projection lacks; all of it as Markdown."""
+"""An explanation as sentences and as Markdown: reasons, late ranks, differences from a projection."""
 
 from ppsim.base.units import percent, seconds, signed_percent
 from ppsim.runs.causes import STAGES_OR_RANKS
@@ -9,7 +9,7 @@ MOST_REASONS = 3
 GAINS = "what each step would gain without one cause alone, the largest first"
 
 _LEAST = 1e-3
-"""What is less of a step than this is not worth a sentence."""
+"""Causes below this fraction of a step get no sentence."""
 _ROUNDING_S = 1e-12
 
 ADVICE = {
@@ -68,7 +68,7 @@ ADVICE = {
 
 
 def reason(loss: Loss, step_s: float) -> str:
-    """Return how much of a step would be gained without a cause, where it is, and what to do."""
+    """Return a sentence on a cause: its gain per step, its place, and advice."""
     detail = f"{loss.detail}. " if loss.detail else ""
     advice = ADVICE[loss.cause]
     size = f"{seconds(loss.gain_s)} per step ({percent(loss.gain_s / step_s)})"
@@ -76,26 +76,26 @@ def reason(loss: Loss, step_s: float) -> str:
 
 
 def title(found: Explanation) -> str:
-    """Return how long a step takes, and the time to the next one if it is known."""
+    """Return the mean step time, and the time until the next step if known."""
     between = found.period_s - found.step_s
     rest = f", and {seconds(between)} until the next" if found.has_gaps else ""
     return f"a step of {seconds(found.step_s)}, the mean of {found.num_steps}{rest}"
 
 
 def worth_saying(found: Explanation) -> list[Loss]:
-    """Return the likeliest reasons whose gain is a thousandth of a step or more."""
+    """Return up to `MOST_REASONS` causes whose gain is 0.1 % of a step or more."""
     return [loss for loss in found.reasons[:MOST_REASONS] if loss.gain_s >= _LEAST * found.period_s]
 
 
 def reasons(found: Explanation) -> list[str]:
-    """Return the likeliest reasons that are worth a sentence, the one with the largest gain first."""
+    """Return a sentence per likely cause, the largest gain first."""
     return [reason(loss, found.period_s) for loss in worth_saying(found)] or [
         f"no cause takes {percent(_LEAST)} of it or more: what is left is the schedule's own idling and the passes"
     ]
 
 
 def faults(found: Explanation) -> list[str]:
-    """Return whom the others wait for, a sentence a rank, the largest gain first."""
+    """Return a sentence per rank that holds up others, the largest gain first."""
     sentences = []
     for late in found.late[:MOST_REASONS]:
         if late.gain_s < _LEAST * found.step_s:
@@ -110,14 +110,14 @@ def faults(found: Explanation) -> list[str]:
 
 
 def lacks(found: Against, measured_s: float) -> list[str]:
-    """Return what a projection lacks, or has too much, a sentence a cause, the largest first."""
+    """Return a sentence per cause that a projection lacks or overestimates, the largest first."""
     return [
         _lack(one, measured_s) for one in found.reasons[:MOST_REASONS] if abs(one.seconds) >= _LEAST * measured_s
     ]
 
 
 def whole_difference(found: Against, measured_s: float) -> str:
-    """Return the two steps and the projection's error, with sign."""
+    """Return both step times and the projection's signed error."""
     return (
         f"projected {seconds(found.step_s)}, measured {seconds(measured_s)}: "
         f"{signed_percent(found.step_s / measured_s - 1)}"
@@ -131,7 +131,7 @@ def _lack(one: Difference, measured_s: float) -> str:
 
 
 def table_of(found: Explanation) -> list[dict[str, str]]:
-    """Return where a step goes, a row a cause; with several steps, the spread of each over them."""
+    """Return one row per cause; with several steps, also the quartiles of each cause."""
     rows = []
     for loss in found.losses:
         row = {
@@ -148,7 +148,7 @@ def table_of(found: Explanation) -> list[dict[str, str]]:
 
 
 def differences_of(found: Against) -> list[dict[str, str]]:
-    """Return both sides, a row a cause."""
+    """Return measured and projected seconds, one row per cause."""
     whole = sum(one.measured_s for one in found.differences)
     return [
         {
@@ -164,14 +164,14 @@ def differences_of(found: Against) -> list[dict[str, str]]:
 
 
 def _time(value: float) -> str:
-    """Seconds with a sign where they are negative, and no sums' rounding."""
+    """Format seconds, with a sign if negative; rounding errors of sums become 0."""
     if abs(value) < _ROUNDING_S:
         return seconds(0)
     return seconds(value) if value >= 0 else f"-{seconds(-value)}"
 
 
 def markdown(found: Explanation) -> str:
-    """Return all of an explanation as Markdown."""
+    """Return the whole explanation as Markdown."""
     lines = [f"# {title(found).capitalize()}", ""]
     lines += [f"{GAINS.capitalize()}:", ""]
     lines += [f"{number}. {sentence}" for number, sentence in enumerate(reasons(found), start=1)]

@@ -1,11 +1,12 @@
-"""What makes the passes of a run longer or shorter than usual: pauses, slow steps, drift and microbatch sizes.
+"""Factors that make a run's actions longer or shorter than usual: pauses, slow steps, drift and microbatch sizes.
 
-The time of a pass is a product, and a pause is added to it::
+The model of an action's time is a product, plus a pause::
 
-    pause(step, pass) + usual(stage) · pace(step, rank) · drift over the step(pass) · size(step, microbatch)
+    pause(step, action) + usual(stage) · relative time(step, rank) · drift over the step(action) · size(step,
+    microbatch)
 
-times what varies without a pattern. Each factor is a median over all that share it, so that a rare long pass moves
-none of them. `usual` is a median too, and is split into stages and ranks later (`ppsim.runs.causes`).
+multiplied by unexplained variation. Each factor is a median over all actions that share it, so that a rare long
+action affects no factor. `usual` is a median too; `ppsim.runs.causes` divides it into stages and ranks.
 """
 
 import math
@@ -22,23 +23,23 @@ from ppsim.runs.run import pass_medians
 from ppsim.schedule.table import Op, Schedule
 
 _LEAST_SPREAD = 0.05
-"""Sizes of microbatches and paces of steps that differ by less than this are taken as alike."""
+"""Sizes of microbatches and relative times of steps that differ by less than this fraction count as equal."""
 _DEVIATIONS = 4
-"""So many deviations of a median must such a difference be."""
+"""Such a difference must also exceed this number of standard errors of a median."""
 _TO_DEVIATION = 1.25 / 1.15
-"""Times the upper quartile of distances from a median, over √n: the deviation of a median of n normal samples."""
+"""Standard error of a median of n normal samples: this times the upper quartile of distances from it, over √n."""
 _LEAST_OF_RANK = 6
-"""Fewer passes of a rank than this in a step do not tell a slow step from a slow pass."""
+"""With fewer actions of a rank per step, a slow step cannot be distinguished from a slow action."""
 _ALIKE = 0.2
-"""Kinds of passes whose sizes differ by less than this have the same sizes."""
+"""Kinds of actions whose sizes differ by less than this fraction share the same sizes."""
 _TINY = 1e-9
 _LEAST_PASSES = 2
-"""Fewer passes of a kind than this, over all stages, do not tell the size of a microbatch."""
+"""With fewer actions of a kind, over all stages, the size of a microbatch cannot be estimated."""
 
 
 @dataclass(frozen=True)
 class Factors:
-    """The factors of each pass; `taken` has shape [steps, actions], in seconds."""
+    """The factors of each action, from their durations: seconds, shape [steps, actions]."""
 
     schedule: Schedule
     taken: Floats
@@ -46,7 +47,7 @@ class Factors:
 
     @cached_property
     def firsts(self) -> Any:
-        """Which passes are the first of their kind of a stage."""
+        """Mask of the actions that are the first of their kind and stage."""
         key = self.schedule.op.astype(np.int64) * self.schedule.num_stages + self.schedule.stage
         first = np.zeros(len(self.schedule), dtype=bool)
         first[np.unique(key, return_index=True)[1]] = True
@@ -54,18 +55,18 @@ class Factors:
 
     @cached_property
     def _alike(self) -> Floats:
-        """What passes take, sizes of microbatches that change from step to step taken out."""
+        """Action times, divided by the microbatch sizes if these change from step to step."""
         return self.taken / self.sizes if self._sizes_vary else self.taken
 
     @cached_property
     def _of_place(self) -> Floats:
-        """The usual time of each pass over all steps; the faster of two in the middle, so that half may be slow."""
+        """Usual time of each action over all steps; the lower median, so that half of the steps may be slow."""
         usual: Floats = np.quantile(self._alike, 0.5, axis=0, method="lower")
         return usual
 
     @cached_property
     def _paces(self) -> Floats:
-        """The pace of each rank in each step, [steps, ranks]: the median of its passes over their usual."""
+        """Relative time of each rank in each step, [steps, ranks]: median of its actions' times over the usual."""
         ratio, ranks = _over(self._alike, self._of_place), self.schedule.rank
         known = self._of_place > 0
         paces = np.ones((len(ratio), self.schedule.num_ranks))
@@ -77,47 +78,47 @@ class Factors:
 
     @cached_property
     def _common_pace(self) -> Floats:
-        """The pace of all ranks in each step, [steps, 1]."""
+        """Relative time of all ranks in each step, [steps, 1]."""
         pace: Floats = np.quantile(self._paces, 0.5, axis=1, method="lower", keepdims=True)
         return pace
 
     @cached_property
     def drift_of_all(self) -> Floats:
-        """The trend of all ranks over the steps, [steps, 1]; 1 without one."""
+        """Trend of all ranks over the steps, [steps, 1]; 1 without a trend."""
         return over_steps(self._common_pace[:, 0])[:, None]
 
     @cached_property
     def drift_of_ranks(self) -> Floats:
-        """The trend of each rank over the steps beyond the trend of all, [steps, ranks]."""
+        """Trend of each rank over the steps, relative to the trend of all ranks, [steps, ranks]."""
         beyond = self._paces / self._common_pace
         return np.stack([over_steps(one) for one in beyond.T], axis=1)
 
     @cached_property
     def drift(self) -> Floats:
-        """The trend of each rank over the steps, [steps, ranks]."""
+        """Trend of each rank over the steps, [steps, ranks]."""
         return self.drift_of_all * self.drift_of_ranks
 
     @cached_property
     def slow_steps(self) -> Floats:
-        """What the passes of a rank take in a step beyond other steps, [steps, ranks]; 1 for a usual step."""
+        """Factor by which a rank is slower than in other steps, [steps, ranks]; 1 for a usual step."""
         of_ranks = self._paces / self._common_pace / self.drift_of_ranks
         return _outliers(self._common_pace / self.drift_of_all) * _outliers(of_ranks)
 
     @cached_property
     def of_steps(self) -> Floats:
-        """All that steps differ by, per pass: [steps, actions]."""
+        """Product of all factors that depend on the step, per action: [steps, actions]."""
         factors: Floats = (self.drift * self.slow_steps)[:, self.schedule.rank]
         return factors
 
     @cached_property
     def in_step(self) -> Floats:
-        """What each pass takes as a factor of those at the fast end of its rank's step."""
+        """Drift over the step: factor of each action relative to the fast end of its rank's step."""
         taken = self.taken / self.of_steps
         return 1 + over_the_step(self.schedule, taken, self.each(pass_medians(self.schedule, taken)))
 
     @cached_property
     def _ratios(self) -> Floats:
-        """The time of each pass over the median of its stage, drift over the step taken out."""
+        """Time of each action over the median of its stage, without the drift over the step."""
         schedule = self.schedule
         beyond = over_the_step(schedule, self.taken, self.each(pass_medians(schedule, self.taken)))
         taken = self.taken / (1 + beyond)
@@ -125,15 +126,14 @@ class Factors:
 
     @cached_property
     def _kinds(self) -> Any:
-        """The kind of each pass, by number."""
         return np.unique(self.schedule.op, return_inverse=True)[1]
 
     @cached_property
     def _median_ratios(self) -> Floats:
-        """The median over the stages of `_ratios`, [steps, kinds of pass, microbatches]; 1 without such a pass.
+        """Median of `_ratios` over the stages, [steps, kinds of action, microbatches]; 1 without actions.
 
-        Each kind is divided by its mean. The first pass of each kind may be slow by itself: for these microbatches
-        the kind with the smallest ratio counts, if all kinds have the same sizes.
+        Each kind is divided by its mean. A kind's first action may be slow for another reason, so that for its
+        microbatch the kind with the smallest ratio counts, if all kinds have the same sizes.
         """
         schedule, kinds = self.schedule, self._kinds
         found = np.ones((len(self.taken), int(kinds.max()) + 1, schedule.num_units))
@@ -145,14 +145,14 @@ class Factors:
         if others.shape[2]:
             found /= others.mean(axis=(0, 2), keepdims=True)
             others = np.delete(found, of_firsts, axis=2)
-        # Kinds that differ in other microbatches, as of a model whose forwards alone are uneven, do so in this one.
+        # Kinds that differ in other microbatches (such as uneven forwards only) may differ in this one too.
         if not others.size or np.median(np.ptp(others, axis=1), axis=0).max() < _ALIKE:
             found[:, :, of_firsts] = found[:, :, of_firsts].min(axis=1, keepdims=True)
         return found
 
     @cached_property
     def _size_deviation(self) -> float:
-        """The deviation of one of the `_median_ratios` by noise."""
+        """Standard error of one of the `_median_ratios`, from noise."""
         schedule, found = self.schedule, self._median_ratios
         passes = len(schedule) / found[0].size
         if passes < _LEAST_PASSES:
@@ -164,14 +164,14 @@ class Factors:
 
     @cached_property
     def _fixed_sizes(self) -> Floats:
-        """The size of each microbatch if all steps are alike, pace taken out: [kinds, microbatches]."""
+        """Size of each microbatch if the same in all steps, [kinds, microbatches]."""
         found = self._median_ratios
         fixed: Floats = np.median(found / np.median(found, axis=2, keepdims=True), axis=0)
         return fixed
 
     @cached_property
     def _sizes_vary(self) -> bool:
-        """Whether microbatches have other sizes in each step, beyond noise."""
+        """Return if the microbatch sizes change from step to step, by more than noise."""
         beyond = self._median_ratios / np.maximum(self._fixed_sizes, _TINY)
         apart = np.abs(beyond / np.median(beyond, axis=2, keepdims=True) - 1)
         typical = float(np.median(np.median(apart, axis=(1, 2))))
@@ -179,7 +179,7 @@ class Factors:
 
     @cached_property
     def sizes(self) -> Floats:
-        """The size of each pass's microbatch over the mean size, [steps, actions]; 1 if all are alike."""
+        """Size of each action's microbatch over the mean size, [steps, actions]; 1 if all are equal."""
         fixed = self._fixed_sizes
         noise = _DEVIATIONS * self._size_deviation / math.sqrt(len(self.taken))
         if self._sizes_vary:
@@ -197,9 +197,9 @@ class Factors:
 
     @cached_property
     def pauses(self) -> Floats:
-        """What single passes take far beyond what is expected of them, in seconds; 0 for all others."""
+        """Seconds by which single actions far exceed their expected time; 0 for all others."""
         expected = self._all * self.each(pass_medians(self.schedule, self.taken / self._all))
-        # What a pass takes in most steps is no pause, however long it is.
+        # An action that is long in most steps is not a pause.
         if len(self.taken) > 1:
             sizes = self.sizes if self._sizes_vary else 1.0
             expected = np.maximum(expected, self._of_place * self.of_steps * sizes)
@@ -209,37 +209,37 @@ class Factors:
 
     @cached_property
     def without_pauses(self) -> Floats:
-        """What passes take, pauses left out."""
+        """Action times without pauses."""
         return self.taken - self.pauses
 
     @cached_property
     def medians(self) -> dict[tuple[Op, int], float]:
-        """Of each kind of pass of each stage, all factors taken out."""
+        """Median time of each kind of action and stage, with all factors removed."""
         return pass_medians(self.schedule, self.without_pauses / self._all)
 
     @cached_property
     def usual(self) -> Floats:
-        """The median of its stage for each pass."""
+        """The median of its kind and stage for each action."""
         return self.each(self.medians)
 
     @cached_property
     def expected(self) -> Floats:
-        """What each pass would take if nothing varied without a pattern, [steps, actions]."""
+        """Time of each action without unexplained variation, [steps, actions]."""
         return self.usual * self._all
 
     def each(self, medians: dict[tuple[Op, int], float]) -> Floats:
-        """Return the entry of its kind and stage for each pass."""
+        """Expand values per kind and stage to one entry per action."""
         schedule = self.schedule
         return np.array([medians[Op(op), stage] for op, stage in zip(schedule.op, schedule.stage, strict=True)])
 
 
 def _outliers(paces: Floats) -> Floats:
-    """The paces, 1 for those of most steps; [steps, columns]."""
+    """The relative times of unusual steps, 1 for the others; [steps, columns]."""
     apart = paces - np.median(paces, axis=0)
     usual = _DEVIATIONS * 1.48 * np.median(np.abs(apart), axis=0)
     return np.where(np.abs(apart) > np.maximum(usual, _LEAST_SPREAD), paces / np.median(paces, axis=0), 1.0)
 
 
 def _over(values: Floats, usual: Floats) -> Floats:
-    """Each value over its usual one, 1 where that is nothing."""
+    """Each value over its usual value, 1 if that is 0."""
     return np.divide(values, usual, out=np.ones_like(values), where=np.broadcast_to(usual > 0, values.shape))

@@ -1,4 +1,4 @@
-"""Whose fault it is that ranks wait: what each rank's lateness costs the step and the others."""
+"""Late ranks: the time that each rank's lateness costs the step and the other ranks."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +13,10 @@ from ppsim.schedule.table import NONE
 
 @dataclass(frozen=True)
 class Late:
-    """A rank that holds up the step: what it would gain, were this rank's passes and gaps like the others'.
+    """A rank that holds up the step, and the gain if its actions and gaps were like the other ranks'.
 
-    `others_wait_s` is what all other ranks then wait less for passes of others, in sum. `action` is the rank's
-    pass on the critical path that is furthest beyond its usual time on the median stage, by `action_s`; "" where
-    the rank has none there.
+    `others_wait_s` is the waiting time that all other ranks would save in total. `action` is the rank's action on
+    the critical path that exceeds its usual time on the median stage most, by `action_s` seconds; "" if none does.
     """
 
     rank: int
@@ -28,10 +27,10 @@ class Late:
 
 
 def late_ranks(graph: EventGraph, step: Steps, even: Floats) -> list[Late]:
-    """Return the ranks without whose lateness a step would be shorter, the one with the largest gain first.
+    """Return the ranks whose lateness makes a step longer, the largest gain first.
 
-    `even` has what each action takes on the median stage. A rank is made like the others by passes that take no
-    longer than that, and gaps that are no longer than the median one; the step is replayed with each.
+    For each rank the step is replayed with that rank's actions limited to `even`, their times on the median stage,
+    and its gaps limited to the median gap.
     """
     schedule, gap = graph.schedule, median_gap_s(step)
     as_it_was = replay(graph, step)

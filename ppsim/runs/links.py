@@ -1,4 +1,4 @@
-"""P2P time per directed pair of ranks: how long its messages are under way, and how long a send blocks its rank."""
+"""P2P time per directed pair of ranks: time in transit, and time for which a send blocks its rank."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,23 +12,23 @@ from ppsim.schedule.graph import EventGraph, previous_on_rank
 from ppsim.schedule.table import NONE, last_of_cell
 
 _LEAST_MESSAGES = 4
-"""Fewer messages than this do not tell the time of their pair: the median of all pairs is taken."""
+"""With fewer messages of a pair, the median of all pairs is used."""
 _LEAST_STEPS = 0.5
-"""So is it for messages of a smaller part of the steps: a slow step is no slow link."""
+"""The same applies if the messages come from a smaller fraction of the steps: a slow step is not a slow link."""
 
 _SLOW = 0.5
-"""A pair is slow if it takes longer than the others by this part of their time, and by `_OF_A_PASS` of a pass."""
+"""A pair is slow if it exceeds the others by this fraction of their time, and by `_OF_A_PASS` of an action."""
 _OF_A_PASS = 0.1
 _BLOCKS = 2.5
-"""A blocked rank takes messages up to this many times the blocking time late: its own send, and another rank's."""
+"""A blocked rank may take messages late by up to this multiple of the blocking time: its own send and another's."""
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """The directed pairs of ranks of a table, `from · ranks + to`; NONE for an action without a message.
+    """The directed pairs of ranks of a table, as `from · ranks + to`; NONE for an action without a message.
 
-    `taken` is the pair of each action's input message, `sent` the pair to which the action before it on its rank
-    sent its result. Both have one entry per action.
+    Both arrays have one entry per action. `taken` is the pair of the action's input message. `sent` is the pair to
+    which the previous action on the rank sent its result.
     """
 
     num_ranks: int
@@ -41,7 +41,7 @@ class Pairs:
 
 
 def pairs_of(graph: EventGraph) -> Pairs:
-    """Return the directed pairs of ranks between which a table sends."""
+    """Return the pairs of ranks between which a table sends messages."""
     schedule = graph.schedule
     rank, needs = schedule.rank.astype(np.int64), dependencies(schedule).neighbour
     crosses = (needs != NONE) & (rank[needs] != rank)
@@ -54,11 +54,10 @@ def pairs_of(graph: EventGraph) -> Pairs:
 
 @dataclass(frozen=True)
 class Links:
-    """What a message of each pair usually takes (`transit_s`), and what a rank does before a pass (`gap_s`).
+    """Usual transit time of each pair's messages, and usual gap of a rank before an action.
 
-    Both have one entry per action, in seconds: the usual time of its pair. The gap depends on the pair to which
-    the action before has sent, because a send may block its rank. `transits` and `gaps` have the quartiles, [3,
-    actions].
+    `transits` and `gaps` have the quartiles over the pair's messages, shape [3, actions], in seconds. The gap
+    depends on the pair to which the previous action sent, because a send may block its rank.
     """
 
     pairs: Pairs
@@ -67,16 +66,16 @@ class Links:
 
     @property
     def transit_s(self) -> Floats:
-        """The median of the messages of each action's pair."""
+        """Median transit time of each action's pair."""
         return np.asarray(self.transits[1])
 
     @property
     def gap_s(self) -> Floats:
-        """The median gap after a send to each action's pair."""
+        """Median gap after a send to each action's pair."""
         return np.asarray(self.gaps[1])
 
     def parts_of(self, start: Floats, before: Floats, made: Floats) -> tuple[Floats, Floats, Any]:
-        """Return the rank's own part of each wait, the time since its input was made, and if it waited for it."""
+        """Return the rank's own part of each wait, the input's transit time, and if the action waited for it."""
         crosses = self.pairs.taken != NONE
         wait = np.maximum(start - np.maximum(before, made), 0.0)
         own = np.where(crosses & (made - before > -self.transit_s), np.minimum(wait, self.gap_s), wait)
@@ -85,10 +84,10 @@ class Links:
 
 @dataclass(frozen=True)
 class Excess:
-    """What slow pairs take beyond the others, in seconds: under way, and of the sending rank. One entry per action.
+    """Excess of slow pairs over the others, in seconds: in transit, and on the sending rank. One entry per action.
 
-    `named` are the slow pairs with both times, the slowest first. A rank that is blocked by a send takes messages
-    late, from all other ranks: this does not make their pairs slow.
+    `named` has the slow pairs with both times, the slowest first. Pairs towards a rank that is blocked by its own
+    send do not count as slow: it takes their messages late.
     """
 
     transit_s: Floats
@@ -97,7 +96,7 @@ class Excess:
 
     @property
     def told(self) -> list[str]:
-        """A sentence for each slow pair."""
+        """A sentence per slow pair."""
         sentences = []
         for pair, (transit, block) in self.named.items():
             told = [f"a message takes {seconds(transit)} longer than between other ranks"] if transit else []
@@ -107,17 +106,17 @@ class Excess:
 
 
 def links_of(graph: EventGraph, start: Floats, before: Floats, made: Floats) -> Links:
-    """Return the usual times of each pair, from all steps; arrays have shape [steps, actions].
+    """Return the usual times of each pair from all steps; arrays have shape [steps, actions].
 
-    `before` is when the rank was free, `made` when the input was made. If the rank was idle when the input was
-    made, the wait is the time of the message. If the input was there long before, the wait is the rank's own.
+    `before` is when the rank became free, `made` when the input was made. The wait is transit time if the rank was
+    idle when the input was made, and the rank's own if the input was made long before.
     """
     pairs = pairs_of(graph)
     wait, late = np.maximum(start - np.maximum(before, made), 0.0), made - before
     usual, crosses = float(np.median(wait)), pairs.taken != NONE
     transit = _by_pair(pairs.taken, wait, crosses & (late > usual))[1]
     gap = median_of_some(wait[~crosses | (late < -transit - usual)])
-    # A rank that is never idle when a message is sent waits for it all the same, if the message takes long.
+    # A rank that is never idle when a message is sent still waits for it, if the message takes long.
     is_late = crosses & (late <= usual) & (wait > 2 * gap + usual)
     since = np.maximum(start - gap - made, 0.0)
     for pair in np.unique(pairs.taken[crosses]):
@@ -125,7 +124,7 @@ def links_of(graph: EventGraph, start: Floats, before: Floats, made: Floats) -> 
         its_late, its_since = is_late[:, its], since[:, its]
         if (late[:, its] > usual).sum() < _LEAST_MESSAGES <= its_late.sum():
             candidate = float(np.median(its_since[its_late]))
-            # A message that was needed sooner than that, and was there, took less.
+            # Messages that were needed sooner than that and were there took less time.
             sooner = (its_since < candidate) & ~its_late
             if sooner.sum() < its_late.sum():
                 transit[its] = candidate
@@ -135,14 +134,14 @@ def links_of(graph: EventGraph, start: Floats, before: Floats, made: Floats) -> 
 
 
 def slow_links_of(graph: EventGraph, start: Floats, end: Floats) -> Excess:
-    """Return what slow pairs take beyond the others in steps, whose arrays have shape [steps, actions]."""
+    """Return the excess of slow pairs in measured steps; arrays have shape [steps, actions]."""
     first = start.min(axis=1, keepdims=True)
     before, made, _ = needed_of(graph, end - first)
     return excess_of(links_of(graph, start - first, before, made), float(np.median(end - start)))
 
 
 def _by_pair(pair: Ints64, values: Floats, chosen: Any) -> Floats:
-    """The quartiles of the chosen values of each pair, [3, actions]; of all pairs if a pair has few."""
+    """Quartiles of each pair's chosen values, [3, actions]; of all pairs for a pair with few values."""
     chosen = np.broadcast_to(chosen, values.shape)
     found = np.tile(_quartiles(values[chosen]), (len(pair), 1))
     for one in np.unique(pair):
@@ -159,9 +158,9 @@ def _quartiles(values: Floats) -> Floats:
 
 
 def excess_of(links: Links, pass_s: float) -> Excess:
-    """Return what slow pairs take beyond the usual pair: the median, the faster of two in the middle.
+    """Return the excess of slow pairs over the usual pair (lower median).
 
-    `pass_s` is the time of a usual pass: less than a part of it is not told.
+    `pass_s` is the time of a usual action; an excess below a fraction of it does not count.
     """
     pairs = links.pairs
     transit, block = _beyond(pairs.taken, links.transits, pass_s), _beyond(pairs.sent, links.gaps, pass_s)
@@ -185,7 +184,7 @@ def excess_of(links: Links, pass_s: float) -> Excess:
 
 
 def _beyond(pair: Ints64, times: Floats, pass_s: float) -> Floats:
-    """The median beyond the usual one, 0 unless three quarters are above three quarters of the usual pair's."""
+    """Excess of the median, 0 unless the pair's lower quartile is above the usual pair's upper quartile."""
     ones = np.unique(pair[pair != NONE])
     if not len(ones):
         return np.zeros(len(pair))
@@ -197,12 +196,12 @@ def _beyond(pair: Ints64, times: Floats, pass_s: float) -> Floats:
 
 
 def median_of_some(values: Floats) -> float:
-    """Return the median, 0 of nothing."""
+    """Return the median, 0 for an empty array."""
     return float(np.median(values)) if len(values) else 0.0
 
 
 def needed_of(graph: EventGraph, end: Floats) -> tuple[Floats, Floats, Any]:
-    """Return when the pass before each ended on its rank, when its input was made, and if elsewhere."""
+    """Return, per action, when its rank became free, when its input was made, and if on another rank."""
     schedule = graph.schedule
     previous = previous_on_rank(schedule)
     first = np.zeros((len(end), 1))

@@ -1,8 +1,8 @@
-"""Which stage and microbatch each pass is of, where a recording's names leave it open: from the order of passes.
+"""Assign stages and microbatches to recorded actions that lack them, from the order of the actions.
 
-On every rank the forwards of a stage come in the order of the microbatches, and so do its backwards. A rank's
-stage is its place in the pipeline; of several stages a rank, a table says which pass is of which: the k-th
-forward of a rank is the table's k-th.
+A rank runs the forwards of a stage in the order of the microbatches, and so it does the backwards. With one stage
+per rank, the stage is the rank's position in the pipeline. With several, a table gives the stages: a rank's k-th
+forward is the k-th forward in its row.
 """
 
 from bisect import bisect_right
@@ -16,11 +16,11 @@ from ppsim.schedule.table import NONE, Action, Op, Schedule
 
 
 def numbered(traces: Sequence[RankTrace], table: Schedule | None = None) -> list[RankTrace]:
-    """Return the traces with the stage and microbatch of every pass, in steps.
+    """Return the traces, in steps, with the stage and microbatch of every action.
 
-    The traces are those of one pipeline; where they do not tell their rank, their order does. `table` is what they
-    ran, needed where a rank has several stages that the names do not tell. Raises `ConfigError` for passes that
-    make no whole steps or are not those of the table.
+    The traces form one pipeline, in the given order if they lack ranks. `table` is the schedule that was run,
+    needed if a rank has several stages that the names do not give. Raises `ConfigError` for actions that do not
+    form whole steps or do not match the table.
     """
     if all(trace.is_told for trace in traces):
         return list(traces)
@@ -42,7 +42,7 @@ def numbered(traces: Sequence[RankTrace], table: Schedule | None = None) -> list
 
 
 def _with_stages(trace: RankTrace, place: int, num_ranks: int, table: Schedule | None) -> RankTrace:
-    """The trace with the stage of each pass that tells its chunk, or that is of the rank's only one."""
+    """Set the stage of each action whose chunk is known, or whose rank has only one stage."""
     own = [place] if table is None else [stage for stage, rank in enumerate(table.stage_to_rank) if rank == place]
 
     def staged(cell: CellRange, action: Action) -> Action:
@@ -67,7 +67,7 @@ def _passes(trace: RankTrace) -> list[CellRange]:
 
 
 def _steps_closed(trace: RankTrace) -> int:
-    """How often as many backwards as forwards have run: after every step, on a last rank after every microbatch."""
+    """Count the points without open forwards: one per step, or one per microbatch on the last rank."""
     open_forwards, closed = 0, 0
     for cell in _passes(trace):
         for action in cell.members:
@@ -82,7 +82,7 @@ def _steps_closed(trace: RankTrace) -> int:
 
 
 def _by_marks(trace: RankTrace) -> list[list[CellRange]]:
-    """The passes by the range around their step; of the first and last, those that are cut off are left out."""
+    """Assign actions to steps by the steps' ranges; incomplete first and last steps are dropped."""
     steps: list[list[CellRange]] = [[] for _ in trace.marks]
     for cell in _passes(trace):
         place = bisect_right(trace.marks, cell.begin) - 1
@@ -97,7 +97,6 @@ def _by_marks(trace: RankTrace) -> list[list[CellRange]]:
 
 
 def _by_count(trace: RankTrace, num_steps: int) -> list[list[CellRange]]:
-    """The passes in as many equal parts as there are steps."""
     passes = _passes(trace)
     if len(passes) % num_steps:
         raise ConfigError(f"{trace.source} has {len(passes)} passes in {num_steps} steps: trace whole steps")
@@ -111,7 +110,7 @@ def _row(table: Schedule, rank: int) -> list[Action]:
 
 
 def _named(step: list[CellRange], trace: RankTrace, row: list[Action] | None) -> list[CellRange]:
-    """A step's passes, the k-th of a kind (and stage) being the k-th of the table's row, or of microbatch k."""
+    """Name a step's actions: the k-th of a kind is the k-th of the table's row, or microbatch k without a table."""
     count: Counter[tuple[Op, int]] = Counter()
     of_kind = {op: [action for action in row or () if action.op is op] for op in Op}
 

@@ -1,4 +1,4 @@
-"""Single passes, and single waits before passes, that take far longer than usual: of which rank, where and when."""
+"""Pauses: single actions, and single waits before actions, that take far longer than usual."""
 
 import numpy as np
 
@@ -10,21 +10,21 @@ from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.table import NONE, Schedule
 
 LONG = 1.5
-"""A pause takes more than this times the usual time, and more than `PART_OF_STEP` of the step beyond it."""
+"""Minimum duration of a pause over the usual time; the excess must also be `PART_OF_STEP` of the step."""
 PART_OF_STEP = 0.02
 
 MOST_PLACES = 4
-"""So many places of a cause are listed, the largest."""
+"""Maximum number of places listed per cause, the largest first."""
 
 
 def pauses_beyond(taken: Floats, expected: Floats, step_s: float) -> Floats:
-    """Return the time beyond the expected one, 0 if that is no pause."""
+    """Return the excess over the expected time, 0 if it is not a pause."""
     is_pause = (taken > LONG * expected) & (taken > expected + PART_OF_STEP * step_s)
     return np.where(is_pause, taken - expected, 0.0)
 
 
 def pauses_between(steps: Steps, usual: Links, step_s: float) -> Steps:
-    """Return single waits far beyond the usual ones at their place: of messages, and of ranks, without passes."""
+    """Return single waits far above the usual ones at their place: for messages, and of ranks."""
 
     def beyond(waits: Floats, usual_s: Floats) -> Floats:
         in_most_steps = np.quantile(waits, 0.5, axis=0, method="lower") if len(waits) > 1 else usual_s
@@ -35,13 +35,13 @@ def pauses_between(steps: Steps, usual: Links, step_s: float) -> Steps:
 
 
 def listed(places: list[str], num: int) -> str:
-    """Return places in one text, with how many more there are."""
+    """Join places into one text, with the number of places that are not listed."""
     more = f"; {num - len(places)} more" if num > len(places) else ""
     return "; ".join(places) + more
 
 
 def spread_in_words(places: list[tuple[int, int]]) -> str:
-    """Return how pauses, each a step and a rank, are spread over ranks; nothing for a single one.
+    """Describe how pauses, given as (step, rank), are spread over ranks; "" for a single pause.
 
     >>> spread_in_words([(3, 0), (5, 1), (7, 2)])
     'one rank after the other, each in another step: '
@@ -59,7 +59,7 @@ def spread_in_words(places: list[tuple[int, int]]) -> str:
 
 
 def passes_in_words(schedule: Schedule, pauses: Floats, taken: Floats, first_step: int) -> str:
-    """Return the longest pauses in passes in the order of steps, arrays of shape [steps, actions]."""
+    """Describe the longest pauses in actions, by step; arrays have shape [steps, actions]."""
     found = np.argwhere(pauses > 0)
     order = np.argsort([-pauses[step, entry] for step, entry in found], kind="stable")[:MOST_PLACES]
     places = []
@@ -72,10 +72,10 @@ def passes_in_words(schedule: Schedule, pauses: Floats, taken: Floats, first_ste
 
 
 def waits_in_words(schedule: Schedule, pauses: Steps, start: Floats, first_step: int) -> str:
-    """Return the longest pauses between passes in the order of steps; `start` has shape [steps, actions].
+    """Describe the longest pauses between actions, by step; `start` has shape [steps, actions].
 
-    A rank that pauses sends late, so that other ranks wait as well. Of waits at the same time the rank that has
-    part in most of them, as the one that waits or as the sender, is named.
+    A rank that pauses sends late, so that other ranks wait as well. Among simultaneous waits, the text names the
+    rank that is most often the waiting rank or the sender.
     """
     longest = np.maximum(pauses.after_own, pauses.hop)
     places = [
@@ -92,7 +92,6 @@ def waits_in_words(schedule: Schedule, pauses: Steps, start: Floats, first_step:
 
 
 def _at_the_same_time(pauses: Floats, start: Floats) -> list[list[int]]:
-    """The entries of one step with a pause, those together whose pauses overlap."""
     groups: list[list[int]] = []
     until = -np.inf
     entries = np.flatnonzero(pauses)
@@ -105,7 +104,7 @@ def _at_the_same_time(pauses: Floats, start: Floats) -> list[list[int]]:
 
 
 def _whose(schedule: Schedule, pauses: Steps, step: int, entries: list[int]) -> tuple[int, int]:
-    """The rank that has part in most of the pauses, and its first action after one."""
+    """Return the rank with the largest part in the pauses, as waiting rank or sender, and its first action."""
     part = np.zeros(schedule.num_ranks)
     needs = dependencies(schedule).neighbour
     for entry in entries:

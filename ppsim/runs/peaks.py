@@ -1,4 +1,4 @@
-"""Peak memory as measured beside the projected curve's, rank by rank."""
+"""Measured and projected peak memory per rank."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from ppsim.simulation.timeline import Timeline
 
 @dataclass(frozen=True)
 class PeakError:
-    """A rank's most activation bytes, measured and projected, and the action at which; the error is signed."""
+    """Measured and projected peak activation bytes of a rank, the action at each peak, and the signed error."""
 
     rank: int
     measured_bytes: int
@@ -19,18 +19,18 @@ class PeakError:
 
     @property
     def error(self) -> float:
-        """Projected over measured, minus one: negative is too little."""
+        """Projected / measured − 1; negative if the projection is too low."""
         return self.projected_bytes / self.measured_bytes - 1 if self.measured_bytes else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Return it with its error."""
+        """Return the fields and the error as JSON."""
         return asdict(self) | {"error": self.error}
 
 
 def peaks_in(run: Any, source: str) -> list[dict[str, Any]]:
-    """Return the peaks of the `run` part of a measured file, one a rank; none where they were not measured.
+    """Return the peak of each rank from the `run` part of a measured file; empty if not measured.
 
-    Raises `ConfigError` where the file holds something else in their place.
+    Raises `ConfigError` if the file has other values in their place.
     """
     memory = run.get("memory") if isinstance(run, dict) else None
     if memory is None:
@@ -50,10 +50,10 @@ def peaks_in(run: Any, source: str) -> list[dict[str, Any]]:
 
 
 def peak_errors(peaks: list[dict[str, Any]], projected: Timeline) -> list[PeakError]:
-    """Return each rank's measured peak beside the projected one; none where the projection knows no bytes.
+    """Compare each rank's measured and projected peak; empty if the projection has no activation bytes.
 
-    Where the rank's own allocator was asked (CUDA, a device a rank) its peak counts: it holds what passes need for
-    themselves as well, which a projection leaves out.
+    If a rank's own device has an allocator peak (CUDA), it is used. It includes temporary memory of the actions,
+    which a projection leaves out.
     """
     memory, num_ranks = projected.memory, projected.schedule.num_ranks
     if not memory.peak_activation_bytes.any() or [peak["rank"] for peak in peaks] != list(range(num_ranks)):

@@ -1,4 +1,4 @@
-"""What a run recorded → a timeline of the same type as a simulated one. Imports no torch."""
+"""Convert the recorded steps of a run to a timeline like a simulated one. Does not import torch."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
 
 _NO_WAIT_S = 1e-4
-"""A wait shorter than this found its message already there."""
+"""After a shorter wait, the message is assumed to have arrived before it."""
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
 """Largest relative difference of loss and gradients that rounding explains; shorter formats have no such limit."""
@@ -24,7 +24,7 @@ TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
 
 @dataclass(frozen=True)
 class Measured:
-    """A run's recorded steps, their times, and the timeline of the median one."""
+    """A run's recorded steps, their times, and the timeline of the median step."""
 
     timeline: Timeline
     run: Run
@@ -33,11 +33,11 @@ class Measured:
 
     @property
     def costs(self) -> StageCosts:
-        """What was emulated, or the medians of what each stage took."""
+        """The emulated costs, or the median durations of each stage."""
         return self.run.costs
 
     def to_json(self) -> dict[str, Any]:
-        """Return every recorded step and what `ppsim calibrate` asks of a run, for the file of the timeline."""
+        """Return every recorded step and the inputs of `ppsim calibrate`, for the timeline file."""
         run, first = self.run, self.run.start[:, : self.run.graph.num_actions].min(axis=1, keepdims=True)
         return {
             "between_steps_s": list(run.gaps_s),
@@ -61,16 +61,16 @@ def measured_of(
     source: str = "",
     message_bytes: float | None = None,
 ) -> Measured:
-    """Return the steps after the warm-up, and the timeline of the one whose time is their (lower) median.
+    """Return the steps after the warm-up, and the timeline of the step with the (lower) median time.
 
-    `given` are the costs a run emulated; without them the costs are the medians of what each stage took.
+    The costs are `given`, the emulated ones, or else the median durations of each stage.
     """
     run = run_of(result, table, given, source=source, message_bytes=message_bytes)
     return measured_in(run, result["num_warm_up"])
 
 
 def measured_in(run: Run, num_warm_up: int) -> Measured:
-    """Return a run with the timeline of the step whose time is their (lower) median."""
+    """Return a run with the timeline of the step whose time is the (lower) median."""
     length = run.step_times_s.tolist()
     chosen = sorted(range(len(length)), key=length.__getitem__)[(len(length) - 1) // 2]
     start, end = run.start[chosen], run.end[chosen]
@@ -94,10 +94,10 @@ def run_of(
     source: str,
     message_bytes: float | None = None,
 ) -> Run:
-    """Return the steps after the warm-up; `result` has what each rank recorded of each step.
+    """Return the steps after the warm-up; `result` has the records of each rank and step.
 
-    Without `given`, the costs are medians, also of transfers where the times of all are known. Where nothing is
-    known of transfers, not even that they were posted, they take no time, and there are no queues.
+    Without `given`, the costs are medians, including the transfer time if all transfers are known. If the recording
+    has no transfers, not even their posting, they take no time and there are no queues.
     """
     tells_transfers = any(
         not line["calls"] for step in result["steps"] for rank in step for line in rank["records"]
@@ -119,10 +119,10 @@ def run_of(
         costs = costs.replace(transfer_s=float(np.median(taken[:, graph.num_actions :])))
     references = np.array(result.get("reference_s", []))[result["num_warm_up"] :]  # [steps + 1, ranks]
     gaps = gaps_between(graph, start, end)
-    if references.size:  # it is measured between the steps
+    if references.size:  # The reference work runs between the steps.
         gaps = (np.array(gaps) - references[1:-1].max(axis=1)).tolist()
     if result["differences"] and result["num_warm_up"] == 0:
-        gaps = gaps[1:]  # the first step was compared with one process before the second began
+        gaps = gaps[1:]  # The first step was compared with a single process before the second step began.
     return Run(
         source=source,
         graph=graph,
@@ -141,7 +141,7 @@ def run_of(
 
 
 def require_agreement(differences: dict[str, float] | None, dtype: str) -> None:
-    """Raise `RunFailed` where `--verify` found more than rounding in `dtype` explains."""
+    """Raise `RunFailed` if `--verify` found a larger difference than rounding in `dtype` explains."""
     if differences is None or dtype not in TOLERANCE:
         return
     if not max(differences["loss"], differences["gradient"]) <= TOLERANCE[dtype]:
@@ -152,7 +152,7 @@ def require_agreement(differences: dict[str, float] | None, dtype: str) -> None:
 
 
 def _times_of(ranks: list[dict[str, Any]], graph: EventGraph) -> tuple[Floats, Floats]:
-    """Start and end of every node, in seconds of the shared clock."""
+    """Start and end of every graph node, in seconds of the shared clock."""
     schedule = graph.schedule
     start, end = np.full(graph.num_nodes, np.nan), np.full(graph.num_nodes, np.nan)
     entry_of = {str(schedule[entry]): entry for entry in range(graph.num_actions)}
@@ -188,6 +188,6 @@ def _times_of(ranks: list[dict[str, Any]], graph: EventGraph) -> tuple[Floats, F
             start[node] = end[node] = end[made_by[transfer]]
         else:
             begin, finish = posted[name]
-            # Without a wait nobody knows when it arrived; it did so before it was needed.
+            # Without a wait, the arrival is known only to be before the first use.
             start[node], end[node] = begin, max(arrived.get(target, finish), begin)
     return start, end

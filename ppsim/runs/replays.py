@@ -1,4 +1,4 @@
-"""Measured steps as what a replay takes: what each pass took, and what it waited for beyond its input."""
+"""Replay measured steps from the durations and waits of their actions."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,10 @@ from ppsim.simulation.engine import Times, evaluate, evaluate_many
 
 @dataclass(frozen=True)
 class Steps:
-    """What replays take, all of shape [steps, actions] and in seconds.
+    """Durations and waits of measured steps, all of shape [steps, actions] and in seconds.
 
-    `taken` is what a pass takes. It starts `after_own`, a wait that its rank makes itself, after the pass before it
-    has ended and its input is there: `hop` after that was made, 0 for one of its own rank.
+    `taken` is the duration of an action, `hop` the time in transit of its input (0 from the same rank), and
+    `after_own` the rank's own wait after its previous action has ended and the input has arrived.
     """
 
     taken: Floats
@@ -23,18 +23,17 @@ class Steps:
     after_own: Floats
 
     def __getitem__(self, step: int) -> "Steps":
-        """One step, as steps."""
         chosen = slice(step, step + 1)
         return Steps(self.taken[chosen], self.hop[chosen], self.after_own[chosen])
 
 
 def steps_of(graph: EventGraph, start: Floats, end: Floats, links: Links | None = None) -> Steps:
-    """Return the durations and waits of steps, whose arrays have shape [steps, actions].
+    """Return the durations and waits of steps; arrays have shape [steps, actions].
 
-    The results of a fused cell leave when all of it is done. A wait before a pass is the rank's own as far as it
-    usually waits there, and all of it if the message had arrived. A message that nobody waited for took as long as
-    the median one of its pair of ranks, or less if its input was made only just before. `links` are the usual
-    times of the pairs (None: those of these steps).
+    Fused actions send their results when all parts have ended. A wait is the rank's own up to its usual wait at
+    this place, or completely if the message had arrived. A message without a waiting action takes the median time
+    of its pair of ranks, or less if it was made only just before. `links` are the usual times of the pairs (None:
+    from these steps).
     """
     before, made, _ = needed_of(graph, end)
     links = links or links_of(graph, start, before, made)
@@ -44,7 +43,7 @@ def steps_of(graph: EventGraph, start: Floats, end: Floats, links: Links | None 
 
 
 def waits_for_messages(graph: EventGraph, start: Floats, end: Floats) -> Floats:
-    """Return how long each pass of a step waited for a message that had been made, its rank being free."""
+    """Return how long each action of a step waited for a sent message while its rank was free."""
     before, made, crosses = needed_of(graph, end[None])
     own = steps_of(graph, start[None], end[None]).after_own
     waits: Floats = np.where(crosses, np.maximum(start - np.maximum(before, made) - own, 0.0), 0.0)[0]
@@ -52,28 +51,28 @@ def waits_for_messages(graph: EventGraph, start: Floats, end: Floats) -> Floats:
 
 
 def median_gap_s(steps: Steps) -> float:
-    """Return the median of what ranks do before a pass, where they do anything."""
+    """Return the median of the ranks' own waits before actions, over the waits above 0."""
     return median_of_some(steps.after_own[steps.after_own > 0])
 
 
 def replayed_s(graph: EventGraph, steps: Steps, *, hop_s: float | None = None) -> Floats:
-    """Return seconds from the first start to the last end, one entry a step.
+    """Return the replayed time from the first start to the last end, one entry per step.
 
-    With `hop_s` the waits are left out, and each message takes that long in the calls of the graph. Without, the
-    graph is one whose transfers are on their own.
+    With `hop_s` the measured waits are left out, and each message takes `hop_s` in the graph's blocking calls.
+    Without it the graph must have independent transfers.
     """
     durations, waits = _node_times(graph, steps, hop_s)
     return evaluate_many(graph, durations, waits).step_time_s
 
 
 def replay(graph: EventGraph, steps: Steps) -> Times:
-    """Return the times of the first of the steps."""
+    """Return the replayed times of the first step."""
     durations, waits = _node_times(graph, steps, None)
     return evaluate(graph, durations[0], waits[0])
 
 
 def waited_s(graph: EventGraph, end: Floats) -> Floats:
-    """Return how long each rank stands still for passes of others, from the ends of a step's actions."""
+    """Return how long each rank waits for other ranks' actions, from the ends of a step's actions."""
     schedule = graph.schedule
     before, made, crosses = needed_of(graph, end[None])
     waits = np.where(crosses, np.maximum(made - before, 0.0), 0.0)[0]
@@ -81,7 +80,7 @@ def waited_s(graph: EventGraph, end: Floats) -> Floats:
 
 
 def _node_times(graph: EventGraph, steps: Steps, hop_s: float | None) -> tuple[Floats, Floats]:
-    """Durations and waits of all nodes; with `hop_s` that is what each transfer takes, and nothing waits."""
+    """Durations and waits of all graph nodes; with `hop_s`, transfers take `hop_s` without waits."""
     none = np.zeros((len(steps.taken), graph.num_transfers))
     transfers = steps.hop[:, graph.target] if hop_s is None else none + hop_s
     waits = steps.after_own if hop_s is None else np.zeros_like(steps.after_own)

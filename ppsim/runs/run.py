@@ -1,4 +1,4 @@
-"""The steps of a measured run, as many as there are, and the costs that they show."""
+"""The steps of a measured run, and the costs derived from them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,18 +19,27 @@ from ppsim.simulation.stage_costs import StageCosts
 
 @dataclass(frozen=True)
 class Run:
-    """The steps of one measured run, warm-up left out.
+    """The steps of one measured run, without warm-up.
 
-    `start` and `end` have shape [steps, nodes of the graph], in seconds of one clock for all ranks. `costs` are
-    what the actions should take: given, or (`has_own_costs` False) the medians of what they took. `gaps_s` are the
-    seconds from the last end of a step to the first start of the next, as far as known. `message_bytes` is what a
-    whole microbatch sends from a stage to the next, None where unknown. `knows_transfers`: the times of all
-    transfers are those on the wire, not only of those that somebody waited for. `communication` is how the trainer
-    calls, as far as its recording tells. `reference_s` is what F and B of its own stages took each rank before and
-    behind each step, the mean of both: the pace of the machine (`ppsim.runtime.reference`), empty where it was not
-    measured; `reference_work` says of what stages, `reference_layers` how many layers each has.
-    `to_collective_s` has an entry per gap and rank: from the rank's last pass to its first collective (all-reduce
-    of the gradient norm and the like), empty if unknown.
+    `start`, `end`
+        Shape [steps, nodes of the graph], in seconds of one clock for all ranks.
+    `costs`
+        Given costs of the actions, or their measured medians if `has_own_costs` is False.
+    `gaps_s`
+        Seconds from the last end of a step to the first start of the next, as far as known.
+    `message_bytes`
+        Bytes that a whole microbatch sends from a stage to the next, None if unknown.
+    `knows_transfers`
+        True if the times of all transfers on the wire are known, not only of transfers that an action waited for.
+    `communication`
+        How the trainer sends and receives, as far as the recording says.
+    `reference_s`
+        Machine speed (`ppsim.runtime.reference`): per step and rank, the time of F and B of the rank's own stages,
+        the mean of before and after the step. Empty if not measured. `reference_work` describes these stages,
+        `reference_layers` has their numbers of layers.
+    `to_collective_s`
+        Per gap and rank, seconds from the rank's last action to its first collective (such as the all-reduce of the
+        gradient norm). Empty if unknown.
     """
 
     source: str
@@ -50,21 +59,21 @@ class Run:
 
     @property
     def step_times_s(self) -> Floats:
-        """First start to last end, one entry a step."""
+        """Time from the first start to the last end, one entry per step."""
         actions = self.graph.num_actions
         times: Floats = self.end[:, :actions].max(axis=1) - self.start[:, :actions].min(axis=1)
         return times
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the compute actions of the last step and their times, in whole nanoseconds.
+        """SHA-256 of the compute actions of the last step and their times in whole nanoseconds.
 
-        Every rank's times count from its own first start. The fingerprint is therefore the same for every path,
-        number of warm-up steps and alignment of clocks with which one recording is read.
+        Every rank's times count from its own first start, so that path, number of warm-up steps and clock alignment
+        do not change the fingerprint of a recording.
         """
         table, actions = self.graph.schedule, self.graph.num_actions
         start, end = self.start[-1, :actions], self.end[-1, :actions]
-        begin = start.min()  # a file has the times since then: subtracted first, its rounding is the same
+        begin = start.min()  # files store times since this start: same rounding
         start, end = start - begin, end - begin
         first = np.full(table.num_ranks, np.inf)
         np.minimum.at(first, table.rank, start)
@@ -73,7 +82,7 @@ class Run:
         return sha256(actions_of_ranks.tobytes() + times.tobytes()).hexdigest()
 
     def alone(self, slowdown: float) -> Floats:
-        """Return what the actions took, [steps, actions], less what transfers beside them added."""
+        """Return the actions' durations, [steps, actions], without the slow-down by overlapped transfers."""
         taken: Floats = (self.end - self.start)[:, : self.graph.num_actions]
         if slowdown:
             times = zip(self.start, self.end, strict=True)
@@ -81,10 +90,10 @@ class Run:
         return taken
 
     def at_pace(self, reference_s: Sequence[float] | Floats) -> "Run":
-        """Return the steps as long as they were at the pace at which the reference takes each rank so long.
+        """Return the steps scaled to the machine speed at which the reference takes `reference_s` per rank.
 
-        Each is scaled by what the reference took beside it, and costs that were not given are its medians then; the
-        run itself where nobody knows its pace.
+        Each step is scaled by its own reference times; costs that were not given become the medians of the scaled
+        steps. Returns the run itself if its machine speed is unknown.
         """
         if not self.reference_s:
             return self
@@ -99,7 +108,7 @@ class Run:
 
     @property
     def bytes_of_transfers(self) -> Floats | None:
-        """What each transfer carries, None where unknown."""
+        """Bytes of each transfer, None if unknown."""
         if self.message_bytes is None:
             return None
         schedule = self.graph.schedule
@@ -110,9 +119,9 @@ class Run:
 
 @dataclass(frozen=True)
 class PaceOf:
-    """At which pace something was told, by what the same work took: F and B of each rank's own stages.
+    """Machine speed of a projection: the time of its reference work, F and B of each rank's own stages.
 
-    A layer takes `layer_s`; `ends_s` is what the first stage and the last take beside. `work` says of what.
+    A layer takes `layer_s`; `ends_s` is the extra time of the first and the last stage. `work` describes the work.
     """
 
     work: str
@@ -120,7 +129,7 @@ class PaceOf:
     ends_s: tuple[float, float]
 
     def ranks_s(self, schedule: Schedule, layers: Sequence[int]) -> list[float]:
-        """Return what it takes each rank that holds stages of so many layers."""
+        """Return the seconds of the reference work per rank, given the number of layers per stage."""
         of_stages = self.layer_s * np.array(layers, dtype=np.float64)
         of_stages[[0, -1]] += self.ends_s
         ranks = range(schedule.num_ranks)
@@ -135,7 +144,7 @@ def gaps_between(graph: EventGraph, start: Floats, end: Floats) -> list[float]:
 
 
 def described(schedule: Schedule) -> str:
-    """Return a table's name and size in words."""
+    """Return a table's name and size as text."""
     return (
         f"{schedule.name or 'a table'}, {schedule.num_ranks} ranks, {schedule.num_stages} stages, "
         f"{schedule.num_microbatches} microbatches"
@@ -143,21 +152,22 @@ def described(schedule: Schedule) -> str:
 
 
 def costs_alone(run: Run, slowdown: float) -> StageCosts:
-    """Return the costs of a run with the medians of what its passes took, less what transfers beside them added."""
+    """Return a run's costs from the median durations of its actions, without the slow-down by transfers."""
     return median_costs(run.graph, run.alone(slowdown), run.costs)
 
 
 def median_costs(graph: EventGraph, taken: Floats, costs: StageCosts | None = None) -> StageCosts:
-    """Return the median time of each pass of each stage over all microbatches and steps; 0 for one the table lacks.
+    """Return costs with the median time of each kind of action and stage; 0 if the table lacks it.
 
-    `taken` has shape [steps, actions]. The rest is as in `costs`.
+    Durations have shape [steps, actions]; the medians are over all microbatches and steps. The other fields come
+    from `costs`.
     """
     medians, stages = pass_medians(graph.schedule, taken), range(graph.schedule.num_stages)
     forward, full, inputs, weights = (
         [medians.get((op, stage), 0.0) for stage in stages] for op in (Op.F, Op.B, Op.I, Op.W)
     )
     parts = [one + two for one, two in zip(inputs, weights, strict=True)]
-    # A stage without one has the other: bounds and other tables ask for both.
+    # Bounds and other tables need both forms of the backward: derive the missing one.
     whole = [one or two for one, two in zip(full, parts, strict=True)]
     inputs = [one if both else other for one, both, other in zip(inputs, parts, full, strict=True)]
     is_split = any(parts) or not any(full)
@@ -172,12 +182,12 @@ def median_costs(graph: EventGraph, taken: Floats, costs: StageCosts | None = No
 
 
 def pass_medians(schedule: Schedule, taken: Floats) -> dict[tuple[Op, int], float]:
-    """Return the median time of each pass of each stage that there is; `taken` ends in an axis of actions."""
+    """Return the median time per kind of action and stage; the last axis of the durations is the action."""
     return {key: float(np.median(taken[..., chosen])) for key, chosen in passes_of(schedule)}
 
 
 def passes_of(schedule: Schedule) -> Iterator[tuple[tuple[Op, int], NDArray[np.bool_]]]:
-    """Give each pass of each stage that there is, and which actions of the table are one."""
+    """Yield each kind of action and stage of the table, with a mask of its actions."""
     for op, stage in product((Op.F, Op.B, Op.I, Op.W), range(schedule.num_stages)):
         chosen = (schedule.op == op) & (schedule.stage == stage)
         if chosen.any():

@@ -1,4 +1,4 @@
-"""How much passes, and ranks, of measured steps differ: what intervals and expected steps are drawn with."""
+"""Spread of action times and of ranks in measured steps, the input of projection intervals."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from ppsim.runs.run import Run, passes_of
 from ppsim.schedule.table import Schedule
 
 _NORMAL = 1.349
-"""The quartiles of a normal distribution are so many standard deviations apart."""
+"""Distance between the quartiles of a normal distribution, in standard deviations."""
 
 _TO_DEVIATIONS = 1.48
-"""Times the median distance from the middle: a normal distribution's standard deviation."""
+"""Standard deviation of a normal distribution over its median absolute deviation."""
 
 _UNCERTAIN = 1.17
-"""Of n samples: a standard deviation told by either is off by so much of itself over √n."""
+"""Relative standard error, times √n, of a standard deviation estimated by either method from n samples."""
 
 _LEAST_RANKS = 3
 _NUM_FACTORS = 20
@@ -25,11 +25,11 @@ _DIGITS = 6
 
 @dataclass(frozen=True)
 class Spreads:
-    """Relative standard deviations, None where there are too few to tell, and what each is off by itself.
+    """Relative standard deviations (None if there are too few samples) and the standard error of each.
 
-    `action`: of one action beside the others of its pass and stage in its step; `rank`: of one rank's middle action
-    beside those of the other ranks, the first and the last left out, which hold more than layers. `factors`: what
-    passes of a typical step take beside their medians, each as likely as any other, None like `action`.
+    `action`: of an action relative to others of its kind and stage in the step. `rank`: of a rank's median action
+    relative to other ranks', without the first and the last rank, which hold more than layers. `factors`: equally
+    likely ratios of an action's time to its median in a typical step, or None.
     """
 
     action: float | None = None
@@ -40,10 +40,10 @@ class Spreads:
 
 
 def spreads_of(runs: Sequence[Run], slowdown: float = 0.0) -> Spreads:
-    """Return the spreads by quartiles and by the median distance from the middle: no straggler counts for much.
+    """Return the spreads, from quartiles and the median absolute deviation, which stragglers hardly affect.
 
-    A typical step has of every quantile the median of all steps'. The first passes of ranks and the last of the
-    first stage's are no part of it, nor what transfers beside passes add, `slowdown`.
+    Quantiles of a typical step are medians over all steps. `factors` exclude each rank's first action, the last
+    action of the rank with the first stage, and the slow-down by overlapped transfers (`slowdown`).
     """
     of_actions: list[Floats] = []
     of_ranks: list[Floats] = []
@@ -72,13 +72,13 @@ def spreads_of(runs: Sequence[Run], slowdown: float = 0.0) -> Spreads:
 
 
 def ends_of(schedule: Schedule) -> tuple[Ints64, int]:
-    """Return the entries of the ranks' first actions, and of the last one of the rank with the first stage."""
+    """Return the ranks' first entries, and the last entry of the rank with the first stage."""
     first_rank = int(schedule.stage_to_rank[0])
     return schedule.rank_offsets[:-1].astype(np.int64), int(schedule.rank_offsets[first_rank + 1]) - 1
 
 
 def _apart(schedule: Schedule, taken: Floats) -> tuple[list[Floats], dict[tuple[int, int], float]]:
-    """How far actions of a pass and stage are from the middle one of their step, and the medians of these."""
+    """Relative distances of actions from the median of their kind, stage and step, and these medians."""
     found, medians = [], {}
     for (op, stage), chosen in passes_of(schedule):
         middle = np.median(taken[:, chosen], axis=1, keepdims=True)
@@ -90,7 +90,6 @@ def _apart(schedule: Schedule, taken: Floats) -> tuple[list[Floats], dict[tuple[
 
 
 def _ranks_apart(schedule: Schedule, medians: dict[tuple[int, int], float]) -> list[Floats]:
-    """How far ranks are from the middle one, for each kind of pass."""
     found = []
     for op in {op for op, _ in medians}:
         of_rank: dict[int, list[float]] = {}
@@ -105,7 +104,7 @@ def _ranks_apart(schedule: Schedule, medians: dict[tuple[int, int], float]) -> l
 
 
 def _quantiles(schedule: Schedule, taken: Floats) -> Floats | None:
-    """What each step's actions take beside the medians of their passes: as many quantiles a step."""
+    """Quantiles of the actions' times over their medians, the same number for each step."""
     factors = np.full_like(taken, np.nan)
     for _, chosen in passes_of(schedule):
         middle = np.median(taken[:, chosen])

@@ -1,4 +1,4 @@
-"""A timeline on disk: the report with the table, the costs and every time in it, simulated or measured alike."""
+"""Timeline files: the report with the table, the costs and all times, simulated or measured."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +26,7 @@ FORMAT: Literal["ppsim-timeline/1"] = "ppsim-timeline/1"
 
 
 class _NodeTimes(Strict):
-    """One entry a node: seconds, and the node waited for last."""
+    """Seconds, and the last blocker, one entry per node."""
 
     start_s: list[Moment]
     end_s: list[Moment]
@@ -34,8 +34,6 @@ class _NodeTimes(Strict):
 
 
 class _Steps(Strict):
-    """Every recorded step, one entry a node, and what else is known of the run."""
-
     between_steps_s: list[Moment]
     message_bytes: NonNegative | None
     knows_transfers: bool
@@ -49,9 +47,10 @@ class _Steps(Strict):
 
 
 class _File(Strict, extra="ignore"):
-    """What it takes to load a timeline; the report beside it is for people. A CSV says no replicas and slices.
+    """The fields needed to load a timeline; the rest of the report is for people.
 
-    Of a projection, also between what nine of ten iterations are expected, and at which pace (`Run.reference_s`).
+    CSV tables lack `replicas` and `slices`. Projections also have the 90 % interval of an iteration and the machine
+    speed (`Run.reference_s`).
     """
 
     origin: Literal["measured", "simulated"]
@@ -75,10 +74,10 @@ class _File(Strict, extra="ignore"):
 def timeline_to_json(
     timeline: Timeline, costs: StageCosts, *, memory_limit_bytes: float | None = None, **more: Any
 ) -> dict[str, Any]:
-    """Return the report of a timeline with what it takes to load it again; `more` is added as it is.
+    """Return the report of a timeline with everything to load it again; `more` is added unchanged.
 
-    `table` has one CSV line a rank; `timeline` one entry an action in table order, then one a transfer in the
-    order of the receiving actions, in seconds.
+    `table` has one CSV line per rank. `timeline` has one entry per action in table order, then one per transfer in
+    the order of the receiving actions, in seconds.
     """
     return {
         "format": FORMAT,
@@ -96,16 +95,15 @@ def timeline_to_json(
 
 
 def timeline_from_json(data: Any, source: str) -> tuple[Timeline, StageCosts]:
-    """Return the timeline that a parsed file holds and its costs; raises `ConfigError` naming what is wrong."""
+    """Return the timeline and costs of a parsed file; raises `ConfigError` that names the wrong entry."""
     return _loaded(data, source)[1:]
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """What a projection says beside its timeline, None where it does not.
+    """A projection's 90 % interval of the step, machine speed (`Run.at_pace`) and fitted runs; None if unknown.
 
-    Between what nine of ten steps will lie, and the pace of its costs (`Run.at_pace`). `fitted_runs` are the
-    fingerprints of the runs that its overheads were fitted on, none if unknown.
+    `fitted_runs` are the fingerprints of the runs on which its overheads were fitted, empty if unknown.
     """
 
     interval_s: tuple[float, float] | None = None
@@ -113,7 +111,7 @@ class Expectation:
     fitted_runs: tuple[str, ...] = ()
 
     def within(self, timeline: Timeline, iteration_time_s: float, interval_s: Sequence[float]) -> "Expectation":
-        """Return it with the interval of a projected iteration, as that of its step."""
+        """Return a copy with the interval of a projected iteration, shifted to the step."""
         low, high = interval_s
         around = iteration_time_s - timeline.step_time_s
         return replace(self, interval_s=(low - around, high - around))
@@ -128,7 +126,7 @@ def read_timeline(path: str | Path) -> tuple[Timeline, StageCosts]:
 
 
 def read_expected(path: str | Path) -> tuple[Timeline, StageCosts, Expectation]:
-    """Read what `read_timeline` does, and what a projection's file says beside it."""
+    """Read a timeline like `read_timeline`, and the expectations of a projection's file."""
     file, timeline, costs = _loaded(read_json(path, made_by=MADE_BY), str(path))
     pace = pace_from(file.reference_s, file.reference_ends_s, file.reference_work)
     said = Expectation(pace=pace, fitted_runs=tuple(file.overheads_fitted_runs))
@@ -138,14 +136,14 @@ def read_expected(path: str | Path) -> tuple[Timeline, StageCosts, Expectation]:
 
 
 def pace_from(layer_s: float | None, ends_s: Sequence[float] | None, work: str) -> PaceOf | None:
-    """Return the pace that a file says, None where it says none; of a version before, it is of other work."""
+    """Return the machine speed in a file, None without one; files of an older version used other reference work."""
     if layer_s is None:
         return None
     return PaceOf(work, layer_s, (ends_s[0], ends_s[1])) if ends_s else PaceOf("", layer_s, (0.0, 0.0))
 
 
 def run_from_json(data: Any, source: str) -> Run:
-    """Return all the steps that a measured timeline's file holds; its one step where it is of an older version.
+    """Return all steps of a measured timeline's file; files of an older version have one step.
 
     Raises `ConfigError` like `timeline_from_json`, and for a timeline that was not measured.
     """
@@ -171,7 +169,7 @@ def run_from_json(data: Any, source: str) -> Run:
         )
     start, end = np.array(steps.start_s), np.array(steps.end_s)
     table = timeline.schedule
-    # A version before had one number a step, of other work.
+    # An older version stored one number per step, of other reference work.
     references = [one if isinstance(one, list) else [one] * table.num_ranks for one in steps.reference_s]
     for name, count, allowed, what in (
         ("reference_s", len(references), (0, len(start)), "steps"),
@@ -239,10 +237,10 @@ def _loaded(data: Any, source: str) -> tuple[_File, Timeline, StageCosts]:
 
 
 def _blockers(blocker: list[int], source: str) -> Ints32:
-    """The blockers, each a node or none, that lead back to a first node from everywhere."""
+    """Check that blockers are nodes or none, without a cycle; raises `ConfigError`."""
     if odd := [node for node in blocker if not NONE <= node < len(blocker)]:
         raise ConfigError(f"{source} is wrong: timeline.blocker holds {odd[0]}; there are {len(blocker)} nodes")
-    before = np.array([*blocker, NONE])  # the last entry is what −1 leads to
+    before = np.array([*blocker, NONE])  # index −1 (NONE) selects this last entry
     for _ in range(len(blocker).bit_length()):
         before = before[before]
     if (before != NONE).any():

@@ -1,4 +1,4 @@
-"""What a run took where there is no timeline of it: iterations, and timers summed over each."""
+"""Times of a run without a timeline: its iterations, and timers summed over each iteration."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,12 +14,11 @@ FORMAT = "ppsim-totals/1"
 
 @dataclass(frozen=True, repr=False)
 class Totals(Shown):
-    """Seconds of each logged iteration, and of timers: the least (None: not logged) and the most over the ranks,
-    median of the logs.
+    """Iteration times and timers of a training log, in seconds.
 
-    `num_warm_up` logged iterations were dropped. `memory_bytes` are what a log line of the allocator says, by its
-    words, the largest of the ranks that print one. `num_garbled` lines were skipped, because a number in them could
-    not be read.
+    `timers_s` has, per timer, the minimum (None: not logged) and the maximum over the ranks, as medians over the
+    log. `num_warm_up` iterations were dropped. `memory_bytes` has the values in the allocator's log line, each the
+    maximum over the ranks that print one. `num_garbled` lines had a number that could not be parsed.
 
     >>> Totals("log", [2.0, 2.1, 2.0], {"forward-backward": (1.8, 1.9)}).iteration_time_s
     2.0
@@ -34,7 +33,7 @@ class Totals(Shown):
 
     @property
     def brief(self) -> str:
-        """What its line says."""
+        """Short text for the `repr`."""
         return f"{len(self.iterations_s)} iterations of {seconds(self.iteration_time_s)}"
 
     def __post_init__(self) -> None:
@@ -43,11 +42,11 @@ class Totals(Shown):
 
     @property
     def iteration_time_s(self) -> float:
-        """The median iteration."""
+        """Median iteration time."""
         return median(self.iterations_s)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it."""
+        """Return all fields as JSON."""
         return {
             "format": FORMAT,
             "source": self.source,

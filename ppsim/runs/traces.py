@@ -1,8 +1,4 @@
-"""What each rank of a run did, as a recording tells it → the shape in which `ppsim train` reports its ranks.
-
-Every reader of recordings makes these: ranges in which a rank executed a cell, in the order of their begin, in
-steps.
-"""
+"""Traces of a recorded run's ranks, which every reader returns, and their conversion to `ppsim train`'s records."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -17,7 +13,7 @@ from ppsim.schedule.table import NONE, Action, Cell, Op
 
 @dataclass(frozen=True)
 class Span:
-    """Something with a begin and an end, in seconds of the host's clock."""
+    """A time range, in seconds of the host's clock."""
 
     begin: float
     end: float
@@ -25,12 +21,12 @@ class Span:
 
 @dataclass(frozen=True)
 class CellRange(Span):
-    """One execution of a cell: its text without prefix, what it is, and what was traced inside it.
+    """One execution of an action, or of fused actions, and everything traced inside it.
 
-    `waits` are receives waited for; `device` is what it launched, each with the moment of its launch; `nodes` are
-    autograd's, `operators` the others on the host, both of a fused cell only. `message_bytes` is what it sent,
-    where that is told. A stage or microbatch that the recording does not tell is NONE; `chunk` then is the
-    how-manieth of the rank's stages, as far as that is told.
+    `waits` are waits for receives. `device` has the launched work, each with its launch time. `nodes` (autograd's)
+    and `operators` (others on the host) are for fused actions only. `message_bytes` is the size of the sent
+    message, if known. An unknown stage or microbatch is NONE; `chunk` then is the index among the rank's stages, if
+    known.
     """
 
     cell: Cell
@@ -43,22 +39,22 @@ class CellRange(Span):
 
     @property
     def members(self) -> tuple[Action, ...]:
-        """The actions of the cell."""
+        """The actions of the range: one, or several fused actions."""
         return (self.cell,) if isinstance(self.cell, Action) else self.cell
 
     @property
     def is_compute(self) -> bool:
-        """Whether it is an F, B, I or W, or fused of them."""
+        """True for F, B, I or W, and for fused actions."""
         return self.members[0].op.is_compute
 
 
 @dataclass(frozen=True)
 class RankTrace:
-    """The steps of one rank, each a list of ranges in the order of their begin. `rank` is None where not told.
+    """The steps of one rank, each a list of ranges in the order of their start.
 
-    Where names leave a stage or microbatch open (`is_told` False) all ranges are in one list, until all ranks are
-    there (`ppsim.runs.numbering`); `marks` are then the begins of steps, as far as they are told. `collectives` are
-    the begins of all-reduces and the like. Times count from `base_ns` on, of a clock that all ranks of a `host`
+    `rank` is None if unknown. While stages or microbatches are unknown (`is_told` is False), all ranges are in one
+    list (`ppsim.runs.numbering` divides it), and `marks` are the known starts of steps. `collectives` are the
+    starts of all-reduces and other collectives. Times count from `base_ns`, on a clock that all ranks of a `host`
     share.
     """
 
@@ -73,24 +69,31 @@ class RankTrace:
 
     @property
     def is_told(self) -> bool:
-        """Whether the stage and microbatch of every pass are known."""
+        """True if the stage and microbatch of every action are known."""
         actions = [action for step in self.steps for cell in step if cell.is_compute for action in cell.members]
         return all(NONE not in (action.stage, action.microbatch) for action in actions)
 
     @property
     def stages(self) -> list[int]:
-        """The stages that it computes."""
+        """The stages that the rank computes."""
         return sorted({action.stage for cell in self.steps[0] if cell.is_compute for action in cell.members})
 
 
 @dataclass(frozen=True)
 class Recordings:
-    """The ranks of one run as a reader found them, and what it knows besides.
+    """The ranks of one run as a reader found them.
 
-    `kind` says whose recording it is, `passes_by` what the times of passes are those of. `clocks` says how far
-    the ranks share a clock: "host" (ranks of one host do), "step" (each rank's begins anew with each step) or
-    "one". `vpp` is the number of stages a rank, None where nobody tells it. `reserved_bytes` is the most that each
-    rank's allocator held, None where nobody recorded it.
+    `kind`
+        The profiler or trainer that made the recording.
+    `passes_by`
+        The source of the action times.
+    `clocks`
+        "host": ranks of one host share a clock. "step": each rank's clock restarts with each step. "one": all ranks
+        share a clock.
+    `vpp`
+        Number of stages per rank, None if unknown.
+    `reserved_bytes`
+        Peak bytes reserved by each rank's allocator, None if not recorded.
     """
 
     source: str
@@ -103,9 +106,9 @@ class Recordings:
 
 
 def split_by_names(trace: RankTrace) -> RankTrace:
-    """Return the trace in steps, where its names tell them: one ends where an action comes again.
+    """Split a trace into steps if its names are complete: a repeated action starts a new step.
 
-    Raises `ConfigError` for a single step, and for unlike steps.
+    Raises `ConfigError` if there is one step only, or if the steps differ.
     """
     if not trace.is_told:
         return trace
@@ -122,7 +125,7 @@ def split_by_names(trace: RankTrace) -> RankTrace:
 
 
 def require_like_steps(trace: RankTrace) -> RankTrace:
-    """Return the trace; raises `ConfigError` for a single step, and for steps of other passes or another order."""
+    """Raise `ConfigError` for a single step or steps that differ in actions or order; return the trace."""
     names = [[format_cell(cell.cell) for cell in step if cell.is_compute] for step in trace.steps]
     if len(names) < 2:
         raise ConfigError(f"{trace.source} has one step only: the first is warm-up, trace three or more")
@@ -138,7 +141,7 @@ def require_like_steps(trace: RankTrace) -> RankTrace:
 
 
 def require_as_many_steps(traces: Sequence[RankTrace]) -> None:
-    """Raise `ConfigError` for ranks with unlike numbers of steps."""
+    """Raise `ConfigError` if the ranks have different numbers of steps."""
     counts = {trace.source: len(trace.steps) for trace in traces}
     if len(set(counts.values())) > 1:
         least, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
@@ -149,7 +152,7 @@ def require_as_many_steps(traces: Sequence[RankTrace]) -> None:
 
 
 def _later(told: Any, seconds: float) -> Any:
-    """A time that is told, or a span or list of such, so much later."""
+    """Shift a time, or all times of a range or list, by some seconds."""
     if isinstance(told, Span):
         times = [one.name for one in fields(told) if one.name not in ("cell", "message_bytes", "chunk")]
         return replace(told, **{name: _later(getattr(told, name), seconds) for name in times})
@@ -160,10 +163,10 @@ _SHOWN = 8
 
 
 def in_rank_order(traces: Sequence[RankTrace]) -> list[RankTrace]:
-    """Return the traces by pipeline rank; raises `ConfigError` for one that is missing or there twice.
+    """Return the traces by pipeline rank; raises `ConfigError` for a missing or repeated rank.
 
-    Ranks are those that the traces tell, where they are 0 … p−1; beside other kinds of parallelism those are not
-    the pipeline's, which are then taken by each one's first stage.
+    Recorded ranks are used if they are 0 … p−1, else the order of first stages: with other kinds of parallelism,
+    recorded ranks are not pipeline ranks.
     """
     holder: dict[int, RankTrace] = {}
     for trace in traces:
@@ -186,16 +189,15 @@ def in_rank_order(traces: Sequence[RankTrace]) -> list[RankTrace]:
 
 
 def table_rows_of(traces: Sequence[RankTrace]) -> list[list[Cell]]:
-    """Return the table's rows as the first step ran them, sends and receives included."""
+    """Return the table's rows as the first step ran them, including sends and receives."""
     wanted = (*range(Op.F, Op.W + 1), Op.SEND_F, Op.RECV_F, Op.SEND_B, Op.RECV_B)
     return [[cell.cell for cell in trace.steps[0] if cell.members[0].op in wanted] for trace in traces]
 
 
 def result_of(traces: Sequence[RankTrace], *, num_warm_up: int) -> dict[str, Any]:
-    """Return the ranks' steps in the shape in which the ranks of `ppsim train` report theirs.
+    """Return the steps of all ranks as `ppsim train`'s ranks report them, for `ppsim.runs.recorded.run_of`.
 
-    `ppsim.runs.recorded.run_of` makes the run of it. Raises `ConfigError` for ranks with unlike numbers of steps,
-    and for too few.
+    Raises `ConfigError` for ranks with different numbers of steps, and for too few steps.
     """
     require_as_many_steps(traces)
     number = len(traces[0].steps)
@@ -218,7 +220,7 @@ def result_of(traces: Sequence[RankTrace], *, num_warm_up: int) -> dict[str, Any
 
 
 def _to_collectives(trace: RankTrace) -> list[float | None]:
-    """Seconds from the last pass of each step to the rank's first collective before its next step, or None."""
+    """Seconds from the last action of each step to the rank's next collective before the next step."""
     spans = [
         [span for cell in step if cell.is_compute for span in ([one for _, one in cell.device] or [cell])]
         for step in trace.steps
@@ -233,7 +235,7 @@ def _to_collectives(trace: RankTrace) -> list[float | None]:
 
 
 def message_bytes_of(traces: Sequence[RankTrace]) -> float | None:
-    """Return what the sends carry (the median), None where the traces do not tell."""
+    """Return the median size of the first step's sent messages, None if unknown."""
     sizes = sorted(
         cell.message_bytes
         for trace in traces
@@ -244,7 +246,7 @@ def message_bytes_of(traces: Sequence[RankTrace]) -> float | None:
 
 
 def _step_record(ranks: list[list[CellRange]], traces: Sequence[RankTrace]) -> list[dict[str, Any]]:
-    """One step of all ranks; a transfer is known where both of its ends are kernels."""
+    """Records of one step of all ranks; a transfer is known if both of its ends are kernels."""
     ends = {
         str(cell.members[0]): Span(cell.device[0][1].begin, max(one.end for _, one in cell.device))
         for rank in ranks
@@ -268,26 +270,26 @@ def _step_record(ranks: list[list[CellRange]], traces: Sequence[RankTrace]) -> l
                 sender = _sender_of(action)
                 if str(action) in ends and sender in ends:
                     here, there = ends[str(action)], ends[sender]
-                    # Both kernels run from when they are launched: nothing moves before the second of them.
+                    # Each kernel runs from its launch on, but nothing moves before both have started.
                     transfers[sender] = (max(here.begin, there.begin), max(here.end, there.end))
         records.append({"records": lines, "transfers": transfers})
     return records
 
 
 def _sender_of(receive: Action) -> str:
-    """`2RECV_F0` takes what `1SEND_F0` sent."""
+    """Return the name of the matching send: `1SEND_F0` for `2RECV_F0`."""
     step = -1 if receive.op is Op.RECV_F else 1
     return str(Action(Op(receive.op - 1), receive.stage + step, receive.microbatch))
 
 
 def _on_host(cell: CellRange, source: str) -> dict[str, Any]:
-    """A cell whose work is on the host: each of its actions from its last receive on, to the end of the range."""
+    """Record of host work: actions run from the end of their last receive to the end of the range."""
     calls = [max((wait.end for wait in cell.waits), default=cell.begin)]
     waits = [[max(wait.begin, cell.begin), wait.end] for wait in cell.waits]
     if len(cell.members) > 1:
         forward_first, node_begin, node_end = _parts(cell, source)
         if forward_first:
-            # Nothing tells when the forward ended but its last operator before the backward's receive was there.
+            # The forward's end is not recorded: use the last operator before the backward's receive.
             second = node_begin
             done = max((one.end for one in cell.operators if one.end <= node_begin), default=node_begin)
         else:
@@ -300,10 +302,10 @@ def _on_host(cell: CellRange, source: str) -> dict[str, Any]:
 
 
 def _on_device(cell: CellRange, last: float, source: str) -> dict[str, Any]:
-    """A cell whose work is kernels: each of its actions from its first one's start to its last one's end."""
+    """Record of device work: actions run from the start of their first kernel to the end of the last."""
     name = format_cell(cell.cell)
     if not cell.device:
-        if all(action.op is Op.I for action in cell.members):  # of a first stage, which does nothing
+        if all(action.op is Op.I for action in cell.members):  # I of a first stage, which does nothing
             at = max(last, cell.begin)
             return {"name": name, "begin": at, "end": at, "waits": [], "calls": [at]}
         raise ConfigError(f"{source}: {name} launched no kernel: trace CPU and CUDA activities, and whole steps")
@@ -317,7 +319,7 @@ def _on_device(cell: CellRange, last: float, source: str) -> dict[str, Any]:
 
 
 def _parts(cell: CellRange, source: str) -> tuple[bool, float, float]:
-    """Of a fused forward and backward: whether the forward comes first; when autograd's nodes began and ended."""
+    """For a fused forward and backward: if the forward comes first, and the range of autograd's nodes."""
     kinds = [action.op is Op.F for action in cell.members]
     if sorted(kinds) != [False, True] or not cell.nodes:
         raise ConfigError(

@@ -1,1 +1,1 @@
-"""Executes a schedule with torch and records it; needs the extra `torch`."""
+"""Execution and recording of a schedule with torch; needs the extra `torch`."""

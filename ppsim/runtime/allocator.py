@@ -1,20 +1,20 @@
-"""How a process on a CPU gets memory for its activations: once."""
+"""Memory allocation of CPU processes: obtain memory for activations only once."""
 
 import ctypes
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""glibc's names of the two, in malloc.h."""
+"""glibc's values of the two names in malloc.h."""
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc to serve all but the largest blocks from its heap, and never to give that back to the system.
+    """Make glibc serve all but the largest blocks from its heap, and never return the heap to the system.
 
-    Otherwise what a backward frees is returned and taken again, at a page fault a page, thousands in a pass; when,
-    depends on the sizes freed before. Does nothing with another C library.
+    Otherwise memory that a backward frees is returned and obtained again, with one page fault per page and
+    thousands per action, at moments that depend on the sizes freed before. Does nothing with another C library.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
         return
-    mallopt(_MMAP_THRESHOLD, 1 << 25)  # as far as glibc goes
+    mallopt(_MMAP_THRESHOLD, 1 << 25)  # glibc's maximum
     mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)

@@ -1,4 +1,4 @@
-"""Which attention torch picked: the operators that a forward calls tell."""
+"""Find out which attention kernel torch chose, from the operators that a forward calls."""
 
 import re
 from collections.abc import Callable
@@ -11,7 +11,7 @@ _FUSED = r"aten::_(?:scaled_dot_product_)?(flash|efficient|cudnn|fused)_attentio
 
 
 class _Fused(TorchDispatchMode):
-    """Within, the names of fused attentions that are called are noted, in order."""
+    """Records the names of fused attention operators called within the block, in order."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -24,13 +24,13 @@ class _Fused(TorchDispatchMode):
 
 
 def attention_in(forward: Callable[[], object]) -> str:
-    """Return which fused attentions a forward calls, "math" where it has none and makes it of products.
+    """Return the fused attention kernels that a forward calls, or "math" if it uses separate GEMMs.
 
     >>> q = torch.randn(1, 2, 16, 8)
     >>> attention_in(lambda: torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True))
     'flash'
     """
-    # A compiled function that is called where operators are watched is never compiled again, but run as it stands.
+    # Otherwise a compiled function that is first called in a dispatch mode would never be compiled.
     with torch.compiler.set_stance("force_eager"), _Fused() as fused:
         forward()
     return " + ".join(fused.names) or "math"

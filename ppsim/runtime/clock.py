@@ -1,4 +1,4 @@
-"""The time of a device: when it got somewhere, what a piece of work took, and a GPU's clock rate under load."""
+"""Clocks of devices: moments, durations of work, and a GPU's clock rate under load."""
 
 import time
 from collections.abc import Callable
@@ -8,45 +8,45 @@ from typing import Any
 import torch
 
 _CYCLES_PER_S = 3e9
-"""More than any GPU's, so that a sleep of so many is no shorter than asked for."""
+"""More than any GPU has, so that a sleep by cycles is never shorter than requested."""
 
 _LOAD_S = 1.0
 _SIZE, _IN_FLIGHT = 4096, 20
 
 Seconds = Callable[[], float]
-"""Gives the seconds that a piece of work took, once the device is done with it."""
+"""Returns the seconds of a piece of work, once the device has finished it."""
 
 
 class Clock:
-    """A CPU's: a moment is the host's time, which is one clock for all processes (CLOCK_MONOTONIC on Linux)."""
+    """Clock of a CPU: moments are host time, common to all processes (CLOCK_MONOTONIC on Linux)."""
 
     def zero(self) -> None:
-        """Wait for all that was given to the device, and take what comes next as the step's begin."""
+        """Wait until the device is idle, and start the time of a step."""
 
     def now(self) -> Any:
-        """Return the moment at which the device gets here."""
+        """Return the moment at which the device reaches this point."""
         return time.perf_counter()
 
     def wait(self, moment: Any) -> None:
-        """Return when the device has got to a moment."""
+        """Wait until the device has reached a moment."""
 
     def seconds(self, moment: Any) -> float:
-        """Return a moment in seconds of the host's time; the device must have got there."""
+        """Return a moment in seconds of host time; the device must have reached it."""
         return float(moment)
 
     def between(self, first: Any, last: Any) -> float:
-        """Return the seconds from one moment to the other, which the device must have got to."""
+        """Return the seconds between two moments, which the device must have reached."""
         return float(last - first)
 
     def done(self) -> float:
-        """Return the host's time at which the device is done with all that it was given."""
+        """Return the host time at which the device has finished all its work."""
         return time.perf_counter()
 
     def time(self, work: Callable[..., Any], *arguments: Any, launch_s: float = 0.0) -> tuple[Any, Seconds]:
-        """Return what the work returned, and what gives its seconds.
+        """Return the result of the work, and a function that returns its seconds.
 
-        With `launch_s`, what the host takes to launch the work, a GPU sleeps so long before: it finds all kernels
-        in its queue, and none of the launches in its seconds.
+        `launch_s` is the host's time to launch the work. A GPU first sleeps for this time, so that all kernels are
+        in its queue and the seconds include no launches.
         """
         self._sleep(launch_s)
         first = self.now()
@@ -60,7 +60,7 @@ class Clock:
         return done, seconds
 
     def time_launch(self, work: Callable[..., Any], *arguments: Any) -> tuple[Any, Seconds]:
-        """As `time`, but of the seconds until the host is free again, its stream idle before."""
+        """As `time`, but for the host's time to launch the work, on an idle stream."""
         self._settle()
         begin = time.perf_counter()
         done = work(*arguments)
@@ -68,14 +68,14 @@ class Clock:
         return done, lambda: taken
 
     def _sleep(self, seconds: float) -> None:
-        """Keep the device from what is given to it next."""
+        """Delay the device's next work."""
 
     def _settle(self) -> None:
         """Wait for the current stream."""
 
 
 class CudaClock(Clock):
-    """A GPU's: a moment is an event on the current stream, tied to the host's time by `zero`."""
+    """Clock of a GPU: a moment is an event on the current stream, tied to host time by `zero`."""
 
     def __init__(self, where: torch.device) -> None:
         self._where = where
@@ -94,11 +94,11 @@ class CudaClock(Clock):
         return event
 
     def wait(self, moment: Any) -> None:
-        """Wait for the event."""
+        """Wait for an event."""
         moment.synchronize()
 
     def seconds(self, moment: Any) -> float:
-        """Return when the device came to an event."""
+        """Return the host time at which the device reached an event."""
         return self._host_zero + self.between(self._zero, moment)
 
     def between(self, first: Any, last: Any) -> float:
@@ -106,7 +106,7 @@ class CudaClock(Clock):
         return float(first.elapsed_time(last)) / 1e3
 
     def done(self) -> float:
-        """Wait for the device."""
+        """Wait for the device, and return the host time."""
         torch.cuda.synchronize(self._where)
         return time.perf_counter()
 
@@ -120,7 +120,7 @@ class CudaClock(Clock):
 
 @dataclass
 class Range:
-    """One cell as a rank ran it: its name, begin and end, the waits inside it, when the stage was called."""
+    """One action (or fused actions) of a rank: name, start, end, waits inside, and calls of the stage."""
 
     name: str
     begin: Any
@@ -129,7 +129,7 @@ class Range:
     calls: list[Any] = field(default_factory=list)
 
     def record(self, at: Callable[[Any], float]) -> dict[str, Any]:
-        """Return it as a plain record; `at` gives a moment in seconds of the host's time."""
+        """Return a plain record; `at` converts a moment to seconds of host time."""
         return {
             "name": self.name,
             "begin": at(self.begin),
@@ -145,9 +145,9 @@ def clock_of(where: torch.device) -> Clock:
 
 
 def raise_clock(where: torch.device) -> None:
-    """Multiply matrices of random numbers for a second, so that what is measured next finds the clock of a run.
+    """Multiply random matrices for one second, so that a GPU reaches the clock rate of a run.
 
-    An idle GPU runs at a fifth of it, and takes its time to rise. Does nothing on a CPU.
+    An idle GPU runs at a fifth of that rate, and takes time to raise it. Does nothing on a CPU.
     """
     if where.type != "cuda":
         return

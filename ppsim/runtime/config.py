@@ -1,4 +1,4 @@
-"""What a training run is told. Imports no torch: the command line and the launcher read it too."""
+"""Configuration of a training run. Does not import torch, for the command line and the launcher."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class GPTShape:
 
     @property
     def layer(self) -> LayerShape:
-        """One of its layers."""
+        """The shape of one layer."""
         return LayerShape(
             "gpt",
             hidden_size=self.hidden_size,
@@ -55,7 +55,7 @@ MODELS = {
 
 @dataclass(frozen=True)
 class Boundary:
-    """What a microbatch is between two stages, before the first or behind the last; `dtype` is torch's name."""
+    """A microbatch between two stages, before the first or after the last; `dtype` is torch's name."""
 
     shape: list[int]
     dtype: str
@@ -64,7 +64,7 @@ class Boundary:
 
 @dataclass(frozen=True)
 class OwnModel:
-    """A model of a user's, of `num_layers`, that FILE.py:FUNCTION, `module`, makes (`ppsim.runtime.own_model`).
+    """A user's model of `num_layers`, built by `module`, FILE.py:FUNCTION (`ppsim.runtime.own_model`).
 
     `boundaries` has one entry more than there are stages.
     """
@@ -76,14 +76,14 @@ class OwnModel:
 
 @dataclass(frozen=True)
 class Turns:
-    """How often runs take turns: `most` times, fewer where `limit_s` is over, `least` however long it takes."""
+    """Number of turns of several runs: up to `most` within `limit_s` seconds, but at least `least`."""
 
     most: int = 1
     least: int = 1
     limit_s: float = 0.0
 
     def go_on(self, done: int, elapsed_s: float) -> bool:
-        """Return whether there is time for another turn, as long as those that are done.
+        """Return if there is time for another turn, as long as the mean of the finished ones.
 
         >>> turns = Turns(most=8, least=2, limit_s=10.0)
         >>> [turns.go_on(*one) for one in ((1, 60.0), (2, 6.0), (2, 7.0), (8, 1.0))]
@@ -99,12 +99,20 @@ ONCE = Turns()
 class TrainConfig:
     """One run: the table, the model, and how to run it.
 
-    `layers_per_stage` has one entry a stage. `recompute` is that of every stage; with `layer_plans`,
-    one entry per stage, each stage has its own.
-    `emulate_costs` is a `--costs` file: compute is replaced by waiting
-    that long, and transfers take what it says; of `straggling_steps`, by their number after the warm-up, compute
-    takes so many times as long. `num_warm_up` steps come before the `num_steps` recorded ones.
-    `timeout_s` bounds every wait of one rank for another. `trace` is a folder for one torch.profiler trace a rank.
+    `layers_per_stage`
+        One entry per stage.
+    `recompute`, `layer_plans`
+        Recomputation of every stage, or one plan per stage.
+    `emulate_costs`
+        A `--costs` file: actions wait for its times instead of computing, and transfers take its times.
+    `straggling_steps`
+        Step number after the warm-up, and the factor by which its emulated actions are slower.
+    `num_warm_up`, `num_steps`
+        Steps before the recorded ones, and recorded steps.
+    `timeout_s`
+        Limit for every wait of one rank for another.
+    `trace`
+        Folder for one torch.profiler trace per rank.
     """
 
     schedule: str
@@ -138,7 +146,7 @@ class TrainConfig:
         return [plain] if self.layer_plans is None else self.layer_plans[stage]
 
     def require_finite(self, losses: Sequence[float | None]) -> None:
-        """Raise `ConfigError` where the loss of a step is no number, which no file of a run could hold."""
+        """Raise `ConfigError` if the loss of a step is not finite, because run files cannot store it."""
         if wrong := [step for step, loss in enumerate(losses, 1) if loss is not None and not isfinite(loss)]:
             also = "--dtype bfloat16 or float32, or " if self.dtype == "float16" else ""
             raise ConfigError(
@@ -148,7 +156,7 @@ class TrainConfig:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "TrainConfig":
-        """Return the configuration of which `dataclasses.asdict` made `data`."""
+        """Return the configuration from the output of `dataclasses.asdict`."""
         plans = data.get("layer_plans")
         data = data | {"layer_plans": plans and [[LayerPlan(*one) for one in stage] for stage in plans]}
         model = data["model"]

@@ -1,7 +1,7 @@
-"""Waiting instead of computing: a table's order and communication run for real, its costs are given.
+"""Emulated compute: the order and communication of a table are real, and actions wait for given times.
 
-Eight ranks then fit two cores, and what is tested is the runtime: its host time, its order of sends and
-receives, and what a first-in-first-out channel makes of it.
+Eight ranks then fit on two cores, and the run tests the runtime: its host time, its order of sends and receives,
+and the effect of a first-in-first-out channel.
 """
 
 import time
@@ -26,14 +26,14 @@ from ppsim.simulation.run import durations_s
 from ppsim.simulation.stage_costs import StageCosts
 
 SPIN_S = 3e-4
-"""A sleep overshoots by up to this, so that the rest is spun."""
+"""A sleep overshoots by up to this, so that the last part of a wait is spun."""
 
 PAYLOAD = (1, 8)
-"""The shape of an emulated activation; its first number carries the time at which it was sent."""
+"""The shape of an emulated activation; its first number is the time at which it was sent."""
 
 
 def wait_for(seconds: float) -> None:
-    """Return after that many seconds, to within some microseconds."""
+    """Wait for some seconds, accurate to some microseconds."""
     end = time.perf_counter() + seconds
     if seconds > SPIN_S:
         time.sleep(seconds - SPIN_S)
@@ -42,20 +42,20 @@ def wait_for(seconds: float) -> None:
 
 
 Waits = dict[tuple[str, int], float]
-"""Seconds of a stage's passes, by pass ("F", "B", "I" or "W") and microbatch."""
+"""Seconds of a stage's actions, by kind ("F", "B", "I" or "W") and microbatch."""
 
 
 class EmulatedStage(nn.Module):
     """Takes the given seconds for F, B, I and W, through the autograd graph that torch's runtime splits.
 
-    `running` is the pass that the runtime is about to call and its microbatch; it has to be told, because a
-    node of the graph cannot know. I runs the node of the input, W the node of the weight, B both. `factor` is how
-    many times as long the passes of the step take.
+    `running` is the action that the runtime is about to call, set by the caller because a node of the graph cannot
+    know it. I runs the input's node, W the weight's node, B both. `factor` multiplies the times of the step.
     """
 
     def __init__(self, seconds: Waits, *, is_first: bool) -> None:
         super().__init__()
-        # The first stage's input has no gradient; like an embedding, something before the input's node must.
+        # The first stage's input has no gradient. This parameter, like an embedding, makes autograd run the input's
+        # node.
         self.embedding = nn.Parameter(torch.zeros(PAYLOAD[1], dtype=torch.float64)) if is_first else None
         self.weight = nn.Parameter(torch.zeros(PAYLOAD[1], dtype=torch.float64))
         self.seconds = seconds
@@ -63,11 +63,11 @@ class EmulatedStage(nn.Module):
         self.factor = 1.0
 
     def wait(self) -> None:
-        """Return after what the running pass takes."""
+        """Wait for the time of the running action."""
         wait_for(self.seconds[self.running] * self.factor)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return something of the shape of `x` after the seconds of F."""
+        """Return a tensor of the shape of `x` after the seconds of F."""
         self.wait()
         node: Any = _Node.apply
         if self.embedding is not None:
@@ -77,7 +77,7 @@ class EmulatedStage(nn.Module):
 
 
 class _Node(torch.autograd.Function):
-    """Identity whose backward waits, in the passes named, for what the pass costs."""
+    """Identity whose backward waits for the action's time, if the action is one of `passes`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, stage: EmulatedStage, passes: str) -> Tensor:
@@ -92,7 +92,7 @@ class _Node(torch.autograd.Function):
 
 
 def emulated_costs(config: TrainConfig, table: Schedule) -> tuple[StageCosts, CostArrays] | None:
-    """Return the costs that a run waits for, with torch's own rule for stage 0; None where it computes."""
+    """Return the costs to wait for, with torch's rule for stage 0; None if the run computes."""
     if config.emulate_costs is None:
         return None
     counts = {"num_stages": table.num_stages, "num_ranks": table.num_ranks}
@@ -101,7 +101,7 @@ def emulated_costs(config: TrainConfig, table: Schedule) -> tuple[StageCosts, Co
 
 
 def waits_of(table: Schedule, costs: CostArrays) -> list[Waits]:
-    """Return what each pass of each stage takes."""
+    """Return the seconds of each action of each stage."""
     compute = table.compute_only()
     found: list[Waits] = [{} for _ in range(table.num_stages)]
     durations = durations_s(build_graph(compute), costs)
@@ -112,12 +112,12 @@ def waits_of(table: Schedule, costs: CostArrays) -> list[Waits]:
 
 
 def factor_of(config: TrainConfig, step: int) -> float:
-    """Return how many times as long the passes of a step take, warm-up counted."""
+    """Return the factor by which the actions of a step are slower; `step` includes the warm-up."""
     return dict(config.straggling_steps).get(step - config.num_warm_up, 1.0)
 
 
 class EmulatedModel:
-    """Stages that wait, as `ppsim.runtime.trained.RunModel` has them."""
+    """Stages that wait, a `ppsim.runtime.trained.RunModel`."""
 
     def __init__(self, table: Schedule, costs: CostArrays) -> None:
         self._waits = waits_of(table, costs)
@@ -127,7 +127,7 @@ class EmulatedModel:
         return {stage: EmulatedStage(self._waits[stage], is_first=stage == 0) for stage in wanted}
 
     def boundary(self, stage: int) -> Tensor:
-        """Return what goes from any stage to the next."""
+        """Return a tensor like the emulated activation, the same between all stages."""
         del stage
         return torch.zeros(PAYLOAD, dtype=torch.float64)
 
@@ -138,16 +138,16 @@ class EmulatedModel:
         return nothing, nothing
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        """Return something to differentiate."""
+        """Return a scalar with a gradient."""
         return ((output - targets) ** 2).mean()
 
 
 class EmulatedNetwork:
-    """Stands where the runtime issues its sends and receives, and makes each take its seconds.
+    """Replaces the runtime's sends and receives, and makes each take its given time.
 
-    On an "ideal" channel a message arrives that long after it was sent. On the others a thread for each queue
-    of this rank carries out its transfers in order, each starting when the peer has come to it too: what NCCL
-    does with the operations of one communicator. `transfers` collects when each received message was under way.
+    On an "ideal" channel a message arrives its transfer time after it was sent. On other channels, a thread per
+    queue of this rank performs the transfers in order, and each starts when the peer has reached it too, as NCCL
+    does with the operations of one communicator. `transfers` has the time range of each received message.
     """
 
     def __init__(self, costs: CostArrays, channel: Channel, rank: int, current: Callable[[], str]) -> None:
@@ -159,7 +159,7 @@ class EmulatedNetwork:
         self.transfers: dict[str, tuple[float, float]] = {}
 
     def issue(self, operations: list[Any], desc: str | None = None) -> list[Any]:
-        """Issue torch's `P2POp`s and return something to wait on for each."""
+        """Issue torch's `P2POp`s, and return an object to wait on for each."""
         del desc
         return [self._issue(operation) for operation in operations]
 
@@ -205,7 +205,7 @@ class EmulatedNetwork:
 
 
 class _Arrival:
-    """A received message that is there only `seconds` after it was sent."""
+    """A received message that arrives only `seconds` after it was sent."""
 
     def __init__(self, network: EmulatedNetwork, work: Any, tensor: Tensor, seconds: float, name: str) -> None:
         self._network, self._work, self._tensor, self._seconds, self._name = network, work, tensor, seconds, name
@@ -218,7 +218,7 @@ class _Arrival:
 
 
 class _Transfer:
-    """One transfer; `wait` returns when it is done, or raises what went wrong."""
+    """A transfer; `wait` returns when it is done, or raises its error."""
 
     def __init__(self, carried_out: "Future[None]") -> None:
         self._carried_out = carried_out
@@ -229,7 +229,6 @@ class _Transfer:
 
 
 def _post(operation: Any) -> Any:
-    """Issue one torch `P2POp`, as the runtime would."""
     if operation.op is dist.isend:
         return dist.isend(
             operation.tensor, group=operation.group, group_dst=operation.group_peer, tag=operation.tag
@@ -238,6 +237,6 @@ def _post(operation: Any) -> Any:
 
 
 def _name_at_sender(receive: Action) -> str:
-    """`2RECV_F0` takes what `1SEND_F0` sent."""
+    """Return the name of the matching send: `1SEND_F0` for `2RECV_F0`."""
     step = -1 if receive.op is Op.RECV_F else 1
     return str(Action(Op(receive.op - 1), receive.stage + step, receive.microbatch))

@@ -1,4 +1,4 @@
-"""Executes a table with its ranks as threads of this process, which share one device."""
+"""Execute a table with its ranks as threads of this process, which share one device."""
 
 import sys
 import threading
@@ -23,17 +23,17 @@ from ppsim.schedule.dependencies import dependencies, transfers_of
 from ppsim.schedule.table import NONE, Action, Op, Schedule, last_of_cell
 
 _SHUTDOWN_S = 5.0
-"""What a rank has to end in, once all were stopped; one that does not is left to end with the process."""
+"""Seconds for a rank to end after a stop; later it is left to end with the process."""
 
 Edge = tuple[int, int]
 """The sending and the receiving rank."""
 
 
 class SharedDevice:
-    """Ranks as threads of one process on a CPU, each with its number of intra-op threads; a copy is a clone.
+    """Ranks as threads of one process on a CPU, each with a number of intra-op threads; a copy is a clone.
 
-    `clock` is that of all ranks: a moment is when the rank that asks got there. Moments are read as seconds once
-    the step is finished.
+    All ranks share `clock`: a moment is when the asking rank reaches it. Moments are converted to seconds after the
+    step.
     """
 
     clock: Clock
@@ -44,7 +44,7 @@ class SharedDevice:
         self._stopped = threading.Event()
 
     def facts(self) -> dict[str, Any]:
-        """Return what a run says of the device, as file content."""
+        """Return facts of the device for the file of a run."""
         return {"num_threads": self._num_threads}
 
     @contextmanager
@@ -55,7 +55,7 @@ class SharedDevice:
         yield
 
     def spin(self, seconds: float) -> None:
-        """Keep the current rank busy for that long: it sleeps, and spins for the rest, which a sleep overshoots."""
+        """Keep the current rank busy for some seconds: it sleeps, then spins, because a sleep overshoots."""
         end = time.perf_counter() + seconds
         if seconds > SPIN_S:
             self._stopped.wait(seconds - SPIN_S)
@@ -63,10 +63,9 @@ class SharedDevice:
             pass
 
     def send(self, tensor: Tensor | None, edge: Edge, seconds: float) -> "Parcel":
-        """Copy what the current rank has just made, or take the seconds that copying it shall take.
+        """Copy the current rank's last output, or emulate a copy that takes some seconds.
 
-        A copy goes on beside compute. It starts when its content is there, whether or not the receiver has come to
-        it.
+        A copy overlaps with compute. It starts when its content is ready, whether or not the receiver is.
         """
         del edge
         begin = self.clock.now()
@@ -74,10 +73,10 @@ class SharedDevice:
         return Parcel(clone, begin, begin + seconds if seconds else self.clock.now(), self.spin)
 
     def finish_step(self, timeout_s: float) -> None:
-        """Return when all ranks are done; raises `RunFailed` after that many seconds."""
+        """Return when all ranks have finished; raises `RunFailed` after the timeout."""
 
     def stop(self) -> None:
-        """Make every wait that is under way return at once."""
+        """Make every current wait return at once."""
         self._stopped.set()
 
 
@@ -88,13 +87,13 @@ class Parcel:
         self._tensor, self._begin, self._end, self._spin = tensor, begin, end, spin
 
     def receive(self) -> Tensor | None:
-        """Return the receiver's own copy; what its rank does from here on comes after the transfer."""
+        """Return the receiver's own copy; its rank continues after the transfer."""
         self._wait()
         tensor, self._tensor = self._tensor, None
         return tensor
 
     def span(self) -> tuple[Any, Any]:
-        """Return the moments at which the transfer began and ended."""
+        """Return the moments at which the transfer started and ended."""
         return self._begin, self._end
 
     def _wait(self) -> None:
@@ -103,7 +102,7 @@ class Parcel:
 
 @contextmanager
 def quick_turns() -> Iterator[None]:
-    """Let no thread wait 5 ms for its turn, which is the interpreter's default."""
+    """Shorten the interpreter's thread switch interval, which is 5 ms by default."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-4)
     try:
@@ -118,10 +117,10 @@ def timed_out(timeout_s: float, waiting: str) -> RunFailed:
 
 
 class StageRunner(Protocol):
-    """What runs an action."""
+    """Runs the actions of a stage."""
 
     def run(self, op: Op, microbatch: int, received: Tensor | None) -> Tensor | None:
-        """Run F, B, I or W; return what the neighbour needs, None where there is none or nothing to hand over."""
+        """Run F, B, I or W; return the output for the neighbouring stage, None if there is none."""
 
 
 class _Stopped(Exception):
@@ -131,8 +130,8 @@ class _Stopped(Exception):
 class Executor:
     """The stages of all ranks of a compute-only table on one device.
 
-    `transfer_s` (one entry a hop) is what transfers shall take; zero where they are copies of real tensors.
-    `timeout_s` bounds a rank's wait for another. Close it when the last step is done.
+    `transfer_s` (one entry per stage boundary) has the seconds of transfers; 0 if they are copies of real tensors.
+    `timeout_s` limits a rank's wait for another. Close the executor after the last step.
     """
 
     def __init__(
@@ -148,11 +147,11 @@ class Executor:
         self._transfer_s, self._timeout_s = transfer_s, timeout_s
         self._takes_from = dependencies(table).neighbour.tolist()
         self._sends = self._sends_of_cells()
-        # One thread per rank for all steps: libraries cache costly objects per thread.
+        # One thread per rank for all steps, because libraries cache costly objects per thread.
         self._threads = [JobThread(f"rank {rank}") for rank in range(table.num_ranks)]
 
     def _sends_of_cells(self) -> dict[int, list[tuple[int, int]]]:
-        """By the last action of a cell: the actions of it whose content leaves for another rank, and which."""
+        """Map the last of fused actions to those that send, with the receiving ranks."""
         sends: dict[int, list[tuple[int, int]]] = {}
         last = last_of_cell(self.table)
         for source, target in zip(*transfers_of(self.table), strict=True):
@@ -162,10 +161,10 @@ class Executor:
     def step(self, counters: Sequence[LiveBytes] | None = None) -> list[dict[str, Any]]:
         """Run the table once; return each rank's records and transfers in seconds, as `measured_of` reads them.
 
-        With `counters`, one a rank, the bytes that autograd keeps are counted, which takes host time.
+        With `counters`, one per rank, the bytes that autograd saves are counted, which takes host time.
 
-        Raises `RunFailed` with the error of the rank that failed first, and after the time-out. Whatever is raised,
-        all ranks are stopped by then, for good.
+        Raises `RunFailed` with the error of the rank that failed first, and after the timeout. After any error all
+        ranks are stopped for good.
         """
         run = _Step(self, counters)
         try:
@@ -183,12 +182,12 @@ class Executor:
             thread.end(_SHUTDOWN_S)
 
     def name_of_send(self, source: int) -> str:
-        """Return `3SEND_F0` for what the forward 3F0 hands over."""
+        """Return `3SEND_F0` for the output of the forward 3F0."""
         op, stage, microbatch = self.table[source]
         return str(Action(Op.SEND_F if op is Op.F else Op.SEND_B, stage, microbatch))
 
     def transfer_s(self, source: int) -> float:
-        """Return what handing over the content of an action shall take."""
+        """Return the seconds for sending the output of an action."""
         op, stage, _ = self.table[source]
         return float(self._transfer_s[stage if op is Op.F else stage - 1])
 
@@ -202,23 +201,17 @@ class Executor:
 
 @dataclass
 class _RankLog:
-    """What a rank did, and what it sent."""
-
     actions: list[Range] = field(default_factory=list)
     parcels: dict[str, Parcel] = field(default_factory=dict)
 
 
 class _Slot:
-    """Where a parcel is put for the rank that takes it."""
-
     def __init__(self) -> None:
         self.posted = threading.Event()
         self.parcel: Parcel | None = None
 
 
 class _Step:
-    """One execution of the table."""
-
     def __init__(self, executor: Executor, counters: Sequence[LiveBytes] | None) -> None:
         self._executor, self._counters = executor, counters
         self._table, self._device = executor.table, executor.device
@@ -232,7 +225,7 @@ class _Step:
         self._begun: list[Future[None]] = []
 
     def run(self, threads: Sequence[JobThread]) -> None:
-        """Run every rank to its end, or raise what the first of them failed with."""
+        """Run every rank to its end, or raise the first failure."""
         self._device.clock.zero()
         self._begun = [thread.put(partial(self._guarded, rank)) for rank, thread in enumerate(threads)]
         wait(self._begun, return_when=FIRST_EXCEPTION)
@@ -240,7 +233,7 @@ class _Step:
             raise self._failure
 
     def stop(self) -> None:
-        """End all ranks: whoever waits is woken, whoever computes ends after this action."""
+        """End all ranks: waiting ranks are woken, computing ranks end after the current action."""
         self._stopped = True
         self._device.stop()
         self._start.abort()
@@ -265,7 +258,7 @@ class _Step:
     def _run_rank(self, rank: int) -> None:
         table, executor, device, row = self._table, self._executor, self._device, self.rows[rank]
         now = device.clock.now
-        kept: dict[int, Tensor | None] = {}  # what a later action of this rank needs, or is to be sent
+        kept: dict[int, Tensor | None] = {}  # outputs for later actions of this rank, or to be sent
         for entry in range(int(table.rank_offsets[rank]), int(table.rank_offsets[rank + 1])):
             if self._stopped:
                 raise _Stopped

@@ -1,4 +1,4 @@
-"""A small GPT, whole or cut into stages: what `ppsim profile` measures is what `ppsim train` runs."""
+"""A small GPT, whole or divided into stages, shared by `ppsim profile` and `ppsim train`."""
 
 from collections.abc import Collection, Sequence
 from importlib import resources
@@ -44,7 +44,7 @@ class Embedding(nn.Module):
 
 
 class Block(nn.Module):
-    """One transformer layer, or a tensor-parallel shard of one: [batch, sequence, hidden] → the same."""
+    """One transformer layer, or a tensor-parallel shard of one; input and output are [batch, sequence, hidden]."""
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__()
@@ -67,14 +67,14 @@ class Block(nn.Module):
 
 
 class Recomputed(nn.Module):
-    """A layer, or a part, of which only the input is kept: its forward runs again where a backward needs it."""
+    """A layer, or a part, that saves only its input; a backward runs its forward again."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
         self.layer = layer
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what the layer returns."""
+        """Return the layer's output."""
         output: Any = checkpoint(self.layer, x, use_reentrant=False)
         return output  # type: ignore[no-any-return]
 
@@ -96,7 +96,7 @@ class Head(nn.Module):
 def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
     """Return the mean cross entropy of logits [batch, sequence, vocabulary] for int64 targets [batch, sequence].
 
-    In float32, or in float64 where the logits are.
+    It is computed in float32, or in float64 if the logits are.
     """
     logits = logits if logits.dtype == torch.float64 else logits.float()
     return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
@@ -105,10 +105,10 @@ def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
 def build_stage(
     stage: int, num_stages: int, plan: Sequence[LayerPlan], shape: GPTShape, *, seed: int, dtype: torch.dtype,
 ) -> nn.Sequential:  # fmt: skip
-    """Return one stage: embedding on the first, head on the last, and between them the blocks of a plan.
+    """Return one stage: embedding on the first, head on the last, and the layers of a plan.
 
-    A block with the word "full" keeps its input alone, joined ones together. The same seed gives the same weights
-    for a stage however the stages lie on ranks.
+    A layer with `recompute` "full" saves only its input; joined layers save one input together. A seed gives a
+    stage the same weights for every placement of stages on ranks.
     """
     torch.manual_seed(1_000_003 * seed + stage)
     parts: list[nn.Module] = []
@@ -125,7 +125,7 @@ def build_stage(
 
 
 class GPT:
-    """The GPT of a run, as `ppsim.runtime.trained.TrainedModel` has it."""
+    """The GPT of a run, a `ppsim.runtime.trained.TrainedModel`."""
 
     def __init__(self, config: TrainConfig) -> None:
         assert isinstance(config.model, GPTShape)
@@ -141,13 +141,13 @@ class GPT:
         return build_stage(stage, num_stages, plan, self.shape, seed=config.seed, dtype=dtype)
 
     def unsplit(self) -> tuple[nn.Module, list[list[nn.Parameter]]]:
-        """Return all stages in a row, which keep all that a backward needs, and the parameters of each."""
+        """Return all stages in sequence, without recomputation, and the parameters of each."""
         layers = self.config.layers_per_stage
         stages = [self._stage(stage, [LayerPlan(number, "none")]) for stage, number in enumerate(layers)]
         return nn.Sequential(*stages), [list(stage.parameters()) for stage in stages]
 
     def boundary(self, stage: int) -> Tensor:
-        """Return zeros of what a microbatch is before a stage, or behind the last."""
+        """Return zeros like a microbatch before a stage, or after the last."""
         shape, config = (self.config.micro_batch, self.shape.sequence_length), self.config
         if stage == 0:
             return torch.zeros(shape, dtype=torch.int64)
@@ -161,5 +161,5 @@ class GPT:
         return batch(step, batch_size=size, sequence_length=self.shape.sequence_length, seed=self.config.seed)
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        """Return what `loss_of` does."""
+        """Return the loss as `loss_of`."""
         return loss_of(output, targets)

@@ -1,4 +1,4 @@
-"""A thread that does what it is given, one job after the other."""
+"""A thread that runs jobs one after the other."""
 
 import queue
 import threading
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class JobThread(threading.Thread):
-    """Begins at once, and does not keep the process from ending, as an executor's of the standard library does."""
+    """Starts at once, and does not keep the process from ending, unlike executors of the standard library."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -16,22 +16,22 @@ class JobThread(threading.Thread):
         self.start()
 
     def put(self, job: Callable[[], Any]) -> "Future[Any]":
-        """Have a job done; the future has what it returns or raises."""
+        """Queue a job; the future has its result or error."""
         future: Future[Any] = Future()
         self._jobs.put((job, future))
         return future
 
     def run(self) -> None:
-        """Do the jobs."""
+        """Run the jobs until the end."""
         while (given := self._jobs.get()) is not None:
             job, future = given
             try:
                 future.set_result(job())
             except BaseException as error:
                 future.set_exception(error)
-            del given, job, future  # with what they hold, until the next one comes
+            del given, job, future  # release their objects while waiting for the next job
 
     def end(self, timeout_s: float = 0.0) -> None:
-        """End it behind what it has to do, and wait so long for that."""
+        """End the thread after its queued jobs, and wait up to `timeout_s` seconds."""
         self._jobs.put(None)
         self.join(timeout_s)

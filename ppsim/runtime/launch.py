@@ -1,4 +1,4 @@
-"""Starting the ranks of a run as local processes, which meet in a file and speak through loopback alone."""
+"""Start the ranks of a run as local processes, which communicate over loopback only."""
 
 import importlib.util
 import json
@@ -19,25 +19,25 @@ from ppsim.base.errors import ConfigError, MissingExtra, RunFailed
 from ppsim.runtime.config import ONCE, TrainConfig, Turns
 
 _BEAT_S = 0.05
-"""How often the ranks are looked at, and what passes between hearing of an error and believing it the first."""
+"""Polling interval, and the delay before a reported error is accepted as the first one."""
 
 _LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
-"""The interface that no other machine reaches; told of none, gloo listens on the address of the hostname."""
+"""The loopback interface, which no other machine reaches; by default gloo listens on the hostname's address."""
 
 
 def is_worker() -> bool:
-    """Return whether torchrun started this process as a rank of a run."""
+    """Return if torchrun started this process as a rank of a run."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
 def require_extra(what: str) -> None:
-    """Raise `MissingExtra` where torch is not installed."""
+    """Raise `MissingExtra` if torch is not installed."""
     if importlib.util.find_spec("torch") is None:
         raise MissingExtra.of("torch", f"{what} needs torch, which is not installed")
 
 
 def require_device(device: str) -> None:
-    """Raise `ConfigError` where the device asked for is not there."""
+    """Raise `ConfigError` if the requested device does not exist."""
     if device == "cuda":
         import torch
 
@@ -46,7 +46,7 @@ def require_device(device: str) -> None:
 
 
 def launch(config: TrainConfig) -> dict[str, Any]:
-    """Run one process a rank on this machine and return the run's result.
+    """Run one process per rank on this machine and return the run's result.
 
     Raises `RunFailed` with the error of the rank that failed first; all other ranks are stopped by then.
     """
@@ -60,17 +60,17 @@ def launch_all(
     turns: Turns = ONCE,
     watch: Callable[[int], None] = lambda done: None,
 ) -> list[dict[str, Any]]:
-    """Run several configurations of as many ranks one after the other in the same processes; one result each.
+    """Run configurations with equal numbers of ranks one after the other in the same processes.
 
-    So in each of the `turns`, in which models stay what they are; `watch` is told how many are done. Rank 0 tells
-    its progress on standard error, unless `quiet`.
+    Returns one result per configuration and turn. Models continue from turn to turn; `watch` gets the number of
+    finished turns. Rank 0 prints its progress on standard error, unless `quiet`.
 
-    Raises `RunFailed` like `launch`; nothing is returned then. No rank outlives this process, however it ends.
+    Raises `RunFailed` like `launch`, without results. No rank outlives this process, however it ends.
     """
     require_extra("ppsim train")
     num_ranks = configs[0].num_ranks
     with _interruptions(), tempfile.TemporaryDirectory(prefix="ppsim-train-") as name, ExitStack() as stack:
-        folder = Path(name)  # mode 0700: the ranks trust what stands in it
+        folder = Path(name)  # mode 0700: the ranks trust its content
         told = {"configs": [asdict(config) for config in configs], "turns": asdict(turns)}
         (folder / "configs.json").write_text(json.dumps(told))
         ranks: list[subprocess.Popen[bytes]] = []
@@ -87,7 +87,7 @@ def launch_all(
 
 @contextmanager
 def _interruptions() -> Iterator[None]:
-    """Raise `RunFailed` for a signal that asks to end, where it is not ignored (nohup) and may be handled."""
+    """Raise `RunFailed` on SIGINT, SIGTERM or SIGHUP, unless ignored (nohup) or in another thread."""
 
     def interrupt(number: int, frame: Any) -> None:
         for each in before:
@@ -110,12 +110,12 @@ def _interruptions() -> Iterator[None]:
 
 
 def _started(rank: int, num_ranks: int, folder: Path, *, quiet: bool) -> "subprocess.Popen[bytes]":
-    """The process of a rank; its standard input ends with this process, and the rank with that."""
+    """Start the process of a rank, which ends when its standard input closes with this process."""
     environment = {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_ranks),
         "GLOO_SOCKET_IFNAME": _LOOPBACK, "NCCL_SOCKET_IFNAME": f"={_LOOPBACK}",
     }  # fmt: skip
-    looks_here = {"", os.getcwd()} & set(sys.path)  # else a torch.py of this folder would run, which `-m` looks for
+    looks_here = {"", os.getcwd()} & set(sys.path)  # otherwise `-m` would find a torch.py in this folder
     with open(_printed(folder, rank), "wb") as printed:
         return subprocess.Popen(
             [sys.executable, *([] if looks_here else ["-P"]), "-m", "ppsim.runtime.worker", str(folder)],
@@ -128,9 +128,9 @@ def _started(rank: int, num_ranks: int, folder: Path, *, quiet: bool) -> "subpro
 
 
 def _wait_for_all(ranks: Sequence["subprocess.Popen[bytes]"], folder: Path, watch: Callable[[int], None]) -> None:
-    """Return once every rank has told that it is done; raise the error of the first that failed.
+    """Return once every rank has reported its end; raise the error of the first rank that failed.
 
-    No rank ends by itself: who has told waits with its connections open, so that none fails of another's error.
+    No rank exits by itself: after its report it leaves its connections open, so that it causes no error on others.
     """
     words: dict[int, Any] = {}
     seen = 0
@@ -139,7 +139,7 @@ def _wait_for_all(ranks: Sequence["subprocess.Popen[bytes]"], folder: Path, watc
         words = {rank: json.loads(path.read_text()) for rank, path in enumerate(paths) if path.exists()}
         if turns_of(folder).exists() and (done := int(turns_of(folder).read_text())) > seen:
             watch(seen := done)
-        time.sleep(_BEAT_S)  # who told of a rank that died is heard only once that is seen
+        time.sleep(_BEAT_S)  # a report that another rank died is read only once that rank's end can be seen
         for rank, process in enumerate(ranks):
             if process.poll() is not None:
                 raise _died(rank, process.returncode, _printed(folder, rank))
@@ -149,12 +149,12 @@ def _wait_for_all(ranks: Sequence["subprocess.Popen[bytes]"], folder: Path, watc
 
 
 def word_of(folder: Path, rank: int) -> Path:
-    """Return the file that a rank writes last: null where it is done, else its error."""
+    """Return the file that a rank writes last: null, or its error."""
     return folder / f"rank{rank}.json"
 
 
 def turns_of(folder: Path) -> Path:
-    """Return the file in which rank 0 says how many turns are done."""
+    """Return the file with the number of finished turns, written by rank 0."""
     return folder / "turns.txt"
 
 
@@ -163,7 +163,6 @@ def _printed(folder: Path, rank: int) -> Path:
 
 
 def _died(rank: int, exit_code: int, printed: Path) -> RunFailed:
-    """The error of a rank that ended without a word."""
     how = f"ended with exit code {exit_code}"
     if exit_code < 0:
         names = {each.value: each.name for each in signal.Signals}
@@ -174,7 +173,7 @@ def _died(rank: int, exit_code: int, printed: Path) -> RunFailed:
 
 
 def _failed(rank: int, kind: str, message: str, callstack: str) -> Exception:
-    """The error of a rank as its own process told it; a wrong table or option stays one."""
+    """The error that a rank reported; a wrong table or option stays a `ConfigError`."""
     told = f"{kind}: {message.strip()}" if message else kind
     error: Exception = RunFailed(f"rank {rank} failed: {told}; the other ranks were stopped")
     if kind in ("ConfigError", "ScheduleError"):

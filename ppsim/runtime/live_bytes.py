@@ -1,4 +1,4 @@
-"""Bytes that autograd keeps for the backward, counted while a rank trains."""
+"""Count the bytes that autograd saves for the backward while a rank trains."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,10 +13,10 @@ from torch.autograd.graph import saved_tensors_hooks
 
 
 class Peak(TypedDict):
-    """The most activation bytes that a rank held in a step, and the action at which.
+    """Peak activation bytes of a rank in a step, and the action at the peak.
 
-    `peak_allocated_bytes` is what the allocator of the rank's own device had at most beside parameters, gradients
-    and optimizer state; None where there is no such count.
+    `peak_allocated_bytes` is the peak of the allocator of the rank's own device, without parameters, gradients and
+    optimizer state; None if there is no such count.
     """
 
     rank: int
@@ -26,12 +26,12 @@ class Peak(TypedDict):
 
 
 class HeldTensor:
-    """A tensor that is kept for a backward; `on_release`, if any, is called when it is dropped."""
+    """A tensor saved for a backward; `on_release`, if set, is called when it is released."""
 
     __slots__ = ("_tensor", "on_release")
 
     def __init__(self, tensor: Tensor) -> None:
-        # Detached: an output that autograd saves would hold the node that holds it, and never be released.
+        # Detached: a saved output would hold the autograd node that holds it, and would never be released.
         self._tensor = tensor.detach()
         self.on_release: Callable[[], None] | None = None
         if watch := _WATCH.get():
@@ -42,7 +42,7 @@ class HeldTensor:
             self.on_release()
 
     def tensor(self) -> Tensor:
-        """Return it."""
+        """Return the tensor."""
         return self._tensor
 
 
@@ -51,7 +51,10 @@ _WATCH: ContextVar[Callable[[HeldTensor], None] | None] = ContextVar("_WATCH", d
 
 @contextmanager
 def held_seen_by(watch: Callable[[HeldTensor], None]) -> Iterator[None]:
-    """Within, `watch` gets every `HeldTensor` made: hooks inside hide from torch's outer ones what they keep."""
+    """Pass every `HeldTensor` created within the block to `watch`.
+
+    Torch's outer saved-tensor hooks do not see the tensors that inner hooks save.
+    """
     token = _WATCH.set(watch)
     try:
         yield
@@ -60,25 +63,25 @@ def held_seen_by(watch: Callable[[HeldTensor], None]) -> Iterator[None]:
 
 
 class LiveBytes:
-    """Counts the distinct storages that the forwards of a rank's modules save, parameters and buffers excluded.
+    """Counts the distinct storages that the forwards of a rank's modules save, without parameters and buffers.
 
-    `action` is the name of the action that runs, which whoever runs it sets. Not counted, because autograd does not
-    save it: what a pass needs for itself only, receive buffers, and, between I and W, the gradients that torch's
-    split backward keeps for W.
+    `action` is the name of the running action, set by the caller. Not counted, because autograd does not save them:
+    temporary memory of an action, receive buffers, and, between I and W, the gradients that torch's split backward
+    holds for W.
     """
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         static = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
         self._static = {tensor.untyped_storage().data_ptr() for tensor in static}
         self._held: dict[int, list[int]] = {}
-        self._released: deque[int] = deque()  # appended to by whichever thread drops a tensor
+        self._released: deque[int] = deque()  # any thread that drops a tensor appends to it
         self._live = 0
         self.action = ""
         self.peak_bytes, self.peak_at = 0, ""
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Count what this thread's forwards save within the context."""
+        """Count the tensors that this thread's forwards save within the context."""
         with held_seen_by(self._count), saved_tensors_hooks(HeldTensor, HeldTensor.tensor):
             yield
 
@@ -89,7 +92,7 @@ class LiveBytes:
         return self._live
 
     def peak(self, rank: int, allocated_bytes: int | None = None) -> Peak:
-        """Return the peak so far, as a run's result has it."""
+        """Return the peak so far, in the form of a run's result."""
         return Peak(
             rank=rank,
             peak_activation_bytes=self.peak_bytes,
@@ -120,7 +123,7 @@ class LiveBytes:
 
 
 class AllocatedPeak:
-    """The most that a CUDA device's allocator holds from here on, beside what is there and these gradients."""
+    """Peak of a CUDA device's allocator from now on, minus its current memory and these parameters' gradients."""
 
     def __init__(self, where: torch.device, parameters: Sequence[nn.Parameter]) -> None:
         self._where, self._parameters = where, parameters
@@ -130,7 +133,7 @@ class AllocatedPeak:
             self._before = int(torch.cuda.memory_allocated(where))
 
     def bytes(self) -> int | None:
-        """Return them; None on a CPU, whose allocator does not tell."""
+        """Return the peak in bytes; None on a CPU, whose allocator has no such count."""
         if self._where.type != "cuda":
             return None
         gradients = sum(one.grad.nbytes for one in self._parameters if one.grad is not None)

@@ -1,4 +1,4 @@
-"""Every option of a run, declared once. Nothing heavy is imported here: help pages read it."""
+"""Options of `ppsim train`. Imports nothing heavy, because help pages read it."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 DEFAULT_MODEL = "micro"
-"""Of models trained in seconds the one whose passes take milliseconds: beside them a call is nothing."""
+"""A model that trains in seconds, with actions of some milliseconds, so that call overheads are negligible."""
 
 MODULE = Option(
     "A model of one's own: FILE.py is imported, which runs its code, and FUNCTION(layers of each stage) returns "
@@ -25,7 +25,7 @@ MODULE = Option(
 
 # fmt: off
 class TrainOptions(TypedDict, total=False):
-    """A run; `ppsim train --help` has each word's meaning and default."""
+    """Options of `ppsim train`; its `--help` has their meanings and defaults."""
 
     nproc: Annotated[int | None, Option(
         "Processes to start, one a rank. Default: the table's ranks.", metavar="N", section="processes",

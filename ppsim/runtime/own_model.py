@@ -1,7 +1,7 @@
-"""A model of a user's own: stages, data and loss, made by a function that is named on the command line.
+"""A user's own model: stages, data and loss, built by a function that is named on the command line.
 
-The function needs to know nothing of ppsim (docs/howto/own_model.md). Told the layers of each stage, it returns the
-stages, inputs, targets and the loss:
+The function needs to know nothing of ppsim (docs/howto/own_model.md). From the number of layers of each stage, it
+returns the stages, inputs, targets and the loss:
 
     def stages(layers=(8,)):
         return modules, inputs, targets, loss
@@ -33,10 +33,9 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Function:
-    """A user's function: `where` is FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION as it was given.
+    """A user's function; `where` is its FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION as given.
 
-    `layers` is the default of its parameter, the layers of each stage where nothing is asked; None where the
-    parameter has none. `takes_layers` is false for a function without parameters, which can make no stages.
+    `home` is the folder of its file, "" for a module.
     """
 
     where: str
@@ -45,18 +44,18 @@ class Function:
 
     @property
     def name(self) -> str:
-        """Its name in its file."""
+        """Name of the function in its file."""
         return self.where.rpartition(":")[2]
 
     @property
     def takes_layers(self) -> bool:
-        """Whether it has a parameter: the layers of each stage."""
+        """True if the function has a parameter, the layers per stage; else it cannot build stages."""
         return bool(inspect.signature(self.call).parameters)
 
     def num_layers(self, given: int | None) -> int:
-        """Return the layers of the whole model: those given, or those of the function's own default.
+        """Return the model's number of layers: the given one, or from the parameter's default.
 
-        Raises `ConfigError` where neither is there, and for a number that no model has.
+        Raises `ConfigError` if there is neither, and for an invalid number.
         """
         self.require_parameter()
         if given is not None:
@@ -74,7 +73,7 @@ class Function:
         return total
 
     def require_parameter(self) -> None:
-        """Raise `ConfigError` for a function that can make no stages."""
+        """Raise `ConfigError` for a function that cannot build stages."""
         if not self.takes_layers:
             raise ConfigError(
                 f"{self.where} takes no layers of each stage, so that there is nothing to split: write "
@@ -82,7 +81,7 @@ class Function:
             )
 
     def made(self, *arguments: Any) -> Any:
-        """Return what it returns; raises `ConfigError` for what it raises."""
+        """Call the function; its errors become `ConfigError`."""
         told = f" for the layers {list(arguments[0])}" if arguments else ""
         with imports_from(self.home), _failing(f"{self.where} fails{told}"):
             return self.call(*arguments)
@@ -90,7 +89,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Made:
-    """What a function returned for some layers of each stage."""
+    """Result of a user's function for given numbers of layers per stage."""
 
     function: Function
     layers: Sequence[int]
@@ -100,7 +99,7 @@ class Made:
     loss: Loss
 
     def stages(self) -> Iterator[nn.Module]:
-        """Yield the stages; raises `ConfigError` where they are not as many modules as asked for."""
+        """Yield the stages; raises `ConfigError` if their number is wrong, or one is not a module."""
         where, found, wanted = self.function.where, 0, len(self.layers)
         modules = iter(self.modules)
         while True:
@@ -120,15 +119,15 @@ class Made:
             raise ConfigError(f"{where} gives {found} stages for the {wanted} of the layers {list(self.layers)}")
 
     def rows(self, count: int, seed: int) -> tuple[Tensor, Tensor]:
-        """Return so many inputs and their targets, drawn with this seed."""
+        """Return `count` inputs and their targets, drawn with a seed."""
         drawn = torch.randint(0, len(self.inputs), (count,), generator=torch.Generator().manual_seed(seed))
         return self.inputs[drawn], self.targets[drawn]
 
 
 def function_of(where: str) -> Function:
-    """Return the function that FILE.py:FUNCTION, or PACKAGE.MODULE:FUNCTION, names; runs the code of its file.
+    """Return the function that FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION names; runs the code of its file.
 
-    Raises `ConfigError` where there is no such file, module or function, and where the file fails.
+    Raises `ConfigError` if there is no such file, module or function, or if the file fails.
     """
     home, colon, name = where.rpartition(":")
     if not (home and colon and name):
@@ -149,9 +148,9 @@ def function_of(where: str) -> Function:
 
 
 def made_by(function: Function, layers: Sequence[int], *, seed: int) -> Made:
-    """Return what a function makes for the layers of each stage, torch's random numbers begun from `seed`.
+    """Return a function's result for the layers of each stage, with torch's random seed set.
 
-    Raises `ConfigError` where it does not return stages, inputs, targets and loss.
+    Raises `ConfigError` if it does not return stages, inputs, targets and loss.
     """
     where, form = function.where, "it must return stages, inputs, targets and loss"
     function.require_parameter()
@@ -181,7 +180,7 @@ def made_by(function: Function, layers: Sequence[int], *, seed: int) -> Made:
 
 
 class OwnStages:
-    """The model of a run, as `ppsim.runtime.trained.TrainedModel` has it."""
+    """A user's model in a run, a `ppsim.runtime.trained.TrainedModel`."""
 
     def __init__(self, config: TrainConfig) -> None:
         assert isinstance(config.model, OwnModel)
@@ -193,28 +192,27 @@ class OwnStages:
         return made_by(self._function, layers, seed=self._config.seed)
 
     def _data(self) -> Made:
-        """The data and the loss, of the last call of the function if there was one."""
         if self._without_modules is None:
             self._without_modules = replace(self._made(self._config.layers_per_stage), modules=())
         return self._without_modules
 
     def stages(self, wanted: Collection[int]) -> dict[int, nn.Module]:
-        """Return these stages by index; where the function yields them one by one, the others are not kept."""
+        """Return these stages by index; if the function yields stages one by one, the others are released."""
         made = self._made(self._config.layers_per_stage)
         self._without_modules = replace(made, modules=())
         return {stage: module for stage, module in enumerate(made.stages()) if stage in wanted}
 
     def unsplit(self) -> tuple[nn.Module, list[list[nn.Parameter]]]:
-        """Return what the function makes of all layers as one stage, with the weights of the stages in it.
+        """Return the model as a single stage with the weights of all stages, and its parameters per stage.
 
-        Raises `ConfigError` where that has other parameters than the stages together.
+        Raises `ConfigError` if it has other parameters than the stages together.
         """
         stages = self.stages(range(len(self._config.layers_per_stage)))
         (whole,) = self._made([self._model.num_layers]).stages()
         return whole, same_weights(whole, list(stages.values()), self._model.module)
 
     def boundary(self, stage: int) -> Tensor:
-        """Return zeros of what a microbatch is before a stage, or behind the last."""
+        """Return zeros like a microbatch before a stage, or after the last."""
         boundary = self._model.boundaries[stage]
         return torch.zeros(boundary.shape, dtype=getattr(torch, boundary.dtype))
 
@@ -224,16 +222,15 @@ class OwnStages:
         return self._data().rows(num_microbatches * config.micro_batch, 1_000_003 * config.seed + step)
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        """Return the function's loss."""
+        """Return the loss of the user's function."""
         return self._data().loss(output, targets)
 
 
 def same_weights(whole: nn.Module, stages: Sequence[nn.Module], where: str) -> list[list[nn.Parameter]]:
-    """Give a model the weights of its stages, and return which of its parameters each stage has.
+    """Copy the weights of the stages into the whole model, and return its parameters per stage.
 
-    A parameter of the whole is the next of those of the stages whose names differ from its own in numbers only:
-    "layers.5.up.weight" of the model may be "layers.1.up.weight" of stage 1. Raises `ConfigError` where they are
-    not as many of each name, or of other shapes.
+    Parameters match, in order, if their names differ in numbers only: "layers.5.up.weight" of the model may be
+    "layers.1.up.weight" of stage 1. Raises `ConfigError` if numbers or shapes of parameters differ.
     """
     waiting: dict[str, list[nn.Parameter]] = {}
     for name, parameter in whole.named_parameters():
@@ -266,11 +263,11 @@ def _without_numbers(name: str) -> str:
 def tried(
     function: Function, layers: Sequence[int], *, micro_batch: int, seed: int, device: str, splits: bool = False
 ) -> tuple[list[Boundary], str]:
-    """Run one microbatch through the stages, one after the other, each forward and backward by itself.
+    """Run one microbatch through the stages one after the other, each forward and backward by itself.
 
-    With `splits`, the backward is split into I and W as torch's runtime does, on the first stage not.
-    Returns what the microbatch is before, between and behind them, and the name of the parameters' type (of several
-    the shortest). Raises `ConfigError` for what a pipeline could not run, naming the stage.
+    With `splits`, the backward is split into I and W as in torch's runtime, except on the first stage. Returns the
+    microbatch's shape before, between and after the stages, and the name of the parameters' number format (the
+    shortest, if there are several). Raises `ConfigError`, naming the stage, for a model that no pipeline could run.
     """
     made = made_by(function, layers, seed=seed)
     inputs, targets = (part.to(device) for part in made.rows(micro_batch, seed))
@@ -288,7 +285,7 @@ def tried(
 def _tried_stage(
     made: Made, stage: int, module: nn.Module, x: Tensor, *, targets: Tensor | None, splits: bool
 ) -> Tensor:
-    """The output of a stage, once its backward has come through too; `targets` are those of the last."""
+    """Return the output of a stage after its backward has run too; `targets` are given for the last stage."""
     where = made.function.where
     before = f"what stage {stage - 1} returns" if stage else "the inputs"
     x = x.detach().requires_grad_(stage > 0)
@@ -352,20 +349,20 @@ def _kind(thing: Any) -> str:
 
 
 def _module_in(path: Path) -> ModuleType:
-    """What a file defines; under a name of its own, so that it stands for no installed package."""
+    """Import a file under a name of its own, so that it cannot replace an installed package."""
     name = f"ppsim_own_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where what the file defines looks itself up
+    sys.modules[name] = module  # objects that the file defines look their module up here
     spec.loader.exec_module(module)
     return module
 
 
 @contextmanager
 def imports_from(folder: str) -> Iterator[None]:
-    """Look for modules in a folder first, "" for the current one, as `python FILE.py` and `python -m` do."""
+    """Search modules in a folder first ("" is the current one), as `python FILE.py` and `python -m` do."""
     sys.path.insert(0, folder)
     try:
         yield
@@ -376,7 +373,7 @@ def imports_from(folder: str) -> Iterator[None]:
 
 @contextmanager
 def _failing(what: str) -> Iterator[None]:
-    """Raise `ConfigError` for whatever code of a user raises within, in one line; what it prints is no result."""
+    """Convert any error of user code to a one-line `ConfigError`; redirect its output to standard error."""
     try:
         with redirect_stdout(sys.stderr):
             yield

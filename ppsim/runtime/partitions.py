@@ -1,4 +1,4 @@
-"""Emulated passes of all ranks of a table on one device: spin kernels on a GPU, waiting threads on a CPU.
+"""Emulate a table's actions on one device: spin kernels on a GPU, waiting threads on a CPU.
 
 On a GPU, each rank has a stream. A spin kernel occupies one block, so that the kernels of all ranks run at once.
 """
@@ -30,7 +30,7 @@ from ppsim.simulation.cost_arrays import CostArrays
 from ppsim.simulation.stage_costs import StageCosts
 
 _NUM_QUEUES = 32
-"""Hardware queues of a GPU: streams that share one wait for each other."""
+"""Hardware queues of a GPU: streams that share a queue wait for each other."""
 
 _POLL_S = 5e-4
 _CALIBRATION_CYCLES = (2_000_000, 12_000_000)
@@ -57,7 +57,7 @@ def check_partitions(
 
 
 def check_device(table: Schedule, device: str, costs: StageCosts | None) -> None:
-    """Raise `ConfigError` if a device cannot emulate these costs, or has too few hardware queues for the streams.
+    """Raise `ConfigError` if a device cannot emulate the costs, or has too few hardware queues.
 
     Each rank has a stream, and so does each directed pair of ranks with transfers: 16 and 30 for 1F1B over 16
     ranks.
@@ -92,10 +92,10 @@ def queue_streams_apart() -> None:
 def run_partitions(config: TrainConfig) -> dict[str, Any]:
     """Run a table with all its ranks in this process, on one device; return the result of the run.
 
-    With `config.emulate_costs` the passes are emulated. Without it, the layers are real and the device is the CPU.
+    With `config.emulate_costs` the actions are emulated. Without it, the layers are real and the device is the CPU.
 
     Raises `ConfigError` for costs or a number of ranks that the device cannot emulate. Raises `RunFailed` with the
-    error of the rank that failed first, for a time-out and for Ctrl-C. All ranks are stopped before it raises.
+    error of the rank that failed first, for a timeout and for Ctrl-C. All ranks are stopped before it raises.
     """
     table = read_schedule(config.schedule)
     validate(table)
@@ -128,7 +128,7 @@ def _emulate(config: TrainConfig, table: Schedule, device: SharedDevice, costs: 
 
 
 class SpinningStage:
-    """Waits for the given seconds per pass and microbatch, times `factor`; produces no tensor."""
+    """Waits for the given seconds per kind of action and microbatch, times `factor`; produces no tensor."""
 
     def __init__(self, seconds: Mapping[tuple[str, int], float], spin: Callable[[float], None]) -> None:
         self._seconds, self._spin = seconds, spin
@@ -158,7 +158,7 @@ class Streams(SharedDevice):
         self._lock = threading.Lock()
 
     def facts(self) -> dict[str, Any]:
-        """Return the name of the GPU and the cycles that a spin kernel takes per second."""
+        """Return the name of the GPU and the cycles of a spin kernel per second."""
         return {"name": torch.cuda.get_device_name(self.where), "spin_cycles_per_s": self._cycles_per_s}
 
     @contextmanager
@@ -181,7 +181,7 @@ class Streams(SharedDevice):
             return _Transfer(None, made, made)
         with self._lock:
             if edge not in self._edges:
-                # Another priority has another pool of 32 streams: none is a rank's.
+                # Streams of another priority come from another pool of 32, so that no rank uses this one.
                 self._edges[edge] = torch.cuda.Stream(self.where, priority=-1)
         stream = self._edges[edge]
         with torch.cuda.stream(stream):
@@ -191,7 +191,7 @@ class Streams(SharedDevice):
             return _Transfer(None, begin, self.clock.now())
 
     def finish_step(self, timeout_s: float) -> None:
-        """Poll, so that Ctrl-C and the time-out take effect while the device is busy."""
+        """Poll, so that Ctrl-C and the timeout take effect while the device is busy."""
         deadline = time.monotonic() + timeout_s
         while not all(stream.query() for stream in (*self._streams, *self._edges.values())):
             if time.monotonic() > deadline:
@@ -210,11 +210,11 @@ class _Transfer(Parcel):
 
 
 def _cycles_per_s(clock: Clock) -> float:
-    """The cycles that `torch.cuda._sleep` spins in a second, by the difference of two lengths: no launch in it.
+    """Cycles that `torch.cuda._sleep` spins per second, from the difference of two lengths, which cancels launches.
 
-    The clock rises when there is work, and falls where that takes much power, which spinning does not: it is
-    counted while spinning alone, until it changes no more. (After products of matrices an H100 took seconds to get
-    back to the clock that its spins have: they came out up to 24 % too short.)
+    A GPU's clock rises with work, and falls if the work needs much power, unlike spinning. Therefore the GPU only
+    spins until the result no longer changes. (After GEMMs an H100 took seconds to return to its clock rate for
+    spinning: spins were up to 24 % too short.)
     """
 
     def seconds(cycles: int) -> float:

@@ -1,8 +1,8 @@
-"""When every action of a rank began and ended, by the hooks that torch's runtime leaves.
+"""Record start and end of every action of a rank, with hooks into torch's runtime.
 
 The runtime wraps each action in ``record_function("PP:3F0")``, waits for a receive inside it, and then calls the
-stage. An action starts when the stage is called, after the wait. One clock for all processes of a host:
-CLOCK_MONOTONIC; on CUDA, events on the compute stream, tied to it at the start of a step.
+stage. An action starts when the stage is called, after the wait. All processes of a host share a clock:
+CLOCK_MONOTONIC. On CUDA, moments are events on the compute stream, tied to this clock at the start of a step.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,9 +20,9 @@ BeforeCall = Callable[[Any, str, int], None]
 
 
 class Recorder:
-    """Collects the ranges of one step of this rank.
+    """Records the ranges of one step of this rank.
 
-    `mark_trace` leaves torch's own ranges in place beside the records, for a torch.profiler that runs.
+    `mark_trace` also keeps torch's own ranges, for a running torch.profiler.
     """
 
     def __init__(self, clock: Clock, *, mark_trace: bool = False) -> None:
@@ -38,12 +38,12 @@ class Recorder:
     def installed(self, stages: list[Any], before_call: BeforeCall) -> Iterator[None]:
         """Hook torch's runtime within the context.
 
-        `before_call(stage, pass, microbatch)` runs before each call of a stage.
+        `before_call(stage, kind, microbatch)` runs before each call of a stage; the kind is "F", "B", "I" or "W".
         """
         recorder = self
 
         class Hook:
-            """Stands where torch.profiler.record_function is in the runtime."""
+            """Replaces torch.profiler.record_function in the runtime."""
 
             def __init__(self, name: str) -> None:
                 self._name = name.removeprefix("PP:")
@@ -90,12 +90,12 @@ class Recorder:
         return call
 
     def seconds(self, moment: Any) -> float:
-        """Return a moment in seconds of the host's time, once the device has got there."""
+        """Return a moment in seconds of host time, once the device has reached it."""
         self.clock.wait(moment)
         return self.clock.seconds(moment)
 
     def take_step(self) -> list[dict[str, Any]]:
-        """Return the step's ranges as plain records in seconds, and forget them."""
+        """Return the step's ranges as plain records in seconds, and clear them."""
         records = [item.record(self.seconds) for item in self.ranges]
         self.ranges = []
         return records

@@ -1,9 +1,9 @@
-"""At which pace a CPU runs just now: the seconds of a little of a run's own work.
+"""Reference work: the current speed of a CPU, measured with a small part of a run's own work.
 
-Machines that others use too give now more, now less, in minutes by tens of percent. What the same work takes
-between the steps of two runs tells their paces apart from all else in which the runs differ. Work of another size
-need not be slowed in the same measure, nor one layer as all that a rank holds: so it is F and B of each rank's own
-stages, on all ranks at once. That is what steps are made of, but for the ranks' waits for each other.
+The speed of shared machines varies within minutes by tens of percent. The time of the same work between the steps
+of two runs separates machine speed from all other differences. Work of another size, or a single layer, may be
+slowed by another factor. Therefore the reference work is F and B of each rank's own stages, on all ranks at once: a
+step without the ranks' waits for each other.
 """
 
 import time
@@ -17,10 +17,10 @@ from ppsim.runtime.trained import RunModel
 
 
 class Reference:
-    """F of a microbatch through each stage of a rank, then B of each: gradients are added to.
+    """F of a microbatch through each stage of a rank, then B of each; B adds to the gradients.
 
-    `work` says what of beside the layers of each stage, in words that are the same where it is. Random numbers are
-    drawn beside torch's, and buffers stay as they are.
+    `work` describes the work except the layers of each stage; equal work has an equal description. torch's random
+    state and the modules' buffers stay unchanged.
     """
 
     def __init__(self, config: TrainConfig, model: RunModel, stages: Mapping[int, nn.Module]) -> None:
@@ -49,7 +49,7 @@ class Reference:
             ]
 
     def seconds(self) -> float:
-        """Do it, and return what it took."""
+        """Do the work and return its seconds."""
         buffers = [(buffer, buffer.clone()) for module, *_ in self._stages for buffer in module.buffers()]
         with torch.random.fork_rng(devices=[]):
             begin = time.perf_counter()

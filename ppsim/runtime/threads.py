@@ -1,4 +1,4 @@
-"""Training with all ranks as threads of this process, on the CPU: real layers, and ppsim's own executor."""
+"""Training with all ranks as threads of this process on the CPU: real layers and ppsim's own executor."""
 
 import platform
 import statistics
@@ -23,12 +23,13 @@ from ppsim.schedule.table import Op, Schedule
 
 
 def train_threads(config: TrainConfig, table: Schedule, device: SharedDevice) -> dict[str, Any]:
-    """Train with all ranks of a table on the CPU; return a result of the same form as with one process per rank.
+    """Train with all ranks of a table on the CPU; the result is as with one process per rank.
 
-    This needs the three functions of torch's split backward, not torch's runtime. (Before torch 2.13, they give
-    wrong gradients for a weight that a stage uses twice; no stage of ppsim's models does, and `verify` checks it.)
+    Of torch's pipelining package, this needs only the three functions of the split backward. (Before torch 2.13
+    these give wrong gradients for a weight that a stage uses twice; no stage of ppsim's models does, and `verify`
+    checks it.)
 
-    Raises `RunFailed` as `Executor.step`.
+    Raises `RunFailed` like `Executor.step`.
     """
     num_stages, num_microbatches = table.num_stages, table.num_microbatches
     model = model_of(config)
@@ -51,7 +52,7 @@ def train_threads(config: TrainConfig, table: Schedule, device: SharedDevice) ->
             for stage in stages:
                 stage.begin_step(list(inputs.chunk(num_microbatches)), list(targets.chunk(num_microbatches)))
             optimizer.zero_grad()
-            if step == config.num_warm_up - 1:  # counting takes time that a recorded step has not
+            if step == config.num_warm_up - 1:  # counting takes time, so that it is not done in a recorded step
                 result["memory"] = _count(executor, modules, result["steps"])
             else:
                 result["steps"].append(executor.step())
@@ -73,7 +74,7 @@ def train_threads(config: TrainConfig, table: Schedule, device: SharedDevice) ->
 
 
 def _count(executor: Executor, modules: Sequence[nn.Module], steps: list[Any]) -> dict[str, Any]:
-    """Run a step as the next of `steps`, and return the peak activation bytes of each rank."""
+    """Run one step, append it to `steps`, and return the peak activation bytes of each rank."""
     table = executor.table
     counters = [LiveBytes(modules[stage] for stage in table.stages_of(rank)) for rank in range(table.num_ranks)]
     steps.append(executor.step(counters))
@@ -81,12 +82,12 @@ def _count(executor: Executor, modules: Sequence[nn.Module], steps: list[Any]) -
 
 
 def print_progress(step: int, config: TrainConfig) -> None:
-    """Print on standard error which step is done."""
+    """Print the number of the finished step on standard error."""
     print(f"step {step + 1} of {config.num_warm_up + config.num_steps}", file=sys.stderr, flush=True)
 
 
 def empty_result(config: TrainConfig, steps: list[Any]) -> dict[str, Any]:
-    """Return the result of a run with these steps and nothing else measured."""
+    """Return the result of a run with these steps and no other measurement."""
     return {
         "torch": torch.__version__,
         "hosts": [platform.node()],
@@ -101,10 +102,10 @@ def empty_result(config: TrainConfig, steps: list[Any]) -> dict[str, Any]:
 
 
 class ModelStage:
-    """Layers of a model; `loss` is that of the last stage, None elsewhere.
+    """Layers of a model; `loss` is the loss function of the last stage, None elsewhere.
 
-    On the first stage I does nothing and W is the whole backward, as in torch's runtime. Gradients add up in the
-    parameters over the microbatches; who ends the step divides them. `losses` holds the loss of each microbatch on
+    On the first stage I does nothing and W is the whole backward, as in torch's runtime. Gradients are summed over
+    the microbatches; the caller divides them at the end of the step. `losses` has the loss of each microbatch on
     the last stage.
     """
 
@@ -119,11 +120,11 @@ class ModelStage:
         self.losses: dict[int, Tensor] = {}
 
     def begin_step(self, inputs: list[Tensor], targets: list[Tensor]) -> None:
-        """Take the step's microbatches: for a GPT int64 [batch, sequence] each."""
+        """Set the step's microbatches; for a GPT each is int64 [batch, sequence]."""
         self._inputs, self._targets, self.losses = inputs, targets, {}
 
     def run(self, op: Op, microbatch: int, received: Tensor | None) -> Tensor | None:
-        """Run one pass of a microbatch; `received` is the activation before, or the gradient behind this stage."""
+        """Run an action; `received` is the activation of the previous stage or the gradient of the next."""
         if op is Op.F:
             return self._forward(microbatch, received)
         if op is Op.B:

@@ -1,7 +1,7 @@
 """The private names of torch.distributed.pipelining that ppsim uses, in one place, with one clear error.
 
-`_PipelineScheduleRuntime` and its `_load_csv` are how torch executes a table; they "will most likely get
-renamed" (its source says), so that a new torch fails here and not in the middle of a run.
+`_PipelineScheduleRuntime` and its `_load_csv` are how torch executes a table. They "will most likely get renamed"
+(torch's source says). A new torch then fails here, and not in the middle of a run.
 """
 
 from typing import Any
@@ -12,14 +12,14 @@ import torch.distributed.pipelining.schedules
 from ppsim.base.errors import ConfigError
 
 schedules: Any = torch.distributed.pipelining.schedules
-"""torch's module of schedules, whose globals the recorder and the emulated network stand in for."""
+"""torch's module of schedules; the recorder and the emulated network replace some of its globals."""
 
 OLDEST = (2, 13)
 NEEDED = ("_PipelineScheduleRuntime", "record_function", "_wait_batch_p2p", "_batch_p2p")
 
 
 def require_torch() -> None:
-    """Raise `ConfigError` where this torch is too old for the split backward or lacks a name that is needed."""
+    """Raise `ConfigError` if this torch is too old for the split backward or lacks a required name."""
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if version < OLDEST:
         raise ConfigError(
@@ -35,7 +35,7 @@ def require_torch() -> None:
 
 
 def schedule_runtime(stages: list[Any], num_microbatches: int, loss_fn: Any, *, defer_receives: bool) -> Any:
-    """Return torch's runtime for tables, over the stages of this rank sorted by index (unsorted ones break it)."""
+    """Return torch's runtime for tables, over this rank's stages sorted by index (unsorted ones break it)."""
     stages = sorted(stages, key=lambda stage: stage.stage_index)
     return schedules._PipelineScheduleRuntime(
         stages, num_microbatches, loss_fn=loss_fn, defer_pp_recv=defer_receives

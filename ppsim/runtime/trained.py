@@ -1,4 +1,4 @@
-"""The model that a run trains: what the processes and the partitions of a run ask of it, whoever made it."""
+"""Interface to the model that a run trains, for both processes and partitions."""
 
 from collections.abc import Collection
 from typing import Protocol
@@ -11,28 +11,28 @@ from ppsim.runtime.own_model import OwnStages
 
 
 class RunModel(Protocol):
-    """Stages, data and loss."""
+    """Stages, data and loss of a model."""
 
     def stages(self, wanted: Collection[int]) -> dict[int, nn.Module]:
-        """Return these stages by index; each call, in any process, makes the same weights."""
+        """Return these stages by index; each call, in any process, creates the same weights."""
 
     def boundary(self, stage: int) -> Tensor:
-        """Return a tensor like what a microbatch is before a stage, or, for one more, behind the last."""
+        """Return a tensor like a microbatch before a stage, or, for one stage more, after the last."""
 
     def batch(self, step: int, num_microbatches: int) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of a step, to be cut along their first dimension; alike in every process."""
+        """Return a step's inputs and targets, equal in every process; dimension 0 is divided later."""
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss of a microbatch, one number."""
+        """Return the mean loss of a microbatch, a scalar."""
 
 
 class TrainedModel(RunModel, Protocol):
-    """One that computes."""
+    """A model with real layers."""
 
     def unsplit(self) -> tuple[nn.Module, list[list[nn.Parameter]]]:
-        """Return the model in one piece with the weights of the stages, and which of its parameters each stage has.
+        """Return the whole model with the weights of the stages, and its parameters per stage.
 
-        They are in the order of `stage.parameters()`.
+        The parameters are in the order of `stage.parameters()`.
         """
 
 

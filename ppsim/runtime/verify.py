@@ -1,4 +1,4 @@
-"""Loss and gradients of a pipelined step against one process without pipelining."""
+"""Compare loss and gradients of a pipelined step with a single process without pipelining."""
 
 from typing import TypedDict
 
@@ -11,7 +11,7 @@ from ppsim.schedule.table import Schedule
 
 
 class Differences(TypedDict):
-    """The largest relative differences: of the mean loss, and over parameters of max |a − b| / max |b|."""
+    """Largest relative differences: of the mean loss, and over parameters of max |a − b| / max |b|."""
 
     loss: float
     gradient: float
@@ -26,11 +26,11 @@ def differences(
     losses: list[Tensor],
     gradients: dict[int, list[Tensor | None]],
 ) -> Differences:
-    """Return how far a rank's losses and gradients (per stage it holds) are from those of the whole model.
+    """Return the differences of a rank's losses and gradients (per stage on the rank) from the whole model.
 
     The whole model has the weights of the stages and runs the same microbatches one after the other, each weighted
-    1/m as torch's runtime scales its gradients. Where it gives a parameter a gradient and the pipeline none, that
-    counts as infinitely far. Raises what `TrainedModel.unsplit` does.
+    1/m as torch's runtime scales its gradients. A gradient that only one of the two has counts as an infinite
+    difference. Raises the errors of `TrainedModel.unsplit`.
     """
     model = model_of(config)
     whole, parameters = model.unsplit()

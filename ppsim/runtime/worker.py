@@ -1,4 +1,4 @@
-"""One rank of training runs: `python -m ppsim.runtime.worker FOLDER`, as `ppsim.runtime.launch` starts it."""
+"""One rank of training runs: `python -m ppsim.runtime.worker FOLDER`, started by `ppsim.runtime.launch`."""
 
 import json
 import os
@@ -46,18 +46,17 @@ def run_all(
 ) -> list[dict[str, Any]] | None:
     """Run this process's rank of each run, one after the other; return the results on rank 0, None elsewhere.
 
-    The process must have been started by torchrun or by `ppsim.runtime.launch`, one per rank of the tables. The
-    ranks meet in `store`, or else in torchrun's. The runs share their processes, so device and time-out are the
-    first one's. In a later turn each goes on where it was, without a warm-up; there is a result for each run of
-    each turn, and `watch` is told on rank 0 how many turns are done. Where it raises, connections stay open until
-    the process ends.
+    torchrun or `ppsim.runtime.launch` must have started one process per rank of the tables. The ranks meet in
+    `store`, or else in torchrun's store. Device and timeout are the first run's, because the runs share their
+    processes. In later turns each run continues without a warm-up. There is one result per run and turn. On rank 0,
+    `watch` gets the number of finished turns. After an error, connections stay open until the process ends.
     """
     require_torch()
     tables = [read_schedule(config.schedule) for config in configs]
     for table in tables:
         validate(table)
     first = configs[0]
-    sys.setswitchinterval(1e-4)  # the threads of emulated channels must not wait 5 ms for their turn
+    sys.setswitchinterval(1e-4)  # the threads of emulated channels must not wait the default 5 ms for their turn
     device = torch.device("cpu")
     if first.device == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
@@ -81,7 +80,7 @@ def run_all(
             keep_freed_memory()
             one = kept.pop(run, None) or _Rank(config, table, rank, device)
             name = f"turn {done} run {run} rank"
-            # As text: torch's own gathering of objects unpickles what comes over its sockets.
+            # As text, because torch's own gathering of objects unpickles data from its sockets.
             store.set(f"{name} {rank}", json.dumps(one.train()))
             if rank == 0:
                 everyone = [json.loads(store.get(f"{name} {other}")) for other in range(num_ranks)]
@@ -99,7 +98,7 @@ def run_all(
 
 
 class _Rank:
-    """The stages of one rank and torch's runtime over them."""
+    """The stages of one rank, and torch's runtime for them."""
 
     def __init__(self, config: TrainConfig, table: Schedule, rank: int, device: torch.device) -> None:
         self.config, self.table, self.rank, self.device = config, table, rank, device
@@ -123,7 +122,7 @@ class _Rank:
         self.num_done = 0
 
     def _stage(self, stage: int, module: torch.nn.Module) -> Any:
-        # With example tensors the runtime needs no first pass to learn the shapes.
+        # With example tensors the runtime needs no extra forward to infer the shapes.
         example_in = self.model.boundary(stage).to(self.device).requires_grad_(stage > 0)
         example_out = self.model.boundary(stage + 1).to(self.device).requires_grad_(True)
         return PipelineStage(
@@ -132,7 +131,7 @@ class _Rank:
         )  # fmt: skip
 
     def train(self) -> dict[str, Any]:
-        """Train the steps of the run, after those of warm-up where it is the first time."""
+        """Train the steps of the run, the first time after the warm-up steps."""
         config, reference = self.config, self.reference
         network: emulate.EmulatedNetwork | None = None
         num_warm_up = 0 if self.num_done else config.num_warm_up
@@ -141,7 +140,7 @@ class _Rank:
         out["reference_work"] = reference.work if reference else ""
 
         def tell_pace() -> None:
-            if reference is not None:  # on all ranks at once, as their passes are
+            if reference is not None:  # on all ranks at once, like their actions
                 dist.barrier()
                 out["reference_s"].append(reference.seconds())
 
@@ -167,7 +166,7 @@ class _Rank:
                 self.optimizer.zero_grad()
                 dist.barrier()
                 self.recorder.clock.zero()
-                counts = step == config.num_warm_up - 1 and not self.costs  # it takes time
+                counts = step == config.num_warm_up - 1 and not self.costs  # counting takes time
                 allocated = AllocatedPeak(self.device, self.parameters)
                 with self.live_bytes.counting() if counts else nullcontext():
                     self._run_step(inputs, targets, losses)
@@ -225,7 +224,6 @@ class _Rank:
 
 @contextmanager
 def _traced(path: Path) -> Iterator[None]:
-    """Run torch.profiler within the context, and write its trace."""
     activities = [torch.profiler.ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(torch.profiler.ProfilerActivity.CUDA)
@@ -262,7 +260,7 @@ def _result(table: Schedule, config: TrainConfig, everyone: list[dict[str, Any]]
 
 
 def main() -> None:
-    """Run one rank; rank 0 writes the results, and every rank that it is done, or its error."""
+    """Run one rank; rank 0 writes the results, and every rank its end or its error."""
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
     launcher = threading.Thread(target=_end_with_launcher, daemon=True)
     launcher.start()
@@ -281,7 +279,7 @@ def main() -> None:
 
 
 def _end_with_launcher() -> None:
-    """End this process, whatever it does, where the launcher has ended and with it the other end of the pipe."""
+    """End this process when the launcher ends, which closes the other end of the pipe."""
     os.read(0, 1)
     os._exit(1)
 

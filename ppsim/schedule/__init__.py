@@ -1,1 +1,1 @@
-"""One schedule: file format, placement, lowering, event graph and checks."""
+"""Schedule tables: file format, placement, lowering to sends and receives, event graph and checks."""

@@ -1,6 +1,6 @@
-"""Is this table complete, ordered and free of deadlock? Else: which actions, and why.
+"""Check that a table is complete, ordered and free of deadlock, and name the actions at fault.
 
-`validate` is what every use of a table goes through; `check` is the full report a person asks for.
+All users of a table call `validate`; `check` returns the full report for a person.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ Outcome = Literal["runs", "deadlock", "misordered"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing a check found: `rule` names it, `message` is a sentence about the actions concerned."""
+    """One error or warning: `rule` is its identifier, `message` a sentence about the actions concerned."""
 
     severity: Literal["error", "warning"]
     rule: str
@@ -43,7 +43,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a table runs under one way of communicating; `reason` says why not and is empty where it does."""
+    """Whether a table runs with one way of communicating; `reason` is empty if it runs."""
 
     communication: Communication
     channel: Channel
@@ -54,28 +54,28 @@ class Verdict:
 
 @dataclass(frozen=True, repr=False)
 class CheckReport(Shown):
-    """What a check found, and under which channels and receives the table runs (empty after an error)."""
+    """Findings of a check, and the channels and receives with which the table runs (empty after an error)."""
 
     findings: list[Finding] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
 
     @property
     def brief(self) -> str:
-        """What its line says."""
+        """One-line summary."""
         runs = sum(verdict.outcome == "runs" for verdict in self.verdicts)
         return f"{len(self.errors)} errors, runs on {runs} of {len(self.verdicts)} kinds of channels and receives"
 
     @property
     def errors(self) -> list[Finding]:
-        """The findings because of which the table is not simulated."""
+        """Findings that prevent simulation."""
         return [finding for finding in self.findings if finding.severity == "error"]
 
 
 def validate(schedule: Schedule) -> None:
-    """Raise `ScheduleError` with the first broken rule of a table, naming the actions and their rows.
+    """Raise `ScheduleError` for the first broken rule of a table, naming the actions and their rows.
 
-    Covers what makes a table a schedule: placement, ids, completeness, order on each rank. Waits across ranks
-    are `build_graph`'s to refuse. Linear in the number of actions, and done once for a table.
+    The rules cover placement, numbering, completeness and order on each rank; `build_graph` detects deadlocks
+    between ranks. Takes linear time; cached per table.
     """
     kept(schedule, "rules", lambda: _require_rules(schedule))
 
@@ -86,9 +86,9 @@ def _require_rules(schedule: Schedule) -> None:
 
 
 def check(schedule: Schedule) -> CheckReport:
-    """Return all that can be said of a table without costs: broken rules, warnings, and where it deadlocks.
+    """Return the errors, warnings and deadlocks of a table, all independent of costs.
 
-    A table with an error gets no verdicts; one that deadlocks even on an ideal network has that as its error.
+    A table with an error has no verdicts. A deadlock on an ideal network is an error.
 
     >>> import ppsim
     >>> report = ppsim.check(ppsim.build("1f1b", pp=2, microbatches=4))
@@ -104,7 +104,7 @@ def check(schedule: Schedule) -> CheckReport:
     except ScheduleError as error:
         rule = "deadlock" if isinstance(error, Deadlock) else "messages"
         return CheckReport([Finding("error", rule, str(error))])
-    # A table that spells out its receives has one place for them.
+    # A compute+comms table contains its receives, so their places are fixed.
     places: list[Receives] = ["torch"] if schedule.has_communication else list(RECEIVES)
     messages = cache(lambda: messages_in(schedule))
     by_place = [_verdicts(messages, receives) for receives in places]
@@ -114,11 +114,11 @@ def check(schedule: Schedule) -> CheckReport:
 
 
 _AS_IN = {"edge": ("rank", "pair"), "pair": ("rank",), "direction": ("rank",)}
-"""Channels whose queues are parts of those of others: a table that runs on those runs on these."""
+"""For each channel, the channels whose queues contain its queues: a table that runs on those also runs on it."""
 
 
 def _verdicts(messages: Callable[[], Messages], receives: Receives) -> list[Verdict]:
-    """What a table comes to on each channel that has queues, and last where ranks block."""
+    """Return the verdict for each channel with queues, then the verdict for blocking communication."""
     found: dict[tuple[Communication, Channel], Verdict] = {}
     placed: Messages | None = None
     ways: list[tuple[Communication, Channel]] = [("overlap", channel) for channel in CHANNELS if channel != "ideal"]
@@ -130,7 +130,7 @@ def _verdicts(messages: Callable[[], Messages], receives: Receives) -> list[Verd
         reason = ""
         if not any(verdict.outcome == "runs" for verdict in known):
             try:
-                placed = placed or ordered(messages().moved(), receives)  # what else it finds goes with it
+                placed = placed or ordered(messages().moved(), receives)  # a copy: its caches are freed with it
                 graph_of(placed, communication=communication, channel=channel)
             except ScheduleError as error:
                 outcome = "deadlock" if isinstance(error, Deadlock) else "misordered"
@@ -139,11 +139,11 @@ def _verdicts(messages: Callable[[], Messages], receives: Receives) -> list[Verd
     return [found[way] for way in ways]
 
 
-# --- rules, in the order in which they make sense of each other ---
+# --- rules: each assumes that the rules before it hold ---
 
 
 def _broken_rules(schedule: Schedule) -> Iterator[Finding]:
-    """Yield the first few breaches of the first rule that is broken: later rules assume that earlier ones hold."""
+    """Yield at most four violations of the first broken rule; later rules assume that earlier ones hold."""
     compute = schedule.compute_only()
     for rule, finder in (
         ("placement", _misplaced_stages), ("microbatch-ids", _odd_microbatches), ("replicas", _odd_replicas),
@@ -178,7 +178,7 @@ def _misplaced_stages(compute: Schedule) -> Iterator[str]:
 
 
 def _odd_microbatches(compute: Schedule) -> Iterator[str]:
-    if compute.num_units > max(len(compute), MOST):  # not worth an array of all of them
+    if compute.num_units > max(len(compute), MOST):  # avoid an array far larger than the table
         yield (
             f"microbatches in {compute.num_slices} slices need as many actions, the table has {len(compute)}; "
             f"--slices must be at most {int(compute.microbatch.max()) + 1}"
@@ -198,7 +198,6 @@ def _odd_microbatches(compute: Schedule) -> Iterator[str]:
 
 
 def _odd_replicas(compute: Schedule) -> Iterator[str]:
-    """Chains are of one length, have work each, and keep to their own microbatches."""
     num_replicas, num_stages = compute.num_replicas, compute.num_stages
     if num_stages % num_replicas:
         yield f"{num_stages} stages make no {num_replicas} chains of one length"
@@ -223,8 +222,8 @@ def _odd_replicas(compute: Schedule) -> Iterator[str]:
 
 
 def _replicas_of(compute: Schedule) -> int | None:
-    """The number of replicas, above 1, that a table keeps to although it does not say so."""
-    num_pairs = compute.num_stages * compute.num_units  # each takes two or three actions where it occurs
+    """Return the number of model replicas (above 1) of a table that was read as one chain, or None."""
+    num_pairs = compute.num_stages * compute.num_units  # each pair that occurs has two or three actions
     for num_replicas in range(max(2, 2 * num_pairs // len(compute)), 3 * num_pairs // len(compute) + 1):
         read_so = replace(compute, num_replicas=num_replicas)
         if next(_odd_replicas(read_so), None) is None and next(_incomplete(read_so), None) is None:
@@ -233,7 +232,7 @@ def _replicas_of(compute: Schedule) -> int | None:
 
 
 def _incomplete(compute: Schedule) -> Iterator[str]:
-    # A table that names few of very many stages and microbatches is not worth an array of all of them.
+    # Avoid an array far larger than a table that names few of very many stages and microbatches.
     num_units = compute.num_units
     num_pairs = compute.num_stages * num_units
     if num_pairs // compute.num_replicas > len(compute):
@@ -274,7 +273,6 @@ def _incomplete(compute: Schedule) -> Iterator[str]:
 
 
 def _misordered(compute: Schedule) -> Iterator[str]:
-    """What an action waits for on its own rank must stand before it."""
     needs = dependencies(compute)
     entries = np.arange(len(compute))
     for needed in (needs.own, needs.neighbour, needs.slice):
@@ -287,7 +285,10 @@ def _misordered(compute: Schedule) -> Iterator[str]:
 
 
 def _loss_order(compute: Schedule) -> Iterator[str]:
-    """torch keeps losses in the order in which the last stage forwards, and takes them back by number."""
+    """Check that the last stage runs its forwards in microbatch order.
+
+    torch appends losses in forward order and looks them up by microbatch number.
+    """
     depth = compute.num_model_stages
     for last, forwards in enumerate(index_of(compute, (Op.F,))[depth - 1 :: depth]):
         units = np.flatnonzero(compute.chain_of_unit == last)
@@ -302,7 +303,10 @@ def _loss_order(compute: Schedule) -> Iterator[str]:
 
 
 def _odd_fusions(compute: Schedule) -> Iterator[str]:
-    """torch places a fused cell when all its inputs are known, so that one part cannot feed another."""
+    """Check that no part of a fused cell needs the result of another part.
+
+    torch starts a fused cell only when all its inputs are known.
+    """
     fused = compute.fused
     if not np.any(fused != NONE):
         return
@@ -316,7 +320,7 @@ def _odd_fusions(compute: Schedule) -> Iterator[str]:
 
 
 def why_not_in_torch(schedule: Schedule) -> str | None:
-    """Return what torch.distributed.pipelining and its like cannot hold of a table, or None where they can."""
+    """Return why torch.distributed.pipelining and similar runtimes cannot run a table, or None."""
     if schedule.num_replicas > 1:
         return f"it holds one chain of stages, this table has {schedule.num_replicas} replicas of the model"
     if schedule.num_slices > 1:
@@ -325,7 +329,10 @@ def why_not_in_torch(schedule: Schedule) -> str | None:
 
 
 def compute_for(runtime: str, schedule: Schedule) -> Schedule:
-    """Return a table's F, B, I and W; raises `ScheduleError` for a broken one, and for replicas and slices."""
+    """Return the F, B, I and W of a table for a runtime.
+
+    Raises `ScheduleError` for a broken table and for one with model replicas or slices.
+    """
     validate(schedule)
     if reason := why_not_in_torch(schedule):
         raise ScheduleError(f"{runtime} cannot run {schedule.name or 'this table'}: {reason}")
@@ -333,7 +340,6 @@ def compute_for(runtime: str, schedule: Schedule) -> Schedule:
 
 
 def _warnings(schedule: Schedule) -> Iterator[tuple[str, str]]:
-    """Yield rules and what is to be said by them."""
     if reason := why_not_in_torch(schedule):
         yield "torch", f"torch cannot run this table: {reason}"
         return

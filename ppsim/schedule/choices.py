@@ -1,4 +1,4 @@
-"""What can be chosen of how and where a table runs, by name: alone here, so that options load nothing heavy."""
+"""Option values of simulation and export, in a module without heavy imports so that the command line loads fast."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""What an action needs before it can run: the one place that says so.
+"""Dependencies of actions, defined here for all users.
 
 ::
 
@@ -6,17 +6,18 @@
     I/B(s, b)    after  F(s, b)  and  I/B(s+1, b)
     W(s, b)      after  I(s, b)
 
-(zero-bubble paper, arXiv 2401.10241, App. G.) Neighbours are those of one chain: the first stage of a replica does
-not follow the last of another. Where microbatches are cut into slices of their sequence, causal attention adds
+(zero-bubble paper, arXiv 2401.10241, App. G.) Neighbouring stages are stages of one chain: the first stage of a
+model replica does not follow the last stage of another. If microbatches are cut into slices of their sequence,
+causal attention adds
 
 ::
 
     F(s, slice j)      after  F(s, slice j−1)       whose keys and values it reads
     I/B(s, slice j)    after  I/B(s, slice j+1)     which adds to their gradients
 
-(Seq1F1B, arXiv 2406.03488). An action thus needs at most one action of each kind: of its own stage, of a
-neighbouring stage, of a neighbouring slice. The checker, the lowering to sends and receives, the event graph, hover
-texts and explanations all read the columns made here.
+(Seq1F1B, arXiv 2406.03488). An action therefore has at most three dependencies: one in its own stage, one in a
+neighbouring stage and one in a neighbouring slice. The checker, the lowering to sends and receives, the event
+graph, hover texts and explanations all use these arrays.
 """
 
 from dataclasses import dataclass
@@ -30,10 +31,10 @@ from ppsim.schedule.table import NONE, Op, Schedule, is_one_of
 
 @dataclass(frozen=True)
 class Dependencies:
-    """Per action of a compute-only table, the index of the action it waits for, or −1.
+    """Indices of the actions that each action of a compute-only table waits for, or −1.
 
-    `own` is of the same stage (the forward of a backward, the I of a W); `neighbour` is of the stage before (of
-    a forward) or after (of a backward); `slice` of the same stage, for the slice before or after.
+    `own`: same stage and microbatch (the F of a backward, the I of a W). `neighbour`: the previous or next stage.
+    `slice`: the previous or next slice of the same stage.
     """
 
     own: Ints32
@@ -42,7 +43,7 @@ class Dependencies:
 
 
 def index_of(schedule: Schedule, ops: tuple[Op, ...]) -> Ints32:
-    """Return an array [stages, units] with the index of the action that is one of `ops`, or −1."""
+    """Return an array [stages, microbatches or slices] of the index of the action that is one of `ops`, or −1."""
     table = np.full((schedule.num_stages, schedule.num_units), NONE, dtype=np.int32)
     actions = np.flatnonzero(is_one_of(schedule.op, ops))
     table[schedule.stage[actions], schedule.microbatch[actions]] = actions
@@ -50,9 +51,9 @@ def index_of(schedule: Schedule, ops: tuple[Op, ...]) -> Ints32:
 
 
 def dependencies(schedule: Schedule) -> Dependencies:
-    """Return what each action of a compute-only schedule waits for; linear in the number of actions.
+    """Return the dependencies of a compute-only schedule, in time linear in the number of actions.
 
-    An action that the table lacks gives −1, so that the checker can use this before it trusts the table.
+    A dependency that is missing from the table is −1, so that the checker can call this on unchecked tables.
     """
     return kept(schedule, "dependencies", lambda: _dependencies(schedule), part=12 / 50)
 
@@ -86,7 +87,7 @@ def _dependencies(schedule: Schedule) -> Dependencies:
 
 
 def transfers_of(compute: Schedule) -> tuple[Ints32, Ints32]:
-    """Return, for each transfer between ranks, the action that makes its content and the one that takes it."""
+    """Return, per transfer between ranks, the action that produces the message and the action that needs it."""
     needs = dependencies(compute).neighbour
     target = np.flatnonzero((needs != NONE) & (compute.rank[needs] != compute.rank)).astype(np.int32)
     return needs[target], target

@@ -1,15 +1,16 @@
-"""A cycle of waits as a sentence, with the lines of the table around it."""
+"""Describe a deadlock as a sentence, with the lines of the table around it."""
 
 from ppsim.base.arrays import Ints32
 from ppsim.schedule.table import Schedule
 
-_AROUND = 3  # cells shown on either side of a waiting action
+_AROUND = 3  # actions shown on either side of a waiting action
 
 
 def explain_cycle(compute: Schedule, source: Ints32, target: Ints32, cycle: list[int]) -> str:
-    """Return who waits for whom, for nodes of which each waits for the next and the last for the first.
+    """Return a sentence that says which rank waits for which, and the table rows around the waiting actions.
 
-    Nodes are numbered as in the event graph of `compute`: actions, then the transfers from `source` to `target`.
+    Each node of `cycle` waits for the next one, the last for the first. Nodes are numbered as in the event graph of
+    `compute`: actions first, then the transfers from `source` to `target`.
     """
     waits = list(zip(cycle, cycle[1:] + cycle[:1], strict=True))
     sentences = [_sentence(compute, source, target, node, cause) for node, cause in waits]
@@ -33,7 +34,7 @@ def _sentence(table: Schedule, sources: Ints32, targets: Ints32, node: int, caus
 
     if node < num_actions:
         if cause < num_actions:
-            return None  # the order of the rank's own row
+            return None  # both on one rank, in table order
         source, target = transfer(cause)
         if target == node:
             return f"rank {rank(node)} waits at {table[node]} for {table[source]} (rank {rank(source)})"
@@ -54,7 +55,7 @@ def _sentence(table: Schedule, sources: Ints32, targets: Ints32, node: int, caus
 
 
 def lines_around(table: Schedule, entries: list[int]) -> str:
-    """Return, for each rank that one of `entries` is on, its row around them, those marked by brackets."""
+    """Return, for each rank of `entries`, the part of its row around them, with `entries` in brackets."""
     lines = []
     marked = set(entries)
     for rank in sorted({int(table.rank[entry]) for entry in entries}):

@@ -1,4 +1,4 @@
-"""The schedule table on disk: torch.distributed.pipelining's CSV, one row a rank, one cell an action.
+"""Read and write torch.distributed.pipelining's CSV format: one row per rank, one action per cell.
 
 ::
 
@@ -11,8 +11,8 @@
            | SEND_F | RECV_F | SEND_B | RECV_B | UNSHARD | RESHARD | REDUCE_GRAD
            | WAIT_SEND_F | WAIT_SEND_B | WAIT_REDUCE_GRAD        the compute+comms file
 
-A RECV names the receiving stage: `2RECV_F0` takes what `1SEND_F0` sent. Torch itself reads `0F0xyz` as `0F0`
-and drops what it does not know; this reader refuses it.
+A RECV names the receiving stage: `2RECV_F0` receives the message of `1SEND_F0`. torch reads `0F0xyz` as `0F0` and
+ignores unknown text; this reader raises an error.
 """
 
 import csv
@@ -32,7 +32,7 @@ from ppsim.base.limits import DATA_BYTES
 from ppsim.schedule.table import IDLE, NONE, Action, Cell, Op, Schedule, is_joined
 
 MOST = 999_999
-"""The largest number that a file names, of a stage or of a microbatch."""
+"""Largest stage or microbatch number in a file."""
 
 _FUSED_SUFFIX = ")OVERLAP_F_B"
 _ACTION = re.compile(
@@ -45,9 +45,9 @@ _MOST_ERRORS_SHOWN = 8
 
 
 def parse_cell(text: str) -> Cell:
-    """Return the action or the fused actions that one cell names; `IDLE` for an empty cell.
+    """Return the action or the tuple of fused actions in one CSV cell; `IDLE` for an empty cell.
 
-    Raises `ScheduleError` with the reason, without the place, which only the caller knows.
+    Raises `ScheduleError` with the reason. The caller adds row and column.
 
     >>> str(parse_cell("3F0")), [str(action) for action in parse_cell("(3F1;4B0)OVERLAP_F_B")]
     ('3F0', ['3F1', '4B0'])
@@ -89,13 +89,10 @@ def format_cell(cell: Cell) -> str:
 def parse_table(
     text: str, *, name: str = "", source: str = "the table", num_replicas: int = 1, num_slices: int | None = None
 ) -> Schedule:
-    """Return the schedule that a CSV text spells out; placement and microbatches are read off its actions.
+    """Return the schedule in a CSV text; placement and number of microbatches follow from its actions.
 
-    The grammar has no replicas: the caller gives their number. `num_slices` is for a table of slices without the
-    line that gives their number.
-
-    Raises `ScheduleError` naming `source`, and row, column and text of every malformed cell. Columns and rows are
-    counted from 1, as a spreadsheet does.
+    Arguments and errors as in `read_schedule`; messages start with `source`. The format does not record the number
+    of model replicas.
     """
     text, named_slices = _without_slices_line(text)
     if named_slices and num_slices not in (None, named_slices):
@@ -133,14 +130,13 @@ _SLICES_LINE = re.compile(r"# slices ([1-9]\d{0,5})\r?\n")
 
 
 def _without_slices_line(text: str) -> tuple[str, int | None]:
-    """The rows of a file, and the number in its line of slices."""
     match = _SLICES_LINE.match(text)
     return (text[match.end() :], int(match[1])) if match else (text, None)
 
 
 _DIGIT, _COMMA, _NEWLINE, _OTHER = 16, 17, 18, 19
 _KINDS = bytearray([_OTHER] * 256)
-"""By byte: the op that a letter names, and what else it is."""
+"""Class of each byte: an op letter, a digit, a comma, a newline, or anything else."""
 for _name in "FBIW":
     _KINDS[ord(_name)] = Op[_name]
 _KINDS[ord("0") : ord("9") + 1] = [_DIGIT] * 10
@@ -148,13 +144,13 @@ _KINDS[ord(",")], _KINDS[ord("\n")] = _COMMA, _NEWLINE
 
 _MOST_DIGITS = 6
 _AT_ONCE = 1 << 18
-"""About so many bytes are read at once, whole rows: their columns stay in the cache of a processor."""
+"""Approximate number of bytes parsed in one go, in whole rows, so that the arrays fit in the processor's cache."""
 
 
 def _columns_of(text: str) -> list[NDArray[Any]] | None:
-    """The columns of a table of F, B, I, W and idle cells, all read at once; None for any other or a malformed one.
+    """Parse a table of F, B, I, W and idle cells with array operations; None for any other or a malformed table.
 
-    What this does not take, is read cell by cell, which says what is wrong.
+    The caller then parses cell by cell, which also produces the error messages.
     """
     data = text.replace("\r\n", "\n").removesuffix("\n").encode() + b"\n"
     parts, counts, begin = [], [], 0
@@ -171,12 +167,12 @@ def _columns_of(text: str) -> list[NDArray[Any]] | None:
 
 
 def _columns_of_rows(data: bytes) -> list[NDArray[Any]] | None:
-    """Of whole rows: op, stage and microbatch of every cell, and the number of cells of each row; None as above."""
+    """Return op, stage and microbatch of every cell of whole rows, and the number of cells per row; or None."""
     kinds = np.frombuffer(data.translate(_KINDS), dtype=np.uint8)
     marks = np.flatnonzero(kinds != _DIGIT)
     kind = kinds[marks]
     is_end = kind >= _COMMA
-    before = np.diff(marks, prepend=-1)  # one more than there are digits in front of a mark
+    before = np.diff(marks, prepend=-1)  # number of digits before a mark, plus one
     letters: _Places = slice(0, None, 2)
     ends: _Places = slice(1, None, 2)
     numbered: _Places = slice(None)
@@ -184,7 +180,7 @@ def _columns_of_rows(data: bytes) -> list[NDArray[Any]] | None:
     if is_end[letters].any() or not is_end[ends].all():
         is_behind_end = np.concatenate(([True], is_end[:-1]))
         is_idle = is_end & is_behind_end
-        # Each letter is between two ends of cells, and an idle cell has no digits.
+        # Each op letter is between the ends of two cells, and an idle cell has no digits.
         if not (is_end | is_behind_end).all() or (before[is_idle] != 1).any():
             return None
         letters, ends, numbered, named = ~is_end, is_end, ~is_idle, ~is_idle[is_end]
@@ -205,7 +201,7 @@ _Places: TypeAlias = slice | NDArray[np.bool_]
 
 
 def _numbers_before(data: NDArray[np.uint8], end: Ints64, num_digits: NDArray[np.uint8]) -> Ints32:
-    """The numbers of so many digits each that are written before `end`."""
+    """Parse the decimal numbers that end before the positions `end`, with `num_digits` digits each."""
     digits = data - np.uint8(ord("0"))
     numbers = digits[end - 1].astype(np.int32)
     for place in range(1, int(num_digits.max(initial=0))):
@@ -225,14 +221,14 @@ def format_rows(schedule: Schedule) -> list[str]:
         return [""] * schedule.num_ranks
     texts = _texts_of(schedule)
     rows = ["".join(texts[begin:end]) for begin, end in pairwise((3 * schedule.rank_offsets).tolist())]
-    lone_idle = np.diff(schedule.rank_offsets) == 1  # a row of one empty cell, which is not to look like no row
+    lone_idle = np.diff(schedule.rank_offsets) == 1  # quoted: the row must not look blank
     for rank in np.flatnonzero(lone_idle).tolist():
         rows[rank] = rows[rank] or '""'
     return rows
 
 
 def _texts_of(schedule: Schedule) -> list[str]:
-    """Three texts an entry: what stands before its microbatch, the microbatch, and what parts it from the next."""
+    """Return three strings per entry: text before the microbatch, the microbatch, and the separator after it."""
     joined = is_joined(schedule)
     joined[np.flatnonzero(schedule.rank[1:] != schedule.rank[:-1])] = False
     is_fused = schedule.fused != NONE
@@ -250,7 +246,7 @@ def _texts_of(schedule: Schedule) -> list[str]:
     has_microbatch = np.isin(schedule.op, [op for op in Op if op.has_microbatch])
     numbers = np.where(has_microbatch, schedule.microbatch, np.iinfo(np.int32).min).tolist()
     microbatches = {number: str(number) for number in set(numbers)} | {np.iinfo(np.int32).min: ""}
-    # inside a cell, at its end or both: by two bits, and a third at the end of a row
+    # bit 0: end of a cell; bit 1: end of a fused cell; bit 2: end of a row
     tails = np.where(np.concatenate((joined, [False])), 0, 1) + 2 * closes + 4 * is_last
     between = {0: ";", 1: ",", 3: f"{_FUSED_SUFFIX},", 5: "", 7: _FUSED_SUFFIX}
     texts = [""] * (3 * len(schedule))
@@ -261,13 +257,13 @@ def _texts_of(schedule: Schedule) -> list[str]:
 
 
 def read_schedule(path: str | Path, *, num_replicas: int = 1, num_slices: int | None = None) -> Schedule:
-    """Read a schedule from a torch CSV file, compute-only or with communication; its name is the file's stem.
+    """Read a schedule from a torch CSV file, compute-only or with communication; the file's stem becomes its name.
 
-    `num_replicas` is the number of chains of stages. `num_slices` is the number of slices of a microbatch, for a
-    file without a line that gives it.
+    `num_replicas` is the number of model replicas (chains of stages). `num_slices` is the number of slices per
+    microbatch, for a file without the slices line.
 
-    Raises `ScheduleError` for a malformed file (every bad cell with row, column and text) and for a file that
-    cannot be read.
+    Raises `ScheduleError` if the file cannot be read or is malformed. The message lists up to 8 malformed cells
+    with row, column (both from 1, as in a spreadsheet) and text.
 
     >>> import ppsim
     >>> table = ppsim.build("zb-h1", pp=4, microbatches=8)

@@ -1,28 +1,29 @@
-"""Which event waits for which: a table's actions and transfers as a directed acyclic graph.
+"""The event graph: actions and transfers of a table as a directed acyclic graph of what waits for what.
 
-Nodes 0 … n−1 are the actions of the compute-only table in table order; the nodes after them are the transfers
-between ranks, in the order of their receiving actions. The graph knows the order of things and no durations:
-the simulator evaluates it for any costs, the checker asks whether it has a cycle.
+Nodes 0 … n−1 are the actions of the compute-only table in table order; the transfers between ranks follow, in the
+order of their receiving actions. The graph contains no durations: the simulator evaluates it for any costs, and the
+checker looks for cycles.
 
-How transfers wait is set by three choices:
+Three choices determine how transfers wait:
 
 communication
-    "overlap": compute goes on beside transfers; an action waits for its own input only. "blocking": a rank
-    stands still from the posting of its sends and receives until they are done; those between two compute
-    actions are posted together. "megatron" and "megatron-no-overlap": the calls of Megatron-LM's own loops, for the
-    tables that it runs, without regard to `channel` and `receives`: see `ppsim.schedule.megatron_calls`.
+    "overlap": compute overlaps with transfers; an action waits only for its own input.
+    "blocking": a rank blocks from the posting of its sends and receives until they are done. Those between two
+    compute actions are posted together.
+    "megatron" and "megatron-no-overlap": the calls of Megatron-LM's own loops, only for the tables that it runs;
+    `channel` and `receives` are ignored. See `ppsim.schedule.megatron_calls`.
 channel
-    what shares a first-in-first-out queue, at each end of the transfer: see `CHANNELS`. "ideal" has no queues and
-    does not wait for the receive to be posted, only for the send. Blocking communication has at most one batch
-    under way a rank, so that the channel makes no difference to it.
+    P2P serialization: which transfers share a first-in-first-out queue at each end. See `CHANNELS`. With "ideal"
+    there are no queues, and a transfer waits for its send but not for its receive to be posted. Blocking
+    communication has at most one batch in flight per rank, so the channel has no effect there.
 receives
-    where the receives stand in each rank's row: see `ppsim.schedule.lowering.RECEIVES`.
+    position of the receives in each rank's row: see `ppsim.schedule.lowering.RECEIVES`.
 
-A fourth says when a fused cell starts. Its results leave when all of it is done either way.
+A fourth choice determines when a fused cell starts. Its results always leave when all of its actions are done.
 
 pairs
-    "parts": one part after the other, each when its own input is there, as torch runs them. "whole": none of it
-    before all inputs are there, for a cell whose parts run together.
+    "parts": one part after the other, each when its own input has arrived, as torch runs them.
+    "whole": no part before all inputs have arrived, for cells whose parts run together.
 """
 
 from dataclasses import dataclass, replace
@@ -61,12 +62,11 @@ CHANNELS: dict[Channel, str] = {
 
 @dataclass(frozen=True)
 class EventGraph:
-    """The waits of a table, ready to be evaluated.
+    """The dependency graph of a table, ready to be evaluated with any costs.
 
-    `schedule` is the compute-only table; `source` and `target` (int32, one entry a transfer) the action that
-    makes what a transfer carries and the one that takes it. Node j waits for the ends of
-    `waits_for[offsets[j]:offsets[j + 1]]`; of these, a compute action's first is the action before it on its
-    rank. `order` lists the nodes so that each comes after all it waits for.
+    `schedule` is the compute-only table. `source` and `target` (int32, one entry per transfer) are the action that
+    produces the message and the action that needs it. Node j waits for the nodes `waits_for[offsets[j]:offsets[j +
+    1]]`; for an action, the first is the previous action on its rank. `order` is a topological order.
     """
 
     schedule: Schedule
@@ -78,17 +78,17 @@ class EventGraph:
 
     @cached_property
     def num_actions(self) -> int:
-        """The number of compute actions."""
+        """Number of compute actions."""
         return len(self.schedule)
 
     @property
     def num_transfers(self) -> int:
-        """The number of transfers between ranks."""
+        """Number of transfers between ranks."""
         return len(self.source)
 
     @property
     def num_nodes(self) -> int:
-        """Actions and transfers together."""
+        """Number of actions and transfers."""
         return self.num_actions + self.num_transfers
 
 
@@ -102,10 +102,10 @@ def build_graph(
 ) -> EventGraph:
     """Return the event graph of a table that has passed `ppsim.schedule.check.validate`.
 
-    A compute+comms table keeps its own sends and receives, and `receives` is ignored: a transfer follows its SEND's
-    place in the row on every channel, the ideal one too. Raises `Deadlock` naming
-    the actions that wait for each other, and `ScheduleError` where sends and receives match out of order. The same
-    table on the same network has one graph in a process: it is kept, and shared.
+    A compute+comms table uses its own sends and receives: `receives` is ignored, and a transfer follows the
+    position of its SEND on every channel, "ideal" included. Raises `Deadlock` with the actions that wait for each
+    other, and `ScheduleError` if sends and receives match out of order. The graph is cached per table and network,
+    and shared.
     """
     return kept(
         schedule,
@@ -130,9 +130,9 @@ def _graph(
 
 
 def messages_in(schedule: Schedule) -> Messages:
-    """Return the sends and receives of a table, its own or else those of torch's lowering.
+    """Return the table's own sends and receives; for a compute-only table, the ones that torch's lowering adds.
 
-    Raises `ScheduleError` for own ones of which a transfer lacks one, or that stand where they cannot.
+    Raises `ScheduleError` if a send or receive in the table is missing or at an impossible position.
     """
 
     def make() -> Messages:
@@ -143,7 +143,7 @@ def messages_in(schedule: Schedule) -> Messages:
 
 
 def ordered(messages: Messages, receives: Receives) -> Messages:
-    """Return messages with their receives in other places; raises `ScheduleError` where they match out of order."""
+    """Return messages with moved receives; raises `ScheduleError` if they match out of order."""
     placed = with_receives(messages, receives)
     placed.check_order()
     return placed
@@ -152,9 +152,9 @@ def ordered(messages: Messages, receives: Receives) -> Messages:
 def graph_of(
     messages: Messages, *, communication: Communication, channel: Channel, pairs: Pairs = "parts"
 ) -> EventGraph:
-    """Return the event graph of a table's sends and receives; otherwise as `build_graph`."""
+    """Return the event graph for the given sends and receives; other arguments and errors as in `build_graph`."""
     compute, source, target = messages.compute, messages.source, messages.target
-    if communication == "blocking":  # a rank stands still at its receives, which come before the cell
+    if communication == "blocking":  # a rank blocks at its receives, before the cell
         return _in_order(compute, source, target, _blocking_waits(messages))
     sent_after, received_after = messages.after
     causes = [sent_after]
@@ -176,26 +176,29 @@ def _in_order(compute: Schedule, source: Ints32, target: Ints32, waits: "_Waits"
     return replace(graph, order=order)
 
 
-# --- what each node waits for ---
+# --- dependencies of each node, in CSR form ---
 
 _Waits = tuple[Ints32, Ints32]
 _Listed = tuple[NDArray[Any], list[Ints32]]
 
 
 def previous_on_rank(compute: Schedule) -> Ints32:
-    """Return, for each action of a compute-only table, the one before it on its rank, −1 for a rank's first."""
+    """Return the previous action on the same rank for each action of a compute-only table, −1 if there is none."""
     previous = np.arange(-1, len(compute) - 1, dtype=np.int32)
     previous[compute.rank_offsets[:-1][np.diff(compute.rank_offsets) > 0]] = NONE
     return previous
 
 
 def _overlapping_waits(compute: Schedule, target: Ints32, pairs: Pairs, causes: list[Ints32]) -> _Waits:
-    """A transfer waits for `causes` and holds up the action that takes it, or the whole of its cell."""
+    """Make each transfer wait for `causes`, and the action that needs it for the transfer.
+
+    With `pairs="whole"`, the whole fused cell waits.
+    """
 
     def held_up() -> _Listed:
         holder = first_of_cell(compute)[target] if pairs == "whole" else target
         num_actions, num_nodes = len(compute), len(compute) + len(target)
-        place = target - holder  # several transfers may hold up one cell
+        place = target - holder  # a fused cell may wait for several transfers
         holds_up = np.full((1 + int(place.max(initial=0)), num_actions), NONE, dtype=np.int32)
         holds_up[place, holder] = np.arange(num_actions, num_nodes, dtype=np.int32)
         return _listed([previous_on_rank(compute), *holds_up])
@@ -204,11 +207,11 @@ def _overlapping_waits(compute: Schedule, target: Ints32, pairs: Pairs, causes: 
 
 
 _AT_ONCE = 1 << 15
-"""Nodes whose waits are listed at once: few enough for the cache of a processor."""
+"""Number of nodes processed at once, so that their columns fit in the processor's cache."""
 
 
 def _listed(columns: list[Ints32]) -> _Listed:
-    """Of nodes that wait for what stands in columns: how many each waits for, and for whom."""
+    """Convert columns of predecessors (NONE: none) to counts per node and concatenated predecessor lists."""
     counts, waits_for = np.zeros(len(columns[0]), dtype=np.int16), []
     for begin in range(0, len(counts), _AT_ONCE):
         waits = np.stack([column[begin : begin + _AT_ONCE] for column in columns], axis=1)
@@ -220,28 +223,31 @@ def _listed(columns: list[Ints32]) -> _Listed:
 
 
 def _joined(*parts: _Listed) -> _Waits:
-    """What some nodes and those behind them wait for as the offsets and waits of all."""
+    """Concatenate dependency lists of consecutive groups of nodes; return offsets and predecessor indices (CSR)."""
     offsets = np.concatenate([np.zeros(1, dtype=np.int32), *(counts for counts, _ in parts)], dtype=np.int32)
     return np.cumsum(offsets, out=offsets), np.concatenate([one for _, waits_for in parts for one in waits_for])
 
 
 def _ahead_in_queue(messages: Messages, channel: Channel) -> list[Ints32]:
-    """The transfer right ahead of each in its queue, at the sender's end and at the receiver's or at both alike."""
+    """Return the transfer directly ahead of each transfer in its queue.
+
+    One array for "edge"; otherwise two, for the queues at the sender and at the receiver.
+    """
     num_ranks, num_transfers = messages.compute.num_ranks, len(messages.source)
-    if channel == "edge":  # a route has one order at both of its ends
+    if channel == "edge":  # the order on a route is the same at both ends
         sent, route = messages.by_route, messages.route[messages.by_route]
         behind = np.full(num_transfers, NONE, dtype=np.int32)
         same = route[1:] == route[:-1]
         behind[sent[1:][same]] = sent[:-1][same]
         return [behind]
-    # The number of its queue where each is sent and where it is received.
+    # Queue number of each transfer at its sender and at its receiver.
     queues: tuple[NDArray[Any], NDArray[Any]]
     if channel == "rank":
         queues = (np.zeros(num_transfers, dtype=np.int32),) * 2
     elif channel == "pair":
         sender, receiver = np.divmod(messages.route, num_ranks)
         queues = receiver, sender
-    else:  # downstream is what activations do: towards later stages
+    else:  # "direction": activations go downstream, to later stages
         queues = ((messages.compute.op[messages.source] == Op.F).astype(np.int32),) * 2
     ahead = np.empty((2, num_transfers), dtype=np.int32)
     run_kernel(
@@ -254,7 +260,7 @@ def _ahead_in_queue(messages: Messages, channel: Channel) -> list[Ints32]:
 def _line_up(
     ends: Any, end_of_rank: Any, of_sent: Any, of_received: Any, last: Any, ahead_sent: Any, ahead_received: Any
 ) -> None:
-    """The transfer ahead of each end in its rank's queue of that number; `last` has the last one of each queue."""
+    """Find the transfer ahead of each end in its queue on its rank; `last` is the last transfer of each queue."""
     rank, num_transfers = 0, len(of_sent)
     for place in range(len(ends)):
         while place == end_of_rank[rank]:
@@ -272,7 +278,7 @@ def _line_up(
 
 
 def _blocking_waits(messages: Messages) -> _Waits:
-    """A transfer starts when both ranks have come to it; each rank goes on when its batch of them is done."""
+    """A transfer starts when both ranks reach it. A rank continues when its batch of transfers is done."""
     compute, ends = messages.compute, messages.ends.copy()
     counts = np.zeros(len(compute), dtype=np.int32)
     waits_for = np.empty(len(compute) + len(ends), dtype=np.int32)
@@ -287,9 +293,10 @@ def _blocking_waits(messages: Messages) -> _Waits:
 def _wait_for_batches(
     following: Any, end_of_rank: Any, rank_offsets: Any, num_transfers: Any, ends: Any, counts: Any, waits_for: Any
 ) -> Any:
-    """The action before each, and the batch of transfers between the two, or in front of a rank's first action.
+    """List the waits of each action: the previous action, and the batch of transfers posted between the two.
 
-    Those of a batch are listed by number, what is sent first.
+    A rank's first action waits for the transfers posted before it. Within a batch, sends come first, in transfer
+    order.
     """
     used = place = 0
     for rank in range(len(end_of_rank)):
@@ -309,7 +316,7 @@ def _wait_for_batches(
                 waits_for[used] = len(counts) + ends[here] % num_transfers
                 used += 1
             counts[action] = used - before
-        place = end_of_rank[rank]  # nothing waits for what is behind the last action
+        place = end_of_rank[rank]  # no action waits for transfers after the last action
     return used
 
 
@@ -322,10 +329,10 @@ def _megatron_graph(schedule: Schedule, communication: Communication) -> EventGr
 
 
 def _called_waits(compute: Schedule, source: Ints32, target: Ints32, sends: Ends, receives: Ends) -> _Waits:
-    """A transfer starts when both ranks have come to its call; a rank goes on when the calls that hold it are done.
+    """A transfer starts when both ranks reach its call. A rank continues when the calls that block it are done.
 
-    Transfers of one kind between two ranks go one after another. One that was handed over is waited for when the
-    rank hands over its next of that kind.
+    Transfers of one kind between two ranks run one after another. A rank waits for a non-blocking transfer when it
+    issues its next transfer of the same kind to the same rank.
     """
     num_actions, num_transfers = len(compute), len(source)
     transfer = np.arange(num_actions, num_actions + num_transfers, dtype=np.int32)
@@ -356,17 +363,17 @@ def _called_waits(compute: Schedule, source: Ints32, target: Ints32, sends: Ends
     handed_over = same & ~sends.holds[ahead] & ~sends.holds[behind] & is_on_rank[behind]
     wait(following[behind], transfer[ahead], handed_over)
     node, cause = np.concatenate(waiting), np.concatenate(waited_for).astype(np.int32)
-    by_node = np.argsort(node, kind="stable")  # of a node's waits those listed first come first
+    by_node = np.argsort(node, kind="stable")  # stable: keep the order of a node's waits
     return _joined((np.bincount(node, minlength=num_actions + num_transfers), [cause[by_node]]))
 
 
 def _first_calls(compute: Schedule, rank: Ints32, ends: Ends) -> tuple[Ints64, Ints64]:
-    """Pairs of messages, the second and the first of two calls behind one action where the first holds the rank."""
+    """Return pairs (second, first) of calls after the same action, if the first call blocks the rank."""
     place = np.where(ends.after == NONE, len(compute) + rank, ends.after)
     held = np.flatnonzero((ends.turn == 0) & ends.holds)
     second = np.flatnonzero(ends.turn == 1)
     pairs = []
-    for one in (held, held[::-1]):  # a call sends a message and receives one
+    for one in (held, held[::-1]):  # one call can both send and receive a message
         first = np.full(len(compute) + compute.num_ranks, NONE, dtype=np.int64)
         first[place[one]] = one
         pairs.append((second, first[place[second]]))
@@ -374,11 +381,14 @@ def _first_calls(compute: Schedule, rank: Ints32, ends: Ends) -> tuple[Ints64, I
     return behind[ahead != NONE], ahead[ahead != NONE]
 
 
-# --- order, or the cycle that forbids one ---
+# --- topological order, or a cycle ---
 
 
 def _topological_order(graph: EventGraph) -> tuple[Ints32, list[int]]:
-    """Return an order of the nodes, and the nodes of a cycle (each waits for the next) where there is none."""
+    """Return a topological order and an empty list, or an unusable order and the nodes of a cycle.
+
+    Each node of the cycle waits for the next one.
+    """
     order = np.zeros(graph.num_nodes + 1, dtype=np.int32)
     state, cursor = np.zeros(graph.num_nodes, dtype=np.int8), np.zeros(graph.num_nodes + 1, dtype=np.int32)
     depth = run_kernel(
@@ -392,9 +402,10 @@ def _topological_order(graph: EventGraph) -> tuple[Ints32, list[int]]:
 
 
 def _depth_first(offsets: Any, waits_for: Any, state: Any, cursor: Any, order: Any) -> Any:
-    """Fill `order`, waits first; −1 when done, or the depth of a stack whose last node closes a cycle.
+    """Fill `order` by depth-first search; return −1, or the depth of the stack if its last node closes a cycle.
 
-    The stack grows from the end of `order`, which has one entry more than nodes: a node is in one of the two.
+    The stack grows from the end of `order`, which has one entry more than there are nodes. A node is either on the
+    stack or ordered, so the two never collide.
     """
     num_ordered, bottom = 0, len(state)
     for root in range(len(state)):

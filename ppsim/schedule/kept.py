@@ -1,7 +1,7 @@
-"""What was found of a table, kept while it is asked for: the same at any costs, and shared by all who ask.
+"""Cache of the facts that do not depend on costs: dependencies, checks, messages and event graphs of a table.
 
-Its dependencies, that it keeps the rules, its sends and receives, and its event graph on every network: sweeps,
-searches, advice and other channels evaluate new durations on the graphs that there are.
+All users of a table share the cached results, so that sweeps, searches, advice and other channels evaluate new
+durations on existing graphs.
 """
 
 from collections.abc import Callable, Hashable
@@ -11,10 +11,10 @@ from ppsim.base.kept import Kept
 from ppsim.schedule.table import Schedule
 
 _ACTIONS = 2_000_000
-"""Of all that is kept, 50 bytes each at most."""
+"""Capacity of the cache in actions, at up to 50 bytes per action."""
 
 _BESIDE = 40
-"""What is kept of a small table takes about as much as so many actions, beside its own."""
+"""Fixed size of a cached result, in the same unit as `_ACTIONS`. It dominates for small tables."""
 
 KEPT: Kept[tuple[Schedule, Any]] = Kept(_ACTIONS)
 
@@ -22,11 +22,11 @@ Found = TypeVar("Found")
 
 
 def kept(schedule: Schedule, what: Hashable, make: Callable[[], Found], *, part: float = 1.0) -> Found:
-    """Return what `make` finds of a table, or found of the same object before; `what` names it.
+    """Return the cached result `what` for a table object; compute it with `make` at the first request.
 
-    `part` is of those 50 bytes an action. Nothing is kept where `make` raises.
+    `part` is the result's size per action, relative to 50 bytes. If `make` raises, nothing is cached.
     """
-    # The table is kept beside what was found of it, so that no other gets its id.
+    # The cache entry holds a reference to the table, so that no other table can get the same id.
     size = int(part * len(schedule)) + _BESIDE
     found: Found = KEPT.get((id(schedule), what), size=size, make=lambda: (schedule, make()))[1]
     return found

@@ -1,16 +1,16 @@
-"""From a compute-only table to one with communication: the same pass for simulator, checker and export.
+"""Add communication to a compute-only table; simulator, checker and export share this code.
 
-What torch.distributed.pipelining does to a table when it loads it (torch 2.13; RECV placement is what decides
-how long transfers block each other):
+It does the same as torch.distributed.pipelining when it loads a table (torch 2.13). The place of each RECV decides
+how long transfers block each other.
 
-1. UNSHARD the next three distinct stages a rank will meet, RESHARD the others (they do nothing without FSDP);
-2. REDUCE_GRAD after the last weight gradient of a stage;
-3. WAIT_REDUCE_GRAD after each of these, from torch 2.15 on;
-4. round-robin over the ranks, take each next cell whose inputs are known; right after it go its SENDs, and the
-   matching RECV goes to the end of the receiver's row *at that moment*;
+1. UNSHARD the next three distinct stages that a rank computes, RESHARD the others (no effect without FSDP).
+2. REDUCE_GRAD after the last weight gradient of a stage.
+3. WAIT_REDUCE_GRAD after each REDUCE_GRAD, from torch 2.15 on.
+4. Round-robin over the ranks: take a rank's next cell if its inputs are known. Its SENDs follow it at once. The
+   matching RECV is appended to the receiver's row *as it is at that moment*.
 5. WAIT_SEND_F and WAIT_SEND_B, from torch 2.15 on.
 
-Receives can then be moved ("receives"): see `RECEIVES`.
+The receives can then be moved: see `RECEIVES`.
 """
 
 from dataclasses import replace
@@ -34,31 +34,31 @@ RECEIVES: dict[Receives, str] = {
     "ordered": "just before their use, in the order in which the peer sends",
 }
 
-NUM_UNSHARDED = 3  # stages torch keeps gathered a rank: one forward, one backward, one being fetched
+NUM_UNSHARDED = 3  # stages that torch holds unsharded per rank: one forward, one backward, one prefetched
 
-_FETCH, _EVICT, _REDUCE, _WAIT = 1, 2, 3, 4  # what an item that is no action does to a stage
+_FETCH, _EVICT, _REDUCE, _WAIT = 1, 2, 3, 4  # codes of stage operations
 _NUM_ROLES = 5
 _STAGE_OPS = np.array([Op.IDLE, Op.UNSHARD, Op.RESHARD, Op.REDUCE_GRAD, Op.WAIT_REDUCE_GRAD], dtype=np.int8)
 _SEND, _RECEIVE = 1, 2  # 0: the action itself
 _ROLES = np.array([
     (Op.F, Op.SEND_F, Op.RECV_F), (Op.B, Op.SEND_B, Op.RECV_B), (Op.I, Op.SEND_B, Op.RECV_B), (Op.W, NONE, NONE),
 ], dtype=np.int8)  # fmt: skip
-"""By op: what an action, the sending of its result and the taking of what it needs are called."""
+"""Names of an action, the send of its result and the receive of its input, indexed by op."""
 
 
 def lower(schedule: Schedule, *, receives: Receives = "torch", waits: bool = False) -> Schedule:
     """Return the compute+comms table that a runtime executes for this compute-only table.
 
-    The table must have passed `ppsim.schedule.check.validate`. With `waits` the result is torch 2.15's, with a
-    wait for every send and every reduction: see `ppsim.schedule.waits`. Raises `ScheduleError` where a fused cell
-    needs what another part of the same cell makes.
+    The table must have passed `ppsim.schedule.check.validate`. `waits=True` gives torch 2.15's table, with a wait
+    for every send and every reduction (see `ppsim.schedule.waits`). Raises `ScheduleError` if a part of a fused
+    cell needs the result of another part.
     """
     lowered = with_receives(lowered_messages(schedule.compute_only(), waits=waits), receives).lowered
     return with_send_waits(lowered) if waits else lowered
 
 
 def lowered_messages(compute: Schedule, *, waits: bool = False) -> Messages:
-    """Return the messages of a compute-only table in torch's order; otherwise as `lower`."""
+    """Return the messages of a compute-only table in torch's order; arguments and errors as in `lower`."""
     lowered, entry, role = _torch_order(compute, waits)
     place = np.empty(len(compute), dtype=np.int32)
 
@@ -72,7 +72,7 @@ def lowered_messages(compute: Schedule, *, waits: bool = False) -> Messages:
 
 
 def with_receives(messages: Messages, receives: Receives) -> Messages:
-    """Return the messages of a table in torch's order with its receives in other places."""
+    """Move the receives of messages that are in torch's order; `receives` is a key of `RECEIVES`."""
     if receives == "torch":
         return messages
     return _deferred(messages) if receives == "deferred" else _ordered(messages)
@@ -82,14 +82,18 @@ def with_receives(messages: Messages, receives: Receives) -> Messages:
 
 
 def _torch_order(schedule: Schedule, waits: bool) -> tuple[Schedule, Ints32, NDArray[np.int8]]:
-    """The table in torch's order, and of each of its entries the action that it is, sends or takes, and which."""
+    """Return the table in torch's order, and the action and role of each entry.
+
+    Roles: 0 the action itself, 1 the send of its result, 2 the receive of its input.
+    """
     items, item_offsets = _items(schedule, waits)
     needs = dependencies(schedule).neighbour
     remote = (needs != NONE) & (schedule.rank[needs] != schedule.rank)
     consumer = np.full(len(schedule), NONE, dtype=np.int32)
     consumer[needs[remote]] = np.flatnonzero(remote)
 
-    # A rank's row grows by its items, a SEND for each result another rank needs, a RECV for each it needs.
+    # The row of a rank has its items, a SEND per result that another rank needs, and a RECV per input from another
+    # rank.
     num_cells = np.diff(item_offsets) + sum(
         np.bincount(schedule.rank[extra], minlength=schedule.num_ranks) for extra in (remote, consumer != NONE)
     )
@@ -109,7 +113,7 @@ def _torch_order(schedule: Schedule, waits: bool) -> tuple[Schedule, Ints32, NDA
 
 
 def _items(schedule: Schedule, waits: bool) -> tuple[Ints64, Ints64]:
-    """Each rank's actions with gathering and reduction around them; −(5·stage + what) where it is no action."""
+    """Return each rank's actions with gathers and reductions, coded as −(5·stage + code), and the rank offsets."""
     parts = []
     num_weights = np.bincount(
         schedule.stage[(schedule.op == Op.B) | (schedule.op == Op.W)], minlength=schedule.num_stages
@@ -135,7 +139,7 @@ def _items(schedule: Schedule, waits: bool) -> tuple[Ints64, Ints64]:
 
 
 def _next_use(stage: Ints32, rank: Ints32) -> Ints64:
-    """The next entry of the same stage, or the number of entries where there is none."""
+    """Return the next entry of the same stage; the number of entries if there is none."""
     next_use = np.full(len(stage), len(stage), dtype=np.int64)
     by_stage = sorted_by(stage)
     same = stage[by_stage[1:]] == stage[by_stage[:-1]]
@@ -147,7 +151,7 @@ def _add_stage_actions(
     op: Any, fused: Any, next_use: Any, chunk: Any, stages: Any, begin: Any, end: Any, waits: Any,
     upcoming: Any, weights_left: Any, active: Any, wanted: Any, items: Any,
 ) -> Any:  # fmt: skip
-    """UNSHARD and RESHARD around a rank's cells, REDUCE_GRAD and its wait behind a stage's last gradient."""
+    """Add UNSHARD and RESHARD around a rank's actions, and REDUCE_GRAD after a stage's last weight gradient."""
     used = 0
     entry = begin
     first_unwanted, is_same = 0, False
@@ -163,7 +167,7 @@ def _add_stage_actions(
             items[used] = e
             used += 1
             upcoming[chunk[e - begin]] = next_use[e]
-        is_same = stop == entry + 1 and next_use[entry] < first_unwanted  # the chunks that are wanted
+        is_same = stop == entry + 1 and next_use[entry] < first_unwanted  # the set of wanted chunks stays the same
         for e in range(entry, stop):
             if op[e] == 1 or op[e] == 3:  # B or W
                 c = chunk[e - begin]
@@ -181,10 +185,10 @@ def _add_stage_actions(
 
 
 def _want_next(fused: Any, upcoming: Any, entry: Any, end: Any, wanted: Any) -> Any:
-    """Mark the next NUM_UNSHARDED chunks that a rank meets, and the rest of the cell in which the last is met.
+    """Mark the next NUM_UNSHARDED chunks of a rank, and the other chunks of the fused cell with the last one.
 
-    Returns the entry that meets another chunk first: as long as those that are marked come before it, they stay. 0
-    where it is part of a fused cell, which may be that of another mark then.
+    Returns the first entry of an unmarked chunk: until then the marks stay valid as long as marked chunks come
+    next. Returns 0 if that entry is in a fused cell, whose other chunks could change the marks earlier.
     """
     for c in range(len(wanted)):
         wanted[c] = False
@@ -214,7 +218,7 @@ def _evict_unwanted(stages: Any, wanted: Any, active: Any, items: Any, used: Any
 
 
 def _fetch_wanted(stages: Any, upcoming: Any, wanted: Any, active: Any, items: Any, used: Any) -> Any:
-    """Fetch in the order in which the chunks will be met."""
+    """Emit UNSHARD for the wanted chunks, in the order of their next use."""
     while True:
         nearest = -1
         for c in range(len(stages)):
@@ -231,7 +235,10 @@ def _place_transfers(
     items: Any, item_offsets: Any, fused: Any, needs: Any, consumer: Any, rank_of: Any, row_begin: Any,
     next_item: Any, placed: Any, codes: Any,
 ) -> Any:  # fmt: skip
-    """Round-robin over the ranks; a code is 3·entry for an action, +1 for its SEND, +2 for its RECV."""
+    """Append actions, sends and receives round-robin over the ranks; return the number of codes written.
+
+    Codes are 3·entry for an action, +1 for its SEND, +2 for its RECV. Stage operations have negative codes.
+    """
     num_ranks = len(row_begin)
     num_codes = 0
     moved = True
@@ -275,7 +282,7 @@ def _place_transfers(
 
 
 def _decode(schedule: Schedule, codes: Ints32, offsets: Ints64) -> tuple[Schedule, Ints32, NDArray[np.int8]]:
-    others = np.flatnonzero(codes < 0)  # few: what is done to a whole stage
+    others = np.flatnonzero(codes < 0)  # operations on a whole stage; there are few
     entry = codes // np.int32(3)
     role = (codes - 3 * entry).astype(np.int8)
     entry[others], role[others] = 0, 0
@@ -294,9 +301,9 @@ def _decode(schedule: Schedule, codes: Ints32, offsets: Ints64) -> tuple[Schedul
 
 
 def _deferred(messages: Messages) -> Messages:
-    """torch's `defer_pp_recv`: a receive goes just before its consumer, or before a send to a higher peer.
+    """Place receives as torch's `defer_pp_recv` does: just before the consumer, or before a send to a higher peer.
 
-    A receive does not wait for its turn among the others, which is why this order can break first in, first out.
+    A receive ignores the order of the other receives, so this order can violate first in, first out.
     """
     consumer, num_entries = _consumers(messages), len(messages.table)
     sent, route = messages.by_route, messages.route
@@ -316,27 +323,26 @@ def _deferred(messages: Messages) -> Messages:
 
 
 def _ordered(messages: Messages) -> Messages:
-    """A receive goes just before its consumer, and takes along what the same peer sends before it."""
+    """Place each receive just before its consumer, together with the earlier messages of the same peer."""
     sent, consumer = messages.by_route, _consumers(messages)
-    floor = messages.route[sent].astype(np.int64) * len(messages.table)  # keeps routes apart
-    taker = consumer.copy()  # of it or of one sent later
+    floor = messages.route[sent].astype(np.int64) * len(messages.table)  # offset that separates the routes
+    taker = consumer.copy()  # earliest consumer of this message or of a later one
     taker[sent] = np.minimum.accumulate((floor + consumer[sent])[::-1])[::-1] - floor
     return _received_before(messages, first_of_cell(messages.table)[taker], taker)
 
 
 def _consumers(messages: Messages) -> Ints32:
-    """The entry of the action that takes each message."""
     return np.flatnonzero(is_compute(messages.table.op)).astype(np.int32)[messages.target]
 
 
 def _received_before(messages: Messages, place: Ints32, turn: Ints32) -> Messages:
-    """The messages with each receive in front of the entry `place`; of several, by `turn`, then by sending."""
+    """Move each receive before the entry `place`; order receives at one place by `turn`, then by sending."""
     num_entries = len(messages.table)
     key = place.astype(np.int64) * num_entries + turn
     turns = messages.by_route[np.argsort(key[messages.by_route], kind="stable")]
     stays = np.ones(num_entries, dtype=np.bool_)
     stays[messages.receive] = False
-    num_before = np.cumsum(stays, dtype=np.int32) - stays  # of those that stay
+    num_before = np.cumsum(stays, dtype=np.int32) - stays  # entries that do not move
     moved_to = num_before + np.cumsum(np.bincount(place, minlength=num_entries), dtype=np.int32)
     moved_to[messages.receive[turns]] = num_before[place[turns]] + np.arange(len(turns), dtype=np.int32)
     return messages.moved(send=moved_to[messages.send], receive=moved_to[messages.receive], moved_to=moved_to)

@@ -1,11 +1,14 @@
-"""Where Megatron-LM's pipeline loops send and receive, and at which of these calls a rank stands still.
+"""Positions of the sends and receives in Megatron-LM's pipeline loops, and which of these calls block a rank.
 
-From `megatron/core/pipeline_parallel/schedules.py` (megatron-core 0.16.1). 1F1B sends and receives by calls that
-return when they are done: one with the next rank between a forward and the backward behind it, one with the rank
-before between a backward and a forward, and single ones, a send and then a receive, in warm-up and cool-down.
-Interleaved, a rank stands still at the calls of warm-up and cool-down; in the steady state it hands its transfers
-over after each action and waits for what it needs (`overlap_p2p_comm`) or, without that, makes one call for all
-four directions after each pair of a forward and a backward.
+Source: `megatron/core/pipeline_parallel/schedules.py` (megatron-core 0.16.1).
+
+1F1B uses only calls that block until the communication is done. In the steady state, one call with the next rank
+follows each forward, and one call with the previous rank follows each backward. Warm-up and cool-down use single
+calls, a send and then a receive.
+
+Interleaved 1F1B uses blocking calls in warm-up and cool-down. In the steady state with `overlap_p2p_comm`, a rank
+issues its transfers after each action and waits only for its input. Without it, one blocking call after each
+forward-backward pair covers all four directions.
 """
 
 from dataclasses import dataclass
@@ -24,10 +27,10 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Ends:
-    """One end of each message, its sends or its receives; arrays have one entry a message.
+    """One end (send or receive) of each message; arrays have one entry per message.
 
-    `after`: the compute action behind which the call stands, −1 for one before a rank's first; `turn`: whether it
-    is the first call there (0) or the second (1); `holds`: whether the rank stands still until it is done.
+    `after`: the compute action that precedes the call, −1 for a call before the rank's first action. `turn`: 0 for
+    the first call after that action, 1 for the second. `holds`: whether the rank blocks until the call is done.
     """
 
     after: Ints32
@@ -36,27 +39,27 @@ class Ends:
 
     @classmethod
     def of(cls, after: Ints32, *, turn: Ints32 | int = 0, holds: Bools | bool = True) -> "Ends":
-        """Return ends whose turn and holding may be one value for all."""
+        """Return ends; `turn` and `holds` may be one value for all messages."""
         shape = after.shape
         return cls(after, np.broadcast_to(turn, shape).astype(np.int32), np.broadcast_to(holds, shape))
 
     def where(self, condition: Bools, other: "Ends") -> "Ends":
-        """Return these ends where the condition is true, the other's elsewhere."""
+        """Return these ends if the condition is true, else the other's, per message."""
         return Ends(*(np.where(condition, *both) for both in zip(self.columns, other.columns, strict=True)))
 
     @property
     def columns(self) -> tuple[Ints32, Ints32, Bools]:
-        """All three."""
+        """All three arrays."""
         return self.after, self.turn, self.holds
 
 
 @dataclass(frozen=True)
 class _Row:
-    """A table in Megatron-LM's order: what each rank runs, by the running number of its forwards and backwards.
+    """The rows of a table in Megatron-LM's order, indexed by the running number of forwards and backwards.
 
-    `forward` and `backward` have shape [ranks, actions a rank of that kind] and hold entries of the table; `number`
-    is the place of every entry among those of its kind on its rank; `warmup` counts the forwards before the first
-    backward of each rank.
+    `forward` and `backward` have shape [ranks, actions of that kind per rank] and hold entries of the table.
+    `number` is the index of every entry among the entries of its kind on its rank. `warmup` is the number of
+    forwards before the first steady-state pair, per rank.
     """
 
     forward: Ints64
@@ -66,12 +69,12 @@ class _Row:
 
     @property
     def count(self) -> int:
-        """Forwards, and as many backwards, of a rank."""
+        """Number of forwards, and of backwards, per rank."""
         return len(self.forward[0])
 
     @classmethod
     def of(cls, table: Schedule) -> "_Row":
-        """Raises `ScheduleError` for a table in another order than Megatron-LM's."""
+        """Raises `ScheduleError` for a table that is not in Megatron-LM's order."""
         p, is_forward = table.num_ranks, table.op == Op.F
         lengths = np.diff(table.rank_offsets)
         in_a_loop = np.array_equal(table.stage_to_rank, np.arange(table.num_stages) % p)
@@ -79,8 +82,8 @@ class _Row:
             raise ScheduleError(_NOT_MEGATRON)
         forward, backward = (np.flatnonzero(one).reshape(p, -1) for one in (is_forward, ~is_forward))
         count = forward.shape[1]
-        before = backward[:, 0] - table.rank_offsets[:-1]  # a forward of the steady state among them
-        is_all = before == count  # nothing but warm-up and cool-down, as with p microbatches
+        before = backward[:, 0] - table.rank_offsets[:-1]  # includes one forward of the steady state
+        is_all = before == count  # no steady state, as with p microbatches
         warmup = np.where(is_all, count, before - 1)
         if table.num_stages == p:
             warmup = np.minimum(p - 1 - np.arange(p), count)
@@ -103,10 +106,10 @@ _NOT_MEGATRON = (
 
 
 def megatron_calls(table: Schedule, source: Ints32, target: Ints32, *, overlap: bool) -> tuple[Ends, Ends]:
-    """Return where Megatron-LM sends and receives what goes from each action `source` to `target` of a table.
+    """Return the calls in which Megatron-LM sends and receives the messages from actions `source` to `target`.
 
-    `overlap`: what `--overlap-p2p-communication` makes of interleaved tables; 1F1B has no such choice. Raises
-    `ScheduleError` for a table that Megatron-LM has no loop for.
+    `overlap` is `--overlap-p2p-communication`; it has no effect on 1F1B. Raises `ScheduleError` for a table that no
+    loop of Megatron-LM runs.
     """
     row = _Row.of(table)
     downstream = table.op[source] == Op.F
@@ -137,7 +140,7 @@ def _has_loop(table: Schedule) -> bool:
 
 
 def _at(entries: Ints64, rank: Ints32, number: Ints64) -> Ints32:
-    """The entries of these running numbers, −1 for a number below 0."""
+    """Return the entries with these running numbers per rank; −1 for a number below 0."""
     found = entries[rank, np.clip(number, 0, entries.shape[1] - 1)]
     return np.where(number < 0, NONE, found).astype(np.int32)
 
@@ -145,7 +148,7 @@ def _at(entries: Ints64, rank: Ints32, number: Ints64) -> Ints32:
 def _single_forward(table: Schedule, row: _Row, source: Ints32, target: Ints32) -> tuple[Ends, Ends]:
     rank, number = table.rank[target], row.number[target]
     warmup = row.warmup[rank]
-    alone = Ends.of(_at(row.forward, rank, number - 1), turn=1)  # recv_forward, behind a send_forward
+    alone = Ends.of(_at(row.forward, rank, number - 1), turn=1)  # recv_forward, after a send_forward
     with_a_send = Ends.of(_at(row.backward, rank, number - 1 - warmup))  # send_backward_recv_forward
     return Ends.of(source), alone.where(number <= warmup, with_a_send)
 
@@ -160,10 +163,11 @@ def _single_backward(table: Schedule, row: _Row, source: Ints32, target: Ints32)
 
 
 def _slots(table: Schedule, row: _Row, source: Ints32, target: Ints32) -> Ints64:
-    """The running number of the action behind which a rank receives; −1: before its first.
+    """Return the running number of the action after which a rank receives; −1: before its first action.
 
-    That is the one before the taker, but on the ranks that lead, the first forwards and the last backwards: these
-    are p − 1 actions ahead of the rank they receive from, and receive when it sends.
+    In general this is the action before the one that needs the message. The exceptions are wrap-around messages
+    (forwards to the first rank, backwards to the last). Their receiver is p − 1 actions ahead of the sender, and
+    receives when the sender sends.
     """
     wraps = np.abs(table.rank[source] - table.rank[target]) > 1
     if table.num_ranks == 2:

@@ -1,4 +1,4 @@
-"""The sends and receives of a compute+comms table, matched to the transfers they carry out."""
+"""The sends and receives of a compute+comms table, matched to the transfers that they carry out."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,10 +16,10 @@ _SENT_OR_RECEIVED = Op.SEND_F, Op.RECV_F, Op.SEND_B, Op.RECV_B
 
 @dataclass(frozen=True)
 class Messages:
-    """Where each transfer is sent and received; every array has one entry a transfer.
+    """Positions of the send and the receive of each transfer; every array has one entry per transfer.
 
-    `source` and `target` are actions of the `compute`-only table, `send` and `receive` entries of `lowered`, which
-    are those of `table`, moved to other places where these are given.
+    `source` and `target` are indices into the compute-only table `compute`. `send` and `receive` are indices into
+    `lowered`, which is `table` after its entries have moved to the positions `moved_to` (None: unmoved).
     """
 
     table: Schedule
@@ -52,24 +52,27 @@ class Messages:
 
     @property
     def ends(self) -> Ints32:
-        """Sends and receives in the order of the rows: transfer t where it is sent, T + t where it is received."""
+        """Sends and receives in row order: transfer t of T appears as t at its send and as T + t at its receive."""
         return self._in_rows[0]
 
     @property
     def following(self) -> Ints32:
-        """The compute action behind each of `ends`; of the next rank, behind a rank's last action."""
+        """The next compute action after each of `ends`.
+
+        After a rank's last action this is the first action of the next rank.
+        """
         return self._in_rows[1]
 
     @cached_property
     def num_ends(self) -> Ints64:
-        """How many of `ends` are on each rank."""
+        """Number of `ends` per rank."""
         routes = np.bincount(self.route, minlength=self.compute.num_ranks**2).reshape(self.compute.num_ranks, -1)
         found: Ints64 = routes.sum(axis=0) + routes.sum(axis=1)
         return found
 
     @cached_property
     def after(self) -> Ints32:
-        """The compute action before each SEND and before each RECV on its rank, −1 where there is none: [2, T]."""
+        """Compute action before each SEND and each RECV on its rank, −1 if there is none; shape [2, T]."""
         last = self.following - np.int32(1)
         last[last < np.repeat(self.compute.rank_offsets[:-1].astype(np.int32), self.num_ends)] = NONE
         found = np.empty(len(last), dtype=np.int32)
@@ -78,13 +81,13 @@ class Messages:
 
     @cached_property
     def route(self) -> Ints32:
-        """Of each transfer, p · sender + receiver."""
+        """Route of each transfer: p · sender + receiver."""
         rank = self.compute.rank
         return rank[self.source] * self.compute.num_ranks + rank[self.target]
 
     @cached_property
     def by_route(self) -> Ints32:
-        """The transfers, those of a route together, in the order in which they are sent."""
+        """Transfers grouped by route, within a route in sending order."""
         sent = np.full(len(self.table), NONE, dtype=np.int32)
         sent[self.send] = np.arange(len(self.send), dtype=np.int32)
         by_send = sent[sent != NONE]
@@ -92,15 +95,15 @@ class Messages:
         return found
 
     def moved(self, **places: Any) -> "Messages":
-        """Return them with `send`, `receive` and `moved_to` anew: of what is found, routes and their order stay."""
+        """Return a copy with new `send`, `receive` and `moved_to`; routes and their order stay cached."""
         moved = replace(self, **places)
         vars(moved).update(route=self.route, by_route=self.by_route)
         return moved
 
     def check_order(self) -> None:
-        """Raise `ScheduleError` where a pair of ranks sends in one order and receives in another.
+        """Raise `ScheduleError` if two ranks send messages in one order and receive them in another.
 
-        Messages carry no tags that a runtime matches by: the first receive takes what was sent first.
+        Runtimes do not match messages by tags: the first receive takes the message that was sent first.
         """
         by_send, route = self.by_route, self.route[self.by_route]
         if ((np.diff(self.receive[by_send]) > 0) | (np.diff(route) > 0)).all():
@@ -117,15 +120,15 @@ class Messages:
 
 
 def sorted_by(key: Ints32) -> Ints64:
-    """Return the stable order of numbers from 0 on, by radix where they are small."""
+    """Return the stable order of non-negative integers; small ones are sorted by radix sort."""
     return np.argsort(key.astype(np.min_scalar_type(int(key.max(initial=0)))), kind="stable")
 
 
 def messages_of(lowered: Schedule, compute: Schedule) -> Messages:
     """Return the messages of `lowered` for the transfers of its `compute` table.
 
-    Raises `ScheduleError` for a transfer without its SEND or RECV, a doubled or a stray one, one on a rank that
-    does not hold the stage, one sent before it is made or received after it is used.
+    Raises `ScheduleError` for a transfer without SEND or RECV, for a duplicate or unmatched SEND or RECV, for one
+    on the wrong rank, for a send before the result exists and for a receive after its use.
     """
     source, target = transfers_of(compute)
     send = _find(lowered, compute, source, (Op.SEND_F, Op.SEND_B))
@@ -145,7 +148,10 @@ def messages_of(lowered: Schedule, compute: Schedule) -> Messages:
 
 
 def _find(lowered: Schedule, compute: Schedule, actions: Ints32, ops: tuple[Op, Op]) -> Ints32:
-    """The entry of the one SEND or RECV of each of `actions`; `ops` are a forward's and a backward's."""
+    """Return the entry of the one SEND or RECV of each of `actions`.
+
+    `ops` are the op of a forward's message and the op of a backward's message.
+    """
     tables = [index_of(lowered, (op,)) for op in ops]
     for op, table in zip(ops, tables, strict=True):
         entries = np.flatnonzero(lowered.op == op)

@@ -1,4 +1,4 @@
-"""The event graph of a table as a graph of networkx, which has the algorithms."""
+"""The event graph of a table as a networkx graph."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 def network_of_table(schedule: Schedule) -> "networkx.DiGraph[str]":
-    """Return `network_of` of a table on channels that nothing shares; raises `ScheduleError` if it cannot run."""
+    """Return the networkx graph of a table with ideal channels; raises `ScheduleError` if the table cannot run."""
     validate(schedule)
     return network_of(build_graph(schedule))
 
 
 def name_of(graph: EventGraph, node: int) -> str:
-    """Return `3F0` for an action, `3SEND_F0` for a transfer, by the action that makes its content."""
+    """Return the name of a node: `3F0` for an action, `3SEND_F0` for the transfer of its result."""
     if node < graph.num_actions:
         return str(graph.schedule[node])
     op, stage, microbatch = graph.schedule[int(graph.source[node - graph.num_actions])]
@@ -25,11 +25,9 @@ def name_of(graph: EventGraph, node: int) -> str:
 
 
 def network_of(graph: EventGraph) -> "networkx.DiGraph[str]":
-    """Return the graph whose nodes are actions and transfers, by name, and whose edges lead to what waits for them.
+    """Return a graph with the attributes of `Schedule.to_networkx`, on the channels of an event graph.
 
-    Attributes of a node: number (its place in the arrays of a timeline), kind (F, B, I, W, SEND_F, SEND_B), rank,
-    stage, microbatch; of a transfer also to_rank. Of an edge: kind, which is order (the action before on the rank),
-    message (to or from a transfer, and among transfers that share a channel) or input.
+    Edges of kind message also connect transfers that share a channel.
     """
     import networkx
 

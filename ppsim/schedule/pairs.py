@@ -1,4 +1,4 @@
-"""Cells that fuse a forward with a full backward."""
+"""Fused cells of one forward and one full backward."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from ppsim.schedule.table import NONE, Op, Schedule
 
 
 def fused_pairs(schedule: Schedule) -> tuple[Ints64, Ints64]:
-    """Return the entries of the forwards and of the backwards in cells of one F and one B.
+    """Return the entries of the forwards and of the backwards in fused cells of exactly one F and one B.
 
     >>> import ppsim
     >>> forward, backward = fused_pairs(ppsim.build("combined-1f1b", pp=1, microbatches=3))

@@ -1,10 +1,10 @@
-"""Which rank holds which stage."""
+"""Placement: which rank holds which stage."""
 
 from collections.abc import Sequence
 
 
 def loop(num_ranks: int, num_stages: int) -> list[int]:
-    """Return the looped placement: stage s on rank s mod p, so that every rank holds each p-th stage.
+    """Return the looped placement: stage s on rank s mod p.
 
     >>> loop(3, 6)
     [0, 1, 2, 0, 1, 2]
@@ -15,7 +15,7 @@ def loop(num_ranks: int, num_stages: int) -> list[int]:
 def v_shape(num_ranks: int, num_stages: int) -> list[int]:
     """Return the V placement: down the ranks, then back up, and down again beyond 2p stages.
 
-    Rank r holds stages r and 2p−1−r: the last rank both stages at the turn, the first rank both ends of the
+    Rank r holds stages r and 2p−1−r. The last rank holds both stages at the turn, the first rank both ends of the
     model (zero-bubble paper, arXiv 2401.10241, §6).
 
     >>> v_shape(3, 6)
@@ -31,9 +31,9 @@ STYLES = {"loop": loop, "v": v_shape}
 
 
 def style_of(stage_to_rank: Sequence[int], num_ranks: int) -> str:
-    """Return the name of the style that gives this placement, or "custom".
+    """Return "loop" or "v", the name of the placement rule, or "custom".
 
-    One stage a rank is "loop": the styles agree there.
+    With one stage per rank the two rules agree; the name is then "loop".
 
     >>> style_of([0, 1, 1, 0], 2)
     'v'

@@ -1,4 +1,4 @@
-"""How large a table may be: what the memory that is free on this machine holds."""
+"""Limit on the size of a schedule table: it must fit in the free memory of this machine."""
 
 import os
 from pathlib import Path
@@ -7,18 +7,18 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.units import size
 
 BYTES_BUILT = 160
-"""Bytes an action takes while a table is built, measured: for a table of 400,000 to 1,200,000."""
+"""Bytes per action while a table is built, measured for tables of 400,000 to 1,200,000 actions."""
 
 BYTES_PROJECTED = 4_800
-"""Bytes an action takes while a plan is projected and explained, measured alike."""
+"""Bytes per action while a plan is projected and explained, measured for the same tables."""
 
 _MEMORY = Path("/proc/meminfo")
 _ALWAYS_FREE = 2**24
-"""Bytes for which nobody is asked: what Python and numpy take is more."""
+"""Requests up to 16 MiB are always allowed: Python and numpy need more themselves."""
 
 
 def require_room(num_actions: int, *, bytes_each: int = BYTES_BUILT) -> None:
-    """Raise `ConfigError` for more actions than the free memory holds, before any is made."""
+    """Raise `ConfigError` if that many actions, of `bytes_each` bytes, need more than the free memory."""
     needed = num_actions * bytes_each
     if needed > _ALWAYS_FREE and needed > (free := free_bytes()):
         raise ConfigError(
@@ -28,7 +28,7 @@ def require_room(num_actions: int, *, bytes_each: int = BYTES_BUILT) -> None:
 
 
 def free_bytes() -> int:
-    """Return the memory that can be had now; all there is where the system does not tell."""
+    """Return the available memory in bytes, or all physical memory if the system does not report it."""
     try:
         told = _MEMORY.read_text(encoding="ascii")
         return int(told.partition("MemAvailable:")[2].split()[0]) * 1024

@@ -1,8 +1,4 @@
-"""The schedule table: which actions each rank runs, in which order.
-
-Columns in memory, one entry a cell, ordered by rank. The simulator reads the columns; people iterate and get
-`Action`s. Nothing here knows how long an action takes.
-"""
+"""The schedule table: which actions each rank runs, in which order. Tables contain no durations."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,11 +19,11 @@ if TYPE_CHECKING:
     import pandas
 
 
-NONE = -1  # no microbatch, no stage, no fused group, no such action
+NONE = -1  # none: no microbatch, stage, fused group or action
 
 
 class Op(IntEnum):
-    """What an action does; the names are torch.distributed.pipelining's.
+    """Kind of an action, named as in torch.distributed.pipelining.
 
     >>> import ppsim
     >>> [op.name for op in ppsim.Op if op.is_compute]
@@ -57,14 +53,14 @@ class Op(IntEnum):
 
     @property
     def has_microbatch(self) -> bool:
-        """False for what concerns a whole stage (UNSHARD, RESHARD, REDUCE_GRAD, WAIT_REDUCE_GRAD) and for IDLE."""
+        """False for IDLE and for ops on a whole stage (UNSHARD, RESHARD, REDUCE_GRAD, WAIT_REDUCE_GRAD)."""
         return self.is_compute or self in (
             Op.SEND_F, Op.RECV_F, Op.SEND_B, Op.RECV_B, Op.WAIT_SEND_F, Op.WAIT_SEND_B,
         )  # fmt: skip
 
 
 class Action(NamedTuple):
-    """One cell, or one member of a fused cell: `str(Action(Op.F, 3, 0))` is `3F0`.
+    """One action of the table: `str(Action(Op.F, 3, 0))` is `3F0`.
 
     >>> import ppsim
     >>> str(ppsim.Action(ppsim.Op.F, stage=3, microbatch=0))
@@ -85,30 +81,30 @@ IDLE = Action(Op.IDLE, NONE)
 
 
 forward, backward, backward_input, backward_weight = (partial(Action, op) for op in (Op.F, Op.B, Op.I, Op.W))
-"""The actions of one kind, by stage and microbatch; nobody waits for a W, and for an I the stage before does."""
+"""Make an action of one kind from stage and microbatch. The stage before waits for an I, no action for a W."""
 
 Cell: TypeAlias = Action | tuple[Action, ...]
-"""An action, or a fused group of actions that leave their results together."""
+"""An action, or a tuple of fused actions whose results leave together."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Schedule(InBrief):
-    """An immutable schedule table of `num_ranks` rows.
+    """An immutable schedule table with one row per rank.
 
-    `op` (int8), `stage`, `microbatch` and `fused` (int32) have one entry an action, ordered by rank and, within
-    a rank, by execution order; rank r's actions are `rank_offsets[r]:rank_offsets[r + 1]`. Idle cells are
-    entries too (`Op.IDLE`), so that a table survives a round trip through its file. Entries of one rank that
-    share a `fused` id ≥ 0 form one cell. `stage_to_rank` has one entry a stage.
+    `op` (int8), `stage`, `microbatch` and `fused` (int32) have one entry per action, ordered by rank and execution
+    order; rank r's entries are `rank_offsets[r]:rank_offsets[r + 1]`. Idle slots are entries too (`Op.IDLE`), so
+    that a table survives a round trip through its file. Entries of one rank with the same `fused` id ≥ 0 form a
+    fused cell. `stage_to_rank` has one entry per stage.
 
-    The S stages are `num_replicas` (R) chains of S/R stages, each a whole model: chain k holds the stages from
-    k·S/R on and serves a contiguous share of the m microbatches, ⌊b·R/m⌋ = k, which are m/R where R divides m.
-    A microbatch that is cut into `num_slices` (K) parts of its sequence visits the stages a slice at a time:
-    `microbatch` then holds b·K + slice, slices counted in the order of the tokens.
-    A step of `num_rounds` rounds runs the pipeline that often and drains it after each round (gradient accumulation
-    steps); each chain's microbatches are divided among the rounds in order (`ppsim.schedule.rounds`).
+    The S stages are `num_replicas` (R) chains of S/R stages, each a whole model replica. Chain k starts at stage
+    k·S/R and serves the microbatches b with ⌊b·R/m⌋ = k of all m, which is m/R of them if R divides m. With
+    `num_slices` (K) slices per microbatch, stages run one slice at a time, and `microbatch` holds b·K + slice in
+    token order. A step of `num_rounds` rounds (gradient accumulation steps) runs and drains the pipeline once per
+    round; each chain's microbatches are divided among the rounds in order (see `ppsim.schedule.rounds`).
 
-    Raises `ScheduleError` for columns of different lengths and for no replica or slice. Whether the table makes
-    sense is asked of `ppsim.schedule.check`, not here: a broken table must be representable to be explained.
+    Raises `ScheduleError` for columns of different lengths, for fewer than 1 replica or slice, and for rounds that
+    do not divide the microbatches. All other errors are left to `ppsim.schedule.check`: it must be possible to
+    build a broken table in order to explain it.
 
     >>> table = Schedule.from_rows([[Action(Op.F, 0, 0), Action(Op.B, 0, 0)]], name="one rank")
     >>> [str(action) for action in table]
@@ -156,10 +152,10 @@ class Schedule(InBrief):
         num_replicas: int = 1,
         num_slices: int = 1,
     ) -> "Schedule":
-        """Return the table whose r-th row is `rows[r]`, a sequence of actions and of tuples of fused actions.
+        """Return the table whose row r is `rows[r]`, a sequence of actions and of tuples of fused actions.
 
-        Placement and number of microbatches are read off the actions where they are not given: a stage belongs
-        to the first rank that computes it, and microbatches run from 0 to the largest one named.
+        By default the actions determine placement and number of microbatches: a stage belongs to the first rank
+        that computes it, and the largest microbatch number is the last.
 
         >>> from ppsim import Action, Op, Schedule
         >>> rows = [[Action(Op.F, 0, 0), Action(Op.B, 0, 0)], [Action(Op.F, 1, 0), Action(Op.B, 1, 0)]]
@@ -194,9 +190,9 @@ class Schedule(InBrief):
         num_slices: int = 1,
         **labels: Any,
     ) -> "Schedule":
-        """Return the table of its columns op, stage, microbatch, fused and rank_offsets.
+        """Return the table of the columns op, stage, microbatch, fused and rank_offsets.
 
-        Placement and number of microbatches are read off them as in `from_rows`; `labels` are the other fields.
+        Defaults as in `from_rows`; `labels` are the other fields.
 
         >>> import numpy as np
         >>> columns = [np.array([0, 1], np.int8), *(np.array(two, np.int32) for two in ([0, 0], [0, 0], [-1, -1]))]
@@ -217,7 +213,7 @@ class Schedule(InBrief):
 
     @classmethod
     def outline(cls, stage_to_rank: Sequence[int], *, num_microbatches: int) -> "Schedule":
-        """Return a table of this placement without an action, for what depends on no order.
+        """Return a table of this placement without actions, for calculations that do not depend on the order.
 
         >>> Schedule.outline([0, 1, 1, 0], num_microbatches=8).vpp
         2
@@ -227,70 +223,70 @@ class Schedule(InBrief):
 
     @property
     def num_ranks(self) -> int:
-        """The number of pipeline ranks, p."""
+        """Number of pipeline ranks, p."""
         return len(self.rank_offsets) - 1
 
     @property
     def num_stages(self) -> int:
-        """The number of stages, S; p·v where every rank holds v."""
+        """Number of stages, S; p·v if every rank holds v stages."""
         return len(self.stage_to_rank)
 
     @property
     def num_model_stages(self) -> int:
-        """The number of stages that one model is cut into, S/R: the length of a chain."""
+        """Number of stages per model replica, S/R: the length of a chain."""
         return self.num_stages // self.num_replicas
 
     @cached_property
     def model_stage(self) -> Ints32:
-        """Which part of the model each stage holds, 0 … S/R−1."""
+        """Index of each stage within its chain, 0 … S/R−1."""
         return np.arange(self.num_stages, dtype=np.int32) % max(self.num_model_stages, 1)
 
     @property
     def num_units(self) -> int:
-        """The number of indices in `microbatch`: of microbatches, or of their slices where they are cut."""
+        """Number of values of `microbatch`: microbatches, or all their slices if they are sliced."""
         return self.num_microbatches * self.num_slices
 
     @cached_property
     def chain_of_unit(self) -> Ints32:
-        """The chain that serves each unit, by whole microbatches in contiguous shares."""
+        """Chain that serves each microbatch or slice; chains serve contiguous shares of whole microbatches."""
         microbatch = np.arange(self.num_units, dtype=np.int64) // self.num_slices
         return (microbatch * self.num_replicas // max(self.num_microbatches, 1)).astype(np.int32)
 
     @cached_property
     def round_of_unit(self) -> Ints32:
-        """The round in which each unit is computed."""
+        """Round in which each microbatch or slice is computed."""
         in_chain = self.num_units // self.num_replicas
         units = np.arange(self.num_units, dtype=np.int64)
         return (units % max(in_chain, 1) // max(in_chain // self.num_rounds, 1)).astype(np.int32)
 
     @property
     def num_actions(self) -> int:
-        """The number of entries, idle cells included."""
+        """Number of entries, idle slots included."""
         return len(self.op)
 
     @cached_property
     def vpp(self) -> int:
-        """The largest number of stages on one rank, v."""
+        """Largest number of stages per rank, v."""
         placed = self.stage_to_rank[self.stage_to_rank >= 0]
         return int(np.bincount(placed, minlength=1).max())
 
     @cached_property
     def rank(self) -> Ints32:
-        """The rank of every entry."""
+        """Rank of every entry."""
         return np.repeat(np.arange(self.num_ranks, dtype=np.int32), np.diff(self.rank_offsets))
 
     @cached_property
     def has_communication(self) -> bool:
-        """True for a compute+comms table: it spells out what is sent, received, gathered and reduced."""
+        """True for a compute+comms table: it has entries other than F, B, I, W and idle slots."""
         return bool(np.any(self.op > Op.W))
 
     @cached_property
     def splits_backward(self) -> bool:
-        """True where some backward is split into I and W."""
+        """True if any backward is split into I and W."""
         return bool(np.any(self.op == Op.W))
 
     def stages_of(self, rank: int) -> list[int]:
-        """Return the stages that `rank` holds, ascending; a stage's index in this list is its chunk.
+        """Return the stages on `rank` in ascending order; a stage's index in this list is its chunk.
 
         >>> import ppsim
         >>> ppsim.build("zbv", pp=4, microbatches=8).stages_of(0)
@@ -300,7 +296,6 @@ class Schedule(InBrief):
 
     @cached_property
     def _stages(self) -> dict[int, list[int]]:
-        """The stages of each rank that has any."""
         stages: dict[int, list[int]] = {}
         for stage, rank in enumerate(self.stage_to_rank.tolist()):
             stages.setdefault(rank, []).append(stage)
@@ -311,7 +306,7 @@ class Schedule(InBrief):
 
     @property
     def brief(self) -> str:
-        """What its line says."""
+        """One-line summary: name, sizes and number of actions."""
         counts = {"pp": self.num_ranks, "vpp": self.vpp, "microbatches": self.num_microbatches}
         counts |= {"replicas": self.num_replicas} if self.num_replicas > 1 else {}
         counts |= {"slices": self.num_slices} if self.num_slices > 1 else {}
@@ -328,7 +323,7 @@ class Schedule(InBrief):
         return Action(Op(int(self.op[entry])), int(self.stage[entry]), int(self.microbatch[entry]))
 
     def __eq__(self, other: object) -> bool:
-        """Tables are equal when their cells and their placement are; the name is a label."""
+        """Compare cells, placement and counts; names may differ."""
         if not isinstance(other, Schedule):
             return NotImplemented
         counts = ("num_microbatches", "num_replicas", "num_slices", "num_rounds")
@@ -344,7 +339,7 @@ class Schedule(InBrief):
     __hash__ = None  # type: ignore[assignment]
 
     def rows(self) -> list[list[Cell]]:
-        """Return the cells of each rank: an `Action`, or a tuple of the actions fused into one cell."""
+        """Return the cells of each rank: an `Action`, or a tuple of fused actions."""
         table: list[list[Cell]] = []
         actions, fused = list(self), self.fused.tolist()
         for begin, end in zip(self.rank_offsets[:-1].tolist(), self.rank_offsets[1:].tolist(), strict=True):
@@ -363,10 +358,10 @@ class Schedule(InBrief):
         return table
 
     def to_frame(self) -> "pandas.DataFrame":
-        """Return a pandas DataFrame with one row an entry, in table order.
+        """Return a pandas DataFrame with one row per entry, in table order.
 
-        Columns: name (`3F0`, "" for an idle cell), rank, position (of the entry on its rank), op, stage, microbatch
-        (of slices: the table's running number), fused (the id of its fused cell, −1: none).
+        Columns: name (`3F0`, "" for an idle slot), rank, position (index on its rank), op, stage, microbatch (for
+        sliced tables, the running number of the slice), fused (id of the fused cell, or −1).
 
         >>> table = Schedule.from_rows([[Action(Op.F, 0, 0), Action(Op.B, 0, 0)]])
         >>> table.to_frame()[["name", "rank", "position", "op"]]
@@ -389,26 +384,28 @@ class Schedule(InBrief):
         )
 
     def to_networkx(self) -> "networkx.DiGraph[str]":
-        """Return what waits for what, whatever things cost, as a graph of networkx: actions and transfers by name.
+        """Return the dependencies between actions and transfers, which do not depend on costs, as a networkx graph.
 
-        Attributes of a node: number, kind (F, B, I, W, SEND_F, SEND_B), rank, stage, microbatch; of a transfer also
-        to_rank. Of an edge: kind (order, input, message). Nothing shares a channel. Raises `ScheduleError` for a
-        table that cannot run, `MissingExtra` without networkx.
+        An edge leads from a node to each node that waits for it; transfers do not share channels. Node attributes:
+        number (index in the arrays of a timeline), kind (F, B, I, W, SEND_F, SEND_B), rank, stage, microbatch; for
+        a transfer also to_rank. Edge attribute: kind, one of order (previous action on the rank), message (to or
+        from a transfer) and input. Raises `ScheduleError` for a table that cannot run, `MissingExtra` if networkx
+        is not installed.
 
         >>> import networkx, ppsim
         >>> graph = ppsim.build("1f1b", pp=2, microbatches=2).to_networkx()
         >>> networkx.dag_longest_path(graph)[:4], graph.edges["0F0", "0SEND_F0"]["kind"]
         (['0F0', '0SEND_F0', '1F0', '1B0'], 'message')
         """
-        return loaded("ppsim.schedule.networks:network_of_table")(self)  # a table knows nothing of who orders it
+        return loaded("ppsim.schedule.networks:network_of_table")(self)  # by name: that module imports this one
 
     def compute_only(self) -> "Schedule":
-        """Return the table without idle cells and communication: F, B, I and W only."""
+        """Return the table without idle slots and communication: F, B, I and W only."""
         keep = is_compute(self.op)
         return self if keep.all() else self.select(keep)
 
     def select(self, keep: NDArray[np.bool_]) -> "Schedule":
-        """Return the table of the entries where `keep` (one bool an entry) is true, order and placement kept.
+        """Return the table of the entries for which `keep` (one bool per entry) is true, in the same order.
 
         >>> import ppsim
         >>> table = ppsim.build("1f1b", pp=2, microbatches=2)
@@ -419,7 +416,7 @@ class Schedule(InBrief):
         return self.taking(keep, counts[self.rank_offsets])
 
     def taking(self, entries: NDArray[Any], rank_offsets: Ints64 | None = None) -> "Schedule":
-        """Return the table of these entries, in this order; rank r's begin at `rank_offsets[r]` (None: as now).
+        """Return the table of `entries` in this order; `rank_offsets` are its new rank offsets (None: unchanged).
 
         >>> import ppsim
         >>> table = ppsim.build("gpipe", pp=1, microbatches=2)
@@ -432,7 +429,7 @@ class Schedule(InBrief):
         )  # fmt: skip
 
     def named(self, name: str) -> "Schedule":
-        """Return the same table under another name.
+        """Return the same table with another name.
 
         >>> import ppsim
         >>> ppsim.build("1f1b", pp=2, microbatches=2).named("mine").name
@@ -442,19 +439,19 @@ class Schedule(InBrief):
 
 
 def is_compute(op: NDArray[np.int8]) -> NDArray[np.bool_]:
-    """Return which entries are F, B, I or W."""
+    """Return a mask of the entries that are F, B, I or W."""
     found: NDArray[np.bool_] = (op >= Op.F) & (op <= Op.W)
     return found
 
 
 def is_one_of(op: NDArray[np.int8], ops: Iterable[Op]) -> NDArray[np.bool_]:
-    """Return which entries are one of `ops`; for a few of them quicker than `np.isin`."""
+    """Return a mask of the entries that are in `ops`; faster than `np.isin` for a few ops."""
     found: NDArray[np.bool_] = np.logical_or.reduce([op == one for one in ops])
     return found
 
 
 def first_of_cell(schedule: Schedule) -> Ints32:
-    """Return, for each action, the first action of its cell."""
+    """Return, for each entry, the first entry of its fused cell (itself if it is not fused)."""
     entries = np.arange(len(schedule), dtype=np.int32)
     if not (joined := is_joined(schedule)).any():
         return entries
@@ -463,7 +460,7 @@ def first_of_cell(schedule: Schedule) -> Ints32:
 
 
 def last_of_cell(schedule: Schedule) -> Ints32:
-    """Return, for each action, the last action of its cell: a fused cell's results leave when all of it is done."""
+    """Return, for each entry, the last entry of its fused cell, after which the results of the cell leave."""
     entries = np.arange(len(schedule), dtype=np.int32)
     if not (joined := is_joined(schedule)).any():
         return entries
@@ -472,13 +469,12 @@ def last_of_cell(schedule: Schedule) -> Ints32:
 
 
 def is_joined(schedule: Schedule) -> NDArray[np.bool_]:
-    """Return whether each entry but the last and the one behind it are of one cell."""
+    """Return, for each entry but the last, whether it and the next entry belong to one fused cell."""
     joined: NDArray[np.bool_] = (schedule.fused[1:] != NONE) & (schedule.fused[1:] == schedule.fused[:-1])
     return joined
 
 
 def _placement_of(op: NDArray[np.int8], stage: Ints32, rank_offsets: Ints64) -> Ints32:
-    """The first rank that computes a stage has it; −1 for a stage that none computes."""
     placement = np.full(int(stage.max(initial=NONE)) + 1, NONE, dtype=np.int32)
     for rank in reversed(range(len(rank_offsets) - 1)):
         here = slice(rank_offsets[rank], rank_offsets[rank + 1])
@@ -487,7 +483,7 @@ def _placement_of(op: NDArray[np.int8], stage: Ints32, rank_offsets: Ints64) -> 
 
 
 def _renumbered(fused: Ints32) -> Ints32:
-    """Fused ids counted 0, 1, … in order of appearance: two tables may number the same cells differently."""
+    """Renumber fused ids in order of appearance, so that differently numbered tables compare equal."""
     changes = np.flatnonzero(np.diff(fused, prepend=NONE) != 0)
     ids = np.zeros(len(fused), dtype=np.int32)
     ids[changes] = 1

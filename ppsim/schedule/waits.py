@@ -1,14 +1,14 @@
-"""The waits that torch 2.15 spells out: for every send, and for every reduction of gradients.
+"""Explicit waits of torch 2.15: one for every send and one for every gradient reduction.
 
-torch 2.15 (`_add_wait_send`, `_add_reduce_grad`) keeps a send's buffer until its wait and refuses a compute+comms
-table without them:
+torch 2.15 (`_add_wait_send`, `_add_reduce_grad`) holds a send's buffer until its wait, and refuses a compute+comms
+table without waits:
 
-- WAIT_REDUCE_GRAD right after the REDUCE_GRAD, with at most receives between;
-- WAIT_SEND_F after the same stage's B or I of that microbatch, which could not have run before the next stage took
-  what was sent;
-- WAIT_SEND_B, and WAIT_SEND_F where no such backward follows, at the end of the row, in the order of sending.
+- WAIT_REDUCE_GRAD right after the REDUCE_GRAD, with at most receives between them;
+- WAIT_SEND_F after the same stage's B or I of the microbatch, which can run only after the next stage has received
+  the message;
+- WAIT_SEND_B, and WAIT_SEND_F without such a backward, at the end of the row, in the order of sending.
 
-So placed, none holds a rank up before its last action, which is why event graph and simulator pass over them.
+At these places no wait delays any action of the rank. Therefore the event graph and the simulator ignore waits.
 """
 
 from collections.abc import Iterator
@@ -25,17 +25,17 @@ _WAITS = (*_WAIT_FOR.values(), Op.WAIT_REDUCE_GRAD)
 
 
 def has_waits(schedule: Schedule) -> bool:
-    """Return whether any wait is spelled out."""
+    """Return whether the table contains explicit waits."""
     return bool(np.isin(schedule.op, _WAITS).any())
 
 
 def without_waits(schedule: Schedule) -> Schedule:
-    """Return the table as torch 2.10 to 2.14 write it."""
+    """Return the table without waits, as torch 2.10 to 2.14 write it."""
     return schedule.select(~np.isin(schedule.op, _WAITS))
 
 
 def with_waits(schedule: Schedule) -> Schedule:
-    """Return a compute+comms table with torch 2.15's waits, those it has already replaced."""
+    """Return a compute+comms table with torch 2.15's waits; they replace the waits that it has."""
     return with_send_waits(_with_reduce_waits(without_waits(schedule)))
 
 
@@ -46,22 +46,23 @@ def _with_reduce_waits(schedule: Schedule) -> Schedule:
 
 
 def with_send_waits(schedule: Schedule) -> Schedule:
-    """Return a compute+comms table with a wait for each of its sends, of which it must have none yet."""
+    """Return a compute+comms table with a wait for each send; the table must have no such waits yet."""
     sends = np.flatnonzero((schedule.op == Op.SEND_F) | (schedule.op == Op.SEND_B))
     is_forward = schedule.op[sends] == Op.SEND_F
     backward = index_of(schedule, (Op.B, Op.I))[schedule.stage[sends], schedule.microbatch[sends]]
     in_row = is_forward & (backward > sends) & (schedule.rank[backward] == schedule.rank[sends])
     place = np.where(in_row, last_of_cell(schedule)[backward] + 1, schedule.rank_offsets[schedule.rank[sends] + 1])
-    # Of those at one place: behind a cell in the order of its parts, then at the end of the row in that of sending.
+    # Order of several waits at one place: after a cell, by the cell's parts; at the end of the row, by sending
+    # order.
     order = np.lexsort((np.where(in_row, backward, sends), ~in_row, place))
     ops = np.where(is_forward, Op.WAIT_SEND_F, Op.WAIT_SEND_B)
     return _inserted(schedule, place[order], ops[order], sends[order])
 
 
 def _inserted(schedule: Schedule, place: Ints64, op: Ints64, of: Ints64) -> Schedule:
-    """The table with `op` in front of the entries `place` (ascending), for stage and microbatch of entries `of`.
+    """Insert `op` before the entries `place` (ascending), with stage and microbatch of the entries `of`.
 
-    What stands in front of a row's first entry belongs to the row before.
+    An insertion before the first entry of a row goes to the end of the previous row.
     """
     counts = np.searchsorted(place, schedule.rank_offsets, side="right")
     return replace(
@@ -75,14 +76,14 @@ def _inserted(schedule: Schedule, place: Ints64, op: Ints64, of: Ints64) -> Sche
 
 
 def broken_waits(schedule: Schedule) -> Iterator[str]:
-    """Yield a sentence for each wait without its send or reduction before it, and for each of these without a wait.
+    """Yield a sentence for each unmatched wait, and for each send or reduction without a wait.
 
-    Nothing for a table without any wait: up to torch 2.14 there are none.
+    A table without any wait is valid: torch up to 2.14 has none.
     """
     if not has_waits(schedule):
         return
     for rank, row in enumerate(schedule.rows()):
-        sent: dict[Action, Action] = {}  # by the wait that each is due
+        sent: dict[Action, Action] = {}  # key: the wait that the send needs
         reduced: Action | None = None
         for cell in row:
             if not isinstance(cell, Action):

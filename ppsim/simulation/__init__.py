@@ -1,1 +1,1 @@
-"""A schedule and the costs of its stages to a timeline, with memory, bounds and a report. Knows no models."""
+"""Simulate a schedule with costs per stage: timeline, memory, lower bounds and report. Independent of models."""

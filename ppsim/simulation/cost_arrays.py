@@ -1,4 +1,4 @@
-"""Costs for the stages of one schedule: arrays, which `StageCosts.resolved` makes."""
+"""Costs as arrays for the stages of one schedule, made by `StageCosts.resolved`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,19 +11,19 @@ from ppsim.base.arrays import Floats, Ints32
 from ppsim.schedule.table import Op
 
 _PASSES = ("forward_s", "backward_s", "backward_input_s", "backward_weight_s")
-assert (Op.F, Op.B, Op.I, Op.W) == (0, 1, 2, 3)  # the places among them
+assert (Op.F, Op.B, Op.I, Op.W) == (0, 1, 2, 3)  # indices into it
 _TINY = float(np.finfo(np.float64).tiny)
 
 
 @dataclass(frozen=True, eq=False)
 class CostArrays:
-    """`StageCosts` for a given schedule: float64, one entry a stage; `static_bytes` one a rank, shares one a slice;
-    overheads are numbers.
+    """`StageCosts` for a given schedule, as float64 arrays.
 
-    `fused_s` and `fused_activation_bytes` have the shape [stages of forwards, stages of backwards]; None if a fused
-    cell is the sum of its parts, and holds them.
-    Where microbatches differ the seconds are those of the mean microbatch and the bytes those of the largest, and
-    `by_microbatch` has the fields that differ in matrices of shape [stages, microbatches].
+    Fields have one entry per stage, except `static_bytes` (per rank), shares (per slice) and overheads (numbers).
+    `fused_s` and `fused_activation_bytes` have the shape [stages of forwards, stages of backwards]; None: a fused
+    cell takes the sum of its parts and holds their memory. If microbatches differ, the fields hold seconds of the
+    mean microbatch and bytes of the largest one, and `by_microbatch` holds matrices [stages, microbatches] of the
+    fields that differ.
     """
 
     forward_s: Floats
@@ -47,26 +47,26 @@ class CostArrays:
     fused_activation_bytes: Floats | None = None
 
     def values(self, name: str) -> Floats:
-        """Return a field in the shape [stages, microbatches], or [stages, 1] where microbatches do not differ."""
+        """Return a field with shape [stages, microbatches], or [stages, 1] if microbatches do not differ."""
         found: Floats = self.by_microbatch.get(name, getattr(self, name)[:, None])
         return found
 
     def of(self, name: str, stage: Ints32, microbatch: Ints32) -> Floats:
-        """Return a field for pairs of stage and whole microbatch, one entry a pair."""
+        """Return a field for pairs of stage and whole microbatch, one entry per pair."""
         if name in self.by_microbatch:
             return self.by_microbatch[name][stage, microbatch]
         found: Floats = getattr(self, name)[stage]
         return found
 
     def of_passes(self, op: NDArray[np.int8], stage: Ints32, microbatch: Ints32) -> Floats:
-        """Return the seconds of actions: of F, B, I and W of a stage and whole microbatch, one entry an action."""
+        """Return the seconds of actions (F, B, I or W of a stage and whole microbatch), one entry per action."""
         if not self.by_microbatch:
             return self.mean_passes(op, stage)
         found: Floats = np.choose(op, [self.of(name, stage, microbatch) for name in _PASSES])
         return found
 
     def mean_passes(self, op: NDArray[np.int8], stage: Ints32) -> Floats:
-        """Return the same of the mean microbatch."""
+        """Return the seconds of actions for the mean microbatch, one entry per action."""
         by_op = np.concatenate([getattr(self, name) for name in _PASSES])
         place = np.multiply(op, len(self.forward_s), dtype=np.int32)
         place += stage
@@ -74,7 +74,7 @@ class CostArrays:
         return found
 
     def least(self) -> "CostArrays":
-        """Return the costs that no microbatch undercuts, of which none differs."""
+        """Return costs equal for all microbatches: the minimum over microbatches, per stage."""
         if not self.by_microbatch:
             return self
         smallest: dict[str, Any] = {name: values.min(axis=1) for name, values in self.by_microbatch.items()}

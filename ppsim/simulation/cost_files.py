@@ -1,4 +1,4 @@
-"""Files of costs and of overheads: JSON in SI units, one number or one a stage, to and from `StageCosts`."""
+"""Files of costs and of overheads: JSON in SI units, converted to and from `StageCosts`."""
 
 from dataclasses import MISSING, dataclass, field, fields
 from importlib.util import find_spec
@@ -22,12 +22,11 @@ class _Link(Strict):
 
     @property
     def seconds(self) -> float:
-        """Latency and the time the bytes take."""
         return self.latency_s + self.bytes / self.bandwidth_bytes_per_s
 
 
 _TYPES: dict[Any, Any] = {Numbers: OneOrMany, Numbers | None: OneOrMany | None, float: NonNegative}
-"""What a file has of a field of such a type of `StageCosts`; a choice is itself."""
+"""File type of a field, by its type in `StageCosts`; choices have the same type in both."""
 
 _PARTS = {"backward_input_s", "backward_weight_s"}
 _Costs = retyped(
@@ -38,7 +37,7 @@ _Costs = retyped(
 
 
 def _model_of(data: Any) -> type[Strict]:
-    """The model of a costs file: what has a row a stage there is a matrix of stages and microbatches."""
+    """Return the schema of a costs file: fields given as lists of lists are matrices of stages and microbatches."""
     if not isinstance(data, dict):
         return _Costs
     others: dict[str, Any] = {
@@ -46,7 +45,7 @@ def _model_of(data: Any) -> type[Strict]:
         if isinstance(value := data.get(name), list) and any(isinstance(one, list) for one in value)
     }  # fmt: skip
     if isinstance(data.get("transfer_s"), dict):
-        others["transfer_s"] = _Link  # the other way to write it
+        others["transfer_s"] = _Link  # link instead of seconds
     return retyped(_Costs, others) if others else _Costs
 
 
@@ -90,17 +89,17 @@ class _Overheads(Strict):
     hops: list[_Hops] = field(default_factory=list)
     residuals: list[_Residual] = field(default_factory=list)
     fitted_runs: list[str] = field(default_factory=list)
-    fitted_on: dict[str, Any] = field(default_factory=dict)  # all that the first version had beside the first two
+    fitted_on: dict[str, Any] = field(default_factory=dict)  # early files: only this and the first two fields
 
 
 @dataclass(frozen=True)
 class Overheads:
-    """What an overheads file holds: fields of `StageCosts`, and latency in s with bandwidth in bytes/s, or None.
+    """Content of an overheads file: fields of `StageCosts`, and a link (latency in s, bandwidth in bytes/s).
 
-    `action_spread` and `rank_spread` are the relative standard deviations of actions and of ranks, `pass_factors`
-    what passes of a typical step take beside their medians, None where nobody fitted them. `communication` is how
-    the trainer of the runs calls. `fitted_runs` are the fingerprints of the runs that they were fitted on
-    (`Run.fingerprint`), none if unknown.
+    `line` is the link or None. `action_spread` and `rank_spread` are the relative standard deviations of actions
+    and of ranks; `pass_factors` are the action times of a typical step relative to their medians. They are None if
+    not fitted. `communication` is the trainer's way of communicating. `fitted_runs` are the fingerprints of the
+    runs used for fitting (`Run.fingerprint`), empty if unknown.
     """
 
     constants: dict[str, float]
@@ -113,15 +112,15 @@ class Overheads:
 
     @property
     def spreads(self) -> dict[str, Any]:
-        """What is known of how passes and ranks differ, by its field of a plan."""
+        """The fitted variations of actions and ranks, by field name of a plan."""
         named = ("action_spread", "rank_spread", "pass_factors")
         return {name: value for name in named if (value := getattr(self, name)) is not None}
 
 
 def costs_from(data: Any, source: str = "costs") -> StageCosts:
-    """Return the costs that a parsed JSON object spells out; raises `ConfigError` with every wrong key."""
+    """Return the costs in a parsed JSON object; raises `ConfigError` with every wrong key."""
     if isinstance(data, dict) and data.get("backward_s") is not None and not data.keys() & _PARTS:
-        data = data | dict.fromkeys(_PARTS)  # for tables that split no backward
+        data = data | dict.fromkeys(_PARTS)  # for tables without split backwards
     given = dict(vars(validated(_model_of(data), data, source)))
     if isinstance(link := given["transfer_s"], _Link):
         given["transfer_s"] = link.seconds
@@ -142,9 +141,9 @@ def costs_to_json(costs: StageCosts) -> dict[str, Any]:
 
 
 def read_costs(path: str | Path) -> StageCosts:
-    """Read a `--costs` file; raises `ConfigError` naming the file and everything wrong in it.
+    """Read a `--costs` file; raises `ConfigError` with the file name and all errors in it.
 
-    Where pydantic is missing, as it may be on a machine with an accelerator, what `StageCosts` itself refuses.
+    Without pydantic, which may be missing on a machine with accelerators, only the checks of `StageCosts` apply.
     """
     data = read_json(path, made_by="a costs file has forward_s, backward_input_s and backward_weight_s")
     if find_spec("pydantic") is not None:
@@ -158,7 +157,7 @@ def read_costs(path: str | Path) -> StageCosts:
 
 
 def message_bytes_in(path: str | Path) -> float | None:
-    """Return the bytes of a message where a `--costs` file spells its link out, or None."""
+    """Return the message size in bytes if a `--costs` file describes its link, or None."""
     link = read_json(path).get("transfer_s")
     return float(link["bytes"]) if isinstance(link, dict) else None
 
@@ -167,7 +166,7 @@ _FITTED_BY = "ppsim calibrate writes overheads with -o NAME.json"
 
 
 def read_overheads(path: str | Path) -> Overheads:
-    """Read the file that `ppsim calibrate` wrote; what could not be fitted is not among its constants."""
+    """Read a file written by `ppsim calibrate`; constants that could not be fitted are omitted."""
     fitted = validated(_Overheads, read_json(path, made_by=_FITTED_BY), str(path))
     names = (*OVERHEADS, "message_overhead_s")
     factors = tuple(fitted.pass_factors) if fitted.pass_factors else None

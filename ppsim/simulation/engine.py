@@ -1,9 +1,9 @@
-"""Event graph and durations → start and end times: the longest path, in one pass.
+"""Start and end times from event graph and durations: the longest path, computed in one pass.
 
-With the order of every stream fixed by the table, a node starts when the last node it waits for has ended:
-``start[j] = max(end[i] + overhead[j] for i in waits[j])``. Between two transfers in one queue the overhead is 0:
-the second was handed over while the first was under way. The graph is built once and evaluated for as many
-durations as asked.
+The table fixes the order of every stream, so a node starts when the last node that it waits for has ended:
+``start[j] = max(end[i] + overhead[j] for i in waits[j])``. Between two transfers in one queue the overhead is 0,
+because the second is issued while the first is in flight. A graph is built once and evaluated for any number of
+sets of durations.
 """
 
 import sys
@@ -20,9 +20,9 @@ from ppsim.schedule.table import NONE
 
 @dataclass(frozen=True)
 class Times:
-    """Start and end in seconds and the node waited for last (`blocker`, −1: none), one entry a node of a graph.
+    """Start, end and blocker of each node of a graph, in seconds.
 
-    `start` comes after the node's overhead, where it has one.
+    `start` is after the node's overhead. `blocker` is the node that ended last among those waited for (−1: none).
     """
 
     start: Floats
@@ -32,20 +32,20 @@ class Times:
 
 @dataclass(frozen=True)
 class RankTimes:
-    """When each rank's first action started and its last ended, in arrays of shape [sets of durations, ranks]."""
+    """First start and last end of each rank, with shape [sets of durations, ranks]."""
 
     first_start: Floats
     last_end: Floats
 
     @property
     def step_time_s(self) -> Floats:
-        """First start to last end over all ranks, one entry a set."""
+        """Time from the first start to the last end over all ranks, per set."""
         times: Floats = self.last_end.max(axis=1) - self.first_start.min(axis=1)
         return times
 
     @property
     def span_s(self) -> Floats:
-        """The longest rank from its own first start to its own last end, one entry a set."""
+        """Longest time from a rank's own first start to its own last end, per set."""
         times: Floats = (self.last_end - self.first_start).max(axis=1)
         return times
 
@@ -58,11 +58,12 @@ def evaluate(
     earliest: Floats | None = None,
     num_sets: int = 1,
 ) -> Times:
-    """Return the times of every node for one set of durations and overheads, both in seconds, one entry a node.
+    """Return the times of every node for durations and overheads in seconds, one entry per node.
 
-    It may be one of `num_sets`, for which compiling pays together. No node starts before its entry of `earliest`
-    (None: 0 for all); one that does then has no blocker. Ties between blockers go to the node listed first, which
-    on a rank is the action before. Plain and compiled engines give the same bits.
+    `num_sets` is the number of evaluations planned, which decides whether compilation pays. No node starts before
+    its entry of `earliest` (None: 0 for all); a node delayed by `earliest` has no blocker. Ties between blockers go
+    to the first one listed, which is the previous action on the rank. Plain and compiled engines give identical
+    bits.
     """
     return evaluate_there(graph, duration.copy(), overhead.copy(), earliest=earliest, num_sets=num_sets)
 
@@ -70,7 +71,7 @@ def evaluate(
 def evaluate_there(
     graph: EventGraph, duration: Floats, overhead: Floats, *, earliest: Floats | None = None, num_sets: int = 1
 ) -> Times:
-    """Return what `evaluate` does in the arrays that are given, which become ends and starts."""
+    """Do the same as `evaluate`, in place: `overhead` becomes the starts and `duration` the ends."""
     if earliest is None:
         earliest = np.zeros(graph.num_nodes)
     blocker = np.full(graph.num_nodes, NONE, dtype=np.int32)
@@ -83,13 +84,13 @@ def evaluate_there(
 
 
 _SIDE_BY_SIDE = 1_000_000
-"""Up to so many nodes of all sets together, evaluating them all at once is faster than importing numba."""
+"""Up to this total number of nodes, evaluating all sets in numpy is faster than importing numba."""
 
 
 def evaluate_many(graph: EventGraph, durations: Floats, overheads: Floats) -> RankTimes:
     """Return each rank's first start and last end for many sets of durations on one graph.
 
-    `durations` and `overheads` have shape [sets, nodes]; either may have one set, taken for all.
+    `durations` and `overheads` have shape [sets, nodes]; either may have a single set, which is used for all.
     """
     durations, overheads = np.atleast_2d(durations), np.atleast_2d(overheads)
     num_sets = max(len(durations), len(overheads))
@@ -109,9 +110,9 @@ def evaluate_many(graph: EventGraph, durations: Floats, overheads: Floats) -> Ra
 
 
 def _side_by_side(graph: EventGraph, durations: Floats, overheads: Floats) -> RankTimes:
-    """`_longest_path` without its blockers, all sets at once: the same sums and maxima, so the same bits.
+    """Evaluate all sets at once without blockers.
 
-    A few sets of a small graph are done before numba is even imported.
+    The sums and maxima are the same as in `_longest_path`, so the bits are identical.
     """
     num_actions, offsets, waits_for = graph.num_actions, graph.offsets.tolist(), graph.waits_for.tolist()
     duration, overhead = np.ascontiguousarray(durations.T), np.ascontiguousarray(overheads.T)
@@ -135,7 +136,7 @@ def _side_by_side(graph: EventGraph, durations: Floats, overheads: Floats) -> Ra
 
 
 def blockers_of(graph: EventGraph, end: Floats) -> Ints32:
-    """Return, for measured ends, which of the nodes that each node waits for ended last (−1: it waits for none)."""
+    """Return, for measured ends, the node that ended last among those that each node waits for (−1: none)."""
     blocker = np.full(graph.num_nodes, NONE, dtype=np.int32)
     inputs = graph.offsets, graph.waits_for, end
     run_kernel(_last_to_end, inputs=inputs, outputs=(blocker,), size=graph.num_nodes)
@@ -162,7 +163,7 @@ def _longest_path(
     end: Any,
     blocker: Any,
 ) -> None:
-    """Fill starts, ends and blockers; until then `start` has each node's overhead, `end` its duration."""
+    """Fill starts, ends and blockers; on entry `start` holds each node's overhead and `end` its duration."""
     for node in order:
         begin = overhead = start[node]
         cause = -1

@@ -1,4 +1,4 @@
-"""Why a step takes as long as it does: idle time by cause, and the critical path. All from the blockers."""
+"""Explanation of the step time from the blockers: idle time by cause, and the critical path."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -23,11 +23,11 @@ CAUSES = {
 
 @dataclass(frozen=True)
 class Gaps:
-    """What a rank did between an action and the one before it; every array has one entry an action.
+    """Idle time before each action by cause; every array has one entry per action.
 
-    From `begin_s` (the end of the action before, or the first start of the step) it waited `compute_s` for
-    compute of another rank, then `communication_s` for its result, or for the parameters of its stage, to arrive,
-    then `overhead_s` on the host.
+    From `begin_s` (end of the previous action, or first start of the step) the rank waited `compute_s` for compute
+    on another rank, then `communication_s` for the transfer of its result or for the parameters of the stage, then
+    `overhead_s` on the host.
     """
 
     begin_s: Floats
@@ -37,9 +37,9 @@ class Gaps:
 
 
 def gaps(timeline: Timeline, ranks: range | None = None) -> Gaps:
-    """Return the wait before every action, divided by the last thing that the action waited for.
+    """Return the wait before every action, divided according to the last event that the action waited for.
 
-    Of `ranks` that stand one behind the other, or of all.
+    `ranks` limits the result to consecutive ranks.
     """
     num_actions, offsets = timeline.num_actions, timeline.schedule.rank_offsets
     if ranks is not None:
@@ -69,17 +69,17 @@ def gaps(timeline: Timeline, ranks: range | None = None) -> Gaps:
 
 
 _AT_ONCE = 1 << 15
-"""Actions of so many are looked at at once, those of whole ranks: what they take stays in a processor's cache."""
+"""Approximate number of actions processed at once, in whole ranks, to fit in the processor's cache."""
 
 _WARM_UP, _COOL_DOWN, _WAITING = 0, 1, 2
 assert list(CAUSES) == ["warm_up", "cool_down", "waiting_compute", "exposed_communication", "overhead"]
 
 
 def compute_causes(schedule: Schedule) -> NDArray[np.int8]:
-    """Return what waiting for another rank's compute counts as, for each action: a place in `list(CAUSES)`.
+    """Return the cause of waiting for another rank's compute, per action, as an index into `list(CAUSES)`.
 
-    Up to and with its first backward a rank warms up; behind its last forward it cools down. Both are so in every
-    round.
+    Waits up to and including a rank's first backward are warm-up; waits after its last forward are cool-down. With
+    accumulation rounds this holds for each round.
     """
     causes = np.full(len(schedule), _WAITING, dtype=np.int8)
     is_forward, bounds = schedule.op == Op.F, schedule.rank_offsets
@@ -95,7 +95,7 @@ def compute_causes(schedule: Schedule) -> NDArray[np.int8]:
 
 
 def idle_by_cause_s(timeline: Timeline) -> dict[str, Floats]:
-    """Return seconds of idle time per cause of `CAUSES`, one entry a rank; a rank's causes sum to its idle time."""
+    """Return idle seconds per cause of `CAUSES`, one entry per rank; the causes of a rank sum to its idle time."""
     schedule = timeline.schedule
     causes, offsets = compute_causes(schedule), schedule.rank_offsets
     idle = {cause: np.zeros(schedule.num_ranks) for cause in CAUSES}
@@ -114,7 +114,7 @@ def idle_by_cause_s(timeline: Timeline) -> dict[str, Floats]:
 def critical_path(timeline: Timeline) -> Ints32:
     """Return the nodes, first to last, whose durations and overheads add up to the step time.
 
-    Ends at the action that ends last (the lowest rank's, where several do) and follows the blockers.
+    The path ends at the action that ends last (on the lowest rank in a tie) and follows the blockers.
     """
     node = int(np.argmax(timeline.end[: timeline.num_actions]))
     path = []

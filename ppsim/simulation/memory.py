@@ -1,4 +1,4 @@
-"""Bytes over time: F allocates, B frees all, I frees what only it needed, W the rest."""
+"""Memory over time: F allocates; B frees everything; I frees the part that only it needs, W the rest."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,11 +14,11 @@ from ppsim.simulation.cost_arrays import CostArrays
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes held on each rank; within a rank memory depends on the order of actions only, not on their times.
+    """Bytes on each rank. Within a rank, memory depends on the order of actions only, not on their times.
 
-    `during` and `after` have one entry an action: activations of its rank from its start to its end, and from
-    its end on. `peak_activation_bytes`, `peak_bytes` (with static ones) and `peak_at` (the first action at
-    which the peak stands) have one entry a rank.
+    `during` and `after` have one entry per action: activations on its rank from its start to its end, and after its
+    end. `peak_activation_bytes`, `peak_bytes` (static bytes included) and `peak_at` (the first action at the peak)
+    have one entry per rank.
     """
 
     during: Floats
@@ -33,16 +33,17 @@ _KEPT = np.array([0, 0, 1, -1])
 
 
 def changes(op: NDArray[np.int8], activation: Floats, kept: Floats) -> Floats:
-    """Return what actions add to their ranks' memory where F allocates `activation` and I keeps `kept` of it.
+    """Return the memory that actions add on their ranks, for F's allocation and the part that I keeps for W.
 
-    The split release rule is the zero-bubble paper's (arXiv 2401.10241, Table 1): I frees what W does not need.
+    The release rule for split backwards is the zero-bubble paper's (arXiv 2401.10241, Table 1): I frees the part
+    that W does not need.
     """
     added: Floats = _WHOLE[op] * activation + _KEPT[op] * kept
     return added
 
 
 def summed_by_rank(added: Floats, rank_offsets: Ints64) -> Floats:
-    """Return what each rank holds after each action; rank r's are `rank_offsets[r]:rank_offsets[r + 1]`."""
+    """Return the memory of each rank after each action; the entries of rank r are delimited by `rank_offsets`."""
     after = np.empty(len(added))
     for begin, end in pairwise(rank_offsets.tolist()):
         np.cumsum(added[begin:end], out=after[begin:end])
@@ -52,25 +53,25 @@ def summed_by_rank(added: Floats, rank_offsets: Ints64) -> Floats:
 def held(
     schedule: Schedule, activation: Floats, kept: Floats, share: Floats | float = 1.0
 ) -> tuple[Floats, Floats]:
-    """Return what each rank of a compute-only table holds during and after each action.
+    """Return the memory of each rank of a compute-only table during and after each action.
 
-    What F allocates and I keeps has one entry a stage; `share` is the part of it that an action's slice has.
+    `activation` and `kept` have one entry per stage; `share` is the fraction of an action's slice.
     """
-    by_op = changes(np.arange(len(_WHOLE), dtype=np.int8)[:, None], activation, kept)  # which is then looked up
+    by_op = changes(np.arange(len(_WHOLE), dtype=np.int8)[:, None], activation, kept)  # indexed by op and stage
     added = by_op[schedule.op, schedule.stage]
     added *= share
     return _held_by(schedule, added)
 
 
 def _held_by(schedule: Schedule, added: Floats) -> tuple[Floats, Floats]:
-    """The same of what each action adds; in its place is returned what is held during each."""
+    """Return memory during and after each action from the added memory; overwrites `added`."""
     after = summed_by_rank(added, schedule.rank_offsets)
     np.minimum(added, 0.0, out=added)
     return np.subtract(after, added, out=added), after
 
 
 def shares_of(schedule: Schedule, costs: CostArrays) -> tuple[Ints32, Floats | float, Floats | float]:
-    """Return, of every action, the whole microbatch and what of its time and of its tokens the slice has."""
+    """Return the whole microbatch of every action, and its slice's fraction of the time and of the tokens."""
     if schedule.num_slices == 1:
         return schedule.microbatch, 1.0, 1.0
     microbatch, place = np.divmod(schedule.microbatch, schedule.num_slices)
@@ -78,7 +79,7 @@ def shares_of(schedule: Schedule, costs: CostArrays) -> tuple[Ints32, Floats | f
 
 
 def memory_of(schedule: Schedule, costs: CostArrays) -> Memory:
-    """Return the bytes that each rank of a compute-only table holds, for costs resolved for that table."""
+    """Return the memory of each rank of a compute-only table, for costs resolved for that table."""
     microbatch, _, share = shares_of(schedule, costs)
     names = ("activation_bytes", "kept_bytes")
     if costs.by_microbatch.keys().isdisjoint(names):

@@ -1,8 +1,8 @@
-"""Compute beside transfers: how much of each action it is, and what a slow-down makes of the step.
+"""Slow-down of compute that overlaps with communication.
 
-A transfer takes multiprocessors, copy engines and memory bandwidth from the compute beside it. The model is one
-number s: an action that takes c alone and of whose time the fraction f is beside a transfer of its rank takes
-``c · (1 + s · f)``.
+A transfer uses multiprocessors, copy engines and memory bandwidth, and so slows down compute that overlaps with it.
+The model has one number s: an action that takes c alone, and overlaps with transfers of its rank for a fraction f
+of its time, takes ``c · (1 + s · f)``.
 """
 
 from itertools import pairwise
@@ -18,10 +18,10 @@ _CONVERGED = 1e-4
 
 
 def overlapped_fraction(graph: EventGraph, start: Floats, end: Floats) -> Floats:
-    """Return which part of each action's time (one entry an action, 0 to 1) a transfer of its rank is under way.
+    """Return the fraction of each action's time (0 to 1) that overlaps with a transfer of its rank.
 
-    `start` and `end` have one entry a node, in seconds. Transfers to and from a rank count once where they
-    overlap each other.
+    `start` and `end` have one entry per node, in seconds; the result has one entry per action. Simultaneous
+    transfers to and from a rank count once.
     """
     num_actions, offsets = graph.num_actions, graph.schedule.rank_offsets
     begin, finish = start[num_actions:], end[num_actions:]
@@ -37,12 +37,12 @@ def overlapped_fraction(graph: EventGraph, start: Floats, end: Floats) -> Floats
 
 
 def _covered(begin: Floats, finish: Floats, moments: Floats) -> Floats:
-    """Seconds up to each moment in which at least one of the intervals is open."""
+    """Return the seconds before each moment in which at least one interval is open."""
     if not len(begin):
         return np.zeros(len(moments))
     order = np.argsort(begin, kind="stable")
     begin, finish = begin[order], np.maximum.accumulate(finish[order])
-    # An interval adds what of it lies behind all that began before it.
+    # Count only the part of an interval after the end of all earlier intervals.
     opens = np.maximum(begin, np.concatenate(([-np.inf], finish[:-1])))
     adds = np.maximum(finish - opens, 0.0)
     before = np.concatenate(([0.0], np.cumsum(adds)))
@@ -61,12 +61,12 @@ def evaluate_slowed(
     *,
     earliest: Floats | None = None,
 ) -> Times:
-    """Return the times of every node where compute beside a transfer takes ``1 + slowdown`` as long.
+    """Return the times of every node if overlapping compute takes ``1 + slowdown`` times as long.
 
-    A fixed point: each round takes the overlaps of the one before, until no action changes by more than 1e-4 of
-    the longest, or 12 rounds are over. Longer actions move others in and out of transfers, so that a few actions
-    may change back and forth; from the fourth round on, each is the mean of its last two. With no slow-down it
-    is one evaluation, in the arrays that are given.
+    This is a fixed-point iteration: each round uses the overlaps of the previous round, until no action changes by
+    more than 1e-4 of the longest action, or for 12 rounds. Slower actions move others in and out of overlap, so a
+    few actions may oscillate; from the fourth round on, each takes the mean of its last two values. Without
+    slow-down there is a single evaluation, which overwrites the given arrays.
     """
     if slowdown == 0 or not graph.num_transfers:
         return evaluate_there(graph, duration, overhead, earliest=earliest)

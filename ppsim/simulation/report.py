@@ -1,4 +1,4 @@
-"""A timeline as numbers: the JSON that `simulate --json` prints, and the pipeline part of `project --json`."""
+"""A timeline as numbers: the JSON of `simulate --json` and the pipeline part of `project --json`."""
 
 from typing import Any
 
@@ -10,15 +10,15 @@ from ppsim.simulation.timeline import Timeline, ratio_idle
 
 
 def report_of(timeline: Timeline, costs: StageCosts, *, memory_limit_bytes: float | None = None) -> dict[str, Any]:
-    """Return step time, span, bubbles, bounds, critical path and every rank's figures; the keys carry the units.
+    """Return step time, span, bubbles, bounds, critical path and the figures of each rank; keys contain the units.
 
-    Both bubble ratios and both bounds, always: by step time where the optimizer waits for all ranks, by span where
-    it does not. The bounds are for tables within `memory_limit_bytes` per rank, or within any memory if the
-    timeline exceeds that.
+    Bubble ratios and bounds are given by step time, for an optimizer that waits for all ranks, and by span, for one
+    that does not. The bounds are for tables within `memory_limit_bytes` per rank, or for any memory if the timeline
+    itself exceeds that limit.
     """
     bounds = bounds_of(timeline.schedule, costs, memory_limit_bytes=_kept(timeline, memory_limit_bytes))
     schedule, idle, busy_s = timeline.schedule, idle_by_cause_s(timeline), timeline.busy_s
-    memory = timeline.memory  # the last: of large tables it holds more than what the others need and let go
+    memory = timeline.memory  # last, because for large tables it needs more memory than all the others
     ranks = [
         {
             "rank": rank,
@@ -57,12 +57,11 @@ def report_of(timeline: Timeline, costs: StageCosts, *, memory_limit_bytes: floa
 
 
 def _kept(timeline: Timeline, limit_bytes: float | None) -> float | None:
-    """The limit if every rank stays within it, else None."""
     return limit_bytes if is_within(float(timeline.memory.peak_bytes.max()), limit_bytes) else None
 
 
 def gap_of(value: float, bound: float) -> float:
-    """Return how far a time is above its bound, as a part of it; sums of floats may meet it from below.
+    """Return the relative distance of a time from its lower bound, at least 0 (rounding can make it negative).
 
     >>> gap_of(1.5, 1.0), gap_of(1.0, 1.0 + 1e-15), gap_of(1.0, 0.0)
     (0.5, 0.0, 0.0)

@@ -1,4 +1,4 @@
-"""A table and its costs → a timeline."""
+"""Simulate a schedule table with given costs."""
 
 import numpy as np
 
@@ -24,14 +24,13 @@ def simulate(
     ready_s: Floats | None = None,
     engine: Engine = "auto",
 ) -> Timeline:
-    """Return the timeline of one step of `schedule` at `costs`.
+    """Return the timeline of one step of `schedule` with `costs`.
 
-    The table is checked first, and a table that cannot run is never simulated to a number: raises
-    `ScheduleError` for an incomplete or misordered one, `Deadlock` naming the actions that wait for each other,
-    `ConfigError` for costs of another number of stages.
+    The table is checked first. Raises `ScheduleError` for an incomplete or misordered table, `Deadlock` with the
+    actions that wait for each other, `ConfigError` for costs with another number of stages.
 
-    `ready_s`, one entry a stage, is when a stage has its parameters: none of its forwards starts before (None: at
-    once). See `ppsim.simulation.step`.
+    `ready_s` (one entry per stage) is the time at which a stage has its parameters; none of its forwards starts
+    earlier (None: no delay). See `ppsim.simulation.step`.
 
     >>> from ppsim import build, StageCosts, simulate
     >>> table = build("1f1b", pp=4, microbatches=8)
@@ -50,9 +49,9 @@ def simulate(
 
 
 def simulate_graph(graph: EventGraph, costs: StageCosts, *, ready_s: Floats | None = None) -> Timeline:
-    """Return the timeline of an event graph built for the communication that `costs` names.
+    """Return the timeline of an event graph, which must be built for the communication in `costs`.
 
-    `ready_s` as for `simulate`.
+    `ready_s` as in `simulate`.
     """
     table, earliest = costs.resolved_for(graph.schedule), None
     if ready_s is not None:
@@ -69,7 +68,7 @@ def simulate_graph(graph: EventGraph, costs: StageCosts, *, ready_s: Floats | No
 
 
 def durations_s(graph: EventGraph, costs: CostArrays) -> Floats:
-    """Return the duration of every node: compute by op, stage and microbatch, transfers by the stages between."""
+    """Return the duration of every node: actions by op, stage and microbatch, transfers by their stages."""
     schedule, num_actions, duration = graph.schedule, graph.num_actions, np.empty(graph.num_nodes)
     compute, transfers = duration[:num_actions], duration[num_actions:]
     microbatch, time_share, token_share = shares_of(schedule, costs)
@@ -79,7 +78,7 @@ def durations_s(graph: EventGraph, costs: CostArrays) -> Floats:
         mean = costs.mean_passes(schedule.op, schedule.stage)
         size = np.divide(whole, mean, out=np.ones(len(mean)), where=mean > 0)
         _share_out_pairs(schedule, mean, costs.fused_s, size * time_share, compute)
-    del whole  # of a large table the next ones have its room
+    del whole  # frees memory: these arrays are large for a large table
     compute[schedule.rank_offsets[:-1]] += costs.first_pass_s
     compute[schedule.rank_offsets[schedule.stage_to_rank[0] + 1] - 1] += costs.last_pass_s
     hop = schedule.stage[graph.source]
@@ -91,10 +90,11 @@ def durations_s(graph: EventGraph, costs: CostArrays) -> Floats:
 
 
 def _share_out_pairs(schedule: Schedule, whole: Floats, fused_s: Floats, share: Floats, compute: Floats) -> None:
-    """Replace the durations of each forward and full backward in one cell: they sum to the pair's, in proportion.
+    """Replace the durations of fused forward-backward pairs by shares of the pair's cost.
 
-    What a pair of whole mean microbatches saves, one of slices or of others saves on the smaller of them: `share`
-    is an action's part of a mean microbatch's.
+    Shares are proportional to the durations without fusion. The time saved is given for a pair of whole mean
+    microbatches. Pairs of slices or other microbatches save in proportion to the smaller of the two; `share` is an
+    action's size relative to a mean microbatch.
     """
     forward, backward = fused_pairs(schedule)
     first = np.minimum(forward, backward)
@@ -108,7 +108,7 @@ def _share_out_pairs(schedule: Schedule, whole: Floats, fused_s: Floats, share: 
 
 
 def overheads_s(graph: EventGraph, costs: StageCosts) -> Floats:
-    """Return the host time or latency before every node, and the time between rounds where one begins."""
+    """Return the host time or latency before every node, plus the time between rounds at the start of a round."""
     overhead = np.full(graph.num_nodes, costs.hop_overhead_s)
     of_actions = overhead[: graph.num_actions]
     of_actions[:] = costs.action_overhead_s + costs.variation_s

@@ -1,4 +1,4 @@
-"""What the simulator eats: seconds and bytes per stage, and how transfers behave."""
+"""Input of the simulator: seconds and bytes per stage, and properties of transfers."""
 
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
@@ -19,74 +19,75 @@ from ppsim.simulation.cost_arrays import CostArrays
 OVERHEADS = (
     "action_overhead_s", "hop_overhead_s", "overlap_slowdown", "step_overhead_s", "first_pass_s", "last_pass_s",
 )  # fmt: skip
-"""What `ppsim calibrate` fits."""
+"""Fields that `ppsim calibrate` fits."""
 
 _CHOICES = {"communication": tuple(COMMUNICATIONS), "channel": tuple(CHANNELS), "receives": tuple(RECEIVES)}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class StageCosts(InBrief):
-    """The costs of one whole microbatch on each stage, in seconds and bytes.
+    """Costs of one whole microbatch on each stage, in seconds and bytes.
 
-    Every per-stage field is a number, taken for all stages, or a sequence with one entry a stage; where a table
-    holds replicas of the model, one entry a stage of the model, taken for every replica, will do as well.
-    `static_bytes` is likewise per rank. Where microbatches differ, every per-stage field but `fused_s` may be a
-    matrix of shape [stages, microbatches], one row of which is taken for all stages.
+    A per-stage field is a number for all stages or a sequence with one entry per stage. For a table with model
+    replicas, one entry per stage of the model is also accepted. `static_bytes` is per rank, in the same forms. If
+    microbatches differ, every per-stage field except `fused_s` can be a matrix of shape [stages, microbatches]; a
+    single row applies to all stages.
 
     forward_s, backward_input_s, backward_weight_s
-        F, I and W. Both of I and W None: for tables without them, with `backward_s`.
+        F, I and W. For tables without I and W both can be None if `backward_s` is given.
     backward_s
-        B, the full backward. None: I + W (a measured B is not quite that).
+        B, the full backward. None: I + W (a measured B can differ).
     fused_s
-        F & B, a cell in which a forward is fused with a full backward: a number, one entry per stage of the
-        forward, or a square matrix with a row per stage of the forward and a column per stage of the backward.
-        None: its parts run one after the other, each as soon as its own input is there. Given, it takes this long
-        instead, of which its parts get shares by their own costs, and no fused cell starts before all of its
-        inputs are there. A cell that fuses anything else always takes the sum of its parts.
+        A fused cell of a forward and a full backward: a number, one entry per stage of the forward, or a square
+        matrix with a row per stage of the forward and a column per stage of the backward. None: the parts run one
+        after the other, each as soon as its own input has arrived. Otherwise the cell takes this time, divided in
+        proportion to the costs of its parts, and starts when all its inputs have arrived. Other fused cells always
+        take the sum of their parts.
     fused_activation_bytes
-        Activations that such a pair holds, at its most, beyond those held before it, in the shapes of `fused_s`.
-        None: all that the forward allocates. Less if the backward frees a layer's before the forward allocates the
-        next layer's.
+        Peak of the activations of such a pair beyond those held before it, in the shapes of `fused_s`. None: all
+        that the forward allocates. It is less if the backward frees a layer's activations before the forward
+        allocates the next layer's.
     activation_bytes, activation_bytes_kept_for_weight
-        What F allocates at its start; what of it stays after I until the end of W (None: all of it). B frees
+        Bytes that F allocates at its start, and the part that remains from I to the end of W (None: all). B frees
         everything at its end.
     transfer_s
-        The hop between a stage and the next, either way, where they are on different ranks; entry s belongs to
-        the hop between stages s and s+1 (the last is not used).
+        P2P transfer between a stage and the next on another rank, in either direction. Entry s is for stages s and
+        s+1 (the last is not used).
     communication, channel, receives
         How transfers wait: see `ppsim.schedule.graph`.
     action_overhead_s, hop_overhead_s
-        Host time before every compute action, and before a transfer that follows its content (in a queue the
-        one behind is handed over while the one ahead is under way), on top of the costs.
+        Additional host time before every compute action, and before a transfer that starts after its message was
+        produced. A transfer behind another one in a queue has no overhead: it is issued while the other one is in
+        flight.
     message_overhead_s
-        What a message between ranks takes of the sending rank, before its next action, and of the receiving rank,
-        before the action that takes it, on top of the costs.
+        Additional time per message between ranks: on the sending rank before its next action, and on the receiving
+        rank before the action that needs the message.
     overlap_slowdown
-        How much longer compute takes beside a transfer of its rank, as a part of its own time: 0.1 makes an
-        action of which half is beside transfers 5 % longer. See `ppsim.simulation.overlap`.
+        Slow-down of compute that overlaps with a transfer of its rank, relative to its own time: with 0.1, an
+        action that overlaps for half of its time takes 5 % longer. See `ppsim.simulation.overlap`.
     first_pass_s, last_pass_s
-        What the first action of every rank takes beyond its cost (clocks, caches, data), and the last of the rank
-        with the first stage.
+        Extra time of the first action of every rank (clocks, caches, data), and of the last action of the rank with
+        the first stage.
     variation_s
-        Before every action, what makes a step of passes at their medians as long as one of passes that vary is on
-        average (`ppsim.simulation.variation`).
+        Time before every action that makes a step with median action times as long as the mean step with varying
+        times (`ppsim.simulation.variation`).
     between_rounds_s
-        From the last end to the next start of a rank that begins a round (`ppsim.schedule.rounds`): gradients
-        reduced and parameters gathered, so far as they are exposed (`ppsim.simulation.step.between_rounds_s`).
+        Exposed gradient reduction and parameter gathering on a rank that starts a round, between its last end and
+        its next start (`ppsim.schedule.rounds`, `ppsim.simulation.step.between_rounds_s`).
     step_overhead_s
-        From the last end of a step to the first start of the next: optimizer, gradient norm, final reductions. No
-        part of the timeline; the report adds it to the step as iteration time.
+        Time from the last end of a step to the first start of the next: optimizer, gradient norm, final reductions.
+        Not part of the timeline; the report adds it to the step time to give the iteration time.
     static_bytes
         Per rank: parameters, gradients, optimizer state.
     microbatch_factors
-        One entry a microbatch: so many times the seconds, activations and transfers above it takes. None: all are
-        alike. What fusing saves is saved on the smaller microbatch of the two.
+        One entry per microbatch: multiplier on the seconds, activations and transfers above (None: all 1). The time
+        saved by fusing scales with the smaller microbatch of a pair.
     slice_time_shares, slice_token_shares
-        For a table that cuts microbatches into slices: what of a microbatch's time, and of its activations and
-        transfers, each slice takes, one entry a slice that sum to 1 (None: equal shares). What fusing saves
-        is saved on the smaller of the two slices. See `ppsim.parallel.sequence_slices` for causal attention.
+        For sliced microbatches: fraction of the time, and of the activations and transfers, per slice, with sum 1
+        (None: equal shares). The time saved by fusing scales with the smaller slice of a pair. See
+        `ppsim.parallel.sequence_slices` for causal attention.
 
-    Raises `ConfigError` for a negative or non-finite number or an unknown choice, all at once.
+    Raises `ConfigError` that lists all negative or non-finite numbers and unknown choices.
 
     >>> costs = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=[0.5, 0.7])
     >>> costs.resolved(num_stages=2, num_ranks=2).backward_s
@@ -146,12 +147,12 @@ class StageCosts(InBrief):
 
     @property
     def pairs(self) -> Pairs:
-        """How a fused cell waits: as one where it has a cost of its own, in parts where it has none."""
+        """How a fused cell waits: "whole" if it has its own cost, else "parts"."""
         return "parts" if self.fused_s is None else "whole"
 
     @property
     def differ_by_microbatch(self) -> bool:
-        """Whether the costs name each microbatch.
+        """True if the costs differ by microbatch.
 
         >>> StageCosts(forward_s=[[1, 2]], backward_input_s=1, backward_weight_s=1).differ_by_microbatch
         True
@@ -159,7 +160,7 @@ class StageCosts(InBrief):
         return any(np.ndim(getattr(self, name)) == 2 for name in MATRICES) or self.microbatch_factors is not None
 
     def resolved_for(self, schedule: Schedule) -> CostArrays:
-        """Return `resolved` for the stages, ranks, replicas and slices of a table.
+        """Return `resolved` for the stages, ranks, replicas, slices and microbatches of a table.
 
         >>> import ppsim
         >>> costs = ppsim.StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
@@ -179,7 +180,7 @@ class StageCosts(InBrief):
         )
 
     def require_parts(self, what: str) -> None:
-        """Raise `ConfigError` for costs of full backwards only, where `what` needs those of I and W.
+        """Raise `ConfigError` if the costs have only full backwards; `what` says why I and W are needed.
 
         >>> StageCosts(forward_s=1, backward_input_s=None, backward_weight_s=None, backward_s=2).require_parts("T")
         Traceback (most recent call last):
@@ -197,10 +198,10 @@ class StageCosts(InBrief):
         num_slices: int = 1,
         num_microbatches: int | None = None,
     ) -> CostArrays:
-        """Return arrays with one entry a stage (a rank for `static_bytes`), B and what W keeps filled in.
+        """Return arrays with one entry per stage (`static_bytes`: per rank), with defaults filled in.
 
-        Where I and W are not known, I is the whole backward. Raises `ConfigError` naming every field whose length
-        fits neither, and for costs of another number of microbatches than `num_microbatches` (None: any).
+        If I and W are not given, I is the whole backward. Raises `ConfigError` with every field of wrong length,
+        and for costs of another number of microbatches than `num_microbatches` (None: any).
 
         >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=[1, 2])
         >>> costs.resolved(num_stages=2, num_ranks=2).backward_s
@@ -244,7 +245,7 @@ class StageCosts(InBrief):
     def _given(
         self, num_stages: int, num_ranks: int, num_replicas: int, problems: list[str]
     ) -> tuple[dict[str, Floats], Floats]:
-        """What is not None of stages, in the shape [stages, microbatches], and the static bytes of ranks."""
+        """Return the given per-stage fields with shape [stages, microbatches], and the static bytes per rank."""
         given = {
             name: _entries(name, value, num_stages, "stage", num_stages // num_replicas, problems)
             for name in MATRICES
@@ -253,7 +254,7 @@ class StageCosts(InBrief):
         return given, _entries("static_bytes", self.static_bytes, num_ranks, "rank", num_ranks, problems)[:, 0]
 
     def replace(self, **changes: Any) -> "StageCosts":
-        """Return the same costs with some fields changed.
+        """Return the costs with some fields changed.
 
         >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
         >>> costs.replace(transfer_s=0.1).transfer_s
@@ -265,14 +266,14 @@ class StageCosts(InBrief):
         if not changes:
             return self
         if changes.keys() - vars(self).keys():
-            return replace(self, **changes)  # which says what is wrong
+            return replace(self, **changes)  # raises an error for unknown fields
         costs = copy(self)
         vars(costs).update(changes)
         costs._require_right(changes)
         return costs
 
     def taking(self, times: float) -> "StageCosts":
-        """Return the costs with passes and transfers so many times as long; fixed overheads stay.
+        """Return the costs with all actions and transfers multiplied by `times`; fixed overheads do not change.
 
         >>> StageCosts(forward_s=1, backward_s=2, transfer_s=0.5).taking(2).forward_s
         2.0
@@ -282,7 +283,9 @@ class StageCosts(InBrief):
         return self.replace(**{name: value if value.ndim else float(value) for name, value in longer.items()})
 
     def with_calls(self, communication: Communication) -> "StageCosts":
-        """Return the costs with such communication; at Megatron-LM's calls ranks stand still for a hop's latency.
+        """Return the costs with another `communication`.
+
+        In Megatron-LM's calls a rank blocks for the latency of a transfer, so the latency moves into `transfer_s`.
 
         >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, hop_overhead_s=0.1)
         >>> costs.with_calls("megatron").transfer_s
@@ -295,10 +298,10 @@ class StageCosts(InBrief):
         return self.replace(communication=communication, transfer_s=transfer_s, hop_overhead_s=0.0)
 
     def with_torch_first_stage(self, *, num_stages: int, num_ranks: int, num_replicas: int = 1) -> "StageCosts":
-        """Return what torch makes of these costs: on a first stage, I does nothing and W is the whole backward.
+        """Return the costs as torch runs them: on a first stage, I does nothing and W is the whole backward.
 
-        There is no input to differentiate (torch.distributed.pipelining, `backward_one_chunk`); the activation
-        stays whole until the end of W. Every replica has a first stage.
+        The first stage has no input to differentiate (torch.distributed.pipelining, `backward_one_chunk`); all
+        activations remain until the end of W. Every model replica has a first stage.
 
         >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
         >>> costs.with_torch_first_stage(num_stages=2, num_ranks=2).backward_weight_s
@@ -310,9 +313,9 @@ class StageCosts(InBrief):
         self, *, num_stages: int, num_ranks: int, num_replicas: int = 1, in_torch: bool = False,
         factor: Floats | None = None,
     ) -> "StageCosts":  # fmt: skip
-        """Return the costs with passes `factor` times as long, which has one entry a stage, and as torch runs them.
+        """Return the costs with actions multiplied by `factor` (one entry per stage), and as torch runs them.
 
-        `in_torch` is `with_torch_first_stage`, which leaves costs alone that know no I and W.
+        `in_torch` applies `with_torch_first_stage`, which does not change costs without I and W.
 
         >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
         >>> costs.on_stages(num_stages=2, num_ranks=2, factor=np.array([1.0, 1.5])).forward_s
@@ -341,7 +344,7 @@ class StageCosts(InBrief):
         return self.replace(**changed)
 
     def plain(self, *, num_stages: int, num_ranks: int, num_replicas: int = 1) -> CostArrays:
-        """Return `resolved` without what slices share and `microbatch_factors` multiply: as the fields have it.
+        """Return `resolved` without slice shares and `microbatch_factors`: the values of the fields.
 
         >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, microbatch_factors=[1, 3])
         >>> costs.plain(num_stages=2, num_ranks=2).forward_s
@@ -352,7 +355,7 @@ class StageCosts(InBrief):
         )
 
     def alike(self) -> "StageCosts":
-        """Return the costs of microbatches that are all alike: the mean of seconds, the most of bytes.
+        """Return costs with equal microbatches: the mean of seconds, the maximum of bytes.
 
         >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, microbatch_factors=[1, 3])
         >>> costs.alike().forward_s
@@ -385,7 +388,7 @@ MATRICES = (
 """Fields per stage; each may differ by microbatch as a matrix of shape [stages, microbatches]."""
 
 PAIRS = ("fused_s", "fused_activation_bytes")
-"""Fields per pair of a forward and a backward; each may be a square matrix."""
+"""Fields per forward-backward pair; each may be a square matrix."""
 
 _NUMBERS = (
     *MATRICES, *PAIRS, "static_bytes", *OVERHEADS, "message_overhead_s", "variation_s", "between_rounds_s",
@@ -405,12 +408,11 @@ _OPTIONAL = (
 
 
 def _is_same(value: Any, other: Any) -> bool:
-    """Whether it is the same object, or as long as anybody can tell: a plain number or word."""
+    """Return whether both are the same object or equal plain numbers or strings."""
     return value is other or (type(value) is type(other) and type(value) in (float, str) and value == other)
 
 
 def _refuse(problems: Sequence[str]) -> None:
-    """Raise `CostsError` where there are any."""
     if problems:
         raise CostsError("costs do not match the schedule: " + "\n  ".join(problems))
 
@@ -438,12 +440,11 @@ def _what_is_wrong(name: str, value: Any) -> str | None:
 
 
 def as_given(values: Floats) -> Floats:
-    """Return an array of shape [stages, microbatches] as `StageCosts` takes it: of one column, that column."""
+    """Return an array [stages, microbatches] in the form that `StageCosts` accepts: one column becomes a vector."""
     return values[:, 0] if values.shape[1] == 1 else values
 
 
 def _of_all(name: str, values: Floats) -> Floats:
-    """Of all microbatches: the mean of seconds, the most of bytes."""
     if values.shape[1] == 1:
         return values[:, 0]
     found: Floats = values.max(axis=1) if name in _BYTES else values.mean(axis=1)
@@ -451,13 +452,13 @@ def _of_all(name: str, values: Floats) -> Floats:
 
 
 def _by_microbatch(value: Numbers) -> Floats:
-    """A field in the shape [its entries, microbatches], the latter 1 where it is no matrix."""
+    """Return a field with shape [entries, microbatches]; one column if it is not a matrix."""
     values = np.array(value, dtype=np.float64)
     return values if values.ndim == 2 else values.reshape(-1, 1)
 
 
 def _entries(name: str, value: Any, length: int, unit: str, in_model: int, problems: list[str]) -> Floats:
-    """The values in the shape [length, microbatches], the latter 1 where the field is no matrix."""
+    """Return the values with shape [length, microbatches]; one column if the field is not a matrix."""
     values = _by_microbatch(value)
     if len(values) not in (1, in_model, length):
         of_model = f" or one each of the model's {in_model}" if in_model < length else ""
@@ -472,7 +473,7 @@ def _entries(name: str, value: Any, length: int, unit: str, in_model: int, probl
 def _pair_matrix(
     name: str, given: Numbers | None, num_stages: int, in_model: int, problems: list[str]
 ) -> Floats | None:
-    """The values of pairs in the shape [stages of forwards, stages of backwards], the same for every replica."""
+    """Return the values of pairs with shape [stages of forwards, stages of backwards], equal for all replicas."""
     if given is None:
         return None
     values = np.array(given, dtype=np.float64)
@@ -487,7 +488,7 @@ def _pair_matrix(
 
 
 def _filled_in(given: Mapping[str, Floats]) -> dict[str, Floats]:
-    """The fields of `CostArrays`, with B, I, W and what W keeps where they are not given."""
+    """Return the fields of `CostArrays`, with B, I, W and the memory kept for W filled in if not given."""
     activation, input_s = given["activation_bytes"], given.get("backward_input_s", given.get("backward_s"))
     assert input_s is not None, "costs have I or B"
     weight_s = given.get("backward_weight_s", np.zeros((len(input_s), 1)))
@@ -503,7 +504,6 @@ def _filled_in(given: Mapping[str, Floats]) -> dict[str, Floats]:
 
 
 def _wrong_columns(columns: Mapping[str, int], num_microbatches: int | None) -> list[str]:
-    """What is wrong with how many microbatches the fields name."""
     wanted = num_microbatches or max(columns.values(), default=1)
     return [
         f"{name} has {count} microbatches, but "
@@ -514,7 +514,6 @@ def _wrong_columns(columns: Mapping[str, int], num_microbatches: int | None) -> 
 
 
 def _kept_beyond(given: Mapping[str, Floats]) -> list[str]:
-    """What is wrong where more is kept for W than there is."""
     activation = given["activation_bytes"]
     kept = given.get("activation_bytes_kept_for_weight", activation)
     if not (kept > activation).any():

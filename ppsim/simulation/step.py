@@ -1,8 +1,8 @@
-"""A training step around its pipeline: parameters gathered before, gradients reduced behind, optimizer, the rest.
+"""A training step: parameter all-gather, pipeline, gradient reduction, optimizer and the rest.
 
-A rank has one more stream, for the collectives of data parallelism. It gathers the parameters of the rank's stages
-in the order of their first forwards, and reduces the gradients of each stage once its last backward is done; both
-run beside compute. Nothing of it is fed back to the pipeline but the gathering, which holds forwards back.
+Each rank has a second stream for the data-parallel collectives. It gathers the parameters of the rank's stages in
+the order of their first forwards, and reduces the gradients of each stage after its last backward; both overlap
+with compute. Only the gathering affects the pipeline: it delays forwards.
 """
 
 from dataclasses import dataclass, replace
@@ -25,9 +25,9 @@ Kind = Literal["gather", "reduce", "share", "norm", "optimizer", "hidden", "expo
 
 @dataclass(frozen=True)
 class Piece:
-    """One thing that a rank does beside the pipeline; `stage` −1 where it is for all of the rank's.
+    """One activity of a rank outside the pipeline; `stage` is −1 if it concerns all stages of the rank.
 
-    Of the messages of experts, `hidden` and `exposed` ones, `told` says more.
+    The field `told` contains details of "hidden" and "exposed" expert-parallel messages.
     """
 
     rank: int
@@ -42,9 +42,9 @@ class Piece:
 class Step:
     """One step: the pipeline's timeline, in which 0 is the start of the step, and everything around it.
 
-    `time_s` is from one step to the next: of synchronised ranks from the start to the last end, of post-validated
-    ones the longest of any rank, since none waits for another there. `exposed_s` divides what the step is longer
-    than its pipeline (of that rank) among the kinds, in the order in which they follow each other.
+    `time_s` is the time from one step to the next. With a synchronised optimizer it runs from the start to the last
+    end; with a post-validated optimizer it is the longest time of any rank, because no rank waits for another.
+    `exposed_s` divides the time beyond the pipeline (on that rank) among the kinds, in chronological order.
     """
 
     timeline: Timeline
@@ -54,7 +54,7 @@ class Step:
 
 
 def simulate_step(schedule: Schedule, costs: StageCosts, around: StepCosts) -> Step:
-    """Return the timeline of a step with everything around its pipeline; raises as `simulate` does.
+    """Return a step with everything around its pipeline; raises the errors of `simulate`.
 
     >>> from ppsim import build
     >>> table = build("1f1b", pp=2, microbatches=4)
@@ -77,7 +77,7 @@ def simulate_step(schedule: Schedule, costs: StageCosts, around: StepCosts) -> S
     for rank in np.flatnonzero(optimizer_s).tolist():
         pieces.append(Piece(rank, "optimizer", -1, float(normed[rank]), float(updated[rank])))
 
-    # A pipeline's time is from its first start, the host's work before that left out.
+    # The pipeline's time starts at its first action, without the host time before it.
     origin = min(timeline.begin_s, costs.action_overhead_s) if ready.any() else timeline.begin_s
     begins = np.full(num_ranks, origin) if waits_for_all else _begins(timeline, ready, costs.action_overhead_s)
     last = int(np.argmax(updated - begins))
@@ -98,8 +98,11 @@ def simulate_step(schedule: Schedule, costs: StageCosts, around: StepCosts) -> S
 def _pipeline(
     schedule: Schedule, costs: StageCosts, around: StepCosts, pieces: list[Piece]
 ) -> tuple[Timeline, Floats, Floats]:
-    """The timeline with the collectives of data parallelism, when each stage's parameters suffice for its first
-    forward, and when each rank has reduced its gradients. In every round both are done again."""
+    """Simulate the pipeline with the data-parallel collectives of every round.
+
+    Returns the timeline, the time at which each stage can run its first forward, and the time at which each rank
+    has reduced its gradients.
+    """
     gather_s = _entries("gather_s", around.gather_s, schedule.num_stages, "stage")
     reduce_s = _entries("reduce_s", around.reduce_s, schedule.num_stages, "stage")
     buckets = np.maximum(_entries("num_buckets", around.num_buckets, schedule.num_stages, "stage"), 1.0)
@@ -123,13 +126,13 @@ def _shifted(piece: Piece, seconds: float) -> Piece:
 
 
 def between_rounds_s(schedule: Schedule, costs: StageCosts, around: StepCosts) -> float:
-    """Return how long a rank that begins a round waits after its own last action of the round before.
+    """Return the wait of a rank between its last action of a round and its first action of the next round.
 
     Every round reduces its gradients and gathers its parameters again: torch's pipeline runtime ends each `step()`
     with REDUCE_GRAD and RESHARD, and a rank's compute waits for its reduction (FSDP2, `finalize_backward`). A rank
-    can begin its next round once it has reduced and gathered. The rounds are alike, so they follow each other at
-    the pace of the rank that takes longest from the start of its gather to the end of its reduction; the ranks that
-    begin a round are delayed to that pace, and the others follow by their messages.
+    can start its next round when it has reduced and gathered. All rounds are alike, so the round time is the
+    longest time of any rank from the start of its gather to the end of its reduction. The ranks that start a round
+    are delayed accordingly, and the others follow through their messages.
 
     >>> from ppsim import build
     >>> from ppsim.schedule.rounds import in_rounds
@@ -142,7 +145,7 @@ def between_rounds_s(schedule: Schedule, costs: StageCosts, around: StepCosts) -
         return 0.0
     table, alike = one_round(schedule), costs.alike()
     timeline, ready, reduced = _pipeline(table, alike, around, [])
-    first = schedule.model_stage[schedule.stage[schedule.rank_offsets[:-1]]] == 0  # ranks that begin a round
+    first = schedule.model_stage[schedule.stage[schedule.rank_offsets[:-1]]] == 0  # ranks that start a round
     pace_s = float((reduced - _begins(timeline, ready, costs.action_overhead_s)).max())
     if pace_s <= timeline.span_s:
         return 0.0
@@ -152,14 +155,14 @@ def between_rounds_s(schedule: Schedule, costs: StageCosts, around: StepCosts) -
 def _gathered(
     schedule: Schedule, gather_s: Floats, buckets: Floats, forward_s: Floats, pieces: list[Piece], *, overlap: bool
 ) -> Floats:
-    """When each stage's parameters suffice for its first forward, if all ranks start to gather at 0."""
+    """Return when each stage's parameters suffice for its first forward, if all ranks start to gather at 0."""
     ready = np.zeros(schedule.num_stages)
     for rank in range(schedule.num_ranks):
         moment = 0.0
         for stage in _by_first_forward(schedule, rank):
             pieces.append(Piece(rank, "gather", stage, moment, moment + gather_s[stage]))
             moment = pieces[-1].end_s
-            # with the first part there a forward starts, and needs the last one for its own last part only
+            # a forward starts with the first bucket, and needs the last bucket only for its own last part
             ready[stage] = moment - min(gather_s[stage], forward_s[stage]) * (1 - 1 / buckets[stage])
         if not overlap:
             ready[schedule.stages_of(rank)] = moment
@@ -167,7 +170,7 @@ def _gathered(
 
 
 def _shared(reduced: Floats, sharing: tuple[Sharing, ...], pieces: list[Piece]) -> Floats:
-    """When each rank has all that it sums with other ranks of the pipeline, from when it has `reduced` its own."""
+    """Return when each rank has the gradients that it sums with other pipeline ranks."""
     shared = reduced.copy()
     for group in sharing:
         ranks = list(group.ranks)
@@ -178,7 +181,7 @@ def _shared(reduced: Floats, sharing: tuple[Sharing, ...], pieces: list[Piece]) 
 
 
 def _entries(name: str, values: Numbers, length: int, unit: str) -> Floats:
-    if type(values) is float and 0 <= values < np.inf:  # nearly always, and ten times as fast
+    if type(values) is float and 0 <= values < np.inf:  # the usual case, ten times faster
         return np.full(length, values)
     array = np.atleast_1d(np.array(values, dtype=np.float64))
     if len(array) not in (1, length):
@@ -190,7 +193,6 @@ def _entries(name: str, values: Numbers, length: int, unit: str) -> Floats:
 
 
 def _by_first_forward(schedule: Schedule, rank: int) -> list[int]:
-    """The stages of a rank in the order in which it needs them."""
     mine = slice(int(schedule.rank_offsets[rank]), int(schedule.rank_offsets[rank + 1]))
     stages = schedule.stage[mine][schedule.op[mine] == Op.F]
     return list(dict.fromkeys(stages.tolist()))
@@ -199,10 +201,11 @@ def _by_first_forward(schedule: Schedule, rank: int) -> list[int]:
 def _reduced(
     timeline: Timeline, reduce_s: Floats, buckets: Floats, pieces: list[Piece], *, overlap: bool, number: int
 ) -> Floats:
-    """When each rank has reduced the gradients of a round's stages, taken in the order in which they are done.
+    """Return when each rank has reduced the gradients of a round, stage by stage in the order of completion.
 
-    A stage's k buckets are done one after the other in its last backward of d seconds: of their reductions, R/k
-    each, the first starts d/k into it at the earliest, and the last ends R/k behind it.
+    The k gradient buckets of a stage become complete one after another during its last backward of d seconds. Each
+    reduction takes R/k. The first starts at the earliest d/k into the backward, and the last ends at the earliest
+    R/k after it.
     """
     schedule = timeline.schedule
     actions = slice(0, timeline.num_actions)
@@ -231,10 +234,10 @@ def _reduced(
 
 
 def _begins(timeline: Timeline, ready: Floats, host_s: float) -> Floats:
-    """When each rank must start to gather, at the latest, for each of its first forwards to run when it does.
+    """Return the latest time at which each rank may start to gather without delaying its first forwards.
 
-    `ready` is when each stage's parameters suffice if all ranks start at 0; the host's `host_s` before a rank's
-    first action is no part of its time.
+    `ready` is when each stage can run its first forward if all ranks start to gather at 0. The host time `host_s`
+    before a rank's first action does not count.
     """
     schedule, is_forward = timeline.schedule, timeline.schedule.op == Op.F
     first = np.full(schedule.num_stages, np.inf)

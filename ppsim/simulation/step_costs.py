@@ -1,4 +1,4 @@
-"""What a training step takes beside its pipeline: data parallelism, the optimizer, and the rest."""
+"""Costs of a training step outside its pipeline: data parallelism, the optimizer, and the rest."""
 
 from dataclasses import dataclass, replace
 
@@ -10,7 +10,7 @@ from ppsim.schedule.choices import Update
 
 @dataclass(frozen=True)
 class Sharing:
-    """Gradients that several ranks hold and sum: of tied embeddings, conditional embedders, replicas of stages."""
+    """Gradients that several pipeline ranks sum: of tied embeddings, conditional embedders, replicated stages."""
 
     ranks: tuple[int, ...]
     seconds: float
@@ -18,34 +18,37 @@ class Sharing:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StepCosts:
-    """What a step takes beside its pipeline, in seconds.
+    """Costs of a step outside its pipeline, in seconds.
 
     gather_s, reduce_s
-        One entry a stage, or a number for all: all-gather of a stage's parameters before its first forward, and
-        all-reduce or reduce-scatter of its gradients behind its last backward, over the data-parallel ranks.
+        One entry per stage, or a number for all: all-gather of a stage's parameters before its first forward, and
+        all-reduce or reduce-scatter of its gradients after its last backward, over the data-parallel ranks.
     num_buckets
-        One entry a stage, or a number for all: in how many equal parts both are done. A part of the gradients is
-        reduced once that part of the last backward is done; a forward starts with the first part gathered.
+        One entry per stage, or a number for all: number of equal buckets of both collectives. A gradient bucket is
+        reduced as soon as its part of the last backward is done; a forward starts when the first parameter bucket
+        is gathered.
     overlap
-        Whether both run beside compute. If not, a rank gathers all before its first action, and reduces all
-        behind its last.
+        True: both collectives overlap with compute. False: a rank gathers everything before its first action and
+        reduces everything after its last.
     sharing
-        Sums of gradients among pipeline ranks, in this order, each once its ranks have reduced their own.
+        Gradient sums among pipeline ranks, in this order; each starts when its ranks have reduced their own
+        gradients.
     norm_s
-        The gradient norm: all ranks wait for each other, then take this long.
+        Gradient norm: all ranks wait for each other, then take this long.
     optimizer_s
-        One entry a rank, or a number for all.
+        One entry per rank, or a number for all.
     update
         "synchronised": the optimizer waits for the norm of all ranks. "post-validated" (Qi et al. 2024, §4): a rank
-        updates as soon as its own gradients are complete, and goes on with the next step; the norm is checked
-        later, beside compute.
+        updates as soon as its own gradients are complete, and continues with the next step; the norm is checked
+        later, overlapped with compute.
     rest_s
-        Host time a step that nothing else covers.
+        Remaining host time per step.
     straggling
-        What part of the pipeline's time the slowest replica is expected to take more than the mean one.
+        Expected extra time of the slowest data-parallel rank relative to the mean, as a fraction of the pipeline's
+        time.
     slow_rank
-        What part of its busy time the slowest rank of the pipeline takes more than ranks do whose costs these are.
-        A pipeline that is full goes at its pace; filled and drained it is by all of them.
+        Extra time of the slowest pipeline rank, as a fraction of its busy time at the given costs. A full pipeline
+        runs at the speed of this rank; warm-up and cool-down depend on all ranks.
     """
 
     gather_s: Numbers = 0.0
@@ -61,7 +64,7 @@ class StepCosts:
     slow_rank: float = 0.0
 
     def taking(self, times: float) -> "StepCosts":
-        """Return the same with all but the rest so many times as long."""
+        """Return the costs multiplied by `times`, except the rest and the two relative fields."""
         return replace(
             self,
             gather_s=np.multiply(self.gather_s, times),

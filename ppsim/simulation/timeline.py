@@ -1,4 +1,4 @@
-"""Who did what when: one type for simulated and for measured steps, and every metric on it."""
+"""Timeline of a simulated or measured step, and all metrics computed from it."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 class Timeline(Pictured):
     """Start and end of every action and transfer of a step, in seconds from the first start.
 
-    Arrays have one entry a node of `graph`: the compute actions in table order, then the transfers. `blocker`
-    is the node whose end fixed the start (−1: none); critical path and idle causes follow from it. A measured
-    timeline has the ends of transfers that somebody waited for; the others are as the runtime posted them.
-    `earliest` is when the collective that a node needs first is done (None: no node needs one).
+    Arrays have one entry per node of `graph`: the compute actions in table order, then the transfers. `blocker` is
+    the node whose end determined the start (−1: none); critical path and idle causes follow from it. In a measured
+    timeline, the ends of transfers are measured only if an action waited for them; the others are the times at
+    which the runtime posted them. `earliest` is the end of the collective that a node needs first (None: no node
+    needs one).
 
     >>> import ppsim
     >>> table = ppsim.build("1f1b", pp=4, microbatches=8)
@@ -48,7 +49,7 @@ class Timeline(Pictured):
 
     @property
     def brief(self) -> str:
-        """What its line says."""
+        """One-line summary: schedule, sizes, origin, step time and bubble."""
         table = self.schedule
         batch = microbatches_in_words(table.num_microbatches, table.num_rounds)
         return (
@@ -63,12 +64,12 @@ class Timeline(Pictured):
 
     @property
     def num_actions(self) -> int:
-        """The number of compute actions, which come first in every array."""
+        """Number of compute actions, which come first in every array."""
         return self.graph.num_actions
 
     @property
     def ready_s(self) -> Floats | None:
-        """When each stage has its parameters, as `ppsim.simulation.run.simulate` takes it; None: from the start."""
+        """Time at which each stage has its parameters, as in `simulate`; None: from the start."""
         if self.earliest is None:
             return None
         ready_s, is_forward = np.zeros(self.schedule.num_stages), self.schedule.op == Op.F
@@ -77,32 +78,35 @@ class Timeline(Pictured):
 
     @cached_property
     def begin_s(self) -> float:
-        """The first start of all."""
+        """Earliest start of any action."""
         return float(self.start[: self.num_actions].min())
 
     @cached_property
     def step_time_s(self) -> float:
-        """First start to last end over all ranks: what a step takes when its optimizer waits for everyone."""
+        """Time from the first start to the last end over all ranks, for an optimizer that waits for all ranks."""
         return float(self.end[: self.num_actions].max()) - self.begin_s
 
     @cached_property
     def rank_begin_s(self) -> Floats:
-        """Each rank's first start."""
+        """First start of each rank."""
         return np.minimum.reduceat(self.start[: self.num_actions], self.schedule.rank_offsets[:-1])
 
     @cached_property
     def rank_end_s(self) -> Floats:
-        """Each rank's last end."""
+        """Last end of each rank."""
         return np.maximum.reduceat(self.end[: self.num_actions], self.schedule.rank_offsets[:-1])
 
     @cached_property
     def span_s(self) -> float:
-        """The longest rank from its own first start to its own last end: the papers' cost without that wait."""
+        """Longest time from a rank's own first start to its own last end, the cost in the papers.
+
+        It excludes the optimizer's wait for other ranks.
+        """
         return float((self.rank_end_s - self.rank_begin_s).max())
 
     @cached_property
     def busy_s(self) -> Floats:
-        """Each rank's compute time."""
+        """Compute time of each rank."""
         duration = self.end[: self.num_actions] - self.start[: self.num_actions]
         return np.add.reduceat(duration, self.schedule.rank_offsets[:-1])
 
@@ -118,17 +122,17 @@ class Timeline(Pictured):
 
     @cached_property
     def memory(self) -> Memory:
-        """Bytes each rank holds, action by action."""
+        """Memory of each rank, per action."""
         return memory_of(self.schedule, self.costs)
 
     @cached_property
     def makers(self) -> Ints32:
-        """Per transfer, the last action of the cell that makes its content."""
+        """Per transfer, the last action of the cell that produces its message."""
         source = self.graph.source
         return last_of_cell(self.schedule)[source] if (self.schedule.fused != NONE).any() else source
 
     def name_of(self, node: int) -> str:
-        """Return `3F0` for an action, `3SEND_F0` for a transfer, by the action that makes its content.
+        """Return `3F0` for an action, `3SEND_F0` for the transfer of its result.
 
         >>> import ppsim
         >>> costs = ppsim.StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
@@ -139,10 +143,11 @@ class Timeline(Pictured):
         return name_of(self.graph, node)
 
     def to_frame(self) -> "pandas.DataFrame":
-        """Return a pandas DataFrame with one row a node: what, where, when, and what it waited for last.
+        """Return a pandas DataFrame with one row per node: name, position, times and blocker.
 
         Columns: name, kind (F, B, I, W, SEND_F, SEND_B), rank (the sender's for a transfer), to_rank (−1 for an
-        action), stage, microbatch (of slices: the table's running number), start_s, end_s, blocker (a name, or "").
+        action), stage, microbatch (for sliced tables, the running number of the slice), start_s, end_s, blocker (a
+        name, or "").
 
         >>> import ppsim
         >>> costs = ppsim.StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
@@ -175,12 +180,12 @@ class Timeline(Pictured):
         )
 
     def to_networkx(self) -> "networkx.DiGraph[str]":
-        """Return what waits for what, with times, as a graph of networkx.
+        """Return the dependencies with times as a networkx graph.
 
-        Nodes and edges are as `ppsim.Schedule.to_networkx` has them, on the channels that were simulated. Nodes
-        have start_s and end_s too, edges slack_s (from the end of the one to the start of the other) and fixes
-        (whether it is the one that fixed the start: the critical path consists of such). Raises `MissingExtra`
-        without networkx.
+        Nodes and edges are those in `ppsim.Schedule.to_networkx`, plus the queues of the simulated channels. Nodes
+        also have start_s and end_s. Edges also have slack_s (from the end of the first node to the start of the
+        second) and fixes (True if this edge determined the start; the critical path consists of such edges). Raises
+        `MissingExtra` without networkx.
 
         >>> import networkx, ppsim
         >>> costs = ppsim.StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
@@ -201,5 +206,5 @@ class Timeline(Pictured):
 
 
 def ratio_idle(busy: float, whole: float) -> float:
-    """Return 1 − busy / whole, 0 for nothing at all."""
+    """Return 1 − busy / whole, or 0 if `whole` is 0."""
     return 1.0 - busy / whole if whole > 0 else 0.0

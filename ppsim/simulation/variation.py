@@ -1,8 +1,8 @@
-"""Passes that vary: a step whose passes are drawn takes longer than one whose passes all take their median.
+"""Expected effect of varying action times: random durations make a step longer than their medians do.
 
-A pipeline waits for the latest of what it needs, and the mean of latest ones is later than the latest of means.
-What passes vary by is either a number, the standard deviation of the logarithm of a pass's time, or the times of a
-typical step's passes beside their medians, as many factors as are wanted, each as likely as any other.
+A pipeline waits for the latest input, and the mean of a maximum exceeds the maximum of the means. The variation is
+either a number, the standard deviation of the logarithm of an action's time, or a tuple of equally likely factors:
+the action times of a typical step relative to their medians.
 """
 
 from math import fsum
@@ -20,11 +20,11 @@ Variation = float | tuple[float, ...]
 
 _LOW, _HIGH = 0.25, 0.75
 _NORMAL = 1.349
-"""The quartiles of a normal distribution are so many standard deviations apart."""
+"""Interquartile range of a normal distribution in standard deviations."""
 
 _DRAWS = 100
 _MOST_DRAWN = 2_000_000
-"""Numbers drawn for one step; a step of many passes needs fewer draws, since more of them average out."""
+"""Maximum number of random numbers per step. Steps with many actions need fewer draws because more average out."""
 
 _LEAST_DRAWS = 16
 _ROUNDS = 12
@@ -32,7 +32,7 @@ _STEP = 1e-3
 
 
 def relative_spread(variation: Variation) -> float:
-    """Return the relative standard deviation of a pass, of factors by their quartiles.
+    """Return the relative standard deviation of action times; for factors it is estimated from the quartiles.
 
     >>> relative_spread(0.1), round(relative_spread((0.9, 1.0, 1.1)), 3)
     (0.1, 0.074)
@@ -44,12 +44,12 @@ def relative_spread(variation: Variation) -> float:
 
 
 def varies_not(variation: Variation) -> bool:
-    """Return whether all passes take their median."""
+    """Return whether all actions take their median."""
     return not variation if isinstance(variation, float) else all(factor == 1 for factor in variation)
 
 
 def drawn(variation: Variation, random: np.random.Generator, shape: tuple[int, ...]) -> Floats:
-    """Return factors of passes, log-normal ones or of those given."""
+    """Return random factors: log-normal ones, or draws from the given factors."""
     if isinstance(variation, float):
         found: Floats = np.exp(variation * random.standard_normal(shape))
         return found
@@ -58,7 +58,7 @@ def drawn(variation: Variation, random: np.random.Generator, shape: tuple[int, .
 
 
 def drawn_steps(graph: EventGraph, variation: Variation) -> Floats:
-    """Return factors for the nodes of steps, of shape [steps, nodes]; those of transfers are 1."""
+    """Return random factors with shape [steps, nodes]; factors of transfers are 1."""
     number = max(_LEAST_DRAWS, min(_DRAWS, _MOST_DRAWN // graph.num_nodes))
     factors = np.ones((number, graph.num_nodes))
     factors[:, : graph.num_actions] = drawn(variation, np.random.default_rng(0), (number, graph.num_actions))
@@ -66,7 +66,9 @@ def drawn_steps(graph: EventGraph, variation: Variation) -> Floats:
 
 
 def with_variation(schedule: Schedule, costs: StageCosts, variation: Variation | None) -> StageCosts:
-    """Return costs at which a step takes what steps of passes that vary take on average; the same where none do.
+    """Return costs with which a step takes the expected time of a step with varying actions.
+
+    Without variation the costs are unchanged.
 
     >>> import ppsim
     >>> table = ppsim.build("1f1b", pp=4, microbatches=8)
@@ -87,9 +89,10 @@ def with_variation(schedule: Schedule, costs: StageCosts, variation: Variation |
 
 
 def _overhead_s(graph: EventGraph, costs: StageCosts, longer_s: float) -> float:
-    """What before every action makes a step that much longer; 0 where it need not.
+    """Return the overhead per action that makes a step `longer_s` longer; 0 if that is not positive.
 
-    The step is convex in it: from the slope at 0 on, the chord through the last two is followed.
+    The step time is convex in the overhead. From the slope at 0 on, the search follows the secant through the last
+    two points.
     """
     if longer_s <= 0:
         return 0.0

@@ -1,4 +1,4 @@
-"""Whether a step fits in memory: computed here once, and shown by every view."""
+"""Verdict whether a step fits in memory, computed once for all views."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ _MOST_NAMED = 4
 
 @dataclass(frozen=True)
 class Verdict:
-    """The rank with the highest peak memory, and the bytes that a rank may use; `limit_bytes` None: unknown.
+    """The rank with the highest peak memory, and the usable bytes per rank (`limit_bytes`, None: unknown).
 
-    `without` are the trainer's options that change memory and are ignored, `assumed_gpus` the number of GPUs if
-    nobody gave one. `activations_only`: nothing but the activations that were given is known.
+    `without` are options of the trainer that change memory but are ignored. `assumed_gpus` is the number of GPUs if
+    it was assumed. `activations_only`: only the given activations are known.
 
     >>> verdict = Verdict(rank=1, peak_bytes=77.0 * 2**30, limit_bytes=75.7 * 2**30)
     >>> verdict.fits
@@ -33,7 +33,7 @@ class Verdict:
 
     @property
     def fits(self) -> bool | None:
-        """Whether all ranks stay within the limit; None if that is unknown."""
+        """True if all ranks are within the limit; None if that is unknown."""
         if self.limit_bytes is None:
             return None
         if not is_within(self.peak_bytes, self.limit_bytes):
@@ -57,7 +57,7 @@ class Verdict:
 
     @property
     def notes(self) -> list[str]:
-        """Reservations about the verdict: ignored options and, if the step does not fit, the number of GPUs."""
+        """Caveats: ignored options and, if the step does not fit, the assumed number of GPUs."""
         named = ", ".join([*self.without[:_MOST_NAMED], *(["…"] if len(self.without) > _MOST_NAMED else [])])
         found = [f"ignored options that change memory: {named}"] if named else []
         if self.fits is False and self.assumed_gpus is not None:
@@ -70,7 +70,7 @@ class Verdict:
 
 
 def asks_for_gpus(number: int) -> str:
-    """Return the request to give the number of GPUs, for a plan that does not fit on the number assumed.
+    """Return the request to set the number of GPUs, for a plan that does not fit on the assumed number.
 
     >>> asks_for_gpus(1)
     '1 GPU is assumed: give --gpus'

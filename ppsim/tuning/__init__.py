@@ -1,1 +1,1 @@
-"""Search over plans for the fastest that fits."""
+"""Search for the fastest parallel configurations that fit in memory."""

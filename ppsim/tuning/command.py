@@ -1,4 +1,4 @@
-"""The command that projects a configuration of a search in full."""
+"""The `ppsim project` command of a configuration in a search result."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def command_of(
     tuned: "Tuned", found: "Found", *, projected: type = PlanOptions, searched: type = TuneOptions
 ) -> str:
-    """Return the `ppsim project …` line of a configuration, with what the question changes from the defaults."""
+    """Return the `ppsim project …` line of a configuration, with the question's options that are not defaults."""
     question, one = tuned.question, found.candidate
     job, is_planned = question.job, one.recompute == PLANNED
     told = {
@@ -51,7 +51,7 @@ def command_of(
 
 
 def sizes_of(job: Job) -> dict[str, Any]:
-    """Return the options that say what the name of the model does not."""
+    """Return the options that describe how the model differs from the model of its name."""
     model, layers = job.model, job.model.layers
     if job.model_name != GPT:
         named = model_named(job.model_name)

@@ -1,4 +1,4 @@
-"""The configurations that a search simulated as a table, from the answer that `ppsim tune` writes."""
+"""Table of the configurations that a search simulated, from the JSON file of `ppsim tune`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def configurations_of(answer: dict[str, Any], source: str = "the answer") -> "pandas.DataFrame":
-    """Return a row for each configuration that was simulated and fits, fastest first.
+    """Return one row per configuration that was simulated and fits, fastest first.
 
-    Columns: configuration (its key), iteration_time_s, peak_bytes (of the fullest rank), pareto (whether nothing as
-    fast holds less). Raises `ConfigError` for verdicts that are none.
+    Columns: configuration (its key), iteration_time_s, peak_bytes (rank with the highest peak), pareto (in the
+    Pareto set). Raises `ConfigError` for invalid verdicts.
     """
     import pandas
 
@@ -34,7 +34,7 @@ def configurations_of(answer: dict[str, Any], source: str = "the answer") -> "pa
 def read_answer(path: str | Path) -> tuple["pandas.DataFrame", float]:
     """Return the configurations in a file of `ppsim tune -o NAME.json`, and the memory limit in bytes.
 
-    Raises `ConfigError` for anything else, and for a search that has found nothing yet.
+    Raises `ConfigError` for other files, and if no configuration fits.
     """
     answer = read_json(path, made_by="ppsim tune writes an answer with -o NAME.json")
     if not isinstance(answer, dict) or answer.get("format") != FORMAT:

@@ -1,8 +1,8 @@
-"""A configuration in full: its table, what its ranks hold at their peaks, and how long an iteration takes.
+"""Full evaluation of a configuration: its schedule, its peak memory, and its iteration time.
 
-What a rank holds depends on the order of its passes alone, so that a table says without being simulated whether it
-fits. Tables and their event graphs are the same at any costs: a process keeps them (`ppsim.schedule.kept`), and
-configurations of one shape come together.
+Peak memory depends only on the order of a rank's actions, so a schedule shows without a simulation whether it fits.
+Schedules that are not fitted to costs, and their event graphs, are cached per process (`ppsim.schedule.kept`);
+configurations with the same schedule are evaluated together to use the cache.
 """
 
 from collections.abc import Sequence
@@ -26,11 +26,12 @@ Status = Literal["fits", "does not fit", "dominated", "not possible"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a configuration.
+    """Result of evaluating a configuration.
 
-    "fits": `iteration_time_s` and `peak_bytes` of its fullest rank. "dominated": it fits, and is no faster than one
-    that holds no more, so that it was not simulated. "does not fit": `peak_bytes` says by how much.
-    "not possible": its channels deadlock.
+    - "fits": `iteration_time_s` and `peak_bytes` (of the rank with the highest peak) are exact.
+    - "dominated": fits, but not simulated: another configuration is at least as fast with at most its memory.
+    - "does not fit": `peak_bytes` exceeds the limit.
+    - "not possible": its P2P transfers deadlock.
     """
 
     status: Status
@@ -40,7 +41,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Task:
-    """A configuration to evaluate: its plan, the least its iteration takes, and its bytes as `Outlook` has them."""
+    """A configuration to evaluate: its plan, lower bound of the iteration time, and memory as in `Outlook`."""
 
     key: str
     plan: Plan
@@ -50,20 +51,20 @@ class Task:
 
 
 def task_of(outlooks: Outlooks, look: Outlook) -> Task:
-    """Return what is to evaluate of an outlook."""
+    """Return the task of an outlook."""
     plan = outlooks.plan(look)
     return Task(look.candidate.key, plan, look.bound_s, look.static_bytes, look.activation_bytes)
 
 
 Front: TypeAlias = Sequence[tuple[float, float]]
-"""Seconds of an iteration and bytes of the fullest rank of what was found so far."""
+"""The Pareto set so far: (iteration time in seconds, highest peak memory of a rank in bytes)."""
 
 
 def evaluate(tasks: Sequence[Task], *, front: Front, slowest_s: float) -> list[tuple[str, Outcome]]:
-    """Return the verdict on each task.
+    """Return the outcome of each task.
 
-    A task is dominated if its bound is above `slowest_s`, and one of the `front` is as fast as its bound and holds
-    no more.
+    A task is dominated if its lower bound exceeds `slowest_s`, and a member of `front` is at least as fast as the
+    bound and needs at most its memory.
     """
     return [(task.key, _evaluate(task, front, slowest_s)) for task in tasks]
 
@@ -84,12 +85,12 @@ def _evaluate(task: Task, front: Front, slowest_s: float) -> Outcome:
 
 
 def is_dominated(bound_s: float, num_bytes: float, front: Front) -> bool:
-    """Return whether one of the front is as fast as the bound and holds no more."""
+    """Return whether a member of `front` is at least as fast as the bound with at most this memory."""
     return any(iteration_time_s <= bound_s and held <= num_bytes for iteration_time_s, held in front)
 
 
 def exact_peak_bytes(task: Task) -> float:
-    """Return the highest peak memory of the ranks of a configuration."""
+    """Return the highest peak memory of a rank."""
     return _peak_bytes(task, table_at(task.plan))
 
 
@@ -104,7 +105,7 @@ def _is_fitted(plan: Plan) -> bool:
 
 
 def table_at(plan: Plan) -> Schedule:
-    """Return the table of a plan, at its costs if its schedule is fitted to them."""
+    """Return the schedule of a plan, optimised for its costs if it is a fitted one."""
     if _is_fitted(plan):
         return table_of(plan, find(plan.schedule_name))[0]
     assert plan.vpp is not None

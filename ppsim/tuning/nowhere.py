@@ -1,4 +1,4 @@
-"""A model that fits nowhere: by how much the nearest configuration misses, and what would fit."""
+"""Error message for a model that fits in no configuration: the smallest one, and changes that would fit."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ _MOST_DOUBLINGS = 7
 
 
 def why_nowhere(question: Question, space: Space, outlooks: Outlooks, found: Sequence[Outlook]) -> str:
-    """Return the sentence: the configuration that holds least, what it misses by, and what would fit."""
+    """Return the message: the smallest configuration, the missing bytes, and changes that would fit."""
     nearest, peak = _smallest(outlooks, found)
     limit = question.memory_limit_bytes
     one = nearest.candidate
@@ -29,7 +29,11 @@ def why_nowhere(question: Question, space: Space, outlooks: Outlooks, found: Seq
 
 
 def _smallest(outlooks: Outlooks, found: Iterable[Outlook], enough: float = 0.0) -> tuple[Outlook, float]:
-    """The configuration that holds least, and how much: in order of what they hold at least, until that is more."""
+    """The configuration with the lowest peak memory, and its peak in bytes.
+
+    Exact peaks are computed in the order of the lower bounds, until a lower bound exceeds the lowest peak so far,
+    or that peak is at most `enough`.
+    """
     in_order = sorted(found, key=lambda one: (one.least_bytes, one.candidate))
     best, least = in_order[0], float("inf")
     for one in in_order:

@@ -1,6 +1,6 @@
-"""Every option of a search, declared once: those of a job that stay, and ranges of what is tried.
+"""Every option of a search, declared once: fixed options of the job, and ranges to try.
 
-Nothing heavy is imported here: help pages read it.
+Imports nothing heavy, because help pages read it.
 """
 
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 _MANY = "N,N,…"
 
 SCHEDULES = ("1f1b", "interleaved-1f1b", "zb-h1", "interleaved-zb", "zbv-fixed", "v-half-fixed")
-"""Those tried unless asked otherwise: patterns that are the same at any costs and that runtimes have."""
+"""Default schedules: patterns that are independent of costs and supported by runtimes."""
 
 
 # fmt: off
 class RangeOptions(TypedDict, total=False):
-    """What is tried."""
+    """Ranges to try."""
 
     tp: Annotated[Sequence[int] | None, Option(
         "Tensor-parallel ranks to try. Default: what divides the model and a node.",
@@ -76,7 +76,7 @@ class RangeOptions(TypedDict, total=False):
 
 
 class TuneOptions(StudyOptions, RangeOptions, total=False):
-    """A search; `ppsim tune --help` has each word's meaning and default."""
+    """Options of a search; `ppsim tune --help` has the meaning and default of each."""
 
     stage_plan: Annotated[Literal["auto"] | None, Option(
         "auto: at the end, layers and recomputation of each stage are searched for on the best layouts, as `ppsim "

@@ -1,7 +1,7 @@
-"""What a configuration holds and takes at the very least, found without a table: enough to leave most of them out.
+"""Lower bounds of a configuration's memory and time, without building its schedule, to exclude most configurations.
 
-No number here is more than what the whole evaluation finds (tests/tuning/test_outlook.py). Costs of
-layers, splits and bytes are found once for all configurations that share them.
+No bound exceeds the value of the full evaluation (tests/tuning/test_outlook.py). Layer costs, splits and bytes are
+computed once for all configurations that share them.
 """
 
 import pickle
@@ -30,18 +30,19 @@ from ppsim.simulation.bounds.problem import CAP_ROUNDING
 from ppsim.tuning.space import Configuration, Question
 
 _ROUNDING = 1 - 1e-9
-"""Sums of the same times in another order."""
+"""Factor that allows for rounding: the simulator adds the same times in another order."""
 
 _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, eq=False)
 class Outlook:
-    """A configuration, its layers per stage, and what it takes at least.
+    """A configuration with its layers per stage and its lower bounds.
 
-    `bound_s` is of an iteration (infinite where `least_bytes` do not fit), `least_bytes` of the fullest rank.
-    `static_bytes` (one entry a rank) and `activation_bytes` are exact: of a microbatch, [whole and what W needs of
-    it, stages].
+    - `bound_s`: lower bound of the iteration time, infinite if `least_bytes` exceed the memory limit.
+    - `least_bytes`: lower bound of the highest peak memory of a rank.
+    - `static_bytes`: exact bytes per rank.
+    - `activation_bytes`: exact bytes per microbatch, shape [2, stages]: all activations, and the part that W needs.
     """
 
     candidate: Configuration
@@ -53,7 +54,7 @@ class Outlook:
 
 
 class Outlooks:
-    """Finds outlooks and plans of one question, and keeps what configurations share."""
+    """Computes outlooks and plans for one question, and caches the parts that configurations share."""
 
     def __init__(self, question: Question) -> None:
         self.question = question
@@ -61,11 +62,11 @@ class Outlooks:
         model = question.job.model
         self._kinds = list(dict.fromkeys(model.layers))
         of_kind = np.array([[layer == kind for layer in model.layers] for kind in self._kinds], dtype=np.int64)
-        # [kind, layer]: how many of the layers before are of a kind.
+        # [kind, layer]: number of earlier layers of each kind.
         self._before = np.concatenate([np.zeros((len(self._kinds), 1), np.int64), of_kind.cumsum(axis=1)], axis=1)
 
     def of(self, configuration: Configuration) -> Outlook:
-        """Return what a configuration takes at least; `bound_s` is infinite where that does not fit the memory."""
+        """Return the outlook of a configuration; `bound_s` is infinite if it does not fit in memory."""
         entry, job = find(configuration.schedule), self._job(configuration)
         counts = self._counts(job, configuration)
         of_stages = (
@@ -92,11 +93,12 @@ class Outlooks:
                 ("bound", of_stages, entry.splits_backward),
                 lambda: self._bound_s(job, configuration, layers, stages),
             )
-        # Rest and launches are in the bound, and take no times as long where a cluster has a scale of the job.
+        # The bound includes fixed time and launches, which the job's scale does not multiply. To keep it a lower
+        # bound, only a scale below 1 is applied.
         return Outlook(configuration, counts, min(1.0, job.scale) * bound, least, static, activation)
 
     def plan(self, look: Outlook) -> Plan:
-        """Return the plan of a configuration, with the costs of its layers and its split as they are known."""
+        """Return the plan of a configuration with the cached layer costs and split."""
         return self.question.plan_of(look.candidate, job=self._job(look.candidate), split=list(look.counts))
 
     def plan_of(self, configuration: Configuration) -> Plan:
@@ -105,7 +107,7 @@ class Outlooks:
         return self.question.plan_of(configuration, job=job, split=list(self.counts(configuration)))
 
     def counts(self, configuration: Configuration) -> tuple[int, ...]:
-        """Return the layers of each stage."""
+        """Return the number of layers per stage."""
         return self._counts(self._job(configuration), configuration)
 
     def _shared(self, key: Hashable, make: Callable[[], _Value]) -> _Value:
@@ -122,10 +124,10 @@ class Outlooks:
         )
 
     def _new(self, configuration: Configuration) -> Job:
-        """The job of a configuration, which takes the costs of its layers from the first that has the same."""
+        """The job of a configuration; layer costs come from the first job with the same costs."""
         job = self.question.job_of(configuration)
         costs = self._shared(("costs", self._compute_key(job)), lambda: (job.layer_costs, job.ends))
-        # What a cached property would find: it depends on nothing else of the layout.
+        # Fill the cached properties, which depend only on the key.
         vars(job)["layer_costs"], vars(job)["ends"] = costs
         return job
 
@@ -146,7 +148,7 @@ class Outlooks:
         return self._shared(("counts", pp * vpp, key), found)
 
     def _layers_of(self, counts: tuple[int, ...]) -> NDArray[np.int64]:
-        """[stage, kind]: how many layers of a kind each stage holds."""
+        """[stage, kind]: number of layers of each kind per stage."""
         ends = np.cumsum(counts)
         found: NDArray[np.int64] = (self._before[:, ends] - self._before[:, ends - np.array(counts)]).T
         return found
@@ -154,7 +156,7 @@ class Outlooks:
     # --- bytes ---
 
     def _static_bytes(self, job: Job, layers: NDArray[np.int64], stages: NDArray[np.int64]) -> Floats:
-        """One entry a rank: all it holds with no microbatch in flight."""
+        """Memory per rank without any microbatch in flight."""
         last = len(layers) - 1
         has_first, has_last = ((stages == stage).any(axis=1).tolist() for stage in (0, last))
         of_rank = map(tuple, layers[stages].sum(axis=1).tolist())
@@ -173,12 +175,12 @@ class Outlooks:
         return Stage(tuple(layers), is_first, is_last, job.model.mtp if is_last else ())
 
     def _rank_bytes(self, job: Job, held: tuple[int, ...], is_first: bool, is_last: bool) -> int:
-        # What a rank holds does not depend on how its layers are divided among its stages.
+        # Static memory does not depend on the division of the rank's layers into stages.
         stage = self._stage(job, held, is_first, is_last)
         return rank_memory(job.model, [stage], job.settings, in_flight=[0]).total
 
     def _activation_bytes(self, job: Job, layers: NDArray[np.int64]) -> Floats:
-        """[2, stage]: what each keeps of a microbatch, and what of it stays from I to W."""
+        """[2, stage]: activations per microbatch, and their part that stays allocated from I to W."""
         layout = job.layout
         sizes = (layout.tp, layout.cp, layout.ep, job.micro_batch)
         key = ("activations", sizes, job.execution.recompute, job.optimizer.zero_stage)
@@ -187,7 +189,7 @@ class Outlooks:
         found[0, 0] += first
         found[:, -1] += last
         found[1] = np.minimum(found[0], found[1])
-        if self.question.runtime == "torch":  # its first stage frees nothing before W
+        if self.question.runtime == "torch":  # torch's first stage frees nothing before W
             found[1, 0] = found[0, 0]
         return job.allocator_slack * found
 
@@ -220,14 +222,15 @@ class Outlooks:
     def _bound_s(
         self, job: Job, configuration: Configuration, layers: NDArray[np.int64], stages: NDArray[np.int64]
     ) -> float:
-        """No iteration is shorter: ways through the pipeline, work of each rank, the gradients of one stage.
+        """Lower bound of the iteration: pipeline paths, the work of each rank, one stage's gradient reduction.
 
-        A rank waits for its first forward, does all its work, and its last backward still has to run up to the
-        first stage, whose gradients are then reduced. Where backwards are split, W may be behind that way or beside
-        it: the rank's work with W, or without it but with the way.
+        A rank waits for its first forward pass and does all its work. Its last backward pass then has to propagate
+        to the first stage, whose gradients are reduced afterwards. If the backward pass is split, W can come after
+        the propagation or overlap with it. So the bound is the larger of (the rank's work with W) and (its work
+        without W plus the propagation).
         """
         forward, inputs, weights = self._compute_s(job, layers)
-        if self.question.runtime == "torch":  # its first stage has nothing to differentiate
+        if self.question.runtime == "torch":  # torch's first stage computes no input gradient
             weights[0] += inputs[0]
             inputs[0] = 0.0
         gather, reduce = self._replicas_s(job, layers)
@@ -239,7 +242,7 @@ class Outlooks:
         is_split = entry.splits_backward
         way = inputs if is_split else inputs + weights
         first = weights[0] if is_split else 0.0
-        # From the end of a stage's last gradient of inputs until rank 0 is done.
+        # From the end of a stage's last input gradient until the end of rank 0.
         up = _sums(way[:-1] + hop) + first + reduce[0]
         num = job.num_microbatches
         work = num * (forward + inputs + weights)[stages].sum(axis=1)
@@ -257,7 +260,7 @@ class Outlooks:
         return float(max(longest) + job.rest_s) * _ROUNDING
 
     def _compute_s(self, job: Job, layers: NDArray[np.int64]) -> tuple[Floats, Floats, Floats]:
-        """F, I and W of each stage; what ZeRO 3 adds to them is left out."""
+        """F, I and W of each stage in seconds, without the additional time of ZeRO 3."""
         key = ("seconds", self._compute_key(job))
         of_kind, first, last = self._shared(key, lambda: self._seconds(job))
         found: Floats = (layers @ of_kind).T
@@ -276,7 +279,7 @@ class Outlooks:
         return np.stack([passes(job.layer_costs[kind]) for kind in self._kinds]), embedding, last
 
     def _replicas_s(self, job: Job, layers: NDArray[np.int64]) -> tuple[Floats, Floats]:
-        """What cannot be hidden of gathering each stage's parameters and of reducing its gradients."""
+        """Exposed time per stage: parameter all-gather, gradient reduction."""
         zero, last = job.optimizer.zero_stage, len(layers) - 1
         if zero == 3:
             return np.zeros(last + 1), np.zeros(last + 1)
@@ -290,7 +293,7 @@ class Outlooks:
     def _collectives_s(self, job: Job, held: tuple[int, ...], is_first: bool, is_last: bool) -> tuple[float, float]:
         zero = job.optimizer.zero_stage
         held_by_rank = held_of(job, [self._stage(job, held, is_first, is_last)])
-        # Beside compute, all parts but one can be hidden.
+        # With overlap, all buckets except one can be hidden.
         parts = num_buckets(job, held_by_rank) if job.overlap else 1.0
         reduce: collectives.Operation = "reduce-scatter" if zero else "all-reduce"
         reduce_s = among_replicas_s(job, held_by_rank, reduce) if zero < 2 else 0.0
@@ -300,17 +303,17 @@ class Outlooks:
 
 @lru_cache(maxsize=2)
 def outlooks_of(question: bytes) -> Outlooks:
-    """Return the outlooks of a pickled question, of which a process keeps the latest two."""
+    """Return the outlooks of a pickled question; a process caches the latest two."""
     return Outlooks(pickle.loads(question))
 
 
 def _sums(values: Floats) -> Floats:
-    """Of all before each, and of all."""
+    """Exclusive prefix sums, followed by the total."""
     return np.concatenate([[0.0], np.cumsum(values)])
 
 
 def _hop_s(job: Job) -> float:
-    """Seconds of the fastest hop between neighbouring ranks."""
+    """Seconds of the fastest P2P transfer between neighbouring ranks."""
     layout, tiers = job.layout, job.cluster.tiers
     tokens = job.micro_batch * job.length // layout.cp
     whole = tokens * job.model.residual_size * float(job.settings.batch.element_bytes)
@@ -322,26 +325,26 @@ def _hop_s(job: Job) -> float:
 def _least_bytes(
     configuration: Configuration, microbatches: int, static: Floats, activation: Floats, stages: NDArray[np.int64]
 ) -> float:
-    """Bytes of the fullest rank: of one microbatch, or of as many as the schedule is known to have somewhere."""
+    """Lower bound of the highest peak memory: one microbatch per rank, or the schedule's known peak if exact."""
     least = float((static + activation[0][stages].sum(axis=1)).max())
     peak = find(configuration.schedule).peak_activations
     symbols = {"p": configuration.pp, "v": configuration.vpp, "m": microbatches, "k": 1}
     if peak.at_most or not peak.holds(**symbols):
         return least
     in_flight = round(peak(**symbols) * configuration.vpp)
-    return max(least, float(static.min() + in_flight * activation.min()))  # some of them may wait for W
+    return max(least, float(static.min() + in_flight * activation.min()))  # some may wait for W
 
 
 @lru_cache(maxsize=1024)
 def _stages_of_ranks(style: str, pp: int, vpp: int) -> NDArray[np.int64]:
-    """[rank, its stages]."""
+    """[rank, stage index]: the stages of each rank."""
     rank_of = np.array(STYLES[style](pp, pp * vpp))
     return np.argsort(rank_of, kind="stable").reshape(pp, vpp)
 
 
 @lru_cache(maxsize=1024)
 def _changes_rank(style: str, pp: int, vpp: int) -> NDArray[np.bool_]:
-    """Whether a stage and the next are on different ranks."""
+    """Whether each stage and the next are on different ranks."""
     rank_of = np.array(STYLES[style](pp, pp * vpp))
     found: NDArray[np.bool_] = rank_of[1:] != rank_of[:-1]
     return found

@@ -1,9 +1,8 @@
-"""Refine the best rows of a search: plans that would multiply the whole space, tried on a few layouts only.
+"""Refinement of the best rows of a search: choices that would multiply the space, tried on a few layouts only.
 
-The search of the space compares layouts. On one layout, three choices move the time by a few percent at most: the
-stages per rank, which modules or how many layers are recomputed, and whether the schedule is fitted to the costs.
-They are tried on a few of the fastest layouts. There are two kinds of seeds: the fastest layouts that were found,
-and layouts that do not fit without recomputation but may be fastest with a little.
+The search compares layouts. On one layout, three choices change the time by a few percent at most: the stages per
+rank, the recomputed modules or layers, and a schedule fitted to the costs. They are tried on two kinds of layouts:
+the fastest ones found, and layouts that do not fit without recomputation but may be fastest with a little.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -27,13 +26,13 @@ Refinement: TypeAlias = Literal["recompute", "vpp", "schedule", "plan"]
 REFINEMENTS: tuple[Refinement, ...] = ("recompute", "vpp", "schedule")
 
 _LAYOUTS = 10
-"""Layouts of each kind of seed."""
+"""Number of layouts of each of the two kinds."""
 
 _OF_LAYOUT = 3
-"""Configurations of a layout that does not fit without recomputation."""
+"""Configurations per layout that does not fit without recomputation."""
 
 _MOST = 40
-"""Simulations of one choice, so that the refinement stays short beside the search of the space."""
+"""Maximum simulations per choice, so that the refinement stays short compared with the search."""
 
 _FITTED_LAYOUTS = 3
 _FITTED = ("zbv", "v-half")
@@ -42,22 +41,22 @@ _FITTED = ("zbv", "v-half")
 _MOST_STAGES_PER_RANK = 16
 
 _GAIN_OF_PLAN = 1e-3
-"""A plan of each stage is a row of its own if it saves this part of the iteration."""
+"""Minimum relative gain for a row with a plan per stage."""
 
 _PLANNED_LAYOUTS = 3
-"""Layouts of each kind of seed whose stages are planned one by one."""
+"""Layouts of each of the two kinds for which a plan per stage is searched."""
 
 _CHEAP = ("moe_act", "layernorm", "mla_up_proj")
-"""Modules whose recomputation takes little time; they are tried together too. No trainer has mlp_act."""
+"""Modules that take little time to recompute; also tried in combination. No trainer supports mlp_act."""
 
 _DEAR = ("core_attn", "mlp", "moe")
 
 _RECOMPUTED = 0.25
-"""Full recomputation adds a forward to a forward and a backward of two, so at most this part of the new time."""
+"""Maximum share of full recomputation in the time: 1 / (1 + 1 + 2), as a backward pass costs two forward passes."""
 
 
 class Refined:
-    """The state of `refine`: outlooks, the space, verdicts by key, and the configuration of each key."""
+    """State of `refine`: outlooks, the space, outcomes by key, and the configuration of each key."""
 
     def __init__(
         self,
@@ -71,13 +70,13 @@ class Refined:
         self.best_s = min(one.iteration_time_s for one in verdicts.values() if one.status == "fits")
 
     def note(self, one: Configuration, outcome: Outcome) -> None:
-        """Keep a verdict."""
+        """Store an outcome."""
         self.known[one.key], self.verdicts[one.key] = one, outcome
         if outcome.status == "fits":
             self.best_s = min(self.best_s, outcome.iteration_time_s)
 
     def look(self, one: Configuration) -> Outlook | None:
-        """Return the outlook of a configuration that may beat the best; None if it cannot or is known already."""
+        """Return the outlook of a configuration that may beat the best; None if it cannot or has an outcome."""
         if one.key in self.verdicts:
             return None
         try:
@@ -92,7 +91,7 @@ class Refined:
         return None if is_same or found.bound_s >= self.best_s else found
 
     def try_all(self, candidates: Iterable[Configuration]) -> None:
-        """Simulate those that may beat the best, in order of their bounds, `_MOST` at most."""
+        """Simulate the candidates that may beat the best, in order of their bounds, at most `_MOST`."""
         looks = [look for one in dict.fromkeys(candidates) if (look := self.look(one))]
         for look in sorted(looks, key=lambda one: (one.bound_s, one.candidate))[:_MOST]:
             if look.bound_s < self.best_s:
@@ -112,10 +111,10 @@ def refine(
     tight: Sequence[Configuration],
     what: Collection[Refinement] = REFINEMENTS,
 ) -> None:
-    """Add the verdicts of better plans on the best layouts.
+    """Add the outcomes of better configurations on the best layouts.
 
-    `tight` are configurations without recomputation that do not fit, as `least_recomputed` returns them. `what`
-    names the choices that are refined. A plan is simulated only if its lower bound is below the best time so far.
+    `tight` are configurations without recomputation that do not fit, as returned by `least_recomputed`. `what`
+    lists the choices to refine. A configuration is simulated only if its lower bound is below the best time so far.
     """
     if "recompute" in what:
         words = _words(search.outlooks.question.job)
@@ -133,7 +132,7 @@ def refine(
 
 
 def layout_of(one: Configuration) -> tuple[int, ...]:
-    """Return the sizes of a configuration that `refine` leaves alone."""
+    """Return the sizes that `refine` does not change."""
     return one.tp, one.cp, one.ep, one.dp, one.pp, one.micro_batch, one.zero
 
 
@@ -147,10 +146,10 @@ def _first_of_layouts(ordered: Iterable[Configuration], number: int) -> list[Con
 
 
 def least_recomputed(looks: Iterable[Outlook], verdicts: dict[str, Outcome], limit: float) -> list[Configuration]:
-    """Return configurations without recomputation that do not fit, best first: a few of each of a few layouts.
+    """Return configurations without recomputation that do not fit, best first: a few per layout, for a few layouts.
 
-    They are in the order of an estimate of their time with as much recomputation as the memory needs, between the
-    bound of full recomputation and that bound less the part that full recomputation adds.
+    They are ordered by an estimate of their time with just enough recomputation. The estimate interpolates by
+    memory between the bound of full recomputation and that bound reduced by `_RECOMPUTED`.
     """
     looks = list(looks)
     full = {
@@ -176,9 +175,9 @@ def least_recomputed(looks: Iterable[Outlook], verdicts: dict[str, Outcome], lim
 
 
 def _words(job: Job) -> list[str]:
-    """Words of recomputation by module that change what a layer keeps, without two that keep the same.
+    """Values of `recompute` by module that change a layer's memory, without duplicates of the same memory.
 
-    `Job` refuses modules that the model does not have.
+    `Job` rejects modules that the model does not have.
     """
 
     def kept(word: str) -> tuple[int, ...]:
@@ -202,8 +201,8 @@ def _words(job: Job) -> list[str]:
 def _try_fewest_layers(search: Refined, one: Configuration) -> None:
     """Simulate block/N for the smallest N that fits, found by bisection.
 
-    The time rises with N and the memory falls. N = 0 does not fit; the largest N is full recomputation, which the
-    space has. If block/N neither fits nor is faster than the best, more layers are of no use.
+    The time increases with N and the memory decreases. N = 0 does not fit; the largest N is full recomputation,
+    which is in the space. If block/N neither fits nor is faster than the best, a larger N is useless.
     """
     low, high = 0, -(-len(search.outlooks.question.job.model.layers) // (one.pp * one.vpp))
     while high - low > 1:
@@ -218,7 +217,7 @@ def _try_fewest_layers(search: Refined, one: Configuration) -> None:
 
 
 def _simulated(search: Refined, one: Configuration) -> Outcome:
-    """The outcome of a configuration by its simulation alone: outlooks know no memory of block/N."""
+    """The outcome of a configuration by simulation only, because outlooks do not model the memory of block/N."""
     plan = search.outlooks.plan_of(one)
     try:
         iteration_time_s, peak = iteration_of(plan, table_at(plan))
@@ -231,7 +230,7 @@ def _simulated(search: Refined, one: Configuration) -> Outcome:
 
 
 def _try_plan(search: Refined, one: Configuration) -> None:
-    """Keep a configuration with the plan of each stage that `--plan auto` finds, if that is faster."""
+    """Add a configuration with the plan per stage that `--plan auto` finds, if it is faster."""
     planned, verdict = replace(one, recompute=PLANNED, split="auto"), search.verdicts.get(one.key)
     if one.pp == 1 or planned.key in search.verdicts:
         return
@@ -246,9 +245,9 @@ def _try_plan(search: Refined, one: Configuration) -> None:
 
 
 def _of_other_stages(search: Refined, one: Configuration) -> Iterator[Configuration]:
-    """The same layout with every number of stages per rank that divides the layers.
+    """Every number of stages per rank that divides the layers.
 
-    The layers may count embedding and head as two more.
+    Also numbers that divide the layers + 2, because embedding and head may count as layers.
     """
     num_layers = len(search.outlooks.question.job.model.layers)
     microbatches = search.outlooks.question.job.global_batch // (one.dp * one.micro_batch)
@@ -263,7 +262,6 @@ def _of_other_stages(search: Refined, one: Configuration) -> Iterator[Configurat
 
 
 def _of_fitted(search: Refined, one: Configuration) -> Iterator[Configuration]:
-    """The same layout with schedules that are fitted to its costs."""
     num_layers = len(search.outlooks.question.job.model.layers)
     microbatches = search.outlooks.question.job.global_batch // (one.dp * one.micro_batch)
     for name in _FITTED if one.pp > 1 else ():

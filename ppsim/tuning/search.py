@@ -1,9 +1,9 @@
-"""The search: each configuration has a lower bound, and only those are simulated that could be among the best.
+"""The search: each configuration has a lower bound, and only possible winners are simulated.
 
-In order of their bounds, a batch at a time. A configuration is left out for good once two things hold: its bound is
-slower than the slowest of the best that are asked for, and one that was found is as fast as the bound and holds no
-more memory. So the best N and the Pareto set of time and memory are those of an exhaustive search, whatever the
-number of processes.
+Batches are evaluated in the order of the bounds. A configuration is excluded if two conditions hold: its bound is
+slower than the slowest of the requested best, and a configuration found earlier is at least as fast as the bound
+with no more memory. So the best N and the Pareto set of time and memory are the same as in an exhaustive search,
+for any number of processes.
 """
 
 import pickle
@@ -35,21 +35,21 @@ if TYPE_CHECKING:
     import pandas
 
 _BATCH = 48
-"""Configurations that are evaluated at least before bounds are asked again."""
+"""Minimum batch size; between batches, bounds are compared with the best results."""
 
 _MOST_BATCHES = 50
-"""Of what is open, so many batches at the most: a large space has enough in each for many workers."""
+"""Maximum number of batches, so that batches of a large space keep many workers busy."""
 
 _SEARCHED = 3
-"""For how many of the best a schedule is searched for, where auto is among the schedules."""
+"""Number of best configurations for which a schedule is searched, if "auto" is among the schedules."""
 
 Counted: TypeAlias = Callable[[int, int, float | None], None]
-"""Called with the configurations decided, all of them, and the best iteration so far in seconds."""
+"""Progress callback: (decided configurations, all configurations, best iteration so far in seconds or None)."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A configuration that fits: seconds of its iteration, and bytes of its fullest rank."""
+    """A configuration that fits: its iteration time, and the peak memory of the rank with the highest peak."""
 
     candidate: Configuration
     iteration_time_s: float
@@ -58,10 +58,10 @@ class Found:
 
 @dataclass(frozen=True, repr=False)
 class Tuned(Shown, Pictured):
-    """The best configurations, fastest first, and the Pareto set of iteration time and memory, fastest first.
+    """The best configurations and the Pareto set of iteration time and memory, fastest first.
 
-    `simulated` are all that were simulated, fastest first. `counts` says what became of all configurations.
-    `verdicts` has those that were evaluated, by key. `str` is what `ppsim tune` prints.
+    `simulated` are all that fit and were simulated, fastest first. `counts` has the number of configurations by
+    outcome, `verdicts` the outcomes by key. `str` is the output of `ppsim tune`.
 
     >>> import ppsim
     >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
@@ -80,7 +80,7 @@ class Tuned(Shown, Pictured):
 
     @property
     def brief(self) -> str:
-        """What its line says."""
+        """One-line description."""
         job, best = (
             self.question.job,
             f"best {self.best[0].candidate.key} with {seconds(self.best[0].iteration_time_s)}",
@@ -88,7 +88,7 @@ class Tuned(Shown, Pictured):
         return f"{job.model_name} on {self.question.num_gpus} × {job.cluster.device.name}: {best}"
 
     def tokens_per_s(self, found: Found) -> float:
-        """Return the tokens a second of a configuration.
+        """Return the tokens per second of a configuration.
 
         >>> import ppsim
         >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
@@ -98,7 +98,7 @@ class Tuned(Shown, Pictured):
         return self.question.job.tokens_per_step / found.iteration_time_s
 
     def utilization(self, found: Found) -> float:
-        """Return its model FLOPs utilization of the dense peak of its dtype.
+        """Return the model FLOPs utilization of a configuration, relative to the dense peak of its dtype.
 
         >>> import ppsim
         >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
@@ -110,16 +110,17 @@ class Tuned(Shown, Pictured):
         return job.model.training_flops(job.length, causal=True) * self.tokens_per_s(found) / peak
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the best and the Pareto set, a row each, fastest first; `pareto` says what is in the set."""
+        """Return the best and the Pareto set as rows, fastest first; `pareto`: whether it is in the set."""
         answers = dict.fromkeys([*self.best, *self.pareto])
         rows = [self.row(found) | {"pareto": found in self.pareto} for found in answers]
         return sorted(rows, key=lambda row: row["iteration_time_s"])
 
     def to_frame(self) -> "pandas.DataFrame":
-        """Return a pandas DataFrame of the best and the Pareto set, one row a configuration, fastest first.
+        """Return a pandas DataFrame of the best and the Pareto set, one row per configuration, fastest first.
 
         Columns: tp, cp, ep, dp, pp, vpp, micro_batch, recompute, schedule, split, zero, iteration_time_s,
-        tokens_per_s, model_flops_utilization, peak_bytes (of the fullest rank), pareto (whether it is in the set).
+        tokens_per_s, model_flops_utilization, peak_bytes (rank with the highest peak), pareto (whether it is in the
+        set).
 
         >>> import ppsim
         >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
@@ -133,7 +134,7 @@ class Tuned(Shown, Pictured):
         return pandas.DataFrame(self.rows())
 
     def configurations(self) -> "pandas.DataFrame":
-        """Return a pandas DataFrame of all that was simulated and fits: see `configurations_of`.
+        """Return a pandas DataFrame of all configurations that fit and were simulated; see `configurations_of`.
 
         `ppsim.plot.pareto_figure` draws it.
 
@@ -145,7 +146,7 @@ class Tuned(Shown, Pictured):
         return configurations_of(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
-        """Return the answer, and the verdicts with which a search goes on; units are in the keys."""
+        """Return the answer, and the outcomes from which a search can resume; units are in the keys."""
         return {
             **state_to_json(self.question, self.space, self.seed, self.verdicts),
             "counts": self.counts,
@@ -154,7 +155,7 @@ class Tuned(Shown, Pictured):
         }
 
     def row(self, found: Found) -> dict[str, Any]:
-        """Return a configuration with what it does; units are in the keys.
+        """Return the sizes and results of a configuration; units are in the keys.
 
         >>> import ppsim
         >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
@@ -182,17 +183,19 @@ def tune(  # noqa: PLR0913
     refined: Collection[Refinement] = (),
     progress: Counted = lambda decided, total, best_s: None,
 ) -> Tuned:
-    """Return the `top` fastest configurations of a space that fit the memory, and the Pareto set.
+    """Return the `top` fastest configurations of a space that fit in memory, and the Pareto set.
 
-    `space` None is that of `space_for`. `where` is who does the work, as `ppsim.tuning.workers` has it; the
-    answer is the same. `state` is a file that is written whole after every batch; where there is one already, the
-    search goes on from it. With auto among the schedules, a table is searched for on the three best configurations,
-    `search_s` seconds each, from `seed`, by this process. `refined` are the choices that `ppsim.tuning.refine`
-    tries on the best layouts beyond the space.
+    - `space`: None means `space_for(question)`.
+    - `where`: the workers (`ppsim.tuning.workers`); they do not change the answer.
+    - `state`: a file that is rewritten after every batch; if it exists, the search resumes from it.
+    - `search_s`, `seed`: if "auto" is among the schedules, this process searches a schedule for the three best
+      configurations, `search_s` seconds each.
+    - `refined`: choices that `ppsim.tuning.refine` tries on the best layouts, beyond the space.
+    - `progress`: called after every batch.
 
-    Raises `ConfigError` for a space without any configuration and for the state of another question, `DoesNotFit`
-    saying by how much the best misses the memory and what would fit, `MissingExtra` where workers need a package
-    that is not there, `RunFailed` where they are lost again and again.
+    Raises `ConfigError` for a space without configurations and for the state of another question; `DoesNotFit`,
+    with the missing bytes and changes that would fit; `MissingExtra` if workers need a missing package; `RunFailed`
+    if workers are lost repeatedly.
 
     >>> from ppsim.machine.files import load_cluster
     >>> from ppsim.model.names import read_model
@@ -256,17 +259,17 @@ def _evaluated(question: bytes, looks: list[Outlook], front: Front, slowest_s: f
 
 
 class _Search:
-    """What is open, and what was found."""
+    """State of a search: open and evaluated configurations."""
 
     def __init__(self, question: Question, space: Space, top: int, seed: int, verdicts: dict[str, Outcome]) -> None:
         self.question, self.space, self.top, self.seed, self.verdicts = question, space, top, seed, verdicts
         self.pickled = pickle.dumps(question)
 
     def screen(self, those: Workers) -> None:
-        """Find what each configuration holds and takes at least: `open` are those that could fit, fastest first."""
+        """Compute the outlook of each configuration; `open` are those that could fit, fastest bound first."""
         possible = configurations(self.question, self.space)
         together: dict[tuple[int, ...], list[Configuration]] = {}
-        for one in possible:  # what shares the costs of its layers, and with them the splits
+        for one in possible:  # groups share layer costs and splits
             together.setdefault((one.tp, one.cp, one.ep, one.micro_batch), []).append(one)
         groups = list(together.values())
         screened = those.run(_screened, [(self.pickled, group) for group in groups])
@@ -294,7 +297,7 @@ class _Search:
 
     @property
     def found(self) -> list[Found]:
-        """What fits, fastest first."""
+        """Configurations that fit, fastest first."""
         fitting = [
             Found(self.known[key], one.iteration_time_s, one.peak_bytes)
             for key, one in self.verdicts.items()
@@ -309,7 +312,7 @@ class _Search:
 
     @property
     def slowest_s(self) -> float:
-        """Of the best that are asked for, infinite while there are too few."""
+        """Time of the slowest of the `top` best; infinite until that number is reached."""
         found = self.found
         return found[self.top - 1].iteration_time_s if len(found) >= self.top else np.inf
 
@@ -321,11 +324,11 @@ class _Search:
 
     @property
     def num_decided(self) -> int:
-        """Configurations that are evaluated or left out."""
+        """Number of configurations that are evaluated or excluded."""
         return self.num_configurations - len(self.open)
 
     def next_batch(self) -> list[list[Outlook]]:
-        """Return what to evaluate next, those of one table together, the longest first; empty at the end."""
+        """Return the next configurations, grouped by schedule, longest group first; empty at the end."""
         front, slowest_s = np.array(self.front).reshape(-1, 2), self.slowest_s
         waiting = [one for one in self.open if one.candidate.key not in self.verdicts]
         bounds = np.array([[one.bound_s, one.least_bytes] for one in waiting]).reshape(-1, 2)
@@ -348,19 +351,19 @@ class _Search:
         return [groups[shape] for shape in sorted(groups, key=lambda shape: (-work(shape), shape))]
 
     def _refined_before(self, possible: Iterable[Configuration]) -> dict[str, Configuration]:
-        """Configurations by key that an earlier run of this search refined: other plans of layouts of the space."""
+        """Configurations that an earlier run of this search added by refinement, by key."""
         unknown = {key: one for key in self.verdicts.keys() - self.known if (one := Configuration.of_key(key))}
         layouts = set(map(layout_of, possible)) if unknown else ()
         return {key: one for key, one in unknown.items() if layout_of(one) in layouts}
 
     def refine(self, what: Collection[Refinement]) -> None:
-        """Try better plans on the best layouts."""
+        """Try better configurations on the best layouts."""
         limit = self.question.memory_limit_bytes * CAP_ROUNDING
         tight = least_recomputed(self.all, self.verdicts, limit)
         refine(Refined(outlooks_of(self.pickled), self.space, self.verdicts, self.known), tight, what)
 
     def search_tables(self, search_s: float, report: Callable[[], None]) -> None:
-        """Search for a table on the best configurations."""
+        """Search a schedule for each of the best configurations."""
         shapes = dict.fromkeys(replace(one.candidate, schedule=AUTO) for one in self.found)
         for configuration in list(shapes)[:_SEARCHED]:
             if configuration.key in self.verdicts:
@@ -379,10 +382,10 @@ class _Search:
             report()
 
     def tuned(self) -> Tuned:
-        """Return the answer as it stands."""
+        """Return the current answer."""
         found = self.found
         statuses = [one.status for one in self.verdicts.values()]
-        # Of the evaluated the dominated are left out too, and tables that were searched for are no configurations.
+        # Dominated configurations count as excluded by bounds; searched schedules are not in the space.
         num_evaluated = sum(key in self.by_key for key in self.verdicts) - statuses.count("dominated")
         counts = {
             "configurations": self.num_configurations,
@@ -397,12 +400,12 @@ class _Search:
 
 
 def pareto_of(found: Iterable[Found]) -> list[Found]:
-    """Return those, fastest first, that hold less than all that are as fast."""
+    """Return the Pareto set of iteration time and memory, fastest first."""
     return front_of(found, lambda one: (one.iteration_time_s, one.peak_bytes))
 
 
 def _distinct(outlooks: Iterable[Outlook]) -> list[Outlook]:
-    """Without the even splits that are the balanced ones."""
+    """Drop even splits that equal the balanced split."""
     seen: dict[tuple[Configuration, tuple[int, ...]], Outlook] = {}
     for one in outlooks:
         seen.setdefault((replace(one.candidate, split="auto"), one.counts), one)

@@ -1,4 +1,4 @@
-"""What is searched: the question, the ranges, and every configuration that they allow."""
+"""The searched space: the question, the ranges, and all configurations that they allow."""
 
 import re
 from collections.abc import Iterator
@@ -27,17 +27,17 @@ _IN_KEY = ("tp", "cp", "ep", "dp", "pp", "vpp")
 _MOST_EXPERT_RANKS = 64
 _MOST_ZERO = 3
 _WITH_ZERO_3 = ("plain", "megatron-bridge", "primus")
-"""Stacks that can shard parameters (Megatron-FSDP) in place of their default, the distributed optimizer."""
+"""Stacks that can shard parameters (Megatron-FSDP) instead of their default, the distributed optimizer."""
 PLANNED: Recompute = "auto"
-"""The recomputation of a configuration that has a plan for each stage (`--plan auto`)."""
+"""The `recompute` value of a configuration with a plan per stage (`--plan auto`)."""
 
 _LEAST_TOKENS = 2048
-"""Of a sequence on a context-parallel rank: with fewer nobody cuts a sequence."""
+"""Minimum tokens of a sequence per context-parallel rank; splitting further is unusual."""
 
 
 @dataclass(frozen=True, order=True)
 class Configuration:
-    """One configuration. `dp` is what tp, cp and pp leave of the devices."""
+    """A parallel configuration; `dp` is the number of devices / (tp · cp · pp)."""
 
     tp: int
     cp: int
@@ -53,7 +53,7 @@ class Configuration:
 
     @property
     def key(self) -> str:
-        """A name that no other has: `tp8 cp1 ep1 dp8 pp16 vpp8 mb1 none interleaved-1f1b auto`.
+        """A unique name: `tp8 cp1 ep1 dp8 pp16 vpp8 mb1 none interleaved-1f1b auto`.
 
         A ZeRO stage other than 1 comes last: `… 1f1b auto zero3`.
         """
@@ -77,11 +77,11 @@ class Configuration:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What stays the same: model, cluster, batch and everything else of `job`, but for what `Configuration` names.
+    """Fixed inputs of a search: model, cluster, batch and everything in `job` that `Configuration` lacks.
 
-    `num_gpus` are all devices, `memory_limit_bytes` what each has for the step. `sequence_parallel` None: where
-    tp > 1. `etp` None: as tp. `overheads` are fields of `Plan`, each with its value, that a calibration of runs
-    found, and are in a file.
+    - `num_gpus`: all devices; `memory_limit_bytes`: memory per device for the step.
+    - `sequence_parallel`: None means on if tp > 1; `etp`: None means tp.
+    - `overheads`: (field of `Plan`, value) pairs from a calibration; `overheads_file` is its path.
     """
 
     job: Job
@@ -94,14 +94,14 @@ class Question:
     overheads_file: str | None = None
 
     def job_of(self, configuration: Configuration) -> Job:
-        """Return the job of a configuration; raises `ConfigError` for what its parts forbid."""
+        """Return the job of a configuration; raises `ConfigError` for an invalid combination."""
         return self.job_with(
             {name: getattr(configuration, name) for name in ("tp", "cp", "ep", "pp")},
             configuration.micro_batch, configuration.recompute, configuration.zero,
         )  # fmt: skip
 
     def job_with(self, sizes: dict[str, int], micro_batch: int, recompute: Recompute, zero: int) -> Job:
-        """Return the job of these sizes; raises `ConfigError` for what they forbid."""
+        """Return the job with these sizes; raises `ConfigError` for an invalid combination."""
         job, sp = self.job, self.sequence_parallel
         execution = replace(
             job.execution,
@@ -115,7 +115,7 @@ class Question:
         return replace(job, layout=layout, micro_batch=micro_batch, execution=execution, optimizer=optimizer)
 
     def plan_of(self, configuration: Configuration, *, job: Job | None = None, split: Split | None = None) -> Plan:
-        """Return the plan of a configuration; `job` and `split` where they are known already."""
+        """Return the plan of a configuration; `job` and `split` are computed unless given."""
         is_planned = configuration.recompute == PLANNED
         return Plan(
             pp=configuration.pp,
@@ -130,7 +130,7 @@ class Question:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything that an answer depends on beside the ranges."""
+        """Return all inputs of an answer except the ranges."""
         job, execution = self.job, self.job.execution
         return {
             "model": job.model_name,
@@ -165,7 +165,6 @@ _OF_OPTIMIZER = ("exp_avg_dtype", "grad_reduce_in_bf16", "offload_fraction", "ov
 
 
 def _unusual(job: Job) -> dict[str, Any]:
-    """What of a job and its execution is not as it is unless said otherwise."""
     found: dict[str, Any] = {}
     holders: tuple[tuple[Any, tuple[str, ...]], ...] = (
         (job.execution, _OF_EXECUTION),
@@ -182,10 +181,10 @@ def _unusual(job: Job) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """The ranges that are searched; `dp` None: whatever is left. `zero` None: see `zero_stages`.
+    """The ranges that are searched; `dp` None: no restriction; `zero` None: see `zero_stages`.
 
-    Raises `ConfigError` for a range that is empty or holds less than 1, and for schedules that a search of jobs
-    does not take: of several replicas, of slices.
+    Raises `ConfigError` for an empty range or an impossible value, and for schedules that the search does not
+    support: several model replicas, or slices.
     """
 
     tp: tuple[int, ...]
@@ -227,7 +226,7 @@ class Space:
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """The schedules without auto."""
+        """The schedules without "auto"."""
         return tuple(name for name in self.schedule if name != AUTO)
 
     def to_json(self) -> dict[str, Any]:
@@ -236,12 +235,16 @@ class Space:
 
 
 def space_for(question: Question, **given: Any) -> Space:
-    """Return a space of the ranges given and of defaults for the others, None among them.
+    """Return a space of the given ranges; missing or None ranges get defaults.
 
-    Defaults: tp divides the innermost domain and the model; pp divides the devices, up to the layers and two more;
-    vpp and micro-batches of 1, 2, 4, 8; cp as these where it leaves 2,048 tokens or more; ep the powers of two up
-    to 64 that divide experts and devices; `SCHEDULES`, or those with pairs for an order of `--overlap-ep`; no
-    recomputation and full, under FSDP2 `selective-op` too; balanced splits and even ones.
+    - tp: divisors of the number of devices that fit in the innermost domain and divide the model.
+    - pp: divisors of the number of devices, up to the number of layers + 2.
+    - vpp, micro-batch: 1, 2, 4, 8.
+    - cp: 1, 2, 4, 8 that leave at least 2,048 tokens per rank.
+    - ep: powers of two up to 64 that divide the experts; with an order of `--overlap-ep`, without 1.
+    - schedule: `SCHEDULES`, or the schedules with F/B pairs if `--overlap-ep` names an order.
+    - recompute: none and full, with FSDP2 (models without experts) also `selective-op`.
+    - split: balanced and even.
     """
     model, num_gpus, length = question.job.model, question.num_gpus, question.job.length
     require_devices(num_gpus)
@@ -269,11 +272,11 @@ def space_for(question: Question, **given: Any) -> Space:
 
 
 def zero_stages(question: Question, space: Space, pp: int) -> tuple[int, ...]:
-    """Return the ZeRO stages to try with this many pipeline ranks.
+    """Return the ZeRO stages to try for a number of pipeline ranks.
 
-    Without a range: the job's own stage, and without a pipeline ZeRO 3 too if the job has Megatron-LM's distributed
+    Without a range: the job's own stage. Without a pipeline also ZeRO 3, if the job has Megatron-LM's distributed
     optimizer (ZeRO 1), because Megatron-FSDP can shard the same job. With a pipeline, DeepSpeed's PipelineEngine
-    refuses ZeRO 2 and 3, and TorchTitan keeps the gathered parameters.
+    rejects ZeRO 2 and 3, and TorchTitan does not free the gathered parameters.
     """
     if space.zero is not None:
         return space.zero
@@ -293,7 +296,7 @@ def _divides(question: Question, tp: int) -> bool:
 
 
 class _Refusals:
-    """The sentence of what came nearest to being possible: refused last, and by least."""
+    """Remembers the rejection closest to a valid configuration: at the latest check, by the smallest distance."""
 
     def __init__(self) -> None:
         self.sentence, self._rank = "", (-1, 0)
@@ -304,10 +307,10 @@ class _Refusals:
 
 
 def configurations(question: Question, space: Space) -> list[Configuration]:
-    """Return every configuration that model, devices, batch and schedules allow, memory not asked.
+    """Return all configurations that model, devices, batch and schedules allow, before any memory check.
 
-    On one pipeline rank there is nothing to schedule: the first schedule that goes stands for all. Raises
-    `ConfigError` where there is none, naming what comes nearest and the nearest legal value.
+    With one pipeline rank, schedules do not differ, so only the first possible one is used. Raises `ConfigError` if
+    there is no configuration, with the closest one and the nearest legal value.
     """
     refusals = _Refusals()
     found = list(_configurations(question, space, refusals))
@@ -349,7 +352,7 @@ def _configurations(question: Question, space: Space, refusals: _Refusals) -> It
             for vpp, name in _schedules(space, pp, microbatches, num_layers, refusals):
                 for (recompute, zero), split in product(jobs, space.split):
                     if recompute == BY_OPERATORS and find(name).splits_backward:
-                        continue  # torch's selective checkpoint goes through one backward only
+                        continue  # torch's selective checkpoint supports a single backward pass only
                     yield Configuration(tp, cp, ep, dp, pp, vpp, micro_batch, recompute, name, split, zero)
 
 

@@ -1,4 +1,4 @@
-"""The file with which a search goes on where it was stopped: the question, the ranges, every verdict."""
+"""State file from which a search resumes: the question, the ranges, and all outcomes."""
 
 import math
 from os.path import exists
@@ -11,11 +11,11 @@ from ppsim.tuning.evaluate import Outcome, Status
 from ppsim.tuning.space import Question, Space
 
 FORMAT = "ppsim-tune/1"
-_MOST = 1e30  # seconds or bytes, which nothing reaches
+_MOST = 1e30  # seconds or bytes; larger values are invalid
 
 
 def state_to_json(question: Question, space: Space, seed: int, verdicts: dict[str, Outcome]) -> dict[str, Any]:
-    """Return the state; a time or a size that is not known is null."""
+    """Return the state; unknown times and sizes are null."""
     return {
         "format": FORMAT,
         "question": question.to_json(),
@@ -29,9 +29,9 @@ def state_to_json(question: Question, space: Space, seed: int, verdicts: dict[st
 
 
 def read_state(path: str | Path | None, question: Question, space: Space, seed: int) -> dict[str, Outcome]:
-    """Return the verdicts of a state file, none where there is no file yet.
+    """Return the outcomes in a state file, empty if there is no file yet.
 
-    Raises `ConfigError` for a file that is no state and for one of another question, naming what differs.
+    Raises `ConfigError` for a file that is no state, and for the state of another search, naming the difference.
     """
     if path is None or not exists(path):
         return {}
@@ -51,11 +51,11 @@ def read_state(path: str | Path | None, question: Question, space: Space, seed: 
     verdicts = verdicts_in(found, path)
     if "zero" in found["space"] or own_zero == 1:
         return verdicts
-    return {f"{key} zero{own_zero}": verdict for key, verdict in verdicts.items()}  # of 0.3: one stage for all
+    return {f"{key} zero{own_zero}": verdict for key, verdict in verdicts.items()}  # keys of ppsim 0.3
 
 
 def verdicts_in(found: dict[str, Any], source: str | Path) -> dict[str, Outcome]:
-    """Return the verdicts that a state or an answer holds; raises `ConfigError` for what are none."""
+    """Return the outcomes in a state or an answer; raises `ConfigError` if they are invalid."""
     try:
         return {
             key: _outcome(status, _number(peak), _number(iteration))
@@ -66,7 +66,7 @@ def verdicts_in(found: dict[str, Any], source: str | Path) -> dict[str, Outcome]
 
 
 def _outcome(status: Any, peak_bytes: float, iteration_time_s: float) -> Outcome:
-    """A verdict; raises `ValueError` if its status is unknown, or if it fits without a peak and a time."""
+    """Raises `ValueError` for an unknown status, and for "fits" without a peak and a time."""
     if status not in get_args(Status):
         raise ValueError(f"no verdict: {status}")
     if status == "fits" and not math.isfinite(peak_bytes + iteration_time_s):

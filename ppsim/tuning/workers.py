@@ -1,7 +1,7 @@
-"""Who does the work of a search: this process, others on this machine, or the workers of a Dask or Ray cluster.
+"""Workers of a search: this process, processes on this machine, or a Dask or Ray cluster.
 
-One of four, all by futures of `concurrent.futures`. What was not done when a worker was lost is done again, and the
-results come in the order of the calls: the answer is the same whoever works.
+Calls of a lost worker are repeated, and results are in the order of the calls, so the answer does not depend on the
+workers. All use futures of `concurrent.futures`.
 """
 
 import socket
@@ -20,28 +20,28 @@ HERE = "processes:1"
 """This process alone."""
 
 _MOST_LOSSES = 4
-"""How often in a row workers may be lost before any call is done."""
+"""Consecutive losses of workers without a finished call, after which the search fails."""
 
 _CONNECT_S = 10
 
 
 class Workers(Protocol):
-    """What runs calls, wherever."""
+    """Runs calls in this process or elsewhere."""
 
     def run(self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Return what the function returns for the arguments of each call, in their order.
+        """Return the function's results for all calls, in their order.
 
-        Raises what the function raises, and `RunFailed` where workers are lost again and again.
+        Raises the function's exceptions, and `RunFailed` if workers are lost repeatedly.
         """
 
 
 @contextmanager
 def workers(where: str) -> Iterator[Workers]:
-    """Have workers for the block, and none of this session's behind it, however it ends.
+    """Start workers for a `with` block, and stop them after it.
 
-    `where` is `processes:N` (−1: one a core), `dask:` and the address of a scheduler or its file, or `ray:` and an
-    address or `auto`. Raises `ConfigError` for anything else and for an address where nothing answers,
-    `MissingExtra` where the package is not there.
+    `where` is `processes:N` (−1: one per core), `dask:` with the address of a scheduler or its file, or `ray:` with
+    an address or `auto`. Raises `ConfigError` for other values and if no cluster answers at the address,
+    `MissingExtra` if the package is not installed.
 
     >>> with workers("processes:1") as here:
     ...     here.run(divmod, [(7, 2), (9, 4)])
@@ -68,7 +68,7 @@ class _Here:
 
 
 class _Pool:
-    """Workers that may be lost: `lost` are the errors that say so, `renew` replaces what is gone."""
+    """Workers that may be lost: `lost` are the exceptions of a loss, `renew` replaces lost workers."""
 
     lost: tuple[type[BaseException], ...] = ()
 
@@ -76,7 +76,7 @@ class _Pool:
         raise NotImplementedError
 
     def renew(self) -> None:
-        """Nothing, where the cluster does so by itself."""
+        """No-op for clusters that replace workers themselves."""
 
     def stop(self) -> None:
         raise NotImplementedError
@@ -136,7 +136,7 @@ class _Processes(_Pool):
         self.renew()
 
     def renew(self) -> None:
-        # loky's processes are started anew, without the script that asks for them, and die with it.
+        # loky starts fresh processes that do not import the user's script and end with it.
         from joblib.externals.loky import ProcessPoolExecutor
 
         self._executor: Executor = ProcessPoolExecutor(max_workers=self._number, initializer=start_lean)
@@ -149,7 +149,7 @@ class _Processes(_Pool):
 
 
 class _Dask(_Pool):
-    """Dask gives what a lost worker had to others, and says so after several."""
+    """Dask moves a lost worker's calls to others, and raises `KilledWorker` after several losses."""
 
     def __init__(self, address: str) -> None:
         try:
@@ -172,12 +172,12 @@ class _Dask(_Pool):
         return future
 
     def stop(self) -> None:
-        self._executor.shutdown(wait=False)  # takes back what has not begun
+        self._executor.shutdown(wait=False)  # cancels calls that have not started
         self._client.close()
 
 
 class _Ray(_Pool):
-    """Ray gives what a lost worker had to others, and says so after several."""
+    """Ray moves a lost worker's calls to others, and raises an exception after several losses."""
 
     def __init__(self, address: str) -> None:
         try:
@@ -186,7 +186,7 @@ class _Ray(_Pool):
             raise MissingExtra.of("ray", "Ray's workers need ray") from None
         self._ray = ray
         self.lost = (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError)
-        self._is_ours = not ray.is_initialized()  # else this process is in a cluster already, and stays there
+        self._is_ours = not ray.is_initialized()  # otherwise this process is already connected, and stays so
         if self._is_ours:
             _require_answer(address)
             try:
@@ -209,7 +209,7 @@ class _Ray(_Pool):
 
 
 def _require_answer(address: str) -> None:
-    """Ray itself asks for minutes where nothing listens."""
+    """Fail fast: Ray retries for minutes if nothing listens at the address."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isdigit():
         return

@@ -1,4 +1,4 @@
-"""Sets as a user has them after a run: the cluster fitted on some of the rows, the others before and after."""
+"""Validation sets after a fit: the cluster is fitted to some rows, the other rows are compared before and after."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AfterFit:
-    """A set: what each of its clusters was fitted on, the other rows before and after, and what is listed."""
+    """A set: the fit per cluster, the other rows before and after, and rows that cannot be projected."""
 
     name: str
     fits: list[Posterior]
@@ -48,7 +48,7 @@ class AfterFit:
 
 @dataclass(frozen=True, repr=False)
 class AfterFits(Shown):
-    """Sets before and after a fit on some of their rows; `str` is what `ppsim validate --fit-on` prints.
+    """Sets before and after a fit to some of their rows; `str` is the output of `ppsim validate --fit-on`.
 
     >>> import ppsim
     >>> found = ppsim.validate("dgxc-405b", fit_on="one")
@@ -60,11 +60,11 @@ class AfterFits(Shown):
     sets: list[AfterFit]
 
     def to_json(self) -> dict[str, Any]:
-        """Return every set's scores and rows."""
+        """Return scores and rows of every set."""
         return {"sets": [one.to_json() for one in self.sets]}
 
     def to_frame(self) -> "pandas.DataFrame":
-        """Return a pandas DataFrame with one row a judged row: set, row, measured_s, error_before, error_after."""
+        """Return a pandas DataFrame, one row per test row: set, row, measured_s, error_before, error_after."""
         import pandas
 
         return pandas.DataFrame(
@@ -77,9 +77,9 @@ class AfterFits(Shown):
 
 
 def after_fits(name: str | None, which: str, plan_of: PlanOf, *, announce: Callable[[str], None]) -> AfterFits:
-    """Return a set or file, or all sets of which there are times and rows to fit on; `which` as of `chosen_rows`.
+    """Return a set or file after a fit, or all sets (None) with times; `which` selects rows as in `chosen_rows`.
 
-    Raises `ConfigError` for an unknown set, and for one of which no row can be fitted on.
+    Raises `ConfigError` for an unknown set, and for a named set without any row to fit to.
     """
     found = []
     for one in case_sets() if name is None else [name]:

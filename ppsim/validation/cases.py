@@ -1,7 +1,7 @@
-"""Published runs as cases: words of `ppsim project`, what was measured, where it is published, what was fitted.
+"""Published runs as cases: options of `ppsim project`, the measured value, its source, and its use for fitting.
 
-A set is a CSV file in ppsim/validation/data with one row a number; `sets.toml` has what all rows of a set have in
-common. A file of one's own has the same columns.
+A set is a CSV file in ppsim/validation/data with one row per value; `sets.toml` has the common properties of all
+rows. Users' files have the same columns.
 """
 
 import csv
@@ -30,21 +30,23 @@ Section = Literal[
     "measured costs", "dense on A100", "dense on Hopper", "dense on Blackwell", "MoE on Hopper", "MoE on Blackwell",
     "memory", "order of schedules", "runs of one's own",
 ]  # fmt: skip
-"""What a table of sets is divided by, in this order."""
+"""Sections of tables of sets, in this order."""
 
 FOLDER = data_folder("validation/data")
 WORDS = words_of(PlanOptions)
 
 
-class Told(Strict, strict=False):  # cells are texts: "8", "0.5", "yes"
-    """What a row has beside words of `ppsim project`: one measured number, and what it is for.
+class Told(Strict, strict=False):  # CSV cells are texts: "8", "0.5", "yes"
+    """Columns of a row besides options of `ppsim project`: a measured value and its properties.
 
-    `other` is another tool's prediction. Rows with the same `group` differ in their schedule only. `counted` says
-    which FLOPs a publication's FLOP/s or MFU have, and `tflops` what it says of the same run beside `value`.
-    `bytes_are` says whether memory is what tensors have of the device (torch's `max_memory_allocated`) or what the
-    allocator has (`max_memory_reserved`). `rank` is the pipeline rank whose peak memory was measured: the one with
-    the highest peak, or the last one. `unexpressed` is why no projection can be asked for it: what is not stated,
-    say. `remarks`: what else is known of the run, which no projection takes.
+    - `other`: another tool's prediction.
+    - `group`: rows of a group differ only in their schedule.
+    - `counted`: the FLOPs that the publication counts for FLOP/s or MFU.
+    - `tflops`: TFLOP/s that the publication gives for the same run, in addition to `value`.
+    - `bytes_are`: memory of tensors (torch's `max_memory_allocated`) or of the allocator (`max_memory_reserved`).
+    - `rank`: the pipeline rank of a measured peak memory: the one with the highest peak, or the last.
+    - `unexpressed`: why no projection is possible, e.g. a missing setting.
+    - `remarks`: other properties of the run, which no projection uses.
     """
 
     use: Literal["fit", "judge"] = "judge"
@@ -64,9 +66,9 @@ class Told(Strict, strict=False):  # cells are texts: "8", "0.5", "yes"
 
 @dataclass(frozen=True)
 class Case:
-    """One measured number, the words of `ppsim project` that describe what ran, and which row of its file it is.
+    """A measured value, the options of `ppsim project` that describe the run, and the row number in its file.
 
-    If the row names a recipe, `words` are those of the recipe, and `typed` are the words of the row.
+    If the row names a recipe, `words` include the options of the recipe, and `typed` has only the row's options.
     """
 
     told: Told
@@ -76,22 +78,22 @@ class Case:
 
     @property
     def is_memory(self) -> bool:
-        """Whether bytes were measured, not time."""
+        """Whether the value is memory, not time."""
         return self.told.metric in ("peak_gib", "peak_gb")
 
     @property
     def command(self) -> str:
-        """The `ppsim project …` line that projects the case."""
+        """The `ppsim project …` command of the case."""
         names = [name for names in sections_of(WORDS.values()).values() for name in names]
         words = self.typed or self.words
         texts = [text for name in names for text in texts_of(WORDS[name], words.get(name))]
         return " ".join(["ppsim project", *texts])
 
     def measured(self, *, num_gpus: int, sequences: int, tokens: int, flops: float, peak: float) -> float:
-        """Return the seconds of a step, or the bytes of a device.
+        """Return the measured seconds per step, or bytes per device.
 
-        Sequences, tokens and `flops` are those of a step, `flops` as the publication counts them; `peak` is what a
-        device can do of them in a second.
+        `sequences`, `tokens` and `flops` are per step, `flops` counted like in the publication; `peak` is the
+        device's peak in FLOP/s.
         """
         value, per_s = self.told.value, num_gpus * self.told.value
         return {
@@ -106,10 +108,12 @@ class Case:
 
 
 class CaseSet(Strict):
-    """Rows of one publication. `others` is what other tools score on them, `other_tool` whose column `other` is.
+    """Rows of one publication.
 
-    `order_only`: something that times or bytes depend on is not stated; the order of the schedules counts. `fitted`
-    are words of the defaults that were fitted on the set's fit rows, together with the constants of its cluster.
+    - `others`: errors of other tools on these rows; `other_tool`: the tool of the column `other`.
+    - `order_only`: the publication omits something that times or memory depend on, so only the order of schedules
+      is compared.
+    - `fitted`: options in `defaults` that were fitted to the set's fit rows, together with the cluster's constants.
     """
 
     section: Section
@@ -125,12 +129,12 @@ class CaseSet(Strict):
 
 @cache
 def case_sets() -> dict[str, CaseSet]:
-    """Return what is said of each set, by name, in the order of sets.toml."""
+    """Return the properties of each set by name, in the order of sets.toml."""
     return {name: packaged(CaseSet, data) for name, data in read_toml(FOLDER / "sets.toml").items()}
 
 
 def require_set(name: str) -> CaseSet:
-    """Return a set by name, or that of a CSV file of one's own; raises `ConfigError` with the close matches."""
+    """Return a set by name or for a user's CSV file; raises `ConfigError` with close matches."""
     known = case_sets()
     if name in known:
         return known[name]
@@ -147,18 +151,17 @@ def require_set(name: str) -> CaseSet:
 
 
 def cases_of(name: str) -> list[Case]:
-    """Return the rows of a set or file; raises `ConfigError` for an unknown set and for rows that do not fit."""
+    """Return the rows of a set or file; raises `ConfigError` for an unknown set and for invalid rows."""
     told = require_set(name)
     path = FOLDER / f"{name}.csv" if name in case_sets() else Path(name)
     return read_cases(path, told.defaults)
 
 
 def read_cases(path: Path, defaults: Mapping[str, Any]) -> list[Case]:
-    """Return the rows of a file; an empty cell takes the default.
+    """Return the rows of a file; empty cells take the default.
 
-    Columns are those of `Told` and words of `ppsim project`, with dashes or underscores. A `run_config` is a path
-    relative to the file. Raises `ConfigError` with
-    all that is wrong, of all rows.
+    Columns are those in `Told` and options of `ppsim project`, with dashes or underscores. A `run_config` is a path
+    relative to the file. Raises `ConfigError` with the errors of all rows.
     """
     lines = read_text(path).splitlines()
     rows = csv.DictReader(line for line in lines if not line.startswith("#"))
@@ -189,8 +192,8 @@ def read_cases(path: Path, defaults: Mapping[str, Any]) -> list[Case]:
 
 
 def _with_recipe(case: Case) -> Case:
-    """A case with the words of its recipe, and over them those of the row."""
-    from ppsim.trainers.read_recipe import read_recipe  # every trainer's format
+    """A case with the options of its recipe, overridden by those in the row."""
+    from ppsim.trainers.read_recipe import read_recipe  # heavy import
 
     own = {name: value for name, value in case.words.items() if name != "recipe"}
     words = {name: value for name, value in read_recipe(case.words["recipe"]).words.items() if name in WORDS}
@@ -201,7 +204,6 @@ _MOST_WRONG = 20
 
 
 def _case_of(row: Mapping[Any, Any], defaults: Mapping[str, Any], source: str, number: int) -> Case:
-    """A line of a file as a case; raises `ConfigError` with all that is wrong in it."""
     if None in row or None in row.values():
         raise ConfigError(f"{source}: not as many cells as the header has")
     read = validated(_Row, dict(defaults) | _given(row), source)
@@ -210,15 +212,14 @@ def _case_of(row: Mapping[Any, Any], defaults: Mapping[str, Any], source: str, n
 
 
 def _given(row: Mapping[Any, Any]) -> dict[str, str]:
-    """The cells of a row that are not empty, by their names as words of `ppsim project`."""
     return {column.strip().replace("-", "_"): cell.strip() for column, cell in row.items() if cell.strip()}
 
 
 def _unknown_names(row: Mapping[Any, Any]) -> list[str]:
-    """What else is wrong in a wrong row: a sentence for each name that nothing has."""
+    """Additional errors of an invalid row: one message per unknown name."""
     from ppsim.catalog.build import find
     from ppsim.machine.files import load_cluster
-    from ppsim.trainers.read_config import model_named  # every trainer's format
+    from ppsim.trainers.read_config import model_named  # heavy import
 
     sentences: list[str] = []
     if None in row or None in row.values():
@@ -234,7 +235,6 @@ def _unknown_names(row: Mapping[Any, Any]) -> list[str]:
 
 
 def _type_of(word: Word) -> Any:
-    """What a cell of a word is read as."""
     if word.is_mapping:
         return dict[int, float]
     choices = word.choices

@@ -1,4 +1,4 @@
-"""Which rows of a set a machine is fitted on: those that are marked, one run of a dtype or model, or by number."""
+"""Selection of a set's rows for fitting: marked rows, one run per dtype or model, or row numbers."""
 
 from collections.abc import Sequence
 
@@ -9,15 +9,15 @@ from ppsim.validation.predict import PlanOf
 MARKED, ONE, ONE_A_MODEL = "fit", "one", "one-a-model"
 
 SPARING = (MARKED, ONE, ONE_A_MODEL)
-"""Ways of choosing in which rows marked fit never judge."""
+"""Selections with which rows marked fit are never test rows."""
 
 
 def chosen_rows(cases: Sequence[Case], which: str, plan_of: PlanOf) -> list[Case]:
-    """Return the rows that are meant by "fit" (marked so), "one", "one-a-model" or numbers as "1,3-5", from 1 on.
+    """Return the rows selected by "fit", "one", "one-a-model" or row numbers such as "1,3-5" (from 1).
 
-    "one" is of each cluster and dtype the run on the fewest devices, of those marked fit where there are any: what
-    somebody has after one run. "one-a-model" is that of each model too: after one run of the model that is asked
-    about. Raises `ConfigError` for what is none of these and for a row that there is not.
+    "fit" selects marked rows. "one" selects, for each cluster and dtype, the run with the fewest GPUs (among rows
+    marked fit, if any): the situation after one run. "one-a-model" selects one for each model too: the situation
+    after one run of the model in question. Raises `ConfigError` for other values and unknown row numbers.
     """
     if which == MARKED:
         return [case for case in cases if case.told.use == "fit"]

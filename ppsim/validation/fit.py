@@ -1,4 +1,4 @@
-"""The constants of a cluster from the rows marked fit, and from no other."""
+"""Refit of a packaged cluster's constants to its rows marked fit."""
 
 from dataclasses import dataclass
 
@@ -20,14 +20,14 @@ _START = {
     "rest": 0.1,
 }
 _OUTLIER = 0.02
-"""A relative error beyond which a row counts by its distance, no longer by its square (Huber 1964)."""
+"""Relative error beyond which the loss is linear instead of quadratic (Huber 1964)."""
 
 
 @dataclass(frozen=True)
 class FittedCluster:
-    """A cluster, the constants that its rows give, to three digits, those in use, and how many rows there are.
+    """A cluster, its refitted constants (three digits), those in use, and the number of rows.
 
-    Names are those of `Constants.named`, and words of the jobs that were fitted with them.
+    Names are as in `Constants.named`, or options of the jobs that were fitted together with the constants.
     """
 
     cluster: Cluster
@@ -37,10 +37,10 @@ class FittedCluster:
 
 
 def fit_cluster(name: str, plan_of: PlanOf, *, rounds: int = 30) -> FittedCluster:
-    """Return the constants of a cluster again: those with the least errors on its fit rows.
+    """Refit the constants of a cluster: minimise the errors on its fit rows.
 
-    Gauss-Newton steps on relative errors of time from fixed starting values, rows beyond `_OUTLIER` weighted down.
-    Raises `ConfigError` for a cluster that was fitted on no set.
+    Gauss-Newton on relative errors of time, from fixed starting values, with reduced weight beyond `_OUTLIER`.
+    Raises `ConfigError` for a cluster whose constants come from no set.
     """
     cluster = load_cluster(name)
     sets = [require_set(one) for one in cluster.constants.fitted_on]

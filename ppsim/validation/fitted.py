@@ -1,4 +1,4 @@
-"""Constants of a machine and of its jobs by measured steps: what `ppsim fit` answers, and the file it writes."""
+"""Result of `ppsim fit`: constants of a cluster and its jobs from measured steps, and the cluster file."""
 
 import json
 import os
@@ -25,9 +25,10 @@ DEFAULT_BASE = "dgx-h100"
 
 @dataclass(frozen=True, repr=False)
 class Fitted(Shown):
-    """What measured steps say of their cluster, `base`, and of their jobs; `str` is what `ppsim fit` prints.
+    """Constants fitted to measured steps of a cluster, whose name or file is `base`, and of its jobs.
 
-    `listed` are rows of no use, with the reason. `source` names the files of the rows.
+    `listed` are unusable rows with the reason. `source` names the files of the rows. `str` is the output of `ppsim
+    fit`.
 
     >>> import ppsim
     >>> with open("runs.csv", "w") as file:
@@ -44,28 +45,27 @@ class Fitted(Shown):
 
     @property
     def brief(self) -> str:
-        """What its line says."""
+        """One-line description."""
         return f"{self.base}: {', '.join(self.constants.named) or 'nothing'} from {self.source}"
 
     @property
     def constants(self) -> Constants:
-        """Those of the cluster, with those that the rows told."""
+        """The cluster's constants, including the fitted ones."""
         return self.posterior.constants(self.source)
 
     @property
     def cluster(self) -> Cluster:
-        """The cluster as it was fitted, for `ppsim.project(cluster=…)`."""
+        """The fitted cluster, for `ppsim.project(cluster=…)`."""
         return self.posterior.cluster.with_constants(self.constants)
 
     @property
     def rests(self) -> dict[str, Told]:
-        """What steps of a job take that nothing else covers, where rows told it, by the model's name."""
+        """Fitted extra step times (not covered by any model part) by the model's name."""
         return {
             self._job_name(one): one for one in self.posterior.found if one.prior.name.startswith(REST)
         }  # fmt: skip
 
     def _job_name(self, one: Told) -> str:
-        """Return the name of the model that a rest is of."""
         model = self.posterior.jobs[int(one.prior.name.partition(".")[2])]
         return next(
             row.case.told.title or row.plan.job.model_name
@@ -74,11 +74,11 @@ class Fitted(Shown):
 
     @property
     def asked(self) -> list[Told]:
-        """All constants that were asked for: those that rows told first."""
+        """All constants of the fit, those determined by the rows first."""
         return [*self.posterior.found, *self.posterior.left]
 
     def to_json(self) -> dict[str, Any]:
-        """Return constants, rows and what is listed, with units in the keys."""
+        """Return constants, rows and unusable rows, with units in the keys."""
         posterior = self.posterior
         return {
             "cluster": posterior.cluster.name,
@@ -105,10 +105,10 @@ class Fitted(Shown):
         ]  # fmt: skip
 
     def to_frame(self) -> "pandas.DataFrame":
-        """Return a pandas DataFrame with one row a constant that was asked for.
+        """Return a pandas DataFrame with one row per constant of the fit.
 
-        Columns: constant, is_told (by the rows; else it stays at its prior), value, relative_sigma, prior,
-        prior_relative_sigma, prior_reason; "rest.0" is of the first job, in seconds.
+        Columns: constant, is_told (determined by the rows; else it stays at its prior), value, relative_sigma,
+        prior, prior_relative_sigma, prior_reason; "rest.0" is the extra step time of the first job, in seconds.
 
         >>> import ppsim
         >>> ppsim.fit("dgxc-gb200", rows="one").to_frame()["constant"][0]
@@ -119,9 +119,9 @@ class Fitted(Shown):
         return pandas.DataFrame(self._constants())
 
     def to_toml(self, path: str | Path) -> str:
-        """Return the cluster file to be written to `path`: what rows told, over the cluster that they ran on.
+        """Return the cluster file for `path`: the fitted constants as an extension of the base cluster.
 
-        `ppsim.save` writes it, and `ppsim fit -o`.
+        `ppsim.save` and `ppsim fit -o` write it.
 
         >>> import ppsim
         >>> with open("runs.csv", "w") as file:
@@ -155,21 +155,19 @@ class Fitted(Shown):
 
 
 def _as_table(run: Run) -> str:
-    """A line of a list of tables, without what a run has by default."""
     defaults = {one.name: one.default for one in fields(Run)}
     told = {name: value for name, value in vars(run).items() if value != defaults[name]}
     return f"  {{ {', '.join(f'{name} = {_text(value)}' for name, value in told.items())} }},"
 
 
 def _text(value: str | float) -> str:
-    """A TOML string or number, which JSON's is too."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def fitted(cases: Sequence[Case], plan_of: PlanOf, *, source: str, cluster: str | None = None) -> Fitted:
-    """Return what cases say of their cluster, or those of one `cluster` of several.
+    """Fit the constants of the cases' cluster; `cluster` selects one of several.
 
-    Raises `ConfigError` for cases of several clusters, and with every reason where none is of use.
+    Raises `ConfigError` for cases of several clusters, and, with all reasons, if no case is usable.
     """
     rows, listed = rows_of(cases, plan_of, source)
     if cluster is not None:
@@ -183,5 +181,4 @@ def fitted(cases: Sequence[Case], plan_of: PlanOf, *, source: str, cluster: str 
 
 
 def _cluster_of(row: Row) -> str:
-    """The cluster of a row, as its words name it."""
     return cluster_named(str(row.case.words.get("cluster") or DEFAULT_BASE))

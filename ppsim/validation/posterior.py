@@ -1,8 +1,9 @@
-"""Measured steps of one cluster → the constants of the machine and of its jobs that explain them, and how surely.
+"""Bayesian fit of a cluster's and its jobs' constants to measured steps, with uncertainties.
 
-Maximum a posteriori: log-normal priors of constants around what the class says (`ppsim.validation.priors`), what
-jobs are off by beside them a Gaussian process (`ppsim.machine.likeness`), and Laplace's approximation for what is
-left uncertain (Tierney and Kadane 1986, section 2). What rows do not tell apart, the priors divide.
+Maximum a posteriori estimate. The priors are log-normal around the GPU type's constants
+(`ppsim.validation.priors`). The remaining errors of jobs are a Gaussian process (`ppsim.machine.likeness`).
+Laplace's approximation gives the uncertainty (Tierney and Kadane 1986, section 2). If the rows cannot separate two
+constants, the priors decide the division.
 """
 
 import math
@@ -24,25 +25,26 @@ from ppsim.validation.predict import PlanOf, measured_of, predict
 from ppsim.validation.priors import REST, Prior, priors_of, rest_of
 
 MOVED = 0.99
-"""A constant was told by rows where they leave less than this of its prior's standard deviation."""
+"""A constant counts as determined by the rows if posterior / prior standard deviation is below this."""
 
 ADDED = 0.9
-"""The same of what is nothing unless rows tell it."""
+"""The same threshold for constants that are absent without a fit."""
 
 _ROUNDS, _HALVINGS, _DONE, _NEAR, _STEP = 8, 6, 0.02, 0.3, 0.05
-"""Gauss-Newton's steps at most, and how often one is halved; which is too small to matter, which so small
-that slopes stay, and differences for these, in prior sigmas."""
+"""Gauss-Newton: maximum steps, and halvings per step. In prior sigmas: step at which to stop, step below which the
+slopes are reused, and finite difference for the slopes."""
 
 OUTLIER = 2.0
-"""Standard deviations beyond which a row is far off, and beside its like counts by its distance."""
+"""Standard deviations beyond which a row is reported as doubtful; beyond the same deviation from similar runs, its
+loss is linear."""
 
 _ROUNDS_OF_WEIGHTS, _SAME = 5, 0.1
-"""How often what is unusual is found again at most, and from which relative change on."""
+"""Maximum number of reweightings, and relative change of weights at which to stop."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A measured step: the words that ran, the seconds, and where it stands ("runs.csv, row 3")."""
+    """A measured step: its case, plan and seconds, and its place in a file ("runs.csv, row 3")."""
 
     case: Case
     plan: Plan
@@ -52,7 +54,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Told:
-    """A constant that was asked for: its prior, what rows make of it, and the spread of its logarithm then."""
+    """A constant of the fit: its prior, its value, and the standard deviation of its logarithm."""
 
     prior: Prior
     value: float
@@ -60,15 +62,15 @@ class Told:
 
     @property
     def moved(self) -> bool:
-        """Whether the rows told it."""
+        """Whether the rows determine it."""
         return self.spread < MOVED * self.prior.spread
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """A row by its name that is off by `error`, so many times what jobs of its class are.
+    """A row whose `error` is `times` the spread of its GPU type.
 
-    That is not believed to be the machine's: it counts by its distance, for its job.
+    The error is attributed to its job instead of the cluster: its loss is linear.
     """
 
     row: str
@@ -82,11 +84,13 @@ class Doubt:
 
 @dataclass(frozen=True)
 class Posterior:
-    """What rows say of a cluster and of its jobs.
+    """Result of a fit for a cluster and its jobs.
 
-    `found` are the constants that they told, `left` those that stay at their priors. `correlation` is of `found`,
-    `runs` are the rows beside these constants, behind those of an earlier fit; `before` and `after` are signed
-    errors of the rows. `jobs` has the model of each job that `rest` is numbered by.
+    - `found`: constants determined by the rows; `left`: constants that stay at their priors.
+    - `correlation`: correlation of `found`.
+    - `runs`: runs of an earlier fit, then the rows, each with its time relative to the constants.
+    - `before`, `after`: signed errors of the rows.
+    - `jobs`: the model of each job; `rest` constants are numbered by this list.
     """
 
     cluster: Cluster
@@ -101,7 +105,7 @@ class Posterior:
     doubted: list[Doubt]
 
     def constants(self, source: str) -> Constants:
-        """Return the cluster's constants with those that were told, each with what it is from."""
+        """Return the cluster's constants including the fitted ones, each with its origin."""
         mine = [index for index, one in enumerate(self.found) if not one.prior.name.startswith(REST)]
         names = [self.found[index].prior.name for index in mine]
         told = {
@@ -119,7 +123,7 @@ class Posterior:
         )  # fmt: skip
 
     def rest_s(self, plan: Plan) -> float | None:
-        """Return what a step of a plan's job takes that nothing else covers, None where no row told it."""
+        """Return the fitted extra step time of a plan's job, None if there is none."""
         names = {
             f"{REST}.{number}" for number, model in enumerate(self.jobs) if plan.job and model == plan.job.model
         }
@@ -135,7 +139,7 @@ def _rounded(value: float) -> float:
 
 
 def rows_of(cases: Sequence[Case], plan_of: PlanOf, source: str) -> tuple[list[Row], list[tuple[Case, str]]]:
-    """Return the rows of time that `ppsim project` takes, and the others with the reason."""
+    """Return the usable rows with times, and the others with the reason."""
     rows, refused = [], []
     for number, case in enumerate(cases, start=1):
         try:
@@ -153,7 +157,7 @@ def rows_of(cases: Sequence[Case], plan_of: PlanOf, source: str) -> tuple[list[R
 
 
 def fit_rows(rows: Sequence[Row], plan_of: PlanOf) -> Posterior:
-    """Return what rows of one cluster say of its constants; raises `ConfigError` for none, and for two clusters."""
+    """Fit the constants of a cluster to its rows; raises `ConfigError` for no rows, and for several clusters."""
     if not rows:
         raise ConfigError("there is no row to fit on")
     clusters = {row.plan.job.cluster.name: row.plan.job.cluster for row in rows if row.plan.job}
@@ -168,11 +172,11 @@ def fit_rows(rows: Sequence[Row], plan_of: PlanOf) -> Posterior:
     asked = [one for one in priors_of(cluster, plans) if any(_may_depend(row, one.name, ()) for row in rows)]
     for number, model in enumerate(jobs):
         ran = [row for row in rows if row.plan.job and row.plan.job.model == model]
-        if len(ran) > 1:  # one step does not tell a rest from a rate
+        if len(ran) > 1:  # one step cannot separate extra time from a rate
             asked.append(rest_of(number, [row.plan for row in ran], min(row.measured_s for row in ran)))
     question = Question(cluster, rows, jobs, plan_of)
     solved = question.solved(asked)
-    if untold := _untold(asked, solved, cluster):  # else rates would make up for what no projection has
+    if untold := _untold(asked, solved, cluster):  # otherwise the rates would compensate for the removed constants
         without = {one.prior for one in untold}
         asked = [one for one in asked if one not in without]
         solved = question.solved(asked)
@@ -195,7 +199,7 @@ def fit_rows(rows: Sequence[Row], plan_of: PlanOf) -> Posterior:
 
 
 def _untold(asked: Sequence[Prior], solved: "_Solved", cluster: Cluster) -> list[Told]:
-    """Rests of jobs, and launches on a cluster without any, that steps do not tell from a rate."""
+    """Extra step times, and launch times on a cluster without any, that the rows cannot separate from a rate."""
     nothing = ("launch_s",) if cluster.constants.launch_s is None else ()
     return [
         Told(one, one.median, one.spread * spread)
@@ -205,7 +209,6 @@ def _untold(asked: Sequence[Prior], solved: "_Solved", cluster: Cluster) -> list
 
 
 def _doubts(rows: Sequence[Row], logs: Sequence[float]) -> list[Doubt]:
-    """Of rows that are off by these logarithms those that are beyond what is expected."""
     found = [
         Doubt(row.name, float(np.expm1(log)), abs(log) / spread_of(row.plan))
         for row, log in zip(rows, logs, strict=True)
@@ -215,7 +218,7 @@ def _doubts(rows: Sequence[Row], logs: Sequence[float]) -> list[Doubt]:
 
 @dataclass(frozen=True)
 class _Solved:
-    """Where constants are, in prior sigmas; what is left of each; how they hang together; each run's own spread."""
+    """Constants and their posterior deviations (in prior sigmas), correlations, and the deviation of each run."""
 
     at: Floats
     spreads: Floats
@@ -225,7 +228,7 @@ class _Solved:
 
 @dataclass(frozen=True)
 class Question:
-    """Rows of a cluster, and the numbers of their jobs."""
+    """Rows of a cluster and the models of their jobs."""
 
     cluster: Cluster
     rows: Sequence[Row]
@@ -240,7 +243,10 @@ class Question:
     def logs(
         self, priors: Sequence[Prior], at: Floats, only: Sequence[int] | None = None, runs: tuple[Run, ...] = ()
     ) -> Floats:
-        """Return the logarithms of predicted over measured, constants so many prior sigmas off their medians."""
+        """Return log(predicted / measured) per row, for constants `at` prior sigmas from their medians.
+
+        `only` restricts the rows (others are 0); `runs` are the cluster's measured runs.
+        """
         values = {prior.name: prior.value(one) for prior, one in zip(priors, at.tolist(), strict=True)}
         machine = {name: Constant(value=value) for name, value in values.items() if not name.startswith(REST)}
         cluster = self.cluster.with_constants(replace(self.cluster.constants.having(machine), runs=runs))
@@ -254,25 +260,24 @@ class Question:
         return found
 
     def runs(self, priors: Sequence[Prior], at: Floats, sigmas: Floats) -> tuple[Run, ...]:
-        """Return the rows as runs beside constants and rests, behind those of an earlier fit."""
+        """Return runs of an earlier fit, then the rows relative to the constants and extra step times."""
         rests = {one.name: one.value(there) for one, there in zip(priors, at.tolist(), strict=True)}
         found = list(self.earlier)
         for row, log, sigma in zip(self.rows, self.logs(priors, at), sigmas[: len(self.rows)], strict=True):
             job = row.plan.job
             assert job is not None
             projected, rest = row.measured_s * math.exp(log), rests.get(self._rest(row), job.rest_s)
-            rest = min(rest, row.measured_s / 2)  # a step that is shorter than its rest is off by all
+            rest = min(rest, row.measured_s / 2)  # a step shorter than its rest would be negative
             times = _rounded((row.measured_s - rest) / (projected - rest))
             spread = _rounded(spread_of(row.plan))
             found.append(Run(**vars(job.likeness), times=times, sigma=_rounded(sigma), spread=spread))
         return tuple(found)
 
     def _rest(self, row: Row) -> str:
-        """The name of what a step of a row's job takes that nothing else covers."""
         return f"{REST}.{self.jobs.index(row.plan.job.model if row.plan.job else None)}"
 
     def slopes(self, priors: Sequence[Prior], at: Floats, now: Floats) -> Floats:
-        """Return the derivatives of `logs` by each constant: a row a row, a column a constant."""
+        """Return the derivatives of `logs`, shape [rows, constants]."""
         found = np.zeros((len(self.rows), len(priors)))
         for column, prior in enumerate(priors):
             moved = at.copy()
@@ -283,7 +288,10 @@ class Question:
         return found
 
     def solved(self, priors: Sequence[Prior]) -> _Solved:
-        """Return the most probable constants; a run that is off by much, or by more than its like, counts less."""
+        """Return the most probable constants.
+
+        Outliers have reduced weight: runs with a large error, or with a much larger error than similar runs.
+        """
         jobs = [*(row.plan.job.likeness for row in self.rows if row.plan.job), *self.earlier]
         spreads = np.array(
             [*map(spread_of, (row.plan for row in self.rows)), *(run.spread for run in self.earlier)]
@@ -314,7 +322,7 @@ class Question:
     def _most_probable(
         self, priors: Sequence[Prior], state: "_State", information: Floats, past: Floats
     ) -> "_State":
-        """Gauss-Newton, steps halved until they make constants more probable; `past` are errors of earlier runs."""
+        """Gauss-Newton with step halving until the probability increases; `past` are errors of earlier runs."""
         mine = information[: len(self.rows), : len(self.rows)]
         push = information[: len(self.rows), len(self.rows) :] @ past
 
@@ -344,14 +352,14 @@ class Question:
 
 
 def _usual(deviations: Floats, most: float) -> Floats:
-    """What of each deviation is usual, beyond which a row counts by its distance (Huber 1964)."""
+    """Huber weights (Huber 1964): 1 up to `most` deviations, then inversely proportional to the deviation."""
     found: Floats = np.minimum(1.0, most / np.maximum(np.abs(deviations), 1e-12))
     return found
 
 
 @dataclass(frozen=True)
 class _State:
-    """Where a search for constants is, in prior sigmas; errors of rows there; slopes if they are near."""
+    """State of the optimisation: constants in prior sigmas, errors of rows, and slopes if still valid."""
 
     at: Floats
     errors: Floats
@@ -359,7 +367,7 @@ class _State:
 
 
 def _may_depend(row: Row, name: str, jobs: Sequence[Any]) -> bool:
-    """Whether a row's step can change with a constant; what would only be found out to be 0 is saved."""
+    """Whether a row's step can depend on a constant; saves the computation of zero slopes."""
     job = row.plan.job
     assert job is not None
     kind, _, of = name.partition(".")
@@ -377,7 +385,7 @@ def _may_depend(row: Row, name: str, jobs: Sequence[Any]) -> bool:
 
 
 def fitted_plan_of(posteriors: Mapping[str, Posterior], plan_of: PlanOf) -> PlanOf:
-    """Return what makes a plan of words on a cluster as it was fitted, and of a fitted job with its rest."""
+    """Return `plan_of` with fitted clusters and, for fitted jobs, their extra step times."""
     clusters = {
         name: one.cluster.with_constants(one.constants("the rows fitted on")) for name, one in posteriors.items()
     }

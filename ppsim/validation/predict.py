@@ -1,4 +1,4 @@
-"""A case → what `ppsim project` says of its words."""
+"""Projection of a case."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,14 +9,14 @@ from ppsim.validation.cases import Case
 from ppsim.validation.flops import flops_a_token
 
 PlanOf = Callable[[Mapping[str, Any]], Plan]
-"""Words of `ppsim project` → the plan that it projects (`ppsim.api.project.plan_of`)."""
+"""Function from options of `ppsim project` to its plan (`ppsim.api.project.plan_of`)."""
 
 
 def predict(case: Case, plan: Plan) -> float:
-    """Return the projected seconds of an iteration, or the peak bytes of the rank that the case is about.
+    """Return the projected seconds of an iteration, or the peak bytes of the case's rank.
 
-    Bytes that an allocator reserved are compared with those that it is projected to reserve; raises `ConfigError`
-    where that is not known.
+    For memory reserved by an allocator, this is the projected reserved memory; raises `ConfigError` if it is
+    unknown.
     """
     if case.is_memory and case.told.bytes_are == "reserved":
         return float(reserved_of(plan))
@@ -28,7 +28,7 @@ def predict(case: Case, plan: Plan) -> float:
 
 
 def measured_of(case: Case, plan: Plan) -> float:
-    """Return the seconds of a step or the bytes of a device that were measured, of what the plan trains."""
+    """Return the measured seconds per step or bytes per device, converted with the plan's model and batch."""
     source, job = plan.modelled_source, plan.job
     tokens = source.tokens_per_microbatch * plan.num_microbatches
     flops = flops_a_token(job.model, job.length, case.told.counted) * tokens if job else 0.0

@@ -1,7 +1,7 @@
-"""What a class of devices says of an installation before any of its runs was seen, and how sure that is.
+"""Prior distributions of a cluster's constants, from the GPU type.
 
-Constants are positive, and their logarithms normally distributed around what the cluster has; where that is
-nothing, around what is said here.
+Constants are positive, and their logarithms are normally distributed around the cluster's values or, for values
+that the cluster lacks, around the values here.
 """
 
 import math
@@ -14,13 +14,12 @@ from ppsim.projection.answering import ESTIMATE_SPREAD
 from ppsim.projection.plan import Plan
 
 MOST = 3.0 / SHARES.machine
-"""Deviations beyond which a constant of a machine is not taken, three of its class: what is further off has another
-cause."""
+"""Maximum prior deviations of a constant: 3 spreads of its GPU type. Larger deviations have other causes."""
 
 
 @dataclass(frozen=True)
 class Prior:
-    """A constant by its name in `Constants.named`, its median, the standard deviation of its logarithm, and why."""
+    """A constant by its name in `Constants.named`: median, standard deviation of the logarithm, and reason."""
 
     name: str
     median: float
@@ -28,7 +27,7 @@ class Prior:
     reason: str
 
     def value(self, deviations: float) -> float:
-        """Return the constant so many deviations off the median, `MOST` at most; shares up to 1."""
+        """Return the constant at up to `MOST` deviations from the median; link efficiencies are at most 1."""
         found = self.median * math.exp(self.spread * max(-MOST, min(MOST, deviations)))
         return min(found, 1.0) if self.name.startswith("link_efficiency.") else found
 
@@ -45,15 +44,15 @@ _OF_PLAIN = {
 _REST_SPREAD, _REST_MEDIAN = 1.2, 0.01
 
 REST = "rest"
-"""What the name of a job's own constant starts with; a number behind a dot says which job's it is."""
+"""Name of the extra step time of a job, followed by a dot and the job's number."""
 
 
 def priors_of(cluster: Cluster, plans: Sequence[Plan]) -> list[Prior]:
-    """Return the constants of a cluster on which the steps of plans may depend, each around what the cluster has.
+    """Return the priors of a cluster's constants that may affect the plans.
 
-    A spread is that of an earlier fit where the cluster has one, else `SHARES.machine` of what the class says, by
-    which runs differ by for any reason. Constants that are 0 in the cluster's class are not a question of how
-    large they are, and are left out; `launch_s`, which no class has, is around its `host_s`.
+    The median is the cluster's value. The spread comes from an earlier fit if the cluster has one; otherwise it is
+    `SHARES.machine` times the spread of the GPU type, which includes all differences between runs. Constants that
+    are 0 for the GPU type are left out. `launch_s`, which no GPU type has, is around `host_s`.
     """
     known = {
         name: one.sigma / one.value for name, one in cluster.constants.named.items() if one.sigma and one.value
@@ -66,7 +65,7 @@ def priors_of(cluster: Cluster, plans: Sequence[Plan]) -> list[Prior]:
 
 
 def rest_of(job: int, plans: Sequence[Plan], shortest_s: float) -> Prior:
-    """Return what steps of a job take that nothing else covers: around what its words say, else 1 % of a step."""
+    """Return the prior of a job's extra step time: around its option, else 1 % of a step."""
     told = max((plan.job.rest_s for plan in plans if plan.job), default=0.0)
     median = told or _REST_MEDIAN * shortest_s
     return Prior(
@@ -75,7 +74,6 @@ def rest_of(job: int, plans: Sequence[Plan], shortest_s: float) -> Prior:
 
 
 def _candidates(cluster: Cluster, plans: Sequence[Plan]) -> Iterator[tuple[str, float, float, str]]:
-    """Name, median, spread and reason of each."""
     constants, gets = cluster.constants, cluster.device.efficiency
     for dtype in dict.fromkeys(plan.job.execution.dtype for plan in plans if plan.job):
         known = constants.compute_share.get(dtype)

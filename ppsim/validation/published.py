@@ -1,4 +1,4 @@
-"""The measured value that was published for a recipe, if a set of published runs has it."""
+"""Published measurements of a recipe, from the validation sets."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,13 +11,13 @@ from ppsim.validation.cases import Case, case_sets, cases_of
 from ppsim.validation.predict import measured_of
 
 _SAME = ("gpus", "tp", "cp", "ep", "pp", "vpp", "micro_batch", "global_batch", "seq_len", "dtype", "cluster")
-"""Options that a recipe and a published run must have in common."""
+"""Options that must be equal for a recipe and its published run."""
 _DEFAULTS: dict[str, Any] = {"tp": 1, "cp": 1, "ep": 1, "pp": 1, "vpp": 1, "micro_batch": 1, "dtype": "bfloat16"}
 
 
 @dataclass(frozen=True)
 class Published:
-    """A published run of a recipe: its measured step time, the value as published, and where it is published."""
+    """A published run of a recipe: measured step time, value as published, and source."""
 
     seconds: float
     value: float
@@ -26,7 +26,7 @@ class Published:
     source: str
 
     def to_json(self, projected_s: float) -> dict[str, Any]:
-        """As JSON, with the signed error of a projected step."""
+        """Return JSON, with the signed error of a projected step."""
         return {
             "iteration_time_s": self.seconds, "value": self.value, "metric": self.metric, "table": self.table,
             "source": self.source,
@@ -35,9 +35,9 @@ class Published:
 
 
 def published_of(config: RunConfig, plan: Plan) -> Published | None:
-    """Return the published run of a recipe, or None: there is none, or its layout is another one.
+    """Return the published run of a recipe, None if there is none with the same layout.
 
-    `plan` is the plan of the recipe, whose FLOPs a published throughput is converted with.
+    `plan` is the recipe's plan; its FLOPs convert a published throughput to seconds.
     """
     recipe = config.recipe
     if recipe is None or recipe.model not in NAMES:

@@ -1,4 +1,4 @@
-"""The rows of sets as a table, from what `ppsim validate --json` prints: for a figure, for a spreadsheet."""
+"""Table of the rows of validation sets, for figures and spreadsheets."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def rows_of(sets: Sequence[dict[str, Any]]) -> "pandas.DataFrame":
-    """Return every row of sets, each given as `ppsim.validation.score.Validation.to_json` does.
+    """Return every row of sets, each given in the form of `ppsim.validation.score.Validation.to_json`.
 
     Columns: set, table (of the publication), title, schedule, gpus, cluster, dtype, use (fit or judge), quantity
-    (time or memory), measured and predicted (seconds or bytes), error (signed: predicted / measured − 1), of a
-    constant MFU and of another tool on the same row constant_mfu_error and other_error (NaN: none), order_only.
-    Rows that cannot be expressed are not among them.
+    (time or memory), measured and predicted (seconds or bytes), error (signed: predicted / measured − 1),
+    constant_mfu_error and other_error (of a constant MFU and of another tool on the same row; NaN: none),
+    order_only. Rows that cannot be projected are omitted.
     """
     import pandas
 
@@ -26,7 +26,7 @@ def rows_of(sets: Sequence[dict[str, Any]]) -> "pandas.DataFrame":
 
 
 def read_rows(path: str | Path) -> "pandas.DataFrame":
-    """Read what `ppsim validate` wrote (`-o FILE.json`); raises `ConfigError` for anything else."""
+    """Read a file of `ppsim validate -o FILE.json`; raises `ConfigError` for other files."""
     found = read_json(path, made_by="ppsim validate writes a validation with -o NAME.json")
     try:
         rows = rows_of(found["sets"]).astype(_KINDS)

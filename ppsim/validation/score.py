@@ -1,4 +1,4 @@
-"""Signed errors of a set: ppsim's, beside those of a constant MFU and of other tools on the same rows.
+"""Signed errors of a set for ppsim, for a constant MFU and for other tools on the same rows.
 
 Errors are predicted / measured − 1 of time or bytes: negative is optimistic.
 """
@@ -22,9 +22,9 @@ from ppsim.validation.predict import PlanOf, measured_of, predict
 
 @dataclass(frozen=True)
 class CaseError:
-    """One case, its plan, and seconds or bytes: measured, of ppsim, and of a constant MFU (None where none is).
+    """A case, its plan, and seconds or bytes: measured, predicted by ppsim, and at a constant MFU (None: unknown).
 
-    `spread` is the standard deviation of the logarithm of seconds; of bytes there is none.
+    `spread` is the standard deviation of log(predicted seconds); 0 for bytes.
     """
 
     case: Case
@@ -36,18 +36,18 @@ class CaseError:
 
     @property
     def error(self) -> float:
-        """Of ppsim."""
+        """Signed error of ppsim."""
         return self.predicted / self.measured - 1
 
     @property
     def kind(self) -> Literal["dense", "MoE"]:
-        """Whether the model has experts; of measured costs, dense."""
+        """Whether the model has experts; "dense" for measured costs."""
         job = self.plan.job
         return "MoE" if job is not None and any(layer.is_moe for layer in job.model.kinds) else "dense"
 
     @property
     def is_inside(self) -> bool | None:
-        """Whether the time measured is in the projection's 90 % interval; None of bytes, which have none."""
+        """Whether the measured time is inside the 90 % interval; None for bytes, which have no interval."""
         if self.case.is_memory:
             return None
         low, high = interval_by_spread(self.predicted, self.spread)
@@ -55,17 +55,17 @@ class CaseError:
 
     @property
     def constant_mfu_error(self) -> float | None:
-        """Of a constant MFU."""
+        """Signed error of a constant MFU."""
         return None if self.constant_mfu is None else self.constant_mfu / self.measured - 1
 
     @property
     def other_error(self) -> float | None:
-        """Of another tool."""
+        """Signed error of another tool."""
         told = self.case.told
         return None if told.other is None else told.other / told.value - 1
 
     def to_json(self) -> dict[str, Any]:
-        """Return the case, its command, and its errors; seconds or bytes by the name of the key."""
+        """Return the case, its command and its errors; the keys contain the unit."""
         unit = "bytes" if self.case.is_memory else "s"
         plan = self.plan
         return {
@@ -88,7 +88,7 @@ class CaseError:
 
 @dataclass(frozen=True)
 class Score:
-    """What errors come to: their number, mean, mean of absolute values, and the largest with its sign."""
+    """Summary of errors: number, mean, mean absolute error, and the largest error with its sign."""
 
     num_rows: int
     mean: float
@@ -98,11 +98,11 @@ class Score:
 
 @dataclass(frozen=True)
 class Validation:
-    """A set's rows, and what is made of those that judge; of the rows that were fitted where there are no others.
+    """A set's rows and their evaluation; scores use the test rows, or the fit rows if there are no others.
 
-    `ranks` has of each group of schedules Spearman's correlation of measured and predicted; `right` counts the
-    groups in which no two schedules that differ by measurement are in the wrong order. `not_possible` are cases
-    that `ppsim project` refuses, or of which too little is stated, with the reason: they are in no score.
+    - `ranks`: Spearman's correlation of measured and predicted values, per group of schedules.
+    - `right`: number of groups with the right order of all schedules whose measurements differ.
+    - `not_possible`: cases that cannot be projected, with the reason; they are in no score.
     """
 
     name: str
@@ -115,22 +115,22 @@ class Validation:
 
     @property
     def judged(self) -> list[CaseError]:
-        """The rows marked judge, or all where there are none."""
+        """The test rows, or all rows if there are none."""
         return [row for row in self.rows if row.case.told.use == "judge"] or self.rows
 
     @property
     def fitted(self) -> list[CaseError]:
-        """The rows that constants were fitted on."""
+        """The rows used for fitting."""
         return [row for row in self.rows if row.case.told.use == "fit"]
 
     @property
     def score(self) -> Score:
-        """Of ppsim on the judged rows."""
+        """Errors of ppsim on the test rows."""
         return score_of([row.error for row in self.judged])
 
     @property
     def clusters_fitted_on_file(self) -> list[str]:
-        """Clusters with constants that `ppsim fit` fitted on a file with this name; none for packaged sets."""
+        """Clusters with constants that `ppsim fit` fitted to a file with this name; empty for packaged sets."""
         if self.name in case_sets():
             return []
         clusters = [row.plan.job.cluster for row in self.rows if row.plan.job is not None]
@@ -139,30 +139,30 @@ class Validation:
 
     @property
     def fitted_score(self) -> Score | None:
-        """Of ppsim on the rows that constants were fitted on."""
+        """Errors of ppsim on the rows used for fitting."""
         return score_of([row.error for row in self.fitted]) if self.fitted else None
 
     @property
     def constant_mfu(self) -> Score | None:
-        """Of a constant MFU on the same rows."""
+        """Errors of a constant MFU on the test rows."""
         errors = [row.constant_mfu_error for row in self.judged]
         known = [error for error in errors if error is not None]
         return score_of(known) if known and len(known) == len(errors) else None
 
     @property
     def other(self) -> Score | None:
-        """Of another tool on the same rows."""
+        """Errors of another tool on the test rows."""
         errors = [row.other_error for row in self.judged if row.other_error is not None]
         return score_of(errors) if errors else None
 
     @property
     def coverage(self) -> tuple[int, int] | None:
-        """How many judged times lie in the projections' 90 % intervals, and of how many; None: there is none."""
+        """(Times inside the 90 % interval, all times) among the test rows; None without times or if order-only."""
         return coverage_of(self.judged) if not self.told.order_only else None
 
     @property
     def mean_rank_correlation(self) -> float | None:
-        """Of all groups of schedules."""
+        """Mean rank correlation over groups of schedules."""
         return sum(self.ranks.values()) / len(self.ranks) if self.ranks else None
 
     def to_json(self) -> dict[str, Any]:
@@ -198,7 +198,7 @@ class Validation:
 
 @dataclass(frozen=True)
 class HardwareScore:
-    """What the judged times of a cluster and dtype come to, of dense models or of those with experts."""
+    """Errors of the test rows with times for a cluster, a dtype and a kind of model (dense or MoE)."""
 
     cluster: str
     dtype: str
@@ -209,9 +209,9 @@ class HardwareScore:
 
 
 def hardware_scores(sets: Sequence[Validation]) -> list[HardwareScore]:
-    """Return the errors of all sets' judged times by cluster, dtype and kind of model.
+    """Return the errors of all sets' test rows with times, by cluster, dtype and kind of model.
 
-    Left out are costs that were measured themselves, and sets of which only the order of the schedules counts.
+    Excluded are projections from measured costs, and sets that only compare the order of schedules.
     """
     groups: dict[tuple[str, str, Literal["dense", "MoE"]], list[CaseError]] = {}
     for row in (row for one in sets if not one.told.order_only for row in one.judged):
@@ -230,17 +230,15 @@ def hardware_scores(sets: Sequence[Validation]) -> list[HardwareScore]:
 
 
 def coverage_of(rows: Sequence[CaseError]) -> tuple[int, int] | None:
-    """Return how many times lie in the projections' 90 % intervals, and of how many; None where there is none."""
+    """Return (number of times inside the 90 % interval, number of times); None without times."""
     inside = [row.is_inside for row in rows if row.is_inside is not None]
     return (sum(inside), len(inside)) if inside else None
 
 
 def validate_set(name: str, plan_of: PlanOf, cases: Sequence[Case] | None = None) -> Validation:
-    """Return the comparison of a set, or of a file of one's own; raises `ConfigError` for an unknown set.
+    """Compare a set or a user's file with projections; raises `ConfigError` for an unknown set.
 
-    `cases` are some of its rows; None: all.
-
-    A case of which something is not stated, and one that `ppsim project` refuses, is listed with its reason.
+    `cases` are some of its rows (None: all). Cases that cannot be projected are listed with the reason.
     """
     told, cases = require_set(name), cases_of(name) if cases is None else cases
     projected, reasons = [], []
@@ -271,13 +269,13 @@ def validate_set(name: str, plan_of: PlanOf, cases: Sequence[Case] | None = None
 
 
 def _spread(plan: Plan, seconds: float) -> float:
-    """The standard deviation of the logarithm of a projected step, as a projection's answer has it."""
+    """The standard deviation of the logarithm of a projected step, as in a projection's answer."""
     of_class = spread_of(plan)
     return fitted_spread(plan, seconds, lambda other: outcome_of(other)[0], of_class) or of_class
 
 
 def score_of(errors: Sequence[float]) -> Score:
-    """Return what errors come to; 0 for none.
+    """Return the summary of errors; zeros without errors.
 
     >>> score_of([0.02, -0.04])
     Score(num_rows=2, mean=-0.01, mean_absolute=0.03, worst=-0.04)
@@ -290,7 +288,7 @@ def score_of(errors: Sequence[float]) -> Score:
 
 
 def rank_correlation(measured: Sequence[float], predicted: Sequence[float]) -> float:
-    """Return Spearman's rank correlation, ties at their mean rank.
+    """Return Spearman's rank correlation; ties get their mean rank.
 
     >>> rank_correlation([1.0, 2.0, 3.0], [10.0, 30.0, 20.0])
     0.5
@@ -310,9 +308,9 @@ def _is_in_order(measured: Sequence[float], predicted: Sequence[float]) -> bool:
 
 
 def _constant_mfu(cases: Sequence[tuple[Case, Plan, float]]) -> tuple[list[float | None], str]:
-    """Seconds at one share of the peak for each dtype: the mean of the fit rows, else the one that is best.
+    """Seconds at a constant MFU per dtype (mean of the fit rows, else the best fit), and a description.
 
-    `cases` have their plans and the seconds that were measured. None of memory, and where a plan trains no model.
+    `cases` are (case, plan, measured seconds). All None for memory, and if a plan has no model.
     """
     if any(case.is_memory or plan.job is None for case, plan, _ in cases):
         return [None] * len(cases), ""
@@ -323,7 +321,7 @@ def _constant_mfu(cases: Sequence[tuple[Case, Plan, float]]) -> tuple[list[float
         here = [(*case, ideal) for case, ideal, of in zip(cases, at_peak, dtypes, strict=True) if of == dtype]
         fit = [ideal / measured for case, _, measured, ideal in here if case.told.use == "fit"]
         if not fit and len(here) == 1:
-            return [None] * len(cases), ""  # which one share would meet exactly
+            return [None] * len(cases), ""  # a single row would be fitted exactly
         share[dtype] = sum(fit) / len(fit) if fit else _best_share([(m, ideal) for _, _, m, ideal in here])
         bases.append(
             f"{100 * share[dtype]:.1f} % of {dtype}'s peak, {'mean of the fit rows' if fit else 'the best'}"
@@ -332,7 +330,7 @@ def _constant_mfu(cases: Sequence[tuple[Case, Plan, float]]) -> tuple[list[float
 
 
 def _best_share(rows: Sequence[tuple[float, float]]) -> float:
-    """The share with the least mean absolute error, which one of the rows meets exactly."""
+    """The share with the least mean absolute error; the optimum fits one row exactly."""
 
     def error(share: float) -> float:
         return sum(abs(seconds / share / measured - 1) for measured, seconds in rows)

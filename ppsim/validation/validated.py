@@ -1,4 +1,4 @@
-"""All sets together: what `ppsim validate` answers."""
+"""Result of `ppsim validate`."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Validated(Shown):
-    """Sets of published numbers beside projections; errors are predicted / measured − 1, negative is optimistic.
+    """Published values compared with projections; errors are predicted / measured − 1, negative is optimistic.
 
-    `str` is what `ppsim validate` prints.
+    `str` is the output of `ppsim validate`.
 
     >>> import ppsim
     >>> found = ppsim.validate("zero-bubble")
@@ -30,11 +30,11 @@ class Validated(Shown):
 
     @property
     def brief(self) -> str:
-        """What its line says."""
+        """One-line description."""
         return ", ".join(f"{one.name}: {len(one.rows)} rows" for one in self.sets)
 
     def to_frame(self) -> "pandas.DataFrame":
-        """Return a pandas DataFrame with one row a published number: see `ppsim.validation.rows.rows_of`.
+        """Return a pandas DataFrame, one row per published value; see `ppsim.validation.rows.rows_of`.
 
         `ppsim.plot.accuracy_figure` draws it.
 
@@ -45,7 +45,7 @@ class Validated(Shown):
         return rows_of(self.to_json()["sets"])
 
     def scores(self) -> "pandas.DataFrame":
-        """Return a pandas DataFrame with one row a set, by name: what the errors of its judged rows come to.
+        """Return a pandas DataFrame with the errors of each set's test rows, one row per set.
 
         Columns: num_rows, mean, mean_absolute, worst.
 
@@ -59,10 +59,10 @@ class Validated(Shown):
         return pandas.DataFrame(rows).set_index("set")
 
     def by_hardware(self) -> "pandas.DataFrame":
-        """Return a pandas DataFrame with one row a cluster, dtype and kind of model: errors of the judged times.
+        """Return a pandas DataFrame of the test errors of times, one row per cluster, dtype and kind of model.
 
-        Columns: cluster, dtype, kind (dense or MoE), num_rows, mean, mean_absolute, worst, constant_mfu (the mean
-        absolute error of a constant MFU on the same rows), inside (times in the 90 % interval).
+        Columns: cluster, dtype, kind (dense or MoE), num_rows, mean, mean_absolute, worst, constant_mfu (mean
+        absolute error of a constant MFU on the same rows), inside (number of times in the 90 % interval).
 
         >>> import ppsim
         >>> ppsim.validate("dgxc-405b").by_hardware()[["cluster", "dtype", "num_rows"]].values.tolist()
@@ -79,15 +79,15 @@ class Validated(Shown):
         return pandas.DataFrame(rows)
 
     def to_json(self) -> dict[str, Any]:
-        """Return every set's scores and rows with units in the keys."""
+        """Return scores and rows of every set, with units in the keys."""
         return {"sets": [one.to_json() for one in self.sets]}
 
 
 def validated(name: str | None, plan_of: PlanOf, *, announce: Callable[[str], None]) -> Validated:
-    """Return published numbers beside projections: of one set by name or file, or of all sets.
+    """Compare published values with projections, for one set by name or file, or for all sets (None).
 
-    `plan_of` makes the plan of words of `ppsim project`; `announce` is called with the name of each set before it
-    is projected. Raises `ConfigError` for an unknown set.
+    `plan_of` makes the plan of options of `ppsim project`; `announce` is called with the name of each set before
+    its projection. Raises `ConfigError` for an unknown set.
     """
     found = []
     for one in case_sets() if name is None else [name]:

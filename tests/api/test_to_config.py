@@ -63,6 +63,7 @@ ELSEWHERE = {
     "profile",  # a profile of a job needs the job's model and shape
     "backward_input_ms", "backward_weight_ms", "transfer_ms",  # with forward_ms
     "stage_plan",  # a file; tests/api/test_stage_plans.py
+    "run",  # a recording; tests/api/test_recorded_costs.py
     "search_time",  # a search ends by the clock
 }  # fmt: skip
 _ROOM = {"moe_expert_rank_capacity_factor": 1.5, "moe_dispatcher": "hybridep", "fused_experts": True}

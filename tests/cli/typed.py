@@ -109,7 +109,7 @@ OF_PROJECT = {
         "--account-for-loss-in-pipeline-split --layers 31", "--decoder-first-pipeline-num-layers 14",
         "--decoder-last-pipeline-num-layers 14", "--straggler 1:1.2", "--straggler 1:1.2 --straggler 0:1.1",
         "--sequence-lengths L.txt --allow-oom", "--sequence-lengths L.txt --seed 2 --allow-oom", "--transfer-ms 5", "--overheads overheads.json",
-        "--runtime megatron", "--runtime ideal", "--channel edge", "--channel ideal --receives deferred", "--layers 20",
+        "--runtime megatron", "--runtime ideal", "--channel edge", "--channel ideal --receives deferred", "--layers 20", "--run run.csv",
         "--profile tiny.json", same("--seq-len 1024"), same("--micro-batch-size 3"), same("--tp 1"), same("--recompute none"),
         "--tokens 1e9", "--memory-limit 80GiB",
     ],

@@ -1,1 +1,1 @@
-"""Schedules as their papers define them."""
+"""Schedules as defined in their papers."""

@@ -1,8 +1,8 @@
-"""A schedule as a grid of cells, one row a rank and one column a unit of time, and what fills its gaps.
+"""A schedule as a grid with one row per rank and one cell per time unit.
 
-Steps of Qi et al. 2024 (arXiv 2405.15362), Appendix A, for two chunks a rank in a V: repeat a pattern, place the
-weight gradients, squeeze, and move the passes of warm-up and cool-down ahead. A cell holds the kind of pass; the
-microbatches of each kind follow in order, so that they need not be written down.
+Steps of Qi et al. 2024 (arXiv 2405.15362), Appendix A, for two chunks per rank in a V: repeat a pattern, place the
+weight gradients, squeeze, and move the actions of warm-up and cool-down ahead. A cell holds the kind of action. The
+microbatches of each kind follow in order, so the grid does not store them.
 """
 
 from typing import Any, TypeAlias
@@ -17,17 +17,17 @@ from ppsim.schedule.table import NONE, Op, Schedule
 Grid: TypeAlias = Ints64
 
 FREE = -1
-# Kinds, as numbers in the kernels: 0 F down, 1 F up, 2 I of the way up, 3 I of the way down (the order in which a
-# microbatch runs them), 4 W of the way up, 5 W of the way down.
+# Kinds, as numbers in the kernels: 0 F down, 1 F up, 2 I on the way up, 3 I on the way down (the order in which a
+# microbatch runs them), 4 W on the way up, 5 W on the way down.
 NUM_KINDS = 6
 _REPEAT = 6
 
 
 def repeated(starts: Ints64, num_microbatches: int, *, backward_cells: int = 1) -> Grid:
-    """Return the pattern laid out for every microbatch, 6 cells apart.
+    """Return the pattern repeated for every microbatch, 6 cells apart.
 
-    `starts` holds the first cell of each of the first four kinds on each rank. A backward of two cells is the
-    cell of its I and that of its W.
+    `starts` holds the first cell of each of the first four kinds per rank. A backward of two cells is its I
+    followed by its W.
     """
     num_ranks = starts.shape[1]
     width = int(starts.max()) + _REPEAT * (num_microbatches - 1) + backward_cells
@@ -47,7 +47,7 @@ def without_weights(grid: Grid) -> Grid:
 
 
 def with_weights(grid: Grid) -> Grid:
-    """Return the grid with each W in the first free cell after its I, those of the way up first."""
+    """Return the grid with each W in the first free cell after its I, those on the way up first."""
     room = np.full((len(grid), int((grid >= 2).sum(axis=1).max())), FREE, dtype=np.int64)
     filled = np.concatenate([grid, room], axis=1)
     _run(_place_weights, filled, inputs=filled.shape)
@@ -55,7 +55,7 @@ def with_weights(grid: Grid) -> Grid:
 
 
 def squeezed(grid: Grid, num_microbatches: int) -> Grid:
-    """Return the grid with every pass as early as the order on its rank and its inputs allow."""
+    """Return the grid with every action as early as the order on its rank and its inputs allow."""
     early = np.full_like(grid, FREE)
     finish = np.zeros(NUM_KINDS * len(grid) * num_microbatches, dtype=np.int64)
     counts = [np.zeros(NUM_KINDS * len(grid), dtype=np.int64), np.zeros(len(grid), dtype=np.int64)]
@@ -66,10 +66,10 @@ def squeezed(grid: Grid, num_microbatches: int) -> Grid:
 def moved_ahead(
     grid: Grid, num_microbatches: int, *, backward_cells: int = 1, are_weights_in_order: bool = True
 ) -> Grid:
-    """Return the grid with passes moved to earlier free cells, in order, as far as the peak does not grow.
+    """Return the grid with actions moved to earlier free cells, in order, as far as the peak does not grow.
 
-    With one cell a backward the steady state stays: from the first I that ends on rank 0 to the last F. Each W
-    stays behind the one before, unless `are_weights_in_order` is False: then it is behind its I alone.
+    With backwards of one cell, the steady state does not move: from the first I that ends on rank 0 to the last F.
+    Each W stays after the previous W, or only after its own I if `are_weights_in_order` is False.
     """
     moved = grid.copy()
     num_ranks = len(grid)
@@ -86,9 +86,9 @@ def moved_ahead(
 
 
 def drained(grid: Grid, num_microbatches: int) -> Grid:
-    """Return a grid without W whose passes after the last F have moved ahead as far as the peak does not grow.
+    """Return a grid without W in which the actions after the last F are moved ahead while the peak does not grow.
 
-    The peak is that of the weight gradients in the first free cells.
+    The peak is computed with the weight gradients in the first free cells.
     """
     moved = grid.copy()
     memory = np.zeros(grid.size, dtype=np.int64)
@@ -100,7 +100,7 @@ def drained(grid: Grid, num_microbatches: int) -> Grid:
 
 
 def table_of(name: str, grid: Grid, *, backward: Op) -> Schedule:
-    """Return the grid as a table; with full backwards (`Op.B`) the cells of W are part of them."""
+    """Return the schedule of a grid; with full backwards (`Op.B`) the cells of W are part of the backward."""
     num_ranks = len(grid)
     rank, cell = np.nonzero((grid >= 0) & ((grid < 4) | (backward is Op.I)))
     kind = grid[rank, cell]
@@ -128,13 +128,12 @@ def _trimmed(grid: Grid) -> Grid:
 
 
 def _run(kernel: Any, grid: Grid, *, inputs: Any, others: Any = ()) -> None:
-    """Run a kernel that fills `grid` in place, cell by cell."""
-    cells = grid.reshape(-1)  # a view: every grid here is contiguous
+    cells = grid.reshape(-1)  # a view: every grid is contiguous
     run_kernel(kernel, inputs=inputs, outputs=[cells, *others], size=grid.size)
 
 
 def _arrival(kind: Any, rank: Any, microbatch: Any, num_ranks: Any, num_microbatches: Any, finish: Any) -> Any:
-    """The cell from which on the rank next to this one has done its part; 0 where there is none."""
+    """Return the cell from which on the neighbouring rank's result is available; 0 without a neighbour."""
     source = rank - 1 if kind % 2 == 0 else rank + 1
     if 0 <= source < num_ranks:
         return finish[(kind * num_ranks + source) * num_microbatches + microbatch]
@@ -142,7 +141,7 @@ def _arrival(kind: Any, rank: Any, microbatch: Any, num_ranks: Any, num_microbat
 
 
 def _earliest(kind: Any, rank: Any, microbatch: Any, num_ranks: Any, num_microbatches: Any, finish: Any) -> Any:
-    """The first cell that the inputs of a pass allow; `finish` has the cell after each pass so far."""
+    """Return the first cell that the inputs of an action allow; `finish` is the cell after each placed action."""
     slot = kind * num_ranks + rank
     earliest = _arrival(kind, rank, microbatch, num_ranks, num_microbatches, finish)
     if microbatch > 0:
@@ -153,7 +152,7 @@ def _earliest(kind: Any, rank: Any, microbatch: Any, num_ranks: Any, num_microba
 
 
 def _held_after(kind: Any, active: Any, late: Any) -> Any:
-    """Activations and waiting weight gradients after one more cell of a rank; a free cell takes such a gradient."""
+    """Return activations and waiting weight gradients after one more cell; a free cell runs a waiting W."""
     if kind == 0 or kind == 1:
         return active + 1, late
     if kind != -1:
@@ -165,7 +164,7 @@ def _held_after(kind: Any, active: Any, late: Any) -> Any:
 
 def _place_weights(num_ranks: int, width: int, cells: Any) -> None:
     for rank in range(num_ranks):
-        up = down = 0  # weight gradients that wait
+        up = down = 0  # waiting weight gradients
         for at in range(rank * width, (rank + 1) * width):
             if cells[at] == 2:
                 up += 1
@@ -182,7 +181,7 @@ def _place_weights(num_ranks: int, width: int, cells: Any) -> None:
 def _squeeze(
     grid: Any, num_ranks: int, width: int, num_microbatches: int, cells: Any, finish: Any, count: Any, last: Any
 ) -> None:
-    # `finish` and `last` hold cells plus one, so that 0 is "nothing".
+    # `finish` and `last` hold the cell after the action; 0 means none.
     for cell in range(width):
         for rank in range(num_ranks):
             kind = grid[rank * width + cell]
@@ -203,9 +202,9 @@ def _move_ahead(
     num_ranks: int, width: int, num_microbatches: int, backward_cells: int, peak: int, are_weights_in_order: int,
     cells: Any, memory: Any, finish: Any, inputs_at: Any, count: Any,
 ) -> None:  # fmt: skip
-    # `finish` (each pass) and `inputs_at` (the backwards of a rank, ascending) hold the cell after the last.
+    # `finish` (per action) and `inputs_at` (backwards of a rank, ascending) hold the cell after the last one.
     keeps_steady_state = backward_cells == 1
-    phase = 0  # warm-up, steady state, cool-down
+    phase = 0  # 0 warm-up, 1 steady state, 2 cool-down
     for cell in range(width):
         for rank in range(num_ranks):
             row = rank * width
@@ -223,7 +222,7 @@ def _move_ahead(
             if phase == 1 and kind == 0 and microbatch == num_microbatches - 1:
                 phase = 2
 
-            if kind >= 4:  # the cell after the W before it is in the one slot of `count` that is left
+            if kind >= 4:  # the unused slot of `count` stores the cell after the previous W
                 earliest = inputs_at[2 * rank * num_microbatches + microbatch]
                 earliest = max(earliest, are_weights_in_order * count[5 * num_ranks + rank])
             else:
@@ -247,7 +246,7 @@ def _move_ahead(
 def _first_place(
     row: Any, cell: Any, earliest: Any, kind: Any, length: Any, peak: Any, cells: Any, memory: Any
 ) -> Any:
-    """The first free cell from the earliest on, for a forward from where on there is memory; or its own."""
+    """Return the first free cell that inputs and (for forwards) memory allow; at the latest the current cell."""
     place = earliest
     if kind < 2:
         place = cell
@@ -259,7 +258,7 @@ def _first_place(
 
 
 def _move(cells: Any, memory: Any, cell: Any, place: Any, kind: Any, length: Any) -> None:
-    """Put a pass of so many cells to an earlier place, and what it holds or frees with it."""
+    """Move an action of `length` cells to an earlier place and update the memory in between."""
     for offset in range(length):
         cells[place + offset] = cells[cell + offset]
         cells[cell + offset] = -1
@@ -271,7 +270,7 @@ def _move(cells: Any, memory: Any, cell: Any, place: Any, kind: Any, length: Any
 
 
 def _insert(ascending: Any, first: Any, at: Any, value: Any) -> None:
-    """Put a value among those from `first` to before `at`, so that they stay ascending."""
+    """Insert a value into the ascending range from `first` to before `at`."""
     while at > first and ascending[at - 1] > value:
         ascending[at] = ascending[at - 1]
         at -= 1
@@ -282,7 +281,7 @@ def _drain(
     num_ranks: int, width: int, num_microbatches: int,
     cells: Any, memory: Any, waiting: Any, finish: Any, count: Any,
 ) -> None:  # fmt: skip
-    # `memory` and `waiting` hold what `_held_after` says after each cell.
+    # `memory` and `waiting` hold the results of `_held_after` after each cell.
     peak = 0
     for rank in range(num_ranks):
         active = late = 0
@@ -292,7 +291,7 @@ def _drain(
             waiting[at] = late
             peak = max(peak, active)
 
-    phase = 0  # warm-up, steady state, cool-down
+    phase = 0  # 0 warm-up, 1 steady state, 2 cool-down
     for cell in range(width):
         for rank in range(num_ranks):
             row = rank * width
@@ -329,7 +328,10 @@ def _drain(
 def _stays_below(
     peak: Any, row: Any, width: Any, cell: Any, place: Any, cells: Any, memory: Any, waiting: Any
 ) -> Any:
-    """Whether a place is free, and the peak doesn't grow: a rank is followed from there until all is as before."""
+    """Return whether a place is free and the peak does not grow.
+
+    The rank is simulated from there until its state is the same as before the move.
+    """
     if cells[row + place] != -1:
         return False
     active = memory[row + place - 1] if place > 0 else 0

@@ -1,10 +1,12 @@
-"""1F1B-V, V-Half, V-Min and their like: a pattern in a V, repeated every 6 cells, that holds less memory than 1F1B.
+"""1F1B-V, V-Half, V-Min and similar patterns in a V, repeated every 6 cells, with less memory than 1F1B.
 
 Qi et al. 2024 (arXiv 2405.15362), §3 and Appendix A, and the authors' generator. A cell is one unit of time. The
-pattern says in which cell each rank starts the passes of microbatch 0; microbatch i follows 6·i cells later. How
-long a microbatch lives in the pattern decides the peak. Passes before and after the steady state are then moved
-ahead where the peak does not grow. Measured costs are not looked at: where F, I and W differ, a rank takes up to
-6·max(F, I, W) of a chunk for each microbatch. The paper writes B for what torch and ppsim call I.
+pattern gives the cell in which each rank starts each action of microbatch 0; microbatch i follows 6·i cells later.
+The lifetime of a microbatch in the pattern determines the peak memory. Actions of warm-up and cool-down are then
+moved ahead as far as the peak does not grow.
+
+Any number of microbatches is legal. Measured costs are not used: if F, I and W differ, a rank takes up to 6·max(F,
+I, W) of a chunk per microbatch. The paper writes B for I.
 """
 
 from itertools import product
@@ -23,14 +25,11 @@ from ppsim.catalog.published.cell_grid import (
 )
 from ppsim.schedule.table import Op, Schedule
 
-_STEPS = range(1, 6)  # cells from one rank to the next
+_STEPS = range(1, 6)  # cells between neighbouring ranks
 
 
 def v_min_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
-    """Return the V-Min table: a third of 1F1B's activations, ⌊(p+4)/3⌋ on the fullest rank.
-
-    Any number of microbatches is legal.
-    """
+    """Return the V-Min table: a third of 1F1B's activations, at most ⌊(p+4)/3⌋ on any rank."""
     rank = np.arange(num_ranks)
     gap = 2 if num_ranks % 3 == 0 else 0  # lest two passes of a rank fall into one cell
     starts = np.array([
@@ -43,10 +42,7 @@ def v_min_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
 
 
 def v_half_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
-    """Return the V-Half table: half of 1F1B's activations, ⌊(p+2)/2⌋ on the fullest rank.
-
-    Any number of microbatches is legal.
-    """
+    """Return the V-Half table: half of 1F1B's activations, at most ⌊(p+2)/2⌋ on any rank."""
     rank = np.arange(num_ranks)
     gap = 3 if num_ranks % 2 == 0 else 0  # lest two passes of a rank fall into one cell
     starts = np.array([
@@ -59,14 +55,11 @@ def v_half_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
 
 
 def one_f_one_b_v(*, num_ranks: int, num_microbatches: int) -> Schedule:
-    """Return the 1F1B-V table: full backwards, which take two cells, and two thirds of 1F1B's activations.
-
-    Any number of microbatches is legal.
-    """
+    """Return the 1F1B-V table: full backwards of two cells, and two thirds of 1F1B's activations."""
     rank = np.arange(num_ranks)
-    hop = np.arange(2 * num_ranks)  # down the ranks and up again
+    hop = np.arange(2 * num_ranks)  # positions along the V
     gap = 3 if num_ranks % 3 == 0 else 0
-    # Three backwards of two cells fill the 6 of a repeat, so that every third hop has to leave three cells out.
+    # Three backwards of two cells fill the 6 cells of a repeat, so every third position skips three cells.
     num_skips = (hop + (1 - num_ranks) % 3) // 3
     backward = 2 * num_ranks + gap + 2 * hop + 3 * num_skips
     starts = np.array([
@@ -80,18 +73,18 @@ def one_f_one_b_v(*, num_ranks: int, num_microbatches: int) -> Schedule:
 
 
 def building_blocks(num_ranks: int) -> list[Ints64]:
-    """Return the patterns of 6 cells whose passes fall into different cells on every rank, shortest-lived first.
+    """Return all 6-cell patterns whose actions occupy different cells on every rank, shortest lifetime first.
 
-    Each has shape [4, ranks], the cells in which the passes of microbatch 0 start: F down the ranks, F up, I of the
-    way up, I of the way down. V-Half and V-Min are two of them. From a rank on, the passes may go on without a
-    pause (arXiv 2405.15362, App. A, where the search goes over the patterns of the first rank).
+    Each pattern is an array [4, ranks] of the cells in which microbatch 0 starts: F down, F up, I on the way up, I
+    on the way down. V-Half and V-Min are among them. From some rank on, actions may follow without a pause (arXiv
+    2405.15362, App. A, where the search enumerates the patterns of the first rank).
     """
     rank = np.arange(num_ranks)
     turns = np.array(list(product(range(1, 7), repeat=3)))
     blocks: list[Ints64] = []
     for paused, down, up in product(sorted({num_ranks, num_ranks // 2, num_ranks // 4} - {0}), _STEPS, _STEPS):
         if paused < num_ranks and down == up == 1:
-            continue  # the same as without a pause
+            continue  # same as without a pause
         on_way_down = np.concatenate(([0], np.cumsum(np.where(rank < paused, down, 1))[:-1]))
         on_way_up = np.concatenate(([0], np.cumsum(np.where(rank < paused, up, 1)[-2::-1])))[::-1]
         ways = np.stack([on_way_down, on_way_up, on_way_down, on_way_up])
@@ -103,11 +96,11 @@ def building_blocks(num_ranks: int) -> list[Ints64]:
 
 
 def from_block(name: str, starts: Ints64, num_microbatches: int, *, are_weights_in_order: bool = True) -> Schedule:
-    """Return the table of a pattern of 6 cells, with warm-up and cool-down moved ahead where the peak allows."""
+    """Return the table of a 6-cell pattern, with warm-up and cool-down moved ahead as far as the peak allows."""
     grid = with_weights(repeated(starts, num_microbatches))
     grid = moved_ahead(grid, num_microbatches, are_weights_in_order=are_weights_in_order)
     grid = squeezed(grid, num_microbatches)
-    # The end once more, now with the weight gradients wherever they fit; they are placed last.
+    # Compact the end again, with the weight gradients placed last, in any free cell.
     grid = drained(without_weights(grid), num_microbatches)
     grid = squeezed(with_weights(grid), num_microbatches)
     return table_of(name, with_weights(without_weights(grid)), backward=Op.I)

@@ -1,9 +1,9 @@
-"""DualPipe and DualPipeV: every rank holds two stages, a forward of one fused with a backward of the other.
+"""DualPipe and DualPipeV: two stages per rank, with a forward of one fused with a backward of the other.
 
-DualPipe (DeepSeek-AI 2024, arXiv 2412.19437, §3.2.1; github.com/deepseek-ai/DualPipe) runs two replicas of the
-model in opposite directions. DualPipeV (Qi et al. 2025, "DualPipe could be better without the Dual") cuts it in
-half: one model in a V over half the ranks. A rank's eight steps are the same in both: those of the authors' code.
-A fused cell gives its transfers room to overlap with compute; its results leave together.
+DualPipe (DeepSeek-AI 2024, arXiv 2412.19437, §3.2.1; github.com/deepseek-ai/DualPipe) runs two model replicas in
+opposite directions. DualPipeV (Qi et al. 2025, "DualPipe could be better without the Dual") runs one model in a V
+over half the ranks. The eight steps per rank are the same in both and follow the authors' code. A fused cell gives
+its transfers time to overlap with compute; its results leave together.
 """
 
 from collections import deque
@@ -16,14 +16,14 @@ from ppsim.schedule.table import Action, Cell, Op, Schedule
 def dual_pipe(*, num_ranks: int, num_microbatches: int) -> Schedule:
     """Return the DualPipe table: chain 0 down the ranks, chain 1 back up, half of the m microbatches each.
 
-    Needs an even p, an even m and m ≥ 2p. The rows of the upper half are DualPipeV's for p/2 ranks and m/2
-    microbatches; those of the lower half mirror them with the chains swapped.
+    Needs an even p, an even m and m ≥ 2p. The rows of the first p/2 ranks are DualPipeV's for p/2 ranks and m/2
+    microbatches. The other rows mirror them with the chains swapped.
     """
     half, share = num_ranks // 2, num_microbatches // 2
     rows = []
     for rank in range(num_ranks):
         down, up = _Chunk(rank), _Chunk(2 * num_ranks - 1 - rank, first=share)
-        near, far = (down, up) if rank < half else (up, down)  # the chain that starts nearer by comes first
+        near, far = (down, up) if rank < half else (up, down)  # the chain that starts nearer comes first
         rows.append(_row(near, far, num_above=min(rank, num_ranks - 1 - rank), num_ranks=half, num_rounds=share))
     return Schedule.from_rows(
         rows, stage_to_rank=v_shape(num_ranks, 2 * num_ranks), num_microbatches=num_microbatches,
@@ -32,7 +32,7 @@ def dual_pipe(*, num_ranks: int, num_microbatches: int) -> Schedule:
 
 
 def dual_pipe_v(*, num_ranks: int, num_microbatches: int) -> Schedule:
-    """Return the DualPipeV table; needs m ≥ 2p microbatches, one for each stage."""
+    """Return the DualPipeV table; needs m ≥ 2p microbatches, one per stage."""
     rows = [
         _row(
             _Chunk(rank), _Chunk(2 * num_ranks - 1 - rank), num_above=rank, num_ranks=num_ranks,
@@ -57,8 +57,8 @@ class _Chunk:
 
 
 def _row(first: _Chunk, second: _Chunk, *, num_above: int, num_ranks: int, num_rounds: int) -> list[Cell]:
-    """The cells of the rank that has `num_above` of the `num_ranks` of its half before it, down and up."""
-    put_off: deque[Action] = deque()  # weight gradients that wait
+    """Return the row of the rank with `num_above` of the `num_ranks` ranks of its half before it."""
+    put_off: deque[Action] = deque()  # postponed weight gradients
     row: list[Cell] = []
     num_below = num_ranks - 1 - num_above
 
@@ -67,7 +67,7 @@ def _row(first: _Chunk, second: _Chunk, *, num_above: int, num_ranks: int, num_r
         put_off.append(action._replace(op=Op.W))
         return action
 
-    # Warm-up: one chunk alone, then both by turns, then the first backwards, split.
+    # Warm-up: one chunk alone, then both alternate, then the first backwards, split.
     for _ in range(2 * num_below):
         row.append(first.forward())
     for _ in range(num_above + 1):
@@ -75,7 +75,7 @@ def _row(first: _Chunk, second: _Chunk, *, num_above: int, num_ranks: int, num_r
     for _ in range(num_below):
         row += [split(second), put_off.popleft(), second.forward()]
 
-    # Steady state: pairs of a forward and a backward. The last rank would wait for nothing but itself in its first.
+    # Steady state: forward-backward pairs. The last rank's first pair is not fused: its backward needs its forward.
     for step in range(num_rounds - 2 * num_ranks + num_above + 1):
         if step == 0 and num_below == 0:
             row += [first.forward(), second.backward()]
@@ -83,7 +83,7 @@ def _row(first: _Chunk, second: _Chunk, *, num_above: int, num_ranks: int, num_r
             row.append((first.forward(), second.backward()))
         row.append((second.forward(), first.backward()))
 
-    # Cool-down: no more forwards of the first, then none at all, with the backward split halfway.
+    # Cool-down: without forwards of the first chunk, then without any; the backwards are split from halfway on.
     for _ in range(num_below):
         row += [second.backward(), (second.forward(), first.backward())]
     for turn in range(2 * (num_above + 1)):

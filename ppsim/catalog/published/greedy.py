@@ -1,9 +1,9 @@
-"""Greedy list scheduling: every rank runs what is ready, backwards first. Any placement, any number of chains.
+"""Greedy list scheduling for any placement and number of chains: each rank runs a ready action, backwards first.
 
-Chimera (Li and Hoefler 2021, arXiv 2107.06925): two chains of stages in opposite directions, so that one fills the
-other's bubbles; each runs half of the microbatches as 1F1B does. Hanayo (Liu et al. 2023, SC'23, "Hanayo:
-Harnessing Wave-like Pipeline Parallelism", arXiv 2308.15762): v stages a rank in v/2 waves, down and up the ranks,
-of which each shortens the bubble, no weights doubled.
+Chimera (Li and Hoefler 2021, arXiv 2107.06925) merges two chains of stages in opposite directions, each with half
+of the microbatches in 1F1B, so that one fills the other's bubbles. Hanayo (Liu et al. 2023, SC'23, "Hanayo:
+Harnessing Wave-like Pipeline Parallelism", arXiv 2308.15762) places v stages per rank in v/2 waves down and up the
+ranks. Each wave shortens the bubble without duplicating weights.
 """
 
 from collections.abc import Sequence
@@ -19,23 +19,23 @@ from ppsim.schedule.table import NONE, Op, Schedule
 def chimera(*, num_ranks: int, num_microbatches: int) -> Schedule:
     """Return Chimera's table: chain 0 down the ranks, chain 1 back up; needs an even p and an even m.
 
-    The merge of the two directions is greedy list scheduling at equal F and B. For m = p that has the bubble and
-    the memory that the paper states. For m > p the paper concatenates units of p microbatches; the merge goes on
-    instead, which for multiples of p has the bubble of concatenated units at F = B and holds no more. That it is
-    the paper's very order has not been checked against its figures. Forward doubling and backward halving, the
-    paper's remedies where B = 2F, are not here.
+    The two directions are merged by greedy list scheduling with F = B. For m = p the bubble and the memory are
+    those in the paper. For m > p the paper concatenates units of p microbatches, but this merge continues. For
+    multiples of p it has the bubble of concatenated units at F = B, and needs no more memory. The order has not
+    been compared with the paper's figures. Forward doubling and backward halving, the paper's remedies for B = 2F,
+    are not implemented.
     """
     placement = v_shape(num_ranks, 2 * num_ranks)
     return greedy(stage_to_rank=placement, num_microbatches=num_microbatches, num_replicas=2, name="chimera")
 
 
 def hanayo(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
-    """Return the table of v/2 waves; v is even.
+    """Return the table of v/2 waves; needs an even v.
 
-    Stages zigzag over the ranks and full backwards are run as soon as they can be: greedy list scheduling at equal
-    F and B, which is how the abstract describes it. The bubble formula of the catalogue is that of this table; the
-    paper's own table of bubbles has not been checked. Where B is longer than F the table is the same and idles
-    longer than a greedy one for those costs might.
+    Stages zigzag over the ranks, and full backwards run as early as possible: greedy list scheduling with F = B, as
+    the abstract describes it. The catalogue's bubble formula is for this table; the paper's table of bubbles has
+    not been checked. If B is longer than F the table stays the same, and may idle longer than a greedy table for
+    those costs.
     """
     placement = v_shape(num_ranks, vpp * num_ranks)
     return greedy(stage_to_rank=placement, num_microbatches=num_microbatches, name="hanayo")
@@ -49,13 +49,15 @@ def greedy(
     name: str = "",
     engine: Engine = "auto",
 ) -> Schedule:
-    """Return the table in which each rank, in each slot of time, runs the first action of its list that is ready.
+    """Return the table in which each rank, in each time slot, runs the first ready action by the priorities below.
 
-    A forward and a full backward take a slot each, on every stage. Ready backwards come before forwards; of
-    either, the one whose microbatch is earliest in its chain; of several, that of the latest model stage, then of
-    the first chain. `stage_to_rank` has one entry a stage, chain after chain. Memory is not bounded: waves, and two
-    opposite chains on an even number of ranks, have been seen to hold p microbatches a rank and no more; a chain
-    with one stage a rank runs ahead, which is eager 1F1B. Time: slots × stages.
+    A forward and a full backward take one slot each. Priorities: backwards before forwards, then the earliest
+    microbatch of the chain, then the latest model stage, then the first chain. `stage_to_rank` has one entry per
+    stage, chain after chain.
+
+    Memory is not bounded. Waves, and two opposite chains on an even number of ranks, held at most p microbatches
+    per rank in our tests. A chain with one stage per rank runs ahead, which gives eager 1F1B. The time is
+    proportional to slots × stages.
 
     >>> [str(action) for action in greedy(stage_to_rank=[0, 1], num_microbatches=2)]
     ['0F0', '0F1', '0B0', '0B1', '1F0', '1B0', '1F1', '1B1']
@@ -64,10 +66,10 @@ def greedy(
     num_stages, num_ranks = len(placement), int(placement.max()) + 1
     depth = num_stages // num_replicas
     chain = np.arange(num_stages) // depth
-    first = -(-np.arange(num_replicas + 1) * num_microbatches // num_replicas)  # of each chain's microbatches
+    first = -(-np.arange(num_replicas + 1) * num_microbatches // num_replicas)  # first microbatch of each chain
     share = np.diff(first)[chain]
 
-    by_rank = np.lexsort((chain, -(np.arange(num_stages) % depth), placement))  # the order in which ties are broken
+    by_rank = np.lexsort((chain, -(np.arange(num_stages) % depth), placement))  # order of ties
     offsets = np.concatenate(([0], np.cumsum(np.bincount(placement, weights=2 * share, minlength=num_ranks))))
     offsets = offsets.astype(np.int64)
     stage, count, is_backward = (np.zeros(offsets[-1], dtype=np.int32) for _ in range(3))
@@ -96,7 +98,10 @@ def _fill_slots(
     by_rank: Any, rank_begin: Any, depth: Any, share: Any, num_actions: Any,
     row_end: Any, done: Any, chosen: Any, stage: Any, count: Any, is_backward: Any,
 ) -> None:  # fmt: skip
-    """Slot by slot: choose for all ranks, then do it. done[2s], done[2s + 1]: forwards, backwards of stage s."""
+    """Choose an action for all ranks, slot by slot.
+
+    done[2s] and done[2s + 1] count the forwards and backwards of stage s.
+    """
     num_ranks = len(rank_begin) - 1
     left = num_actions
     while left > 0:
@@ -104,7 +109,7 @@ def _fill_slots(
             best, best_count, best_backward = -1, -1, False
             for k in range(rank_begin[rank], rank_begin[rank + 1]):
                 s = by_rank[k]
-                # What feeds the next backward and the next forward of this stage, and how many of it are done.
+                # Number of inputs available to this stage's backwards and forwards.
                 fed_back = done[2 * s] if s % depth == depth - 1 else done[2 * s + 3]
                 fed = share[s] if s % depth == 0 else done[2 * s - 2]
                 if done[2 * s + 1] < fed_back:

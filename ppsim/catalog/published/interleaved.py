@@ -1,13 +1,15 @@
-"""Interleaved 1F1B and ZB-H1, GIS and GIS-H: v stages a rank, looped, depth first in groups of microbatches.
+"""Looped schedules with v stages per rank: interleaved 1F1B and ZB-H1, GIS, GIS-H and looped BFS.
 
-And looped BFS (Lamy-Poirier, MLSys 2023), breadth first: every microbatch through one chunk before the next chunk;
-its backwards run in the reverse of the forwards' order, as in torch.
+Any number of microbatches is legal. Interleaved 1F1B (Narayanan et al. 2021, arXiv 2104.04473, §2.2) runs depth
+first in groups of microbatches. The group size is Megatron-LM's `microbatch_group_size_per_vp_stage` (also Llama 3,
+arXiv 2407.21783, §3.3.2). Size p is the published schedule, size m is breadth first, and sizes in between do not
+require m to be a multiple of p.
 
-Narayanan et al. 2021 (arXiv 2104.04473, §2.2). The group size is Megatron-LM's
-`microbatch_group_size_per_vp_stage` (also Llama 3, arXiv 2407.21783, §3.3.2): p is the published schedule, m is
-breadth first, and what lies between lifts the demand that m be a multiple of p. The others split the backward, in
-groups of that size: torch's `ScheduleInterleavedZeroBubble`, which is ZB-H1 (Qi et al. 2024, arXiv 2401.10241,
-§2.1) on this placement, and the two of PipeOffload (arXiv 2503.01328), Table 1.
+Schedules with split backwards use the same groups: torch's `ScheduleInterleavedZeroBubble`, which is ZB-H1 (Qi et
+al. 2024, arXiv 2401.10241, §2.1) with this placement, and GIS and GIS-H of PipeOffload (arXiv 2503.01328), Table 1.
+
+Looped BFS (Lamy-Poirier, MLSys 2023) is breadth first: every microbatch passes one chunk before the next chunk
+starts. Its backwards run in the reverse order of the forwards, as in torch.
 """
 
 import numpy as np
@@ -26,10 +28,10 @@ from ppsim.schedule.table import Schedule
 
 
 def looped_bfs(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
-    """Return the looped BFS table: `vpp` stages a rank, stage s on rank s mod p.
+    """Return the looped BFS table: `vpp` stages per rank, stage s on rank s mod p.
 
-    Any number of microbatches is legal; every rank holds all of them at its peak. A chunk's gradients are
-    complete after one run of m backwards, so that their reduction overlaps with the chunks still to come.
+    Every rank holds all microbatches at its peak. A chunk's gradients are complete after a run of m backwards, so
+    that their reduction overlaps with the following chunks.
     """
     rows = []
     for rank in range(num_ranks):
@@ -42,11 +44,11 @@ def looped_bfs(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
 def interleaved_one_f_one_b(
     *, num_ranks: int, vpp: int, num_microbatches: int, group_size: int | None = None
 ) -> Schedule:
-    """Return the interleaved 1F1B table: `vpp` stages a rank, stage s on rank s mod p.
+    """Return the interleaved 1F1B table: `vpp` stages per rank, stage s on rank s mod p.
 
-    Each rank takes a group of `group_size` microbatches through its first chunk, the same through its second,
-    and so on; backwards likewise with the chunks reversed. Default: the smallest legal group size, which is p
-    where p divides m. Raises `ConfigError` for a group size that cannot run.
+    Each rank runs a group of `group_size` microbatches through its first chunk, then through its second, and so on;
+    backwards visit the chunks in reverse. Default: the smallest legal group size, which is p if p divides m. Raises
+    `ConfigError` for an illegal group size.
     """
     if group_size is None:
         group_size = smallest_group_size(num_ranks, num_microbatches)
@@ -56,7 +58,8 @@ def interleaved_one_f_one_b(
     rows = []
     groups = visits_in_groups(num_ranks, vpp, num_microbatches, group_size)
     for rank, (forwards, backwards) in enumerate(groups):
-        # The first backward waits for a group to pass all chunks but the last, and for the ranks below, twice.
+        # Before the first backward, a group passes all chunks but the last; then a microbatch passes the ranks
+        # below and returns.
         num_warm_up = (vpp - 1) * group_size + 2 * (num_ranks - 1 - rank)
         rows.append(full_row(forwards, backwards, num_warm_up=num_warm_up))
     return table_of_rows(rows, stage_to_rank=loop(num_ranks, num_ranks * vpp), name="interleaved-1f1b")
@@ -65,12 +68,12 @@ def interleaved_one_f_one_b(
 def combined_one_f_one_b(
     *, num_ranks: int, vpp: int, num_microbatches: int, group_size: int | None = None
 ) -> Schedule:
-    """Return Megatron-Core's combined 1F1B: interleaved 1F1B whose steady forwards are fused with backwards.
+    """Return Megatron-Core's combined 1F1B: interleaved 1F1B whose steady-state forwards are fused with backwards.
 
-    Each warm-up is one forward longer, so that the two of a pair are of different microbatches: the expert-parallel
-    messages of one overlap with the compute of the other (`--overlap-moe-expert-parallel-comm`;
-    core/pipeline_parallel/combined_1f1b.py and schedules.py, d98e8a64). On one rank the pairs are of accumulated
-    microbatches. Group sizes are those of `interleaved_one_f_one_b`.
+    Each warm-up is one forward longer, so that the two actions of a pair belong to different microbatches. The
+    expert-parallel all-to-alls of one then overlap with the compute of the other
+    (`--overlap-moe-expert-parallel-comm`; core/pipeline_parallel/combined_1f1b.py and schedules.py, d98e8a64). On
+    one rank the pairs consist of accumulated microbatches. Group sizes as in `interleaved_one_f_one_b`.
     """
     if group_size is None:
         group_size = smallest_group_size(num_ranks, num_microbatches)
@@ -88,29 +91,25 @@ def combined_one_f_one_b(
 
 
 def interleaved_zero_bubble(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
-    """Return the interleaved zero-bubble table: the backward split, and weight gradients put off.
+    """Return the interleaved zero-bubble table, with split backwards and postponed weight gradients.
 
-    Groups are those of interleaved 1F1B: p microbatches where p divides m. Any number of microbatches is legal;
-    torch takes only those that split into m div p equal groups, and there the tables are equal.
+    Groups as in interleaved 1F1B. torch requires m div p equal groups; for such m the tables are equal.
     """
     group_size = smallest_group_size(num_ranks, num_microbatches)
-    # Weight gradients wait, so that the input gradients reach the ranks above sooner.
+    # Postponed weight gradients let the input gradients reach the ranks above sooner.
     return _with_split_backwards("interleaved-zb", num_ranks, vpp, num_microbatches, group_size, puts_off=True)
 
 
 def gis(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
-    """Return the GIS table: interleaved, with the activations of 1F1B: each W follows its I at once.
-
-    Any number of microbatches is legal; groups are those of interleaved 1F1B.
-    """
+    """Return the GIS table: interleaved, with the activations of 1F1B; each W follows its I directly."""
     group_size = smallest_group_size(num_ranks, num_microbatches)
     return _with_split_backwards("gis", num_ranks, vpp, num_microbatches, group_size)
 
 
 def gis_h(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
-    """Return the GIS-H table: groups of half as many microbatches, and little more than half the activations.
+    """Return the GIS-H table: GIS with groups of half the size and little more than half the activations.
 
-    Any number of microbatches is legal; the groups are as small as ⌈p/2⌉ allows.
+    The smallest group size is ⌈p/2⌉.
     """
     group_size = smallest_group_size((num_ranks + 1) // 2, num_microbatches)
     return _with_split_backwards("gis-h", num_ranks, vpp, num_microbatches, group_size)
@@ -129,10 +128,10 @@ def _with_split_backwards(
 
 
 def why_group_size_fails(num_ranks: int, num_microbatches: int, group_size: int) -> str | None:
-    """Return the sentence that says why this group size is refused, or None where it is legal.
+    """Return why this group size is illegal, or None if it is legal.
 
-    Megatron-LM's rule: a group smaller than p can come back to rank 0 before rank p−1 has passed it on, and the
-    ranks then wait for each other. Some smaller groups do run; every legal one does.
+    Megatron-LM's rule: with a group smaller than p, a microbatch can return to rank 0 before rank p−1 has passed on
+    the group, and the ranks then wait for each other. Some smaller groups do run; every legal group size runs.
     """
     legal = legal_group_sizes(num_ranks, num_microbatches)
     if group_size in legal:
@@ -148,7 +147,7 @@ def why_group_size_fails(num_ranks: int, num_microbatches: int, group_size: int)
 
 
 def legal_group_sizes(num_ranks: int, num_microbatches: int) -> list[int]:
-    """Return the group sizes p ≤ N ≤ m whose last group is whole or at least p; [m] where m < p."""
+    """Return the group sizes p ≤ N ≤ m with a last group that is complete or at least p; [m] if m < p."""
     if num_microbatches <= num_ranks:
         return [num_microbatches]
     return [
@@ -159,5 +158,5 @@ def legal_group_sizes(num_ranks: int, num_microbatches: int) -> list[int]:
 
 
 def smallest_group_size(num_ranks: int, num_microbatches: int) -> int:
-    """Return the group size that holds the fewest activations: p where p divides m."""
+    """Return the legal group size with the fewest activations in memory: p if p divides m."""
     return legal_group_sizes(num_ranks, num_microbatches)[0]

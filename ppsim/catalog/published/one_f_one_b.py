@@ -1,9 +1,10 @@
-"""One stage a rank: GPipe, 1F1B, eager 1F1B, Seq1F1B, ZB-H1 and ZB-H2.
+"""One stage per rank: GPipe, 1F1B, eager 1F1B, Seq1F1B, ZB-H1 and ZB-H2.
 
-After a warm-up, forwards and backwards go by turns. GPipe: Huang et al. 2019, §2.3. 1F1B: PipeDream-Flush
-(Narayanan et al. 2021, arXiv 2006.09503, §3.2), DAPPLE (arXiv 2007.01045). Eager: Zhuang et al. 2023; drawn in Qi
-et al. 2024 (arXiv 2405.15362), Figure 1b. Seq1F1B: Sun et al. 2024 (arXiv 2406.03488). ZB-H1 and ZB-H2: Qi et al.
-2024 (arXiv 2401.10241), §2.1 and §2.2, which writes B for what torch and ppsim call I.
+Forwards and backwards alternate after a warm-up. Any number of microbatches is legal; fewer than p (eager 1F1B and
+ZB-H2: 2p−1) shorten the warm-up. GPipe: Huang et al. 2019, §2.3. 1F1B: PipeDream-Flush (Narayanan et al. 2021,
+arXiv 2006.09503, §3.2), DAPPLE (arXiv 2007.01045). Eager: Zhuang et al. 2023; drawn in Qi et al. 2024 (arXiv
+2405.15362), Figure 1b. Seq1F1B: Sun et al. 2024 (arXiv 2406.03488). ZB-H1 and ZB-H2: Qi et al. 2024 (arXiv
+2401.10241), §2.1 and §2.2, which writes B for I.
 """
 
 from ppsim.catalog.published.rows import full_row, split_row, table_of_rows, visits_of_stage
@@ -12,9 +13,9 @@ from ppsim.schedule.table import Schedule
 
 
 def gpipe(*, num_ranks: int, num_microbatches: int) -> Schedule:
-    """Return the GPipe table: all forwards, then all backwards, in microbatch order as torch runs them.
+    """Return the GPipe table: all forwards, then all backwards, in microbatch order as in torch.
 
-    Any number of microbatches is legal; every rank holds all m activations at its peak.
+    Every rank holds all m activations at its peak.
     """
     visits = [visits_of_stage(rank, range(num_microbatches)) for rank in range(num_ranks)]
     rows = [full_row(own, own, num_warm_up=num_microbatches) for own in visits]
@@ -22,27 +23,23 @@ def gpipe(*, num_ranks: int, num_microbatches: int) -> Schedule:
 
 
 def one_f_one_b(*, num_ranks: int, num_microbatches: int) -> Schedule:
-    """Return the 1F1B table: as few activations in flight as fill the pipeline, at most p−r on rank r.
-
-    Any number of microbatches is legal; fewer than p cut the warm-up short.
-    """
-    return _by_turns("1f1b", num_ranks, num_microbatches, ahead=1)  # by the ranks after each
+    """Return the 1F1B table, with the fewest activations that fill the pipeline: at most p−r on rank r."""
+    return _by_turns("1f1b", num_ranks, num_microbatches, ahead=1)  # one way to the last rank
 
 
 def eager_one_f_one_b(*, num_ranks: int, num_microbatches: int) -> Schedule:
-    """Return the eager 1F1B table: forwards run twice as far ahead, so that transfers hide behind them.
+    """Return the eager 1F1B table: forwards run twice as far ahead, so that transfers are hidden.
 
-    Rank r holds at most 2(p−r)−1 activations. Any number of microbatches is legal; fewer than 2p−1 cut the warm-up
-    short.
+    Rank r holds at most 2(p−r)−1 activations.
     """
-    return _by_turns("eager-1f1b", num_ranks, num_microbatches, ahead=2)  # a round trip to the last
+    return _by_turns("eager-1f1b", num_ranks, num_microbatches, ahead=2)  # a round trip to the last rank
 
 
 def seq_one_f_one_b(*, num_ranks: int, num_microbatches: int, num_slices: int) -> Schedule:
-    """Return the Seq1F1B table of k slices a microbatch, for a k-th of the bubble and less memory; k = 1 is 1F1B.
+    """Return the Seq1F1B table with k slices per microbatch: 1/k of the bubble and less memory; k = 1 is 1F1B.
 
-    Any number of microbatches is legal. Causal attention lets a slice go forward when those before it have, and
-    backward when those behind it have: backwards run through a microbatch's slices last to first.
+    With causal attention, a slice's forward follows the forwards of earlier slices, and its backward follows the
+    backwards of later slices.
     """
     slices = range(num_microbatches * num_slices)
     backwards = [
@@ -52,7 +49,7 @@ def seq_one_f_one_b(*, num_ranks: int, num_microbatches: int, num_slices: int) -
     ]
     rows = []
     for rank in range(num_ranks):
-        # The ranks after this one, and the slices before the one that goes back first.
+        # The ranks after this one, and the slices before the one whose backward comes first.
         num_warm_up = num_ranks - 1 - rank + num_slices - 1
         visits = visits_of_stage(rank, slices), visits_of_stage(rank, backwards)
         rows.append(full_row(*visits, num_warm_up=num_warm_up))
@@ -63,18 +60,15 @@ def seq_one_f_one_b(*, num_ranks: int, num_microbatches: int, num_slices: int) -
 
 
 def zb_h1(*, num_ranks: int, num_microbatches: int) -> Schedule:
-    """Return the ZB-H1 table: the bubble of 1F1B cut to a third at 1F1B's peak memory.
-
-    Any number of microbatches is legal; fewer than p cut the warm-up short.
-    """
-    # Rank r puts its weight gradients off by r microbatches: the later the rank, the longer its cool-down.
+    """Return the ZB-H1 table: a third of the bubble of 1F1B at 1F1B's peak memory."""
+    # Rank r postpones weight gradients by r microbatches: later ranks have a longer cool-down to fill.
     return _by_turns("zb-h1", num_ranks, num_microbatches, ahead=1, splits=True)
 
 
 def zb_h2(*, num_ranks: int, num_microbatches: int) -> Schedule:
     """Return the ZB-H2 table: no bubble within a rank's own span, at twice the activations of 1F1B.
 
-    Any number of microbatches is legal; the closed form needs m ≥ 2p−1.
+    The closed form needs m ≥ 2p−1.
     """
     return _by_turns("zb-h2", num_ranks, num_microbatches, ahead=2, splits=True)
 

@@ -1,4 +1,4 @@
-"""What the rows of many schedules are made of: forwards and backwards by turns, groups of microbatches, chunks."""
+"""Building blocks of schedule rows: alternating forwards and backwards, groups of microbatches, chunks."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
@@ -9,24 +9,24 @@ from ppsim.base.arrays import Ints32
 from ppsim.schedule.table import NONE, Op, Schedule
 
 Visits: TypeAlias = Ints32
-"""[2, visits]: the stage and the microbatch of each, in a rank's order."""
+"""Array [2, visits]: stage and microbatch of each visit, in a rank's order."""
 
 Row: TypeAlias = Ints32
-"""[3, actions]: op, stage and microbatch of each action of a rank."""
+"""Array [3, actions]: op, stage and microbatch of each action of a rank."""
 
 
 def full_row(forwards: Visits, backwards: Visits, *, num_warm_up: int) -> Row:
-    """Return a rank's row: the warm-up, then a forward and a full backward by turns, then the backwards left.
+    """Return a rank's row: warm-up forwards, alternating forwards and full backwards, then the other backwards.
 
-    The visits are of one length and in the rank's order; a warm-up longer than that is cut short.
+    `forwards` and `backwards` have the same length; a longer warm-up is truncated.
     """
     return _row((Op.F, forwards, -min(num_warm_up, forwards.shape[1])), (Op.B, backwards, 0))
 
 
 def paired_row(forwards: Visits, backwards: Visits, *, num_warm_up: int) -> tuple[Row, Ints32]:
-    """Return the row of `full_row`, and per action the number of the pair that it is fused in, NONE for the others.
+    """Return the row of `full_row`, and per action the number of its fused pair (NONE: not fused).
 
-    Each forward behind the warm-up is fused with the backward that follows it.
+    Each forward after the warm-up is fused with the backward that follows it.
     """
     row = full_row(forwards, backwards, num_warm_up=num_warm_up)
     num_alone = min(num_warm_up, forwards.shape[1])
@@ -36,7 +36,7 @@ def paired_row(forwards: Visits, backwards: Visits, *, num_warm_up: int) -> tupl
 
 
 def split_row(forwards: Visits, backwards: Visits, *, num_warm_up: int, num_put_off: int = 0) -> Row:
-    """Return the row of `full_row` with each backward split: W follows I, or the I that is `num_put_off` later."""
+    """Return the row of `full_row` with split backwards: each W follows the I `num_put_off` positions later."""
     return _row(
         (Op.F, forwards, -min(num_warm_up, forwards.shape[1])),
         (Op.I, backwards, 0),
@@ -45,7 +45,7 @@ def split_row(forwards: Visits, backwards: Visits, *, num_warm_up: int, num_put_
 
 
 def _row(*parts: tuple[Op, Visits, int]) -> Row:
-    """The row in which each part has an action a step, from a step on; in a step the parts come as given."""
+    """Merge sequences of actions, one action per sequence and step; each sequence starts at its own step."""
     actions = [np.vstack([np.full(visits.shape[1], op, dtype=np.int32), visits]) for op, visits, _ in parts]
     steps = [np.arange(begin, begin + visits.shape[1]) for _, visits, begin in parts]
     row: Row = np.hstack(actions)[:, np.argsort(np.concatenate(steps), kind="stable")]
@@ -53,9 +53,9 @@ def _row(*parts: tuple[Op, Visits, int]) -> Row:
 
 
 def table_of_rows(rows: Sequence[Row], pairs: Sequence[Ints32] | None = None, **labels: Any) -> Schedule:
-    """Return the table of these rows; `labels` are those of `Schedule.from_rows`.
+    """Return the table of these rows; `labels` are the keyword arguments of `Schedule.from_rows`.
 
-    `pairs` has per rank the numbers that `paired_row` returns; without it no actions are fused.
+    `pairs` holds the second result of `paired_row` per rank (None: nothing is fused).
     """
     op, stage, microbatch = (np.concatenate(column) for column in zip(*rows, strict=True))
     offsets = np.cumsum([0, *(row.shape[1] for row in rows)], dtype=np.int64)
@@ -69,16 +69,16 @@ def table_of_rows(rows: Sequence[Row], pairs: Sequence[Ints32] | None = None, **
 
 
 def visits_of_stage(stage: int, microbatches: Sequence[int]) -> Visits:
-    """Return the visits of these microbatches to a stage."""
+    """Return the visits of these microbatches to one stage."""
     return np.array([[stage] * len(microbatches), microbatches], dtype=np.int32)
 
 
 def visits_in_groups(
     num_ranks: int, vpp: int, num_microbatches: int, group_size: int
 ) -> Iterator[tuple[Visits, Visits]]:
-    """Yield each rank's forwards and backwards, looped and depth first: a group through all chunks, then the next.
+    """Yield each rank's forwards and backwards, looped and depth first: each group passes all chunks in turn.
 
-    The last group is smaller where the size does not divide m. Backwards meet the chunks in reverse.
+    The last group is smaller if the size does not divide m. Backwards visit the chunks in reverse order.
     """
     order = [
         (chunk * num_ranks, microbatch)

@@ -1,1 +1,1 @@
-"""Tables searched for given costs and memory."""
+"""Search for tables for given costs and memory."""

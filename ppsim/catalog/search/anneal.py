@@ -1,4 +1,4 @@
-"""The inner loop of the local search; codes and named tuples as in `ppsim.catalog.search.pipeline`."""
+"""Inner loop of the local search; codes and named tuples are explained in `ppsim.catalog.search.pipeline`."""
 
 from typing import NamedTuple
 
@@ -8,53 +8,53 @@ from ppsim.base.arrays import Floats
 from ppsim.catalog.search.pipeline import NOTHING, Codes, Counts, Memory, Pipeline
 
 DEADLOCK = 1e300
-"""The criterion of an order that cannot run."""
+"""Score of an order that cannot run."""
 
 
 class Rules(NamedTuple):
-    """How long is searched, and how boldly."""
+    """Parameters of a search."""
 
     handicap_s: Floats
-    """What is taken off each rank's end before the largest counts."""
+    """Subtracted from each rank's end; the largest result is the score."""
     bound_s: float
-    """The search stops at an order that is as good as this."""
+    """The search stops at this score."""
     heat_s: float
-    """By how much a move may make the criterion worse, at first; it falls to 0."""
+    """Initial temperature: by how much a move may increase the score. It falls to 0."""
     num_moves: int
     reach: int
-    """How far a pass may move along its row."""
+    """Maximum distance of a move along the row."""
 
 
 class Timing(NamedTuple):
-    """When the passes of an order run, and why not earlier. A place is an index of the order."""
+    """Times of an order and their causes. A place is an index into the order."""
 
     done: Counts
-    """How many passes have run, a code."""
+    """Number of actions that have run, per code."""
     at: Counts
-    """The place of each rank's next pass."""
+    """Place of each rank's next action."""
     now_s: Floats
-    """When each rank's last pass ends."""
+    """End of each rank's last action."""
     end_s: Floats
-    """An end a node."""
+    """End per node."""
     place_of: Counts
-    """A place a node."""
+    """Place per node."""
     start_s: Floats
-    """A start a place."""
+    """Start per place."""
     waits_for: Counts
-    """A place a place: the pass of another stage whose output came last, `NOTHING` where the rank itself did."""
+    """Per place: the place of the input that arrived last; `NOTHING` if the rank itself was ready last."""
     stack: Counts
-    """Ranks that may be able to go on."""
+    """Ranks that may be able to continue."""
     is_stacked: Counts
-    """Whether each rank is among them."""
+    """Whether each rank is on the stack."""
 
 
 class Window(NamedTuple):
-    """What every rank repeats: q passes of each of its codes, in one order, again and again."""
+    """The part of a row that every rank repeats: q actions of each of its codes, in one order."""
 
     codes: Codes
-    """Rank r's from ``3 * q * firsts[r]``."""
+    """Rank r's codes start at ``3 * q * firsts[r]``."""
     ahead: Counts
-    """A number a code: of its first pass in the first window, at most 0; those not from 0 to m − 1 are left out."""
+    """Per code: number of its first action in the first window, at most 0. Only numbers 0 … m − 1 are used."""
 
 
 def empty_timing(pipeline: Pipeline) -> Timing:
@@ -69,17 +69,17 @@ def empty_timing(pipeline: Pipeline) -> Timing:
 
 
 class Unrolled(NamedTuple):
-    """The table that a window makes, and working space."""
+    """The table that results from repeating a window, and working space."""
 
     order: Codes
     origin: Counts
-    """A place of the window a place of the order."""
+    """Place in the window, per place of the order."""
     timing: Timing
     path: Counts
 
 
 def empty_unrolled(pipeline: Pipeline) -> Unrolled:
-    """Return a table for `unroll` to fill."""
+    """Return working space for `unroll`."""
     num_places = 3 * pipeline.num_stages * pipeline.num_microbatches
     places = np.zeros((2, num_places), dtype=np.int64)
     return Unrolled(np.zeros(num_places, dtype=np.int32), places[0], empty_timing(pipeline), places[1])
@@ -95,12 +95,14 @@ def anneal(
     timing: Timing,
     path: Counts,
 ) -> float:
-    """Move passes of critical paths along their rows and keep the best order found in `best`; return its criterion.
+    """Move actions of critical paths along their rows; write the best order to `best` and return its score.
 
-    A move that makes the criterion worse by d is kept where d is less than the heat times the square of a random
-    number: most of those that are kept are nearly as good, a few much worse. `order` and `best` go in as the order
-    to begin with. `dice` has the state of the random numbers, 1 to 2**31 − 2. `path` is working space, a place a
-    node. Without a move it only times the order: `timing` has when each rank ends.
+    Simulated annealing: a move that increases the score by d is accepted if d is below the temperature times the
+    square of a random number. Most accepted moves are therefore nearly as good, and a few are much worse.
+
+    `order` and `best` must both hold the initial order. `dice` is the state of the random numbers, 1 to 2**31 − 2.
+    `path` is working space with one place per node. With 0 moves the function only evaluates the order; `timing`
+    then has the end of each rank.
     """
     current_s = _criterion(pipeline, rules.handicap_s, order, timing)
     best_s = current_s
@@ -142,10 +144,10 @@ def anneal_window(
     last: Window,
     unrolled: Unrolled,
 ) -> float:
-    """Do as `anneal` does where every move is one in all the repetitions of a window; return the best criterion.
+    """Run `anneal` on a window, so that each move applies to all its repetitions; return the best score.
 
-    `window`, `best` and `last` go in as the one to begin with, whose table does not deadlock; `last` is working
-    space. A pass that is moved past the end of a window goes into the next one.
+    `window`, `best` and `last` must hold the initial window, whose table does not deadlock; `last` is working
+    space. An action that moves past the end of a window goes to the next one.
     """
     at_once = len(window.codes) // len(window.ahead)
     current_s = _unrolled_criterion(pipeline, rules.handicap_s, window, unrolled)
@@ -207,7 +209,6 @@ def _unrolled_criterion(pipeline: Pipeline, handicap_s: Floats, window: Window, 
 
 
 def _critical_origins(pipeline: Pipeline, handicap_s: Floats, unrolled: Unrolled) -> int:
-    """Fill `path` with where the places of a longest path come from; return how many."""
     length = _critical_path(pipeline, handicap_s, unrolled.timing, unrolled.path)
     for number in range(length):
         unrolled.path[number] = unrolled.origin[unrolled.path[number]]
@@ -215,7 +216,7 @@ def _critical_origins(pipeline: Pipeline, handicap_s: Floats, unrolled: Unrolled
 
 
 def _move_around(window: Window, first: int, behind: int, place: int, steps: int) -> bool:
-    """Move a pass along the repetitions of its row's window, up to the next of its own code; whether it moved."""
+    """Move an action along its row's repeated window, up to the next one of the same code; return success."""
     codes, ahead, step = window.codes, window.ahead, 1 if steps > 0 else -1
     code, is_moved = codes[place], False
     for _ in range(abs(steps)):
@@ -236,7 +237,7 @@ def _move_around(window: Window, first: int, behind: int, place: int, steps: int
 
 
 def _window_fits(pipeline: Pipeline, memory: Memory, window: Window, rank: int, done: Counts) -> bool:
-    """Whether a rank that repeats its window runs F before I before W, and stays within its cap."""
+    """Return whether a rank that repeats its window runs F before I before W and stays within its cap."""
     num_stages, held, at_once = pipeline.num_stages, 0.0, len(window.codes) // len(window.ahead)
     for k in range(pipeline.firsts[rank], pipeline.firsts[rank + 1]):
         for code in range(pipeline.stages[k], 3 * num_stages, num_stages):
@@ -254,7 +255,7 @@ def _window_fits(pipeline: Pipeline, memory: Memory, window: Window, rank: int, 
 
 
 def _begin_earlier(pipeline: Pipeline, window: Window, rank: int) -> None:
-    """Begin a row so many windows earlier that none of its passes is left out."""
+    """Start a row whole windows earlier, so that none of its actions is omitted."""
     most, at_once = 0, len(window.codes) // len(window.ahead)
     for k in range(pipeline.firsts[rank], pipeline.firsts[rank + 1]):
         for code in range(pipeline.stages[k], 3 * pipeline.num_stages, pipeline.num_stages):
@@ -273,17 +274,17 @@ def _copy_window(source: Window, target: Window) -> None:
 
 
 def _drawn(dice: Counts, limit: int) -> int:
-    """A random number from 0 to below the limit (Park and Miller's generator)."""
+    """Return a random number from 0 to below the limit (Park and Miller's generator)."""
     dice[0] = dice[0] * 48271 % 2147483647
     drawn: int = dice[0] % limit
     return drawn
 
 
 def _criterion(pipeline: Pipeline, handicap_s: Floats, order: Codes, timing: Timing) -> float:
-    """Time the order: fill `timing`, and return the criterion.
+    """Evaluate an order: fill `timing` and return the score.
 
-    A rank runs until it has to wait and is looked at again once another has run what it may wait for, so that each
-    pass costs the same, deadlock or not.
+    A rank runs until it waits, and continues when another rank has run an action that it may wait for. The cost per
+    action is therefore constant, even if the order deadlocks.
     """
     done, at, now_s, stack, is_stacked = timing.done, timing.at, timing.now_s, timing.stack, timing.is_stacked
     p, row_length = pipeline.num_ranks, 3 * pipeline.num_microbatches
@@ -309,7 +310,7 @@ def _criterion(pipeline: Pipeline, handicap_s: Floats, order: Codes, timing: Tim
 
 
 def _run_until_it_waits(pipeline: Pipeline, order: Codes, timing: Timing, rank: int, depth: int) -> int:
-    """Run a rank's passes, push the ranks that they wake; return how many are on the stack then."""
+    """Run a rank's actions and push the ranks that they wake; return the size of the stack."""
     m, num_stages = pipeline.num_microbatches, pipeline.num_stages
     needs, hop_s, cost_s, wakes = pipeline.needs, pipeline.hop_s, pipeline.cost_s, pipeline.wakes
     done, end_s, place_of = timing.done, timing.end_s, timing.place_of
@@ -346,9 +347,9 @@ def _run_until_it_waits(pipeline: Pipeline, order: Codes, timing: Timing, rank: 
 
 
 def _critical_path(pipeline: Pipeline, handicap_s: Floats, timing: Timing, path: Counts) -> int:
-    """Fill `path` with the places of a longest path, the last first; return how many.
+    """Fill `path` with the places of a longest path, last first; return its length.
 
-    Only a move that changes it can make the criterion better.
+    Only moves that change this path can improve the score.
     """
     now_s = timing.now_s
     worst = 0
@@ -372,10 +373,10 @@ def _critical_path(pipeline: Pipeline, handicap_s: Floats, timing: Timing, path:
 def _drawn_move(
     pipeline: Pipeline, reach: int, dice: Counts, order: Codes, path: Counts, length: int
 ) -> tuple[int, int]:
-    """Draw a pass and where in its row it could go: two places, or `NOTHING` twice where that is beyond the row.
+    """Draw an action and its new place in the row; `NOTHING` twice if the place is outside the row.
 
-    One in four each: a critical pass goes later; it goes earlier; the one before it goes behind it or later; any
-    pass of its rank goes either way, which lets memory go where it is needed.
+    Four kinds of move, with equal probability: a critical action moves later; it moves earlier; the action before
+    it moves after it or later; any action of its rank moves either way, to shift memory.
     """
     source = path[_drawn(dice, length)]
     rank = pipeline.rank_of[order[source] % pipeline.num_stages]
@@ -395,7 +396,7 @@ def _drawn_move(
 
 
 def _nearest_allowed(order: Codes, source: int, target: int) -> int:
-    """The place nearest to the target that is not past a pass of its own code: these stay in microbatch order."""
+    """Return the place nearest to the target that keeps actions of one code in microbatch order."""
     step = 1 if target > source else -1
     place = source
     while place != target and order[place + step] != order[source]:
@@ -404,7 +405,7 @@ def _nearest_allowed(order: Codes, source: int, target: int) -> int:
 
 
 def _fits(pipeline: Pipeline, memory: Memory, order: Codes, source: int, target: int) -> bool:
-    """Whether the rank stays within its cap: only what takes memory earlier or frees it later can break that."""
+    """Return whether the rank stays within its cap. Only allocating earlier or freeing later can exceed it."""
     changes, code, is_later = memory.changes, order[source], target > source
     if (is_later and changes[code] >= 0) or (not is_later and changes[code] <= 0):
         return True
@@ -418,7 +419,7 @@ def _fits(pipeline: Pipeline, memory: Memory, order: Codes, source: int, target:
         if held > cap:
             return False
     first, behind = (source + 1, target + 1) if is_later else (target, source)
-    for place in range(first, behind):  # those that come to stand before the pass, or behind it
+    for place in range(first, behind):  # actions that the move passes
         held += changes[order[place]]
         if held > cap:
             return False
@@ -426,7 +427,6 @@ def _fits(pipeline: Pipeline, memory: Memory, order: Codes, source: int, target:
 
 
 def _move(order: Codes, source: int, target: int) -> None:
-    """Move the pass from one place to another; those between close up."""
     code = order[source]
     step = 1 if target > source else -1
     for place in range(source, target, step):

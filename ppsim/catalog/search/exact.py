@@ -1,8 +1,8 @@
-"""The best schedule there is, with proof: a constraint model for CP-SAT (OR-tools, the extra `optimise`).
+"""Optimal schedules with proof: a constraint model for CP-SAT (OR-tools, the extra `optimise`).
 
-Microbatches are alike, so taking each kind of action on each stage in microbatch order loses nothing
-(docs/notes/bounds.md). The solver chooses how the kinds alternate on each rank. The model's times are whole ticks.
-Costs that are no multiples of a tick are rounded down: a bound for these costs also holds for the true ones.
+Microbatches are identical, so each kind of action on each stage can run in microbatch order without loss
+(docs/notes/bounds.md). The solver only chooses how the kinds alternate on each rank. Times are integers (ticks).
+Costs that are not multiples of a tick are rounded down, so that a proved bound holds for the actual costs.
 """
 
 from collections.abc import Callable
@@ -20,24 +20,24 @@ from ppsim.simulation.bounds.lower import lower_bounds, turns
 from ppsim.simulation.bounds.problem import Criterion, Problem
 
 Progress: TypeAlias = Callable[[float, float], None]
-"""Is told the value of the best table so far and the bound, both in seconds, after every round or better table."""
+"""Callback with the best value so far and the bound, both in seconds, after every round or better table."""
 
 _KINDS = (Op.F, Op.I, Op.W)
-_MOST_TICKS = 10**9  # of a step, where that makes every cost a whole number of them
-_TICKS = 10**7  # of a step, where nothing does
-_MOST_UNITS = 2**32  # of memory, all activations of a rank together; sizes are rounded down to whole ones
-_DIGITS = 12  # to which costs are read
-_ROUNDING = 1 + 1e-12  # of sums of floats
+_MOST_TICKS = 10**9  # most ticks per step if all costs are whole ticks
+_TICKS = 10**7  # ticks per step otherwise
+_MOST_UNITS = 2**32  # memory units for all activations of a rank; sizes are rounded down
+_DIGITS = 12  # significant digits of costs
+_ROUNDING = 1 + 1e-12  # tolerance for sums of floats
 
 
 @dataclass(frozen=True, eq=False)
 class Optimum:
-    """The best table found, its time, and seconds that no table undercuts.
+    """The best table found, its time, and a lower bound for all tables.
 
-    `value_s` is the table's own time at the costs as they are, `bound_s` the larger of the solver's bound and the
-    closed one. `is_optimal`: the solver has proved that no table is better at costs in whole ticks. Where all
-    costs are multiples of `tick_s`, to 12 digits, value and bound are then equal up to rounding; where they had to
-    be rounded down to such, `gap` is what the proof leaves open.
+    `value_s` is the table's time at the actual costs. `bound_s` is the larger of the solver's bound and the
+    closed-form bound. `is_optimal` means that the solver has proved that no table is better at costs in whole
+    ticks. If all costs are multiples of `tick_s` (to 12 digits), value and bound are then equal up to rounding;
+    otherwise `gap` is the uncertainty that remains.
     """
 
     schedule: Schedule
@@ -48,7 +48,7 @@ class Optimum:
 
     @property
     def gap(self) -> float:
-        """How much longer the table takes than the bound, as a part of the bound."""
+        """Relative distance of the table's time from the lower bound."""
         return max(self.value_s / self.bound_s - 1, 0.0) if self.bound_s > 0 else 0.0
 
 
@@ -63,16 +63,16 @@ def optimal(
     num_workers: int = 0,
     progress: Progress | None = None,
 ) -> Optimum:
-    """Return the best table that splits every backward, and a proven bound on all such tables.
+    """Return the best table that splits every backward, and a proved bound on all such tables.
 
-    `hint` is a table to start from; it may exceed the cap; where it does not, it is returned unless a better one
-    is found. `lower_bound_s` is a bound known beforehand; the closed ones of `lower_bounds` are used anyway. The
-    search ends with a proof, after `time_limit_s`, or at Ctrl-C, and returns a table in each case; where the hint
-    meets the bound there is none, and `progress` is not called. `num_workers`
-    0 takes a thread a core; one worker and one seed give one answer, unless time ends the search.
+    `hint` is a table to start from; it may exceed the cap. If it is within the cap, the result is never worse.
+    `lower_bound_s` is a known bound; the closed-form bounds of `lower_bounds` are always used. The search ends with
+    a proof, after `time_limit_s`, or at Ctrl-C, and always returns a table. If the hint meets the bound, there is
+    no search and `progress` is not called. `num_workers` 0 uses one thread per core. One worker and one seed give a
+    reproducible result, unless the time limit ends the search.
 
-    Raises `MissingExtra` where OR-tools is not installed; `ConfigError` for a hint of another shape, for a bound
-    that a table undercuts, and for an unknown criterion.
+    Raises `MissingExtra` if OR-tools is not installed, `ConfigError` for a hint of another shape, for a bound above
+    the time of a table and for an unknown criterion.
 
     >>> unit = {"forward_s": 1, "backward_input_s": 1, "backward_weight_s": 1}
     >>> best = optimal(Problem.of(stage_to_rank=[0, 1, 1, 0], num_microbatches=3, cap=3, **unit))
@@ -129,7 +129,7 @@ def require_ortools() -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Clock:
-    """A problem whose costs are whole ticks; `is_exact` where none had to be rounded down for it."""
+    """A problem with costs in whole ticks; `is_exact` if no cost had to be rounded down."""
 
     problem: Problem
     tick_s: float
@@ -152,11 +152,11 @@ class _Clock:
         return cls(ticks, float(tick), is_exact, problem.overhead_s)
 
     def seconds(self, ticks: float) -> float:
-        """A time of the model in seconds, the host time before the first start taken off."""
+        """Convert ticks to seconds, without the host time before the first start."""
         return ticks * self.tick_s - self.overhead_s
 
     def least(self, known_s: float, criterion: Criterion) -> int:
-        """The whole ticks that a model of the problem needs at least."""
+        """Return a lower bound on the model's time in whole ticks."""
         ticks = lower_bounds(self.problem).of(criterion)
         if self.is_exact:
             ticks = max(ticks, (known_s + self.overhead_s) / self.tick_s)
@@ -168,13 +168,13 @@ def _fraction(number: float) -> Fraction:
 
 
 def _common_unit(numbers: list[Fraction]) -> Fraction:
-    """The largest number of which all are multiples; 0 where all are 0."""
+    """Return the largest number that divides all numbers; 0 if all are 0."""
     denominator = lcm(*(number.denominator for number in numbers))
     return Fraction(gcd(*(int(number * denominator) for number in numbers)), denominator)
 
 
 class _Model:
-    """The constraint model: a start for every action, in ticks."""
+    """The constraint model: an integer start for every action."""
 
     def __init__(self, clock: _Clock, criterion: Criterion, *, least: int) -> None:
         from ortools.sat.python import cp_model
@@ -210,7 +210,7 @@ class _Model:
         return self.start[op, stage, number] + self.duration[op][stage]
 
     def _add_order(self) -> None:
-        """What `ppsim.schedule.dependencies` says, and microbatch order."""
+        """Add dependencies (`ppsim.schedule.dependencies`) and microbatch order."""
         stages = range(self.problem.num_stages)
         for stage in stages:
             for number in range(self.count):
@@ -225,7 +225,7 @@ class _Model:
                         self.model.add(self.start[op, stage, number] >= self.end(op, stage, number - 1))
 
     def _add_first_starts(self) -> None:
-        """The first forward of a rank starts as it arrives, as long as only first forwards are on its way."""
+        """Fix the start of a rank's first forward if all earlier stages are the first stages of their ranks."""
         firsts = {stages[0] for stages in self.problem.stages_of}
         for stage in range(self.problem.num_stages):
             if stage not in firsts:
@@ -243,7 +243,10 @@ class _Model:
             self.model.add(self.time >= self.end(Op.W, stage, self.count - 1) - begin)
 
     def _add_memory(self, rank: int) -> None:
-        """What is held at most; and what follows for one stage alone: so many in flight, then one must be freed."""
+        """Add the memory cap, and the constraints that it implies for pairs of stages.
+
+        Example: with n activations in flight, the next forward waits until one is freed.
+        """
         stages = self.problem.stages_of[rank]
         whole = [_fraction(self.problem.activation[stage]) for stage in stages]
         kept = [_fraction(self.problem.kept[stage]) for stage in stages]
@@ -259,7 +262,7 @@ class _Model:
                     freed = self.end(turn.until, backward, number - int(turn.in_flight))
                     self.model.add(self.start[Op.F, forward, number] >= freed)
         if len(stages) == 1 and sizes == kept_sizes:
-            return  # the turns say it all
+            return  # the turns are equivalent to the cap
         intervals, demands = [], []
         for stage, size, kept_size in zip(stages, sizes, kept_sizes, strict=True):
             for op, demand in ((Op.I, size - kept_size), (Op.W, kept_size)):
@@ -271,16 +274,16 @@ class _Model:
         self.model.add_cumulative(intervals, demands, cap)
 
     def start_from(self, best: Schedule, hint: Schedule) -> None:
-        """Search from the hint, for nothing slower than the best."""
+        """Start the search from the hint and exclude tables slower than `best`."""
         self.model.add(self.time <= round(value_s(best, self.problem, self.criterion)))
         starts = starts_of(hint, self.problem).tolist()
         for action, begin in zip(hint, starts, strict=True):
             self.model.add_hint(self.start[action.op, action.stage, action.microbatch], round(begin))
 
     def solve(self, limits: dict[str, Any], announce: Progress) -> tuple[Schedule | None, float, bool]:
-        """Return the best table of the model or None, the bound in ticks, and whether it is proved.
+        """Return the model's best table or None, the bound in ticks, and whether the table is proved optimal.
 
-        `limits` are parameters of the solver; `announce` is told times in ticks.
+        `limits` are solver parameters; `announce` gets times in ticks.
         """
         from ortools.sat.python import cp_model
 
@@ -305,7 +308,7 @@ class _Model:
         return table, solver.best_objective_bound, status == cp_model.OPTIMAL
 
     def _place(self, action: tuple[Op, int, int], begin: int) -> tuple[int, ...]:
-        """By time; among actions that take none, by microbatch and by the way down and up."""
+        """Sort key: by time; zero-length actions by microbatch, then in dependency order."""
         op, stage, number = action
         way = stage if op is Op.F else 4 * self.problem.num_stages - 2 * stage + (op is Op.W)
         return begin, begin + self.duration[op][stage], number, way

@@ -1,4 +1,4 @@
-"""The best split-backward table found for a problem within a second or so."""
+"""Find the best split-backward table for a problem in about a second."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -21,25 +21,25 @@ from ppsim.simulation.bounds.problem import Criterion, Problem
 from ppsim.simulation.run import simulate
 from ppsim.simulation.stage_costs import StageCosts
 
-_PARTS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)  # of the idle time that the worst rank has in the best table
-_MOST_PASSES = 15_000_000  # to time in one go: some tenths of a second
-_MOST_RESCHEDULINGS = 6  # by urgency
-_SEARCH_ROUNDS, _MOST_MOVES, _LEAST_MOVES = 3, 20_000, 100  # of local search, a round
-_MOST_ACTIONS = 30_000  # of a table that is searched around
-_NEAR = 1.01  # of the lower bound: a table further above it is searched on where that is asked for
-_SMALL, _MORE_ROUNDS = 768, 16  # actions of such a table, and rounds
-_SLOW_ROUNDS, _SLOW_ROUNDS_TO_REPEAT = 8, 4  # of a larger table, and of a short one that is then repeated
-_PASSES_A_SLOW_ROUND = 60_000_000  # to time: some 0.3 s. The more actions, the more moves while the heat falls
-_SHORT, _SHORT_ROUNDS = 2, 8  # microbatches a rank of a short table, and rounds of search around it
-_LONG = 3  # microbatches a rank above which a short table is searched and repeated
-_ROUNDS_ANEW = 10  # of search from one generated table
-_PRIME = 7919  # between the seeds of searches
-_MOST_JUDGED, _FEWEST_JUDGED, _MOST_ACTIONS_JUDGED = 64, 3, 200_000  # tables, and actions in all of them
-_ROUNDING = 1 + 1e-9  # of sums of times in another order
+_PARTS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)  # fractions of the worst rank's idle time in the best table
+_MOST_PASSES = 15_000_000  # actions to evaluate at once: some 0.1 s
+_MOST_RESCHEDULINGS = 6  # rescheduling rounds
+_SEARCH_ROUNDS, _MOST_MOVES, _LEAST_MOVES = 3, 20_000, 100  # local search: rounds, moves per round
+_MOST_ACTIONS = 30_000  # largest table for local search
+_NEAR = 1.01  # relative to the lower bound: tables above it are searched longer on request
+_SMALL, _MORE_ROUNDS = 768, 16  # largest small table in actions, and its additional rounds
+_SLOW_ROUNDS, _SLOW_ROUNDS_TO_REPEAT = 8, 4  # rounds for a larger table, and for a short one that is then repeated
+_PASSES_A_SLOW_ROUND = 60_000_000  # actions to evaluate, some 0.3 s: large tables need slow cooling
+_SHORT, _SHORT_ROUNDS = 2, 8  # microbatches per rank of a short table, and rounds of search on it
+_LONG = 3  # microbatches per rank above which a short table is searched and repeated
+_ROUNDS_ANEW = 10  # rounds of search from one generated table
+_PRIME = 7919  # distance between the seeds of searches
+_MOST_JUDGED, _FEWEST_JUDGED, _MOST_ACTIONS_JUDGED = 64, 3, 200_000  # tables, and actions of all tables together
+_ROUNDING = 1 + 1e-9  # tolerance for the order of additions
 
 
 class Unfinished(TimeIsUp):
-    """The time of a fit was over: `tables` are the best that it had on an ideal network, the best first."""
+    """Raised when the time limit ends a fit; `tables` are its best tables on an ideal network, best first."""
 
     def __init__(self, found: Iterable[Candidate]) -> None:
         self.tables = [candidate.schedule("fitted") for candidate in found]
@@ -47,13 +47,13 @@ class Unfinished(TimeIsUp):
 
 @dataclass(frozen=True, eq=False)
 class Judge:
-    """What tables take where they will run, on the channels of their costs."""
+    """Evaluate tables on the real channels of their costs."""
 
     costs: StageCosts
     criterion: Criterion
 
     def __call__(self, table: Schedule, limit_bytes: float | None = None) -> float:
-        """Return the step time or the span, infinite where the channels deadlock or a rank exceeds the limit."""
+        """Return the step time or the span; infinite if the channels deadlock or a rank exceeds the limit."""
         try:
             timeline = simulate(table, self.costs)
         except ScheduleError:
@@ -63,10 +63,11 @@ class Judge:
         return timeline.step_time_s if self.criterion == "step" else timeline.span_s
 
     def best(self, candidates: Iterable[Candidate]) -> Schedule:
-        """Return the table that takes least here, the first of those that do.
+        """Return the fastest table, the first one in a tie.
 
-        Channels only delay: a step that is longer on an ideal network than another here is not simulated. A span
-        may begin later too, and where microbatches differ the ideal network has only their mean.
+        Channels only add delays: if a table's step time on an ideal network exceeds the best real step time so far,
+        it is not simulated. This does not hold for spans, whose start can also be later, and for unequal
+        microbatches, which the ideal network replaces by their mean.
         """
         is_above_ideal = self.criterion == "step" and not self.costs.differ_by_microbatch
         best: Schedule | None = None
@@ -91,17 +92,23 @@ def fitted(
     engine: Engine = "auto",
     is_thorough: bool = False,
 ) -> Schedule:
-    """Return the best table found for these costs in which no rank ever holds more than its cap.
+    """Return the best table found for these costs in which no rank exceeds its memory cap.
 
-    Every backward is split. `criterion` is what is minimised. Candidates are list schedules, and, for one stage a
-    rank, the zero-bubble heuristic, ZB-H1 and ZB-H2; for two in a V, ZB-V, V-Half and V-Min as published and with
-    the weight gradients placed anew, the ZB-V heuristic, and V patterns of many paces. The best is rescheduled by
-    its own urgencies and, up to some 30,000 actions, searched around. By the criterion the result is never worse
-    than any of these where they keep the cap. All this is on an ideal network; a `judge` chooses among the table so
-    found and the next best that the generators yield, since what idles least there can queue longest elsewhere.
-    `is_thorough` searches on for some three seconds if the best is over 1 % above the lower bound, up to 30,000
-    actions: the result is the same or better. Deterministic. Seconds and memory as in `Problem`. Raises
-    `Unfinished` within `ending_in`.
+    Every backward is split. `criterion` is minimised on an ideal network. Candidates:
+
+    - list schedules;
+    - for one stage per rank: the zero-bubble heuristic, ZB-H1 and ZB-H2;
+    - for two stages per rank in a V: ZB-V, V-Half and V-Min as published and with newly placed weight gradients,
+      the ZB-V heuristic, and V patterns of many paces.
+
+    The best candidate is rescheduled by its own urgencies and, up to some 30,000 actions, improved by local search.
+    The result is never worse than any candidate within the cap.
+
+    A `judge` then chooses among this table and the next best candidates, because the best table on an ideal network
+    can queue longest on a real one. `is_thorough` continues for some three seconds if the best table is more than 1
+    % above the lower bound; beyond 30,000 actions only short tables and windows are searched. The result is the
+    same or better. The search is deterministic. Seconds and memory as in `Problem`. Raises `Unfinished` if
+    `ending_in` ends the time.
 
     >>> problem = Problem.of(stage_to_rank=[0, 1], num_microbatches=3, cap=2, forward_s=[3, 5],
     ...                      backward_input_s=[4, 6], backward_weight_s=2)
@@ -123,14 +130,14 @@ def fitted(
 
 
 def best_candidate(target: Target) -> Candidate:
-    """Return the best of all generators and of what improves it; at once where it meets the lower bound."""
+    """Return the best candidate of all generators and improvements; stop early if it meets the lower bound."""
     return best_candidates(target, 1, [])[0]
 
 
 def best_candidates(target: Target, number: int, seen: list[Candidate]) -> list[Candidate]:
-    """Return the best of all generators and of what improves it, and behind it the best that they yielded.
+    """Return the best candidate, followed by the best other candidates of the generators.
 
-    They are `number` tables in all, or as many different ones as there are. On the way `seen` gets each.
+    At most `number` tables, all different. Every candidate is also appended to `seen`.
     """
     best: Candidate | None = None
     others: list[Candidate] = []
@@ -166,13 +173,13 @@ def _noted(candidates: Iterable[Candidate], seen: list[Candidate]) -> Iterator[C
 
 
 def _best_different(candidates: Iterable[Candidate], number: int) -> list[Candidate]:
-    """The best by the criterion, best first, each order once."""
+    """Return the best candidates, best first, without duplicate orders."""
     different = {candidate.order.tobytes(): candidate for candidate in candidates}
     return sorted(different.values(), key=lambda candidate: candidate.score_s)[:number]
 
 
 def _families(target: Target) -> Iterator[Iterable[Candidate]]:
-    """What the generators yield, each family apart: a search that starts from each ends in other places."""
+    """Yield the candidates of each generator separately: searches from each lead to different tables."""
     if _is_one_chunk(target.problem):
         published = one_chunk.heuristic_runs(target, target.minimising("span").head_s)
         yield chain(published, one_chunk.patterns(target), listed(target))
@@ -186,7 +193,7 @@ def _families(target: Target) -> Iterator[Iterable[Candidate]]:
 
 
 def _with_more_slack(best: Candidate) -> Candidate:
-    """The best of the heuristic's runs that may idle as long as some part of what the best table does."""
+    """Return the best run of the heuristic whose idle time may reach fractions of the best table's idle time."""
     target = best.target
     head = target.head_s
     for part in _PARTS:
@@ -202,18 +209,17 @@ def _rescheduled(best: Candidate) -> Candidate:
 
 
 def _searched_briefly(best: Candidate, *, num_rounds: int) -> Candidate:
-    """A few rounds of local search where they take no more than some tenths of a second."""
     if best.target.num_actions > _MOST_ACTIONS or best.is_optimal:
         return best
     return next(islice(searched(best, moves_a_round=_moves(best.target) // 2), num_rounds, None))
 
 
 def tables_without_end(target: Target, *, start: Schedule | None = None, seed: int = 0) -> Iterator[Candidate]:
-    """Yield the best table known, after every round of search; one seed, one sequence.
+    """Yield the best table known after every round of search, endlessly; a seed fixes the sequence.
 
-    First the better of `best_candidate` and of `start`, a table that is split for it. Then rounds on the best table
-    take turns with rounds on others: on short ones, whose steady state is repeated, or where the table is short
-    itself, on all that the generators yield. `target` needs an entry a stage; `start` may exceed the cap.
+    The first is the better of `best_candidate` and `start`, whose backwards are split for it; `start` may exceed
+    the cap. Then rounds on the best table alternate with rounds on other tables. For many microbatches these are
+    short tables whose steady state is repeated, otherwise all candidates of the generators.
     """
     best = best_candidate(target)
     if start is not None:
@@ -223,9 +229,9 @@ def tables_without_end(target: Target, *, start: Schedule | None = None, seed: i
 
 
 def _searched_on(best: Candidate, seen: list[Candidate]) -> Candidate:
-    """What is not near the lower bound: a table after more rounds, a long one or shorter ones repeated.
+    """Improve a table that is not near the lower bound: more rounds, or repeated short tables for a long one.
 
-    `seen` gets what is found on the way. The work has a bound in passes, whatever the number of actions.
+    Intermediate tables are appended to `seen`. The work is bounded, independently of the number of actions.
     """
     target = best.target
     if best.score_s <= target.bound_s * _NEAR:
@@ -254,7 +260,6 @@ def _searched_on(best: Candidate, seen: list[Candidate]) -> Candidate:
 
 
 def _searched_slowly(best: Candidate, seen: list[Candidate], *, num_rounds: int) -> Candidate:
-    """The best after long rounds around one table; `seen` gets the best of each round."""
     moves = max(_LEAST_MOVES, _PASSES_A_SLOW_ROUND // best.target.num_actions)
     for found in _noted(islice(searched(best, moves_a_round=moves), num_rounds + 1), seen):
         best = found
@@ -283,7 +288,7 @@ def _is_long(target: Target) -> bool:
 
 
 def _searched_anew(target: Target, *, seed: int) -> Iterator[Candidate]:
-    """Yield the best of each round of a search that begins, every some rounds, at another generated table."""
+    """Yield the best of each round of a search that restarts regularly from another generated table."""
     starts = [candidate for family in _families(target) for candidate in family]
     dice = np.random.default_rng(seed)
     for number in count():
@@ -293,10 +298,10 @@ def _searched_anew(target: Target, *, seed: int) -> Iterator[Candidate]:
 
 
 def _searched_short(target: Target, *, seed: int) -> Iterator[Candidate | None]:
-    """Yield what repeating a short table gives, each time that a search finds a better short one, else None.
+    """Yield the repetition of each better short table that a search finds, else None.
 
-    A search of some rounds, then one that begins anew with another length and other dice: how well a table repeats
-    is not what is searched for.
+    After some rounds the search restarts with another length and seed: a better short table is not always better
+    when it is repeated.
     """
     p = target.problem.num_ranks
     for number in count():

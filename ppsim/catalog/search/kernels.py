@@ -1,19 +1,22 @@
-"""The inner loops of fitting: functions over named tuples of arrays (`ppsim.catalog.search.pipeline`).
+"""Inner loops shared by the searches: functions over named tuples of arrays (`ppsim.catalog.search.pipeline`).
 
-They run compiled or as plain Python (`ppsim.base.compiling`) with the same bits: they add and compare in one order.
+Compiled or in plain Python (`ppsim.base.compiling`), they give identical bits: the order of operations is the same.
 """
 
 from ppsim.base.arrays import Floats
 from ppsim.catalog.search.pipeline import NOTHING, Backlog, Codes, Counts, Idleness, Memory, Pipeline, Table
 
 NOT_KNOWN = -1.0
-"""An arrival of what has not been sent yet."""
+"""Arrival of a message that has not been sent yet."""
 
 
 def arrival(pipeline: Pipeline, table: Table, code: int) -> float:
-    """When what the next pass of this code needs has arrived: `NOT_KNOWN`, or 0 where only its own rank matters."""
+    """Return the arrival of the input of the next action with this code.
+
+    `NOT_KNOWN` if it cannot run yet; 0 if it needs no other stage.
+    """
     number = table.done[code]
-    if code >= pipeline.num_stages and table.done[code - pipeline.num_stages] <= number:  # its own F, or I
+    if code >= pipeline.num_stages and table.done[code - pipeline.num_stages] <= number:  # its F or I has not run
         return NOT_KNOWN
     needed = pipeline.needs[code]
     if needed < 0:
@@ -25,35 +28,36 @@ def arrival(pipeline: Pipeline, table: Table, code: int) -> float:
 
 
 def place(pipeline: Pipeline, table: Table, rank: int, code: int, ready_s: float) -> None:
-    """Put the next pass of this code at the end of the rank's row; it starts as soon as the rank is free."""
+    """Append the next action of this code to the rank's row; it starts when its input and the rank are ready."""
     table.order[table.at[rank]] = code
     table.at[rank] += 1
     table.now_s[rank] = max(table.now_s[rank], ready_s) + pipeline.cost_s[code]
-    if code < 2 * pipeline.num_stages:  # nobody waits for a W
+    if code < 2 * pipeline.num_stages:  # no action waits for a W
         table.end_s[code * pipeline.num_microbatches + table.done[code]] = table.now_s[rank]
     table.done[code] += 1
 
 
 def count_idle(idleness: Idleness, table: Table, rank: int, ready_s: float) -> None:
-    """Add the gap before the rank's next pass; the wait for the first microbatch is no bubble."""
+    """Add the gap before the rank's next action to its idle time, except the wait for the first microbatch."""
     if ready_s > table.now_s[rank] and table.done[rank] > 0:
         idleness.idle_s[rank] += ready_s - table.now_s[rank]
         idleness.worst_s[0] = max(idleness.worst_s[0], idleness.idle_s[rank])
 
 
 def there_and_back(visit: int, num_ranks: int) -> int:
-    """The rank of a visit, 0 to 2p − 1, down the ranks and up again: as gradients and activations travel."""
+    """Return the rank of a visit (0 to 2p − 1) down the ranks and up again, as activations and gradients travel."""
     return visit if visit < num_ranks else 2 * num_ranks - 1 - visit
 
 
 def latest_starts(
     pipeline: Pipeline, order: Codes, at: Counts, deadline_s: Floats, latest_s: Floats, undone: Counts
 ) -> None:
-    """Fill `latest_s`, a start a node, from the deadline of each rank backwards.
+    """Compute the latest start of every action from the deadline of each rank, going backwards.
 
-    Every rank in turn goes back until it has to wait: as each time is a minimum of what came before, the order of
-    these turns changes none, and a round in which nobody moves is a deadlock. `at` goes in as the last place of
-    each row and `undone` as m a code; 0 comes back where all could be told.
+    Ranks take turns, each going back until it depends on a time that is not known yet. Each time is a minimum over
+    known times, so the order of the turns does not matter. A round without progress is a deadlock. At the start,
+    `at` is the last place of each row and `undone` is m per code. At the end, `undone` is 0 if all times were
+    found.
     """
     num_left = len(order)
     moved = True
@@ -69,7 +73,7 @@ def latest_starts(
 def _retreat(
     pipeline: Pipeline, rank: int, order: Codes, at: Counts, deadline_s: Floats, latest_s: Floats, undone: Counts
 ) -> int:
-    """Go back along a row to a pass whose output is wanted at a time not known yet; return past how many."""
+    """Go back along a row while the consumers' latest starts are known; return the number of actions."""
     m = pipeline.num_microbatches
     num_told = 0
     while at[rank] >= 3 * m * pipeline.firsts[rank]:
@@ -91,7 +95,7 @@ def _retreat(
 def put(
     pipeline: Pipeline, memory: Memory, table: Table, backlog: Backlog, rank: int, code: int, ready_s: float
 ) -> None:
-    """`place`, and keep account of the memory and of the weight gradients that wait."""
+    """Call `place`, and update memory and waiting weight gradients."""
     place(pipeline, table, rank, code, ready_s)
     backlog.held[rank] += memory.changes[code]
     if code >= 2 * pipeline.num_stages:
@@ -103,7 +107,7 @@ def put(
 
 
 def oldest_weight(pipeline: Pipeline, backlog: Backlog, rank: int) -> int:
-    """The code of the weight gradient that has waited longest on a rank, or `NOTHING`."""
+    """Return the code of the weight gradient that has waited longest on a rank, or `NOTHING`."""
     if backlog.num_run[rank] == backlog.num_queued[rank]:
         return NOTHING
     code: int = backlog.queue[pipeline.num_microbatches * pipeline.firsts[rank] + backlog.num_run[rank]]
@@ -111,17 +115,17 @@ def oldest_weight(pipeline: Pipeline, backlog: Backlog, rank: int) -> int:
 
 
 def lacks_memory(pipeline: Pipeline, memory: Memory, backlog: Backlog, rank: int, code: int) -> bool:
-    """Whether a forward would lift its rank above the cap; any other pass frees memory."""
+    """Return whether a forward would exceed the cap of its rank; all other actions free memory."""
     return code < pipeline.num_stages and backlog.held[rank] + memory.activation[code] > memory.cap[rank]
 
 
 def fill(
     pipeline: Pipeline, memory: Memory, passes: Counts, least_gap: float, table: Table, backlog: Backlog
 ) -> bool:
-    """Put weight gradients, oldest first, between the forwards and input gradients of `passes`, in their order.
+    """Place weight gradients, oldest first, between the forwards and input gradients of `passes`; return success.
 
-    One goes where a forward lacks memory, where a whole one fits before the next pass can start, or where at
-    least `least_gap` of one would be idle time. Return whether all could run.
+    A weight gradient runs if a forward lacks memory, if it fits before the next action can start, or if the gap is
+    at least `least_gap` of its duration. The order of `passes` does not change.
     """
     num_left = len(passes)
     moved = True
@@ -153,9 +157,9 @@ def _run_filled(
     backlog: Backlog,
     rank: int,
 ) -> int:
-    """Run a rank until it has to wait; return how many of `passes` it ran, −1 where one lacks memory for good."""
+    """Run a rank until it waits; return how many of `passes` ran, or −1 if one can never fit into memory."""
     m, first, behind = pipeline.num_microbatches, pipeline.firsts[rank], pipeline.firsts[rank + 1]
-    at = table.at[rank] - m * first - backlog.num_run[rank]  # two passes here where a row has three
+    at = table.at[rank] - m * first - backlog.num_run[rank]  # `passes` has two actions for three in a row
     num_run = 0
     while at < 2 * m * behind:
         code = passes[at]

@@ -1,4 +1,4 @@
-"""The inner loop of list scheduling; codes and named tuples as in `ppsim.catalog.search.pipeline`."""
+"""Inner loop of list scheduling; codes and named tuples are explained in `ppsim.catalog.search.pipeline`."""
 
 from typing import NamedTuple
 
@@ -10,40 +10,41 @@ NEVER = 1e300
 
 
 class Wishes(NamedTuple):
-    """What a list schedule goes by."""
+    """Priorities of a list schedule."""
 
     urgency: Floats
-    """A number a node: the smallest goes first."""
+    """One number per node; the smallest goes first."""
     in_flight: Floats
-    """The most forwards of a stage whose I is to come."""
+    """Maximum number of forwards of a stage that still wait for their I."""
     patient: bool
-    """Whether a rank waits for something more urgent rather than take what is there."""
+    """Wait for a more urgent action instead of running an available one."""
 
 
 class View(NamedTuple):
-    """What a rank that is free sees of forwards and input gradients; `NEVER` where there are none."""
+    """Forwards and input gradients that are available to a free rank; `NEVER` if there are none."""
 
     code: int
-    """The most urgent of those that are there and fit, or `NOTHING`."""
+    """Most urgent action that has arrived and fits, or `NOTHING`."""
     begin_s: float
     urgency: float
     first_to_come_s: float
-    """When the first of those arrives that are known to come."""
+    """Earliest arrival among the actions that are known to arrive later."""
     urgency_to_come: float
-    """Of the most urgent of those that are known to come."""
+    """Urgency of the most urgent of these actions."""
     comes_s: float
-    """When that one arrives."""
+    """Its arrival."""
     urgency_blocked: float
-    """Of the most urgent forward that is there but lacks memory."""
+    """Urgency of the most urgent forward that has arrived but lacks memory."""
 
 
 def list_schedule(
     pipeline: Pipeline, memory: Memory, wishes: Wishes, table: Table, decide_s: Floats, room: Floats
 ) -> None:
-    """Ranks decide in the order of time; `decide_s` is when each does next, from 0 on.
+    """Let ranks choose actions in the order of time; `decide_s` is the time of each rank's next choice, from 0 on.
 
-    A free rank takes the most urgent of what is there and fits. A patient one rather waits where something more
-    urgent is known to come before that would end, and would be late. `room` is working space, an entry a stage.
+    A free rank runs the most urgent action that has arrived and fits. A patient rank waits instead if a more urgent
+    action will arrive before the first would end, and would otherwise start too late. `room` is working space with
+    one entry per stage.
     """
     while True:
         rank = _first_to_decide(decide_s)
@@ -54,7 +55,7 @@ def list_schedule(
         view = _view(pipeline, memory, wishes, table, rank, time_s, room)
         code = _decision(pipeline, wishes, table, rank, time_s, view)
         if code == NOTHING:
-            decide_s[rank] = view.first_to_come_s  # or until a neighbour hands something over
+            decide_s[rank] = view.first_to_come_s  # or until a neighbour sends something
             continue
         place(pipeline, table, rank, code, view.begin_s if code == view.code else time_s)
         decide_s[rank] = table.now_s[rank]
@@ -72,11 +73,11 @@ def _first_to_decide(decide_s: Floats) -> int:
 
 
 def _set_room(pipeline: Pipeline, memory: Memory, table: Table, rank: int, room: Floats) -> None:
-    """Set what a forward of each stage of the rank may take, as `stages` is ordered.
+    """Compute the memory that a forward of each stage may take, in the order of `stages`.
 
-    Behind it there stays room, beside what the rank's stages up to any one hold, for an activation of each later
-    one: the oldest microbatch can then always go on, so that no order of decisions ends in a deadlock. What counts
-    for a stage is therefore the least that is left up to it or to any later one.
+    After the forward, each later stage of the rank must still have room for one activation, on top of the memory
+    held by the stages before it. Then the oldest microbatch can always continue, so that no order of choices
+    deadlocks. The limit of a stage is therefore the smallest remainder up to it or any later stage.
     """
     num_stages, first, behind = pipeline.num_stages, pipeline.firsts[rank], pipeline.firsts[rank + 1]
     left = memory.cap[rank]
@@ -84,7 +85,7 @@ def _set_room(pipeline: Pipeline, memory: Memory, table: Table, rank: int, room:
         stage = pipeline.stages[k]
         num_f, num_i = table.done[stage], table.done[num_stages + stage]
         num_w = table.done[2 * num_stages + stage]
-        room[k] = (num_f - num_i) * memory.activation[stage] + (num_i - num_w) * memory.kept[stage]  # held, so far
+        room[k] = (num_f - num_i) * memory.activation[stage] + (num_i - num_w) * memory.kept[stage]  # held so far
         left -= room[k]
     least_left = NEVER
     for k in range(behind - 1, first - 1, -1):
@@ -102,7 +103,7 @@ def _view(
     urgency_blocked = NEVER
     for k in range(pipeline.firsts[rank], pipeline.firsts[rank + 1]):
         stage = pipeline.stages[k]
-        for code in (num_stages + stage, stage):  # among equals I before F, and the lower stage
+        for code in (num_stages + stage, stage):  # ties: I before F, then the lower stage
             is_forward = code == stage
             num_f = done[stage]
             if is_forward and (num_f >= m or num_f - done[num_stages + stage] >= wishes.in_flight[stage]):
@@ -126,19 +127,19 @@ def _view(
 
 
 def _decision(pipeline: Pipeline, wishes: Wishes, table: Table, rank: int, time_s: float, view: View) -> int:
-    """The code that the rank runs next: what it sees, a weight gradient, or `NOTHING` where it waits."""
+    """Return the code that the rank runs next, from its view or a weight gradient; `NOTHING` if it waits."""
     num_stages, done = pipeline.num_stages, table.done
     chosen, most_urgent = view.code, view.urgency
     for k in range(pipeline.firsts[rank], pipeline.firsts[rank + 1]):
         code = 2 * num_stages + pipeline.stages[k]
         if done[code] < done[code - num_stages]:
             urgency = wishes.urgency[code * pipeline.num_microbatches + done[code]]
-            urgency = min(urgency, view.urgency_blocked)  # as urgent as what waits for its memory
+            urgency = min(urgency, view.urgency_blocked)  # as urgent as a forward that needs its memory
             if urgency < most_urgent:
                 chosen, most_urgent = code, urgency
     if wishes.patient and chosen != NOTHING:
         ends_s = time_s + pipeline.cost_s[chosen] - pipeline.tolerance_s
-        # Urgencies of patient ranks are latest starts: one that is less than `ends_s` would be missed.
+        # Urgencies of patient ranks are latest starts: one below `ends_s` would be missed.
         if view.comes_s < ends_s and view.urgency_to_come < min(most_urgent, ends_s):
             return NOTHING
     return chosen

@@ -1,4 +1,4 @@
-"""List scheduling: ranks decide in the order of time, by urgency; and again, by what a table shows to be urgent."""
+"""List scheduling by urgency, and rescheduling by the urgencies of an existing table."""
 
 from collections.abc import Iterator
 
@@ -10,14 +10,14 @@ from ppsim.catalog.search.list_kernels import Wishes, list_schedule
 from ppsim.catalog.search.pipeline import empty_table
 from ppsim.catalog.search.target import Candidate, Target, better
 
-_PACES = (1.0, 1.25, 1.5, 2.0, 3.0, np.inf)  # microbatches in flight, in parts of those that cover a round trip
+_PACES = (1.0, 1.25, 1.5, 2.0, 3.0, np.inf)  # microbatches in flight, relative to those that cover a round trip
 _FEW_PACES, _MANY_ACTIONS = (1.0, 2.0), 200_000
 
 
 def listed(target: Target) -> Iterator[Candidate]:
-    """Yield tables of I before F before W, with as many microbatches in flight as cover the way there and back.
+    """Yield tables with priorities I, F, W and enough microbatches in flight to cover a round trip.
 
-    Of the stages of a rank the later goes first, which is closer to freeing what it holds.
+    On one rank, later stages go first: they free memory sooner.
     """
     problem = target.problem
     m, num_stages = problem.num_microbatches, problem.num_stages
@@ -34,7 +34,7 @@ def listed(target: Target) -> Iterator[Candidate]:
 
 
 def list_scheduled(target: Target, urgency: Floats, in_flight: Floats, *, patient: bool) -> Candidate:
-    """Return the table for an urgency a node (smallest first) and the most forwards of a stage before their I."""
+    """Return the table for an urgency per node (smallest first) and a maximum of forwards in flight per stage."""
     table, num_ranks = empty_table(target.pipeline), target.problem.num_ranks
     target.run(
         list_schedule,
@@ -47,9 +47,9 @@ def list_scheduled(target: Target, urgency: Floats, in_flight: Floats, *, patien
 
 
 def rescheduled(candidate: Candidate, *, patient: bool) -> Candidate:
-    """List scheduling by the latest start that each action may have for the candidate's own criterion to stand.
+    """Reschedule with the latest start of each action, at the candidate's own score, as its urgency.
 
-    Project scheduling calls it justification.
+    Project scheduling calls this justification.
     """
     target, problem = candidate.target, candidate.target.problem
     latest_s, undone = np.zeros(target.num_actions), np.full(3 * problem.num_stages, problem.num_microbatches)
@@ -64,7 +64,7 @@ def rescheduled(candidate: Candidate, *, patient: bool) -> Candidate:
 
 
 def improved(best: Candidate, *, num_rounds: int) -> Candidate:
-    """Return the best of rescheduling again and again, either way; never worse than what it begins with."""
+    """Return the best of repeated rescheduling, impatient and patient; never worse than the start."""
     for patient in (False, True):
         current = best
         for _ in range(num_rounds):

@@ -1,4 +1,4 @@
-"""Local search: passes of critical paths move along their rows, by chance and with a falling heat."""
+"""Local search by simulated annealing: actions on critical paths move along their rows."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -8,15 +8,16 @@ import numpy as np
 from ppsim.catalog.search.anneal import Rules, anneal, empty_timing
 from ppsim.catalog.search.target import Candidate
 
-_HEATS = (0.1, 1.0, 2.0, 0.3, 4.0)  # at the start of a round, in parts of the mean pass
-_REACHES = (2, 8)  # how far a pass may move, by turns
+_HEATS = (0.1, 1.0, 2.0, 0.3, 4.0)  # initial temperatures of rounds, relative to the mean duration of an action
+_REACHES = (2, 8)  # reaches of rounds, alternating
 
 
 def searched(start: Candidate, *, moves_a_round: int, seed: int = 0) -> Iterator[Candidate]:
-    """Yield the best candidate known after each round of so many moves, the first after none; endless.
+    """Yield the best candidate after each round of `moves_a_round` moves, endlessly; the first is `start` itself.
 
-    Each round begins at the best with another heat; it is over once the lower bound is met. Never worse than
-    `start`; the same for the same seed. A move costs some 10 ns a pass of the table.
+    Each round starts from the best candidate with another temperature, and ends early if it meets the lower bound.
+    The result is never worse than `start` and depends only on the seed. A move takes some 10 ns per action of the
+    table.
     """
     target = start.target
     mean_s = float(target.work_s.sum()) / target.num_actions

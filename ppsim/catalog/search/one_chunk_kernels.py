@@ -1,6 +1,7 @@
-"""The inner loop of the zero-bubble heuristic, one stage a rank: stage r is rank r's.
+"""Inner loop of the zero-bubble heuristic with one stage per rank: stage r is on rank r.
 
-Codes and named tuples as in `ppsim.catalog.search.pipeline`: those of rank r are r, p + r and 2p + r.
+Codes and named tuples are explained in `ppsim.catalog.search.pipeline`; the codes of rank r are r, p + r and 2p +
+r.
 """
 
 from typing import NamedTuple
@@ -10,22 +11,22 @@ from ppsim.catalog.search.pipeline import Counts, Idleness, Memory, Pipeline, Ta
 
 
 class Choices(NamedTuple):
-    """The three choices between which the authors' scheduler tries all eight ways."""
+    """Three binary choices; the authors' scheduler tries all eight combinations."""
 
     keep_first_input_on_time: bool
-    """Whether warm-up ends before the first gradient comes back, or with the forward that is under way then."""
+    """End the warm-up before the first gradient returns, not with the forward that runs at that time."""
     may_skip: bool
-    """Whether a rank may leave out a forward that would keep the next one waiting."""
+    """Let a rank skip a forward that would delay the next gradient."""
     greedy: bool
-    """Whether a weight gradient goes into any gap, or only into those that would make the rank the worst."""
+    """Place a weight gradient in any gap, not only in gaps that would make the rank idle longest."""
 
 
 def heuristic(
     pipeline: Pipeline, memory: Memory, choices: Choices, table: Table, idleness: Idleness, takes: Counts
 ) -> None:
-    """One run of the zero-bubble scheduler (arXiv 2401.10241, §3.1): fill `table`.
+    """Run the zero-bubble scheduler (arXiv 2401.10241, §3.1) once: fill `table`.
 
-    `takes`, working space, counts the forwards that each rank takes next; it comes as zeros.
+    `takes` is working space, zero at the start: the number of forwards that each rank takes next.
     """
     m, p = pipeline.num_microbatches, pipeline.num_ranks
     _warm_up(pipeline, memory, choices.keep_first_input_on_time, table, idleness, takes)
@@ -58,12 +59,12 @@ def _warm_up(
     idleness: Idleness,
     takes: Counts,
 ) -> None:
-    """The first microbatch down the ranks, as many more as fit before its gradient is back, and that gradient."""
+    """Place the first microbatch, all others that fit before its gradient returns, and that gradient."""
     m, p = pipeline.num_microbatches, pipeline.num_ranks
     for rank in range(p):
         _put(pipeline, table, idleness, rank, rank)
     _choose_warm_up(pipeline, memory, keep_first_input_on_time, table, takes)
-    for rank in range(1, p):  # each rank at least one ahead of the next, until all are through
+    for rank in range(1, p):  # each rank at least one ahead of the next, until all have finished
         while takes[rank] > takes[rank - 1] or 0 < takes[rank] == takes[rank - 1] < m - 1:
             takes[rank] -= 1
     for rank in range(p):
@@ -76,9 +77,9 @@ def _warm_up(
 def _choose_warm_up(
     pipeline: Pipeline, memory: Memory, keep_first_input_on_time: bool, table: Table, takes: Counts
 ) -> None:
-    """Let each rank take forwards until the first gradient is back, from the last rank up, each for itself."""
+    """Choose each rank's forwards until the first gradient returns, from the last rank up, independently."""
     m, p, tolerance_s = pipeline.num_microbatches, pipeline.num_ranks, pipeline.tolerance_s
-    back_s = table.now_s[p - 1] + pipeline.cost_s[2 * p - 1]  # when the first gradient leaves a rank
+    back_s = table.now_s[p - 1] + pipeline.cost_s[2 * p - 1]  # time when the first gradient leaves a rank
     for rank in range(p - 2, -1, -1):
         back_s += pipeline.hop_s[p + rank]
         forward_s, until_s = pipeline.cost_s[rank], table.now_s[rank]
@@ -97,9 +98,9 @@ def _choose_warm_up(
 def _choose_forwards(
     pipeline: Pipeline, memory: Memory, may_skip: bool, table: Table, idleness: Idleness, takes: Counts
 ) -> None:
-    """Set which ranks take a forward in a round: all that have one left, but for those that skip it.
+    """Choose the ranks that run a forward in this round: all with a forward left, except those that skip it.
 
-    Where a rank skips, all above it do: one that ran on alone would only fill its memory.
+    If a rank skips, all ranks above it skip too: running ahead alone would only fill their memory.
     """
     p = pipeline.num_ranks
     for rank in range(p):
@@ -111,11 +112,11 @@ def _choose_forwards(
 
 
 def _skips(pipeline: Pipeline, memory: Memory, table: Table, idleness: Idleness, rank: int) -> bool:
-    """Whether a rank leaves out a forward: the next one has enough, and its gradient would have to wait.
+    """Return whether a rank skips a forward: the next rank has enough, and its gradient would have to wait.
 
-    That gradient is here once the next rank has done a forward and an input gradient more. It would wait where the
-    forward ends later, the weight gradients counted that must make room for it; rather than let it, the rank idles,
-    as long as it is not the worst then.
+    The gradient arrives after one more forward and input gradient on the next rank. It would wait if the forward
+    ends later, including the weight gradients that must run first to free memory. The rank then idles instead,
+    unless this would make its idle time the longest.
     """
     p, done, now_s, cost_s = pipeline.num_ranks, table.done, table.now_s, pipeline.cost_s
     if rank == p - 1 or done[rank] < done[rank + 1] + 2:
@@ -138,10 +139,11 @@ def _skips(pipeline: Pipeline, memory: Memory, table: Table, idleness: Idleness,
 def _round(
     pipeline: Pipeline, memory: Memory, greedy: bool, table: Table, idleness: Idleness, takes: Counts
 ) -> None:
-    """Forwards down the ranks where they take one, then an input gradient up; weight gradients in between.
+    """Run the chosen forwards down the ranks, then an input gradient up the ranks, with weight gradients between.
 
-    They go where a rank lacks memory, where a whole one fits, or where the gap would make this rank the worst. Rank
-    0 hands its gradients to nobody: behind its last forward all that wait go first.
+    A weight gradient runs if the rank lacks memory, if it fits the gap, or if the gap would make this rank idle
+    longest. No rank waits for the input gradients of rank 0, so after its last forward all waiting weight gradients
+    run first.
     """
     p, done = pipeline.num_ranks, table.done
     for visit in range(2 * p):
@@ -164,7 +166,7 @@ def _round(
 
 
 def _fills(pipeline: Pipeline, greedy: bool, table: Table, idleness: Idleness, rank: int, ready_s: float) -> bool:
-    """Whether a weight gradient goes into the gap before what is ready at this time."""
+    """Return whether a weight gradient should run before the action that is ready at `ready_s`."""
     gap_s, tolerance_s = ready_s - table.now_s[rank], pipeline.tolerance_s
     if pipeline.cost_s[2 * pipeline.num_ranks + rank] <= gap_s + tolerance_s:
         return True

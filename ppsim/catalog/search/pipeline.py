@@ -1,8 +1,9 @@
-"""What the compiled kernels of the searches work on: named tuples of arrays.
+"""Data structures of the compiled search kernels: named tuples of arrays.
 
-A pass of kind 0, 1, 2 (F, I, W) on stage s has the code ``kind * num_stages + s``. A table is the codes of rank 0's
-row, then of rank 1's, …: passes of one code run in microbatch order, so that codes say everything. A node is
-``code * num_microbatches + microbatch``. In plain Python a kernel gets lists in place of the arrays.
+An action of kind 0, 1, 2 (F, I, W) on stage s has the code ``kind * num_stages + s``. A table is an order: the
+codes of rank 0's row, then of rank 1's, and so on. Actions of one code run in microbatch order, so that codes are
+sufficient. A node is ``code * num_microbatches + microbatch``. In plain Python, kernels get lists instead of
+arrays.
 """
 
 from typing import NamedTuple, TypeAlias
@@ -17,90 +18,90 @@ Codes: TypeAlias = NDArray[np.int32]
 Counts: TypeAlias = NDArray[np.int64]
 
 NOTHING = -1
-"""Where a code, a stage or a rank could stand: there is none."""
+"""No code, stage or rank."""
 
 
 class Pipeline(NamedTuple):
-    """Which rank runs what, what each pass costs, and what it waits for. Seconds."""
+    """Placement, durations (seconds) and dependencies."""
 
     num_microbatches: int
     num_stages: int
     num_ranks: int
     stages: Counts
-    """The stages of rank 0, of rank 1, …, ascending within a rank."""
+    """Stages of rank 0, of rank 1, …, ascending within a rank."""
     firsts: Counts
-    """Where each rank's stages begin in `stages`; p + 1 entries. Rank r's row begins at ``3 * m * firsts[r]``."""
+    """Offsets of each rank's stages in `stages`; p + 1 entries. Rank r's row begins at ``3 * m * firsts[r]``."""
     rank_of: Counts
-    """A rank a stage."""
+    """Rank per stage."""
     cost_s: Floats
-    """A duration a code."""
+    """Duration per code."""
     needs: Counts
-    """A code a code: the pass of a neighbouring stage and the same microbatch that must run before, or `NOTHING`.
+    """Per code: the code in a neighbouring stage that must run first for the same microbatch, or `NOTHING`.
 
-    A forward needs that of the stage before, an input gradient that of the stage behind. What a pass needs of its
-    own stage, the kind before its own, goes without saying.
+    A forward needs the forward of the previous stage, an input gradient the input gradient of the next stage. The
+    dependency on the previous kind in the same stage is implicit.
     """
     feeds: Counts
-    """A code a code, the other way: whose input a pass is, or `NOTHING`."""
+    """Inverse of `needs`: the code whose input this code produces, or `NOTHING`."""
     wakes: Counts
-    """A rank a code: that of `feeds` where it is another, or `NOTHING`."""
+    """Per code: the rank of `feeds` if it is another rank, or `NOTHING`."""
     hop_s: Floats
-    """A time a code: from the end of the pass in `needs` to the arrival of what it hands over."""
+    """Per code: time from the end of the action in `needs` to the arrival of its result."""
     tolerance_s: float
-    """Times closer than this are one."""
+    """Times closer than this are equal."""
 
 
 class Memory(NamedTuple):
-    """What passes hold, and how much of it a rank may."""
+    """Memory of actions and caps of ranks."""
 
     activation: Floats
-    """What F takes, a stage."""
+    """Memory that F allocates, per stage."""
     kept: Floats
-    """What I keeps of it for W, a stage."""
+    """Memory that remains from I to W, per stage."""
     changes: Floats
-    """What a pass of each code adds to its rank's memory."""
+    """Memory that an action of each code adds on its rank."""
     cap: Floats
-    """The most that a rank may hold at once."""
+    """Maximum memory of each rank."""
 
 
 class Table(NamedTuple):
-    """A table as far as a kernel has got with it."""
+    """A table under construction."""
 
     order: Codes
     at: Counts
-    """Where the next pass of each rank stands in `order`."""
+    """Place of each rank's next action in `order`."""
     now_s: Floats
-    """When the last pass of each rank ends."""
+    """End of each rank's last action."""
     end_s: Floats
-    """When each F and I ends, a node."""
+    """End of each F and I, per node."""
     done: Counts
-    """How many passes of each code have run: the microbatch of the next."""
+    """Number of actions of each code that have run, which is the microbatch of the next one."""
 
 
 class Backlog(NamedTuple):
-    """The weight gradients that each rank could run by now, and what it holds."""
+    """Waiting weight gradients and memory of each rank."""
 
     queue: Counts
-    """Their codes, in the order of their input gradients: rank r's from ``m * firsts[r]``."""
+    """Codes in the order of their input gradients; rank r's start at ``m * firsts[r]``."""
     num_queued: Counts
-    """How many were ever in a rank's queue."""
+    """Number of entries ever added to each rank's queue."""
     num_run: Counts
-    """How many of them have run."""
+    """Number of these that have run."""
     held: Floats
-    """A rank's memory."""
+    """Memory of each rank."""
 
 
 class Idleness(NamedTuple):
-    """How long ranks have idled since their first forwards."""
+    """Idle time of ranks since their first forward."""
 
     idle_s: Floats
-    """What each rank has; it goes in as what it has of it to begin with (0 for equal stages, as in the paper)."""
+    """Idle time per rank; the initial values are the caller's (0 for equal stages, as in the paper)."""
     worst_s: Floats
-    """One entry: the largest of all, or more where more is allowed."""
+    """One entry: the largest idle time, or a larger value if more is allowed."""
 
 
 def pipeline_of(problem: Problem, stages: Counts, firsts: Counts, *, tolerance_s: float) -> Pipeline:
-    """Return the problem's costs and dependencies as kernels want them; `stages` and `firsts` as in `Pipeline`."""
+    """Return the `Pipeline` of a problem; `stages` and `firsts` are explained there."""
     num_stages, rank_of = problem.num_stages, problem.stage_to_rank.astype(np.int64)
     codes, none = np.arange(3 * num_stages), np.full(num_stages, NOTHING)
     forwards, inputs = codes[:num_stages], codes[num_stages : 2 * num_stages]
@@ -127,7 +128,7 @@ def _woken(feeds: Counts, rank_of: Counts) -> Counts:
 
 
 def empty_table(pipeline: Pipeline) -> Table:
-    """Return a table for a kernel to fill."""
+    """Return an empty table."""
     return Table(
         order=np.zeros(3 * pipeline.num_stages * pipeline.num_microbatches, dtype=np.int32),
         at=3 * pipeline.num_microbatches * pipeline.firsts[:-1],
@@ -138,7 +139,7 @@ def empty_table(pipeline: Pipeline) -> Table:
 
 
 def empty_backlog(pipeline: Pipeline) -> Backlog:
-    """Return what waits before the first pass: nothing."""
+    """Return an empty backlog."""
     p = pipeline.num_ranks
     return Backlog(
         queue=np.zeros(pipeline.num_stages * pipeline.num_microbatches, dtype=np.int64),

@@ -1,7 +1,7 @@
-"""A table for many microbatches from a good one for few: a window of every row is repeated.
+"""Build a table for many microbatches by repeating a window of each row of a good short table.
 
-A search over a long table spends its time on steady-state passes that should all be alike; one over a short table
-does not, and what it found can be repeated (the idea of a repetend: Tessel, and the building blocks of V-Half).
+A search on a long table spends its time on steady-state actions that should all be alike. A search on a short table
+does not, and its result can be repeated (compare the repetend of Tessel and the building blocks of V-Half).
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,18 +15,18 @@ from ppsim.catalog.search.pipeline import Codes
 from ppsim.catalog.search.target import Candidate, Target, better
 
 _MOST_AT_ONCE = 4  # microbatches in a window
-_SEARCHED_AT_ONCE, _FEW = 3, 3  # microbatches in a window that is searched; a rank of the table that it makes then
-_HEATS, _REACHES = (8.0, 4.0, 2.0, 1.0), (8, 2, 8, 2)  # of the rounds of such a search, as in `searched`
-_MOST_MOVES, _MOST_PASSES = 4_000, 5_000_000  # to try, and to time, in a round: less than a tenth of a second
-_CUTS = np.linspace(0.2, 0.8, 13)  # where the window is, in parts of a row
+_SEARCHED_AT_ONCE, _FEW = 3, 3  # microbatches in a searched window; microbatches per rank in its test table
+_HEATS, _REACHES = (8.0, 4.0, 2.0, 1.0), (8, 2, 8, 2)  # temperatures and reaches of these rounds, as in `searched`
+_MOST_MOVES, _MOST_PASSES = 4_000, 5_000_000  # moves, and actions to evaluate, per round: less than 0.1 s
+_CUTS = np.linspace(0.2, 0.8, 13)  # window positions, relative to the row
 
 
 def repeated(short: Candidate, target: Target) -> Candidate | None:
     """Return the best table of `target` made by repeating a window of each row of `short`, or None.
 
-    `short` is of the same stages and costs with fewer microbatches. A window holds q passes of each code, so that
-    memory is behind it what it was before it; where the windows of two ranks do not fit each other, the table
-    deadlocks or is slow, and another cut is tried.
+    `short` has the same stages and costs but fewer microbatches. A window contains q actions of each code, so that
+    the memory after it is the same as before it. If the windows of two ranks do not match, the table deadlocks or
+    is slow, and another position is tried.
     """
     num_more = target.problem.num_microbatches - short.target.problem.num_microbatches
     offsets = short.target.row_offsets
@@ -47,7 +47,7 @@ def repeated(short: Candidate, target: Target) -> Candidate | None:
 
 
 def _balanced_windows(row: Codes, at_once: int) -> Codes:
-    """Where windows begin that hold `at_once` passes of every code of the row."""
+    """Return the starts of windows with `at_once` actions of every code of the row."""
     codes = np.unique(row)
     passed = np.zeros((len(row) + 1, len(codes)), dtype=np.int32)
     passed[1:] = np.cumsum(row[:, None] == codes, axis=0)
@@ -66,10 +66,10 @@ def _stretched(rows: Sequence[Codes], begins: Sequence[Codes], cut: float, at_on
 
 
 def searched_windows(tables: Sequence[Candidate], target: Target) -> Iterator[Candidate]:
-    """Yield tables of `target` that repeat one window of each row from beginning to end, after a search.
+    """Yield tables of `target` that repeat one window per row from beginning to end, after a search.
 
-    Each search begins with the windows of one of some tables of the same stages and costs, those that repeat best,
-    and moves passes in all repetitions at once, in a table of a few microbatches. Deterministic.
+    `tables` have the same stages and costs. For each, the search starts from its best window and moves actions in
+    all repetitions at once, in a test table with few microbatches. Deterministic.
     """
     dice, problem = np.ones(1, dtype=np.int64), target.problem
     number = min(_FEW * problem.num_ranks, problem.num_microbatches)
@@ -96,14 +96,14 @@ def searched_windows(tables: Sequence[Candidate], target: Target) -> Iterator[Ca
 
 
 def unrolled(target: Target, window: Window) -> Candidate | None:
-    """Return the table of `target` that repeats a window, or None where it deadlocks."""
+    """Return the table of `target` that repeats a window, or None if it deadlocks."""
     table = empty_unrolled(target.pipeline)
     target.run(unroll, inputs=(window,), outputs=(table,))
     return target.timed(table.order)
 
 
 def _windows(table: Candidate, at_once: int) -> Iterator[Window]:
-    """The windows that lie at the same parts of all rows."""
+    """Yield windows at the same relative position in all rows."""
     rows = [table.order[begin:end] for begin, end in pairwise(table.target.row_offsets)]
     begins = [_balanced_windows(row, at_once) for row in rows]
     if not all(len(row) for row in begins):

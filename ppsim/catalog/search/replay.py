@@ -1,4 +1,4 @@
-"""A table of a problem, on its ideal network: when it runs, whether it fits, and its plainest forms."""
+"""Evaluation of a table on an ideal network: start times, memory, and simple equivalent tables."""
 
 from dataclasses import replace
 
@@ -16,42 +16,42 @@ from ppsim.simulation.memory import held
 
 
 def starts_of(schedule: Schedule, problem: Problem) -> Floats:
-    """Return the earliest start of every action of a table that `validate` accepts, its host time included.
+    """Return the earliest start of every action of a valid table, host time included.
 
-    One entry an action in table order, in the unit of the problem's costs. Raises `Deadlock` for a table whose
-    actions wait for each other.
+    One entry per action in table order, in the unit of the problem's costs. Raises `Deadlock` if actions wait for
+    each other.
     """
     graph = build_graph(schedule)
     return evaluate(graph, _durations(graph, problem), np.zeros(graph.num_nodes)).start[: graph.num_actions]
 
 
 def value_s(schedule: Schedule, problem: Problem, criterion: Criterion) -> float:
-    """Return the step time or the span of a table, as the simulator has it on an ideal network."""
+    """Return the step time or the span of a table as the simulator computes it on an ideal network."""
     graph = build_graph(schedule)
     times = evaluate_many(graph, _durations(graph, problem), np.zeros(graph.num_nodes))
     return float((times.step_time_s if criterion == "step" else times.span_s)[0]) - problem.overhead_s
 
 
 def _durations(graph: EventGraph, problem: Problem) -> Floats:
-    """The duration of every action, its host time included, and of every transfer."""
+    """Return the duration of every action, host time included, and of every transfer."""
     by_op = np.stack([problem.forward_s, problem.backward_s, problem.input_s, problem.weight_s])
-    assert (Op.F, Op.B, Op.I, Op.W) == (0, 1, 2, 3)  # the rows of by_op
+    assert (Op.F, Op.B, Op.I, Op.W) == (0, 1, 2, 3)  # order of the rows of by_op
     op, stage = graph.schedule.op, graph.schedule.stage
     hop = np.minimum(stage[graph.source], stage[graph.target])
     return np.concatenate([by_op[op, stage], problem.hop_s[hop]])
 
 
 def fits(schedule: Schedule, problem: Problem) -> bool:
-    """Return whether no rank ever holds more than the problem's cap."""
+    """Return whether no rank exceeds the problem's memory cap."""
     during, _ = held(schedule, problem.activation, problem.kept)
     return bool((np.maximum.reduceat(during, schedule.rank_offsets[:-1]) <= problem.cap).all())
 
 
 def in_microbatch_order(schedule: Schedule, problem: Problem) -> Schedule:
-    """Return the table with every full backward as I and W, and each kind on each stage in microbatch order.
+    """Return the table with full backwards split into I and W and each kind on each stage in microbatch order.
 
-    It needs as much memory, and no longer but for the split. Raises `ConfigError` for a table of another placement
-    or number of microbatches, `ScheduleError` for one that is not complete and in order.
+    The table needs the same memory, and is not slower except through the split. Raises `ConfigError` for another
+    placement or number of microbatches, `ScheduleError` for an incomplete or misordered table.
     """
     validate(schedule)
     compute = schedule.compute_only()
@@ -77,9 +77,10 @@ def in_microbatch_order(schedule: Schedule, problem: Problem) -> Schedule:
 
 
 def joined(schedule: Schedule, stages: NDArray[np.bool_]) -> Schedule:
-    """Return a split table with a full backward for every I that its own W follows at once, on the stages chosen.
+    """Return a split table in which each I that is directly followed by its W is a full backward.
 
-    `stages` has one entry a stage. The table has no fused cells. A gradient then leaves when the W is done.
+    `stages` (one bool per stage) selects the stages. The table has no fused cells. The gradient of a full backward
+    leaves only when its W is done.
     """
     begins = np.append(
         (schedule.op[:-1] == Op.I) & (schedule.op[1:] == Op.W)
@@ -92,7 +93,7 @@ def joined(schedule: Schedule, stages: NDArray[np.bool_]) -> Schedule:
 
 
 def one_at_a_time(problem: Problem) -> Schedule:
-    """Return the slowest table, which needs the least memory: a microbatch after the other, down and up."""
+    """Return the slowest table with the least memory: one microbatch after another, down and up."""
     rows: list[list[Action]] = [[] for _ in range(problem.num_ranks)]
     ranks = problem.stage_to_rank.tolist()
     for microbatch in range(problem.num_microbatches):

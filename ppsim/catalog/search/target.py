@@ -1,4 +1,4 @@
-"""What a table is fitted to, and a candidate table; codes as in `ppsim.catalog.search.pipeline`."""
+"""Objective of a search, and candidate tables; codes are explained in `ppsim.catalog.search.pipeline`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -18,14 +18,14 @@ from ppsim.simulation.bounds.problem import Criterion, Problem
 from ppsim.simulation.memory import changes, summed_by_rank
 
 _OPS = np.array([Op.F, Op.I, Op.W], dtype=np.int8)
-_KINDS = np.array([0, -1, 1, 2], dtype=np.int32)  # of F, B, I, W
+_KINDS = np.array([0, -1, 1, 2], dtype=np.int32)  # for F, B, I, W
 
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """A problem, what to minimise, and what the kernels need of both.
+    """A problem with the criterion to minimise, and the derived arrays that the kernels need.
 
-    Every backward is split. Arrays have one entry a stage, or a rank where they say so.
+    Every backward is split. Arrays have one entry per stage unless their docstring says per rank.
     """
 
     problem: Problem
@@ -37,129 +37,129 @@ class Target:
             raise ConfigError(f"criterion is {self.criterion!r}; choose one of {', '.join(get_args(Criterion))}")
 
     def minimising(self, criterion: Criterion) -> "Target":
-        """Return the same problem under this criterion."""
+        """Return the same problem with another criterion."""
         return replace(self, criterion=criterion)
 
     @property
     def num_actions(self) -> int:
-        """The number of F, I and W in all, 3·S·m."""
+        """Number of F, I and W, 3·S·m."""
         return 3 * self.problem.num_stages * self.problem.num_microbatches
 
     @cached_property
     def stages(self) -> Counts:
-        """The stages of rank 0, of rank 1, …, ascending within a rank."""
+        """Stages of rank 0, of rank 1, …, ascending within a rank."""
         stages: Counts = np.argsort(self.problem.stage_to_rank, kind="stable")
         return stages
 
     @cached_property
     def firsts(self) -> Counts:
-        """Where each rank's stages begin in `stages`; p + 1 entries."""
+        """Offsets of each rank's stages in `stages`; p + 1 entries."""
         counts = np.bincount(self.problem.stage_to_rank, minlength=self.problem.num_ranks)
         return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
 
     @cached_property
     def row_offsets(self) -> Counts:
-        """Where each rank's row begins in an order; p + 1 entries."""
+        """Offsets of each rank's row in an order; p + 1 entries."""
         return 3 * self.problem.num_microbatches * self.firsts
 
     def per_rank(self, per_stage: Floats) -> Floats:
-        """Sum an array of one entry a stage over the stages of each rank."""
+        """Sum a per-stage array over the stages of each rank."""
         sums = np.zeros(self.problem.num_ranks)
         np.add.at(sums, self.problem.stage_to_rank, per_stage)
         return sums
 
     @cached_property
     def least_cap(self) -> Floats:
-        """What one microbatch of all the stages of a rank holds there."""
+        """Memory of one microbatch in all stages of a rank, per rank."""
         return self.per_rank(self.problem.activation)
 
     @cached_property
     def memory_changes(self) -> Floats:
-        """What a pass of each code adds to its rank's memory."""
+        """Memory that an action of each code adds on its rank."""
         held, kept = np.tile(self.problem.activation, len(_OPS)), np.tile(self.problem.kept, len(_OPS))
         return changes(np.repeat(_OPS, self.problem.num_stages), held, kept)
 
     @cached_property
     def tolerance_s(self) -> float:
-        """Times closer than this are one: sums of floats in another order, or in other units, decide alike."""
+        """Times closer than this are equal, so that neither the order of additions nor units change decisions."""
         problem = self.problem
         longest = (problem.forward_s, problem.input_s, problem.weight_s, problem.hop_s)
         return 1e-9 * max(float(seconds.max(initial=0.0)) for seconds in longest)
 
     @cached_property
     def first_start_s(self) -> Floats:
-        """When each rank's first forward starts, whatever the table: the first of its lowest stage."""
+        """Earliest start of each rank's first forward, the first forward of its lowest stage."""
         return self.problem.reach_s[self.stages[self.firsts[:-1]]]
 
     @cached_property
     def handicap_s(self) -> Floats:
-        """What is taken off each rank's end before the largest is the criterion."""
+        """Per rank, subtracted from the rank's end; the largest result is the score."""
         return self.first_start_s if self.criterion == "span" else np.zeros(self.problem.num_ranks)
 
     @cached_property
     def work_s(self) -> Floats:
-        """Each rank's compute time."""
+        """Compute time per rank."""
         problem = self.problem
         return problem.num_microbatches * self.per_rank(problem.forward_s + problem.input_s + problem.weight_s)
 
     @property
     def least_s(self) -> float:
-        """The criterion of a table in which no rank idles once it has started."""
+        """Score of a table in which no rank idles after its start."""
         return float((self.work_s + self.first_start_s - self.handicap_s).max())
 
     @cached_property
     def bound_s(self) -> float:
-        """What no table undercuts by the criterion, widened by less than the tolerance."""
+        """Lower bound on the score, increased by slightly more than rounding errors."""
         return lower_bounds(self.problem).of(self.criterion) * (1 + 1e-12) + self.tolerance_s
 
     @property
     def head_s(self) -> Floats:
-        """How much less idle time than the luckiest rank each rank can bear, by its work and its start."""
+        """Per rank: work and start in excess of the rank with the most slack."""
         ends = self.work_s + self.first_start_s - self.handicap_s
         head: Floats = ends - ends.min()
         return head
 
     @cached_property
     def pipeline(self) -> Pipeline:
-        """What every kernel begins with."""
+        """First argument of every kernel."""
         return pipeline_of(self.problem, self.stages, self.firsts, tolerance_s=self.tolerance_s)
 
     @cached_property
     def shape_and_times(self) -> bytes:
-        """What two targets have in common that differ in nothing but memory and the criterion."""
+        """Key that is equal for targets that differ only in memory and criterion."""
         problem = self.problem
         times = (problem.stage_to_rank, problem.forward_s, problem.input_s, problem.weight_s, problem.hop_s)
         return b"".join([str(problem.num_microbatches).encode(), *(array.tobytes() for array in times)])
 
     @cached_property
     def memory(self) -> Memory:
-        """What passes hold and ranks may."""
+        """Memory of actions and caps of ranks."""
         problem = self.problem
         return Memory(problem.activation, problem.kept, self.memory_changes, problem.cap)
 
     def run(
         self, kernel: Any, *, inputs: tuple[Any, ...] = (), outputs: tuple[Any, ...] = (), times: int = 1
     ) -> Any:
-        """Run a kernel of this package, which begins with the pipeline and looks at every pass so many times."""
+        """Run a kernel of this package; `times` estimates how often it visits every action."""
         size = times * self.num_actions
         return run_kernel(kernel, inputs=(self.pipeline, *inputs), outputs=outputs, size=size, engine=self.engine)
 
     def timed(self, order: Codes) -> "Candidate | None":
-        """Return the table of this order, as early as it can run, or None where it deadlocks."""
+        """Return the table of this order with the earliest times, or None if it deadlocks."""
         timing, none = empty_timing(self.pipeline), np.zeros(0, dtype=np.int64)
         rules = Rules(self.handicap_s, bound_s=0.0, heat_s=0.0, num_moves=0, reach=0)
         criterion_s = self.run(anneal, inputs=(self.memory, rules), outputs=(none, order, order, timing, none))
         return Candidate(self, order, timing.now_s) if criterion_s < DEADLOCK else None
 
     def order_of(self, schedule: Schedule) -> Codes:
-        """Return the order of a compute-only table with split backwards, every stage's in microbatch order."""
+        """Return the order of a compute-only table with split backwards in microbatch order."""
         codes: Codes = _KINDS[schedule.op] * np.int32(self.problem.num_stages) + schedule.stage
         return codes
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """One table: the codes of all rows, and when each rank ends."""
+    """A table: the codes of all rows, and the end of each rank."""
 
     target: Target
     order: Codes
@@ -167,37 +167,37 @@ class Candidate:
 
     @cached_property
     def score_s(self) -> float:
-        """The criterion."""
+        """Value of the criterion."""
         return float((self.end_s - self.target.handicap_s).max())
 
     @property
     def is_optimal(self) -> bool:
-        """Whether no table is better by the criterion."""
+        """True if the score meets the lower bound."""
         return self.score_s <= self.target.bound_s
 
     @property
     def other_score_s(self) -> float:
-        """The other criterion."""
+        """Value of the other criterion."""
         other = self.target.minimising("span" if self.target.criterion == "step" else "step")
         return float((self.end_s - other.handicap_s).max())
 
     @property
     def fits(self) -> bool:
-        """Whether no rank ever holds more than its cap."""
+        """True if no rank exceeds its memory cap."""
         rows = self.target.row_offsets
         held = summed_by_rank(self.target.memory_changes[self.order], rows)
         return bool((np.maximum.reduceat(held, rows[:-1]) <= self.target.problem.cap).all())
 
     @property
     def passes(self) -> Codes:
-        """The codes of the forwards and input gradients, in their order."""
+        """Codes of the forwards and input gradients, in order."""
         return self.order[self.order < 2 * self.target.problem.num_stages]
 
     def schedule(self, name: str) -> Schedule:
-        """Return the table, each code's passes in microbatch order."""
+        """Return the schedule table, with the actions of each code in microbatch order."""
         problem = self.target.problem
         microbatch = np.zeros(len(self.order), dtype=np.int32)
-        narrow = np.min_scalar_type(len(_KINDS) * problem.num_stages)  # numpy sorts 16 bits by their digits
+        narrow = np.min_scalar_type(len(_KINDS) * problem.num_stages)  # numpy radix-sorts 16-bit integers
         by_code = np.argsort(self.order.astype(narrow), kind="stable")
         microbatch[by_code] = np.arange(len(self.order)) % problem.num_microbatches
         return Schedule(
@@ -213,7 +213,7 @@ class Candidate:
 
 
 def better(first: Candidate, second: Candidate) -> Candidate:
-    """Return the one with the smaller criterion; among equals the smaller other criterion, then the first."""
+    """Return the candidate with the lower score; ties go to the lower other score, then to the first."""
     tolerance_s = first.target.tolerance_s
     if second.score_s < first.score_s - tolerance_s:
         return second
@@ -223,5 +223,5 @@ def better(first: Candidate, second: Candidate) -> Candidate:
 
 
 def best_of(candidates: Iterable[Candidate]) -> Candidate:
-    """Return the best of at least one, by `better`."""
+    """Return the best of at least one candidate, by `better`."""
     return reduce(better, candidates)

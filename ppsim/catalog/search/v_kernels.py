@@ -1,6 +1,6 @@
-"""The inner loop of the V-shaped heuristic; codes and named tuples as in `ppsim.catalog.search.pipeline`.
+"""Inner loop of the V-shaped heuristic; codes and named tuples are explained in `ppsim.catalog.search.pipeline`.
 
-Rank r has the stages r, on the way down the V, and 2p − 1 − r, on the way up.
+Rank r has stage r on the way down the V and stage 2p − 1 − r on the way up.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,10 @@ from ppsim.catalog.search.pipeline import Backlog, Counts, Idleness, Memory, Pip
 
 
 class Choices(NamedTuple):
-    """Where a weight gradient that fits no gap may go all the same if the gap would make the rank the worst."""
+    """Whether a weight gradient is placed before these actions although it does not fit the gap.
+
+    This happens only if the gap would make the rank idle longest.
+    """
 
     before_forward: bool
     before_first_gradient: bool
@@ -19,12 +22,12 @@ class Choices(NamedTuple):
 
 
 class Run(NamedTuple):
-    """One run of the heuristic, as far as it has got."""
+    """State of one run of the heuristic."""
 
     pipeline: Pipeline
     memory: Memory
     spare_s: Floats
-    """How much less than the worst each rank idled in the run before: it may idle as long as that again."""
+    """Idle time that each rank may add: its idle time in the last run, subtracted from the longest idle time."""
     table: Table
     backlog: Backlog
     idleness: Idleness
@@ -40,15 +43,15 @@ def v_heuristic(
     idleness: Idleness,
     takes_down: Counts,
 ) -> bool:
-    """One run of the ZB-V scheduler (arXiv 2401.10241, §6): fill `table`; return whether the cap could be kept.
+    """Run the ZB-V scheduler (arXiv 2401.10241, §6) once: fill `table`, and return whether the cap was respected.
 
-    `takes_down` is working space, an entry a rank.
+    `takes_down` is working space with one entry per rank.
     """
     run = Run(pipeline, memory, spare_s, table, backlog, idleness)
     if not _first_microbatch(run):
         return False
     _level(run)
-    # Then an input gradient and a forward on every rank, round after round.
+    # Then one input gradient and one forward on every rank, round after round.
     for _ in range(2 * pipeline.num_microbatches):
         _choose_gradients(run, takes_down)
         if not _gradients(run, takes_down, choices.before_first_gradient):
@@ -68,7 +71,7 @@ def _put(run: Run, rank: int, code: int) -> None:
 
 
 def _put_weight(run: Run, rank: int) -> bool:
-    """Put the weight gradient that has waited longest; whether there was one."""
+    """Place the oldest waiting weight gradient; return whether there was one."""
     late = oldest_weight(run.pipeline, run.backlog, rank)
     if late >= 0:
         put(run.pipeline, run.memory, run.table, run.backlog, rank, late, 0.0)
@@ -76,10 +79,10 @@ def _put_weight(run: Run, rank: int) -> bool:
 
 
 def _put_after_weights(run: Run, rank: int, code: int, may_fill: bool) -> bool:
-    """Put the pass behind the weight gradients that fit before it; return whether it fits the cap.
+    """Place an action after the weight gradients that fit before it; return whether it fits the cap.
 
-    A gap that is too short for one takes one nevertheless where it may, and where idling through it would make this
-    rank idle longer than the worst: then it is the others that wait.
+    With `may_fill`, a gap that is too short for a weight gradient still gets one if idling would make this rank's
+    idle time the longest. The other ranks wait instead.
     """
     while lacks_memory(run.pipeline, run.memory, run.backlog, rank, code):
         if not _put_weight(run, rank):
@@ -100,7 +103,7 @@ def _put_after_weights(run: Run, rank: int, code: int, may_fill: bool) -> bool:
 
 
 def _first_microbatch(run: Run) -> bool:
-    """The first microbatch down the ranks and up again, and what more fits before it comes back to each."""
+    """Place the first microbatch down and up the ranks, and all others that fit before it returns to each rank."""
     p, num_stages = run.pipeline.num_ranks, run.pipeline.num_stages
     for rank in range(p):
         if lacks_memory(run.pipeline, run.memory, run.backlog, rank, rank):
@@ -118,10 +121,10 @@ def _first_microbatch(run: Run) -> bool:
 
 
 def _one_more_fits(run: Run, rank: int) -> bool:
-    """Whether one more microbatch can come down to this rank before the first is back, within the cap of all above.
+    """Return whether one more microbatch can reach this rank before the first returns, without exceeding a cap.
 
-    As in the authors' scheduler, behind it there must be room for 2r + 2 activations on rank r, and on every rank
-    above for the way up of what it then has begun.
+    As in the authors' scheduler, rank r must then have memory for 2r + 2 activations, and every rank above for the
+    way up of the microbatches that it has started.
     """
     activation, cap, held = run.memory.activation, run.memory.cap, run.backlog.held
     up = run.pipeline.num_stages - 1 - rank
@@ -138,13 +141,13 @@ def _one_more_fits(run: Run, rank: int) -> bool:
 
 
 def _level(run: Run) -> None:
-    """Give each rank as many forwards as the one above it, down and up by turns."""
+    """Give each rank the same number of forwards as the rank above, alternating down and up."""
     m, p, num_stages = run.pipeline.num_microbatches, run.pipeline.num_ranks, run.pipeline.num_stages
     done = run.table.done
     goes_up = False
     for rank in range(1, p):
         up = num_stages - 1 - rank
-        num_idle = 0  # turns in which no rank could take one
+        num_idle = 0  # turns in which no rank could place one
         while num_idle < 2 and (
             done[rank] + done[up] < done[rank - 1] + done[up + 1] or (done[up] <= done[up + 1] and done[up + 1] < m)
         ):
@@ -159,9 +162,10 @@ def _level(run: Run) -> None:
 
 
 def _choose_gradients(run: Run, takes_down: Counts) -> None:
-    """Choose whose input gradient each rank takes in a round: that on the gradient's way back down comes first.
+    """Choose the input gradient of each rank in a round; the stage on the way down comes first if possible.
 
-    Where it can: where its stage on the way up is ahead and it is there, or nothing is left on the way up.
+    It is possible if the rank's stage on the way up is ahead, and either the input has arrived or the stage on the
+    way up has no input gradient left.
     """
     m, p, num_stages = run.pipeline.num_microbatches, run.pipeline.num_ranks, run.pipeline.num_stages
     for rank in range(p):
@@ -172,7 +176,7 @@ def _choose_gradients(run: Run, takes_down: Counts) -> None:
 
 
 def _gradients(run: Run, takes_down: Counts, may_fill: bool) -> bool:
-    """An input gradient on every rank: in the order in which they hand over, from the last rank and back to it."""
+    """Place an input gradient on every rank in dependency order: from the last rank to rank 0 and back."""
     p, num_stages = run.pipeline.num_ranks, run.pipeline.num_stages
     for visit in range(2 * p):
         is_down = visit < p
@@ -187,7 +191,7 @@ def _gradients(run: Run, takes_down: Counts, may_fill: bool) -> bool:
 
 
 def _forwards(run: Run, may_fill: bool) -> bool:
-    """A forward on every rank, of the stage on the way up where it has one; return whether all fit the cap."""
+    """Place a forward on every rank, if possible of the stage on the way up; return whether all fit the cap."""
     m, p, num_stages = run.pipeline.num_microbatches, run.pipeline.num_ranks, run.pipeline.num_stages
     done = run.table.done
     for rank in range(p):

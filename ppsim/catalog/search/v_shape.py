@@ -1,4 +1,4 @@
-"""Candidates for two stages a rank in a V: the heuristic of ZB-V, and patterns repeated every microbatch."""
+"""Candidates for two stages per rank in a V: the ZB-V heuristic, and patterns repeated for every microbatch."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,15 +21,15 @@ _GAPS = (0.0, 0.5, 1.0)
 _PACES_DOWN = (1.0, 1.1, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0)
 _PACES_UP = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0)
 _TURNS = (0.0, 0.17, 0.33, 0.5, 0.67, 0.83)
-_MOST_BLOCKS, _MOST_CELL_BLOCKS, _MOST_ACTIONS = 600, 150, 1_000_000  # of one search: some tenths of a second
-_PASSES: Kept[Codes] = Kept(2_000_000)  # actions: searches to other caps begin with the same orders
+_MOST_BLOCKS, _MOST_CELL_BLOCKS, _MOST_ACTIONS = 600, 150, 1_000_000  # limits of one search: some 0.1 s
+_PASSES: Kept[Codes] = Kept(2_000_000)  # in actions; searches for other memory caps start from the same orders
 
 
 def heuristic_runs(target: Target) -> Iterator[Candidate]:
-    """Yield the runs of the ZB-V heuristic that keep the cap (arXiv 2401.10241, §6; the authors' scheduler).
+    """Yield the runs of the ZB-V heuristic that respect the cap (arXiv 2401.10241, §6; the authors' scheduler).
 
-    Two choices each of filling gaps before forwards and before the first half of the backward; each run again,
-    while the largest idle time shrinks, with that of the run before as slack.
+    Both choices of `Choices` are tried in both ways. Each combination is repeated while the largest idle time
+    shrinks, with each rank's margin in the last run as slack.
     """
     for before_first_gradient, before_forward in product((True, False), repeat=2):
         choices = Choices(before_forward=before_forward, before_first_gradient=before_first_gradient)
@@ -46,7 +46,7 @@ def heuristic_runs(target: Target) -> Iterator[Candidate]:
 
 
 def _run(target: Target, spare_s: Floats, choices: Choices) -> tuple[Candidate | None, Floats]:
-    """The table of one run of the heuristic, None where it does not keep the cap, and how long each rank idles."""
+    """Run the heuristic once; return its table (None if it exceeds the cap) and the idle time of each rank."""
     table, head_s = empty_table(target.pipeline), target.minimising("span").head_s
     idleness = Idleness(idle_s=head_s, worst_s=np.array([head_s.max()]))
     takes_down = np.zeros(target.problem.num_ranks, dtype=np.int64)
@@ -59,18 +59,18 @@ def _run(target: Target, spare_s: Floats, choices: Choices) -> tuple[Candidate |
 
 
 def published(target: Target) -> Iterator[Candidate]:
-    """Yield ZB-V, V-Half and V-Min as published where they keep the cap, and their F and I filled anew."""
+    """Yield ZB-V, V-Half and V-Min as published if they respect the cap, and with newly placed weight gradients."""
     shape = {"num_ranks": target.problem.num_ranks, "num_microbatches": target.problem.num_microbatches}
     for build in (zbv_fixed, v_half_fixed, v_min_fixed):
         yield from _as_it_is_and_filled(target, build(**shape))
 
 
 def blocks_of_cells(target: Target) -> Iterator[Candidate]:
-    """Yield what the building blocks of V-Half's kind come to, those first whose microbatches live longest."""
+    """Yield the tables of building blocks like V-Half's, those with the longest microbatch lifetime first."""
     problem = target.problem
     num_left = min(_MOST_CELL_BLOCKS, _MOST_ACTIONS // 2 // target.num_actions)
     for starts in reversed(building_blocks(problem.num_ranks) if num_left else []):
-        steady = 1 + (starts[3] - starts[0] + starts[2] - starts[1]) / 12  # microbatches that a rank holds
+        steady = 1 + (starts[3] - starts[0] + starts[2] - starts[1]) / 12  # microbatches in memory per rank
         if num_left == 0:
             return
         if (steady * target.least_cap > problem.cap + target.least_cap).any():
@@ -91,21 +91,21 @@ def _as_it_is_and_filled(target: Target, schedule: Schedule) -> Iterator[Candida
 
 
 def filled(target: Target, passes: Codes, least_gap: float) -> Candidate | None:
-    """Return F and I in this order with weight gradients in between, or None where that deadlocks or lacks memory.
+    """Return `passes` with weight gradients in between; None if that deadlocks or lacks memory.
 
-    One goes where a forward lacks memory, where it fits into a gap whole, or at least `least_gap` of it does.
+    A weight gradient runs if a forward lacks memory, or if at least `least_gap` of its duration fits the gap.
     """
     table = empty_table(target.pipeline)
     fits = target.run(
         kernels.fill,
-        inputs=(target.memory, passes.astype(np.int64), least_gap),  # as codes are in other kernels: compiled once
+        inputs=(target.memory, passes.astype(np.int64), least_gap),  # same type as in other kernels: compiled once
         outputs=(table, empty_backlog(target.pipeline)),
     )
     return Candidate(target, table.order, table.now_s) if fits else None
 
 
 def repeated_patterns(target: Target) -> Iterator[Candidate]:
-    """Yield the building blocks of many paces that keep the cap, as many as a second or so allows."""
+    """Yield building blocks of many paces that respect the cap, for about a second."""
     num_blocks = min(_MOST_BLOCKS, _MOST_ACTIONS // target.num_actions)
     dice = np.random.default_rng(0)
     grid = [_Block(down, up, (0.0, turn, 0.0)) for up, turn, down in product(_PACES_UP, _TURNS, _PACES_DOWN)]
@@ -121,10 +121,11 @@ def repeated_patterns(target: Target) -> Iterator[Candidate]:
 
 @dataclass(frozen=True)
 class _Block:
-    """How long the ways of a microbatch take: down the V (forward, then gradient), up, and the three turns.
+    """Durations in a building block: down the V, up the V, and the three turns of a microbatch.
 
-    A pace is in parts of the least; below rank `until` (None: on all) it is the given one, 1 from there on. A turn
-    is in periods: at the last rank after F, at rank 0 before I, at the last rank between the I.
+    A pace is relative to the shortest possible time. It applies to ranks below `until` (None: all ranks); the
+    others have pace 1. Turns are in periods: at the last rank after F, at rank 0 before I, at the last rank between
+    the two I.
     """
 
     pace_down: float
@@ -144,8 +145,8 @@ class _Block:
 def _repeated(target: Target, block: _Block) -> Codes:
     """Return F and I of the pattern in which microbatch i follows i periods after the first.
 
-    A building block of Qi et al. 2024 (arXiv 2405.15362, §3 and App. A) in seconds instead of cells. The period is
-    the largest rank's work.
+    This is a building block of Qi et al. 2024 (arXiv 2405.15362, §3 and App. A) in seconds instead of cells. The
+    period is the largest work of a rank per microbatch.
     """
     problem = target.problem
     num_stages, stages, last = problem.num_stages, target.stages, problem.num_ranks - 1
@@ -161,10 +162,10 @@ def _repeated(target: Target, block: _Block) -> Codes:
     forward_at = np.concatenate(([0.0], np.cumsum(forward_steps[:-1])))
     first_input = forward_at[-1] + problem.forward_s[-1] + block.turns[1] * period
     input_at = (first_input + np.concatenate(([0.0], np.cumsum(input_steps[:0:-1]))))[::-1]
-    start = np.stack([input_at[stages], forward_at[stages]], axis=1)  # I before F where they tie
+    start = np.stack([input_at[stages], forward_at[stages]], axis=1)  # ties: I before F
     codes = np.stack([num_stages + stages, stages], axis=1).astype(np.int32)
     every = period * np.arange(problem.num_microbatches)
-    when = start.reshape(problem.num_ranks, -1, 1) + every  # [ranks, passes of a microbatch there, microbatches]
+    when = start.reshape(problem.num_ranks, -1, 1) + every  # [ranks, actions per microbatch, microbatches]
     order = np.argsort(when.reshape(problem.num_ranks, -1), axis=1, kind="stable") // problem.num_microbatches
     passes: Codes = np.take_along_axis(codes.reshape(problem.num_ranks, -1), order, axis=1).ravel()
     return passes

@@ -1,1 +1,1 @@
-"""How long a device takes for a kernel: from data sheets, facts or tables."""
+"""Kernel times of a device: from data sheets, microbenchmarks or tables."""

@@ -1,4 +1,4 @@
-"""What a device does at its own as functions of size: between its measured points, never beyond the best."""
+"""Performance curves from device microbenchmarks: interpolation between measured sizes, never above the best."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ _NUM_NEAREST = 4
 
 
 class Curves:
-    """The `KernelTimes` of a device's facts in one type; `ConfigError` where it was not measured in it."""
+    """`KernelTimes` from device microbenchmarks in one dtype; `ConfigError` if the dtype was not measured."""
 
     def __init__(self, facts: DeviceFacts, dtype: str) -> None:
         if dtype not in ELEMENT_BYTES:
@@ -37,11 +37,11 @@ class Curves:
         self._peak = max(map(_rate, self._products))
 
     def product_s(self, form: Form, m: float, n: float, k: float, *, groups: int = 1) -> float:
-        """Seconds of a product; of `groups` side by side, `m` rows in all.
+        """Seconds of a GEMM, or of a grouped GEMM with `groups` groups and `m` rows in total.
 
-        Its FLOP/s are between those of the nearest points in the logarithms of m, n and k, so never above the best
-        one; no product is faster than the fastest of its form. Groups of which no grouped product was measured are
-        run one after the other.
+        Its FLOP/s are interpolated between the nearest points in log m, log n and log k, so they never exceed the
+        best point. No GEMM is faster than the fastest of its form. If no grouped GEMM was measured, groups run one
+        after the other.
         """
         points = [point for point in self._products if point.form == form and (point.groups > 1) == (groups > 1)]
         if not points and groups > 1:
@@ -53,7 +53,7 @@ class Curves:
         return max(2.0 * m * n * k / rate, min(point.seconds.median for point in points))
 
     def attention_s(self, part: Literal["forward", "backward"], core: AttentionCore) -> float:
-        """Seconds of causal attention, by the points that are nearest in sequence, heads and their size."""
+        """Seconds of causal attention, interpolated by sequence length, heads and head size."""
 
         def seconds(point: AttentionFact) -> float:
             time: Time = point.forward_s if part == "forward" else point.backward_s
@@ -66,8 +66,8 @@ class Curves:
         return max(core.forward_flops / nearest, min(map(seconds, self._attention)))
 
     def moved_s(self, kernel: MemoryKernel, num_bytes: float, *, launches: int = 1) -> float:
-        """Seconds of a kernel that moves so many bytes: between its points, their bandwidth beyond the largest."""
-        del launches  # what was measured has them
+        """Seconds of a memory-bound kernel: interpolated; beyond the largest point, at its bandwidth."""
+        del launches  # included in the measurements
         of_kernel = [point for point in self._memory if point.kernel == kernel] or self._memory
         points = sorted((point.bytes, point.seconds.median) for point in of_kernel)
         (least, fastest), (most, slowest) = points[0], points[-1]
@@ -81,12 +81,12 @@ class Curves:
         return math.exp((1 - part) * math.log(low_s) + part * math.log(high_s))
 
     def peak(self, of: Literal["products", "attention"]) -> float:
-        """Return the FLOP/s of the best product that was measured, for attention too."""
+        """Return the FLOP/s of the fastest measured GEMM, for attention too."""
         del of
         return self._peak
 
     def is_measured(self, of: Kernels) -> bool:
-        """Return that they are."""
+        """Return True."""
         del of
         return True
 
@@ -97,7 +97,6 @@ def _between(
     where: Callable[[Point], tuple[float, ...]],
     value: Callable[[Point], float],
 ) -> float:
-    """The mean of the nearest points' values, weighted by the inverse square of their distance."""
     ranked = sorted((math.dist(where(point), wanted), value(point)) for point in points)[:_NUM_NEAREST]
     if ranked[0][0] == 0:
         return ranked[0][1]
@@ -123,5 +122,4 @@ def _logs_of_core(core: AttentionCore) -> tuple[float, ...]:
 
 
 def _of_one_group(form: Form, m: float, n: float, k: float, groups: int) -> tuple[float, float, float]:
-    """The product of one group: its share of the tokens, which are k in the form "weight"."""
     return (m, n, max(k // groups, 1)) if form == "weight" else (max(m // groups, 1), n, k)

@@ -1,4 +1,4 @@
-"""What a device does at its own: the section `device_facts` of a profile file, from which shapes are estimated."""
+"""Device microbenchmarks: the section `device_facts` of a profile file, for estimates of other shapes."""
 
 from dataclasses import field
 from typing import Literal
@@ -8,7 +8,7 @@ from ppsim.machine.kernels.names import Form, MemoryKernel
 
 
 class Time(Strict):
-    """Seconds of one run: the median and the quartiles."""
+    """Seconds of one run: median and quartiles."""
 
     median: AboveZero
     low: AboveZero
@@ -16,7 +16,7 @@ class Time(Strict):
 
 
 class Product(Strict):
-    """A product of matrices, [m, k] times [k, n], `m` over all groups together."""
+    """A GEMM [m, k] · [k, n]; `m` is the total over all groups."""
 
     form: Form
     m: Positive
@@ -28,7 +28,7 @@ class Product(Strict):
 
     @property
     def flops(self) -> float:
-        """2 a multiply-add."""
+        """2 per multiply-add."""
         return 2.0 * self.m * self.n * self.k
 
 
@@ -46,7 +46,7 @@ class AttentionFact(Strict):
 
 
 class MemoryFact(Strict):
-    """A kernel bound by memory; `bytes` are those it reads and writes."""
+    """A memory-bound kernel; `bytes` are read and written bytes."""
 
     kernel: MemoryKernel
     bytes: Positive
@@ -63,7 +63,7 @@ class HostTransfer(Strict):
 
 
 class DeviceTransfer(Strict):
-    """A message between devices of this machine; `bytes` are those that each device gives."""
+    """A message between devices of this machine; `bytes` are per device, as passed to the operation."""
 
     kind: Literal["p2p", "all_reduce", "all_gather", "reduce_scatter"]
     num_devices: Positive
@@ -72,7 +72,7 @@ class DeviceTransfer(Strict):
 
 
 class BesideCopy(Strict):
-    """A product alone and while a copy runs beside it: on the device, or from the host to it."""
+    """A GEMM alone, and during a copy on the device or from the host to the device."""
 
     copy_of: Literal["device", "host"]
     dtype: str
@@ -81,7 +81,7 @@ class BesideCopy(Strict):
 
 
 class DeviceFacts(Strict):
-    """All of them, and a sentence for each that was not measured."""
+    """All microbenchmarks, and a sentence for each one that was not measured."""
 
     products: list[Product] = field(default_factory=list)
     attention: list[AttentionFact] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Seconds of single kernels on a device, from its data sheet and the constants of its class."""
+"""Kernel times from a device's data sheet and the calibration constants of its GPU type."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,32 +8,32 @@ from ppsim.machine.kernels.names import Form, Kernels, MemoryKernel
 from ppsim.machine.kernels.times import AttentionCore, of_one_group
 
 _TILE_ROWS, _TILE_COLUMNS = 128, 128
-"""The tile of a matrix product that one core computes at a time (CUTLASS' default for large products)."""
+"""The tile of a GEMM that one core computes at a time (CUTLASS' default for large GEMMs)."""
 
 _GRADIENT_BYTES = 8
-"""Of an element of a weight's gradient, which is read and written in float32."""
+"""Bytes per element of a weight gradient, which is read and written in float32."""
 
 _IN_TURN = 1 - 0.379
-"""What a deterministic backward of attention gets of the other's rate: see `Specified`."""
+"""Rate of a deterministic attention backward relative to the default one: see `Specified`."""
 
 OPERAND_BYTES = {
     "float8": 1.0, "float8-row": 1.0, "float8-block": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "float4": 0.5,
     "nvfp4": 0.5 + 1 / 16, "mxfp4": 0.5 + 1 / 32,
 }  # fmt: skip
-"""Bytes of an operand's element with its part of a scale: 4 bytes for 128 values, 1 for 32, 1 for 16 (NVFP4)."""
+"""Bytes per operand element including its scales: 4 bytes per 128 values, 1 per 32, 1 per 16 (NVFP4)."""
 
 
 @dataclass(frozen=True)
 class Specified:
-    """The `KernelTimes` of a device's data sheet, for products of a type.
+    """`KernelTimes` from a device's data sheet, for GEMMs of a dtype.
 
-    A kernel takes `kernel_s` from the one before it to its start. Attention computes in 16 bits at least whatever
-    the type of the products.
+    Each kernel adds `kernel_s`, the gap before it. Attention computes in at least 16 bits for any dtype of the
+    GEMMs.
 
-    `deterministic`: kernels whose sums have one order only. What TransformerEngine allocates is filled before a
-    product writes to it (torch, `fill_uninitialized_memory`, `empty_cuda`); attention has the shares of
-    `Efficiency.deterministic_attention`, by default its own but for a backward that adds the gradients of queries
-    in turn: 1 / (1 - 0.379) times as long, what FlashAttention-3 loses at most (Qiang et al. 2026, arXiv
+    `deterministic` selects kernels with a fixed order of summation. Memory that TransformerEngine allocates is then
+    filled before a GEMM writes to it (torch, `fill_uninitialized_memory`, `empty_cuda`). Attention has the shares
+    of `Efficiency.deterministic_attention`. Without these, only the backward pass is slower, because it adds the
+    query gradients in order: 1 / (1 - 0.379) times, the maximum loss of FlashAttention-3 (Qiang et al. 2026, arXiv
     2601.21824).
     """
 
@@ -42,10 +42,11 @@ class Specified:
     deterministic: bool = False
 
     def product_s(self, form: Form, m: float, n: float, k: float, *, groups: int = 1) -> float:
-        """Return the seconds of a product, or of `groups` that share the tokens, in one launch.
+        """Return the seconds of a GEMM, or of a grouped GEMM whose `groups` share the tokens.
 
-        Its FLOPs at the device's share of its peak; plus `wave_tail` waves of tiles, for the last wave is not full;
-        plus `depth_tail` of depth for each tile. Never faster than memory delivers operands and result.
+        The time is its FLOPs at the device's share of the peak, plus `wave_tail` waves of tiles, because the last
+        wave is not full, plus `depth_tail` of depth per tile. It is at least the memory time of operands and
+        result.
         """
         rows, columns, depth = of_one_group(form, m, n, k, groups)
         device, efficiency = self.device, self.device.efficiency
@@ -57,13 +58,13 @@ class Specified:
         return slowest + efficiency.kernel_s + self.filled_s(rows * columns * groups)
 
     def filled_s(self, elements: float) -> float:
-        """Return the seconds in which the result of a product is filled before it; 0 where nothing is."""
+        """Return the seconds in which the result of a GEMM is filled before it; 0 if not deterministic."""
         if not self.deterministic:
             return 0.0
         return self.moved_s("copy", activation_bytes(self.dtype) * elements)
 
     def memory_s(self, form: Form, m: float, n: float, k: float, *, groups: int = 1) -> float:
-        """Return the seconds in which memory delivers the operands of a product and takes its result."""
+        """Return the seconds in which memory delivers the operands of a GEMM and receives its result."""
         rows, columns, depth = of_one_group(form, m, n, k, groups)
         operand = OPERAND_BYTES.get(self.dtype, activation_bytes(self.dtype)) * (rows * depth + depth * columns)
         result = _GRADIENT_BYTES if form == "weight" else activation_bytes(self.dtype)
@@ -73,8 +74,8 @@ class Specified:
     def attention_s(self, part: Literal["forward", "backward"], core: AttentionCore) -> float:
         """Return the seconds of a fused attention kernel (Dao 2023, arXiv 2307.08691).
 
-        The backward recomputes the scores: 2.5 times the FLOPs. Few heads of few tokens leave cores idle: tiles of
-        128 queries, as `wave_tail` has it.
+        The backward pass recomputes the scores: 2.5 times the FLOPs. Few heads with few tokens leave cores idle:
+        tiles have 128 queries, with the loss of `wave_tail`.
         """
         constants = self.device.efficiency
         rates = {"forward": constants.attention_forward, "backward": constants.attention_backward}
@@ -88,7 +89,7 @@ class Specified:
         return flops * of_peak / self.peak("attention") + constants.kernel_s
 
     def moved_s(self, kernel: MemoryKernel, num_bytes: float, *, launches: int = 1) -> float:
-        """Return the seconds of memory-bound kernels, all of a kind."""
+        """Return the seconds of `launches` memory-bound kernels, `num_bytes` in total."""
         del kernel
         efficiency = self.device.efficiency
         return num_bytes / (self.device.memory_bytes_per_s * efficiency.memory) + launches * efficiency.kernel_s
@@ -98,16 +99,16 @@ class Specified:
         return self.device.peak(self.dtype if of == "products" else at_least_16_bits(self.dtype))
 
     def is_measured(self, of: Kernels) -> bool:
-        """Return that they are not."""
+        """Return False."""
         del of
         return False
 
 
 def at_least_16_bits(dtype: str) -> str:
-    """Return the type in which a job of this type computes attention and the head."""
+    """Return the dtype of attention and head for a job's dtype."""
     return dtype if dtype in ("bfloat16", "float16", "float32") else "bfloat16"
 
 
 def activation_bytes(dtype: str) -> int:
-    """Return the bytes of an element between products of a type: 16-bit unless all of it is in 32."""
+    """Return the bytes per activation element for a GEMM dtype: 16-bit, except for 32-bit jobs."""
     return 4 if dtype in ("float32", "tf32") else 2

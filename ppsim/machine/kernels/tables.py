@@ -1,9 +1,9 @@
-"""Seconds of single kernels on a device by tables of what others measured on it, times what a run makes of them.
+"""Kernel times from tables of published measurements, multiplied by in-situ factors.
 
-A file of profiles/kernels holds, for each type of numbers, the rate of products over m, n and k, of causal
-attention over head size, sequence length and heads, and of grouped products over rows and columns of an expert: the
-logarithm of TFLOP/s in steps of 1/`STEPS`, in 16 bits, `EMPTY` where nobody measured. `facts` has the source, its
-copyright and licence, and which types stand for others. scripts/make_kernel_tables.py makes them.
+A file in profiles/kernels contains, for each dtype, the rates of GEMMs over m, n and k, of causal attention over
+head size, sequence length and heads, and of grouped GEMMs over rows and columns of an expert. Values are the
+logarithm of TFLOP/s in steps of 1/`STEPS`, in 16 bits; `EMPTY` if not measured. `facts` has the source, its
+copyright and licence, and the substitutes for dtypes. scripts/make_kernel_tables.py makes the files.
 """
 
 import json
@@ -24,7 +24,7 @@ from ppsim.machine.kernels.specified import Specified, at_least_16_bits
 from ppsim.machine.kernels.times import AttentionCore, of_one_group
 
 STEPS = 512
-"""Steps of a rate's natural logarithm: 0.2 % each."""
+"""Steps per unit of the natural logarithm of a rate: 0.2 % each."""
 
 EMPTY = -(2**15)
 
@@ -39,7 +39,7 @@ class Grid:
     rates: Floats
 
     def rate(self, *sizes: float) -> float:
-        """Return the FLOP/s at sizes: between the cells around them, beyond the outermost as there."""
+        """Return the FLOP/s at sizes: interpolated between grid points, constant outside the grid."""
         places = [_place(axis, math.log(size)) for axis, size in zip(self.axes, sizes, strict=True)]
         found = self.rates
         for index, part in places:
@@ -49,9 +49,9 @@ class Grid:
 
 @dataclass(frozen=True)
 class KernelTable:
-    """What was measured on a device: grids by the type of numbers, and where they are from.
+    """Measurements of a device: grids by dtype, and their provenance.
 
-    `stand_ins` has for a type that nobody measured the one whose kernels are nearest to it on this device.
+    `stand_ins` maps dtypes that were not measured to the dtype with the most similar kernels on this device.
     """
 
     name: str
@@ -62,13 +62,13 @@ class KernelTable:
     provenance: Mapping[str, str]
 
     def type_for(self, dtype: str) -> str | None:
-        """Return the type whose products stand for those of `dtype`; None where none of them was measured."""
+        """Return the dtype whose GEMM measurements apply to `dtype`; None if there are none."""
         return next((name for name in (dtype, self.stand_ins.get(dtype)) if name in self.products), None)
 
 
 @cache
 def kernel_table(name: str) -> KernelTable:
-    """Return a packaged table by the name of its device."""
+    """Return the packaged table of a device."""
     with np.load(data_folder("profiles") / "kernels" / f"{name}.npz") as file:
         arrays: dict[str, Any] = dict(file)
     facts = json.loads(str(arrays["facts"]))
@@ -88,7 +88,7 @@ _KINDS = {
 
 
 class _Grids(Mapping[str, Grid]):
-    """The grids of a kind, cells that nobody measured filled from those nearest to them when one is asked for."""
+    """Grids of a kind; on first access, missing points are filled from the nearest ones."""
 
     def __init__(self, steps: Mapping[str, Any], places: Sequence[tuple[float, ...]]) -> None:
         self._steps, self._places = steps, tuple(places)
@@ -116,7 +116,7 @@ def _grids(arrays: Mapping[str, Any], kind: str, axes: Sequence[str]) -> _Grids:
 
 
 def filled(steps: np.ndarray[Any, Any], axes: Sequence[Sequence[float]]) -> Floats:
-    """Return logarithms of FLOP/s; an empty cell has the mean of the nearest, by inverse square distance."""
+    """Return log(FLOP/s); missing points get the mean of the nearest ones, weighted by inverse squared distance."""
     found: Floats = steps / STEPS + math.log(1e12)
     empty = steps == EMPTY
     if empty.any():
@@ -129,7 +129,6 @@ def filled(steps: np.ndarray[Any, Any], axes: Sequence[Sequence[float]]) -> Floa
 
 
 def _place(axis: Sequence[float], value: float) -> tuple[int, float]:
-    """The cell before a value, and how far it is on the way to the next."""
     if value <= axis[0]:
         return 0, 0.0
     if value >= axis[-1]:
@@ -140,11 +139,11 @@ def _place(axis: Sequence[float], value: float) -> tuple[int, float]:
 
 @dataclass(frozen=True)
 class Tabled:
-    """The `KernelTimes` of a device's table, for products of a type; what the table lacks is the data sheet's.
+    """`KernelTimes` from a device's table, for GEMMs of a dtype; missing kernels come from the data sheet.
 
-    A kernel takes what the table says times the class's in-situ factor, and `kernel_s` from the one before it. The
-    two products of a backward are forward products with other roles of m, n and k. Attention's backward was not
-    measured: it has the forward's rate times the ratio of what the class gets of the peak in both.
+    A kernel takes the table's time × the GPU type's in-situ factor, plus `kernel_s`. The two GEMMs of a backward
+    pass use the forward measurements with other roles of m, n and k. The backward pass of attention was not
+    measured: its rate is the forward rate × the ratio of the GPU type's shares of the peak.
     """
 
     specified: Specified
@@ -157,20 +156,20 @@ class Tabled:
 
     @property
     def in_situ(self) -> InSitu:
-        """What a run makes of the table; every device whose table is in use has it."""
+        """The in-situ factors, which every device with a table in use has."""
         found = self.device.efficiency.in_situ
         assert found is not None, "kernel_times takes the data sheet where there is none"
         return found
 
     @cached_property
     def name(self) -> str | None:
-        """The type whose products stand for those of the type; None where none of them was measured."""
+        """The dtype whose GEMM measurements apply; None if there are none."""
         return self.table.type_for(self.specified.dtype)
 
     def factor(self, of: Kernels) -> float | None:
-        """Return what a run makes of the table's seconds; None where these kernels are by the data sheet.
+        """Return the in-situ factor; None if these kernels come from the data sheet.
 
-        Products go by the type itself, or the one that stands for it; attention is in 16 bits whatever the type.
+        GEMMs use the factor of the dtype itself, or of its substitute; attention always computes in 16 bits.
         """
         if of not in self._factors:
             self._factors[of] = self._factor(of)
@@ -178,7 +177,6 @@ class Tabled:
 
     @cached_property
     def _factors(self) -> dict[Kernels, float | None]:
-        """Those that were asked for."""
         return {}
 
     def _factor(self, of: Kernels) -> float | None:
@@ -196,16 +194,17 @@ class Tabled:
 
     @property
     def most_expert_rows(self) -> float | None:
-        """The rows of an expert up to which its products were measured; None where they are by no table."""
+        """Maximum measured rows per expert in grouped GEMMs; None if these do not come from the table."""
         if self.factor("experts") is None or self.name is None:
             return None
         return round(math.exp(self.table.grouped[self.name].axes[0][-1]))
 
     def product_s(self, form: Form, m: float, n: float, k: float, *, groups: int = 1) -> float:
-        """Return the seconds of a product, or of `groups` that share the tokens; never faster than memory.
+        """Return the seconds of a GEMM, or of a grouped GEMM whose `groups` share the tokens.
 
-        Groups are no faster than one product of all their rows, which was measured by itself: their rates are what
-        is left of whole mixtures. What is narrower than any expert measured is by the data sheet.
+        The time is at least the memory time. A grouped GEMM is at most as fast as one GEMM over all its rows, which
+        was measured separately, whereas grouped rates were derived from whole MoE layers. Experts narrower than any
+        measured one use the data sheet.
         """
         rows, columns, depth = of_one_group(form, m, n, k, groups)
         factor = self.factor("experts" if groups > 1 else "products")
@@ -225,7 +224,7 @@ class Tabled:
         return slowest + self._kernel_s + self.specified.filled_s(rows * columns * groups)
 
     def attention_s(self, part: Literal["forward", "backward"], core: AttentionCore) -> float:
-        """Return the seconds of fused attention: 2.5 times the FLOPs backward."""
+        """Return the seconds of fused attention; the backward pass has 2.5 times the FLOPs."""
         factor = self.factor("attention")
         if factor is None:
             return self.specified.attention_s(part, core)
@@ -237,7 +236,7 @@ class Tabled:
         return 2.5 * forward_s * constants.attention_forward / constants.attention_backward + self._kernel_s
 
     def moved_s(self, kernel: MemoryKernel, num_bytes: float, *, launches: int = 1) -> float:
-        """Return the seconds of memory-bound kernels, by the data sheet."""
+        """Return the seconds of memory-bound kernels, from the data sheet."""
         return self.specified.moved_s(kernel, num_bytes, launches=launches)
 
     def peak(self, of: Literal["products", "attention"]) -> float:
@@ -245,7 +244,7 @@ class Tabled:
         return self.specified.peak(of)
 
     def is_measured(self, of: Kernels) -> bool:
-        """Return whether the table has them, and the class a factor for them."""
+        """Return whether the table contains these kernels and the GPU type has a factor for them."""
         return self.factor(of) is not None
 
     @property
@@ -254,15 +253,16 @@ class Tabled:
 
 
 def expert_rate(grouped: Grid, rows: float, columns: float) -> float:
-    """Return the FLOP/s of grouped products: as many fewer as there are fewer rows than the fewest measured."""
+    """Return the FLOP/s of a grouped GEMM; proportional to the rows below the smallest measured number of rows."""
     fewest = math.exp(grouped.axes[0][0])
     return grouped.rate(rows, columns) * min(1.0, rows / fewest)
 
 
 def kernel_times(device: Device, dtype: str, *, deterministic: bool = False) -> Tabled | Specified:
-    """Return who knows a device's kernels best: the table where its class has in-situ factors, else its data sheet.
+    """Return the best source of a device's kernel times: its table, or its data sheet.
 
-    A measured profile goes before both (`ppsim.costs.measured`).
+    The table is used if the GPU type has in-situ factors. A measured profile takes precedence over both
+    (`ppsim.costs.measured`).
     """
     specified = Specified(device, dtype, deterministic)
     if device.kernels is None or device.efficiency.in_situ is None:

@@ -1,4 +1,4 @@
-"""Seconds of single kernels on a device, whoever knows them: data sheets, measured facts, or tables."""
+"""Interface of kernel times, independent of their source: data sheets, microbenchmarks or tables."""
 
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
@@ -8,9 +8,9 @@ from ppsim.machine.kernels.names import Form, Kernels, MemoryKernel
 
 @dataclass(frozen=True)
 class AttentionCore:
-    """Scores, softmax and their use, causal; `heads` are those of all sequences.
+    """Causal attention without projections (scores, softmax, weighted sum); `heads` counts all sequences.
 
-    `unmasked` of the FLOPs are kernels' of their own that no mask touches: keys of other context-parallel ranks.
+    `unmasked` is the share of the FLOPs in separate kernels without a mask: keys of other context-parallel ranks.
     """
 
     heads: int
@@ -22,35 +22,35 @@ class AttentionCore:
 
     @property
     def forward_flops(self) -> float:
-        """FLOPs of the causal half, 2 a multiply-add."""
+        """FLOPs of the causal half, 2 per multiply-add."""
         return 1.0 * self.heads * self.queries * self.keys * (self.qk_size + self.v_size)
 
 
 class KernelTimes(Protocol):
-    """What a device takes for its kernels in one type of numbers."""
+    """Kernel times of a device in one dtype."""
 
     def product_s(self, form: Form, m: float, n: float, k: float, *, groups: int = 1) -> float:
-        """Return the seconds of a product [m, k] · [k, n]; of `groups` side by side, which share the tokens."""
+        """Return the seconds of a GEMM [m, k] · [k, n], or of a grouped GEMM whose `groups` share the tokens."""
 
     def attention_s(self, part: Literal["forward", "backward"], core: AttentionCore) -> float:
-        """Return the seconds of fused attention; its backward computes the scores again."""
+        """Return the seconds of fused attention; the backward pass recomputes the scores."""
 
     def moved_s(self, kernel: MemoryKernel, num_bytes: float, *, launches: int = 1) -> float:
-        """Return the seconds of kernels that read and write so many bytes in all, launched one after the other."""
+        """Return the seconds of `launches` consecutive memory-bound kernels; `num_bytes` is their total traffic."""
 
     def peak(self, of: Literal["products", "attention"]) -> float:
-        """Return the FLOP/s that stand for 100 %."""
+        """Return the peak FLOP/s."""
 
     def is_measured(self, of: Kernels) -> bool:
-        """Return whether somebody measured these kernels, and no data sheet stands for them."""
+        """Return whether times of these kernels come from measurements, not from the data sheet."""
 
 
 @dataclass(frozen=True)
 class KernelTime:
-    """Seconds of kernels one after the other: matrix products, attention, and what is bound by memory.
+    """Time of consecutive kernels: GEMMs, attention, and memory-bound kernels.
 
-    The `…_ideal_s` are what the FLOPs of products and attention would take at the device's peak; `count` is the
-    number of launches; `measured_s` is what of all is of kernels that somebody measured.
+    `…_ideal_s` is the time of the FLOPs of GEMMs and attention at the device's peak; `count` is the number of
+    launches; `measured_s` is the part of the time that comes from measured kernels.
     """
 
     matmul_ideal_s: float = 0.0
@@ -73,20 +73,20 @@ class KernelTime:
         )
 
     def without(self, other: "KernelTime") -> "KernelTime":
-        """Return these kernels without some of them."""
+        """Return these kernels minus `other`."""
         return self + other.times(-1)
 
     def times(self, number: int) -> "KernelTime":
-        """Return so many of the same, one after the other."""
+        """Return `number` repetitions."""
         return KernelTime(*(number * mine for mine in vars(self).values()))
 
     @property
     def busy_s(self) -> float:
-        """What the device computes."""
+        """Compute time of the device."""
         return self.matmul_s + self.attention_s + self.memory_s
 
     def slowed(self, factor: float) -> "KernelTime":
-        """Return the same with so many times the seconds."""
+        """Return the same kernels with all times × `factor`."""
         return replace(
             self,
             matmul_s=factor * self.matmul_s,
@@ -96,7 +96,7 @@ class KernelTime:
         )
 
     def as_attention(self) -> "KernelTime":
-        """Return the same with all of its time under attention."""
+        """Return the same time, all classified as attention."""
         return KernelTime(
             attention_ideal_s=self.matmul_ideal_s,
             attention_s=self.busy_s,
@@ -106,7 +106,7 @@ class KernelTime:
 
 
 def product(times: KernelTimes, form: Form, m: float, n: float, k: float, *, groups: int = 1) -> KernelTime:
-    """Return the time of a product, of several side by side in one launch."""
+    """Return the time of a GEMM, or of a grouped GEMM in one launch."""
     if not m * n * k * groups:
         return KernelTime()
     rows, columns, depth = of_one_group(form, m, n, k, groups)
@@ -117,7 +117,7 @@ def product(times: KernelTimes, form: Form, m: float, n: float, k: float, *, gro
 
 
 def fused_attention(times: KernelTimes, core: AttentionCore) -> tuple[KernelTime, KernelTime]:
-    """Return forward and backward of fused attention; of the backward's 2.5 forwards the ideal counts 2."""
+    """Return forward and backward time of fused attention; the ideal backward has 2 forwards, the real one 2.5."""
     flops, peak = core.forward_flops, times.peak("attention")
     if not flops:
         return KernelTime(), KernelTime()
@@ -132,14 +132,14 @@ def fused_attention(times: KernelTimes, core: AttentionCore) -> tuple[KernelTime
 
 
 def moved(times: KernelTimes, kernel: MemoryKernel, num_bytes: float, *, launches: int = 1) -> KernelTime:
-    """Return the time of kernels that move so many bytes and compute next to nothing."""
+    """Return the time of memory-bound kernels that move `num_bytes`."""
     if not num_bytes:
         return KernelTime()
     return KernelTime(memory_s=times.moved_s(kernel, num_bytes, launches=launches), count=launches)
 
 
 def of_one_group(form: Form, m: float, n: float, k: float, groups: int) -> tuple[float, float, float]:
-    """Return m, n and k of one of the groups, which share the tokens evenly."""
+    """Return m, n and k of one group; groups share the tokens evenly."""
     if groups == 1:
         return m, n, k
     return (m, n, k / groups) if form == "weight" else (m / groups, n, k)

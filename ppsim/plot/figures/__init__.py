@@ -1,1 +1,1 @@
-"""Figures for print, by matplotlib: each a function that returns a `Figure` of one column's width or of two."""
+"""Print figures with matplotlib: functions that return a `Figure` one or two columns wide."""

@@ -1,4 +1,4 @@
-"""Projected against measured, and the signed errors by set of published runs."""
+"""Figure of projected against measured values, and of signed errors by set of published runs."""
 
 import math
 from typing import TYPE_CHECKING, Any
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _BAND = 0.05
-_SCATTER, _SET_ROW, _AXIS = 1.75, 0.15, 0.55  # inches: height of a scatter, of a set's row, of what is around
-_GOLDEN = 0.618  # its multiples spread evenly, so that neighbours of a row do not lie on each other
+_SCATTER, _SET_ROW, _AXIS = 1.75, 0.15, 0.55  # inches: heights of a scatter plot, a set's row, and the labels
+_GOLDEN = 0.618  # multiples modulo 1 spread evenly, so that neighbouring points of a row do not overlap
 _POINT: dict[str, Any] = {"markersize": 3.0, "markeredgewidth": 0.5}
 _QUANTITIES = {"time": "step time (s)", "memory": "memory (GiB)"}
 _UNITS = {"time": 1.0, "memory": 2.0**30}
 
 
 def accuracy_figure(rows: "pandas.DataFrame", *, title: str = "", width: Width = "two-column") -> "Figure":
-    """Return projections over what was measured, time and memory apart, and signed errors by set.
+    """Return scatter plots of projected over measured time and memory, and signed errors by set.
 
-    `rows` are those of `ppsim.validation.rows`. A set has a colour and a marker of its own, named at its errors;
-    rows that constants were fitted on are hollow; the band is ±5 %. Percentages at the right are the mean of the
-    errors' sizes, of rows that were not fitted where there are such. Sets of which only the order of schedules
-    counts are left out; raises `ConfigError` where no other is left.
+    `rows` come from `ppsim.validation.rows`. Each set has its own colour and marker, named at its errors. Rows used
+    for fitting are hollow. The band is ±5 %. Percentages at the right are the mean absolute error, over the rows
+    not used for fitting if there are any. Sets that only compare the order of schedules are left out. Raises
+    `ConfigError` if no other set is left.
     """
     rows = rows[~rows["order_only"]]
     if rows.empty:
@@ -48,7 +48,6 @@ def accuracy_figure(rows: "pandas.DataFrame", *, title: str = "", width: Width =
 
 
 def _axes(width: Width, num_scatters: int, num_sets: int) -> tuple["Figure", list["Axes"], "Axes"]:
-    """Scatters and errors side by side, or in one column the errors below."""
     strip_height = _SET_ROW * num_sets + _AXIS
     if width == "two-column":
         figure = new_figure(width, max(_SCATTER + _AXIS, strip_height))
@@ -131,7 +130,7 @@ def _points(axes: "Axes", x: Any, y: Any, is_fitted: Any, look: Series) -> None:
 
 
 def _plain_ticks(axis: Any, decades: float) -> None:
-    """Numbers as they are spoken of, 0.1 and 20, and not as powers of ten."""
+    """Label a logarithmic axis with plain numbers (0.1, 20) instead of powers of ten."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis.set_major_locator(LogLocator(subs=(1.0,) if decades > 1.7 else (1.0, 2.0, 5.0)))

@@ -1,4 +1,4 @@
-"""Bubble ratio against the number of microbatches, one line a schedule."""
+"""Figure of the bubble ratio against the number of microbatches, one line per schedule."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +20,10 @@ _COLUMNS = {
 def bubble_figure(
     sweep: "pandas.DataFrame", *, by: Criterion = "step", title: str = "", width: Width = "two-column"
 ) -> "Figure":
-    """Return the bubble ratios of a sweep of `ppsim.projection.bubbles`, a line a schedule in its order.
+    """Return the bubble ratios of a sweep of `ppsim.projection.bubbles`, one line per schedule, in its order.
 
-    `by` is step time (first start to last end of all ranks) or span (the longest rank's own). Rows of what cannot
-    be built are left out; raises `ConfigError` where nothing else is left.
+    `by`: "step" divides by the step time (first start to last end over all ranks), "span" by the longest span of a
+    single rank. Rows whose schedule cannot be built are left out. Raises `ConfigError` if no row is left.
     """
     column, name = _COLUMNS[by]
     possible = sweep.dropna(subset=[column])
@@ -52,7 +52,6 @@ def _label(rows: "pandas.DataFrame") -> str:
 
 
 def _microbatch_axis(axes: Any, rows: "pandas.DataFrame") -> None:
-    """Every number that was tried, on a scale on which doubling them is a step."""
     from matplotlib.ticker import NullFormatter, NullLocator
 
     numbers = sorted(set(rows["microbatches"]))

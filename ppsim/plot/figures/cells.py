@@ -1,4 +1,4 @@
-"""The cells of a timeline on matplotlib axes: compute and transfers, a row a rank."""
+"""Cells of a timeline on matplotlib axes: compute and transfers, one row per rank."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 HATCH, HATCH_COLOUR = 12 * "/", "#B05010"  # a line every 6 points
 
 _WIDE_POINTS = 4.0
-_MOST_VECTOR_CELLS = 20_000  # beyond, cells become an image inside a vector file, which a viewer opens in time
+_MOST_VECTOR_CELLS = 20_000  # with more, cells become an image in the vector file, which opens faster
 
 
 def draw_compute(
@@ -44,13 +44,13 @@ def draw_compute(
     row_points: float,
     with_critical_path: bool,
 ) -> None:
-    """Draw a row a rank, `row_points` high, with labels and hatching where there is room, and the critical path."""
+    """Draw one row per rank, `row_points` high, and the critical path; labels and hatching if there is room."""
     lanes = compute_lanes(timeline)
     has_room = is_wide(timeline, points_per_s)
     cells = _cells([(lane, float(lane.rank), HALF_HEIGHT) for lane in lanes], scale, fills)
     if has_room:
         cells.set(edgecolor="white", linewidth=0.4)
-    else:  # edges would hide narrow cells; smoothing them would let white through between two
+    else:  # edges would hide narrow cells, and antialiasing would show white between neighbours
         cells.set(linewidth=0, antialiased=False)
     axes.add_collection(cells, autolim=False)
     if has_room and fills.num_chunks > 1:
@@ -74,7 +74,7 @@ def _hatched(lanes: Sequence[Lane], scale: Scale) -> "PolyCollection":
 
 
 def is_wide(timeline: Timeline, points_per_s: float) -> bool:
-    """Return whether the typical cell has room for an edge and for hatching."""
+    """Return whether the median cell has room for an edge and for hatching."""
     durations = (timeline.end - timeline.start)[: timeline.num_actions]
     return float(np.median(durations)) * points_per_s > _WIDE_POINTS
 
@@ -82,9 +82,10 @@ def is_wide(timeline: Timeline, points_per_s: float) -> bool:
 def _draw_labels(
     axes: "Axes", lanes: Sequence[Lane], timeline: Timeline, scale: Scale, fills: Fills, points_per_s: float
 ) -> None:
-    """Write the microbatch into cells that hold the longest of them, of the kinds whose typical cell does.
+    """Write the microbatch number into each cell that is wide enough for the longest number.
 
-    Else a kind would be labelled on the ranks alone where it takes a little longer.
+    A kind of action has labels only if its median cell is wide enough. Otherwise the labels would appear only on
+    ranks on which the kind takes slightly longer.
     """
     microbatches = timeline.schedule.microbatch
     digits = len(str(timeline.schedule.num_units - 1))
@@ -104,7 +105,7 @@ def _draw_labels(
 
 
 def draw_transfers(axes: "Axes", timeline: Timeline, scale: Scale, fills: Fills) -> None:
-    """Draw a row a sending rank, with a line where each transfer starts while there are not too many."""
+    """Draw one row per sending rank; a line marks the start of each transfer unless there are too many."""
     placed = placed_transfer_lanes(timeline)
     cells = _cells(placed, scale, fills, with_idle=False)
     if timeline.graph.num_transfers <= MOST_HAIRLINES:
@@ -113,7 +114,7 @@ def draw_transfers(axes: "Axes", timeline: Timeline, scale: Scale, fills: Fills)
         end = timeline.step_time_s / scale.size
         axes.hlines(bottoms, 0, end, color=palette.TRANSFER_START, linewidth=0.4)
     else:
-        # Thin edges make a shade of how many there are; snapped to pixels, most would vanish.
+        # Thin edges add up to a shade that shows the density; snapped to pixels, most edges would vanish.
         cells.set(edgecolor=palette.TRANSFER_START, linewidth=0.1, snap=False)
     axes.add_collection(cells, autolim=False)
 
@@ -121,7 +122,6 @@ def draw_transfers(axes: "Axes", timeline: Timeline, scale: Scale, fills: Fills)
 def _cells(
     placed: Sequence[tuple[Lane, float, float]], scale: Scale, fills: Fills, *, with_idle: bool = True
 ) -> "PolyCollection":
-    """Return the cells of lanes, each given with its middle and half its height, as one collection."""
     from matplotlib.collections import PolyCollection
 
     corners, colours = [], []
@@ -138,7 +138,6 @@ def _cells(
 
 
 def _corners(lane: Lane, keep: NDArray[np.bool_], middle: float, half_height: float, scale: Scale) -> Floats:
-    """Return the four corners of each cell to keep, x in the scale's unit."""
     left, right = lane.edges[:-1][keep] / scale.size, lane.edges[1:][keep] / scale.size
     low, high = np.full(len(left), middle - half_height), np.full(len(left), middle + half_height)
     return np.stack([left, low, left, high, right, high, right, low], axis=1).reshape(-1, 4, 2)

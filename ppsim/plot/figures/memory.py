@@ -1,4 +1,4 @@
-"""Memory over time by rank: a panel below a timeline, and a figure of its own."""
+"""Memory over time by rank: a panel below a timeline, and a separate figure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _HEIGHT = 1.75  # inches
-_LIMIT_ROOM = 0.2  # of the range, above a limit that is the top: for its name
+_LIMIT_ROOM = 0.2  # × range: space above the limit for its label
 
 
 @dataclass(frozen=True)
 class MemoryRange:
-    """What a memory axis reaches from and to, in bytes, with the limit to be drawn; `unit` is the axis's."""
+    """Range of a memory axis and the limit to draw, in bytes."""
 
     low: float
     top: float
@@ -30,15 +30,15 @@ class MemoryRange:
 
     @property
     def unit(self) -> Scale:
-        """By the largest number."""
+        """Unit of the largest value."""
         return bytes_scale(self.top)
 
 
 def memory_range_of(timelines: Sequence[Timeline], limit_bytes: float | None) -> MemoryRange:
-    """Return a range that holds all timelines and the limit.
+    """Return a range that contains all timelines and the limit.
 
-    It begins at 0, or below the least that any rank holds where that is more than half of the most: what stays all
-    the time would press the rest into a line.
+    It begins at 0, or just below the smallest static memory of a rank if that exceeds half of the top: otherwise
+    the static memory would leave little room for the variation.
     """
     with_memory = [timeline for timeline in timelines if has_memory(timeline)]
     top = max([limit_bytes or 0.0, *(float(timeline.memory.peak_bytes.max()) for timeline in with_memory)])
@@ -50,11 +50,11 @@ def memory_range_of(timelines: Sequence[Timeline], limit_bytes: float | None) ->
 def memory_figure(
     timeline: Timeline, *, memory_limit_bytes: float | None = None, title: str = "", width: Width = "two-column"
 ) -> "Figure":
-    """Return what each rank holds over the step, static bytes included, with a dot where it peaks first.
+    """Return the memory of each rank over the step, static bytes included, with a dot at its first peak.
 
-    The fullest rank's peak stands above with the action that reaches it, and `memory_limit_bytes` is drawn. Of more
-    than 16 ranks that many are shown, spread evenly, and the fullest. Raises `ConfigError` for a timeline whose
-    costs say nothing of bytes.
+    Above the axes is the highest peak of all ranks, with the action that reaches it. `memory_limit_bytes` is drawn
+    as a line. For more than 16 ranks, 16 evenly spread ranks and the rank with the highest peak memory are shown.
+    Raises `ConfigError` for a timeline whose costs contain no memory.
     """
     if not has_memory(timeline):
         raise ConfigError("the timeline holds no bytes: its costs name neither activation_bytes nor static_bytes")
@@ -71,7 +71,7 @@ def memory_figure(
 
 
 def draw_memory(axes: "Axes", timeline: Timeline, scale: Scale, reach: MemoryRange) -> None:
-    """Draw a line a rank, times in the units of `scale`, and the limit."""
+    """Draw one line per rank, times in units of `scale`, and the limit."""
     num_ranks, unit = timeline.schedule.num_ranks, reach.unit
     for line in memory_lines(timeline, shown_ranks(timeline)):
         axes.plot(
@@ -93,7 +93,7 @@ def draw_memory(axes: "Axes", timeline: Timeline, scale: Scale, reach: MemoryRan
 
 
 def draw_rank_legend(axes: "Axes", timeline: Timeline, width: Width) -> None:
-    """Write above the panel which colour is which rank: eight of those shown, or five in one column."""
+    """Draw the legend of rank colours above the panel: up to eight shown ranks, or five in one column."""
     from matplotlib.lines import Line2D
 
     num_ranks, listed = timeline.schedule.num_ranks, spread(shown_ranks(timeline), 8)

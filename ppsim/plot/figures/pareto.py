@@ -1,4 +1,4 @@
-"""Iteration time over memory: all configurations that were simulated, and the Pareto set as a line."""
+"""Figure of iteration time over memory: all simulated configurations, and the Pareto set as a line."""
 
 from typing import TYPE_CHECKING
 
@@ -23,10 +23,10 @@ def pareto_figure(
     title: str = "",
     width: Width = "two-column",
 ) -> "Figure":
-    """Return iteration time over the memory of the fullest rank, the Pareto set as a line, and the limit.
+    """Return iteration time over the highest peak memory of a rank, with the Pareto set as a line, and the limit.
 
-    `configurations` are those of `ppsim.tuning.configurations`. The fastest and the one that holds least
-    are named, by what they have more than one of.
+    `configurations` come from `ppsim.tuning.configurations`. The fastest configuration and the one with the lowest
+    memory are labelled with their sizes greater than 1.
     """
     with new_axes(width, _HEIGHT) as (figure, axes):
         draw_pareto(axes, configurations, memory_limit_bytes=memory_limit_bytes)
@@ -38,7 +38,7 @@ def pareto_figure(
 def draw_pareto(
     axes: "Axes", configurations: "pandas.DataFrame", *, memory_limit_bytes: float | None = None
 ) -> None:
-    """Draw on axes what `pareto_figure` has, without title and legend."""
+    """Draw the content of `pareto_figure` on axes, without title and legend."""
     front = configurations[configurations["pareto"]].sort_values("peak_bytes")
     top = max(float(configurations["peak_bytes"].max()), memory_limit_bytes or 0.0)
     slowest_s = float(configurations["iteration_time_s"].max())
@@ -71,7 +71,7 @@ def draw_pareto(
 
 
 def _in_short(configuration: str) -> str:
-    """A configuration without what it has one of, or leaves as it is.
+    """A configuration without sizes of 1 and without defaults.
 
     >>> _in_short("tp1 cp1 ep1 dp4 pp2 vpp2 mb1 none zbv-fixed auto")
     'dp4 pp2 vpp2 zbv-fixed'

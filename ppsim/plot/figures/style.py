@@ -1,4 +1,4 @@
-"""One style for every figure: widths, fonts, lines and colours, and how a figure becomes a file."""
+"""The style shared by all figures (widths, fonts, lines, colours), and writing a figure to a file."""
 
 import io
 from collections.abc import Iterator
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 Width = Literal["one-column", "two-column"]
 
 WIDTHS: dict[Width, float] = {"one-column": 3.33, "two-column": 7.0}
-"""Inches. ACM's (sigconf) and USENIX's columns and text; IEEE's, ICML's and MLSys's differ by about 5 % at most."""
+"""Inches: column and text width of ACM (sigconf) and USENIX; IEEE, ICML and MLSys differ by about 5 % at most."""
 
 FIGURE_SUFFIXES = (".svg", ".pdf", ".png")
 
 TEXT_POINTS, TITLE_POINTS, CELL_POINTS = 7.0, 7.5, 5.5
-POINTS = 72.0  # an inch
+POINTS = 72.0  # per inch
 LEGEND_ROW = 0.14  # inches
 GRID = palette.COLOURS[Op.IDLE]
 
-_METADATA: dict[str, dict[str, None]] = {  # what would tell one run from another
+_METADATA: dict[str, dict[str, None]] = {  # removed, so that two runs write the same bytes
     ".svg": {"Date": None},
     ".pdf": {"CreationDate": None},
     ".png": {"Software": None},
 }
 _THIN = 0.5
 _SETTINGS: dict[str, Any] = {
-    "font.family": "DejaVu Sans",  # it comes with matplotlib, so that every machine draws the same
+    "font.family": "DejaVu Sans",  # included in matplotlib, so that every machine draws the same
     "font.size": TEXT_POINTS,
     "axes.titlesize": TITLE_POINTS,
     "axes.labelsize": TEXT_POINTS,
@@ -63,7 +63,7 @@ _SETTINGS: dict[str, Any] = {
     "lines.linewidth": 1.0,
     "lines.markersize": 3.5,
     "lines.markeredgewidth": 0.7,
-    "legend.fancybox": False,  # a white ground without a frame, so that no grid line runs through the text
+    "legend.fancybox": False,  # a white background without a frame, so that no grid line crosses the text
     "legend.edgecolor": "none",
     "legend.framealpha": 1.0,
     "legend.handlelength": 2.2,
@@ -72,14 +72,14 @@ _SETTINGS: dict[str, Any] = {
     "legend.borderpad": 0.2,
     "hatch.linewidth": 0.3,
     "pdf.fonttype": 42,  # TrueType, embedded: many venues refuse Type 3
-    "svg.fonttype": "path",  # what reads an SVG may not have the font, and would set the text wider
-    "svg.hashsalt": "ppsim",  # without one of its own, an SVG gets random ids
+    "svg.fonttype": "path",  # a viewer without the font would set wider text
+    "svg.hashsalt": "ppsim",  # a fixed salt; the default gives random ids in an SVG
 }
 
 
 @dataclass(frozen=True)
 class Series:
-    """What tells one line from another: a colour, and for grey print a marker and a dash pattern."""
+    """Look of one line: a colour and, for grey print, a marker and a dash pattern."""
 
     colour: str
     marker: str
@@ -95,13 +95,13 @@ _LINES = ("-", (0, (4, 1.2)), (0, (1, 1)), (0, (5, 1.2, 1, 1.2)), (0, (2.5, 1)))
 
 
 def series(count: int) -> list[Series]:
-    """Return as many that differ from each other, always the same ones."""
+    """Return `count` distinct looks, always in the same order."""
     return list(islice(map(Series, cycle(_COLOURS), cycle(_MARKERS), cycle(_LINES)), count))
 
 
 @contextmanager
 def settings() -> Iterator[None]:
-    """Set the style, whatever a matplotlibrc says: where a figure is made, and again where it is drawn."""
+    """Set the style, independent of matplotlibrc; needed when a figure is made and again when it is drawn."""
     import matplotlib.style
 
     with matplotlib.style.context(["default", _SETTINGS]):
@@ -111,7 +111,7 @@ def settings() -> Iterator[None]:
 def new_figure(width: Width, height: float) -> "Figure":
     """Return an empty figure of `height` inches that belongs to no pyplot window.
 
-    Raises `ConfigError` for another width than those of `WIDTHS`.
+    Raises `ConfigError` for a width that is not in `WIDTHS`.
     """
     from matplotlib.figure import Figure
 
@@ -120,7 +120,7 @@ def new_figure(width: Width, height: float) -> "Figure":
 
 @contextmanager
 def new_axes(width: Width, height: float) -> "Iterator[tuple[Figure, Axes]]":
-    """Set the style, and yield a new figure of `height` inches with the axes that fill it."""
+    """Set the style, and yield a new figure of `height` inches with axes that fill it."""
     with settings():
         figure = new_figure(width, height)
         figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.02)
@@ -128,14 +128,14 @@ def new_axes(width: Width, height: float) -> "Iterator[tuple[Figure, Axes]]":
 
 
 def inches(width: Width) -> float:
-    """Return a width in inches; raises `ConfigError` for one that is not in `WIDTHS`."""
+    """Return a width in inches; raises `ConfigError` for a width that is not in `WIDTHS`."""
     if width not in WIDTHS:
         raise ConfigError(f"a figure is {' or '.join(WIDTHS)} wide: got {width!r}")
     return WIDTHS[width]
 
 
 def legend_rows(figure: "Figure", handles: list[Any], *, width: float) -> "list[Legend]":
-    """Return the entries of a legend in rows of `width` inches, filled like lines of text, for `place_rows`."""
+    """Return legend entries in rows at most `width` inches wide, filled like lines of text, for `place_rows`."""
     rows: list[Legend] = []
     taken: list[Any] = []
     for handle in handles:
@@ -153,7 +153,10 @@ def legend_rows(figure: "Figure", handles: list[Any], *, width: float) -> "list[
 
 
 def place_rows(figure: "Figure", rows: "list[Legend]", *, left: float, top: float) -> None:
-    """Move the rows of a legend so many inches from the left and the upper edge of the figure in its final size."""
+    """Move the rows of a legend to `left` and `top` (inches) from the figure's upper left corner.
+
+    The figure must have its final size.
+    """
     across, height = figure.get_size_inches()
     for place, row in enumerate(rows):
         at = (left / across, 1 - (top + place * LEGEND_ROW) / height)
@@ -168,7 +171,7 @@ def _legend_row(figure: "Figure", handles: list[Any]) -> "Legend":
 
 
 def figure_bytes(figure: "Figure", suffix: str, *, dpi: int = 300) -> bytes:
-    """Return a figure as .svg, .pdf or .png (`dpi` dots an inch): the same bytes for the same figure.
+    """Return a figure as .svg, .pdf or .png (`dpi` dots per inch): the same bytes for the same figure.
 
     Raises `ConfigError` for another suffix.
     """
@@ -181,5 +184,5 @@ def figure_bytes(figure: "Figure", suffix: str, *, dpi: int = 300) -> bytes:
 
 
 def save_figure(figure: "Figure", path: str | Path) -> None:
-    """Write a figure by its suffix, whole or not at all; raises `ConfigError` as `figure_bytes` does."""
+    """Write a figure in the format of its suffix, completely or not at all; errors as in `figure_bytes`."""
     write_whole(path, figure_bytes(figure, Path(path).suffix))

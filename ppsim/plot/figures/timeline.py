@@ -1,4 +1,4 @@
-"""Timelines as a figure for print: the panels of the interactive page, without what takes a pointer."""
+"""Timelines as a print figure: the panels of the interactive page, without interaction."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Panel = Literal["compute", "transfers", "memory"]
 PANELS: tuple[Panel, ...] = ("compute", "transfers", "memory")
 
-_LEFT, _RIGHT, _TOP, _BOTTOM = 0.42, 0.1, 0.03, 0.34  # inches, as all sizes here
+_LEFT, _RIGHT, _TOP, _BOTTOM = 0.42, 0.1, 0.03, 0.34  # inches, like all sizes here
 _CAPTION, _GAP, _MEMORY = 0.19, 0.04, 1.1
 
 
@@ -68,10 +68,10 @@ def timeline_figure(
 ) -> "Figure":
     """Return a figure with the timelines on one time axis, the first on top; transfers, then memory below.
 
-    Every timeline starts at 0, its first start. `titles` has one entry a timeline, "" for its schedule's name, and
-    brings the step time and the bubble ratio with it; None names several by their schedules and one not at all.
-    Cells are labelled with their microbatch where the labels fit. Of `panels`, transfers and memory are drawn where
-    there are any. Raises `ConfigError` for a panel or a width that there is not.
+    Every timeline starts at 0 (its first start). `titles` has one entry per timeline, "" for the schedule's name;
+    step time and bubble ratio follow it. None names several timelines by their schedules and leaves a single one
+    without a title. Cells have microbatch labels if these fit. Of `panels`, transfers and memory are drawn only if
+    the timelines have them. Raises `ConfigError` for an unknown panel or width.
     """
     if unknown := [panel for panel in panels if panel not in PANELS]:
         raise ConfigError(f"panels are {', '.join(PANELS)}: got {unknown[0]!r}")
@@ -110,9 +110,9 @@ def timeline_figure(
 
 
 def draw_timelines(axes: "Axes", timelines: Sequence[Timeline], titles: Sequence[str]) -> None:
-    """Draw the compute of timelines on axes, several of them above each other in their place, on one time axis.
+    """Draw the compute of timelines within given axes, one above the other on one time axis.
 
-    `titles` has one entry a timeline, as `timeline_figure` takes them. The room there is decides what is labelled.
+    `titles` are as in `timeline_figure`. The size of the axes decides which labels fit.
     """
     longest_s = max(timeline.step_time_s for timeline in timelines)
     scale, fills, number = time_scale(longest_s), fills_of(timelines), len(timelines)
@@ -140,7 +140,6 @@ def draw_timelines(axes: "Axes", timelines: Sequence[Timeline], titles: Sequence
 def _panels(
     timelines: Sequence[Timeline], titles: Sequence[str] | None, panels: Sequence[Panel], width: Width
 ) -> list[_Panel]:
-    """Compute of all timelines, then the transfers of those that have some, then memory where there is any."""
     names = [""] * len(timelines) if titles is None else titles
     headings = [_heading(timeline, title, width) for timeline, title in zip(timelines, names, strict=True)]
     if titles is None and len(timelines) == 1:
@@ -163,7 +162,6 @@ def _panels(
 
 
 def _heading(timeline: Timeline, title: str, width: Width) -> tuple[str, str]:
-    """A title and what stands behind it, in one column only what the figure is looked at for."""
     name, facts = heading(timeline, title)
     if width == "one-column":
         facts = f"step {seconds(timeline.step_time_s)} · bubble {percent(timeline.bubble_ratio)}"
@@ -196,13 +194,13 @@ def _legend_handles(
 
 
 def _height_of_rows(timeline: Timeline, aim: float, least: float, most: float) -> float:
-    """The height of a panel with a row a rank: `aim` shared out, a row between `least` and `most`."""
+    """Height of a panel with one row per rank: `aim` in total, a row between `least` and `most`."""
     num_ranks = timeline.schedule.num_ranks
     return num_ranks * min(max(aim / num_ranks, least), most)
 
 
 def _caption(axes: "Axes", panel: _Panel) -> None:
-    """Write a panel's title in bold and what stands behind it; a dollar sign is no formula."""
+    """Write a panel's title in bold and the facts after it; dollar signs are plain text."""
     name, facts = panel.title, panel.facts
     above = 2.5 + (LEGEND_ROW * POINTS if panel.has_rank_legend else 0.0)
     title = axes.annotate(
@@ -218,7 +216,6 @@ def _caption(axes: "Axes", panel: _Panel) -> None:
 def _draw_ranks(
     axes: "Axes", panel: _Panel, scale: Scale, fills: Fills, points_per_s: float, *, with_critical_path: bool
 ) -> None:
-    """A row a rank of what they compute or send, and the axis that names them."""
     if panel.kind == "transfers":
         draw_transfers(axes, panel.timeline, scale, fills)
     else:

@@ -1,4 +1,4 @@
-"""The parts of the interactive pages: templates, styles, scripts, and plotly.js, which draws that of a search."""
+"""Parts of the interactive pages: templates, styles, scripts, and plotly.js for the page of a search."""
 
 from base64 import b64encode
 from hashlib import sha256
@@ -18,8 +18,8 @@ _TIMELINE = ("data", "units", "hover", "colours", "layout", "draw", "links", "ra
 def timeline_page(**parts: str) -> str:
     """Return the page of a timeline; `parts` are HTML.
 
-    Its script is one function, so that nothing of it is in the way of anything: data, what cells say and look like,
-    layout and drawing, what is pointed at and selected, and last the controls, which begin.
+    All script files become one function, so that no name is global: data, hover texts and colours, layout and
+    drawing, pointer and selection, and last the controls, which start the page.
     """
     script = "".join(page_part(f"timeline/{name}.js") for name in _TIMELINE)
     return _filled("timeline", {"script": f'"use strict";\n(async () => {{\n{script}}})();\n'}, parts)
@@ -33,10 +33,10 @@ def pareto_page(**parts: str) -> str:
 
 
 def _filled(name: str, scripts: dict[str, str], parts: dict[str, str]) -> str:
-    """A page with its style and scripts.
+    """Return a page with a content security policy.
 
-    Its policy lets a browser run these scripts and no other, and load nothing; styles may be written by them, and
-    images made of the picture to save it.
+    Browsers run only its own scripts and load nothing from outside. Scripts may set styles and make images, which
+    saving the picture needs.
     """
     hashes = (b64encode(sha256(script.encode()).digest()).decode() for script in scripts.values())
     policy = _POLICY.format(scripts=" ".join(f"'sha256-{one}'" for one in hashes))
@@ -46,5 +46,5 @@ def _filled(name: str, scripts: dict[str, str], parts: dict[str, str]) -> str:
 
 
 def page_part(name: str) -> str:
-    """Return the text of a file of the pages."""
+    """Return the text of one file in this directory."""
     return (files(__name__) / name).read_text(encoding="utf-8")

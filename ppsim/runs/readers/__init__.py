@@ -1,1 +1,1 @@
-"""One file a format of another profiler or trainer."""
+"""Readers for recordings of other profilers and trainers, one module per format."""

@@ -1,16 +1,16 @@
-"""Nsight Systems' sqlite export (`nsys export --type sqlite`) → what each rank ran, a process being a rank.
+"""Read Nsight Systems' sqlite export (`nsys export --type sqlite`); each process is a rank.
 
-Of the schema (docs.nvidia.com/nsight-systems, "SQLite Schema Reference") are read, times in nanoseconds from the
+Tables read, from docs.nvidia.com/nsight-systems, "SQLite Schema Reference"; times are nanoseconds from the
 session's start:
 
-- `NVTX_EVENTS`: push/pop ranges (`eventType` 59) and start/end ranges (60); their name is `text`, or the string of
-  `textId`. `ppsim.runs.readers.patterns` tells which are passes of the pipeline.
-- `CUPTI_ACTIVITY_KIND_RUNTIME`: launches, `correlationId` being that of what they launched.
-- `CUPTI_ACTIVITY_KIND_KERNEL`, `_MEMCPY`, `_MEMSET`: the device's work; "nccl" is in the name of NCCL's kernels.
-- `StringIds`: names; `TARGET_INFO_SESSION_START_TIME`, `TARGET_INFO_SYSTEM_ENV`: when, and on which host.
+- `NVTX_EVENTS`: push/pop ranges (`eventType` 59) and start/end ranges (60); the name is `text`, or the string of
+  `textId`. `ppsim.runs.readers.patterns` selects the ranges that are pipeline actions.
+- `CUPTI_ACTIVITY_KIND_RUNTIME`: launches; `correlationId` links a launch to the launched work.
+- `CUPTI_ACTIVITY_KIND_KERNEL`, `_MEMCPY`, `_MEMSET`: device work; NCCL kernels have "nccl" in their name.
+- `StringIds`: names. `TARGET_INFO_SESSION_START_TIME`, `TARGET_INFO_SYSTEM_ENV`: start time and host.
 
-`globalTid` and `globalPid` hold the process in bits 24 to 47. Tables are made when there is something to put in, so
-that any may be missing. Rows are read one at a time.
+`globalTid` and `globalPid` hold the process in bits 24 to 47. Empty tables are not exported, so that any table may
+be missing. Rows are read one at a time.
 """
 
 import sqlite3
@@ -32,11 +32,11 @@ _ON_DEVICE = tuple(f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY"
 
 
 def read_processes(path: str | Path, patterns: Sequence[Pattern] = PATTERNS) -> list[RankTrace]:
-    """Return the processes of an export that ran passes of a pipeline, in the order of their devices.
+    """Return the processes of an export that ran pipeline actions, in the order of their devices.
 
-    Raises `ConfigError` for a file that is no such export, and for one without a range of a pass.
+    Raises `ConfigError` for a file that is not such an export, and for one without a range of an action.
     """
-    # As a URI, so that nothing is written beside it; the name is quoted by Path.
+    # A read-only URI, so that SQLite creates no file next to it; Path quotes the name.
     uri = f"{Path(path).absolute().as_uri()}?mode=ro&immutable=1"
     with reading(str(path), "export of Nsight Systems"), closing(sqlite3.connect(uri, uri=True)) as file:
         return _traces(file, str(path), patterns)
@@ -70,7 +70,7 @@ def _traces(file: sqlite3.Connection, path: str, patterns: Sequence[Pattern]) ->
             kept.require_room(_FEWER)
     found = sorted((device_of.get(process, 0), process) for process, one in processes.items() if one.ranges)
     base_ns, host = _session(file, tables)
-    chosen = [processes[process] for _, process in found] or [Recording(path, names)]  # without, says which it saw
+    chosen = [processes[process] for _, process in found] or [Recording(path, names)]  # for its error message
     for number, recording in enumerate(chosen):
         recording.base_ns, recording.host = base_ns, host or path
         recording.rank = number if len(chosen) > 1 else None
@@ -79,7 +79,7 @@ def _traces(file: sqlite3.Connection, path: str, patterns: Sequence[Pattern]) ->
 
 
 def _process(identity: int) -> int:
-    """The process of a `globalTid` or `globalPid`, with the machine above it."""
+    """Machine and process of a `globalTid` or `globalPid`, without its thread bits."""
     return identity >> _THREAD_BITS
 
 
@@ -112,7 +112,7 @@ def _keep_work(
 
 
 def _session(file: sqlite3.Connection, tables: list[str]) -> tuple[int, str]:
-    """When the session began, in nanoseconds of the epoch (0 where it is not told), and on which host."""
+    """Start of the session, in nanoseconds since the epoch (0 if unknown), and the host."""
     began = host = None
     if "TARGET_INFO_SESSION_START_TIME" in tables:
         began = file.execute("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME").fetchone()

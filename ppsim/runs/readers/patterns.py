@@ -1,8 +1,8 @@
-"""By which names trainers' recordings tell a pass of the pipeline: a small table of regular expressions.
+"""Regular expressions for the names by which trainers' recordings mark pipeline actions.
 
-A pattern matches the whole of a name. Its named groups say what is known: `cell` (a cell in torch's grammar,
-`3F0`), or `kind` with `stage` or `chunk` (the how-manieth of the rank's stages), `microbatch` and `rank`, as far
-as the name tells them. What it does not tell follows from the order (`ppsim.runs.numbering`).
+A pattern matches the whole name. Its named groups give the known facts: `cell` (an action in torch's grammar,
+`3F0`), or `kind` with any of `stage`, `chunk` (index among the rank's stages), `microbatch` and `rank`. Facts that
+the name lacks follow from the order (`ppsim.runs.numbering`).
 """
 
 import re
@@ -17,7 +17,7 @@ from ppsim.schedule.table import NONE, Action, Cell, Op
 
 @dataclass(frozen=True)
 class Pattern:
-    """One way to name passes: whose it is, and the expression."""
+    """A way to name actions: the trainer that uses it, and the regular expression."""
 
     trainer: str
     expression: re.Pattern[str]
@@ -29,10 +29,10 @@ PATTERNS = tuple(
         # torch.distributed.pipelining: _PipelineScheduleRuntime; ScheduleGPipe and Schedule1F1B.
         "torch's pipeline runtime": r"PP:(?P<cell>.+)",
         "torch's GPipe and 1F1B": r"(?P<kind>Forward|Backward) (?P<microbatch>\d+)",
-        # NVTX under --profile of the zero-bubble runtimes (sail-sg/zero-bubble-pipeline-parallelism): F3, F3.1.0
-        # with chunk and slice of the sequence.
+        # NVTX ranges of --profile in the zero-bubble runtimes (sail-sg/zero-bubble-pipeline-parallelism): F3, or
+        # F3.1.0 with chunk and sequence slice.
         "zero-bubble Megatron": r"(?P<kind>[FBW])(?P<microbatch>\d+)(?:\.(?P<chunk>\d+)(?:\.0)?)?",
-        # torch.profiler with_stack (--pytorch-profiler-collect-callstack), functions of megatron.core, also where
+        # Functions of megatron.core in torch.profiler with_stack (--pytorch-profiler-collect-callstack), also if
         # Primus calls them.
         "Megatron-LM's functions": r".*pipeline_parallel[/.]schedules\.py\(\d+\): (?P<kind>forward|backward)_step",
         # nvtx_decorator and nvtx_range_push name a range module.function (--nvtx-ranges).
@@ -40,10 +40,10 @@ PATTERNS = tuple(
         "DeepSpeed": r"(?:.*: |.*\.)?_exec_(?P<kind>forward|backward)_pass",
     }.items()
 )
-"""Those that are tried, in this order; the first that matches anything in a recording is taken for all of it."""
+"""The patterns in the order in which they are tried; the first with any match is used for the whole recording."""
 
 STEP = re.compile(r"ProfilerStep#\d+|(?:iteration|step)[ _:#]*\d+", re.IGNORECASE)
-"""Ranges around a whole step: torch.profiler's own, and what people call theirs."""
+"""Ranges around a whole step: torch.profiler's own, and names that users commonly choose."""
 
 _KINDS = {
     Op.F: ("f", "fwd", "forward", "forward_step"),
@@ -52,7 +52,7 @@ _KINDS = {
     Op.W: ("w", "wgrad", "bwd_weight", "backward_weight"),
 }
 KINDS = {word: op for op, words in _KINDS.items() for word in words}
-"""What a kind may be called, in small letters."""
+"""Accepted names of a kind of action, in lower case."""
 
 GROUPS = ("cell", "rank", "stage", "chunk", "microbatch", "kind")
 _MAY_BE = re.compile(r"forward|backward|fwd|bwd|micro", re.IGNORECASE)
@@ -62,7 +62,7 @@ _SHOWN = 6
 
 @dataclass(frozen=True)
 class Named:
-    """What a name tells: a cell, NONE in it for a stage or microbatch that is not told, and the rest."""
+    """The facts in a name: an action (NONE for an unknown stage or microbatch), and chunk and rank if known."""
 
     cell: Cell
     chunk: int | None = None
@@ -71,16 +71,13 @@ class Named:
 
 @dataclass
 class Names:
-    """Sorts the names of a recording into those of passes, of steps, and others, which are counted.
-
-    `found` has, by place of the pattern, what was matched; only the first pattern that matches is used in the end.
-    """
+    """Sorts the names of a recording into actions, steps, and others, which are counted."""
 
     patterns: Sequence[Pattern]
     others: Counter[str] = field(default_factory=Counter)
 
     def match(self, name: str) -> tuple[int, re.Match[str]] | None:
-        """Return the first pattern that matches and its match."""
+        """Return the index of the first pattern that matches, and its match."""
         for place, pattern in enumerate(self.patterns):
             found = pattern.expression.fullmatch(name)
             if found:
@@ -90,15 +87,15 @@ class Names:
         return None
 
     def most_common(self) -> str:
-        """Return the most frequent names that no pattern matched, in quotes, such as may be passes first."""
+        """Return the most frequent unmatched names in quotes, names that look like actions first."""
         names = sorted(self.others, key=lambda name: (_MAY_BE.search(name) is None, -self.others[name]))
         short = (name if len(name) <= 60 else name[:57] + "…" for name in names[:_SHOWN])
         return ", ".join(f"'{name}'" for name in short)
 
     def likely_pattern(self) -> str | None:
-        """Return an expression for names seen of forwards that are seen of backwards too, None where none are.
+        """Propose an expression for unmatched names that occur for forwards and backwards, or None.
 
-        The first number of a name is taken for the microbatch.
+        The first number of a name is assumed to be the microbatch.
 
         >>> print(Names((), Counter({"## forward 3 ##": 1, "## backward 3 ##": 1})).likely_pattern())
         ## (?P<kind>forward|backward) (?P<microbatch>\\d+) ##
@@ -120,12 +117,12 @@ _PAIRS = (("forward", "backward"), ("Forward", "Backward"), ("FORWARD", "BACKWAR
 
 
 def _escaped(text: str) -> str:
-    """As re.escape, but for characters that mean nothing outside of verbose expressions."""
+    """As re.escape, but without escapes for characters that are special in verbose expressions only."""
     return re.sub(r"\\([ #&~-])", r"\1", re.escape(text))
 
 
 def patterns_with(texts: Iterable[str]) -> tuple[Pattern, ...]:
-    """Return the patterns of a user, before those of the table; raises `ConfigError` for one that cannot be."""
+    """Return a user's patterns followed by the built-in ones; raises `ConfigError` for an invalid pattern."""
     given = []
     for text in [texts] if isinstance(texts, str) else texts:
         try:
@@ -145,7 +142,7 @@ def patterns_with(texts: Iterable[str]) -> tuple[Pattern, ...]:
 
 
 def named_in(match: re.Match[str], source: str) -> Named:
-    """Return what a matched name tells; raises `ConfigError` for a kind or a cell that there is not."""
+    """Return the facts in a matched name; raises `ConfigError` for an unknown kind or action."""
     told = {name: text for name, text in match.groupdict().items() if text is not None}
     if "cell" in told:
         try:

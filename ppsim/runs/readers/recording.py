@@ -1,8 +1,8 @@
-"""One process's recording, whoever made it: named ranges on the host, launches, the device's work → cells.
+"""One process's recording from any profiler: named host ranges, launches and device work, converted to a trace.
 
-A recording that has any work of a device is read by it: an action is from its first kernel's start to its last
-one's end, wherever on the host it was launched within the range (a backward is launched by a thread of
-autograd's). NCCL's kernels are no part of it; what a send or receive launched is a transfer.
+With device work in the recording, an action runs from the start of its first kernel to the end of its last one. Its
+kernels are those launched within its range by any thread (an autograd thread launches the backward), except NCCL's.
+Kernels launched by a send or receive are transfers.
 """
 
 import sqlite3
@@ -20,16 +20,16 @@ from ppsim.runs.traces import CellRange, RankTrace, Span, split_by_names
 from ppsim.schedule.table import Action, Op
 
 MOST_KEPT = 6_000_000
-"""Of a process: so many ranges, launches, kernels and operators are kept, at about 200 bytes each."""
+"""Maximum number of ranges, launches, kernels and operators per process, at about 200 bytes each."""
 
 _LIKE = r"(?P<kind>forward|backward) (?P<microbatch>\d+)"
-"""A pattern to begin with, where none is likely."""
+"""A pattern to suggest if no better one was found."""
 
 _Item = TypeVar("_Item")
 
 
 class Work(NamedTuple):
-    """A kernel, copy or fill on the device; `message_bytes` is what it carries, of NCCL's that tell it."""
+    """A kernel, copy or fill on the device; `message_bytes` is the message size, if the NCCL kernel gives it."""
 
     begin: float
     end: float
@@ -39,12 +39,12 @@ class Work(NamedTuple):
 
 @dataclass
 class Recording:
-    """What one process recorded, in seconds from `base_ns` on; `rank` and `host` as far as it tells them.
+    """The recording of one process, in seconds from `base_ns` on; `rank` and `host` if recorded.
 
-    `ranges` are those whose names match a pattern, with the pattern's place; `steps` those around a whole step.
-    `launches` are moments with the number by which `device` knows what was launched. `messages` are sizes that the
-    host noted where it sent. `waits`, `nodes` (autograd's) and `operators` tell the parts of a cell on a host.
-    `collectives` are the begins of all-reduces and the like, on the device if there is one.
+    `ranges` are action ranges with the index of the matching pattern, `steps` ranges around a whole step.
+    `launches` have a time and the number under which `device` has the launched work. `messages` are message sizes
+    noted by the host. `waits`, `nodes` (autograd's) and `operators` divide fused actions on a host. `collectives`
+    are the starts of all-reduces and other collectives, on the device if there is one.
     """
 
     source: str
@@ -63,7 +63,7 @@ class Recording:
     collectives: list[float] = field(default_factory=list)
 
     def keep_range(self, name: str, begin: float, end: float) -> None:
-        """Keep a range on the host that is a step or a pass, and count the names of others."""
+        """Store a host range if it is a step or an action; count the other names."""
         if STEP.fullmatch(name):
             self.steps.append((begin, end))
         elif matched := self.names.match(name):
@@ -73,14 +73,14 @@ class Recording:
                 self.ranges.append((begin, end, place, named_in(match, self.source)))
 
     def keep_work(self, number: int, begin: float, end: float, name: str, message_bytes: float | None) -> None:
-        """Keep what the launch of this number started."""
+        """Store the device work that a launch started."""
         _require_order(
             begin, max(end, begin), f"{self.source}: the device's '{name}'"
-        )  # some are told to end early
+        )  # some work is recorded with an end before its begin
         self.device.setdefault(number, []).append(Work(begin, end, "nccl" in name.lower(), message_bytes))
 
     def require_room(self, instead: str) -> None:
-        """Raise `ConfigError` for more than memory is to hold, saying what to do instead."""
+        """Raise `ConfigError` if the recording is too large for memory; `instead` says what to do about it."""
         kept = (self.ranges, self.launches, self.messages, self.waits, self.nodes, self.operators)
         if len(self.device) + sum(len(one) for one in kept) > MOST_KEPT:
             raise ConfigError(
@@ -91,7 +91,7 @@ class Recording:
 
 @contextmanager
 def reading(source: str, what: str) -> Iterator[None]:
-    """Raise `ConfigError` for values of other types than `what` has, which may stand anywhere in a file."""
+    """Convert errors from malformed entries, which may be anywhere in a file, to `ConfigError`."""
     try:
         yield
     except PpsimError:
@@ -110,7 +110,7 @@ def _require_order(begin: float, end: float, what: str) -> None:
 
 
 def trace_of(recording: Recording) -> RankTrace:
-    """Return what the rank ran, in steps where its names tell them; raises `ConfigError` for no range of a pass."""
+    """Return a recording's trace, in steps if names are complete; raises `ConfigError` without an action."""
     places = [place for _, _, place, named in recording.ranges if _op_of(named).is_compute]
     if not places:
         seen, pattern = recording.names.most_common(), recording.names.likely_pattern()
@@ -177,6 +177,5 @@ def _cell_range(recording: Recording, begin: float, end: float, named: Named) ->
 
 
 def _between(sorted_items: list[_Item], at: Span, *, key: Callable[[_Item], float]) -> list[_Item]:
-    """Those whose key lies within the span."""
     first = bisect_left(sorted_items, at.begin, key=key)
     return sorted_items[first : bisect_right(sorted_items, at.end, key=key)]

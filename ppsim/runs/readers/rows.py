@@ -1,9 +1,9 @@
-"""A CSV of passes, for recordings of everybody else: rank, kind, stage, microbatch, start, end, and maybe step.
+"""CSV of actions, for recordings in other formats: rank, kind, stage, microbatch, start, end and optionally step.
 
-Times are in seconds, or as the columns say: start_ms and end_ms, start_us, start_ns. `kind` is F, B, I or W, or
-forward, backward, dgrad, wgrad. An empty stage or microbatch follows from the order; without a column `step`, a
-step ends where a pass comes again. `clock` names, where ranks have clocks of their own, which one a row's times
-are of.
+Times are in seconds, or in the unit of the column name: start_ms and end_ms, start_us, start_ns. `kind` is F, B, I
+or W, or forward, backward, dgrad, wgrad. An empty stage or microbatch follows from the order. Without a column
+`step`, a step ends when an action is repeated. If ranks have clocks of their own, `clock` names the clock of a
+row's times.
 """
 
 import csv
@@ -24,22 +24,22 @@ NEEDED = ("rank", "kind", "start", "end")
 
 
 _UNITS = {"": 1.0, "_s": 1.0, "_ms": 1e-3, "_us": 1e-6, "_ns": 1e-9}
-"""What the columns of times may be called behind start and end, and how many seconds one is then."""
+"""Suffixes of the columns start and end, with their unit in seconds."""
 
 
 def has_header(line: str) -> bool:
-    """Return whether a file's first line names the columns of passes."""
+    """Return if a file's first line names the columns of such a CSV."""
     names = [name.strip().lower() for name in line.split(",")]
     return {"rank", "kind"} <= set(names) and _unit_of(names) is not None
 
 
 def _unit_of(names: Sequence[str]) -> str | None:
-    """What stands behind start and end, None where they are not both there."""
+    """Suffix of the columns start and end, None if they are not both present."""
     return next((unit for unit in _UNITS if {f"start{unit}", f"end{unit}"} <= set(names)), None)
 
 
 def read_rows(path: str | Path) -> Recordings:
-    """Return the ranks of a CSV; raises `ConfigError` naming the line that is wrong."""
+    """Return the ranks of a CSV; raises `ConfigError` that names the wrong line."""
     lines = csv.DictReader(lines_of(path), skipinitialspace=True)
     try:
         return _recordings(lines, str(path))
@@ -77,11 +77,11 @@ def _recordings(lines: "csv.DictReader[str]", path: str) -> Recordings:
 
 
 _ROUNDED = 1e-3
-"""What of the shorter of two passes the times of rows may lay over each other: that much is rounding."""
+"""Overlap of two actions that counts as rounding, as a fraction of the shorter one."""
 
 
 def _one_by_one(passes: list[CellRange], source: str) -> list[CellRange]:
-    """The passes of a rank in the order of their begin; raises `ConfigError` for two at once."""
+    """Sort the actions of a rank by start; raises `ConfigError` if two overlap."""
     ordered: list[CellRange] = []
     for cell in sorted(passes, key=lambda cell: (cell.begin, cell.end)):
         if ordered and cell.begin < (before := ordered[-1]).end:

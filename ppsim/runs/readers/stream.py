@@ -1,7 +1,7 @@
-"""A large JSON object, entry by entry and one long list of it item by item: in bounded memory, packed or not.
+"""Read a large JSON object entry by entry, and one long list in it item by item, in bounded memory, gzipped or not.
 
-Each value is parsed by the standard library's own decoder from a window that slides over the text. A JSON library
-that streams (ijson) gives events for single numbers, from which the items would be put together in Python.
+The standard library's decoder parses each value from a sliding window. A streaming JSON library (ijson) would give
+events for single numbers, to be assembled in Python.
 """
 
 import codecs
@@ -20,13 +20,13 @@ from ppsim.base.limits import MOST_UNPACKED
 
 _CHUNK = 4 * 2**20
 LONGEST = 64 * 2**20
-"""Characters of the longest value, of an event of the list as of an entry beside it."""
+"""Maximum number of characters of a value, whether an item of the list or another entry."""
 
 LEAST_UNPACKED = 64 * 2**20
-"""Bytes that a gzip file of any size may unpack to."""
+"""Bytes that any gzip file may unpack to, whatever its size."""
 
 _MARGIN = 16
-"""Characters: an error so near to the end of the window may come from what is not read yet."""
+"""Characters: an error this close to the end of the window may come from text that has not been read yet."""
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder(strict=False)  # names of operators may hold control characters
@@ -34,9 +34,9 @@ _DECODER = json.JSONDecoder(strict=False)  # names of operators may hold control
 
 @contextmanager
 def opened(path: str | Path) -> Iterator[IO[bytes]]:
-    """Open a file for what it holds, packed with gzip or not.
+    """Open a file, gzipped or not, for reading its unpacked bytes.
 
-    Raises `ConfigError` for one that cannot be read, is cut off, or is no text where it is read as one.
+    Raises `ConfigError` for a file that cannot be read, is cut off, or is not text when read as text.
     """
     try:
         with open(path, "rb") as file:
@@ -54,7 +54,7 @@ def opened(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 class _Unpacked(io.RawIOBase):
-    """The content of a gzip file; raises `ConfigError` for one that unpacks to more than any recording does."""
+    """Unpacked content of a gzip file; raises `ConfigError` if it is larger than any recording could be."""
 
     def __init__(self, file: Any, path: str | Path) -> None:
         self.file, self.path, self.num_bytes = file, path, 0
@@ -76,23 +76,23 @@ class _Unpacked(io.RawIOBase):
 def lines_of(
     path: str | Path, *, encoding: str = "utf-8-sig", errors: str = "strict"
 ) -> Generator[str, None, None]:
-    """Yield the lines of a text file, one longer than `LONGEST` in parts; raises `ConfigError` as `opened` does."""
+    """Yield a text file's lines, long ones in parts of `LONGEST` characters; raises as `opened` does."""
     with opened(path) as file, io.TextIOWrapper(file, encoding, errors) as text:
         yield from iter(lambda: text.readline(LONGEST), "")
 
 
 def entries_of(path: str | Path, listed: str) -> Generator[tuple[str, Any], None, None]:
-    """Yield the entries of the object in a JSON file as (key, value), each item of the list `listed` on its own.
+    """Yield the entries of a file's JSON object as (key, value), and each item of the list `listed` on its own.
 
-    An empty list is one empty item. Raises `ConfigError` for what is no object, is cut off, is no JSON, or is too
-    long to be parsed.
+    An empty list yields one empty item. Raises `ConfigError` for a file that is not an object, is cut off, is not
+    JSON, or has a value that is too long to parse.
     """
     with opened(path) as file:
         yield from _Window(file, str(path)).entries(listed)
 
 
 class _Window:
-    """A part of the text from `place` on, which grows where a value does not end in it."""
+    """Part of the text, from `place` on; it grows if a value does not end in it."""
 
     def __init__(self, file: Any, source: str) -> None:
         self.file: IO[bytes] = file
@@ -119,7 +119,7 @@ class _Window:
             self.expect(",")
 
     def items(self) -> Iterator[Any]:
-        """The items of a list whose bracket is read, which is read to its end."""
+        """Yield the items of a list whose opening bracket has been read, up to its end."""
         if self.next() == "]":
             self.place += 1
             yield {}
@@ -132,7 +132,7 @@ class _Window:
             self.expect(",")
 
     def next(self) -> str:
-        """The next character that is no space, "" at the end."""
+        """Return the next non-space character, "" at the end."""
         while True:
             self.place = _SPACE.match(self.text, self.place).end()  # type: ignore[union-attr]
             if self.place < len(self.text):
@@ -168,8 +168,8 @@ class _Window:
             return found
 
     def grow(self) -> bool:
-        """Read more, and forget what was passed; whether there was any."""
-        # Twice as much for a value twice as long, so that a long one is not parsed again and again.
+        """Read more text and drop the part already parsed; returns False at the end of the file."""
+        # The read size doubles with a value's length, so that a long value is not parsed again and again.
         chunk = self.file.read(max(_CHUNK, len(self.text) - self.place)) if self.has_more else b""
         self.has_more = bool(chunk)
         self.passed += self.place

@@ -1,1 +1,1 @@
-"""What no schedule can beat: the problem of a placement, and lower bounds on its step."""
+"""Lower bounds on step time and span for a placement."""

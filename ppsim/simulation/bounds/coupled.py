@@ -1,7 +1,7 @@
-"""What the ranks make of each other: how late every action starts, and how much comes after it, along all ranks.
+"""Lower bounds from interactions of ranks: how late every action starts, and how much time follows it.
 
-A *head* is at most the time from the first start to the start of an action, a *tail* at most that from its end to
-the last end, in every table in microbatch order. docs/notes/bounds.md has the proofs.
+A *head* is a lower bound on the time from the first start to the start of an action, a *tail* a lower bound on the
+time from its end to the last end, for every table in microbatch order. docs/notes/bounds.md has the proofs.
 """
 
 from collections.abc import Sequence
@@ -14,31 +14,41 @@ from ppsim.base.arrays import distinct
 from ppsim.simulation.bounds.problem import Problem
 
 Job: TypeAlias = tuple[float, float]
-"""The head or the tail of an action, and how long it takes."""
+"""Head or tail of an action, and its duration."""
 
 Table: TypeAlias = list[list[list[Job]]]
-"""Of F, I and W, of every stage, the jobs of all microbatches so far."""
+"""Jobs of all microbatches so far, per kind (F, I, W) and stage."""
 
 _F, _I, _W = range(3)
-_NEVER = -np.inf  # the head of what may have run before, the tail of what may run after
-_ROUNDING = 1e-9  # of counts and amounts that sums of floats make
+_NEVER = -np.inf  # head of an action that may have run before, tail of one that may run after
+_ROUNDING = 1e-9  # tolerance for rounded counts and amounts
 
-MOST_COUPLED = 128  # microbatches times stages whose step, and span of the first rank, are bounded so
-MOST_SPANS = 64  # the same, where the span of each rank is
+MOST_COUPLED = 128  # largest microbatches × stages for the step, and for the first rank's span
+MOST_SPANS = 64  # the same for the spans of all ranks
 
 
 def coupled_bounds(problem: Problem) -> tuple[float, float]:
-    """Return lower bounds of step time and span, in seconds with the host time before the first start; 0 if large.
+    """Return lower bounds on step time and span in seconds, before subtraction of the first host time.
 
-    For any set of actions of one rank, the least head, all their time and the least tail come one after the other
-    (Jackson 1955; Carlier, EJOR 11, 1982); the largest over sets, which are those of head t and tail q at least.
-    Heads and tails are the largest of three, for an action x, its microbatch's way along the stages first:
+    Both are 0 for problems that are too large.
 
-    - what must run on the rank before x (after x), in the order of its own heads (tails), one after the other;
-    - memory: when F of microbatch n on chunk u of a rank starts, n microbatches have begun on chunks 1 … u, so that
-      n·(α₁ + … + α_u) − C is freed: x waits until so much can be freed by the heads of the I and W before it;
-    - the same backwards: when I of n on chunk u starts, at most C of the microbatches n … m that are not back
-      through chunks 1 … u has begun there, so that (m − n + 1)·(α₁ + … + α_u) − C is yet to begin, after x.
+    For any set of actions of one rank, the smallest head, the sum of durations and the smallest tail add up to a
+    lower bound (Jackson 1955; Carlier, EJOR 11, 1982). The result is the maximum over sets of the form: head at
+    least t, tail at least q.
+
+    The head or tail of an action x is the largest of three bounds:
+
+    - path: the way of its microbatch along the stages;
+    - order: the actions that must run on the rank before x (for a tail: after x) run one after another, in the
+      order of their own heads (tails);
+    - memory, with the activations α of chunks and the cap C.
+
+    Memory, for heads: when F of microbatch n on chunk u of a rank starts, n microbatches have started on chunks 1 …
+    u, so n·(α₁ + … + α_u) − C has been freed. x waits until the I and W before it can have freed this amount, by
+    their heads.
+
+    Memory, for tails: when I of n on chunk u starts, microbatches n … m whose backward has not passed chunks 1 … u
+    hold at most C there, so (m − n + 1)·(α₁ + … + α_u) − C is allocated after x.
     """
     size = problem.num_stages * problem.num_microbatches
     if size > MOST_COUPLED:
@@ -55,7 +65,7 @@ def coupled_bounds(problem: Problem) -> tuple[float, float]:
 
 
 class _Coupled:
-    """Heads and tails of a problem whose backwards are all split."""
+    """Heads and tails of a problem with split backwards."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.count = problem, problem.num_microbatches
@@ -67,9 +77,9 @@ class _Coupled:
         self.last = problem.num_stages - 1
 
     def heads(self, first: int) -> Table:
-        """Return the least seconds from the start of the first F of stage `first` to every start.
+        """Return the minimum seconds from the start of the first F of stage `first` to every start.
 
-        All I and W come after that start, and the F of the stages from `first` on; others may come before.
+        All I and W, and the F of stages from `first` on, start after it; other actions may start before.
         """
         heads = self._empty()
         for number in range(self.count):
@@ -84,9 +94,9 @@ class _Coupled:
         return heads
 
     def tails(self, rank: int | None) -> Table:
-        """Return the least seconds from every end to the last end of a rank, or of all where it is None.
+        """Return the minimum seconds from every end to the last end of a rank (None: of all ranks).
 
-        The last microbatch comes first.
+        Microbatches are in reverse order.
         """
         tails = self._empty()
         for later in range(self.count):
@@ -102,7 +112,7 @@ class _Coupled:
         return tails
 
     def longest_s(self, heads: Table, tails: Table) -> float:
-        """Return the largest of least head, all time and least tail over sets of actions of one rank."""
+        """Return the largest sum of smallest head, durations and smallest tail over sets of actions of one rank."""
         longest = 0.0
         for stages in self.problem.stages_of:
             head, seconds = np.array([job for op in heads for stage in stages for job in op[stage]]).T
@@ -135,7 +145,7 @@ class _Coupled:
         way = _end_s(above) + self.hop_s[stage]
         before = _jobs(heads[_F], stages) + _jobs(heads[_I], stages[u:])
         lacking = self._lacking(stages, number + 1)
-        if lacking > 0:  # the I that free as much may be among those before
+        if lacking > 0:  # the I that free this amount may be in `before`
             weights = [job for j in stages for job in heads[_W][j][:number]]
             before += self._freeing(weights, stages, number, lacking, of=_W)
         return max(way, _one_after_another_s(before), 0.0)
@@ -160,14 +170,14 @@ class _Coupled:
         return max(way, _one_after_another_s(after))
 
     def _lacking(self, stages: Sequence[int], count: int) -> float:
-        """What so many microbatches on these stages of one rank hold beyond its memory."""
+        """Memory of `count` microbatches on these stages of one rank, beyond the rank's cap."""
         held = count * sum(self.activation[stage] for stage in stages)
         return held - float(self.problem.cap[self.problem.stage_to_rank[stages[0]]])
 
     def _freeing(self, jobs: list[Job], stages: Sequence[int], count: int, lacking: float, *, of: int) -> list[Job]:
-        """The fewest I, or W, of so many microbatches that free as much: the earliest, each the shortest.
+        """Return the fewest I or W that free the missing memory: the earliest, each with the shortest duration.
 
-        An I and its W free the whole activation at most; where all I have run, W must free the rest.
+        An I and its W together free at most the whole activation. If all I have run, W must free the rest.
         """
         if of == _I:
             return _fewest(jobs, lacking, max(self.activation[stage] for stage in stages))
@@ -175,7 +185,7 @@ class _Coupled:
         return _fewest(jobs, lacking - by_inputs, max(self.kept[stage] for stage in stages))
 
     def _until_freed_s(self, heads: Table, stages: Sequence[int], lacking: float) -> float:
-        """When the I and W of the microbatches before can have freed so much on these stages of one rank."""
+        """Return when the I and W of earlier microbatches can have freed `lacking` on these stages of one rank."""
         freed = []
         for stage in stages:
             kept, part = self.kept[stage], self.activation[stage] - self.kept[stage]
@@ -185,7 +195,7 @@ class _Coupled:
 
 
 def _end_s(jobs: Sequence[Job]) -> float:
-    """The end of the last job, by its head; or its tail and itself."""
+    """Return head plus duration of the last job (or tail plus duration)."""
     return sum(jobs[-1]) if jobs else _NEVER
 
 
@@ -194,7 +204,7 @@ def _jobs(of_stages: list[list[Job]], stages: Sequence[int]) -> list[Job]:
 
 
 def _one_after_another_s(jobs: list[Job]) -> float:
-    """The earliest end of jobs of one rank, none of which starts before its head."""
+    """Return the earliest end of jobs that run one after another on one rank, none before its head."""
     end = _NEVER
     for head, seconds in sorted(jobs):
         end = (head if head > end else end) + seconds
@@ -202,7 +212,7 @@ def _one_after_another_s(jobs: list[Job]) -> float:
 
 
 def _fewest(jobs: list[Job], amount: float, size: float) -> list[Job]:
-    """As many jobs as an amount takes that each makes `size` of at most: the earliest, each the shortest."""
+    """Return the fewest jobs that make up `amount` with at most `size` each: the earliest, each the shortest."""
     if amount <= 0 or size <= 0 or not jobs:
         return []
     shortest = min(seconds for _, seconds in jobs)
@@ -210,7 +220,7 @@ def _fewest(jobs: list[Job], amount: float, size: float) -> list[Job]:
 
 
 def _until_s(made: list[tuple[float, float]], amount: float) -> float:
-    """The least time by which sizes that are made one by one come to an amount."""
+    """Return the earliest time at which (time, size) pairs sum to `amount`."""
     time = _NEVER
     for time, size in sorted(made):  # noqa: B007
         amount -= size

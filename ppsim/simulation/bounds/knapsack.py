@@ -1,4 +1,4 @@
-"""How much work the microbatches in a rank's memory can stand for at most: a knapsack, bounded from above."""
+"""Upper bound on the work of the microbatches in a rank's memory, as a knapsack problem."""
 
 from collections.abc import Sequence
 from math import gcd, inf
@@ -6,17 +6,18 @@ from typing import NamedTuple
 
 
 class State(NamedTuple):
-    """What one microbatch contributes while it holds `size` of the memory."""
+    """Contribution of one microbatch while it holds `size` of the memory."""
 
     value: float
     size: float
 
 
 def most(states: Sequence[State], *, count: int, capacity: float) -> float:
-    """Return an upper bound of what `count` microbatches, each in one of the states or in none, contribute.
+    """Return an upper bound on the contribution of `count` microbatches, each in at most one of the states.
 
-    Together they hold at most `capacity`. Exact for up to two states that pay; beyond, a microbatch may be in
-    several states in part, on a capacity that is rounded down to what the sizes can add up to.
+    Together they hold at most `capacity`. The bound is exact for up to two states that pay. With more states, a
+    microbatch may be in several states fractionally, and the capacity is rounded down to a sum that the sizes can
+    reach.
 
     >>> most([State(3.0, 1.0)], count=8, capacity=2.5)
     6.0
@@ -33,7 +34,7 @@ def most(states: Sequence[State], *, count: int, capacity: float) -> float:
         return _most_of_two(states[0], best, count, capacity)
     capacity = _reachable(capacity, [state.size for state in states])
     total, previous = 0.0, State(0.0, 0.0)
-    for state in _envelope(states):  # each microbatch moves up the envelope; the steepest steps first
+    for state in _envelope(states):  # each microbatch moves up the envelope, steepest steps first
         step = State(state.value - previous.value, state.size - previous.size)
         if step.size * count > capacity:
             return total + step.value * capacity / step.size
@@ -42,7 +43,7 @@ def most(states: Sequence[State], *, count: int, capacity: float) -> float:
 
 
 def _worthwhile(states: Sequence[State]) -> list[State]:
-    """The states that are worth more than every smaller one, by size; each is worth more than none."""
+    """Return the states with a higher value than every smaller state, by size."""
     kept: list[State] = []
     for state in sorted(states, key=lambda state: (state.size, -state.value)):
         if state.value > (kept[-1].value if kept else 0.0):
@@ -60,7 +61,7 @@ def _most_of_two(small: State, large: State, count: int, capacity: float) -> flo
 
 
 def _envelope(states: Sequence[State]) -> list[State]:
-    """The corners of the concave hull of the states and of nothing, by size."""
+    """Return the corners of the concave hull of the states and the origin, by size."""
     corners = [State(0.0, 0.0)]
     for state in states:
         while len(corners) > 1 and _slope(corners[-2], corners[-1]) <= _slope(corners[-2], state):
@@ -75,7 +76,7 @@ def _slope(one: State, other: State) -> float:
 
 
 def _reachable(capacity: float, sizes: Sequence[float]) -> float:
-    """The capacity, rounded down to a multiple of what all sizes are whole multiples of, where there is such."""
+    """Round the capacity down to a multiple of the common divisor of all sizes, if there is one."""
     smallest = min(size for size in sizes if size > 0)
     parts = [size / smallest for size in sizes]
     if all(part == int(part) for part in parts):

@@ -1,7 +1,7 @@
-"""How good any schedule could be for a problem: lower bounds of step time and span, with and without a memory cap.
+"""Lower bounds on step time and span of any schedule for a problem, with and without a memory cap.
 
-Each rank alone is looked at: what it must do, what it has room for while one microbatch is on its way, and how far
-it is from there to the end of the ranks before it. docs/notes/bounds.md has the proofs, by the names used here.
+Each rank is considered separately: its work, the work that its memory allows while a microbatch is away, and its
+distance from the end of the ranks before it. docs/notes/bounds.md has the proofs, with the names used here.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,22 +20,22 @@ from ppsim.simulation.bounds.problem import Criterion, Problem
 
 @dataclass(frozen=True)
 class LowerBounds:
-    """Seconds that no schedule of a problem undercuts: by step time, and by span."""
+    """Lower bounds in seconds for every schedule of a problem: step time and span."""
 
     step_s: float
     span_s: float
 
     def of(self, criterion: Criterion) -> float:
-        """Return the bound of one criterion."""
+        """Return the bound for one criterion."""
         return self.step_s if criterion == "step" else self.span_s
 
 
 def lower_bounds(problem: Problem) -> LowerBounds:
-    """Return lower bounds of step time and of span that hold for every table of the problem, split or not.
+    """Return lower bounds on step time and span for every table of the problem, with split or full backwards.
 
-    They hold up to the rounding of sums of floats. Proved in docs/notes/bounds.md, which also says where they are
-    loose. Source, for equal stages and one activation freed by W: zero-bubble paper, arXiv 2401.10241, App. B
-    (the first window); arXiv 2405.15362 (the sum of both windows in a V).
+    The bounds hold up to rounding of sums of floats. docs/notes/bounds.md contains the proofs and says when the
+    bounds are loose. Source for equal stages and activations freed by W: zero-bubble paper, arXiv 2401.10241, App.
+    B (the first window); arXiv 2405.15362 (the sum of both windows in a V).
 
     >>> unit = {"forward_s": 1, "backward_input_s": 1, "backward_weight_s": 1}
     >>> lower_bounds(Problem.of(stage_to_rank=[0, 1, 2, 3], num_microbatches=8, cap=4, **unit))
@@ -48,9 +48,9 @@ def lower_bounds(problem: Problem) -> LowerBounds:
 
 
 class _Rank:
-    """One rank and the ends that it forces, on itself and on the ranks whose first stage comes before its own.
+    """One rank and the ends that it forces on itself and on ranks whose first stage comes before its own.
 
-    The problem's backwards are all split, at their values.
+    All backwards of the problem are split.
     """
 
     def __init__(self, problem: Problem, stages: list[int]) -> None:
@@ -64,13 +64,13 @@ class _Rank:
         self.weight_s = problem.weight_s[stages]
         self.activation = problem.activation[stages]
         self.kept = problem.kept[stages]
-        self.held = np.cumsum(self.activation)  # by a microbatch that has not come back through a chunk
+        self.held = np.cumsum(self.activation)  # by a microbatch whose backward has not passed the chunk
         self.forward_above_s = _above(self.forward_s)
         self.backward_above_s = _above(self.backward_s)
         self.work_s = self.count * float(self.forward_s.sum() + self.backward_s.sum())
 
     def bounds_s(self) -> tuple[float, float]:
-        """What this rank's work and memory make of step time and span, by its own end and by those before it."""
+        """Return bounds on step time and span from this rank's work and memory, by its own end and those before."""
         chunks = range(len(self.stages))
         first_idle = [
             max(self.idle_before_first_backward_s(chunk), self.idle_before_first_forward_s(chunk))
@@ -80,7 +80,7 @@ class _Rank:
         idle = max(*first_idle, *(trip.num * trip.idle_s for trip in trips))
         own_end = self.work_s + idle
 
-        last_backward = [0.0, *self.turns_s()]  # its start
+        last_backward = [0.0, *self.turns_s()]  # start of the rank's last backward
         for chunk, trip in zip(chunks, trips, strict=True):
             before = self.work_s - self.left_at_last_forward_s(chunk)
             apart = [first_idle[first] for first in chunks if self.are_apart(first, chunk)]
@@ -98,19 +98,19 @@ class _Rank:
         return step, span
 
     def idle_before_first_forward_s(self, chunk: int) -> float:
-        """Idle from the rank's first start to a chunk's first forward: only chunks below it have begun."""
+        """Idle time from the rank's first start to a chunk's first forward, while only lower chunks can run."""
         way = self.problem.down_s[self.first] - self.problem.down_s[self.stages[chunk]]
         values = np.cumsum(self.forward_s[:chunk])
         states = [State(*state) for state in zip(values.tolist(), self.held.tolist(), strict=False)]
         return max(0.0, float(way) - most(states, count=self.count, capacity=self.capacity))
 
     def idle_before_first_backward_s(self, chunk: int) -> float:
-        """Idle from the rank's first start to the end of a chunk's first backward: App. B's window."""
+        """Idle time from the rank's first start to the end of a chunk's first backward: the window in App. B."""
         way = self.problem.down_s[self.first] + self.problem.up_s[self.stages[chunk]]
         return max(0.0, float(way) - self._most_begun(chunk, self.count, self.capacity))
 
     def trips(self, chunk: int) -> "_Trips":
-        """Idle while a microbatch is on its way from a chunk back to it, and how many such times do not overlap."""
+        """Idle time while a microbatch travels from a chunk and back to it, and the number of disjoint trips."""
         in_flight = _times(self.capacity, self.held[chunk])
         if in_flight >= self.count:
             return _Trips(1, 0.0)
@@ -122,31 +122,34 @@ class _Rank:
         return _Trips(-int(-self.count // in_flight), max(0.0, idle))
 
     def _most_begun(self, chunk: int, count: int, capacity: float) -> float:
-        """What so many microbatches can have done while none of them has come back through a chunk."""
+        """Return the most work that `count` microbatches can have done before any backward has passed the chunk."""
         values = np.cumsum(self.forward_s[: chunk + 1])
         values[chunk] += self.forward_above_s[chunk] + self.backward_above_s[chunk]
         states = [State(*state) for state in zip(values.tolist(), self.held.tolist(), strict=False)]
         return most(states, count=count, capacity=capacity)
 
     def left_at_last_forward_s(self, chunk: int) -> float:
-        """The most that can be left to do on the rank when the last forward of a chunk starts, itself included."""
+        """The most work that can be left on the rank when a chunk's last forward starts, this forward included."""
         whole_s = self._left_s(chunk)
         return float(self.forward_s[chunk]) + whole_s + self._most_left(self.backward_s, chunk, whole_s=whole_s)
 
     def _left_s(self, chunk: int) -> float:
-        """What a microbatch has left to do on the rank after its forward on a chunk."""
+        """Work of a microbatch on the rank after its forward on a chunk."""
         return float(self.forward_above_s[chunk] + self.backward_s.sum())
 
     def weights_left_s(self) -> float:
-        """The most that the W left when the rank's last I ends can take: they were left when its last F started."""
+        """The most time that the remaining W can take when the rank's last I ends.
+
+        They remained when its last F started.
+        """
         whole_s = float(self.weight_s.sum())
         return whole_s + self._most_left(self.weight_s, len(self.stages) - 1, whole_s=whole_s)
 
     def _most_left(self, values_s: Floats, chunk: int, *, whole_s: float) -> float:
-        """What the others can have left to do when a forward of a chunk starts and theirs have started before.
+        """The most work that the other microbatches can have left when a chunk's last forward starts.
 
-        One that has not come back through the chunk counts `whole_s`; one that has, the values of the chunks below
-        it, and besides the W of any chunk that it has come through, whose kept part it then holds.
+        A microbatch whose backward has not passed the chunk counts `whole_s`. One whose backward has passed it
+        counts the values of the chunks below, plus the W of any chunks passed whose kept memory it then holds.
         """
         count, room = self.count - 1, self.capacity - float(self.held[chunk])
         chunks = range(len(self.stages))
@@ -157,20 +160,20 @@ class _Rank:
             behind = [State(float(self.weight_s[j]), float(self.kept[j])) for j in chunks[below:]]
             for size in range(len(behind) + 1 if few else 1):
                 states += [_together([back, *some]) for some in combinations(behind, size)]
-        if not few:  # as if each W were of a microbatch of its own
+        if not few:  # as if each W belonged to a different microbatch
             states += [State(float(w), float(k)) for w, k in zip(self.weight_s, self.kept, strict=True)]
         parts = 1 if few else len(chunks) + 1
         return min(most(states, count=count * parts, capacity=room), count * whole_s)
 
     def are_apart(self, first: int, last: int) -> bool:
-        """Whether the window up to the first backward of one chunk ends before the last forward of another starts.
+        """Whether the window up to one chunk's first backward ends before another chunk's last forward starts.
 
-        Else all microbatches would be held on every chunk up to the lower of both.
+        Otherwise all microbatches would be in memory on every chunk up to the lower of the two.
         """
         return bool(self.capacity < self.count * self.held[min(first, last)])
 
     def turns_s(self) -> Iterator[float]:
-        """Little's law: the memory takes so many microbatches at once, and each stays for so long."""
+        """Little's law: memory limits the number of microbatches at once, and each stays for a minimum time."""
         down, up = self.problem.down_s, self.problem.up_s
         for turn in turns(self.activation, self.kept, self.capacity):
             if turn.in_flight >= self.count:
@@ -189,9 +192,10 @@ class _Trips(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """Of the chunks of one rank: so many microbatches at most are between a forward and the end of an I or W.
+    """Limit on the number of microbatches of a rank between a forward and the end of an I or W.
 
-    `forward` and `backward` index the rank's stages; `in_flight` counts the one whose forward starts.
+    `forward` and `backward` are indices of the rank's stages; `in_flight` includes the microbatch whose forward
+    starts.
     """
 
     forward: int
@@ -201,7 +205,7 @@ class Turn(NamedTuple):
 
 
 def turns(activation: Floats, kept: Floats, capacity: float) -> Iterator[Turn]:
-    """Every `Turn` of a rank, from what its stages hold (ascending) and the memory it has, in one unit."""
+    """Yield every `Turn` of a rank from the memory of its stages (ascending) and its capacity, in one unit."""
     held = np.cumsum(activation)
     for forward in range(len(held)):
         room = capacity - held[forward]
@@ -211,7 +215,7 @@ def turns(activation: Floats, kept: Floats, capacity: float) -> Iterator[Turn]:
 
 
 def _above(values: Floats) -> Floats:
-    """The sum of what comes after each entry."""
+    """Return the sum of all later entries, per entry."""
     sums: Floats = values.sum() - np.cumsum(values)
     return sums
 
@@ -224,4 +228,4 @@ def _times(capacity: float, size: float) -> float:
     return capacity // size if size > 0 and capacity < np.inf else np.inf
 
 
-_MOST_COMBINED = 4  # chunks whose W may be put off in any combination; beyond, each on its own
+_MOST_COMBINED = 4  # chunks up to which all combinations of postponed W are tried

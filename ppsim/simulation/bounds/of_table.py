@@ -1,4 +1,4 @@
-"""How fast any schedule could be for the costs and the placement of a table that was simulated."""
+"""Lower bounds for the costs and the placement of a simulated table."""
 
 from collections.abc import Sequence
 
@@ -13,12 +13,13 @@ from ppsim.simulation.stage_costs import StageCosts
 
 
 def bounds_of(schedule: Schedule, costs: StageCosts, *, memory_limit_bytes: float | None = None) -> LowerBounds:
-    """Return what no table with this placement and number of microbatches can undercut, on any kind of channel.
+    """Return lower bounds for all tables with this placement and number of microbatches, on any channel.
 
-    With `memory_limit_bytes`, static bytes included: no table that stays within it on every rank. Raises
-    `ConfigError` where no table does. Of replicas, slices and fused pairs with a cost of their own the bounds are
-    weaker: ways and work only, whatever the memory. Where microbatches differ they are the larger of what holds
-    for microbatches that are all as short and small as the least, and of the ways and the work of each itself.
+    With `memory_limit_bytes` (static bytes included), the bounds are for tables within the limit on every rank.
+    Raises `ConfigError` if there is none. For model replicas, slices and fused pairs with their own cost the bounds
+    are weaker: paths and work only, without memory. If microbatches differ, the bounds are the larger of two:
+    bounds for microbatches that are all as short and small as the smallest, and bounds from each microbatch's own
+    path and work.
 
     >>> from ppsim import build
     >>> unit = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, activation_bytes=1)
@@ -36,17 +37,16 @@ def bounds_of(schedule: Schedule, costs: StageCosts, *, memory_limit_bytes: floa
 def _bounds_of_alike(
     schedule: Schedule, costs: StageCosts, arrays: CostArrays, memory_limit_bytes: float | None
 ) -> LowerBounds:
-    """The bounds where all microbatches take the same."""
     if schedule.num_replicas > 1 or schedule.num_slices > 1 or costs.fused_s is not None:
         return _bounds_of_chains(schedule, arrays)
     return lower_bounds(_problem(schedule.stage_to_rank, schedule.num_microbatches, arrays, memory_limit_bytes))
 
 
 def _bounds_by_microbatch(schedule: Schedule, costs: CostArrays) -> LowerBounds:
-    """The bounds by what each microbatch takes itself (docs/notes/bounds.md, section 11).
+    """Bounds from the costs of each microbatch (docs/notes/bounds.md, section 11).
 
-    A rank has all the F and min(B, I + W) of its microbatches to do, once the quickest forward has reached it;
-    and each uncut microbatch must go down and up. Nothing where fused cells have a cost, which may be less.
+    After the fastest forward reaches it, a rank has all F and min(B, I + W) of its microbatches to run; each
+    unsliced microbatch goes down and up. The bounds are 0 if fused cells have their own cost, which may be smaller.
     """
     overhead, num_slices = costs.action_overhead_s, schedule.num_slices
     if costs.fused_s is not None:
@@ -83,7 +83,7 @@ def problem_of(
     *,
     memory_limit_bytes: float | None = None,
 ) -> Problem:
-    """Return the search problem of a placement at these costs (`Problem.of_costs`) within a limit a rank.
+    """Return the search problem of a placement with these costs (`Problem.of_costs`) and a memory limit per rank.
 
     Raises `ConfigError` as `Problem.of` and `StageCosts.resolved` do.
     """
@@ -101,19 +101,23 @@ def _problem(
 
 
 def _bounds_of_chains(schedule: Schedule, table: CostArrays) -> LowerBounds:
-    """The bounds by ways and work, for any number of chains, slices, and pairs (docs/notes/bounds.md, section 11).
+    """Bounds from paths and work, for any number of chains, slices and pairs (docs/notes/bounds.md, section 11).
 
-    For the step the largest of three, all from the first start on: rank r cannot begin before a forward reaches
-    it, and then has all its F and min(B, I + W) to do; or it has all its F and min(B, I) to do before its last
-    backward can run back to the first stage; and one microbatch must go down and up. Each chain of replicas has
-    stages and microbatches of its own; of a sliced microbatch, slice 0 is first down and last up. Where fused cells
-    have a cost, a forward adds no more than the least that a pair takes beyond its B. For the span a rank's work.
+    The step bound is the largest of three times, all from the first start:
+
+    - rank r starts after a forward reaches it, and then runs all its F and min(B, I + W);
+    - it runs all its F and min(B, I) before its last backward can run back to the first stage;
+    - one microbatch goes down and up.
+
+    Each chain has its own stages and microbatches. Of a sliced microbatch, slice 0 is the first one down and the
+    last one up. If fused cells have a cost, a forward adds at least the smallest difference between a pair and its
+    B. The span bound is a rank's work.
     """
     num_ranks, num_slices, rank = schedule.num_ranks, schedule.num_slices, schedule.stage_to_rank
     overhead = table.action_overhead_s
     to_input = np.minimum(table.backward_s, table.backward_input_s)
     split = table.backward_input_s + table.backward_weight_s
-    # Seconds of work in a fused cell, and of a path through one: its results leave when all of it is done.
+    # Seconds of work, and of paths: the results of a fused cell leave when all of it is done.
     forward_work, path_down, path_up = table.forward_s, table.forward_s, to_input
     least_pair = np.full(num_ranks, np.inf)
     if table.fused_s is not None:
@@ -122,7 +126,7 @@ def _bounds_of_chains(schedule: Schedule, table: CostArrays) -> LowerBounds:
         forward_work = np.minimum(table.forward_s, (pair_s - table.backward_s[None, :]).min(axis=1))
         path_down, path_up = np.minimum(table.forward_s, pair_s.min(axis=1)), np.minimum(to_input, least_pair[rank])
 
-    begin, finish = np.full(num_ranks, np.inf), np.full(num_ranks, np.inf)  # until the first, from the last action
+    begin, finish = np.full(num_ranks, np.inf), np.full(num_ranks, np.inf)  # before first, after last action
     work, work_to_input = np.zeros(num_ranks), np.zeros(num_ranks)
     bounds = []
     of_time, of_tokens = table.time_shares[0], table.token_shares[0]
@@ -135,8 +139,8 @@ def _bounds_of_chains(schedule: Schedule, table: CostArrays) -> LowerBounds:
         down, up = path_down[here] * of_time + overhead, path_up[here] * of_time + overhead
         whole = min(table.backward_s[first] * of_time, split[first] * of_time + overhead)
         at_first = min(whole, least_pair[ranks[0]] * of_time) + overhead
-        reach = np.concatenate(([0.0], np.cumsum(down[:-1] + hop)))  # until stage s can begin its first forward
-        # From the end of a stage's last backward until the first stage is done with it.
+        reach = np.concatenate(([0.0], np.cumsum(down[:-1] + hop)))  # earliest start of stage s
+        # Time from the end of a stage's last backward to the end of the first stage's backward.
         back = np.concatenate(([0.0], at_first + np.cumsum(np.concatenate(([0.0], up[1:-1]))) + np.cumsum(hop)))
         backward = np.minimum(table.backward_s, split + num_slices * overhead)[here] + num_slices * overhead
         at_last = backward[0] if first == last else path_up[last] + num_slices * overhead

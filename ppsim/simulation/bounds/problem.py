@@ -1,6 +1,6 @@
-"""What a schedule is sought for: a placement, a number of microbatches, costs, and the memory there is.
+"""Scheduling problem: placement, number of microbatches, costs and memory cap.
 
-The bounds (`ppsim.simulation.bounds.lower`) and the exact search (`ppsim.catalog.search.exact`) start from one.
+The bounds (`ppsim.simulation.bounds.lower`) and the exact search (`ppsim.catalog.search.exact`) start from it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,27 +14,27 @@ from ppsim.base.arrays import Floats, Ints32, Numbers
 from ppsim.base.errors import ConfigError
 
 Criterion = Literal["step", "span"]
-"""What is minimised: "step", first start to last end of all; "span", the longest rank from its own first start."""
+"""Objective: "step", first start to last end of all ranks; "span", the longest rank from its own first start."""
 
 _MOST = float(np.finfo(np.float64).max)
 
 CAP_ROUNDING = 1 + 1e-12
-"""Caps are widened by this much, less than a byte, so that sums of floats that meet them are not refused."""
+"""Factor on caps, less than a byte, so that rounding of sums of floats does not exceed them."""
 
 
 def is_within(num_bytes: float, cap: float | None) -> bool:
-    """Return whether bytes stay within a cap, up to rounding; None is no cap."""
+    """Return whether bytes are within a cap, up to rounding; None means no cap."""
     return cap is None or num_bytes <= cap * CAP_ROUNDING
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """One search for a schedule, in arrays of one entry a stage (`cap`: a rank); make it with `Problem.of`.
+    """A scheduling problem in arrays with one entry per stage (`cap`: per rank); construct it with `Problem.of`.
 
-    Costs are as the network is ideal: a hop delays and nothing queues. `backward_s` is the full backward,
-    infinite where every backward must be split. The host time before an action is in its duration; since it
-    does not count before the first start, `overhead_s` is to be taken off at the end. `hop_s[s]` is the time
-    from stage s to s+1 and back, 0 on one rank.
+    The network is ideal: transfers delay, but do not queue. `backward_s` is the full backward, infinite if every
+    backward must be split. Durations include the host time before an action. The host time before the first start
+    does not count, so `overhead_s` must be subtracted from results. `hop_s[s]` is the transfer time between stages
+    s and s+1 in either direction, 0 on one rank.
     """
 
     stage_to_rank: Ints32
@@ -66,13 +66,13 @@ class Problem:
         action_overhead_s: float = 0.0,
         hop_overhead_s: float = 0.0,
     ) -> "Problem":
-        """Return the problem for a placement; every cost is a number for all stages or one entry a stage.
+        """Return the problem for a placement; every cost is a number for all stages or has one entry per stage.
 
-        `stage_to_rank` has one entry a stage. Seconds and memory are as in `ppsim.StageCosts`, save that
-        `backward_s` None means that there is no full backward to use. `cap` is the most that a rank may hold, in
-        the unit of `activation`, a number for all ranks or one a rank; infinity means no cap. Raises
-        `ConfigError` for wrong lengths, negative numbers, a rank without a stage, and a cap that does not hold
-        one microbatch on each stage of its rank, naming the smallest that does.
+        `stage_to_rank` has one entry per stage. Seconds and memory are as in `ppsim.StageCosts`, except that
+        `backward_s` None means that full backwards are not allowed. `cap` is the maximum memory of a rank in the
+        unit of `activation`, a number or one entry per rank (infinity: no cap). Raises `ConfigError` for wrong
+        lengths, negative numbers, a rank without a stage, and a cap that does not hold one microbatch on each stage
+        of its rank, with the smallest legal cap.
 
         >>> Problem.of(stage_to_rank=[0, 1, 1, 0], num_microbatches=8, forward_s=1, backward_input_s=1,
         ...            backward_weight_s=1, transfer_s=0.5, cap=4).hop_s
@@ -112,7 +112,6 @@ class Problem:
         return replace(problem, cap=problem.cap * CAP_ROUNDING)
 
     def _why_nothing_fits(self) -> Iterator[str]:
-        """What is wrong with the memory, for a cap that is not yet widened."""
         if np.any(self.kept > self.activation):
             stage = int(np.argmax(self.kept > self.activation))
             yield (
@@ -138,11 +137,11 @@ class Problem:
         cap: Numbers = np.inf,
         counts_activations: bool = False,
     ) -> "Problem":
-        """Return the problem at `ppsim.simulation.stage_costs.CostArrays`, each backward split or full, `cap` in
-        bytes.
+        """Return the problem for `ppsim.simulation.stage_costs.CostArrays`, with `cap` in bytes.
 
-        With `counts_activations` every stage holds one a microbatch until its W, and the cap is in activations.
-        Queues, blocking and the slow-down beside transfers are left out: they only delay. Raises as `of` does.
+        Backwards may be split or full. With `counts_activations`, every stage holds one activation per microbatch
+        until its W, and the cap counts activations. Queues, blocking and overlap slow-down are ignored: they only
+        delay. Raises the errors of `of`.
         """
         return cls.of(
             stage_to_rank=stage_to_rank,
@@ -165,45 +164,45 @@ class Problem:
 
     @property
     def num_ranks(self) -> int:
-        """The number of pipeline ranks, p."""
+        """Number of pipeline ranks, p."""
         return len(self.cap)
 
     @property
     def num_stages(self) -> int:
-        """The number of stages, S."""
+        """Number of stages, S."""
         return len(self.stage_to_rank)
 
     @cached_property
     def stages_of(self) -> list[list[int]]:
-        """The stages of each rank, ascending."""
+        """Stages of each rank, ascending."""
         return [np.flatnonzero(self.stage_to_rank == rank).tolist() for rank in range(self.num_ranks)]
 
     @cached_property
     def reach_s(self) -> Floats:
-        """The earliest start of each stage's first forward: the way down from stage 0."""
+        """Earliest start of each stage's first forward: the path from stage 0."""
         return np.concatenate(([0.0], np.cumsum(self.forward_s[:-1] + self.hop_s)))
 
     @cached_property
     def down_s(self) -> Floats:
-        """From the start of each stage's forward to the end of the last stage's."""
+        """Time from the start of each stage's forward to the end of the last stage's."""
         down: Floats = np.cumsum((self.forward_s + np.append(self.hop_s, 0.0))[::-1])[::-1]
         return down
 
     @cached_property
     def up_s(self) -> Floats:
-        """From the end of the last stage's forward to the start of each stage's input gradient."""
+        """Time from the end of the last stage's forward to the start of each stage's input gradient."""
         return np.append(np.cumsum((self.input_s[1:] + self.hop_s)[::-1])[::-1], 0.0)
 
     @cached_property
     def split_s(self) -> Floats:
-        """What I and W of each stage take together."""
+        """Time of I and W of each stage together."""
         return self.input_s + self.weight_s
 
     def with_cheapest_backwards(self) -> "Problem":
-        """Return the problem whose every backward is split, at the values that docs/notes/bounds.md gives I and W.
+        """Return the problem with split backwards only, with the values of I and W in docs/notes/bounds.md.
 
-        The two sum to the cheaper way through a backward, and no table of this problem, split or not, is faster
-        than the same order there.
+        Their sum is the cheaper of full and split backward. No table of this problem, split or not, is faster than
+        the same order in the returned problem.
         """
         cheapest = np.minimum(self.backward_s, self.input_s + self.weight_s)
         value = np.minimum(self.input_s, cheapest)
@@ -211,7 +210,7 @@ class Problem:
 
 
 class _Given:
-    """Numbers as they are given: made arrays of one entry a stage, what is wrong with them kept in `problems`."""
+    """Convert numbers to arrays with one entry per stage; collect errors in `problems`."""
 
     def __init__(self, num_stages: int) -> None:
         self.num_stages = num_stages

@@ -1,7 +1,8 @@
-"""What neighbouring ranks need among themselves: the optimum where only they are busy and all others just delay.
+"""Lower bound from neighbouring ranks: the optimum if only these are busy and all other ranks only delay.
 
-Tables are made action by action, all of as many actions side by side. Of those that have run the same actions, one
-that is nowhere later than another stands for both (dynamic programming; docs/notes/bounds.md has the proofs).
+Dynamic programming over tables that grow action by action, all with the same number of actions at a time. Among
+tables that have run the same actions, a table that is nowhere later than another one replaces it
+(docs/notes/bounds.md has the proofs).
 """
 
 from collections.abc import Iterator
@@ -17,19 +18,19 @@ from ppsim.base.arrays import Floats, Ints32, Ints64
 from ppsim.schedule.table import Op
 from ppsim.simulation.bounds.problem import Criterion, Problem
 
-_BITS = 36  # of the way of a microbatch in ticks: sums of times are exact
-_MOST_TABLES, _MOST_AT_ONCE = 400_000, 4_000  # in all of one search, and of as many actions
-_MOST_COMPARED = 24  # tables of the same actions among which one that is nowhere later is sought
-_MOST_SEARCHED = 8  # microbatches; what more of them take is told from how the last ones followed each other
-_MOST_TURNS = 4  # microbatches after which tables may come round
-_ENDLESS = 2**30  # microbatches
+_BITS = 36  # bits of the duration of a microbatch's path in ticks: sums of times are exact
+_MOST_TABLES, _MOST_AT_ONCE = 400_000, 4_000  # tables per search, and per number of actions
+_MOST_COMPARED = 24  # tables with the same actions to compare with
+_MOST_SEARCHED = 8  # microbatches; the times of further ones are extrapolated from the last ones
+_MOST_TURNS = 4  # largest period of the steady state in microbatches
+_ENDLESS = 2**30  # microbatches, beyond any search
 
 
 def window_bound(problem: Problem, criterion: Criterion, *, time_limit_s: float = np.inf) -> float:
-    """Return seconds that no table of the problem undercuts: the most that a rank and its neighbours come to.
+    """Return a lower bound in seconds for every table: the largest bound of any window of neighbouring ranks.
 
-    Begins with each rank alone, and takes neighbours to the worst while the search stays small and there is time:
-    up to some ten seconds, for proofs. Where no search ends, 0.
+    The search starts with single ranks and repeatedly extends the window with the largest bound, as long as it
+    stays small and time is left: up to some ten seconds, for proofs. Returns 0 if no search ends.
 
     >>> unit = {"forward_s": 1, "backward_input_s": 1, "backward_weight_s": 1}
     >>> window_bound(Problem.of(stage_to_rank=[0, 1, 1, 0], num_microbatches=2, cap=3, **unit), "step")
@@ -56,15 +57,15 @@ def window_bound(problem: Problem, criterion: Criterion, *, time_limit_s: float 
 
 
 class _TooManyTablesError(Exception):
-    """A window has more tables than are looked at, or than there is time for."""
+    """Raised if a window has too many tables or the time is over."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Tables:
-    """Beginnings of tables: how often each action has run [tables, actions], and times [tables, columns].
+    """Partial tables: number of runs per action [tables, actions], and times [tables, columns].
 
-    The columns of `ticks`: when each rank is done; when the ranks before the window are; when each of those that
-    wait on their way can go on (`_Window.waiting`). -inf: not yet.
+    Columns of `ticks`: the end of each rank; the end of the ranks before the window; the time at which each waiting
+    microbatch can continue (`_Window.waiting`). -inf: not set.
     """
 
     runs: Ints32
@@ -75,7 +76,7 @@ class _Tables:
 
     @cached_property
     def numbers(self) -> Ints64:
-        """One number for the same actions: how much less each ran than the one before, as digits."""
+        """Key that is equal for tables with the same actions; its digits are differences in runs of actions."""
         apart = -np.diff(self.runs, axis=1)
         digits = apart - apart.min(initial=0)
         base = int(max(digits.max(initial=0), self.runs.max())) + 1
@@ -85,7 +86,7 @@ class _Tables:
         return numbers
 
     def best(self) -> "_Tables":
-        """Without those that another of the same actions is nowhere later than, as far as that is found."""
+        """Remove tables that are nowhere earlier than another one with the same actions, as far as found."""
         same, ticks = self.numbers, self.ticks
         kept = np.lexsort((np.where(ticks > -np.inf, ticks, 0.0).sum(axis=1), same))
         for apart in range(1, _MOST_COMPARED + 1):
@@ -96,7 +97,10 @@ class _Tables:
         return self[kept]
 
     def later_by(self, earlier: "_Tables", turn: int) -> float:
-        """The most ticks by which each is later, everywhere, than some table that is `turn` microbatches behind."""
+        """Return the largest number of ticks by which each table is later everywhere than some earlier table.
+
+        The earlier table has `turn` microbatches less.
+        """
         everything = _Tables(np.concatenate((self.runs - turn, earlier.runs)), np.zeros((0, 0)))
         mine, others = np.split(everything.numbers, [len(self.runs)])
         least = np.inf
@@ -111,7 +115,7 @@ class _Tables:
 
 
 class _Window:
-    """Some ranks, from one to another, and what they run: F and I on the way of a microbatch, then the W."""
+    """Consecutive ranks and their actions: F and I in the order of a microbatch, then W."""
 
     def __init__(self, problem: Problem, ranks: range, criterion: Criterion, *, until: float) -> None:
         self.until = until
@@ -126,7 +130,7 @@ class _Window:
             for index, (op, stage) in enumerate(self.actions)
         ]
         self.seconds_of = {Op.F: problem.forward_s, Op.I: problem.input_s, Op.W: problem.weight_s}
-        back_s = problem.down_s[0] + problem.up_s  # what never waits starts at `reach_s` and these
+        back_s = problem.down_s[0] + problem.up_s  # earliest start of I, as `reach_s` is for F
         at_s = {
             (op, stage): float(begin_s[stage])
             for op, begin_s in ((Op.F, problem.reach_s), (Op.I, back_s))
@@ -144,11 +148,11 @@ class _Window:
         self._set_ends(problem, criterion, at_s)
 
     def _ticks(self, seconds: float) -> float:
-        """Rounded down: no table takes less than it does in ticks."""
+        """Convert to ticks, rounded down so that the bound holds."""
         return float(max(seconds, 0.0) / self.tick_s // 1)
 
     def _set_ends(self, problem: Problem, criterion: Criterion, at_s: dict[tuple[Op, int], float]) -> None:
-        """What ends the step, or the span of a rank whose first stage is not behind the window's."""
+        """Set the ends that determine the step or span; a span may also start on ranks before the window."""
         of_span = criterion == "span"
         self.head_s = 0.0 if of_span else at_s[Op.F, self.first]
         self.ends = [self.rank[0]] if of_span else list(range(self.num_ranks))
@@ -161,7 +165,7 @@ class _Window:
 
     @cached_property
     def waiting(self) -> dict[int, slice]:
-        """The columns of those that have run an action of the way and not the next, where it is not at once."""
+        """Columns of the microbatches between two actions, if the second does not follow immediately."""
         columns, begin = {}, self.num_ranks + 1
         for action, delay in enumerate(self.delay):
             if delay > 0 or self.rank[action] != self.rank[action + 1]:
@@ -170,7 +174,7 @@ class _Window:
         return columns
 
     def _most_waiting(self, action: int) -> float:
-        """How many memory takes of them: each holds all stages that it has gone down and not come up again."""
+        """Return the number of such microbatches that fit in memory, each with all stages between its F and I."""
         been = self.way[: action + 1]
         held = np.zeros(self.num_ranks)
         for before, (op, stage) in enumerate(been):
@@ -179,7 +183,7 @@ class _Window:
         return float(np.min(self.cap[held > 0] / held[held > 0], initial=np.inf))
 
     def least_s(self, count: int) -> float:
-        """The least seconds of a table, or fewer of one of more microbatches than are searched."""
+        """Return the minimum seconds of a table, or a lower bound if not all microbatches are searched."""
         if count <= _MOST_SEARCHED:
             return self._least_s(count)
         if any(self._most_waiting(action) >= _MOST_SEARCHED + 1 for action in self.waiting):
@@ -197,7 +201,7 @@ class _Window:
         return self.head_s + float(ends.max(axis=1).min()) * self.tick_s
 
     def _layers(self, count: int) -> Iterator[_Tables]:
-        """Yield the best beginnings of 0, 1, ... actions, of so many microbatches."""
+        """Yield the best partial tables of 0, 1, ... actions for `count` microbatches."""
         num_columns = max([self.num_ranks + 1, *(columns.stop for columns in self.waiting.values())])
         tables = _Tables(np.zeros((1, len(self.actions)), dtype=np.int32), np.full((1, num_columns), -np.inf))
         tables.ticks[:, : self.num_ranks] = 0.0
@@ -214,7 +218,7 @@ class _Window:
         yield tables
 
     def _after(self, tables: _Tables, action: int, count: int) -> _Tables:
-        """Return the tables that can run an action next, as early as that can start, with it."""
+        """Return the tables that can run an action next, with that action at its earliest start."""
         runs, rank, before = tables.runs, self.rank[action], self.before[action]
         can = runs[:, action] < (runs[:, before] if before >= 0 else count)
         if self.actions[action][0] is Op.F:
@@ -236,7 +240,7 @@ class _Window:
         if action == len(self.way) - 1:
             ticks[:, self.num_ranks] = end + self.back
         runs[:, action] += 1
-        for behind, column in self.waiting.items():  # none goes on before its rank is free
+        for behind, column in self.waiting.items():  # no microbatch continues before its rank is free
             if self.rank[behind + 1] == rank:
                 is_set = ticks[:, column] > -np.inf
                 ticks[:, column] = np.where(is_set, np.maximum(ticks[:, column], end[:, None]), -np.inf)

@@ -1,0 +1,79 @@
+"""The costs and overheads of a recorded run, for a projection of another schedule, vpp or split of its job."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from ppsim.api.measured import opened_run
+from ppsim.api.schedule_detection import recognised
+from ppsim.base.errors import ConfigError
+from ppsim.costs.sources import Measured, RunCosts
+from ppsim.parallel.layer_partition import Split
+from ppsim.runs.calibrate import Calibration, calibrate
+from ppsim.runs.run import Run, costs_alone
+from ppsim.schedule.pairs import fused_pairs
+
+
+@dataclass(frozen=True)
+class RecordedCosts:
+    """Costs per stage and overheads of a run, and the options that it ran with."""
+
+    costs: RunCosts
+    overheads: Calibration
+    pp: int
+    microbatches: int
+    source: str
+
+    @property
+    def schedule(self) -> str:
+        """The name of the schedule that was run; raises `ConfigError` if the table is in no catalogue."""
+        found = recognised(self.costs.table)
+        if not found.names:
+            raise ConfigError(f"{self.source} ran {found.sentence}: give --schedule")
+        return found.names[0]
+
+
+def recorded_costs(
+    path: str | Path, activation_bytes: Measured | None = None, split: Split = "even"
+) -> RecordedCosts:
+    """Return the medians per stage and the overheads of a run in a file or folder.
+
+    `activation_bytes` are per microbatch, if known, of each rank or of each recorded stage; `split` says how many
+    layers the stages had. Raises `ConfigError` for one without a timeline, and for tables
+    whose actions cannot be told apart: slices of sequences, and pairs of a forward and a backward.
+    """
+    source = str(path)
+    run = opened_run(path).measured.run
+    table = run.graph.schedule.compute_only()
+    if table.num_slices > 1:
+        raise ConfigError(f"{source} ran slices of sequences: --run needs whole microbatches per action")
+    if len(fused_pairs(table)[0]):
+        raise ConfigError(f"{source} ran pairs of a forward and a backward, whose times are not known apart")
+    overheads = calibrate([run])
+    costs = replace(_stage_costs(run, overheads, source), activation_bytes=activation_bytes, split=split)
+    return RecordedCosts(costs, overheads, table.num_ranks, table.num_microbatches, source)
+
+
+def _stage_costs(run: Run, overheads: Calibration, source: str) -> RunCosts:
+    """The costs of each model stage, of several model replicas the mean."""
+    table = run.graph.schedule.compute_only()
+    slowdown = overheads.slowdown.value if overheads.slowdown else 0.0
+    found = (run.costs if run.has_own_costs else costs_alone(run, slowdown)).resolved_for(table)
+    names = ("forward_s", "backward_input_s", "backward_weight_s", "backward_s")
+    forward, inputs, weights, whole = (
+        np.bincount(table.model_stage, weights=getattr(found, name)) / table.num_replicas for name in names
+    )
+    if not table.splits_backward:
+        inputs = weights = whole / 2
+    hops = np.asarray(found.transfer_s)[: table.num_model_stages]
+    return RunCosts(
+        forward_s=tuple(forward.tolist()),
+        backward_input_s=tuple(inputs.tolist()),
+        backward_weight_s=tuple(weights.tolist()),
+        transfer_s=tuple(hops.tolist()),
+        table=table,
+        source=source,
+        splits_backward=table.splits_backward,
+        knows_gaps=overheads.step is not None,
+    )

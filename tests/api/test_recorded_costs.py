@@ -1,0 +1,144 @@
+"""`ppsim project --run`: another schedule, vpp or split of a job, at the times per stage of a recorded run."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ppsim
+from ppsim.errors import ConfigError
+from ppsim.projection.projection import Projection
+
+DATA = Path(__file__).parents[1] / "runs" / "data"
+ONE_STAGE, TWO_STAGES = DATA / "primus_pp8_1f1b", DATA / "primus_pp8_vpp2"
+
+
+def measured_s(run: Path) -> float:
+    found = ppsim.read(run)
+    assert isinstance(found, ppsim.api.read.MeasuredRun)
+    return found.timeline.step_time_s
+
+
+def error_of(made: Projection, run: Path) -> float:
+    return made.timeline.step_time_s / measured_s(run) - 1
+
+
+def test_a_run_on_8_gpus_is_projected_to_interleaved_1f1b_within_its_interval():
+    """Primus' own recordings of one model, 1F1B and interleaved: −2.4 % and +0.4 %."""
+    interleaved = ppsim.project(run=ONE_STAGE, vpp=2)
+    low, high = interleaved.answer.interval_s
+    assert interleaved.timeline.schedule.name == "interleaved-1f1b"
+    assert low < measured_s(TWO_STAGES) < high
+    assert -0.03 < error_of(interleaved, TWO_STAGES) < 0
+    assert abs(error_of(ppsim.project(run=TWO_STAGES, schedule="1f1b", vpp=1), ONE_STAGE)) < 0.02
+
+
+def test_without_options_a_run_is_projected_as_it_was():
+    for run, schedule in ((ONE_STAGE, "1f1b"), (TWO_STAGES, "interleaved-1f1b")):
+        made = ppsim.project(run=run)
+        assert made.timeline.schedule.name == schedule
+        assert (made.plan.pp, made.plan.num_microbatches) == (8, 16)
+        assert abs(error_of(made, run)) < 0.02
+
+
+def recorded(folder: Path, schedule: str, costs: ppsim.StageCosts, **size: int) -> Path:
+    """A recording whose passes take exactly these costs, in a CSV: two steps, the first for warm-up."""
+    timeline = ppsim.simulate(ppsim.build(schedule, **size), costs)
+    rows = ["step,rank,kind,stage,microbatch,start,end"]
+    frame = timeline.to_frame()
+    for step in (0, 1, 2):
+        for row in frame.itertuples():
+            begin, end = (1e3 * step + time for time in (row.start_s, row.end_s))
+            kind = row.name.strip("0123456789")
+            if kind not in ("F", "B", "I", "W"):
+                continue
+            rows.append(f"{step},{row.rank},{kind},{row.stage},{row.microbatch},{begin!r},{end!r}")
+    file = folder / "passes.csv"
+    file.write_text("\n".join(rows))
+    return file
+
+
+UNEVEN = {
+    "forward_s": [1.2, 1.0, 1.0, 1.5],
+    "backward_input_s": [1.0, 1, 1, 1],
+    "backward_weight_s": [1.0, 1, 1, 1.4],
+}
+
+
+def test_ends_keep_what_they_take_beyond_the_median_of_the_others(tmp_path: Path):
+    file = recorded(tmp_path, "1f1b", ppsim.StageCosts(**UNEVEN), pp=4, microbatches=8)
+    made = ppsim.project(run=file, vpp=2)
+    assert np.allclose(made.costs.forward_s, [0.7, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 1.0])
+    assert np.allclose(np.add(made.costs.backward_input_s, made.costs.backward_weight_s)[[0, 6, 7]], [1, 1, 1.4])
+
+
+def test_split_backwards_are_those_of_the_run_and_else_assumed(tmp_path: Path):
+    costs = ppsim.StageCosts(forward_s=1.0, backward_input_s=1.25, backward_weight_s=0.75)
+    split = recorded(tmp_path, "zb-h1", costs, pp=4, microbatches=8)
+    made = ppsim.project(run=split, schedule="zb-h2", runtime="ideal")
+    assert np.allclose(made.costs.backward_weight_s, 0.75)
+    assert not any("assumed (the run" in line for line in made.assumptions)
+    whole = recorded(tmp_path, "1f1b", costs, pp=4, microbatches=8)
+    made = ppsim.project(run=whole, schedule="zb-h2", runtime="ideal")
+    assert np.allclose(made.costs.backward_weight_s, 1.0)
+    assert any("assumed (the run has full backwards)" in line for line in made.assumptions)
+    assert not any("assumed (the run" in line for line in ppsim.project(run=whole, vpp=2).assumptions)
+
+
+JOB = {
+    "runtime": "ideal",
+    "model": "llama3-8b",
+    "gpus": 4,
+    "pp": 4,
+    "global_batch": 8,
+    "micro_batch": 1,
+    "seq_len": 4096,
+}
+
+
+def test_with_a_model_its_own_costs_are_corrected_by_stage(tmp_path: Path):
+    """A run that takes 1.1, 1.2, 1.3 and 1.4 times the estimate of its stages gives these factors to its layers."""
+    plain = ppsim.project(**JOB, schedule="1f1b", split="even")
+    factors = np.array([1.1, 1.2, 1.3, 1.4])
+    passes = {name: factors * np.asarray(getattr(plain.costs, name)) for name in UNEVEN}
+    file = recorded(tmp_path, "1f1b", ppsim.StageCosts(**passes), pp=4, microbatches=8)
+    for words, weights in (
+        ({"vpp": 2}, np.repeat(factors, 2)),
+        (
+            {"split": [12, 8, 6, 6]},
+            [(8 * 1.1 + 4 * 1.2) / 12, (4 * 1.2 + 4 * 1.3) / 8, (4 * 1.3 + 2 * 1.4) / 6, 1.4],
+        ),
+    ):
+        words = {"split": "even", "schedule": None} | words
+        before, made = ppsim.project(**JOB, **words), ppsim.project(**JOB, **words, run=file)
+        for name in UNEVEN:
+            ratio = np.asarray(getattr(made.costs, name)) / np.asarray(getattr(before.costs, name))
+            assert np.allclose(ratio, weights, rtol=1e-6), name
+        assert np.array_equal(made.timeline.memory.peak_bytes, before.timeline.memory.peak_bytes)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ({"forward_ms": 3.0}, "--forward-ms and --run are both measured costs"),
+        ({"profile": "h100"}, "--profile and --run are both measured costs"),
+        ({"split": [9, 8, 8, 8, 8, 8, 8, 7]}, "a recorded run has none: give --model or --run-config too"),
+        ({"memory_limit": "80GiB"}, "give --activation-memory, --model or --run-config too"),
+        ({"pp": 5}, "has 8 stages, which are neither divided nor summed to 5 without a model"),
+    ],
+)  # fmt: skip
+def test_options_that_a_run_does_not_go_with_are_refused(words, says):
+    with pytest.raises(ConfigError, match=says):
+        _ = ppsim.project(run=ONE_STAGE, **words).timeline
+
+
+def test_runs_whose_actions_are_not_known_apart_are_refused(tmp_path: Path):
+    costs = ppsim.StageCosts(forward_s=1.0, backward_s=2.0)
+    log = tmp_path / "log"
+    log.write_text("no run")
+    with pytest.raises(ConfigError):
+        ppsim.project(run=log)
+    pairs = tmp_path / "pairs.json"
+    ppsim.save(ppsim.train(ppsim.build("combined-1f1b", pp=1, microbatches=3), emulate_costs=costs), pairs)
+    with pytest.raises(ConfigError, match="pairs of a forward and a backward"):
+        ppsim.project(run=pairs)
