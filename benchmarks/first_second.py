@@ -109,8 +109,8 @@ def here() -> str:
     model = re.search(r"model name\s*: (.*)", known)
     return (
         f"Measured on {os.cpu_count()} cores of {model[1] if model else platform.processor()}, {date.today()}, CPython "
-        f"{platform.python_version()}, load\naverage {os.getloadavg()[0]:.1f} before; kernels and byte code compiled "
-        "before, but where a row says first:"
+        f"{platform.python_version()}, load\naverage {os.getloadavg()[0]:.1f} before the run. Kernels and byte code are "
+        'compiled before, except in rows marked "first":'
     )
 
 

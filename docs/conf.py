@@ -50,7 +50,6 @@ NAVIGATION = {
         "howto/cuda_graphs",
         "howto/torch",
         "howto/own_model",
-        "howto/own_cluster",
         "howto/slow_run",
         "howto/completion",
         "calibration",
@@ -96,7 +95,9 @@ def _pages(names: list[str]) -> list[str]:
 
 
 def _add_navigation(_: Sphinx, page: str, source: list[str]) -> None:
-    """Put the navigation behind the pages, where GitHub does not show it."""
+    """Add the navigation at the end of the pages, so that GitHub does not show it. Notes are in no navigation."""
+    if page.startswith("notes/"):
+        source[0] = f"---\norphan: true\n---\n\n{source[0]}"
     trees = NAVIGATION if page == "index" else {"": [BELOW[page]]} if page in BELOW else {}
     for caption, names in trees.items():
         title = [f":caption: {caption}"] if caption else []

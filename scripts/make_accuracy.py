@@ -1,7 +1,8 @@
 """Write what `ppsim validate` finds into docs/accuracy.md and docs/results/: python scripts/make_accuracy.py
 
-What stands between a mark and its end is written anew; every row goes into a CSV. `--quick` leaves out the fits on
-one run of each set and of each model in it, which take longer than all else.
+The text between a mark and its end is replaced. Every row, every set, and the errors of every set after a fit on
+one run are written to CSV files. `--quick` skips the fits on one run of each set and of each model, which take
+longest.
 """
 
 import argparse
@@ -13,15 +14,14 @@ from pathlib import Path
 from ppsim.api.validate import validate
 from ppsim.base.files import write_whole
 from ppsim.base.units import percent, signed_percent
-from ppsim.results.fits import markdown_after_fits
-from ppsim.results.validation import every_row, markdown, markdown_summary, markdown_table
+from ppsim.results.fits import every_set_after_fit
+from ppsim.results.validation import every_row, every_set, markdown, markdown_summary, markdown_table
 from ppsim.validation.after_fit import AfterFit, AfterFits
 from ppsim.validation.score import Validation, coverage_of, score_of
 
 DOCS = Path(__file__).parents[1] / "docs"
-SUMMARY, SETS, ROWS = (
-    DOCS / name for name in ("accuracy.md", "results/published_runs.md", "results/published_rows.csv")
-)
+SUMMARY, PAGE = DOCS / "accuracy.md", DOCS / "results" / "published_runs.md"
+ROWS, SETS, AFTER_FIT = (PAGE.with_name(f"published_{name}.csv") for name in ("rows", "sets", "after_fit"))
 VALIDATE, MARKDOWN, FIT_ON_ONE, FIT_ON_ONE_A_MODEL = (
     f"ppsim validate{options}" for options in ("", " --markdown", " --fit-on one", " --fit-on one-a-model")
 )
@@ -35,12 +35,13 @@ def main() -> None:
     is_quick = parser.parse_args().quick
     sets = validate().sets
     put(SUMMARY, VALIDATE, markdown_summary(sets))
-    put(SETS, MARKDOWN, markdown(sets))
-    write_whole(ROWS, rows_csv(sets))
+    put(PAGE, MARKDOWN, markdown(sets))
+    write_whole(ROWS, as_csv(every_row(sets)))
+    write_whole(SETS, as_csv(every_set(sets)))
     if not is_quick:
         found = validate(fit_on="one")
         put(SUMMARY, FIT_ON_ONE, after_one_run(found, sets))
-        put(SETS, FIT_ON_ONE, markdown_after_fits(found))
+        write_whole(AFTER_FIT, as_csv(every_set_after_fit(found)))
         put(SUMMARY, FIT_ON_ONE_A_MODEL, after_one_run(validate(fit_on="one-a-model"), sets))
 
 
@@ -61,9 +62,9 @@ def put(path: Path, name: str, text: str) -> None:
     write_whole(path, f"{page[:begin]}\n{text}\n{page[end:]}")
 
 
-def rows_csv(sets: Sequence[Validation]) -> str:
-    """Return every row of every set as it is printed, a line each."""
-    rows, out = every_row(sets), io.StringIO()
+def as_csv(rows: Sequence[dict[str, str]]) -> str:
+    """Return rows as CSV with a header."""
+    out = io.StringIO()
     writer = csv.DictWriter(out, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ppsim.base.units import percent, seconds, signed_percent
 from ppsim.results.page import Columns, Page, bold, facts
-from ppsim.results.validation import errors_of, markdown_table
+from ppsim.results.validation import errors_of
 from ppsim.validation.after_fit import AfterFit, AfterFits
 from ppsim.validation.fitted import Fitted
 from ppsim.validation.posterior import Told
@@ -91,9 +91,23 @@ def print_after_fits(found: AfterFits) -> None:
     )
 
 
-def markdown_after_fits(found: AfterFits) -> str:
-    """Return the table of docs/results/published_runs.md with the sets before and after a fit on one run."""
-    return "\n".join(markdown_table([_summary(one) for one in found.sets if one.judged])) + "\n"
+def every_set_after_fit(found: AfterFits) -> list[dict[str, str]]:
+    """Return the errors of every set before and after a fit on one run: docs/results/published_after_fit.csv."""
+    return [_errors_before_and_after(one) for one in found.sets if one.judged]
+
+
+def _errors_before_and_after(one: AfterFit) -> dict[str, str]:
+    before, after = (score_of([pair[index].error for pair in one.judged]) for index in (0, 1))
+    inside = coverage_of([pair[1] for pair in one.judged])
+    return {
+        "set": one.name,
+        "rows": str(len(one.judged)),
+        "fit rows": str(sum(len(fit.rows) for fit in one.fits)),
+        "skipped": str(len(one.listed)),
+        **{f"{name} before": cell for name, cell in errors_of(before).items()},
+        **{f"{name} after": cell for name, cell in errors_of(after).items()},
+        "in interval after": f"{inside[0]}/{inside[1]}" if inside else "",
+    }
 
 
 def _summary(one: AfterFit) -> dict[str, str]:

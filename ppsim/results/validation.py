@@ -70,18 +70,14 @@ def print_fits(fits: Sequence[FittedCluster]) -> None:
 
 
 def markdown(found: Sequence[Validation]) -> str:
-    """Return the part of docs/results/published_runs.md about each set."""
+    """Return the tables of docs/results/published_runs.md: errors per set, and per cluster and dtype."""
     lines = []
     for section, sets in _sections(found):
         lines += _titled_table(f"{_capital(section)}:", [_summary(one) for one in sets])
     lines += _titled_table(
         "Times of all sets, by hardware (a model is dense or has experts):", _hardware_rows(found)
     )
-    lines += _titled_table("Rows for which no projection can be asked:", _listed_rows(found))
-    lines += [
-        f"- **{one.name}**: {one.told.title} ({one.told.source}). {_capital(one.told.notes)}." for one in found
-    ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def markdown_summary(found: Sequence[Validation]) -> str:
@@ -123,6 +119,20 @@ def every_row(found: Sequence[Validation]) -> list[dict[str, str]]:
             listed = _as_listed(case, reason)
             rows.append({"set": one.name, **listed, "use": "listed", "measured": listed["published"]})
     return [{column: row.get(column, "") for column in columns} for row in rows]
+
+
+def every_set(found: Sequence[Validation]) -> list[dict[str, str]]:
+    """Return title, source and notes of every set: docs/results/published_sets.csv."""
+    return [
+        {
+            "set": one.name,
+            "section": one.told.section,
+            "title": one.told.title,
+            "source": one.told.source,
+            "notes": one.told.notes,
+        }
+        for one in found
+    ]
 
 
 def _print_rows(out: Page, one: Validation) -> None:

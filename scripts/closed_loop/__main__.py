@@ -1,12 +1,13 @@
 """Project, run, compare, on this machine: the sections of docs/results/own_runs.md on step times.
 
-    python scripts/closed_loop               everything, into that page: 20 minutes on two quiet cores
+    python scripts/closed_loop               everything, into that page and CSV files: 20 minutes on two quiet cores
     python scripts/closed_loop real --print  one part, printed
 
 Errors are projected / measured − 1: negative is optimistic.
 """
 
 import argparse
+import csv
 import re
 import sys
 from pathlib import Path
@@ -17,7 +18,12 @@ import real
 from ppsim.base.files import write_whole
 
 PAGE = Path(__file__).parents[2] / "docs" / "results" / "own_runs.md"
-PARTS = {"real": real.section, "grid": emulated.grid_section, "channels": emulated.channel_section}
+PARTS = {
+    "real": (real.section, "real_loops.csv"),
+    "grid": (emulated.grid_section, "emulated_grid.csv"),
+    "channels": (emulated.channel_section, "emulated_channels.csv"),
+}
+"""Per part, the function that runs it and the file of its rows, next to the page."""
 
 
 def main() -> None:
@@ -28,9 +34,16 @@ def main() -> None:
     arguments = parser.parse_args()
     for name in arguments.parts or PARTS:
         print(f"closed loop: {name}", file=sys.stderr)
-        text = PARTS[name]()
+        section, file_name = PARTS[name]
+        text, rows = section()
         print(text)
-        if not arguments.only_print:
+        if arguments.only_print:
+            csv.DictWriter(sys.stdout, rows[0]).writerows(rows)
+        else:
+            with PAGE.with_name(file_name).open("w", encoding="utf-8", newline="") as file:
+                writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(rows)
             write_whole(PAGE, replaced(PAGE.read_text(encoding="utf-8"), name, text))
 
 

@@ -110,13 +110,13 @@ def simulated_s(measured: Measured, fitted: dict[str, float] | None) -> float:
     return simulate_graph(measured.timeline.graph, costs).step_time_s
 
 
-def grid_section() -> str:
-    """Return the errors of every schedule over p, m, lengths of an action and unevenness of the stages."""
+def grid_section() -> tuple[str, list[dict[str, str]]]:
+    """Return the errors of every schedule over p, m, action time and imbalance of the stages, and a row per run."""
     return _section(GRID)
 
 
-def channel_section() -> str:
-    """Return the errors with transfers that take time, for each kind of channel."""
+def channel_section() -> tuple[str, list[dict[str, str]]]:
+    """Return the errors with transfers that take time, for each kind of channel, and a row per run."""
     return _section(CHANNELS)
 
 
@@ -128,28 +128,28 @@ def fitted_on_gpipe() -> dict[str, float]:
     return {"action_overhead_s": found.action.value, "hop_overhead_s": found.hop.value}
 
 
-def _section(cases: list[Case]) -> str:
+def _section(cases: list[Case]) -> tuple[str, list[dict[str, str]]]:
     fitted, measured = fitted_on_gpipe(), run(cases, num_steps=NUM_STEPS)
-    lines = [
-        f"Python {platform.python_version()}, {platform.machine()}; fitted on GPipe alone: "
-        f"{seconds(fitted['action_overhead_s'])} an action, {seconds(fitted['hop_overhead_s'])} a hop.\n",
-        row(["schedule", "p", "m", "action", "stages", "hop", "channel", "measured", "raw", "fitted", "replay"]),
-        "|---|--:|--:|--:|---|--:|---|--:|--:|--:|--:|",
-    ]
-    columns: dict[str, list[float]] = {"Raw": [], "Fitted": [], "Replay": []}
+    columns: dict[str, list[float]] = {"raw": [], "fitted": [], "replay": []}
+    rows = []
     for case in cases:
         one = measured[case]
         step = one.timeline.step_time_s
         found = [simulated_s(one, None), simulated_s(one, fitted), replay_s(one.timeline)]
         for column, value in zip(columns.values(), found, strict=True):
             column.append(value / step - 1)
-        lines.append(
-            row([
-                case.name, str(case.p), str(case.m), seconds(case.action_s),
-                f"±{case.spread:.0%}" if case.spread else "equal",
-                seconds(case.transfer_s) if case.transfer_s else "–", case.channel, seconds(step),
-                *(signed_percent(value / step - 1) for value in found),
-            ])
-        )  # fmt: skip
-    lines += [f"\n{title}: {summed_up(errors)}." for title, errors in columns.items()]
-    return "\n".join(lines)
+        rows.append({
+            "schedule": case.name, "p": str(case.p), "m": str(case.m), "action": seconds(case.action_s),
+            "stages": f"±{case.spread:.0%}" if case.spread else "equal",
+            "hop": seconds(case.transfer_s) if case.transfer_s else "–", "channel": case.channel,
+            "measured": seconds(step), **{name: signed_percent(errors[-1]) for name, errors in columns.items()},
+        })  # fmt: skip
+    lines = [
+        f"{len(rows)} runs, Python {platform.python_version()}, {platform.machine()}; fitted constants: "
+        f"{seconds(fitted['action_overhead_s'])} per action, "
+        f"{seconds(fitted['hop_overhead_s'])} per P2P transfer.\n",
+        row(["projection", "errors"]),
+        "|---|---|",
+        *(row([name, summed_up(errors)]) for name, errors in columns.items()),
+    ]
+    return "\n".join(lines), rows

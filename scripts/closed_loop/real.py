@@ -24,6 +24,15 @@ from ppsim.base.units import percent, seconds, signed_percent
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "torch.md"
 LOOP = ("profile", "project", "train", "compare")
 NUM_LOOPS = 5
+SHOWN = {
+    "loop": "loop",
+    "measured (min–max)": "measured (min–max)",
+    "projected (90 %)": "projected (90 %)",
+    "inside": "inside",
+    "error": "error",
+    "at equal pace": "at equal speed",
+}
+"""Columns of the file that the page shows, and their titles there."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +57,7 @@ class Loop:
 
     @property
     def cells(self) -> dict[str, str]:
-        """A row of the table."""
+        """A row of the file."""
         low, high = map(seconds, self.compared["projected_interval_s"])
         least, most = seconds(min(self.steps_s)), seconds(max(self.steps_s))
         return {
@@ -68,44 +77,30 @@ class Loop:
         low, _, high = statistics.quantiles(self.steps_s, n=4)
         return (high - low) / self.measured_s
 
-    @property
-    def uncertainty(self) -> float:
-        """The standard deviation of the measured median, were its steps drawn alone, as a part of it."""
-        return 1.25 * self.spread / 1.349 / len(self.steps_s) ** 0.5
 
-
-def section() -> str:
-    """Return a row for each loop, and how far off they are."""
+def section() -> tuple[str, list[dict[str, str]]]:
+    """Return a table with a row per loop and a summary of the errors, and all columns of each row."""
     commands = commands_of(PAGE.read_text(encoding="utf-8"))
-    loops = []
-    for number in range(NUM_LOOPS):
+    loops, rows = [], []
+    for number in range(1, NUM_LOOPS + 1):
         loops.append(one := run(commands))
+        rows.append({"loop": str(number), **one.cells})
         told = ", ".join(f"{title} {cell}" for title, cell in one.cells.items())
-        print(f"loop {number + 1} of {NUM_LOOPS}: {told}", file=sys.stderr)
-    titles = ["loop", *loops[0].cells]
-    lines = [
-        "<!-- not run: docs/howto/torch.md runs them -->\n```sh",
-        *commands,
-        "```\n",
-        row(titles),
-        f"|{'--:|' * len(titles)}",
-        *(row([str(number), *loop.cells.values()]) for number, loop in enumerate(loops, start=1)),
-    ]
+        print(f"loop {number} of {NUM_LOOPS}: {told}", file=sys.stderr)
+    lines = [row(list(SHOWN.values())), f"|{'--:|' * len(SHOWN)}"]
+    lines += [row([cells[title] for title in SHOWN]) for cells in rows]
     steps = [loop.measured_s for loop in loops]
     own = (max(steps) - min(steps)) / statistics.median(steps)
     lines += [
-        f"\nProjected, {title}: {summed_up([loop.errors[column] for loop in loops])}."
-        for title, column in (("as seen", "error"), ("at equal pace", "at equal pace"))
+        f"\nErrors{where}: {summed_up([loop.errors[column] for loop in loops])}."
+        for where, column in (("", "error"), (" at equal speed", "at equal pace"))
     ]
     num_inside = sum(loop.compared["is_inside"] for loop in loops)
-    lines.append(f"\nInside of the interval of nine of ten: {num_inside} of {len(loops)}.")
     lines.append(
-        f"\nThe machine's own spread, {os.cpu_count()} cores: the same step measured in {len(loops)} loops lies "
-        f"within {percent(own)}; within a run half of the steps lie within "
-        f"{percent(statistics.median(loop.spread for loop in loops))} of each other, so that the median of "
-        f"{len(loops[0].steps_s)} is known to ± {percent(statistics.median(loop.uncertainty for loop in loops))}."
+        f"\nInside the 90 % interval: {num_inside} of {len(loops)}. "
+        f"The median step of the {len(loops)} loops varies by {percent(own)}."
     )
-    return "\n".join(lines)
+    return "\n".join(lines), rows
 
 
 def commands_of(page: str) -> list[str]:

@@ -9,8 +9,8 @@ from types import ModuleType
 import pytest
 
 import ppsim as ppsim_api
-from ppsim.results.fits import markdown_after_fits
-from ppsim.results.validation import markdown, markdown_summary
+from ppsim.results.fits import every_set_after_fit
+from ppsim.results.validation import every_row, every_set, markdown, markdown_summary
 from ppsim.validation.rows import rows_of
 from ppsim.validation.score import hardware_scores
 from tests.cli.running import ppsim, words_of
@@ -27,18 +27,19 @@ def test_the_pages_of_accuracy_have_what_the_command_finds(validations, pages) -
     sets = list(validations.values())
     for path, mark, text in (
         (pages.SUMMARY, pages.VALIDATE, markdown_summary(sets)),
-        (pages.SETS, pages.MARKDOWN, markdown(sets)),
+        (pages.PAGE, pages.MARKDOWN, markdown(sets)),
     ):
         page = path.read_text()
         begin, end = pages.marked(page, mark)
         assert page[begin:end].strip() == text.strip()
-    assert pages.ROWS.read_text() == pages.rows_csv(sets)
+    assert pages.ROWS.read_text() == pages.as_csv(every_row(sets))
+    assert pages.SETS.read_text() == pages.as_csv(every_set(sets))
 
 
-def test_the_page_has_a_set_after_one_run_as_the_command_finds_it(pages) -> None:
-    page = pages.SETS.read_text()
-    begin, end = pages.marked(page, pages.FIT_ON_ONE)
-    assert markdown_after_fits(ppsim_api.validate("dgxc-405b", fit_on="one")).splitlines()[-1] in page[begin:end]
+def test_the_file_has_a_set_after_one_run_as_the_command_finds_it(pages) -> None:
+    (found,) = every_set_after_fit(ppsim_api.validate("dgxc-405b", fit_on="one"))
+    with pages.AFTER_FIT.open(newline="") as file:
+        assert found in list(csv.DictReader(file))
 
 
 def test_the_summary_counts_every_row_once_as_seen_or_not(validations) -> None:

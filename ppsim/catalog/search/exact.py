@@ -1,8 +1,8 @@
 """Optimal schedules with proof: a constraint model for CP-SAT (OR-tools, the extra `optimise`).
 
 Microbatches are identical, so each kind of action on each stage can run in microbatch order without loss
-(docs/bounds.md). The solver only chooses how the kinds alternate on each rank. Times are integers (ticks). Costs
-that are not multiples of a tick are rounded down, so that a proved bound holds for the actual costs.
+(docs/notes/bounds.md). The solver only chooses how the kinds alternate on each rank. Times are integers (ticks).
+Costs that are not multiples of a tick are rounded down, so that a proved bound holds for the actual costs.
 """
 
 from collections.abc import Callable

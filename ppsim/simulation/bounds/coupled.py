@@ -1,7 +1,7 @@
 """Lower bounds from interactions of ranks: how late every action starts, and how much time follows it.
 
 A *head* is a lower bound on the time from the first start to the start of an action, a *tail* a lower bound on the
-time from its end to the last end, for every table in microbatch order. docs/bounds.md has the proofs.
+time from its end to the last end, for every table in microbatch order. docs/notes/bounds.md has the proofs.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Lower bounds on step time and span of any schedule for a problem, with and without a memory cap.
 
 Each rank is considered separately: its work, the work that its memory allows while a microbatch is away, and its
-distance from the end of the ranks before it. docs/bounds.md has the proofs, with the names used here.
+distance from the end of the ranks before it. docs/notes/bounds.md has the proofs, with the names used here.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,9 +33,9 @@ class LowerBounds:
 def lower_bounds(problem: Problem) -> LowerBounds:
     """Return lower bounds on step time and span for every table of the problem, with split or full backwards.
 
-    The bounds hold up to rounding of sums of floats. docs/bounds.md contains the proofs and says when the bounds
-    are loose. Source for equal stages and activations freed by W: zero-bubble paper, arXiv 2401.10241, App. B (the
-    first window); arXiv 2405.15362 (the sum of both windows in a V).
+    The bounds hold up to rounding of sums of floats. docs/notes/bounds.md contains the proofs and says when the
+    bounds are loose. Source for equal stages and activations freed by W: zero-bubble paper, arXiv 2401.10241, App.
+    B (the first window); arXiv 2405.15362 (the sum of both windows in a V).
 
     >>> unit = {"forward_s": 1, "backward_input_s": 1, "backward_weight_s": 1}
     >>> lower_bounds(Problem.of(stage_to_rank=[0, 1, 2, 3], num_microbatches=8, cap=4, **unit))

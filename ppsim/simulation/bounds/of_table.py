@@ -43,7 +43,7 @@ def _bounds_of_alike(
 
 
 def _bounds_by_microbatch(schedule: Schedule, costs: CostArrays) -> LowerBounds:
-    """Bounds from the costs of each microbatch (docs/bounds.md, last section).
+    """Bounds from the costs of each microbatch (docs/notes/bounds.md, section 11).
 
     After the fastest forward reaches it, a rank has all F and min(B, I + W) of its microbatches to run; each
     unsliced microbatch goes down and up. The bounds are 0 if fused cells have their own cost, which may be smaller.
@@ -101,7 +101,7 @@ def _problem(
 
 
 def _bounds_of_chains(schedule: Schedule, table: CostArrays) -> LowerBounds:
-    """Bounds from paths and work, for any number of chains, slices and pairs (docs/bounds.md, last section).
+    """Bounds from paths and work, for any number of chains, slices and pairs (docs/notes/bounds.md, section 11).
 
     The step bound is the largest of three times, all from the first start:
 

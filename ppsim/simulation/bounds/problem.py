@@ -199,7 +199,7 @@ class Problem:
         return self.input_s + self.weight_s
 
     def with_cheapest_backwards(self) -> "Problem":
-        """Return the problem with split backwards only, with the values of I and W in docs/bounds.md.
+        """Return the problem with split backwards only, with the values of I and W in docs/notes/bounds.md.
 
         Their sum is the cheaper of full and split backward. No table of this problem, split or not, is faster than
         the same order in the returned problem.

@@ -1,8 +1,8 @@
 """Lower bound from neighbouring ranks: the optimum if only these are busy and all other ranks only delay.
 
 Dynamic programming over tables that grow action by action, all with the same number of actions at a time. Among
-tables that have run the same actions, a table that is nowhere later than another one replaces it (docs/bounds.md
-has the proofs).
+tables that have run the same actions, a table that is nowhere later than another one replaces it
+(docs/notes/bounds.md has the proofs).
 """
 
 from collections.abc import Iterator
