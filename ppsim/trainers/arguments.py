@@ -98,6 +98,7 @@ class Arguments:
         return default if value is None else value
 
     def flag(self, name: str, *, default: bool = False, word: str = "model") -> bool:
+        """Return whether a flag is set."""
         value = self.get(name, default, word=word)
         if isinstance(value, str) and value.startswith("$"):  # a flag, and a variable with further options
             return True

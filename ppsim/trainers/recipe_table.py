@@ -38,6 +38,7 @@ class Recipe:
 
     @property
     def name(self) -> str:
+        """The full name, with the release."""
         return f"{self.base}@{self.release}"
 
     @property
@@ -52,6 +53,7 @@ class Recipe:
 
     @property
     def precision(self) -> str:
+        """The number format of GEMMs."""
         return self.base.split("/")[2]
 
     @property
@@ -66,6 +68,7 @@ class Recipe:
         return f"{self.file} at {self.tag}{f' ({self.commit[:8]})' if self.commit else ''}"
 
     def to_json(self) -> dict[str, Any]:
+        """Return name and source as JSON."""
         return {
             "name": self.name, "trainer": self.trainer, "release": self.release, "model": self.model,
             "device": self.device, "precision": self.precision, "gpus": self.gpus, "file": self.file,

@@ -80,6 +80,7 @@ class RunConfig(Shown):
         return tuple(one.in_words for one in self.ignored if "memory" in one.matters)
 
     def to_json(self) -> dict[str, Any]:
+        """Return options, their origin, and ignored options as JSON."""
         return {
             "trainer": self.trainer,
             "source": self.source,

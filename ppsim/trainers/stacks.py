@@ -30,6 +30,7 @@ class Line(Strict):
     unless: dict[str, list[str]] = field(default_factory=dict)
 
     def holds(self, options: Mapping[str, Any], *, device: str, has_experts: bool) -> bool:
+        """Return whether the default applies to a job."""
         if self.devices is not None and not any(name in device.split() for name in self.devices):
             return False
         if self.experts not in (None, has_experts):

@@ -127,7 +127,7 @@ def _delta(arguments: Arguments, *, is_kimis: bool = False) -> GatedDeltaNet:
 
 
 def mixers(arguments: Arguments, attention: Mixer, num_layers: int) -> list[Mixer]:
-    """Return the mixer of each layer: attention, or a gated delta net in all but every `linear_attention_freq`-th."""
+    """Return the mixer of each layer: a gated delta net, or attention in every `linear_attention_freq`-th layer."""
     variant = arguments.get("experimental_attention_variant")
     if not variant:
         return [attention] * num_layers

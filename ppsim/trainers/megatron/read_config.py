@@ -300,7 +300,7 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
     name = str(arguments.get("optimizer", "adam", word="optimizer"))
     if name not in ("adam", "muon", "dist_muon"):
         arguments.assumed.append(f"optimizer {name} is not known: taken as adam")
-    shares = arguments.flag("use_distributed_optimizer", word="zero") or name == "dist_muon"  # dist_muon shards whole layers
+    shares = arguments.flag("use_distributed_optimizer", word="zero") or name == "dist_muon"  # by whole layers
     zero = 1 if shares else 0
     if arguments.flag("use_megatron_fsdp", word="zero") or arguments.flag("use_custom_fsdp", word="zero"):
         zero = ZERO.get(str(arguments.get("data_parallel_sharding_strategy", "no_shard", word="zero")), zero)

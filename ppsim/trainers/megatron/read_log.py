@@ -1,8 +1,9 @@
 """Read totals from a log of Megatron-LM or of a trainer built on it, such as Primus; a log has no timeline.
 
 These lines are read:
+
 - iterations of `training_log`: `elapsed time per iteration (ms): 3240.1` (Primus adds the mean after a slash)
-- timers below a line `(min, max) time across ranks (ms):` or `max time across ranks (ms):` (megatron/core/timers.py,
+- timers below `(min, max) time across ranks (ms):` or `max time across ranks (ms):` (megatron/core/timers.py,
   `--timing-log-level`), with one line per rank for `--timing-log-option all`
 - memory: `[Rank 0] … memory (MB) | max allocated: …`
 """

@@ -126,7 +126,7 @@ def arguments_of(words: Mapping[str, Any]) -> dict[str, Any]:
             "recompute_method": method,
             "recompute_num_layers": int(layers),
         }
-    elif all(module in MODULES and module != "mlp_act" for module in recompute.split("+")):  # Megatron-LM has no mlp_act
+    elif all(module in MODULES and module != "mlp_act" for module in recompute.split("+")):  # mlp_act is ppsim's
         arguments |= {"recompute_granularity": "selective", "recompute_modules": recompute.split("+")}
     dtypes: dict[str, dict[str, Any]] = {
         "bfloat16": {"bf16": True},

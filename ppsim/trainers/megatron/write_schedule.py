@@ -117,7 +117,7 @@ def _layer_counts(layers: Sequence[int], p: int, v: int) -> dict[str, Any]:
         arguments |= {f"account-for-{name}-in-pipeline-split": True for name, on in counted.items() if on}
         if v == 1:
             return arguments
-        if any(count is not None for count in ends.values()):  # not allowed together with a number of layers per chunk
+        if any(count is not None for count in ends.values()):  # excludes a number of layers per chunk
             return {"num-virtual-stages-per-pipeline-rank": v} | arguments
         return {"num-layers-per-virtual-pipeline-stage": layers[0] + split.counts_embedding} | arguments
     raise ConfigError(f"no arguments but a layout put {', '.join(map(str, layers))} layers on the stages")

@@ -33,7 +33,7 @@ FORMAT: Literal["ppsim-primus/1"] = "ppsim-primus/1"
 
 _FUNC_TYPE = {Op.F: "F", Op.I: "B", Op.W: "W", Op.B: "BW"}
 _UNIT = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
-_SEND, _RECEIVE, _COMPUTE = range(3)  # order within an instant; a rank's messages to itself need send before receive
+_SEND, _RECEIVE, _COMPUTE = range(3)  # order within an instant: a rank's messages to itself need it
 
 
 class _Placed(NamedTuple):

@@ -7,7 +7,7 @@ share a clock. These events are read:
 - `user_annotation`, `python_function`: ranges on the host. `ppsim.runs.readers.patterns` decides which of these are
   actions. torch's runtime names a cell "PP:3F0". "ProfilerStep#7" is a step.
 - `user_annotation` "gloo:recv" and "ppsim:wait", which end when the wait for a receive ends (CPU).
-- `cpu_op` "autograd::engine::evaluate_function…": separates the backward pass of a fused cell from its forward pass.
+- `cpu_op` "autograd::engine::evaluate_function…": separates backward and forward pass of a fused cell.
 - `cpu_op` "record_param_comms": size of a send, if its kernel does not have it. Torch up to 2.12 batches sends and
   launches their kernel at the end of NCCL's group, after these events (pytorch/pytorch#194693).
 - `cuda_runtime`, `cuda_driver`: launches (also of HIP). `correlation` in `args` links a launch to its kernel.

@@ -153,9 +153,7 @@ def _degrees(arguments: Arguments) -> tuple[int | None, int | None]:
 
 
 def _replicas(arguments: Arguments, words: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data-parallel ranks (sharding ranks × groups) or the launcher's number of GPUs, and the ZeRO
-    stage.
-    """
+    """Return the data-parallel ranks (or the number of GPUs from the launcher) and the ZeRO stage."""
     shard, copies = _degrees(arguments)
     found: dict[str, Any] = {"zero": 0 if shard == 1 else 1 if words["pp"] > 1 else 3}
     if (copies or 1) > 1 and shard != 1:
@@ -186,7 +184,7 @@ def _launched(arguments: Arguments, name: str) -> int | None:
 
 
 def _recompute(arguments: Arguments) -> str:
-    """Return the recomputation; selective by default: every second layer in 0.2's TOML, by operators from 0.3 on."""
+    """Return the recomputation; the default is every second layer in 0.2's TOML, by operators from 0.3 on."""
     mode = str(arguments.get("activation_checkpoint.mode", "selective", word="recompute"))
     if mode == "memory_budget":
         arguments.assumed.append(
