@@ -1,6 +1,4 @@
-"""Convert options that are declared once (`ppsim.base.words`) to click options, grouped into sections of help
-pages.
-"""
+"""Convert options that are declared once (`ppsim.base.words`) to click options, in sections of help pages."""
 
 import math
 import re
@@ -128,7 +126,7 @@ def _show_short_help(ctx: click.Context, param: click.Parameter, value: bool) ->
 
 
 def _in_short(record: tuple[str, str]) -> tuple[str, str]:
-    """Return an option with the first sentence of its help, without later clauses and without long lists of values."""
+    """Return an option with the first sentence of its help, without later clauses and long lists of values."""
     name, told = record
     if len(name) > _FIRST_COLUMN:
         name = re.split(r"[ /]", name.replace("-o, ", ""))[0]

@@ -140,7 +140,7 @@ def by_command(what: Made) -> Made:
 
 
 def time_left_s(limit_s: float) -> float:
-    """Return the remaining seconds of a command, minus half of its start-up time as a reserve for writing results."""
+    """Return the remaining seconds of a command, minus half of its start-up time, to leave time for output."""
     started_s = time.monotonic() - click.get_current_context().meta.get(BEGAN_S, time.monotonic())
     return limit_s if limit_s < 0 else max(0.0, limit_s - 1.5 * started_s)
 

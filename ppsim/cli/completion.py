@@ -85,7 +85,7 @@ class _Zsh(_FilesOtherwise, ZshComplete):
 
 
 class _Fish(_FilesOtherwise, FishComplete):
-    source_template = FishComplete.source_template.replace('split ","', 'split -m 1 ","')  # values can contain commas
+    source_template = FishComplete.source_template.replace('split ","', 'split -m 1 ","')  # commas in values
 
 
 def use_files_otherwise() -> None:

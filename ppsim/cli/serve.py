@@ -55,9 +55,7 @@ def serve(options: tuple[str, ...], port: int, opens: bool) -> None:
 
 
 def _read_project(arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the options of a plan from the arguments of `ppsim project`; raises `ConfigError` with click's
-    sentence.
-    """
+    """Return the plan options in arguments of `ppsim project`; raises `ConfigError` with click's sentence."""
     from ppsim.cli.project import project
     from ppsim.projection.options import PlanOptions
 

@@ -105,9 +105,7 @@ def tune(
 
 
 def _of_recipe(config: "RunConfig | None", options: Mapping[str, Any]) -> dict[str, float]:
-    """Return the step time of the recipe itself, with the options common to all configurations; empty without a
-    recipe.
-    """
+    """Return the step time of the recipe itself with the user's common options; empty without a recipe."""
     if config is None or config.recipe is None:
         return {}
     from ppsim.api.project import plan_of
