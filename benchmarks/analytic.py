@@ -73,8 +73,7 @@ def main() -> None:
 
 
 def beside_profiles(paths: list[str], cluster: Cluster) -> None:
-    """Print the errors of a layer's actions, without communication, compared with profiles that were not used for
-    fitting.
+    """Print the errors of a layer's actions, without communication, for profiles that were not used for fitting.
 
     Only for 16-bit formats. The estimate is for trainers' kernels, the profile for torch's own, one after the
     other.
@@ -126,9 +125,7 @@ def read() -> list[dict[str, str]]:
 
 
 def estimate_of(row: dict[str, str]) -> float:
-    """Return the seconds that the row measured: one action of a layer, or all microbatches in sequence and the
-    step's end.
-    """
+    """Return the seconds that the row measured: one action of a layer, or all microbatches and the step's end."""
     heads, hidden = int(row["heads"]), int(row["hidden"])
     is_gpt, length = row["kind"] == "gpt", int(row["seq_len"])
     layer = layer_of(
@@ -173,9 +170,7 @@ def estimate_of(row: dict[str, str]) -> float:
 
 
 def step_end_s(place: Place, parameters: float, name: GroupName, *, sharded: bool) -> float:
-    """Return the seconds after the last backward pass: gradient reduction, norm, Adam, parameter all-gather, all
-    exposed.
-    """
+    """Return the seconds after the last backward pass, all exposed: gradients, norm, Adam, parameter all-gather."""
     cluster, device = place.cluster, place.cluster.device
     ranks = group(place.layout, name, place.domain_sizes)
     reduced = collectives.seconds("reduce-scatter" if sharded else "all-reduce", 4 * parameters, ranks, cluster)

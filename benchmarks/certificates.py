@@ -46,7 +46,7 @@ HEURISTICS: dict[str, Heuristic] = {"fitted": by_fitting, "auto": by_search}
 
 
 def published() -> None:
-    """Print gaps for the costs of ZB Table 9 with caps of p and 2p activations, freed entirely by W or partly by I."""
+    """Print gaps for the costs of ZB Table 9 with caps of p and 2p activations, freed by W, or partly by I."""
     print(
         "Gap of the schedules found to the closed bound, on the costs of the zero-bubble paper's Table 9, in %:\n"
     )

@@ -38,7 +38,7 @@ PRIOR = {"in_situ": (1.1, 0.1), "matmul": (None, 0.3), "experts": (1.1, 0.15)}
 """Starting value of a constant (None: the value in use), and the standard deviation of its logarithm around it."""
 
 OTHER_PHYSICS = ("megatron-golden", "mt-nlg", "zero-bubble", "zero-bubble-sync", "simumax-b200")
-"""Sets whose fit rows do not determine GEMM constants (see above); SimuMax' rows determine kernel_s of the b200
+"""Sets whose fit rows do not determine GEMM constants (see above). SimuMax' rows determine kernel_s of the b200
 class.
 """
 
@@ -74,7 +74,7 @@ def fit_rows() -> dict[str, list[Row]]:
                 continue
             job = plan.job
             if job is not None and not case.is_memory and case.told.title not in OTHER_MODELS:
-                base = load_cluster(job.cluster.base or job.cluster.name)  # the device without constants fitted to a cluster
+                base = load_cluster(job.cluster.base or job.cluster.name)  # device without fitted constants
                 cluster = replace(job.cluster, constants=Constants(), device=base.device)
                 has_experts = any(layer.is_moe for layer in job.model.kinds)
                 row = Row(case, cluster, measured_of(case, plan), has_experts)

@@ -44,7 +44,7 @@ def in_order(words: dict[str, Any]) -> dict[str, Any]:
 
 
 def published() -> list[dict[str, str]]:
-    """Return a row per run with its errors by hidden fraction and by order; then the means, of all runs and by set."""
+    """Return a row per run with its errors by hidden fraction and by order; then the means, total and by set."""
     rows, errors, sets = [], [], []
     for name in case_sets():
         for case in cases_of(name):

@@ -1,5 +1,4 @@
-"""CPU time of commands from a cold start, of projections in a process, and of tables on disk, relative to bare
-Python.
+"""CPU time of cold commands, projections in a process, and tables on disk, relative to bare Python.
 
     python benchmarks/first_second.py
     python benchmarks/first_second.py --install --write       also README's first command; write into docs/results/speed.md
@@ -161,9 +160,7 @@ def first_command_s() -> float:
 
 
 def in_a_process(row: Rows) -> None:
-    """Print the times of projections in a long-running process: the first ones, and later ones with compiled
-    kernels.
-    """
+    """Print the times of projections in a long-running process: the first ones, and later ones (compiled)."""
     plan = Plan(pp=8, vpp=2, microbatches=64)
     slower = iter(range(1_000_000))
     table, costs = ppsim.build("interleaved-1f1b", pp=8, vpp=2, microbatches=64), planning.project(plan).costs
@@ -186,9 +183,7 @@ def in_a_process(row: Rows) -> None:
 
 
 def every_schedule(row: Rows) -> None:
-    """Print the time of all schedules for the first run of an installation with compiled kernels, and for the
-    second.
-    """
+    """Print the time of all schedules for the first run after an installation, and for a repeated one."""
     command = ("-m", "ppsim", *shlex.split("project --pp 8 --schedule all"))
     with tempfile.TemporaryDirectory() as folder:
         os.environ["NUMBA_CACHE_DIR"] = str(Path(folder, "installed"))
@@ -202,7 +197,7 @@ def every_schedule(row: Rows) -> None:
 
 
 def beside_primus(row: Rows) -> None:
-    """Print the time of Primus' simulator for building and simulating an interleaved table, and the time of ppsim."""
+    """Print the times of Primus' simulator and of ppsim to build and simulate an interleaved table."""
 
     def ours() -> None:
         TABLES.clear()

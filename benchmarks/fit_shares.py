@@ -62,9 +62,7 @@ class Together:
         return 0.5 * float(np.linalg.slogdet(whole)[1]) + tail
 
     def after(self, shares: Shares, usual: float = USUAL) -> list[tuple[float, float, bool]]:
-        """Return, for each ordered pair of rows, the absolute error before and after a fit on the second, and the
-        coverage.
-        """
+        """Return the absolute errors of each row before and after a fit on another row, and the coverage."""
         whole, found = self.covariance(shares), []
         for one, other in np.argwhere(~np.eye(len(self.jobs), dtype=bool)):
             most = usual * self.spreads[other]

@@ -143,9 +143,7 @@ def percent(part: float) -> str:
 
 
 def searches() -> dict[str, list[Case]]:
-    """Return the runs of the authors' ZB-V heuristic, by span, and of their V-Flex search, by step; grouped by
-    memory.
-    """
+    """Return the authors' runs of their ZB-V heuristic (by span) and V-Flex search (by step), grouped by memory."""
     groups: dict[str, list[Case]] = {}
     for row in read("v_searches.csv"):
         criterion: Criterion = "span" if row["algorithm"] == "zb-v" else "step"

@@ -1,5 +1,4 @@
-"""Compute next to a kernel that occupies SMs, as communication kernels do: measured on one GPU, and as ppsim
-assumes.
+"""Compute next to a kernel that occupies SMs, as communication does: measured on one GPU, and as projected.
 
     python benchmarks/held_sms.py --record held.json     measure: needs a CUDA device, torch and numpy; about a minute
     python benchmarks/held_sms.py --report held.json     compare
@@ -151,9 +150,7 @@ class Stopwatch:
     def beside(
         self, work: Callable[[], Any], count: int, hold: Holder, sms: int, rate: int, for_s: float
     ) -> tuple[float, float]:
-        """Return seconds per call next to the holder, and the holder's GB/s; raises an error if the holder ended
-        first.
-        """
+        """Return seconds per call next to the holder, and the holder's GB/s; raises if the holder ends first."""
         begin, end, over = self.event(), self.event(), self.event()
         self.torch.cuda.synchronize()
         hold.moved.zero_()

@@ -17,7 +17,7 @@ from ppsim.machine.kernels.tables import Grid, kernel_table
 
 
 def left_out(grid: Grid) -> Iterator[Floats]:
-    """Yield the errors of the inner cells, one array per axis; unmeasured cells count too, by their filled value."""
+    """Yield the errors of the inner cells, one array per axis; for unmeasured cells, of their filled values."""
     for number, axis in enumerate(grid.axes):
         places = np.array(axis)
         rates = np.moveaxis(grid.rates, number, -1)

@@ -110,7 +110,7 @@ def _gap(made: Made, size: float, random: np.random.Generator) -> None:
 
 
 def _straggling_step(made: Made, size: float, random: np.random.Generator) -> str:
-    """All actions of one of ten steps are slow: the mean step grows by a tenth of that."""
+    """All actions of one of ten steps are slow: the mean step grows by a tenth of the slowdown."""
     step = random.integers(len(made.taken))
     made.taken[step] *= 1 + 8 * size
     return f"step {1 + step}: all ranks"
@@ -175,7 +175,7 @@ OF_NOISE = {"gaps between passes": "gap", "waits for messages": "hop", BETWEEN: 
 """Faults that every step contains a little of as noise, and the attribute with it."""
 
 LEAST, MOST = 0.1, 0.3
-"""The size of a fault, as a part of a forward. Some faults are a multiple of that."""
+"""The size of a fault, relative to a forward pass. Some faults are a multiple of it."""
 
 SHAPES = {
     "1f1b": [(2, 1), (4, 1), (8, 1)],
@@ -212,7 +212,7 @@ def made(table: Schedule, seed: int, causes: Sequence[str], without: str = "") -
 
 
 _APART = ({BLOCKING, "waits for messages"}, {BLOCKING, "slow links"}, {"slow links", "waits for messages"})
-"""Combinations that are not drawn: `explain` distinguishes a slow link and slow messages only by their difference."""
+"""Combinations that are not drawn: `explain` distinguishes a slow link from slow messages only by contrast."""
 
 
 def mixtures_of(table: Schedule) -> list[tuple[str, ...]]:
@@ -223,7 +223,7 @@ def mixtures_of(table: Schedule) -> list[tuple[str, ...]]:
 
 
 def expected(table: Schedule, cause: str) -> str:
-    """Return the name of a fault in `explain`: with one stage per rank, slow stages and slow ranks have one name."""
+    """Return the name of a fault in `explain`: with one stage per rank, slow stages and ranks have one name."""
     return STAGES_OR_RANKS if table.vpp == 1 and cause in ("slow ranks", "uneven stages") else cause
 
 

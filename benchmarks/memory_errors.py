@@ -57,7 +57,7 @@ def simumax(row: dict[str, str]) -> float:
 
 
 def korthikanti(row: dict[str, str]) -> float:
-    """Return the first rank's bytes: fp16 with float32 gradients, unsharded state; layers in flight as in §4.2.3."""
+    """Return the first rank's bytes: fp16, float32 gradients, unsharded state; layers in flight as in §4.2.3."""
     pp, vpp, layers = int(row["pp"]), int(row["vpp"]), int(row["layers"])
     model = gpt(layers, int(row["hidden"]), int(row["heads"]), vocab=51200)
     parallel = row["recompute"] == "selective + SP"

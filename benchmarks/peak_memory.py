@@ -41,7 +41,7 @@ def measured_profile() -> Profile:
 
 
 def gradients_held() -> tuple[int, int]:
-    """Return the bytes of gradients that I of one layer leaves for W, and of the activations that F saved for both."""
+    """Return bytes per layer: gradients that I leaves for W, and activations that F saved for both."""
     layer = build_stage(1, 3, [LayerPlan(1, "none")], SHAPE, seed=0, dtype=torch.float32)
     x = torch.randn(MICRO_BATCH, SHAPE.sequence_length, SHAPE.hidden_size, requires_grad=True)
     output = layer(x)

@@ -78,9 +78,7 @@ def columns(row: dict[str, str], seconds: dict[str, float]) -> str:
 def simulated(
     row: dict[str, str], name: str, vpp: int, seconds: dict[str, float], how: Any = ppsim.simulate
 ) -> ppsim.Timeline:
-    """Return the timeline for seconds per rank and microbatch; a transfer between stages takes the same for any
-    vpp.
-    """
+    """Return the timeline for seconds per rank and microbatch; transfers do not depend on vpp."""
     costs = ppsim.StageCosts(
         **{f"{key}_s": value if key == "transfer" else value / vpp for key, value in seconds.items()}
     )

@@ -26,9 +26,7 @@ def profiled(path: Path, arguments: list[str]) -> dict[str, Any]:
 
 
 def differences(first: dict[str, Any], second: dict[str, Any]) -> list[tuple[str, str, float, float, float]]:
-    """Return component, action, median and relative interquartile range of the first profile, and the second's
-    difference.
-    """
+    """Return component, action, median, relative interquartile range of the first, and the second's difference."""
     rows = []
     for one, other in zip(first["measurements"], second["measurements"], strict=True):
         for title, name in PASSES.items():

@@ -187,7 +187,7 @@ def batch_with_faults(ops: list[Any], desc: Any = None) -> list[Any]:
 
 
 def steps_of(fault: Fault, folder: Path) -> list[float]:
-    """Run steps with a fault; return the start times of the steps that `explain` uses, and the end of the last one."""
+    """Run steps with a fault; return the start times of the steps that `explain` uses, and the final end."""
     Now.fault, Now.step = Fault(), 0
     mine = [Now.rank + RANKS * chunk for chunk in range(Now.vpp)]
     modules = [Sleeper(stage) for stage in mine]

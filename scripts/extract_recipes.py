@@ -1,7 +1,7 @@
 """Write ppsim/trainers/data/recipes.json: the performance recipes that trainers publish.
 
 `python scripts/extract_recipes.py --megatron-bridge DIR --primus DIR` reads Git repositories (a clone, or its .git
-folder) at the tag of each release. Megatron-Bridge's recipe functions are executed with mock objects for torch,
+folder) at the tag of each release. Megatron-Bridge's recipe functions are executed with mocks for torch,
 Megatron-Core and everything else that is not a recipe, and the resulting settings are recorded.
 """
 
@@ -95,7 +95,7 @@ class OptimizerConfig(Section):
 
 
 class StandIn:
-    """A mock object for anything imported: its attributes and items are mock objects, and a call returns a section."""
+    """A mock of any imported object: its attributes and items are mocks, and a call returns a section."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -132,7 +132,7 @@ class StandIn:
 
 
 class StandInModule(ModuleType):
-    """A module whose names are mock objects."""
+    """A module whose names are mocks."""
 
     __path__: ClassVar[list[str]] = []
     __all__: ClassVar[list[str]] = []
@@ -144,7 +144,7 @@ class StandInModule(ModuleType):
 
 
 class Bridge:
-    """Mock object for AutoBridge: makes the provider of a model on Hugging Face."""
+    """Mock of AutoBridge: makes the provider of a model on Hugging Face."""
 
     def __init__(self, hf_name: str) -> None:
         self.hf_name = hf_name
@@ -211,7 +211,7 @@ STANDARD = frozenset({*sys.stdlib_module_names, "typing_extensions"})
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Importer for a repository's recipes: executes their own files, returns mock objects for all other modules."""
+    """Importer for a repository's recipes: executes their own files, returns mocks for all other modules."""
 
     def __init__(self, tree: Tree) -> None:
         self.tree, self.device = tree, "h100"
@@ -241,11 +241,11 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return Section(major=9 if self.device == "h100" else 10, name=f"NVIDIA {self.device.upper()}")
 
     def create_module(self, spec: Any) -> Any:
-        """Return a mock object, or None for a file of the repository."""
+        """Return a mock, or None for a file of the repository."""
         return None if spec.name in self.paths else StandInModule(spec.name)
 
     def exec_module(self, module: Any) -> None:
-        """Execute a file of the repository, or add the names that recipes need to a mock object."""
+        """Execute a file of the repository, or add the names that recipes need to a mock."""
         name = module.__name__
         if name in self.paths:
             path = self.paths[name]

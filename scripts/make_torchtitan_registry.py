@@ -1,7 +1,7 @@
 """Write ppsim/trainers/data/torchtitan.toml: the entries of TorchTitan's config registry.
 
 `python scripts/make_torchtitan_registry.py FOLDER VERSION` reads the `config_registry.py` files of an unpacked
-wheel or a checkout. Each registry function is executed with mock objects for all its imports, so neither torch nor
+wheel or a checkout. Each registry function is executed with mocks for all its imports, so neither torch nor
 TorchTitan is needed. The arguments that it passes are recorded.
 """
 
@@ -61,7 +61,7 @@ DEFAULT_CHECKPOINTING = Recorded("SelectiveAC.Config", (), {})
 
 
 class StandIn:
-    """A mock object for anything imported: its attributes and items are mock objects, calls are recorded."""
+    """A mock for anything imported: its attributes and items are mocks, calls are recorded."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -101,7 +101,7 @@ class StandIn:
 
 
 def imported(name: str, scope: Any = None, local: Any = None, wanted: Any = (), level: int = 0) -> Any:
-    """Import a module, or return a mock object for it."""
+    """Import a module, or return a mock for it."""
     return builtins.__import__(name, scope, local, wanted, level) if name in EXECUTED else StandIn(name)
 
 
