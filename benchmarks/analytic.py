@@ -98,7 +98,6 @@ def in_words(errors: list[float]) -> str:
 
 
 def layer_errors(profile: Profile, cluster: Cluster) -> dict[str, list[float]]:
-    """Return estimated / measured - 1 of each action of a profile's layers, by its letter."""
     model = model_of(profile)
     errors: dict[str, list[float]] = {}
     assert model is not None

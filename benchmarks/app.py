@@ -63,7 +63,6 @@ class Meters:
 
 
 def cpu_s(pid: int) -> float:
-    """Return the CPU seconds of a running process, all threads included (Linux: proc(5))."""
     with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
         fields = file.read().rpartition(")")[2].split()
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")

@@ -98,7 +98,6 @@ def constants_of(rows: list[Row]) -> dict[str, float]:
 
 
 def with_constants(efficiency: Efficiency, values: Mapping[str, float]) -> Efficiency:
-    """Return a class with other values of the named constants."""
     for name, value in values.items():
         table, _, dtype = name.partition(".")
         if table == "experts":
@@ -137,7 +136,6 @@ def fitted(rows: list[Row], *, rounds: int = 8) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the fitted constants, the constants in use, and the rows' errors with both."""
     asked = sys.argv[1:]
     for name, all_rows in fit_rows().items():
         if asked and name not in asked:
@@ -149,7 +147,6 @@ def main() -> None:
 
 
 def show(name: str, rows: list[Row]) -> None:
-    """Print the constants of a class, for dense models or models with experts, and the rows' errors."""
     efficiency = rows[0].cluster.device.efficiency
     found, in_use = fitted(rows), constants_of(rows)
     print(name, *(f"{one} {value:g} (in use {in_use[one]:g})" for one, value in found.items()))

@@ -93,7 +93,6 @@ class Hybrid:
 
     @property
     def estimated_s(self) -> float:
-        """The link model's seconds of either."""
         routing = Routing(tokens=4096, token_bytes=2 * 7168, num_experts=8 * self.num_ranks, experts_per_token=8)
         return dispatch_s(
             "hybridep", routing, Group("ep", self.num_ranks, (self.num_ranks, 1)), load_cluster(self.cluster)

@@ -154,7 +154,7 @@ def peak_bytes() -> float:
 
 
 def growth() -> None:
-    """Print CPU seconds of each stage per table; then how they grow with the actions, and bytes per action."""
+    """Print CPU seconds of each stage per table, their growth with the number of actions, and bytes per action."""
     print(f"| actions | {' | '.join(STAGES)} | bytes an action up to check, to report, to HTML |")
     print("|--:|" + "--:|" * (len(STAGES) + 1))
     rows = []

@@ -33,7 +33,6 @@ PASSES = {"F": "forward_s", "B": "backward_s", "I": "backward_input_s", "W": "ba
 
 
 def measured(name: str, folder: Path, settings: Settings) -> Profile:
-    """Measure the grid once, with device microbenchmarks."""
     path = folder / f"{name}.json"
     keys = [Key(b, s, "float32") for s in MODELS[name] for b in MICRO_BATCHES]
     sweep(SuiteJob(name, find_model(name), tuple(keys), path), settings)
@@ -102,7 +101,6 @@ def main() -> None:
 
 
 def report(name: str, rows: list[tuple[str, str, dict[str, float]]], *, with_rows: bool) -> None:
-    """Print a line of the table for each component and method, and optionally the shapes."""
     for how in dict.fromkeys(how for _, how, _ in rows):
         found = [errors for _, other, errors in rows if other == how]
         cells = []

@@ -34,7 +34,6 @@ def row(causes: Sequence[str], draws: Sequence[Draw]) -> list[str]:
 
 
 def main() -> None:
-    """Run the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=2, help="of each fault and pair on each table")
     parser.add_argument("--seed", type=int, default=10_000)

@@ -85,7 +85,6 @@ class Rows:
     lines: list[str] = field(default_factory=list)
 
     def __call__(self, what: str, seconds: float, *, goal: str = "") -> None:
-        """Add a row: name, seconds, ratio to bare Python, and goal."""
         shown = f"{seconds:.3f} s" if seconds > SHORT_S else f"{1e3 * seconds:.2f} ms"
         self.add(f"| {what} | {shown} | {seconds / self.bare_s:.{1 if seconds > SHORT_S else 2}f} | {goal} |")
 
@@ -94,7 +93,6 @@ class Rows:
         print(line, flush=True)
 
     def write(self, began: str) -> None:
-        """Replace the table in the page, and the line about the machine."""
         page = PAGE.read_text(encoding="utf-8")
         found = re.compile(r"^Measured on .*?\n\n(\|[^\n]*\n)+", re.MULTILINE | re.DOTALL)
         table = f"{began}\n\n" + "".join(f"{line}\n" for line in self.lines)
@@ -102,7 +100,6 @@ class Rows:
 
 
 def here() -> str:
-    """Return a description of the machine, the date, and its load before the run."""
     information = Path("/proc/cpuinfo")
     known = information.read_text() if information.exists() else ""
     model = re.search(r"model name\s*: (.*)", known)
@@ -114,7 +111,6 @@ def here() -> str:
 
 
 def main() -> None:
-    """Print a row for each piece of work."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--num-microbatches", dest="microbatches", type=int, default=1024)
     parser.add_argument(
@@ -146,7 +142,6 @@ def main() -> None:
 
 
 def first_command_s() -> float:
-    """Return the wall-clock seconds of README's first command in a fresh clone."""
     command = re.search(r"^python3 -m venv .*$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert command is not None
     with tempfile.TemporaryDirectory() as folder:
@@ -224,13 +219,11 @@ def beside_primus(row: Rows) -> None:
 
 
 def built_anew(name: str, num_microbatches: int) -> None:
-    """Build a table without a cache."""
     TABLES.clear()
     ppsim.build(name, pp=BIG["pp"], microbatches=num_microbatches)
 
 
 def tables_on_disk(row: Rows, num_microbatches: int) -> None:
-    """Print the times of building, simulating and checking a table with files."""
     with tempfile.TemporaryDirectory() as folder:
         path, given = str(Path(folder, "T.csv")), str(Path(folder, "C.json"))
         Path(given).write_text('{"forward_s": 1.0, "backward_input_s": 1.0, "backward_weight_s": 1.0}')

@@ -48,7 +48,6 @@ class Together:
     slopes: Floats
 
     def covariance(self, shares: Shares) -> Floats:
-        """Return the covariance matrix of the errors."""
         of_jobs = np.outer(self.spreads, self.spreads) * in_common(self.jobs, self.jobs, shares)
         return (
             shares.machine**2 * self.slopes @ self.slopes.T + of_jobs + MEASURED_SPREAD**2 * np.eye(len(self.jobs))
@@ -148,7 +147,6 @@ def most_probable(groups: Sequence[Together]) -> Floats:
 
 
 def show_spreads(groups: Sequence[Together]) -> None:
-    """Print the spreads of the classes, for dense models and for models with experts."""
     for is_experts, of_none in ((False, ESTIMATE_SPREAD), (True, EXPERTS_SPREAD)):
         rows = [
             (name, abs(error), spread) for one in groups
@@ -171,7 +169,6 @@ def _of_nine_in_ten(sizes: Sequence[float]) -> float:
 
 
 def main() -> None:
-    """Print spreads, shared fractions, and the effect of a fit to one row on another row."""
     groups = sets()
     show_spreads(groups)
     logs = most_probable(groups)

@@ -41,7 +41,6 @@ def timed(work: Callable[[], Any], *, repeats: int = 3) -> float:
 
 
 def measure(name: str) -> dict[str, float]:
-    """Build the table in this process and return time and memory."""
     import resource
 
     import ppsim

@@ -58,7 +58,6 @@ class Case:
         )  # fmt: skip
 
     def bubble_of(self, seconds: float) -> float:
-        """Return the idle fraction of a rank in this time."""
         return 1 - self.microbatches * sum(self.costs[:3]) / seconds
 
     def __str__(self) -> str:

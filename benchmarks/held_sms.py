@@ -342,7 +342,6 @@ def measure_attention() -> list[dict[str, Any]]:
 
 
 def record(path: Path) -> None:
-    """Measure, and write the file after each part."""
     import torch
 
     found: dict[str, Any] = {

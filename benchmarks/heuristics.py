@@ -8,9 +8,7 @@ from ppsim.catalog.search.target import Target
 
 
 def zb_heuristic(problem):
-    """Return the best span of the zero-bubble heuristic's eight runs, decided as the authors do (arXiv 2401.10241,
-    §3.1).
-    """
+    """Return the best span of the zero-bubble heuristic's eight runs (arXiv 2401.10241, §3.1), decided as there."""
     target = Target(problem, "span")
     return _first_best(of_one_chunk.heuristic_runs(target, target.head_s)).schedule("zb-heuristic")
 

@@ -32,7 +32,6 @@ def least(ratios: Sequence[float]) -> float:
 
 
 def main(section: str) -> None:
-    """Print the mean absolute error as projected, and with a factor for each group."""
     rows = [
         (name, row)
         for name, told in case_sets().items()

@@ -94,18 +94,15 @@ def written(shape: dict, path: Path) -> dict:
 
 
 def peak_gb() -> float:
-    """Return the peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 
 
 def in_a_process(shape: dict, path: Path) -> dict:
-    """Return the result of `written` in a fresh process."""
     command = [sys.executable, __file__, "--write", json.dumps(shape), str(path)]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def pass_cpu_s() -> float:
-    """Return the CPU seconds of an empty Python process."""
     begin = resource.getrusage(resource.RUSAGE_CHILDREN)
     for _ in range(10):
         subprocess.run([sys.executable, "-c", "pass"], check=True)
@@ -114,7 +111,6 @@ def pass_cpu_s() -> float:
 
 
 def blank_s(browser) -> float:
-    """Return the seconds of an empty page until its second frame."""
     page = browser.new_page()
     begin = time.perf_counter()
     page.goto("about:blank")

@@ -216,7 +216,6 @@ _APART = ({BLOCKING, "waits for messages"}, {BLOCKING, "slow links"}, {"slow lin
 
 
 def mixtures_of(table: Schedule) -> list[tuple[str, ...]]:
-    """Return each fault, and each pair of faults, that a table can have."""
     causes = [cause for cause in INJECTED if cause != BLOCKING or table.name in ("1f1b", "interleaved-1f1b")]
     pairs = [pair for pair in combinations(causes, 2) if set(pair) not in _APART]
     return [*((cause,) for cause in causes), *pairs]
@@ -241,7 +240,6 @@ class Draw:
 
     @property
     def first(self) -> str:
-        """The cause that `explain` ranks first."""
         return self.losses[0].cause if self.losses else ""
 
     @property
@@ -267,7 +265,6 @@ class Draw:
 
     @property
     def are_places_named(self) -> bool:
-        """Whether the details of the faults contain their places."""
         details = {loss.cause: loss.detail for loss in self.losses}
         return all(place in details.get(cause, "") for cause, place in self.places.items() if cause in self._worth)
 

@@ -32,7 +32,6 @@ COMMAND = [
 
 
 def job() -> Job:
-    """Return the job of the command line `COMMAND`."""
     return Job(
         model=read_model("llama3-405b"),
         model_name="llama3-405b",

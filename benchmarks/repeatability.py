@@ -18,7 +18,6 @@ PASSES = {"F": "forward_s", "B": "backward_s", "I": "backward_input_s", "W": "ba
 
 
 def profiled(path: Path, arguments: list[str]) -> dict[str, Any]:
-    """Return the output of one `ppsim profile`."""
     print(f"load {os.getloadavg()[0]:.2f}", flush=True)
     command = [sys.executable, "-m", "ppsim", "profile", *arguments, "-o", str(path)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -42,7 +41,6 @@ def differences(first: dict[str, Any], second: dict[str, Any]) -> list[tuple[str
 
 
 def main() -> None:
-    """Print the table, and the largest difference."""
     with tempfile.TemporaryDirectory() as folder:
         first, second = (profiled(Path(folder) / f"{name}.json", sys.argv[1:]) for name in ("first", "second"))
     rows = differences(first, second)

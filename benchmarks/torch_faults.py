@@ -56,7 +56,6 @@ class Fault:
 
 
 def fault_of(name: str, seed: int, vpp: int) -> tuple[Fault, Fault]:
-    """Return a fault with a random place and size, and the run to compare it with."""
     dice = random.Random(f"{name} {seed}")
     rank, first = dice.randrange(RANKS), dice.randrange(RANKS - 1)
     size, none = dice.uniform(0.8, 1.2), Fault()
@@ -111,7 +110,6 @@ class Now:
 
 
 def sleep_of(kind: str, stage: int, microbatch: int) -> None:
-    """Sleep for the duration of an action."""
     fault, seconds = Now.fault, SECONDS[kind] / Now.vpp * Now.fault.sizes[microbatch % 2]
     seconds *= fault.slow_rank[1] if fault.slow_rank[0] == Now.rank else 1
     seconds *= fault.slow_stage[1] if fault.slow_stage[0] == stage else 1
@@ -158,7 +156,6 @@ class Sent:
 
 
 def send_late() -> None:
-    """Send each entry of the queue when it is due."""
     while True:
         due, op, tensor = Now.delayed.get()
         time.sleep(max(due - time.perf_counter(), 0.0))

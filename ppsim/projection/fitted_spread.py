@@ -44,7 +44,6 @@ def fitted_spread(plan: Plan, seconds: float, seconds_of: SecondsOf, class_sprea
 
 
 def _effect(plan: Plan, seconds: float, seconds_of: SecondsOf, name: str, one: "Constant") -> float:
-    """Return the change of the logarithm of the iteration time if a constant is lower by one standard deviation."""
     assert plan.job is not None
     assert one.sigma is not None
     cluster = plan.job.cluster

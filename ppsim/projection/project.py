@@ -109,7 +109,6 @@ def _within_memory(plan: Plan, search: Callable[[float | None], Found]) -> tuple
 
 
 def _project_auto(plan: Plan, progress: "Progress | None" = None) -> Projection:
-    """Search for a table on every placement that vpp allows, each at its own costs."""
     from ppsim.catalog.auto import optimise  # the search and its kernels
 
     vpp = 1 if plan.vpp is None else plan.vpp
@@ -294,7 +293,6 @@ def _trial(plan: Plan, schedule: Schedule, assembled: Assembled) -> Trial:
 
 
 def _with_stages(plan: Plan, schedule: Schedule) -> tuple[Plan, str]:
-    """Return the plan with the stages that --plan auto finds, and a line that compares them with other plans."""
     from ppsim.costs.of_job import assemble_job  # costs of models
     from ppsim.projection.stage_search import StageSearch
 
@@ -375,7 +373,6 @@ def _why_no_stages(plan: Plan, num_stages: int, *, num_slices: int = 1) -> str |
 
 
 def _without_model(plan: Plan) -> str:
-    """Return an addition to an error message if the user named no model."""
     if plan.job is not None or not plan.has_model:
         return ""
     default = " (the default)" if plan.source.name == f"profile {DEFAULT}" else ""

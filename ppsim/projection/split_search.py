@@ -104,7 +104,7 @@ class SplitSearch:
     def _lowest(self, enough: _Rank) -> _Rank:
         """Return the first split with bounds below `enough` (fewest moves from the best one), or the lowest found.
 
-        If that split does not fit, the search continues farther for one that does.
+        If it does not fit, the search continues for one that does.
         """
         seen, around = set(self._trials), [self._best.counts]
         lowest: _Rank = (np.inf, np.inf, ())

@@ -107,7 +107,6 @@ class StageSearch:
         return float(np.maximum(trial.peak_bytes - self.limit_bytes * CAP_ROUNDING, 0.0).max())
 
     def _rank_of(self, found: Planned) -> tuple[float, float]:
-        """Sort key of plans: bytes over the limit, then seconds."""
         _, trial = found
         return self._over(trial), trial.seconds
 
@@ -146,7 +145,6 @@ class StageSearch:
         return min((self._with_split(text) for text in dict.fromkeys([*texts, least])), key=self._rank_of)
 
     def _with_split(self, recompute: Recompute) -> Planned:
-        """Return a uniform plan with the layers that `--split auto` finds for it."""
         plans = (StagePlan(recompute),) * self.num_stages
         job = replace(self.job, execution=replace(self.job.execution, recompute=recompute), offload_modules="")
         limit = self.limit_bytes if np.isfinite(self.limit_bytes) else None
@@ -307,7 +305,6 @@ def _in_flight(schedule: Schedule, rank: int) -> Floats:
 
 
 def _is_dominated(row: Floats, others: Floats) -> bool:
-    """Return whether another moment has no less of anything, and more of something."""
     return bool(((others >= row).all(axis=1) & (others > row).any(axis=1)).any())
 
 

@@ -84,7 +84,6 @@ class Script:
         yield from self._ended(words)
 
     def _ended(self, words: list[_Word]) -> Iterator[list[str]]:
-        """Yield the words of a statement; an assignment also sets its variables."""
         if words and words[0].text in _DECLARING:
             words = [word for word in words[1:] if word.assigned]
         if not words:
@@ -216,7 +215,6 @@ class Script:
         return "".join([*pieces, text[place:]])
 
     def _braced(self, whole: str, depth: int) -> str:
-        """Return the value of `${NAME}` or `${NAME:-DEFAULT}`, or the text as written if there is neither."""
         match = _BRACED.fullmatch(whole[2:-1])
         if match is None or (match[1] not in self.variables and match[2] is None) or depth == _DEEPEST:
             return whole
@@ -279,8 +277,6 @@ _LONGEST_SUM = 400  # limit on the characters of arithmetic, because the parser 
 
 
 def _computed(text: str) -> str | None:
-    """Evaluate whole-number arithmetic; return None for anything else."""
-
     def value(node: ast.expr) -> int:
         match node:
             case ast.Constant(value=int(number)):

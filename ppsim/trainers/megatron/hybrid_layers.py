@@ -175,7 +175,6 @@ def _tokens_before(size: object, source: str) -> int:
 
 
 def _listed(given: object, name: str, num_layers: int, source: str, entry: Callable[[int, int], int]) -> list[int]:
-    """Return one entry per layer: from a list such as `([0]*3+[1]*58)`, or `entry(layer, frequency)`."""
     value = _list_of(given, name, source) if isinstance(given, str) else given
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 1:

@@ -289,7 +289,6 @@ def _offloaded_layers(arguments: Arguments) -> float | None:
 
 
 def _known_modules(arguments: Arguments, modules: Any, known: Mapping[str, str], done: str) -> str | None:
-    """Return the known modules of a list, joined by +; assume that the others are not `done`."""
     asked = re.findall(r"\w+", modules if isinstance(modules, str) else " ".join(map(str, modules)))
     if other := [module for module in asked if module not in known]:
         arguments.assumed.append(f"not {done}, since unknown: {', '.join(other)}")

@@ -171,7 +171,6 @@ def _experts(arguments: Arguments, dense: FeedForward) -> MixtureOfExperts | Non
 
 
 def _vocabulary(arguments: Arguments) -> int:
-    """Return the rows of the embedding before padding: given, or from the tokenizer."""
     given = arguments.count("vocab_size", word="model") or arguments.count("padded_vocab_size", word="model")
     if given:
         return given

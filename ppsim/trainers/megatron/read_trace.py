@@ -109,7 +109,6 @@ def _keep(path: str, ranks: dict[int, _Rank], resource: Mapping[str, Any], name:
 
 
 def _spans(found: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str, int, int]]:
-    """Yield resource, name, start and end of each span in one line."""
     if "resourceSpans" not in found:
         begin, end = (_nanoseconds(found[key]) for key in ("start_time", "end_time"))
         yield found["resource"]["attributes"], found["name"], begin, end
@@ -123,6 +122,5 @@ def _spans(found: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str, i
 
 
 def _nanoseconds(time: str) -> int:
-    """Convert an ISO time with microseconds to nanoseconds since the epoch."""
     moment = datetime.fromisoformat(time)
     return int(moment.replace(microsecond=0).timestamp()) * 10**9 + moment.microsecond * 1000

@@ -124,7 +124,6 @@ def _layer_counts(layers: Sequence[int], p: int, v: int) -> dict[str, Any]:
 
 
 def _rules(layers: Sequence[int], p: int, v: int) -> Iterator[MegatronSplit]:
-    """Yield Megatron-LM's rules for counting layers, the simplest first."""
     if min(layers) < 1:  # an empty stage needs a layout
         return
     if sum(layers) % (p * v) == 0:

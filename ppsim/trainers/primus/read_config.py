@@ -92,7 +92,6 @@ def _named_files(path: Path, framework: str, module: str, model: str) -> tuple[d
 
 
 def _file(path: Path, source: Path, depth: int = 0) -> dict[str, Any]:
-    """Return the content of a file, merged over the files that it extends."""
     if not isfile(path):
         raise ConfigError(f"{source} names {path.name}, which is not in {path.parent}")
     if depth > _DEEPEST:
@@ -116,7 +115,6 @@ def _extended(content: Mapping[str, Any], path: Path, source: Path, depth: int =
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two trees of options; the second wins."""
     merged = dict(below)
     for name, value in above.items():
         both = isinstance(merged.get(name), dict) and isinstance(value, dict)

@@ -35,7 +35,6 @@ def write_primus(words: Mapping[str, Any], model: Model, layout: str) -> str:
 
 
 def _pipeline_of(schedule: str) -> dict[str, Any]:
-    """Return the options that make Primus' own pipeline run a schedule; empty if it has no such schedule."""
     names = {name: algorithm for algorithm, name in ALGORITHMS.items()}
     if schedule not in names:
         return {}

@@ -107,5 +107,4 @@ def _instants(compute: Schedule) -> tuple[list[int], list[int]]:
 
 
 def _chunks(compute: Schedule) -> list[int]:
-    """Return the index of each stage among the stages of its rank."""
     return [list(compute.stages_of(int(rank))).index(stage) for stage, rank in enumerate(compute.stage_to_rank)]

@@ -58,7 +58,6 @@ def read_trace(path: str | Path, patterns: Sequence[Pattern] = PATTERNS) -> Rank
 
 
 def _recording(entries: Iterator[tuple[str, Any]], source: str, patterns: Sequence[Pattern]) -> Recording:
-    """Collect the needed entries of a trace: one event of its list at a time, other entries by key."""
     found, is_one = Recording(source, Names(patterns)), False
     with reading(source, "trace of torch.profiler"):
         for count, (key, value) in enumerate(entries):

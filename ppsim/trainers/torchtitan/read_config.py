@@ -153,7 +153,6 @@ def _degrees(arguments: Arguments) -> tuple[int | None, int | None]:
 
 
 def _replicas(arguments: Arguments, words: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data-parallel ranks (or the number of GPUs from the launcher) and the ZeRO stage."""
     shard, copies = _degrees(arguments)
     found: dict[str, Any] = {"zero": 0 if shard == 1 else 1 if words["pp"] > 1 else 3}
     if (copies or 1) > 1 and shard != 1:
@@ -230,7 +229,6 @@ def _flat(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def _batch(arguments: Arguments, length: int) -> LocalBatch:
-    """Return the local batch: one round of microbatches in a pipeline, one microbatch without a pipeline."""
     local = arguments.count("training.local_batch_size", word="micro_batch")
     local = local or arguments.count("training.batch_size", word="micro_batch")
     tokens = arguments.count("training.num_tokens_per_microbatch_per_dp_rank", word="micro_batch")
@@ -262,7 +260,6 @@ def _schedule(arguments: Arguments) -> str | None:
 
 
 def _layers_of_parts(parts: Sequence[Any]) -> list[int]:
-    """Return the number of layers of each stage in `module_fqns_per_model_part`."""
     names = [part.split(",") if isinstance(part, str) else part for part in parts]
     return [sum(str(name).startswith("layers.") for name in part) for part in names]
 

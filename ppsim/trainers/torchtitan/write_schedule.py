@@ -118,5 +118,4 @@ def _layers(layers: Sequence[int], num_stages: int, head: str) -> dict[str, Any]
 
 
 def _plain(value: Any) -> str:
-    """Format a value for TorchTitan's parser: parts separated by blanks, modules of a part by commas."""
     return " ".join(",".join(part) for part in value) if isinstance(value, list) else str(value)
