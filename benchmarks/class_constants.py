@@ -45,7 +45,7 @@ class.
 
 OTHER_MODELS = ("GPT-OSS-120B",)
 """Titles of models whose rows have a bias on nearly every class, because no cost covers a feature of the model
-(here attention sinks). The bias is smaller now that biases of experts and clamps have costs.
+(here attention sinks). There are fewer since biases of experts and clamps have costs.
 """
 
 

@@ -48,7 +48,7 @@ RANKS = (2, 4, 8)
 class Combine:
     """A measured combine of DeepEP's normal kernels: bfloat16, top 8, at the fastest number of SMs.
 
-    The sizes are those of DeepSeek-V3, also between nodes, and of other models.
+    Sizes of DeepSeek-V3, also between nodes, and of other models.
     """
 
     cluster: str

@@ -2,9 +2,9 @@
 
     PYTHONPATH=. python benchmarks/faults.py --draws 2   every fault and pair of faults on 13 tables, 2,600 draws
 
-Actions take 20 and 40 ms, ± 1 %, in ten steps. A fault is 10 to 30 % of a forward pass, or a multiple of it
+Actions take 20 and 40 ms, ± 1 %, in ten steps. A fault is 10 to 30 % of a forward pass, or a multiple
 (`benchmarks/made_steps.py`). Of two faults, the larger one must be ranked first: without it, the mean step would be
-shortest. A draw in which noise is ranked first, and costs more than all faults, is counted separately. A size is
+shorter. A draw in which noise is ranked first, and costs more than all faults, is counted separately. A size is
 right within 20 % of the true gain, for two faults within 30 %. A fault whose gain is below a tenth of the other's
 need not be listed. `benchmarks/torch_faults.py` has the same faults in a real pipeline.
 """

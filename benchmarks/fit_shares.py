@@ -3,7 +3,7 @@
     python benchmarks/fit_shares.py
 
 First, the spread of each device class: the 90 % quantile of the absolute errors' logarithms over 1.645, averaged in
-squares with `OF_ALL` rows of all classes. Then the fractions of it that rows of the same set and cluster share
+squares with `OF_ALL` rows of all classes. Second, the fractions that rows of the same set and cluster share
 (`ppsim.machine.likeness`), one result for all classes. It maximises the posterior density. The logarithms of errors
 have a multivariate Student's t distribution with `FREEDOM` degrees of freedom, so that a set with a common offset
 has little influence. Constants of clusters are left out; the shared error of the machine follows from the slopes of

@@ -4,7 +4,7 @@
     python benchmarks/html_timeline.py --repeats 5 --chromium /usr/bin/chromium
 
 Each shape is written in its own process. `write s` are CPU seconds, `/ pass` their ratio to `python -c pass`, `GB`
-the peak memory of the process with the timeline, `before` without the page. `load s` is the time from opening the
+the peak memory of the process, `before` its peak before the page is written. `load s` is the time from opening the
 file to the second frame after the figure is drawn, `ready` until cells show their details. Zoom times are from the
 call to the second frame after it, from the whole step to the middle 1/2, 1/50 and 1/2000. Load and zoom times are
 medians of wall time, as is the time of `about:blank` until its second frame.

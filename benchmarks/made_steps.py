@@ -175,7 +175,7 @@ OF_NOISE = {"gaps between passes": "gap", "waits for messages": "hop", BETWEEN: 
 """Faults that every step contains a little of as noise, and the attribute with it."""
 
 LEAST, MOST = 0.1, 0.3
-"""The size of a fault, relative to a forward pass. Some faults are a multiple of it."""
+"""The size of a fault, relative to a forward pass. Some faults are a multiple."""
 
 SHAPES = {
     "1f1b": [(2, 1), (4, 1), (8, 1)],
@@ -190,7 +190,7 @@ LEAST_MICROBATCHES = 8
 
 
 def tables() -> list[Schedule]:
-    """Return the tables, each with twice as many microbatches as ranks."""
+    """Return the tables, each with two microbatches per rank."""
     return [
         build(name, pp=pp, vpp=vpp, microbatches=max(2 * pp, LEAST_MICROBATCHES))
         for name, shapes in SHAPES.items()
@@ -199,7 +199,7 @@ def tables() -> list[Schedule]:
 
 
 def made(table: Schedule, seed: int, causes: Sequence[str], without: str = "") -> Made:
-    """Return steps with these faults, optionally without one of them and without its part of the noise."""
+    """Return steps with these faults, optionally without one fault and its part of the noise."""
     steps = Made(table, seed)
     for cause in causes:
         if cause != without:

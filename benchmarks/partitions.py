@@ -38,7 +38,7 @@ def table_of(name: str, p: int, m: int) -> ppsim.Schedule:
 
 
 def record(arguments: argparse.Namespace, cases: list[dict[str, Any]], keep: Any) -> None:
-    """Run the missing cases, and call `keep` with all of them after each; needs torch and numpy only.
+    """Run the missing cases, and call `keep` with all cases after each; needs torch and numpy only.
 
     A failed case stores its error, and the next case runs.
     """

@@ -20,7 +20,7 @@ from ppsim.base.front_page import ABOUT, COMMANDS, front_page
 from ppsim.base.lean import start_lean
 from ppsim.base.version import __version__
 
-_RUN_TORCH = ("train", "profile")  # commands that must free tensors early, so garbage collection stays on
+_RUN_TORCH = ("train", "profile")  # not `start_lean`: tensors must not wait for a late garbage collection
 
 WORDS, BEGAN_S = "ppsim.words", "ppsim.began_s"  # keys in a context's meta: the words typed, and the start time
 HELP_OPTIONS = ("-h", "--help", "--help-all")

@@ -122,8 +122,9 @@ def spread_of(plan: Plan) -> float:
     """Return the standard deviation of the logarithm of a projected step time.
 
     For a profile with a calibration run, it combines the spread of measured costs and the drift of the machine
-    speed. Otherwise it is the spread of the runs on this device class. Without such runs, it is the spread of all
-    classes or the spread of the in-situ factor of the device's table, whichever is larger.
+    speed. For other measured costs it is `MEASURED_SPREAD`. For estimated costs it is the spread of the runs on
+    this device class. Without such runs, it is the spread of all classes or the spread of the in-situ factor of the
+    device's table, whichever is larger.
     """
     job = plan.job
     if plan.rehearsal:

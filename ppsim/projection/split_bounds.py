@@ -102,7 +102,7 @@ def _mean(layer: LayerCosts) -> float:
 
 
 def _end(trial: Trial, layer: LayerCosts, slope: Floats) -> tuple[int, int, Floats]:
-    """Return the last rank of an iteration, the action that its end waits for, and the slopes of later work."""
+    """Return the last rank, the action that its end waits for, and the seconds per layer after that action."""
     timeline, around = trial.step.timeline, trial.assembled.around
     schedule, ends = timeline.schedule, timeline.rank_end_s.copy()
     reduces = [piece for piece in trial.step.pieces if piece.kind == "reduce"]
@@ -131,7 +131,7 @@ def _end(trial: Trial, layer: LayerCosts, slope: Floats) -> tuple[int, int, Floa
 
 
 def _shared(trial: Trial, reduced: Floats) -> tuple[int, Floats]:
-    """Return the rank whose reduced gradients end the iteration, and the slopes of sums over shared weights."""
+    """Return the rank whose gradients end the iteration, and the seconds per layer of sums over model replicas."""
     timeline, around = trial.step.timeline, trial.assembled.around
     schedule, ends = timeline.schedule, reduced.copy()
     num_stages, rank_of = schedule.num_model_stages, schedule.stage_to_rank
@@ -163,7 +163,7 @@ def _chain(pieces: list[Piece]) -> list[Piece]:
 
 
 def _hidden(trial: Trial, stage: int, took_s: float, grows_s: float, pass_s: float, pass_grows_s: float) -> float:
-    """Return the growth, per layer, of the part of a collective that its own action hides: all but one bucket."""
+    """Return the seconds that one more layer adds to the hidden part of a collective: all but one bucket."""
     buckets = np.broadcast_to(trial.assembled.around.num_buckets, trial.step.timeline.schedule.num_stages)[stage]
     hidden = 1 - 1 / max(float(buckets), 1.0)
     return hidden * (pass_grows_s if pass_s < took_s else grows_s)

@@ -1,4 +1,4 @@
-"""Runtimes that a schedule table can be exported to, and the schedules that each of them can run.
+"""Runtimes that a schedule table can be exported to, and the schedules that each one can run.
 
 The exporters themselves are tried on a small table. `ppsim schedules NAME` and docs/schedules.md therefore follow
 the code.

@@ -48,7 +48,7 @@ def _spec(arguments: Arguments) -> str:
 
 
 def _evenly(num_pairs: int, ratio: float) -> str:
-    """Return pairs of a mixer and an MLP, the fraction `ratio` of them with attention (Primus, `HybridStack`)."""
+    """Return pairs of a mixer and an MLP, a fraction `ratio` with attention (Primus, `HybridStack`)."""
     attends = int(num_pairs * ratio)
     others = num_pairs - attends
     if not attends:

@@ -113,7 +113,7 @@ def _stages_of_pattern(arguments: Arguments, model: Model) -> str | None:
 
 
 def _primus_schedule(arguments: Arguments) -> dict[str, Any]:
-    """Return the schedule of Primus' two pipeline implementations, if one of them replaces Megatron-LM's loops."""
+    """Return the schedule of Primus' two pipeline implementations, if one replaces Megatron-LM's loops."""
     if arguments.flag("patch_primus_pipeline", word="schedule"):
         name = ALGORITHMS.get(str(arguments.get("pp_algorithm", "1f1b-interleaved", word="schedule")))
     elif arguments.flag("patch_zero_bubble", word="schedule"):

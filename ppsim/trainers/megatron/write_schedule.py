@@ -1,7 +1,7 @@
 """Megatron-LM's arguments for a schedule table that its loops can run, and its pipeline layout string.
 
 Megatron-LM reads no table. It has 1F1B and interleaved 1F1B, the latter with a microbatch group size
-(`get_schedule_table`). It has three ways to assign layers to stages, and accepts one of them at a time
+(`get_schedule_table`). There are three ways to assign layers to stages, and it accepts one at a time
 (`validate_args`): a layout string, layers per chunk, or chunks per rank.
 """
 

@@ -55,7 +55,7 @@ def from_torchtitan(
     """Return a tree of sections as options; raises `ConfigError` for an invalid number.
 
     `asked` is the part of the tree that the user wrote, if the tree also has defaults. Options of the tree override
-    those of a registry entry (0.3: `--module`, `--config`) or of a job's TOML file (0.2: `--job.config_file`).
+    options of a registry entry (0.3: `--module`, `--config`) or of a job's TOML file (0.2: `--job.config_file`).
     """
     options, said = _with_files(_options(tree), source)
     arguments = Arguments(options, source, None if asked is None else _flat(asked))
