@@ -1,8 +1,7 @@
 """Build the documentation site: python scripts/build_site.py [FOLDER]
 
-The pages of docs/ are copied to a temporary folder. Generated content is added: pictures, notebooks, and the
-reference of commands and of Python. Sphinx treats warnings as errors: broken links and anchors, and pages outside
-all tables of contents.
+The pages of docs/ are copied to a temporary folder, and generated content is added: pictures, notebooks, and the
+reference of commands and of Python. Warnings of Sphinx are errors: broken links and anchors, and unlisted pages.
 """
 
 import os
@@ -61,9 +60,9 @@ def main(folder: Path) -> None:
 
 
 def accessible(html: str) -> str:
-    """Add to a page what the theme omits: heading levels, names of parts, and keyboard focus for scrolling parts.
+    """Add to a page what the theme omits: heading levels, names of parts, keyboard focus for scrolling parts.
 
-    Sphinx writes the lines of a signature as a description list without terms; they are replaced by lines.
+    Sphinx's description lists without terms, which it uses for lines of a signature, become lines.
     """
     html = html.replace('class="caption" role="heading">', 'class="caption" role="heading" aria-level="2">')
     for name, told in (("sidebar", "all pages"), ("toc", "on this page")):
@@ -98,7 +97,7 @@ def stage(source: Path) -> None:
 
 
 def as_of_the_site(text: str, name: Path) -> str:
-    """Return a page with the reference filled in; links out of docs/ become links within the site or plain text."""
+    """Fill in the reference of a page; turn links out of docs/ into links within the site or plain text."""
     text = _COMMENTS.sub("", text).replace("<!-- reference: ppsim --help -->", command_reference())
     came_from = next((path for path, taken in FROM_OUTSIDE.items() if taken == str(name)), DOCS / name)
 
@@ -133,7 +132,7 @@ def draw_pictures(source: Path) -> None:
 
 
 def write_notebook(path: Path, page: Path) -> None:
-    """Write a notebook as a page with its stored outputs, and its pictures in a folder next to the page."""
+    """Write a notebook with its stored outputs as a page, with pictures next to it."""
     notebook = nbformat.read(path, as_version=4)
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
@@ -149,7 +148,7 @@ def write_notebook(path: Path, page: Path) -> None:
 
 
 def write_python_reference(folder: Path) -> None:
-    """Write a page of the Python reference for each topic in the docstring of ppsim, and list the pages."""
+    """Write a reference page for each topic in the docstring of ppsim, and list the pages."""
     topics = topics_of(ppsim.__doc__ or "")
     if missing := sorted(set(ppsim.__all__) ^ {name for names in topics.values() for name in names}):
         raise click.ClickException(f"the docstring of ppsim and __all__ differ in {', '.join(missing)}")
@@ -190,14 +189,14 @@ def _described(name: str) -> str:
 
 
 def command_reference() -> str:
-    """Return the full help of ppsim and of all its commands, as printed."""
+    """Return the full help of ppsim and all its commands."""
     context = click.Context(ppsim_command, info_name="ppsim", terminal_width=100, **ppsim_command.context_settings)
     context.meta["ppsim.help_all"] = True  # also for commands with a short help
     return "\n".join(_help_of(context))
 
 
 def _help_of(context: click.Context) -> Iterator[str]:
-    """Yield a section for a command, and one for each of its subcommands."""
+    """Yield a section for a command and for each subcommand."""
     command = context.command
     yield f"## {context.command_path}\n\n```text\n{command.get_help(context)}\n```\n"
     hidden = [one for one in command.params if isinstance(one, click.Option) and one.hidden and one.help]

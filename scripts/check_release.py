@@ -43,7 +43,7 @@ ppsim.export("1f1b", to="torch")
 
 
 def main() -> None:
-    """Build and check the release, and print the results; exit with 1 and the reason if a check fails."""
+    """Build, check and list the release; exit with 1 and a reason if a check fails."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         wheel, sdist = built_release()
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def require(holds: bool, otherwise: str) -> None:
-    """End the script with a sentence if a condition does not hold."""
+    """End the script with a sentence unless a condition holds."""
     if not holds:
         raise SystemExit(otherwise)
 
@@ -79,7 +79,7 @@ def built_release() -> tuple[Path, Path]:
 
 
 def build(folder: Path, *options: str, with_kernels: bool) -> Path:
-    """Run `python -m build` in this environment, and return the output folder."""
+    """Run `python -m build`, and return the output folder."""
     command = [sys.executable, "-m", "build", "--no-isolation", *options, "--outdir", str(folder), str(ROOT)]
     environment = os.environ | {"PPSIM_COMPILE_KERNELS": str(int(with_kernels))}
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
@@ -87,19 +87,19 @@ def build(folder: Path, *options: str, with_kernels: bool) -> Path:
 
 
 def require_tag(wheel: Path) -> None:
-    """End the script if the wheel's tag allows a Python or platform that the compiled kernels do not support."""
+    """End the script if the wheel's tag does not match its kernels."""
     is_pure = wheel.name.endswith("-py3-none-any.whl")
     reason = "has compiled kernels" if is_pure else "has no compiled kernels"
     require(is_pure != bool(kernels_in(wheel)), f"the tag of {wheel.name} is wrong: the wheel {reason}")
 
 
 def kernels_in(wheel: Path) -> list[str]:
-    """Return the files with numba's compiled code."""
+    """Return the files with compiled code of numba."""
     return [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith((".nbi", ".nbc"))]
 
 
 def needed() -> set[str]:
-    """Return the files of the checkout that must be in the sdist."""
+    """Return the files that must be in the sdist."""
     found = {
         path.relative_to(ROOT).as_posix()
         for folder in FOLDERS
@@ -116,7 +116,7 @@ def held_by(sdist: Path) -> set[str]:
 
 
 def try_wheel(wheel: Path, folder: Path) -> None:
-    """Install the wheel into a new environment, run a projection, and check that mypy reads its types."""
+    """Install the wheel into a new environment, project, and check that mypy reads its types."""
     venv.create(folder / "env", with_pip=True)
     python = folder / "env" / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "-q", str(wheel)], check=True)
@@ -131,7 +131,7 @@ def try_wheel(wheel: Path, folder: Path) -> None:
 
 
 def try_kernels(wheel: Path, folder: Path) -> None:
-    """Install the wheel with kernels instead; the numba version that built it must have nothing left to compile."""
+    """Install the wheel with kernels; the numba that built it must have nothing left to compile."""
     python = folder / "env" / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", "--force-reinstall", str(wheel)], check=True)
     asked = [[one, "-c", "import numba; print(numba.__version__)"] for one in (sys.executable, python)]
@@ -145,7 +145,7 @@ def try_kernels(wheel: Path, folder: Path) -> None:
 
 
 def try_sdist(sdist: Path, folder: Path) -> None:
-    """Unpack the sdist and run a projection there: packaged files must be found as in a checkout."""
+    """Unpack the sdist and project: packaged files must be found as in a checkout."""
     with tarfile.open(sdist) as archive:
         archive.extractall(folder, filter="data")
     (unpacked,) = folder.glob("ppsim_pipeline-*")
@@ -156,7 +156,7 @@ def try_sdist(sdist: Path, folder: Path) -> None:
 
 
 def typed_by_mypy(script: str, python: Path, folder: Path) -> str:
-    """Return the output of mypy --strict for a script, with the packages installed for `python`."""
+    """Return the output of mypy --strict for a script, with the packages of `python`."""
     (folder / "script.py").write_text(script)
     command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(python), "script.py"]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout

@@ -58,13 +58,13 @@ HF_MODELS = {
     "NVIDIA-Nemotron-3-Super-120B-A12B-BF16": "nemotron-3-super-120b-a12b",
     "Nemotron3NanoProvider": "nemotron-3-nano-30b-a3b",
 }  # fmt: skip
-"""Models of ppsim, by the last part of their name on Hugging Face, or by the class that builds them."""
+"""Models of ppsim, by the last part of their Hugging Face name, or by the class that builds them."""
 
 MODELS = {
     "deepseek_v3": "deepseek-v3", "llama31_405b": "llama3-405b", "nemotronh_56b": "nemotron-h-56b",
     "nemotron_3_nano": "nemotron-3-nano-30b-a3b", "nemotron_3_super": "nemotron-3-super-120b-a12b",
 }  # fmt: skip
-"""Models of ppsim, by Megatron-Bridge's names; other models have the same name with dashes."""
+"""Models of ppsim, by Megatron-Bridge's names; other names are equal except for dashes."""
 
 
 class Section:
@@ -95,7 +95,7 @@ class OptimizerConfig(Section):
 
 
 class StandIn:
-    """A mock of any imported object: its attributes and items are mocks, and a call returns a section."""
+    """A mock of any imported object: attributes and items are mocks, a call returns a section."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -144,7 +144,7 @@ class StandInModule(ModuleType):
 
 
 class Bridge:
-    """Mock of AutoBridge: makes the provider of a model on Hugging Face."""
+    """Mock of AutoBridge."""
 
     def __init__(self, hf_name: str) -> None:
         self.hf_name = hf_name
@@ -211,14 +211,14 @@ STANDARD = frozenset({*sys.stdlib_module_names, "typing_extensions"})
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Importer for a repository's recipes: executes their own files, returns mocks for all other modules."""
+    """Importer that executes a repository's recipe files and returns mocks for all other modules."""
 
     def __init__(self, tree: Tree) -> None:
         self.tree, self.device = tree, "h100"
         self.paths: dict[str, str] = {}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Return the specification of a module, or None for Python's own modules."""
+        """Return the specification of a module, or None for Python's own."""
         if name.partition(".")[0] in STANDARD:
             return None
         source = self._file_of(name)
@@ -237,7 +237,6 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return next((one for one in (f"{path}.py", f"{path}/__init__.py") if one in self.tree.files), None)
 
     def _properties(self, _: int) -> Section:
-        """Return the device properties that recipes read."""
         return Section(major=9 if self.device == "h100" else 10, name=f"NVIDIA {self.device.upper()}")
 
     def create_module(self, spec: Any) -> Any:
@@ -245,7 +244,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None if spec.name in self.paths else StandInModule(spec.name)
 
     def exec_module(self, module: Any) -> None:
-        """Execute a file of the repository, or add the names that recipes need to a mock."""
+        """Execute a file of the repository, or complete a mock."""
         name = module.__name__
         if name in self.paths:
             path = self.paths[name]
@@ -273,7 +272,7 @@ def importing(tree: Tree) -> Iterator[Finder]:
 
 
 def flat_recipes(tree: Tree, finder: Finder) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Yield the functions of `perf_recipes` (from 26.08 on): the parts of the name, and the configuration."""
+    """Yield parts of the name and configuration for the functions of `perf_recipes` (from 26.08 on)."""
     pattern = re.compile(
         r"(?P<model>\w+?)_pretrain_(?P<gpus>\d+)gpu_(?P<device>[a-z]+\d+)_(?P<precision>bf16|fp8cs|fp8mx|fp8sc|nvfp4)"
         r"(?:_(?P<variant>\w+))?_config"
@@ -295,7 +294,7 @@ def flat_recipes(tree: Tree, finder: Finder) -> Iterator[tuple[dict[str, Any], A
 
 
 def variant_recipes(tree: Tree, finder: Finder) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Yield the functions of `scripts/performance/configs` from 26.02 to 26.06, for each variant."""
+    """Yield the same for each variant in `scripts/performance/configs` (26.02 to 26.06)."""
     utils, overrides = importlib.import_module("utils.utils"), importlib.import_module("utils.overrides")
     pattern = re.compile(
         r"(?P<model>\w+?)_PRETRAIN_CONFIG_(?P<device>[A-Z]+\d+)_(?P<precision>BF16|FP8_CS|FP8_MX|FP8_SC|NVFP4)"
@@ -328,7 +327,7 @@ def variant_recipes(tree: Tree, finder: Finder) -> Iterator[tuple[dict[str, Any]
 
 
 def base_recipes(tree: Tree, finder: Finder) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Yield the functions of `scripts/performance/configs` of 25.11, for each size."""
+    """Yield the same for each size in `scripts/performance/configs` (25.11)."""
     utils, helpers = importlib.import_module("utils.utils"), importlib.import_module("utils.helpers")
     pattern = re.compile(
         r"(?P<size>\w+?)_(?P<device>[A-Z]+\d+)_(?P<precision>BF16|FP8_CS|FP8_MX|FP8_SC|NVFP4)_BASE_CONFIG"
@@ -393,7 +392,7 @@ OF_EXPERTS = re.compile(r"moe_.*|expert_.*|.*_moe_.*")
 
 
 def settings_of(config: Any, model: str) -> dict[str, Any]:
-    """Return the settings of a run, by Megatron-Core's names, that change time or memory and are not defaults."""
+    """Return the settings, by Megatron-Core's names, that change time or memory and are not defaults."""
     flat: dict[str, Any] = {}
     for section in SECTIONS:
         for name, value in vars(getattr(config, section)).items():
@@ -483,7 +482,7 @@ class Extracted:
 
 
 def model_of(parts: Mapping[str, Any]) -> str:
-    """Return the name of a recipe's model in ppsim, or else in Megatron-Bridge."""
+    """Return the model's name in ppsim, or else in Megatron-Bridge."""
     return MODELS.get(parts["model"], parts["model"].replace("_", "-"))
 
 
@@ -568,7 +567,7 @@ class Recorded(Arguments):
         Recorded.last = self
 
     def settings(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments that were read or matter, and are not defaults."""
+        """Return the arguments that were read or matter, without defaults."""
         values, read = self._values, self._read
         ignored = {one.name for one in self.ignored}
         names = {name for name in values if name in read or name in ignored}
@@ -581,7 +580,7 @@ class Recorded(Arguments):
 
 
 def primus_recipes(tree: Tree) -> list[Extracted]:
-    """Return the experiments of Primus at a tag that train a complete language model."""
+    """Return the experiments of Primus at a tag that train a language model."""
     for module in (read_primus, read_torchtitan):
         vars(module)["Arguments"] = Recorded
     defaults = read_toml(TABLE.parent / "primus.toml")["defaults"]
@@ -611,7 +610,7 @@ def primus_recipes(tree: Tree) -> list[Extracted]:
 
 
 def _told_apart(found: list[tuple[Extracted, str]]) -> list[Extracted]:
-    """Make names unique: recipes with equal names get the trainer's model name as a variant."""
+    """Add the trainer's model name as a variant to recipes with equal names."""
     count = Counter(one.name for one, _ in found)
     return [
         replace(one, name=f"{one.name}/{told}")
@@ -629,7 +628,7 @@ PRIMUS = (
 
 
 def known_model(name: str) -> str:
-    """Return the name of a model in ppsim, or else the trainer's name in lower case."""
+    """Return the model's name in ppsim, or else the trainer's in lower case."""
     told = name.lower().replace("_", "-")
     known = TORCHTITAN_MODELS.get(re.sub("[._-]", "", told))
     try:
@@ -669,7 +668,7 @@ TRAINERS = {
 
 
 def as_text(table: Mapping[str, Any]) -> str:
-    """Return the table as JSON, with one line per setting, plan, file and recipe."""
+    """Return the table as JSON with one line per entry."""
     dense = partial(json.dumps, separators=(",", ":"))
     parts = [f'"{key}": [\n' + ",\n".join(map(dense, table[key])) + "\n]" for key in ("settings", "plans", "files")]
     trainers = []

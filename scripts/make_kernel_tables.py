@@ -96,7 +96,7 @@ def encoded(rates: np.ndarray) -> np.ndarray:
 
 
 def on_grid(rows: pandas.DataFrame, axes: dict[str, list[int]]) -> np.ndarray:
-    """Return the median rate of each cell whose sizes were measured exactly."""
+    """Return the median rate of each exactly measured cell."""
     medians = rows.groupby(list(axes))["rate"].median()
     cells = pandas.MultiIndex.from_product(axes.values(), names=axes)
     return medians.reindex(cells).to_numpy(dtype=float).reshape([len(values) for values in axes.values()])
@@ -173,7 +173,7 @@ def experts(table: pandas.DataFrame, memory_bytes_per_s: float) -> dict[str, np.
 
 
 def of_nvidia(folder: Path, device: str) -> dict[str, np.ndarray]:
-    """Return the arrays of a device's file from the unpacked wheel."""
+    """Return a device's arrays from the unpacked wheel."""
     name, framework, version = NVIDIA[device]
 
     def read(kind: str, file: str) -> pandas.DataFrame:
@@ -203,7 +203,7 @@ def of_nvidia(folder: Path, device: str) -> dict[str, np.ndarray]:
 
 
 def of_amd(rows: pandas.DataFrame, device: str) -> dict[str, np.ndarray]:
-    """Return the arrays of a device's file from the tuned GEMMs of all devices."""
+    """Return a device's arrays from the tuned GEMMs."""
     gfx, cores = AMD[device]
     here = rows[(rows.gfx == gfx) & (rows.num_cores == cores)]
     here = here.assign(rate=2e6 * here.m * here.n * here.k / here.microseconds)

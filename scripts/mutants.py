@@ -68,7 +68,7 @@ class Mutant:
 
 
 def main() -> None:
-    """Run the chosen subcommand."""
+    """Run a subcommand."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["map", "run", "show"])
     parser.add_argument("--folder", type=Path, default=ROOT / ".mutants", help="keeps the map, copy and verdicts")
@@ -86,7 +86,7 @@ def main() -> None:
 
 
 def record(folder: Path) -> None:
-    """Run the tests once and record, for each passing test, the lines that it runs and its time."""
+    """Run the tests once; record, for each passing test, its lines and its time."""
     folder.mkdir(exist_ok=True)
     (folder / "recorder.py").write_text(_RECORDER)
     (folder / "rc").write_text(f"[run]\ndata_file={folder}/lines\nsource=ppsim\n")
@@ -96,7 +96,7 @@ def record(folder: Path) -> None:
 
 
 def places(path: Path) -> list[Mutant]:
-    """Return every possible change of a file, without annotations, documentation and imports."""
+    """Return every possible change of a file, except in annotations, documentation and imports."""
     from cosmic_ray.ast import ast_nodes, get_ast
     from cosmic_ray.plugins import get_operator, operator_names
 
@@ -152,7 +152,7 @@ def tests_of(mutant: Mutant, lines: Any, took: dict[str, float], seconds: float)
 
 
 def judge(mutant: Mutant, tests: list[str], took: dict[str, float], copy: Path) -> str:
-    """Run the tests on a copy of the checkout with one change, and return the verdict."""
+    """Run the tests on a copy with one change, and return the verdict."""
     if not tests:
         return _NOT_RUN
     shutil.rmtree(copy, ignore_errors=True)
@@ -197,7 +197,6 @@ def _verdicts(folder: Path) -> dict[str, Any]:
 
 
 def _annotations(text: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Return start and end of the annotations of parameters, results and variables."""
     found: list[ast.expr | None] = []
     for node in ast.walk(ast.parse(text)):
         found.append(getattr(node, "annotation", None))

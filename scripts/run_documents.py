@@ -92,7 +92,7 @@ class Found:
 
 
 def blocks(page: str) -> Iterator[Block]:
-    """Yield the fenced blocks of a page; raises `WrongPage` for an unknown comment."""
+    """Yield the fenced blocks of a page; raises `WrongPage` for unknown comments."""
     for match in _BLOCK.finditer(page):
         line = page.count("\n", 0, match.start("kind")) + 1
         comments = match["comments"]
@@ -105,7 +105,7 @@ def blocks(page: str) -> Iterator[Block]:
 
 
 def run_page(page: str, folder: Path) -> Found:
-    """Run a page's blocks in a folder and return the correct page; raises `WrongPage` if a block fails."""
+    """Run a page in a folder and return the correct page; raises `WrongPage` if a block fails."""
     found, at = [], 0
     differences = []
     before: Block | None = None  # the block whose output comes next
@@ -135,7 +135,7 @@ def run_page(page: str, folder: Path) -> Found:
 
 
 def unprinted(page: str) -> list[str]:
-    """Return the numbers with a unit in the prose of a page with output that no block of the page contains."""
+    """Return the numbers with a unit in the prose that no block of the page contains."""
     of_page = list(blocks(page))
     if not any(block.kind == "text" and "not output" not in block.comments for block in of_page):
         return []
@@ -146,7 +146,7 @@ def unprinted(page: str) -> list[str]:
 
 
 def without_numbers(text: str) -> list[str]:
-    """Return the words of a text with # for each number and its unit, for comparison between runs."""
+    """Replace numbers and units by #, for comparison between runs."""
     return re.sub(r"[+-]?\d[\d.]*(?: (?:µs|ms|ns|s|%)(?=[\s,]|$))?", "#", " ".join(text.split())).split()
 
 

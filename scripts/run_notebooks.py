@@ -23,7 +23,7 @@ _COLOURS = 64
 
 
 def main() -> None:
-    """Execute all notebooks or the given ones, and store their outputs with --write."""
+    """Execute the notebooks, and store their outputs with --write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("notebooks", nargs="*", type=Path, help="default: all")
     parser.add_argument("--write", action="store_true", help="store the outputs in the notebooks")
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def executed(path: Path, folder: str | Path) -> Any:
-    """Return the notebook with new outputs, run in `folder`; raises `CellExecutionError` if a cell fails."""
+    """Return the notebook with new outputs; raises `CellExecutionError` if a cell fails."""
     import nbclient
     import nbformat
 
@@ -66,7 +66,7 @@ def _text_of(outputs: list[Any]) -> str:
 
 
 def storable(notebook: Any) -> Any:
-    """Return the notebook for storage: without data that changes from run to run, and with small pictures."""
+    """Return the notebook without data that changes from run to run, with small pictures."""
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},

@@ -55,7 +55,7 @@ def trace_one(kind: str, seconds: int) -> str:
 
 
 class TooLong(BaseException):
-    """A trace exceeded its time limit; a BaseException, so that no handler of errors catches it."""
+    """A trace exceeded its time limit; no handler of errors catches a BaseException."""
 
 
 def _end(*_: object) -> None:
@@ -63,7 +63,7 @@ def _end(*_: object) -> None:
 
 
 def main() -> int:
-    """Trace all models, and print one line each and the totals."""
+    """Trace all models; print one line each and the totals."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="*", metavar="MODEL_TYPE")
     parser.add_argument("--seconds", type=int, default=60, help="limit per model_type")

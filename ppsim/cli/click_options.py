@@ -52,7 +52,7 @@ class SectionedCommand(click.Command):
             raise click.UsageError(sentence, ctx) from None
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
-        """Return the option `--help`, which shows the short help if there is one."""
+        """Return `--help`, which shows the short help if there is one."""
         option = super().get_help_option(ctx)
         if option is not None and self.common:
             option.callback = _show_short_help
@@ -85,7 +85,6 @@ class SectionedCommand(click.Command):
                 formatter.write_dl([records[name] for name in names if name in records], col_max=_FIRST_COLUMN)
 
     def _records(self, ctx: click.Context) -> dict[str, tuple[str, str]]:
-        """Return the help record of each option, by parameter."""
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
         return {str(option.name): record for option in options if (record := option.get_help_record(ctx))}
 
@@ -215,7 +214,7 @@ class AliasedOption(click.Option):
         self.also = also
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """Add every name; values of further names are stored under that name, so that `consume_value` sees both."""
+        """Add every name; `consume_value` sees the values of all names."""
         super().add_to_parser(parser, ctx)
         for name in self.also:
             parser.add_option(self, [name], dest=name, action="store", nargs=1)
@@ -237,7 +236,7 @@ class AliasedOption(click.Option):
 
 
 class Choice(click.Choice[str]):
-    """A choice without regard to case and dashes that also accepts short names, as bf16 for bfloat16."""
+    """A choice without regard to case and dashes, with short names such as bf16 for bfloat16."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the selected choice."""
@@ -246,7 +245,6 @@ class Choice(click.Choice[str]):
 
 
 def _type_of(word: Word) -> Any:
-    """Return the click type: text unless the option is a number or a choice."""
     if word.listed is not None:
         return str
     if choices := word.choices:

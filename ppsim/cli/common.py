@@ -134,7 +134,7 @@ def parse_names(name: str, text: str | None, choices: Sequence[str] | None = Non
 
 
 def by_command(what: Made) -> Made:
-    """Return the content of files together with the command line that made it, which HTML pages show."""
+    """Add the command line to the content of files; HTML pages show it."""
     typed: list[str] = click.get_current_context().meta.get(WORDS, [])
     return replace(what, command=shlex.join(["ppsim", *typed]) if typed else "")
 
@@ -177,7 +177,7 @@ def step_options(command: _Command) -> _Command:
 
 
 def look_of(options: dict[str, Any]) -> dict[str, Any]:
-    """Remove the options for the amount of detail from the options of a command, and return them."""
+    """Remove and return the options for the amount of detail."""
     return {name: options.pop(name) for name in _LOOK}
 
 

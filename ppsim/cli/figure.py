@@ -236,7 +236,6 @@ def accuracy(file: str, **look: Any) -> "Figure":
 
 
 def _read(path: str) -> "tuple[Timeline, float | None]":
-    """Return the timeline in a file, and the memory limit of its projection."""
     from ppsim.runs.timeline_file import MADE_BY, timeline_from_json
 
     data = read_json(path, made_by=MADE_BY)

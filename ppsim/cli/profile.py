@@ -177,7 +177,6 @@ def profile(output: str, **options: Any) -> None:
 
 
 def _say_how_long(job: "SuiteJob", settings: "Settings", num_processes: int, *, start_over: bool) -> None:
-    """Print the expected time of measurements and calibration run, if any shape is missing."""
     from ppsim.base.units import seconds
     from ppsim.profiling.rehearsal import expected_s
     from ppsim.profiling.suite import expected_of, waiting_keys
@@ -191,7 +190,6 @@ def _say_how_long(job: "SuiteJob", settings: "Settings", num_processes: int, *, 
 
 
 def _measure_module(given: dict[str, Any], settings: "Settings", path: Path) -> None:
-    """Measure a user's module into a file, and print the results."""
     from ppsim.api.profile import profiled_module
     from ppsim.costs.chunks import components_of
     from ppsim.profiling.harness import costly_splits
@@ -218,7 +216,6 @@ def _path_in_suite(module: str, jobs: "Sequence[SuiteJob]", folder: str) -> Path
 
 
 def _check(output: str, options: dict[str, Any]) -> None:
-    """Raise `ConfigError` for invalid options before any measurement."""
     if options["suite"] is None:
         check_outputs([output], [".json"])
     else:

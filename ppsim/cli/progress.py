@@ -70,7 +70,6 @@ class Bar:
                 sys.stderr.flush()
 
     def _line(self) -> str:
-        """Return the text of the bar, cut to the width of the terminal."""
         from ppsim.results.page import styled
 
         elapsed_s = time.monotonic() - self._began_s
@@ -97,7 +96,6 @@ class Bar:
 
 
 def _columns() -> int:
-    """Return the width of the terminal on standard error."""
     said = os.environ.get("COLUMNS", "")
     return int(said) if said.isdigit() else os.get_terminal_size(sys.stderr.fileno()).columns
 
