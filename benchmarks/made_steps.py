@@ -190,7 +190,7 @@ LEAST_MICROBATCHES = 8
 
 
 def tables() -> list[Schedule]:
-    """Return the tables, each with two microbatches per rank."""
+    """Return the tables, each with two microbatches per rank or `LEAST_MICROBATCHES`."""
     return [
         build(name, pp=pp, vpp=vpp, microbatches=max(2 * pp, LEAST_MICROBATCHES))
         for name, shapes in SHAPES.items()

@@ -2,7 +2,7 @@
 
 The functions of the command line, with the same options, defaults and errors (`ppsim.errors`):
 
-catalogues      schedules, models, clusters, load_profile
+what there is   schedules, models, clusters, load_profile
 tables          build, check, simulate, export, read_schedule
 projections     job, project, project_all, tune
 configurations  read_run_config (of a trainer, as options), trainer_options (a projection for a trainer)
@@ -16,7 +16,7 @@ costs           StageCosts, Profile, Job, Plan
 results         Timeline, Projection, Tuned, Trained, MeasuredRun, Totals, Explanation,
                 Comparison, Calibration, Fitted, Validated
 
-Values are in seconds and bytes, and names include the unit. Results have `to_frame()`, a pandas view.
+Inside are seconds and bytes, and names include the unit. Results have `to_frame()`, a pandas view.
 
 >>> import ppsim
 >>> table = ppsim.build("zb-h1", pp=4, microbatches=8)
