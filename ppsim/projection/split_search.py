@@ -29,8 +29,8 @@ _GAIN = 3e-4
 """Minimum gain, relative to the iteration time, that the bounds must allow before a split is simulated."""
 
 _WIDTH, _PATIENCE = 6, 6
-"""Number of splits whose neighbours are considered after each move; number of moves without a lower bound before
-the search stops.
+"""Number of splits whose neighbours are considered after each move; number of moves without progress before the
+search stops.
 """
 
 _MOST_MOVES = 256
