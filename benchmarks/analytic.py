@@ -1,10 +1,10 @@
-"""Times estimated from specifications beside published runs without a pipeline: signed errors, fit and judged apart.
+"""Compare times estimated from specifications with published runs without a pipeline: signed errors by set.
 
 python benchmarks/analytic.py
-python benchmarks/analytic.py --cluster dgx-h100 profiles/*-h100.json    # beside what ppsim profile measured
+python benchmarks/analytic.py --cluster dgx-h100 profiles/*-h100.json    # compared with measurements of ppsim profile
 
-The constants of ppsim/machine/data/efficiency.toml were found from the rows marked fit in published/analytic_runs.csv and
-from the kernel measurements that it names; every other row judges them.
+The constants of ppsim/machine/data/efficiency.toml were fitted to the rows marked fit in
+published/analytic_runs.csv and to the kernel measurements that the table names. All other rows are test rows.
 """
 
 import argparse
@@ -73,9 +73,10 @@ def main() -> None:
 
 
 def beside_profiles(paths: list[str], cluster: Cluster) -> None:
-    """Print the errors of a layer's passes, without communication, beside profiles that no constant has seen.
+    """Print the errors of a layer's actions, without communication, for profiles that were not used for fitting.
 
-    Of types of 16 bit: the estimate is of trainers' kernels, the profile of torch's own, one after the other.
+    Only for 16-bit formats. The estimate is for trainers' kernels, the profile for torch's own, one after the
+    other.
     """
     print("| profile | layers | F mean / absolute / worst | B | I | W |")
     print("|---|--:|--:|--:|--:|--:|")
@@ -97,7 +98,6 @@ def in_words(errors: list[float]) -> str:
 
 
 def layer_errors(profile: Profile, cluster: Cluster) -> dict[str, list[float]]:
-    """Estimated / measured - 1 of each pass of a profile's layers, by its letter."""
     model = model_of(profile)
     errors: dict[str, list[float]] = {}
     assert model is not None
@@ -124,7 +124,7 @@ def read() -> list[dict[str, str]]:
 
 
 def estimate_of(row: dict[str, str]) -> float:
-    """Seconds of what the row measured: a layer's pass, or microbatches one after the other and the step's end."""
+    """Return the seconds that the row measured: one action of a layer, or all microbatches and the step's end."""
     heads, hidden = int(row["heads"]), int(row["hidden"])
     is_gpt, length = row["kind"] == "gpt", int(row["seq_len"])
     layer = layer_of(
@@ -169,7 +169,7 @@ def estimate_of(row: dict[str, str]) -> float:
 
 
 def step_end_s(place: Place, parameters: float, name: GroupName, *, sharded: bool) -> float:
-    """Seconds after the last backward, none of it hidden: gradients, their norm, Adam, parameters gathered."""
+    """Return the seconds after the last backward pass, all exposed: gradients, norm, Adam, parameter all-gather."""
     cluster, device = place.cluster, place.cluster.device
     ranks = group(place.layout, name, place.domain_sizes)
     reduced = collectives.seconds("reduce-scatter" if sharded else "all-reduce", 4 * parameters, ranks, cluster)

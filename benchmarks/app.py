@@ -1,12 +1,12 @@
-"""What `ppsim serve` costs: until its address, until the page stands there, until its pictures; then a slider's moves.
+"""Time of `ppsim serve` until its address, its page and its figures appear, and of moves of a slider.
 
     python benchmarks/app.py
     python benchmarks/app.py --repeats 5 --moves 40 -- --pp 8 --num-microbatches 32 --schedule 1f1b,zb-h1
 
-Every start is a process of its own, asked by headless Chromium as soon as it has printed its address. Server's seconds
-and those of the browser's main thread are of the processor, scripts a part of the latter (Chromium's own count). Beside
-them is the clock, which on a busy machine says less: from the command to what is named, and of a slider from its move
-to the second frame behind the new picture. Medians.
+Each start is a new process, opened in headless Chromium as soon as it has printed its address. `server` and
+`browser` are CPU seconds of the server and of the browser's main thread, `script` is the part of the latter in
+scripts (Chromium's own count). `clock` is wall time, which is less reliable on a busy machine: from the command to
+the event, and for a slider from its move to the second frame after the new figure. All numbers are medians.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 class Meters:
-    """Seconds since the start: by the clock, of the server's processor, of the browser's tasks and of its scripts."""
+    """Seconds since the start: wall time, CPU time of the server, of the browser's tasks, and of its scripts."""
 
     def __init__(self, pid, session):
         self._begin, self._pid, self._session = time.perf_counter(), pid, session
@@ -63,14 +63,13 @@ class Meters:
 
 
 def cpu_s(pid: int) -> float:
-    """Return CPU seconds of a process that runs, of all its threads (Linux: proc(5))."""
     with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
         fields = file.read().rpartition(")")[2].split()
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def measured(browser, options, moves) -> dict[str, list[float]]:
-    """Return what `Meters` read, by what had come about; of a move the part of one."""
+    """Return the readings of `Meters` by event; for a move of the slider, the mean per move."""
     page = browser.new_page(viewport={"width": 1400, "height": 900})
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})

@@ -1,4 +1,4 @@
-"""How far from the best possible: schedules beside the closed bounds, and beside optima that CP-SAT proves.
+"""Gaps of schedules to the closed bounds, and to optima that CP-SAT proves.
 
 python benchmarks/certificates.py --cases 200   (needs the extra optimise)
 """
@@ -24,7 +24,7 @@ from ppsim.simulation.bounds.windows import window_bound
 CRITERIA: tuple[Criterion, ...] = ("step", "span")
 TIGHT = 1e-9
 
-# Each heuristic to be certified makes a table for a problem; it may stop at the goal, seconds that none undercuts.
+# A heuristic makes a table for a problem; it may stop at the goal, a lower bound in seconds.
 Heuristic = Callable[[Problem, Criterion, float], Schedule]
 
 
@@ -33,7 +33,7 @@ def by_fitting(problem: Problem, criterion: Criterion, goal_s: float) -> Schedul
 
 
 def by_search(problem: Problem, criterion: Criterion, goal_s: float) -> Schedule:
-    """`build auto` without its catalogue and without the exact solver, for up to SEARCH_S."""
+    """Run `build auto` without its catalogue and without the exact solver, for up to SEARCH_S."""
     end = perf_counter() + SEARCH_S
     for candidate in tables_without_end(Target(problem, criterion)):
         if candidate.is_optimal or candidate.score_s <= goal_s * (1 + TIGHT) or perf_counter() > end:
@@ -46,7 +46,7 @@ HEURISTICS: dict[str, Heuristic] = {"fitted": by_fitting, "auto": by_search}
 
 
 def published() -> None:
-    """ZB Table 9's costs at caps of p and 2p activations, freed whole by W or in part by I."""
+    """Print gaps for the costs of ZB Table 9 with caps of p and 2p activations, freed by W, or partly by I."""
     print(
         "Gap of the schedules found to the closed bound, on the costs of the zero-bubble paper's Table 9, in %:\n"
     )
@@ -78,7 +78,7 @@ def published() -> None:
 
 @dataclass
 class Tally:
-    """Gaps to the optimum of one group of cases: of the bound (below it) and of each heuristic (above it)."""
+    """Gaps to the optimum in one group of cases: of the bound (below it) and of each heuristic (above it)."""
 
     num_open: int = 0
     seconds: list[float] = field(default_factory=list)
@@ -110,10 +110,10 @@ CAPS: dict[str, Callable[[int, np.random.Generator], float]] = {
 
 
 def random_problems(num_cases: int, chunks: int, seed: int) -> Iterator[tuple[str, Problem]]:
-    """Problems of p ≤ 4 ranks and m ≤ 8 microbatches with the group each belongs to: placement and cap.
+    """Yield problems of p ≤ 4 ranks and m ≤ 8 microbatches, with the group of each: placement and cap.
 
-    Costs are whole numbers from 1 to 9, hops from 0 to 3, equal on all stages in every other case; half of the
-    cases free some of an activation at I.
+    Costs are integers from 1 to 9, transfers from 0 to 3. In every other case they are equal on all stages. In half
+    of the cases, I frees a part of an activation.
     """
     rng = np.random.default_rng([seed, chunks])
     for case in range(num_cases):
@@ -163,7 +163,7 @@ def certificates(num_cases: int, seed: int, time_limit_s: float) -> None:
 
 
 def certify(problem: Problem, criterion: Criterion, tally: Tally, time_limit_s: float) -> str | None:
-    """Count one case; return what auto missed, if it did."""
+    """Count one case; return the miss of auto, if there is one."""
     bound = lower_bounds(problem).of(criterion)
     began = perf_counter()
     best = optimal(

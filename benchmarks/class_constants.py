@@ -1,13 +1,14 @@
-"""Find the constants of classes of devices again, from the rows of `ppsim validate` marked fit and from no other.
+"""Fit the calibration constants per GPU type, using only the rows of `ppsim validate` marked fit.
 
     python benchmarks/class_constants.py           # every class with rows
     python benchmarks/class_constants.py gb200     # one
 
-Of each class what its products get, a number a type: the in-situ factor where a table of kernels is in use, else the
-share of the peak. Least squares of the logarithms of projected over measured times, a row beyond `OUTLIER` by its
-distance only (Huber 1964), and of the constants' distances from where a class starts (`PRIOR`). Rows of models with
-experts speak for the products of experts only, with what was found for the others. Runs in deterministic
-mode do not speak: what takes their time is something else. Constants of a cluster are left out, so that the class is what is judged.
+The result is one GEMM constant per number format and class: the in-situ factor if a kernel table is in use, else
+the fraction of the peak. The fit minimises squared logarithms of projected / measured times, and squared distances
+of the logarithms of constants from their starting values (`PRIOR`). A row beyond `OUTLIER` counts linearly (Huber
+1964). Rows of models with experts are used for the GEMMs of experts only, with the constants found for the other
+GEMMs. Runs in deterministic mode are not used, because something else takes their time. Constants of clusters are
+left out, so that the class itself is evaluated.
 """
 
 import math
@@ -26,27 +27,31 @@ from ppsim.validation.cases import Case, case_sets, cases_of
 from ppsim.validation.predict import measured_of, predict
 
 OUTLIER = 0.1
-"""An error of a row's logarithm beyond which it counts by its distance."""
+"""Error of a row's logarithm above which the row counts linearly."""
 
 ROW_SIGMA = {False: 0.05, True: 0.2}
-"""What one run differs by from the next, of releases, installations and models: of dense models, of those with experts,
-which differ more from one model to the next than from one run to the next."""
+"""Standard deviation between runs, releases, installations and models: of dense models (False) and of models with
+experts (True). With experts, models differ more from each other than repeated runs do.
+"""
 
 PRIOR = {"in_situ": (1.1, 0.1), "matmul": (None, 0.3), "experts": (1.1, 0.15)}
-"""Where a constant starts (None: at what is in use), and the standard deviation of its logarithm around that."""
+"""Starting value of a constant (None: the value in use), and the standard deviation of its logarithm around it."""
 
 OTHER_PHYSICS = ("megatron-golden", "mt-nlg", "zero-bubble", "zero-bubble-sync", "simumax-b200")
-"""Sets whose fit rows speak for something else than products: see above; SimuMax' say kernel_s of the b200 class."""
+"""Sets whose fit rows do not determine GEMM constants (see above). SimuMax' rows determine kernel_s of the b200
+class.
+"""
 
 
 OTHER_MODELS = ("GPT-OSS-120B",)
-"""Titles of models whose rows are off to one side on nearly every class: what takes their time is something of the model
-that no cost has, here sinks of attention. Not so many now that biases of experts and clamps are costed."""
+"""Titles of models whose rows have a bias on nearly every class, because no cost covers a feature of the model
+(here attention sinks). There are fewer since biases of experts and clamps have costs.
+"""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A fit row, its cluster without constants of its own, and the seconds that were measured."""
+    """A fit row, its cluster without fitted constants, and the measured seconds."""
 
     case: Case
     cluster: Cluster
@@ -54,14 +59,12 @@ class Row:
     has_experts: bool
 
     def error(self, efficiency: Efficiency) -> float:
-        """Return the logarithm of projected over measured."""
         tried = replace(self.cluster, device=replace(self.cluster.device, efficiency=efficiency))
         words = {**self.case.words, "cluster": tried, "rest": 0.0}
         return math.log(predict(self.case, plan_of(words)) / self.measured)
 
 
 def fit_rows() -> dict[str, list[Row]]:
-    """Return the rows by class of devices."""
     found: dict[str, list[Row]] = {}
     for name in case_sets():
         for case in (one for one in cases_of(name) if name not in OTHER_PHYSICS and one.told.use == "fit"):
@@ -71,7 +74,7 @@ def fit_rows() -> dict[str, list[Row]]:
                 continue
             job = plan.job
             if job is not None and not case.is_memory and case.told.title not in OTHER_MODELS:
-                base = load_cluster(job.cluster.base or job.cluster.name)  # its device has no constant of a cluster
+                base = load_cluster(job.cluster.base or job.cluster.name)  # device without fitted constants
                 cluster = replace(job.cluster, constants=Constants(), device=base.device)
                 has_experts = any(layer.is_moe for layer in job.model.kinds)
                 row = Row(case, cluster, measured_of(case, plan), has_experts)
@@ -80,7 +83,7 @@ def fit_rows() -> dict[str, list[Row]]:
 
 
 def constants_of(rows: list[Row]) -> dict[str, float]:
-    """Return the constants of a class that its rows have products for, by name."""
+    """Return the constants of a class that the rows determine, by name."""
     efficiency = rows[0].cluster.device.efficiency
     found = {"experts": efficiency.experts} if rows[0].has_experts else {}
     for row in (row for row in rows if not row.has_experts):
@@ -95,7 +98,6 @@ def constants_of(rows: list[Row]) -> dict[str, float]:
 
 
 def with_constants(efficiency: Efficiency, values: Mapping[str, float]) -> Efficiency:
-    """Return a class with other values of the constants named so."""
     for name, value in values.items():
         table, _, dtype = name.partition(".")
         if table == "experts":
@@ -109,7 +111,7 @@ def with_constants(efficiency: Efficiency, values: Mapping[str, float]) -> Effic
 
 
 def fitted(rows: list[Row], *, rounds: int = 8) -> dict[str, float]:
-    """Return the constants of a class with the least squares, to three digits, by Gauss-Newton steps."""
+    """Return the least-squares constants of a class, to three digits, by Gauss-Newton steps."""
     names, start = list(in_use := constants_of(rows)), rows[0].cluster.device.efficiency
     priors = [PRIOR[name.partition(".")[0]] for name in names]
     centres = np.log([centre or in_use[name] for name, (centre, _) in zip(names, priors, strict=True)])
@@ -134,7 +136,6 @@ def fitted(rows: list[Row], *, rounds: int = 8) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the constants found beside those in use, and the rows' errors with them."""
     asked = sys.argv[1:]
     for name, all_rows in fit_rows().items():
         if asked and name not in asked:
@@ -146,7 +147,6 @@ def main() -> None:
 
 
 def show(name: str, rows: list[Row]) -> None:
-    """Print the constants of a class, of dense models or of those with experts, and the rows' errors."""
     efficiency = rows[0].cluster.device.efficiency
     found, in_use = fitted(rows), constants_of(rows)
     print(name, *(f"{one} {value:g} (in use {in_use[one]:g})" for one, value in found.items()))

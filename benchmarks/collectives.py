@@ -1,12 +1,13 @@
-"""Bandwidths that the link model gives beside measured ones of NCCL and DeepEP.
+"""Compare bandwidths of the link model with measurements of NCCL and DeepEP.
 
 python benchmarks/collectives.py
 
 Measured: the nccl and wideep_deepep tables of aiconfigurator-core 0.12.0 (NVIDIA, Apache-2.0; pip download
-aiconfigurator-core==0.12.0, systems/data). A link class has few constants for all of them, found by least squares from
-the groups inside a node: efficiency, the rate of copies, what all-to-alls get, what a switch that adds up gives an
-all-reduce of eight ranks, and two of DeepEP's kernels. What crosses nodes was not fitted. HybridEP: its kernels only,
-DeepEP's branch hybrid-ep, docs/README_Hybrid-EP.md; of 16 cores on B200, of 32 on GB200, as Megatron-Bridge takes.
+aiconfigurator-core==0.12.0, systems/data). A link class has few constants, fitted by least squares to the groups
+inside a node: efficiency, copy rate, all-to-all rate, gain of an in-switch reduction for an all-reduce of eight
+ranks, and two constants of DeepEP's kernels. Transfers between nodes were not fitted. HybridEP: kernels only, from
+DeepEP's branch hybrid-ep, docs/README_Hybrid-EP.md, with 16 SMs on B200 and 32 on GB200, as Megatron-Bridge sets
+them.
 """
 
 import math
@@ -45,9 +46,9 @@ RANKS = (2, 4, 8)
 
 @dataclass(frozen=True)
 class Combine:
-    """A measured combine of DeepEP's normal kernels, in bfloat16, top 8, at the fastest number of cores.
+    """A measured combine of DeepEP's normal kernels: bfloat16, top 8, at the fastest number of SMs.
 
-    The tokens of DeepSeek-V3's size, those between nodes included, and of others.
+    Sizes of DeepSeek-V3, also between nodes, and of other models.
     """
 
     cluster: str
@@ -59,7 +60,6 @@ class Combine:
 
     @property
     def estimated_s(self) -> float:
-        """What the link model gives."""
         routing = Routing(
             tokens=self.tokens,
             token_bytes=2 * self.hidden_size,
@@ -74,7 +74,7 @@ class Combine:
 class Hybrid:
     """HybridEP on `num_ranks` with eight experts each: 4096 tokens of 7168 in bfloat16, top 8.
 
-    `dispatched` and `combined` are GB/s of all that a rank takes in and gives back, its own tokens included.
+    `dispatched` and `combined` are GB/s of all data that a rank receives and returns, its own tokens included.
     """
 
     cluster: str
@@ -93,7 +93,6 @@ class Hybrid:
 
     @property
     def estimated_s(self) -> float:
-        """What the link model gives of either."""
         routing = Routing(tokens=4096, token_bytes=2 * 7168, num_experts=8 * self.num_ranks, experts_per_token=8)
         return dispatch_s(
             "hybridep", routing, Group("ep", self.num_ranks, (self.num_ranks, 1)), load_cluster(self.cluster)
@@ -130,7 +129,7 @@ COMBINES = [
 
 
 def ours(name: str, operation: Operation, ranks: int) -> float:
-    """Return the bus bandwidth of so many ranks of a node at 512 MiB, in GB/s."""
+    """Return the bus bandwidth of `ranks` ranks in a node at 512 MiB, in GB/s."""
     cluster = load_cluster(name)
     among = group(Layout(tp=ranks), "tp", cluster.domain_sizes(8))
     return bus_bytes_per_s(operation, 512 * 2**20, among, cluster) / 1e9

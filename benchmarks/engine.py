@@ -1,9 +1,10 @@
-"""How fast tables are built, checked, turned into graphs, simulated and reported; and against networkx.
+"""Speed of building, checking, simulating and reporting tables; and comparison with networkx.
 
     python benchmarks/engine.py
-    python benchmarks/engine.py --growth    from a thousand to ten million actions, a process each: 4 GB, minutes
+    python benchmarks/engine.py --growth    from a thousand to ten million actions, one process each: 4 GB, minutes
 
-Warm: numba is imported and has compiled (it caches on disk). The ratio to networkx's longest path (`dag_longest_path_length`, its graph built beforehand) is taken in the same run.
+Warm: numba is imported and has compiled (it caches on disk). networkx's longest path (`dag_longest_path_length`, on
+a graph built beforehand) is timed in the same run.
 """
 
 import argparse
@@ -38,7 +39,7 @@ COSTS = ppsim.StageCosts(
 
 
 def timed(work: Callable[[], Any], *, repeats: int) -> tuple[Any, float]:
-    """Return what the work returns and the median seconds it takes, after one unmeasured time."""
+    """Return the result of a function and its median seconds, after one unmeasured call."""
     result, taken = work(), []
     for _ in range(repeats):
         KEPT.clear()
@@ -109,9 +110,9 @@ LARGEST_SLOPE, MOST_BYTES = 1.05, 250
 
 
 def grown(p: int, v: int, m: int) -> dict[str, Any]:
-    """Return of every stage of one table its CPU seconds and the most bytes an action that were held by its end.
+    """Return, for every stage of one table, the CPU seconds and the peak bytes per action until its end.
 
-    What is imported, compiled and loaded is there before: a table of nine thousand actions has been through all.
+    Imports, compilation and loading are excluded: a table of nine thousand actions runs through all stages before.
     """
     found: dict[str, Any] = {}
 
@@ -153,7 +154,7 @@ def peak_bytes() -> float:
 
 
 def growth() -> None:
-    """Print a row a table: CPU seconds of each stage; below, how they grow, and the bytes of an action."""
+    """Print CPU seconds of each stage per table, their growth with the number of actions, and bytes per action."""
     print(f"| actions | {' | '.join(STAGES)} | bytes an action up to check, to report, to HTML |")
     print("|--:|" + "--:|" * (len(STAGES) + 1))
     rows = []

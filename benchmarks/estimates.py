@@ -1,13 +1,13 @@
-"""How far estimates of shapes are from what is measured: signed errors, estimated / measured − 1.
+"""Errors of estimated shapes compared with measurements: estimated / measured − 1.
 
-Every shape of a grid is measured, and the device's facts once. Then each shape in turn is held out and estimated from
-the two nearest of the others; `alone` is the sum of kernels without an anchor. `again` is a second measurement of the same
-shape against the first: what no estimate can be better than on this machine.
+Every shape of a grid is measured, and the device microbenchmarks once. Then each shape is held out and estimated
+from the two nearest other shapes. `alone` is the sum of kernels without such an anchor. `again` is a second
+measurement of the same shape compared with the first: the limit of accuracy on this machine.
 
     python benchmarks/estimates.py            # mini and llama-mini, one thread
-    python benchmarks/estimates.py --rows     # every shape too
-    python benchmarks/estimates.py --cpu-time # of this thread instead of the wall, on a machine that others load
-    python benchmarks/estimates.py profiles/*-h100.json    # of profiles that are there; measures nothing
+    python benchmarks/estimates.py --rows     # also every shape
+    python benchmarks/estimates.py --cpu-time # CPU time of this thread instead of wall time, for a busy machine
+    python benchmarks/estimates.py profiles/*-h100.json    # existing profiles; measures nothing
 """
 
 import argparse
@@ -33,7 +33,6 @@ PASSES = {"F": "forward_s", "B": "backward_s", "I": "backward_input_s", "W": "ba
 
 
 def measured(name: str, folder: Path, settings: Settings) -> Profile:
-    """One measurement of the grid, with facts."""
     path = folder / f"{name}.json"
     keys = [Key(b, s, "float32") for s in MODELS[name] for b in MICRO_BATCHES]
     sweep(SuiteJob(name, find_model(name), tuple(keys), path), settings)
@@ -42,7 +41,6 @@ def measured(name: str, folder: Path, settings: Settings) -> Profile:
 
 
 def errors(guess: PassSeconds | Measurement, truth: Measurement) -> dict[str, float]:
-    """Signed errors of the passes."""
     found = {}
     for letter, name in PASSES.items():
         value, measured_s = getattr(guess, name), getattr(truth, name)
@@ -52,13 +50,13 @@ def errors(guess: PassSeconds | Measurement, truth: Measurement) -> dict[str, fl
 
 
 def held_out(profile: Profile, again: Profile | None = None) -> list[tuple[str, str, dict[str, float]]]:
-    """(shape, how, errors by pass) of the layer and head at every shape, of the passes that were measured."""
+    """Return (shape, method, errors by action) of layer and head at every shape, for the measured actions."""
     model, facts = model_of(profile), profile.device_facts
     assert model is not None
     assert facts is not None
     rows = []
     for truth in profile.measurements:
-        if truth.component == "embedding" or truth.shape.dtype == "fp8":  # which no facts are of
+        if truth.component == "embedding" or truth.shape.dtype == "fp8":  # no microbenchmarks
             continue
         shape = truth.shape
         rest = replace(profile, measurements=[part for part in profile.measurements if part.shape != shape])
@@ -73,7 +71,7 @@ def held_out(profile: Profile, again: Profile | None = None) -> list[tuple[str, 
 
 
 def measure_thread_time() -> None:
-    """Have a pass take what its thread computes, whatever else this machine does meanwhile."""
+    """Time actions by the CPU time of their thread, independent of the load on this machine."""
     Clock.now = lambda clock: time.thread_time()  # type: ignore[method-assign]
 
 
@@ -103,7 +101,6 @@ def main() -> None:
 
 
 def report(name: str, rows: list[tuple[str, str, dict[str, float]]], *, with_rows: bool) -> None:
-    """Print a line of the table for each component and way, and the shapes behind them."""
     for how in dict.fromkeys(how for _, how, _ in rows):
         found = [errors for _, other, errors in rows if other == how]
         cells = []

@@ -1,14 +1,14 @@
-"""Published runs with expert-parallel overlap: projected with a hidden part, and with Megatron-LM's order of operations.
+"""Published runs with expert-parallel overlap: projected with a hidden fraction, and with Megatron-LM's order.
 
     python benchmarks/expert_overlap.py
 
 The first table has every row of the validation sets whose trainer overlapped the exchange of tokens. `part` is the
-error with the hidden part that the row has (0.9, or 1), `order` with `--overlap-ep megatron` (`dualpipe` on DualPipe)
-and the schedule that has pairs. The second table has published pairs of runs, with and without overlap: the ratio of
-their step times, measured and projected.
+error with the hidden fraction of the row (0.9 or 1), `order` the error with the order of operations of
+`--overlap-ep megatron` (`dualpipe` on DualPipe) and a schedule with pairs. The second table has published pairs of
+runs, with and without overlap: the ratio of their step times, measured and projected.
 
-Errors are projected / measured - 1: a negative error means that the projection is too fast. Rows that a constant was
-fitted to are left out, and rows of which ppsim cannot express something.
+Errors are projected / measured - 1: a negative error means that the projection is too fast. Rows used for fitting a
+constant are left out, and rows that ppsim cannot express completely.
 """
 
 from typing import Any
@@ -37,14 +37,14 @@ PAIRS = {
 
 
 def in_order(words: dict[str, Any]) -> dict[str, Any]:
-    """The options of a row, with pairs of a forward and a backward instead of a hidden part."""
+    """Return the options of a row with pairs of a forward and a backward pass instead of a hidden fraction."""
     if words["schedule"] == "dualpipe":
         return words | {"overlap_ep": "dualpipe"}
     return words | {"overlap_ep": "megatron", "schedule": "combined-1f1b"}
 
 
 def published() -> list[dict[str, str]]:
-    """A row per run: its errors with a hidden part and with an order; then their means, of all and by set."""
+    """Return a row per run with its errors by hidden fraction and by order; then the means, total and by set."""
     rows, errors, sets = [], [], []
     for name in case_sets():
         for case in cases_of(name):
@@ -85,7 +85,6 @@ def published() -> list[dict[str, str]]:
 
 
 def pairs() -> list[dict[str, str]]:
-    """A row per pair of runs."""
     rows = []
     for name, (words, without_s, with_s) in PAIRS.items():
         plain = predict_s(words)
@@ -101,7 +100,6 @@ def pairs() -> list[dict[str, str]]:
 
 
 def predict_s(words: dict[str, Any]) -> float:
-    """The projected seconds of a step."""
     return outcome_of(plan_of(words))[0]
 
 

@@ -1,12 +1,12 @@
-"""How often `explain` finds faults that were injected into simulated steps: first, with their size and place.
+"""Detection rate of `explain` for faults injected into simulated steps: ranked first, with size and place.
 
     PYTHONPATH=. python benchmarks/faults.py --draws 2   every fault and pair of faults on 13 tables, 2,600 draws
 
-Passes take 20 and 40 ms, ± 1 %, in ten steps; a fault is 10 to 30 % of a forward, or a multiple of that
-(`benchmarks/made_steps.py`). Of two faults the larger is to be first: the one without which the mean step would be
-shorter. A draw in which noise is first, and costs more than all faults, is counted separately. A size is right
-within 20 % of the true gain, of two faults within 30 %. A fault whose gain is below a tenth of the other's need not
-be named. `benchmarks/torch_faults.py` has the same faults in a real pipeline.
+Actions take 20 and 40 ms, ± 1 %, in ten steps. A fault is 10 to 30 % of a forward pass, or a multiple
+(`benchmarks/made_steps.py`). Of two faults, the larger one must be ranked first: without it, the mean step would be
+shorter. A draw in which noise is ranked first, and costs more than all faults, is counted separately. A size is
+right within 20 % of the true gain, for two faults within 30 %. A fault whose gain is below a tenth of the other's
+need not be listed. `benchmarks/torch_faults.py` has the same faults in a real pipeline.
 """
 
 import argparse
@@ -20,7 +20,7 @@ COLUMNS = ["draws", "larger first", "all of first three", "size right", "place r
 
 
 def row(causes: Sequence[str], draws: Sequence[Draw]) -> list[str]:
-    """Return the counts of some causes as parts of the draws in which noise is not first."""
+    """Return the counts for some causes, relative to the draws in which noise is not ranked first."""
     real = [one for one in draws if not one.is_noise]
     limit = SIZE_OF_ONE if len(causes) == 1 else SIZE_OF_TWO
     counts = [
@@ -34,7 +34,6 @@ def row(causes: Sequence[str], draws: Sequence[Draw]) -> list[str]:
 
 
 def main() -> None:
-    """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=2, help="of each fault and pair on each table")
     parser.add_argument("--seed", type=int, default=10_000)

@@ -1,15 +1,15 @@
-"""CPU time of commands from a cold start, of projections in a process and of tables on disk, each beside bare Python.
+"""CPU time of cold commands, projections in a process, and tables on disk, relative to bare Python.
 
     python benchmarks/first_second.py
-    python benchmarks/first_second.py --install --write       README's first command too, and all into docs/results/speed.md
-    python benchmarks/first_second.py --num-microbatches 128      smaller tables: 8 × 64 × 2 actions a microbatch
-    PPSIM_ORACLES=FOLDER python benchmarks/first_second.py    Primus' simulator too, whose code is in FOLDER/primus
+    python benchmarks/first_second.py --install --write       also README's first command; write into docs/results/speed.md
+    python benchmarks/first_second.py --num-microbatches 128      smaller tables: 8 × 64 × 2 actions per microbatch
+    PPSIM_ORACLES=FOLDER python benchmarks/first_second.py    also Primus' simulator, with its code in FOLDER/primus
 
-All of it takes three to five minutes.
+A run takes three to five minutes.
 
-User and system time of a process and its threads, the least of several: on a busy machine seconds say little, the
-ratio to `python -c pass` beside it more. Byte code must be cached (no PYTHONDONTWRITEBYTECODE), as it is where
-ppsim is installed.
+Times are user and system time of a process and its threads, the minimum of several runs. On a busy machine the
+ratio to `python -c pass` is more reliable than seconds. Byte code must be cached (no PYTHONDONTWRITEBYTECODE), as
+in an installation.
 """
 
 import argparse
@@ -45,12 +45,12 @@ COMMANDS = {
 }
 BIG = {"pp": 64, "vpp": 8}
 REPEATS = 7
-LEAST_S = 0.5  # of calls in a process
-SHORT_S = 0.005  # below, milliseconds are printed
+LEAST_S = 0.5  # minimum total of calls in a process
+SHORT_S = 0.005  # below this, milliseconds are printed
 
 
 def cpu_of(*arguments: str, repeats: int = REPEATS) -> float:
-    """Return the least CPU seconds of a fresh Python with these arguments."""
+    """Return the minimum CPU seconds of a fresh Python with these arguments."""
     found = []
     for _ in range(repeats):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -61,9 +61,9 @@ def cpu_of(*arguments: str, repeats: int = REPEATS) -> float:
 
 
 def cpu_in_process(work: Callable[[], object], repeats: int = REPEATS) -> float:
-    """Return the least CPU seconds of a call, after one that is not counted, of as many as take half a second.
+    """Return the minimum CPU seconds of a call, after one unmeasured call, over at least half a second of calls.
 
-    Seven of half a millisecond would tell of who else used the core: beside a busy one a call takes twice as long.
+    With only seven calls of half a millisecond, another process on the core could double the result.
     """
     work()
     found: list[float] = []
@@ -74,28 +74,25 @@ def cpu_in_process(work: Callable[[], object], repeats: int = REPEATS) -> float:
     return min(found)
 
 
-GENERATORS = ("zbv", "v-half", "v-min", "zb-auto")  # warm, p 64, m 1024: each anew
+GENERATORS = ("zbv", "v-half", "v-min", "zb-auto")  # warm, p 64, m 1024, without a cached table
 
 
 @dataclass
 class Rows:
-    """A table of what was measured, printed row by row."""
+    """A table of measurements, printed row by row."""
 
     bare_s: float
     lines: list[str] = field(default_factory=list)
 
     def __call__(self, what: str, seconds: float, *, goal: str = "") -> None:
-        """Add a row: what, seconds, their ratio to bare Python, and what was aimed at."""
         shown = f"{seconds:.3f} s" if seconds > SHORT_S else f"{1e3 * seconds:.2f} ms"
         self.add(f"| {what} | {shown} | {seconds / self.bare_s:.{1 if seconds > SHORT_S else 2}f} | {goal} |")
 
     def add(self, line: str) -> None:
-        """Add and print a line."""
         self.lines.append(line)
         print(line, flush=True)
 
     def write(self, began: str) -> None:
-        """Put the table and where it was measured in place of the page's."""
         page = PAGE.read_text(encoding="utf-8")
         found = re.compile(r"^Measured on .*?\n\n(\|[^\n]*\n)+", re.MULTILINE | re.DOTALL)
         table = f"{began}\n\n" + "".join(f"{line}\n" for line in self.lines)
@@ -103,7 +100,6 @@ class Rows:
 
 
 def here() -> str:
-    """Return on what is measured, when, and how busy it was before."""
     information = Path("/proc/cpuinfo")
     known = information.read_text() if information.exists() else ""
     model = re.search(r"model name\s*: (.*)", known)
@@ -115,7 +111,6 @@ def here() -> str:
 
 
 def main() -> None:
-    """Print a row a piece of work."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--num-microbatches", dest="microbatches", type=int, default=1024)
     parser.add_argument(
@@ -124,7 +119,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write the table into docs/results/speed.md")
     given = parser.parse_args()
     began = here()
-    os.environ[FOLDER] = ""  # every command searches anew
+    os.environ[FOLDER] = ""  # no stored answers
     row = Rows(cpu_of("-c", "pass", repeats=3 * REPEATS))
     row.add("| work | CPU | × bare Python | goal |")
     row.add("|---|--:|--:|--:|")
@@ -147,7 +142,6 @@ def main() -> None:
 
 
 def first_command_s() -> float:
-    """Return the seconds by the clock that README's first command takes in a fresh clone."""
     command = re.search(r"^python3 -m venv .*$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert command is not None
     with tempfile.TemporaryDirectory() as folder:
@@ -161,7 +155,7 @@ def first_command_s() -> float:
 
 
 def in_a_process(row: Rows) -> None:
-    """Print what projections take in a process that goes on: its first ones, and those after it took up the kernels."""
+    """Print the times of projections in a long-running process: the first ones, and later ones (compiled)."""
     plan = Plan(pp=8, vpp=2, microbatches=64)
     slower = iter(range(1_000_000))
     table, costs = ppsim.build("interleaved-1f1b", pp=8, vpp=2, microbatches=64), planning.project(plan).costs
@@ -184,7 +178,7 @@ def in_a_process(row: Rows) -> None:
 
 
 def every_schedule(row: Rows) -> None:
-    """Print what every schedule takes for the first time of an installation, which compiled, and for the second."""
+    """Print the time of all schedules for the first run after an installation, and for a repeated one."""
     command = ("-m", "ppsim", *shlex.split("project --pp 8 --schedule all"))
     with tempfile.TemporaryDirectory() as folder:
         os.environ["NUMBA_CACHE_DIR"] = str(Path(folder, "installed"))
@@ -198,7 +192,7 @@ def every_schedule(row: Rows) -> None:
 
 
 def beside_primus(row: Rows) -> None:
-    """Print what Primus' simulator takes to make and simulate an interleaved table, and what we take for ours."""
+    """Print the times of Primus' simulator and of ppsim to build and simulate an interleaved table."""
 
     def ours() -> None:
         TABLES.clear()
@@ -225,13 +219,11 @@ def beside_primus(row: Rows) -> None:
 
 
 def built_anew(name: str, num_microbatches: int) -> None:
-    """Build a table that no cache holds."""
     TABLES.clear()
     ppsim.build(name, pp=BIG["pp"], microbatches=num_microbatches)
 
 
 def tables_on_disk(row: Rows, num_microbatches: int) -> None:
-    """Print what building, simulating and checking take from one file to the next."""
     with tempfile.TemporaryDirectory() as folder:
         path, given = str(Path(folder, "T.csv")), str(Path(folder, "C.json"))
         Path(given).write_text('{"forward_s": 1.0, "backward_input_s": 1.0, "backward_weight_s": 1.0}')

@@ -1,16 +1,17 @@
-"""Find again what runs differ by, from the rows of `ppsim validate` marked fit and from no other.
+"""Fit the shared parts of errors between runs, using only the rows of `ppsim validate` marked fit.
 
     python benchmarks/fit_shares.py
 
-First how far off a class of devices is: the size that nine of ten errors' logarithms stay within, over 1.645, in squares
-with `OF_ALL` rows of all classes'. Then what rows of a set and cluster share of that (`ppsim.machine.likeness`), one
-answer for all classes: the most probable, of errors whose logarithms have Student's distribution together, of `FREEDOM`
-degrees, by which a set that is far off as a whole speaks softly. Constants of a cluster are left out; what rows share of
-the machine is by both steps' slopes. A prior is around `START`, within a factor of two (the standard deviation of its
-logarithm), by which those that few rows tell stay in sight.
+First, the spread of each device class: the 90 % quantile of the absolute errors' logarithms over 1.645, averaged in
+squares with `OF_ALL` rows of all classes. Second, the fractions that rows of the same set and cluster share
+(`ppsim.machine.likeness`), one result for all classes. It maximises the posterior density. The logarithms of errors
+have a multivariate Student's t distribution with `FREEDOM` degrees of freedom, so that a set with a common offset
+has little influence. Constants of clusters are left out; the shared error of the machine follows from the slopes of
+both steps. The prior is centred at `START`, with a standard deviation of a factor of two (in the logarithm), so
+that fractions that few rows determine stay near it.
 
-Behind them: what a fit to one row makes of another of its set, each with each, the mean of sizes before and after, with
-shares found from the other sets only; and how many are in the 90 % interval.
+Finally, the effect of a fit to one row on another row of its set, for all pairs: the mean absolute error before and
+after, with fractions fitted to the other sets only, and the coverage of the 90 % interval.
 """
 
 import math
@@ -37,7 +38,7 @@ FACTOR = 2.0
 
 @dataclass(frozen=True)
 class Together:
-    """Rows of a set and cluster: their jobs, what class each is of, its spread, error's logarithm, and slopes."""
+    """Rows of a set and cluster: their jobs, device classes, spreads, logarithms of errors, and slopes."""
 
     jobs: Sequence[Likeness]
     classes: Sequence[str]
@@ -47,21 +48,20 @@ class Together:
     slopes: Floats
 
     def covariance(self, shares: Shares) -> Floats:
-        """Return what errors have in common."""
         of_jobs = np.outer(self.spreads, self.spreads) * in_common(self.jobs, self.jobs, shares)
         return (
             shares.machine**2 * self.slopes @ self.slopes.T + of_jobs + MEASURED_SPREAD**2 * np.eye(len(self.jobs))
         )
 
     def badness(self, shares: Shares) -> float:
-        """Return minus the logarithm of the density, but for a constant."""
+        """Return minus the logarithm of the density, up to a constant."""
         whole = self.covariance(shares)
         off = float(self.errors @ np.linalg.solve(whole, self.errors))
         tail = (FREEDOM + len(self.errors)) / 2 * math.log1p(off / FREEDOM)
         return 0.5 * float(np.linalg.slogdet(whole)[1]) + tail
 
     def after(self, shares: Shares, usual: float = USUAL) -> list[tuple[float, float, bool]]:
-        """Return of each row and each other: sizes of the error before and after a fit on the latter; is it inside."""
+        """Return the absolute errors of each row before and after a fit on another row, and the coverage."""
         whole, found = self.covariance(shares), []
         for one, other in np.argwhere(~np.eye(len(self.jobs), dtype=bool)):
             most = usual * self.spreads[other]
@@ -73,7 +73,7 @@ class Together:
 
 
 def sets() -> list[Together]:
-    """Return the rows of time, on clusters without constants of their own."""
+    """Return the rows with times, on clusters without fitted constants."""
     found = []
     for name, told in case_sets().items():
         cases = [case for case in cases_of(name) if case.told.use == "fit"]
@@ -116,7 +116,7 @@ def badness(groups: Sequence[Together], logs: Floats) -> float:
 
 
 def _logs(shares: Shares) -> Floats:
-    """Parts, which are below 1, by their odds."""
+    """Return logarithms of the shares; for fractions, which are below 1, the logarithm of their odds."""
     return np.array(
         [math.log(one / (1 - one)) if name in _PARTS else math.log(one) for name, one in vars(shares).items()]
     )
@@ -134,7 +134,7 @@ _PARTS = ("machine", "dtype")
 
 
 def most_probable(groups: Sequence[Together]) -> Floats:
-    """Return the logarithms of shares with the least badness, by steps along each that halve."""
+    """Return the logarithms of the most probable shares, by coordinate search with decreasing steps."""
     logs, step = _logs(START), 0.8
     while step > 1e-2:
         tries = [logs + sign * step * unit for unit in np.eye(len(logs)) for sign in (1, -1)]
@@ -147,7 +147,6 @@ def most_probable(groups: Sequence[Together]) -> Floats:
 
 
 def show_spreads(groups: Sequence[Together]) -> None:
-    """Print how far off classes are, of dense models and of those with experts."""
     for is_experts, of_none in ((False, ESTIMATE_SPREAD), (True, EXPERTS_SPREAD)):
         rows = [
             (name, abs(error), spread) for one in groups
@@ -170,7 +169,6 @@ def _of_nine_in_ten(sizes: Sequence[float]) -> float:
 
 
 def main() -> None:
-    """Print spreads, what is shared of them, and what a fit to one row makes of another."""
     groups = sets()
     show_spreads(groups)
     logs = most_probable(groups)

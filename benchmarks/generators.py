@@ -1,11 +1,11 @@
-"""How long every generator takes and how much memory, and the search against the published heuristic's part of it.
+"""Time and memory of every generator, and of the search compared with the published heuristic.
 
     python benchmarks/generators.py
 
-The first table is of fresh processes: peak memory is the process's own high-water mark, interpreter and imports
-included; warm is the median of three builds after a first one, in which numba is imported and compiles (it caches on
-disk). Schedules that are fitted to costs get stages that differ by up to a third, and a transfer of 2 %. The second
-table is of one process, warm.
+The first table is measured in fresh processes. Peak memory is the process's own maximum, interpreter and imports
+included. `warm` is the median of three builds after a first one, in which numba is imported and compiles (it caches
+on disk). Schedules that are fitted to costs get stages that differ by up to a third, and a transfer of 2 %. The
+second table is measured in one process, warm.
 """
 
 import argparse
@@ -28,7 +28,7 @@ SIZES = ((8, 32), (64, 256), (64, 1024))
 
 
 def timed(work: Callable[[], Any], *, repeats: int = 3) -> float:
-    """Return the median seconds that the work takes, after one unmeasured time."""
+    """Return the median seconds of a function, after one unmeasured call."""
     work()
     taken = []
     for _ in range(repeats):
@@ -41,7 +41,6 @@ def timed(work: Callable[[], Any], *, repeats: int = 3) -> float:
 
 
 def measure(name: str) -> dict[str, float]:
-    """Build the table in this process and return what that took."""
     import resource
 
     import ppsim
@@ -60,7 +59,7 @@ def catalogue() -> None:
     print("|---|--:|--:|--:|")
     slow, large = [], []
     for name in CATALOG:
-        # This process has imported little so far: Linux counts the memory of the one that starts a process as its.
+        # This process must import little: Linux counts the memory of the parent process as the child's.
         shown = subprocess.run(
             [sys.executable, __file__, "--measure", name], capture_output=True, check=True
         ).stdout
@@ -74,7 +73,7 @@ def catalogue() -> None:
 
 
 def uneven(vpp: int, p: int) -> dict[str, Any]:
-    """Stages that differ by up to a third, with a transfer of 2 %."""
+    """Return costs of stages that differ by up to a third, with a transfer of 2 %."""
     import numpy as np
 
     spread = np.random.default_rng(0).uniform(0.85, 1.15, (3, vpp * p)) / vpp

@@ -1,8 +1,8 @@
-"""The tables found for two chunks a rank in a V, beside those of others at the same costs and in the same memory.
+"""Tables found for two chunks per rank in a V, compared with published ones at the same costs and memory.
 
-python benchmarks/grids.py           every row of benchmarks/published for a V, summed up
+python benchmarks/grids.py           summary of all rows of benchmarks/published for a V
 python benchmarks/grids.py --rows    the same, and every row of every grid
-python benchmarks/grids.py --only v-min --pp 8   no more than the rows of such grids, of so many ranks, and their gaps
+python benchmarks/grids.py --only v-min --pp 8   only rows of these grids with this number of ranks, and their gaps
 """
 
 import argparse
@@ -23,13 +23,13 @@ from ppsim.simulation.bounds.problem import Criterion, Problem
 from ppsim.simulation.bounds.windows import window_bound
 
 TIGHT = 1e-9
-SMALL = 0.005  # a gap above which neighbouring ranks are searched together for a better bound
+SMALL = 0.005  # above this gap, a bound over neighbouring ranks is computed
 PRIMUS_FIXED = {"v-half": "v-half-fixed", "v-min": "v-min-fixed", "zbv-formatted": "zbv-fixed"}
 
 
 @dataclass(frozen=True)
 class Case:
-    """One published table: its costs a rank (half a rank a chunk; the transfer whole), its memory, its time."""
+    """One published table: costs per rank (half per chunk, except for the transfer), memory and time."""
 
     pp: int
     microbatches: int
@@ -58,7 +58,6 @@ class Case:
         )  # fmt: skip
 
     def bubble_of(self, seconds: float) -> float:
-        """Return the part of so many seconds that a rank idles."""
         return 1 - self.microbatches * sum(self.costs[:3]) / seconds
 
     def __str__(self) -> str:
@@ -107,7 +106,7 @@ def value(timeline: ppsim.Timeline, criterion: Criterion) -> float:
 
 
 class Summary:
-    """A line of the summary: better, equal, worse; how much; how far from what is possible."""
+    """A line of the summary: better, equal, worse; by how much; and the gap to the bound."""
 
     HEAD: ClassVar = (
         "rows", "better", "equal", "worse", "mean", "best", "worst row", "proven optimal", "above bound, mean / most",
@@ -127,7 +126,7 @@ class Summary:
 
 
 def by_gap(found: dict[str, list[Found]]) -> None:
-    """How many tables of each grid are proved to be within so much of the best possible, and the worst."""
+    """Print how many tables of each grid are proved to be within 1, 3 and 5 % of the optimum, and the worst."""
     print("\nRows within so much above the bound, and the worst:\n")
     print("| grid | rows | 1 % | 3 % | 5 % | worst |\n|---|--:|--:|--:|--:|--:|")
     everything = [one for group in found.values() for one in group]
@@ -143,7 +142,7 @@ def percent(part: float) -> str:
 
 
 def searches() -> dict[str, list[Case]]:
-    """The runs of the authors' ZB-V heuristic, by span, and of their V-Flex search, by step; by memory."""
+    """Return the authors' runs of their ZB-V heuristic (by span) and V-Flex search (by step), grouped by memory."""
     groups: dict[str, list[Case]] = {}
     for row in read("v_searches.csv"):
         criterion: Criterion = "span" if row["algorithm"] == "zb-v" else "step"
@@ -154,7 +153,7 @@ def searches() -> dict[str, list[Case]]:
 
 
 def patterns() -> dict[str, list[Case]]:
-    """V-Half and V-Min as published, in the memory that each takes."""
+    """Return V-Half and V-Min as published, each in its own peak memory."""
     groups: dict[str, list[Case]] = {}
     for row in read("v_patterns.csv"):
         if row["algorithm"] in ("v-half-fixed", "v-min-fixed"):
@@ -174,7 +173,7 @@ def case_of(row: dict[str, str], *, cap: float, kept: float, criterion: Criterio
 
 
 def primus() -> dict[str, list[Case]]:
-    """Primus' tables for a V, in the memory that each takes; their letters f, b, w are our F, I, W a rank."""
+    """Return Primus' tables for a V, each in its own peak memory; its f, b, w are our F, I, W per rank."""
     groups: dict[str, list[Case]] = {}
     for row in read("primus_grid.csv"):
         if row["algorithm"] in PRIMUS_FIXED:
@@ -187,7 +186,7 @@ def primus() -> dict[str, list[Case]]:
 
 
 def by_shape(found: dict[str, list[Found]]) -> None:
-    """Where the found tables are better: rows better / rows, mean and best change, by ranks and microbatches."""
+    """Print, by ranks and microbatches, rows better / rows, mean and best change."""
     print("\nThe same by p and m: rows better / rows, mean change, best change:\n")
     print(f"| p | m | {' | '.join(found)} |\n|--:|--:|{'--:|' * len(found)}")
     for p, m in sorted({(one.case.pp, one.case.microbatches) for group in found.values() for one in group}):

@@ -1,16 +1,16 @@
-"""Compute next to a kernel that holds SMs, as the kernels of messages do: measured on one GPU, beside what is assumed.
+"""Compute next to a kernel that occupies SMs, as communication does: measured on one GPU, and as projected.
 
     python benchmarks/held_sms.py --record held.json     measure: needs a CUDA device, torch and numpy; about a minute
     python benchmarks/held_sms.py --report held.json     compare
 
 Three measurements:
 
-- Kernels alone, and next to a kernel that holds 8, 20 or 32 SMs and copies bytes at a given rate. ppsim assumes that
-  compute runs on the SMs that are left: 20 of 132 held make it 18 % longer.
-- Pairs of a forward and a backward of layers with experts on two streams, in the order of operations of
-  `ppsim.costs.pair_overlap`. Each message is emulated by such a kernel, for a fixed time. The projection takes the
+- Kernels alone, and next to a kernel that occupies 8, 20 or 32 SMs and copies bytes at a given rate. ppsim assumes that
+  compute runs on the remaining SMs: with 20 of 132 occupied, it takes 18 % longer.
+- Pairs of forward and backward passes of layers with experts on two streams, in the order of operations of
+  `ppsim.costs.pair_overlap`. Each message is emulated by such a kernel, for a fixed time. The projection uses the
   operations as measured alone.
-- The backward of attention with deterministic kernels, and without.
+- The backward pass of attention with deterministic kernels, and without.
 
 Errors are projected / measured - 1: a negative error means that the projection is too fast.
 """
@@ -28,9 +28,11 @@ from ppsim.costs.pair_overlap import LayerTimes, pair_s
 
 HELD = (8, 20, 32)
 RATES = (0, 100, 900)
-"""GB/s that the kernel reads plus writes: nothing, one NIC of 400 Gbit/s both ways, NVLink of an H100 both ways."""
+"""GB/s that the kernel reads plus writes: nothing, one NIC of 400 Gbit/s in both directions, NVLink of an H100 in
+both directions.
+"""
 EXCHANGES_S = (0.3e-3, 1e-3, 2e-3)
-"""Of a message of a pair: shorter than, about as long as, and longer than what it can run next to."""
+"""Durations of a message of a pair: shorter than the compute next to it, about equal, and longer."""
 PAIRED_LAYERS = 4
 REPEATS = 5
 COMPUTE = ("before F", "experts I", "experts W", "experts F", "before I", "before W")
@@ -41,8 +43,9 @@ INPUTS = {
     "experts W": ("experts I", 0), "before W": ("before I", 0),
     "before F": ("combine F", 1), "combine B": ("before I", 1),
 }  # fmt: skip
-"""What each operation waits for, of the same pair of layers (0) or the one before (1). Written out again, and not
-imported: what the streams really do is what the projection is compared with."""
+"""Dependencies of each operation on the same pair of layers (0) or the previous one (1). Repeated here instead of
+imported, because the projection is compared with the behaviour of the streams.
+"""
 INPUTS_OF = {
     "megatron": INPUTS | {"dispatch B": ("experts W", 0), "combine B": ("before W", 1)},
     "dualpipe": INPUTS,
@@ -77,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(1024) hold(
 
 
 class Holder:
-    """Launches the kernel that holds SMs."""
+    """Launches the kernel that occupies SMs."""
 
     SHARED_BYTES = 200 * 1024
 
@@ -92,14 +95,13 @@ class Holder:
         self.moved = torch.zeros(most, dtype=torch.int64, device="cuda")
 
     def __call__(self, sms: int, for_s: float, rate: int, stream: Any) -> None:
-        """Hold `sms` SMs for a time and copy `rate` GB/s, read plus written, from one buffer to the other."""
+        """Occupy `sms` SMs for a time and copy `rate` GB/s, read plus written, from one buffer to the other."""
         per_block = max(1, rate * 1000 // sms) if rate else 0
         arguments = [*self.buffers, self.moved, self.per_block, round(for_s * 1e6), per_block]
         self.kernel((sms, 1, 1), (1024, 1, 1), arguments, self.SHARED_BYTES, stream)
 
 
 def kernels() -> dict[str, Callable[[], Any]]:
-    """Kernels by name, on random data."""
     import torch
     from torch.nn.functional import rms_norm, scaled_dot_product_attention
 
@@ -148,7 +150,7 @@ class Stopwatch:
     def beside(
         self, work: Callable[[], Any], count: int, hold: Holder, sms: int, rate: int, for_s: float
     ) -> tuple[float, float]:
-        """Seconds of a call beside the holder, and GB/s that the holder moved; raises if the holder ended first."""
+        """Return seconds per call next to the holder, and the holder's GB/s; raises if the holder ends first."""
         begin, end, over = self.event(), self.event(), self.event()
         self.torch.cuda.synchronize()
         hold.moved.zero_()
@@ -189,7 +191,7 @@ def measure_kernels(hold: Holder) -> list[dict[str, Any]]:
 
 
 def operations(device: str = "cuda", tokens: int = 16384, hidden: int = 4096) -> dict[str, Callable[[], Any]]:
-    """The compute of a layer with 8 local experts by operation: products, attention, norms, activations."""
+    """Return the compute of a layer with 8 local experts, by operation: GEMMs, attention, norms, activations."""
     import torch
     from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
 
@@ -238,7 +240,7 @@ def operations(device: str = "cuda", tokens: int = 16384, hidden: int = 4096) ->
 
 
 def launching(order: str) -> list[tuple[int, str]]:
-    """All operations of the pairs of layers, in an order in which the host can launch them."""
+    """Return all operations of the pairs of layers, in an order in which the host can launch them."""
     queues = [
         [(number, one) for number in range(PAIRED_LAYERS) for one in stream] for stream in (COMPUTE, MESSAGES)
     ]
@@ -251,7 +253,7 @@ def launching(order: str) -> list[tuple[int, str]]:
 
 
 def needs(number: int, one: str, order: str) -> list[tuple[int, str]]:
-    """What an operation waits for, beside the one before it on its stream."""
+    """Return the dependencies of an operation, in addition to the previous one on its stream."""
     before, distance = INPUTS_OF[order][one]
     return [(number - distance, before)] if number >= distance else []
 
@@ -340,7 +342,6 @@ def measure_attention() -> list[dict[str, Any]]:
 
 
 def record(path: Path) -> None:
-    """Measure, and write the file after each part."""
     import torch
 
     found: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The published heuristics alone."""
+"""The published heuristics, without ppsim's search."""
 
 from functools import reduce
 
@@ -8,19 +8,19 @@ from ppsim.catalog.search.target import Target
 
 
 def zb_heuristic(problem):
-    """The best span of the zero-bubble heuristic's eight runs (arXiv 2401.10241, §3.1), with every decision the authors'."""
+    """Return the best span of the zero-bubble heuristic's eight runs (arXiv 2401.10241, §3.1), decided as there."""
     target = Target(problem, "span")
     return _first_best(of_one_chunk.heuristic_runs(target, target.head_s)).schedule("zb-heuristic")
 
 
 def zbv_heuristic(problem):
-    """The best span of the ZB-V heuristic's runs (arXiv 2401.10241, §6); None where none fits."""
+    """Return the best span of the ZB-V heuristic's runs (arXiv 2401.10241, §6), or None if no run fits."""
     runs = list(of_a_v.heuristic_runs(Target(problem, "span")))
     return _first_best(runs).schedule("zbv-heuristic") if runs else None
 
 
 def _first_best(runs):
-    """The best by the criterion alone, as the authors choose; of equal ones the first."""
+    """Return the best run by the criterion alone, as the authors do; of equal ones the first."""
 
     def better(first, second):
         return second if second.score_s < first.score_s - first.target.tolerance_s else first

@@ -1,9 +1,9 @@
-"""What judged times would be off by with a free factor for each group of rows, fitted on the rows themselves.
+"""Errors of test rows with a free factor for each group of rows, fitted to the same rows.
 
     python benchmarks/hindsight.py "dense on A100"
 
-A bound for any model whose terms are the same within a group, not a result: it has seen the measurements. Of each group
-the factor with the least mean of errors' sizes.
+This is a bound for models whose terms are equal within a group, not a result, because it uses the measurements. The
+factor of each group minimises the mean absolute error.
 """
 
 import sys
@@ -23,7 +23,7 @@ GROUPS: dict[str, Callable[[str, CaseError], Hashable]] = {
 
 
 def least(ratios: Sequence[float]) -> float:
-    """Return the least sum of |f · ratio - 1|: it is at an f that makes one of them 0.
+    """Return the minimum over f of the sum of |f · ratio - 1|, which is at an f that makes one term 0.
 
     >>> least([1.0, 2.0, 2.0])
     0.5
@@ -32,7 +32,6 @@ def least(ratios: Sequence[float]) -> float:
 
 
 def main(section: str) -> None:
-    """Print the mean of sizes as projected, and with a factor for each group."""
     rows = [
         (name, row)
         for name, told in case_sets().items()

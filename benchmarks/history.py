@@ -1,10 +1,10 @@
-"""Time the commands that people wait for, relative to a bare Python, and append a line to benchmarks/history.csv.
+"""Time frequent commands relative to a bare Python, and append a line to benchmarks/history.csv.
 
     python benchmarks/history.py NAME [--runs N]
 
-NAME says what the line is about, such as an issue. Each command is a new process; the figure is the median of its
-CPU seconds (user and system) divided by the median of `python -c pass`, so that lines of different machines can be
-compared. Run it on a quiet machine.
+NAME describes the line, for example an issue. Each command is a new process. The number is the median of its CPU
+seconds (user and system) over the median of `python -c pass`, so that machines can be compared. Run it on a quiet
+machine.
 """
 
 import argparse
@@ -32,7 +32,7 @@ COMMANDS = {
 
 
 def cpu_s(command: list[str]) -> float:
-    """Return the CPU seconds of a command that succeeds, its children included."""
+    """Return the CPU seconds of a successful command, including child processes."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -40,7 +40,7 @@ def cpu_s(command: list[str]) -> float:
 
 
 def warm_s(runs: int) -> float:
-    """Return the median seconds of a projection in this process, after one that is not counted."""
+    """Return the median seconds of a projection in this process, after one unmeasured call."""
     ppsim.project(pp=8, vpp=2, microbatches=64)
     seconds = []
     for _ in range(10 * runs):
@@ -51,7 +51,6 @@ def warm_s(runs: int) -> float:
 
 
 def main() -> None:
-    """Measure, print and append."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", help="what the line is about")
     parser.add_argument("--runs", type=int, default=5, help="runs of each command (default: 5)")

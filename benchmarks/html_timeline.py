@@ -1,13 +1,13 @@
-"""What the interactive timeline costs: file size, writing, loading and zooming, in headless Chromium.
+"""Cost of the interactive timeline: file size, and times to write, load and zoom, in headless Chromium.
 
     python benchmarks/html_timeline.py
     python benchmarks/html_timeline.py --repeats 5 --chromium /usr/bin/chromium
 
-Every shape is written by a process of its own: CPU seconds of writing, also as how many times those of
-`python -c pass` beside it, and the most memory that the process held, with the timeline in it and before. Loading is
-from opening the file to the second frame behind the drawn picture, ready until cells say what they are; zooming from
-the call to the second frame behind it, from the whole step to a half, a fiftieth and a two-thousandth of it in its
-middle. These are seconds by the clock, medians, as is `about:blank` to its second frame beside them.
+Each shape is written in its own process. `write s` are CPU seconds, `/ pass` their ratio to `python -c pass`, `GB`
+the peak memory of the process, `before` its peak before the page is written. `load s` is the time from opening the
+file to the second frame after the figure is drawn, `ready` until cells show their details. Zoom times are from the
+call to the second frame after it, from the whole step to the middle 1/2, 1/50 and 1/2000. Load and zoom times are
+medians of wall time, as is the time of `about:blank` until its second frame.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def written(shape: dict, path: Path) -> dict:
-    """Write a page, with every action's time off by `jitter` of it; return what that took."""
+    """Write a page, with random durations (relative spread `jitter`); return time and memory."""
     import numpy as np
 
     from ppsim import StageCosts, build, simulate
@@ -94,18 +94,15 @@ def written(shape: dict, path: Path) -> dict:
 
 
 def peak_gb() -> float:
-    """Return the most memory that this process has held."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 
 
 def in_a_process(shape: dict, path: Path) -> dict:
-    """Return what `written` does, done by a fresh process."""
     command = [sys.executable, __file__, "--write", json.dumps(shape), str(path)]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def pass_cpu_s() -> float:
-    """Return CPU seconds of a Python that does nothing."""
     begin = resource.getrusage(resource.RUSAGE_CHILDREN)
     for _ in range(10):
         subprocess.run([sys.executable, "-c", "pass"], check=True)
@@ -114,7 +111,6 @@ def pass_cpu_s() -> float:
 
 
 def blank_s(browser) -> float:
-    """Return seconds that a page of nothing takes to its second frame."""
     page = browser.new_page()
     begin = time.perf_counter()
     page.goto("about:blank")
@@ -125,7 +121,7 @@ def blank_s(browser) -> float:
 
 
 def measure(browser, path: Path) -> list[float]:
-    """Return seconds until a page is drawn and until it is ready, and of each zoom."""
+    """Return the seconds until a page is drawn and until it is ready, and of each zoom."""
     page = browser.new_page(viewport={"width": 1400, "height": 900})
     begin = time.perf_counter()
     page.goto(path.as_uri())

@@ -1,9 +1,9 @@
-"""How well tables of measured kernels are read between their cells: each inner cell by its neighbours without it.
+"""Interpolation error of tables of measured kernels: each inner cell is estimated from its neighbours.
 
 python benchmarks/kernel_tables.py
 
-One axis at a time, a cell is left out and taken from the two beside it, as a size between them would be. Errors are
-of seconds, found / measured - 1.
+One axis at a time, a cell is left out and interpolated from its two neighbours, like a size between them. Errors
+are in seconds: interpolated / measured - 1.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from ppsim.machine.kernels.tables import Grid, kernel_table
 
 
 def left_out(grid: Grid) -> Iterator[Floats]:
-    """The errors of the inner cells, an array for each axis; cells that nobody measured count too, by their fill."""
+    """Yield the errors of the inner cells, one array per axis; for unmeasured cells, of their filled values."""
     for number, axis in enumerate(grid.axes):
         places = np.array(axis)
         rates = np.moveaxis(grid.rates, number, -1)

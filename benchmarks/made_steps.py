@@ -1,8 +1,8 @@
 """Simulated steps with injected faults, and how well `explain` finds them.
 
-`benchmarks/faults.py` prints how often it does, on all of `tables()`; the draws of the tests are others. Each cause
-draws its place and size from numbers of its own, so that a step without it is the same step otherwise: its cost is
-the difference of the two.
+`benchmarks/faults.py` prints the detection rates for all of `tables()`; the tests use other draws. Each fault draws
+place and size from its own random numbers. Therefore the step without it is otherwise identical, and the difference
+of both steps is the true cost.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,9 +26,9 @@ BLOCKING = "blocking sends and receives"
 
 
 class Made:
-    """Steps of a table whose passes take 20 and 40 ms, with noise, and the faults in them.
+    """Steps of a table whose actions take 20 and 40 ms, with noise, and the injected faults.
 
-    `places` says where each fault is, in the words of `explain`.
+    `places` has the place of each fault, in the words of `explain`.
     """
 
     def __init__(self, table: Schedule, seed: int, num_steps: int = 10) -> None:
@@ -44,12 +44,11 @@ class Made:
         self.places: dict[str, str] = {}
 
     def put(self, cause: str, times: float = 1.0) -> None:
-        """Put a cause in, of a size and at a place that are the same whatever else is; `times` as large."""
+        """Inject a fault whose size and place do not depend on other faults; `times` scales its size."""
         random = np.random.default_rng([self.seed, list(INJECTED).index(cause)])
         self.places[cause] = INJECTED[cause](self, times * random.uniform(LEAST, MOST), random) or ""
 
     def run(self) -> Run:
-        """Return the steps as a measured run."""
         starts, ends = [], []
         for taken, gap, hop in zip(self.taken + self.pauses, self.gap + self.pauses_before, self.hop, strict=True):
             times = evaluate(self.graph, np.concatenate([taken, hop]), np.concatenate([gap, np.zeros(len(hop))]))
@@ -61,7 +60,7 @@ class Made:
 
     @property
     def period_s(self) -> float:
-        """The mean step and the mean time until the next."""
+        """Mean step time plus mean time between steps."""
         return float(self.run().step_times_s.mean() + self.between.mean())
 
 
@@ -78,7 +77,7 @@ def _slow_stage(made: Made, size: float, random: np.random.Generator) -> str:
 
 
 def _late_first_pass(made: Made, size: float, random: np.random.Generator) -> None:
-    """The first forward of every rank."""
+    """The first forward pass of every rank is slow."""
     made.taken[:, made.table.rank_offsets[:-1]] *= 1 + 5 * size
 
 
@@ -87,7 +86,7 @@ def _slow_hop(made: Made, size: float, random: np.random.Generator) -> None:
 
 
 def _slow_link(made: Made, size: float, random: np.random.Generator) -> str:
-    """Both directions between two ranks, 10 to 30 ms; of two ranks one direction."""
+    """Both directions between two ranks take 10 to 30 ms longer; with two ranks in total, one direction only."""
     pair = pairs_of(made.graph).taken[made.graph.target]
     ends = pair // made.table.num_ranks, pair % made.table.num_ranks
     chosen = int(random.choice(np.unique(pair)))
@@ -100,7 +99,7 @@ def _slow_link(made: Made, size: float, random: np.random.Generator) -> str:
 
 
 def _blocking_hop(made: Made, size: float, random: np.random.Generator) -> None:
-    """Sends and receives are Megatron-LM's calls, at which a rank blocks."""
+    """Sends and receives are Megatron-LM's calls, which block a rank."""
     made.call_s = 0.02 * size
     made.graph = build_graph(made.table, communication="megatron")
     made.hop = made.call_s + random.uniform(0, 2e-4, (len(made.taken), made.graph.num_transfers))
@@ -111,21 +110,21 @@ def _gap(made: Made, size: float, random: np.random.Generator) -> None:
 
 
 def _straggling_step(made: Made, size: float, random: np.random.Generator) -> str:
-    """One of ten, whose passes take longer: the mean step grows by a tenth of that."""
+    """All actions of one of ten steps are slow: the mean step grows by a tenth of the slowdown."""
     step = random.integers(len(made.taken))
     made.taken[step] *= 1 + 8 * size
     return f"step {1 + step}: all ranks"
 
 
 def _pause(made: Made, size: float, random: np.random.Generator) -> str:
-    """A pass of one step takes 0.4 to 1.2 s longer."""
+    """One action of one step takes 0.4 to 1.2 s longer."""
     step, entry = random.integers(len(made.taken)), random.integers(len(made.table))
     made.pauses[step, entry] = 4 * size
     return f"step {1 + step}: rank {made.table.rank[entry]}, {made.table[entry]}, "
 
 
 def _pause_between(made: Made, size: float, random: np.random.Generator) -> str:
-    """A rank waits 0.4 to 1.2 s before a pass of one step, with its input there."""
+    """A rank pauses for 0.4 to 1.2 s before one action of one step, although its input is there."""
     own = np.flatnonzero(pairs_of(made.graph).taken == NONE)
     step, entry = random.integers(len(made.taken)), int(random.choice(own))
     made.pauses_before[step, entry] = 4 * size
@@ -133,13 +132,13 @@ def _pause_between(made: Made, size: float, random: np.random.Generator) -> str:
 
 
 def _drift(made: Made, size: float, random: np.random.Generator) -> None:
-    """All passes get slower along the step, evenly."""
+    """All actions slow down linearly along the step."""
     for begin, end in zip(made.table.rank_offsets[:-1], made.table.rank_offsets[1:], strict=True):
         made.taken[:, begin:end] *= 1 + size * np.linspace(0, 1, end - begin)
 
 
 def _drift_over_steps(made: Made, size: float, random: np.random.Generator) -> str:
-    """One rank, or all, 2 to 6 % slower with each step."""
+    """One rank, or all, slow down by 2 to 6 % per step."""
     rank = random.integers(-1, made.table.num_ranks if made.table.num_ranks > 2 else 0)
     its = (made.table.rank == rank) | (rank < 0)
     made.taken[:, its] *= 1 + 0.2 * size * np.arange(len(made.taken))[:, None]
@@ -147,7 +146,7 @@ def _drift_over_steps(made: Made, size: float, random: np.random.Generator) -> s
 
 
 def _uneven_microbatches(made: Made, size: float, random: np.random.Generator) -> None:
-    """Every other microbatch is 40 to 120 % longer than the one before; together they are as long as before."""
+    """Every other microbatch is 40 to 120 % longer than the one before; the total stays the same."""
     unit = made.table.microbatch % 2
     made.taken *= np.where(unit == random.integers(2), 1 + 4 * size, 1.0) / (1 + 2 * size)
 
@@ -173,10 +172,10 @@ INJECTED: dict[str, Callable[[Made, float, np.random.Generator], str | None]] = 
     BETWEEN: _time_between,
 }
 OF_NOISE = {"gaps between passes": "gap", "waits for messages": "hop", BETWEEN: "between"}
-"""Causes of which the noise of every step has some, and where."""
+"""Faults that every step contains a little of as noise, and the attribute with it."""
 
 LEAST, MOST = 0.1, 0.3
-"""The size of a fault, as a part of a forward. Some faults are a multiple of that."""
+"""The size of a fault, relative to a forward pass. Some faults are a multiple."""
 
 SHAPES = {
     "1f1b": [(2, 1), (4, 1), (8, 1)],
@@ -184,14 +183,14 @@ SHAPES = {
     "zbv": [(2, 2), (4, 2), (8, 2)],
     "interleaved-1f1b": [(2, 2), (4, 2), (8, 2), (4, 3)],
 }
-"""By schedule: ranks and stages a rank."""
+"""By schedule: ranks and stages per rank."""
 
 LEAST_MICROBATCHES = 8
-"""Fewer passes than that a rank tell no drift."""
+"""With fewer actions per rank, drift cannot be detected."""
 
 
 def tables() -> list[Schedule]:
-    """Each with twice as many microbatches as ranks."""
+    """Return the tables, each with two microbatches per rank or `LEAST_MICROBATCHES`."""
     return [
         build(name, pp=pp, vpp=vpp, microbatches=max(2 * pp, LEAST_MICROBATCHES))
         for name, shapes in SHAPES.items()
@@ -200,31 +199,30 @@ def tables() -> list[Schedule]:
 
 
 def made(table: Schedule, seed: int, causes: Sequence[str], without: str = "") -> Made:
-    """Return steps with these causes in them, without one of them and without its part of the noise."""
+    """Return steps with these faults, optionally without one fault and its part of the noise."""
     steps = Made(table, seed)
     for cause in causes:
         if cause != without:
             steps.put(cause)
     if without in OF_NOISE:
         getattr(steps, OF_NOISE[without])[:] = 0.0
-    if without == BLOCKING:  # calls that take but the noise: explain is given the time of a call
+    if without == BLOCKING:  # calls without extra time, because explain gets the time of a call
         steps.put(without, 0.0)
     return steps
 
 
 _APART = ({BLOCKING, "waits for messages"}, {BLOCKING, "slow links"}, {"slow links", "waits for messages"})
-"""Kinds of messages, of which a step has one. A slow link and slow messages are told by their difference only."""
+"""Combinations that are not drawn: `explain` distinguishes a slow link from slow messages only by contrast."""
 
 
 def mixtures_of(table: Schedule) -> list[tuple[str, ...]]:
-    """Return each cause and each pair of causes that a table can have."""
     causes = [cause for cause in INJECTED if cause != BLOCKING or table.name in ("1f1b", "interleaved-1f1b")]
     pairs = [pair for pair in combinations(causes, 2) if set(pair) not in _APART]
     return [*((cause,) for cause in causes), *pairs]
 
 
 def expected(table: Schedule, cause: str) -> str:
-    """The name of a cause for a table: with one stage per rank, a slow stage and a slow rank have one name."""
+    """Return the name of a fault in `explain`: with one stage per rank, slow stages and ranks have one name."""
     return STAGES_OR_RANKS if table.vpp == 1 and cause in ("slow ranks", "uneven stages") else cause
 
 
@@ -232,7 +230,7 @@ def expected(table: Schedule, cause: str) -> str:
 class Draw:
     """The faults of one draw: the true gain without each (by its name in `explain`), and the losses found.
 
-    `places` are those of the faults; `noise_s` is the largest gain without a kind of noise.
+    `places` are the places of the faults; `noise_s` is the largest gain without a kind of noise.
     """
 
     gains: dict[str, float]
@@ -242,34 +240,31 @@ class Draw:
 
     @property
     def first(self) -> str:
-        """The cause that `explain` names first."""
         return self.losses[0].cause if self.losses else ""
 
     @property
     def is_noise(self) -> bool:
-        """Whether the first is noise that costs more than all faults."""
+        """Whether the first cause is noise that costs more than all faults."""
         return self.first not in self.gains and self.first in OF_NOISE and self.noise_s > max(self.gains.values())
 
     @property
     def is_larger_first(self) -> bool:
-        """Whether the fault with the largest gain is first."""
         return self.first == max(self.gains, key=lambda cause: self.gains[cause])
 
     @property
     def are_all_named(self) -> bool:
-        """Whether all faults are among the first three, those left out that cost less than `WORTH` of the others."""
+        """Whether the first three causes contain all faults, except faults below `WORTH` of the largest."""
         names = [loss.cause for loss in self.losses[:3]]
         return all(cause in names for cause in self._worth)
 
     @property
     def errors(self) -> dict[str, float]:
-        """The found gain of each fault over the true one, less 1."""
+        """Found gain / true gain - 1 of each fault."""
         found = {loss.cause: loss.gain_s for loss in self.losses}
         return {cause: found.get(cause, 0.0) / self.gains[cause] - 1 for cause in self._worth}
 
     @property
     def are_places_named(self) -> bool:
-        """Whether the details of the faults have their places."""
         details = {loss.cause: loss.detail for loss in self.losses}
         return all(place in details.get(cause, "") for cause, place in self.places.items() if cause in self._worth)
 
@@ -280,17 +275,17 @@ class Draw:
 
 
 WORTH = 0.1
-"""A fault that the schedule hides to less than this part of the largest cause need not be named."""
+"""A fault whose gain is below this fraction of the largest need not be listed."""
 
 
 def draw(table: Schedule, seed: int, causes: Sequence[str]) -> Draw:
-    """Return what `explain` says of such steps, and what is true."""
+    """Return the result of `explain` for steps with these faults, and the truth."""
     steps = made(table, seed, causes)
     whole = steps.period_s
     names = {cause: expected(table, cause) for cause in causes}
     found = [loss for loss in explained(steps.run(), call_s=steps.call_s).reasons if loss.gain_s > 0]
     if set(causes) == {"slow ranks", "uneven stages"} and found[0].cause == STAGES_OR_RANKS:
-        names = dict.fromkeys(causes, STAGES_OR_RANKS)  # of two ranks nobody can tell
+        names = dict.fromkeys(causes, STAGES_OR_RANKS)  # with two ranks they cannot be distinguished
     gains, places = {}, {}
     for name in dict.fromkeys(names.values()):
         its = [cause for cause in causes if names[cause] == name]

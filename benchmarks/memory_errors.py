@@ -1,4 +1,4 @@
-"""Published bytes of a rank beside ours, with signed errors.
+"""Compare published memory per rank with ppsim's projection: signed errors.
 
 python benchmarks/memory_errors.py
 """
@@ -20,7 +20,7 @@ from ppsim.parallel.sizes import Cut
 
 FILE = Path(__file__).parent / "published" / "memory.csv"
 PAPER = KernelChoice(flash_attention=False, dropout=True, cross_entropy="unfused", gradient_placeholders=False)
-"""What the papers of 2022 and 2023 describe: the scores and the masks of dropout are kept."""
+"""Assumptions of the papers of 2022 and 2023: attention scores and dropout masks stay in memory."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def cases() -> Iterator[Case]:
 
 
 def simumax(row: dict[str, str]) -> float:
-    """The largest rank: Megatron-LM's defaults, context parallelism by all-to-all."""
+    """Return the highest peak of all ranks, with Megatron-LM's defaults and context parallelism by all-to-all."""
     model, pp = find_model("llama3-70b").with_layers(int(row["layers"])), int(row["pp"])
     settings = MemorySettings(
         Batch(int(row["micro_batch"]), int(row["seq_len"])),
@@ -57,7 +57,7 @@ def simumax(row: dict[str, str]) -> float:
 
 
 def korthikanti(row: dict[str, str]) -> float:
-    """The first rank: fp16 with float32 gradients, no sharing of state; layers in flight as in §4.2.3."""
+    """Return the first rank's bytes: fp16, float32 gradients, unsharded state; layers in flight as in §4.2.3."""
     pp, vpp, layers = int(row["pp"]), int(row["vpp"]), int(row["layers"])
     model = gpt(layers, int(row["hidden"]), int(row["heads"]), vocab=51200)
     parallel = row["recompute"] == "selective + SP"
@@ -68,14 +68,14 @@ def korthikanti(row: dict[str, str]) -> float:
         PAPER,
         workspace_bytes=0,
     )
-    stage = Stage(model.layers[: layers // pp])  # the figure leaves embedding and head out
+    stage = Stage(model.layers[: layers // pp])  # the figure excludes embedding and head
     in_flight = pp * (1 + (pp - 1) / (pp * vpp)) if vpp > 1 else pp
     found = rank_memory(model, [stage], settings, in_flight=[in_flight])
     return found.activations if row["quantity"] == "activations" else found.static
 
 
 def zero_bubble(row: dict[str, str]) -> float:
-    """The largest rank: the ends hold a layer less; fp16 as Megatron-LM has it, on one rank a stage."""
+    """Return the highest peak of all ranks: the end stages have one layer fewer; fp16 as in Megatron-LM."""
     pp, layers = int(row["pp"]), int(row["layers"])
     model = gpt(layers, int(row["hidden"]), int(row["heads"]), sequence_length=int(row["seq_len"]))
     settings = MemorySettings(
@@ -97,7 +97,7 @@ def zero_bubble(row: dict[str, str]) -> float:
 
 
 def _interleaved(model: Model, pp: int, vpp: int, settings: MemorySettings) -> Iterator[RankMemory]:
-    """Each rank of interleaved 1F1B with a layer a stage, none on the ends, at its most layers in flight."""
+    """Yield each rank of interleaved 1F1B at its peak, with one layer per stage and none on the end stages."""
     stages = stages_of(model, [0, *[1] * (pp * vpp - 2), 0])
     table = ppsim.build("interleaved-1f1b", pp=pp, vpp=vpp, microbatches=3 * pp)
     for actions in table.rows():

@@ -1,13 +1,12 @@
-"""Emulated passes of all ranks on one device, compared with the simulation: an end-to-end check of both.
+"""Emulated actions of all ranks on one device, compared with the simulation: an end-to-end check of both.
 
     python benchmarks/partitions.py                          on this CPU, with a waiting thread per rank
     python benchmarks/partitions.py --device cuda            spin kernels on a GPU, 2 to 8 ranks
     python benchmarks/partitions.py --device cuda --record runs.json     measure only: needs torch and numpy
     python benchmarks/partitions.py --report runs.json                   simulate and compare
 
---record writes the file after each case: the median step, and the quartiles of all steps. Repeated, it continues.
-
-Errors are projected / measured - 1: a negative error means that the projection is too fast.
+--record writes the file after each case: the median step, and the quartiles of all steps. A repeated call
+continues. Errors are projected / measured - 1: a negative error means that the projection is too fast.
 """
 
 import argparse
@@ -29,8 +28,9 @@ from ppsim.schedule.grammar import format_table, parse_table
 
 SCHEDULES = {"1f1b": None, "zb-h1": None, "zbv-fixed": 2}
 EMULATED_S = {"cpu": 0.02, "cuda": 0.008}
-"""Seconds of F, I and W per rank: long compared with a wait that overshoots, and with a kernel launch by one of many
-threads of one Python process."""
+"""Seconds of F, I and W per rank: long compared with the overshoot of a wait, and with a kernel launch by one of
+many threads of one Python process.
+"""
 
 
 def table_of(name: str, p: int, m: int) -> ppsim.Schedule:
@@ -38,9 +38,9 @@ def table_of(name: str, p: int, m: int) -> ppsim.Schedule:
 
 
 def record(arguments: argparse.Namespace, cases: list[dict[str, Any]], keep: Any) -> None:
-    """Run the missing cases, and `keep` all of them after each; needs torch and numpy only.
+    """Run the missing cases, and call `keep` with all cases after each; needs torch and numpy only.
 
-    A failed case has its error, and the next case runs.
+    A failed case stores its error, and the next case runs.
     """
     there = {(case["p"], case["schedule"]) for case in cases if "result" in case}
     cases[:] = [case for case in cases if "result" in case]
@@ -77,7 +77,7 @@ def run_case(p: int, schedule: str, folder: Path, arguments: argparse.Namespace)
 
 
 def thinned(result: dict[str, Any], run: Measured) -> dict[str, Any]:
-    """The result with the median step only, in seconds from its begin, and the quartiles of all steps."""
+    """Return the result with the median step only, in seconds from its start, and the quartiles of all steps."""
     step = result["steps"][run.chosen_step]
     zero = min(record["begin"] for rank in step for record in rank["records"])
 

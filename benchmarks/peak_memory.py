@@ -1,10 +1,10 @@
-"""Peak activation memory, projected against what torch holds, and what the projection does not know.
+"""Peak activation memory, projected and measured in torch, and the bytes that the projection omits.
 
     python benchmarks/peak_memory.py         a tiny GPT on this CPU, under a minute
 
-Projected: the bytes of a measured profile through the simulator. Measured: `ppsim train --partitions`, which counts
-the storages that autograd saves, action by action. Errors are projected / measured - 1. Between I and W, torch's
-split backward also holds the gradients that W starts from; the last lines say how many bytes a layer.
+Projected: the bytes of a measured profile in the simulator. Measured: `ppsim train --partitions`, which counts the
+storages that autograd saves, action by action. Errors are projected / measured - 1. Between I and W, torch's split
+backward pass also holds the gradients that W starts from; the last lines have their bytes per layer.
 """
 
 import tempfile
@@ -41,7 +41,7 @@ def measured_profile() -> Profile:
 
 
 def gradients_held() -> tuple[int, int]:
-    """Bytes of the gradients that I of one layer leaves for W, and of the activations that F saved for both."""
+    """Return bytes per layer: gradients that I leaves for W, and activations that F saved for both."""
     layer = build_stage(1, 3, [LayerPlan(1, "none")], SHAPE, seed=0, dtype=torch.float32)
     x = torch.randn(MICRO_BATCH, SHAPE.sequence_length, SHAPE.hidden_size, requires_grad=True)
     output = layer(x)

@@ -1,10 +1,11 @@
-"""Time one projection: warm, in this process, and cold, as a command.
+"""Time of one projection: warm, in this process, and cold, as a command.
 
     python benchmarks/projection.py
 
-The job is Llama-3-405B on 128 × 8 H100s at pp 8, vpp 2, 64 microbatches. `new job` estimates every cost afresh, `same
-job` has them from the call before; both build the table, simulate the step and its memory. The report with its bounds and
-the other channels are made where somebody asks. Compiled: as where every kernel is kept.
+The job is Llama-3-405B on 128 × 8 H100s at pp 8, vpp 2, 64 microbatches. `new job` estimates every cost again,
+`same job` reuses the costs of the previous call; both build the table and simulate the step and its memory. The
+report with its bounds, and the other channels, are computed on request only. `compiled`: all kernels are compiled
+beforehand.
 """
 
 import os
@@ -31,7 +32,6 @@ COMMAND = [
 
 
 def job() -> Job:
-    """Return the job of which `COMMAND` is the command line."""
     return Job(
         model=read_model("llama3-405b"),
         model_name="llama3-405b",
@@ -44,7 +44,7 @@ def job() -> Job:
 
 
 def quickest(work: Callable[[], object], repeats: int = 30) -> tuple[float, float]:
-    """Return least and median seconds, after one call that is not counted."""
+    """Return minimum and median seconds, after one unmeasured call."""
     work()
     seconds = []
     for _ in range(repeats):
@@ -55,7 +55,6 @@ def quickest(work: Callable[[], object], repeats: int = 30) -> tuple[float, floa
 
 
 def main() -> None:
-    """Print the times."""
     print(f"load {os.getloadavg()[0]:.2f}")
     one = job()
     same = Plan(pp=8, vpp=2, job=one)
@@ -72,7 +71,7 @@ def main() -> None:
         with every_kernel_compiled() if engine == "compiled" else nullcontext():
             for name, work in rows.items():
                 if name.startswith("answer") and engine == "plain":
-                    continue  # it compiles
+                    continue  # compiles kernels
                 least, median = quickest(work, repeats=5 if name == "answer" else 30)
                 print(f"{name:24} {engine:8} least {1e3 * least:7.1f} ms, median {1e3 * median:7.1f} ms")
     least, median = quickest(lambda: subprocess.run(COMMAND, check=True, stdout=subprocess.DEVNULL), repeats=5)

@@ -1,4 +1,4 @@
-"""Published tables beside our own numbers: bubble rates of the zero-bubble paper, runs of Primus' simulator.
+"""Published tables compared with ppsim: bubble rates of the zero-bubble paper, runs of Primus' simulator.
 
 python benchmarks/published_tables.py
 """
@@ -78,7 +78,7 @@ def columns(row: dict[str, str], seconds: dict[str, float]) -> str:
 def simulated(
     row: dict[str, str], name: str, vpp: int, seconds: dict[str, float], how: Any = ppsim.simulate
 ) -> ppsim.Timeline:
-    """The timeline for seconds a rank and microbatch; a transfer between stages takes the same for any vpp."""
+    """Return the timeline for seconds per rank and microbatch; transfers do not depend on vpp."""
     costs = ppsim.StageCosts(
         **{f"{key}_s": value if key == "transfer" else value / vpp for key, value in seconds.items()}
     )

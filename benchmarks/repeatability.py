@@ -1,9 +1,9 @@
-"""Profile twice, each time in a process of its own, and print how much the medians differ.
+"""Profile twice, in separate processes, and print the differences of the medians.
 
     python benchmarks/repeatability.py --model llama-mini --seq-len 128
 
-Arguments are those of `ppsim profile` but for the output. The machine should have nothing else to do: the load before
-each run is printed.
+Arguments are the options of `ppsim profile` without the output. Run it on an idle machine: the load before each run
+is printed.
 """
 
 import json
@@ -18,7 +18,6 @@ PASSES = {"F": "forward_s", "B": "backward_s", "I": "backward_input_s", "W": "ba
 
 
 def profiled(path: Path, arguments: list[str]) -> dict[str, Any]:
-    """Return what one `ppsim profile` wrote."""
     print(f"load {os.getloadavg()[0]:.2f}", flush=True)
     command = [sys.executable, "-m", "ppsim", "profile", *arguments, "-o", str(path)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -26,11 +25,11 @@ def profiled(path: Path, arguments: list[str]) -> dict[str, Any]:
 
 
 def differences(first: dict[str, Any], second: dict[str, Any]) -> list[tuple[str, str, float, float, float]]:
-    """Return component, pass, median and relative interquartile range of the first, and the second's difference."""
+    """Return component, action, median, relative interquartile range of the first, and the second's difference."""
     rows = []
     for one, other in zip(first["measurements"], second["measurements"], strict=True):
         for title, name in PASSES.items():
-            if one[name] and one[name]["median"] > 1e-6:  # of stage 0, I does nothing
+            if one[name] and one[name]["median"] > 1e-6:  # I of stage 0 does nothing
                 median, spread = one[name]["median"], one[name]["high"] - one[name]["low"]
                 change = other[name]["median"] / median - 1
                 rows.append((one["component"], title, median, spread / median, change))
@@ -42,7 +41,6 @@ def differences(first: dict[str, Any], second: dict[str, Any]) -> list[tuple[str
 
 
 def main() -> None:
-    """Print the table, and the largest difference."""
     with tempfile.TemporaryDirectory() as folder:
         first, second = (profiled(Path(folder) / f"{name}.json", sys.argv[1:]) for name in ("first", "second"))
     rows = differences(first, second)

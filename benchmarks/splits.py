@@ -1,8 +1,9 @@
-"""How far `--split auto` is from the fastest of all contiguous splits, on random small jobs with a fixed seed.
+"""Distance of `--split auto` from the fastest contiguous split, on random small jobs with a fixed seed.
 
     python benchmarks/splits.py [JOBS] [SEED]
 
-Prints one line per job, then the distribution of the distance to the fastest split and of the simulations per search.
+Prints one line per job, then the distribution of the distance to the fastest split and of the simulations per
+search.
 """
 
 import random
@@ -38,7 +39,7 @@ _SCHEDULES = {
 
 
 def random_job(draw: random.Random) -> dict[str, object]:
-    """Return the words of a job whose splits are few enough to try them all."""
+    """Return the options of a job with few enough splits to try all."""
     while True:
         pp, vpp = draw.choice((2, 3, 4)), draw.choice((1, 2, 2, 2, 3))
         schedule = draw.choice(_SCHEDULES[vpp])

@@ -2,8 +2,8 @@
 
     python benchmarks/stage_plans.py [NAME …]
 
-Prints for each job: the iteration with the same recomputation on every stage and with a plan for each, the difference,
-the lower bound on the busiest rank (with one stage per rank), and the seconds of the search.
+Prints for each job: the iteration time with the same recomputation on every stage and with a plan per stage, the
+difference, the lower bound on the busiest rank (with one stage per rank), and the seconds of the search.
 """
 
 import re
@@ -41,7 +41,6 @@ _LINE = re.compile(
 
 
 def main() -> None:
-    """Print a line per job."""
     print("job                     uniform                        planned    gain   busiest rank   search")
     for name in sys.argv[1:] or JOBS:
         begin = time.perf_counter()

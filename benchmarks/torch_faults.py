@@ -2,9 +2,9 @@
 
     PYTHONPATH=. python benchmarks/torch_faults.py --draws 3 [--only slow_link,pause] [--schedule 1f1b]
 
-Passes sleep for 20 and 40 ms, divided by the number of stages per rank. Each draw has its own place and size. For
-each draw a run without the fault is made in the same processes, directly before: the true cost is the difference of
-the mean periods by the wall clock. A machine with free cores is needed: what other programs take is in both.
+Actions sleep for 20 and 40 ms, divided by the number of stages per rank. Each draw has its own place and size. For
+each draw, a run without the fault is made in the same processes, directly before it. The true cost is the
+difference of the mean periods in wall time. The machine needs free cores, because other load affects both runs.
 """
 
 import argparse
@@ -38,7 +38,7 @@ WAIT_AT = 9
 
 @dataclass
 class Fault:
-    """What a run is given; the defaults are no fault. A place is (step, rank, microbatch) or (step, rank)."""
+    """The faults of a run; the defaults mean no fault. A place is (step, rank, microbatch) or (step, rank)."""
 
     slow_rank: tuple[int, float] = (-1, 1.0)
     slow_stage: tuple[int, float] = (-1, 1.0)
@@ -56,7 +56,6 @@ class Fault:
 
 
 def fault_of(name: str, seed: int, vpp: int) -> tuple[Fault, Fault]:
-    """Return a fault of a random place and size, and the run to compare it with."""
     dice = random.Random(f"{name} {seed}")
     rank, first = dice.randrange(RANKS), dice.randrange(RANKS - 1)
     size, none = dice.uniform(0.8, 1.2), Fault()
@@ -104,14 +103,13 @@ NAMES = (
 
 
 class Now:
-    """What a rank's process is doing; the passes and sends read it."""
+    """State of a rank's process, which actions and sends read."""
 
     fault, step, rank, vpp, batch = Fault(), 0, 0, 1, 0
     delayed: "queue.Queue[tuple[float, Any, Any]]" = queue.Queue()
 
 
 def sleep_of(kind: str, stage: int, microbatch: int) -> None:
-    """Sleep as long as a pass takes."""
     fault, seconds = Now.fault, SECONDS[kind] / Now.vpp * Now.fault.sizes[microbatch % 2]
     seconds *= fault.slow_rank[1] if fault.slow_rank[0] == Now.rank else 1
     seconds *= fault.slow_stage[1] if fault.slow_stage[0] == stage else 1
@@ -122,11 +120,10 @@ def sleep_of(kind: str, stage: int, microbatch: int) -> None:
 
 
 class Slow(torch.autograd.Function):
-    """A pass that sleeps."""
+    """A forward and backward pass that sleep."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, weight: Any, stage: int, microbatch: int) -> Any:
-        """Sleep, and multiply."""
         ctx.place = stage, microbatch
         ctx.save_for_backward(x, weight)
         sleep_of("F", stage, microbatch)
@@ -134,35 +131,31 @@ class Slow(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        """Sleep, and return both gradients."""
         x, weight = ctx.saved_tensors
         sleep_of("B", *ctx.place)
         return gradient * weight, (gradient * x).sum(0), None, None
 
 
 class Sleeper(torch.nn.Module):
-    """A stage whose passes sleep; it counts its microbatches."""
+    """A stage whose actions sleep; it counts its microbatches."""
 
     def __init__(self, stage: int) -> None:
         super().__init__()
         self.weight, self.stage, self.count = torch.nn.Parameter(torch.ones(64)), stage, 0
 
     def forward(self, x: torch.Tensor) -> Any:
-        """Run the next microbatch."""
         self.count += 1
         return Slow.apply(x, self.weight, self.stage, (self.count - 1) % MICROBATCHES)
 
 
 class Sent:
-    """A send that is under way in another thread."""
+    """A send that another thread completes."""
 
     def wait(self, *_: Any) -> bool:
-        """Return at once."""
         return True
 
 
 def send_late() -> None:
-    """Send what is in the queue when it is due."""
     while True:
         due, op, tensor = Now.delayed.get()
         time.sleep(max(due - time.perf_counter(), 0.0))
@@ -170,7 +163,7 @@ def send_late() -> None:
 
 
 def batch_with_faults(ops: list[Any], desc: Any = None) -> list[Any]:
-    """Send and receive as torch does for gloo, over the slow link late or blocking."""
+    """Send and receive as torch does for gloo; sends over the slow link are late or blocking."""
     work: list[Any] = []
     Now.batch += 1
     if Now.batch == WAIT_AT * Now.vpp:
@@ -191,7 +184,7 @@ def batch_with_faults(ops: list[Any], desc: Any = None) -> list[Any]:
 
 
 def steps_of(fault: Fault, folder: Path) -> list[float]:
-    """Run steps with a fault, and return when those that `explain` takes began, and when the last one ended."""
+    """Run steps with a fault; return the start times of the steps that `explain` uses, and the final end."""
     Now.fault, Now.step = Fault(), 0
     mine = [Now.rank + RANKS * chunk for chunk in range(Now.vpp)]
     modules = [Sleeper(stage) for stage in mine]
@@ -214,7 +207,7 @@ def steps_of(fault: Fault, folder: Path) -> list[float]:
     def step() -> float:
         began, Now.batch = time.perf_counter(), 0
         for one in modules:
-            one.count = 0  # torch runs one more forward to infer shapes
+            one.count = 0  # torch runs an extra forward pass to infer shapes
         time.sleep(Now.fault.data_s if Now.rank == 0 else 0.0)
         target = {"target": torch.zeros(MICROBATCHES, 64)} if Now.rank == RANKS - 1 else {}
         schedule.step(*([x] if Now.rank == 0 else []), **target)
@@ -240,7 +233,6 @@ def steps_of(fault: Fault, folder: Path) -> list[float]:
 
 
 def run(rank: int, draws: list[tuple[str, int]], vpp: int, folder: str, port: int) -> None:
-    """Run all draws on one rank."""
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=RANKS)
@@ -261,7 +253,7 @@ def run(rank: int, draws: list[tuple[str, int]], vpp: int, folder: str, port: in
 
 
 def report(folder: Path, name: str, seed: int, fault: Fault) -> None:
-    """Print a row: the true cost, what `explain` finds, and if cause, place and size are right."""
+    """Print a row: the true cost, the result of `explain`, and whether cause, place and size are right."""
     wall = json.loads((folder / "wall").read_text())
     true = wall["with"] - wall["without"]
     before, after = (ppsim.explain(folder / kind) for kind in ("without", "with"))
@@ -278,7 +270,6 @@ def report(folder: Path, name: str, seed: int, fault: Fault) -> None:
 
 
 def main() -> None:
-    """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--only", default=",".join(NAMES), help="names of faults, with commas")

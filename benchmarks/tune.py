@@ -1,9 +1,9 @@
-"""How long `ppsim tune` takes for Llama-3-405B on 1,024 GPUs, and how much of the space it has to simulate.
+"""Time of `ppsim tune` for Llama-3-405B on 1,024 GPUs, and the part of the space that it simulates.
 
     python benchmarks/tune.py [WORKERS]    processes:2, dask:tcp://…
 
-Prints configurations, seconds and configurations a second, and what of it this process computed, for a space of more
-than 10,000 that all differ.
+Prints configurations, seconds, configurations per second, and the CPU time of this process, for a space of more
+than 10,000 different configurations.
 """
 
 import sys

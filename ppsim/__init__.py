@@ -1,22 +1,22 @@
-"""ppsim: pipeline-parallel schedules, simulated from measured costs and handed to the runtime that runs them.
+"""ppsim: simulate pipeline-parallel schedules from measured costs, and export them to runtimes.
 
-The command line as functions, in its words, with its defaults and its errors (`ppsim.errors`):
+The functions of the command line, with the same options, defaults and errors (`ppsim.errors`):
 
 what there is   schedules, models, clusters, load_profile
 tables          build, check, simulate, export, read_schedule
 projections     job, project, project_all, tune
-configurations  read_run_config (a trainer's, as words), trainer_options (a projection as a trainer's)
-for real        profile, train, read, explain, compare, calibrate, fit, read_timeline, validate
+configurations  read_run_config (of a trainer, as options), trainer_options (a projection for a trainer)
+real runs       profile, train, read, explain, compare, calibrate, fit, read_timeline, validate
 results         save (a file, by its suffix), report (the text that the command prints)
 
-and as what they take and return:
+Types of arguments and results:
 
 tables          Op, Action, Schedule
 costs           StageCosts, Profile, Job, Plan
 results         Timeline, Projection, Tuned, Trained, MeasuredRun, Totals, Explanation,
                 Comparison, Calibration, Fitted, Validated
 
-Inside are seconds and bytes, and every name says its unit. Results have `to_frame()`, a pandas view.
+Inside are seconds and bytes, and names include the unit. Results have `to_frame()`, a pandas view.
 
 >>> import ppsim
 >>> table = ppsim.build("zb-h1", pp=4, microbatches=8)
@@ -29,7 +29,7 @@ Inside are seconds and bytes, and every name says its unit. Results have `to_fra
 
 from ppsim.base.version import __version__ as __version__
 
-TYPE_CHECKING = False  # typing's, which this does without: an interruption here could not be taken quietly
+TYPE_CHECKING = False  # without importing typing: Ctrl-C during this import would print a traceback
 if TYPE_CHECKING:
     from typing import Any
 
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from ppsim.validation.validated import Validated
 
 
-_HOME = {  # imported on first use, so that `import ppsim` costs nothing
+_HOME = {  # imported on first use, so that `import ppsim` is fast
     "Action": "ppsim.schedule.table",
     "Calibration": "ppsim.runs.calibrate",
     "Comparison": "ppsim.runs.compare",
@@ -113,7 +113,7 @@ _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "validate": "ppsim.api.validate",
 }
 
-TEXTS = {  # what prints a result, by the name of its class; loaded at the first print
+TEXTS = {  # printer for each result class, loaded on first use
     "AfterFits": "ppsim.results.fits:print_after_fits",
     "Calibration": "ppsim.results.runs:print_calibration",
     "CheckReport": "ppsim.results.schedules:print_check",
@@ -131,7 +131,7 @@ TEXTS = {  # what prints a result, by the name of its class; loaded at the first
     "Validated": "ppsim.results.validation:print_validations",
 }
 
-CARDS = {  # what a notebook shows of it
+CARDS = {  # notebook card for each result class
     name: f"ppsim.results.notebook:{card}"
     for name, card in {
         "Comparison": "card_of_comparison",
@@ -144,7 +144,7 @@ CARDS = {  # what a notebook shows of it
     }.items()
 }
 
-PICTURES = {  # what draws it with plotly, and with matplotlib
+PICTURES = {  # functions that draw a result with plotly and with matplotlib
     name: (f"ppsim.api.figures:figure_of_{kind}", f"ppsim.api.figures:axes_of_{kind}")
     for name, kind in {
         "Comparison": "timelines", "Projection": "timelines", "Timeline": "timelines", "Tuned": "search",

@@ -1,3 +1,3 @@
-"""The errors that ppsim raises, for programs that catch them; `ppsim.base.errors` defines them."""
+"""The errors that ppsim raises, for programs that catch them; defined in `ppsim.base.errors`."""
 
 from ppsim.base.errors import *  # noqa: F403

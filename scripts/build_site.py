@@ -1,7 +1,7 @@
-"""Build the site of the documents: python scripts/build_site.py [FOLDER]
+"""Build the documentation site: python scripts/build_site.py [FOLDER]
 
-Pages are those of docs/, copied aside, with what is made anew each time beside them: pictures, the notebooks, the
-reference of commands and of Python. A warning fails: a link or anchor that leads nowhere, a page that nobody finds.
+The pages of docs/ are copied to a temporary folder, and generated content is added: pictures, notebooks, and the
+reference of commands and of Python. Warnings of Sphinx are errors: broken links and anchors, and unlisted pages.
 """
 
 import os
@@ -27,7 +27,7 @@ FROM_OUTSIDE = {
     ROOT / "CHANGELOG.md": "CHANGELOG.md",
     **{path: f"notebooks/{path.stem}.md" for path in sorted((ROOT / "notebooks").glob("*.ipynb"))},
 }
-"""Files beside docs/ that the site takes in, and where it has them."""
+"""Files outside docs/ that belong to the site, and their path in the site."""
 
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s:]+)(#[^)\s]*)?\)")
 _COMMENTS = re.compile(r"^<!-- (?:not run: .+|exits with \d+|measured|not output) -->\n", re.MULTILINE)
@@ -60,9 +60,9 @@ def main(folder: Path) -> None:
 
 
 def accessible(html: str) -> str:
-    """Return a page with what the theme leaves out: levels of headings, names of parts, keys to what scrolls.
+    """Add to a page what the theme omits: heading levels, names of parts, keyboard focus for scrolling parts.
 
-    Lines of a signature are Sphinx's description list without terms; here they are what they look like.
+    Sphinx's description lists without terms, which it uses for lines of a signature, become lines.
     """
     html = html.replace('class="caption" role="heading">', 'class="caption" role="heading" aria-level="2">')
     for name, told in (("sidebar", "all pages"), ("toc", "on this page")):
@@ -79,7 +79,7 @@ def _signature(found: re.Match[str]) -> str:
 
 
 def stage(source: Path) -> None:
-    """Write everything that Sphinx reads into a folder."""
+    """Write all inputs of Sphinx into a folder."""
     shutil.copytree(DOCS, source)
     for path, name in FROM_OUTSIDE.items():
         page = source / name
@@ -97,7 +97,7 @@ def stage(source: Path) -> None:
 
 
 def as_of_the_site(text: str, name: Path) -> str:
-    """Return a page with the reference filled in; links that leave docs/ lead to what the site has, or nowhere."""
+    """Fill in the reference of a page; turn links out of docs/ into links within the site or plain text."""
     text = _COMMENTS.sub("", text).replace("<!-- reference: ppsim --help -->", command_reference())
     came_from = next((path for path, taken in FROM_OUTSIDE.items() if taken == str(name)), DOCS / name)
 
@@ -107,7 +107,7 @@ def as_of_the_site(text: str, name: Path) -> str:
         if path in FROM_OUTSIDE:
             return f"[{label}]({os.path.relpath(FROM_OUTSIDE[path], name.parent)}{anchor})"
         if not path.exists() or (path.is_relative_to(DOCS) and came_from.is_relative_to(DOCS)):
-            return match[0]  # a page of the site, a picture that is made with it, or what Sphinx will warn of
+            return match[0]  # a page or picture of the site, or a broken link that Sphinx reports
         if path.is_relative_to(DOCS):
             return f"[{label}]({os.path.relpath(path.relative_to(DOCS), name.parent)}{anchor})"
         return f"`{path.relative_to(ROOT)}`"
@@ -132,12 +132,12 @@ def draw_pictures(source: Path) -> None:
 
 
 def write_notebook(path: Path, page: Path) -> None:
-    """Write a notebook as a page with the outputs stored in it, its pictures beside."""
+    """Write a notebook with its stored outputs as a page, with pictures next to it."""
     notebook = nbformat.read(path, as_version=4)
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             data = output.get("data", {})
-            if "text/html" in data:  # an empty line would end it
+            if "text/html" in data:  # an empty line would end the HTML block
                 data["text/html"] = re.sub(r"\n\s*\n", "\n", data["text/html"])
     exporter = nbconvert.MarkdownExporter()
     text, resources = exporter.from_notebook_node(notebook, {"output_files_dir": path.stem})
@@ -148,7 +148,7 @@ def write_notebook(path: Path, page: Path) -> None:
 
 
 def write_python_reference(folder: Path) -> None:
-    """Write a page of Python's reference for each line of the list in the docstring of ppsim, and name them."""
+    """Write a reference page for each topic in the docstring of ppsim, and list the pages."""
     topics = topics_of(ppsim.__doc__ or "")
     if missing := sorted(set(ppsim.__all__) ^ {name for names in topics.values() for name in names}):
         raise click.ClickException(f"the docstring of ppsim and __all__ differ in {', '.join(missing)}")
@@ -162,7 +162,7 @@ def write_python_reference(folder: Path) -> None:
 
 
 def topics_of(docstring: str) -> dict[str, list[str]]:
-    """Return the names of each topic of the list, ``topic   name, name``, by topic.
+    """Parse lines ``topic   name, name`` into names by topic.
 
     >>> topics_of("tables   build, read (a table,\\n         back)\\n")
     {'tables': ['build', 'read']}
@@ -189,14 +189,14 @@ def _described(name: str) -> str:
 
 
 def command_reference() -> str:
-    """Return the help of ppsim and of every command below it with all options, as it is printed."""
+    """Return the full help of ppsim and all its commands."""
     context = click.Context(ppsim_command, info_name="ppsim", terminal_width=100, **ppsim_command.context_settings)
-    context.meta["ppsim.help_all"] = True  # where a command has a shorter help too
+    context.meta["ppsim.help_all"] = True  # also for commands with a short help
     return "\n".join(_help_of(context))
 
 
 def _help_of(context: click.Context) -> Iterator[str]:
-    """Yield a section for a command, and one for each of its own."""
+    """Yield a section for a command and for each subcommand."""
     command = context.command
     yield f"## {context.command_path}\n\n```text\n{command.get_help(context)}\n```\n"
     hidden = [one for one in command.params if isinstance(one, click.Option) and one.hidden and one.help]

@@ -1,15 +1,15 @@
-"""Look hard at measured profiles: what cannot be, and what should not be. Needs neither torch nor pydantic.
+"""Check measured profiles for impossible and implausible values. Needs neither torch nor pydantic.
 
     python scripts/check_profile.py profiles/*.json
 
-- no pass faster than the device's peak allows (MFU above 100 %);
-- more tokens never take less time, of the same component, dtype, parts and sequence length;
-- I + W is between B and COSTLY_SPLIT times B, but for rounding;
-- B takes 1.5 to 3 times F where nothing is recomputed; I and W are in the ratio of their FLOPs, within 2;
-- quartiles are within 5 % of the median;
-- no product of the device's facts is above the data sheet's peak, and no larger copy takes less time.
+- No action is faster than the device's peak allows (MFU above 100 %).
+- For the same component, dtype, parts and sequence length, more tokens never take less time.
+- I + W is between B and COSTLY_SPLIT times B, up to rounding.
+- B takes 1.5 to 3 times F without recomputation; the ratio of I and W matches their FLOPs within a factor of 2.
+- Quartiles are within 5 % of the median.
+- In the device microbenchmarks, no GEMM is above the data sheet's peak, and no larger copy takes less time.
 
-Prints a line a finding; exit code 1 where something cannot be, 0 where things merely should not.
+Prints one line per finding. The exit code is 1 for impossible values, 0 for implausible ones.
 """
 
 import sys
@@ -30,14 +30,14 @@ B_OVER_F = (1.5, 3.0)
 OFF_BALANCE = 2.0
 ROUNDING = 0.02
 SHORTEST = 1e-5
-"""Seconds below which a clock and a launch weigh too much to say anything."""
+"""Seconds below which clock resolution and launch overhead dominate a measurement."""
 
 Finding = tuple[str, str]
-"""Severity, "impossible" or "odd", and a sentence."""
+"""Severity ("impossible" or "odd"), and a sentence."""
 
 
 def findings(profile: dict[str, Any]) -> Iterator[Finding]:
-    """Yield what is impossible or odd in the content of a profile file."""
+    """Yield the impossible and implausible values in the content of a profile file."""
     for sentence in implausible(profile):
         yield "impossible", sentence
     yield from _not_monotone(profile)

@@ -1,8 +1,8 @@
-"""Build the release, check what is in it, and try it where nothing else is installed.
+"""Build the release, check its content, and try it in an environment without other packages.
 
-`python scripts/check_release.py` needs the packages of the extra `dev`. The release is left in dist/: the sdist and
-a wheel without compiled kernels, which suits every Python and platform. A wheel with kernels, as `pip install .`
-builds it, suits only the Python and the platform that built it. It is built and tried in a temporary folder.
+`python scripts/check_release.py` needs the packages of the extra `dev`. It leaves the release in dist/: the sdist
+and a wheel without compiled kernels, for every Python and platform. A wheel with kernels, as `pip install .` builds
+it, works only with the Python and the platform that built it. It is built and tried in a temporary folder.
 """
 
 import os
@@ -28,7 +28,7 @@ FILES = (
     "hatch_build.py",
     "pyproject.toml",
 )
-"""What the sdist must hold: all that the tests read."""
+"""Files that the sdist must contain: all files that the tests read."""
 
 USER_SCRIPT = """\
 import ppsim
@@ -43,7 +43,7 @@ ppsim.export("1f1b", to="torch")
 
 
 def main() -> None:
-    """Print what was built and found; exit 1 naming what is wrong."""
+    """Build, check and list the release; exit with 1 and a reason if a check fails."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         wheel, sdist = built_release()
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def require(holds: bool, otherwise: str) -> None:
-    """End the script with the sentence where it does not hold."""
+    """End the script with a sentence unless a condition holds."""
     if not holds:
         raise SystemExit(otherwise)
 
@@ -79,7 +79,7 @@ def built_release() -> tuple[Path, Path]:
 
 
 def build(folder: Path, *options: str, with_kernels: bool) -> Path:
-    """Run `python -m build` in this environment, and return the folder that it builds into."""
+    """Run `python -m build`, and return the output folder."""
     command = [sys.executable, "-m", "build", "--no-isolation", *options, "--outdir", str(folder), str(ROOT)]
     environment = os.environ | {"PPSIM_COMPILE_KERNELS": str(int(with_kernels))}
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
@@ -87,19 +87,19 @@ def build(folder: Path, *options: str, with_kernels: bool) -> Path:
 
 
 def require_tag(wheel: Path) -> None:
-    """End the script if the tag admits a Python or a platform that the compiled kernels are not for."""
+    """End the script if the wheel's tag does not match its kernels."""
     is_pure = wheel.name.endswith("-py3-none-any.whl")
     reason = "has compiled kernels" if is_pure else "has no compiled kernels"
     require(is_pure != bool(kernels_in(wheel)), f"the tag of {wheel.name} is wrong: the wheel {reason}")
 
 
 def kernels_in(wheel: Path) -> list[str]:
-    """Files of numba with compiled code."""
+    """Return the files with compiled code of numba."""
     return [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith((".nbi", ".nbc"))]
 
 
 def needed() -> set[str]:
-    """Files of the checkout that must be in the sdist."""
+    """Return the files that must be in the sdist."""
     found = {
         path.relative_to(ROOT).as_posix()
         for folder in FOLDERS
@@ -110,13 +110,13 @@ def needed() -> set[str]:
 
 
 def held_by(sdist: Path) -> set[str]:
-    """Files of the sdist, below the folder that holds all."""
+    """Return the files of the sdist, relative to its top folder."""
     with tarfile.open(sdist) as archive:
         return {name.partition("/")[2] for name in archive.getnames()}
 
 
 def try_wheel(wheel: Path, folder: Path) -> None:
-    """Install the wheel into a new environment, project with it, and have mypy read its types."""
+    """Install the wheel into a new environment, project, and check that mypy reads its types."""
     venv.create(folder / "env", with_pip=True)
     python = folder / "env" / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "-q", str(wheel)], check=True)
@@ -131,7 +131,7 @@ def try_wheel(wheel: Path, folder: Path) -> None:
 
 
 def try_kernels(wheel: Path, folder: Path) -> None:
-    """Install the wheel with kernels instead. It must have nothing left to compile for the numba that built it."""
+    """Install the wheel with kernels; the numba that built it must have nothing left to compile."""
     python = folder / "env" / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", "--force-reinstall", str(wheel)], check=True)
     asked = [[one, "-c", "import numba; print(numba.__version__)"] for one in (sys.executable, python)]
@@ -145,7 +145,7 @@ def try_kernels(wheel: Path, folder: Path) -> None:
 
 
 def try_sdist(sdist: Path, folder: Path) -> None:
-    """Unpack it and project from there: what ppsim brings along is found as in a checkout."""
+    """Unpack the sdist and project: packaged files must be found as in a checkout."""
     with tarfile.open(sdist) as archive:
         archive.extractall(folder, filter="data")
     (unpacked,) = folder.glob("ppsim_pipeline-*")
@@ -156,7 +156,7 @@ def try_sdist(sdist: Path, folder: Path) -> None:
 
 
 def typed_by_mypy(script: str, python: Path, folder: Path) -> str:
-    """What mypy --strict says of a script that uses what is installed for `python`."""
+    """Return the output of mypy --strict for a script, with the packages of `python`."""
     (folder / "script.py").write_text(script)
     command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(python), "script.py"]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout

@@ -2,8 +2,8 @@
 
     python scripts/check_skips.py RESULTS.xml NUMBER
 
-RESULTS.xml is what `pytest --junit-xml RESULTS.xml` wrote. A new skip hides a claim that is no longer tested;
-with fewer skips the expected number is lowered.
+RESULTS.xml is the output of `pytest --junit-xml RESULTS.xml`. A new skip hides a claim that is no longer tested. If
+there are fewer skips, lower the expected number.
 """
 
 import sys
@@ -19,7 +19,7 @@ def reasons_in(results: Path) -> Counter[str]:
 
 
 def main() -> None:
-    """Compare and exit with 1 if the numbers differ."""
+    """Compare the numbers, and exit with 1 if they differ."""
     found, expected = reasons_in(Path(sys.argv[1])), int(sys.argv[2])
     for reason, number in found.most_common():
         print(f"skipped: {number} × {reason}")

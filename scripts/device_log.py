@@ -1,15 +1,14 @@
-"""Say what clocks, power and temperature a GPU had while profiles were measured, and put it into them.
+"""Summarise clocks, power and temperature of a GPU during measurements of profiles, and add them to the profiles.
 
     python scripts/device_log.py device.csv                      the whole log
-    python scripts/device_log.py device.csv profiles/*.json      of each profile's own time, into its provenance
+    python scripts/device_log.py device.csv profiles/*.json      for the time of each profile, into its provenance
+    python scripts/device_log.py --fields                        the fields to query from nvidia-smi
 
-    python scripts/device_log.py --fields                        what nvidia-smi is asked for
-
-The log is what nvidia-smi prints beside, a line every 200 ms, which `scripts/gpu_session.sh` keeps:
+The log is the output of nvidia-smi, with a line every 200 ms. `scripts/gpu_session.sh` records it:
 
     nvidia-smi --query-gpu=FIELDS --format=csv,noheader,nounits -lms 200
 
-Needs no torch, no pydantic.
+Needs neither torch nor pydantic.
 """
 
 import datetime
@@ -36,15 +35,15 @@ _HELD_BACK = {
     0x04: "power cap", 0x08: "hardware slowdown", 0x10: "sync boost", 0x20: "software thermal slowdown",
     0x40: "hardware thermal slowdown", 0x80: "hardware power brake",
 }  # fmt: skip
-"""Bits of `nvmlClocksEventReasons` that hold the clock back (nvml.h)."""
+"""Bits of `nvmlClocksEventReasons` that reduce the clock (nvml.h)."""
 
 
 def under_load(path: str | Path, spans: Sequence[Sequence[float]] | None = None) -> dict[str, Any] | None:
-    """Return medians and quartiles of clocks, power and temperature while the GPU was busy, as a profile has them.
+    """Return medians and quartiles of clocks, power and temperature under load, in the format of a profile.
 
-    `spans` are times of the day in seconds of the epoch, all times without; `held_back` has the part of the samples
-    in which each reason held the clock back. None where the log has no such sample. Lines that nvidia-smi did not
-    finish, or in which it has no number, are left out.
+    Samples of a busy GPU count only; the result is None without them. `spans` are pairs of seconds since the epoch;
+    None means the whole log. `held_back` has the fraction of samples in which each reason reduced the clock.
+    Incomplete lines and lines without numbers are skipped.
     """
     lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
     rows = [row for line in lines if (row := _sample_of(line)) is not None]
@@ -71,7 +70,7 @@ def _sample_of(line: str) -> list[Any] | None:
 
 
 def in_words(found: dict[str, Any] | None) -> str:
-    """Return the line that is printed of one time."""
+    """Return the line to print for a summary."""
     if found is None:
         return "no sample of a busy GPU"
     clock = found["sm_clock_mhz"]
@@ -82,7 +81,7 @@ def in_words(found: dict[str, Any] | None) -> str:
 
 
 def main(log: str, profiles: Sequence[str]) -> None:
-    """Print a line a profile, or one for the whole log."""
+    """Print one line per profile, or one for the whole log."""
     if not profiles:
         print(f"{log}: {in_words(under_load(log))}")
     for path in profiles:

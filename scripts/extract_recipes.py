@@ -1,8 +1,8 @@
 """Write ppsim/trainers/data/recipes.json: the performance recipes that trainers publish.
 
-`python scripts/extract_recipes.py --megatron-bridge DIR` reads a Git repository of Megatron-Bridge (a clone, or its
-.git folder), at the tag of each release. The repository's recipe functions are executed with stand-ins for torch,
-Megatron-Core and everything else that is not a recipe, and the settings that they leave are recorded.
+`python scripts/extract_recipes.py --megatron-bridge DIR --primus DIR` reads Git repositories (a clone, or its .git
+folder) at the tag of each release. Megatron-Bridge's recipe functions are executed with mocks for torch,
+Megatron-Core and everything else that is not a recipe, and the resulting settings are recorded.
 """
 
 import argparse
@@ -44,7 +44,7 @@ BRIDGE_TAGS = {
     "25.11": "v0.2.0", "26.02": "v0.3.0", "26.02.01": "v0.3.1", "26.04": "v0.4.0", "26.04.01": "v0.4.2",
     "26.06": "v0.5.0", "26.06.01": "v0.5.1", "26.08": "v0.6.0",
 }  # fmt: skip
-"""NeMo containers, and the tag of Megatron-Bridge that each has."""
+"""NeMo containers, and the tag of Megatron-Bridge in each."""
 
 PRECISIONS = {"bf16": "bf16", "fp8_cs": "fp8", "fp8_mx": "mxfp8", "fp8_sc": "fp8-block", "nvfp4": "nvfp4"}
 DIFFUSION = {"wan", "flux"}
@@ -58,17 +58,17 @@ HF_MODELS = {
     "NVIDIA-Nemotron-3-Super-120B-A12B-BF16": "nemotron-3-super-120b-a12b",
     "Nemotron3NanoProvider": "nemotron-3-nano-30b-a3b",
 }  # fmt: skip
-"""Models of ppsim, by the last part of their names on Hugging Face, or by the class that makes them."""
+"""Models of ppsim, by the last part of their Hugging Face name, or by the class that builds them."""
 
 MODELS = {
     "deepseek_v3": "deepseek-v3", "llama31_405b": "llama3-405b", "nemotronh_56b": "nemotron-h-56b",
     "nemotron_3_nano": "nemotron-3-nano-30b-a3b", "nemotron_3_super": "nemotron-3-super-120b-a12b",
 }  # fmt: skip
-"""Models of ppsim, by Megatron-Bridge's names; others have the same name with dashes."""
+"""Models of ppsim, by Megatron-Bridge's names; other names are equal except for dashes."""
 
 
 class Section:
-    """A section of a configuration: a field that is not set is None."""
+    """A section of a configuration; unset fields are None."""
 
     def __init__(self, *arguments: Any, **fields: Any) -> None:
         vars(self).update(fields)
@@ -80,7 +80,7 @@ class Section:
 
 
 class Container(Section):
-    """A whole configuration: its sections exist from the beginning."""
+    """A complete configuration: its sections are created on access."""
 
     def __getattr__(self, field: str) -> Any:
         if field.startswith("__"):
@@ -91,11 +91,11 @@ class Container(Section):
 
 @dataclass(init=False)
 class OptimizerConfig(Section):
-    """The section of the optimizer, of which a recipe asks for the names of the fields."""
+    """The section of the optimizer; recipes list the names of its fields."""
 
 
 class StandIn:
-    """Anything imported: its attributes and items are stand-ins, and a call of it is a section."""
+    """A mock of any imported object: attributes and items are mocks, a call returns a section."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -109,7 +109,7 @@ class StandIn:
         return StandIn(f"{self._name}.{item}")
 
     def __call__(self, *arguments: Any, **fields: Any) -> Any:
-        """Return a section with these fields; a decorator leaves what it decorates alone."""
+        """Return a section with these fields; as a decorator, return the decorated object."""
         if arguments and callable(arguments[0]) and not fields:  # a decorator
             return arguments[0]
         return Section(**(facts_of(self.name) if self.name in HF_MODELS else {}), **fields)
@@ -132,7 +132,7 @@ class StandIn:
 
 
 class StandInModule(ModuleType):
-    """A module whose names are stand-ins."""
+    """A module whose names are mocks."""
 
     __path__: ClassVar[list[str]] = []
     __all__: ClassVar[list[str]] = []
@@ -144,14 +144,14 @@ class StandInModule(ModuleType):
 
 
 class Bridge:
-    """AutoBridge: it makes a provider of the model that a name on Hugging Face has."""
+    """Mock of AutoBridge."""
 
     def __init__(self, hf_name: str) -> None:
         self.hf_name = hf_name
 
     @classmethod
     def from_hf_pretrained(cls, hf_name: Any, **_: Any) -> "Bridge":
-        """Return what knows the model of this name."""
+        """Return the bridge of a model name."""
         return cls(str(hf_name))
 
     def to_megatron_provider(self, **_: Any) -> Section:
@@ -160,7 +160,7 @@ class Bridge:
 
 
 def facts_of(hf_name: str) -> dict[str, Any]:
-    """The sizes that recipes read of a model."""
+    """Return the sizes of a model that recipes read."""
     name = HF_MODELS.get(hf_name.rpartition("/")[2])
     if name is None:
         return {"vocab_size": 1}
@@ -186,7 +186,7 @@ class Tree:
         ).stdout
 
     def unpack(self, folder: Path, *paths: str) -> None:
-        """Write some of its folders below another one."""
+        """Write some folders of the tree into another folder."""
         packed = subprocess.run(
             ["git", "-C", str(self.repository), "archive", self.commit, "--", *paths],
             check=True,
@@ -211,14 +211,14 @@ STANDARD = frozenset({*sys.stdlib_module_names, "typing_extensions"})
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports of a repository's recipes: their own files are executed, all else is a stand-in."""
+    """Importer that executes a repository's recipe files and returns mocks for all other modules."""
 
     def __init__(self, tree: Tree) -> None:
         self.tree, self.device = tree, "h100"
         self.paths: dict[str, str] = {}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Return the specification of a module, unless it is of Python itself."""
+        """Return the specification of a module, or None for Python's own."""
         if name.partition(".")[0] in STANDARD:
             return None
         source = self._file_of(name)
@@ -237,15 +237,14 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return next((one for one in (f"{path}.py", f"{path}/__init__.py") if one in self.tree.files), None)
 
     def _properties(self, _: int) -> Section:
-        """What recipes ask a device for."""
         return Section(major=9 if self.device == "h100" else 10, name=f"NVIDIA {self.device.upper()}")
 
     def create_module(self, spec: Any) -> Any:
-        """Return a stand-in, or None for a file of the repository."""
+        """Return a mock, or None for a file of the repository."""
         return None if spec.name in self.paths else StandInModule(spec.name)
 
     def exec_module(self, module: Any) -> None:
-        """Execute a file of the repository, or put in what recipes need of a stand-in."""
+        """Execute a file of the repository, or complete a mock."""
         name = module.__name__
         if name in self.paths:
             path = self.paths[name]
@@ -261,7 +260,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 @contextmanager
 def importing(tree: Tree) -> Iterator[Finder]:
-    """Let imports find the recipes of a repository, until the end of the block."""
+    """Let imports find the recipes of a repository within the block."""
     finder, known = Finder(tree), set(sys.modules)
     sys.meta_path.insert(0, finder)
     try:
@@ -273,7 +272,7 @@ def importing(tree: Tree) -> Iterator[Finder]:
 
 
 def flat_recipes(tree: Tree, finder: Finder) -> Iterator[tuple[dict[str, Any], Any]]:
-    """The functions of `perf_recipes`, from 26.08 on: each with its name's parts, and what it returns."""
+    """Yield parts of the name and configuration for the functions of `perf_recipes` (from 26.08 on)."""
     pattern = re.compile(
         r"(?P<model>\w+?)_pretrain_(?P<gpus>\d+)gpu_(?P<device>[a-z]+\d+)_(?P<precision>bf16|fp8cs|fp8mx|fp8sc|nvfp4)"
         r"(?:_(?P<variant>\w+))?_config"
@@ -295,7 +294,7 @@ def flat_recipes(tree: Tree, finder: Finder) -> Iterator[tuple[dict[str, Any], A
 
 
 def variant_recipes(tree: Tree, finder: Finder) -> Iterator[tuple[dict[str, Any], Any]]:
-    """The functions of `scripts/performance/configs`, from 26.02 to 26.06: each of their variants."""
+    """Yield the same for each variant in `scripts/performance/configs` (26.02 to 26.06)."""
     utils, overrides = importlib.import_module("utils.utils"), importlib.import_module("utils.overrides")
     pattern = re.compile(
         r"(?P<model>\w+?)_PRETRAIN_CONFIG_(?P<device>[A-Z]+\d+)_(?P<precision>BF16|FP8_CS|FP8_MX|FP8_SC|NVFP4)"
@@ -328,7 +327,7 @@ def variant_recipes(tree: Tree, finder: Finder) -> Iterator[tuple[dict[str, Any]
 
 
 def base_recipes(tree: Tree, finder: Finder) -> Iterator[tuple[dict[str, Any], Any]]:
-    """The functions of `scripts/performance/configs` of 25.11, with the sizes of each."""
+    """Yield the same for each size in `scripts/performance/configs` (25.11)."""
     utils, helpers = importlib.import_module("utils.utils"), importlib.import_module("utils.helpers")
     pattern = re.compile(
         r"(?P<size>\w+?)_(?P<device>[A-Z]+\d+)_(?P<precision>BF16|FP8_CS|FP8_MX|FP8_SC|NVFP4)_BASE_CONFIG"
@@ -351,7 +350,7 @@ def base_recipes(tree: Tree, finder: Finder) -> Iterator[tuple[dict[str, Any], A
             }  # fmt: skip
             try:
                 config = helpers.get_model_recipe_with_user_overrides(**names)
-            except ValueError:  # sizes without a function
+            except ValueError:  # sizes without a recipe function
                 continue
             path = f"scripts/performance/configs/{family}/{family}_llm_pretrain.py"
             parts |= {"model": parts.pop("size"), "variant": None, "gpus": sizes.num_gpus}
@@ -371,7 +370,7 @@ DEFAULTS: dict[str, Any] = {
          "expert_model_parallel_size", "num_distributed_optimizer_instances"), 1,
     ),
 }  # fmt: skip
-"""Values that are left out of the table, because a setting has them unless a recipe says otherwise. Else: False."""
+"""Default values that are left out of the table. For names not listed here, the default is False."""
 
 LEFT_OUT = {
     "apply_wd_to_qk_layernorm", "average_in_collective", "cuda_graph_warmup_steps", "fp16", "fp4_param",
@@ -379,7 +378,7 @@ LEFT_OUT = {
     "fsdp_manual_registration", "moe_a2a_overlap", "pipeline_dtype", "tp_comm_bootstrap_backend",
     "use_te_rng_tracker",
 }  # fmt: skip
-"""Settings that change neither the time nor the memory of a step, or that say again what another one says."""
+"""Settings that change neither the time nor the memory of a step, or that repeat another setting."""
 
 OF_MODELS = re.compile(
     r"activation_func|csa_.*|dsa_.*|ffn_hidden_size|freeze_.*|fused_single_qkv_rope|hf_.*|hidden_size|hybrid_layer_pattern|"
@@ -387,13 +386,13 @@ OF_MODELS = re.compile(
     r"moe_shared_expert_intermediate_size|mtp_hybrid_override_pattern|num_attention_heads|num_layers|"
     r"num_moe_experts|num_query_groups|position_embedding_type|use_fused_weighted_squared_relu|vocab_size"
 )
-"""Settings that say what the model is, which its name says."""
+"""Settings of the model's sizes, which the model's name implies."""
 
 OF_EXPERTS = re.compile(r"moe_.*|expert_.*|.*_moe_.*")
 
 
 def settings_of(config: Any, model: str) -> dict[str, Any]:
-    """The settings of a run, by Megatron-Core's names: those that change its time or memory and are no defaults."""
+    """Return the settings, by Megatron-Core's names, that change time or memory and are not defaults."""
     flat: dict[str, Any] = {}
     for section in SECTIONS:
         for name, value in vars(getattr(config, section)).items():
@@ -431,12 +430,12 @@ def settings_of(config: Any, model: str) -> dict[str, Any]:
 
 
 READ = {"bf16", "data_parallel_sharding_strategy", "mtp_num_layers", "seq_length"}
-"""Settings that are read, although what does not read them may leave them out."""
+"""Settings that ppsim reads, although `matters_for` lists them as irrelevant."""
 
 
 def _of_precision(precision: Any) -> dict[str, Any]:
-    """The settings of the number format, which replace those of model, optimizer and gradients."""
-    if isinstance(precision, str):  # as in training/config.py
+    """Return the settings of the number format, which override settings of model, optimizer and gradients."""
+    if isinstance(precision, str):  # as training/config.py does
         module = sys.modules["megatron.bridge.training.mixed_precision"]
         precision = getattr(module, precision.replace("-", "_"))()
     found = {name: value for name, value in vars(precision).items() if value is not None}
@@ -447,7 +446,7 @@ def _of_precision(precision: Any) -> dict[str, Any]:
 
 
 def _of_overlap(overlap: Any, flat: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of communication, as `CommOverlapConfig.setup` (training/comm_overlap.py) finds them."""
+    """Return the settings for overlap as `CommOverlapConfig.setup` (training/comm_overlap.py) computes them."""
     if overlap is None:
         return {}
     found = {name: value for name, value in vars(overlap).items() if value is not None}
@@ -461,7 +460,7 @@ def _of_overlap(overlap: Any, flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain(name: str, value: Any) -> Any:
-    """A value as JSON has it; None for what is none."""
+    """Convert a value to JSON; None for values that JSON cannot represent."""
     if name == "pipeline_model_parallel_layout" and isinstance(value, list):
         short = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
         return "|".join("".join(short[part] for part in stage) for stage in value)
@@ -474,7 +473,7 @@ def plain(name: str, value: Any) -> Any:
 
 @dataclass
 class Extracted:
-    """A recipe of a release: its name without the release, the settings, and the file that has it."""
+    """A recipe of a release: its name without the release, the settings, and its file."""
 
     name: str
     gpus: int | None
@@ -483,12 +482,12 @@ class Extracted:
 
 
 def model_of(parts: Mapping[str, Any]) -> str:
-    """The model of a recipe by its name in ppsim, or else in Megatron-Bridge."""
+    """Return the model's name in ppsim, or else in Megatron-Bridge."""
     return MODELS.get(parts["model"], parts["model"].replace("_", "-"))
 
 
 def bridge_recipes(tree: Tree) -> list[Extracted]:
-    """The recipes of Megatron-Bridge at a tag, by name."""
+    """Return the recipes of Megatron-Bridge at a tag."""
     read = flat_recipes if any("/perf_recipes/" in one for one in tree.files) else variant_recipes
     if not any(one.endswith("performance/utils/overrides.py") for one in tree.files):
         read = base_recipes
@@ -504,7 +503,7 @@ def bridge_recipes(tree: Tree) -> list[Extracted]:
     for parts, settings in found:
         key = parts["model"], parts["device"], parts["precision"]
         variant = parts["variant"]
-        default = "v2" if "v2" in variants[key] else "v1"  # that of the launcher
+        default = "v2" if "v2" in variants[key] else "v1"  # the launcher's default
         names = [model_of(parts), parts["device"], PRECISIONS[re.sub("^fp8_?", "fp8_", parts["precision"])]]
         if variant not in (None, default):
             names.append(variant.replace("_", "-"))
@@ -515,10 +514,10 @@ def bridge_recipes(tree: Tree) -> list[Extracted]:
 
 
 def table_of(repositories: Mapping[str, Path | None]) -> dict[str, Any]:
-    """The table of all recipes: settings, their combinations (plans) and files are written once, named by number.
+    """Return the table of all recipes; settings, plans (sets of settings) and files are stored once, by index.
 
-    A recipe is the same in releases that follow each other: [first, last, GPUs, plan, file]. The most frequent
-    settings have the smallest numbers.
+    Consecutive releases with the same recipe share an entry: [first, last, GPUs, plan, file]. The most frequent
+    settings have the smallest indices.
     """
     plans: dict[tuple[str, ...], int] = {}
     files: dict[str, int] = {}
@@ -555,11 +554,11 @@ FORMATS = {
     "bfloat16": "bf16", "float8": "fp8", "float8-row": "fp8-row", "float8-block": "fp8-block", "mxfp8": "mxfp8",
     "mxfp4": "mxfp4", "nvfp4": "nvfp4", "float16": "fp16", "float32": "fp32",
 }  # fmt: skip
-"""Number formats of ppsim, as recipes name them."""
+"""Number formats of ppsim, with their names in recipes."""
 
 
 class Recorded(Arguments):
-    """Arguments that are kept once a reader has read them."""
+    """Arguments that stay accessible after a reader has used them."""
 
     last: ClassVar[Any] = None
 
@@ -568,7 +567,7 @@ class Recorded(Arguments):
         Recorded.last = self
 
     def settings(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
-        """Return those that were read or matter, and are no defaults."""
+        """Return the arguments that were read or matter, without defaults."""
         values, read = self._values, self._read
         ignored = {one.name for one in self.ignored}
         names = {name for name in values if name in read or name in ignored}
@@ -581,7 +580,7 @@ class Recorded(Arguments):
 
 
 def primus_recipes(tree: Tree) -> list[Extracted]:
-    """The experiments of Primus at a tag that train a whole language model, by name."""
+    """Return the experiments of Primus at a tag that train a language model."""
     for module in (read_primus, read_torchtitan):
         vars(module)["Arguments"] = Recorded
     defaults = read_toml(TABLE.parent / "primus.toml")["defaults"]
@@ -611,7 +610,7 @@ def primus_recipes(tree: Tree) -> list[Extracted]:
 
 
 def _told_apart(found: list[tuple[Extracted, str]]) -> list[Extracted]:
-    """Recipes with names of their own: of those with the same one, the trainer's model is a variant."""
+    """Add the trainer's model name as a variant to recipes with equal names."""
     count = Counter(one.name for one, _ in found)
     return [
         replace(one, name=f"{one.name}/{told}")
@@ -625,11 +624,11 @@ PRIMUS = (
     r"examples/(?P<framework>megatron|torchtitan)/configs/(?P<device>MI\d+X)/"
     r"(?P<model>(?:(?!-(?:BF16|FP8|MXFP|pretrain)).)+)(?P<rest>-.*pretrain.*)\.yaml"
 )
-"""Experiments that train a whole model, by their path."""
+"""Paths of experiments that train a complete model."""
 
 
 def known_model(name: str) -> str:
-    """The name of ppsim for a model, or else the trainer's in small letters."""
+    """Return the model's name in ppsim, or else the trainer's in lower case."""
     told = name.lower().replace("_", "-")
     known = TORCHTITAN_MODELS.get(re.sub("[._-]", "", told))
     try:
@@ -639,11 +638,11 @@ def known_model(name: str) -> str:
 
 
 TORCHTITAN_TAGS = {"0.3.0": "0.3.0"}
-"""The release of TorchTitan whose registry ppsim has (scripts/make_torchtitan_registry.py)."""
+"""The release of TorchTitan whose registry ppsim contains (scripts/make_torchtitan_registry.py)."""
 
 
 def torchtitan_recipes() -> list[Extracted]:
-    """The entries of TorchTitan's registry that are no tests, by name."""
+    """Return the entries of TorchTitan's registry that are not tests."""
     found = []
     for name, module in registry().modules.items():
         for entry, options in module.entries.items():
@@ -669,7 +668,7 @@ TRAINERS = {
 
 
 def as_text(table: Mapping[str, Any]) -> str:
-    """The table as JSON: a line for each setting, plan, file and recipe."""
+    """Return the table as JSON with one line per entry."""
     dense = partial(json.dumps, separators=(",", ":"))
     parts = [f'"{key}": [\n' + ",\n".join(map(dense, table[key])) + "\n]" for key in ("settings", "plans", "files")]
     trainers = []

@@ -1,8 +1,8 @@
-"""Write the frozen values again, after a change that is meant to change them.
+"""Regenerate the frozen values of the tests, after an intended change of results.
 
     python scripts/freeze_values.py [TOPIC …]
 
-`git diff --stat tests/frozen` then shows which values moved, and `git diff` by how much. The topic `configs` needs
+`git diff --stat tests/frozen` then shows the changed topics, and `git diff` the changes. The topic `configs` needs
 the archive of trainer configurations: `--configs FILE`.
 """
 

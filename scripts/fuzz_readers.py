@@ -1,10 +1,10 @@
-"""Give mutated files to every reader, in one process, and print what is unforeseen, slow or large.
+"""Pass mutated files to every reader, in one process, and print unexpected errors and slow or memory-hungry inputs.
 
     python scripts/fuzz_readers.py                     # 20,000 files
     python scripts/fuzz_readers.py --num 500 --only train.sh --seed 7
 
-A reader must read or refuse each file in a sentence (`PpsimError`), within 2 s and 500 MB. The exit code is 1 if
-one does not. CI runs 2,000 files (tests/fuzzing/test_readers.py).
+A reader must read each file, or refuse it with a sentence (`PpsimError`), within 2 s and 500 MB. Otherwise the exit
+code is 1. CI runs 2,000 files (tests/fuzzing/test_readers.py).
 """
 
 import argparse
@@ -22,7 +22,7 @@ MOST_S, MOST_BYTES = 2.0, 500e6
 
 
 def main() -> int:
-    """Run and print a summary; return the exit code."""
+    """Run the readers, print a summary, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--num", type=int, default=20_000, help="mutated files [default: 20000]")
     parser.add_argument("--seed", type=int, default=0, help="seed of the mutations [default: 0]")

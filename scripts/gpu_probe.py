@@ -1,10 +1,10 @@
-"""Try each path of the CUDA code alone and print a table: what a session on a GPU begins with.
+"""Run each path of the CUDA code separately and print a table: the first step of a session on a GPU.
 
-    python scripts/gpu_probe.py FOLDER                          every case, as many at once as there are cores
-    python scripts/gpu_probe.py FOLDER --device cpu moe trace   these, without a GPU
+    python scripts/gpu_probe.py FOLDER                          all cases, one per CPU core at a time
+    python scripts/gpu_probe.py FOLDER --device cpu moe trace   these cases, without a GPU
 
-A case is a process with a log in FOLDER; one that fails, or takes longer than --seconds, says so and stops none.
-Times are of no use, since all share the device. Exit code 1 where a case failed.
+A case is a process with a log in FOLDER. A case that fails, or takes longer than --seconds, does not stop the
+others. Times are meaningless, because all cases share the device. The exit code is 1 if a case failed.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from ppsim.base.files import to_json, write_whole
 SCRIPTS = Path(__file__).parent
 QUICK = ["--repeats", "5", "--warm-up", "1", "--micro-batch-size", "1"]
 CUDA_ONLY = ("fp8", "graphs", "moe graphs", "compile")
-"""A CPU has no graphs, and takes minutes to compile and for products of 8 bit."""
+"""A CPU has no CUDA graphs, and needs minutes to compile and for 8-bit GEMMs."""
 
 
 def cases(folder: Path, device: str) -> dict[str, list[str]]:
@@ -48,7 +48,7 @@ def cases(folder: Path, device: str) -> dict[str, list[str]]:
 
 
 def tried(name: str, command: list[str], folder: Path, end: float) -> dict[str, object]:
-    """Run a case and return what became of it."""
+    """Run a case and return its outcome."""
     begin, log = time.monotonic(), folder / f"{name.replace(' ', '-')}.log"
     with log.open("w", encoding="utf-8") as file:
         try:
@@ -69,7 +69,7 @@ def tried(name: str, command: list[str], folder: Path, end: float) -> dict[str, 
 
 
 def trace(folder: Path, device: str) -> None:
-    """Record F, I and W of a layer in the ranges that torch's runtime names, and read the trace back."""
+    """Record F, I and W of a layer in ranges named as torch's runtime names them, and read the trace back."""
     import torch
     from torch.profiler import ProfilerActivity, profile, record_function
 
@@ -105,7 +105,7 @@ def trace(folder: Path, device: str) -> None:
 
 
 def main() -> None:
-    """Try the cases and print the table."""
+    """Run the cases and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", metavar="CASE")

@@ -1,8 +1,13 @@
-"""Write what `ppsim validate` finds into docs/accuracy.md and docs/results/: python scripts/make_accuracy.py
+"""Write the results of `ppsim validate` into docs/accuracy.md and docs/results/: python scripts/make_accuracy.py
 
+<<<<<<< HEAD
 The text between a mark and its end is replaced. Every row, every set, and the errors of every set after a fit on
 one run are written to CSV files. `--quick` skips the fits on one run of each set and of each model, which take
 longest.
+=======
+The text between a mark and its end is replaced, and every row is written to a CSV file. `--quick` skips the fits on
+one run of each set and of each of its models, which take most of the time.
+>>>>>>> 1ad1a5e55d243812f3bd336a3f4f25844cf0d9f4
 """
 
 import argparse
@@ -25,11 +30,11 @@ ROWS, SETS, AFTER_FIT = (PAGE.with_name(f"published_{name}.csv") for name in ("r
 VALIDATE, MARKDOWN, FIT_ON_ONE, FIT_ON_ONE_A_MODEL = (
     f"ppsim validate{options}" for options in ("", " --markdown", " --fit-on one", " --fit-on one-a-model")
 )
-"""The marks: the command whose results stand behind each."""
+"""Names of the marks: the command whose results follow each mark."""
 
 
 def main() -> None:
-    """Write pages and rows."""
+    """Write the pages and the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="leave out the fits on one run and one a model")
     is_quick = parser.parse_args().quick
@@ -46,7 +51,7 @@ def main() -> None:
 
 
 def marked(page: str, name: str) -> tuple[int, int]:
-    """Return where the text behind a mark begins and ends.
+    """Return start and end of the text after a mark.
 
     >>> marked("a\\n<!-- x -->\\nold\\n<!-- end of x -->\\n", "x")
     (13, 17)
@@ -56,15 +61,21 @@ def marked(page: str, name: str) -> tuple[int, int]:
 
 
 def put(path: Path, name: str, text: str) -> None:
-    """Replace what stands behind a mark of a page."""
+    """Replace the text after a mark of a page."""
     page = path.read_text(encoding="utf-8")
     begin, end = marked(page, name)
     write_whole(path, f"{page[:begin]}\n{text}\n{page[end:]}")
 
 
+<<<<<<< HEAD
 def as_csv(rows: Sequence[dict[str, str]]) -> str:
     """Return rows as CSV with a header."""
     out = io.StringIO()
+=======
+def rows_csv(sets: Sequence[Validation]) -> str:
+    """Return every row of every set, one line each, in the printed format."""
+    rows, out = every_row(sets), io.StringIO()
+>>>>>>> 1ad1a5e55d243812f3bd336a3f4f25844cf0d9f4
     writer = csv.DictWriter(out, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
@@ -72,7 +83,7 @@ def as_csv(rows: Sequence[dict[str, str]]) -> str:
 
 
 def after_one_run(found: AfterFits, sets: Sequence[Validation]) -> str:
-    """Return a line a section: the rows that were not fitted before and after."""
+    """Return a line for each section: errors of the rows that were not fitted, before and after."""
     sections = {one.name: one.told.section for one in sets}
     groups: dict[str, list[AfterFit]] = {}
     for one in found.sets:

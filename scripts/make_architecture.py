@@ -1,8 +1,8 @@
-"""Write the table and the picture of packages of docs/explanation/architecture.md.
+"""Write the table and the picture of packages in docs/explanation/architecture.md.
 
     python scripts/make_architecture.py
 
-Layers are those of the import contract in pyproject.toml, sentences those of the packages' own docstrings.
+Layers come from the import contract in pyproject.toml, sentences from the docstrings of the packages.
 """
 
 import ast
@@ -17,11 +17,11 @@ _BEGIN = "<!-- packages: written by scripts/make_architecture.py -->\n"
 _END = "<!-- end of packages -->\n"
 
 _WIDTH, _HEIGHT, _GAP, _MARGIN = 760, 34, 10, 40
-"""Of the picture, in pixels: its width, the height of a layer, the space between boxes, and the layers' numbers."""
+"""Sizes of the picture in pixels: width, height of a layer, space between boxes, and margin for layer numbers."""
 
 
 def layers() -> list[list[str]]:
-    """Return the packages of each layer, the highest first."""
+    """Return the packages of each layer, the highest layer first."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (found,) = (one["layers"] for one in contracts if one.get("containers") == ["ppsim"])
     return [layer.split(" | ") for layer in found if layer != "__main__"]
@@ -34,7 +34,7 @@ def sentence(package: str) -> str:
 
 
 def picture() -> str:
-    """Return the picture: a row per layer, a box per package, the title of a box its sentence."""
+    """Return the picture: a row per layer, a box per package, with the package's sentence as tooltip."""
     rows = layers()
     height = len(rows) * (_HEIGHT + _GAP) + _GAP
     parts = [
@@ -69,7 +69,7 @@ def packages() -> str:
 
 
 def page() -> str:
-    """Return the whole page."""
+    """Return the complete page."""
     before, _, rest = PAGE.read_text().partition(_BEGIN)
     return before + _BEGIN + "\n" + packages() + "\n" + _END + rest.partition(_END)[2]
 

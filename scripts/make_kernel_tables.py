@@ -2,9 +2,9 @@
 
 python scripts/make_kernel_tables.py --aiconfigurator FOLDER --aiter measured_gemm.csv [--to profiles/kernels]
 
-FOLDER is the unpacked wheel aiconfigurator-core 0.12.0 (Apache-2.0), the CSV what ROCm/aiter (MIT) keeps of its
-tuned products, one a line: gfx, num_cores, dtype, scaling, m, n, k, microseconds. Needs pandas and pyarrow. What a
-file holds: `ppsim.machine.kernels.tables`. A cell that nobody measured stays empty there.
+FOLDER is the unpacked wheel aiconfigurator-core 0.12.0 (Apache-2.0). The CSV has the tuned GEMMs of ROCm/aiter
+(MIT), one per line: gfx, num_cores, dtype, scaling, m, n, k, microseconds. Needs pandas and pyarrow. The format of
+the files is described in `ppsim.machine.kernels.tables`. Cells without a measurement stay empty.
 """
 
 import argparse
@@ -29,11 +29,12 @@ NVIDIA = {
     "l40s": ("l40s", "trtllm", "1.3.0rc20"),
     "rtx-pro-6000": ("rtx_pro_6000_server", "trtllm", "1.3.0rc20"),
 }
-"""Of each device the folder, the framework whose kernels are nearest to training's, and its version."""
+"""For each device: the folder, the framework whose kernels resemble training's most, and its version."""
 
 MX = {"rtx-pro-6000": "float8"}
-"""Whose products of MXFP8 are nearest to another type's than to those that scale blocks, which its tensor cores do
-not do by themselves there."""
+"""Devices whose MXFP8 GEMMs are closest to another number format than block-scaled FP8, because their tensor cores
+do not scale blocks.
+"""
 
 AMD = {"mi300x": ("gfx942", 304), "mi355x": ("gfx950", 256)}
 
@@ -78,31 +79,31 @@ EXPERT_ROWS = [16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
 EXPERT_COLUMNS = [256, 512, 1024, 2048, 4096, 8192, 16384]
 
 NEAR = 0.5
-"""How far a measured shape may lie from a cell that takes it, in doublings of m, n and k together."""
+"""Largest distance between a cell and a measured shape that counts for it, in doublings of m, n and k."""
 
 NUM_LOCAL = 8
-"""Experts of a rank from which on a launch of all of them is measured, not the launch itself."""
+"""Minimum number of experts per rank: with fewer, launches dominate the measurement of grouped GEMMs."""
 
 MOST_REMOVED = 0.6
-"""Of a mixture's seconds, what may at most go to moving tokens instead of to its products."""
+"""Largest fraction of an MoE layer's time that is attributed to moving tokens instead of GEMMs."""
 
 
 def encoded(rates: np.ndarray) -> np.ndarray:
-    """FLOP/s as steps of their logarithm, NaN as empty."""
+    """Encode FLOP/s as integer steps of the logarithm; NaN becomes empty."""
     with np.errstate(invalid="ignore"):
         steps = np.round(STEPS * np.log(rates / 1e12))
     return np.where(np.isnan(steps), EMPTY, steps).astype(np.int16)
 
 
 def on_grid(rows: pandas.DataFrame, axes: dict[str, list[int]]) -> np.ndarray:
-    """The median rate of each cell whose sizes were measured exactly."""
+    """Return the median rate of each exactly measured cell."""
     medians = rows.groupby(list(axes))["rate"].median()
     cells = pandas.MultiIndex.from_product(axes.values(), names=axes)
     return medians.reindex(cells).to_numpy(dtype=float).reshape([len(values) for values in axes.values()])
 
 
 def near_grid(rows: pandas.DataFrame, axes: dict[str, list[int]]) -> np.ndarray:
-    """The rate of each cell by the measured shapes near it: their mean, weighted by the inverse square distance."""
+    """Return the rate of each cell: mean of nearby measured shapes, weighted by the inverse squared distance."""
     there = np.log2(rows[list(axes)].to_numpy(dtype=float))
     rates = np.log(rows["rate"].to_numpy(dtype=float))
     cells = np.log2(np.stack(np.meshgrid(*axes.values(), indexing="ij"), axis=-1).astype(float))
@@ -116,7 +117,7 @@ def near_grid(rows: pandas.DataFrame, axes: dict[str, list[int]]) -> np.ndarray:
 
 
 def products(table: pandas.DataFrame) -> dict[str, np.ndarray]:
-    """Rates of products, a grid for each type."""
+    """Return the rates of GEMMs, one grid per number format."""
     table = table.assign(rate=2e3 * table.m * table.n * table.k / table.latency)
     axes = {"m": ROWS, "n": SIZES, "k": SIZES}
     return {
@@ -127,7 +128,7 @@ def products(table: pandas.DataFrame) -> dict[str, np.ndarray]:
 
 
 def attention(table: pandas.DataFrame) -> dict[str, np.ndarray]:
-    """Causal, in 16 bits, whatever the number of key and value heads."""
+    """Return the rates of causal 16-bit attention, for any number of key and value heads."""
     table = table[(table.attn_dtype == "bfloat16") & (table.kv_cache_dtype == "bfloat16")]
     if "window_size" in table:
         table = table[table.window_size == 0]
@@ -142,10 +143,11 @@ def attention(table: pandas.DataFrame) -> dict[str, np.ndarray]:
 
 
 def experts(table: pandas.DataFrame, memory_bytes_per_s: float) -> dict[str, np.ndarray]:
-    """Rates of the products of gated experts side by side; what permutes, weighs and activates is taken off.
+    """Return the rates of grouped GEMMs of gated experts, without the time to permute, weight and activate.
 
-    A token of h columns in and f inside an expert: 2 bytes read and an operand written to it, 2 read behind it, 4f
-    read and f operands written by the activation; 4h a token at both ends.
+    Bytes subtracted, for hidden size h and expert width f: per routed token, 2h bytes read and one operand of size
+    h written before the experts, 2h read after them, 4f read and one operand of size f written by the activation;
+    and per token, 4h at both ends.
     """
     table = table[
         (table.distribution == "balanced")
@@ -171,7 +173,7 @@ def experts(table: pandas.DataFrame, memory_bytes_per_s: float) -> dict[str, np.
 
 
 def of_nvidia(folder: Path, device: str) -> dict[str, np.ndarray]:
-    """The arrays of a device's file, from the unpacked wheel."""
+    """Return a device's arrays from the unpacked wheel."""
     name, framework, version = NVIDIA[device]
 
     def read(kind: str, file: str) -> pandas.DataFrame:
@@ -201,7 +203,7 @@ def of_nvidia(folder: Path, device: str) -> dict[str, np.ndarray]:
 
 
 def of_amd(rows: pandas.DataFrame, device: str) -> dict[str, np.ndarray]:
-    """The arrays of a device's file, from the tuned products of all devices."""
+    """Return a device's arrays from the tuned GEMMs."""
     gfx, cores = AMD[device]
     here = rows[(rows.gfx == gfx) & (rows.num_cores == cores)]
     here = here.assign(rate=2e6 * here.m * here.n * here.k / here.microseconds)
@@ -225,7 +227,7 @@ def of_amd(rows: pandas.DataFrame, device: str) -> dict[str, np.ndarray]:
 
 
 def main() -> None:
-    """Make them all."""
+    """Make all tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--aiconfigurator", type=Path, required=True)
     parser.add_argument("--aiter", type=Path, required=True)

@@ -2,11 +2,11 @@
 
     python scripts/make_megatron_tests.py RUNS.csv CHECKOUT
 
-CHECKOUT is a working tree of github.com/NVIDIA/Megatron-LM at the commit below. RUNS.csv has the measured peaks of
-some of its functional tests (the others are kept aside): suite, case, device, environment, golden_file, gpus and
-mem_max_allocated_bytes, which the last rank writes. The script takes the environment `dev` and the file
-`golden_values_dev_dgx_DEVICE.json`: other files are of older containers or of resumed runs, and differ by up to
-76 %. GPU counts that RUNS.csv lacks are those of the recipes in tests/test_utils/recipes, else 8.
+CHECKOUT is a working tree of github.com/NVIDIA/Megatron-LM at the commit below. RUNS.csv has measured peaks of some
+of its functional tests (the others are held out): suite, case, device, environment, golden_file, gpus and
+mem_max_allocated_bytes, which the last rank writes. The script uses the environment `dev` and the file
+`golden_values_dev_dgx_DEVICE.json` only. Other files are from older containers or from resumed runs, and differ by
+up to 76 %. A missing GPU count is taken from the recipes in tests/test_utils/recipes, else it is 8.
 """
 
 import csv
@@ -28,7 +28,7 @@ LATER = {
     "mimo": "several modalities",
     "flextron": "elastic layers",
 }
-"""What later versions will express, by an argument or a suite, with the reason in words."""
+"""Features planned for later versions, by an argument or a suite, with the reason in words."""
 
 
 def main() -> None:
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def gpus_of(recipes: Path) -> dict[tuple[str, str, str], int]:
-    """Return the number of GPUs of each suite, case and device."""
+    """Return the number of GPUs by suite, case and device."""
     found = {}
     for path in sorted(recipes.glob("*/*.yaml")):
         recipe = yaml.safe_load(path.read_text())
@@ -75,7 +75,7 @@ def gpus_of(recipes: Path) -> dict[tuple[str, str, str], int]:
 
 
 def why_not(suite: str, case: str, arguments: dict[str, Any]) -> str:
-    """Return why ppsim cannot express the case, or nothing."""
+    """Return the reason why ppsim cannot express the case, or ""."""
     if case.endswith("_check_grads") or ("_release" in case and suite in ("mixtral", "nemotron")):
         return "not stated: the number of GPUs; 8 do not suit its parallel sizes and batch"
     asked = {name.lstrip("-") for name, value in arguments.items() if value}

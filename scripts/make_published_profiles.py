@@ -1,9 +1,9 @@
 """Write the profiles that carry a published source: `python scripts/make_published_profiles.py`.
 
 The zero-bubble paper's Table 9 gives F, B (our I), W and transfer per rank and microbatch, for three numbers of
-microbatches. Its first and last stage hold one layer fewer to make up for embedding and head (§5.1), so that a
-rank holds (layers + 2) / p units of one layer each; a unit is what these profiles give for layer, embedding and
-head alike. Activation bytes are its Table 1.
+microbatches. Its first and last stage have one layer fewer, to compensate for embedding and head (§5.1). Therefore
+a rank has (layers + 2) / p units of one layer each. The profiles use the time of a unit for layer, embedding and
+head. Activation bytes are from Table 1.
 """
 
 import csv
@@ -28,7 +28,7 @@ MODELS = {  # Table 3: layers, heads, hidden size, micro-batch
 
 
 def quantity(milliseconds: list[float], units: int) -> dict[str, float]:
-    """Return seconds of one unit: the median over the numbers of microbatches, and the extremes."""
+    """Return seconds per unit: the median over the numbers of microbatches, and the extremes."""
     values = sorted(value / 1e3 / units for value in milliseconds)
     return {key: round(value, 9) for key, value in zip(
         ("median", "low", "high"), (statistics.median(values), values[0], values[-1]), strict=True)}  # fmt: skip

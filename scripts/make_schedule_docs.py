@@ -1,6 +1,6 @@
 """Write docs/schedules.md, and a page and a picture of each schedule into docs/schedules/, from the catalogue.
 
-What a page says is what `ppsim schedules NAME` prints.
+A page has the output of `ppsim schedules NAME`.
 """
 
 from pathlib import Path
@@ -44,11 +44,11 @@ to each of four microbatches.
 """
 
 _UNIT, _HEIGHT, _GAP = 26, 20, 3
-"""Of a picture, in pixels: the width of a rank's whole forward, the height of a row, and what lies between two."""
+"""Sizes of a picture in pixels: width of a rank's whole forward pass, height of a row, and gap between rows."""
 
 
 def main() -> None:
-    """Write all of them, and remove pages of schedules that are no more."""
+    """Write all pages and pictures, and remove pages of schedules that no longer exist."""
     for old in (DOCS / "schedules").glob("*"):
         old.unlink()
     for name, text in pages().items():
@@ -73,12 +73,12 @@ def _row(entry: Entry) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a text in which Markdown takes no star for emphasis."""
+    """Escape stars, which Markdown uses for emphasis."""
     return text.replace("*", "\\*")
 
 
 def page(entry: Entry) -> str:
-    """Return what the catalogue knows of one schedule."""
+    """Return the page of one schedule, from the catalogue."""
     facts = [*entry.facts, *runtime_facts(entry)]
     return "\n".join(
         [
@@ -92,7 +92,7 @@ def page(entry: Entry) -> str:
 
 
 def picture(entry: Entry) -> str:
-    """Return the schedule as an SVG: a row a rank, a cell an action."""
+    """Return the schedule as an SVG: a row per rank, a cell per action."""
     fewest = round(entry.least_microbatches(p=4))
     table = ppsim.build(
         entry.name, pp=4, vpp=entry.stages_per_rank[0],
@@ -118,7 +118,6 @@ def picture(entry: Entry) -> str:
 
 
 def _cell(timeline: Timeline, node: int) -> str:
-    """Return an action's rectangle with its microbatch."""
     table = timeline.schedule
     op, stage, microbatch = table[node]
     left, right = (round(moment * _UNIT, 1) for moment in (timeline.start[node], timeline.end[node]))

@@ -1,4 +1,4 @@
-"""Write the tables that the code declares into documents: trainers into README.md, quantities into docs/formats.md.
+"""Write tables from declarations in the code: trainers into README.md, quantities into docs/formats.md.
 
 python scripts/make_tables.py
 """
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def trainers() -> str:
-    """Return the table of trainers: what is read and written of each."""
+    """Return the table of trainers, with the formats that ppsim reads and writes."""
     rows = (
         [one.name, *("yes" if has else "" for has in (one.config, one.to_config, one.export, one.recording))]
         for one in TRAINERS

@@ -1,8 +1,8 @@
 """Write ppsim/trainers/data/torchtitan.toml: the entries of TorchTitan's config registry.
 
 `python scripts/make_torchtitan_registry.py FOLDER VERSION` reads the `config_registry.py` files of an unpacked
-wheel or a checkout. Each registry function is executed with stand-ins for everything that it imports, so neither
-torch nor TorchTitan is needed, and the arguments that it passes are recorded.
+wheel or a checkout. Each registry function is executed with mocks for all its imports, so neither torch nor
+TorchTitan is needed. The arguments that it passes are recorded.
 """
 
 import builtins
@@ -17,7 +17,7 @@ TABLE = Path(__file__).parents[1] / "ppsim" / "trainers" / "data" / "torchtitan.
 EXECUTED = ("typing", "functools", "math")
 DIFFUSION = ("flux",)
 SECTIONS = ("training", "parallelism", "compile")
-LEFT_OUT = ("training.steps", "parallelism.spmd_backend")  # they change neither the time nor the memory of a step
+LEFT_OUT = ("training.steps", "parallelism.spmd_backend")  # no effect on the time or memory of a step
 CHECKPOINTING = {"FullAC": "full", "SelectiveAC": "selective", "MemoryBudgetAC": "memory_budget"}
 CONVERTERS = {
     "Float8LinearConverter": "quantize.linear.float8",
@@ -30,7 +30,7 @@ CONVERTERS = {
 
 
 class Recorded:
-    """A call of a configuration class: its name and its arguments, which may be changed afterwards."""
+    """A recorded call of a configuration class: its name and arguments, which later code may change."""
 
     def __init__(self, name: str, arguments: tuple[Any, ...], fields: dict[str, Any]) -> None:
         vars(self).update(name=name, arguments=arguments, fields=fields)
@@ -57,11 +57,11 @@ class Recorded:
 
 
 DEFAULT_CHECKPOINTING = Recorded("SelectiveAC.Config", (), {})
-"""That of Trainer.Config (trainer.py)."""
+"""The default of Trainer.Config (trainer.py)."""
 
 
 class StandIn:
-    """Anything imported: its attributes and items are stand-ins, a call of it is recorded."""
+    """A mock for anything imported: its attributes and items are mocks, calls are recorded."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -75,7 +75,7 @@ class StandIn:
         return self
 
     def __call__(self, *arguments: Any, **fields: Any) -> Any:
-        """Record the call; a decorator leaves what it decorates alone."""
+        """Record the call; as a decorator, return the decorated object."""
         is_decorator = self._name.startswith("dataclasses.") and (not arguments or isinstance(arguments[0], type))
         if is_decorator:
             return arguments[0] if arguments else lambda decorated: decorated
@@ -96,22 +96,22 @@ class StandIn:
     __ror__ = __or__
 
     def keys(self) -> tuple[str, ...]:
-        """Return the keys of `**stand_in`: none."""
+        """Return the keys for `**stand_in`: none."""
         return ()
 
 
 def imported(name: str, scope: Any = None, local: Any = None, wanted: Any = (), level: int = 0) -> Any:
-    """Import a module, or return a stand-in for it."""
+    """Import a module, or return a mock for it."""
     return builtins.__import__(name, scope, local, wanted, level) if name in EXECUTED else StandIn(name)
 
 
 def entries_of(path: Path) -> dict[str, Recorded]:
-    """Return the configuration of each registry function of a file, by the function's name."""
+    """Return the configuration of each registry function in a file, by the function's name."""
     scope: dict[str, Any] = {
         "__name__": "config_registry", "__builtins__": vars(builtins) | {"__import__": imported},
     }  # fmt: skip
     exec(compile(path.read_text(), str(path), "exec"), scope)
-    scope |= {name: StandIn(name) for name in scope if name.endswith(("_optimizer", "_dataloader"))}  # not read
+    scope |= {name: StandIn(name) for name in scope if name.endswith(("_optimizer", "_dataloader"))}  # unused
     found = {}
     for name, value in scope.items():
         code = getattr(value, "__code__", None)
@@ -124,7 +124,7 @@ def entries_of(path: Path) -> dict[str, Recorded]:
 
 
 def options_of(config: Recorded) -> dict[str, Any]:
-    """Return a configuration as TorchTitan's options, those that it leaves at their defaults left out."""
+    """Return a configuration as TorchTitan's options, without defaults."""
     found: dict[str, Any] = {}
     spec = config.model_spec
     found["model.flavor"] = spec.arguments[0] if spec.arguments else spec.fields["flavor"]
@@ -146,14 +146,14 @@ def options_of(config: Recorded) -> dict[str, Any]:
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether TOML has such a value."""
+    """Return whether TOML can represent a value."""
     if isinstance(value, list):
         return all(isinstance(one, str) for one in value)
     return isinstance(value, str | int | float | bool)
 
 
 def as_toml(value: Any) -> str:
-    """Return a value as TOML has it."""
+    """Format a value as TOML."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):

@@ -1,14 +1,14 @@
-"""Change the core in small ways, one at a time, and say which changes no test notices.
+"""Mutation tests: make small changes to the core, one at a time, and report changes that no test detects.
 
     pip install cosmic-ray coverage
     python scripts/mutants.py map                  # once: which test runs which line
-    python scripts/mutants.py run --sample 100     # so many changes of each room, drawn with --seed
-    python scripts/mutants.py show                 # the share that survives, and every survivor as a difference
+    python scripts/mutants.py run --sample 100     # changes per package, drawn with --seed
+    python scripts/mutants.py show                 # the surviving fraction, and every survivor as a diff
 
-The changes are cosmic-ray's (comparisons, arithmetic, numbers, conditions, loops), those of annotations left out.
-Each is made in a copy of the checkout and judged by the tests that run its line, the fastest first, until one
-fails, hangs, or `--seconds` of tests have passed. The map and the verdicts are kept in --folder, so that `run` goes
-on where it was stopped.
+cosmic-ray makes the changes (comparisons, arithmetic, numbers, conditions, loops); annotations are left out. Each
+change is made in a copy of the checkout. The tests that run its line follow, the fastest first, until one fails,
+hangs, or `--seconds` of tests have passed. --folder stores the map and the verdicts, so that `run` can continue
+after an interruption.
 """
 
 import argparse
@@ -56,11 +56,11 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """Its name in the file of verdicts."""
+        """The key in the file of verdicts."""
         return f"{self.path}:{self.line}:{self.operator}:{self.occurrence}"
 
     def mutated(self) -> str:
-        """Return the text of its file with the change made."""
+        """Return the text of the file with the change."""
         from cosmic_ray.mutating import mutate_code
         from cosmic_ray.plugins import get_operator
 
@@ -68,7 +68,7 @@ class Mutant:
 
 
 def main() -> None:
-    """Map, run or show."""
+    """Run a subcommand."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["map", "run", "show"])
     parser.add_argument("--folder", type=Path, default=ROOT / ".mutants", help="keeps the map, copy and verdicts")
@@ -86,7 +86,7 @@ def main() -> None:
 
 
 def record(folder: Path) -> None:
-    """Run the tests once in the checkout and note which runs which line, and its time, failing ones left out."""
+    """Run the tests once; record, for each passing test, its lines and its time."""
     folder.mkdir(exist_ok=True)
     (folder / "recorder.py").write_text(_RECORDER)
     (folder / "rc").write_text(f"[run]\ndata_file={folder}/lines\nsource=ppsim\n")
@@ -96,7 +96,7 @@ def record(folder: Path) -> None:
 
 
 def places(path: Path) -> list[Mutant]:
-    """Return every change of a file, but of its annotations, documentation and imports."""
+    """Return every possible change of a file, except in annotations, documentation and imports."""
     from cosmic_ray.ast import ast_nodes, get_ast
     from cosmic_ray.plugins import get_operator, operator_names
 
@@ -117,7 +117,7 @@ def places(path: Path) -> list[Mutant]:
 
 
 def judge_all(folder: Path, sample: int, seed: int, seconds: float) -> None:
-    """Draw changes of every room and note the verdict on each that has none yet."""
+    """Draw changes in every package, and record the verdict on each new one."""
     import coverage
 
     lines = coverage.CoverageData(str(folder / "lines"))
@@ -137,7 +137,7 @@ def judge_all(folder: Path, sample: int, seed: int, seconds: float) -> None:
 
 
 def tests_of(mutant: Mutant, lines: Any, took: dict[str, float], seconds: float) -> list[str]:
-    """Return the tests that run the line, fastest first; those of its file where it runs at import or compiled."""
+    """Return the tests that run the line, fastest first; all tests of its file for imports and compiled code."""
     by_line = lines.contexts_by_lineno(str(ROOT / mutant.path))
     tests = {name for name in by_line.get(mutant.line, []) if name in took}
     if not tests:
@@ -152,7 +152,7 @@ def tests_of(mutant: Mutant, lines: Any, took: dict[str, float], seconds: float)
 
 
 def judge(mutant: Mutant, tests: list[str], took: dict[str, float], copy: Path) -> str:
-    """Run the tests on a copy of the checkout with one change, and return what became of it."""
+    """Run the tests on a copy with one change, and return the verdict."""
     if not tests:
         return _NOT_RUN
     shutil.rmtree(copy, ignore_errors=True)
@@ -165,7 +165,7 @@ def judge(mutant: Mutant, tests: list[str], took: dict[str, float], copy: Path) 
     command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "@tests.txt"]
     limit = 60 + 5 * sum(took[name] for name in tests)
     try:
-        # Loops that numba compiled are taken from before, unless one of them has changed.
+        # Reuse numba's compiled loops, unless the changed file contains one.
         is_compiled = "kernel" in (ROOT / mutant.path).read_text()
         compiled = copy / "numba" if is_compiled else copy.parent / "numba"
         environment = os.environ | {"PYTHONPATH": str(copy), "NUMBA_CACHE_DIR": str(compiled)}
@@ -176,7 +176,7 @@ def judge(mutant: Mutant, tests: list[str], took: dict[str, float], copy: Path) 
 
 
 def show(folder: Path) -> None:
-    """Print the share of each room's changes that survive, and each survivor."""
+    """Print the surviving fraction of each package's changes, and each survivor."""
     verdicts = _verdicts(folder)
     for room in ROOMS:
         of_room = [one["verdict"] for one in verdicts.values() if one["room"] == room]
@@ -197,7 +197,6 @@ def _verdicts(folder: Path) -> dict[str, Any]:
 
 
 def _annotations(text: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Return where annotations of parameters, results and variables begin and end."""
     found: list[ast.expr | None] = []
     for node in ast.walk(ast.parse(text)):
         found.append(getattr(node, "annotation", None))

@@ -1,27 +1,27 @@
-"""Run the commands of the documents and compare what they print with what stands there, or write it there.
+"""Run the commands of the documents and compare their output with the pages, or write it into the pages.
 
-    python scripts/run_documents.py                          every page; exits with 1 where one says something else
+    python scripts/run_documents.py                          every page; exits with 1 if an output differs
     python scripts/run_documents.py docs/tutorial.md --write
 
-The blocks of a page, in order and in one folder of its own:
+The blocks of a page run in order, in a temporary folder per page:
 
-- ``sh`` is run by bash, which stops at the first command, or part of a pipe, that fails (so ``sed -n 1,9p``, which
-  reads to the end, not ``head``); ``python`` in one interpreter a page, so that a block knows the names of those
-  before it.
-- ``text`` is what the block before it prints, standard error included; refused where that is nothing, or no
-  block is there.
-- A block behind a line that ends in "`FILE.SUFFIX`:" is written to that file instead.
+- ``sh`` runs in bash, which stops at the first command, or part of a pipe, that fails. (Use ``sed -n 1,9p``, which
+  reads to the end, instead of ``head``.) ``python`` runs in one interpreter per page, so a block can use the names
+  of earlier blocks.
+- ``text`` is the output of the block before it, including standard error. Without output, or without such a block,
+  it is an error.
+- A block after a line that ends in "`FILE.SUFFIX`:" is written to that file instead.
 
-Comments before a block, each on a line of its own, say where it is otherwise:
+Comments before a block, each on its own line, mark exceptions:
 
-- ``<!-- not run: WHY -->``: the block, and the text behind it, are taken as they stand.
+- ``<!-- not run: WHY -->``: the block does not run, and the text after it is not checked.
 - ``<!-- exits with 1 -->``: the last command of the block does.
-- ``<!-- measured -->``: numbers of the text were measured, and are not compared.
-- ``<!-- not output -->``: the text is nothing that a command prints.
+- ``<!-- measured -->``: the numbers in the text were measured, and are not compared.
+- ``<!-- not output -->``: the text is not the output of a command.
 
-Prose on a page with output must not state other numbers with a unit than the blocks of the page, because nothing
-updates them (`unprinted`). ``<!-- numbers: SOURCE -->``, on the line before a paragraph or list, says where its
-numbers come from if no block has them. Tables are not checked.
+Prose on a page with output must not contain numbers with a unit that no block of the page contains, because nothing
+updates them (`unprinted`). ``<!-- numbers: SOURCE -->``, on the line before a paragraph or list, names the source
+of its numbers if no block has them. Tables are not checked.
 """
 
 import json
@@ -56,12 +56,12 @@ _CODE = re.compile(r"`[^`]*`")
 
 
 class WrongPage(Exception):
-    """A page that cannot be run: what stands where, and why."""
+    """A page that cannot be run: the line and the reason."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: `begin` and `end` are where its text stands in the page; `file` is where it goes, or None."""
+    """A fenced block: `begin` and `end` locate its text in the page; `file` is the file to write, or None."""
 
     kind: str
     text: str
@@ -73,26 +73,26 @@ class Block:
 
     @property
     def is_run(self) -> bool:
-        """Whether the block is a program and not said to be left alone."""
+        """Whether the block is a program without the comment "not run"."""
         is_program = self.kind in ("sh", "python") and self.file is None
         return is_program and not any(comment.startswith("not run") for comment in self.comments)
 
     @property
     def exit_code(self) -> int:
-        """What its last command is said to exit with."""
+        """The expected exit code of its last command."""
         return next((int(one.split()[-1]) for one in self.comments if one.startswith("exits with")), 0)
 
 
 @dataclass
 class Found:
-    """What running a page gave: the page as it should be, and a paragraph for each text that is not so."""
+    """Result of running a page: the correct page, and a paragraph for each text that differs."""
 
     text: str
     differences: list[str] = field(default_factory=list)
 
 
 def blocks(page: str) -> Iterator[Block]:
-    """Yield the fenced blocks of a page; raises `WrongPage` for a comment that is not understood."""
+    """Yield the fenced blocks of a page; raises `WrongPage` for unknown comments."""
     for match in _BLOCK.finditer(page):
         line = page.count("\n", 0, match.start("kind")) + 1
         comments = match["comments"]
@@ -105,10 +105,10 @@ def blocks(page: str) -> Iterator[Block]:
 
 
 def run_page(page: str, folder: Path) -> Found:
-    """Run a page's blocks in a folder and return it as it should be; raises `WrongPage` where one fails."""
+    """Run a page in a folder and return the correct page; raises `WrongPage` if a block fails."""
     found, at = [], 0
     differences = []
-    before: Block | None = None  # the block that owes what it prints
+    before: Block | None = None  # the block whose output comes next
     printed = ""
     with _Programs(folder) as programs:
         for block in blocks(page):
@@ -135,7 +135,7 @@ def run_page(page: str, folder: Path) -> Found:
 
 
 def unprinted(page: str) -> list[str]:
-    """Return the numbers with a unit in the prose of a page with output that no block of the page has."""
+    """Return the numbers with a unit in the prose that no block of the page contains."""
     of_page = list(blocks(page))
     if not any(block.kind == "text" and "not output" not in block.comments for block in of_page):
         return []
@@ -146,7 +146,7 @@ def unprinted(page: str) -> list[str]:
 
 
 def without_numbers(text: str) -> list[str]:
-    """Return the words of a text with # for each number and its unit: what stays from run to run."""
+    """Replace numbers and units by #, for comparison between runs."""
     return re.sub(r"[+-]?\d[\d.]*(?: (?:µs|ms|ns|s|%)(?=[\s,]|$))?", "#", " ".join(text.split())).split()
 
 
@@ -164,7 +164,7 @@ for line in sys.stdin:
 
 
 class _Programs:
-    """Runs blocks in a folder: shell ones each by itself, Python ones in one interpreter."""
+    """Runs blocks in a folder: each shell block separately, Python blocks in one interpreter."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -180,7 +180,7 @@ class _Programs:
             self._python.communicate()
 
     def run(self, block: Block) -> str:
-        """Return what a block prints; raises `WrongPage` where it fails, or does not where it should."""
+        """Return the output of a block; raises `WrongPage` for an unexpected exit code."""
         text, code = self._shell(block.text) if block.kind == "sh" else self._interpreted(block.text)
         if code != block.exit_code:
             raise WrongPage(f"line {block.line}: exits with {code}:\n{block.text}\n{text}")

@@ -1,7 +1,7 @@
-"""Execute the notebooks; --write stores what they show beside their code: python scripts/run_notebooks.py --write
+"""Execute the notebooks; --write stores their outputs: python scripts/run_notebooks.py --write
 
-Stored outputs hold no times of execution, no paths and no warnings, and pictures in 64 colours, so that they change
-only where an answer does. Cells tagged "measured" show what this machine measured.
+Stored outputs have no execution times, paths or warnings, and pictures have 64 colours, so that they change only if
+a result changes. Cells tagged "measured" show measurements of this machine.
 """
 
 import argparse
@@ -16,14 +16,14 @@ from ppsim.base.files import write_whole
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
 MEASURED = "measured"
-"""The tag of a cell whose output is another on every run."""
+"""Tag of a cell whose output changes on every run."""
 
 _MOST_BYTES = 60_000
 _COLOURS = 64
 
 
 def main() -> None:
-    """Execute all notebooks or those named, and store their outputs where that was asked for."""
+    """Execute the notebooks, and store their outputs with --write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("notebooks", nargs="*", type=Path, help="default: all")
     parser.add_argument("--write", action="store_true", help="store the outputs in the notebooks")
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def executed(path: Path, folder: str | Path) -> Any:
-    """Return the notebook with new outputs, its cells run in `folder`; raises `CellExecutionError` as they do."""
+    """Return the notebook with new outputs; raises `CellExecutionError` if a cell fails."""
     import nbclient
     import nbformat
 
@@ -53,7 +53,7 @@ def executed(path: Path, folder: str | Path) -> Any:
 
 
 def shown(notebook: Any) -> list[list[str]]:
-    """Return the text that each cell shows, a line an entry; nothing of a cell that measures."""
+    """Return the text output of each cell as a list of lines; nothing for a cell with measurements."""
     return [
         [] if MEASURED in cell.metadata.get("tags", []) else _text_of(cell.get("outputs", [])).splitlines()
         for cell in notebook.cells
@@ -66,7 +66,7 @@ def _text_of(outputs: list[Any]) -> str:
 
 
 def storable(notebook: Any) -> Any:
-    """Return the notebook as it is kept: outputs without what tells one run from another, pictures small."""
+    """Return the notebook without data that changes from run to run, with small pictures."""
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
@@ -84,14 +84,14 @@ def storable(notebook: Any) -> Any:
 
 
 def _small(png: str) -> str:
-    """The picture in few colours; raises `ValueError` where that leaves too many bytes for a repository."""
+    """Return the picture with few colours; raises `ValueError` if it is still too large for a repository."""
     from PIL import Image
 
     packed = io.BytesIO()
     with Image.open(io.BytesIO(base64.b64decode(png))) as picture:
         fewer = picture.convert("RGB").quantize(
             _COLOURS,
-            method=Image.Quantize.MAXCOVERAGE,  # a small patch keeps a colour of its own
+            method=Image.Quantize.MAXCOVERAGE,  # preserves the colours of small areas
             kmeans=2,
             dither=Image.Dither.NONE,
         )

@@ -1,9 +1,8 @@
-"""Trace every causal language model of transformers with its default configuration, and print how many trace.
+"""Trace every causal language model of transformers with its default configuration, and print how many succeed.
 
     python scripts/trace_all.py [MODEL_TYPE …] [--seconds 60]
 
-For a model_type that is not traced the sentence is printed. An error that is no sentence is counted, and the script
-ends with exit code 1.
+Prints the reason for each refused model_type. Unexpected errors are counted, and make the exit code 1.
 """
 
 import argparse
@@ -21,11 +20,11 @@ SIZES = {
     "ministral": {"head_dim": 128},
     "nemotron": {"num_key_value_heads": 8, "head_dim": 128},
 }
-"""Sizes that the defaults of a configuration class leave open, so that transformers itself builds no model."""
+"""Sizes that the defaults of a configuration class leave open, so that transformers itself cannot build a model."""
 
 
 def causal_types() -> list[str]:
-    """The model_types of which transformers has a causal language model."""
+    """Return the model_types with a causal language model in transformers."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
@@ -56,7 +55,7 @@ def trace_one(kind: str, seconds: int) -> str:
 
 
 class TooLong(BaseException):
-    """A trace took more than its limit; no handler of errors may catch it."""
+    """A trace exceeded its time limit; no handler of errors catches a BaseException."""
 
 
 def _end(*_: object) -> None:
@@ -64,7 +63,7 @@ def _end(*_: object) -> None:
 
 
 def main() -> int:
-    """Trace all, print a line each and the numbers."""
+    """Trace all models; print one line each and the totals."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="*", metavar="MODEL_TYPE")
     parser.add_argument("--seconds", type=int, default=60, help="limit per model_type")

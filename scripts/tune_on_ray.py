@@ -1,9 +1,9 @@
-"""A search on Ray's workers, beside the same search in this process: `pip install 'ppsim-pipeline[ray]'`.
+"""Compare a search on Ray's workers with the same search in this process: `pip install 'ppsim-pipeline[ray]'`.
 
     python scripts/tune_on_ray.py [ADDRESS]
 
-Starts Ray with two workers on this machine, or takes the cluster at an address (auto, HOST:PORT). Ends with an
-error unless the answers are the same, and nothing is lost with a worker that is killed in the middle.
+Starts Ray with two workers on this machine, or uses the cluster at an address (auto, HOST:PORT). Fails unless the
+results are equal, and no result is lost when a worker is killed during the search.
 """
 
 import os
@@ -20,7 +20,7 @@ NUM_CALLS = 20
 
 
 def double_or_die(flag: Path, number: int) -> int:
-    """Return twice the number, but for the first call that gets here: its process is gone."""
+    """Return twice the number; the first call kills its own process instead."""
     try:
         flag.touch(exist_ok=False)
     except FileExistsError:
@@ -30,7 +30,7 @@ def double_or_die(flag: Path, number: int) -> int:
 
 
 def main(where: str) -> None:
-    """Search twice, and kill a worker."""
+    """Run both searches, and kill a worker."""
     here, there = (ppsim.tune(**ASKED, **words).to_json() for words in ({}, {"workers": where}))
     print(
         f"{here['counts']['configurations']} configurations here and on {where}:",

@@ -4,8 +4,8 @@
 
 The larger space has every number of stages per rank up to 12, recomputation by module, and every second or fourth
 layer recomputed. On up to 8 pipeline ranks it has zbv, a schedule fitted to the costs. It takes up to 2 minutes per
-job. A line has the time of the larger space's best relative to the first row of the default search: a negative sign
-means that the default search missed something.
+job. Each line has the time of the larger space's best relative to the first row of the default search: a negative
+number means that the default search missed a faster configuration.
 """
 
 import random

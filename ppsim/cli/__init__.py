@@ -1,7 +1,7 @@
 """The command line: one thin function per command.
 
-Only click, the standard library and declarations of options are imported at the top of this package's files. Each
-command is imported when it is asked for, and imports what it needs when it runs.
+The modules of this package import only click, the standard library and declarations of options at the top. A
+command is imported on request, and imports its dependencies when it runs.
 """
 
 import errno
@@ -20,20 +20,20 @@ from ppsim.base.front_page import ABOUT, COMMANDS, front_page
 from ppsim.base.lean import start_lean
 from ppsim.base.version import __version__
 
-_RUN_TORCH = ("train", "profile")  # whose tensors are not to wait for a late collection of garbage
+_RUN_TORCH = ("train", "profile")  # not `start_lean`: tensors must not wait for a late garbage collection
 
-WORDS, BEGAN_S = "ppsim.words", "ppsim.began_s"  # in a context's meta: what was typed, and when by the clock
+WORDS, BEGAN_S = "ppsim.words", "ppsim.began_s"  # keys in a context's meta: the words typed, and the start time
 HELP_OPTIONS = ("-h", "--help", "--help-all")
 _HELP_ASKED = "ppsim.help_asked"
 
 
 class Commands(click.Group):
-    """A group that meets an unknown command with close matches, and keeps what was typed, and when."""
+    """A group that suggests close matches for an unknown command, and stores the words typed and the start time."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Return the context of a command line, with its words: parsing takes them from `args`."""
+        """Return the context of a command line, with its words, because parsing removes them from `args`."""
         words, began_s = list(args), time.monotonic()
         context = super().make_context(info_name, args, parent, **extra)
         context.meta.setdefault(WORDS, words)
@@ -41,7 +41,7 @@ class Commands(click.Group):
         return context
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse them; a help page whose reader went early (`--help | head`) is fine."""
+        """Parse the arguments; a help page whose reader closed the pipe (`--help | head`) is not an error."""
         ctx.meta[_HELP_ASKED] = ctx.meta.get(_HELP_ASKED) or any(one in HELP_OPTIONS for one in args)
         try:
             return super().parse_args(ctx, args)
@@ -52,7 +52,7 @@ class Commands(click.Group):
             _fail(ctx, error)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """Return the command of the first argument, or fail with those that it may stand for."""
+        """Return the command of the first argument, or fail with similar names."""
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             from ppsim.base.names import Names
 
@@ -66,13 +66,13 @@ def was_help_asked(ctx: click.Context) -> bool:
 
 
 def close_output() -> None:
-    """Let nothing more be written to standard output, where what is still buffered would fail again."""
+    """Redirect standard output to nowhere, because flushing the rest of the buffer would fail again."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Imported(Mapping[str, click.Command]):
-    """The commands by name, each imported when it is asked for, into a process that starts lean."""
+    """The commands by name, each imported on access, with the settings for a fast start."""
 
     def __getitem__(self, name: str) -> click.Command:
         if name not in _RUN_TORCH:
@@ -88,7 +88,7 @@ class _Imported(Mapping[str, click.Command]):
 
 
 class _Main(Commands):
-    """The commands of `COMMANDS`; turns errors into a sentence and an exit code."""
+    """The group of all `COMMANDS`; turns errors into a sentence and an exit code."""
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the page that `python -m ppsim --help` shows without click, and without importing any command."""
@@ -107,7 +107,7 @@ class _Main(Commands):
             raise
         except KeyboardInterrupt:
             ctx.exit(_INTERRUPTED)
-        except BrokenPipeError:  # as in `ppsim project … | head`
+        except BrokenPipeError:  # for example `ppsim project … | head`
             close_output()
             ctx.exit(0 if was_help_asked(ctx) else _PIPE_CLOSED)
         except Exception as error:
@@ -121,25 +121,24 @@ class _Main(Commands):
 
 
 def _came_of_an_interruption(error: BaseException | None) -> bool:
-    """Whether a library made another error of one: an import that broke off, a pool that is closed meanwhile."""
+    """Return whether the error was caused by Ctrl-C: an interrupted import, or a pool that was being closed."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None
 
 
 def _fail(ctx: click.Context, error: Exception) -> NoReturn:
-    """End with a sentence about an error, and its exit code."""
     sentence, code = _told(error)
     click.echo(f"ppsim: {sentence}", err=True)
     ctx.exit(code)
 
 
-_INTERRUPTED, _PIPE_CLOSED = 130, 141  # what a shell says of what ended by the signals of these: 128 + 2, 128 + 13
+_INTERRUPTED, _PIPE_CLOSED = 130, 141  # a shell's exit codes for SIGINT and SIGPIPE: 128 + 2, 128 + 13
 _UNFORESEEN = 3
 
 
 def _told(error: Exception) -> tuple[str, int]:
-    """A sentence about an error, and the exit code."""
+    """Return a sentence about an error, and the exit code."""
     if isinstance(error, PpsimError):
         return str(error), error.exit_code
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO) and error.filename is None:

@@ -1,4 +1,4 @@
-"""The command that makes tables: `build`."""
+"""The command `build`: build schedule tables."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
@@ -113,7 +113,7 @@ def build(name: str, output: str | None, **options: Any) -> None:
 
 
 def _searched(options: dict[str, Any]) -> "Optimised":
-    """Search with a progress bar on a terminal; a proof takes as long again."""
+    """Search with a progress bar on a terminal; a proof doubles the time."""
     from ppsim.api.option_values import parse_size
     from ppsim.catalog.auto import optimise
     from ppsim.simulation.cost_files import read_costs
@@ -136,12 +136,10 @@ def _searched(options: dict[str, Any]) -> "Optimised":
 
 
 def _of_search(options: dict[str, Any]) -> dict[str, Any]:
-    """What was given of the search's options."""
     return given_of({name: options[name] for name in words_of(SearchOptions)})
 
 
 def _built(name: str, options: dict[str, Any]) -> "Schedule":
-    """Build by name, at costs where they are given."""
     from ppsim.api.option_values import parse_size
     from ppsim.catalog.build import build as build_table
     from ppsim.catalog.build import find

@@ -1,4 +1,4 @@
-"""`calibrate`: measured runs → the overheads that a projection lacks."""
+"""The command `calibrate`: fit the overheads of projections to measured runs."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The command `check`: does a table run, and on which channels?"""
+"""The command `check`: check whether a table runs, and on which channels."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""Words that are declared once (`ppsim.base.words`) as options of click, in the sections of a help page."""
+"""Convert options that are declared once (`ppsim.base.words`) to click options, in sections of help pages."""
 
 import math
 import re
@@ -16,11 +16,11 @@ from ppsim.cli.completion import completing
 
 
 class SectionedCommand(click.Command):
-    """A command that lists its options by section; `sections` has the names of the parameters under each title.
+    """A command that lists its options by section; `sections` maps each title to names of parameters.
 
-    Parameters that no section names are in the last one, Output. Where some are `common`, its help has those, each
-    with its first sentence, and `--help-all` has all. `removed` has the options of earlier versions, each with its
-    replacement, which the error names.
+    Parameters without a section are listed last, under Output. If there are `common` options, `--help` shows these
+    only, each with its first sentence, and `--help-all` shows all. `removed` maps options of earlier versions to
+    their replacements, for the error message.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class SectionedCommand(click.Command):
             raise click.UsageError(sentence, ctx) from None
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
-        """Return the option `--help`, which shows the short help where there is one."""
+        """Return `--help`, which shows the short help if there is one."""
         option = super().get_help_option(ctx)
         if option is not None and self.common:
             option.callback = _show_short_help
         return option
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the help; where `--help` asked, a short one: common options, and the first part of the text."""
+        """Write the help; for `--help`, a short one with the common options and the first part of the text."""
         if not ctx.meta.get(_SHORT):
             super().format_help(ctx, formatter)
             return
@@ -73,7 +73,7 @@ class SectionedCommand(click.Command):
             formatter.write_dl([_in_short(records[name]) for name in shown], col_max=_FIRST_COLUMN)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write a definition list a section, all with their second columns in one line."""
+        """Write one definition list per section, all with the second column at the same position."""
         records = self._records(ctx)
         named = [name for names in self.sections.values() for name in names]
         sections: dict[str, Sequence[str]] = {
@@ -85,7 +85,6 @@ class SectionedCommand(click.Command):
                 formatter.write_dl([records[name] for name in names if name in records], col_max=_FIRST_COLUMN)
 
     def _records(self, ctx: click.Context) -> dict[str, tuple[str, str]]:
-        """What is written of each option, by its parameter."""
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
         return {str(option.name): record for option in options if (record := option.get_help_record(ctx))}
 
@@ -95,7 +94,7 @@ _SHORT = "ppsim.short_help"
 
 
 def number_meant(message: str) -> str:
-    """Return what to write instead, where a sentence of click's is about what is no number, else nothing."""
+    """Return a correction for click's error message about an invalid number, or ""."""
     if "is not a valid float" in message:
         return " Write it without a unit, as 0.5 or 15e12."
     if not (text := re.match(r"'([^']+)' is not a valid int", message)):
@@ -115,7 +114,6 @@ _LARGEST = 1e15
 
 
 def _show_help(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    """Write the help, and be done."""
     if value and not ctx.resilient_parsing:
         click.echo(ctx.get_help(), color=ctx.color)
         ctx.exit()
@@ -127,7 +125,7 @@ def _show_short_help(ctx: click.Context, param: click.Parameter, value: bool) ->
 
 
 def _in_short(record: tuple[str, str]) -> tuple[str, str]:
-    """An option and the first sentence about it, without what its second part adds, nor a long list of values."""
+    """Return an option with the first sentence of its help, without later clauses and long lists of values."""
     name, told = record
     if len(name) > _FIRST_COLUMN:
         name = re.split(r"[ /]", name.replace("-o, ", ""))[0]
@@ -142,11 +140,11 @@ def command_with(
     removed: Mapping[str, str] | None = None,
     **changed: Mapping[str, Any],
 ) -> Callable[[Any], Any]:
-    """Return a decorator that makes a command of the words of a TypedDict and of the options below it.
+    """Return a decorator that makes a command of the options in a TypedDict, and of the click options below it.
 
-    `titles` are those of the sections on its help page, in order, by the key that the words name. `common` are the
-    parameters of the short help page, in order; without any there is one page. `changed` are parameters of
-    `click.option` that differ on the command line, by word. `removed` are options of earlier versions with their
+    `titles` maps section keys of the options to titles on the help page, in order. `common` are the parameters of
+    the short help page, in order; without them there is one page. `changed` maps options to parameters of
+    `click.option` that differ on the command line. `removed` maps options of earlier versions to their
     replacements.
     """
     words = words_of(declared)
@@ -161,7 +159,7 @@ def command_with(
 
 
 def options_of(declared: type, **changed: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """Return a decorator that adds the words of a TypedDict to a command."""
+    """Return a decorator that adds the options of a TypedDict to a command."""
 
     def decorate(command: Any) -> Any:
         for word in reversed(words_of(declared).values()):
@@ -172,7 +170,7 @@ def options_of(declared: type, **changed: Mapping[str, Any]) -> Callable[[Any], 
 
 
 def options_in(command: click.Command, declared: type, arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the words that arguments of a command give; raises `ConfigError` with click's sentence."""
+    """Parse the arguments of a command to options; raises `ConfigError` with click's sentence."""
     try:
         with command.make_context(str(command.name), list(arguments)) as context:
             given = context.params
@@ -184,7 +182,7 @@ def options_in(command: click.Command, declared: type, arguments: Sequence[str])
 
 
 def option_of(word: Word, **changed: Any) -> Callable[[Any], Any]:
-    """Return the click option of a word; `changed` are parameters that differ."""
+    """Return the click option of a declared option; `changed` are parameters that differ."""
     said = word.option
     given: dict[str, Any] = {
         "help": said.sentence, "metavar": said.metavar, "required": said.required, "hidden": said.is_hidden,
@@ -209,20 +207,20 @@ def option_of(word: Word, **changed: Any) -> Callable[[Any], Any]:
 
 
 class AliasedOption(click.Option):
-    """An option with further names (`also`) that help pages, completion and error messages leave out."""
+    """An option with further names (`also`) that help pages, completion and error messages omit."""
 
     def __init__(self, *args: Any, also: Sequence[str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.also = also
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """Add every name; the value of a further name is under that name, so that `consume_value` sees both."""
+        """Add every name; `consume_value` sees the values of all names."""
         super().add_to_parser(parser, ctx)
         for name in self.also:
             parser.add_option(self, [name], dest=name, action="store", nargs=1)
 
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Return the value and its source; raises `UsageError` if two names are given with different values."""
+        """Return the value and its source; raises `UsageError` if two names have different values."""
         given = {
             name: opts[key]
             for name, key in ((self.opts[0], self.name), *((one, one) for one in self.also))
@@ -238,16 +236,15 @@ class AliasedOption(click.Option):
 
 
 class Choice(click.Choice[str]):
-    """A choice that is taken as people write it: without regard to capitals and dashes, bf16 for bfloat16."""
+    """A choice without regard to case and dashes, with short names such as bf16 for bfloat16."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the choice that is meant."""
+        """Return the selected choice."""
         also = {short: name for short, name in NUMBER_FORMATS.items() if name in self.choices}
         return super().convert(Names("", self.choices, also=also).find(value) or value, param, ctx)
 
 
 def _type_of(word: Word) -> Any:
-    """What click reads, text where it is no number and no choice."""
     if word.listed is not None:
         return str
     if choices := word.choices:
@@ -259,13 +256,13 @@ def _type_of(word: Word) -> Any:
 
 
 def _several(kind: Any, ctx: click.Context, param: click.Parameter, value: str | None) -> list[Any] | None:
-    """The numbers of 1,2,4 or the names of a,b,c."""
+    """Parse a list of numbers (1,2,4) or names (a,b,c)."""
     name = str(param.name)
     return parse_numbers(name, value) if kind is int else parse_names(name, value, get_args(kind))
 
 
 def _pairs(ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> dict[int, float] | None:
-    """The mapping that 3:1.2, given as often as wanted, stands for; None where it is not given."""
+    """Parse repeated `3:1.2` arguments to a mapping, None if there are none."""
     found = {}
     for text in value:
         key, _, number = text.partition(":")

@@ -1,4 +1,4 @@
-"""The `clusters` command."""
+"""The command `clusters`."""
 
 import click
 

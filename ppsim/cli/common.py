@@ -1,4 +1,4 @@
-"""What the commands share: options, and how they speak."""
+"""Options and output functions that commands share."""
 
 import os
 import shlex
@@ -26,7 +26,7 @@ _LOOK = ("with_rows", "with_timeline")
 
 
 def say(message: str) -> None:
-    """Print a line about the work, beside the result: on standard error."""
+    """Print a progress message on standard error."""
     click.echo(message, err=True)
 
 
@@ -38,7 +38,7 @@ def print_json(value: Any) -> None:
 
 
 def tell(found: Any, as_json: bool, *, content: Callable[[], Any] | None = None, **options: Any) -> None:
-    """Print a result: as one JSON object, which is `content()` or its own, or as text, with the options of that."""
+    """Print a result: as one JSON object (`content()` or its own), or as text with the given options."""
     if as_json:
         print_json(content() if content else found.to_json())
     else:
@@ -60,7 +60,7 @@ class ReadOptions(TypedDict, total=False):
 
 
 def read_table(path: str, *, replicas: int | None = None, slices: int | None = None) -> "Schedule":
-    """Read a table: neutral JSON by its suffix, torch's CSV otherwise, which cannot say what it has of the two."""
+    """Read a table: JSON by its suffix, else torch's CSV, which does not contain replicas and slices."""
     for option, value in (("--replicas", replicas), ("--slices", slices)):
         if value is not None and path.endswith(".json"):
             raise ConfigError(f"{path} says itself what it holds; {option} is for a CSV, which cannot")
@@ -83,8 +83,8 @@ def check_outputs(
 ) -> None:
     """Raise `ConfigError`, before any work, for a file that cannot be written, is written twice, or is read.
 
-    `suffixes` are those that decide what is written, None: any; `beside` is a file that is written as well. What
-    else the command line names is an input where there is such a file, and so are `inputs`.
+    `suffixes` are the accepted suffixes, None for any. `beside` is another file that is written. Inputs are
+    `inputs` and all existing files on the command line.
     """
     from ppsim.base.files import check_place
     from ppsim.base.outputs import suffix_of
@@ -107,7 +107,7 @@ def check_outputs(
 
 
 def _identity(path: str) -> tuple[int, int] | str:
-    """The same for all names of a file: links, relative and absolute paths."""
+    """Return the same value for all names of a file: links, relative and absolute paths."""
     real = os.path.realpath(path)
     if not os.path.exists(real):
         return real
@@ -116,7 +116,7 @@ def _identity(path: str) -> tuple[int, int] | str:
 
 
 def parse_numbers(name: str, text: str | None) -> list[int] | None:
-    """Return the numbers of 1,2,4, None for None; raises `ConfigError` naming the option."""
+    """Parse 1,2,4 to numbers, None to None; raises `ConfigError` with the option."""
     try:
         return None if text is None else [int(part) for part in text.split(",")]
     except ValueError:
@@ -124,7 +124,7 @@ def parse_numbers(name: str, text: str | None) -> list[int] | None:
 
 
 def parse_names(name: str, text: str | None, choices: Sequence[str] | None = None) -> list[str] | None:
-    """Return the names of a,b,c, None for None; raises `ConfigError` for one that is none of `choices`."""
+    """Parse a,b,c to names, None to None; raises `ConfigError` for a name that is not in `choices`."""
     if text is None:
         return None
     found = [part.strip() for part in text.split(",")]
@@ -134,19 +134,19 @@ def parse_names(name: str, text: str | None, choices: Sequence[str] | None = Non
 
 
 def by_command(what: Made) -> Made:
-    """Return what files hold with the command line that made it, which pages show."""
+    """Add the command line to the content of files; HTML pages show it."""
     typed: list[str] = click.get_current_context().meta.get(WORDS, [])
     return replace(what, command=shlex.join(["ppsim", *typed]) if typed else "")
 
 
 def time_left_s(limit_s: float) -> float:
-    """Return the time left to a command by the clock, less half of what its start took: to write and to end."""
+    """Return the remaining seconds of a command, minus half of its start-up time, to leave time for output."""
     started_s = time.monotonic() - click.get_current_context().meta.get(BEGAN_S, time.monotonic())
     return limit_s if limit_s < 0 else max(0.0, limit_s - 1.5 * started_s)
 
 
 def output_option_of(formats: str) -> Callable[[_Command], _Command]:
-    """Return the option for files to write, of which the suffix decides what each is."""
+    """Return the option for files to write, whose suffix selects the format."""
     said = f"Write a file; the suffix decides: {formats}. May be repeated."
     return click.option("-o", "--output", "outputs", multiple=True, metavar="PATH", help=said)
 
@@ -170,14 +170,14 @@ timeline_option = click.option(
 
 
 def step_options(command: _Command) -> _Command:
-    """Add the options of all commands that print a step: how much of it, as JSON, and into files."""
+    """Add the options of all commands that print a step: amount of detail, JSON, and output files."""
     for option in (output_option, json_option, rows_option, timeline_option):
         command = option(command)
     return command
 
 
 def look_of(options: dict[str, Any]) -> dict[str, Any]:
-    """Take from the options of a command how much of a step is printed."""
+    """Remove and return the options for the amount of detail."""
     return {name: options.pop(name) for name in _LOOK}
 
 
@@ -189,7 +189,7 @@ to_config_option = click.option(
 
 
 def trainer_lines(result: Any, trainer: ConfigTarget | None, given: Mapping[str, Any]) -> dict[str, str]:
-    """Return a result as a trainer's configuration, if one is asked for: `to_config` of --json.
+    """Return a result as a trainer's configuration, if requested: the key `to_config` of --json.
 
     `given` are the options as typed, which name files.
     """
@@ -201,9 +201,9 @@ def trainer_lines(result: Any, trainer: ConfigTarget | None, given: Mapping[str,
 
 
 def run_config_of(options: dict[str, Any]) -> Any:
-    """Take --recipe from options, and return it or --run-config as read.
+    """Remove --recipe from options; return the configuration of --recipe or --run-config.
 
-    Prints on standard error how it is understood next to the other options.
+    Prints on standard error how the configuration is understood together with the other options.
     """
     path, recipe = options["run_config"], options["recipe"]
     options["recipe"] = None
@@ -219,5 +219,5 @@ def run_config_of(options: dict[str, Any]) -> Any:
 
 
 def has_layout(options: Mapping[str, Any]) -> bool:
-    """Return whether options have the pipeline ranks, or a configuration that does."""
-    return any(options[name] is not None for name in ("pp", "run_config", "recipe", "run"))
+    """Return whether options set the pipeline ranks, directly or by a configuration."""
+    return any(options[name] is not None for name in ("pp", "run_config", "recipe"))

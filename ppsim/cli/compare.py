@@ -1,4 +1,4 @@
-"""The command `compare`: a measured step next to a projected one."""
+"""The command `compare`: compare a measured step with a projected one."""
 
 import click
 

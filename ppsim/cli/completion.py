@@ -1,7 +1,7 @@
-"""What a shell completes: names that there are, several behind commas, and files wherever nothing else is known.
+"""Shell completion: names, lists of names after commas, and files for all other arguments.
 
-Click's own completion (`_PPSIM_COMPLETE=bash_source ppsim`) has commands, options and choices. Nothing is imported
-here but what click needs; the names are when they are asked for.
+Click's own completion (`_PPSIM_COMPLETE=bash_source ppsim`) knows commands, options and choices. This module
+imports only click; lists of names are imported on request.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,7 +25,7 @@ _BESIDE = {"all": "every schedule, beside each other", "auto": "the best table t
 def complete_names(
     kind: NamesOf, ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Return the names that begin as what was typed, without regard to capitals; the last one behind commas."""
+    """Return the names with the typed prefix, ignoring case; in a list, for the part after the last comma."""
     before, comma, begun = incomplete.rpartition(",")
     taken = before.split(",")
     found = [(name, told) for name, told in _names_of(kind, ctx.info_name) if name not in taken]
@@ -35,7 +35,7 @@ def complete_names(
 
 
 def _names_of(kind: NamesOf, command: str | None) -> Iterable[tuple[str, str]]:
-    """Names and what each is, "" where that takes long to say."""
+    """Yield names with a description, "" if a description would take long to compute."""
     if kind == "schedule":
         from ppsim.catalog.build import every_schedule
 
@@ -59,19 +59,19 @@ def _names_of(kind: NamesOf, command: str | None) -> Iterable[tuple[str, str]]:
 
 
 _MORE = {("all", "project"), ("auto", "project"), ("auto", "tune"), ("auto", "build")}
-"""Words beside the names of schedules, and the commands that take them."""
+"""Values in addition to names of schedules, and the commands that accept them."""
 
 
 def completing(kind: NamesOf) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Return what completes an option or argument that is a name of that kind."""
+    """Return the completion function for an option or argument with names of this kind."""
     return partial(complete_names, kind)
 
 
 class _FilesOtherwise(ShellComplete):
-    """Completes with files where nothing else begins so: click knows no file that is a text to it."""
+    """Completion of files if nothing else matches, because click does not know which text options are files."""
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
-        """Return what click finds, else what makes the shell look for files."""
+        """Return click's completions, or a request to the shell to complete files."""
         found = super().get_completions(args, incomplete)
         return found if found or incomplete.startswith("-") else [CompletionItem(incomplete, type="file")]
 
@@ -85,10 +85,10 @@ class _Zsh(_FilesOtherwise, ZshComplete):
 
 
 class _Fish(_FilesOtherwise, FishComplete):
-    source_template = FishComplete.source_template.replace('split ","', 'split -m 1 ","')  # values may have commas
+    source_template = FishComplete.source_template.replace('split ","', 'split -m 1 ","')  # commas in values
 
 
 def use_files_otherwise() -> None:
-    """Have click's three shells complete files where it knows nothing else."""
+    """Make click's completion for all three shells fall back to files."""
     for one in (_Bash, _Zsh, _Fish):
         add_completion_class(one)

@@ -1,4 +1,4 @@
-"""The command `explain`: why does a measured step take as long as it does?"""
+"""The command `explain`: explain the time of a measured step."""
 
 import shlex
 from typing import TYPE_CHECKING
@@ -66,7 +66,6 @@ def explain(measured: str, against: str | None, as_json: bool, full: bool, outpu
 
 
 def _projection_of(words: str) -> "Projection":
-    """The projection of a plan, from the options of `ppsim project` in one text."""
     from ppsim.api.project import plan_from
     from ppsim.cli.project import project as command
     from ppsim.projection.project import project

@@ -1,4 +1,4 @@
-"""The command `figure`: what other commands wrote, as figures for a paper."""
+"""The command `figure`: figures for a paper from the output of other commands."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -38,7 +38,7 @@ def _output(suffixes: str) -> Callable[[Any], Any]:
 
 
 def _drawn(command: "Callable[..., Figure]") -> Any:
-    """A command of a function that makes a figure: it has the figure's width, and writes what was made."""
+    """Wrap a function that draws a figure as a command with an option for the width and output files."""
 
     @wraps(command)
     def draw(outputs: tuple[str, ...], **options: Any) -> None:
@@ -236,7 +236,6 @@ def accuracy(file: str, **look: Any) -> "Figure":
 
 
 def _read(path: str) -> "tuple[Timeline, float | None]":
-    """The timeline of a file, and the memory limit that it was projected with."""
     from ppsim.runs.timeline_file import MADE_BY, timeline_from_json
 
     data = read_json(path, made_by=MADE_BY)

@@ -1,4 +1,4 @@
-"""`fit`: measured steps → the constants of the machine that they ran on, as a cluster file."""
+"""The command `fit`: fit the constants of a machine to measured steps, and write a cluster file."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The command that measures: `profile`."""
+"""The command `profile`: measure costs."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def telling() -> "Iterator[tuple[Say, Watch]]":
-    """Show a bar, and give what prints a line above it, and what tells how far work is."""
+    """Show a bar; yield a function that prints a line above it, and one that updates the progress."""
     with progress("", total=1) as bar:
 
         def watch(pace: "Pace") -> None:
@@ -35,13 +35,13 @@ def telling() -> "Iterator[tuple[Say, Watch]]":
 
 
 def show(jobs: "Sequence[SuiteJob]", contents: Sequence[dict[str, Any]], *, with_names: bool) -> None:
-    """Print what was found, and say what is implausible in it."""
+    """Print the results, and warn about implausible ones."""
     from ppsim.costs.utilization import implausible
     from ppsim.profiling.harness import costly_splits
     from ppsim.results.page import Page, bold
     from ppsim.results.profiles import print_beside, print_measurements
 
-    names = dict.fromkeys((job.model_name, job.path) for job in jobs)  # a file may be of several jobs
+    names = dict.fromkeys((job.model_name, job.path) for job in jobs)  # several jobs can write the same file
     for content, (name, _) in zip(contents, names, strict=False):
         if with_names:
             Page().add(f"\n{bold(name)}")
@@ -57,7 +57,7 @@ def show(jobs: "Sequence[SuiteJob]", contents: Sequence[dict[str, Any]], *, with
 def dry_run(
     jobs: "Sequence[SuiteJob]", settings: "Settings", *, with_facts: bool, start_over: bool, num_processes: int
 ) -> None:
-    """Print what would be measured: shapes that are missing, their FLOPs, and their expected time."""
+    """Print a plan without measuring: missing shapes, their FLOPs, and their expected time."""
     from ppsim.profiling.expect import FACTS_S, SHAPE_S, assumed_rate
     from ppsim.profiling.rehearsal import expected_s
     from ppsim.profiling.suite import expected_of, waiting_keys
@@ -119,7 +119,7 @@ _SECTIONS = {
     CommandOptions,
     _SECTIONS,
     removed={"--partitions": "leave it out to measure on the whole device"},
-    threads={"type": str, "default": "1"},  # or all
+    threads={"type": str, "default": "1"},  # a number, or all
 )
 @click.option(
     "-o", "--output", required=True, metavar="X.json|FOLDER", help="Profile to write, or the folder of a suite."
@@ -177,7 +177,6 @@ def profile(output: str, **options: Any) -> None:
 
 
 def _say_how_long(job: "SuiteJob", settings: "Settings", num_processes: int, *, start_over: bool) -> None:
-    """Say what measuring will take, and what rehearsing, where anything is to be measured."""
     from ppsim.base.units import seconds
     from ppsim.profiling.rehearsal import expected_s
     from ppsim.profiling.suite import expected_of, waiting_keys
@@ -191,7 +190,6 @@ def _say_how_long(job: "SuiteJob", settings: "Settings", num_processes: int, *, 
 
 
 def _measure_module(given: dict[str, Any], settings: "Settings", path: Path) -> None:
-    """Measure a module of one's own into a file, and print what was found."""
     from ppsim.api.profile import profiled_module
     from ppsim.costs.chunks import components_of
     from ppsim.profiling.harness import costly_splits
@@ -210,7 +208,7 @@ def _measure_module(given: dict[str, Any], settings: "Settings", path: Path) -> 
 
 
 def _path_in_suite(module: str, jobs: "Sequence[SuiteJob]", folder: str) -> Path:
-    """The file of a module beside those of a suite; raises `ConfigError` where it is one of them."""
+    """Return the file for a module in the folder of a suite; raises `ConfigError` if it is a file of the suite."""
     path = Path(folder) / f"{module.rpartition(':')[2]}.json"
     if path in [job.path for job in jobs]:
         raise ConfigError(f"--module {module} would be written to {path}, a model of the suite: name it otherwise")
@@ -218,7 +216,6 @@ def _path_in_suite(module: str, jobs: "Sequence[SuiteJob]", folder: str) -> Path
 
 
 def _check(output: str, options: dict[str, Any]) -> None:
-    """Raise `ConfigError` for options that are wrong whatever is measured."""
     if options["suite"] is None:
         check_outputs([output], [".json"])
     else:
@@ -231,7 +228,7 @@ def _check(output: str, options: dict[str, Any]) -> None:
 
 
 def _threads(text: str) -> int:
-    """The number given, or that of all cores that this process may use."""
+    """Return the given number, or the number of cores available to this process."""
     if text == "all":
         import os
 

@@ -1,4 +1,4 @@
-"""How commands show that work goes on: one bar, on standard error, and only on a terminal."""
+"""Progress of commands: one bar on standard error, on a terminal only."""
 
 import os
 import sys
@@ -11,13 +11,13 @@ from ppsim.cli.common import say
 
 _LENGTH = 40  # columns of a bar
 _REDRAWN_S = 0.1
-_PULSE = 8  # columns that wander through a bar of which nobody knows the end
-_BACK, _HIDDEN, _SHOWN = "\r\x1b[K", "\x1b[?25l", "\x1b[?25h"  # to the begin of an empty line; the cursor
+_PULSE = 8  # width of the moving part of a bar without a known end
+_BACK, _HIDDEN, _SHOWN = "\r\x1b[K", "\x1b[?25l", "\x1b[?25h"  # clear the line; hide and show the cursor
 _PLAIN, _DIM, _DONE, _ELAPSED = 0, 2, 35, 33
 
 
 class Bar:
-    """What a command tells of its work: of a bar on a terminal, of nothing in a pipe."""
+    """Progress of a command: a bar on a terminal, silent in a pipe."""
 
     def __init__(
         self, text: str = "", *, total: float | None = None, unit: str = "", limit_s: float | None = None
@@ -29,13 +29,13 @@ class Bar:
         self._is_shown = False
 
     def update(self, text: str | None = None, *, done: float | None = None, total: float | None = None) -> None:
-        """Change the text, how much is done and how much there is; None leaves it."""
+        """Change the text, the finished amount and the total; None leaves a value unchanged."""
         self._text = self._text if text is None else text
         self._done = self._done if done is None else done
         self._total = self._total if total is None else total
 
     def say(self, message: str) -> None:
-        """Print a line about the work, above the bar."""
+        """Print a line above the bar."""
         with self._lock:
             if self._is_shown:
                 sys.stderr.write(_BACK)
@@ -44,7 +44,7 @@ class Bar:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Within the block, draw it time and again; nothing of it is left behind."""
+        """Redraw the bar regularly within the block; remove it afterwards."""
         self._is_shown = True
         sys.stderr.write(_HIDDEN)
         self._draw()
@@ -70,7 +70,6 @@ class Bar:
                 sys.stderr.flush()
 
     def _line(self) -> str:
-        """How it looks now, in no more columns than there are."""
         from ppsim.results.page import styled
 
         elapsed_s = time.monotonic() - self._began_s
@@ -97,7 +96,6 @@ class Bar:
 
 
 def _columns() -> int:
-    """Those of the terminal behind standard error."""
     said = os.environ.get("COLUMNS", "")
     return int(said) if said.isdigit() else os.get_terminal_size(sys.stderr.fileno()).columns
 
@@ -106,10 +104,10 @@ def _columns() -> int:
 def progress(
     text: str, *, total: float | None = None, unit: str = "", limit_s: float | None = None
 ) -> Iterator[Bar]:
-    """Show a bar while the work of the block goes on.
+    """Show a bar during the block.
 
-    `total` is how many things there are to do, each a `unit`, or a part of 1 without one; None where nobody knows,
-    and the bar only moves. `limit_s` is for work that ends by the clock: seconds until then.
+    `total` is the number of items, each a `unit`, or 1 without a unit; with None the bar only moves. `limit_s` is
+    for work that stops after a time limit, in seconds.
     """
     from ppsim.base.compiling import told_of_compiling
 
@@ -123,7 +121,7 @@ def progress(
 
 
 def searching(bar: Bar) -> Callable[[float, float], None]:
-    """Return what shows the best time that a search has found, and how far above its bound it is."""
+    """Return a function that shows the best time of a search, and its distance from the lower bound."""
     from ppsim.base.units import percent, seconds
 
     def show(value_s: float, bound_s: float) -> None:

@@ -1,4 +1,4 @@
-"""The command `project`: from a profile or a model on a cluster."""
+"""The command `project`: project a step from a profile, or from a model on a cluster."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -103,7 +103,7 @@ def project(
             from ppsim.trainers.read_config import model_named
 
             trace_if_unknown(options["model"])
-            model_named(options["model"])  # raises for what is none, which is the first thing to say
+            model_named(options["model"])  # raises for an unknown model, the most important error
         raise click.UsageError("--pp must be given: the pipeline ranks")
     config = options["run_config"] = run_config_of(options)
     plan = plan_from(options | {"schedule": None if names else options["schedule"]})
@@ -118,7 +118,7 @@ def project(
         shown, found = [one], one.to_json() | answer.to_json() if as_json else {}
     drawn = shown[:_DRAWN_OF_ALL] if options["schedule"] == "all" else shown
     if outputs and drawn:
-        from ppsim.api.outputs import projections_drawn  # with all that is ever drawn
+        from ppsim.api.outputs import projections_drawn  # imports all drawing code
 
         write(outputs, TIMELINE, by_command(projections_drawn(drawn, answer)), announce=say)
     if config is not None:
@@ -140,11 +140,11 @@ def project(
         raise click.exceptions.Exit(1)
 
 
-_DRAWN_OF_ALL = 2  # the fastest
+_DRAWN_OF_ALL = 2  # of `--schedule all`, the fastest are drawn
 
 
 def _published(config: "RunConfig | None", plan: "Plan", projection: "Projection") -> "Published | None":
-    """The published run of a recipe, if its plan is projected as it is."""
+    """Return the published run of a recipe, if the user did not change its plan."""
     if config is None or config.recipe is None:
         return None
     from ppsim.validation.published import published_of
@@ -154,7 +154,6 @@ def _published(config: "RunConfig | None", plan: "Plan", projection: "Projection
 
 
 def _projected(plan: "Plan", names: list[str]) -> "Projections":
-    """Every schedule named, with a bar on a terminal."""
     from itertools import count
 
     from ppsim.catalog.build import find
@@ -171,7 +170,6 @@ def _projected(plan: "Plan", names: list[str]) -> "Projections":
 
 
 def _answered(plan: "Plan", tokens: float | None) -> "tuple[Projection, Answer]":
-    """One projection and its answer, with a bar on a terminal."""
     from ppsim.projection import project as planning
     from ppsim.projection.plan import AUTO
 
@@ -185,7 +183,7 @@ def _answered(plan: "Plan", tokens: float | None) -> "tuple[Projection, Answer]"
 
 
 def _compared(schedule: str | None) -> list[str]:
-    """The names of all schedules, or of those listed; none for one schedule."""
+    """Return the schedules to compare; empty for a single schedule."""
     from ppsim.catalog.build import every_schedule
 
     if schedule == "all":

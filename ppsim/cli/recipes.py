@@ -1,4 +1,4 @@
-"""The command `recipes`: the recipes of trainers that fit some words, or one of them in full."""
+"""The command `recipes`: list recipes of trainers, or print one of them."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""The command `schedules`: the list of schedules, or one of them."""
+"""The command `schedules`: list schedules, or print one of them."""
 
 import click
 

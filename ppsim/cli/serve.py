@@ -1,4 +1,4 @@
-"""The command `serve`: the page in a browser."""
+"""The command `serve`: interactive page in a browser."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -55,7 +55,7 @@ def serve(options: tuple[str, ...], port: int, opens: bool) -> None:
 
 
 def _read_project(arguments: Sequence[str]) -> dict[str, Any]:
-    """The plan's options of what follows `ppsim project`, by word; raises `ConfigError` with click's sentence."""
+    """Return the plan options in arguments of `ppsim project`; raises `ConfigError` with click's sentence."""
     from ppsim.cli.project import project
     from ppsim.projection.options import PlanOptions
 

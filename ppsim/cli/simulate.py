@@ -1,4 +1,4 @@
-"""The command `simulate`: any table at any costs."""
+"""The command `simulate`: simulate a table at given costs."""
 
 from dataclasses import replace
 from typing import Annotated, Any, TypedDict
@@ -29,7 +29,7 @@ _COSTS = '{"forward_s": 0.01, "backward_input_s": 0.01, "backward_weight_s": 0.0
 
 
 class CostsOptions(TypedDict, total=False):
-    """What a table is simulated at."""
+    """The costs of a simulation."""
 
     costs: Annotated[
         str,

@@ -1,4 +1,4 @@
-"""The command `train`: executes a table for real with torch."""
+"""The command `train`: execute a table with torch."""
 
 from typing import Annotated, Any, TypedDict
 
@@ -18,7 +18,7 @@ from ppsim.runtime.options import TrainOptions
 
 
 class TableOptions(TypedDict, total=False):
-    """What is run."""
+    """The table to execute."""
 
     schedule: Annotated[str | None, Option(
         "The table to execute, with or without communication; or, with --pp, a name from `ppsim schedules`.",
@@ -73,6 +73,6 @@ def train(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
         return
     try:
         write(outputs, TIMELINE, by_command(recorded_drawn(trained)), announce=say)
-    finally:  # a run that cannot be written is not to be lost as well
+    finally:  # if a file cannot be written, the result is at least printed
         tell(trained, as_json, content=lambda: trained.report() | {"run": trained.facts}, **look)
     require_verified(trained)

@@ -1,4 +1,4 @@
-"""The command `tune`: the best configurations of a model on so many devices."""
+"""The command `tune`: find the best configurations of a model for a number of GPUs."""
 
 import sys
 from collections.abc import Mapping
@@ -105,7 +105,7 @@ def tune(
 
 
 def _of_recipe(config: "RunConfig | None", options: Mapping[str, Any]) -> dict[str, float]:
-    """The step time of the recipe itself, with the options that are the same for all; empty without a recipe."""
+    """Return the step time of the recipe itself with the user's common options; empty without a recipe."""
     if config is None or config.recipe is None:
         return {}
     from ppsim.api.project import plan_of

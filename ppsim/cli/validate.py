@@ -1,4 +1,4 @@
-"""The `validate` command."""
+"""The command `validate`."""
 
 import click
 
@@ -90,7 +90,7 @@ def validate(
 
 
 def _fitted_clusters(names: list[str]) -> list[str]:
-    """The clusters of sets whose constants were fitted on a set."""
+    """Return the clusters of sets whose constants were fitted on a set."""
     from ppsim.machine.files import load_cluster
     from ppsim.validation.cases import cases_of
 

@@ -1,1 +1,1 @@
-"""One plan and its projection: step time, throughput, memory, interval, advice. Plain data."""
+"""Projection of one plan or several: interval, loss budget, sensitivities, advice, and searches for splits."""

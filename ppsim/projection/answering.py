@@ -1,4 +1,4 @@
-"""A projection's whole answer: how long, how sure, where the time goes, what to change."""
+"""The answer to a projection: interval, loss budget, sensitivities, bottleneck and advice."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -18,14 +18,15 @@ from ppsim.schedule.table import Schedule
 from ppsim.simulation.variation import Variation, relative_spread
 
 _LEAST_GAIN = 0.005
-"""Below half a percent nobody changes a plan."""
+"""Smallest gain of a recommended change: 0.5 %."""
 
 
 def advise(projection: Projection, project: Callable[[Plan], Projection], *, limit: int = 3) -> list[Advice]:
-    """Return the changes that gain most throughput, best first: all fit in memory and gain at least 0.5 %.
+    """Return the changes that gain most throughput, best first; all fit in memory and gain at least 0.5 %.
 
-    A change must run wherever the plan itself does. If the plan does not fit, these are the fastest changes that
-    make it fit, whatever they gain: single ones or, if there are none, full recomputation together with another.
+    A change must run on the runtime if the plan itself does. If the plan does not fit in memory, the result is the
+    fastest changes that make it fit, whatever they gain: single changes or, if there are none, full recomputation
+    together with another change.
     """
     plan, is_too_large = projection.plan, projection.fits is False
 
@@ -39,12 +40,11 @@ def advise(projection: Projection, project: Callable[[Plan], Projection], *, lim
 
 
 def _useful(projection: Projection, changes: Iterable[tuple[str, Projection]]) -> list[Advice]:
-    """The changes to recommend, fastest first."""
     found, is_too_large = [], projection.fits is False
     for change, made in changes:
         if made.fits is False or (made.not_in_runtime and not projection.not_in_runtime):
             continue
-        if made.tokens_per_s is None or projection.tokens_per_s is None:  # without a model: the same microbatches
+        if made.tokens_per_s is None or projection.tokens_per_s is None:  # no model: same microbatches
             gain = projection.iteration_time_s / made.iteration_time_s - 1
         else:
             gain = made.tokens_per_s / projection.tokens_per_s - 1
@@ -54,19 +54,20 @@ def _useful(projection: Projection, changes: Iterable[tuple[str, Projection]]) -
 
 
 IterationOf = Callable[[Plan, Schedule], tuple[float, float]]
-"""A plan and a table → seconds of an iteration, and bytes."""
+"""A plan and a table → seconds of an iteration, and peak bytes."""
 
 ESTIMATE_SPREAD = 0.14
-"""Standard deviation taken for costs estimated from specifications, of a class that no run has said another of.
+"""Standard deviation of costs estimated from specifications, for device classes without calibration runs.
 
-1.645 of it held nine of ten rows of dense models that `ppsim validate` marks fit before constants of their
-classes were found from them; a class with such rows has its own, which they say (`benchmarks/fit_shares.py`)."""
+1.645 times this value contained 9 of 10 calibration rows of dense models before calibration constants per class
+were fitted to them. A class with such rows has its own value (`benchmarks/fit_shares.py`).
+"""
 
 EXPERTS_SPREAD = 0.21
-"""The same for models with experts."""
+"""`ESTIMATE_SPREAD` for models with experts."""
 
 JITTER = 0.03
-"""For one action beside another of its kind, where no quartiles were measured."""
+"""Relative standard deviation of single actions, if no quartiles were measured."""
 
 
 def answer_of(
@@ -77,11 +78,10 @@ def answer_of(
     tokens: float | None,
     with_advice: bool,
 ) -> Answer:
-    """Return the answer to a projection; `tokens` are those that the training takes in all.
+    """Return the answer to a projection; `tokens` is the total number of tokens of the training run.
 
-    `project` projects the plans that the advice tries, `iteration_of` the same table with other constants.
-
-    Raises `ConfigError` for tokens that are none.
+    `project` projects the plans that the advice tries, `iteration_of` the same table with other constants. Raises
+    `ConfigError` for an invalid number of tokens.
     """
     if tokens is not None and not 0 < tokens < float("inf"):
         raise ConfigError(f"--tokens must be more than 0: got {tokens:g}")
@@ -90,7 +90,7 @@ def answer_of(
     schedule = projection.timeline.schedule
 
     def seconds_of(other: Plan) -> float:
-        # The same run with other constants has the same layers per stage.
+        # Changed constants must not change the split.
         split = projection.split if other.how_split == "auto" else other.split
         return iteration_of(replace(other, split=split), schedule)[0]
 
@@ -113,18 +113,18 @@ def answer_of(
 
 
 def _spreads(projection: Projection) -> tuple[float, Variation]:
-    """Of all costs together, and of each action: those of a calibration, a profile's own quartiles else."""
     plan = projection.plan
     told = plan.action_spread if plan.pass_factors is None else plan.pass_factors
     return spread_of(plan), (plan.source.jitter() or JITTER) if told is None else told
 
 
 def spread_of(plan: Plan) -> float:
-    """Return how far a projected step may be off, the standard deviation of its logarithm.
+    """Return the standard deviation of the logarithm of a projected step time.
 
-    Of a rehearsed profile that of measured costs and that of the machine's pace later on together, else that of the
-    runs of the class of devices; where there are none, that of all classes' or, if it is more, that of the in-situ
-    factor of its table.
+    For a profile with a calibration run, it combines the spread of measured costs and the drift of the machine
+    speed. For other measured costs it is `MEASURED_SPREAD`. For estimated costs it is the spread of the runs on
+    this device class. Without such runs, it is the spread of all classes or the spread of the in-situ factor of the
+    device's table, whichever is larger.
     """
     job = plan.job
     if plan.rehearsal:
@@ -139,12 +139,13 @@ def spread_of(plan: Plan) -> float:
 
 
 def interval_by_spread(seconds: float, spread: float) -> tuple[float, float]:
-    """Return the bounds between which nine of ten steps are expected, of what is `seconds` if nothing is off.
+    """Return the bounds of the 90 % interval around `seconds`.
 
-    What single actions differ by is not in it, of which hundreds average out (`interval` samples both).
+    Variation of single actions is not included, because it averages out over hundreds of actions. (`interval`
+    samples both.)
     """
     return seconds * exp(-_TIMES_OF_90 * spread), seconds * exp(_TIMES_OF_90 * spread)
 
 
 _TIMES_OF_90 = 1.6448536269514722
-"""Standard deviations below which 95 % of a normal distribution are."""
+"""95 % quantile of the standard normal distribution."""

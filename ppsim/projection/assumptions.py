@@ -1,4 +1,4 @@
-"""What a projection assumed, in sentences."""
+"""The assumptions of a projection, as sentences."""
 
 from ppsim.base.units import percent, seconds
 from ppsim.costs.assembled import Assembled
@@ -10,7 +10,7 @@ from ppsim.simulation.variation import relative_spread
 
 
 def assumptions_of(plan: Plan, schedule: Schedule, assembled: Assembled, costs: StageCosts) -> list[str]:
-    """Return the lines that say what a projection assumed, those of its costs first."""
+    """Return the lines that list the assumptions of a projection; the assumptions about costs come first."""
     lines = list(assembled.assumptions)
     if plan.microbatches is None and plan.job is None:
         lines.append(f"microbatches: {schedule.num_microbatches} (4 per rank; --num-microbatches sets it)")

@@ -1,4 +1,4 @@
-"""Schedules × numbers of microbatches → bubble ratios, as a table: what a figure of bubbles is drawn from."""
+"""Tables of bubble ratios by schedule and number of microbatches: the data for bubble figures."""
 
 import math
 from collections.abc import Sequence
@@ -25,13 +25,13 @@ _SHARED_BY_STAGES = (
 
 
 def bubbles_of_plan(plan: Plan, *, schedules: Sequence[str], microbatches: Sequence[int]) -> "pandas.DataFrame":
-    """Return the bubbles of a plan under other schedules and numbers of microbatches, a row each.
+    """Return the bubbles of a plan under other schedules and numbers of microbatches, one row for each combination.
 
-    Costs, runtime and split are the plan's, and so is vpp (None: the fewest stages a rank that each schedule
-    takes). A job takes as many sequences as the microbatches need. Columns: schedule, pp, vpp, microbatches,
-    step_time_s, bubble_ratio, span_bubble_ratio, peak_bytes (of the fullest rank), and reason: why a row has no
-    numbers, or "". Raises `ConfigError` for an unknown schedule, and for numbers of microbatches below 1 or none at
-    all.
+    Costs, runtime, split and vpp are the plan's (vpp None: the fewest stages per rank that each schedule allows).
+    The global batch of a job follows the number of microbatches. Columns: schedule, pp, vpp, microbatches,
+    step_time_s, bubble_ratio, span_bubble_ratio, peak_bytes (of the rank with the highest peak memory), and reason:
+    why a row has no numbers, or "". Raises `ConfigError` for an unknown schedule, for numbers of microbatches below
+    1, and for empty lists.
     """
     entries = _entries(schedules, microbatches)
     rows = []
@@ -52,9 +52,9 @@ def bubbles_at(
 ) -> "pandas.DataFrame":
     """Return the bubbles of schedules at given costs, with the columns of `bubbles_of_plan`.
 
-    `costs` are those of a rank's whole part of the model, so that schedules are compared on one model: of v stages
-    a rank each takes 1/v of F, I, W and activation bytes. Raises `ConfigError` also for costs that name another
-    number of stages.
+    `costs` are for a rank's whole part of the model, so that all schedules compute the same model: with v stages
+    per rank, each stage has 1/v of F, I, W and activation bytes. Also raises `ConfigError` if the costs have
+    another number of stages.
 
     >>> costs = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
     >>> rows = bubbles_at(costs, pp=4, schedules=["1f1b"], microbatches=[4, 8])
@@ -122,7 +122,6 @@ def _measured(timeline: Timeline) -> dict[str, float]:
 
 
 def _shared(costs: StageCosts, num_stages: int) -> StageCosts:
-    """The costs of one of so many stages that a rank's part is cut into."""
     given = {name: getattr(costs, name) for name in _SHARED_BY_STAGES if getattr(costs, name) is not None}
     return costs.replace(**{name: np.asarray(value) / num_stages for name, value in given.items()})
 

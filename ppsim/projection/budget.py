@@ -1,4 +1,4 @@
-"""Where an iteration's time goes, term by term, and what it would gain from anything that were faster."""
+"""Loss budget, sensitivities and interval of an iteration time."""
 
 from dataclasses import fields
 
@@ -28,7 +28,7 @@ _OF_PARTS = {
     "offload_s": "activation offload",
 }
 _OF_BUBBLE = ("pipeline bubble", "stage imbalance", "microbatch imbalance", "exposed P2P")
-"""Parts of the idle time; with the host's time and the wait for parameters they sum to it."""
+"""Parts of the idle time. Together with host overheads and waits for parameters they sum to the idle time."""
 
 IDEAL = "model FLOPs at peak"
 
@@ -46,14 +46,20 @@ _OF_STEP = {
 def loss_budget(projection: Projection) -> dict[str, float]:
     """Return the seconds of an iteration by part; they sum to `projection.iteration_time_s`.
 
-    "model FLOPs at peak" is the model's FLOPs at the device's peak, MFU times the iteration. Each part of compute
-    is the mean over ranks ("compute below peak" if a profile cannot distinguish kernels; 0 if no peak is known).
-    Each later part is the time that the step gains when its cause is added to the causes before it: "pipeline
-    bubble" with equal stages on an ideal network, "stage imbalance" with the real stages, "microbatch imbalance"
-    with the real microbatches, "exposed P2P" with transfers and their queues, "host" with overheads, "slower next
-    to P2P" with the slowdown of compute, "passes that vary" with their spread, "data parallelism" with forwards
-    that wait for parameters and rounds that wait for collectives. Then follow the exposed parts after the
-    pipeline. A part may be negative: unequal stages can suit a table.
+    "model FLOPs at peak" is the time of the model's FLOPs at the device's peak: MFU times the iteration. Each part
+    of compute is the mean over ranks ("compute below peak" if a profile cannot distinguish kernels; 0 if the peak
+    is unknown). Each later part is the extra step time when its cause is added to the previous causes:
+
+    - "pipeline bubble": equal stages on an ideal network
+    - "stage imbalance": the real stages
+    - "microbatch imbalance": the real microbatches
+    - "exposed P2P": transfers and their queues
+    - "host": overheads
+    - "slower next to P2P": slowdown of compute during transfers
+    - "passes that vary": variation of actions
+    - "data parallelism": forward passes that wait for parameters, and rounds that wait for collectives
+
+    The exposed parts after the pipeline follow. A part can be negative: unequal stages can suit a table.
     """
     timeline, costs = projection.timeline, projection.costs
     schedule = timeline.schedule
@@ -88,7 +94,7 @@ def loss_budget(projection: Projection) -> dict[str, float]:
     budget["host"] += exposed["rest"] + costs.step_overhead_s
     budget["DP stragglers"] = exposed["stragglers"]
     budget["slow ranks"] = budget.get("slow ranks", 0.0) + exposed["slow rank"]
-    # Ranks that wait for nobody between steps take less than the step, and what they save is bubble.
+    # Unsynchronised ranks shorten the iteration below the step time: the difference is saved bubble.
     budget[_OF_BUBBLE[0]] += projection.iteration_time_s - sum(budget.values())
     budget["host"] = budget.pop("host")
     least = _ROUNDING * projection.iteration_time_s
@@ -96,7 +102,6 @@ def loss_budget(projection: Projection) -> dict[str, float]:
 
 
 def _compute(projection: Projection, busy: float) -> dict[str, float]:
-    """The terms of compute, summing to `busy`."""
     table, assembled = projection.timeline.schedule, projection.assembled
     if not projection.plan.has_model:
         return {"compute": busy}
@@ -108,7 +113,7 @@ def _compute(projection: Projection, busy: float) -> dict[str, float]:
     total = Parts()
     for stage, part in enumerate(assembled.parts):
         halves = part.backward_input, part.backward_weight
-        if stage == 0 and projection.plan.runtime == "torch":  # whose W is the whole backward there
+        if stage == 0 and projection.plan.runtime == "torch":  # torch runs the whole backward pass of stage 0 as W
             halves = Parts(), part.backward
         passes = (part.forward, part.backward, *halves)
         for op, one in zip((Op.F, Op.B, Op.I, Op.W), passes, strict=True):
@@ -119,7 +124,7 @@ def _compute(projection: Projection, busy: float) -> dict[str, float]:
     host = terms.pop("host_s")
     budget |= {_OF_PARTS[name]: value for name, value in terms.items()}
     budget["host"] = host
-    saved = _saved_by_pairs_s(projection)  # of messages, and of waits for the host during them
+    saved = _saved_by_pairs_s(projection)  # hidden messages, and host waits during them
     hidden = min(saved, budget[_OF_PARTS["ep_s"]])
     budget[_OF_PARTS["ep_s"]] -= hidden
     budget["host"] -= saved - hidden
@@ -130,7 +135,7 @@ def _compute(projection: Projection, busy: float) -> dict[str, float]:
 
 
 def _saved_by_pairs_s(projection: Projection) -> float:
-    """The time that pairs of a forward and a backward take less than one after the other, mean over ranks."""
+    """Return the time saved by fused pairs of forward and backward pass, mean over ranks."""
     table = projection.timeline.schedule
     costs = projection.costs.alike().resolved_for(table)
     if costs.fused_s is None:
@@ -141,7 +146,6 @@ def _saved_by_pairs_s(projection: Projection) -> float:
 
 
 def _balanced(costs: StageCosts, schedule: Schedule) -> StageCosts:
-    """The same compute, spread evenly over the stages."""
     found = costs.resolved_for(schedule)
     return costs.alike().replace(
         forward_s=float(found.forward_s.mean()),
@@ -157,11 +161,11 @@ _ALL_STAGES = "compute of all stages"
 
 
 def sensitivities(projection: Projection) -> dict[str, float]:
-    """Return how much shorter, as a part of it, an iteration gets when one thing takes 1 % less; largest first.
+    """Return the relative gain of an iteration if one cost is 1 % lower, largest gain first.
 
-    "compute of all stages", "compute of stage s", "transfers", "data parallelism" and "optimizer". The stage whose
-    number is largest is the bottleneck; numbers of several stages sum to more than that of all where they wait for
-    each other by turns.
+    Keys: "compute of all stages", "compute of stage s", "transfers", "data parallelism" and "optimizer". The stage
+    with the largest gain is the bottleneck. The gains of single stages sum to more than the gain of all stages if
+    stages wait for each other in turns.
     """
     timeline, costs = projection.timeline, projection.costs
     graph, schedule = timeline.graph, timeline.schedule
@@ -191,10 +195,10 @@ def sensitivities(projection: Projection) -> dict[str, float]:
 
 
 def bottleneck(found: dict[str, float]) -> str:
-    """Return what limits, of `sensitivities`: the links, a collective, the optimizer or, of compute, a stage.
+    """Return the limiting resource according to `sensitivities`: links, a collective, the optimizer, or a stage.
 
-    All stages together are weighed against the others, since one of many has little of the step to itself; of the
-    stages it is the one with the largest number.
+    All stages together compete with the other resources, because a single stage of many has a small share of the
+    step. If compute wins, the result is the stage with the largest gain.
 
     >>> bottleneck({"compute of all stages": 0.9, "transfers": 0.05, "compute of stage 3": 0.02})
     'compute of stage 3'
@@ -213,11 +217,11 @@ def interval(
     num_samples: int = 100,
     seed: int = 0,
 ) -> Interval:
-    """Return the 5th and 95th percentile of the iteration's seconds, over sampled costs.
+    """Return the 5th and 95th percentile of the iteration time in seconds, over sampled costs.
 
-    `spread` is the relative standard deviation of all costs together (how far off they may be), `jitter` what
-    actions vary by, each by itself, `rank_spread` that of each rank's compute. All are drawn from
-    log-normal distributions, or `jitter` from its own; the draws depend on `seed` alone.
+    `spread` is the relative standard deviation common to all costs, `jitter` the independent variation of each
+    action, `rank_spread` the relative standard deviation of each rank's compute. All draws are log-normal, except
+    that `jitter` can have its own distribution. The draws depend on `seed` only.
     """
     timeline, costs = projection.timeline, projection.costs.replace(variation_s=0.0)
     graph = timeline.graph
@@ -230,7 +234,7 @@ def interval(
     sets = np.concatenate([durations[None], durations * noise])
     times = evaluate_many(graph, sets, overheads_s(graph, costs)).step_time_s
     around, steps = projection.iteration_time_s - times[0], times[1:]
-    if projection.costs.variation_s:  # which the draws have in them
+    if projection.costs.variation_s:  # the draws already contain this variation
         around -= timeline.step_time_s - simulate_graph(graph, costs, ready_s=timeline.ready_s).step_time_s
     common = np.exp(spread * random.standard_normal(num_samples))
     ordered = np.sort((steps + around) * common).tolist()
@@ -238,7 +242,7 @@ def interval(
 
 
 def _quantile(ordered: list[float], part: float) -> float:
-    """The bits of `np.quantile`, which imports numpy's masked arrays first."""
+    """Return exactly the value of `np.quantile`, without the import of numpy's masked arrays."""
     place = part * (len(ordered) - 1)
     below = min(int(place), len(ordered) - 2)
     before, after, beyond = ordered[below], ordered[below + 1], place - below

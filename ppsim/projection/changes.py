@@ -1,4 +1,4 @@
-"""Near alternatives of a plan: one thing changed at a time, named by the options to type."""
+"""Alternatives of a plan with one change each, named by the options to type."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,14 +19,14 @@ _SCHEDULES = {
     2: ("interleaved-1f1b", "zbv-fixed", "interleaved-zb"),
     4: ("interleaved-1f1b",),
 }
-"""By stages a rank: those that runtimes have and that need no search."""
+"""Schedules by stages per rank: available in runtimes, and built without a search."""
 
 
 _TO_MEMORY = {1: ("zb-auto",), 2: ("v-flex",)}
-"""Schedules whose search keeps the memory limit: tried if a plan does not fit."""
+"""Schedules whose search respects the memory limit: tried if a plan does not fit."""
 
 _MOST_SEARCHED = 4_000
-"""Actions up to which such a search takes about a second."""
+"""Number of actions up to which such a search takes about 1 s."""
 
 _CHECKPOINTED = "--recompute full"
 
@@ -34,14 +34,14 @@ _CHECKPOINTED = "--recompute full"
 def projected_changes(
     plan: Plan, project: Callable[[Plan], Made], *, is_too_large: bool = False
 ) -> Iterator[tuple[str, Made]]:
-    """Yield the options of each change and the projection with it, of those that can be projected."""
+    """Yield the options of each change and its projection; changes that cannot be projected are skipped."""
     for change, other in changed_plans(plan, is_too_large=is_too_large):
         with suppress(PpsimError):
             yield change, project(other)
 
 
 def projected_with_checkpoints(plan: Plan, project: Callable[[Plan], Made]) -> Iterator[tuple[str, Made]]:
-    """Yield the changes of a plan together with full recomputation, which saves most memory."""
+    """Yield each change of a plan together with full recomputation, which saves most memory."""
     whole = dict(changed_jobs(plan.job)).get(_CHECKPOINTED) if plan.job and plan.measured is None else None
     if whole is not None:
         for change, made in projected_changes(replace(plan, job=whole), project):
@@ -50,7 +50,7 @@ def projected_with_checkpoints(plan: Plan, project: Callable[[Plan], Made]) -> I
 
 
 def changed_plans(plan: Plan, *, is_too_large: bool = False) -> Iterator[tuple[str, Plan]]:
-    """Yield the options of each change and the plan: schedules, one accumulation round, `changed_jobs` of a job."""
+    """Yield options and plan of each change: schedules, one accumulation round, and the `changed_jobs` of a job."""
     split = plan.split if isinstance(plan.split, str) else None
     for vpp, names in _SCHEDULES.items():
         is_searched = is_too_large and 3 * plan.pp * vpp * plan.num_microbatches <= _MOST_SEARCHED
@@ -70,7 +70,7 @@ def changed_plans(plan: Plan, *, is_too_large: bool = False) -> Iterator[tuple[s
 
 
 def changed_jobs(job: "Job") -> "Iterator[tuple[str, Job]]":
-    """Yield the options of each change and the job: micro-batch, tp, pp, ZeRO stage, recomputation, overlap."""
+    """Yield options and job of each change: micro-batch, tp, pp, ZeRO stage, recomputation, overlap."""
     layout, execution = job.layout, job.execution
     for size in (2 * job.micro_batch, job.micro_batch // 2):
         yield from _changed(f"--micro-batch-size {size}", job, micro_batch=size)
@@ -103,7 +103,6 @@ def changed_jobs(job: "Job") -> "Iterator[tuple[str, Job]]":
 
 
 def _changed(change: str, job: "Job", **fields: object) -> "Iterator[tuple[str, Job]]":
-    """The job with some fields changed, if there is such a one."""
     try:
         yield change, replace(job, **fields)  # type: ignore[arg-type]
     except PpsimError:

@@ -1,4 +1,4 @@
-"""When the messages of experts run in a projected step, and next to which compute: for pictures."""
+"""Times of expert-parallel messages in a projected step, with the compute next to them: data for figures."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -12,14 +12,14 @@ from ppsim.schedule.table import NONE, Op
 from ppsim.simulation.step import Piece
 
 MOST_SHOWN = 30_000
-"""Messages above which a picture shows none: they would be too short to be seen."""
+"""Number of messages above which a figure shows none: they would be too short to see."""
 
 
 def expert_messages(projection: Projection) -> list[Piece]:
-    """Return the expert-parallel messages of each rank if passes run in pairs (`--overlap-ep ORDER`), else none.
+    """Return the expert-parallel messages of each rank if actions run in pairs (`--overlap-ep ORDER`), else none.
 
-    A piece is a message or a part of one: hidden next to compute, or exposed. Its place in a pass is that of the
-    costs, stretched where the pass takes longer; the embedding and the head run before or after all layers.
+    A piece is a message or a part of one, hidden (overlapped with compute) or exposed. Its position follows the
+    costs, stretched if the action takes longer. The embedding and the head run before or after all layers.
     """
     assembled, timeline = projection.assembled, projection.timeline
     table, layers = timeline.schedule, assembled.layer_times

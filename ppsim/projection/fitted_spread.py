@@ -1,4 +1,4 @@
-"""How far off a projection may be on a cluster whose constants were fitted to runs of its own."""
+"""Uncertainty of a projection on a cluster whose constants were fitted to its own runs."""
 
 import math
 from collections.abc import Callable
@@ -14,15 +14,16 @@ if TYPE_CHECKING:
     from ppsim.machine.cluster import Constant
 
 SecondsOf = Callable[[Plan], float]
-"""A plan → the seconds of an iteration of it."""
+"""A plan → seconds of an iteration."""
 
 
 def fitted_spread(plan: Plan, seconds: float, seconds_of: SecondsOf, class_spread: float) -> float | None:
-    """Return the standard deviation of the logarithm of an iteration, None where no run was fitted.
+    """Return the standard deviation of the logarithm of the iteration time, or None if no run was fitted.
 
-    What one run of a job differs by from the next, what runs leave unknown of a job like this one, and what
-    constants' own uncertainties do to this very step, as far as runs like it do not make up for it: each constant
-    is moved by its standard deviation, and the effects add as they hang together by the fit's correlation.
+    It combines three parts: variation between runs of the same job, the unknown that remains for a job with this
+    likeness to the fitted runs, and the effect of uncertain constants on this step (reduced by the weight of
+    similar runs). For the last part, each constant is moved by its standard deviation, and the effects are combined
+    with the correlation matrix of the fit.
     """
     job = plan.job
     if job is None or job.execution.compute_share is not None or not job.cluster.constants.runs:
@@ -43,7 +44,6 @@ def fitted_spread(plan: Plan, seconds: float, seconds_of: SecondsOf, class_sprea
 
 
 def _effect(plan: Plan, seconds: float, seconds_of: SecondsOf, name: str, one: "Constant") -> float:
-    """What the logarithm of the iteration gains where a constant is a standard deviation less."""
     assert plan.job is not None
     assert one.sigma is not None
     cluster = plan.job.cluster

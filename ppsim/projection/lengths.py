@@ -1,8 +1,9 @@
-"""Sequences of different lengths → costs that differ by microbatch.
+"""Costs per microbatch for sequences of different lengths.
 
-A microbatch holds its sequences packed, without padding, and each attends to itself alone. Of F, I, W and B of a
-stage at the sequence length s, a part q goes with the square of a sequence's length and the rest with the length:
-one of l tokens takes (1 − q)·l/s + q·(l/s)² of one of s. Activations and transfers go with the tokens.
+A microbatch contains packed sequences without padding, and each sequence attends to itself only. At the sequence
+length s, a fraction q of the time of F, I, W and B grows with the square of a sequence's length, the rest linearly:
+a sequence of l tokens takes (1 − q)·l/s + q·(l/s)² of the time of one with s tokens. Activations and transfers are
+proportional to the number of tokens.
 """
 
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ _MOST_TOKENS = 10**9
 
 
 def read_lengths(path: str | Path) -> tuple[int, ...]:
-    """Return the tokens of each sequence, one a line; raises `ConfigError` naming a line that is no such number."""
+    """Read the tokens of each sequence, one number per line; raises `ConfigError` for an invalid line."""
     lengths = []
     for number, line in enumerate(read_text(path, most=DATA_BYTES).splitlines(), start=1):
         text = line.strip()
@@ -41,7 +42,7 @@ def read_lengths(path: str | Path) -> tuple[int, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """The sequences of a step, in tokens, in the shape [microbatches, sequences of each]."""
+    """The sequences of a step, in tokens, of shape [microbatches, sequences per microbatch]."""
 
     tokens: Floats
     sequence_length: int
@@ -50,7 +51,7 @@ class Drawn:
     def of(
         cls, lengths: tuple[int, ...], *, num_microbatches: int, length: int, micro_batch: int, seed: int
     ) -> "Drawn":
-        """Return as many as a step takes: each at most once where there are enough, else with repetition."""
+        """Draw the sequences of a step: without repetition if there are enough, else with repetition."""
         shape = (num_microbatches, micro_batch)
         enough = len(lengths) >= num_microbatches * micro_batch
         drawn = np.random.default_rng(seed).choice(np.array(lengths, dtype=np.float64), shape, replace=not enough)
@@ -58,18 +59,18 @@ class Drawn:
 
     @property
     def of_tokens(self) -> Floats:
-        """Each microbatch's tokens, as a part of those it would have at the sequence length."""
+        """Tokens of each microbatch, relative to a microbatch of full-length sequences."""
         parts: Floats = self.tokens.mean(axis=1) / self.sequence_length
         return parts
 
     @property
     def of_squares(self) -> Floats:
-        """The same of the squares of its sequences' lengths."""
+        """Sum of squared lengths of each microbatch, relative to a microbatch of full-length sequences."""
         parts: Floats = (self.tokens**2).mean(axis=1) / self.sequence_length**2
         return parts
 
     def packed_evenly(self) -> "Drawn":
-        """Return the same sequences, the longest first each into the microbatch with the fewest squares so far."""
+        """Repack the sequences, longest first, each into the microbatch with the smallest sum of squares so far."""
         rows: list[list[float]] = [[] for _ in self.tokens]
         room = self.tokens.shape[1]
         for tokens in np.sort(self.tokens, axis=None)[::-1].tolist():
@@ -79,7 +80,7 @@ class Drawn:
 
 
 def drawn_of(plan: Plan) -> Drawn | None:
-    """Return the sequences of a plan's step, None where all have its sequence length."""
+    """Return the sequences of a plan's step, or None if all have the plan's sequence length."""
     if plan.lengths is None:
         return None
     source = plan.modelled_source
@@ -91,7 +92,7 @@ def drawn_of(plan: Plan) -> Drawn | None:
 
 
 def quadratic_part(plan: Plan) -> float:
-    """Return what part of a sequence's FLOPs goes with the square of its length, at the plan's sequence length."""
+    """Return the fraction of FLOPs that is quadratic in a sequence's length, at the plan's sequence length."""
     source = plan.modelled_source
     if plan.job is not None:
         at_one, at_all = (
@@ -103,11 +104,11 @@ def quadratic_part(plan: Plan) -> float:
 
 
 def quadratic_parts(plan: Plan, schedule: Schedule, assembled: Assembled) -> tuple[dict[str, Floats], str]:
-    """Return that part of each pass's time, one entry a stage, and what it is by.
+    """Return the quadratic fraction of each action's time (one entry per stage), and a text that names the method.
 
-    By the costs of the same job with twice the sequences of half the length: the tokens and all products of them
-    are the same, and what is less is half of what goes with the square. By FLOPs where costs are not estimated:
-    measured ones are known at their own length only.
+    The method compares the same job with twice the sequences at half the length: tokens and GEMMs stay the same,
+    and the time that disappears is half of the quadratic part. Measured costs are known at one length only, so
+    FLOPs are used instead.
     """
     whole = _plain(assembled, schedule)
     by_flops = dict.fromkeys(_PASSES, np.full(schedule.num_stages, quadratic_part(plan))), "its FLOPs"
@@ -120,7 +121,7 @@ def quadratic_parts(plan: Plan, schedule: Schedule, assembled: Assembled) -> tup
             job, sequence_length=half, micro_batch=2 * job.micro_batch, global_batch=2 * job.global_batch
         )
         shorter_costs = _plain(replace(plan, job=shorter).source.assemble(schedule, split), schedule)
-    except ConfigError:  # half the length cannot be divided as the whole can
+    except ConfigError:  # half the length is not divisible
         return by_flops
     parts = {}
     for name in _PASSES:
@@ -138,7 +139,7 @@ def _plain(assembled: Assembled, schedule: Schedule) -> CostArrays:
 
 
 def with_lengths(plan: Plan, schedule: Schedule, assembled: Assembled, drawn: Drawn | None) -> Assembled:
-    """Return the costs of a plan's sequences, and the lines that say so; as they are where there are none."""
+    """Return the costs for a plan's sequences, with lines that describe them; unchanged if `drawn` is None."""
     if drawn is None:
         return assembled
     parts, by = quadratic_parts(plan, schedule, assembled)

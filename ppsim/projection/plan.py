@@ -1,4 +1,4 @@
-"""What is projected: a schedule, its shape, and where its costs come from."""
+"""The input of a projection: a schedule, its shape, and the source of its costs."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,31 +35,34 @@ RUNTIMES: dict[Runtime, tuple[Channel, str]] = {
 
 
 AUTO = "auto"
-"""The name of the schedule that is searched for."""
+"""Name of the schedule that is found by a search."""
 
 
 @dataclass(frozen=True, repr=False)
 class Plan(InBrief):
-    """What is asked: one schedule, its shape, and where its costs come from.
+    """The input of a projection: one schedule, its shape, and the source of its costs.
 
-    Costs are those of a `job` on a cluster or, without one, of a `profile`: one pipeline of the ranks that were
-    measured. `schedule` None is 1f1b for one stage a rank and interleaved-1f1b for more; `microbatches` None is the
-    job's, or 4·pp. `profile` None is the packaged default, `shape` None its `shape_at()`, `num_layers` None its
-    model's; `num_slices` None is the schedule's; `channel` None is the runtime's, `transfer_s` None the profile's.
-    The overheads are the constants that `ppsim calibrate` finds, with their meaning in `StageCosts`, the spreads
-    those of its actions and ranks, for the interval of the answer, and `pass_factors` what passes of a typical
-    step take beside their medians (`variation`); `fitted_runs` are the fingerprints of the runs that they were
-    fitted on, none if unknown;
-    `split` None balances the stages or, on runtime megatron, is Megatron-LM's own rule (`how_split`).
-    `searches_stages`: layers, recomputation and offloading of each stage are searched for (`--plan auto`).
-    `bandwidth_bytes_per_s`, where it could tell one, replaces the profile's transfers, and `hop_overhead_s` is then
-    the whole latency. Schedule "auto" is searched for, for up to `search_s` seconds from `seed`
-    (`ppsim.catalog.auto`). `measured` are times of a rank in place of the job's or the profile's. `overlap_p2p`:
-    whether Megatron-LM overlaps the transfers of interleaved-1f1b, on its runtime and where no `channel` is given.
-    `stragglers` are ranks whose compute takes so many times as long. `lengths` are tokens of sequences, of which
-    those of a step are drawn by `seed` (`ppsim.projection.lengths`); None: all have the sequence length.
-    `gradient_accumulation_steps` is the number of pipeline rounds per step: each round has an equal share of the
-    microbatches and is drained before the next (TorchTitan).
+    Costs come from a `job` on a cluster or, without one, from a `profile`: one pipeline of the measured ranks.
+
+    - `schedule` None: 1f1b for one stage per rank, interleaved-1f1b for more. "auto" searches for a schedule, for
+      up to `search_s` seconds from `seed` (`ppsim.catalog.auto`).
+    - `microbatches` None: the job's, or 4·pp. `num_slices` None: the schedule's.
+    - `profile` None: the packaged default. `shape` None: its `shape_at()`. `num_layers` None: its model's.
+    - `channel` None: the runtime's. `transfer_s` None: the profile's.
+    - `split` None: balanced stages, or Megatron-LM's own rule on runtime megatron (`how_split`).
+    - `searches_stages`: search layers, recomputation and offloading of each stage (`--plan auto`).
+    - `bandwidth_bytes_per_s` replaces the profile's transfers if it is known; `hop_overhead_s` is then the whole
+      latency.
+    - Overheads: constants of `ppsim calibrate`, as in `StageCosts`. `action_spread` and `rank_spread`: its spreads
+      of actions and ranks, for the interval. `pass_factors`: durations of actions in a typical step over their
+      medians (`variation`). `fitted_runs`: fingerprints of the fitted runs, empty if unknown.
+    - `measured`: times of a rank in place of the costs of the job or profile.
+    - `overlap_p2p`: Megatron-LM overlaps the transfers of interleaved-1f1b (runtime megatron, no `channel`).
+    - `stragglers`: pairs of a rank and a factor on its compute time.
+    - `lengths`: tokens of sequences, from which `seed` draws a step (`ppsim.projection.lengths`). None: all
+      sequences have the full length.
+    - `gradient_accumulation_steps`: pipeline rounds per step with equal shares of the microbatches, each drained
+      before the next one (TorchTitan).
 
     >>> import ppsim
     >>> plan = ppsim.Plan(pp=8, vpp=2)
@@ -124,7 +127,7 @@ class Plan(InBrief):
 
     @cached_property
     def source(self) -> "ProfileSource | JobSource | RankSource":
-        """What says sizes, costs per stage, what stands for 100 %, jitter, and reports of them."""
+        """The source of sizes, costs per stage, peak FLOP/s, jitter, and their report."""
         if self.job is not None:
             from ppsim.costs.job_sources import JobSource, MeasuredSource  # models on clusters
 
@@ -139,32 +142,32 @@ class Plan(InBrief):
 
     @property
     def modelled_source(self) -> "ProfileSource | JobSource":
-        """The source of a plan with a model; raises `ConfigError` for times given by hand alone."""
+        """The source of a plan with a model; raises `ConfigError` if only times were given by hand."""
         if isinstance(self.source, RankSource):
             raise ConfigError("times given by hand have no layers, tokens or device: give --model or --profile too")
         return self.source
 
     @property
     def has_model(self) -> bool:
-        """Whether throughput, MFU and memory can be known: not of times given by hand alone."""
+        """Whether throughput, MFU and memory are known (not for times given by hand alone)."""
         return not isinstance(self.source, RankSource)
 
     @property
     def knows_memory(self) -> bool:
-        """Whether any bytes are known: those of a model, or of the activations given."""
+        """Whether any bytes are known: of a model, or of given activations."""
         return self.has_model or (self.measured is not None and self.measured.activation_bytes is not None)
 
     @property
     def rehearsal(self) -> Rehearsal | None:
-        """That of the profile, where its costs are taken and it was of as many ranks."""
+        """The profile's calibration run, if the profile's costs are used and the number of ranks is equal."""
         found = self.profile.rehearsal if self.profile and self.measured is None else None
         return found if found and found.num_processes == self.pp else None
 
     @property
     def variation(self) -> Variation | None:
-        """What passes vary by: as calibrated or rehearsed, else by the quartiles of a profile; None: nobody knows.
+        """Variation of actions: calibrated, or quartiles of a measured profile; None if unknown.
 
-        Quartiles of a publication are what it gives, and not those of passes.
+        Quartiles in a published profile are not used, because they may not describe actions.
         """
         if self.pass_factors is not None:
             return self.pass_factors
@@ -174,9 +177,9 @@ class Plan(InBrief):
 
     @property
     def memory_bound_bytes(self) -> float | None:
-        """Bytes that a rank may use: the limit given, else 95 % of the memory of the job's or profile's device.
+        """Bytes that a rank may use: the given limit, else 95 % of the memory of the job's or profile's device.
 
-        None if no device is named, or a CPU, whose memory all ranks share.
+        None if no device is named, or for a CPU, whose memory all ranks share.
         """
         if self.memory_limit_bytes is not None:
             return self.memory_limit_bytes
@@ -190,7 +193,7 @@ class Plan(InBrief):
 
     @property
     def communication(self) -> Communication:
-        """How transfers wait: Megatron-LM's own calls for the schedules that it runs, unless a channel is given."""
+        """How transfers block: Megatron-LM's own calls for schedules that it runs, unless a channel is given."""
         runs_it = self.schedule_name in ("1f1b", "interleaved-1f1b") and self.pp > 1
         if self.runtime != "megatron" or self.channel is not None or not runs_it:
             return "overlap"
@@ -198,33 +201,33 @@ class Plan(InBrief):
 
     @property
     def criterion(self) -> Criterion:
-        """What a fitted table minimises: the span where no rank's optimizer waits for another's, else the step."""
+        """The objective of a fitted table: the span if no rank's optimizer waits for another, else the step."""
         return "span" if self.job is not None and self.job.update == "post-validated" else "step"
 
     @property
     def how_split(self) -> Split:
-        """How the stages' layers are found."""
+        """The rule or list that assigns layers to stages."""
         if self.split is None:
             return MegatronSplit() if self.runtime == "megatron" else "auto"
         return self.split
 
     @property
     def schedule_name(self) -> str:
-        """The schedule asked for, or the one that fits vpp."""
+        """The given schedule, or the default for vpp."""
         if self.schedule is None and self.job is not None and self.job.execution.ep_order:
             return "combined-1f1b"
         return self.schedule or ("1f1b" if self.vpp in (None, 1) else "interleaved-1f1b")
 
     @property
     def num_microbatches(self) -> int:
-        """The number asked for, the job's, or four a rank."""
+        """The given number, the job's, or 4 per rank."""
         if self.microbatches is not None:
             return self.microbatches
         return 4 * self.pp if self.job is None else self.job.num_microbatches
 
     @property
     def round_microbatches(self) -> int:
-        """Microbatches per accumulation round; raises `ConfigError` if the rounds cannot share them equally."""
+        """Microbatches per accumulation round; raises `ConfigError` if rounds cannot have equal shares."""
         count, rounds = self.num_microbatches, self.gradient_accumulation_steps
         if rounds < 1:
             raise ConfigError(f"--gradient-accumulation-steps must be at least 1: got {rounds}")

@@ -1,4 +1,4 @@
-"""One plan → a projection: costs × placement × schedule × runtime."""
+"""Project a plan: costs × placement × schedule × runtime → projection."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -38,12 +38,11 @@ if TYPE_CHECKING:
 
 
 def project(plan: Plan | None = None, *, progress: "Progress | None" = None, **fields: Any) -> Projection:
-    """Return the projection of a plan, given as a `Plan`, as its fields, or as a plan and the fields to change.
+    """Return the projection of a plan, given as a `Plan`, as its fields, or as a plan and fields to change.
 
-    `progress` is called while a table is searched for (auto), with the best time and its bound, in seconds.
-
-    Raises `ConfigError` for what the schedule or the profile forbids, `Deadlock` where the table cannot run on
-    the runtime's channels. A plan that does not fit in memory is projected too: its `verdict` says so.
+    During a schedule search ("auto"), `progress` is called with the best time and its lower bound, in seconds.
+    Raises `ConfigError` if the schedule or the profile does not allow the plan, `Deadlock` if the table cannot run
+    on the runtime's channels. A plan that does not fit in memory is projected too; its `verdict` says so.
 
     >>> project(pp=8, vpp=2).timeline.schedule.name
     'interleaved-1f1b'
@@ -55,9 +54,9 @@ def project(plan: Plan | None = None, *, progress: "Progress | None" = None, **f
 
 
 def _require_room(plan: Plan) -> None:
-    """Raise `ConfigError` for no rank or microbatch, and for more of them than this machine can project."""
+    """Raise `ConfigError` for a plan without ranks or microbatches, or too large for this machine's memory."""
     require_shape(pp=plan.pp, microbatches=plan.num_microbatches)
-    _ = plan.round_microbatches  # which rounds cannot share
+    _ = plan.round_microbatches  # raises if rounds cannot have equal shares
     num_units = plan.num_microbatches * (plan.num_slices or 1)
     require_room(2 * plan.pp * (plan.vpp or 1) * num_units, bytes_each=BYTES_PROJECTED)
 
@@ -68,9 +67,9 @@ def _project(plan: Plan, entry: Entry) -> Projection:
 
 
 def table_of(plan: Plan, entry: Entry) -> tuple[Schedule, str | None]:
-    """Return the table of a schedule for a plan, at its costs where it is fitted to them, and a note of where from.
+    """Return the table of a schedule for a plan, and a note on its origin; fitted schedules use the plan's costs.
 
-    It has all rounds of the step. Raises as `project` does.
+    The table contains all rounds of the step. Raises as `project` does.
     """
     shape: dict[str, Any] = {
         "pp": plan.pp, "vpp": plan.vpp, "microbatches": plan.round_microbatches, "group_size": plan.group_size,
@@ -80,7 +79,7 @@ def table_of(plan: Plan, entry: Entry) -> tuple[Schedule, str | None]:
     is_possible = entry.why_not(pp=plan.pp, vpp=vpp, microbatches=plan.round_microbatches) is None
     if is_possible and (reason := _why_no_stages(plan, plan.pp * vpp // entry.num_replicas)):
         raise ConfigError(reason + _without_model(plan))
-    if entry.takes("costs") and is_possible:  # what is not, `build` says
+    if entry.takes("costs") and is_possible:  # if impossible, `build` raises the error
         costs = _costs_on(plan, entry.placement, vpp)
         shape |= {"costs": costs, "criterion": plan.criterion}
         if entry.takes("memory_limit_bytes"):
@@ -99,9 +98,9 @@ Found = TypeVar("Found")
 
 
 def _within_memory(plan: Plan, search: Callable[[float | None], Found]) -> tuple[Found, str]:
-    """What a search finds within the memory of a rank, and "".
+    """Return the result of a search within the memory of a rank, and "".
 
-    If no table fits there: what it finds without a limit, and the end of a sentence that says so.
+    If no table fits, return the result without a limit, and a text for the note.
     """
     try:
         return search(plan.memory_bound_bytes), ""
@@ -110,7 +109,6 @@ def _within_memory(plan: Plan, search: Callable[[float | None], Found]) -> tuple
 
 
 def _project_auto(plan: Plan, progress: "Progress | None" = None) -> Projection:
-    """Search for a table on every placement that vpp leaves, each at its own costs."""
     from ppsim.catalog.auto import optimise  # the search and its kernels
 
     vpp = 1 if plan.vpp is None else plan.vpp
@@ -131,7 +129,7 @@ def _project_auto(plan: Plan, progress: "Progress | None" = None) -> Projection:
 
 
 def _costs_on(plan: Plan, style: str, vpp: int) -> StageCosts:
-    """The costs of the layout on a placement, before there is a table; what runs say of a machine moves none."""
+    """Return the costs on a placement before a table exists; they do not include measured variation."""
     require_shape(pp=plan.pp, microbatches=plan.num_microbatches)
     if reason := _why_no_stages(plan, plan.pp * vpp):
         raise ConfigError(reason + _without_model(plan))
@@ -143,11 +141,9 @@ def _costs_on(plan: Plan, style: str, vpp: int) -> StageCosts:
 
 
 def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) -> Projection:
-    """Return the projection of a table of the user's own, at the costs and on the runtime of `plan`.
+    """Return the projection of a user's own table, with the costs and the runtime of `plan`.
 
-    The table has all rounds of the step.
-
-    `note` says where the table is from, and comes before the assumptions about costs.
+    The table contains all rounds of the step. `note` names its origin, and precedes the assumptions about costs.
     """
     if plan.searches_stages:
         plan, found = _with_stages(plan, schedule)
@@ -160,7 +156,7 @@ def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) ->
     peak, of_peak = source.peak()
     drawn = drawn_of(plan)
     of_tokens = 1.0 if drawn is None else float(drawn.of_tokens.mean())
-    # A backward is two forwards' worth of model FLOPs, recomputation not counted.
+    # Model FLOPs: a backward pass counts as two forward passes, recomputation is not counted.
     model_flops = 3 * assembled.forward_flops * schedule.num_microbatches
     return Projection(
         plan=plan,
@@ -183,12 +179,11 @@ def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) ->
 
 
 def _tokens(plan: Plan, schedule: Schedule) -> int:
-    """Tokens of a step whose sequences all have the sequence length."""
     return schedule.num_microbatches * plan.modelled_source.tokens_per_microbatch
 
 
 def _other_orders(plan: Plan, step: Step, found: Assembled) -> list[str]:
-    """The line that says what a step of the same sequences takes in other orders, where they differ."""
+    """Return a line with the step times of the same sequences in other orders, if microbatches differ."""
     drawn, timeline = drawn_of(plan), step.timeline
     if drawn is None or len(drawn.tokens) == 1:
         return []
@@ -211,19 +206,16 @@ def _other_orders(plan: Plan, step: Step, found: Assembled) -> list[str]:
 
 
 def iteration_of(plan: Plan, schedule: Schedule) -> tuple[float, float]:
-    """Return the seconds of an iteration and the bytes of the fullest rank, as `project_table` has them.
+    """Return the iteration time in seconds and the highest peak bytes of any rank, as `project_table` does.
 
-    Nothing else is found out, and no memory limit asked: what a search needs of thousands of plans.
+    Only this is computed, without a check of the memory limit, for searches over thousands of plans.
     """
     _, costs, step = _step(plan, schedule)
     return step.time_s + costs.step_overhead_s, float(step.timeline.memory.peak_bytes.max())
 
 
 def outcome_of(plan: Plan) -> tuple[float, float]:
-    """Return the seconds of an iteration and the bytes of the fullest rank, as `project` has them, and no more.
-
-    Raises as `project` does.
-    """
+    """Return only the iteration seconds and the highest peak bytes of any rank; raises as `project` does."""
     _require_room(plan)
     if plan.schedule == AUTO:
         made = _project_auto(plan)
@@ -233,10 +225,7 @@ def outcome_of(plan: Plan) -> tuple[float, float]:
 
 
 def peaks_of(plan: Plan) -> list[float]:
-    """Return the peak bytes of each pipeline rank, as `project` has them.
-
-    Raises as `project` does.
-    """
+    """Return only the peak bytes of each pipeline rank; raises as `project` does."""
     if plan.schedule == AUTO:
         timeline = _project_auto(plan).timeline
     else:
@@ -245,7 +234,7 @@ def peaks_of(plan: Plan) -> list[float]:
 
 
 def reserved_of(plan: Plan) -> int:
-    """Return the bytes that the allocator of the fullest rank reserves; raises `ConfigError` where nobody knows."""
+    """Return the highest reserved bytes of the allocator on any rank; raises `ConfigError` if unknown."""
     if plan.job is None:
         raise ConfigError("what an allocator reserves is known for a --model on a --cluster only")
     if plan.lengths is not None:
@@ -259,7 +248,7 @@ def reserved_of(plan: Plan) -> int:
 
 
 def _assembled(plan: Plan, schedule: Schedule, split: Split | None = None, known: Known | None = None) -> Assembled:
-    """The costs of a plan, at its own split if none is given; "auto" is balanced here, not searched for."""
+    """Return the costs at a split, by default the plan's; "auto" is balanced here, not searched for."""
     found = plan.source.assemble(schedule, plan.how_split if split is None else split, known)
     return with_lengths(plan, schedule, found, drawn_of(plan))
 
@@ -277,18 +266,17 @@ def _step(plan: Plan, schedule: Schedule) -> tuple[Assembled, StageCosts, Step]:
 
 
 def _costs_of(plan: Plan, schedule: Schedule, assembled: Assembled) -> StageCosts:
-    """What the simulation takes of a plan: costs for its runtime, and the wait between its rounds."""
     costs = _for_runtime(plan, schedule, assembled.costs)
     return costs.replace(between_rounds_s=between_rounds_s(schedule, costs, assembled.around))
 
 
 def _is_searched(plan: Plan, schedule: Schedule) -> bool:
-    """Whether the layers per stage matter: measured times of ranks are the same at any split."""
+    """Return whether the layers per stage change the costs; measured times of ranks do not depend on them."""
     return schedule.num_model_stages > 1 and plan.measured is None
 
 
 def _found_split(plan: Plan, schedule: Schedule) -> Trial:
-    """The fastest split for a table. A straggler is an accident: layers are placed without one."""
+    """Return the fastest split for a table. Stragglers are accidents, so they do not move layers."""
     usual, known = replace(plan, stragglers=()), Known()
 
     def simulated(counts: tuple[int, ...] | None) -> Trial:
@@ -299,14 +287,12 @@ def _found_split(plan: Plan, schedule: Schedule) -> Trial:
 
 
 def _trial(plan: Plan, schedule: Schedule, assembled: Assembled) -> Trial:
-    """The simulation of costs per stage, with the seconds of its iteration."""
     costs = _costs_of(plan, schedule, assembled)
     step = simulate_step(schedule, costs, assembled.around)
     return Trial(tuple(assembled.split), assembled, costs, step, step.time_s + costs.step_overhead_s)
 
 
 def _with_stages(plan: Plan, schedule: Schedule) -> tuple[Plan, str]:
-    """The plan with the stages that --plan auto finds, and the line that says how they compare."""
     from ppsim.costs.of_job import assemble_job  # costs of models
     from ppsim.projection.stage_search import StageSearch
 
@@ -330,7 +316,7 @@ def _with_stages(plan: Plan, schedule: Schedule) -> tuple[Plan, str]:
 
 
 Tables: TypeAlias = Callable[[Plan, Entry], tuple[Schedule, str | None]]
-"""What makes the table of a schedule for a plan, as `table_of` does; what it raises, `project_all` raises."""
+"""Builder of a schedule's table for a plan, like `table_of`; a `ScheduleError` becomes a reason."""
 
 
 def project_all(
@@ -340,14 +326,13 @@ def project_all(
     announce: Callable[[str], None] = lambda name: None,
     tables: Tables = table_of,
 ) -> Projections:
-    """Return the projections of every schedule, or of those named, for one plan, best first.
+    """Return the projections of every schedule, or of those in `names`, for one plan, best first.
 
-    `announce` is called with the name of each before it is projected. `tables` makes the tables: another than
-    `table_of` may have kept some.
+    `announce` is called with each name before its projection. `tables` builds the tables (a cache can replace
+    `table_of`). If the plan has no vpp, each schedule gets the fewest stages per rank that it allows.
 
-    A plan without vpp gives each schedule the fewest stages a rank that it takes. What a schedule forbids, more
-    stages than there are layers and a deadlock are reasons here, not errors; a wrong profile or split still
-    raises. Schedules that do not fit in memory come last.
+    Limits of a schedule, more stages than layers, and deadlocks are returned as reasons, not raised. A wrong
+    profile or split still raises. Schedules that do not fit in memory come last.
     """
     _require_room(plan)
     projections, reasons = [], {}
@@ -388,7 +373,6 @@ def _why_no_stages(plan: Plan, num_stages: int, *, num_slices: int = 1) -> str |
 
 
 def _without_model(plan: Plan) -> str:
-    """The end of a sentence about a model that the user did not name."""
     if plan.job is not None or not plan.has_model:
         return ""
     default = " (the default)" if plan.source.name == f"profile {DEFAULT}" else ""
@@ -418,6 +402,6 @@ def _for_runtime(plan: Plan, schedule: Schedule, costs: StageCosts) -> StageCost
 
 
 def communication_of(plan: Plan, schedule: Schedule) -> Communication:
-    """Return how transfers of a plan's table wait: overlapped where its runtime has no loop for it."""
+    """Return how transfers of a plan's table block; "overlap" if its runtime has no loop for the table."""
     asked = plan.communication
     return asked if asked == "overlap" or has_megatron_loop(schedule.compute_only()) else "overlap"

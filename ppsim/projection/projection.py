@@ -1,4 +1,4 @@
-"""What one step takes, for a plan or for several, and what there is to say of it."""
+"""The projection of one step, for one plan or several, and its answer."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -36,13 +36,13 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True, repr=False)
 class Projection(Shown, Pictured):
-    """What one step takes: the timeline, its report, throughput, and everything that was assumed.
+    """The projection of one step: timeline, report, throughput, and all assumptions.
 
-    `step` is the pipeline's `timeline` with what is around it; `assembled` the costs before the runtime's corners.
-    `tokens_per_s` and `model_flops_utilization` are by iteration time, the step and what comes between two steps.
-    `model_flops_utilization` is None where the profile names no peak for its dtype, nor has the rate of a product.
-    Both are None for times given by hand, without a model.
-    `str` is what `ppsim project` prints. `answers` makes the answer to it, when it is asked for.
+    `step` is the pipeline's `timeline` together with the rest of the step. `assembled` are the costs before the
+    runtime's special cases. `tokens_per_s` and `model_flops_utilization` refer to the iteration time: the step and
+    the time between two steps. Both are None for times given by hand without a model. `model_flops_utilization` is
+    also None if the profile has neither a peak for its dtype nor a measured GEMM rate. `str` is the output of
+    `ppsim project`. `answers` computes the answer on request.
 
     >>> import ppsim
     >>> made = ppsim.project(pp=4, microbatches=8)
@@ -70,7 +70,7 @@ class Projection(Shown, Pictured):
 
     @property
     def brief(self) -> str:
-        """What its line says."""
+        """The one-line text."""
         table, peak = self.timeline.schedule, float(self.timeline.memory.peak_bytes.max())
         batch = microbatches_in_words(table.num_microbatches, table.num_rounds)
         tokens = "" if self.tokens_per_s is None else f", {count(self.tokens_per_s)} tokens/s"
@@ -83,17 +83,17 @@ class Projection(Shown, Pictured):
 
     @property
     def timeline(self) -> Timeline:
-        """The pipeline's timeline."""
+        """The timeline of the pipeline."""
         return self.step.timeline
 
     @cached_property
     def report(self) -> dict[str, Any]:
-        """What `ppsim.simulation.report` says of the timeline, within the plan's memory limit."""
+        """The report of `ppsim.simulation.report` on the timeline, with the plan's memory limit."""
         return report_of(self.timeline, self.costs, memory_limit_bytes=self.plan.memory_limit_bytes)
 
     @cached_property
     def peak_components_bytes(self) -> dict[str, int] | None:
-        """What the fullest rank holds at its peak, bytes by component; None without a job, and with offload.
+        """Bytes by component at the highest peak of all ranks; None without a job, and with offload.
 
         >>> import ppsim
         >>> made = ppsim.project(model="llama3-8b", gpus=8, pp=2, recompute="full")
@@ -111,7 +111,7 @@ class Projection(Shown, Pictured):
 
     @cached_property
     def reserved_bytes(self) -> list[int] | None:
-        """What torch's allocator reserves on each rank, by a replay; None where not all tensors are known.
+        """Bytes that torch's allocator reserves on each rank, by a replay; None if not all tensors are known.
 
         >>> import ppsim
         >>> made = ppsim.project(model="llama3-8b", gpus=8, pp=1, stack="torchtitan", recompute="full")
@@ -119,7 +119,7 @@ class Projection(Shown, Pictured):
         True
         """
         job, schedule = self.plan.job, self.timeline.schedule
-        if job is None or self.plan.lengths is not None:  # the replay's tensors all have the sequence length
+        if job is None or self.plan.lengths is not None:  # the replay supports full-length sequences only
             return None
         from ppsim.costs.reserved import reserved_bytes, why_nothing_is_reserved  # every tensor of a model
 
@@ -129,14 +129,14 @@ class Projection(Shown, Pictured):
 
     @cached_property
     def step_time_by_channel_s(self) -> dict[str, float | None]:
-        """The step time under every channel policy, None where the table deadlocks there."""
+        """The step time under every channel policy, None if the table deadlocks."""
         return _by_channel(self.timeline, self.costs)
 
     @cached_property
     def answer(self) -> "Answer":
-        """What `ppsim project` says beside it: interval, loss budget, sensitivities, bottleneck and advice.
+        """Interval, loss budget, sensitivities, bottleneck and advice, as printed by `ppsim project`.
 
-        Projects the near alternatives of the plan when first asked.
+        The first access projects the alternatives of the plan.
 
         >>> import ppsim
         >>> answer = ppsim.project(pp=4, microbatches=8).answer
@@ -148,9 +148,9 @@ class Projection(Shown, Pictured):
         return self.answered()
 
     def answered(self, *, tokens: float | None = None, with_advice: bool = True) -> "Answer":
-        """Return the answer, with the days that `tokens` take, or without the advice, which costs most.
+        """Return the answer, optionally with the days for `tokens`, or without the advice, which takes most time.
 
-        Raises `ConfigError` for tokens that are none.
+        Raises `ConfigError` for an invalid number of tokens.
 
         >>> import ppsim
         >>> made = ppsim.project(pp=4, microbatches=8)
@@ -160,7 +160,7 @@ class Projection(Shown, Pictured):
         return self.answers(self, tokens=tokens, with_advice=with_advice)
 
     def days(self, tokens: float) -> float:
-        """Return how many days it takes to train on `tokens` tokens.
+        """Return the days of training on `tokens` tokens.
 
         >>> import ppsim
         >>> round(ppsim.project(model="llama3-8b", gpus=64, tp=2, pp=4).days(15e12))
@@ -171,7 +171,7 @@ class Projection(Shown, Pictured):
         return tokens / self.tokens_per_s / SECONDS_A_DAY
 
     def to_frame(self) -> "pandas.DataFrame":
-        """Return a pandas DataFrame with one row a rank: time by cause, and the most memory.
+        """Return a pandas DataFrame with one row per rank: time by cause, and peak memory.
 
         Columns: rank, busy_s, idle_s, bubble_ratio, peak_activation_bytes, peak_bytes, peak_at, and idle time by
         cause: warm_up_s, cool_down_s, waiting_compute_s, exposed_communication_s, overhead_s.
@@ -207,12 +207,12 @@ class Projection(Shown, Pictured):
 
     @property
     def num_gpus(self) -> int:
-        """All devices."""
+        """Number of GPUs."""
         return self.timeline.schedule.num_ranks * self.plan.source.gpus_per_rank
 
     @property
     def parallel_sizes(self) -> dict[str, int]:
-        """Ranks of tp, cp, ep, dp and pp, those above 1, and pp always; without a model pp alone.
+        """Sizes of tp, cp, ep and dp above 1, and always pp; only pp without a model.
 
         >>> import ppsim
         >>> ppsim.project(model="llama3-8b", gpus=8, tp=2, pp=2).parallel_sizes
@@ -227,7 +227,7 @@ class Projection(Shown, Pictured):
 
     @property
     def not_in_runtime(self) -> str | None:
-        """Why the runtime of the plan cannot run the table as it stands, or None where it can."""
+        """The reason why the plan's runtime cannot run the table, or None if it can."""
         schedule, job = self.timeline.schedule, self.plan.job
         if self.plan.runtime == "ideal":
             return None
@@ -240,7 +240,7 @@ class Projection(Shown, Pictured):
 
     @cached_property
     def verdict(self) -> Verdict | None:
-        """Whether all ranks stay within the memory limit or, without one, the device's memory.
+        """The comparison of peak memory with the memory limit or, without one, with the device's memory.
 
         None if no bytes are known.
 
@@ -266,13 +266,13 @@ class Projection(Shown, Pictured):
 
     @property
     def without_advice(self) -> str:
-        """The sentence in place of advice, if there is none."""
+        """The sentence that replaces an empty advice."""
         is_too_large = self.fits is False
         return f"no change that was tried {'makes it fit' if is_too_large else 'gains half a percent'}"
 
     @property
     def not_in_memory(self) -> str | None:
-        """If the step does not fit, its highest peak, the action there, and the forwards in flight."""
+        """If the step does not fit: the highest peak, its action, and the forward passes in flight."""
         verdict, timeline = self.verdict, self.timeline
         if verdict is None or verdict.fits is not False:
             return None
@@ -286,7 +286,7 @@ class Projection(Shown, Pictured):
 
     @property
     def place(self) -> tuple[bool, bool, float, str]:
-        """The sort key of lists: plans that fit first, of these the ones that run, then by iteration time."""
+        """Sort key for lists: plans that fit, then plans that the runtime can run, then the iteration time."""
         return self.fits is False, bool(self.not_in_runtime), self.iteration_time_s, self.plan.schedule_name
 
     def to_json(self) -> dict[str, Any]:
@@ -298,7 +298,7 @@ class Projection(Shown, Pictured):
         return {"fits": self.fits, "memory_fit": self.verdict.to_json() if self.verdict else None}
 
     def beside_report(self) -> dict[str, Any]:
-        """Return what `to_json` has beside the report."""
+        """Return the part of `to_json` that is not in the report."""
         rehearsal = self.plan.rehearsal
         return {
             **self.plan.source.to_json(),
@@ -322,10 +322,10 @@ class Projection(Shown, Pictured):
 
 @dataclass(frozen=True, repr=False)
 class Projections(Shown):
-    """Every schedule that is possible, and for the others the sentence that says why they are not.
+    """The projections of all possible schedules, and for the others a sentence with the reason.
 
-    Those that fit in memory come first, of these the ones that the runtime executes, then by iteration time.
-    `str` is what `ppsim project --schedule all` prints.
+    Schedules that fit in memory come first, among them those that the runtime can run, then by iteration time.
+    `str` is the output of `ppsim project --schedule all`.
     """
 
     projections: list[Projection]
@@ -333,7 +333,7 @@ class Projections(Shown):
 
     @property
     def brief(self) -> str:
-        """What its line says."""
+        """The one-line text."""
         refused = f"{len(self.reasons)} not possible"
         if not self.projections:
             return refused
@@ -342,7 +342,7 @@ class Projections(Shown):
         return f"{len(self.projections)}, best {name} with {seconds(best.iteration_time_s)} an iteration, {refused}"
 
     def to_frame(self) -> "pandas.DataFrame":
-        """Return a pandas DataFrame with one row a schedule that is possible, in the order of `projections`.
+        """Return a pandas DataFrame with one row per possible schedule, in the order of `projections`.
 
         Columns: schedule, vpp, the quantities of `ppsim.projection.quantities` with the view "columns", fits (None:
         unknown), not_in_runtime and not_in_memory (a sentence, or None).
@@ -369,7 +369,7 @@ class Projections(Shown):
 
 
 def _by_channel(timeline: Timeline, costs: StageCosts) -> dict[str, float | None]:
-    """The step on its own channel as it is; on the others without calls at which a rank stands still."""
+    """Return the step time on the plan's channel, and on all others without calls that block a rank."""
     times: dict[str, float | None] = {}
     for channel in CHANNELS:
         if channel == costs.channel:
@@ -385,7 +385,7 @@ def _by_channel(timeline: Timeline, costs: StageCosts) -> dict[str, float | None
 
 @dataclass(frozen=True)
 class Advice:
-    """One change, the projection of the plan with it, and how much more throughput it gives, relative.
+    """One change, the projection of the plan with it, and the relative gain in throughput.
 
     `change` has the options to add to the command. `makes_it_fit`: without the change the plan does not fit.
     """
@@ -397,7 +397,7 @@ class Advice:
 
     @property
     def effect(self) -> str:
-        """The effect of the change: throughput, and free memory if that is the reason, else the iteration time."""
+        """The effect of the change: throughput, and free memory or iteration time."""
         gain, verdict = f"{signed_percent(self.gain)} throughput", self.projection.verdict
         if self.makes_it_fit and verdict is not None and verdict.margin_bytes is not None:
             return f"fits, {size(verdict.margin_bytes)} free, {gain}"
@@ -417,10 +417,10 @@ class Advice:
 
 @dataclass(frozen=True, repr=False)
 class Answer(InBrief):
-    """What `ppsim project` says beside the projection itself.
+    """The answer that `ppsim project` prints after the projection itself.
 
-    `interval_s` is the 5th to 95th percentile of the iteration over sampled costs, `sampled` says of which spread.
-    `days` is None where no number of tokens was given.
+    `interval_s` is the 5th to 95th percentile of the iteration time over sampled costs; `sampled` describes their
+    spread. `days` is None if no number of tokens was given.
     """
 
     interval_s: Interval
@@ -433,7 +433,7 @@ class Answer(InBrief):
 
     @property
     def brief(self) -> str:
-        """What its line says."""
+        """The one-line text."""
         low, high = map(seconds, self.interval_s)
         return f"iteration between {low} and {high}, {self.bottleneck}, {len(self.advice)} changes that gain"
 

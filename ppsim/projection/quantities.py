@@ -1,7 +1,7 @@
 """The quantities of a projection, each declared once: key, label, unit, meaning, value, and its views.
 
-JSON, the columns of a list of schedules, the first screen's throughput, the notebook card, the head of a page and
-the reference of keys are made from `QUANTITIES`. A new quantity is one more element.
+JSON, columns of lists, the throughput line, the notebook card, the head of a page and the reference of keys are all
+generated from `QUANTITIES`. A new quantity is one more element.
 """
 
 from collections.abc import Callable
@@ -16,9 +16,9 @@ Unit = Literal["", "s", "bytes", "ratio", "tokens/s", "tokens/s per GPU", "FLOP/
 class Quantity:
     """One number of a `Projection`; `of` returns it in `unit`, or None if it is unknown.
 
-    `key` is its name in JSON and in columns, `label` the word that people read. The views: `json` is
-    `Projection.to_json`, `columns` `Projections.to_frame`, `throughput` this line of the first screen, `card` a
-    notebook's, `page` the head of an HTML timeline.
+    `key` is its name in JSON and in columns, `label` its name for people. Views: `json` is `Projection.to_json`,
+    `columns` is `Projections.to_frame`, `throughput` the throughput line of the terminal output, `card` the
+    notebook card, `page` the head of an HTML timeline.
     """
 
     key: str

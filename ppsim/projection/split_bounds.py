@@ -1,8 +1,8 @@
-"""What a simulated split says of all others: linear lower bounds on their iteration, and the bytes of their ranks.
+"""Linear bounds from a simulated split: on the iteration time of other splits, and on the bytes of their ranks.
 
-A bound has one weight per stage of the model, in times of the F + B of its layers (`ppsim.parallel.layer_balance`).
-Stages that wait for collectives of data parallelism grow with these, not with their compute. Both are convex in
-the layers, so that a tangent at the simulated split stays below.
+A bound has one weight per stage of the model, in units of the F + B time of its layers
+(`ppsim.parallel.layer_balance`). Stages that wait for data-parallel collectives grow with the collectives, not with
+their compute. Both are convex in the number of layers, so a tangent at the simulated split is a lower bound.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from ppsim.simulation.step import Piece, Step
 
 @dataclass(frozen=True)
 class Trial:
-    """A simulated split, its costs without what passes vary by, and the seconds of its iteration."""
+    """A simulated split, its costs without variation of actions, and the iteration time in seconds."""
 
     counts: tuple[int, ...]
     assembled: Assembled
@@ -29,12 +29,12 @@ class Trial:
 
     @property
     def peak_bytes(self) -> Floats:
-        """The peak of each rank."""
+        """Peak bytes of each rank."""
         return self.step.timeline.memory.peak_bytes
 
 
 def rank_bounds(trial: Trial, layer: LayerCosts) -> tuple[Floats, tuple[int, ...], Floats]:
-    """Return weights of shape [ranks, stages], and the values at the trial, of the bounds by each rank's work."""
+    """Return the bounds by each rank's work: weights [ranks, stages], the trial's split, its values."""
     schedule = trial.step.timeline.schedule
     shape = schedule.num_ranks, schedule.num_model_stages
     place = np.ravel_multi_index((schedule.rank, schedule.model_stage[schedule.stage]), shape)
@@ -92,7 +92,7 @@ def slopes(trial: Trial, layer: LayerCosts) -> Floats:
         ]).T  # fmt: skip
         found = np.where(exposed_s > 0, layer.exposed_s[:, None], found)
         found[Op.B] = found[Op.I] + found[Op.W]
-    without_input = (costs.backward_input_s == 0) & (costs.backward_weight_s > 0)  # a first stage in torch
+    without_input = (costs.backward_input_s == 0) & (costs.backward_weight_s > 0)  # the first stage in torch
     found[Op.W, without_input], found[Op.I, without_input] = found[Op.B, without_input], 0.0
     return found
 
@@ -102,7 +102,7 @@ def _mean(layer: LayerCosts) -> float:
 
 
 def _end(trial: Trial, layer: LayerCosts, slope: Floats) -> tuple[int, int, Floats]:
-    """The rank that ends an iteration, the action that its end waits for, and what layers add after that action."""
+    """Return the last rank, the action that its end waits for, and the seconds per layer after that action."""
     timeline, around = trial.step.timeline, trial.assembled.around
     schedule, ends = timeline.schedule, timeline.rank_end_s.copy()
     reduces = [piece for piece in trial.step.pieces if piece.kind == "reduce"]
@@ -131,12 +131,12 @@ def _end(trial: Trial, layer: LayerCosts, slope: Floats) -> tuple[int, int, Floa
 
 
 def _shared(trial: Trial, reduced: Floats) -> tuple[int, Floats]:
-    """The rank whose reduced gradients the iteration ends after, and what layers add to sums among replicas."""
+    """Return the rank whose gradients end the iteration, and the seconds per layer of sums over model replicas."""
     timeline, around = trial.step.timeline, trial.assembled.around
     schedule, ends = timeline.schedule, reduced.copy()
     num_stages, rank_of = schedule.num_model_stages, schedule.stage_to_rank
     stages = [stage for stage in range(num_stages) if len(set(rank_of[stage::num_stages].tolist())) > 1]
-    others = len(around.sharing) - len(stages)  # sums of embeddings come first
+    others = len(around.sharing) - len(stages)  # tied embeddings come first
     seconds = np.array([group.seconds for group in around.sharing[others:]])
     layers = np.array(trial.counts)[stages]
     per_layer = float((seconds[layers > 0] / layers[layers > 0]).min(initial=np.inf)) if len(seconds) else 0.0
@@ -154,7 +154,6 @@ def _shared(trial: Trial, reduced: Floats) -> tuple[int, Floats]:
 
 
 def _chain(pieces: list[Piece]) -> list[Piece]:
-    """The last pieces that follow each other at once."""
     first = len(pieces) - 1
     for before, after in reversed(list(pairwise(pieces))):
         if after.start_s > before.end_s:
@@ -164,7 +163,7 @@ def _chain(pieces: list[Piece]) -> list[Piece]:
 
 
 def _hidden(trial: Trial, stage: int, took_s: float, grows_s: float, pass_s: float, pass_grows_s: float) -> float:
-    """Seconds that one more layer adds to the part of a collective that its own pass hides: all but one bucket."""
+    """Return the seconds that one more layer adds to the hidden part of a collective: all but one bucket."""
     buckets = np.broadcast_to(trial.assembled.around.num_buckets, trial.step.timeline.schedule.num_stages)[stage]
     hidden = 1 - 1 / max(float(buckets), 1.0)
     return hidden * (pass_grows_s if pass_s < took_s else grows_s)

@@ -1,9 +1,10 @@
-"""`--split auto`: the layers per stage with the shortest iteration, by a local search over simulated splits.
+"""`--split auto`: a local search over simulated splits for the layers per stage with the shortest iteration.
 
-Each simulated split gives a lower bound on the iteration of every other split: its critical path, at the other
-split's costs. A path is a linear function of the layers per stage, and so are the work and the bytes of each rank.
-The search looks at the splits a move away from the best one, then two moves and so on, until a bound says that one
-may be faster, and simulates it. It ends when no split nearby may be faster, or after a fixed number of simulations.
+Each simulated split gives a lower bound on the iteration time of every other split: its critical path, evaluated
+with the costs of the other split. A path is linear in the layers per stage, and so are the work and the bytes of
+each rank. The search considers splits one move away from the best one, then two moves and so on. When the bounds
+say that a split may be faster, it is simulated. The search ends when no nearby split can be faster, or after a
+fixed number of simulations.
 """
 
 from collections.abc import Callable
@@ -19,26 +20,28 @@ from ppsim.projection.split_bounds import Trial, byte_weights, path_weights, ran
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
 
 _MOST_TRIALS = 24
-"""Splits that are simulated at most."""
+"""Maximum number of simulated splits."""
 
 _LEAST_TRIALS, _MOST_NODES = 6, 10_000
-"""Fewer are simulated of a large table, as many as have so many nodes of the event graph together."""
+"""For large tables: minimum number of simulated splits, and limit on the nodes of all their event graphs."""
 
 _GAIN = 3e-4
-"""A split is simulated if its bound says that it may be faster by more than this part of the iteration."""
+"""Minimum gain, relative to the iteration time, that the bounds must allow before a split is simulated."""
 
 _WIDTH, _PATIENCE = 6, 6
-"""Splits whose neighbours are weighed after each move; moves without a lower bound after which it ends."""
+"""Number of splits whose neighbours are considered after each move; number of moves without progress before the
+search stops.
+"""
 
 _MOST_MOVES = 256
-"""Moves of a split that are weighed against all bounds: those that lower the largest bound most."""
+"""Maximum number of moves of a split that are compared with all bounds: those that lower the largest bound most."""
 
 _Rank: TypeAlias = tuple[float, float, tuple[int, ...]]
-"""Order of splits: bytes over the memory limit, seconds, layers per stage."""
+"""Sort key of splits: bytes over the memory limit, seconds, layers per stage."""
 
 
 class SplitSearch:
-    """One search: `simulate` makes the trial of a split, or of the balanced one if it is given None."""
+    """One search: `simulate` runs the trial of a split, or of the balanced split for None."""
 
     def __init__(
         self,
@@ -62,9 +65,9 @@ class SplitSearch:
         self._most_trials = min(_MOST_TRIALS, max(_LEAST_TRIALS, most))
 
     def best(self) -> Trial:
-        """Return the best split found, never a slower one than the even split unless only it fits."""
+        """Return the best split found, not slower than the even split unless the even split does not fit."""
         self._search()
-        if self._over(self._best.peak_bytes) > 0:  # none fits
+        if self._over(self._best.peak_bytes) > 0:  # no split fits: search again without a limit
             self._limit = np.inf
             self._search()
         return self._best
@@ -80,7 +83,7 @@ class SplitSearch:
 
     @property
     def _best(self) -> Trial:
-        """The fastest split that fits, else the one that exceeds the limit least; of equals the most even."""
+        """The fastest split that fits, else the one with the smallest excess; ties go to the most even split."""
         over = [float(self._over(one.peak_bytes)) for one in self._trials.values()]
         fitting = [one for one, excess in zip(self._trials.values(), over, strict=True) if excess == min(over)]
         best_s = min(one.seconds for one in fitting)
@@ -88,7 +91,6 @@ class SplitSearch:
         return min(equal, key=lambda one: (sum(count**2 for count in one.counts), one.seconds, one.counts))
 
     def _over(self, peak_bytes: Floats) -> Floats:
-        """The bytes over the memory limit, of all ranks together."""
         over: Floats = np.maximum(peak_bytes - self._limit, 0.0).sum(axis=0)
         return over
 
@@ -100,9 +102,9 @@ class SplitSearch:
             self._bytes.add(byte_weights(trial, self._layer), trial.counts, trial.peak_bytes)
 
     def _lowest(self, enough: _Rank) -> _Rank:
-        """Return the first split with bounds below `enough`, fewest moves from the best one, or the lowest found.
+        """Return the first split with bounds below `enough` (fewest moves from the best one), or the lowest found.
 
-        While that split does not fit, it looks farther for one that does.
+        If it does not fit, the search continues for one that does.
         """
         seen, around = set(self._trials), [self._best.counts]
         lowest: _Rank = (np.inf, np.inf, ())
@@ -118,7 +120,6 @@ class SplitSearch:
         return lowest
 
     def _neighbours(self, counts: tuple[int, ...]) -> list[_Rank]:
-        """The splits one move away that may be best, with their bounds."""
         bound_s, peak_bytes = self._seconds.values(counts), self._bytes.values(counts)
         giving, taking = possible_moves(counts)
         if len(giving) > _MOST_MOVES:

@@ -9,15 +9,15 @@ from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
 
 _NEAR = 0.95
-"""A rank is limited by memory or compute if it uses this part of the memory, or of the busiest rank's time."""
+"""A rank is limited by memory or compute above this fraction of its memory, or of the busiest rank's time."""
 
 
 def stage_rows(plan: Plan, timeline: Timeline, costs: StageCosts, layers: Sequence[int]) -> list[dict[str, Any]]:
-    """Return a row for each stage of the model; none for a plan without a job. `layers` has those of each stage.
+    """Return a row for each stage of the model, empty for a plan without a job; `layers` is the number per stage.
 
-    Keys: stage, rank, layers, recompute and offload_modules (as `--plan` has them), forward_s and backward_s (of a
-    microbatch), activation_bytes (saved of a microbatch, on the device), limited_by ("compute", "memory", both
-    joined by " and ", or "").
+    Keys: stage, rank, layers, recompute and offload_modules (as in `--plan`), forward_s and backward_s (per
+    microbatch), activation_bytes (saved on the device per microbatch), limited_by ("compute", "memory", both joined
+    by " and ", or "").
     """
     job, schedule = plan.job, timeline.schedule
     if job is None:
@@ -41,14 +41,12 @@ def stage_rows(plan: Plan, timeline: Timeline, costs: StageCosts, layers: Sequen
 
 
 def _of_stage(recompute: Recompute, layers: Sequence[int], stage: int) -> Recompute:
-    """The recomputation of a stage without the numbers of layers in the model."""
     if "@" not in recompute:
         return recompute
     return text_of(plan_of_stage(recompute, layers[stage], first=sum(layers[:stage])))
 
 
 def _limits(plan: Plan, timeline: Timeline, rank: int) -> list[str]:
-    """The resources that a rank uses up."""
     busy_s, peaks, limit = timeline.busy_s, timeline.memory.peak_bytes, plan.memory_bound_bytes
     found = ["compute"] if busy_s[rank] >= _NEAR * busy_s.max() else []
     return found + (["memory"] if limit is not None and peaks[rank] >= _NEAR * limit else [])

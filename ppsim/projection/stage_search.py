@@ -1,10 +1,10 @@
 """`--plan auto`: layers, recomputation and offloading of each stage, with the shortest simulated iteration.
 
-The microbatches in flight follow from the order of the table alone. So, for given layers per stage, the fastest
-recomputation of each rank within its memory is known without a simulation (`StageSearch.of_rank`). A dynamic
-program over the stages finds the layers per stage whose busiest rank is fastest. A local search then moves single
-layers between stages, with the simulator, and every plan gets the fastest recomputation for its layers. Plans with
-the same recomputation on all stages are simulated too, so that none of them is faster than the result.
+The order of the table alone determines the microbatches in flight. Therefore, for given layers per stage, the
+fastest recomputation of each rank within its memory is known without a simulation (`StageSearch.of_rank`). A
+dynamic program over the stages finds the layers per stage with the fastest busiest rank. A local search then moves
+single layers between stages with the simulator, and each plan gets the fastest recomputation for its layers. Plans
+with the same recomputation on all stages are simulated too, so that none of them is faster than the result.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,17 +28,18 @@ from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
 
 _MOST_TRIALS = 48
-"""Plans that the local search simulates at most."""
+"""Maximum number of plans that the local search simulates."""
 
 _LEAST_TRIALS, _MOST_NODES = 8, 400_000
-"""Fewer are simulated of a large table: a number whose event graphs have this number of nodes together."""
+"""For large tables: minimum number of simulated plans, and limit on the nodes of all their event graphs."""
 
 _MOST_UNIFORM, _NEARLY_FITS = 4, 0.15
-"""Plans with the same recomputation on every stage whose split is searched for: the fastest ones that exceed the
-memory by this part at most."""
+"""Plans with the same recomputation on every stage whose split is searched for: number of plans (the fastest ones),
+and the fraction by which they may exceed the memory.
+"""
 
 _ROUNDS_OF_FIT = 4
-"""How often the memory that a plan may use is lowered if its simulated peak exceeds the limit."""
+"""Number of times that a plan's memory limit is lowered if its simulated peak exceeds the limit."""
 
 _UNIFORM_SPLITS = ("balanced", "even")
 
@@ -47,7 +48,7 @@ _UNIFORM_SPLITS = ("balanced", "even")
 class FoundStages:
     """The fastest plan, and the fastest one with the same recomputation on every stage (None: none fits).
 
-    `busiest_s` is a lower bound on the seconds of the busiest rank, None if it is not known.
+    `busiest_s` is a lower bound on the seconds of the busiest rank, None if unknown.
     """
 
     plans: tuple[StagePlan, ...]
@@ -61,7 +62,7 @@ Planned: TypeAlias = tuple[tuple[StagePlan, ...], Trial]
 """A plan of each stage, and its trial."""
 
 Simulate: TypeAlias = Callable[[Sequence[int] | str, Sequence[StagePlan]], Trial]
-"""What makes the trial of layers per stage, or of a rule for them, with a plan for each stage."""
+"""Function that runs the trial of layers per stage (or of a rule for them), with a plan for each stage."""
 
 
 @dataclass
@@ -86,7 +87,7 @@ class StageSearch:
         return self.schedule.num_model_stages
 
     def best(self) -> FoundStages:
-        """Return the fastest plan that was simulated; of plans that do not fit, the one that exceeds least."""
+        """Return the fastest simulated plan; if none fits, the one with the smallest excess."""
         uniform = self._best_uniform()
         program = StageProgram(self)
         found = program.best() if program.applies else None
@@ -103,11 +104,9 @@ class StageSearch:
         )
 
     def _over(self, trial: Trial) -> float:
-        """The bytes over the limit."""
         return float(np.maximum(trial.peak_bytes - self.limit_bytes * CAP_ROUNDING, 0.0).max())
 
     def _rank_of(self, found: Planned) -> tuple[float, float]:
-        """The order of plans: bytes over the limit, then seconds."""
         _, trial = found
         return self._over(trial), trial.seconds
 
@@ -118,7 +117,7 @@ class StageSearch:
         return self._trials[key]
 
     def _best_uniform(self) -> Planned:
-        """The best plan with the same recomputation on every stage; the split of the best few is searched for."""
+        """Return the best plan with the same recomputation on all stages; search the split of the best few."""
         texts = [*self.options.useful_words]
         most = -(-len(self.job.model.layers) // self.num_stages)
         texts += [f"block/{number}" for number in range(1, most)] if "full" in texts else []
@@ -146,7 +145,6 @@ class StageSearch:
         return min((self._with_split(text) for text in dict.fromkeys([*texts, least])), key=self._rank_of)
 
     def _with_split(self, recompute: Recompute) -> Planned:
-        """The plan with the same recomputation on every stage, and the layers that `--split auto` finds for it."""
         plans = (StagePlan(recompute),) * self.num_stages
         job = replace(self.job, execution=replace(self.job.execution, recompute=recompute), offload_modules="")
         limit = self.limit_bytes if np.isfinite(self.limit_bytes) else None
@@ -157,7 +155,7 @@ class StageSearch:
         return plans, SplitSearch(simulated, layer_costs_of(job), limit).best()
 
     def _planned(self, counts: tuple[int, ...]) -> Planned:
-        """The fastest recomputation for layers per stage, with the memory lowered until its peak fits."""
+        """Return the fastest recomputation for layers per stage whose simulated peak fits."""
         limits, found = np.full(len(self.ranks), self.limit_bytes), None
         for _ in range(_ROUNDS_OF_FIT):
             plans = self.plans_for(counts, limits)
@@ -172,7 +170,7 @@ class StageSearch:
         return found
 
     def plans_for(self, counts: Sequence[int], limits: Floats) -> tuple[StagePlan, ...]:
-        """Return the plan of each stage with the fewest seconds; `limits` are the bytes of each rank."""
+        """Return the fastest plan of each stage; `limits` are the bytes of each rank."""
         stages = stages_of(self.job.model, counts)
         plans: dict[int, StagePlan] = {}
         for rank, mine in enumerate(self.ranks):
@@ -181,7 +179,7 @@ class StageSearch:
         return tuple(plans[at] for at in range(self.num_stages))
 
     def of_rank(self, stages: Sequence[Stage], in_flight: Floats, limit: float) -> tuple[float, list[StagePlan]]:
-        """Return the seconds of F + B of a rank's stages together, infinite if they do not fit, and their plans."""
+        """Return the seconds of F + B of all stages of a rank (infinite if they do not fit), and their plans."""
         best: tuple[float, float, list[Point], str] = (np.inf, np.inf, [], "")
         for static, allowed in self.options.transients(stages):
             for offload in self.options.offloads:
@@ -216,7 +214,7 @@ class StageSearch:
         return best
 
     def _neighbours(self, trial: Trial, *, is_over: bool) -> Iterator[tuple[int, ...]]:
-        """Layers per stage a move away, from the busiest ranks, or the fullest, to those at the other end."""
+        """Yield layers per stage one move away, from the busiest ranks (or highest peaks) to the opposite end."""
         of_rank = trial.peak_bytes if is_over else trial.step.timeline.busy_s
         order = sorted(range(self.num_stages), key=lambda at: -of_rank[self.schedule.stage_to_rank[at]])
         for giving in order:
@@ -229,8 +227,6 @@ class StageSearch:
 
 
 class _Choices:
-    """The points of a stage, as arrays."""
-
     def __init__(self, options: StageOptions, stage: Stage, allowed: frozenset[str], offload: str) -> None:
         self.points = options.frontier(stage, allowed, offload)
         self.seconds = np.array([one.seconds for one in self.points])
@@ -239,16 +235,17 @@ class _Choices:
 
 
 def _fastest(choices: Sequence[_Choices], in_flight: Floats, room: float) -> tuple[list[Point], float]:
-    """The points of a rank's stages with the fewest seconds in the memory, and the bytes that they exceed it by.
+    """Return the fastest points of a rank's stages within the memory, and the bytes over the limit.
 
-    `in_flight` [moment, stage, 2]: microbatches that hold all that F saved, and all that W needs. Of one stage the
-    first point that fits is the fastest. Several stages pay the same price for a byte; bisection finds the lowest
-    price at which they fit, then stages take faster points one by one while these fit.
+    `in_flight` [moment, stage, 2] counts the microbatches that hold all tensors saved by F, and those that hold the
+    tensors that W needs. For a single stage, the first point that fits is the fastest. Several stages have a common
+    price per byte: bisection finds the lowest price at which they fit. Then stages switch to faster points one by
+    one as long as the rank fits.
     """
     used = [
         in_flight[:, at, 0, None] * one.saved + in_flight[:, at, 1, None] * one.kept
         for at, one in enumerate(choices)
-    ]  # of each stage [moment, point]
+    ]  # per stage: [moment, point]
 
     def over(chosen: Sequence[int]) -> float:
         moments = sum(one[:, at] for one, at in zip(used, chosen, strict=True))
@@ -278,7 +275,7 @@ def _fastest(choices: Sequence[_Choices], in_flight: Floats, room: float) -> tup
 
 
 def _improved(chosen: list[int], choices: Sequence[_Choices], over: Callable[[Sequence[int]], float]) -> list[int]:
-    """Take the faster point of a stage that saves most, while it fits."""
+    """Switch the stage with the largest gain to a faster point, as long as the rank fits."""
     while True:
         options = []
         for at, one in enumerate(choices):
@@ -293,7 +290,7 @@ def _improved(chosen: list[int], choices: Sequence[_Choices], over: Callable[[Se
 
 
 def _in_flight(schedule: Schedule, rank: int) -> Floats:
-    """Microbatches in flight at the moments of a rank that can be its peak, [moment, stage of the rank, 2]."""
+    """Return the microbatches in flight at each moment that can be a rank's peak: [moment, stage, 2]."""
     mine = slice(int(schedule.rank_offsets[rank]), int(schedule.rank_offsets[rank + 1]))
     op, stage = schedule.op[mine], schedule.stage[mine]
     stages = schedule.stages_of(rank)
@@ -308,20 +305,19 @@ def _in_flight(schedule: Schedule, rank: int) -> Floats:
 
 
 def _is_dominated(row: Floats, others: Floats) -> bool:
-    """Whether another moment has no less of anything, and more of something."""
     return bool(((others >= row).all(axis=1) & (others > row).any(axis=1)).any())
 
 
 @dataclass(frozen=True)
 class _Program:
-    """What the dynamic program found: layers per stage, and the seconds of the busiest rank."""
+    """Result of the dynamic program: layers per stage, and the seconds of the busiest rank."""
 
     counts: tuple[int, ...]
     seconds: float
 
 
 class StageProgram:
-    """Layers per stage whose busiest rank is fastest, for tables with one stage per rank: exact.
+    """Exact layers per stage with the fastest busiest rank, for tables with one stage per rank.
 
     `least[stage][n]`: the seconds of the busiest rank among the first stages with the first n layers.
     """
@@ -331,7 +327,7 @@ class StageProgram:
         self.applies = all(len(mine) == 1 for mine in search.ranks) and search.schedule.num_replicas == 1
 
     def best(self) -> _Program | None:
-        """Return the optimum, None if no layers per stage fit the memory."""
+        """Return the optimum, or None if no layers per stage fit the memory."""
         search, model = self._search, self._search.job.model
         num_layers, num_stages = len(model.layers), search.num_stages
         seconds = self._seconds(num_layers, num_stages)
@@ -358,10 +354,11 @@ class StageProgram:
 def program(
     num_layers: int, num_stages: int, seconds: Callable[[int, int, int], float], num_microbatches: int = 1
 ) -> _Program | None:
-    """Return the layers per stage with the least seconds on the busiest stage.
+    """Return the layers per stage that minimise the time of the busiest stage.
 
-    `seconds(stage, first, last)` are those of a stage with the layers first to last - 1 for one microbatch; they do
-    not fall as layers are added. Stages between the first and the last have a layer at least, if there are enough.
+    `seconds(stage, first, last)` is the time of a stage with the layers first to last - 1 for one microbatch. It
+    must not fall when layers are added. Stages between the first and the last have at least one layer, if there are
+    enough.
 
     >>> program(6, 2, lambda stage, first, last: (last - first) * (1 + stage)).counts
     (4, 2)

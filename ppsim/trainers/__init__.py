@@ -1,10 +1,9 @@
-"""One folder per trainer: reads its configuration, writes it, writes its schedule, reads its recordings.
+"""Adapters to trainers, one package per trainer: configurations, schedules and recordings.
 
-Files for the same job have the same name in every folder: `read_config`, `write_config`, `write_schedule`,
-`read_log`, `read_trace`. `read_config.py` here detects the format of a configuration from its content. The
-configurations of Primus, Megatron-Bridge and NeMo are first converted to Megatron-LM's arguments (`arguments.py`).
-One file reads these as options of `ppsim project` (`megatron/read_config.py`), one as a model
-(`megatron/read_model.py`).
+Modules with the same job have the same name in every package: `read_config`, `write_config`, `write_schedule`,
+`read_log`, `read_trace`. `read_config.py` in this package detects the format of a configuration from its content.
+Configurations of Primus, Megatron-Bridge and NeMo are first converted to Megatron-LM's arguments (`arguments.py`).
+`megatron/read_config.py` reads these arguments as options of `ppsim project`, `megatron/read_model.py` as a model.
 """
 
 from dataclasses import dataclass
@@ -16,11 +15,11 @@ ConfigTarget = Literal["megatron", "primus", "torchtitan", "torchtitan@0.2", "to
 
 @dataclass(frozen=True)
 class Trainer:
-    """What ppsim reads and writes of a trainer; an empty text means nothing.
+    """Formats of one trainer that ppsim reads and writes; an empty string means none.
 
-    `config` is what `--run-config` reads, `to_config` the names of `--to-config`, `export` the name of
-    `ppsim export --to` and `writer` the function that writes the schedule ("module:name"), `recording` what
-    `ppsim read` and `ppsim explain` read.
+    `config` describes the input of `--run-config`, `to_config` lists the values of `--to-config`, `export` is the
+    value of `ppsim export --to`, `writer` the function that writes the schedule ("module:name"), and `recording`
+    describes the input of `ppsim read` and `ppsim explain`.
     """
 
     name: str
@@ -69,19 +68,19 @@ TRAINERS = (
         export="transformer-engine", writer=f"{_HERE}.transformer_engine.write_schedule:graph_order",
     ),
 )  # fmt: skip
-"""Every trainer: help, errors and the table of the README come from here."""
+"""All trainers: the source for help, error messages and the table of the README."""
 
 
 def export_targets() -> tuple[str, ...]:
-    """Return the names of `ppsim export --to`: those of the trainers, torch's with communication, neutral JSON."""
+    """Return the values of `ppsim export --to`: one per trainer, torch with communication, and plain JSON."""
     return (*(one.export for one in TRAINERS if one.export), "torch-comms", "json")
 
 
 def configurations() -> str:
-    """Return the configurations that can be read, as a list in a sentence."""
+    """Return the readable configurations, as a list in a sentence."""
     return ", ".join([*(one.config for one in TRAINERS if one.config), "a Hugging Face config.json"])
 
 
 def recordings() -> str:
-    """Return the recordings of trainers that can be read, as a list in a sentence."""
+    """Return the readable recordings of trainers, as a list in a sentence."""
     return ", ".join(one.recording for one in TRAINERS if one.recording)

@@ -1,4 +1,4 @@
-"""Megatron-LM's arguments by their names in `args`, whatever text held them, and which of them were read."""
+"""Megatron-LM's arguments by their names in `args`, from any format, with a record of the ones that were read."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ _RENAMED = {
     "use_rotary_position_embeddings": ("position_embedding_type", "rope"),
     "use_flash_attn": ("attention_backend", "flash"),
 }
-"""Flags whose name in `args` is another, with the value that they set (megatron/training/arguments.py)."""
+"""Flags that set another name in `args`, with the value that they set (megatron/training/arguments.py)."""
 
 _SPELLED = {
     "fp8_format": "fp8",
@@ -27,11 +27,11 @@ _SPELLED = {
     "num_moe_experts": "num_experts",
     "gated_linear_unit": "swiglu",
 }
-"""Other spellings of names in `args`, with a value each."""
+"""Other spellings of names in `args` that take a value."""
 
 
 def normalised(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options by the names that Megatron-LM's `args` has for them; a flag without a value is True."""
+    """Return options by their names in Megatron-LM's `args`; a flag without a value is True."""
     found: dict[str, Any] = {}
     for option, value in given.items():
         name = option.lstrip("-").replace("-", "_")
@@ -47,7 +47,7 @@ def normalised(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as Python's own: numbers and words of a command line, a log or YAML."""
+    """Convert the text of a command line, a log or YAML to a number, a bool or None."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if not isinstance(value, str):
@@ -66,14 +66,15 @@ def _plain(value: Any) -> Any:
 
 
 _UNCHANGED = ("default", "none", "no_shard", "Adam", "AdamW", "adam", "adamw")
-"""Values that leave a step as it is, whatever the option."""
+"""Values that change nothing about a step, for every option."""
 
 
 class Arguments:
-    """Arguments of a run, which remember those that were read.
+    """Arguments of a run, with a record of the ones that were read.
 
-    `source` is put in front of what is wrong. `asked` are those that the user wrote, where the file has defaults
-    too; a file that has them all, and doesn't say which those are, `is_complete`.
+    `source` is the prefix of error messages. `asked` are the arguments that the user wrote, if the file also
+    contains defaults. `is_complete` marks a file that contains all arguments and does not say which ones the user
+    wrote.
     """
 
     def __init__(
@@ -91,13 +92,13 @@ class Arguments:
         self.assumed: list[str] = []
 
     def get(self, name: str, default: Any = None, *, word: str = "model") -> Any:
-        """The value of an argument, or the default where it is not there or None; `word` is what it is read for."""
+        """Return an argument, or the default if it is missing or None; `word` is the option that it is read for."""
         self._read[name] = word
         value = self._values.get(name)
         return default if value is None else value
 
     def flag(self, name: str, *, default: bool = False, word: str = "model") -> bool:
-        """Whether a flag is set."""
+        """Return whether a flag is set."""
         value = self.get(name, default, word=word)
         if isinstance(value, str) and value.startswith("$"):  # a flag, and a variable with further options
             return True
@@ -106,7 +107,7 @@ class Arguments:
         return bool(value)
 
     def count(self, name: str, default: int | None = None, *, word: str = "model", least: int = 1) -> int | None:
-        """A whole number of `least` or more, or the default."""
+        """Return a whole number of at least `least`, or the default."""
         value = self.get(name, default, word=word)
         if value is None:
             return None
@@ -115,19 +116,19 @@ class Arguments:
         return count_from(value, f"{self.source}: {name}", least=least)
 
     def part(self, name: str, default: float, *, word: str) -> float:
-        """A number from 0 to 1, or the default."""
+        """Return a number from 0 to 1, or the default."""
         value = self.get(name, default, word=word)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
             raise ConfigError(f"{self.source}: {name} must be a number from 0 to 1: got {value!r}")
         return float(value)
 
     def number(self, name: str, default: int, *, least: int = 1) -> int:
-        """A whole number of `least` or more, the default where none is there."""
+        """Return a whole number of at least `least`, or the default."""
         value = self.count(name, least=least)
         return default if value is None else value
 
     def need(self, name: str, *others: str) -> int:
-        """A whole number of 1 or more under any of these names; raises `ConfigError` where none is there."""
+        """Return the whole number (1 or more) under the first of these names, or raise `ConfigError`."""
         for known in (name, *others):
             value = self.count(known)
             if value is not None:
@@ -135,31 +136,31 @@ class Arguments:
         raise ConfigError(f"{self.source}: {name} is missing")
 
     def has(self, name: str) -> bool:
-        """Whether an argument is there and neither false nor 0; it counts as read only if so."""
+        """Return whether an argument is set and neither false nor 0; only then it counts as read."""
         return bool(self._values.get(name)) and bool(self.get(name))
 
     def asks(self, name: str) -> bool:
-        """Whether the user wrote an argument, and not false; a file that has all of them does not say."""
+        """Return whether the user set an argument to a true value; False if the file contains all arguments."""
         return not self._is_complete and name in self._asked and bool(self._values.get(name))
 
     @property
     def ignored_that_matter(self) -> tuple[Ignored, ...]:
-        """What was not read and is known to matter."""
+        """Arguments that were not read and are known to change time or memory."""
         return tuple(ignored for ignored in self.ignored if ignored.matters != "unknown")
 
     @property
     def understood(self) -> tuple[tuple[str, str], ...]:
-        """What the user wrote and was read, with the word it went to."""
+        """Arguments that the user wrote and that were read, each with the option that it was read for."""
         return tuple((name, word) for name, word in self.read if name in self._asked)
 
     @property
     def read(self) -> tuple[tuple[str, str], ...]:
-        """What was read and is there, the file's defaults too."""
+        """Arguments that were read and have a value, including defaults of the file."""
         return tuple((name, word) for name, word in self._read.items() if self._values.get(name) is not None)
 
     @property
     def unread(self) -> list[tuple[str, Any]]:
-        """What the user wrote, is not off, and was not read."""
+        """Arguments that the user wrote, that are not off, and that were not read."""
         return [
             (name, value)
             for name, value in self._values.items()
@@ -168,6 +169,6 @@ class Arguments:
 
     @property
     def ignored(self) -> tuple[Ignored, ...]:
-        """What the user wrote and was not read, but for what changes nothing and what is off."""
+        """Unread arguments of the user that may change time or memory."""
         found = [Ignored(name, value, matters) for name, value in self.unread if (matters := matters_for(name))]
         return tuple(one for one in found if one.matters != "unknown" or not self._is_complete)

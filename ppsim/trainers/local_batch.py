@@ -1,4 +1,4 @@
-"""The batch of one data-parallel rank and accumulation round, by which a trainer divides a step into rounds."""
+"""The batch per data-parallel rank and gradient-accumulation round, as TorchTitan sets it."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from ppsim.parallel.layout import fewest_replicas
 
 @dataclass(frozen=True)
 class LocalBatch:
-    """Sequences per data-parallel rank: of a round, of a microbatch in a pipeline, and of one without a pipeline.
+    """Sequences per data-parallel rank: per round, per microbatch of a pipeline, per microbatch without a pipeline.
 
-    Without a pipeline a round is one microbatch. `source` is the file.
+    A round is one gradient-accumulation step. Without a pipeline it is one microbatch. `source` is the file.
     """
 
     of_round: int
@@ -21,7 +21,7 @@ class LocalBatch:
     source: str
 
     def words(self, pp: int, global_batch: int | None) -> dict[str, int | None]:
-        """Return the options of the file's own plan; `global_batch` None or below 1 is one round."""
+        """Return the batch options of the file; a `global_batch` of None or below 1 means one round."""
         micro, of_round = self._sizes(pp)
         if of_round % micro:
             raise ConfigError(
@@ -35,9 +35,9 @@ class LocalBatch:
         return (self.of_microbatch, self.of_round) if pp > 1 else (self.without_pipeline,) * 2
 
     def fill(self, options: dict[str, Any], given: Collection[str]) -> None:
-        """Set microbatch size, microbatches and accumulation rounds to those of the options' pp and dp.
+        """Set microbatch size, number of microbatches and accumulation rounds for the pp and dp of the options.
 
-        Options that are `given` stay. Raises `ConfigError` for a batch that whole rounds do not make up.
+        Options in `given` stay. Raises `ConfigError` if the batch is not a whole number of rounds.
 
         >>> options = {"pp": 4, "dp": 2, "global_batch": 128, "gradient_accumulation_steps": None}
         >>> LocalBatch(8, 1, 8, "run.sh").fill(options, {})
@@ -68,7 +68,7 @@ class LocalBatch:
 
 
 def _replicas(options: dict[str, Any]) -> int:
-    """The data-parallel ranks of a plan; the fewest possible if no number of GPUs is given."""
+    """Return the data-parallel ranks, or the smallest possible number if the number of GPUs is not given."""
     if options.get("dp"):
         return int(options["dp"])
     tp, cp, pp, ep = (options.get(name) or 1 for name in ("tp", "cp", "pp", "ep"))

@@ -1,7 +1,7 @@
-"""What a trainer's option matters for in a training step, judged by its name; and options that ppsim refuses.
+"""The effect of a trainer's option on time and memory, judged by its name; and options that ppsim refuses.
 
-An option that ppsim does not read is listed with the quantity that it changes. Only an option that is known to
-change neither time nor memory is left out of the list: a new name that suggests otherwise is "unknown".
+ppsim lists each option that it does not read, with the quantity that the option changes. It omits only options that
+are known to change neither time nor memory. An unlisted name that suggests otherwise is "unknown".
 """
 
 import re
@@ -50,7 +50,9 @@ _CHANGES = (
         r"reuse_grad_buf.*|optimizer\.early_step_in_backward|data_types\..*",
     ),
 )
-"""Names of options, whole, and what they change. TorchTitan's and DeepSpeed's have their sections in front."""
+"""Patterns for whole names of options, by the quantity that they change. TorchTitan's and DeepSpeed's names include
+the section.
+"""
 
 _INERT = re.compile(
     r"(min_|head_|decoupled_)?lr(_.*)?|lr_scheduler\..*|log_.*|.*_log(_.*)?|.*logger.*|logging_.*|timing_.*|"
@@ -82,7 +84,7 @@ _INERT = re.compile(
     r"zero_allow_untested_optimizer|zero_force_ds_cpu_optimizer|dump_state|prescale_gradients|"
     r"gradient_predivide_factor|zero_optimization\.(stage|elastic_checkpoint|load_from_fp32_weights)"
 )
-"""Names of options that change neither the time nor the memory of a step, unless they are `_SUSPECT`."""
+"""Names of options that change neither the time nor the memory of a step, unless they match `_SUSPECT`."""
 
 _SUSPECT = re.compile(
     r"lora|peft|adapter|freez|frozen|trainable_|vision|image|img|patch|video|audio|speech|sound|modal|encoder|"
@@ -91,7 +93,7 @@ _SUSPECT = re.compile(
     r"parallel|overlap|pipeline|mtp|mamba|ssm|layer|block|chunk|ffn|mlp|hidden|head|embed|kv_|qk_|pack|"
     r"sequence|seq_len|grad_accum|accumulat|buffer|_dim$|_size$"
 )
-"""Words in the name of an option that may change the computation."""
+"""Parts of names that suggest a change of the computation."""
 
 _KNOWN_INERT = frozenset({
     "activation_checkpoint.selective_ac_option", "adam_beta1", "attention_dropout", "bert_embedder_type",
@@ -113,14 +115,16 @@ _KNOWN_INERT = frozenset({
     "reset_attention_mask", "retro_chunk_length", "tensorboard_queue_size", "v_head_dim", "vocab_size",
     "world_size", "yarn_original_max_position_embeddings",
 })  # fmt: skip
-"""Options looked up one by one (megatron/training/arguments.py): inert, or without effect beside those read."""
+"""Options that were looked up one by one (megatron/training/arguments.py): no effect, or none in addition to the
+options that ppsim reads.
+"""
 
 _GENERATION = re.compile(r"inference_.*|rl_.*|retro_.*|checkpoint\..*|profiling\..*|metrics\..*|lr_scheduler\..*")
-"""Options of parts that are not the training step, whatever their names suggest."""
+"""Options of parts that do not belong to the training step, whatever their names suggest."""
 
 
 def matters_for(name: str) -> str:
-    """Return what an option matters for: "time", "memory", "time and memory", "unknown", or "" for nothing.
+    """Return the effect of an option: "time", "memory", "time and memory", "unknown", or "" for none.
 
     >>> matters_for("optimizer_cpu_offload"), matters_for("adam_beta1"), matters_for("encoder_layers_frozen")
     ('time and memory', '', 'unknown')
@@ -136,10 +140,12 @@ def matters_for(name: str) -> str:
 _ADAPTER = re.compile(r"(?:^|_)(?:q?lora|dora|peft)(?:_|$)", re.IGNORECASE)
 _FROZEN = re.compile(r"(?:^|_)(?:un)?(?:freez\w*|frozen)(?:_|$)", re.IGNORECASE)
 _OTHERS = re.compile(r"(?:q|k|v|kv|o|qk|qkv)_lora_(?:rank|dim)|dino_.*", re.IGNORECASE)
-"""Latent attention has ranks of its own, and Megatron-LM's logs have `dino_freeze_last_layer` with its default."""
+"""Names that look like adapters or frozen weights and are neither: ranks of latent attention, and
+`dino_freeze_last_layer`, which is in Megatron-LM's logs with its default.
+"""
 
 _SWITCH = re.compile(r"(?:(?:use_|enable_)?lora_?|peft_?)?(?:enabled?|scheme|type|method|rank|r|dim|_target_)?")
-"""Names that say alone whether there are adapters: if one is off, the other options of adapters have no effect."""
+"""Names that switch adapters on or off: if one is off, the other options of the adapter have no effect."""
 
 _OFF = ("", "none", "null", "false", "no", "off", "0", "full")
 
@@ -173,7 +179,7 @@ def require_full_training(options: Mapping[str, Any], source: str) -> None:
 
 
 def leaves_of(options: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Return every value that is no section, with the names of its sections in front.
+    """Yield each value that is not a section, with its path through the sections.
 
     >>> list(leaves_of({"zero": {"stage": 1}, "steps": 2}))
     [('zero.stage', 1), ('steps', 2)]

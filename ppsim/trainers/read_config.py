@@ -1,4 +1,4 @@
-"""A training configuration of any trainer, told apart by what it holds."""
+"""Read a training configuration of any trainer; the format is detected from the content."""
 
 import re
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from ppsim.trainers.torchtitan.read_config import from_torchtitan
 
 
 def model_named(given: str | Path | RunConfig) -> Model:
-    """Return a model by name, from a Hugging Face config.json, or from a trainer's configuration, read or not."""
+    """Return a model by name, from a Hugging Face config.json, or from a trainer's configuration."""
     if not isinstance(given, RunConfig) and (Path(given).suffix == ".json" or not isfile(given)):
         return read_model(given)
     config = given if isinstance(given, RunConfig) else read_run_config(given)
@@ -39,9 +39,9 @@ _SUFFIXES = {".sh", ".yaml", ".yml", ".toml", ".json", ".log"}
 
 
 def read_run_config(path: str | Path) -> RunConfig:
-    """Return what a trainer's configuration says: words of `ppsim.project`, a model, and what is not followed.
+    """Read a trainer's configuration: options of `ppsim.project`, the model, and the options that ppsim ignores.
 
-    Raises `ConfigError` for what is none of those that are known, and for a value that has no meaning.
+    Raises `ConfigError` for an unknown format and for an invalid value.
 
     >>> import ppsim, tempfile
     >>> script = Path(tempfile.mkdtemp(), "train.sh")
@@ -53,7 +53,7 @@ def read_run_config(path: str | Path) -> RunConfig:
     if isdir(path):
         raise ConfigError(_why_no_folder(Path(path)))
     (text, has_more), source = read_head(path), str(path)
-    if has_more and not logged_arguments(text):  # a log begins with the arguments, and may be long
+    if has_more and not logged_arguments(text):  # a log starts with the arguments and may be long
         raise ConfigError(f"{path} is larger than {CONFIG_BYTES // 2**20} MiB: it is no training configuration")
     if text.lstrip().startswith("{"):
         return _from_tree(read_json(path, most=CONFIG_BYTES), Path(path))
@@ -69,14 +69,13 @@ def read_run_config(path: str | Path) -> RunConfig:
         flags = flags_of(text, source)
         if chosen := re.search(
             r"\sactivation[-_]checkpoint:([\w-]+)", text
-        ):  # TorchTitan has words for it, not a flag
+        ):  # TorchTitan 0.3 sets the mode by a subcommand, not by a flag
             flags["--activation_checkpoint.mode"] = chosen[1]
         return _from_flags(flags, source)
     return _from_tree(read_yaml(path), Path(path))
 
 
 def _why_no_folder(folder: Path) -> str:
-    """The sentence that says which files are accepted, and the ones in the folder that may be meant."""
     likely = sorted(file.name for file in folder.iterdir() if file.suffix in _SUFFIXES and file.is_file())
     held = f"; it holds {', '.join(likely[:3])}{', …' * (len(likely) > 3)}" if likely else ""
     return f"{folder} is a folder{held}: give one file; there are {configurations()}"

@@ -1,4 +1,4 @@
-"""A recipe as a trainer's configuration: read by the same code as the trainer's files."""
+"""Read a recipe as a trainer's configuration, with the code that reads the trainer's files."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,11 +20,11 @@ CLUSTERS = {
     "h100": "dgx-h100", "b200": "dgx-b200", "b300": "dgx-b300", "gb200": "gb200-nvl72", "gb300": "gb300-nvl72",
     "mi300x": "mi300x-8", "mi325x": "mi325x-8", "mi355x": "mi355x-8",
 }  # fmt: skip
-"""The cluster of each device of a recipe."""
+"""The cluster for each device type of a recipe."""
 
 
 def read_recipe(name: str) -> RunConfig:
-    """Return a recipe as a trainer's configuration; raises `ConfigError` as `find_recipe`.
+    """Return a recipe as a trainer's configuration; raises `ConfigError` as `find_recipe` does.
 
     >>> found = read_recipe("deepseek-v3/gb200/mxfp8@26.08")
     >>> found.words["gpus"], found.words["pp"], found.words["dtype"], found.words["cluster"]
@@ -43,12 +43,10 @@ def read_recipe(name: str) -> RunConfig:
 
 
 def _of_torchtitan(recipe: Recipe) -> RunConfig:
-    """A registry entry of TorchTitan, read as its flags."""
     return from_torchtitan(recipe.settings, recipe.name)
 
 
 def _of_primus(recipe: Recipe) -> RunConfig:
-    """An experiment of Primus, read as its YAML is."""
     settings = recipe.settings
     if any(name.startswith("training.") for name in settings):
         return from_torchtitan(settings, recipe.name, "Primus, TorchTitan", settings)
@@ -56,9 +54,10 @@ def _of_primus(recipe: Recipe) -> RunConfig:
 
 
 def _of_bridge(recipe: Recipe) -> RunConfig:
-    """A recipe of Megatron-Bridge, read as the YAML that its run writes.
+    """Read a recipe of Megatron-Bridge like the YAML that its run writes.
 
-    What the recipe does not set is as Megatron-Bridge has it (models/*_provider.py), not as its stack is assumed.
+    Options that the recipe does not set get Megatron-Bridge's defaults (models/*_provider.py), not the assumed
+    defaults of its stack.
     """
     settings, ignored = recipe.settings, []
     model = find_model(recipe.model) if recipe.model in NAMES else None
@@ -96,7 +95,10 @@ def _of_bridge(recipe: Recipe) -> RunConfig:
 
 
 def require_accepted(recipe: Recipe, options: Mapping[str, Any], typed: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` for an option next to a recipe that its trainer refuses; `options` are those in force."""
+    """Raise `ConfigError` for an option next to a recipe that the recipe's trainer refuses.
+
+    `options` are all options in force, `typed` the ones that the user gave.
+    """
     if recipe.device not in (*CLUSTERS, "any") and options.get("cluster") is None:
         raise ConfigError(
             f"recipe {recipe.name} is for {recipe.device.upper()}, which no cluster has: give --cluster"

@@ -1,7 +1,7 @@
-"""Recipes by name: the settings with which a trainer publishes the run of a model on a device.
+"""Recipes by name: the settings that a trainer publishes for a model on a type of GPU.
 
-The table (data/recipes.json) is written by scripts/extract_recipes.py. A name is MODEL/DEVICE/PRECISION@RELEASE,
-with a variant in front of the @ if there are several.
+scripts/extract_recipes.py writes the table (data/recipes.json). A name is MODEL/DEVICE/PRECISION@RELEASE, with
+/VARIANT before the @ if there are several variants.
 """
 
 import difflib
@@ -20,9 +20,10 @@ TITLES = {"megatron-bridge": "Megatron-Bridge", "primus": "Primus", "torchtitan"
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe of a release: its name, the number of GPUs if it has one, and the file that has it.
+    """A recipe of one release.
 
-    `plan` is the number of its settings in the table.
+    `gpus` is None if the recipe sets no number of GPUs. `plan` is the index of its settings in the table, `file`
+    the file of the trainer that contains it.
     """
 
     trainer: str
@@ -37,17 +38,17 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """The whole name, with the release."""
+        """The full name, with the release."""
         return f"{self.base}@{self.release}"
 
     @property
     def model(self) -> str:
-        """The model: a name of `ppsim models`, or another one."""
+        """The model: a name of `ppsim models`, or a name that ppsim does not know."""
         return self.base.split("/")[0]
 
     @property
     def device(self) -> str:
-        """The type of GPU; `any` if the recipe leaves it open."""
+        """The type of GPU, or `any` if the recipe leaves it open."""
         return self.base.split("/")[1]
 
     @property
@@ -57,7 +58,7 @@ class Recipe:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings by the trainer's names: those that are no defaults."""
+        """The settings that differ from the trainer's defaults, by the trainer's names."""
         table = _table()
         return dict(sorted(table["settings"][number] for number in table["plans"][self.plan]))
 
@@ -67,7 +68,7 @@ class Recipe:
         return f"{self.file} at {self.tag}{f' ({self.commit[:8]})' if self.commit else ''}"
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON: the parts of the name, and the source."""
+        """Return name and source as JSON."""
         return {
             "name": self.name, "trainer": self.trainer, "release": self.release, "model": self.model,
             "device": self.device, "precision": self.precision, "gpus": self.gpus, "file": self.file,
@@ -83,7 +84,7 @@ def _table() -> dict[str, Any]:
 
 @cache
 def recipes() -> tuple[Recipe, ...]:
-    """Return every recipe of every release, by trainer and name, the oldest release first."""
+    """Return all recipes of all releases, by trainer and name, the oldest release first."""
     table, found = _table(), []
     for trainer, one in table["trainers"].items():
         releases = [(release, *source) for release, source in one["releases"].items()]
@@ -98,9 +99,9 @@ def recipes() -> tuple[Recipe, ...]:
 
 
 def matching(words: Sequence[str], **filters: str | None) -> list[Recipe]:
-    """Return the recipes that have every word: as part of the name, or as trainer or release.
+    """Return the recipes that match every word: as a part of the name, the trainer or the release.
 
-    `filters` are properties of a recipe and the text that each must have; a model may be a part of its name.
+    `filters` maps properties of a recipe to the required text. For the model, a part of its name is enough.
 
     >>> {one.device for one in matching(["deepseek-v3", "mxfp8"], release="26.08")} >= {"gb200", "gb300"}
     True
@@ -119,9 +120,9 @@ def matching(words: Sequence[str], **filters: str | None) -> list[Recipe]:
 
 
 def find_recipe(name: str) -> Recipe:
-    """Return a recipe by name, the newest release if the name has none.
+    """Return a recipe by name, of the newest release unless the name has one.
 
-    Raises `ConfigError` with the nearest names, with the releases that have the recipe, or with its variants.
+    Raises `ConfigError` with the nearest names, the releases that contain the recipe, or its variants.
     """
     base, _, release = name.strip().lower().partition("@")
     named = [one for one in recipes() if one.base == base]
@@ -138,7 +139,6 @@ def find_recipe(name: str) -> Recipe:
 
 
 def _why_unknown(base: str, release: str) -> str:
-    """The sentence about a name that no recipe has: its variants, or else the three nearest names."""
     names = list(dict.fromkeys(one.base for one in recipes() if release in ("", one.release)))
     if variants := [one for one in names if one.startswith(f"{base}/")]:
         return f"recipe {base} has variants: give {' or '.join(variants)}"

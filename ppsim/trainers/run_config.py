@@ -1,4 +1,4 @@
-"""What a trainer's configuration says in the words of `ppsim project`, and what of it was not understood."""
+"""A trainer's configuration as options of `ppsim project`, with the options that ppsim ignores."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,15 +12,17 @@ from ppsim.trainers.recipe_table import Recipe
 
 
 def short(value: object) -> str:
-    """Return a value as a line shows it: flags as on and off, and at most 40 characters."""
+    """Return a value for a table: flags as on and off, at most 40 characters."""
     text = "on" if value is True else "off" if value is False else str(value)
     return text if len(text) <= 40 else f"{text[:39]}…"
 
 
 @dataclass(frozen=True)
 class Ignored:
-    """An option of the trainer that has no word here; `matters` says for what: "time", "memory", both, or that
-    nobody looked."""
+    """An option of the trainer that ppsim ignores.
+
+    `matters` is the quantity that it changes: "time", "memory", "time and memory" or "unknown".
+    """
 
     name: str
     value: Any
@@ -28,21 +30,21 @@ class Ignored:
 
     @property
     def in_words(self) -> str:
-        """Its name and its shortened value."""
+        """The name and the shortened value."""
         return f"{self.name} {short(self.value)}"
 
 
 @dataclass(frozen=True, repr=False)
 class RunConfig(Shown):
-    """A configuration as read.
+    """A trainer's configuration as ppsim reads it.
 
-    `words` are options of `ppsim.project`, by name, but for the model, which is `model` or, where there is none,
-    `why_no_model`, a sentence. `understood` says which of the trainer's options made which word. `notes` are
-    sentences about what the file leaves open. `local_batch` is the batch of an accumulation round, of trainers that
-    have rounds. `needed` has the words that the file leaves to the program that starts the run ("auto"), each with
-    the trainer's name and with the option that gives it. `layers_per_virtual_stage` is Megatron-LM's way to give
-    vpp, which depends on the model and on pp. `typed` are options that the user gave next to the file. `recipe` is
-    the recipe that was read in place of a file.
+    `words` are options of `ppsim.project` by name, without the model. If `model` is None, `why_no_model` is a
+    sentence with the reason. `understood` maps options of the trainer to options of ppsim. `notes` are sentences
+    about settings that the file leaves open. `local_batch` is the batch per accumulation round, for trainers that
+    have rounds. `needed` has the options that the file leaves to the launching program ("auto"), each with the
+    trainer's name and the ppsim option that sets it. `layers_per_virtual_stage` is Megatron-LM's indirect way to
+    set vpp, which depends on the model and on pp. `typed` are options that the user gave in addition to the file.
+    `recipe` is set if a recipe was read instead of a file.
     """
 
     trainer: str
@@ -61,7 +63,7 @@ class RunConfig(Shown):
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """What is assumed, in sentences: first the number of GPUs and the parts of the model that are left out."""
+        """Assumptions as sentences: first the number of GPUs and the parts of the model that are left out."""
         words = {name: value for name, value in {**self.words, **self.typed}.items() if isinstance(value, int)}
         sizes = {name: words.get(name) for name in ("tp", "cp", "ep", "pp", "etp")}
         gpus = [] if words.get("gpus") or words.get("dp") else [assumed_devices(**sizes)]
@@ -69,7 +71,7 @@ class RunConfig(Shown):
         return (*gpus, *left_out, *self.notes)
 
     def beside(self, options: Mapping[str, Any]) -> "RunConfig":
-        """Return the configuration with options that the user typed next to it: what is assumed depends on them."""
+        """Return the configuration together with options that the user typed, which change the assumptions."""
         return replace(self, typed={name: value for name, value in options.items() if value is not None})
 
     @property
@@ -78,7 +80,7 @@ class RunConfig(Shown):
         return tuple(one.in_words for one in self.ignored if "memory" in one.matters)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON: words, what made them, and what was not followed with what it matters for."""
+        """Return options, their origin, and ignored options as JSON."""
         return {
             "trainer": self.trainer,
             "source": self.source,

@@ -1,8 +1,9 @@
-"""Words of a shell script, with quotes, variables, arrays and arithmetic, in time proportional to the script.
+"""Parse a shell script into words: quotes, variables, arrays and arithmetic, in time linear in its length.
 
-We run nothing. A command substitution `$(…)` and a variable that the script does not set stay as they are written.
-As in a shell, the value of a variable is never read for quotes that open or close: `NOTE="bob's run"` is harmless.
-Other than in a shell, `$ARRAY` has all elements, and quotes inside a value group its words (scripts `eval` those).
+Nothing is executed. A command substitution `$(…)` and a variable that the script does not set stay as written. As
+in a shell, quotes in the value of a variable do not open or close a quotation: `NOTE="bob's run"` is harmless.
+Unlike a shell, `$ARRAY` expands to all elements, and quotes inside a value group its words (scripts `eval` such
+values).
 """
 
 import ast
@@ -16,10 +17,10 @@ from typing import Any
 from ppsim.base.errors import ConfigError
 
 MOST_EXPANDED = 2**20
-"""Characters that the variables of a script may expand to, over all of its uses."""
+"""Limit on the characters that the variables of a script expand to, over all uses."""
 
-_LONGEST = 4096  # characters of ${…}, $((…)) and $(…)
-_DEEPEST = 8  # variables in the values of variables
+_LONGEST = 4096  # limit on the characters of ${…}, $((…)) and $(…)
+_DEEPEST = 8  # limit on nested variables
 
 _SPACE = re.compile(r"(?:[^\S\n]|\\\n)+")
 _COMMENT = re.compile(r"#[^\n]*")
@@ -35,7 +36,7 @@ _DECLARING = ("export", "declare", "local", "readonly", "typeset")
 
 @dataclass
 class _Word:
-    """A word in pieces. If it assigns, `assigned` is the match of `NAME=` or `NAME+=` before the pieces."""
+    """A word in pieces; for an assignment, `assigned` is the match of `NAME=` or `NAME+=` before the pieces."""
 
     pieces: list[str] = field(default_factory=list)
     assigned: re.Match[str] | None = None
@@ -51,7 +52,7 @@ class _Word:
 
 
 class Script:
-    """A script, read statement by statement; `variables` are those that the statements so far set."""
+    """A script, read statement by statement; `variables` are the ones set so far."""
 
     def __init__(self, text: str, source: str) -> None:
         self.text, self.source = text.replace("\r\n", "\n"), source
@@ -59,9 +60,9 @@ class Script:
         self._place, self._expanded = 0, 0
 
     def statements(self) -> Iterator[list[str]]:
-        """Yield the words of each statement, for an assignment the words of its value.
+        """Yield the words of each statement; for an assignment, the words of its value.
 
-        Raises `ConfigError` for a quote or an array that does not close, and for variables that expand too much.
+        Raises `ConfigError` for an unclosed quote or array, and if variables expand to too many characters.
         """
         words: list[_Word] = []
         while self._place < len(self.text):
@@ -83,7 +84,6 @@ class Script:
         yield from self._ended(words)
 
     def _ended(self, words: list[_Word]) -> Iterator[list[str]]:
-        """The words of a statement; if it assigns, the variables are set."""
         if words and words[0].text in _DECLARING:
             words = [word for word in words[1:] if word.assigned]
         if not words:
@@ -101,7 +101,7 @@ class Script:
             self.variables[name] = self._counted(before + value)
 
     def _words(self, *, in_array: bool = False) -> list[_Word]:
-        """The words from here to the next blank: several if a variable with blanks is expanded."""
+        """Return the words up to the next blank: several if a variable with blanks is expanded."""
         begin, depth = self._place, 0
         found = [_Word(assigned=_ASSIGNED.match(self.text, begin))]
         if found[0].assigned:
@@ -126,7 +126,7 @@ class Script:
                 value = self._expansion()
                 is_written = found[0].assigned or value[0].startswith(
                     "$("
-                )  # a command, which is not run, is one word
+                )  # a command is not run and stays one word
                 _add(found, value if is_written else self._split(value))
             elif character == "\\" and not self.text.startswith("\\\n", self._place):
                 found[-1].pieces.append(self.text[self._place + 1 : self._place + 2])
@@ -140,7 +140,6 @@ class Script:
         return [word for word in found if word.pieces or word.assigned]
 
     def _array(self, begin: int) -> list[str]:
-        """The elements up to the parenthesis that closes an array."""
         elements: list[str] = []
         while self._place < len(self.text):
             if self.text[self._place] == ")":
@@ -155,7 +154,7 @@ class Script:
         raise self._unclosed("parenthesis", begin)
 
     def _double_quoted(self, found: list[_Word], begin: int) -> None:
-        """Add what stands in double quotes; an array in them has its elements as words."""
+        """Add the content of double quotes; an array in them adds one word per element."""
         self._place += 1
         found[-1].pieces.append("")
         while self._place < len(self.text):
@@ -176,7 +175,7 @@ class Script:
         raise self._unclosed("quotation", begin)
 
     def _expansion(self) -> list[str]:
-        """The value of the `$…` that begins here, which is passed: an array has several."""
+        """Return the value of the `$…` that starts here and move past it; an array has several elements."""
         begin = self._place
         for opening, closing in (("$((", "))"), ("$(", ")"), ("${", "}")):
             if not self.text.startswith(opening, begin):
@@ -195,14 +194,13 @@ class Script:
         return self._variable(match[1], match[0], 0) if match else ["$"]
 
     def _variable(self, name: str, written: str, depth: int) -> list[str]:
-        """The value of a variable, and of variables in it that were set later; as it is written if not set."""
+        """Return a variable with nested variables expanded, or the text as written if the variable is not set."""
         value = self.variables.get(name, [written])
         if name in self.variables and depth < _DEEPEST and any("$" in one for one in value):
             value = [self._with_variables(one, depth + 1) for one in value]
         return self._counted(value)
 
     def _with_variables(self, text: str, depth: int) -> str:
-        """A text with its variables put in."""
         self._counted([text])
         pieces, place = [], 0
         while (dollar := text.find("$", place)) >= 0:
@@ -217,7 +215,6 @@ class Script:
         return "".join([*pieces, text[place:]])
 
     def _braced(self, whole: str, depth: int) -> str:
-        """The value of `${NAME}` or `${NAME:-DEFAULT}`, as it is written if it has none."""
         match = _BRACED.fullmatch(whole[2:-1])
         if match is None or (match[1] not in self.variables and match[2] is None) or depth == _DEEPEST:
             return whole
@@ -226,12 +223,12 @@ class Script:
         return self._with_variables(match[2].strip("\"'"), depth + 1)
 
     def _computed(self, text: str) -> str | None:
-        """Whole-number arithmetic, in which a variable needs no dollar sign."""
+        """Evaluate whole-number arithmetic, in which variables need no dollar sign."""
         text = self._with_variables(text, 0)
         return _computed(re.sub(r"[A-Za-z_]\w*", lambda name: " ".join(self._variable(name[0], name[0], 0)), text))
 
     def _closing(self, text: str, begin: int, closing: str) -> int | None:
-        """The place behind the bracket that closes, None if there is none within `_LONGEST` characters."""
+        """Return the position after the closing bracket, or None if there is none within `_LONGEST` characters."""
         opener, shut, depth = "{" if closing == "}" else "(", closing[0], 0
         for match in re.compile(f"[{opener}{shut}]").finditer(text, begin, begin + _LONGEST):
             depth += 1 if match[0] == opener else -1
@@ -242,7 +239,7 @@ class Script:
         return None
 
     def _counted(self, value: list[str]) -> list[str]:
-        """Return a value of variables, of which a script may have so many characters; else raise `ConfigError`."""
+        """Return the value and count its characters; raises `ConfigError` above `MOST_EXPANDED`."""
         self._expanded += sum(map(len, value)) + len(value)
         if self._expanded > MOST_EXPANDED:
             raise ConfigError(
@@ -252,12 +249,11 @@ class Script:
         return value
 
     def _split(self, value: list[str]) -> list[str]:
-        """The words of a value that is not quoted."""
         words: list[str] = []
         for one in value:
             try:
                 words += shlex.split(one) if re.search(r"['\"\\]", one) else one.split()
-            except ValueError:  # a quote of a text, not of a word
+            except ValueError:  # the quote is an apostrophe in a text
                 words += one.split()
         return words
 
@@ -270,19 +266,17 @@ class Script:
 
 
 def _add(words: list[_Word], value: list[str]) -> None:
-    """Append a value to the last word; of several elements, each further one begins a word."""
+    """Append a value to the last word; each further element of an array starts a new word."""
     if value:
         words[-1].pieces.append(value[0])
         words += [_Word([one]) for one in value[1:]]
 
 
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
-_LONGEST_SUM = 400  # characters of arithmetic, whose parser is recursive
+_LONGEST_SUM = 400  # limit on the characters of arithmetic, because the parser is recursive
 
 
 def _computed(text: str) -> str | None:
-    """Whole-number arithmetic, or None for anything else."""
-
     def value(node: ast.expr) -> int:
         match node:
             case ast.Constant(value=int(number)):
@@ -304,16 +298,16 @@ _LOGGED = re.compile(r"(?:^|\s)(\w+) \.{3,} (.*)$")
 
 
 def logged_arguments(text: str) -> dict[str, Any]:
-    """Return the arguments that Megatron-LM prints at the head of a log: `name ........ value` a line."""
+    """Return the arguments that Megatron-LM prints at the start of a log, one `name ........ value` per line."""
     found = (_LOGGED.search(line) for line in text.splitlines() if " ..." in line)
     return {match[1]: match[2].strip() for match in found if match}
 
 
 def flags_of(text: str, source: str) -> dict[str, Any]:
-    """Return the options of the commands in a shell script, with the variables that it sets put in.
+    """Return the options of the commands in a shell script, with its variables expanded.
 
-    An option without a value is True, one that is given twice has its last. Raises `ConfigError` for a script whose
-    quotes don't close, and for variables that expand without end.
+    An option without a value is True; the last value of a repeated option counts. Raises `ConfigError` for unclosed
+    quotes, and if variables expand to too many characters.
     """
     options: dict[str, Any] = {}
     for words in Script(text, source).statements():
@@ -322,7 +316,7 @@ def flags_of(text: str, source: str) -> dict[str, Any]:
 
 
 def _options(tokens: list[str]) -> dict[str, Any]:
-    """Options with the value behind each; those of modules and of files have several."""
+    """Return each option with the value that follows it; options for modules and files take several values."""
     options: dict[str, Any] = {}
     several: dict[str, list[str]] = {}
     name = None

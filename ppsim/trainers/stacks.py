@@ -1,4 +1,4 @@
-"""What a training stack does by default, in the words of `ppsim project`: data/stacks.toml, a source a line."""
+"""Defaults of training stacks as options of `ppsim project` (data/stacks.toml, with a source per line)."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -12,11 +12,12 @@ from ppsim.base.files import read_toml
 
 
 class Line(Strict):
-    """One default: the word, its value, and who says so.
+    """One default: the option `word`, its value and the source.
 
-    `dtypes` are the number formats in which it holds, `devices` words of the names of devices on which it does,
-    `experts` whether for models with or without, `pipelined` whether with a pipeline or without; None: always.
-    `unless` has words whose values forbid it, an empty list: any.
+    The default holds if all set conditions hold: `dtypes` lists number formats, `devices` lists words in the device
+    name, `experts` requires a model with (True) or without (False) experts, `pipelined` a run with or without a
+    pipeline. None means no condition. `unless` maps options to values that cancel the default; an empty list means
+    any value.
     """
 
     word: str
@@ -29,7 +30,7 @@ class Line(Strict):
     unless: dict[str, list[str]] = field(default_factory=dict)
 
     def holds(self, options: Mapping[str, Any], *, device: str, has_experts: bool) -> bool:
-        """Whether it does for a job of these options, of a model with experts or none, on such devices."""
+        """Return whether the default applies to a job."""
         if self.devices is not None and not any(name in device.split() for name in self.devices):
             return False
         if self.experts not in (None, has_experts):
@@ -44,8 +45,7 @@ class Line(Strict):
 
 
 class StackDefaults(Strict):
-    """What a stack is, and its defaults; what it has no line for is as in the one that it `extends`, or as `ppsim
-    project` has it."""
+    """Title and defaults of a stack; for other options, `extends` names the stack that applies."""
 
     title: str
     extends: str | None = None
@@ -60,9 +60,9 @@ def stacks() -> dict[str, StackDefaults]:
 
 
 def stack_of(name: str, options: Mapping[str, Any], *, device: str, has_experts: bool) -> dict[str, Any]:
-    """Return the words that a stack sets for a job of these options; raises `ConfigError` for an unknown one.
+    """Return the options that a stack sets for a job; raises `ConfigError` for an unknown stack.
 
-    `device` is the name of the cluster's, `has_experts` is of the model.
+    `device` is the device name of the cluster, `has_experts` describes the model.
     """
     if name not in stacks():
         raise ConfigError(f"unknown stack '{name}': there are {', '.join(stacks())}")

@@ -1,4 +1,7 @@
-"""The table as plain JSON, for runtimes whose tables are made in Python: rank → cells → [op, stage, microbatch]."""
+"""Schedule tables as plain JSON, for runtimes that build tables in Python.
+
+The structure is rank → cells → actions [op, stage, microbatch].
+"""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -31,8 +34,8 @@ class _Table(Strict):
 def table_to_json(schedule: Schedule) -> dict[str, Any]:
     """Return a table as JSON: for each rank a list of cells, each a list of actions `[op, stage, microbatch]`.
 
-    A cell of one action is the rule, one of several is fused, an empty one idle. Microbatch −1 stands for an
-    action that has none (UNSHARD, RESHARD, REDUCE_GRAD).
+    Most cells have one action. A cell with several actions is fused, an empty cell is idle. Microbatch −1 marks an
+    action without a microbatch (UNSHARD, RESHARD, REDUCE_GRAD).
     """
     return {
         "format": FORMAT,
@@ -46,7 +49,7 @@ def table_to_json(schedule: Schedule) -> dict[str, Any]:
 
 
 def table_from_json(data: Any, source: str) -> Schedule:
-    """Return the table that a parsed file holds; raises `ConfigError` or `ScheduleError` naming what is wrong."""
+    """Return the table in a parsed file; raises `ConfigError` or `ScheduleError` with the reason."""
     if isinstance(data, dict) and "forward_s" in data:
         raise ConfigError(f"{source} holds costs, and a table is needed here: --costs takes it")
     table = validated(_Table, data, source)
@@ -63,7 +66,7 @@ def table_from_json(data: Any, source: str) -> Schedule:
 
 
 def read_table(path: str | Path) -> Schedule:
-    """Read what `table_to_json` wrote."""
+    """Read a file that `table_to_json` wrote."""
     return table_from_json(read_json(path), str(path))
 
 

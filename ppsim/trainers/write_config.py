@@ -1,4 +1,4 @@
-"""Options of `ppsim project` written as a trainer's configuration: the inverse of `read_config`."""
+"""Write options of `ppsim project` as a trainer's configuration: the inverse of `read_config`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
@@ -13,11 +13,11 @@ from ppsim.trainers.torchtitan.write_config import models_of, write_torchtitan
 
 
 def files_of(words: Mapping[str, Any], model: Model, trainer: ConfigTarget, layout: str) -> Iterator[str]:
-    """Yield the configurations that come nearest to the options of a run of a model, in a trainer's format.
+    """Yield the configurations in a trainer's format that match the options of a run and its model best.
 
-    Megatron-LM's and TorchTitan's are a command, Primus' is an experiment, that of TorchTitan 0.2 is TOML. Options
-    that the trainer does not have are left out, and a model that it does not have too. `layout` is the split as
-    Megatron-LM's layout string. Raises `ConfigError` for an unknown trainer.
+    The result is a command for Megatron-LM and TorchTitan 0.3, an experiment for Primus, and TOML for TorchTitan
+    0.2. Options and models that the trainer does not have are left out. `layout` is the split as Megatron-LM's
+    layout string. Raises `ConfigError` for an unknown trainer.
 
     >>> from ppsim.model.names import find_model
     >>> words = {"tp": 2, "pp": 4, "gpus": 8, "seq_len": 8192}

@@ -1,7 +1,7 @@
-"""The runtimes a table can be exported to, and which schedules each of them can express.
+"""Runtimes that a schedule table can be exported to, and the schedules that each one can run.
 
-That is asked of the exporters themselves, on a small table: what one of them learns to write or to refuse shows up
-here, in `ppsim schedules NAME` and in docs/schedules.md by itself.
+The exporters themselves are tried on a small table. `ppsim schedules NAME` and docs/schedules.md therefore follow
+the code.
 """
 
 from collections.abc import Iterable
@@ -13,16 +13,16 @@ from ppsim.catalog.entry import Entry
 from ppsim.trainers import TRAINERS
 
 RUNTIMES = {one.export: loaded(one.writer) for one in TRAINERS if one.writer}
-"""What each runtime reads of a table, by its name in `ppsim export --to`; raises where it cannot express it."""
+"""The exporter of each runtime, by its name in `ppsim export --to`; it raises for tables it cannot express."""
 
 _SMALL_PP, _SMALL_MICROBATCHES = 4, 8
 
 
 def refusals(entry: Entry) -> dict[str, str | None]:
-    """Return for each runtime None where it can run this schedule, or the sentence that says why not.
+    """Return, for each runtime, None if it can run this schedule, or else a sentence with the reason.
 
-    Tried on a table of 4 ranks, two stages per rank if the schedule takes them, and 8 microbatches, or the fewest
-    above that the schedule takes, at unit costs.
+    The test table has 4 ranks, 2 stages per rank if the schedule allows it, 8 microbatches (or the schedule's
+    minimum if that is higher) and unit costs.
     """
     fewest = round(entry.least_microbatches(p=_SMALL_PP))
     least, most = entry.stages_per_rank
@@ -42,7 +42,7 @@ def refusals(entry: Entry) -> dict[str, str | None]:
 
 
 def runtime_facts(entry: Entry) -> list[tuple[str, str]]:
-    """Return names and texts as `Entry.facts` does: the runtimes that run it, and why the others do not."""
+    """Return the runtimes that run a schedule, and why others do not, in the format of `Entry.facts`."""
     reasons = refusals(entry)
     runs = [name for name, reason in reasons.items() if reason is None]
     return [
@@ -52,9 +52,9 @@ def runtime_facts(entry: Entry) -> list[tuple[str, str]]:
 
 
 def not_run_by(runtime: str, names: Iterable[str]) -> str:
-    """Say which of these schedules a runtime cannot run, and which runtimes do; empty where it runs all.
+    """Return a sentence with the schedules that a runtime cannot run and the runtimes that can, or "".
 
-    A runtime that is none of `RUNTIMES` refuses nothing; of a name that is no schedule's nothing is known.
+    A runtime outside `RUNTIMES` refuses nothing; unknown names of schedules are skipped.
 
     >>> not_run_by("megatron", ["1f1b", "zb-h1"])
     'zb-h1: run by torch, primus'

@@ -1,1 +1,1 @@
-"""Megatron-Bridge and NeMo: the YAML or JSON of a run."""
+"""Megatron-Bridge and NeMo: read the YAML or JSON of a run."""

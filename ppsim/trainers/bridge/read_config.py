@@ -1,4 +1,4 @@
-"""The YAML or JSON that Megatron-Bridge and NeMo write of a run, as options of `ppsim project`."""
+"""Read the YAML or JSON that Megatron-Bridge and NeMo write for a run, as options of `ppsim project`."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,7 +23,7 @@ _RENAMED = {
 
 
 def from_sections(content: Mapping[str, Any], source: str) -> RunConfig:
-    """Return what Megatron-Bridge's or NeMo's configuration says: sections whose fields are Megatron-Core's."""
+    """Read a configuration of Megatron-Bridge or NeMo: sections whose fields have Megatron-Core's names."""
     flat: dict[str, Any] = {}
     others: dict[str, Any] = {}
     _flatten(content, flat, others)
@@ -35,7 +35,7 @@ def from_sections(content: Mapping[str, Any], source: str) -> RunConfig:
 
 
 def _flatten(content: Mapping[str, Any], flat: dict[str, Any], others: dict[str, Any]) -> None:
-    """Put the fields of the sections that are read into `flat`, and the sections that are not into `others`."""
+    """Copy the fields of known sections into `flat`, and the other sections into `others`."""
     for name, value in content.items():
         *sections, field = str(name).split(".")
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Rules of Megatron-Core and Megatron-Bridge for options that are typed next to a recipe."""
+"""Rules of Megatron-Core and Megatron-Bridge, checked for options that are given next to a recipe."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ SCHEDULES = ("1f1b", "interleaved-1f1b", "combined-1f1b")
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule: its options, a test of the options in force, a sentence, and the file of the trainer that has it."""
+    """A rule: its options, a test on all options in force, an error sentence, and the trainer's file."""
 
     words: tuple[str, ...]
     refuses: Callable[[Mapping[str, Any]], bool]

@@ -1,1 +1,1 @@
-"""DeepSpeed: its JSON configuration, and the instructions of its pipeline engine."""
+"""DeepSpeed: read its JSON configuration, write instructions of its pipeline engine."""

@@ -1,4 +1,4 @@
-"""DeepSpeed's JSON as options of `ppsim project`."""
+"""Read DeepSpeed's JSON configuration as options of `ppsim project`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,13 +17,13 @@ _AUTO = {
     "bf16.enabled": ("dtype", "--dtype"),
     "fp16.enabled": ("dtype", "--dtype"),
 }
-"""Options that may be "auto", with the word of each and the option of ppsim that sets it instead."""
+"""Settings that may be "auto", each with the option of ppsim that sets it instead (name, flags)."""
 
 
 def from_deepspeed(content: Mapping[str, Any], source: str) -> RunConfig:
-    """Return what a DeepSpeed configuration says: batch, ZeRO and number format, but neither model nor pipeline.
+    """Read a DeepSpeed configuration: batch, ZeRO stage and number format, but no model and no pipeline.
 
-    "auto" is left to the program that starts the run, and to an option here.
+    "auto" is decided by the launching program. ppsim takes the value from an option instead.
     """
     for name in ("zero_optimization", "bf16", "fp16"):
         _require_object(content, name, source)
@@ -62,7 +62,6 @@ def from_deepspeed(content: Mapping[str, Any], source: str) -> RunConfig:
 
 
 def _require_object(content: Mapping[str, Any], name: str, source: str) -> None:
-    """Raise `ConfigError` for a setting that must be an object and is none."""
     found = content.get(name)
     if found is not None and not isinstance(found, dict):
         example = '{"stage": 1}' if name == "zero_optimization" else '{"enabled": true}'

@@ -1,7 +1,8 @@
-"""A table as the instructions of DeepSpeed's pipeline engine: one stage a rank, whole backwards.
+"""Write a schedule table as instructions of DeepSpeed's pipeline engine: one stage per rank, whole backward passes.
 
-Its engine (deepspeed/runtime/pipe) executes lists of instructions, each on a buffer, and sends and receives with
-blocking calls. So both ranks of every pair must meet in one order: transfers are put where a common clock has them.
+The engine (deepspeed/runtime/pipe) executes lists of instructions, each on a buffer, with blocking sends and
+receives. Both ranks of a pair must therefore list their transfers in the same order. A simulated timeline with unit
+costs, common to all ranks, determines this order.
 """
 
 from itertools import pairwise
@@ -20,10 +21,11 @@ _SENDS, _RECEIVES = ("SendActivation", "SendGrad"), ("RecvActivation", "RecvGrad
 
 
 def deepspeed_instructions(schedule: Schedule) -> dict[str, Any]:
-    """Return each rank's instructions in order, as [name, buffer], and the buffers that it needs.
+    """Return each rank's instructions in order, as [name, buffer], and the number of buffers that it needs.
 
-    Raises `ScheduleError` for what the engine cannot do: several stages a rank, a split backward, microbatches out
-    of order on a rank (it loads them in order), and a last stage that has several losses at once (it keeps one).
+    Raises `ScheduleError` if the engine cannot run the table: several stages per rank, a split backward pass,
+    microbatches out of order on a rank (the engine loads them in order), or several pending losses on the last
+    stage (the engine stores one).
     """
     compute = compute_for("DeepSpeed", schedule)
     if compute.vpp != 1 or compute.stage_to_rank.tolist() != list(range(compute.num_ranks)):
@@ -52,16 +54,15 @@ def deepspeed_instructions(schedule: Schedule) -> dict[str, Any]:
 
 
 def _passes(compute: Schedule) -> list[list[Action]]:
-    """The forwards and backwards of each rank."""
     actions = list(compute)
     return [actions[begin:end] for begin, end in pairwise(compute.rank_offsets.tolist())]
 
 
 def _events(compute: Schedule) -> list[list[tuple[str, int]]]:
-    """Of each rank, instructions with their microbatches, by a clock on which a pass takes a second.
+    """Return, for each rank, (instruction, microbatch) in the order of a timeline where F and B take 1 s each.
 
-    A transfer is where its producer ends; a gradient not before the backward in front of its own has ended, since
-    the engine receives all gradients into one place.
+    A transfer happens when its producer ends. A gradient transfer also waits until the rank's previous backward
+    pass has ended, because the engine receives all gradients into the same buffer.
     """
     timeline = simulate(compute, StageCosts(forward_s=1.0, backward_input_s=0.5, backward_weight_s=0.5))
     last, ran = compute.num_ranks - 1, timeline.schedule
@@ -70,7 +71,7 @@ def _events(compute: Schedule) -> list[list[tuple[str, int]]]:
     }
     found: list[list[tuple[tuple[float, int, int, int], str, int]]] = [[] for _ in range(compute.num_ranks)]
     for rank, row in enumerate(_passes(compute)):
-        before = 0.0  # when the rank's last backward ended
+        before = 0.0  # end of the rank's previous backward pass
         for action in row:
             is_backward, microbatch = action.op is not Op.F, action.microbatch
             start = begun[rank, action.op, microbatch]
@@ -89,7 +90,7 @@ def _events(compute: Schedule) -> list[list[tuple[str, int]]]:
 
 
 def _on_buffers(events: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Instructions with buffers for microbatches; one is free again when the last that needs it is through."""
+    """Replace microbatches by buffers; a buffer is free again after the last instruction of its microbatch."""
     last_use = {microbatch: place for place, (_, microbatch) in enumerate(events)}
     free: list[int] = []
     held: dict[int, int] = {}

@@ -1,1 +1,1 @@
-"""Megatron-LM: its arguments read and written, its schedules, logs and simulated steps."""
+"""Megatron-LM: read and write its arguments, write schedules, read logs, traces and simulated steps."""

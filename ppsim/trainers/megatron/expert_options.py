@@ -1,4 +1,4 @@
-"""How Megatron-LM's arguments send tokens to experts, and what they capture as CUDA graphs."""
+"""Megatron-LM's arguments for the token exchange of experts, and for CUDA graphs."""
 
 import re
 from collections.abc import Mapping
@@ -10,12 +10,13 @@ from ppsim.model.graphs import MODULES, cuda_graphs_of
 from ppsim.trainers.arguments import Arguments
 
 _DISPATCHERS = {"alltoall": "alltoall", "alltoall_seq": "alltoall", "allgather": "allgather"}
-"""`--moe-token-dispatcher-type`, as ppsim has them, but for flex: `ppsim.machine.choices.FLEX`, in which
-`--moe-flex-dispatcher-backend` chooses, the first by default."""
+"""`--moe-token-dispatcher-type` as values of ppsim, without flex. For flex, `--moe-flex-dispatcher-backend` selects
+one of `ppsim.machine.choices.FLEX`, by default the first.
+"""
 
 
 def experts_of(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
-    """Return the words about tokens and experts; of what a partial file leaves open, none."""
+    """Return the options for the token exchange of experts; a partial file leaves missing ones unset."""
     words: dict[str, Any] = {}
     if not arguments.count("num_experts", least=0):
         return words
@@ -53,7 +54,7 @@ def experts_of(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
 
 
 def cuda_graphs_in(arguments: Arguments) -> dict[str, Any]:
-    """Return the word about CUDA graphs: by the arguments of today, or those that they replaced."""
+    """Return the option for CUDA graphs, from today's arguments or the older ones that they replaced."""
     how = arguments.get("cuda_graph_impl", word="cuda_graphs")
     for name, meant in (("enable_cuda_graph", "local"), ("external_cuda_graph", "transformer_engine")):
         if arguments.flag(name, word="cuda_graphs") and how in (None, "none"):
@@ -76,7 +77,7 @@ def _text(scope: Any) -> str:
 
 
 def arguments_of_experts(words: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments for those words."""
+    """Return Megatron-LM's arguments for the options about experts and CUDA graphs."""
     found: dict[str, Any] = {}
     if dispatcher := words.get("moe_dispatcher"):
         found["moe_token_dispatcher_type"] = "flex" if dispatcher in FLEX else dispatcher

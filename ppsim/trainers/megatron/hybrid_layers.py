@@ -1,4 +1,4 @@
-"""Layers that differ in Megatron-LM's arguments: hybrid patterns, linear attention, windows, experts in some."""
+"""Megatron-LM's arguments for layers that differ: hybrid patterns, linear attention, windows, experts."""
 
 import ast
 from collections.abc import Callable, Sequence
@@ -13,18 +13,18 @@ from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba
 from ppsim.trainers.arguments import Arguments
 
 HYBRIDS = ("mamba", "hybrid")
-"""Values of `model_type` and `model_provider` that build a hybrid."""
+"""Values of `model_type` and `model_provider` that build a hybrid model."""
 
 
 def kind_of(arguments: Arguments) -> str:
-    """Return what kind of model is asked for: "gpt" where that is not said."""
+    """Return the requested type of model, "gpt" by default."""
     return str(arguments.get("model_type") or arguments.get("model_provider") or "gpt")
 
 
 def hybrid_pattern(arguments: Arguments, num_layers: int | None) -> str | None:
-    """Return the pattern of a hybrid, layers for further tokens behind "/", or None for what is none.
+    """Return the pattern of a hybrid model, with MTP layers after "/", or None for other models.
 
-    Raises `ConfigError` where a hybrid has neither a pattern nor a ratio whose meaning is known.
+    Raises `ConfigError` if a hybrid has neither a pattern nor a ratio with a known meaning.
     """
     for name in ("hybrid_layer_pattern", "hybrid_override_pattern"):
         if arguments.has(name):
@@ -44,12 +44,11 @@ def hybrid_pattern(arguments: Arguments, num_layers: int | None) -> str | None:
 
 
 def _spec(arguments: Arguments) -> str:
-    """The module and the name of what builds the layers."""
     return str(arguments.get("spec", ""))
 
 
 def _evenly(num_pairs: int, ratio: float) -> str:
-    """Pairs of a mixer and a feed-forward part, so many of them with attention (Primus, `HybridStack`)."""
+    """Return pairs of a mixer and an MLP, a fraction `ratio` with attention (Primus, `HybridStack`)."""
     attends = int(num_pairs * ratio)
     others = num_pairs - attends
     if not attends:
@@ -62,9 +61,9 @@ def _evenly(num_pairs: int, ratio: float) -> str:
 def hybrid_layers(
     arguments: Arguments, pattern: str, halves: Halves
 ) -> tuple[tuple[Layer, ...], tuple[Layer, ...]]:
-    """Return the layers of a pattern, and those for further tokens, one for each part behind a "/".
+    """Return the layers of a pattern, and the MTP layers, one per part after a "/".
 
-    "M" is a Mamba mixer, or what the spec puts in its place.
+    "M" is a Mamba mixer, or the mixer that the spec uses in its place.
     """
     spec = _spec(arguments)
     main, *further = pattern.split("/")
@@ -85,7 +84,7 @@ def hybrid_layers(
 
 
 def layout_of(pattern: str, num_further: int) -> str | None:
-    """Return a pattern's stages as a layout of Megatron-LM, or None where it has no "|".
+    """Return the stages of a pattern as Megatron-LM's layout string, or None if the pattern has no "|".
 
     >>> layout_of("M-|M*-|M-/*-", 1)
     'Ett|ttt|ttmL'
@@ -97,7 +96,7 @@ def layout_of(pattern: str, num_further: int) -> str | None:
 
 
 def _mamba(arguments: Arguments, hidden: int) -> Mamba:
-    """Megatron-LM's `MambaMixer`: without a number of heads, those of twice the hidden size."""
+    """Return Megatron-LM's `MambaMixer`; without a number of heads, their total width is twice the hidden size."""
     size = arguments.number("mamba_head_dim", 64)
     heads = arguments.count("mamba_num_heads")
     inner = arguments.number("mamba_expand", 2) * hidden
@@ -128,7 +127,7 @@ def _delta(arguments: Arguments, *, is_kimis: bool = False) -> GatedDeltaNet:
 
 
 def mixers(arguments: Arguments, attention: Mixer, num_layers: int) -> list[Mixer]:
-    """Return every layer's mixer: attention, or a gated delta net in all but one of `linear_attention_freq`."""
+    """Return the mixer of each layer: a gated delta net, or attention in every `linear_attention_freq`-th layer."""
     variant = arguments.get("experimental_attention_variant")
     if not variant:
         return [attention] * num_layers
@@ -143,9 +142,9 @@ def mixers(arguments: Arguments, attention: Mixer, num_layers: int) -> list[Mixe
 
 
 def with_windows(arguments: Arguments, layers: Sequence[Layer]) -> tuple[Layer, ...]:
-    """Return the layers with the window that most of them see: `window_size` before a token, and itself.
+    """Return the layers with sliding-window attention: each token sees `window_size` tokens before it, and itself.
 
-    `window_attn_skip_freq`: every so many-th layer sees all, or a list of 1 where there is a window.
+    `window_attn_skip_freq` is k (every k-th layer sees all tokens), or a list with 1 for each layer with a window.
     """
     size = arguments.get("window_size")
     if size is None:
@@ -164,7 +163,7 @@ def with_windows(arguments: Arguments, layers: Sequence[Layer]) -> tuple[Layer, 
 
 
 def _tokens_before(size: object, source: str) -> int:
-    """The first of the two numbers of `window_size`, written as "128,0", "(128, 0)" or a list."""
+    """Return the first of the two numbers of `window_size`, written as "128,0", "(128, 0)" or a list."""
     given = size if isinstance(size, list | tuple) else str(size).strip("()[] ").split(",")
     try:
         before, behind = (int(str(one)) for one in given)
@@ -176,7 +175,6 @@ def _tokens_before(size: object, source: str) -> int:
 
 
 def _listed(given: object, name: str, num_layers: int, source: str, entry: Callable[[int, int], int]) -> list[int]:
-    """An entry a layer: a list as `([0]*3+[1]*58)` writes it, or `entry` of each and a frequency of 1 or more."""
     value = _list_of(given, name, source) if isinstance(given, str) else given
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 1:
@@ -190,7 +188,7 @@ def _listed(given: object, name: str, num_layers: int, source: str, entry: Calla
 
 
 def _list_of(text: str, name: str, source: str) -> list[int]:
-    """The list that an expression of lists, sums and repetitions makes, without running it as code."""
+    """Evaluate an expression of lists, sums and repetitions without running it as code."""
 
     def value(node: ast.expr) -> list[int]:
         match node:
@@ -209,7 +207,7 @@ def _list_of(text: str, name: str, source: str) -> list[int]:
 
 
 def is_gated_or_has_sinks(arguments: Arguments, attention: Attention) -> Attention:
-    """Return attention with the output's gate and the learned sinks that are asked for."""
+    """Return attention with an output gate and learned sinks, if the arguments set them."""
     softmax = arguments.get("softmax_type", "vanilla")
     return replace(attention, gated=arguments.flag("attention_output_gate"), sinks=str(softmax) == "learnable")
 
@@ -217,7 +215,7 @@ def is_gated_or_has_sinks(arguments: Arguments, attention: Attention) -> Attenti
 def parts_of(
     arguments: Arguments, dense: FeedForward, experts: MixtureOfExperts | None, num_layers: int
 ) -> list[FeedForward | MixtureOfExperts]:
-    """Return the feed-forward part of every layer: experts in one of `moe_layer_freq`, or where its list has 1."""
+    """Return the MLP or experts of each layer: experts in every `moe_layer_freq`-th, or as its list says."""
     if experts is None:
         return [dense] * num_layers
     freq = arguments.get("moe_layer_freq", 1)

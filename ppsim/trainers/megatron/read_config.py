@@ -1,4 +1,4 @@
-"""Megatron-LM's arguments as the words of `ppsim project`: layout, batch, schedule, recomputation, optimizer."""
+"""Read Megatron-LM's arguments as options of `ppsim project`: parallelism, batch, schedule and execution."""
 
 import re
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ COUNTS = {
     "microbatch_group_size_per_vp_stage": "group_size",
     "world_size": "gpus",
 }
-"""Arguments that are a word each."""
+"""Arguments that correspond to one option each."""
 
 SPLIT = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
 COUNTED = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
@@ -34,12 +34,12 @@ ALGORITHMS = {
     "zero-bubble": "zb-h1", "zero-bubble-heuristic": "zb-auto", "zbv-formatted": "zbv", "v-half": "v-half",
     "v-min": "v-min",
 }  # fmt: skip
-"""Primus' `pp_algorithm`, and the schedule of each."""
+"""Schedules for Primus' `pp_algorithm`."""
 ZERO = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
 
 def from_megatron(arguments: Arguments, trainer: str = "Megatron-LM") -> RunConfig:
-    """Return what the arguments say; raises `ConfigError` for a value that has no meaning."""
+    """Return the configuration that the arguments describe; raises `ConfigError` for an invalid value."""
     model, why_no_model = _model(arguments)
     words = _counts(arguments)
     layers_each = arguments.count("num_layers_per_virtual_pipeline_stage", word="vpp")
@@ -86,7 +86,6 @@ def _counts(arguments: Arguments) -> dict[str, Any]:
 
 
 def _pipeline(arguments: Arguments, pp: int, model: Model | None, layers_each: int | None) -> dict[str, Any]:
-    """Stages a rank, how layers are split, and which loop runs them."""
     words: dict[str, Any] = {"runtime": "megatron"}
     layout = arguments.get("pipeline_model_parallel_layout", word="split")
     vpp = arguments.count("num_virtual_stages_per_pipeline_rank", word="vpp") or arguments.count(
@@ -109,13 +108,12 @@ def _pipeline(arguments: Arguments, pp: int, model: Model | None, layers_each: i
 
 
 def _stages_of_pattern(arguments: Arguments, model: Model) -> str | None:
-    """The layout of a hybrid's pattern that says where its stages end, or None."""
     pattern = hybrid_pattern(arguments, len(model.layers))
     return layout_of(pattern, len(model.mtp)) if pattern else None
 
 
 def _primus_schedule(arguments: Arguments) -> dict[str, Any]:
-    """The schedule that Primus' two pipelines run instead of Megatron-LM's loops, where one is switched on."""
+    """Return the schedule of Primus' two pipeline implementations, if one replaces Megatron-LM's loops."""
     if arguments.flag("patch_primus_pipeline", word="schedule"):
         name = ALGORITHMS.get(str(arguments.get("pp_algorithm", "1f1b-interleaved", word="schedule")))
     elif arguments.flag("patch_zero_bubble", word="schedule"):
@@ -131,11 +129,10 @@ def _primus_schedule(arguments: Arguments) -> dict[str, Any]:
 
 
 FP8_RECIPES = {"blockwise": "float8-block", "mxfp8": "mxfp8"}
-"""Megatron-LM's --fp8-recipe where it is neither delayed nor tensorwise, which are both of one scale a tensor."""
+"""Values of --fp8-recipe with their own number format; delayed and tensorwise both have one scale per tensor."""
 
 
 def _step(arguments: Arguments) -> dict[str, Any]:
-    """Number format, recomputation and sequence parallelism."""
     dtype = "float32"
     for name, known in (("bf16", "bfloat16"), ("fp16", "float16"), ("fp8", "float8"), ("fp4", "nvfp4")):
         if value := arguments.get(name, word="dtype"):
@@ -154,7 +151,10 @@ def _step(arguments: Arguments) -> dict[str, Any]:
 
 
 def _kernels(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
-    """Attention, dropout and cross entropy; of what a partial file leaves open, its stack's."""
+    """Return options for kernels: attention, dropout, cross entropy, determinism and context parallelism.
+
+    A partial file (`is_partial`) leaves missing options to the defaults of its stack.
+    """
     words: dict[str, Any] = {"attention": None, "dropout": None, "cross_entropy": None}
     backend = arguments.get("attention_backend", word="attention")
     is_local = arguments.get("transformer_impl", word="attention") == "local"
@@ -181,18 +181,18 @@ def _kernels(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
 
 
 def _is_above_zero(value: Any) -> bool:
-    """Whether a number is; a variable that the file does not set is taken to be."""
+    """Return whether a number is above 0; a variable that the file does not set counts as above 0."""
     return not isinstance(value, int | float) or value > 0
 
 
 DROPOUT = 0.1
-"""Of attention_dropout and hidden_dropout where nothing is said (megatron/training/arguments.py)."""
+"""Default of attention_dropout and hidden_dropout (megatron/training/arguments.py)."""
 
 
 def _overlapped(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
-    """What runs beside compute inside a stage, and whether hops are scattered and gathered.
+    """Return communication that is overlapped with compute inside a stage, and scatter-gather of P2P transfers.
 
-    Without userbuffers, the trainer of a partial file (Megatron-Bridge) runs TransformerEngine's own overlap.
+    Without userbuffers, the trainer of a partial file (Megatron-Bridge) uses TransformerEngine's own overlap.
     """
     words: dict[str, Any] = {}
     for name, word in (("tp_comm_overlap", "overlap_tp"), ("overlap_moe_expert_parallel_comm", "overlap_ep")):
@@ -211,13 +211,16 @@ def _overlapped(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
 
 
 HIDDEN_BY: dict[str, Any] = {"tp_comm_overlap": "0.5", "overlap_moe_expert_parallel_comm": "megatron"}
-"""The options for an overlap of Megatron-Core: the hidden part of tensor-parallel communication, by the runs of
-Megatron-Bridge that are marked fit; the order of operations of combined 1F1B."""
+"""Options for Megatron-Core's overlaps. `tp_comm_overlap`: hidden fraction of tensor-parallel communication, from
+the calibration runs of Megatron-Bridge. `overlap_moe_expert_parallel_comm`: order of operations of combined 1F1B.
+"""
 
 WITHOUT_USERBUFFERS = "0,0.67"
-"""The hidden part of tensor-parallel communication by TransformerEngine without userbuffers, as data/stacks.toml
-has it for 4 bits: in the backward pass, it gathers the input next to the input gradient and scatters that gradient
-next to the weight gradient, two of three exchanges."""
+"""Hidden fraction of tensor-parallel communication (forward, backward) by TransformerEngine without userbuffers.
+
+This is the 4-bit value of data/stacks.toml. In the backward pass, TransformerEngine gathers the input during the
+input-gradient GEMM and scatters that gradient during the weight-gradient GEMM: two of three collectives.
+"""
 
 BRIDGE = "Megatron-Bridge or NeMo"
 
@@ -241,7 +244,7 @@ def _recompute(arguments: Arguments) -> str | None:
 
 
 def _layers_by_number(arguments: Arguments, ids: Any) -> str:
-    """Primus' `recompute_layer_ids`: numbers of the model's layers, then those of layers for further tokens."""
+    """Read Primus' `recompute_layer_ids`: indices of the model's layers, followed by the MTP layers."""
     given = re.findall(r"-?\w+", ids if isinstance(ids, str) else " ".join(map(str, ids)))
     if not given or not all(one.isdecimal() for one in given):
         raise ConfigError(f"{arguments.source}: recompute_layer_ids are numbers of layers as 0,3,4: got {ids!r}")
@@ -256,11 +259,10 @@ OFFLOAD_RULES = {
     "min_offloaded_tensor_size": "min_offloaded_tensor_size",
     "fine_grained_offloading_max_inflight_offloads": "max_inflight_offloads",
 }
-"""Arguments of fine-grained offloading that are a word each."""
+"""Arguments of fine-grained offloading that correspond to one option each."""
 
 
 def _offload(arguments: Arguments) -> dict[str, Any]:
-    """Which modules are offloaded, and by which rules."""
     is_on = arguments.flag("fine_grained_activation_offloading", word="offload_modules")
     given = arguments.get("offload_modules", [], word="offload_modules")
     rules: dict[str, Any] = {
@@ -275,7 +277,7 @@ def _offload(arguments: Arguments) -> dict[str, Any]:
 
 
 def _offloaded_layers(arguments: Arguments) -> float | None:
-    """The part of the layers whose activations wait in host memory (`--cpu-offloading-num-layers`, without pp)."""
+    """Return the fraction of layers with activations on the host (`--cpu-offloading-num-layers`, not with pp)."""
     whole = arguments.count("num_layers", word="layers")
     number = arguments.count("cpu_offloading_num_layers", word="offload", least=0)
     is_on = arguments.flag("cpu_offloading", word="offload")
@@ -287,7 +289,6 @@ def _offloaded_layers(arguments: Arguments) -> float | None:
 
 
 def _known_modules(arguments: Arguments, modules: Any, known: Mapping[str, str], done: str) -> str | None:
-    """The known modules of a list, joined by +; the others are assumed not to be `done`."""
     asked = re.findall(r"\w+", modules if isinstance(modules, str) else " ".join(map(str, modules)))
     if other := [module for module in asked if module not in known]:
         arguments.assumed.append(f"not {done}, since unknown: {', '.join(other)}")
@@ -295,11 +296,10 @@ def _known_modules(arguments: Arguments, modules: Any, known: Mapping[str, str],
 
 
 def _optimizer(arguments: Arguments) -> dict[str, Any]:
-    """Optimizer, what replicas share of it, and what runs beside compute."""
     name = str(arguments.get("optimizer", "adam", word="optimizer"))
     if name not in ("adam", "muon", "dist_muon"):
         arguments.assumed.append(f"optimizer {name} is not known: taken as adam")
-    shares = arguments.flag("use_distributed_optimizer", word="zero") or name == "dist_muon"  # whole layers
+    shares = arguments.flag("use_distributed_optimizer", word="zero") or name == "dist_muon"  # by whole layers
     zero = 1 if shares else 0
     if arguments.flag("use_megatron_fsdp", word="zero") or arguments.flag("use_custom_fsdp", word="zero"):
         zero = ZERO.get(str(arguments.get("data_parallel_sharding_strategy", "no_shard", word="zero")), zero)
@@ -329,7 +329,7 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
 
 
 def _optimizer_offload(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
-    """The part of the optimizer that is on the host: its default is all, but none in `OptimizerConfig`."""
+    """Return the fraction of the optimizer on the host: by default 1, but 0 in `OptimizerConfig`."""
     word, overlap = "optimizer_offload_fraction", "overlap_cpu_optimizer_d2h_h2d"
     is_on = arguments.flag("optimizer_cpu_offload", word=word)
     part = arguments.part(word, 0.0 if is_partial else 1.0, word=word)
@@ -344,11 +344,11 @@ def _optimizer_offload(arguments: Arguments, *, is_partial: bool) -> dict[str, A
 
 
 MOMENTS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "float8"}
-"""`--exp-avg-dtype`, as ppsim has them; files of Megatron-Bridge name torch's."""
+"""`--exp-avg-dtype` as values of ppsim; Megatron-Bridge writes torch's names."""
 
 
 def _moments(arguments: Arguments) -> str | None:
-    """The format of the moments, which a precision-aware optimizer has a choice of."""
+    """Return the number format of the optimizer moments, which only a precision-aware optimizer can change."""
     given = [arguments.get(name, word="exp_avg_dtype") for name in ("exp_avg_dtype", "exp_avg_sq_dtype")]
     if not arguments.flag("use_precision_aware_optimizer", word="exp_avg_dtype") or given[0] is None:
         return None

@@ -1,9 +1,11 @@
-"""Megatron-LM's log (and that of trainers built on it, Primus among them) → totals: there is no timeline in it.
+"""Read totals from a log of Megatron-LM or of a trainer built on it, such as Primus; a log has no timeline.
 
-Read are the lines of `training_log` (`elapsed time per iteration (ms): 3240.1`, Primus' with the mean behind a
-slash), the timers below a line `(min, max) time across ranks (ms):` or `max time across ranks (ms):`
-(megatron/core/timers.py, `--timing-log-level`), with `--timing-log-option all` a line a rank, and `[Rank 0] …
-memory (MB) | max allocated: …`.
+These lines are read:
+
+- iterations of `training_log`: `elapsed time per iteration (ms): 3240.1` (Primus adds the mean after a slash)
+- timers below `(min, max) time across ranks (ms):` or `max time across ranks (ms):` (megatron/core/timers.py,
+  `--timing-log-level`), with one line per rank for `--timing-log-option all`
+- memory: `[Rank 0] … memory (MB) | max allocated: …`
 """
 
 import re
@@ -20,7 +22,7 @@ from ppsim.runs.totals import Totals
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _ITERATION = re.compile(r"elapsed time per iteration \(ms\): *(\d[^\s|/]*)")
-# The lookbehind keeps the time proportional to the line: a name is tried from its first letter only.
+# The lookbehind keeps matching linear in the length of the line: a match starts only at the first letter of a name.
 _TIMER = re.compile(r"(?<![\w-])([a-z][\w-]*) \.*: \(([\d.]+), ([\d.]+)\)")
 _MOST = re.compile(r"(?<![\w-])([a-z][\w-]*) \.+: ([\d.]+)\s*$")
 _HEADING = re.compile(r"(?:^|\s)([a-z][\w-]*):\s*$")
@@ -30,12 +32,12 @@ _MIB = 2**20
 
 
 def is_log(text: str) -> bool:
-    """Return whether a text has a line of an iteration."""
+    """Return whether a text contains the line of an iteration."""
     return _ITERATION.search(_COLOUR.sub("", text)) is not None
 
 
 def read_log(path: str | Path, *, num_warm_up: int = 1) -> Totals:
-    """Return the totals of a log, a line at a time; raises `ConfigError` for one without iterations."""
+    """Return the totals of a log, read line by line; raises `ConfigError` for a log without iterations."""
     return _totals(lines_of(path, errors="replace"), str(path), num_warm_up)
 
 
@@ -58,7 +60,7 @@ def _totals(lines: Iterable[str], source: str, num_warm_up: int) -> Totals:
 
 @dataclass
 class _Found:
-    """Values of the lines so far, in seconds and bytes. A line with a number that cannot be read is garbled.
+    """Values of the lines so far, in seconds and bytes. A line with an unreadable number is garbled.
 
     Lines of several ranks are often written into each other.
     """
@@ -71,7 +73,6 @@ class _Found:
     num_garbled: int = 0
 
     def add(self, line: str) -> None:
-        """Add the values of a line, or count it as garbled."""
         try:
             self._add_times(line)
             for name, text in _MEMORY.findall(line) if "memory (MB)" in line else ():
@@ -93,7 +94,7 @@ class _Found:
             self.heading, self.is_new = found[1], True
 
 
-_LEAST_MS = 1e-3  # an iteration that takes less is garbled
+_LEAST_MS = 1e-3  # a shorter iteration time is garbled
 
 
 def _number(text: str, *, least: float = 0.0) -> float:
@@ -104,7 +105,7 @@ _MOST_NUMBER = 1e12  # ms, or MB
 
 
 def _add_rank(pairs: list[tuple[float, float]], seconds: float, *, is_first: bool) -> None:
-    """Widen the last pair by one more rank, or begin a pair: the first rank below a heading need not be rank 0."""
+    """Widen the last (min, max) pair, or start one: the first rank below a heading may not be rank 0."""
     if is_first:
         pairs.append((seconds, seconds))
     else:
@@ -112,7 +113,7 @@ def _add_rank(pairs: list[tuple[float, float]], seconds: float, *, is_first: boo
 
 
 def _medians(pairs: list[tuple[float, float]]) -> tuple[float | None, float]:
-    """Of the least and of the most; the least is None if only the most was logged."""
+    """Return the medians of minimum and maximum; the minimum is None if the log has only the maximum."""
     most = median(most for _, most in pairs)
     least = [least for least, _ in pairs if least == least]
     return (median(least) if least else None, most)

@@ -1,6 +1,6 @@
-"""The model that Megatron-LM builds of its arguments (`core_transformer_config_from_args`).
+"""The model that Megatron-LM builds from its arguments (`core_transformer_config_from_args`).
 
-Biases, norms, positions and tied weights are where `GPTModel` has them, so that parameters come out as published.
+Biases, norms, positions and tied weights follow `GPTModel`, so that parameter counts match the published ones.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ _VOCABULARIES: Mapping[str, int] = MappingProxyType(
         "unsloth/gpt-oss": 201_088,
     }
 )
-"""Rows of the embedding in the config.json that is published with a tokenizer, by the beginning of its name."""
+"""Rows of the embedding in the config.json published with a tokenizer, by the start of the tokenizer's name."""
 
 _BY_TYPE: Mapping[str, int] = MappingProxyType(
     {
@@ -53,7 +53,7 @@ _BY_TYPE: Mapping[str, int] = MappingProxyType(
         "Llama3Tokenizer": 128_256,
     }
 )
-"""Entries of the one vocabulary that a kind of tokenizer is used with."""
+"""Vocabulary size of tokenizer types that are used with one vocabulary only."""
 
 _TYPICAL = 128_256
 
@@ -65,7 +65,7 @@ _OTHER_LAYERS = {
 
 
 def model_of(arguments: Arguments) -> Model:
-    """Return the model of Megatron-LM's arguments; raises `ConfigError` for layers of a kind that is not known."""
+    """Return the model of Megatron-LM's arguments; raises `ConfigError` for unknown types of layers."""
     _require_decoder(arguments)
     hidden = arguments.need("hidden_size")
     norm: Norm = "rmsnorm" if arguments.get("normalization", "LayerNorm") == "RMSNorm" else "layernorm"
@@ -152,7 +152,7 @@ def _dense(arguments: Arguments, hidden: int) -> FeedForward:
 
 
 def _experts(arguments: Arguments, dense: FeedForward) -> MixtureOfExperts | None:
-    """The experts that layers may have; with `moe_latent_size` they are that narrow."""
+    """Return the experts, or None; `moe_latent_size` narrows their input and output."""
     num_experts = arguments.count("num_experts", least=0)
     if not num_experts:
         return None
@@ -171,7 +171,6 @@ def _experts(arguments: Arguments, dense: FeedForward) -> MixtureOfExperts | Non
 
 
 def _vocabulary(arguments: Arguments) -> int:
-    """Rows of the embedding before they are padded: given, or those of the tokenizer."""
     given = arguments.count("vocab_size", word="model") or arguments.count("padded_vocab_size", word="model")
     if given:
         return given

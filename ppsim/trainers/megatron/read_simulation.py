@@ -1,15 +1,14 @@
-"""What Megatron-LM's simulation of a training step (`--simulate-global-step`) leaves in its result folder.
+"""Read the result folder of Megatron-LM's simulated training step (`--simulate-global-step`).
 
-The format is that of its pull requests 3138 and 5104, which were open as of August 2026. Read are three files:
+The format is from its pull requests 3138 and 5104, which were open as of August 2026. Three files are read:
 
-- `finished_tasks.json`: by pipeline rank, the tasks in the order of their execution, each with `task_type`
-  ("forward", "backward"), `microbatch_id`, `model_chunk_id`, `dependencies` (the `task_id`s it waits for) and
-  `duration` in ms.
-- `all_pp_vpp_layout.json`: by rank and chunk, what the chunk holds.
+- `finished_tasks.json`: by pipeline rank, the tasks in execution order, each with `task_type` ("forward",
+  "backward"), `microbatch_id`, `model_chunk_id`, `dependencies` (`task_id`s of predecessors) and `duration` in ms.
+- `all_pp_vpp_layout.json`: by rank and chunk, the content of the chunk.
 - `static_memory_info.json`: by rank, GiB of parameters and gradients.
 
-A rank whose forwards are all warm-up has no backwards there: the simulation leaves out its cool-down. Left are the
-memory snapshots, which are pickles: to read one is to run what it says.
+The simulation omits the cool-down, so a rank whose forward passes are all warm-up has no backward passes. The
+memory snapshots are not read: they are pickles, and loading a pickle executes code.
 """
 
 from dataclasses import dataclass
@@ -30,10 +29,11 @@ _LETTERS = {"embedding": "E", "encoder": "t", "decoder_layer": "t", "mtp": "m", 
 
 @dataclass(frozen=True)
 class MegatronSimulation:
-    """A simulated step: its table, the costs of its stages, what each holds, and the step time that it came to.
+    """A simulated step: schedule table, stage costs, content of each stage, and the simulated step time.
 
-    `step_time_s` is the longest path over the dependencies in the file, which is where its own timeline ends. They
-    leave out that the first rank waits for the last one's chunk before it. Transfers take no time there.
+    `step_time_s` is the longest path over the dependencies in the file, equal to the end of the file's own
+    timeline. The dependencies omit that the first rank waits for the last rank's previous chunk. Transfers take no
+    time.
     """
 
     schedule: Schedule
@@ -43,9 +43,9 @@ class MegatronSimulation:
 
 
 def read_simulation(folder: str | Path) -> MegatronSimulation:
-    """Return what a result folder holds; raises `ConfigError` for one that is none, or that lacks tasks.
+    """Return the content of a result folder; raises `ConfigError` if files or tasks are missing.
 
-    A stage's F and B are medians over its microbatches. Costs have no activation bytes and no transfers.
+    F and B of a stage are medians over its microbatches. The costs have no activation bytes and no transfers.
     """
     home = Path(folder)
     ranks, layout, memory = (
@@ -85,7 +85,7 @@ def read_simulation(folder: str | Path) -> MegatronSimulation:
 
 
 def _action(task: dict[str, Any], rank: int, num_ranks: int) -> Action:
-    """A task as an action; stages are numbered as microbatches pass them."""
+    """Convert a task to an action; stages are numbered in the order in which a microbatch passes them."""
     return Action(_OPS[task["task_type"]], task["model_chunk_id"] * num_ranks + rank, task["microbatch_id"])
 
 
@@ -103,7 +103,7 @@ def _letter(part: str | list[str]) -> str:
 
 
 def _longest_path(tasks: list[dict[str, Any]], durations: list[float]) -> float:
-    """When the last task ends, each begun when all that it depends on has ended."""
+    """Return the end of the last task if every task starts as soon as its dependencies have ended."""
     lasts = {task["task_id"]: duration for task, duration in zip(tasks, durations, strict=True)}
     before = {task["task_id"]: task["dependencies"] for task in tasks}
     ends: dict[str, float] = {}

@@ -1,12 +1,11 @@
-"""OpenTelemetry spans of Megatron-LM → the actions of each rank.
+"""Read OpenTelemetry spans of Megatron-LM as the actions of each rank.
 
 Megatron-LM writes spans with `--otel-enabled` (NVIDIA/Megatron-LM#6438, August 2026). The group `microbatch` has
 `megatron.microbatch.forward` and `.backward` around each forward and backward step, the group `step` has
-`megatron.train.iteration` around each training step. Spans measure the host's time: a kernel may run
-after its span.
+`megatron.train.iteration` around each training step. Spans measure host time: a kernel may run after its span.
 
-Two formats are read, one JSON object per line: OTLP JSON (`resourceSpans`), as the OpenTelemetry Collector's file
-exporter writes it, and the spans of the SDK's console exporter. Each span's resource tells `dl.rank`,
+Two formats are read, one JSON object per line: OTLP JSON (`resourceSpans`) from the file exporter of the
+OpenTelemetry Collector, and spans of the SDK's console exporter. The resource of each span has `dl.rank`,
 `dl.world_size`, `dl.pipeline_parallel.size` and `host.name`. Pipeline ranks are the outermost dimension, as in
 Megatron-LM's default order tp-cp-ep-dp-pp.
 """
@@ -30,7 +29,7 @@ _GROUPS = "--otel-span-groups step,microbatch"
 
 @dataclass
 class _Rank:
-    """Spans of one global rank: times in nanoseconds since the epoch."""
+    """Spans of one global rank, in nanoseconds since the epoch."""
 
     source: str
     num_ranks: int
@@ -41,9 +40,9 @@ class _Rank:
 
 
 def read_spans(files: Sequence[str]) -> Recordings:
-    """Return the actions of one pipeline's ranks: the lowest data- and tensor-parallel rank that has all of them.
+    """Return the actions of one pipeline: the first data- and tensor-parallel rank with all pipeline ranks.
 
-    Raises `ConfigError` for spans without ranks, without microbatches, or without a whole pipeline.
+    Raises `ConfigError` for spans without ranks, without microbatches, or without a complete pipeline.
     """
     ranks: dict[int, _Rank] = {}
     for file in files:
@@ -61,9 +60,8 @@ def read_spans(files: Sequence[str]) -> Recordings:
 
 
 def _pipeline(source: str, ranks: Mapping[int, _Rank]) -> list[_Rank]:
-    """The ranks of one pipeline, in its order."""
     one = next(iter(ranks.values()))
-    apart = one.num_ranks // one.num_stages  # global ranks between neighbours of a pipeline
+    apart = one.num_ranks // one.num_stages  # distance between the global ranks of pipeline neighbours
     for first in range(apart):
         numbers = range(first, one.num_ranks, apart)
         if all(number in ranks for number in numbers):
@@ -111,7 +109,6 @@ def _keep(path: str, ranks: dict[int, _Rank], resource: Mapping[str, Any], name:
 
 
 def _spans(found: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str, int, int]]:
-    """Yield the resource, name, begin and end of each span in one line."""
     if "resourceSpans" not in found:
         begin, end = (_nanoseconds(found[key]) for key in ("start_time", "end_time"))
         yield found["resource"]["attributes"], found["name"], begin, end
@@ -125,6 +122,5 @@ def _spans(found: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str, i
 
 
 def _nanoseconds(time: str) -> int:
-    """An ISO time with microseconds, as nanoseconds since the epoch."""
     moment = datetime.fromisoformat(time)
     return int(moment.replace(microsecond=0).timestamp()) * 10**9 + moment.microsecond * 1000

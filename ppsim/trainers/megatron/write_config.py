@@ -1,4 +1,4 @@
-"""Options of `ppsim project` written as Megatron-LM's arguments: the inverse of `read_config`."""
+"""Write options of `ppsim project` as Megatron-LM's arguments: the inverse of `read_config`."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -29,14 +29,14 @@ _GPUS_PER_NODE = 8
 def write_megatron(words: Mapping[str, Any], model: Model, layout: str) -> str:
     """Return a command that trains with Megatron-LM; `layout` is the split as its layout string."""
     arguments = job_arguments(words, model, layout)
-    arguments.pop("add_position_embedding", None)  # its default; there is only --no-position-embedding
+    arguments.pop("add_position_embedding", None)  # True is the default; the only flag is --no-position-embedding
     script = "pretrain_mamba.py" if arguments.get("is_hybrid_model") else "pretrain_gpt.py"
     said = "# Megatron-LM. Add your own data, tokenizer, learning rate and checkpoints."
     return f"{said}\n" + command(words, script, as_flags(arguments))
 
 
 def job_arguments(words: Mapping[str, Any], model: Model, layout: str) -> dict[str, Any]:
-    """Megatron-LM's arguments of model and run; layers that its own rule divides otherwise are a layout."""
+    """Return Megatron-LM's arguments for model and run; a split that differs from its own rule becomes a layout."""
     sizes = model_arguments(model, words["seq_len"]) or {}
     words = dict(words)
     if "num_experts" not in sizes:
@@ -53,7 +53,7 @@ def job_arguments(words: Mapping[str, Any], model: Model, layout: str) -> dict[s
 
 
 def _divided(pattern: str, split: Sequence[int]) -> str:
-    """A hybrid's pattern with a "|" where a stage ends.
+    """Insert "|" at the ends of the stages into a hybrid pattern.
 
     >>> _divided("M-M*-/*-", [2, 3])
     'M-|M*-/*-'
@@ -64,7 +64,7 @@ def _divided(pattern: str, split: Sequence[int]) -> str:
 
 
 def command(words: Mapping[str, Any], program: str, flags: Sequence[str]) -> str:
-    """A command for a shell, on all GPUs of a run."""
+    """Return a shell command that runs a program on all GPUs of a run."""
     gpus = words.get("gpus", 1)
     per_node = next(count for count in range(min(gpus, _GPUS_PER_NODE), 0, -1) if gpus % count == 0)
     first = f"torchrun --nproc-per-node {per_node} --nnodes {gpus // per_node} {program}"
@@ -72,7 +72,7 @@ def command(words: Mapping[str, Any], program: str, flags: Sequence[str]) -> str
 
 
 def as_flags(arguments: Mapping[str, Any]) -> list[str]:
-    """Return Megatron-LM's arguments, by their names or as flags, as words of a command; false ones are left out.
+    """Return Megatron-LM's arguments as command-line flags; false values are left out.
 
     >>> as_flags({"bf16": True, "pipeline-model-parallel-size": 2, "pipeline-model-parallel-layout": "Et|tL"})
     ['--bf16', '--pipeline-model-parallel-size 2', "--pipeline-model-parallel-layout 'Et|tL'"]
@@ -90,11 +90,11 @@ _LONG = {
     "fp8": "fp8_format",
     "fp4": "fp4_format",
 }
-"""Options that are not called as their names in `args` (argparse_meta of TransformerConfig's fields)."""
+"""Options whose names differ from `args` (argparse_meta of TransformerConfig's fields)."""
 
 
 def as_entries(arguments: Mapping[str, Any]) -> list[str]:
-    """Return the same as lines of a YAML file that has the names of Megatron-LM's `args`, as Primus' have.
+    """Return the arguments as lines of a YAML file with Megatron-LM's names in `args`, as in Primus' files.
 
     >>> as_entries({"pipeline-model-parallel-layout": "Et|tL", "no-overlap-p2p-communication": True})
     ['pipeline_model_parallel_layout: "Et|tL"', 'overlap_p2p_comm: false']
@@ -126,7 +126,7 @@ def arguments_of(words: Mapping[str, Any]) -> dict[str, Any]:
             "recompute_method": method,
             "recompute_num_layers": int(layers),
         }
-    elif all(module in MODULES and module != "mlp_act" for module in recompute.split("+")):  # not Megatron-LM's
+    elif all(module in MODULES and module != "mlp_act" for module in recompute.split("+")):  # mlp_act is ppsim's
         arguments |= {"recompute_granularity": "selective", "recompute_modules": recompute.split("+")}
     dtypes: dict[str, dict[str, Any]] = {
         "bfloat16": {"bf16": True},
@@ -141,7 +141,6 @@ def arguments_of(words: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _stages(words: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of a pipeline: layers per stage, stages per rank, and transfers."""
     split, vpp = words.get("split"), words.get("vpp", 1)
     found = {name: words[name] for name in SPLIT if words.get(name) is not None}
     found |= {name: True for name in COUNTED if words.get(name)}
@@ -155,7 +154,6 @@ def _stages(words: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _optimizer(words: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of the optimizer and of what ranks share."""
     found: dict[str, Any] = {}
     if "zero" in words:
         found["use_distributed_optimizer"] = words["zero"] >= 1
@@ -186,7 +184,6 @@ def _optimizer(words: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _executed(words: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of how a stage computes."""
     found: dict[str, Any] = {}
     if "attention" in words:
         found["attention_backend"] = {"fused": "auto", "unfused": "unfused"}[words["attention"]]

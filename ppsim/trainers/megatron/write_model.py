@@ -17,9 +17,9 @@ _NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
 
 
 def model_arguments(model: Model, length: int) -> _Found | None:
-    """Return the arguments that make Megatron-LM build a model for sequences of `length`, or None if none do.
+    """Return the arguments with which Megatron-LM builds this model for sequences of `length`, or None if none do.
 
-    The arguments are read back: only those that give the same model are returned.
+    The arguments are read back and returned only if they give the same model.
 
     >>> from ppsim.model.names import find_model
     >>> found = model_arguments(find_model("llama3-8b"), 8192)
@@ -39,7 +39,7 @@ def model_arguments(model: Model, length: int) -> _Found | None:
 
 
 def without_source(model: Model) -> Model:
-    """Return a model without the source of its sizes and its usual sequence length, to compare it with another."""
+    """Return a model without source and default sequence length, for comparison with another model."""
     return replace(model, source="", sequence_length=1)
 
 
@@ -70,7 +70,6 @@ def _arguments(model: Model, length: int) -> _Found:
 
 
 def _of_mixers(layers: Sequence[Layer]) -> _Found:
-    """Arguments of attention, and of the layers that have another mixer in its place."""
     mixers = [layer.attention for layer in layers if layer.has_mixer]
     attention = next((one for one in mixers if isinstance(one, Attention | LatentAttention)), None)
     found: _Found = {"num_attention_heads": 1}
@@ -135,7 +134,6 @@ def _of_recurrent(layers: Sequence[Layer]) -> _Found:
 
 
 def _of_feed_forwards(layers: Sequence[Layer]) -> _Found:
-    """Arguments of the dense feed-forward part, and of experts."""
     parts = [layer.ffn for layer in layers if layer.has_feed_forward]
     dense = next((part for part in parts if isinstance(part, FeedForward)), None)
     experts = next((part for part in parts if isinstance(part, MixtureOfExperts)), None)
@@ -169,7 +167,7 @@ def _of_feed_forwards(layers: Sequence[Layer]) -> _Found:
 
 
 def _of_hybrid(model: Model) -> _Found:
-    """The pattern of a hybrid: a letter per layer, and the layers for further tokens after a "/" each."""
+    """Return the pattern of a hybrid: letters for each layer, then a "/" and letters for each MTP layer."""
     letters = "".join(_mixer(layer) + _feed_forward(layer) for layer in model.layers)
     further = "".join(f"/{_mixer(layer)}{_feed_forward(layer)}" for layer in model.mtp)
     return {"is_hybrid_model": True, "hybrid_layer_pattern": letters + further}
@@ -188,7 +186,7 @@ def _feed_forward(layer: Layer) -> str:
 
 
 def _listed(entries: Sequence[int]) -> str:
-    """A list as Megatron-LM's options take it.
+    """Format a list as Megatron-LM's options accept it.
 
     >>> _listed([0, 0, 1, 1, 1])
     '([0]*2+[1]*3)'

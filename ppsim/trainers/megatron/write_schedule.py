@@ -1,8 +1,8 @@
-"""Megatron-LM's arguments for a table, as far as its two loops can run it; and its pipeline layout string.
+"""Megatron-LM's arguments for a schedule table that its loops can run, and its pipeline layout string.
 
-Megatron-LM reads no table: it has 1F1B and interleaved 1F1B, the latter with a microbatch group size
-(`get_schedule_table`), and says in one of three ways which layers a stage holds: a layout string, layers a
-chunk, or chunks a rank. Of these it takes no more than one (`validate_args`).
+Megatron-LM reads no table. It has 1F1B and interleaved 1F1B, the latter with a microbatch group size
+(`get_schedule_table`). There are three ways to assign layers to stages, and it accepts one at a time
+(`validate_args`): a layout string, layers per chunk, or chunks per rank.
 """
 
 import re
@@ -26,10 +26,10 @@ from ppsim.schedule.table import NONE, Op, Schedule
 _KINDS = {"E": "embedding", "t": "decoder layer", "m": "multi-token-prediction layer", "L": "loss"}
 
 LayersBy = Literal["layout", "counts"]
-"""How layers are said: by the layout string, which can say all, or by numbers of layers."""
+"""How to express the layer split: as a layout string, which can express every split, or as layer counts."""
 
 WHO_ELSE = "torch runs such tables, Primus those in a loop or a V: --to torch, --to primus"
-"""What runs the tables that Megatron-LM does not."""
+"""Runtimes for the tables that Megatron-LM cannot run."""
 
 
 def megatron_arguments(
@@ -39,14 +39,14 @@ def megatron_arguments(
     layers_by: LayersBy = "layout",
     overlap_p2p: bool = True,
 ) -> dict[str, Any]:
-    """Return the arguments with which Megatron-LM runs this very order: none that excludes another.
+    """Return the arguments with which Megatron-LM runs exactly this order, free of conflicts between arguments.
 
-    `layers_per_stage` (one entry a stage) adds where the layers are: as a layout string, or `layers_by` counts:
-    `--num-layers-per-virtual-pipeline-stage`, `--account-for-…-in-pipeline-split`, or the layers of the first and
-    of the last rank. Transfers of interleaved 1F1B overlap unless `overlap_p2p` is off.
-    Raises `ScheduleError` naming what its loops cannot do: replicas, slices, a V placement, a split backward, fewer
-    ranks or microbatches than interleaving needs, or the first action that differs from theirs; `ConfigError` for
-    layers that no counts, or no layout, can say.
+    `layers_per_stage` (one entry per stage) adds the layer split, as a layout string. With `layers_by` "counts", it
+    becomes `--num-layers-per-virtual-pipeline-stage`, `--account-for-…-in-pipeline-split`, or the numbers of layers
+    on the first and last rank. Transfers of interleaved 1F1B overlap with compute unless `overlap_p2p` is off.
+    Raises `ScheduleError` with the reason if Megatron-LM's loops cannot run the table: model replicas, slices, a V
+    placement, a split backward pass, fewer ranks or microbatches than interleaving needs, or the first different
+    action. Raises `ConfigError` for a split that counts or a layout cannot express.
     """
     compute = compute_for("Megatron-LM", schedule)
     p, v, m = compute.num_ranks, compute.vpp, compute.num_microbatches
@@ -76,7 +76,6 @@ def megatron_arguments(
 
 
 def _require_interleaving(p: int, m: int, overlap_p2p: bool) -> None:
-    """Raise `ScheduleError` for a shape that Megatron-LM interleaves nothing in."""
     least = 2 if overlap_p2p else 3
     if p < least:
         how = "" if overlap_p2p else " where transfers do not overlap"
@@ -88,7 +87,7 @@ def _require_interleaving(p: int, m: int, overlap_p2p: bool) -> None:
 def _where_layers_are(
     layers: Sequence[int] | Sequence[str] | None, p: int, v: int, layers_by: LayersBy
 ) -> dict[str, Any]:
-    """The one argument that makes v chunks a rank, and those that may go with it."""
+    """Return the one argument that sets v chunks per rank, and the arguments that are allowed with it."""
     if layers is None:
         return {"num-virtual-stages-per-pipeline-rank": v} if v > 1 else {}
     if len(layers) != p * v:
@@ -106,7 +105,6 @@ def _where_layers_are(
 
 
 def _layer_counts(layers: Sequence[int], p: int, v: int) -> dict[str, Any]:
-    """The arguments other than a layout that put so many layers on each stage."""
     for split in _rules(layers, p, v):
         try:
             if split.layers_per_stage(sum(layers), pp=p, vpp=v) != list(layers):
@@ -119,14 +117,13 @@ def _layer_counts(layers: Sequence[int], p: int, v: int) -> dict[str, Any]:
         arguments |= {f"account-for-{name}-in-pipeline-split": True for name, on in counted.items() if on}
         if v == 1:
             return arguments
-        if any(count is not None for count in ends.values()):  # these take no number of layers a chunk
+        if any(count is not None for count in ends.values()):  # excludes a number of layers per chunk
             return {"num-virtual-stages-per-pipeline-rank": v} | arguments
         return {"num-layers-per-virtual-pipeline-stage": layers[0] + split.counts_embedding} | arguments
     raise ConfigError(f"no arguments but a layout put {', '.join(map(str, layers))} layers on the stages")
 
 
 def _rules(layers: Sequence[int], p: int, v: int) -> Iterator[MegatronSplit]:
-    """The ways in which Megatron-LM counts layers, the plainest first."""
     if min(layers) < 1:  # an empty stage needs a layout
         return
     if sum(layers) % (p * v) == 0:
@@ -139,7 +136,7 @@ def _rules(layers: Sequence[int], p: int, v: int) -> Iterator[MegatronSplit]:
 
 
 def _group_size(compute: Schedule, p: int, v: int, m: int) -> int:
-    """The group size with which Megatron-LM runs this order: what rank 0 forwards before its second chunk."""
+    """Return the group size that gives this order: rank 0's forward passes before its second chunk."""
     forwards = compute.stage[: compute.rank_offsets[1]][compute.op[: compute.rank_offsets[1]] == Op.F]
     size, legal = int(np.argmax(forwards != forwards[0])), legal_group_sizes(p, m)
     if size not in legal:
@@ -162,9 +159,9 @@ def _require_equal(compute: Schedule, theirs: Schedule, name: str) -> None:
 
 
 def layout_string(layers_per_stage: Sequence[int] | Sequence[str], *, num_mtp_layers: int = 0) -> str:
-    """Return the layout with the embedding on the first stage, multi-token prediction and the loss on the last.
+    """Return the layout with the embedding on the first stage, and multi-token prediction and the loss on the last.
 
-    What is written out already, as `parse_layout` gives it, stays as it is.
+    Stages that are already written out, as `parse_layout` returns them, stay unchanged.
 
     >>> layout_string([1, 2, 2, 1])
     'Et|tt|tt|tL'
@@ -180,7 +177,7 @@ def layout_string(layers_per_stage: Sequence[int] | Sequence[str], *, num_mtp_la
 
 
 def format_layout(contents: Sequence[str]) -> str:
-    """Return the layout of stages written out, as `parse_layout` gives them: more than three alike by `*n`.
+    """Return the layout of written-out stages; more than three equal letters become `*n`.
 
     >>> format_layout(["Ettt", "tttttt", "m", "L"])
     'Ettt|t*6|m|L'
@@ -189,13 +186,13 @@ def format_layout(contents: Sequence[str]) -> str:
 
 
 def parse_layout(text: str) -> list[str]:
-    """Return what each stage holds, written out: one string of E, t, m and L a stage.
+    """Return the content of each stage, written out as one string of E, t, m and L per stage.
 
-    `ppsim.model.stages.stages_of_layout` makes a model's stages of it.
+    `ppsim.model.stages.stages_of_layout` converts it to the stages of a model.
 
-    `|` ends a stage, `*n` repeats a letter or a group in parentheses, commas mean nothing: what Megatron-core's
-    `PipelineParallelLayerLayout` takes, which has no groups within groups and no blanks. Raises `ConfigError`
-    naming the place and what is wrong with it.
+    `|` ends a stage, `*n` repeats a letter or a group in parentheses, commas are ignored. This is the syntax of
+    Megatron-core's `PipelineParallelLayerLayout`, which has no nested groups and no blanks. Raises `ConfigError`
+    with the position and the reason.
 
     >>> parse_layout("Et*3|(tt|)*2,m|L")
     ['Ettt', 'tt', 'tt', 'm', 'L']
@@ -214,7 +211,7 @@ def parse_layout(text: str) -> list[str]:
 
 
 def _require_layout(text: str, stages: Sequence[str], p: int) -> None:
-    """Raise `ConfigError` for a place of multi-token prediction that Megatron-LM does not take with p ranks."""
+    """Raise `ConfigError` if Megatron-LM does not accept the stage of multi-token prediction with p ranks."""
     (place,) = [index for index, stage in enumerate(stages) if "m" in stage] or [len(stages) - 1]
     if place < len(stages) - p:
         raise ConfigError(
@@ -227,7 +224,7 @@ _LONGEST = 100_000
 
 
 def _expand(text: str) -> str:
-    """The layout without repetitions: those of groups first, then those of letters, each once, as Megatron-core."""
+    """Expand repetitions as Megatron-core does: groups first, then letters, without nesting."""
     plain = text.replace(",", "")
     for repeated in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
         length = len(plain)

@@ -1,10 +1,10 @@
-"""Primus' experiments: YAML that names a module and a model file of a trainer, and overrides both.
+"""Read Primus' experiments: YAML that names a module file and a model file of a trainer, and overrides both.
 
-A file extends others (`extends`, `bases`, `includes`), relative to itself, and takes `${NAME:default}` from the
-environment. An experiment that extends another one may name its overrides without `modules`. The module and model
-files are those of the checkout that the experiment lies in: the first folder above it with `primus/configs`.
-Outside a checkout, only pre_trainer.yaml with language_model.yaml are known (see data/primus.toml): `--to-config
-primus` writes these.
+A file extends others (`extends`, `bases`, `includes`), with paths relative to itself, and reads `${NAME:default}`
+from the environment. An experiment that extends another one may have overrides without `modules`. Module and model
+files come from the Primus checkout around the experiment: the first folder above it with `primus/configs`. Outside
+a checkout, only pre_trainer.yaml with language_model.yaml are known (data/primus.toml). `--to-config primus` writes
+these.
 """
 
 import os
@@ -27,11 +27,11 @@ from ppsim.trainers.torchtitan.read_config import from_torchtitan
 _VARIABLE = re.compile(r"\$\{(\w+)(?::([^}]{0,4096}))?\}")
 _DEEPEST = 16
 _OF_EXPERIMENTS = ("modules", "work_group", "user_name", "exp_name", "workspace", "platform")
-"""Names at the top of an experiment that are no overrides."""
+"""Top-level names of an experiment that are not overrides."""
 
 
 def from_primus(content: Mapping[str, Any], path: Path) -> RunConfig:
-    """Return what an experiment says; raises `ConfigError` for a framework that is not known or a missing file."""
+    """Return an experiment as options; raises `ConfigError` for an unknown framework or a missing file."""
     content = _extended(content, path, path)
     modules = content.get("modules")
     module = next(iter(modules.values())) if isinstance(modules, dict) and modules else None
@@ -65,7 +65,7 @@ def from_primus(content: Mapping[str, Any], path: Path) -> RunConfig:
 
 
 def from_arguments(overrides: Mapping[str, Any], source: str) -> RunConfig:
-    """Return what arguments say of an experiment over Primus' own defaults of Megatron-LM (data/primus.toml)."""
+    """Return the options for arguments on top of Primus' own defaults for Megatron-LM (data/primus.toml)."""
     asked = normalised(overrides)
     found = from_megatron(Arguments({**normalised(_defaults()), **asked}, source, asked), "Primus, Megatron-LM")
     return replace(found, words={**found.words, "stack": "primus"})
@@ -77,7 +77,7 @@ def _defaults() -> dict[str, Any]:
 
 
 def _named_files(path: Path, framework: str, module: str, model: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The module and model files of an experiment; the plainest two are known without a checkout."""
+    """Return the module and model files of an experiment; the two default files are known without a checkout."""
     for folder in path.resolve().parents:
         if (configs := folder / "primus" / "configs").is_dir():
             return (
@@ -92,7 +92,6 @@ def _named_files(path: Path, framework: str, module: str, model: str) -> tuple[d
 
 
 def _file(path: Path, source: Path, depth: int = 0) -> dict[str, Any]:
-    """A file's content over that of the files which it extends."""
     if not isfile(path):
         raise ConfigError(f"{source} names {path.name}, which is not in {path.parent}")
     if depth > _DEEPEST:
@@ -104,7 +103,7 @@ def _file(path: Path, source: Path, depth: int = 0) -> dict[str, Any]:
 
 
 def _extended(content: Mapping[str, Any], path: Path, source: Path, depth: int = 0) -> dict[str, Any]:
-    """A content with its variables put in, over those of the files which it extends: a list, or one name."""
+    """Resolve variables, and merge the content over the files that it extends (a list or one name)."""
     own, merged = _resolved(dict(content)), dict[str, Any]()
     for word in ("extends", "bases", "includes"):
         others = own.pop(word, None) or ()
@@ -116,7 +115,6 @@ def _extended(content: Mapping[str, Any], path: Path, source: Path, depth: int =
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Two trees of options, the second over the first."""
     merged = dict(below)
     for name, value in above.items():
         both = isinstance(merged.get(name), dict) and isinstance(value, dict)
@@ -125,7 +123,6 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 
 def _resolved(value: Any) -> Any:
-    """The same with `${NAME:default}` put in."""
     if isinstance(value, dict):
         return {name: _resolved(inner) for name, inner in value.items()}
     if isinstance(value, list):

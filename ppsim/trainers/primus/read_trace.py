@@ -1,10 +1,11 @@
-"""Primus' folders of `dump_pp_data` (AMD-AGI/Primus, megatron/core/pipeline_parallel patches) → what each rank ran.
+"""Read Primus' `dump_pp_data` folders as the actions of each rank.
 
-`pp_rank_R.json` has for each iteration lists in ms between CUDA events, from the rank's own start of the step:
-`fwd_start`, `fwd_end`, `bwd_start`, `bwd_end`, where the backward is split `wgrad_start` and `wgrad_end`, and in
-newer dumps which minibatch and chunk each entry is of. `memory` is the most that the allocator has reserved so far,
-in GiB. `config.json` has the sizes of the groups, `vp_size` (older: `vpp_size`) and `num_mbs` (older:
-`micro_batches`). Sends and receives are not recorded. A fused forward and backward is in both lists with one start.
+The format is from AMD-AGI/Primus (megatron/core/pipeline_parallel patches). `pp_rank_R.json` has, for each
+iteration, lists of times in ms between CUDA events, from the rank's own start of the step: `fwd_start`, `fwd_end`,
+`bwd_start`, `bwd_end`, and for a split backward pass `wgrad_start` and `wgrad_end`. Newer dumps also have the
+minibatch and chunk of each entry. `memory` is the maximum that the allocator has reserved so far, in GiB.
+`config.json` has the sizes of the groups, `vp_size` (older: `vpp_size`) and `num_mbs` (older: `micro_batches`).
+Sends and receives are not recorded. A fused forward and backward pass is in both lists, with the same start.
 """
 
 import json
@@ -28,12 +29,12 @@ _NUMBERS = ("pp_size", "vp_size", "vpp_size", "num_mbs", "micro_batches")
 
 
 def is_dump(folder: Path) -> bool:
-    """Return whether a folder holds a rank's file."""
+    """Return whether a folder contains the file of a rank."""
     return isdir(folder) and any(_FILE.fullmatch(file.name) for file in folder.iterdir())
 
 
 def read_dump(folder: Path) -> Recordings:
-    """Return what the files of a folder hold; raises `ConfigError` for a rank without, and for unlike ranks."""
+    """Return the recordings in a folder; raises `ConfigError` for missing ranks and ranks that do not match."""
     files = {int(found[1]): file for file in folder.iterdir() if (found := _FILE.fullmatch(file.name))}
     config = _config(folder)
     num_ranks = config.get("pp_size") or max(files) + 1
@@ -62,13 +63,11 @@ def read_dump(folder: Path) -> Recordings:
 
 
 def _memory(iteration: dict[str, Any]) -> float:
-    """GiB reserved, 0 where that is not told."""
     held = iteration.get("memory")
     return float(held) if isinstance(held, int | float) and 0 <= held < MOST else 0.0
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    """The numbers of config.json; nothing where there is none."""
     path = folder / "config.json"
     if not path.exists():
         return {}
@@ -93,7 +92,7 @@ _LISTS: Mapping[str, Op] = {"fwd": Op.F, "bwd": Op.B, "wgrad": Op.W}
 
 
 def _trace(source: str, rank: int, iterations: Mapping[str, dict[str, Any]], is_split: bool) -> RankTrace:
-    """The rank's steps; whether it is told which microbatch each pass is of depends on the dump."""
+    """Return the steps of a rank; the microbatch of each action is known for newer dumps only."""
     steps = []
     for name, lists in sorted(iterations.items(), key=lambda one: (len(one[0]), one[0])):
         step: list[CellRange] = []
@@ -123,7 +122,7 @@ def _passes(where: str, lists: dict[str, Any], kind: str, op: Op) -> list[CellRa
 
 
 def _one_by_one(step: list[CellRange], source: str) -> list[CellRange]:
-    """The passes; raises `ConfigError` where a forward and a backward ran as one, whose parts nobody recorded."""
+    """Return the actions; raises `ConfigError` for a fused pair, whose parts were not timed."""
     if any(
         (one.begin, one.end) == (other.begin, other.end) for one, other in pairwise(step) if one.end > one.begin
     ):
@@ -135,7 +134,7 @@ def _one_by_one(step: list[CellRange], source: str) -> list[CellRange]:
 
 
 def _require_last_rank(folder: Path, traces: list[RankTrace]) -> None:
-    """Raise `ConfigError` where 1F1B goes on behind the last file: each rank begins with one forward more."""
+    """Raise `ConfigError` if 1F1B continues after the last file: each rank starts with one forward pass more."""
     forwards = [_num_forwards_first(trace) for trace in traces]
     if forwards[-1] > 1 and all(one == other + 1 for one, other in pairwise(forwards)):
         raise ConfigError(

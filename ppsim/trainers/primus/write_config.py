@@ -1,4 +1,4 @@
-"""Options of `ppsim project` written as a Primus experiment: the inverse of `read_config`."""
+"""Write options of `ppsim project` as a Primus experiment: the inverse of `read_config`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -35,7 +35,6 @@ def write_primus(words: Mapping[str, Any], model: Model, layout: str) -> str:
 
 
 def _pipeline_of(schedule: str) -> dict[str, Any]:
-    """Return the options by which Primus' own pipeline runs a schedule, none where it has no such schedule."""
     names = {name: algorithm for algorithm, name in ALGORITHMS.items()}
     if schedule not in names:
         return {}

@@ -1,16 +1,18 @@
-"""The table as Primus' node lists: `SchedulerNode(func_type, mini_batch, chunk, args)` a rank.
+"""Write a schedule table as Primus' node lists, one list of `SchedulerNode` per rank.
 
-Primus (AMD, primus.core.pipeline_parallel.scheduler) makes its tables in Python and reads no file. Its letters: B
-is our I, BW our B.
+A node is `SchedulerNode(func_type, mini_batch, chunk, args)`. Primus (AMD, primus.core.pipeline_parallel.scheduler)
+builds its tables in Python and reads no file. Its letters differ: its B is our I, its BW is our B.
 
-Time steps. Primus' communication handler collects sends and receives that stand next to each other in a rank's list
-and starts them together, once the next node computes or has another `args["time_step"]`; before that it waits for
-the sends of the batch before, in `batch_p2p` for the whole batch. So a batch must hold the same messages at both of
-its ends, and all ranks must come to their batches in one order. Both hold where the time step of a message is its
-place in one timeline: the instant at which its content is made, counted over all ranks. A rank's list runs through
-these instants: what is made there is sent at once, what its peers made there is received before the next action
-starts. No rank then waits for a batch whose other end waits for a later one, whatever the actions really take. The
-timeline is that of unit costs (F, I and W 1, B 2), where what goes both ways at a time is one batch.
+Time steps. Primus' communication handler collects consecutive sends and receives of a rank's list into a batch. It
+starts the batch when the next node computes or has another `args["time_step"]`. Before that it waits for the sends
+of the previous batch (in `batch_p2p` for the whole batch). Therefore a batch must contain the same messages on both
+ranks, and all ranks must reach their batches in the same order.
+
+Both conditions hold if the time step of a message is the instant at which its content is produced, numbered on one
+timeline for all ranks. Each rank's list follows these instants: it sends its results immediately, and it receives
+the results of its peers before its next action. Then no rank waits for a batch whose other rank waits for a later
+batch, whatever the real durations are. The timeline uses unit costs (F, I and W 1, B 2), so that simultaneous
+transfers in both directions form one batch.
 """
 
 from collections.abc import Iterator
@@ -31,11 +33,11 @@ FORMAT: Literal["ppsim-primus/1"] = "ppsim-primus/1"
 
 _FUNC_TYPE = {Op.F: "F", Op.I: "B", Op.W: "W", Op.B: "BW"}
 _UNIT = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
-_SEND, _RECEIVE, _COMPUTE = range(3)  # in this order at one instant: a rank's messages to itself need it
+_SEND, _RECEIVE, _COMPUTE = range(3)  # order within an instant: a rank's messages to itself need it
 
 
 class _Placed(NamedTuple):
-    """A node and its place in the list of its rank."""
+    """A node and its sort key in the list of its rank."""
 
     rank: int
     place: tuple[int, int]
@@ -43,11 +45,11 @@ class _Placed(NamedTuple):
 
 
 def primus_table(schedule: Schedule) -> dict[str, Any]:
-    """Return a table as JSON for Primus: `ranks` holds a list of nodes a rank.
+    """Return a table as JSON for Primus: `ranks` has one list of nodes per rank.
 
-    Raises `ScheduleError` for what Primus has no node for (fused cells, replicas and slices), and for a placement
-    that it does not build: it has loops, and a V of two chunks a rank. A hand-over between two stages of one rank
-    is a send and a receive to itself, as in Primus' own V tables.
+    Raises `ScheduleError` if Primus has no node for an action (fused cells, model replicas, slices), and for a
+    placement that it does not build: it has loops, and a V of two chunks per rank. A transfer between two stages on
+    the same rank is a send and a receive to itself, as in Primus' own V tables.
     """
     compute = compute_for("Primus", schedule)
     if (compute.fused >= 0).any():
@@ -77,7 +79,7 @@ def _require_placement(compute: Schedule) -> None:
 
 
 def _nodes(compute: Schedule) -> Iterator[_Placed]:
-    """The nodes of all ranks: those that compute in the order of the table, then both ends of every message."""
+    """Yield the nodes of all ranks: actions in the order of the table, then both ends of every message."""
     start, end = _instants(compute)
     rank, chunk_of = compute.rank.tolist(), _chunks(compute)
     for entry, (op, stage, microbatch) in enumerate(compute):
@@ -96,7 +98,7 @@ def _nodes(compute: Schedule) -> Iterator[_Placed]:
 
 
 def _instants(compute: Schedule) -> tuple[list[int], list[int]]:
-    """When each action starts and ends at unit costs, as numbers from 0 that all ranks share."""
+    """Return the start and end of each action at unit costs, as instants numbered from 0 for all ranks."""
     timeline = simulate(compute, _UNIT)
     times = np.stack([timeline.start[: len(compute)], timeline.end[: len(compute)]])
     instants: NDArray[np.int64] = np.unique(times, return_inverse=True)[1].reshape(times.shape)
@@ -105,5 +107,4 @@ def _instants(compute: Schedule) -> tuple[list[int], list[int]]:
 
 
 def _chunks(compute: Schedule) -> list[int]:
-    """The place of each stage among those of its rank."""
     return [list(compute.stages_of(int(rank))).index(stage) for stage, rank in enumerate(compute.stage_to_rank)]

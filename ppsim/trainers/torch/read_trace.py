@@ -1,19 +1,19 @@
-"""torch.profiler's chrome traces of a pipelined run → what each rank ran. Imports no torch.
+"""Read torch.profiler's chrome traces of a pipelined run as the actions of each rank. Does not import torch.
 
 The format is Kineto's (pytorch/kineto, libkineto/src/output_json.cpp): complete events ("ph": "X") with `ts` and
-`dur` in microseconds, from `baseTimeNanoseconds` on (without it, of the epoch), one clock for all processes of a
-host. What is read:
+`dur` in microseconds, relative to `baseTimeNanoseconds` (to the epoch if it is missing). All processes of a host
+share a clock. These events are read:
 
-- `user_annotation`, `python_function`: ranges on the host, of which `ppsim.runs.readers.patterns` tells which are
-  passes of the pipeline. torch's runtime calls a cell "PP:3F0". "ProfilerStep#7" is a step.
-- `user_annotation` "gloo:recv" and "ppsim:wait", which end when a receive has been waited for (CPU).
-- `cpu_op` "autograd::engine::evaluate_function…": tells the backward of a fused cell from its forward.
-- `cpu_op` "record_param_comms": what a send carries, where its kernel does not tell. Torch up to 2.12 batches
-  sends, whose kernel is launched at the end of NCCL's group, behind these (pytorch/pytorch#194693).
-- `cuda_runtime`, `cuda_driver`: launches (HIP's too); the `correlation` in `args` is that of what they launched.
-- `kernel`, `gpu_memcpy`, `gpu_memset`: the device's work. "nccl" is in the name of every kernel of NCCL and RCCL.
+- `user_annotation`, `python_function`: ranges on the host. `ppsim.runs.readers.patterns` decides which of these are
+  actions. torch's runtime names a cell "PP:3F0". "ProfilerStep#7" is a step.
+- `user_annotation` "gloo:recv" and "ppsim:wait", which end when the wait for a receive ends (CPU).
+- `cpu_op` "autograd::engine::evaluate_function…": separates backward and forward pass of a fused cell.
+- `cpu_op` "record_param_comms": size of a send, if its kernel does not have it. Torch up to 2.12 batches sends and
+  launches their kernel at the end of NCCL's group, after these events (pytorch/pytorch#194693).
+- `cuda_runtime`, `cuda_driver`: launches (also of HIP). `correlation` in `args` links a launch to its kernel.
+- `kernel`, `gpu_memcpy`, `gpu_memset`: work on the device. All kernels of NCCL and RCCL have "nccl" in their name.
 
-A file is read event by event, and of an event is kept what is needed, so that memory does not grow with the file.
+The file is read event by event and unneeded data is dropped, so memory does not grow with the size of the file.
 """
 
 import re
@@ -37,27 +37,27 @@ _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 _NAMED = ("user_annotation", "python_function")
 _AUTOGRAD = "autograd::engine::evaluate_function"
 _MESSAGE = "record_param_comms"
-_CHECKED = 2**16  # entries after which the room for them is looked at
+_CHECKED = 2**16  # number of entries between two checks of the memory limit
 _FEWER = "torch.profiler.schedule(active=3)"
 _ELEMENT_BYTES = {
     "float": 4, "float32": 4, "double": 8, "float64": 8, "half": 2, "float16": 2, "bfloat16": 2, "int": 4,
     "long": 8, "byte": 1, "char": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
-"""What NCCL's kernels call their `dtype`, in small letters."""
+"""Bytes per element for the `dtype` of NCCL's kernels, in lower case."""
 
 
 def read_trace(path: str | Path, patterns: Sequence[Pattern] = PATTERNS) -> RankTrace:
-    """Return the steps in one rank's trace file, packed with gzip or not.
+    """Return the steps in one rank's trace file, plain or gzip.
 
-    Memory is that of the events that are kept (`MOST_KEPT`, more are refused), not of the file. Raises
-    `ConfigError` for what is no trace, for one without a range of a pass, a single step, or unlike steps.
+    Memory grows with the stored events (at most `MOST_KEPT`, otherwise an error), not with the file. Raises
+    `ConfigError` for a file that is not a trace, a trace without actions, with a single step, or with unequal
+    steps.
     """
     with closing(entries_of(path, "traceEvents")) as entries:
         return trace_of(_recording(entries, str(path), patterns))
 
 
 def _recording(entries: Iterator[tuple[str, Any]], source: str, patterns: Sequence[Pattern]) -> Recording:
-    """What is needed of a trace's entries: an event of its list at a time, and the rest by key."""
     found, is_one = Recording(source, Names(patterns)), False
     with reading(source, "trace of torch.profiler"):
         for count, (key, value) in enumerate(entries):
@@ -97,7 +97,7 @@ def _keep(event: dict[str, Any], found: Recording) -> None:
     elif kind in _ON_DEVICE:
         if "correlation" in args:
             found.keep_work(int(args["correlation"]), begin, end, name, _bytes_of(args))
-            if len(found.device) == 1:  # the first work: what the host noted before is of no use
+            if len(found.device) == 1:  # a trace with device work needs no host operators
                 found.operators.clear()
                 found.collectives.clear()
             if _COLLECTIVE_KERNEL.match(name):
@@ -112,6 +112,6 @@ def _keep(event: dict[str, Any], found: Recording) -> None:
 
 
 def _bytes_of(args: dict[str, Any]) -> float | None:
-    """What a kernel of NCCL carries, or the operator that asked for it: elements and type, where they are noted."""
+    """Return the bytes of a NCCL kernel or of the operator that launched it, or None if not recorded."""
     count, element = args.get("In msg nelems"), _ELEMENT_BYTES.get(str(args.get("dtype", "")).lower())
     return float(count * element) if isinstance(count, int) and count > 0 and element else None

@@ -1,4 +1,4 @@
-"""The table for torch.distributed.pipelining: `_PipelineScheduleRuntime._load_csv`."""
+"""Write a schedule table for torch.distributed.pipelining (`_PipelineScheduleRuntime._load_csv`)."""
 
 import re
 
@@ -12,7 +12,7 @@ from ppsim.schedule.table import Schedule
 from ppsim.schedule.waits import has_waits, with_waits, without_waits
 
 COMMS_VERSIONS = {"2.10": False, "2.11": False, "2.12": False, "2.13": False, "2.14": False, "2.15": True}
-"""The versions of torch whose compute+comms tables are known, and whether they spell out waits."""
+"""Versions of torch with a known format of compute+comms tables, and whether the format has explicit waits."""
 
 DEFAULT_VERSION = "2.13"
 
@@ -24,14 +24,16 @@ def torch_csv(
     receives: Receives | None = None,
     torch_version: str | None = None,
 ) -> str:
-    """Return the CSV text of a table that has been checked to run.
+    """Return the CSV text of a table, after a check that the table can run.
 
-    Compute-only (`format="compute_only"`, any torch from 2.9 on), or with what `torch_version` adds when it loads
-    one (`format="compute_comms"`): sends, receives, UNSHARD, RESHARD and REDUCE_GRAD, from 2.15 on also a WAIT for
-    every send and reduction. The version may have more parts ("2.15.0+cu130"); None is 2.13. A table that has its
-    communication already keeps it unless `receives` asks for another place; a version given adds or drops its
-    waits. Raises `ScheduleError` for a broken table and one with replicas or slices,
-    `Deadlock` for one that cannot finish, `ConfigError` for a version that is not known.
+    By default compute-only (`format="compute_only"`, any torch from 2.9 on). `with_communication` adds the actions
+    that `torch_version` adds when it loads a table (`format="compute_comms"`): sends, receives, UNSHARD, RESHARD
+    and REDUCE_GRAD, and from 2.15 on a WAIT for every send and reduction. The version may have a suffix
+    ("2.15.0+cu130"); None means 2.13. A table with communication keeps it unless `receives` sets another position
+    of receives; an explicit version adds or drops its waits.
+
+    Raises `ScheduleError` for a broken table and a table with model replicas or slices, `Deadlock` for a table that
+    cannot finish, `ConfigError` for an unknown version.
     """
     waits = _spells_out_waits(torch_version or DEFAULT_VERSION)
     compute = compute_for("torch", schedule)
@@ -48,10 +50,10 @@ def torch_csv(
 
 
 def why_not_loaded(schedule: Schedule, torch_version: str) -> str | None:
-    """Return the sentence that says why this torch cannot load a table with communication, or None where it can.
+    """Return the reason why this torch cannot load a table with communication, or None if it can.
 
-    Up to 2.14 torch takes a WAIT for a W; from 2.15 on it refuses sends without one. A torch newer than those
-    known is asked itself.
+    Up to 2.14, torch reads a WAIT as a W. From 2.15 on it refuses sends without a WAIT. For a torch newer than the
+    known versions the result is None: torch itself decides.
     """
     if not schedule.has_communication:
         return None

@@ -1,1 +1,1 @@
-"""TorchTitan: its job configurations read and written, and its settings for a schedule."""
+"""TorchTitan: read and write its job configurations, and write its settings for a schedule."""

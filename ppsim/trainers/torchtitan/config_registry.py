@@ -1,7 +1,7 @@
 """TorchTitan's config registry: the options that `--module M --config C` sets (release 0.3 and later).
 
-The entries are data/torchtitan.toml, written by scripts/make_torchtitan_registry.py from one release. An installed
-TorchTitan is not asked: importing its registry imports torch and every model.
+scripts/make_torchtitan_registry.py writes the entries (data/torchtitan.toml) from one release. An installed
+TorchTitan is not used, because importing its registry imports torch and every model.
 """
 
 from dataclasses import field
@@ -16,7 +16,7 @@ from ppsim.base.files import read_toml
 
 
 class Module(Strict):
-    """The registry entries of one model, and the file that has them; `refused` is why none can be projected."""
+    """The registry entries of one model and their file; `refused` is the reason why none can be projected."""
 
     source: str
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -44,10 +44,10 @@ def registry() -> Registry:
 
 
 def registered(name: str, config: str, source: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the options of a registry entry, and the sentences about what was taken from it.
+    """Return the options of a registry entry, and sentences about the settings that it makes.
 
-    `name` is the module, with or without its package. Raises `ConfigError` for an entry that the packaged registry
-    does not have, with those that it has, and for a model that is no language model.
+    `name` is the module, with or without its package. Raises `ConfigError` for an entry that is not in the packaged
+    registry (listing known ones), and for a model that is not a language model.
     """
     found, short = registry(), name.removeprefix("torchtitan.models.").removesuffix(".config_registry")
     module = found.modules.get(short)

@@ -1,4 +1,4 @@
-"""TorchTitan's job configuration: TOML (to 0.2), flags over a registry entry (from 0.3), or Primus' YAML tree."""
+"""Read TorchTitan's job configuration: TOML (to 0.2), flags over a registry entry (from 0.3), or Primus' YAML."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +24,7 @@ _MODELS = {
     "llama417bx16e": "llama4-scout",
     "llama417bx128e": "llama4-maverick",
 } | {name.translate(_BETWEEN): name for name in NAMES}
-"""TorchTitan's model names and flavors without what is between their words, as `ppsim models` has them."""
+"""TorchTitan's model name and flavor, without separators, with the name of `ppsim models`."""
 
 SCHEDULES = {
     "gpipe": "GPipe",
@@ -35,10 +35,10 @@ SCHEDULES = {
     "zbv-fixed": "ZBVZeroBubble",
     "dualpipev": "DualPipeV",
 }
-"""Schedules as TorchTitan spells them."""
+"""Schedules with TorchTitan's names."""
 
 HIDDEN_BY_ASYNC_TP = "0.5"
-"""What part of tensor-parallel communication is taken to be hidden: as much as by Megatron-Core's pieces."""
+"""Assumed hidden fraction of tensor-parallel communication: the value of Megatron-Core's overlap in pieces."""
 
 COUNTS = {
     "parallelism.tensor_parallel_degree": "tp",
@@ -52,10 +52,10 @@ COUNTS = {
 def from_torchtitan(
     tree: Mapping[str, Any], source: str, trainer: str = "TorchTitan", asked: Mapping[str, Any] | None = None
 ) -> RunConfig:
-    """Return what a tree of sections says; raises `ConfigError` for a number that has no meaning.
+    """Return a tree of sections as options; raises `ConfigError` for an invalid number.
 
-    `asked` is what of it the user wrote, where the tree has defaults too. Options of a registry entry (0.3:
-    `--module`, `--config`) or of a job's TOML file (0.2: `--job.config_file`) stand below those of the tree.
+    `asked` is the part of the tree that the user wrote, if the tree also has defaults. Options of the tree override
+    options of a registry entry (0.3: `--module`, `--config`) or of a job's TOML file (0.2: `--job.config_file`).
     """
     options, said = _with_files(_options(tree), source)
     arguments = Arguments(options, source, None if asked is None else _flat(asked))
@@ -74,7 +74,7 @@ def from_torchtitan(
     words["gradient_accumulation_steps"] = _rounds(batch, words)
     words["schedule"] = _schedule(arguments) if pp > 1 else None
     if words["schedule"] == "dualpipev" and (words["ep"] or 1) > 1:
-        words["overlap_ep"] = "dualpipe"  # torchtitan/distributed/dual_pipe_v.py, whenever experts are parallel
+        words["overlap_ep"] = "dualpipe"  # torchtitan/distributed/dual_pipe_v.py: always with expert parallelism
     if pp > 1 and (parts := get("parallelism.module_fqns_per_model_part", word="split")):
         words["split"] = _layers_of_parts(parts.split() if isinstance(parts, str) else parts)
         words["vpp"] = len(words["split"]) // pp
@@ -116,7 +116,6 @@ def from_torchtitan(
 
 
 def _with_files(options: dict[str, Any], source: str) -> tuple[dict[str, Any], list[str]]:
-    """The options with those below them: of a registry entry, or of the job's TOML file."""
     if "module" in options and "config" in options:
         entry, said = registered(str(options["module"]), str(options["config"]), source)
         return entry | options, said
@@ -132,30 +131,28 @@ def _with_files(options: dict[str, Any], source: str) -> tuple[dict[str, Any], l
 
 
 def _options(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """A tree's options by their full names, with 0.2's default where a tree, unlike flags, is of 0.2."""
+    """Return the options of a tree by full name; a nested tree is of 0.2 and gets that version's default."""
     found = _flat(tree)
     mode = "activation_checkpoint.mode"
-    if mode in found and found[mode] is None:  # the word none, which is no value elsewhere
+    if mode in found and found[mode] is None:  # "none" is a mode here; for other options it means no value
         found[mode] = "none"
     is_of_0_2 = any(isinstance(value, dict) for value in tree.values())
     return ({"activation_checkpoint.selective_ac_option": "2"} if is_of_0_2 else {}) | found
 
 
 def _expert_tp(arguments: Arguments, words: Mapping[str, Any]) -> int | None:
-    """Experts are not divided among tensor-parallel ranks unless it is asked for (0.2), if ep is above 1."""
+    """Return etp if it differs from tp; without the option (0.2), TorchTitan does not split experts over tp."""
     expert_tp = arguments.count("parallelism.expert_tensor_parallel_degree", 1, word="etp")
     return expert_tp if (words["ep"] or 1) > 1 and expert_tp != (words["tp"] or 1) else None
 
 
 def _degrees(arguments: Arguments) -> tuple[int | None, int | None]:
-    """The data-parallel ranks that shard parameters, and the copies of such a group."""
     name = "parallelism.data_parallel_{}_degree"
     shard, copies = (arguments.count(name.format(kind), word="dp", least=-1) for kind in ("shard", "replicate"))
     return shard, copies
 
 
 def _replicas(arguments: Arguments, words: Mapping[str, Any]) -> dict[str, Any]:
-    """Data-parallel ranks, or the number of GPUs that the launcher starts, and the ZeRO stage."""
     shard, copies = _degrees(arguments)
     found: dict[str, Any] = {"zero": 0 if shard == 1 else 1 if words["pp"] > 1 else 3}
     if (copies or 1) > 1 and shard != 1:
@@ -169,24 +166,24 @@ def _replicas(arguments: Arguments, words: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rounds(batch: LocalBatch, words: Mapping[str, Any]) -> int | None:
-    """The accumulation rounds of the file's own plan; None for one, and if the file names no GPU count."""
+    """Return the accumulation rounds of the file; None for one round and if the file has no number of GPUs."""
     options = dict(words)
     if not (words.get("dp") or words.get("gpus")):
         return None
-    with suppress(ConfigError):  # options may change what does not fit
+    with suppress(ConfigError):  # the user's options may correct the batch later
         batch.fill(options, ())
     steps: int | None = options.get("gradient_accumulation_steps")
     return steps if steps != 1 else None
 
 
 def _launched(arguments: Arguments, name: str) -> int | None:
-    """A number of the launcher, None if the file does not say it; torchrun's default is one node."""
+    """Return a number of the launcher, None if the file does not have it; torchrun's default is one node."""
     value = arguments.get(name, 1 if name == "nnodes" else None, word="gpus")
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def _recompute(arguments: Arguments) -> str:
-    """The default is selective: of every second layer in 0.2's TOML, by operators from 0.3 on."""
+    """Return the recomputation; the default is every second layer in 0.2's TOML, by operators from 0.3 on."""
     mode = str(arguments.get("activation_checkpoint.mode", "selective", word="recompute"))
     if mode == "memory_budget":
         arguments.assumed.append(
@@ -212,7 +209,7 @@ def _dtype(arguments: Arguments) -> str:
 
 
 def _compiled(arguments: Arguments) -> bool:
-    """Whether blocks are compiled: not if the loss alone is."""
+    """Return whether transformer blocks are compiled, not only the loss."""
     enabled = [bool(arguments.get(name, False, word="compile")) for name in ("compile.enable", "training.compile")]
     components = arguments.get("compile.components", ["model", "loss"], word="compile")
     return any(enabled) and "model" in components
@@ -227,12 +224,11 @@ def _flat(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
         else:
             found |= normalised({full: value})
             if full.endswith("checkpoint.mode"):
-                found["activation_checkpoint.mode"] = value  # one of its modes is "none"
+                found["activation_checkpoint.mode"] = value  # "none" is a mode here
     return found
 
 
 def _batch(arguments: Arguments, length: int) -> LocalBatch:
-    """The local batch: a round of microbatches in a pipeline, and one microbatch without a pipeline."""
     local = arguments.count("training.local_batch_size", word="micro_batch")
     local = local or arguments.count("training.batch_size", word="micro_batch")
     tokens = arguments.count("training.num_tokens_per_microbatch_per_dp_rank", word="micro_batch")
@@ -241,7 +237,7 @@ def _batch(arguments: Arguments, length: int) -> LocalBatch:
         micro = _sequences(tokens, length, arguments) if tokens else local or max(1, 16384 // length)
         return LocalBatch(micro * (count or 1), micro, micro, arguments.source)
     size = arguments.count("parallelism.pipeline_parallel_microbatch_size", word="micro_batch")
-    local = local or max(8, size or 1)  # its own default is 8
+    local = local or max(8, size or 1)  # TorchTitan's default is 8
     return LocalBatch(local, size or 1, local, arguments.source)
 
 
@@ -264,13 +260,12 @@ def _schedule(arguments: Arguments) -> str | None:
 
 
 def _layers_of_parts(parts: Sequence[Any]) -> list[int]:
-    """Return the layers of each stage in `module_fqns_per_model_part`."""
     names = [part.split(",") if isinstance(part, str) else part for part in parts]
     return [sum(str(name).startswith("layers.") for name in part) for part in names]
 
 
 def model_of(name: str, flavor: str, source: str) -> tuple[Model | None, str]:
-    """Return the model of a name and a flavor, or None and the sentence that says why there is none."""
+    """Return the model for a name and a flavor, or None with the reason as a sentence."""
     known = _MODELS.get(f"{name}{flavor}".lower().translate(_BETWEEN))
     if known is None:
         return None, f"{source}: the sizes of {name or 'the model'} {flavor} are not known: give --model"
@@ -282,7 +277,7 @@ _NAMED = "parallelism.module_fqns_per_model_part"
 
 
 def stages_of(arguments: Arguments, pp: int, schedule: str | None, model: Model | None) -> dict[str, Any]:
-    """Return vpp if the file says the layers per stage, and note the layers that TorchTitan gives each stage."""
+    """Return vpp if the file has layers per stage, and note the layers that TorchTitan assigns to each stage."""
     less = [
         arguments.number(f"parallelism.pipeline_parallel_{end}_stage_less_layers", 1, least=0)
         for end in ("first", "last")
@@ -307,7 +302,7 @@ def stages_of(arguments: Arguments, pp: int, schedule: str | None, model: Model 
 def layers_of_stages(num_layers: int, num_stages: int, first_less: int, last_less: int) -> list[int] | None:
     """Return the layers of each stage (`_generate_llm_fqn_per_model_part`), or None if TorchTitan refuses them.
 
-    Embedding and head count as `first_less` and `last_less` layers; the first stages take what is left over.
+    Embedding and head count as `first_less` and `last_less` layers. The first stages get the remainder.
 
     >>> layers_of_stages(32, 4, 1, 1)
     [8, 9, 8, 7]

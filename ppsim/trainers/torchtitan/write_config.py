@@ -11,7 +11,7 @@ from ppsim.trainers.megatron.write_model import without_source
 from ppsim.trainers.torchtitan.config_registry import registry
 from ppsim.trainers.torchtitan.read_config import COUNTS, HIDDEN_BY_ASYNC_TP, SCHEDULES, model_of
 
-_HEAD = {"0.2": "output", "0.3": "lm_head"}  # what the last module of a model is called
+_HEAD = {"0.2": "output", "0.3": "lm_head"}  # name of the last module of a model
 _CONVERTERS = {"float8": ["float8"], "float8-row": ["float8"], "mxfp8": ["mx"]}
 
 
@@ -42,7 +42,7 @@ def _flag(name: str, value: Any) -> str:
 
 
 def models_of(model: Model, version: str) -> Iterator[dict[str, Any]]:
-    """Yield the settings that name a model, one for each registry entry that has it, or none if there is no entry.
+    """Yield the settings that select a model: one for each registry entry of the model, or an empty one.
 
     >>> from ppsim.model.names import find_model
     >>> next(models_of(find_model("llama3-70b"), "0.2"))
@@ -66,9 +66,9 @@ def models_of(model: Model, version: str) -> Iterator[dict[str, Any]]:
 
 
 def settings_of(words: Mapping[str, Any], choice: Mapping[str, Any], version: str) -> dict[str, Any]:
-    """Return TorchTitan's settings by their full names; `choice` names the model.
+    """Return TorchTitan's settings by full name; `choice` selects the model.
 
-    Options that it has no setting for are left out.
+    Options without a setting are left out.
     """
     pp, dp = words.get("pp", 1), _replicas(words)
     settings = {name: words[word] for name, word in COUNTS.items() if word in words}
@@ -98,7 +98,7 @@ def _replicas(words: Mapping[str, Any]) -> int:
 
 
 def _replication(words: Mapping[str, Any], pp: int, dp: int) -> dict[str, Any]:
-    """The ranks that shard, and the copies of them: with a pipeline weights stay gathered, as with ZeRO 1."""
+    """Return the numbers of sharding ranks and of groups; with a pipeline, weights stay gathered as in ZeRO 1."""
     is_sharded = words.get("zero", 1) >= (1 if pp > 1 else 2)
     copies = words.get("num_distributed_optimizer_instances", 1) if is_sharded else dp
     shard = -1 if dp == 1 and is_sharded else dp // copies
@@ -109,7 +109,6 @@ def _replication(words: Mapping[str, Any], pp: int, dp: int) -> dict[str, Any]:
 
 
 def _parts(split: Any, pp: int, head: str) -> list[list[str]] | None:
-    """The modules of each stage, None for stages that TorchTitan does not build."""
     if not isinstance(split, list) or len(split) % pp or min([1, *split[1:-1]]) < 1:
         return None
     first = [sum(split[:stage]) for stage in range(len(split))]

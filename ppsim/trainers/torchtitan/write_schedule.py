@@ -1,4 +1,7 @@
-"""TorchTitan's settings for a table: it reads torch's CSV, and splits the model by the name of a schedule."""
+"""TorchTitan's settings for a schedule table.
+
+TorchTitan reads torch's CSV, and splits the model by the name of a schedule.
+"""
 
 import json
 import re
@@ -10,9 +13,9 @@ from ppsim.schedule.placement import loop, v_shape
 from ppsim.schedule.table import Schedule
 
 VERSIONS = {"0.2": "toml", "0.3": "flags"}
-"""The versions whose settings are known, and how they are given."""
+"""Supported versions of TorchTitan, and the format of their settings."""
 
-_HEAD = {"0.2": "output", "0.3": "lm_head"}  # what the last layer of its models is called
+_HEAD = {"0.2": "output", "0.3": "lm_head"}  # name of the last module of a model
 
 
 def torchtitan_settings(
@@ -23,10 +26,10 @@ def torchtitan_settings(
     micro_batch: int = 1,
     layers_per_stage: Sequence[int] | None = None,
 ) -> dict[str, Any]:
-    """Return the settings by their full names with which TorchTitan runs the table of the file `csv`.
+    """Return the settings, by full name, with which TorchTitan runs the table in the file `csv`.
 
-    Raises `ScheduleError` for a placement that it does not build, `ConfigError` for a version that is not known,
-    and for layers that do not fit the stages.
+    Raises `ScheduleError` for a placement that TorchTitan does not build, `ConfigError` for an unknown version, and
+    for layers that do not match the stages.
     """
     short = _short(version)
     compute = schedule.compute_only()
@@ -45,7 +48,7 @@ def torchtitan_settings(
 
 
 def name_of_placement(schedule: Schedule) -> str:
-    """Return the schedule by whose name TorchTitan splits a model as this table does."""
+    """Return the schedule whose name makes TorchTitan split a model as this table does."""
     p, placed = schedule.num_ranks, schedule.stage_to_rank.tolist()
     if placed == loop(p, len(placed)) and len(placed) % p == 0:
         return "1F1B" if len(placed) == p else "Interleaved1F1B"
@@ -70,7 +73,7 @@ def settings_text(settings: dict[str, Any], version: str) -> str:
 
 
 def warnings_of(schedule: Schedule, version: str) -> list[str]:
-    """Return what TorchTitan does wrong with such a table unless it is told not to."""
+    """Return known failures of TorchTitan with such a table, and how to avoid them."""
     if not schedule.splits_backward:
         return []
     about = ["I and W need torch 2.13 or newer"]
@@ -93,7 +96,7 @@ def _short(version: str) -> str:
 
 
 def _layers(layers: Sequence[int], num_stages: int, head: str) -> dict[str, Any]:
-    """Even layers, with fewer on the first and on the last stage, by their number; others by names of modules."""
+    """Return the layer split: a number if only the first and last stage have fewer layers, else module names."""
     if len(layers) != num_stages:
         raise ConfigError(f"the split has {len(layers)} entries, but there are {num_stages} stages")
     most = max(layers)
@@ -115,5 +118,4 @@ def _layers(layers: Sequence[int], num_stages: int, head: str) -> dict[str, Any]
 
 
 def _plain(value: Any) -> str:
-    """A value as its parser reads it: parts apart by blanks, the modules of a part by commas."""
     return " ".join(",".join(part) for part in value) if isinstance(value, list) else str(value)

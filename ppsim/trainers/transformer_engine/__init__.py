@@ -1,1 +1,1 @@
-"""TransformerEngine: the order of passes of `make_graphed_callables`."""
+"""TransformerEngine: the order of forward and backward passes for `make_graphed_callables`."""

@@ -1,4 +1,4 @@
-"""The `_order` lists of TransformerEngine's `make_graphed_callables`: chunks forward and backward, in order."""
+"""Write the `_order` lists of TransformerEngine's `make_graphed_callables`: passes of chunks in order."""
 
 from ppsim.base.errors import ScheduleError
 from ppsim.schedule.check import compute_for
@@ -6,12 +6,12 @@ from ppsim.schedule.table import Op, Schedule
 
 
 def graph_order(schedule: Schedule) -> list[list[float]]:
-    """Return one list a rank: +c for a forward of chunk c (from 1), −c for its backward, −c − 0.5 for a W.
+    """Return one list per rank: +c is a forward pass of chunk c (from 1), −c its backward pass, −c − 0.5 a W.
 
-    The microbatch is implied: forwards and backwards of a chunk count up, and a W is of the chunk's last backward
-    (`_make_graphed_callables` captures it into the graph of that microbatch). Raises `ScheduleError` naming the
-    action for any other order, and for a stage whose backward is split for some microbatches only, since −c stands
-    for either kind.
+    The microbatch is implied: forward and backward passes of a chunk count up, and a W belongs to the chunk's last
+    backward pass (`_make_graphed_callables` captures it into the graph of its microbatch). Raises `ScheduleError`
+    with the action for any other order, and for a stage that splits the backward pass for some microbatches only,
+    because −c means either kind.
     """
     compute = compute_for("TransformerEngine", schedule)
     full, split = (set(compute.stage[compute.op == op].tolist()) for op in (Op.B, Op.I))
