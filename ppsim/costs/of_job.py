@@ -94,8 +94,7 @@ def assemble_job(
 
 
 def _require_backwards(job: Job, schedule: Schedule) -> None:
-    """Raise `ScheduleError` if the schedule splits the backward and the backward is only known whole or offloaded.
-    """
+    """Raise `ScheduleError` if the schedule splits a backward that is offloaded, or was only measured whole."""
     if not schedule.splits_backward:
         return
     if job.measured and (whole := job.measured.whole_backwards(job.bases)):
