@@ -2,7 +2,7 @@
 
 For shapes and devices without a profile: data-sheet rates times the calibration constants of the GPU type
 (hardware/efficiency.toml) and of its links. `benchmarks/analytic.py` prints the errors against published runs.
-Letters are those of `ppsim.model.shapes`.
+Letters as in `ppsim.model.shapes`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -181,7 +181,7 @@ def conditioning_estimate(model: Model, place: Place) -> Estimate:
 def mtp_estimate(model: Model, place: Place, *, micro_batch: int, sequence_length: int) -> Estimate:
     """Return the seconds of a multi-token prediction layer besides the layer itself and its use of the head.
 
-    An embedding of the token, norms of it and of the hidden state, their concatenation, its projection from 2h to
+    An embedding of the token, norms of embedding and hidden state, their concatenation, its projection from 2h to
     h, computed in part by each tp rank and then gathered, and the norm after the layer (Megatron-LM,
     `core/transformer/multi_token_prediction.py`, `eh_proj`). Residual streams: `mtp_linears`.
     """

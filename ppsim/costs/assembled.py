@@ -1,4 +1,4 @@
-"""Costs per model stage from any source, with the assumptions behind them."""
+"""Costs per model stage from any source, and their assumptions."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -75,7 +75,7 @@ class Assembled:
 
 
 def stages_of_ranks(schedule: Schedule) -> list[list[int]]:
-    """Return the model stages of each rank, including those of every model replica."""
+    """Return the model stages of each rank, for all model replicas."""
     return of_ranks(schedule, range(schedule.num_model_stages))
 
 

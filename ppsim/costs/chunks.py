@@ -118,7 +118,8 @@ class ChunkNumbers:
     """Costs of any chunk at one shape: measured, or combined from measured chunks.
 
     `chunks` are as in a profile file. The chunk with the embedding has only a whole backward, because no input
-    needs a gradient. Its I is that of its layers; its W is theirs plus all that the embedding adds to the backward.
+    needs a gradient. Its I is its layers' I; its W is its layers' W plus all that the embedding adds to the
+    backward.
     """
 
     def __init__(self, chunks: Sequence[Mapping[str, Any]]) -> None:
@@ -134,7 +135,7 @@ class ChunkNumbers:
         return alike(contents) in self._by_contents
 
     def number(self, name: str, contents: str) -> float:
-        """Return a cost of a chunk by its name in the file; if the backward cannot be split, I has all of it.
+        """Return a cost of a chunk by its name in the file; a backward that cannot be split is all in I.
 
         Raises `ConfigError` if the measured chunks do not determine it.
         """

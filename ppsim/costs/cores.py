@@ -71,7 +71,7 @@ def core_of(part: Mixer, place: Place, *, micro_batch: int, sequence_length: int
 
 
 def _pieces(part: Scored, place: Place) -> int:
-    """Pieces of a sequence in rank order; 1 if the pieces are balanced, so that all ranks see as many keys."""
+    """Pieces of a sequence in rank order; 1 if pieces are balanced, so that queries of all ranks see equally many keys."""
     return place.cut.cp if isinstance(part, CompressedAttention) else 1
 
 
@@ -90,7 +90,7 @@ def _choice(part: Scored, place: Place, *, tokens: int, sequence_length: int) ->
     """Return the kernels of the indexer, which scores the compressed keys before a query and chooses the best.
 
     F: GEMMs of its queries with these keys, and a float32 score per pair, written once and read once. I: its loss,
-    on chosen keys only, which Megatron-LM computes together with its gradients: the scores again, those of
+    on chosen keys only, which Megatron-LM computes together with its gradients: the scores again, the scores of
     attention's heads, whose sum is the target, and two GEMMs for gradients (`fused_sparse_attention.py`).
     """
     if not isinstance(part, CompressedAttention) or not part.indexer:
@@ -149,8 +149,8 @@ def recurrence(mixer: Recurrent, place: Place, *, tokens: int) -> PassKernels:
     """Return the chunked scan or delta rule of a rank's heads, including the passing of states.
 
     FLOPs of the chunks' GEMMs, masked entries included, at `Efficiency.scan_flops_per_s` per core, which includes
-    the passing of states. The backward has two GEMMs per GEMM of the forward, and repeats some of those. Ranks of
-    cp have whole sequences of some heads, 1/cp of the GEMMs (Megatron-LM, `MambaContextParallel`).
+    the passing of states. The backward has two GEMMs per GEMM of the forward, and repeats some forward GEMMs. Ranks
+    of cp have whole sequences of some heads, 1/cp of the GEMMs (Megatron-LM, `MambaContextParallel`).
     """
     products, chunks = mixer.chunk_products(place.cut.tp), max(1, tokens // mixer.chunk_size)
     forward = chunks * sum(one.flops for one in products)

@@ -53,19 +53,18 @@ class Job(InBrief):
 
     - `global_batch`: sequences per step.
     - `optimizer`: `zero_stage` 1 is Megatron-LM's distributed optimizer.
-    - `profile`: measured times, used where they match (`ppsim.costs.measured`); collectives are the cluster's.
+    - `profile`: measured times, used if they match (`ppsim.costs.measured`); collectives are the cluster's.
     - `kernels`: kernel choices for memory; `execution` overrides attention, dropout and cross entropy.
     - `overlap`: overlap gradient reduction and parameter gathering with compute.
     - `rest_s`: extra host time per step.
     - `vocab_multiple`: multiple to which the vocabulary is padded.
     - `scatter_gather`: each tp rank sends its part of a P2P transfer, and the receivers all-gather it (Narayanan et
-      al. 2021, arXiv 2104.04473, §4.1); no effect with sequence parallelism.
+      al. 2021, arXiv 2104.04473, §4.1); with sequence parallelism there is nothing to gather.
     - `offload`: fraction of each microbatch's activations that waits for the backward on the host
       (`ppsim.costs.offload`), for schedules that do not split the backward.
     - `offload_modules`: modules whose saved tensors do; `offload_rules` select among them
       (`ppsim.model.offloading`).
-    - `stage_plans`: recomputation and offloading per model stage; empty: those of `execution` and
-      `offload_modules`.
+    - `stage_plans`: recomputation and offloading per model stage; empty: as in `execution` and `offload_modules`.
     - `cuda_graph_reuse`: graphs of microbatches that are not in flight together share buffers.
     - `lora`, `freeze`: the trained weights (`ppsim.model.fine_tuning`), as set in `model`.
     - `fully_shard`: torch's FSDP2 holds parameters, gradients and optimizer state (`ppsim.model.fully_shard`).

@@ -35,7 +35,7 @@ class ProfileCosts:
         return cls(profile, replace(wanted, dtype=min(names, default=wanted.dtype)))
 
     def layer(self, layer: Layer, by_specifications: Estimate) -> tuple[Estimate, Estimate]:
-        """Return the costs that one more layer adds to a stage, and those of a stage besides its layers."""
+        """Return the costs that one more layer adds to a stage, and the stage's costs besides its layers."""
         sizes, shape = self.profile.model.layer_sizes, shape_of(layer)
         nothing = Estimate(Parts(), Parts(), Parts())
         if sizes is None or shape is None or LayerShape(**vars(sizes)) != shape:

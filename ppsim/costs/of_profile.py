@@ -72,7 +72,7 @@ class _Components:
 
 @dataclass(frozen=True)
 class _Chunks(_Components):
-    """A model measured in chunks: stages are measured chunks, or combinations of them."""
+    """A model measured in chunks: stages are measured chunks, or combined from measured chunks."""
 
     numbers: ChunkNumbers
     kinds: str
@@ -215,7 +215,7 @@ def threads(number: int) -> str:
 
 
 def _rehearsed(profile: Profile, schedule: Schedule, costs: StageCosts) -> tuple[StageCosts, list[str]]:
-    """Apply the slowdown of the calibration run if it had as many processes as the schedule has ranks."""
+    """Apply the slowdown of the calibration run if its number of processes is the schedule's number of ranks."""
     if (found := profile.rehearsal) is None:
         return costs, []
     there = f"{found.num_processes} processes at once, {threads(found.num_threads)}"
@@ -339,7 +339,7 @@ def _work(part: Measurement) -> float:
 
 
 def _number(part: Measurement, name: str) -> float:
-    """A value, or 0 if missing; if the backward cannot be split, I has all of it."""
+    """A value, or 0 if missing; a backward that cannot be split is all in I."""
     value = part.backward_s if name == "backward_input_s" and is_whole(part) else getattr(part, name)
     if isinstance(value, Quantity):
         return value.median

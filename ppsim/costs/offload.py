@@ -78,8 +78,8 @@ def _ahead(groups: Sequence[_Group], num_gone: int, never: int | None) -> tuple[
     """Return the most bytes of offloaded groups that are on the device, and those during a forward.
 
     When a backward finishes a group, the next offloaded group comes back, of the next backward if this one has none
-    left (`bulk_reload`). If all groups are offloaded, those of one layer are therefore there ahead, since the last
-    layer of the step's first backward stays. If some groups stay, all of the next backward's are there after a few
+    left (`bulk_reload`). If all groups are offloaded, one layer's are therefore there ahead, since the last layer
+    of the step's first backward stays. If some groups stay, all of the next backward's are there after a few
     microbatches. `never` is the layer that never leaves, because its backward follows at once; then nothing comes
     back before the backward starts.
     """
@@ -142,9 +142,9 @@ def with_copies(job: Job, stage: Stage, costs: Estimate, one: Offload) -> Estima
     """Return a stage's costs with the exposed time of a microbatch's copies, out and back.
 
     Each direction has its own stream. Copies back overlap with the backward. With `--offload`, copies out overlap
-    with the forward. Those of modules may continue after it, unless `max_inflight_offloads` makes the forward wait;
-    on the last stage, whose backward follows at once, the copies back wait for them. Raises `ConfigError` if the
-    bandwidth to the host is unknown.
+    with the forward. With `--offload-modules` they may continue after it, unless `max_inflight_offloads` makes the
+    forward wait; on the last stage, whose backward follows at once, the copies back wait for them. Raises
+    `ConfigError` if the bandwidth to the host is unknown.
     """
     seconds = copy_s(job, sum(one.copied))
     late_s = max(0.0, seconds - costs.forward.total_s)

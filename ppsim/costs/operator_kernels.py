@@ -73,7 +73,7 @@ def layer_operators(layer: Layer, place: Place, sequence_length: int) -> tuple[O
 def computed_rows(layer: Layer, cut: Cut, *, tokens: int, load: float = 1.0) -> dict[Rows, float]:
     """Return the rows that a rank computes from `tokens`; its experts get `load` times the mean number of pairs.
 
-    With even loads, a rank receives as many tokens as it sends, and etp ranks receive the same ones.
+    With even loads, a rank receives the number of tokens that it sends, and etp ranks receive the same tokens.
     """
     pairs = load * layer.experts_per_token * cut.expert_tp / cut.tp
     return {"tokens": tokens, "own_tokens": tokens / cut.norm_divisor, "capacity": tokens * pairs}

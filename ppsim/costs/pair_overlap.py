@@ -108,8 +108,8 @@ class StageBytes:
 def pair_bytes(forward: StageBytes, backward: StageBytes) -> float:
     """Return the peak of activations that a pair holds in addition to those held before it.
 
-    In each pair of layers the forward allocates what it saves before its experts, the backward frees its experts'
-    activations, the forward allocates its experts', and the backward frees the rest.
+    In each pair of layers the forward allocates the saved tensors before its experts, the backward frees its
+    experts' activations, the forward allocates its experts', and the backward frees the rest.
     """
     num_pairs = min(forward.num_layers, backward.num_layers)
     if not num_pairs:

@@ -1,4 +1,4 @@
-"""Kernels of F, I and W of operators, and those of GEMMs."""
+"""Kernels of F, I and W: of operators, and of GEMMs."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -115,7 +115,7 @@ class Execution:
 
     @property
     def is_dropless(self) -> bool:
-        """True if the host must read how many tokens a rank's experts get."""
+        """True if the host must read the number of tokens of a rank's experts."""
         return self.expert_capacity is None and self.expert_rank_capacity is None
 
     @property
@@ -287,7 +287,7 @@ class Place:
         return self.seconds("all-gather", num_bytes, "tp") if self.execution.sequence_parallel else 0.0
 
     def reduced_s(self, num_bytes: float) -> float:
-        """Return the seconds to sum over tensor-parallel ranks, which get parts of the sequence or all of it."""
+        """Return the seconds to sum over tensor-parallel ranks, which get parts of the sequence or the whole."""
         return self.seconds("reduce-scatter" if self.execution.sequence_parallel else "all-reduce", num_bytes, "tp")
 
     def sum_over_tp_s(self, num_bytes: float, name: Literal["tp", "etp"] = "tp") -> float:

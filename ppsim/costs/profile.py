@@ -185,11 +185,11 @@ class OptimizerStep(Strict):
 class Measurement(Strict):
     """Costs of one microbatch through one component.
 
-    I and W are null if the backward cannot be split. `activation_bytes` is saved by F for the backward; W needs
-    `activation_bytes_kept_for_weight` of it. `transient_bytes` is the most that any pass holds in addition.
+    I and W are null if the backward cannot be split. F saves `activation_bytes` for the backward, W needs
+    `activation_bytes_kept_for_weight`. `transient_bytes` is the most that any pass holds in addition.
     `forward_flops` are model FLOPs. `attention` names the fused kernels that torch picked, or "math" if none.
     `alone` is one layer on its own; `launch` the host time to enqueue a pass, unless the host computes.
-    `estimated_from` are the measured shapes behind an estimate, empty for a measurement.
+    `estimated_from` are the measured shapes used for an estimate, empty for a measurement.
     """
 
     component: Component

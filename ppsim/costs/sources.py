@@ -93,7 +93,7 @@ class ProfileSource:
         return layer_costs_of(self.profile, self.shape, self.num_layers)
 
     def peak(self) -> tuple[float | None, list[str]]:
-        """Return the data sheet's peak in FLOP/s, else that of the fastest measured GEMM, else None."""
+        """Return the peak in FLOP/s of the data sheet, else of the fastest measured GEMM, else None."""
         device, facts, dtype = self.profile.provenance.device, self.profile.device_facts, self.shape.dtype
         sheet = {"provenance": {"device": vars(device)}}
         found = peak_of(sheet, dtype) or peak_of(sheet | {"device_facts": facts and asdict(facts)}, dtype)
@@ -102,9 +102,9 @@ class ProfileSource:
         return found[0], [f"MFU: of {found[1]}"]
 
     def jitter(self) -> float | None:
-        """Return the relative standard deviation of a layer's forward, by its quartiles; None if its median is 0."""
+        """Return the relative standard deviation of a layer's forward, by its quartiles; None for a median of 0."""
         forward = self.profile.find("layer", self.shape).forward_s
-        # The quartiles of a normal distribution are 1.349 standard deviations apart.
+        # The interquartile range of a normal distribution is 1.349 standard deviations.
         return (forward.high - forward.low) / 1.349 / forward.median if forward.median else None
 
     def to_json(self) -> dict[str, Any]:
@@ -130,10 +130,9 @@ Measured: TypeAlias = float | tuple[float, ...]
 class RankCosts:
     """Measured seconds of a microbatch on a rank or in each part of the model, and of a P2P transfer.
 
-    If there are as many parts as stages, parts are stages. With more stages, each part is divided evenly; with
-    fewer, neighbouring parts are summed. `transfer_s` of a part is the transfer after it (the last is unused), also
-    used by the stages inside the part. `activation_bytes` is saved by a forward; None: from the source of the other
-    bytes.
+    With more stages than parts, each part is divided evenly; with fewer, neighbouring parts are summed.
+    `transfer_s` of a part is the transfer after it (the last is unused), also used by the stages inside the part.
+    `activation_bytes` is saved by a forward; None: from the source of the other bytes.
     """
 
     forward_s: Measured
@@ -199,7 +198,7 @@ def _of_stages(flag: str, measured: Measured, num_stages: int, vpp: int) -> Numb
 
 
 def _behind_stages(measured: Measured, num_stages: int) -> Numbers:
-    """Transfer after each stage: that of its part, or of the last part in it."""
+    """Transfer after each stage: the one after its part, or after the last part in it."""
     if not isinstance(measured, tuple):
         return measured
     _of_stages("--transfer-ms", measured, num_stages, 1)

@@ -91,7 +91,7 @@ class StageOptions:
 
     @property
     def offloads(self) -> list[str]:
-        """The modules that a stage may offload: none, or those of the job."""
+        """The modules that a stage may offload: none, or the job's."""
         modules = self.job.offload_modules
         return ["", modules] if modules and not self.splits_backward else [""]
 
@@ -120,7 +120,10 @@ class StageOptions:
         return self.job.offload_rules.activation_offload_fraction
 
     def transients(self, stages: Sequence[Stage]) -> list[tuple[int, frozenset[Recompute]]]:
-        """Return a rank's bytes without microbatches, in ascending order, each with the options that fit in them."""
+        """Return a rank's bytes without microbatches, in ascending order, with the options that fit in each.
+
+        Some options need more memory during a backward than others.
+        """
         needs = {word: self._static(stages, word) for word in self.useful_words}
         levels = sorted(set(needs.values()))
         return [(level, frozenset(word for word, need in needs.items() if need <= level)) for level in levels]
@@ -235,7 +238,7 @@ def _order(word: Recompute) -> tuple[int, str]:
 def _hull(ways: Iterable[Way]) -> list[Way]:
     """The ways on the lower convex hull of seconds over bytes, fastest first.
 
-    A mix of two of them over several layers beats any other way.
+    Over several layers, any other way is beaten by a mix of two on the hull.
     """
     found: list[Way] = []
     for way in sorted(ways, key=lambda one: (one.seconds, one.saved_bytes)):

@@ -94,7 +94,7 @@ def expected_maximum(count: int) -> float:
 
 
 def num_buckets(job: Job, held: Held) -> float:
-    """Return the number of gradient buckets: Megatron-LM's hold 40 million, or a million per dp · cp rank if more."""
+    """Return the number of gradient buckets, of 40 million or a million per dp · cp rank each (Megatron-LM)."""
     largest = max(40_000_000, 1_000_000 * job.layout.dp * job.layout.cp)
     return float(max(1, -(-(held.trained + held.trained_expert) // largest)))
 
@@ -190,8 +190,8 @@ def _update_s(job: Job, stages: Sequence[Stage]) -> float:
 def optimizer_s(device: Device, parameters: float, *, bytes_per_parameter: float) -> float:
     """Return the seconds of an optimizer step over the parameters that a rank updates.
 
-    Memory-bound, at the fraction of bandwidth that optimizers reach. It is far below that of other kernels: Adam
-    took 93.8 ms, against 19.9 ms at full bandwidth.
+    Memory-bound, at the fraction of bandwidth that optimizers reach, far less than other kernels: Adam took 93.8
+    ms, against 19.9 ms at full bandwidth.
     """
     return parameters * bytes_per_parameter / (device.memory_bytes_per_s * device.efficiency.optimizer)
 
@@ -232,7 +232,7 @@ def muon_flops(size: int, side: int, *, iterations: int = 5) -> float:
 
 
 def _muon_flops(job: Job, layer: Layer, share: float, expert_share: float) -> float:
-    """FLOPs for a layer's matrices as divided over ranks; whole ones are spread over the ranks that share the update."""
+    """FLOPs for a layer's matrices as divided over ranks; whole ones are spread over ranks that share the update."""
     matrices = [one for one in layer.linears(job.settings.cut) if one.is_orthogonalised and one.trainable]
     h, linears = layer.hidden_size, matrices
     of_experts = sum(one.count * muon_flops(one.size, h) for one in linears if one.kind == "routed")
@@ -272,7 +272,7 @@ def _sharing(job: Job, schedule: Schedule, stages: Sequence[Stage], held: Sequen
 
 
 def _sum_over(job: Job, ranks: tuple[int, ...], num_bytes: float) -> Sharing:
-    """All-reduce among pipeline ranks over the outermost link between any two of them."""
+    """All-reduce among pipeline ranks over the outermost link between them."""
     sizes = job.domain_sizes
     tier = max(tier_between(job.layout, sizes, ranks[0], other) for other in ranks[1:])
     extents = tuple(len(ranks) if index == tier else 1 for index in range(len(sizes)))

@@ -1,4 +1,4 @@
-"""Memory-bound kernels of a layer in torch, beyond those of Megatron-LM and TransformerEngine.
+"""Memory-bound kernels of a layer in torch, in addition to Megatron-LM's and TransformerEngine's.
 
 TorchTitan at 9dec370 and 820504e (models/llama, parallelize_llama.py, norms.py), torchao at 6243040 (float8), torch
 of December 2024. When compiled, pointwise operators are fused into one kernel and only the following remain; e is
@@ -124,7 +124,7 @@ class TorchKernels(OperatorKernels):
         return NOTHING
 
     def sums(self) -> PassKernels:
-        """Return the additions of gradients, including those of separate matrices that read the same tensor."""
+        """Return the additions of gradients, also of separate matrices that read the same tensor."""
         read = [(width, number) for width, number in _inputs(self.operators) if number > 1]
         size, more = self.place.execution.element_bytes * self.rows["tokens"], 2 if self.is_divided else 0
         passes = sum(

@@ -64,7 +64,7 @@ def utilization(profile: dict[str, Any], measurement: dict[str, Any]) -> dict[st
 
 
 def split_ratio(measurement: dict[str, Any]) -> float | None:
-    """Return (time of I + time of W) / time of B, or None if one of them was not measured."""
+    """Return (time of I + time of W) / time of B, or None if any was not measured."""
     whole, *halves = (measurement[PASSES[letter]] for letter in "BIW")
     if None in (whole, *halves) or not whole["median"]:
         return None
