@@ -71,7 +71,7 @@ def core_of(part: Mixer, place: Place, *, micro_batch: int, sequence_length: int
 
 
 def _pieces(part: Scored, place: Place) -> int:
-    """Pieces of a sequence in rank order; 1 if pieces are balanced, so that queries of all ranks see equally many keys."""
+    """Pieces of a sequence in rank order; 1 if pieces are balanced, so that all queries see equally many keys."""
     return place.cut.cp if isinstance(part, CompressedAttention) else 1
 
 

@@ -232,7 +232,7 @@ def muon_flops(size: int, side: int, *, iterations: int = 5) -> float:
 
 
 def _muon_flops(job: Job, layer: Layer, share: float, expert_share: float) -> float:
-    """FLOPs for a layer's matrices as divided over ranks; whole ones are spread over ranks that share the update."""
+    """FLOPs for a layer's matrices as divided over ranks; whole ones are spread over the ranks that update them."""
     matrices = [one for one in layer.linears(job.settings.cut) if one.is_orthogonalised and one.trainable]
     h, linears = layer.hidden_size, matrices
     of_experts = sum(one.count * muon_flops(one.size, h) for one in linears if one.kind == "routed")
