@@ -150,7 +150,7 @@ def _rows(layer: Layer, batch: Batch, cut: Cut, expert_room: float = 1.0) -> Row
 
 
 def _of_operators(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -> dict[str, int]:
-    """Saved bytes of `selective-op` besides the layer's input: attention's output and statistics, and `by_operators`.
+    """Bytes that `selective-op` saves besides the layer's input: attention's output and statistics, `by_operators`.
 
     The reduce-scattered output of attention has T·h·e/t bytes. Eager mode adds `held_for_nothing`.
     """

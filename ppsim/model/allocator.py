@@ -54,7 +54,7 @@ class Segment:
             self.mapped, self._top = (
                 self.mapped + found,
                 begin + found + _UNIT,
-            )  # the gap prevents merging with the next segment
+            )  # a gap that prevents merging
         else:
             begin = self._begins.get(self.mapped, self.mapped)
             if begin < self.mapped:

@@ -1,19 +1,17 @@
-"""Memory that torch's allocator reserves for training with `fully_shard` (FSDP2), by simulation of a rank's tensors.
+"""Memory that torch's allocator reserves for training with `fully_shard` (FSDP2), by replay of a rank's tensors.
 
-torch 2.6, distributed/fsdp/_fully_shard and distributed/pipelining:
+torch 2.6, distributed/fsdp/_fully_shard and distributed/pipelining. Weights, gradients and Adam's moments are
+float32 shards. Weights are gathered layer by layer, the next layer during the current one, into a buffer on a
+separate stream, and copied out; embedding and head stay gathered from the forward to the end of the backward. The
+gradients of a layer are copied into one float32 tensor, which is held until the next layer's (`foreach_reduce`),
+and reduced into shards on another stream. Embedding, final norm, head and loss are eager.
 
-- Weights, gradients and Adam's moments are float32 shards.
-- Weights are gathered layer by layer, the next layer during the current one, into a buffer on a separate stream,
-  and copied out. Embedding and head stay gathered from the forward to the end of the backward.
-- The gradients of a layer are copied into one float32 tensor, which is held until the next layer's
-  (`foreach_reduce`), and reduced into shards on another stream.
-- With a pipeline, weights stay gathered for the whole step. Each gradient is accumulated whole, in float32, until
-  the last backward of its stage, after which all are reduced (`backward_maybe_with_nosync`); the last copy is held
-  until the next step's first, because no callback drops it.
-- With a pipeline, each stage first runs an extra forward (`_shape_inference`). Each microbatch has receive buffers.
-  Outputs and input gradients of all microbatches are held until the next step (`forward_one_chunk`,
-  `clear_runtime_states`). After the last one, the logits of all are joined in one tensor (`_merge_outputs`).
-- Embedding, final norm, head and loss are eager.
+With a pipeline, weights stay gathered for the whole step. Each gradient is accumulated whole, in float32, until the
+last backward of its stage, after which all are reduced (`backward_maybe_with_nosync`); the last copy is held until
+the next step's first, because no callback drops it. Each stage first runs an extra forward (`_shape_inference`).
+Each microbatch has receive buffers; outputs and input gradients of all microbatches are held until the next step
+(`forward_one_chunk`, `clear_runtime_states`). At the end the logits of all are joined in one tensor
+(`_merge_outputs`).
 """
 
 from collections import Counter
@@ -211,7 +209,7 @@ class _Rank:
         self._update()
 
     def _round(self, passes: Sequence[Pass]) -> None:
-        """Run passes with the same number of microbatches each, and reduce gradients at the end (`schedule.step()`)."""
+        """Run passes with the same number of microbatches each, then reduce gradients (`schedule.step()`)."""
         if self.is_pipelined and not self.received:
             self._infer_shapes()
             self._make_buffers(len({one.microbatch for one in passes}))
@@ -382,7 +380,7 @@ class _Rank:
         self._end_backward(one, around, is_last=is_last)
 
     def _end_backward(self, one: Pass, around: list[Block | None], *, is_last: bool) -> None:
-        """The embedding's gradient; after the last backward of a stage, the reduction of all accumulated gradients."""
+        """The embedding's gradient; after a stage's last backward, the reduction of all accumulated gradients."""
         unit, element = (one.stage, -1), self.trace.batch.element_bytes
         if self.stages[one.stage].embedding:
             gathered = self.trace.gathered(self.trace.whole)

@@ -218,7 +218,7 @@ class LatentAttention(Scored):
 
 @dataclass(frozen=True)
 class FeedForward:
-    """A dense MLP; gated: SwiGLU with three matrices, else two; clamped: the activation's input is clamped (gpt-oss).
+    """A dense MLP; gated: SwiGLU with three matrices, else two; clamped: activation inputs are clamped (gpt-oss).
 
     weighted_apart: a separate kernel multiplies an expert's activation by routing weights, and saves it
     (Megatron-LM, `TEGroupedMLP`: GELU, and the square of ReLU without `use_fused_weighted_squared_relu`).
