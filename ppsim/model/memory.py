@@ -78,7 +78,7 @@ class GraphBuffers:
     reuse: bool = True
 
     def kept(self, layer: Layer) -> int:
-        """Return the hidden states that a layer saves in addition per microbatch in flight; negative if all are held."""
+        """Return the additional hidden states that a layer saves per microbatch; negative if all are held anyway."""
         if self.captured in ("none", "full") or not has_graph(self.captured, layer):
             return 0
         beside = num_outputs_beside(self.captured, layer)
@@ -196,7 +196,7 @@ def stage_activations(model: Model, stage: Stage, settings: MemorySettings) -> d
     if found["residual streams"] and any(recomputes(word, "mhc") for _, word in words):
         found["residual streams"] += _hidden_bytes(
             model.residual_size, settings
-        )  # all other streams are mixed from these
+        )  # the other streams are mixed from these
     if stage.mtp:
         found.update(mtp_activations(model, len(stage.mtp), batch, cut))
     if stage.embedding and model.trains("embedding"):

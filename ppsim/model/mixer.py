@@ -78,7 +78,7 @@ def gemm(
 def scored_core(
     mixer: Mixer, width: int, read: tuple[str, str, str], cut: Cut, kernels: KernelChoice, sequence_length: int
 ) -> Iterator[Operator]:
-    """Yield scores, softmax and their use, with `width` value columns per head; saves the log-sum-exp, or the softmax."""
+    """Yield scores, softmax and their use, with `width` value columns per head; log-sum-exp or softmax is saved."""
     heads = mixer.num_heads // cut.tp
     out = Tensor("o", "tokens", heads * width, "attention")
     if kernels.flash_attention:

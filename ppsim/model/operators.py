@@ -114,7 +114,7 @@ DISCARDING = ("layernorm", "mhc", "mla_up_proj", "mlp_act", "moe_act")
 
 
 def plan_of(operators: Sequence[Operator], recompute: str) -> MemoryPlan:
-    """Return the checkpoints of "none", "full" or modules joined by +; raises `ConfigError` for options of stages."""
+    """Return the checkpoints of "none", "full" or modules joined by +; raises `ConfigError` for other options."""
     require_of_layer(recompute)
     if recompute == "full":
         return (Checkpoint(frozenset(one.name for one in operators)),)
