@@ -129,7 +129,6 @@ def _times(
 
 
 def _launches_s(place: Place, kernels: PassKernels, launching_s: float) -> tuple[float, float]:
-    """Host time for the launches of F and of B."""
     if place.execution.cuda_graphs == "full":
         return 0.0, 0.0
     of_kernel_s = place.cluster.device.efficiency.host_s
@@ -300,7 +299,7 @@ def _experts_s(layer: Layer, place: Place, tokens: float) -> float:
 
 
 def _context_s(layer: Layer, place: Place, tokens: int, cores: Cores) -> tuple[float, float]:
-    """Communication among cp ranks in a forward and in a backward, for all mixers of a layer."""
+    """Communication among cp ranks in a forward and in a backward, for all mixers."""
     if place.layout.cp == 1 or not layer.has_mixer:
         return 0.0, 0.0
     took = [_exchanged_s(part, core, layer.hidden_size, place, tokens) for part, core in cores]

@@ -227,7 +227,6 @@ _BYTES = (
 
 
 def _plain(value: Any) -> float:
-    """A number, the median of a quantity, or 0 for None."""
     return 0.0 if value is None else float(value["median"] if isinstance(value, Mapping) else value)
 
 

@@ -162,7 +162,6 @@ def _ratio(one: float, other: float) -> float:
 
 
 def _sizes(component: Component, model: ModelShape, shape: Shape) -> tuple[float, int, float]:
-    """Bytes saved by a forward, parameters, and forward FLOPs, of one rank."""
     shard = replace(model, sequence_length=shape.sequence_length).shard(tp=shape.tp, ep=shape.ep)
     batch: Any = {"micro_batch": shape.micro_batch, "sequence_length": shape.sequence_length}
     e = ELEMENT_BYTES[shape.dtype]

@@ -302,7 +302,6 @@ class Job(InBrief):
         )
 
     def _require_offload(self) -> None:
-        """Raise `ConfigError` if the offload options conflict or are misspelled."""
         if not 0 <= self.offload <= 1:
             raise ConfigError(f"offload is a part from 0 to 1: got {self.offload:g}")
         if (word := offload_modules_of(self.offload_modules)) != self.offload_modules:
@@ -337,7 +336,6 @@ class Job(InBrief):
         return bool(self.offload or of_modules)
 
     def _num_deferred(self) -> int:
-        """Microbatches whose weight gradient of the output layer is deferred; 0 without a pipeline."""
         limit = self.wgrad_deferral_limit
         if limit is None or self.layout.pp == 1:
             return 0

@@ -94,7 +94,6 @@ class Messages:
 
     @property
     def _waits_for_gathers(self) -> bool:
-        """True if all-gathers do not overlap with GEMMs."""
         return self._is_torch and self.place.is_async and not self.place.gathers_in_products
 
     @property
@@ -102,7 +101,6 @@ class Messages:
         return self.place.seconds("all-reduce", 4.0, "tp") if self._is_torch else 0.0
 
     def _gather_s(self, num_bytes: float) -> float:
-        """All-gather the sequence for a GEMM, in the dtype of its operands."""
         return self.place.gathered_s(self.place.execution.gathered_share * num_bytes)
 
     def _pairs_s(self, names: Iterable[str]) -> float:

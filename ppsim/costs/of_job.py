@@ -110,7 +110,6 @@ def _require_backwards(job: Job, schedule: Schedule) -> None:
 
 
 def _require_pairs(job: Job, schedule: Schedule) -> None:
-    """Raise `ConfigError` or `ScheduleError` if nothing can overlap in the requested order."""
     order = job.execution.ep_order
     if order is None or not schedule.num_actions:
         return
@@ -180,7 +179,6 @@ def _pairs_s(
 
 
 def _layer_times(job: Job, stages: Sequence[Stage]) -> list[list[LayerTimes]]:
-    """Layers of each stage that can run in pairs, multi-token prediction included."""
     return [
         [
             one.times
@@ -192,7 +190,6 @@ def _layer_times(job: Job, stages: Sequence[Stage]) -> list[list[LayerTimes]]:
 
 
 def _pairs_bytes(job: Job, stages: Sequence[Stage], kept: Sequence[float]) -> list[list[float]] | None:
-    """Extra activation bytes of a pair of two stages."""
     if job.execution.ep_order is None:
         return None
     sizes = []
@@ -391,7 +388,6 @@ def _straddling(job: Job) -> list[str]:
 
 
 def _recomputed(job: Job) -> str:
-    """The recomputation of all stages, or a reference to their plans."""
     of_stages = dict.fromkeys(one.recompute for one in job.stage_plans)
     return "by the plan of each stage" if len(of_stages) > 1 else "".join(of_stages) or job.execution.recompute
 

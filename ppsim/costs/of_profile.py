@@ -23,8 +23,6 @@ BYTES_PER_PARAMETER = 16
 
 @dataclass(frozen=True)
 class _Components:
-    """The components of a stage, each measured at the same shape."""
-
     embedding: Measurement
     layer: Measurement
     head: Measurement
@@ -37,15 +35,12 @@ class _Components:
         """Accept any number of layers, since all are equal."""
 
     def layer_seconds(self, num_layers: int) -> list[float]:
-        """F + B of each layer."""
         return [_work(self.layer)] * num_layers
 
     def end_seconds(self) -> tuple[float, float]:
-        """F + B of embedding and head."""
         return _work(self.embedding), _work(self.head)
 
     def balanced(self, num_layers: int, schedule: Schedule) -> list[int]:
-        """Layers per stage that balance the F + B of ranks."""
         layers, (embedding_s, head_s) = self.layer_seconds(num_layers), self.end_seconds()
         num_stages = schedule.num_model_stages
         if len(set(layers)) == 1:
@@ -72,7 +67,7 @@ class _Components:
 
 @dataclass(frozen=True)
 class _Chunks(_Components):
-    """A model measured in chunks: stages are measured chunks, or combined from measured chunks."""
+    """A model measured in chunks: stages are measured chunks, or combinations."""
 
     numbers: ChunkNumbers
     kinds: str
@@ -94,7 +89,6 @@ class _Chunks(_Components):
         return [of_kind[kind] for kind in self.kinds]
 
     def end_seconds(self) -> tuple[float, float]:
-        """F + B of embedding and head, from chunks if there are several kinds of layers."""
         return super().end_seconds() if len(set(self.kinds)) == 1 else (self._work(FIRST), self._work(LAST))
 
     def said(self, counts: Sequence[int]) -> Iterator[str]:
@@ -290,7 +284,6 @@ def _more_assumptions(profile: Profile, schedule: Schedule, shape: Shape, hop: s
 
 
 def _counts(split: Split, num_layers: int, schedule: Schedule, parts: _Components) -> list[int]:
-    """Layers per stage; raises `ConfigError` for a split that does not fit."""
     if not isinstance(split, str | MegatronSplit) and any("m" in one for one in split if isinstance(one, str)):
         raise ConfigError("the layout holds m, but a profile has no layers of multi-token prediction")
     num_stages = schedule.num_model_stages
@@ -302,7 +295,6 @@ def _counts(split: Split, num_layers: int, schedule: Schedule, parts: _Component
 
 
 def _nothing(layer: Measurement) -> Measurement:
-    """A free component, at the shape of a layer."""
     free = Quantity(median=0.0, low=0.0, high=0.0)
     return Measurement(
         component="head",

@@ -197,7 +197,6 @@ class OperatorKernels:
         return PassKernels(backward_weight=self.moved(e * linear.rows * linear.biases * rows, 1))
 
     def _around_routed(self, linear: Linear) -> PassKernels:
-        """Memory-bound kernels around a GEMM of experts."""
         if linear.split == "inputs":
             return self._casts(linear) + self._biases(linear)
         inside = self._fused(linear) if self.place.execution.fused_experts else self._casts(linear)
@@ -236,7 +235,6 @@ class OperatorKernels:
         )
 
     def _biases(self, down: Linear) -> PassKernels:
-        """Kernels that add the biases of experts, unless fused in a GEMM."""
         if not down.biased or self.place.execution.fused_experts:
             return NOTHING
         elements, e = self.rows["capacity"] * down.outputs, self.place.execution.element_bytes

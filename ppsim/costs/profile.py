@@ -302,7 +302,6 @@ class Failure(Strict):
 
 
 def _require_once(parts: Iterable[tuple[str, Shape, str]]) -> None:
-    """Raise `ValueError` that names a duplicate, by key and shape."""
     seen = set()
     for key, shape, name in parts:
         if (key, shape) in seen:

@@ -206,7 +206,6 @@ def _behind_stages(measured: Measured, num_stages: int) -> Numbers:
 
 
 def _told(measured: Measured, num_stages: int, vpp: int) -> str:
-    """Assumption line about the source of the costs."""
     if not isinstance(measured, tuple):
         return f"costs: measured of a rank, in {vpp} equal stages" if vpp > 1 else "costs: measured of a rank"
     pieces = num_stages // len(measured)

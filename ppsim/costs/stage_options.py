@@ -172,7 +172,6 @@ class StageOptions:
         return {}
 
     def _ends(self, stage: Stage) -> tuple[float, float]:
-        """Seconds and saved bytes of a stage without its layers."""
         job, bare = self.job, Stage((), stage.embedding, stage.head, stage.mtp)
         embedding, head = job.ends
         seconds = work_of(embedding) * stage.embedding + work_of(head) * stage.head * (1 + len(job.model.mtp))
@@ -251,7 +250,6 @@ def _hull(ways: Iterable[Way]) -> list[Way]:
 
 
 def _price(faster: Way, smaller: Way) -> float:
-    """Extra seconds per byte that the smaller way saves."""
     return (smaller.seconds - faster.seconds) / (faster.saved_bytes - smaller.saved_bytes)
 
 

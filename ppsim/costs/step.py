@@ -164,7 +164,6 @@ def _share(job: Job, name: ReplicaGroup, stages: Sequence[Stage]) -> float:
 
 
 def _parts_of_replica(job: Job, stages: Sequence[Stage]) -> tuple[float, float]:
-    """Dense and expert parameters that a rank updates."""
     held = held_of(job, stages)
     return held.trained * _share(job, "dp-cp", stages), held.trained_expert * _share(job, "expert-dp", stages)
 
@@ -272,7 +271,6 @@ def _sharing(job: Job, schedule: Schedule, stages: Sequence[Stage], held: Sequen
 
 
 def _sum_over(job: Job, ranks: tuple[int, ...], num_bytes: float) -> Sharing:
-    """All-reduce among pipeline ranks over the outermost link between them."""
     sizes = job.domain_sizes
     tier = max(tier_between(job.layout, sizes, ranks[0], other) for other in ranks[1:])
     extents = tuple(len(ranks) if index == tier else 1 for index in range(len(sizes)))

@@ -136,13 +136,11 @@ def layer_backward(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) 
 
 
 def _widths(batch: Batch, kernels: KernelChoice) -> dict[Dtype, float]:
-    """Bytes per element by dtype."""
     e = batch.element_bytes
     return {"act": e, "operand": kernels.input_bytes or e, "f32": 4, "mask": 1}
 
 
 def _rows(layer: Layer, batch: Batch, cut: Cut, expert_room: float = 1.0) -> RowCounts:
-    """Rows of a microbatch on a rank, with evenly loaded experts."""
     own = share(batch.tokens(cut), cut.norm_divisor)
     pairs = own * layer.experts_per_token * cut.expert_tp
     capacity = pairs if expert_room == 1 else pairs * Fraction(expert_room).limit_denominator(10**6)

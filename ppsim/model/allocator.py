@@ -51,10 +51,8 @@ class Segment:
         elif not self.is_expandable:
             found = self.page if size < _LARGE else -(-size // _ROUND) * _ROUND
             begin = self._top
-            self.mapped, self._top = (
-                self.mapped + found,
-                begin + found + _UNIT,
-            )  # a gap that prevents merging
+            # The gap of one unit prevents merging with the next segment.
+            self.mapped, self._top = self.mapped + found, begin + found + _UNIT
         else:
             begin = self._begins.get(self.mapped, self.mapped)
             if begin < self.mapped:

@@ -145,7 +145,7 @@ class Layer:
 
     @property
     def active_parameters(self) -> int:
-        """Parameters used by one token: those of only k experts."""
+        """Parameters used by one token, of only k experts."""
         ffn = self.ffn
         if not isinstance(ffn, MixtureOfExperts):
             return self.parameters
@@ -197,8 +197,8 @@ class Model:
       mtp_use_repeated_layer).
     - `sequence_length`: the default.
     - `patches`: of a diffusion transformer; `vocab_size` is then its output size.
-    - `source`: where the sizes were published. `left_out`: parts of a published model that are not among the
-      layers. `notes`: assumptions, such as how the model was traced.
+    - `source`: publication of the sizes. `left_out`: parts of a published model that are not among the layers.
+      `notes`: assumptions, such as how the model was traced.
     - `extra`: for a traced model, parameters before and after its layers that are not counted elsewhere, and the
       part of the latter in GEMMs.
     - `fine_tuning`: the trained weights; None: all (`with_fine_tuning`).
@@ -258,7 +258,8 @@ class Model:
         """Parameters outside the layers that tp ranks replicate: before the layers, after them, and on every stage.
 
         Before: learned positions and the embedding's projection. After: final norm, sum of residual streams and the
-        head's projection. For diffusion transformers, those of patches, with conditional embedders on every stage.
+        head's projection. A diffusion transformer has its patches' parameters, with conditional embedders on every
+        stage.
         """
         h, positions = self.hidden_size, self.learned_positions * self.hidden_size
         if self.patches:
@@ -330,7 +331,6 @@ class Model:
         return 3.0 * forward - self._left_out_flops(length, causal=causal)
 
     def _left_out_flops(self, length: int, *, causal: bool) -> float:
-        """Training FLOPs per token that frozen weights save."""
         if self.fine_tuning is None:
             return 0.0
         layers = sum(layer.left_out_flops(length, causal=causal) for layer in (*self.layers, *self.mtp))
@@ -392,7 +392,6 @@ class Model:
 
 
 def _require_parts(model: Model, tuning: FineTuning) -> None:
-    """Raise `ConfigError` for modules or groups that no layer has, and for models that cannot be fine-tuned."""
     if model.patches:
         raise ConfigError("--lora and --freeze are for language models: leave them out for a diffusion model")
     modules, groups = set[str](), {"embedding", "norms", "head", "layers"}

@@ -15,13 +15,11 @@ class _Gradients:
         self.sizes: dict[str, float] = {}
 
     def make(self, name: str, size: float) -> None:
-        """Make a gradient, or accumulate into an existing one."""
         if name not in self.owner:
             self.owner[name] = name
             self.sizes[name] = size
 
     def share(self, name: str, other: str) -> None:
-        """Let a tensor share the gradient of another."""
         self.owner.setdefault(name, self.owner[other])
 
     def free(self, name: str) -> None:

@@ -2,7 +2,7 @@
 
 Two programs, forward, and recomputation with backward in one graph, follow the output of torch 2.6 for TorchTitan's
 block (9dec370, `parallelize_llama` with full activation checkpointing). After its last read, a buffer is not freed
-but kept for a later buffer of the same size and dtype (torch, _inductor/codegen/wrapper.py: `AllocateLine.plan`);
+but waits for a later buffer of the same size and dtype (torch, _inductor/codegen/wrapper.py: `AllocateLine.plan`);
 partial sums of the recomputed forward therefore stay until the last reduction. Gathered tensors exist next to their
 reordered copy until the next collective.
 
@@ -10,9 +10,9 @@ Syntax of a program: `name=size` is a buffer of inductor, which may reuse anothe
 external kernel, which may not; `-name` is its last use. Prefixes: `8:` and `16:` for narrow GEMMs and others, `cp:`
 and `1:` with and without context parallelism. Sizes: W hidden states of all tokens of the group, O of a rank's own
 tokens, P and p both in the dtype of GEMM operands (P5, p5: of gradients; Pu as bytes), Q queries, K keys, QQ and KK
-these in float32, X statistics, R keys and values of a rank in one tensor, A those of all ranks, D their gradients
-in float32, C columns of the MLP, c and c5 these as operands, h heads as operands, wq … w2 the gradients of weights
-and wq8 … w28 copies of weights.
+these in float32, X statistics, R keys and values of a rank in one tensor, A of all ranks, D their gradients in
+float32, C columns of the MLP, c and c5 these as operands, h heads as operands, wq … w2 the gradients of weights and
+wq8 … w28 copies of weights.
 """
 
 from collections import defaultdict
@@ -70,7 +70,7 @@ def _forward(*, is_async: bool) -> str:
 
 
 def _backward(*, is_async: bool) -> str:
-    """Gather the output gradient; recompute attention, its GEMM, the norm and both up-projections; then backward."""
+    """Gather the output gradient; recompute attention, GEMM, norm and both up-projections; then backward."""
     gathered, reduced = _GATHERED[is_async], _REDUCED[is_async]
     tangents = "8:tangents=p5 rawg<P5 8:catg<Pu 16:catg=P" if not is_async else "8:tangents=p5 catg<P5"
     of_scatter = "8:slim=p5 rawh<P5 8:cath<Pu 16:cath=P" if not is_async else "8:slim=p5 cath<P5"
@@ -162,7 +162,7 @@ class CompiledTrace(LayerTrace):
 
     @staticmethod
     def _type(size: str, *, narrow: bool) -> str:
-        """Dtype of a size's elements: float32, the operand dtype, else that of activations."""
+        """Dtype of a size's elements: float32, the operand dtype, or the activations' dtype."""
         if size in ("QQ", "KK", "X", "D"):
             return "float32"
         if not narrow:

@@ -1,8 +1,8 @@
 """Attention of DeepSeek-V4: over a window, and over blocks of tokens compressed into one key each.
 
-DeepSeek-AI 2026, arXiv 2606.19348, §2.3. Shapes are those of transformers 5.23 (`modeling_deepseek_v4.py`), saved
-tensors those of Megatron-LM (dev at d48bd6b: `deepseek_v4_hybrid_attention.py`, `csa.py`, `csa_utils`). Letters: n
-heads of d columns, q columns of the query latent, r tokens per block, w tokens of the window, s of the sequence.
+DeepSeek-AI 2026, arXiv 2606.19348, §2.3. Shapes as in transformers 5.23 (`modeling_deepseek_v4.py`), saved tensors
+as in Megatron-LM (dev at d48bd6b: `deepseek_v4_hybrid_attention.py`, `csa.py`, `csa_utils`). Letters: n heads of d
+columns, q columns of the query latent, r tokens per block, w tokens of the window, s of the sequence.
 """
 
 from collections.abc import Iterator
@@ -106,7 +106,7 @@ class CompressedAttention(OneWidth):
         )
 
     def blocks_a_query(self, sequence_length: int, at_most: int | None = None) -> float:
-        """Return the mean number of whole blocks that end at or before a query, with `at_most` of them chosen.
+        """Return the mean number of whole blocks that end at or before a query; at most `at_most` are chosen.
 
         A query at position t of 1 to s sees ⌊t/r⌋. With q = ⌊s/r⌋, or the number chosen if less: (r·q(q - 1)/2 +
         q(s - qr + 1))/s.
@@ -139,8 +139,8 @@ class CompressedAttention(OneWidth):
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
         """Return the FLOPs per token of scores and their use, including the indexer's scores of all earlier blocks.
 
-        2·2nd per key; 2 per column of the indexer's queries and block, of which ⌊t/r⌋ precede a query. Twice that
-        if masked scores count. The indexer's sum over heads and its choice are not counted.
+        2·2nd per key; 2 per column of the indexer's queries and per earlier block (⌊t/r⌋ for a query at position
+        t). Twice that if masked scores count. The indexer's sum over heads and its choice are not counted.
         """
         scored = self.indexer.columns * self.blocks_a_query(sequence_length) if self.indexer else 0.0
         return super().core_flops(sequence_length, causal=causal) + 2.0 * scored * (2 - causal)

@@ -32,7 +32,7 @@ def _with_text(fields: Fields, layers: Sequence[Layer], patch: int, times: int, 
 
 
 def _dit(fields: Fields) -> Model:
-    """DiT (facebookresearch/DiT, models.py), conditioned by class (one of them "none"); predicts mean and variance.
+    """DiT (facebookresearch/DiT, models.py), conditioned by class (including "none"); predicts mean and variance.
 
     Sinusoidal positions are counted, as in published parameter numbers.
     """

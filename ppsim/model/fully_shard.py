@@ -88,7 +88,7 @@ def replayed(
 
 @dataclass
 class _Flight:
-    """Tensors of a microbatch in flight: each layer's input and saved tensors, and those of the loss."""
+    """Tensors of a microbatch in flight: each layer's input and saved tensors, and the loss's saved tensors."""
 
     inputs: list[Block | None] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)
@@ -148,7 +148,6 @@ class _Rank:
         return self.every > 0 and number % self.every == 0
 
     def _sizes(self, unit: tuple[int, int]) -> tuple[int, ...]:
-        """Number of entries per weight of a unit."""
         stage = self.stages[unit[0]]
         if unit[1] < 0:
             return (self.table,) * (stage.embedding + stage.head)
@@ -161,7 +160,6 @@ class _Rank:
         return self.memory.make(_FLOAT * size / self.settings.sharding_ranks)
 
     def _gather(self, unit: tuple[int, int]) -> None:
-        """All-gather the weights of a unit unless they are gathered."""
         if unit in self.gathered:
             return
         element = self.settings.optimizer.weight_bytes if unit[1] < 0 else gathered_bytes(self.settings)
@@ -202,7 +200,6 @@ class _Rank:
             self.memory.drop(*gradients)
 
     def step(self, passes: Sequence[Pass], num_rounds: int) -> None:
-        """Run a step: its rounds of passes in order, and the optimizer."""
         of_round = len(passes) // num_rounds
         for number in range(num_rounds):
             self._round(passes[number * of_round : (number + 1) * of_round])
@@ -250,7 +247,6 @@ class _Rank:
         return [*kept, normed, self.memory.make(self.logits * self.trace.batch.element_bytes)]
 
     def _make_buffers(self, num_microbatches: int) -> None:
-        """Make receive buffers for each microbatch and its gradient."""
         directions = sum((not stage.embedding) + (not stage.head) for stage in self.stages)
         self.received = [self.memory.make(self.trace.own) for _ in range(directions * num_microbatches)]
 

@@ -198,7 +198,7 @@ class LayerTrace:
         return output
 
     def _of_other_ranks(self) -> list[Block | None]:
-        """Keys and values of a rank in one tensor, and those of all context-parallel ranks."""
+        """Keys and values of a rank in one tensor, and of all context-parallel ranks."""
         if self.cut.cp == 1:
             return []
         return [self.memory.make(2 * self._queries), self.memory.make(2 * self.cut.cp * self._queries)]

@@ -1,7 +1,7 @@
 """Bytes on a rank at the peak of a step: parameters, gradients, optimizer state, activations, transients, buffers.
 
-Static memory is exact arithmetic on shapes. Activations are those of the microbatches in flight at the peak, which
-the schedule determines (`ppsim.simulation.memory` has memory over time). The peak is the larger of two moments: the
+Static memory is exact arithmetic on shapes. Activations depend on the microbatches in flight at the peak, which the
+schedule determines (`ppsim.simulation.memory` has memory over time). The peak is the larger of two moments: the
 head's backward, with the gradient of the logits, or the backward of the first layer to run backward, with the
 gradient of its MLP.
 """
@@ -78,7 +78,7 @@ class GraphBuffers:
     reuse: bool = True
 
     def kept(self, layer: Layer) -> int:
-        """Return the additional hidden states that a layer saves per microbatch; negative if all are held anyway."""
+        """Return the hidden states that a layer saves in addition per microbatch; negative if all are held."""
         if self.captured in ("none", "full") or not has_graph(self.captured, layer):
             return 0
         beside = num_outputs_beside(self.captured, layer)
@@ -96,7 +96,7 @@ class GraphBuffers:
 class MemorySettings:
     """Settings of a step: microbatch, parallel sizes, optimizer, kernels, and constants.
 
-    - `vocab_multiple`: the vocabulary is padded to a multiple of it times tp (Megatron-LM: 128).
+    - `vocab_multiple`: the vocabulary is padded to a multiple of this times tp (Megatron-LM: 128).
     - `workspace_bytes`: library workspaces, by default 32 MiB of cuBLAS for torch and 32 MiB for TransformerEngine.
     - `allocator_slack`: reserved over allocated bytes; with 1, compare with the allocator's allocated bytes.
     - `fully_shard`: torch's FSDP2 instead of Megatron-LM's distributed optimizer (`ppsim.model.fully_shard`).
@@ -170,7 +170,7 @@ def static_memory(model: Model, stages: Sequence[Stage], settings: MemorySetting
 
 
 def gathered_bytes(settings: MemorySettings) -> float:
-    """Return the bytes per GEMM weight in FSDP2's all-gather: those of an operand, if dp ranks share the weight.
+    """Return the bytes per GEMM weight in FSDP2's all-gather: an operand's, if dp ranks share the weight.
 
     TorchTitan (float8.py at 9dec370: `dp_shard_enabled`) casts it before it is gathered among dp ranks, but not if
     only cp ranks share it.
@@ -212,7 +212,7 @@ def kept_of_layer(layer: Layer, settings: MemorySettings) -> dict[str, int]:
 
 
 def _hidden_bytes(hidden_size: int, settings: MemorySettings) -> int:
-    """Bytes of the hidden states of a microbatch between layers, on a rank."""
+    """Bytes of a microbatch's hidden states between layers, on a rank."""
     batch, cut = settings.batch, settings.cut
     return share(batch.tokens(cut) * hidden_size, cut.norm_divisor) * batch.element_bytes
 
@@ -287,7 +287,6 @@ def _kept(layer: Layer, settings: MemorySettings) -> int:
 
 
 def _held_for_head(model: Model, settings: MemorySettings) -> int:
-    """Bytes for a deferred weight gradient of the output layer: its input and the gradient of the logits."""
     logits = settings.batch.tokens(settings.cut) * _vocabulary_on_a_rank(model, settings)
     return logits * settings.batch.element_bytes + _hidden_bytes(model.hidden_size, settings)
 

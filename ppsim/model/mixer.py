@@ -41,7 +41,7 @@ class Mixer(ABC):
 
     @property
     def parts(self) -> tuple["Mixer", ...]:
-        """The parallel mixers of which it consists."""
+        """Its parallel mixers; by default itself."""
         return (self,)
 
     @property

@@ -29,7 +29,7 @@ class OffloadRules:
     min_offloaded_tensor_size: minimum number of elements of an offloaded tensor. activation_offload_fraction:
     fraction, 0 to 1, of a stage's groups (saved tensors of a module of a layer) that are offloaded, the first ones
     in the forward. max_inflight_offloads: copies of a module in flight before the forward waits for one, None: no
-    limit. Names, defaults and rules are those of Megatron-LM (core/transformer/transformer_config.py at d98e8a64).
+    limit. Names, defaults and rules as in Megatron-LM (core/transformer/transformer_config.py at d98e8a64).
     """
 
     min_offloaded_tensor_size: int = 2**20

@@ -63,8 +63,8 @@ class Operator:
     that it computes. `passes_gradient`: its inputs have the gradient of its output (sums and views). `trainable`:
     the weight of a GEMM or norm has a gradient. `half`: 1 for the token mixer, 2 for the channel mixer.
 
-    Its time is that of its GEMM, of its `core` (a `ppsim.model.mixer.Mixer`), or of memory traffic for `columns` by
-    its kind; columns None: those of its first output.
+    Its time is the time of its GEMM, of its `core` (a `ppsim.model.mixer.Mixer`), or of memory traffic for
+    `columns` by its kind; columns None: its first output's.
     """
 
     name: str
@@ -140,7 +140,7 @@ def stored(tensors: Mapping[str, Tensor], name: str, *, is_operand: bool = False
 def gathered_inputs(operators: Iterable[Operator], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors that tensor-parallel ranks gather before GEMMs, by the first reader.
 
-    A GEMM whose outputs are divided needs all tokens, of which a rank has its own part.
+    A GEMM whose outputs are divided needs all tokens; each rank has its own part.
     """
     found: dict[str, Tensor] = {}
     for one in operators:

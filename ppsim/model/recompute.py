@@ -105,7 +105,7 @@ def _numbered(text: str) -> list[tuple[str, int]]:
 
 
 def numbers_of_layers(text: str, ids: str, *, what: str = "recompute of single layers is WORD") -> list[int]:
-    """Return the layers in 0,3,8-11, sorted; `text` and `what` are for the message of a `ConfigError`."""
+    """Return the layers in 0,3,8-11, sorted; the message of a `ConfigError` contains `text` and `what`."""
     found = set[int]()
     for part in ids.split(","):
         first, _, last = part.partition("-")

@@ -22,7 +22,7 @@ from ppsim.parallel.sizes import Cut, require_divides, require_positive
 class ChunkProduct:
     """`count` GEMMs [rows, depth] · [depth, columns] of a chunk.
 
-    `is_within`: over pairs of tokens in the chunk, half of them masked. `is_again`: recomputed at the start of the
+    `is_within`: over pairs of tokens in the chunk, half are masked. `is_again`: recomputed at the start of the
     backward.
     """
 
@@ -35,7 +35,7 @@ class ChunkProduct:
 
     @property
     def flops(self) -> float:
-        """FLOPs of all of them, 2 per multiply-add, masked ones included."""
+        """FLOPs of all `count` GEMMs, 2 per multiply-add, masked ones included."""
         return 2.0 * self.count * self.rows * self.columns * self.depth
 
 
@@ -145,7 +145,7 @@ class Mamba(Recurrent):
         return 8 * self.inner_size * self.state_size // self.chunk_size
 
     def chunk_products(self, tp: int = 1) -> tuple[ChunkProduct, ...]:
-        """Return a rank's GEMMs: CBᵀ, its use on x, the final states of chunks, and the use of their initial states."""
+        """Return a rank's GEMMs: CBᵀ, its use on x, the final states of chunks, the use of their initial states."""
         heads, p, n, q = self.num_heads // tp, self.head_size, self.state_size, self.chunk_size
         return (
             ChunkProduct(self.num_groups // tp, q, q, n, is_within=True, is_again=True),
@@ -242,7 +242,7 @@ class GatedDeltaNet(Recurrent):
         return 4 * self.num_value_heads * self.key_size * self.value_size // self.chunk_size
 
     def chunk_products(self, tp: int = 1) -> tuple[ChunkProduct, ...]:
-        """Return a rank's GEMMs: KKᵀ, its inverse on keys and values, QKᵀ and its use, the state's reads and update.
+        """Return a rank's GEMMs: KKᵀ, its inverse on keys and values, QKᵀ and its use, state reads and update.
 
         The inversion of a unit triangular matrix, Q²/3 multiply-adds per token and head, is not counted: 1.5 % of
         the others for heads of 128 in chunks of 64.

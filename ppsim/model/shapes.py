@@ -1,7 +1,7 @@
 """Layers and models that `ppsim profile` builds, by size, and the costs of a rank's shard.
 
-Parameters, FLOPs and saved bytes are those of `ppsim.model.architecture` and `ppsim.model.activations`, whose
-letters are used, plus those of eager torch.
+Parameters, FLOPs and saved bytes as in `ppsim.model.architecture` and `ppsim.model.activations`, whose letters are
+used, plus eager torch's saved bytes.
 
 Conventions. FLOPs are those of GEMMs, 2 per multiply-add, as in torch's flop counter: norms, activations, softmax
 and rotations are not counted. Attention counts all s × s scores, as in the Megatron-LM papers (Narayanan et al.

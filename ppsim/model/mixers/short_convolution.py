@@ -1,6 +1,6 @@
 """The gated short convolution of LFM2 (Liquid AI 2025, arXiv 2511.23404).
 
-Shapes and saved tensors are those of transformers 4.57.1 (`modeling_lfm2.py`, `Lfm2ShortConv`).
+Shapes and saved tensors as in transformers 4.57.1 (`modeling_lfm2.py`, `Lfm2ShortConv`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from ppsim.parallel.sizes import Cut, require_positive
 
 @dataclass(frozen=True)
 class ShortConvolution(Mixer):
-    """A causal convolution of `kernel` tokens per channel, with a gate before it and a gate after it.
+    """A causal convolution of `kernel` tokens per channel, between two gates.
 
     One projection makes both gates and the values. There are no scores and no state.
     """
@@ -98,7 +98,6 @@ def _lfm2(fields: Fields, parts: Part | Sequence[Part]) -> Model:
 
 
 def _experts(fields: Fields) -> list[Part]:
-    """Channel mixers of LFM2-MoE: dense ones first."""
     expert, dense = (FeedForward(fields.count(f"{name}intermediate_size")) for name in ("moe_", ""))
     bias = fields.flag("use_expert_bias", default=True)
     experts = experts_of(fields, ("num_experts",), expert, router_bias=bias)

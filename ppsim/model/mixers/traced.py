@@ -1,7 +1,7 @@
 """Models stored by `ppsim models --trace`: layers of known parts, or a mixer given by its GEMMs, cores and tensors.
 
 The file has the distinct layers under `kinds`, and each layer's index into `kinds` under `layers`. A part is an
-object with `kind` (the class) and the fields of that class. `ppsim.profiling.trace_model` writes such files.
+object with `kind` (the class) and the class's fields. `ppsim.profiling.trace_model` writes such files.
 """
 
 from collections.abc import Iterator, Mapping
@@ -128,9 +128,9 @@ class TracedScan(Recurrent):
 class TracedGemm:
     """A GEMM with a weight matrix.
 
-    `reads`: "n1" for the output of the preceding norm, else the name of a tensor; `saves`: columns of that tensor
-    if this GEMM is the first that saves it, else 0. `rows`: rows per token, of all `count` parallel matrices.
-    `split` as in `Linear`.
+    `reads`: "n1" for the output of the preceding norm, else the name of a tensor; `saves`: the tensor's columns if
+    this GEMM is the first that saves it, else 0. `rows`: rows per token, of all `count` parallel matrices. `split`
+    as in `Linear`.
     """
 
     module: str
@@ -155,7 +155,7 @@ class TracedGemm:
 class TracedSaved:
     """A tensor saved by an operator other than a GEMM or an attention call; `columns` are per token.
 
-    `does` is the kind of that operator, for its time.
+    `does` is the operator's kind, for its time.
     """
 
     module: str
