@@ -355,7 +355,7 @@ class _Rank:
         if stage.head:
             gradient, around = self._backward_of_loss(flight)
         else:
-            gradient = None  # one of the buffers
+            gradient = None  # a receive buffer
         for index in reversed(range(len(stage.layers))):
             unit, trace = (one.stage, index), self.traces[stage.layers[index]]
             self._gather(unit)

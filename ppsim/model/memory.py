@@ -194,9 +194,8 @@ def stage_activations(model: Model, stage: Stage, settings: MemorySettings) -> d
         kept = kept_of_layer(layer, settings.recomputing(recompute))
         found.update({name: number * size for name, size in kept.items()})
     if found["residual streams"] and any(recomputes(word, "mhc") for _, word in words):
-        found["residual streams"] += _hidden_bytes(
-            model.residual_size, settings
-        )  # the other streams are mixed from these
+        # the other streams are mixed from these
+        found["residual streams"] += _hidden_bytes(model.residual_size, settings)
     if stage.mtp:
         found.update(mtp_activations(model, len(stage.mtp), batch, cut))
     if stage.embedding and model.trains("embedding"):
