@@ -312,7 +312,7 @@ def _exchanged_s(a: Mixer, core: PassKernels, h: int, place: Place, tokens: int)
     Attention in a ring adds gradients in the backward. In TransformerEngine's ring, each message overlaps with the
     attention block of the previous message (`_beside_blocks`).
 
-    If keys and values are gathered, their gradients go on in float32 after each of cp blocks (torch,
+    If keys and values are gathered, their gradients are passed on in float32 after each of cp blocks (torch,
     `_templated_ring_attention_backward`). With torch.compile, nothing overlaps with attention: a traced collective
     is waited for at once (torch 2.5 to 2.6, distributed/_functional_collectives.py, `_maybe_wrap_tensor`).
 

@@ -62,7 +62,7 @@ class Job(InBrief):
       al. 2021, arXiv 2104.04473, §4.1); with sequence parallelism there is nothing to gather.
     - `offload`: fraction of each microbatch's activations that waits for the backward on the host
       (`ppsim.costs.offload`), for schedules that do not split the backward.
-    - `offload_modules`: modules whose saved tensors do; `offload_rules` select among them
+    - `offload_modules`: modules whose saved tensors are offloaded, as far as `offload_rules` allow
       (`ppsim.model.offloading`).
     - `stage_plans`: recomputation and offloading per model stage; empty: as in `execution` and `offload_modules`.
     - `cuda_graph_reuse`: graphs of microbatches that are not in flight together share buffers.

@@ -270,9 +270,9 @@ def estimate_of(job: Job, stage: Stage) -> Estimate:
 def _accumulated(job: Job, stage: Stage) -> Estimate:
     """Time to accumulate gradients after each microbatch's GEMMs, without gradient accumulation fusion.
 
-    Up to ZeRO 1 they are added to a buffer. If the buffer has the dtype of the gradients, the first gradient
-    becomes the buffer (torch, `AccumulateGrad`); a wider buffer exists before. From ZeRO 2 on they are copied into
-    the buffer from which they are reduced.
+    Up to ZeRO 1, gradients are added to a buffer. If the buffer has their dtype, the first gradient becomes the
+    buffer (torch, `AccumulateGrad`); a wider buffer exists before. From ZeRO 2 on, gradients are copied into the
+    buffer of the reduction.
     """
     held, optimizer = held_of(job, [stage]), job.optimizer
     of_each, of_sum = optimizer.weight_bytes, optimizer.bytes_of_gradient

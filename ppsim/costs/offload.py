@@ -43,8 +43,8 @@ class Offload:
 def offload_of(job: Job, stage: Stage, kept: float) -> Offload:
     """Return the offload of a stage that saves `kept` bytes per microbatch.
 
-    With `--offload`, `NUM_BUFFERS` microbatches stay on the device; for modules see `_ahead`. On the last stage the
-    backward follows its forward at once, so that the last layer never leaves.
+    With `--offload`, `NUM_BUFFERS` microbatches stay on the device; for modules see `_ahead`. The last stage never
+    offloads its last layer's modules, because the backward follows at once.
     """
     if job.offload:
         part = job.offload * kept
