@@ -45,7 +45,7 @@ _PASSES: Mapping[Kind, tuple[int, int, int, int]] = MappingProxyType(
 )
 """Elements that F and I read and write per column, and their numbers of kernels.
 
-The backward of a norm reads input and gradient again for its weight gradient, that of a convolution computes its
+A norm's backward reads input and gradient again for the weight gradient, a convolution's backward computes the
 output again, and the gate of a recurrent mixer contains a norm. A clamp applies to gate and up before they are
 joined. Gradients that are added at a residual are in `OperatorKernels.sums`.
 """

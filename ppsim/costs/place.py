@@ -110,7 +110,7 @@ class Execution:
 
     @property
     def expert_load(self) -> float:
-        """Tokens computed by the rank with the most, relative to the mean."""
+        """Tokens computed by the most loaded rank's experts, relative to the mean."""
         return self.expert_imbalance if self.expert_capacity is None else self.expert_capacity
 
     @property
@@ -241,7 +241,7 @@ class Place:
 
     @property
     def is_async(self) -> bool:
-        """True if tensor-parallel messages are pipelined with compiled GEMMs, as TorchTitan's asynchronous ones."""
+        """True if tensor-parallel messages are pipelined with compiled GEMMs (TorchTitan's async TP)."""
         return bool(self.execution.compile) and self.cut.norm_divisor > 1 and self.execution.hidden_tp_forward > 0
 
     @property

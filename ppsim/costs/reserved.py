@@ -60,8 +60,8 @@ def why_nothing_is_reserved(job: Job, schedule: Schedule) -> str | None:
 def reserved_bytes(job: Job, schedule: Schedule, contents: Sequence[str]) -> list[int]:
     """Return the bytes that each rank's allocator reserves; `contents` are the layout strings of the model stages.
 
-    Expandable segments are assumed if all ranks are on one node, as TorchTitan's own two scripts start such runs
-    and larger ones. Raises `ConfigError` if `why_nothing_is_reserved` returns a reason.
+    Expandable segments are assumed only if all ranks are on one node, as in TorchTitan's two launch scripts. Raises
+    `ConfigError` if `why_nothing_is_reserved` returns a reason.
     """
     if reason := why_nothing_is_reserved(job, schedule):
         raise ConfigError(reason)

@@ -34,7 +34,7 @@ class Way(NamedTuple):
 
 
 class Point(NamedTuple):
-    """The way to run a stage with the fewest seconds of F + B for its saved bytes; `words` has layers in order."""
+    """The way to run a stage with the fewest seconds of F + B for its saved bytes; `words`: its layers' options."""
 
     seconds: float
     saved_bytes: float

@@ -123,7 +123,7 @@ _GROUPS: tuple[ReplicaGroup, ...] = ("dp-cp", "expert-dp")
 
 
 def among_replicas_s(job: Job, held: Held, operation: collectives.Operation) -> float:
-    """Return the seconds of a collective over weights or gradients, among the data-parallel ranks with the same.
+    """Return the seconds of a collective over weights or gradients among their data-parallel ranks.
 
     ZeRO 3 gathers frozen weights too.
     """

@@ -352,7 +352,7 @@ class Model:
         return self.trains("norms") or self.layers[-1].has_backward
 
     def with_fine_tuning(self, tuning: FineTuning | None) -> "Model":
-        """Return the model with these trained weights; raises `ConfigError` for a missing module, or for none.
+        """Return the model with these trained weights; raises `ConfigError` if it lacks a module or trains nothing.
 
         >>> from ppsim.model.names import find_model
         >>> model = find_model("llama3-8b").with_fine_tuning(FineTuning(16, ("linear_qkv",)))

@@ -23,14 +23,14 @@ class KernelChoice:
       weight shape (`get_dummy_wgrad`), and Megatron-LM one of the head's shape.
     - `input_bytes`: bytes per element of a GEMM input saved for the weight gradient, in 8 or 4 bits with its part
       of a scale; None: the input as it is.
-    - `weight_copy_bytes`: bytes that TransformerEngine holds per weight of an 8- or 4-bit GEMM in addition, by rows
-      and by columns, from the first microbatch of a step on.
+    - `weight_copy_bytes`: bytes per weight of the copies that TransformerEngine holds for 8- or 4-bit GEMMs, by
+      rows and by columns, from the first microbatch of a step on.
     - `expert_room`: size of the buffer for experts' saved tensors, relative to the mean.
     - `eager`: `selective-op` also holds tensors that the backward does not need, unlike compiled blocks: the last
-      GEMM's output, if it is its turn to be saved, and its scattered part (torch, utils/checkpoint.py:
+      GEMM's output, if it is among the saved ones, and its scattered part (torch, utils/checkpoint.py:
       `_CachingTorchDispatchMode`).
-    - `weighted_output`: routing weights multiply the experts' output, which is saved for this, and not their
-      activation (Megatron-LM until April 2025, 26596307).
+    - `weighted_output`: routing weights multiply the experts' saved output instead of their activation (Megatron-LM
+      until April 2025, 26596307).
     - `norm_in_gemm`: see `ppsim.model.blocks.has_norm_in_gemm`.
     """
 

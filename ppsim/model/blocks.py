@@ -40,11 +40,11 @@ def operators_of(layer: Layer, cut: Cut, kernels: KernelChoice, sequence_length:
 
 
 def has_norm_in_gemm(layer: Layer, half: int) -> bool:
-    """Return whether TransformerEngine fuses the norm before half 1 or 2 into its first GEMM (`LayerNormLinear`).
+    """Return whether TransformerEngine fuses the norm before a mixer into its first GEMM (`LayerNormLinear`).
 
-    True before attention, a Mamba mixer, a delta rule and a dense MLP; false before latent attention, before
-    experts and with residual streams (Megatron-LM, core/models/gpt/gpt_layer_specs.py). Such a norm is recomputed
-    with its GEMM, and not by the option layernorm.
+    `half`: 1 for the token mixer, 2 for the channel mixer. True before attention, a Mamba mixer, a delta rule and a
+    dense MLP; false before latent attention, before experts and with residual streams (Megatron-LM,
+    core/models/gpt/gpt_layer_specs.py). A fused norm is recomputed with its GEMM, and not by the option layernorm.
     """
     is_apart = layer.attention.has_norm_apart if half == 1 else layer.is_moe
     return not is_apart and layer.streams == 1

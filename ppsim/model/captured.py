@@ -46,8 +46,7 @@ _ONLY_IN = {"mlp": "a dense feed-forward part", "moe": "experts", "moe_router": 
 def why_not_captured(
     graphs: CudaGraphs, layers: tuple[Layer, ...], *, recompute: Recompute, offload: float, is_dropless: bool
 ) -> str | None:
-    """Return why these layers cannot be captured, by rules of Megatron-LM's `TransformerConfig`; None if they can.
-    """
+    """Return why these layers cannot be captured (rules of Megatron-LM's `TransformerConfig`), else None."""
     if graphs == "none":
         return None
     has = {
