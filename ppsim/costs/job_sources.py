@@ -17,7 +17,7 @@ from ppsim.simulation.step_costs import StepCosts
 
 @dataclass(frozen=True)
 class JobSource:
-    """A training job: all pipelines, with their ranks placed on a cluster."""
+    """A training job: all pipelines, placed on a cluster."""
 
     job: Job
 

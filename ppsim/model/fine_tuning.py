@@ -89,7 +89,7 @@ def lora_module_of(linear: Linear, mixer: Iterable[Linear]) -> str | None:
 
 
 def group_of(linear: Linear, half: int) -> str:
-    """Return the group (see `GROUPS`) of a matrix in the first or second half of a layer.
+    """Return the group (see `GROUPS`) of a matrix of a token mixer (`half` 1) or channel mixer (2).
 
     >>> group_of(Linear("router", "x", 8, (4,), kind="router"), 2), group_of(Linear("up", "x", 8, (4,)), 2)
     ('router', 'mlp')

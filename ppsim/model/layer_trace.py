@@ -104,7 +104,7 @@ class LayerTrace:
         """Return the output and the saved tensors; without `keeps` each tensor is freed after its last use.
 
         `selective-op` saves the outputs of GEMMs, of attention and of a scatter instead. From these, `backward`
-        recomputes each half before the half's backward.
+        recomputes each mixer just before the mixer's own backward.
         """
         kept: Kept = {}
         by_operators = self.batch.recompute == BY_OPERATORS

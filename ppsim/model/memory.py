@@ -98,7 +98,7 @@ class MemorySettings:
 
     - `vocab_multiple`: the vocabulary is padded to a multiple of this times tp (Megatron-LM: 128).
     - `workspace_bytes`: library workspaces, by default 32 MiB of cuBLAS for torch and 32 MiB for TransformerEngine.
-    - `allocator_slack`: reserved over allocated bytes; with 1, compare with the allocator's allocated bytes.
+    - `allocator_slack`: reserved over allocated bytes; 1 gives allocated bytes.
     - `fully_shard`: torch's FSDP2 instead of Megatron-LM's distributed optimizer (`ppsim.model.fully_shard`).
       Weights are float32 shards, gathered in the dtype of GEMM operands (`KernelChoice.input_bytes`).
     - `deferred_head`: microbatches whose weight gradient of the output layer waits, with its input and the gradient

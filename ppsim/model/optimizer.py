@@ -79,7 +79,8 @@ class Optimizer:
             raise ConfigError(f"gradient_bytes must be 2 or 4: got {self.gradient_bytes}")
 
     def instances_among(self, num_ranks: int) -> int:
-        """Return the number of optimizer instances among ranks with the same weights, which only sum gradients."""
+        """Return the number of optimizer instances among ranks with the same weights; they share only gradient sums.
+        """
         return gcd(num_ranks, self.num_distributed_optimizer_instances)
 
     @property

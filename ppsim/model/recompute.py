@@ -281,8 +281,9 @@ def by_operators(linears: Iterable[Linear], cut: Cut) -> tuple[list[Linear], lis
 
     In forward order every second GEMM is recomputed; queries, keys, values, gate and up count separately. A GEMM
     with a bias (`addmm`) is saved, and not counted. For attention's output, the result of the reduce-scatter is
-    saved instead. The backward does not need the last GEMM's output; eager mode still holds it if it is its turn
-    (TorchTitan, activation_checkpoint.py: `SelectiveAC`; at 9dec370 parallelize_llama.py: `_save_list`).
+    saved instead. The backward does not need the last GEMM's output, but eager mode holds it unless it is a
+    recomputed one (TorchTitan, activation_checkpoint.py: `SelectiveAC`; at 9dec370 parallelize_llama.py:
+    `_save_list`).
 
     >>> one = [Linear("queries, keys, values", "x", 8, (8, 2, 2)), Linear("attention output", "heads", 8, (8,))]
     >>> [[product.outputs for product in half] for half in by_operators(one, Cut())]

@@ -1,7 +1,7 @@
-"""Residual streams: n copies of the hidden states, mixed around each half of a layer, as in DeepSeek-V4.
+"""Residual streams: n copies of the hidden states, mixed around each mixer of a layer, as in DeepSeek-V4.
 
 Manifold-constrained hyper-connections (Xie et al. 2025, arXiv 2512.24880; DeepSeek-AI 2026, 2606.19348, §2.2). From
-all streams of a token, nh columns, a projection computes n² + 2n weights: for the sum that is a half's input, for
+all streams of a token, nh columns, a projection computes n² + 2n weights: for the sum that is a mixer's input, for
 adding its output to each stream, and for mixing the streams (Megatron-LM, dev at d48bd6b, `hyper_connection.py`).
 All streams are sent between pipeline stages: [s, b, nh] (`schedules.py`: `get_tensor_shapes`). After the last layer
 n weights per token sum them (`learned_output_contract`).
@@ -11,7 +11,7 @@ from ppsim.model.linears import Linear, of_columns
 
 
 def mixing(num_streams: int, h: int, num_halves: int) -> list[Linear]:
-    """Return the projections to the mixing weights of each half: nh × (n² + 2n) with biases, and three scales."""
+    """Return the projections to the weights for each mixer: nh × (n² + 2n) with biases, and three scales."""
     columns = num_streams**2 + 2 * num_streams
     of_half = [
         Linear("mixing", "streams", num_streams * h, (columns,), kind="streams", biased=True),
@@ -26,10 +26,10 @@ def joining_parameters(num_streams: int, h: int) -> int:
 
 
 def passes(num_streams: int) -> tuple[int, int]:
-    """Return how often a half's residual has h columns per token read or written, in forward and backward.
+    """Return how often a mixer's residual has h columns per token read or written, in forward and backward.
 
-    One stream: 3 and 3. With more, besides the GEMM for the mixing weights (`fused_mhc_kernels.py`): read for the
-    half's input, which is written, n + 1; read again with the half's output and written, 2n + 1. Backward, for that
+    One stream: 3 and 3. With more, besides the GEMM for the weights (`fused_mhc_kernels.py`): read for the mixer's
+    input, which is written, n + 1; read again with the mixer's output and written, 2n + 1. Backward, for that
     output and the streams, 2n + 1 twice; for the input, 2n + 1; three gradients of the streams added, 4n.
     """
     n = num_streams
