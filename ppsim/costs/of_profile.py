@@ -74,7 +74,6 @@ class _Chunks(_Components):
     name: str
 
     def require_layers(self, num_layers: int) -> None:
-        """Raise `ConfigError` unless layers are equal or have the measured number."""
         if len(set(self.kinds)) > 1 and num_layers != len(self.kinds):
             raise ConfigError(
                 f"profile {self.name} has layers of {len(set(self.kinds))} kinds ({self.kinds}): it cannot tell "
@@ -92,7 +91,6 @@ class _Chunks(_Components):
         return super().end_seconds() if len(set(self.kinds)) == 1 else (self._work(FIRST), self._work(LAST))
 
     def said(self, counts: Sequence[int]) -> Iterator[str]:
-        """How many stages were measured as they are, and the others."""
         stages = self._stages(counts)
         made_up = sorted({stage for stage in stages if not self.numbers.is_measured(stage)}, key=stages.index)
         num_measured = sum(map(self.numbers.is_measured, stages))

@@ -67,8 +67,6 @@ def offload_of(job: Job, stage: Stage, kept: float) -> Offload:
 
 
 class _Group(NamedTuple):
-    """Offloaded bytes of a module of a layer."""
-
     layer: int
     copied: int
     freed: int

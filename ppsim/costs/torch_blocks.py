@@ -103,7 +103,6 @@ class TorchKernels(OperatorKernels):
         return self.place.cut.norm_divisor > 1
 
     def _rotated(self, one: Operator) -> PassKernels:
-        """Rotation by complex numbers, and keys and values repeated for all heads."""
         tokens, e = self.rows["tokens"], self.place.execution.element_bytes
         complex_s = self.moved(16.0 * tokens * one.passed, 4)
         queries, keys, *others = (tensor.columns for tensor in one.writes) if one.writes else (0, 0)
@@ -112,7 +111,6 @@ class TorchKernels(OperatorKernels):
         return PassKernels(both, both)
 
     def _eager(self, one: Operator) -> PassKernels:
-        """Memory traffic of norms and activations beyond their fused kernels."""
         elements, e = one.passed * self.rows[one.rows], self.place.execution.element_bytes
         if one.kind == "norm":
             forward, backward = (times * e + beside for times, beside in (_NORM_FORWARD, _NORM_BACKWARD))

@@ -1,12 +1,12 @@
 """Simulation of torch's caching allocator: the memory that it reserves for the tensors of a step.
 
-The rules are those of c10/cuda/CUDACachingAllocator.cpp. Sizes are multiples of 512 bytes. A request takes the
-smallest free block that is large enough, and splits it if more than 1 MiB is left (512 bytes in expandable
-segments, and for tensors of up to 1 MiB). Free neighbours are merged; nothing returns to the device. If no block is
-large enough, a request takes a new segment: of 20 MiB for less than 10 MiB, else of its size in multiples of 2 MiB.
-With `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, as TorchTitan starts runs on one node (`run_train.sh`) but
-not on several (`multinode_trainer.slurm`), the single segment grows at its end by pages of 20 MiB, and a free last
-block is part of the growth. Streams do not share blocks, nor do tensors of up to 1 MiB and larger ones: small
+The rules are from c10/cuda/CUDACachingAllocator.cpp. Sizes are multiples of 512 bytes. A request takes the smallest
+free block that is large enough, and splits it if more than 1 MiB is left (512 bytes in expandable segments, and for
+tensors of up to 1 MiB). Free neighbours are merged; nothing returns to the device. If no block is large enough, a
+request takes a new segment: of 20 MiB for less than 10 MiB, else of its size in multiples of 2 MiB. With
+`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, as TorchTitan starts runs on one node (`run_train.sh`) but not
+on several (`multinode_trainer.slurm`), the single segment grows at its end by pages of 20 MiB, and a free last
+block is part of the growth. Streams do not share blocks, nor do small tensors (up to 1 MiB) and larger ones: small
 tensors share segments of 2 MiB.
 """
 

@@ -107,7 +107,6 @@ def forward_peak(
 def _needs(
     one: Operator, tensors: Mapping[str, Tensor], size: Callable[[Tensor], float], *, casts: bool
 ) -> dict[str, float]:
-    """Bytes of the forward that the backward of an operator reads, by storage."""
     saves = [stored(tensors, name) for name in one.saved_for_i]
     saves += [stored(tensors, name, is_operand=casts and one.quantized) for name in one.saved_for_w]
     return {tensor.name: size(tensor) for tensor in saves}

@@ -53,7 +53,7 @@ _REDUCED = {False: "{part}=W {pieces}=W -{part} {red}<O -{pieces}", True: "{part
 
 
 def _again(gathered: str) -> str:
-    """The same program for the block's second norm, whose names end in 2."""
+    """The same program for the second norm, whose names end in 2."""
     return gathered.replace("raw", "raw2").replace("cat", "cat2").replace("n=", "n2=").replace("-n", "-n2")
 
 

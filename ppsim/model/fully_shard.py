@@ -88,7 +88,7 @@ def replayed(
 
 @dataclass
 class _Flight:
-    """Tensors of a microbatch in flight: each layer's input and saved tensors, and the loss's saved tensors."""
+    """Saved tensors of a microbatch in flight: each layer's input and saved tensors, and those for the loss."""
 
     inputs: list[Block | None] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)
@@ -177,7 +177,6 @@ class _Rank:
         self.memory.drop(*self.gathered.pop(unit, []))
 
     def _reduce(self, unit: tuple[int, int], gradients: Sequence[Block | None]) -> None:
-        """Copy gradients into one tensor, which is dropped at the next reduction, and reduce them into shards."""
         size = sum(self._sizes(unit)) * self.settings.optimizer.bytes_of_gradient
         self.memory.drop(self.reduced.get(unit[0]))
         self.reduced[unit[0]] = self.memory.make(size)
@@ -189,7 +188,6 @@ class _Rank:
             self.gradients[unit] = part
 
     def _accumulate(self, unit: tuple[int, int], sizes: Sequence[int], gradients: Sequence[Block | None]) -> None:
-        """Add gradients to full accumulation buffers in the dtype of the reduction."""
         if unit not in self.sums:
             element = self.settings.optimizer.bytes_of_gradient
             self.sums[unit] = []
@@ -227,7 +225,6 @@ class _Rank:
         self.copied_in = None
 
     def _infer_shapes(self) -> None:
-        """Run a forward of each stage that saves only its gathered weights (stage.py: `_shape_inference`)."""
         for at, stage in enumerate(self.stages):
             self._gather((at, -1))
             whole = self.memory.make(self.trace.whole) if stage.embedding else None
@@ -239,7 +236,7 @@ class _Rank:
             self.memory.drop(*self._logits(hidden) if stage.head else [hidden])
 
     def _logits(self, hidden: Block | None) -> list[Block | None]:
-        """Final norm and head: tensors saved by the norm, by the head, and the logits."""
+        """Final norm and head: return their saved tensors, and the logits."""
         normed, kept = self._forward_of_norm(hidden)
         if self.trace.cut.tp > 1:
             own, normed = normed, self.trace.gathered(self.trace.whole)
@@ -314,7 +311,6 @@ class _Rank:
         return make(self.trace.own), [exact, scaled]
 
     def _backward_of_norm(self, gradient: Block | None, kept: list[Block | None]) -> Block | None:
-        """The norm's gradients, last operation first."""
         make, drop = self.memory.make, self.memory.drop
         exact, scaled = kept
         of_scaled, of_weight = make(self.trace.own), make(self.trace.own)
@@ -332,7 +328,6 @@ class _Rank:
         return found
 
     def _backward_of_loss(self, flight: _Flight) -> tuple[Block | None, list[Block | None]]:
-        """Return the gradients of the last layer's output and of the head."""
         make, drop, element = self.memory.make, self.memory.drop, self.trace.batch.element_bytes
         *of_norm, normed, softmax = flight.of_loss
         if self.fused_loss:
@@ -376,7 +371,6 @@ class _Rank:
         self._end_backward(one, around, is_last=is_last)
 
     def _end_backward(self, one: Pass, around: list[Block | None], *, is_last: bool) -> None:
-        """The embedding's gradient; after a stage's last backward, the reduction of all accumulated gradients."""
         unit, element = (one.stage, -1), self.trace.batch.element_bytes
         if self.stages[one.stage].embedding:
             gathered = self.trace.gathered(self.trace.whole)

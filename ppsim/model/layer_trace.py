@@ -113,7 +113,6 @@ class LayerTrace:
         return self._feed(kept, residual, keeps=keeps, by_operators=by_operators), kept
 
     def _into_products(self, kept: Kept, name: str) -> None:
-        """A norm of the residual, cast to the operand dtype, and gathered."""
         make, drop = self.memory.make, self.memory.drop
         normed = make(self.own)
         cast = (
@@ -232,7 +231,6 @@ class LayerTrace:
         return self._attend_backward(residual, kept, of_weights), of_weights
 
     def _feed_again(self, kept: Kept) -> None:
-        """Recompute the residual after attention, its norm, the second up-projection and the activation."""
         make = self.memory.make
         mixed = kept.pop("scattered") if self.cut.tp > 1 else self._product_into(self._queries, self.whole)
         kept["residual"] = make(self.own)
@@ -241,7 +239,6 @@ class LayerTrace:
         kept["up"], kept["activated"] = make(self._columns), make(self._columns)
 
     def _attend_again(self, kept: Kept) -> None:
-        """Recompute the norm of the input, the keys, and attention's inputs."""
         self._into_products(kept, "attention input")
         projected = [kept.pop("projected queries"), self.memory.make(self._keys), kept.pop("projected values")]
         self._into_core(kept, projected, keeps_projected=False)

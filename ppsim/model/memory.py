@@ -254,7 +254,6 @@ def moment_bytes(model: Model, stages: Sequence[Stage], settings: MemorySettings
 
 
 def _moments(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> list[dict[str, int]]:
-    """Bytes besides saved activations, at each moment that can be the peak."""
     batch, cut = settings.batch, settings.cut
     hidden = _hidden_bytes(model.residual_size, settings)
     gathered = 2 * batch.tokens(cut) * model.hidden_size * batch.element_bytes if cut.norm_divisor > 1 else 0
@@ -320,7 +319,7 @@ def _moments_of_head(model: Model, settings: MemorySettings) -> list[dict[str, i
 
 
 def _backwards(stages: Sequence[Stage], settings: MemorySettings) -> set[int]:
-    """Bytes inside the backward of each kind of layer, and of each checkpoint with all its layers."""
+    """Bytes inside the backward of each kind of layer, and of each checkpoint."""
     found, plain = set(), settings.recomputing("none")
     for stage in stages:
         for layers, plan in stage.planned(settings.batch.recompute):

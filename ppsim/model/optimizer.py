@@ -79,8 +79,7 @@ class Optimizer:
             raise ConfigError(f"gradient_bytes must be 2 or 4: got {self.gradient_bytes}")
 
     def instances_among(self, num_ranks: int) -> int:
-        """Return the number of optimizer instances among ranks with the same weights; they share only gradient sums.
-        """
+        """Return the number of optimizer instances among ranks with the same weights; they only sum gradients."""
         return gcd(num_ranks, self.num_distributed_optimizer_instances)
 
     @property

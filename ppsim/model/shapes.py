@@ -3,8 +3,8 @@
 Parameters, FLOPs and saved bytes as in `ppsim.model.architecture` and `ppsim.model.activations`, whose letters are
 used, plus eager torch's saved bytes.
 
-Conventions. FLOPs are those of GEMMs, 2 per multiply-add, as in torch's flop counter: norms, activations, softmax
-and rotations are not counted. Attention counts all s × s scores, as in the Megatron-LM papers (Narayanan et al.
+Conventions. Only FLOPs of GEMMs are counted, 2 per multiply-add, as in torch's flop counter; norms, activations,
+softmax and rotations are not. Attention counts all s × s scores, as in the Megatron-LM papers (Narayanan et al.
 2021, arXiv 2104.04473, §5.1), unless `causal` selects the half that a causal kernel needs. Bytes are those that
 autograd saves in eager torch with a fused attention kernel, which saves the log-sum-exp instead of the scores (Dao
 et al. 2022, arXiv 2205.14135): each storage once, without parameters and buffers.
