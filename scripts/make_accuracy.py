@@ -1,13 +1,8 @@
 """Write the results of `ppsim validate` into docs/accuracy.md and docs/results/: python scripts/make_accuracy.py
 
-<<<<<<< HEAD
 The text between a mark and its end is replaced. Every row, every set, and the errors of every set after a fit on
 one run are written to CSV files. `--quick` skips the fits on one run of each set and of each model, which take
 longest.
-=======
-The text between a mark and its end is replaced, and every row is written to a CSV file. `--quick` skips the fits on
-one run of each set and of each of its models, which take most of the time.
->>>>>>> 1ad1a5e55d243812f3bd336a3f4f25844cf0d9f4
 """
 
 import argparse
@@ -67,15 +62,9 @@ def put(path: Path, name: str, text: str) -> None:
     write_whole(path, f"{page[:begin]}\n{text}\n{page[end:]}")
 
 
-<<<<<<< HEAD
 def as_csv(rows: Sequence[dict[str, str]]) -> str:
     """Return rows as CSV with a header."""
     out = io.StringIO()
-=======
-def rows_csv(sets: Sequence[Validation]) -> str:
-    """Return every row of every set, one line each, in the printed format."""
-    rows, out = every_row(sets), io.StringIO()
->>>>>>> 1ad1a5e55d243812f3bd336a3f4f25844cf0d9f4
     writer = csv.DictWriter(out, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)

@@ -219,5 +219,5 @@ def run_config_of(options: dict[str, Any]) -> Any:
 
 
 def has_layout(options: Mapping[str, Any]) -> bool:
-    """Return whether options set the pipeline ranks, directly or by a configuration."""
-    return any(options[name] is not None for name in ("pp", "run_config", "recipe"))
+    """Return whether options set the pipeline ranks, directly, by a configuration or by a recorded run."""
+    return any(options[name] is not None for name in ("pp", "run_config", "recipe", "run"))

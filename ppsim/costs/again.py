@@ -1,4 +1,4 @@
-"""The forward kernels that a backward runs again, by the layer's plan of recomputation."""
+"""Forward kernels that the backward runs again, according to the recomputation plan of a layer."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,10 +11,10 @@ from ppsim.model.recompute import BY_OPERATORS, by_operators
 
 
 def forward_again(timed: OperatorKernels, of: Mapping[str, PassKernels]) -> tuple[KernelTime, set[str]]:
-    """Return what of a forward is computed again, and the names of the operators whose messages are repeated.
+    """Return the recomputed part of a forward, and the names of the operators whose messages are repeated.
 
-    `of` has the kernels of each operator by name. torch's checkpoint of a whole layer stops after the last tensor
-    that the backward needs; `selective-op` repeats no message.
+    `of` maps operator names to kernels. With full recomputation, torch's checkpoint stops after the last tensor
+    that the backward needs. `selective-op` repeats no message.
     """
     execution = timed.place.execution
     if execution.recompute == BY_OPERATORS:
@@ -26,16 +26,16 @@ def forward_again(timed: OperatorKernels, of: Mapping[str, PassKernels]) -> tupl
 
 
 def _until_last_saved(operators: Sequence[Operator]) -> set[str]:
-    """The operators up to the last whose output the backward needs, where torch stops."""
+    """Operators up to the last one whose output the backward needs, after which torch stops."""
     needed = {name for one in operators for name in (*one.saved_for_i, *one.saved_for_w)}
     last = max(index for index, one in enumerate(operators) if needed & {made.name for made in one.writes})
     return {one.name for one in operators[: last + 1]}
 
 
 def _by_operators(timed: OperatorKernels) -> KernelTime:
-    """What `selective-op` computes again: every second GEMM, and what passes over memory but the last sum.
+    """Kernels that `selective-op` runs again: every second GEMM, and memory-bound operators but the last one.
 
-    Neither the core of attention nor what is scattered along the sequence, which are kept.
+    The attention core and the results of scatters along the sequence are saved.
     """
     gemms = [one.weight for one in timed.operators if one.weight is not None]
     _, repeated = by_operators(gemms, timed.place.cut)

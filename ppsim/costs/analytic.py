@@ -1,8 +1,8 @@
 """Seconds of F, I, W and B of a layer, an embedding and a head, estimated from specifications.
 
-For shapes and devices that no profile has. Every number here is an estimate: data-sheet rates times the constants
-of the device's class (hardware/efficiency.toml) and of its links; `benchmarks/analytic.py` prints how far it is
-from published runs. The letters are those of `ppsim.model.shapes`.
+For shapes and devices without a profile: data-sheet rates times the calibration constants of the GPU type
+(hardware/efficiency.toml) and of its links. `benchmarks/analytic.py` prints the errors against published runs.
+Letters as in `ppsim.model.shapes`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,9 +38,9 @@ Cores: TypeAlias = list[tuple[Mixer, PassKernels]]
 
 
 def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_length: int) -> Estimate:
-    """Return the seconds of one layer, given whole, on the ranks of a layout.
+    """Return the seconds of one whole layer on the ranks of a layout.
 
-    Raises `ConfigError` where tp, cp or ep divide the shape badly, or the device has no peak for the dtype.
+    Raises `ConfigError` if tp, cp or ep do not divide the shape, or the device has no peak for the dtype.
     """
     execution, tp, tokens = place.execution, place.layout.tp, place.tokens(micro_batch, sequence_length)
     operators = layer_operators(layer, place, sequence_length)
@@ -108,7 +108,7 @@ def _times(
     passes: tuple[Parts, Parts, Parts],
     launches: tuple[float, float],
 ) -> LayerTimes:
-    """The seconds of a layer before and in its experts; in the MLP if it has none."""
+    """Split a layer's seconds into those before its experts and those in them (in its MLP if it has no experts)."""
     kinds = [one.kind for one in operators]
     if "dispatch" in kinds:
         inside = operators[kinds.index("dispatch") : kinds.index("combine") + 1]
@@ -129,7 +129,6 @@ def _times(
 
 
 def _launches_s(place: Place, kernels: PassKernels, launching_s: float) -> tuple[float, float]:
-    """The host's time for the kernels of F and of B."""
     if place.execution.cuda_graphs == "full":
         return 0.0, 0.0
     of_kernel_s = place.cluster.device.efficiency.host_s
@@ -138,14 +137,13 @@ def _launches_s(place: Place, kernels: PassKernels, launching_s: float) -> tuple
 
 
 def _known(kernels: PassKernels, *others: KernelTime) -> Known:
-    """What of these kernels is by the device's table."""
     return Known(table_s=sum(one.measured_s for one in (*kernels.passes, *others)))
 
 
 def embedding_estimate(model: Model, place: Place, *, micro_batch: int, sequence_length: int) -> Estimate:
-    """Return the seconds of the embedding: a look-up, summed over tp, and its gradient if it is trained; I is free.
+    """Return the seconds of the embedding: F is a look-up, reduced over tp; W its gradient, if trained; I is free.
 
-    Of patches and text that are projected instead, those products too. Residual streams are copies of it.
+    For projected patches and text, includes their GEMMs. Residual streams are copies of the embedding.
     """
     execution, times = place.execution, place.times
     elements = place.tokens(micro_batch, sequence_length) * model.hidden_size
@@ -170,7 +168,7 @@ def embedding_estimate(model: Model, place: Place, *, micro_batch: int, sequence
 
 
 def conditioning_estimate(model: Model, place: Place) -> Estimate:
-    """Return the seconds of conditional embedders, on every stage: of a vector a sequence, weights count."""
+    """Return the seconds of conditional embedders, per stage: one vector per sequence, so only weights matter."""
     if not model.patches:
         return Estimate(Parts(), Parts(), Parts())
     weights, e = model.patches.conditioning_parameters(model.hidden_size), place.execution.element_bytes
@@ -180,11 +178,11 @@ def conditioning_estimate(model: Model, place: Place) -> Estimate:
 
 
 def mtp_estimate(model: Model, place: Place, *, micro_batch: int, sequence_length: int) -> Estimate:
-    """Return the seconds of what layers for a further token have beside them and their pass through the head.
+    """Return the seconds of a multi-token prediction layer besides the layer itself and its use of the head.
 
-    Of one: an embedding of that token, norms of it and of the hidden state, both in a row, their projection from
-    2h to h, of which each tensor-parallel rank computes a part that is then gathered, and the norm behind the layer
-    (Megatron-LM, `core/transformer/multi_token_prediction.py`, `eh_proj`). Residual streams: `mtp_linears`.
+    An embedding of the token, norms of embedding and hidden state, their concatenation, its projection from 2h to
+    h, computed in part by each tp rank and then gathered, and the norm after the layer (Megatron-LM,
+    `core/transformer/multi_token_prediction.py`, `eh_proj`). Residual streams: `mtp_linears`.
     """
     execution, h, tp = place.execution, model.hidden_size, place.layout.tp
     tokens = place.tokens(micro_batch, sequence_length)
@@ -212,14 +210,16 @@ def mtp_estimate(model: Model, place: Place, *, micro_batch: int, sequence_lengt
 
 
 def head_estimate(model: Model, place: Place, *, micro_batch: int, sequence_length: int) -> Estimate:
-    """Return the seconds of final norm, projection to the vocabulary and cross entropy, cut by tp.
+    """Return the seconds of final norm, projection to the vocabulary and cross entropy, divided by tp.
 
-    Residual streams are joined before.
-    A logit of e bytes costs 4e forward and 2e backward where the cross entropy is one kernel, else 32 and 12 bytes:
-    a float32 copy (without which it is 26 and 8), maximum, difference, exponential, sum and quotient each pass over
-    it. In deterministic mode that copy, and the one back, are filled first. Compiled: 20 + e and 16 + e bytes, as
-    torch.compile (2.13) makes of Megatron-LM's `fused_cross_entropy.py`: float32 copy and maximum, exponential and
-    sum, quotient; then a copy of the softmax less one, and its product with the gradient, written twice.
+    Residual streams are joined before. Bytes moved per logit of e bytes, forward and backward:
+
+    - fused cross entropy: 4e and 2e.
+    - unfused: 32 and 12, because a float32 copy, maximum, difference, exponential, sum and quotient each pass over
+      it (26 and 8 without the copy). In deterministic mode, this copy and the one back are filled first.
+    - compiled: 20 + e and 16 + e, as torch.compile (2.13) makes of Megatron-LM's `fused_cross_entropy.py`: float32
+      copy and maximum, exponential and sum, quotient; then a copy of the softmax minus one, and its product with
+      the gradient, written twice.
     """
     execution, tp, e = place.execution, place.layout.tp, place.execution.element_bytes
     columns = padded_vocabulary(model.vocab_size, tp=tp, multiple=place.vocab_multiple) // tp
@@ -264,10 +264,10 @@ def _parts(
     launching_s: float = 0.0,
     **communication: float,
 ) -> Parts:
-    """The seconds of kernels by cause; the device waits where the host cannot launch them as fast.
+    """Split the seconds of kernels by cause; the device waits if the host launches more slowly.
 
-    `model_flops` are those of the model that these kernels compute; `launching_s` what the host has to launch
-    beside them, for which it has the time of the communication too.
+    `model_flops` are the model FLOPs of these kernels. `launching_s` is host time for other launches, which
+    communication can hide.
     """
     device = place.cluster.device
     count = 0 if place.execution.cuda_graphs == "full" else kernels.count
@@ -285,7 +285,7 @@ def _parts(
 
 
 def _experts_s(layer: Layer, place: Place, tokens: float) -> float:
-    """Dispatch to the experts and the way back; the busiest rank's tokens take longest."""
+    """Dispatch to the experts and combine; the rank with the most tokens takes longest."""
     if not isinstance(layer.ffn, MixtureOfExperts):
         return 0.0
     execution = place.execution
@@ -299,7 +299,7 @@ def _experts_s(layer: Layer, place: Place, tokens: float) -> float:
 
 
 def _context_s(layer: Layer, place: Place, tokens: int, cores: Cores) -> tuple[float, float]:
-    """The exchange among cp ranks in a forward and in a backward, of all mixers of a layer."""
+    """Communication among cp ranks in a forward and in a backward, for all mixers."""
     if place.layout.cp == 1 or not layer.has_mixer:
         return 0.0, 0.0
     took = [_exchanged_s(part, core, layer.hidden_size, place, tokens) for part, core in cores]
@@ -307,16 +307,17 @@ def _context_s(layer: Layer, place: Place, tokens: int, cores: Cores) -> tuple[f
 
 
 def _exchanged_s(a: Mixer, core: PassKernels, h: int, place: Place, tokens: int) -> tuple[float, float]:
-    """The exchange among cp ranks in a forward and in a backward, which has gradients round the ring besides.
+    """Communication among cp ranks in a forward and in a backward, for one mixer.
 
-    Round TransformerEngine's ring, each message runs beside the block of attention that was there before it:
-    `_beside_blocks`.
+    Attention in a ring adds gradients in the backward. In TransformerEngine's ring, each message overlaps with the
+    attention block of the previous message (`_beside_blocks`).
 
-    Compressed attention passes on the tokens before a rank's, and gathers compressed keys, whose gradients it sums.
-    Mamba exchanges what its projection gives for whole sequences of some heads, and its result back. Where keys and
-    values are gathered, their gradients go on in float32 behind each of cp blocks (torch,
-    `_templated_ring_attention_backward`). Compiled, neither runs beside attention: where a collective is traced, it
+    If keys and values are gathered, their gradients are passed on in float32 after each of cp blocks (torch,
+    `_templated_ring_attention_backward`). With torch.compile, nothing overlaps with attention: a traced collective
     is waited for at once (torch 2.5 to 2.6, distributed/_functional_collectives.py, `_maybe_wrap_tensor`).
+
+    Compressed attention sends the tokens before a rank's part, gathers compressed keys, and reduces their
+    gradients. Mamba exchanges its projections to get whole sequences of some heads, and its result back.
     """
     cp, tp, execution, e = place.layout.cp, place.layout.tp, place.execution, place.execution.element_bytes
     if isinstance(a, Recurrent):
@@ -351,10 +352,11 @@ def _exchanged_s(a: Mixer, core: PassKernels, h: int, place: Place, tokens: int)
 
 
 def _beside_blocks(hop_s: float, cp: int, core: PassKernels) -> tuple[float, float]:
-    """What blocks of attention, of which each pass has cp, leave of messages round a ring that take `hop_s`.
+    """Exposed time of ring messages of `hop_s` each; each pass computes cp blocks of attention.
 
-    Forward, keys and values go on beside each block but the last. Backward, keys and values go beside the first
-    block, gradients beside the last, and both beside each between (TransformerEngine, `AttnFuncWithCPAndKVP2P`).
+    Forward: keys and values overlap with each block except the last. Backward: keys and values overlap with the
+    first block, gradients with the last, both with the blocks between (TransformerEngine,
+    `AttnFuncWithCPAndKVP2P`).
     """
     forward, backward = (
         [max(0.0, hops * hop_s - kernels.attention_s / cp) for hops in (1, 2)]

@@ -1,4 +1,4 @@
-"""Costs per stage of the model, wherever they are from, and what is said of them."""
+"""Costs per model stage from any source, and their assumptions."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ Entry = TypeVar("Entry")
 
 @dataclass(frozen=True)
 class LayerCosts:
-    """What one more layer adds to a stage and its rank, for a search over splits.
+    """Costs that one more layer adds to its stage and rank, for a search over splits.
 
     `work_s` has the seconds of F + B of each layer of the model, in order. The others are means over the layers:
     `passes_s` has the seconds of F, B, I and W in this order, `exposed_s` the seconds of each pass if its
     collectives (ZeRO 2 and 3) take longer than its compute. `reduce_s` and `optimizer_s` are seconds per step,
-    `static_bytes` is held for the whole step, `activation_bytes` per microbatch in flight. A stage with layers
-    takes the time of `fixed` layers on top of its own.
+    `static_bytes` is held for the whole step, `activation_bytes` per microbatch in flight. A stage that has layers
+    takes the time of `fixed` more layers.
     """
 
     work_s: Floats
@@ -38,7 +38,7 @@ class LayerCosts:
 
 
 class Known(defaultdict[str, dict[Any, Any]]):
-    """What was found of stages and ranks of one job and schedule, by name: other splits hold some of them too."""
+    """Cache of results per stage and rank of one job and schedule, by name; other splits reuse entries."""
 
     def __init__(self) -> None:
         super().__init__(dict)
@@ -46,11 +46,11 @@ class Known(defaultdict[str, dict[Any, Any]]):
 
 @dataclass(frozen=True)
 class Assembled:
-    """Costs per stage, the layers each stage holds, model FLOPs of a microbatch's forward, and what was assumed.
+    """Costs per stage, layers per stage, model FLOPs of a microbatch's forward, and the assumptions.
 
-    `around` is what the step takes beside its pipeline, `parts` the costs of each stage by cause (empty where
-    nobody can tell the causes apart), `contents` what each stage holds, as strings of E, t, m and L, `layer_times`
-    the layers of each stage where passes run in pairs.
+    `around` is the part of the step outside the pipeline. `parts` has the costs of each stage by cause (empty if
+    the causes cannot be separated), `contents` the layout string of each stage, of the letters E, t, m and L.
+    `layer_times` has the layers of each stage if passes run in pairs.
     """
 
     costs: StageCosts
@@ -63,7 +63,7 @@ class Assembled:
     layer_times: list[list[LayerTimes]] = field(default_factory=list)
 
     def taking(self, times: float) -> "Assembled":
-        """Return the same with all that the step takes, but for its rest, so many times as long."""
+        """Return the costs with all times except the fixed extra time of the step multiplied by `times`."""
         if times == 1:
             return self
         return replace(
@@ -75,12 +75,12 @@ class Assembled:
 
 
 def stages_of_ranks(schedule: Schedule) -> list[list[int]]:
-    """Return the stages of the model that each rank has, of every model replica."""
+    """Return the model stages of each rank, for all model replicas."""
     return of_ranks(schedule, range(schedule.num_model_stages))
 
 
 def of_ranks(schedule: Schedule, of_stages: Sequence[Entry]) -> list[list[Entry]]:
-    """Return what each rank has of an entry a stage of the model, replicas' stages included."""
+    """Return the entries of each rank, from one entry per model stage; stages of model replicas are included."""
     return [
         [of_stages[schedule.model_stage[stage]] for stage in schedule.stages_of(rank)]
         for rank in range(schedule.num_ranks)
@@ -90,7 +90,7 @@ def of_ranks(schedule: Schedule, of_stages: Sequence[Entry]) -> list[list[Entry]
 def sliced(
     costs: StageCosts, schedule: Schedule, sequence_length: int, hidden_size: int, time: str
 ) -> tuple[StageCosts, list[str]]:
-    """Return the costs with a microbatch cut into slices of the same time, and the line that says so.
+    """Return the costs for microbatches cut into slices of equal time, and the assumption line about it.
 
     Raises `ConfigError` for a sequence too short for the slices of the schedule.
     """
@@ -104,7 +104,7 @@ def sliced(
 
 
 def short_counts(counts: list[int]) -> str:
-    """Return a list of counts with runs written as 4×2.
+    """Return a list of counts as text, with runs written as 4×2.
 
     >>> short_counts([1, 2, 2, 2, 1])
     '1, 3×2, 1'

@@ -1,9 +1,9 @@
-"""Chunks of a model: what one takes that was not measured, told from those that were. Imports no pydantic.
+"""Costs of chunks of a model, derived from measured chunks. Imports no pydantic.
 
-A chunk is written as E for the embedding, one letter for each layer (layers alike have the same letter, "t" where
-all are), and L for head and loss: "Ett", "tttt", "ttL". It takes a + Σ n_k·b_k + E + L: a beside its layers, b_k
-for each of the n_k layers of a kind k, and what the ends add. Each chunk that was measured is one equation; what
-another takes is that combination of them which makes up its letters.
+A chunk is written as E for the embedding, one letter per layer (equal layers have the same letter, "t" if all are
+equal), and L for head and loss: "Ett", "tttt", "ttL". Its cost is a + Σ n_k·b_k + E + L: a fixed part a, b_k for
+each of the n_k layers of kind k, and the ends. Each measured chunk is one linear equation; other chunks are linear
+combinations of the measured ones.
 """
 
 import re
@@ -20,14 +20,14 @@ from ppsim.base.errors import ConfigError
 FIRST, LAST = "E", "L"
 LAYER = "t"
 KINDS = "tuvwxyzabcdfghijklnopqrs"
-"""Letters of kinds of layers, in the order of their first layer; m is multi-token prediction's in layouts."""
+"""Letters for kinds of layers, in order of first appearance. Layouts use m for multi-token prediction."""
 
 _CONTENTS = re.compile(r"E?[a-ln-z]*L?")
 _EXACT = 1e-9
 
 
 def require_contents(contents: str) -> str:
-    """Return the contents of a chunk; raises `ConfigError` where they aren't E, letters of layers, L."""
+    """Return the contents of a chunk; raises `ConfigError` unless they are E, letters of layers, L."""
     if not contents or not _CONTENTS.fullmatch(contents):
         raise ConfigError(f"a chunk is E, a letter for each layer, and L, as Ett or ttL: got '{contents}'")
     return contents
@@ -39,7 +39,7 @@ def layers_of(contents: str) -> str:
 
 
 def alike(contents: str) -> str:
-    """Return what chunks that take the same have in common: their layers in order of the alphabet.
+    """Return a key shared by chunks with equal costs: their layers in alphabetical order.
 
     >>> alike("EuttL")
     'EttuL'
@@ -49,7 +49,7 @@ def alike(contents: str) -> str:
 
 
 def short_contents(contents: str) -> str:
-    """Return the contents of a chunk with runs written as Megatron-LM's layouts have them.
+    """Return the contents of a chunk with runs written as in Megatron-LM's layouts.
 
     >>> short_contents("EttttL"), short_contents("tu")
     ('Et*4L', 'tu')
@@ -58,7 +58,7 @@ def short_contents(contents: str) -> str:
 
 
 def stages_of(kinds: str, counts: Sequence[int]) -> list[str]:
-    """Return what each stage holds of a model whose layers have these letters.
+    """Return the contents of each stage, for the layers `kinds` and the number of layers per stage.
 
     >>> stages_of("tttt", [1, 2, 1])
     ['Et', 'tt', 'tL']
@@ -71,22 +71,22 @@ def stages_of(kinds: str, counts: Sequence[int]) -> list[str]:
 
 
 class Combinations:
-    """Ways to make up a chunk from measured ones; `measured` are their contents."""
+    """Linear combinations of the chunks with contents `measured`."""
 
     def __init__(self, measured: Sequence[str]) -> None:
         self.kinds = sorted({letter for contents in measured for letter in layers_of(contents)})
         self._rows = np.array([self._row(contents) for contents in measured], dtype=np.float64)
 
     def _row(self, contents: str) -> list[float]:
-        """How often a chunk has a, each kind of layer, E and L."""
+        """Counts of the fixed part, each kind of layer, E and L in a chunk."""
         layers = layers_of(contents)
         counts = [layers.count(kind) for kind in self.kinds]
         return [float(bool(layers)), *counts, contents.startswith(FIRST), contents.endswith(LAST)]
 
     def weights(self, contents: str) -> Floats | None:
-        """Return how much of each measured chunk makes up this one, None where they cannot tell it.
+        """Return the weight of each measured chunk in this one, or None if they do not determine it.
 
-        Where there are more chunks than unknowns, these are the weights of the least-squares fit.
+        With more chunks than unknowns, these are the weights of the least-squares fit.
 
         >>> Combinations(["t", "ttt", "Ett"]).weights("tttt").round(3).tolist()[:2]
         [-0.5, 1.5]
@@ -100,9 +100,9 @@ class Combinations:
 
 
 def untold(measured: Sequence[str]) -> list[str]:
-    """Return which parts of a model measured chunks cannot tell apart: E, L, or the letter of a kind of layer.
+    """Return the parts that the measured chunks do not determine: E, L, or the letter of a kind of layer.
 
-    What I and W take is asked of chunks without an embedding, whose backward is split throughout.
+    I and W must follow from chunks without an embedding, whose whole backward can be split.
 
     >>> untold(["Ett", "tt", "tttL"]), untold(["Ett", "t", "tt", "ttL"])
     (['t', 'L'], [])
@@ -115,10 +115,11 @@ def untold(measured: Sequence[str]) -> list[str]:
 
 
 class ChunkNumbers:
-    """The numbers of any chunk at one shape: measured ones as they are, others made up of them.
+    """Costs of any chunk at one shape: measured, or combined from measured chunks.
 
-    `chunks` are as a profile file has them. The first chunk has a whole backward only (nothing comes before it that
-    takes a gradient): its I is that of its layers, its W theirs and all that the embedding adds to the backward.
+    `chunks` are as in a profile file. The chunk with the embedding has only a whole backward, because no input
+    needs a gradient. Its I is its layers' I; its W is its layers' W plus all that the embedding adds to the
+    backward.
     """
 
     def __init__(self, chunks: Sequence[Mapping[str, Any]]) -> None:
@@ -130,13 +131,13 @@ class ChunkNumbers:
         )
 
     def is_measured(self, contents: str) -> bool:
-        """Return whether the numbers of this chunk are its own."""
+        """Return whether this chunk was measured itself."""
         return alike(contents) in self._by_contents
 
     def number(self, name: str, contents: str) -> float:
-        """Return a number of a chunk by its name in the file; of a backward that cannot be split all is in I.
+        """Return a cost of a chunk by its name in the file; a backward that cannot be split is all in I.
 
-        Raises `ConfigError` where the measured chunks cannot tell it.
+        Raises `ConfigError` if the measured chunks do not determine it.
         """
         found = self._found(name, contents) if contents else 0.0
         if name == "activation_bytes_kept_for_weight":
@@ -168,14 +169,14 @@ _OF_FIRST = {
     "backward_weight_s": "backward_s",
     "activation_bytes_kept_for_weight": "activation_bytes",
 }
-"""What is split, and of what the embedding's part goes into it."""
+"""Numbers that a split needs, and the number from which the embedding's part is added ("" for none)."""
 
 
 def components_of(chunks: Sequence[Mapping[str, Any]], kinds: str) -> list[dict[str, Any]]:
-    """Return embedding, layer and head, as a profile file has them, that the chunks of a model tell.
+    """Return embedding, layer and head as in a profile file, derived from the chunks of a model.
 
-    `kinds` has one letter a layer; with several, the layer is the mean of all. Quartiles lie about a median as
-    those of the chunk with most layers do. Raises `ConfigError` where the chunks cannot tell one.
+    `kinds` has one letter per layer; with several kinds, the layer is the mean of all. Relative quartiles are those
+    of the chunk with the most layers. Raises `ConfigError` if the chunks do not determine a component.
     """
     by_shape: dict[str, list[Mapping[str, Any]]] = {}
     for chunk in chunks:
@@ -226,7 +227,6 @@ _BYTES = (
 
 
 def _plain(value: Any) -> float:
-    """A number, or the median of one; 0 for what there is not."""
     return 0.0 if value is None else float(value["median"] if isinstance(value, Mapping) else value)
 
 

@@ -1,4 +1,4 @@
-"""The kernels of a mixer's core: scores, softmax and their use, a scan, or a delta rule.
+"""Kernels of the core of a token mixer: attention, a scan, or a delta rule.
 
 e: bytes of an element.
 """
@@ -19,14 +19,14 @@ from ppsim.model.scored import Scored
 
 
 def core_of(part: Mixer, place: Place, *, micro_batch: int, sequence_length: int) -> PassKernels:
-    """Return scores, softmax and their use, of 1/cp of the queries; nothing of it is W's.
+    """Return the kernels of a mixer's core for 1/cp of the queries; it has no W.
 
-    fused: half of the scores, being causal, or those in a window, and `_TILE_EDGE` keys a query where its last tile
-    passes the window's end. unfused: all of them, by two batched products; and a score costs softmax 2e bytes
-    forward and 3e backward, dropout 2e + 1 more each. Recurrent mixers: `recurrence`. Where keys and values are
-    gathered, one kernel for each rank's, masked for its own only: 1/cp of the FLOPs, ranks having pieces from both
-    ends of a sequence (torch, `_RoundRobinLoadBalancer`, by default), as they are then joined: `_blocks_joined`.
-    Compressed and sparse attention score the keys that a query sees; an indexer chooses them first: `_choice`.
+    Fused attention: the causal half of the scores, or with a window those in it and `_TILE_EDGE` keys per query
+    beyond, for the last tile. Unfused: all scores, in two batched GEMMs; per score, softmax moves 2e bytes forward
+    and 3e backward, dropout 2e + 1 more each. If keys and values are gathered, one kernel per rank's keys, masked
+    for its own only: 1/cp of the FLOPs, since ranks have pieces from both ends of a sequence (torch,
+    `_RoundRobinLoadBalancer`, by default); the results are then joined (`_blocks_joined`). Compressed and
+    sparse attention score only visible keys, chosen by an indexer (`_choice`). Recurrent mixers: `recurrence`.
     """
     times, execution = place.wide_times, place.execution
     tokens = place.tokens(micro_batch, sequence_length)
@@ -37,7 +37,7 @@ def core_of(part: Mixer, place: Place, *, micro_batch: int, sequence_length: int
     heads, queries = micro_batch * (part.num_heads // place.cut.tp), sequence_length // place.cut.cp
     if execution.attention == "fused":
         mean = _of_last(part.keys_a_query, sequence_length, _pieces(part, place))
-        keys = round(2 * mean)  # the half of which a causal mask leaves
+        keys = round(2 * mean)  # AttentionCore counts the causal half of its keys
         unmasked = 1 - 1 / place.cut.cp if execution.context == "all-gather" else 0.0
         whole = AttentionCore(heads, queries, keys, part.qk_head_size, part.v_head_size, unmasked)
         joined = _choice(part, place, tokens=tokens, sequence_length=sequence_length) + _blocks_joined(
@@ -71,12 +71,12 @@ def core_of(part: Mixer, place: Place, *, micro_batch: int, sequence_length: int
 
 
 def _pieces(part: Scored, place: Place) -> int:
-    """How many pieces of a sequence ranks have in its order; where they have others, each sees as much."""
+    """Pieces of a sequence in rank order; 1 if pieces are balanced, so that all queries see equally many keys."""
     return place.cut.cp if isinstance(part, CompressedAttention) else 1
 
 
 def _of_last(seen: Callable[[int], float], sequence_length: int, pieces: int) -> float:
-    """The mean of what queries see in the last of a sequence's pieces, whose rank all others wait for.
+    """Mean number of keys that queries see in the last piece of a sequence, whose rank is the slowest.
 
     >>> _of_last(lambda length: (length + 1) / 2, 8, 2)
     6.5
@@ -87,11 +87,11 @@ def _of_last(seen: Callable[[int], float], sequence_length: int, pieces: int) ->
 
 
 def _choice(part: Scored, place: Place, *, tokens: int, sequence_length: int) -> PassKernels:
-    """Return the work of an indexer: it scores the keys before a query, compressed or not, and chooses the best.
+    """Return the kernels of the indexer, which scores the (compressed) keys before a query and chooses the best.
 
-    Products of its queries with them, and a float32 sum of a pair, which is written and read by the choice. As I
-    its loss on the chosen keys alone, which Megatron-LM has at once with its gradients: its scores again, those of
-    attention's heads, whose sum it is to be like, and two products for gradients (`fused_sparse_attention.py`).
+    F: GEMMs of its queries with these keys, and a float32 score per pair, written once and read once. I: its loss,
+    on chosen keys only, which Megatron-LM computes together with its gradients: the scores again, the scores of
+    attention's heads, whose sum is the target, and two GEMMs for gradients (`fused_sparse_attention.py`).
     """
     if not isinstance(part, OfLatents) or not part.indexer:
         return NOTHING
@@ -111,17 +111,17 @@ def _choice(part: Scored, place: Place, *, tokens: int, sequence_length: int) ->
 
 
 def _blocks_joined(part: Scored, place: Place, *, tokens: int) -> PassKernels:
-    """Return what joins attention to the keys of each rank, bytes a column and token of this one.
+    """Return the kernels that join attention over the keys of each cp rank; bytes per column and token of a rank.
 
-    Gathered by torch, in float32. Forward: a cast 6, and for each block beyond the first a difference 12, its
-    product with a weight 8, and another difference 12; a cast back 6. Backward: in each block gradients of queries,
-    keys and values are added to sums, 10 each, those of keys and values joined for the next rank, 16; a cast of all
-    back 18 (torch, `_SDPAMerger` and `_templated_ring_attention_backward`).
+    Gathered by torch, in float32. Forward: a cast 6; for each block beyond the first a difference 12, its product
+    with a weight 8, and another difference 12; a cast back 6. Backward: in each block, gradients of queries, keys
+    and values are accumulated, 10 each, those of keys and values joined for the next rank, 16; a cast of all back
+    18 (torch, `_SDPAMerger` and `_templated_ring_attention_backward`).
 
-    Round a ring, of the last rank, for which the others wait: it has all of its queries in each block, and half of
-    the keys. Forward: keys and values are joined 2e, an output is weighed 2e, each other one added 3e. Backward:
-    keys and values are copied 2e, gradients of queries copied 2e, then added 3e; of keys half are copied, then
-    added, and in the last block all (TransformerEngine, `AttnFuncWithCPAndKVP2P`).
+    In a ring, for the last rank, which is the slowest: each block has all its queries and half of the keys.
+    Forward: keys and values are joined 2e, an output is weighted 2e, each further one added 3e. Backward: keys and
+    values are copied 2e, gradients of queries copied 2e, then added 3e; of keys half are copied, then added, and in
+    the last block all (TransformerEngine, `AttnFuncWithCPAndKVP2P`).
     """
     cp, e, times = place.cut.cp, place.execution.element_bytes, place.wide_times
     if cp == 1 or isinstance(part, CompressedAttention):
@@ -145,15 +145,15 @@ def _blocks_joined(part: Scored, place: Place, *, tokens: int) -> PassKernels:
 
 
 _TILE_EDGE = 64
-"""Keys that a query computes for nothing beyond its window: half a tile of 128 (Dao 2023, arXiv 2307.08691)."""
+"""Masked keys that a query computes beyond its window: half a tile of 128 (Dao 2023, arXiv 2307.08691)."""
 
 
 def recurrence(mixer: Recurrent, place: Place, *, tokens: int) -> PassKernels:
-    """Return the scan or the delta rule of a rank's heads, its chunks side by side, and the passing on of states.
+    """Return the chunked scan or delta rule of a rank's heads, including the passing of states.
 
-    FLOPs of the products of chunks, masked ones too, at `Efficiency.scan_flops_per_s` a core, which has what passes
-    states on too. The backward has two products for each of the forward's, and some of these again. Ranks
-    of cp have whole sequences of some heads, 1/cp of the products (Megatron-LM, `MambaContextParallel`).
+    FLOPs of the chunks' GEMMs, masked entries included, at `Efficiency.scan_flops_per_s` per core, which includes
+    the passing of states. The backward has two GEMMs per GEMM of the forward, and repeats some forward GEMMs. Ranks
+    of cp have whole sequences of some heads, 1/cp of the GEMMs (Megatron-LM, `MambaContextParallel`).
     """
     products, chunks = mixer.chunk_products(place.cut.tp), max(1, tokens // mixer.chunk_size)
     forward = chunks * sum(one.flops for one in products)

@@ -1,8 +1,8 @@
-"""Shapes that were not measured, estimated from those that were and from what the device does at its own.
+"""Estimates for shapes that were not measured, from measured shapes and device microbenchmarks.
 
-A sum of kernels (`ppsim.costs.kernels`) is rough: kernels are not fused as assumed, gaps between them are left out.
-So it is anchored: a pass takes what was measured at the nearest shape, times the ratio of the sums at both. Where
-two were measured, it takes a fixed part and a multiple of the sum, by the line through both.
+A sum of kernel times (`ppsim.costs.kernels`) is rough: kernel fusion differs, and gaps between kernels are missing.
+An estimate is therefore anchored: the time measured at the nearest shape, times the ratio of the sums at both
+shapes. With two measured shapes, a line through both gives a fixed part and a multiple of the sum.
 """
 
 import math
@@ -21,12 +21,11 @@ COMPONENTS: tuple[Component, ...] = ("embedding", "layer", "head")
 
 
 def estimated(component: Component, profile: Profile, shape: Shape) -> Measurement:
-    """Return a measurement of a component at a shape that `profile` lacks, anchored on the nearest that it has.
+    """Return a measurement of a component at a shape that `profile` lacks, anchored at the nearest measured shape.
 
-    Times are by the sums of kernels there and, where it has two shapes, at another (`_scale`); bytes are those
-    measured there times the ratio of the formulas of `ppsim.model.shapes`. Raises `ConfigError` where the profile
-    has no facts of the device in this type, does not know the sizes of its layer, or has nothing alike: the same
-    type, cp and recomputation.
+    Times are scaled by the sums of kernels (`_scale`), bytes by the formulas of `ppsim.model.shapes`. Raises
+    `ConfigError` if the profile has no microbenchmarks of the device for this dtype, no sizes of its layer, or no
+    measured shape with the same dtype, cp and recomputation.
     """
     model, facts = model_of(profile), profile.device_facts
     if model is None or facts is None:
@@ -68,10 +67,10 @@ def estimated(component: Component, profile: Profile, shape: Shape) -> Measureme
 
 
 def with_estimates(profile: Profile, **wanted: Any) -> tuple[Profile, Shape]:
-    """Return `profile.shape_at(**wanted)`; where that was not measured, estimate it and return the profile with it.
+    """Return the profile and `profile.shape_at(**wanted)`; add an estimate to the profile if that was not measured.
 
-    What is not given is as at the first of the nearest measured shapes. Raises `shape_at`'s `ConfigError` where the
-    profile has no device facts, where the shape was found not to fit, and where nothing alike was measured.
+    Values that are not given come from the nearest measured shape. Raises `shape_at`'s `ConfigError` if the profile
+    has no device microbenchmarks, the shape did not fit in memory, or no similar shape was measured.
     """
     try:
         return profile, profile.shape_at(**wanted)
@@ -93,7 +92,7 @@ def with_estimates(profile: Profile, **wanted: Any) -> tuple[Profile, Shape]:
 
 
 def model_of(profile: Profile) -> ModelShape | None:
-    """Return the sizes of the model of a profile, None where it does not know them."""
+    """Return the sizes of a profile's model, None if they are unknown."""
     model = profile.model
     if model.layer_sizes is None or model.vocab_size is None:
         return None
@@ -102,9 +101,9 @@ def model_of(profile: Profile) -> ModelShape | None:
 
 
 def _scale(here: float, there: Sequence[float], measured: Sequence[float]) -> float:
-    """How many times longer a pass takes here than at the first anchor, by the sums here and there.
+    """Ratio of a pass's time here to the first anchor's, from the sums of kernels here and there.
 
-    By the line through both anchors, where its fixed part and its slope are above 0; else proportional to the sum.
+    Uses the line through both anchors if its fixed part and slope are positive, else the ratio of the sums.
     """
     if len(measured) > 1 and there[0] != there[1] and measured[0]:
         slope = (measured[1] - measured[0]) / (there[1] - there[0])
@@ -115,7 +114,7 @@ def _scale(here: float, there: Sequence[float], measured: Sequence[float]) -> fl
 
 
 def _anchors(profile: Profile, component: Component, shape: Shape) -> list[Measurement]:
-    """The nearest measurement, and the nearest other one of the same parts, if there is one, of other tokens."""
+    """The nearest measurement, and the nearest with the same tp and ep but another number of tokens, if any."""
     same = {"dtype": shape.dtype, "cp": shape.cp, "recompute": shape.recompute}
     parts = [
         part
@@ -134,18 +133,18 @@ def _anchors(profile: Profile, component: Component, shape: Shape) -> list[Measu
         part for part in ranked
         if (part.shape.tp, part.shape.ep) == same_parts and _tokens(part.shape) != tokens
     ]  # fmt: skip
-    # Between two points a line is safer than beyond them.
+    # Interpolation is safer than extrapolation.
     across = [part for part in others if (_tokens(part.shape) > tokens) == (_tokens(shape) > tokens)]
     return [first, *((across or others)[:1])]
 
 
 def _is_alike(shape: Shape, given: dict[str, Any]) -> bool:
-    """Whether a measured shape can be an anchor for one that has what is given: but for its sizes, the same."""
+    """True if a shape has all given values except sizes, so that it can be an anchor."""
     return all(getattr(shape, name) == value for name, value in given.items() if name not in _SIZES)
 
 
 _SIZES = {"micro_batch": 1.0, "sequence_length": 1.0, "tp": 4.0, "ep": 4.0}
-"""What may differ between a shape and its anchor, and how much a doubling of it counts as distance."""
+"""Values that may differ between a shape and its anchor, and the distance of a factor of 2."""
 
 
 def _distance(one: Shape, other: Shape) -> float:
@@ -159,12 +158,10 @@ def _tokens(shape: Shape) -> int:
 
 
 def _ratio(one: float, other: float) -> float:
-    """How much larger one is; 1 where neither is anything."""
     return one / other if other else 1.0
 
 
 def _sizes(component: Component, model: ModelShape, shape: Shape) -> tuple[float, int, float]:
-    """Bytes that a forward keeps, parameters, and the FLOPs of a forward, of one rank's part."""
     shard = replace(model, sequence_length=shape.sequence_length).shard(tp=shape.tp, ep=shape.ep)
     batch: Any = {"micro_batch": shape.micro_batch, "sequence_length": shape.sequence_length}
     e = ELEMENT_BYTES[shape.dtype]

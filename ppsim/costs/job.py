@@ -1,4 +1,4 @@
-"""What is trained, on what cluster, and how it is divided; and the costs of its layers."""
+"""Training job: model, cluster and parallel configuration, with the costs of its layers."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -49,28 +49,33 @@ from ppsim.schedule.choices import Update
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Job(InBrief):
-    """What is trained, on what, and how it is divided; `Plan` has the pipeline's schedule beside it.
+    """A model, a cluster and a parallel configuration; `Plan` adds the pipeline schedule.
 
-    `global_batch` counts sequences a step. `optimizer.zero_stage` 1 is Megatron-LM's distributed optimizer.
-    `profile`: measured times to take where it has them (`ppsim.costs.measured`), collectives are the cluster's.
-    Attention, dropout and cross entropy are as `execution` says in bytes too, whatever `kernels` says. `overlap`:
-    whether gradients are reduced and parameters gathered beside compute. `rest_s`: what a step takes on
-    the host beside all else. `vocab_multiple`: what the vocabulary is padded to. `scatter_gather`: each of the tp
-    ranks sends its part of a hop's message, and they gather it behind (Narayanan et al. 2021, arXiv 2104.04473,
-    §4.1); with sequence parallelism there is nothing to gather. `offload`: what part of each microbatch's
-    activations waits for its backward on the host (`ppsim.costs.offload`); for schedules that split no backward.
-    `offload_modules`: modules whose saved tensors do, `offload_rules`: which of them (`ppsim.model.offloading`).
-    `stage_plans`: recomputation and offloading of each stage of the model; empty: those of `execution` and
-    `offload_modules` on every stage.
-    `cuda_graph_reuse`: whether graphs of microbatches that are not in flight together share their buffers.
-    `lora`, `freeze`: the weights that are trained (`ppsim.model.fine_tuning`), as `model` has them.
-    `fully_shard`: whether torch's FSDP2 holds parameters, gradients and state (`ppsim.model.fully_shard`).
-    `gradient_accumulation_fusion`: whether products of weight gradients add to sums over microbatches themselves.
-    `wgrad_deferral_limit`: of how many microbatches the weight gradient of the output layer waits for the end of
-    the step, 0: of all, None: of none. `launch_s`: host seconds of a launch by the schedule, None: the cluster's
-    constant. `stack`: the software whose defaults apply (`ppsim.trainers.stacks`). `gpus_assumed`: whether the
-    number of GPUs is the fewest for the layout, because nobody gave one. `assumed` are further sentences about
-    options that were not given, `without` the trainer's options that change memory and are ignored.
+    - `global_batch`: sequences per step.
+    - `optimizer`: `zero_stage` 1 is Megatron-LM's distributed optimizer.
+    - `profile`: measured times, used if they match (`ppsim.costs.measured`); collectives are the cluster's.
+    - `kernels`: kernel choices for memory; `execution` overrides attention, dropout and cross entropy.
+    - `overlap`: overlap gradient reduction and parameter gathering with compute.
+    - `rest_s`: extra host time per step.
+    - `vocab_multiple`: multiple to which the vocabulary is padded.
+    - `scatter_gather`: each tp rank sends its part of a P2P transfer, and the receivers all-gather it (Narayanan et
+      al. 2021, arXiv 2104.04473, §4.1); with sequence parallelism there is nothing to gather.
+    - `offload`: fraction of each microbatch's activations that waits for the backward on the host
+      (`ppsim.costs.offload`), for schedules that do not split the backward.
+    - `offload_modules`: modules whose saved tensors are offloaded, as far as `offload_rules` allow
+      (`ppsim.model.offloading`).
+    - `stage_plans`: recomputation and offloading per model stage; empty: as in `execution` and `offload_modules`.
+    - `cuda_graph_reuse`: graphs of microbatches that are not in flight together share buffers.
+    - `lora`, `freeze`: the trained weights (`ppsim.model.fine_tuning`), as set in `model`.
+    - `fully_shard`: torch's FSDP2 holds parameters, gradients and optimizer state (`ppsim.model.fully_shard`).
+    - `gradient_accumulation_fusion`: weight-gradient GEMMs add to the accumulation buffer themselves.
+    - `wgrad_deferral_limit`: microbatches whose weight gradient of the output layer waits for the end of the step;
+      0: all, None: none.
+    - `launch_s`: host seconds per launch by the schedule; None: the cluster's constant.
+    - `stack`: the software whose defaults apply (`ppsim.trainers.stacks`).
+    - `gpus_assumed`: the number of GPUs was not given and is the smallest for the layout.
+    - `assumed`: further sentences about options that were not given.
+    - `without`: ignored trainer options that affect memory.
 
     >>> import ppsim
     >>> job = ppsim.job(model="llama3-8b", gpus=16, tp=2, pp=4, micro_batch=2)
@@ -113,7 +118,7 @@ class Job(InBrief):
 
     @property
     def brief(self) -> str:
-        """What its line says."""
+        """One line with model, GPUs, parallel sizes and batch."""
         layout, batch = self.layout, f"{self.global_batch} sequences of {self.length} tokens"
         sizes = " ".join(f"{name} {getattr(layout, name)}" for name in ("tp", "cp", "ep", "pp", "dp"))
         return f"{self.model_name} on {layout.num_devices} × {self.cluster.device.name}, {sizes}, {batch}"
@@ -166,14 +171,14 @@ class Job(InBrief):
 
     @property
     def length(self) -> int:
-        """Tokens a sequence."""
+        """Tokens per sequence."""
         return self.model.sequence_length if self.sequence_length is None else self.sequence_length
 
     @property
     def seconds_a_launch(self) -> float:
-        """Host seconds of a launch by the schedule: of an action one, of a message between ranks two.
+        """Host seconds per launch by the schedule: an action has one launch, a message between ranks two.
 
-        A graph of the whole step is launched once.
+        0 if the whole step is one CUDA graph.
         """
         if self.execution.cuda_graphs == "full":
             return 0.0
@@ -182,13 +187,13 @@ class Job(InBrief):
 
     @property
     def overlap_slowdown(self) -> float:
-        """How much longer compute takes beside a message between ranks, as the cluster's runs have it."""
+        """Slowdown of compute during a message between ranks, as a fraction, from runs on the cluster."""
         constant = self.cluster.constants.overlap_slowdown
         return constant.value if constant else 0.0
 
     @cached_property
     def likeness(self) -> Likeness:
-        """What says how near another job is to this; the model without its name is known by its hidden size.
+        """Key for the similarity to other jobs; an unnamed model is identified by its hidden size.
 
         >>> import ppsim
         >>> ppsim.job(model="llama3-8b", gpus=16, tp=2, pp=4, micro_batch=2).likeness.title
@@ -205,14 +210,14 @@ class Job(InBrief):
 
     @property
     def assumptions(self) -> list[str]:
-        """Sentences about options that nobody gave, the number of GPUs first, and about parts of the model."""
+        """Sentences about parts of the model and about options that were not given, such as the number of GPUs."""
         sizes = {name: getattr(self.layout, name) for name in ("tp", "cp", "ep", "dp", "pp")}
         gpus = [assumed_devices(**sizes)] if self.gpus_assumed else []
         return [*self.model.notes, *gpus, *([self.model.left_out] if self.model.left_out else []), *self.assumed]
 
     @property
     def stack_in_words(self) -> str:
-        """The name of the stack, and what of the job such a stack decides, in a line."""
+        """One line with the name of the stack and the settings that depend on it."""
         execution, tp = self.execution, self.execution.overlap_tp
         said = [f"{execution.attention} attention", "dropout" if execution.dropout else "no dropout"]
         if self.layout.tp > 1:
@@ -224,26 +229,26 @@ class Job(InBrief):
 
     @property
     def scale(self) -> float:
-        """How many times what their parts say steps of such jobs take, by runs on the cluster."""
+        """Ratio of measured step time to the sum of parts for such jobs, from runs on the cluster."""
         return said_of(self.cluster.constants.runs, self.likeness).times
 
     @property
     def num_microbatches(self) -> int:
-        """Microbatches of a step on each pipeline."""
+        """Microbatches per step and pipeline."""
         return self.global_batch // (self.micro_batch * self.layout.dp)
 
     @property
     def forward_flops(self) -> float:
-        """A third of the model FLOPs of a microbatch's training, of one tensor- and context-parallel rank.
+        """A third of the model FLOPs of training on a microbatch, per tensor- and context-parallel rank.
 
-        These are the FLOPs of its forward, but less with frozen weights (`Model.training_flops`).
+        These are the FLOPs of the forward, but fewer with frozen weights (`Model.training_flops`).
         """
         tokens = self.micro_batch * self.length / (self.layout.tp * self.layout.cp)
         return self.model.training_flops(self.length, causal=True) / 3 * tokens
 
     @property
     def domain_sizes(self) -> tuple[int | None, ...]:
-        """How many of the job's devices share a domain of each tier of the cluster, from the inside."""
+        """Number of the job's GPUs per domain of each cluster tier, innermost first."""
         return self.place.domain_sizes
 
     @property
@@ -253,7 +258,7 @@ class Job(InBrief):
 
     @cached_property
     def settings(self) -> MemorySettings:
-        """The same as `ppsim.model.memory` wants it."""
+        """The job as settings for `ppsim.model.memory`."""
         execution = self.execution
         kernels = replace(
             self.kernels,
@@ -297,7 +302,6 @@ class Job(InBrief):
         )
 
     def _require_offload(self) -> None:
-        """Raise `ConfigError` for activations that cannot be offloaded so."""
         if not 0 <= self.offload <= 1:
             raise ConfigError(f"offload is a part from 0 to 1: got {self.offload:g}")
         if (word := offload_modules_of(self.offload_modules)) != self.offload_modules:
@@ -311,7 +315,7 @@ class Job(InBrief):
             raise ConfigError(f"--moe-paged-stash has what experts keep in its pages: leave out {option}")
 
     def _set_fine_tuning(self) -> None:
-        """Give the model its frozen weights and adapters; raises `ConfigError` for an option that excludes them."""
+        """Freeze weights and add adapters to the model; raises `ConfigError` for conflicting options."""
         tuning = fine_tuning_of(self.lora, self.freeze)
         object.__setattr__(self, "model", self.model.with_fine_tuning(tuning))
         if tuning is None:
@@ -327,12 +331,11 @@ class Job(InBrief):
 
     @property
     def offloads(self) -> bool:
-        """Whether some activations wait on the host."""
+        """True if some activations wait on the host."""
         of_modules = self.offload_modules or any(one.offload_modules for one in self.stage_plans)
         return bool(self.offload or of_modules)
 
     def _num_deferred(self) -> int:
-        """Microbatches whose weight gradient of the output layer waits; none without a pipeline."""
         limit = self.wgrad_deferral_limit
         if limit is None or self.layout.pp == 1:
             return 0
@@ -340,7 +343,7 @@ class Job(InBrief):
 
     @cached_property
     def place(self) -> Place:
-        """The same as `ppsim.costs.analytic` wants it."""
+        """The job as settings for `ppsim.costs.analytic`."""
         return Place(
             cluster=self.cluster,
             layout=self.layout,
@@ -350,7 +353,7 @@ class Job(InBrief):
 
     @cached_property
     def measured(self) -> ProfileCosts | None:
-        """The profile at the shape of a microbatch, if there is one."""
+        """The profile at the shape of a microbatch, if there is a profile."""
         if self.profile is None:
             return None
         layout, execution = self.layout, self.execution
@@ -362,12 +365,12 @@ class Job(InBrief):
 
     @cached_property
     def layer_costs(self) -> dict[Layer, Estimate]:
-        """F, I, W and B of one more layer of each kind on a stage."""
+        """F, I, W and B of one more layer on a stage, for each kind of layer."""
         return {layer: one for layer, (one, _) in self._layers.items()}
 
     @cached_property
     def words_of_layers(self) -> list[Recompute]:
-        """The recomputation of each layer, every word once."""
+        """The distinct recomputation options of the layers."""
         texts = [one.recompute for one in self.stage_plans] or [self.execution.recompute]
         for text in texts:
             require_layers(text, len(self.model.layers))
@@ -379,7 +382,7 @@ class Job(InBrief):
         stages_of_ranks: Iterable[Sequence[int]],
         plans: Sequence[StagePlan] | None = None,
     ) -> list[Stage]:
-        """Return stages of the model with their plans; raises `ConfigError` for another number of stages.
+        """Return stages of the model with their plans; raises `ConfigError` if the number of stages differs.
 
         >>> import ppsim
         >>> job = ppsim.job(model="llama3-8b", gpus=8, pp=2, recompute="block/2")
@@ -397,7 +400,7 @@ class Job(InBrief):
         ]
 
     def plans_of(self, num_stages: int) -> tuple[StagePlan, ...]:
-        """Return the plan of each stage of the model.
+        """Return the plan of each model stage.
 
         >>> import ppsim
         >>> ppsim.job(model="llama3-8b", gpus=8, pp=2, recompute="full").plans_of(2)[1].recompute
@@ -406,9 +409,9 @@ class Job(InBrief):
         return self.stage_plans or (StagePlan(self.execution.recompute, self.offload_modules),) * num_stages
 
     def with_plans(self, plans: Sequence[StagePlan], layers: Sequence[int] | None) -> "Job":
-        """Return the job with a plan for each stage; plans that a text for all stages can say are that text.
+        """Return the job with a plan for each stage, written as a single option for all stages if possible.
 
-        `layers` has those of each stage, None if they are not known yet.
+        `layers` has the number of layers per stage, None if it is not known yet.
 
         >>> import ppsim
         >>> job = ppsim.job(model="llama3-8b", gpus=8, pp=2)
@@ -438,7 +441,7 @@ class Job(InBrief):
         ]
 
     def recomputing(self, recompute: Recompute) -> "Job":
-        """Return the job with every layer recomputed in one way.
+        """Return the job with the same recomputation for all layers.
 
         >>> import ppsim
         >>> ppsim.job(model="llama3-8b", gpus=8, pp=2).recomputing("mlp").execution.recompute
@@ -457,14 +460,14 @@ class Job(InBrief):
 
     @cached_property
     def mtp_costs(self) -> dict[Layer, Estimate]:
-        """F, I, W and B of each kind of layer for a further token, but for its pass through the head."""
+        """F, I, W and B of each kind of multi-token prediction layer, without its use of the head."""
         batch = {"micro_batch": self.micro_batch, "sequence_length": self.length}
         beside = mtp_estimate(self.model, self.place, **batch) if self.model.mtp else None
         return {layer: self.layer_costs[layer] + beside for layer in self.model.mtp if beside}
 
     @cached_property
     def beside_layers(self) -> Estimate:
-        """What a stage takes beside its layers: conditional embedders, and the most that was measured of a kind."""
+        """Costs of a stage besides its layers: conditional embedders, and the largest measured fixed cost."""
         measured = max((beside for _, beside in self._layers.values()), key=work_of)
         return measured + conditioning_estimate(self.model, self.place)
 
@@ -476,7 +479,7 @@ class Job(InBrief):
         place = replace(self.place, execution=execution)
         for layer in dict.fromkeys((*self.model.layers, *self.model.mtp)):
             estimate = layer_estimate(layer, place, **batch)
-            # a profile's experts are cut by tp
+            # a profile's experts are divided by tp
             is_known = not layer.is_moe or self.layout.expert_tp == self.layout.tp
             found[layer] = (
                 self.measured.layer(layer, estimate) if self.measured and is_known else (estimate, nothing)
@@ -495,7 +498,7 @@ class Job(InBrief):
 
     @cached_property
     def bases(self) -> list[tuple[str, str]]:
-        """Each component, and where its numbers are from."""
+        """Each component with the source of its costs."""
         kinds = list(self.layer_costs.values())
         names = ["layer"] if len(kinds) == 1 else [f"layers of kind {kind}" for kind in range(1, len(kinds) + 1)]
         parts = [*zip(names, kinds, strict=True), *zip(("embedding", "head"), self.ends, strict=True)]
@@ -503,7 +506,7 @@ class Job(InBrief):
 
     @cached_property
     def shares(self) -> dict[str, float]:
-        """What part of F and B of the whole model is by the profile, the table, the data sheet, and the links."""
+        """Fractions of the whole model's F + B by source: profile, kernel table, data sheet, and links."""
         embedding, head = self.ends
         whole = embedding + head * (1 + len(self.model.mtp))
         for layers, costs in ((self.model.layers, self.layer_costs), (self.model.mtp, self.mtp_costs)):
@@ -520,9 +523,9 @@ class Job(InBrief):
 
 
 _UNNAMED = "gpt"
-"""The model of any size that words give."""
+"""Name of models that are given by their sizes."""
 
 
 def work_of(estimate: Estimate) -> float:
-    """Return the seconds of F and B."""
+    """Return the seconds of F + B."""
     return estimate.forward.total_s + estimate.backward.total_s

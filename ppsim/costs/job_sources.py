@@ -1,4 +1,4 @@
-"""Where the costs of a plan come from that has a training job on a cluster."""
+"""Cost sources for plans that have a training job on a cluster."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +17,7 @@ from ppsim.simulation.step_costs import StepCosts
 
 @dataclass(frozen=True)
 class JobSource:
-    """A training job: all pipelines, their ranks placed on a cluster."""
+    """A training job: all pipelines, placed on a cluster."""
 
     job: Job
 
@@ -28,22 +28,22 @@ class JobSource:
 
     @property
     def num_layers(self) -> int:
-        """Layers of the model, those of multi-token prediction apart."""
+        """Layers of the model, without multi-token prediction."""
         return len(self.job.model.layers)
 
     @property
     def sequence_length(self) -> int:
-        """Tokens a sequence."""
+        """Tokens per sequence."""
         return self.job.length
 
     @property
     def hidden_size(self) -> int:
-        """Of the model."""
+        """Hidden size of the model."""
         return self.job.model.hidden_size
 
     @property
     def tokens_per_microbatch(self) -> int:
-        """Those of all replicas."""
+        """Tokens of a microbatch, summed over data-parallel ranks."""
         return self.job.micro_batch * self.job.length * self.job.layout.dp
 
     @property
@@ -56,18 +56,18 @@ class JobSource:
         return assemble_job(self.job, schedule, split=split, known=known).taking(self.job.scale)
 
     def layer_costs(self) -> LayerCosts:
-        """Return what one more layer adds."""
+        """Return the costs that one more layer adds."""
         return layer_costs_of(self.job)
 
     def peak(self) -> tuple[float | None, list[str]]:
-        """Return the data sheet's dense peak for the dtype."""
+        """Return the data sheet's dense peak for the dtype in FLOP/s, and a line on MFU."""
         peak = self.job.cluster.device.peak(self.job.execution.dtype)
         return peak, [
             f"MFU: model FLOPs, recomputation not counted, of attention the causal half, of {peak / 1e12:g} TFLOP/s"
         ]
 
     def jitter(self) -> float | None:
-        """Nobody measured it."""
+        """Return None: jitter was not measured."""
         return None
 
     def to_json(self) -> dict[str, Any]:
@@ -93,15 +93,15 @@ class JobSource:
 
 @dataclass(frozen=True)
 class MeasuredSource(JobSource):
-    """A training job of whose pipeline all times were measured: equal stages, nothing around them but the rest.
+    """A training job whose pipeline times were all measured: equal stages, around them only the extra step time.
 
-    Of a recorded run, stages differ as the model's do: see `RunCosts.correcting`.
+    With a recorded run, stages differ as the model's do (`RunCosts.correcting`).
     """
 
     costs: RankCosts
 
     def assemble(self, schedule: Schedule, split: Split, known: Known | None = None) -> Assembled:
-        """Return a part of a rank's costs for each of its stages; bytes not given are those of the job."""
+        """Divide the measured costs of a rank over its stages; bytes that are not given come from the job."""
         estimated = super().assemble(schedule, split, known)
         if isinstance(self.costs, RunCosts):
             own = super().assemble(self.costs.table, self.costs.split)
@@ -120,7 +120,7 @@ class MeasuredSource(JobSource):
         return replace(found, assumptions=lines, around=around)
 
     def _slow_rank(self, num_ranks: int) -> float:
-        """What the slowest of equal ranks is expected to take more, where the cluster says how they vary."""
+        """Expected extra time, as a fraction, of the slowest of equal ranks; 0 without a jitter constant."""
         jitter = self.job.cluster.constants.jitter
         if jitter is None or isinstance(self.costs.forward_s, tuple):
             return 0.0

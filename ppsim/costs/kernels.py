@@ -1,7 +1,6 @@
-"""A component taken apart into kernels, each at the time that the curves of the device give it.
+"""Time of a component as a sum of eager torch's kernels, timed with the performance curves of the device.
 
-Products of matrices, attention, and bytes that the other kernels move, as eager torch runs them; nothing for the
-gaps between them.
+Gaps between kernels are not counted.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +16,7 @@ from ppsim.model.linears import Linear
 from ppsim.model.shapes import LayerShape, ModelShape, cut_of, layer_of
 
 _ACCUMULATED = 3
-"""The gradient of a weight is read, its sum so far read, and the new sum written."""
+"""Read the gradient of a weight, read its sum so far, write the new sum."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +30,9 @@ class PassSeconds:
 
 
 def estimate(component: Component, model: ModelShape, shape: Shape, facts: DeviceFacts) -> PassSeconds:
-    """Return the seconds of the passes of a component of `model` at a shape, of one rank's part.
+    """Return the seconds of the passes of a component of `model` on one rank, at a shape.
 
-    Raises `ConfigError` where the device was not measured in the shape's type.
+    Raises `ConfigError` if the device was not measured in the dtype of the shape.
     """
     times = Curves(facts, shape.dtype)
     shard = replace(model, sequence_length=shape.sequence_length).shard(tp=shape.tp, ep=shape.ep)
@@ -54,7 +53,7 @@ def estimate(component: Component, model: ModelShape, shape: Shape, facts: Devic
 
 
 def _linears(shape: LayerShape) -> Sequence[Linear]:
-    """The matrices as eager torch has them: GPT's queries, keys and values are one, all others apart."""
+    """Weight matrices in eager torch: queries, keys and values are one for GPT, all others are separate."""
     linears = layer_of(shape).linears(cut_of(shape))
     return linears if shape.kind == "gpt" else [part for one in linears for part in one.apart()]
 
@@ -68,14 +67,14 @@ def _layer(layer: LayerShape, linears: Sequence[Linear], shape: Shape, times: Cu
 
 
 def _forward_elements(layer: LayerShape) -> list[tuple[MemoryKernel, int]]:
-    """What the kernels between the products move of a token in a forward, in eager torch: reads and writes."""
+    """Elements per token that the kernels between GEMMs read and write in a forward of eager torch."""
     h, f = layer.hidden_size, layer.ffn_size
     nd, gd = layer.num_heads * layer.head_size, layer.num_kv_heads * layer.head_size
     of_token: list[tuple[MemoryKernel, int]] = [("norm", 2 * h), ("norm", 2 * h), ("elementwise", 3 * h)]
     of_token += [("elementwise", 3 * h), ("copy", 2 * nd)]
     if layer.kind == "gpt":
         return [*of_token, ("elementwise", 2 * f)]
-    # Halves negated (2, of a half each) and joined (2), two products (2 each), one sum (3).
+    # Per column: negate half (1) and concatenate (2), multiply twice (2 each), add (3).
     rotary: tuple[tuple[MemoryKernel, int], ...] = (("copy", 3), ("elementwise", 7))
     of_token += [(kernel, factor * columns) for columns in (nd, gd) for kernel, factor in rotary]
     if layer.kind == "llama":
@@ -89,14 +88,13 @@ def _forward_elements(layer: LayerShape) -> list[tuple[MemoryKernel, int]]:
 
 
 def _traffic(elements: Iterable[tuple[MemoryKernel, int]], tokens: int, times: Curves) -> PassKernels:
-    """A backward moves twice as much: it reads a gradient too, and writes one for each of its forward's inputs."""
+    """Memory-bound kernels; a backward moves twice the bytes: it also reads a gradient and writes one per input."""
     of_kernels = (moved(times, kernel, tokens * times.element_bytes * count) for kernel, count in elements)
     forward = sum(of_kernels, KernelTime())
     return PassKernels(forward, forward + forward)
 
 
 def _accumulation(linears: Iterable[Linear], times: Curves) -> PassKernels:
-    """The sums of gradients over microbatches."""
     sizes = (_ACCUMULATED * one.weights * times.element_bytes for one in linears)
     return PassKernels(backward_weight=sum((moved(times, "elementwise", size) for size in sizes), KernelTime()))
 

@@ -1,4 +1,4 @@
-"""What the host launches of a layer where CUDA graphs hold some of its kernels: a graph a pass, and the others."""
+"""Kernel launches of a layer with CUDA graphs: one launch per graph and pass, and one per kernel outside graphs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,9 +15,9 @@ from ppsim.model.operators import Operator
 def launched(
     kernels: PassKernels, layer: Layer, place: Place, operators: Sequence[Operator], of: Mapping[str, PassKernels]
 ) -> PassKernels:
-    """Return the kernels of a layer with as many launches as the host has for them.
+    """Return the kernels of a layer with the number of launches that the host makes for them.
 
-    `of` has those of each operator by name. A step in one graph has none left.
+    `of` maps operator names to kernels. If the whole step is one graph, no launch is counted.
     """
     graphs = place.execution.cuda_graphs
     if graphs == "none":
@@ -30,7 +30,7 @@ def launched(
 
 
 def _is_captured(one: Operator, graphs: CudaGraphs, layer: Layer) -> bool:
-    """Whether a graph holds an operator: of a half, or of what is before a mixture's exchange."""
+    """True if a graph contains the operator, as part of a captured mixer, MLP, or router before the all-to-all."""
     if one.half == 1:
         return captures_mixer(graphs, layer)
     is_before = one.kind == "norm" or "shared_experts" in one.module or "router" in one.module
@@ -38,16 +38,16 @@ def _is_captured(one: Operator, graphs: CudaGraphs, layer: Layer) -> bool:
 
 
 def launched_again(kernels: KernelTime, layer: Layer, place: Place) -> KernelTime:
-    """Return what a backward computes again, which the graph of a whole layer holds too."""
+    """Return recomputed kernels without their launches if the layer's graph contains them."""
     return replace(kernels, count=0) if captures_all(place.execution.cuda_graphs, layer) else kernels
 
 
 def waits_for_counts(layer: Layer, place: Place) -> bool:
-    """Return whether the host waits for what each expert gets before it launches what takes the tokens in.
+    """Return whether the host reads the number of tokens per expert before it launches the experts' kernels.
 
-    It does where no capacity fixes their sizes, of an expert or of a rank. What captures the way to the exchange
-    leaves too little to launch behind it for a device to run dry, but for all-to-alls, before which the host reads
-    the counts whatever is captured (Megatron-LM, `MoEAlltoAllTokenDispatcher`, its copies to the host).
+    It does if no capacity (per expert or per rank) fixes the sizes. If the operators before the exchange are
+    captured, too few launches remain for the device to run idle. All-to-alls are an exception: before them the host
+    reads the counts in any case (Megatron-LM, `MoEAlltoAllTokenDispatcher`, its copies to the host).
     """
     execution = place.execution
     is_ready = captures(execution.cuda_graphs, "moe_preprocess") and execution.moe_dispatcher != "alltoall"

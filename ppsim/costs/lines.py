@@ -1,4 +1,4 @@
-"""What a stage of n layers takes, from layers in a row and one alone: a + n·b."""
+"""Linear model of a stage's time: n layers take a + n·b, fitted to one layer alone and to layers in a row."""
 
 from typing import Any
 
@@ -6,11 +6,10 @@ from ppsim.costs.utilization import PASSES
 
 
 def line_through(alone_s: float, mean_s: float, num_in_row: int) -> tuple[float, float]:
-    """Return (a, b) in seconds: one layer takes `alone_s`, each of `num_in_row` in a row `mean_s`.
+    """Return (a, b) in seconds: one layer takes `alone_s`, each of `num_in_row` layers in a row takes `mean_s`.
 
-    The line through both: b = (k·mean − alone) / (k − 1) and a = alone − b. Neither may be negative: where a layer
-    alone is not slower than the mean, or slower than all k together, that is no overhead but noise, and the line is
-    the proportional one, a = 0 and b = mean.
+    b = (k·mean − alone) / (k − 1) with k = `num_in_row`, and a = alone − b. If either would be negative, the
+    difference is noise and not overhead: then a = 0 and b = mean.
 
     >>> line_through(1.25, 1.0625, 4)
     (0.25, 1.0)
@@ -24,7 +23,7 @@ def line_through(alone_s: float, mean_s: float, num_in_row: int) -> tuple[float,
 
 
 def stage_lines(measurement: dict[str, Any]) -> dict[str, tuple[float, float]]:
-    """Return (a, b) of each pass, by its letter, that was measured in a row and `alone`; as in a profile file."""
+    """Return (a, b) by letter, for each pass that a profile file has both in a row and alone."""
     alone = measurement["alone"]
     return {
         letter: line_through(alone[key]["median"], measurement[key]["median"], alone["num_in_row"])

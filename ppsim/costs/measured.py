@@ -1,7 +1,7 @@
-"""A profile's measured times in a job on a cluster: compute from the profile, collectives from the cluster.
+"""Times of a profile for a job on a cluster: compute from the profile, collectives from the cluster.
 
-Where the profile has the job's shape, its numbers stand; where it has not, they are estimated from its device facts
-(`ppsim.costs.estimate`, here called interpolated); else those of the specifications remain.
+If the profile lacks the job's shape, times are estimated from its device microbenchmarks (`ppsim.costs.estimate`,
+called interpolated), else from specifications.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,14 +28,14 @@ class ProfileCosts:
 
     @classmethod
     def at(cls, profile: Profile, wanted: Shape) -> "ProfileCosts":
-        """Return the costs for a shape whose type has torch's name, or the one that the profile gives it."""
+        """Return the costs for a shape, whose dtype has torch's name or the profile's."""
         names = {
             shape.dtype for shape in profile.shapes if TYPE_NAMES.get(shape.dtype, shape.dtype) == wanted.dtype
         }
         return cls(profile, replace(wanted, dtype=min(names, default=wanted.dtype)))
 
     def layer(self, layer: Layer, by_specifications: Estimate) -> tuple[Estimate, Estimate]:
-        """Return what one more layer takes on a stage, and what a stage takes beside its layers."""
+        """Return the costs that one more layer adds to a stage, and the stage's costs besides its layers."""
         sizes, shape = self.profile.model.layer_sizes, shape_of(layer)
         nothing = Estimate(Parts(), Parts(), Parts())
         if sizes is None or shape is None or LayerShape(**vars(sizes)) != shape:
@@ -58,7 +58,7 @@ class ProfileCosts:
         return self._with_compute(by_specifications, part, again_s=again, communicated_s=communicated), beside
 
     def end(self, component: Component, model: Model, by_specifications: Estimate) -> Estimate:
-        """Return what the embedding or the head takes."""
+        """Return the costs of the embedding or the head."""
         mine = self.profile.model
         if (mine.hidden_size, mine.vocab_size) != (model.hidden_size, model.vocab_size):
             return by_specifications
@@ -78,9 +78,9 @@ class ProfileCosts:
     def _with_compute(
         self, spec: Estimate, part: Measurement, *, again_s: float = 0.0, communicated_s: float = 0.0
     ) -> Estimate:
-        """The measured seconds in the place of the estimated ones, and the communication as it was.
+        """Replace estimated compute by measured; communication stays.
 
-        `again_s` of the backward is computed a second time; what is communicated a second time was not measured.
+        `again_s` of the backward is recomputation. Repeated communication was not measured and is added.
         """
         seconds = {name: line_of(part, name)[1] for name in _PASSES}
         inputs, weights = spec.backward_input, spec.backward_weight
@@ -98,13 +98,13 @@ class ProfileCosts:
         )
 
     def whole_backwards(self, bases: Sequence[tuple[str, str]]) -> list[str]:
-        """Return the measured components whose backward cannot be split."""
+        """Return the measured components whose backward cannot be split into I and W."""
         names: tuple[Component, ...] = ("embedding", "layer", "head")
         used = {name for name, basis in bases if basis == MEASURED}
         return [name for name in names if name in used and is_whole(self.profile.find(name, self.shape))]
 
     def sentence(self, bases: Sequence[tuple[str, str]]) -> str:
-        """Return which component's numbers are of which kind, given each one's name and `Estimate.basis`."""
+        """Return a sentence on the source of each component's times; `bases` are names with `Estimate.basis`."""
         by_basis: dict[str, list[str]] = {}
         for name, basis in bases:
             by_basis.setdefault(basis, []).append(name)
@@ -121,12 +121,11 @@ _PASSES = ("forward_s", "backward_s", "backward_input_s", "backward_weight_s")
 
 
 def _backward_s(seconds: Mapping[str, float]) -> float:
-    """Seconds of B, of I and W where it was not measured whole."""
     return seconds["backward_s"] or seconds["backward_input_s"] + seconds["backward_weight_s"]
 
 
 def _measured(spec: Parts, seconds: float, again_s: float = 0.0, communicated_again_s: float = 0.0) -> Parts:
-    """Measured seconds by cause: the ideal, a second forward where one is in it, and the rest by one name."""
+    """Split measured seconds into ideal time, a recomputed forward, and the rest as `measured_loss_s`."""
     again_s = min(again_s, max(0.0, seconds - spec.ideal_s))
     return replace(
         spec,

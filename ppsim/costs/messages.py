@@ -1,4 +1,4 @@
-"""What tensor-parallel ranks exchange around the operators of a layer, and what of it no compute hides."""
+"""Tensor-parallel communication around the operators of a layer, and its exposed time."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,13 +13,14 @@ from ppsim.parallel.groups import GroupName
 
 @dataclass(frozen=True)
 class Messages:
-    """Bytes that ranks gather before an operator and sum behind it in a forward, by the operator's name.
+    """Bytes that ranks all-gather before an operator and reduce after it in a forward, by operator name.
 
-    A GEMM that ranks divide by its outputs takes the whole sequence, which is gathered once for all that read it;
-    one that they divide by its inputs gives a part of a sum. Without sequence parallelism nothing is gathered, and
-    gradients of inputs are summed instead. `pairs`: a rank's part of what was dispatched to experts, which ranks
-    of etp gather and sum (Megatron-LM, `MoEAlltoAllTokenDispatcher`). `again`: bytes that are gathered again for a
-    weight gradient. `adapters`: seconds of the messages of LoRA adapters in a forward and in a backward.
+    A GEMM whose outputs are divided over ranks needs the whole sequence, gathered once for all readers. One whose
+    inputs are divided gives a partial sum. Without sequence parallelism nothing is gathered, and gradients of
+    inputs are all-reduced instead. `scales`: float8 scales that ranks agree on, in a forward and in a backward.
+    `pairs`: a rank's part of the tokens dispatched to experts, which etp ranks gather and reduce (Megatron-LM,
+    `MoEAlltoAllTokenDispatcher`). `again`: bytes gathered again for a weight gradient. `adapters`: seconds of the
+    messages of LoRA adapters in a forward and in a backward.
     """
 
     place: Place
@@ -32,12 +33,12 @@ class Messages:
 
     @classmethod
     def of(cls, timed: OperatorKernels) -> "Messages":
-        """Return the messages of a layer whose operators are timed."""
+        """Return the messages of a layer from its operators' kernels."""
         place, operators, e = timed.place, timed.operators, timed.place.execution.element_bytes
         routed = [one for one in operators if one.weight is not None and one.weight.kind == "routed"]
         size, pairs = e * timed.rows["tokens"], dict[str, float]()
         if routed and not place.execution.sequence_parallel and place.cut.expert_tp == place.cut.tp:
-            # One sum is behind all experts and the expert of all tokens, and one of gradients before them.
+            # One reduction follows the routed and shared experts together, and one of gradients precedes them.
             halves = [one for one in operators if one.half == 1]
             gathered, summed = gathered_inputs(halves, timed.tensors), summed_outputs(halves)
             gathered[routed[0].name] = summed[routed[-1].name] = timed.layer_input
@@ -56,7 +57,7 @@ class Messages:
         )
 
     def forward_s(self, names: Iterable[str] | None = None) -> float:
-        """Return the exposed seconds of a forward, or of these operators of it."""
+        """Return the exposed seconds of a forward, or of the operators `names` in it."""
         wanted = {*self.gathered, *self.summed, *self.pairs} if names is None else set(names)
         hidden = self.place.execution.hidden_tp_forward
         gather_s = sum(self._gather_s(size) for name, size in self.gathered.items() if name in wanted)
@@ -71,8 +72,8 @@ class Messages:
     def backward_s(self) -> float:
         """Return the exposed seconds of a backward.
 
-        Megatron-LM's GEMMs keep their part of the sequence, and gather it again for W. torch's keep what was
-        gathered, so that only `selective-op` gathers again; and none of its sums of gradients is inside a GEMM.
+        Megatron-LM's GEMMs save only their part of the sequence and gather it again for W. torch saves the gathered
+        tensor, so that only `selective-op` gathers again, and no reduction of gradients overlaps with a GEMM.
         """
         execution = self.place.execution
         exposed = 1 - execution.hidden_tp_backward
@@ -93,16 +94,13 @@ class Messages:
 
     @property
     def _waits_for_gathers(self) -> bool:
-        """Whether gathers are not among the messages that run beside GEMMs."""
         return self._is_torch and self.place.is_async and not self.place.gathers_in_products
 
     @property
     def _agreed_s(self) -> float:
-        """Of one scale that ranks agree on."""
         return self.place.seconds("all-reduce", 4.0, "tp") if self._is_torch else 0.0
 
     def _gather_s(self, num_bytes: float) -> float:
-        """The whole sequence for a GEMM, in the type of its operands."""
         return self.place.gathered_s(self.place.execution.gathered_share * num_bytes)
 
     def _pairs_s(self, names: Iterable[str]) -> float:
@@ -110,11 +108,11 @@ class Messages:
 
 
 def _of_adapter(timed: OperatorKernels, one: Operator) -> tuple[float, float]:
-    """The seconds of the messages of A or B of an adapter in a forward and in a backward.
+    """Seconds of the messages of matrix A or B of a LoRA adapter, in a forward and in a backward.
 
-    Ranks gather A's outputs, or sum them if they divide its inputs, and sum the gradient of B's input. B's outputs
-    are gathered if the module gives whole columns, and so is their gradient with sequence parallelism. Without it
-    the gradient of A's input is summed if A is divided by its outputs. None is hidden
+    A's outputs are gathered, or reduced if A's inputs are divided over ranks. The gradient of B's input is reduced.
+    If the module gives whole columns, B's outputs are gathered, and with sequence parallelism their gradient too;
+    without it, the gradient of A's input is reduced if A's outputs are divided. No message is hidden
     (Megatron-Bridge, `ParallelLinearAdapter.forward`).
     """
     assert one.weight is not None

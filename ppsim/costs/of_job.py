@@ -1,7 +1,6 @@
-"""A training job on a cluster → costs per stage and around the step: model × layout × devices, for any schedule.
+"""Costs per stage and around the step, for a training job on a cluster and any schedule.
 
-Each number is measured where a profile has its shape, else estimated from specifications; which of the two, the
-assumptions say.
+Each number comes from a profile if it has the shape, else from specifications; the assumptions name the source.
 """
 
 from collections import Counter
@@ -42,14 +41,13 @@ def assemble_job(
     known: Known | None = None,
     plans: Sequence[StagePlan] | None = None,
 ) -> Assembled:
-    """Return the costs per stage of a job under a schedule's placement, and what is around its step.
+    """Return the costs per stage of a job for a schedule's placement of stages, and the costs around its step.
 
-    `split` "auto" balances the F + B of ranks, embedding and head included (`ppsim.projection.split_search` goes on
-    from there); a list of strings says what each stage holds, as `parse_layout` gives them. Static bytes hold all
-    that does not grow with the microbatches in flight, the transients of the peak too. `known` keeps what was found
-    of stages for other splits of the same job and schedule. `plans` of each stage replace the job's. Raises
-    `ConfigError` for a split that does not fit, `ScheduleError` for a schedule that splits a backward of which only
-    the whole was measured.
+    `split` "auto" balances F + B of ranks, embedding and head included (`ppsim.projection.split_search` improves
+    it); a list of strings is the layout, as from `parse_layout`. Static bytes are all memory that does not grow
+    with microbatches in flight, transients of the peak included. `known` caches results of stages for other splits
+    of the same job and schedule. `plans` of each stage replace the job's. Raises `ConfigError` for a split that
+    does not fit, `ScheduleError` if the schedule splits a backward that was only measured whole.
     """
     stages = _stages(job, schedule.num_model_stages, split, stages_of_ranks(schedule), plans)
     _require_backwards(job, schedule)
@@ -96,7 +94,7 @@ def assemble_job(
 
 
 def _require_backwards(job: Job, schedule: Schedule) -> None:
-    """Raise `ScheduleError` where the schedule splits a backward that is only known whole, or leaves the device."""
+    """Raise `ScheduleError` if the schedule splits a backward that is offloaded, or was only measured whole."""
     if not schedule.splits_backward:
         return
     if job.measured and (whole := job.measured.whole_backwards(job.bases)):
@@ -112,7 +110,6 @@ def _require_backwards(job: Job, schedule: Schedule) -> None:
 
 
 def _require_pairs(job: Job, schedule: Schedule) -> None:
-    """Raise `ConfigError` or `ScheduleError` if nothing can overlap in the order that was asked for."""
     order = job.execution.ep_order
     if order is None or not schedule.num_actions:
         return
@@ -159,9 +156,9 @@ def _why_not_in_megatron(job: Job) -> str | None:
 def _pairs_s(
     job: Job, schedule: Schedule, stages: Sequence[Stage], costs: Sequence[Estimate]
 ) -> list[list[float]] | None:
-    """The seconds of a forward of each stage (row) that runs together with a backward of each (column).
+    """Seconds of a forward of each stage (row) that runs together with a backward of each stage (column).
 
-    Layers overlap; the embedding, the head and the parts around layers for further tokens run alone.
+    Only layers overlap. Embedding, head and the parts around multi-token prediction layers run alone.
     """
     order, slowdown = job.execution.ep_order, job.place.dispatch_slowdown
     if order is None or not (schedule.fused != NONE).any():
@@ -182,7 +179,6 @@ def _pairs_s(
 
 
 def _layer_times(job: Job, stages: Sequence[Stage]) -> list[list[LayerTimes]]:
-    """The layers of each stage, those for further tokens included, as pairs take them."""
     return [
         [
             one.times
@@ -194,7 +190,6 @@ def _layer_times(job: Job, stages: Sequence[Stage]) -> list[list[LayerTimes]]:
 
 
 def _pairs_bytes(job: Job, stages: Sequence[Stage], kept: Sequence[float]) -> list[list[float]] | None:
-    """The activations that a pair of two stages holds beyond those before it."""
     if job.execution.ep_order is None:
         return None
     sizes = []
@@ -218,7 +213,7 @@ def _stage_costs(costs: Sequence[Estimate]) -> StageCosts:
 def layers_per_stage(
     job: Job, num_stages: int, split: Split, stages_of_ranks: Sequence[Sequence[int]]
 ) -> list[int]:
-    """Return how many layers each stage holds; raises `ConfigError` for a split that does not fit."""
+    """Return the number of layers per stage; raises `ConfigError` for a split that does not fit."""
     return [len(stage.layers) for stage in _stages(job, num_stages, split, stages_of_ranks)]
 
 
@@ -229,7 +224,6 @@ def _stages(
     stages_of_ranks: Sequence[Sequence[int]],
     plans: Sequence[StagePlan] | None = None,
 ) -> list[Stage]:
-    """What each stage holds."""
     num_layers = len(job.model.layers)
     contents = [] if isinstance(split, str | MegatronSplit) else [part for part in split if isinstance(part, str)]
     if contents and not why_no_split(split, num_layers, num_stages):
@@ -244,7 +238,7 @@ def _stages(
 
 
 def seconds_of_layers(job: Job, seconds_of: Callable[[Layer], float]) -> list[float]:
-    """Return the seconds of each layer of the model, found once for each layer object."""
+    """Return the seconds of each layer of the model, computed once per distinct layer object."""
     layers = job.model.layers
     found = {id(layer): seconds_of(layer) for layer in {id(one): one for one in layers}.values()}
     return [found[id(layer)] for layer in layers]
@@ -260,13 +254,13 @@ def _balanced(job: Job, num_stages: int, stages_of_ranks: Sequence[Sequence[int]
 
 
 def estimate_of(job: Job, stage: Stage) -> Estimate:
-    """Return F, I, W and B of all that a stage holds."""
+    """Return F, I, W and B of a stage."""
     embedding, head = job.ends
     total = job.beside_layers * bool(stage.layers)
     for costs in (job.costs_in_order(stage), [job.mtp_costs[layer] for layer in stage.mtp]):
         for one in {id(cost): cost for cost in costs}.values():
             total += one * sum(cost is one for cost in costs)
-    # Every further token is predicted through the head once more, wherever its layer is.
+    # Each multi-token prediction layer uses the head once more, on the head's stage.
     total = total + embedding * stage.embedding + head * (stage.head * (1 + len(job.model.mtp)))
     if not job.gradient_accumulation_fusion:
         total += _accumulated(job, stage)
@@ -274,10 +268,11 @@ def estimate_of(job: Job, stage: Stage) -> Estimate:
 
 
 def _accumulated(job: Job, stage: Stage) -> Estimate:
-    """Gradients moved behind each microbatch's products, where these do not add to sums themselves.
+    """Time to accumulate gradients after each microbatch's GEMMs, without gradient accumulation fusion.
 
-    Up to ZeRO 1 added to a sum: of the type of the gradients the first one is that sum (torch, `AccumulateGrad`),
-    wider ones are there before. From ZeRO 2 on copied to where they are reduced from.
+    Up to ZeRO 1, gradients are added to a buffer. If the buffer has their dtype, the first gradient becomes the
+    buffer (torch, `AccumulateGrad`); a wider buffer exists before. From ZeRO 2 on, gradients are copied into the
+    buffer of the reduction.
     """
     held, optimizer = held_of(job, [stage]), job.optimizer
     of_each, of_sum = optimizer.weight_bytes, optimizer.bytes_of_gradient
@@ -289,9 +284,9 @@ def _accumulated(job: Job, stage: Stage) -> Estimate:
 
 
 def _with_replicas(job: Job, stage: Stage, costs: Estimate) -> Estimate:
-    """Parameters gathered for each pass, gradients scattered behind it: what compute does not hide of either.
+    """Add the exposed time of parameter gathering for each pass and of the gradient reduce-scatter after it.
 
-    FSDP2 copies what it gathered into each parameter, on the stream of compute (`foreach_all_gather_copy_out`).
+    FSDP2 copies gathered parameters into each parameter, on the compute stream (`foreach_all_gather_copy_out`).
     """
     if job.fully_shard and job.optimizer.zero_stage == 3:
         copied = _copied_out(job, stage)
@@ -323,7 +318,7 @@ def _with_replicas(job: Job, stage: Stage, costs: Estimate) -> Estimate:
 
 
 def _copied_out(job: Job, stage: Stage) -> Parts:
-    """Gathered parameters read and written, each in the bytes in which it is gathered."""
+    """Copy gathered parameters (read and write), in the dtype of the all-gather."""
     if job.place.cut.replicas == 1:
         return Parts()
     held = held_of(job, [stage])
@@ -332,13 +327,13 @@ def _copied_out(job: Job, stage: Stage) -> Parts:
 
 
 def activation_bytes(job: Job, stage: Stage) -> tuple[float, float]:
-    """Return the bytes per microbatch that a stage without head holds up to its backward, and from I to W."""
+    """Return the bytes per microbatch that a stage without head holds until its backward, and from I to W."""
     whole = job.allocator_slack * sum(stage_activations(job.model, stage, job.settings).values())
     return whole, min(whole, bytes_for_weight(job, stage))
 
 
 def bytes_for_weight(job: Job, stage: Stage) -> float:
-    """Return the bytes per microbatch that a stage holds between I and W, if its forward saves no less."""
+    """Return the bytes per microbatch that a stage holds between I and W, unless its forward saves fewer."""
     batch, cut = job.settings.batch, job.settings.cut
     layers = Counter((*stage.layers, *stage.mtp))
     return job.allocator_slack * sum(
@@ -347,9 +342,9 @@ def bytes_for_weight(job: Job, stage: Stage) -> float:
 
 
 def _hops(job: Job, schedule: Schedule, stages: Sequence[Stage]) -> tuple[list[float], dict[str, float]]:
-    """Seconds of the hop behind each stage, and of one over each kind of link that is crossed.
+    """Seconds of the P2P transfer after each stage, and of one transfer per kind of link used.
 
-    Behind layers for further tokens the hidden states of all tokens go on to the head together.
+    After multi-token prediction layers, the hidden states of all predicted tokens go on to the head together.
     """
     layout, cluster = job.layout, job.cluster
     tokens = job.micro_batch * job.length // layout.cp
@@ -373,7 +368,7 @@ _COMMUNICATION: dict[GroupName, str] = {"tp": "tp_s", "cp": "cp_s", "ep": "ep_s"
 
 
 def _straddling(job: Job) -> list[str]:
-    """A line for each group inside a stage that lies across domains: what it takes there, and in one domain."""
+    """A line for each tp, cp or ep group across domains: its communication time there, and within one domain."""
     inside = replace(job.cluster, tiers=(replace(job.cluster.tiers[0], num_devices=None),))
     together, lines = replace(job, cluster=inside, profile=None), []
     for name, part in _COMMUNICATION.items():
@@ -393,17 +388,15 @@ def _straddling(job: Job) -> list[str]:
 
 
 def _recomputed(job: Job) -> str:
-    """The recomputation of all stages, or a reference to their plans."""
     of_stages = dict.fromkeys(one.recompute for one in job.stage_plans)
     return "by the plan of each stage" if len(of_stages) > 1 else "".join(of_stages) or job.execution.recompute
 
 
 _OTHERS = ("link_efficiency", "overlap", "routing_host_s", "jitter")
-"""Constants of a cluster that have no line of their own."""
+"""Constants of a cluster without a line of their own."""
 
 
 def _fine_tuning(job: Job) -> list[str]:
-    """Lines on trained and frozen weights."""
     tuning, model = job.model.fine_tuning, job.model
     if tuning is None:
         return []
@@ -424,7 +417,7 @@ def _fine_tuning(job: Job) -> list[str]:
 
 
 def _executed(job: Job) -> list[str]:
-    """Lines for what is not as it is unless somebody says so: what is hidden, kernels, constants of a machine."""
+    """Lines about non-default options of overlap and kernels, and about constants of the cluster."""
     execution, constants, lines = job.execution, job.cluster.constants, []
     hidden = {"ep": execution.hidden_ep, "cp": execution.hidden_cp}
     if order := execution.ep_order:
@@ -463,7 +456,7 @@ def _executed(job: Job) -> list[str]:
 
 
 def _kernels(job: Job) -> list[str]:
-    """Lines that say what of a step's compute is by measurement, and where a table of kernels is stretched."""
+    """Lines about the measured part of compute, and about extrapolation of the kernel table."""
     times, shares = job.place.times, {name: f"{100 * share:.0f} %" for name, share in job.shares.items() if share}
     if "table" not in shares or not isinstance(times, Tabled):
         return []
@@ -484,7 +477,7 @@ def _kernels(job: Job) -> list[str]:
 
 
 def _expert_rows(job: Job) -> float:
-    """Tokens that the most loaded kind of expert takes in of a microbatch, all loaded evenly; 0 without experts."""
+    """Most tokens that an expert receives per microbatch if loads are even; 0 without experts."""
     tokens = job.place.tokens(job.micro_batch, job.length) / job.settings.cut.tp
     kinds = (layer for layer in job.model.kinds if layer.is_moe)
     return max(

@@ -1,4 +1,4 @@
-"""Costs that one more layer adds to a stage and its rank: a stage with two layers minus a stage with one."""
+"""Marginal costs of a layer for its stage and rank: a stage with two layers minus a stage with one."""
 
 from collections import Counter
 from typing import Any
@@ -19,7 +19,7 @@ from ppsim.parallel.layer_partition import even_split
 
 
 def layer_costs_of(job: Job) -> LayerCosts:
-    """Return what one more layer adds: the mean over the layers of the model, in stages of equal layers."""
+    """Return the costs that one more layer adds: the mean over the model's layers, in stages of equal layers."""
     num_stages = len(job.stage_plans) or job.layout.pp
     stages = stages_of(job.model, even_split(len(job.model.layers), num_stages))
     planned = job.planned(stages, [[stage] for stage in range(num_stages)])
@@ -46,7 +46,6 @@ def layer_costs_of(job: Job) -> LayerCosts:
 
 
 def _costs_of(job: Job, layer: Layer, recompute: Recompute, joined: bool, offload: str | None) -> dict[str, Any]:
-    """What one more layer of a kind adds, by the names in `LayerCosts`."""
     one, two = (
         Stage((layer,) * number, plan=(LayerPlan(number, recompute, joined),), offload_modules=offload)
         for number in (1, 2)
@@ -64,14 +63,14 @@ def _costs_of(job: Job, layer: Layer, recompute: Recompute, joined: bool, offloa
 
 
 def _passes_s(job: Job, stage: Stage) -> Floats:
-    """F, B, I and W, without collectives that compute may hide."""
+    """Seconds of F, B, I and W, without data-parallel collectives."""
     estimate = estimate_of(job, stage)
     passes = estimate.forward, estimate.backward, estimate.backward_input, estimate.backward_weight
     return np.array([one.total_s - one.dp_s for one in passes])
 
 
 def _exposed_s(job: Job, layer: Layer, compute_s: Floats) -> Floats:
-    """The same of a stage whose passes take as long as the collectives of their parameters."""
+    """The same seconds if the data-parallel collectives of each pass take at least as long as its compute."""
     if job.optimizer.zero_stage < 2:
         return compute_s
     (gather_one, reduce_one), (gather_two, reduce_two) = (

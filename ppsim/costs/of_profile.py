@@ -1,4 +1,4 @@
-"""Profile + placement + layer split → costs per stage."""
+"""Costs per stage from a profile, the placement of stages and a layer split."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -23,8 +23,6 @@ BYTES_PER_PARAMETER = 16
 
 @dataclass(frozen=True)
 class _Components:
-    """What a stage is made of, each measured at one shape."""
-
     embedding: Measurement
     layer: Measurement
     head: Measurement
@@ -34,18 +32,15 @@ class _Components:
         return self.embedding, self.layer, self.head
 
     def require_layers(self, num_layers: int) -> None:
-        """Any number of layers that are all alike."""
+        """Accept any number of layers, since all are equal."""
 
     def layer_seconds(self, num_layers: int) -> list[float]:
-        """The F + B of each layer."""
         return [_work(self.layer)] * num_layers
 
     def end_seconds(self) -> tuple[float, float]:
-        """The F + B of embedding and head."""
         return _work(self.embedding), _work(self.head)
 
     def balanced(self, num_layers: int, schedule: Schedule) -> list[int]:
-        """The layers per stage that even the F + B of ranks."""
         layers, (embedding_s, head_s) = self.layer_seconds(num_layers), self.end_seconds()
         num_stages = schedule.num_model_stages
         if len(set(layers)) == 1:
@@ -57,12 +52,12 @@ class _Components:
         return balance_ranks(counts, layers, (embedding_s, head_s), stages_of_ranks(schedule))
 
     def said(self, counts: Sequence[int]) -> Iterator[str]:
-        """What is said only where it is so."""
+        """Assumptions that apply only to some profiles."""
         if intercept_s := sum(line_of(self.layer, name)[0] for name in ("forward_s", "backward_s")):
             yield f"a stage takes {seconds(intercept_s)} for F and B beside its layers, measured"
 
     def per_stage(self, value: str, counts: Sequence[int]) -> NDArray[np.float64]:
-        """A value of every stage that holds so many layers; the first has the embedding too, the last the head."""
+        """A cost per stage; the embedding is on the first stage, the head on the last."""
         intercept, slope = line_of(self.layer, value)
         total: NDArray[np.float64] = intercept * (np.array(counts) > 0) + slope * np.array(counts)
         total[0] += _number(self.embedding, value)
@@ -72,14 +67,13 @@ class _Components:
 
 @dataclass(frozen=True)
 class _Chunks(_Components):
-    """A model measured in chunks: a stage that was measured as it is, another made up of them."""
+    """A model measured in chunks: stages are measured chunks, or combinations."""
 
     numbers: ChunkNumbers
     kinds: str
     name: str
 
     def require_layers(self, num_layers: int) -> None:
-        """As many as were measured, where they are not alike; raises `ConfigError`."""
         if len(set(self.kinds)) > 1 and num_layers != len(self.kinds):
             raise ConfigError(
                 f"profile {self.name} has layers of {len(set(self.kinds))} kinds ({self.kinds}): it cannot tell "
@@ -87,18 +81,16 @@ class _Chunks(_Components):
             )
 
     def layer_seconds(self, num_layers: int) -> list[float]:
-        """The F + B of each layer, by what its kind takes in a row."""
+        """F + B of each layer, by kind, for a layer in a row."""
         if len(set(self.kinds)) == 1:
             return super().layer_seconds(num_layers)
         of_kind = {kind: self._layer_work(kind) for kind in set(self.kinds)}
         return [of_kind[kind] for kind in self.kinds]
 
     def end_seconds(self) -> tuple[float, float]:
-        """The F + B of embedding and head, of layers of several kinds as their chunks took."""
         return super().end_seconds() if len(set(self.kinds)) == 1 else (self._work(FIRST), self._work(LAST))
 
     def said(self, counts: Sequence[int]) -> Iterator[str]:
-        """Which stages were measured as they are."""
         stages = self._stages(counts)
         made_up = sorted({stage for stage in stages if not self.numbers.is_measured(stage)}, key=stages.index)
         num_measured = sum(map(self.numbers.is_measured, stages))
@@ -106,7 +98,6 @@ class _Chunks(_Components):
         yield f"chunks: {num_measured} of {len(stages)} stages measured as they are{rest}"
 
     def per_stage(self, value: str, counts: Sequence[int]) -> NDArray[np.float64]:
-        """A value of every stage, as its chunk takes it."""
         return np.array([self.numbers.number(value, stage) for stage in self._stages(counts)])
 
     def _stages(self, counts: Sequence[int]) -> list[str]:
@@ -114,7 +105,7 @@ class _Chunks(_Components):
         return stages_of(kinds, counts)
 
     def _layer_work(self, kind: str) -> float:
-        """What one more layer takes; where noise left nothing of that, what it takes alone."""
+        """F + B that one more layer adds or, if noise makes that negative, F + B of a layer alone."""
         alone = self._work(kind)
         more = self._work(2 * kind) - alone
         return more if more > 0 else alone
@@ -136,13 +127,13 @@ def assemble(
 ) -> Assembled:
     """Return stage costs for the placement of `schedule`: embedding on the first stage, head and loss on the last.
 
-    Every replica of the model is cut alike: layers and costs have one entry a stage of the model. Slices of a
-    microbatch are cut to take the same time (`ppsim.parallel.sequence_slices`). `shape` defaults to
-    `profile.shape_at()`, `num_layers` to its model's; `split` gives the layers of each stage, or how to find them.
-    A hop takes `transfer_s`, else its bytes over `bandwidth_bytes_per_s`, else what the profile says; the rest of
-    communication is left at its defaults, for the caller to choose. A profile of layers only has free ends. Raises
-    `ConfigError` for a split that does not fit, for components that the profile lacks and for a sequence too short
-    for its slices, `ScheduleError` for a schedule that splits a backward that cannot be split.
+    Model replicas have equal stages, so layers and costs have one entry per model stage. Slices of a microbatch
+    take equal time (`ppsim.parallel.sequence_slices`). `shape` defaults to `profile.shape_at()`, `num_layers` to
+    the profile's model; `split` gives the layers per stage, or how to find them. A P2P transfer takes `transfer_s`,
+    else its bytes over `bandwidth_bytes_per_s`, else the profile's measured time; other communication options keep
+    their defaults, for the caller to choose. Embedding and head are free if the profile has layers only. Raises
+    `ConfigError` for a split that does not fit, missing components or a sequence too short for its slices,
+    `ScheduleError` if the schedule splits a backward that cannot be split.
     """
     shape = shape or profile.shape_at()
     parts = _components(profile, shape)
@@ -178,7 +169,7 @@ def assemble(
 
 
 def layer_costs_of(profile: Profile, shape: Shape, num_layers: int) -> LayerCosts:
-    """Return what one more layer of a profile adds, at a shape."""
+    """Return the costs that one more layer of a profile adds, at a shape."""
     parts = _components(profile, shape)
     layer, names = parts.layer, ("forward_s", "backward_s", "backward_input_s", "backward_weight_s")
     fixed, passes = np.array([line_of(layer, name) for name in names]).T
@@ -195,7 +186,7 @@ def layer_costs_of(profile: Profile, shape: Shape, num_layers: int) -> LayerCost
 
 
 def assumption(profile: Profile, shape: Shape) -> str | None:
-    """Return the line that says from where the costs at a shape were estimated, None where all were measured."""
+    """Return the line that names the shapes from which costs were estimated, None if all were measured."""
     parts = [part for part in profile.measurements if part.shape == shape and part.estimated_from]
     if not parts:
         return None
@@ -207,7 +198,7 @@ def assumption(profile: Profile, shape: Shape) -> str | None:
 
 
 def threads(number: int) -> str:
-    """Return the threads of a process in words.
+    """Return the threads per process in words.
 
     >>> threads(1)
     '1 thread each'
@@ -216,7 +207,7 @@ def threads(number: int) -> str:
 
 
 def _rehearsed(profile: Profile, schedule: Schedule, costs: StageCosts) -> tuple[StageCosts, list[str]]:
-    """The costs of as many processes at once as were rehearsed, where the table has as many ranks."""
+    """Apply the slowdown of the calibration run if its number of processes is the schedule's number of ranks."""
     if (found := profile.rehearsal) is None:
         return costs, []
     there = f"{found.num_processes} processes at once, {threads(found.num_threads)}"
@@ -245,7 +236,7 @@ _SLICE_TIME = (
 
 
 def _components(profile: Profile, shape: Shape) -> _Components:
-    """Raises `ConfigError` for what the profile lacks, but for the ends where it is of a module of one's own."""
+    """Components at a shape; raises `ConfigError` if one is missing, except the ends of a user's own module."""
     layer = profile.find("layer", shape)
     if _is_only_layers(profile):
         return _Components(_nothing(layer), layer, _nothing(layer))
@@ -274,7 +265,6 @@ def _stage_costs(parts: _Components, counts: Sequence[int], hop_s: float) -> Sta
 
 
 def _more_assumptions(profile: Profile, schedule: Schedule, shape: Shape, hop: str) -> Iterator[str]:
-    """What is said only where it is so."""
     if hop:
         yield hop
     if _is_only_layers(profile):
@@ -292,7 +282,6 @@ def _more_assumptions(profile: Profile, schedule: Schedule, shape: Shape, hop: s
 
 
 def _counts(split: Split, num_layers: int, schedule: Schedule, parts: _Components) -> list[int]:
-    """The layers of each stage; raises `ConfigError` for a split that does not fit."""
     if not isinstance(split, str | MegatronSplit) and any("m" in one for one in split if isinstance(one, str)):
         raise ConfigError("the layout holds m, but a profile has no layers of multi-token prediction")
     num_stages = schedule.num_model_stages
@@ -304,7 +293,6 @@ def _counts(split: Split, num_layers: int, schedule: Schedule, parts: _Component
 
 
 def _nothing(layer: Measurement) -> Measurement:
-    """A component that costs nothing, at the shape of a layer."""
     free = Quantity(median=0.0, low=0.0, high=0.0)
     return Measurement(
         component="head",
@@ -326,7 +314,7 @@ def is_whole(part: Measurement) -> bool:
 
 
 def line_of(layer: Measurement, name: str) -> tuple[float, float]:
-    """Return a and b of the a + n·b that n layers take; a is 0 where none was measured alone, and but for times."""
+    """Return a and b of a + n·b for n layers; a is 0 for bytes, and if no layer was measured alone."""
     mean, alone = _number(layer, name), layer.alone
     if alone is None or not name.endswith("_s"):
         return 0.0, mean
@@ -341,7 +329,7 @@ def _work(part: Measurement) -> float:
 
 
 def _number(part: Measurement, name: str) -> float:
-    """A value, 0 where there is none; of a backward that cannot be split all is in I."""
+    """A value, or 0 if missing; a backward that cannot be split is all in I."""
     value = part.backward_s if name == "backward_input_s" and is_whole(part) else getattr(part, name)
     if isinstance(value, Quantity):
         return value.median
@@ -349,7 +337,7 @@ def _number(part: Measurement, name: str) -> float:
 
 
 def _hop(profile: Profile, layer: Measurement, bandwidth_bytes_per_s: float | None) -> tuple[float, str]:
-    """What a layer's output takes at the bandwidth, or the measured transfer nearest in size, scaled to it."""
+    """Seconds to send a layer's output: by bandwidth, or scaled from the measured transfer nearest in size."""
     if bandwidth_bytes_per_s is not None:
         took = layer.output_bytes / bandwidth_bytes_per_s
         at = f"{size(layer.output_bytes)} at {rate(bandwidth_bytes_per_s)}"

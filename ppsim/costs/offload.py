@@ -1,6 +1,6 @@
-"""Activations kept on the host between a forward and its backward, copied beside compute.
+"""Activations that wait on the host between a forward and its backward, with copies overlapped with compute.
 
-PipeOffload (arXiv 2503.01328) does so in pipelines. Modules are offloaded as by Megatron-LM
+PipeOffload (arXiv 2503.01328) does so in pipelines. Modules are offloaded as in Megatron-LM
 (core/pipeline_parallel/fine_grained_activation_offload.py at d98e8a64).
 """
 
@@ -18,19 +18,19 @@ from ppsim.model.recompute import Recompute
 from ppsim.model.stages import Stage
 
 HOST_EFFICIENCY = 0.8
-"""What copies of pinned memory get of the line rate. Assumed, no measurement behind it."""
+"""Fraction of the line rate for copies of pinned memory. Assumed, not measured."""
 
 NUM_BUFFERS = 2
-"""Microbatches whose offloaded part is on the device all the same, one on its way out and one on its way back."""
+"""Microbatches whose offloaded part is on the device in any case: one on its way out, one on its way back."""
 
 
 @dataclass(frozen=True)
 class Offload:
-    """What a stage sends to the host of a microbatch, in bytes.
+    """Bytes of a microbatch that a stage offloads to the host.
 
-    freed: what leaves the device; copied: what goes out, and comes back, by layer in the order of the forward;
-    ahead: the most that is on the device because it is back before its backward; ahead_in_forward: the same while a
-    forward runs; forward: what the fullest moment of a forward has beyond what stays.
+    freed: bytes that leave the device; copied: bytes copied out, and back, per layer in forward order; ahead: the
+    most that is back on the device before its backward; ahead_in_forward: the same during a forward; forward:
+    additional bytes at the peak of a forward.
     """
 
     freed: float = 0.0
@@ -41,10 +41,10 @@ class Offload:
 
 
 def offload_of(job: Job, stage: Stage, kept: float) -> Offload:
-    """Return what a stage that keeps so many bytes of a microbatch sends to the host.
+    """Return the offload of a stage that saves `kept` bytes per microbatch.
 
-    Of a part of everything, `NUM_BUFFERS` microbatches are on the device all the same; of modules see `_ahead`. On
-    the last stage, whose backwards follow their forwards at once, the last layer never leaves.
+    With `--offload`, `NUM_BUFFERS` microbatches stay on the device; for modules see `_ahead`. The last stage never
+    offloads its last layer's modules, because the backward follows at once.
     """
     if job.offload:
         part = job.offload * kept
@@ -67,21 +67,19 @@ def offload_of(job: Job, stage: Stage, kept: float) -> Offload:
 
 
 class _Group(NamedTuple):
-    """What a module of a layer sends to the host, in bytes."""
-
     layer: int
     copied: int
     freed: int
 
 
 def _ahead(groups: Sequence[_Group], num_gone: int, never: int | None) -> tuple[float, float]:
-    """Return the most bytes that are on the device of groups that are offloaded, and those during a forward.
+    """Return the most bytes of offloaded groups that are on the device, and those during a forward.
 
-    With each group that a backward has left behind it, one more comes back: the next that was offloaded, of the
-    next backward's if there is none of its own (`bulk_reload`). So if all are offloaded, those of one layer are
-    there ahead, since the last layer of the step's first backward stays. If some stay, all of the next backward's
-    are there after a few microbatches. `never` is the layer that never leaves since its backward follows at once;
-    then nothing comes back before the backward starts.
+    When a backward finishes a group, the next offloaded group comes back, of the next backward if this one has none
+    left (`bulk_reload`). If all groups are offloaded, one layer's are therefore there ahead, since the last layer
+    of the step's first backward stays. If some groups stay, all of the next backward's are there after a few
+    microbatches. `never` is the layer that never leaves, because its backward follows at once; then nothing comes
+    back before the backward starts.
     """
     backward = groups[::-1]
     num_staying = len(groups) - num_gone
@@ -99,7 +97,6 @@ def _ahead(groups: Sequence[_Group], num_gone: int, never: int | None) -> tuple[
 
 
 def _layers(job: Job, stage: Stage) -> list[LayerOffload]:
-    """What each layer of a stage offloads."""
     if not stage.offload_modules:
         return []
     words = stage.recomputed(job.settings.batch.recompute)
@@ -107,15 +104,15 @@ def _layers(job: Job, stage: Stage) -> list[LayerOffload]:
 
 
 def offload_of_layer(job: Job, layer: Layer, recompute: Recompute, modules: str) -> LayerOffload:
-    """Return what a layer sends to the host of a microbatch."""
+    """Return the bytes of a microbatch that a layer offloads."""
     settings, smallest = job.settings.recomputing(recompute), job.offload_rules.min_offloaded_tensor_size
     return layer_offload(layer, settings.batch, settings.cut, settings.kernels, modules, smallest)
 
 
 def buffer_bytes(job: Job, stages: Sequence[Stage], offloads: Sequence[Offload]) -> float:
-    """Return the bytes that a rank with these stages has on the device of what is offloaded.
+    """Return the bytes of offloaded tensors that a rank with these stages has on the device.
 
-    They come on top of its peak without microbatches, which is inside a backward. A forward can have more.
+    They add to its peak without microbatches, which is in a backward. The peak can also be in a forward.
     """
     ahead = max(one.ahead for one in offloads)
     if job.offload or not ahead:
@@ -125,14 +122,14 @@ def buffer_bytes(job: Job, stages: Sequence[Stage], offloads: Sequence[Offload])
 
 
 def layer_buffer_bytes(job: Job, layer: Layer, recompute: Recompute, modules: str) -> float:
-    """Return the same of a rank whose layers are all like this one."""
+    """Return `buffer_bytes` for a rank whose layers are all equal to this one."""
     one, settings = offload_of_layer(job, layer, recompute, modules), job.settings.recomputing(recompute)
     inside = layer_backward(layer, settings.batch, settings.cut, settings.kernels)
     return one.copied + max(0.0, one.forward_bytes - inside) if one.copied else 0.0
 
 
 def copy_s(job: Job, num_bytes: float) -> float:
-    """Return the seconds of a copy between device and host; raises `ConfigError` if their link is not known."""
+    """Return the seconds of a copy between device and host; raises `ConfigError` if their bandwidth is unknown."""
     rate = job.cluster.device.host_bytes_per_s
     if rate is None:
         raise ConfigError(f"{job.cluster.device.name} has no host_bytes_per_s, which offloading needs")
@@ -140,12 +137,12 @@ def copy_s(job: Job, num_bytes: float) -> float:
 
 
 def with_copies(job: Job, stage: Stage, costs: Estimate, one: Offload) -> Estimate:
-    """Return a stage's costs with the exposed part of the copies of a microbatch, out and back.
+    """Return a stage's costs with the exposed time of a microbatch's copies, out and back.
 
-    Each direction has a stream of its own. The copies back have the length of the backward. Those of a part of
-    everything have the length of the forward to go out. Those of modules may go on after it, unless
-    `max_inflight_offloads` has the forward wait; on the last stage, whose backward follows at once, the copies back
-    wait for them. Raises `ConfigError` if the link to the host is not known.
+    Each direction has its own stream. Copies back overlap with the backward. With `--offload`, copies out overlap
+    with the forward. With `--offload-modules` they may continue after it, unless `max_inflight_offloads` makes the
+    forward wait; on the last stage, whose backward follows at once, the copies back wait for them. Raises
+    `ConfigError` if the bandwidth to the host is unknown.
     """
     seconds = copy_s(job, sum(one.copied))
     late_s = max(0.0, seconds - costs.forward.total_s)
@@ -161,7 +158,7 @@ def with_copies(job: Job, stage: Stage, costs: Estimate, one: Offload) -> Estima
 
 
 def _waits_s(job: Job, stage: Stage, one: Offload) -> float:
-    """Seconds that a forward waits for copies of its layers: for all but the last `max_inflight_offloads`."""
+    """Seconds that a forward waits for the copies of all but its last `max_inflight_offloads` layers."""
     allowed = job.offload_rules.max_inflight_offloads
     if allowed is None:
         return 0.0

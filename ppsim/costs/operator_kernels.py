@@ -1,8 +1,8 @@
-"""The kernels of a layer's operators on one rank: what each takes in F, I and W.
+"""Kernels of a layer's operators on one rank: the times of F, I and W.
 
-GEMMs and cores are timed by their sizes. All other operators only pass over memory, each tensor read or written
-once, in the kernels that Megatron-LM and TransformerEngine run. Letters: T tokens of a tensor-parallel group, of
-which a rank has T / tp with sequence parallelism; e bytes of an element.
+GEMMs and mixer cores are timed by their sizes. All other operators are memory-bound: each tensor is read or written
+once, in the kernels of Megatron-LM and TransformerEngine. Letters: T tokens of a tensor-parallel group (with
+sequence parallelism T / tp per rank), e bytes per element.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ from ppsim.model.streams import passes
 from ppsim.parallel.sizes import Cut
 
 _STREAMS = 4
-"""On which TransformerEngine launches the GEMMs of experts in turn (`nvte_get_num_compute_streams`)."""
+"""Streams on which TransformerEngine launches the GEMMs of experts in turn (`nvte_get_num_compute_streams`)."""
 
 _PASSES: Mapping[Kind, tuple[int, int, int, int]] = MappingProxyType(
     {
@@ -43,22 +43,23 @@ _PASSES: Mapping[Kind, tuple[int, int, int, int]] = MappingProxyType(
         "scale": (2, 2, 1, 1),
     }
 )
-"""Elements that F and I read and write per column, and their kernels.
+"""Elements that F and I read and write per column, and their numbers of kernels.
 
-The backward of a norm reads input and gradient again for the gradient of its weights, that of a convolution
-computes its output again, and a gate of a recurrent mixer has a norm in its kernel. A clamp is of gate and up
-before they are joined. The gradients that meet at a residual are `OperatorKernels.sums`."""
+A norm's backward reads input and gradient again for the weight gradient, a convolution's backward computes the
+output again, and the gate of a recurrent mixer contains a norm. A clamp applies to gate and up before they are
+joined. Gradients that are added at a residual are in `OperatorKernels.sums`.
+"""
 
 _BIASES = MappingProxyType({False: ((0, 6, 2, 1), (0, 8, 4, 1)), True: ((24, 2, 2, 2), (32, 4, 7, 3))})
-"""Of biases behind experts, F and I: bytes per column of a pair, those for each byte of an element, and kernels
-per expert and for all. By whether their weights are float32, as DeepEP and HybridEP want them (`fused_a2a.py`);
-else they have the activations' type, in which torch then multiplies and adds. They are weighted, added to the rows
-of each expert by itself, and these are joined (Megatron-LM, `weighted_bias_quick_geglu_impl`,
-`TEGroupedMLP._apply_bias`, `token_dispatcher.py`)."""
+"""Expert biases in F and I: bytes per column and (token, expert) pair (a constant, and a multiple of the bytes of
+an element), kernels per expert, kernels for all. True: float32 routing weights, as DeepEP and HybridEP require
+(`fused_a2a.py`); False: weights in the activations' dtype, in which torch then multiplies and adds. Biases are
+weighted and added to the rows of each expert, and the rows are joined (Megatron-LM,
+`weighted_bias_quick_geglu_impl`, `TEGroupedMLP._apply_bias`, `token_dispatcher.py`)."""
 
 
 def layer_operators(layer: Layer, place: Place, sequence_length: int) -> tuple[Operator, ...]:
-    """Return the operators of a rank's part of a layer; raises `ConfigError` for what ranks cannot divide."""
+    """Return the operators of a rank's part of a layer; raises `ConfigError` if ranks cannot divide it."""
     require_division_of_layer(layer, place.cut)
     execution = place.execution
     kernels = KernelChoice(
@@ -70,9 +71,9 @@ def layer_operators(layer: Layer, place: Place, sequence_length: int) -> tuple[O
 
 
 def computed_rows(layer: Layer, cut: Cut, *, tokens: int, load: float = 1.0) -> dict[Rows, float]:
-    """Return the rows that a rank computes of `tokens`, whose experts get `load` of the mean's pairs.
+    """Return the rows that a rank computes from `tokens`; its experts get `load` times the mean number of pairs.
 
-    If experts are loaded evenly, a rank takes in as many tokens as it sends, and etp ranks the same ones.
+    With even loads, a rank receives the number of tokens that it sends, and etp ranks receive the same tokens.
     """
     pairs = load * layer.experts_per_token * cut.expert_tp / cut.tp
     return {"tokens": tokens, "own_tokens": tokens / cut.norm_divisor, "capacity": tokens * pairs}
@@ -80,7 +81,7 @@ def computed_rows(layer: Layer, cut: Cut, *, tokens: int, load: float = 1.0) -> 
 
 @dataclass(frozen=True)
 class OperatorKernels:
-    """What the operators of a layer take on a rank with so many rows, in the kernels of Megatron-LM."""
+    """Kernels of a layer's operators on one rank, in Megatron-LM's implementation."""
 
     place: Place
     operators: Sequence[Operator]
@@ -90,9 +91,9 @@ class OperatorKernels:
     sequence_length: int
 
     def of_all(self) -> dict[str, PassKernels]:
-        """Return the kernels by the name of their operator; "sums" are those of gradients of one tensor.
+        """Return the kernels by operator name; "sums" adds gradients of tensors with several readers.
 
-        A frozen GEMM has no W.
+        Frozen GEMMs have no W.
         """
         found = {one.name: self.product(one) + self.passing(one) for one in self.operators}
         frozen = [one.name for one in self.operators if one.weight is not None and not one.trainable]
@@ -106,16 +107,16 @@ class OperatorKernels:
 
     @cached_property
     def gathered(self) -> dict[str, Tensor]:
-        """The tensors that tensor-parallel ranks gather, by the operator before which they do."""
+        """The tensors that tensor-parallel ranks gather, by the operator that reads them."""
         return gathered_inputs(self.operators, self.tensors)
 
     @cached_property
     def summed(self) -> dict[str, Tensor]:
-        """The tensors that they sum, by the operator behind which they do."""
+        """The tensors that tensor-parallel ranks reduce, by the operator that writes them."""
         return summed_outputs(self.operators)
 
     def product(self, one: Operator) -> PassKernels:
-        """Return the products of a GEMM or of a mixer's core."""
+        """Return the GEMMs of an operator, or the kernels of a mixer's core."""
         if one.core is not None:
             return core_of(one.core, self.place, micro_batch=self.micro_batch, sequence_length=self.sequence_length)
         if one.weight is None or not one.weight.is_product:
@@ -125,19 +126,19 @@ class OperatorKernels:
         return self._experts(one.weight) if one.weight.kind == "routed" else self.gemm(one.weight)
 
     def gemm(self, linear: Linear) -> PassKernels:
-        """Return the products of a matrix.
+        """Return the GEMMs of a weight matrix.
 
-        Matrices that are whole on each tensor-parallel rank (latent attention's projections down, routers) multiply
-        a rank's own part of the sequence, which is gathered behind them.
+        Matrices replicated on tensor-parallel ranks (down-projections of latent attention, routers) multiply a
+        rank's own part of the sequence, which is gathered afterwards.
         """
         rows = self.rows["tokens"] if linear.split or linear.kind == "shared" else self.rows["own_tokens"]
         return products([linear], self.place.times, tokens=rows)
 
     def _experts(self, linear: Linear) -> PassKernels:
-        """Products of all experts of a rank, of which a rank's only one is a product like any other.
+        """GEMMs of all experts of a rank; a single expert is a GEMM like any other.
 
-        They take `Efficiency.experts` times as long as a single kernel, each of which is a launch on one of
-        `_STREAMS` (TransformerEngine, `nvte_multi_tensor_gemm`). Fused they are one kernel.
+        They take `Efficiency.experts` times as long as a single kernel, with one launch per expert on one of
+        `_STREAMS` (TransformerEngine, `nvte_multi_tensor_gemm`). Fused experts are one kernel.
         """
         found = products([linear], self.place.times, tokens=0, pairs=self.rows["capacity"])
         if self.place.execution.fused_experts:
@@ -149,7 +150,7 @@ class OperatorKernels:
         return found + PassKernels(*[KernelTime(matmul_s=between_s, count=linear.count - 1)] * 3)
 
     def passing(self, one: Operator) -> PassKernels:
-        """Return what only passes over memory."""
+        """Return the memory-bound kernels of an operator."""
         if one.weight is not None:
             return self._around_routed(one.weight) if one.weight.kind == "routed" else self._around(one.weight)
         if one.kind == "mix":
@@ -167,7 +168,7 @@ class OperatorKernels:
         if not one.trainable:  # a norm
             backward, launches = backward - 2, [launches[0], launches[1] - 1]
         if one.kind == "norm" and self.place.execution.deterministic_mode:
-            forward, backward = forward + 1, backward + 1  # what it writes is filled before
+            forward, backward = forward + 1, backward + 1  # its output is filled first
         elements = one.passed * self.rows[one.rows]
         found = self.moving((forward, backward, launches[0], launches[1]), elements)
         if any(tensor.dtype == "mask" for tensor in one.writes):
@@ -176,16 +177,16 @@ class OperatorKernels:
         return found
 
     def moved(self, num_bytes: float, launches: int) -> KernelTime:
-        """Return the time of kernels that read and write so many bytes."""
+        """Return the time of kernels that read and write `num_bytes`."""
         return moved(self.place.times, "elementwise", num_bytes, launches=launches)
 
     def moving(self, passed: tuple[int, int, int, int], elements: float) -> PassKernels:
-        """Return the F and I that pass so often over elements, in so many kernels."""
+        """Return F and I from (passes over the elements in F, in I, kernels in F, in I)."""
         size, (forward, backward, *launches) = self.place.execution.element_bytes * elements, passed
         return PassKernels(self.moved(forward * size, launches[0]), self.moved(backward * size, launches[1]))
 
     def _around(self, linear: Linear) -> PassKernels:
-        """What reads the gradient of a GEMM's output for its bias, and what reads the weights of a condition."""
+        """Kernels for a bias gradient, which read the gradient of the output, or for the weights of a condition."""
         e, times = self.place.execution.element_bytes, self.place.times
         if linear.kind == "condition":
             read, written = (moved(times, "copy", float(size * linear.weights)) for size in (e, e + 8))
@@ -196,18 +197,17 @@ class OperatorKernels:
         return PassKernels(backward_weight=self.moved(e * linear.rows * linear.biases * rows, 1))
 
     def _around_routed(self, linear: Linear) -> PassKernels:
-        """What passes over pairs of token and expert around a GEMM of experts."""
         if linear.split == "inputs":
             return self._casts(linear) + self._biases(linear)
         inside = self._fused(linear) if self.place.execution.fused_experts else self._casts(linear)
         return inside + self._stash(linear)
 
     def _casts(self, linear: Linear) -> PassKernels:
-        """What brings inputs of experts' products, and gradients of their outputs, to a narrow type.
+        """Casts of the experts' GEMM inputs and output gradients to a narrow dtype.
 
-        Bytes per element: e read, and its own written as often as `Place.operand_copies` says, by a kernel per
-        expert (TransformerEngine, `GroupedLinear`, `split_quantize`). Casts of other GEMMs are in what their class
-        gets of its peak, which was found on runs.
+        Bytes per element: e read, and the narrow size written `Place.operand_copies` times, with one kernel per
+        expert (TransformerEngine, `GroupedLinear`, `split_quantize`). For other GEMMs, casts are part of the
+        calibrated fraction of peak of their GPU type.
         """
         narrow = OPERAND_BYTES.get(self.place.execution.dtype)
         if narrow is None or self.place.execution.fused_experts:
@@ -217,12 +217,12 @@ class OperatorKernels:
         return PassKernels(of_input, of_output)
 
     def _fused(self, up: Linear) -> PassKernels:
-        """What a fused product of experts passes over memory beside operands and results of its two products.
+        """Memory traffic of fused experts beyond the operands and results of their two GEMMs.
 
-        Bytes per pair: inputs are cast by a kernel of their own, and so are the gradients of outputs, e read and c
-        written an element; what is activated is written by the first product as its operand is, c a column; the
-        backward reads what went up, and writes its gradients as operands. c: a narrow element as often as
-        `Place.operand_copies` says; in 16 bits nothing is cast, and c = e (TransformerEngine,
+        Bytes per pair: inputs and gradients of outputs are cast by separate kernels, e read and c written per
+        element; the first GEMM writes the activated values as operands, c per column; the backward reads the result
+        of the up-projection and writes its gradients as operands. c is the size of a narrow element times
+        `Place.operand_copies`; in 16 bits nothing is cast, and c = e (TransformerEngine,
         `ops/fused/forward_grouped_mlp.py` and `backward_grouped_mlp.py`).
         """
         e, narrow = self.place.execution.element_bytes, OPERAND_BYTES.get(self.place.execution.dtype)
@@ -235,7 +235,6 @@ class OperatorKernels:
         )
 
     def _biases(self, down: Linear) -> PassKernels:
-        """What adds the biases behind experts, unless a fused product has them inside."""
         if not down.biased or self.place.execution.fused_experts:
             return NOTHING
         elements, e = self.rows["capacity"] * down.outputs, self.place.execution.element_bytes
@@ -247,10 +246,10 @@ class OperatorKernels:
         )
 
     def _stash(self, up: Linear) -> PassKernels:
-        """What copies experts' activations to pages in F and back in I, each read and written.
+        """Copies of experts' activations to pages in F and back in I, each read and written.
 
-        A pair's input and what is activated as operands by columns, and what went up (Megatron-LM,
-        `moe/paged_stash.py`).
+        Per pair: input and activated values as column-wise operands, and the result of the up-projection
+        (Megatron-LM, `moe/paged_stash.py`).
         """
         if self.place.execution.paged_stash is None:
             return NOTHING
@@ -262,10 +261,10 @@ class OperatorKernels:
 
     @property
     def _orderings(self) -> int:
-        """How often the tokens of experts are copied into an order on either side of the exchange.
+        """Number of permutations of the experts' tokens on either side of the exchange.
 
-        Once more for an all-to-all, by ranks before it and by experts behind it; and once more if an expert's come
-        to a multiple that narrow products take (`Fp8Padding`), unless capacities or HybridEP see to it.
+        An all-to-all adds one (by rank before, by expert after). Padding of each expert's tokens to a multiple for
+        narrow GEMMs adds one (`Fp8Padding`), unless capacities or HybridEP do it.
         """
         execution = self.place.execution
         orderings = 1 + (execution.moe_dispatcher == "alltoall" and self.place.cut.ep > 1)
@@ -282,6 +281,6 @@ class OperatorKernels:
 
 
 def _gives_gradient(one: Operator) -> bool:
-    """Whether an operator gives what it reads a gradient of its own: no views, and no rotation of a part."""
+    """True if an operator makes a gradient of its own for its input: not for views and rotations (of a part)."""
     is_view = one.passes_gradient and any(tensor.storage for tensor in one.writes)
     return not is_view and one.kind != "rotation"

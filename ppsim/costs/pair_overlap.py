@@ -1,21 +1,21 @@
-"""Seconds of a forward and a backward that run together, expert-parallel messages overlapped with compute.
+"""Seconds of a forward and a backward that run together, with expert-parallel messages overlapped with compute.
 
 Two streams, compute and messages, each run their operations in a fixed order. An operation starts when its inputs
-and the operation before it on its stream are done. Compute slows down while a message holds SMs. The order of
+and the previous operation of its stream are done. Compute slows down while a message holds SMs. The order of
 operations is data:
 
 - ``dualpipe`` (DeepSeek-AI 2024, arXiv 2412.19437, figure 4): the compute of one microbatch runs during the
   messages of the other.
 - ``megatron`` (Megatron-Core, core/models/common/model_chunk_schedule_plan.py, d98e8a64): the same order, but the
   weight gradients belong to the backward, and its messages wait for them.
-- ``megatron-delay-wgrad``: Megatron-Core with ``--delay-wgrad-compute``, which takes the weight gradients out of
+- ``megatron-delay-wgrad``: Megatron-Core with ``--delay-wgrad-compute``, which removes the weight gradients from
   the backward: as ``dualpipe``.
 - ``best``: the fastest order that is repeated for every pair of layers.
 
-One host launches the kernels of both, so that a pair takes no less than all of its launches.
+One host launches the kernels of both, so a pair takes at least the time of all its launches.
 
-Layers are paired in the order of execution: the first of the forward with the last of the backward. The layers that
-the longer of the two has left run alone.
+Layers are paired in execution order: the first of the forward with the last of the backward. The remaining layers
+of the longer pass run alone.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,18 +25,18 @@ from itertools import permutations
 from typing import Literal, TypeAlias, get_args
 
 Order = Literal["megatron", "megatron-delay-wgrad", "dualpipe", "best"]
-"""In which order the operations of two layers run."""
+"""Order of the operations of two layers."""
 
 ORDERS: tuple[Order, ...] = get_args(Order)
 
 
 @dataclass(frozen=True)
 class LayerTimes:
-    """Seconds of one layer: `before` the experts (attention, norms, router) and of the `experts`, F, I and W each.
+    """Seconds of one layer, for F, I and W: `before` its experts (attention, norms, router) and in its `experts`.
 
-    `exchange_s` is the time of the dispatch to the experts, and again of the way back: 0 for a dense layer, whose
-    MLP counts as experts. `launches` is the host's time for the kernels of F and of B, `waits` the part of it that
-    F and B wait for if they run alone.
+    `exchange_s` is the time of the dispatch, and again of the combine: 0 for a dense layer, whose MLP counts as
+    experts. `launches` is the host time for the kernels of F and of B, `waits` the part that is exposed if F and B
+    run alone.
     """
 
     before: tuple[float, float, float]
@@ -60,10 +60,10 @@ Operation: TypeAlias = Literal[
     "before F", "before I", "before W", "experts F", "experts I", "experts W",
     "dispatch F", "combine F", "combine B", "dispatch B",
 ]  # fmt: skip
-"""An operation of a pair of layers; in a backward, the gradient of the combine comes first."""
+"""An operation of a pair of layers. The backward starts with the gradient of the combine."""
 
 Sequences: TypeAlias = tuple[tuple[Operation, ...], tuple[Operation, ...]]
-"""The operations of one pair of layers on the stream of compute and on that of messages."""
+"""Operations of one pair of layers, on the compute stream and on the message stream."""
 
 _COMPUTE: tuple[Operation, ...] = ("before F", "experts I", "experts W", "experts F", "before I", "before W")
 _MESSAGES: tuple[Operation, ...] = ("combine B", "dispatch F", "dispatch B", "combine F")
@@ -73,20 +73,20 @@ _INPUTS: dict[Operation, tuple[Operation, int]] = {
     "experts W": ("experts I", 0), "before W": ("before I", 0),
     "before F": ("combine F", 1), "combine B": ("before I", 1),
 }  # fmt: skip
-"""The input of each operation: of the same pair of layers (0), or of the pair before (1)."""
+"""Input of each operation, and its pair of layers: the same (0) or the previous one (1)."""
 
 _WHOLE_BACKWARD: dict[Operation, tuple[Operation, int]] = {
     "dispatch B": ("experts W", 0),
     "combine B": ("before W", 1),
 }
-"""What the messages of a backward wait for if I and W are one: W, which comes after I."""
+"""Inputs of backward messages if I and W are one action: W, which follows I."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """A message of a pair, or a part of one: hidden by the compute `next_to` it, exposed if there is none.
+    """All or part of a message of a pair: hidden by the compute operations `next_to`, exposed if there are none.
 
-    Times are seconds from the start of the layers; `layer` is its place in the stage of its pass.
+    Times are seconds from the start of the layers; `layer` is the layer's index in the stage of its pass.
     """
 
     operation: Operation
@@ -98,7 +98,7 @@ class Message:
 
 @dataclass(frozen=True)
 class StageBytes:
-    """Activations of a stage, the part of them that is kept before the experts, and the number of layers."""
+    """Activation bytes of a stage, those saved before the experts, and the number of layers."""
 
     whole: float
     before: float
@@ -106,10 +106,10 @@ class StageBytes:
 
 
 def pair_bytes(forward: StageBytes, backward: StageBytes) -> float:
-    """Return the activations that a pair holds, at its most, beyond those held before it.
+    """Return the peak of activations that a pair holds in addition to those held before it.
 
-    In each pair of layers the forward allocates what it keeps before its experts, the backward frees its experts',
-    the forward allocates its experts', and the backward frees the rest.
+    In each pair of layers the forward allocates the saved tensors before its experts, the backward frees its
+    experts' activations, the forward allocates its experts', and the backward frees the rest.
     """
     num_pairs = min(forward.num_layers, backward.num_layers)
     if not num_pairs:
@@ -126,8 +126,8 @@ def pair_s(
 ) -> float:
     """Return the seconds of the layers of a forward and of a backward that run together.
 
-    `forward` has the layers of the forward's stage, `backward` of the backward's, both in the order of the model.
-    `slowdown` is the fraction by which compute is slower while a message is under way.
+    `forward` and `backward` are the layers of the two stages, in model order. `slowdown` is the fraction by which
+    compute is slower during a message.
     """
     return _pair_s(tuple(forward), tuple(reversed(backward)), order, slowdown)
 
@@ -156,7 +156,7 @@ def pair_messages(
 ) -> list[Message]:
     """Return the messages of a forward and a backward that run together, or of one alone (the other is empty).
 
-    Layers that run alone come after the pairs, those of the backward first.
+    Layers that run alone follow the pairs, the backward's first.
     """
     pairs = tuple(zip(forward, reversed(backward), strict=False))
     parts: list[tuple[float, float, tuple[int, Operation], str]] = []
@@ -167,7 +167,7 @@ def pair_messages(
         fastest = min(orders, key=lambda one: _run(pairs, one, slowdown, inputs))
         together_s = _run(pairs, fastest, slowdown, inputs, parts)
         now = max(together_s, _launches_s(pairs))
-        if now > together_s > 0:  # the host is late with all of them
+        if now > together_s > 0:  # stretch all times to the host's launch time
             late = now / together_s
             parts = [(late * begin, late * end, message, compute) for begin, end, message, compute in parts]
     found: list[Message] = []
@@ -200,7 +200,6 @@ def _launches_s(pairs: Sequence[tuple[LayerTimes, LayerTimes]]) -> float:
 def _alone(
     layer: LayerTimes, place: int, first_s: float, second_s: float, first: Operation, second: Operation
 ) -> list[Message]:
-    """The two messages of a layer that runs alone, which nothing hides."""
     if not layer.exchange_s:
         return []
     return [
@@ -210,18 +209,17 @@ def _alone(
 
 
 _TRIED, _KEPT = 3, 8
-"""Pairs of layers that all orders are tried on, and orders that are then tried on all layers."""
+"""Number of pairs of layers on which all orders are tried, and of orders that are then tried on all layers."""
 
 
 def _best_orders(pairs: Sequence[tuple[LayerTimes, LayerTimes]], slowdown: float) -> list[Sequences]:
-    """The fastest orders of a few pairs of layers."""
     found = sorted(_orders(), key=lambda order: _run(pairs, order, slowdown))
     return found[:_KEPT]
 
 
 @lru_cache(maxsize=1)
 def _orders() -> tuple[Sequences, ...]:
-    """All orders of a pair of layers in which each stream has its operations after their inputs on that stream."""
+    """All orders of a pair of layers that respect the dependencies within each stream."""
     return tuple(
         (compute, messages)
         for compute in _in_order(
@@ -252,9 +250,9 @@ def _run(
     inputs: Mapping[Operation, tuple[Operation, int]] = _INPUTS,
     parts: list[tuple[float, float, tuple[int, Operation], str]] | None = None,
 ) -> float:
-    """The seconds of pairs of layers, one after the other; infinite if the streams wait for each other.
+    """Seconds of successive pairs of layers; infinite if the streams deadlock.
 
-    `parts` is filled with the begin, the end and the name of each message, and the compute that runs meanwhile.
+    Fills `parts` with the begin, end and name of each message, and the concurrent compute.
     """
     queues = [[(number, one) for number in range(len(pairs)) for one in stream] for stream in order]
     seconds = [_seconds_of(*pair) for pair in pairs]

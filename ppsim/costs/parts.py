@@ -10,15 +10,14 @@ MEASURED = "measured"
 
 @dataclass(frozen=True)
 class Parts:
-    """The seconds of a pass by cause, for a loss budget; `total_s` is their sum.
+    """Seconds of a pass by cause, for a loss budget; `total_s` is their sum.
 
-    `ideal_s` is the pass's share of the model's FLOPs (`Model.training_flops`, causal) at the device's peak for the
-    type of the job; `more_flops_s` what its products and attention would take beyond that at their own peak: masked
-    scores, a padded vocabulary, weights that ranks repeat, products in a wider type. `matmul_loss_s` and
-    `attention_loss_s` are what their kernels take beyond both; `memory_s` memory-bound kernels; `host_s` what
-    the device waits for launches; `measured_loss_s` all of these together where a pass was measured, which cannot
-    tell them apart; `recompute_s` all that is computed a second time, its communication included; the others
-    exposed communication.
+    `ideal_s` is the pass's share of the model FLOPs (`Model.training_flops`, causal) at the device's peak for the
+    job's dtype. `more_flops_s` are non-model FLOPs at the peak of their own dtype: masked scores, padded
+    vocabulary, replicated weights, GEMMs in a wider dtype. `matmul_loss_s` and `attention_loss_s` are the time of
+    their kernels beyond both, `memory_s` memory-bound kernels, `host_s` waits for launches. In a measured pass
+    these losses cannot be separated: `measured_loss_s` is their sum. `recompute_s` is all recomputation, with its
+    communication; the others are exposed communication.
     """
 
     ideal_s: float = 0.0
@@ -37,17 +36,17 @@ class Parts:
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """The seconds in the order of the fields."""
+        """The seconds in field order."""
         return tuple(self.__dict__.values())
 
     @property
     def total_s(self) -> float:
-        """All of it."""
+        """The sum."""
         return float(sum(self.numbers))
 
     @property
     def communication_s(self) -> float:
-        """What of it is exposed communication, but for that of recomputation."""
+        """Exposed communication, except of the recomputation."""
         return self.tp_s + self.ep_s + self.cp_s + self.dp_s
 
     def __add__(self, other: "Parts") -> "Parts":
@@ -59,7 +58,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class Known:
-    """Seconds of F and B that somebody measured: in the profile, or of single kernels in the device's table."""
+    """Measured seconds of F + B: passes from the profile, and single kernels from the device's kernel table."""
 
     profile_s: float = 0.0
     table_s: float = 0.0
@@ -75,10 +74,10 @@ class Known:
 class Estimate:
     """F, I and W of one microbatch through one component of one rank.
 
-    B, the full backward, is I and W one after the other unless it was measured whole. `known` is what of F and B is
-    by measurement; the rest is communication, and by the device's data sheet. `sent_again_s` of the recomputation
-    are messages, which no profile of one device has. `times` are those of a single estimated layer, by what comes
-    before the experts, the experts, and the exchange of tokens.
+    B, the full backward, is I + W unless it was measured whole. `known` is the measured part of F + B; the rest is
+    communication and data-sheet estimates. `sent_again_s` are repeated messages of the recomputation, which no
+    profile of one device contains. `times` splits a single estimated layer into work before the experts, experts,
+    and token exchange.
     """
 
     forward: Parts

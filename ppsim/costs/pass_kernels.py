@@ -1,4 +1,4 @@
-"""The kernels of F, I and W, and those of matrix products."""
+"""Kernels of F, I and W: of operators, and of GEMMs."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from ppsim.model.linears import Linear
 
 @dataclass(frozen=True)
 class PassKernels:
-    """The kernels of F, I and W."""
+    """Kernels of the forward (F), input gradient (I) and weight gradient (W)."""
 
     forward: KernelTime = field(default_factory=KernelTime)
     backward_input: KernelTime = field(default_factory=KernelTime)
@@ -26,16 +26,16 @@ class PassKernels:
         return PassKernels(*(mine + its for mine, its in zip(self.passes, other.passes, strict=True)))
 
     def slowed(self, factor: float) -> "PassKernels":
-        """Return the same with so many times the seconds."""
+        """Return the kernels with their seconds multiplied by `factor`."""
         return PassKernels(*(one.slowed(factor) for one in self.passes))
 
 
 NOTHING = PassKernels()
-"""No kernels; sums leave it out by identity."""
+"""No kernels. Sums skip it by identity."""
 
 
 def total(kernels: Iterable[PassKernels]) -> PassKernels:
-    """Return all kernels one after the other."""
+    """Return the sum of all kernels."""
     passes = zip(*(one.passes for one in kernels if one is not NOTHING), strict=True)
     return PassKernels(
         *(KernelTime(*map(sum, zip(*(vars(one).values() for one in each), strict=True))) for each in passes)
@@ -43,10 +43,10 @@ def total(kernels: Iterable[PassKernels]) -> PassKernels:
 
 
 def products(linears: Iterable[Linear], times: KernelTimes, *, tokens: float, pairs: float = 0.0) -> PassKernels:
-    """Return the matrix products of a layer's matrices, each with an I and a W.
+    """Return the GEMMs of F, I and W for the weight matrices of a layer.
 
-    `pairs` of a token and an expert are spread over the experts evenly, whose products are one launch (a grouped
-    product).
+    `pairs`, the number of (token, expert) pairs, is distributed evenly over the experts, whose GEMMs are one launch
+    (grouped GEMM).
     """
     found = NOTHING
     for one in linears:

@@ -1,4 +1,4 @@
-"""How a microbatch is computed, and where: what an estimate of seconds is asked for."""
+"""Execution options of a microbatch, and the cluster and layout on which it runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,62 +21,61 @@ from ppsim.parallel.layout import Layout
 from ppsim.parallel.sizes import Cut
 
 _DISPATCH_CORES = 20
-"""Cores that send tokens to experts and back: what DeepEP takes by default, and Megatron-LM asks it for."""
+"""SMs that send tokens to experts and back: DeepEP's default, and the number that Megatron-LM requests."""
 
 _HIDDEN = {"tp": ("hidden_tp_forward", "hidden_tp_backward"), "ep": ("overlap_ep",)}
-"""The fields that a cluster's `overlap` of a kind of communication is of."""
+"""The fields scaled by a cluster's `overlap` constant, per kind of communication."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """How a microbatch is computed, in the field's words.
+    """Execution options of a microbatch.
 
     attention
-        "fused" keeps no scores; "unfused" writes all s × s of them, softmax and all, to memory (before 2022).
+        "fused" saves no scores; "unfused" writes all s × s scores, with softmax and dropout, to memory (before
+        2022).
     recompute
-        What the backward computes again of a layer: nothing, its forward, or modules (`ppsim.model.recompute`).
+        Recomputed part of a layer: nothing, its forward, or modules (`ppsim.model.recompute`).
     cuda_graphs
-        What the host launches as graphs: nothing, all, whole layers, or modules (`ppsim.model.graphs`).
+        Part launched as CUDA graphs: nothing, all, whole layers, or modules (`ppsim.model.graphs`).
     sequence_parallel
         All-gather and reduce-scatter instead of an all-reduce, norms and residuals on 1/tp of the tokens
         (Korthikanti et al. 2022, arXiv 2205.05198).
     dropout
-        Whether masks are drawn, behind attention and both halves of a layer.
+        Dropout after attention and after both mixers of a layer.
     deterministic_mode
-        Whether only kernels run whose sums have one order (`Specified`); the cross entropy is not fused then.
+        Only kernels with a fixed summation order (`Specified`); the cross entropy is then not fused.
     compile
-        Whether torch.compile fuses what is between the products of TorchTitan's blocks, or each operator runs by
-        itself (`ppsim.costs.torch_blocks`); None: the kernels of Megatron-LM and TransformerEngine.
+        True: torch.compile fuses the operators between the GEMMs of TorchTitan's blocks; False: each operator runs
+        by itself (`ppsim.costs.torch_blocks`); None: the kernels of Megatron-LM and TransformerEngine.
     context
-        How cp ranks exchange keys and values: round the "ring", by "all-to-all" of heads, or by an "all-gather" of
-        those of every query head, as torch does of models that repeat them before.
+        Exchange of keys and values among cp ranks: in a "ring", by "all-to-all" of heads, or by "all-gather" for
+        every query head, as in torch, which repeats keys and values for all query heads first.
     moe_dispatcher
-        How tokens go to their experts and back (`ppsim.machine.dispatch`).
+        Transport of tokens to their experts and back (`ppsim.machine.dispatch`).
     expert_imbalance
-        The tokens that the busiest rank's experts get, of the mean, 1 or more: all others wait for it.
+        Tokens of the rank whose experts get the most, relative to the mean (1 or more); all others wait for it.
     expert_capacity
-        Tokens that each expert is padded or cut to, of the mean; None: as many as come. The shapes are known to the
-        host then, which waits for no counts, and no rank's experts get more than others'.
+        Tokens to which each expert is padded or cut, relative to the mean; None: no limit. With a capacity, the
+        host knows all shapes and waits for no counts, and all ranks have the same load.
     fused_experts
-        Whether a rank's experts are one product, with its activation, cast, biases and weighing inside, or one each
-        (TransformerEngine's op fuser, cuDNN's grouped_gemm_glu and grouped_gemm_dglu).
+        Grouped GEMMs for a rank's experts, with activation, cast, biases and weighting fused, instead of one GEMM
+        each (TransformerEngine's op fuser, cuDNN's grouped_gemm_glu and grouped_gemm_dglu).
     expert_rank_capacity
-        Tokens that a rank's experts have room for, of the mean, so that shapes are known to the host and none is
-        waited for (Megatron-LM's moe_expert_rank_capacity_factor); only those that come are computed. None: no more
-        than come, whose number the host reads.
+        Buffer for the tokens of a rank's experts, relative to the mean, so that the host knows all shapes and does
+        not wait (Megatron-LM's moe_expert_rank_capacity_factor); only actual tokens are computed. None: exact size,
+        which the host reads.
     paged_stash
-        Room for what experts keep for the backward, of the mean, in pages that kernels fill and empty
-        (Megatron-LM's moe_paged_stash and its buffer_size_factor_cuda). None: it is kept where it is, with all
-        the room there is.
+        Buffer for experts' saved activations, relative to the mean, in pages that kernels fill and empty
+        (Megatron-LM's moe_paged_stash and its buffer_size_factor_cuda). None: they stay in their full-size buffers.
     hidden_tp_forward, hidden_tp_backward, overlap_ep, hidden_cp
-        What part of that communication runs beside computation, 0 to 1. Megatron-LM hides an all-reduce of the
-        backward behind the weight gradient. Of ep no more than the other pass of a pair takes: a forward's
-        all-to-alls run beside the backward of another microbatch, and the other way round, on cores that compute
-        lacks meanwhile (`Place.hidden_ep_s`). A word instead of a number is an order of
-        operations: each pair of a forward and a backward takes the time of `ppsim.costs.pair_overlap`.
+        Fraction of the communication overlapped with compute, 0 to 1. Megatron-LM overlaps an all-reduce of the
+        backward with the weight gradient. A forward's all-to-alls overlap with the backward of another microbatch
+        and vice versa, at most for the time of that pass, and take SMs from it (`Place.hidden_ep_s`). For
+        `overlap_ep`, the name of an order of operations gives each pair of a forward and a backward the time of
+        `ppsim.costs.pair_overlap`.
     compute_share
-        How many times what the class of devices gets products and attention run at; None: by the cluster's
-        constants.
+        Multiplier on GEMM and attention throughput, relative to the GPU type; None: the cluster's constants.
     """
 
     dtype: str = "bfloat16"
@@ -103,7 +102,7 @@ class Execution:
 
     @property
     def overlap_tp(self) -> str:
-        """What is hidden of tensor-parallel communication, as `--overlap-tp` has it: FORWARD,BACKWARD or both."""
+        """Hidden fraction of tensor-parallel communication, as `--overlap-tp` has it: FORWARD,BACKWARD or both."""
         return ",".join(
             repr(float(part)).removesuffix(".0")
             for part in dict.fromkeys((self.hidden_tp_forward, self.hidden_tp_backward))
@@ -111,37 +110,37 @@ class Execution:
 
     @property
     def expert_load(self) -> float:
-        """Tokens that the busiest rank's experts compute, of the mean."""
+        """Tokens computed by the most loaded rank's experts, relative to the mean."""
         return self.expert_imbalance if self.expert_capacity is None else self.expert_capacity
 
     @property
     def is_dropless(self) -> bool:
-        """Whether the host does not know how many tokens a rank's experts get before it reads it."""
+        """True if the host must read the number of tokens of a rank's experts."""
         return self.expert_capacity is None and self.expert_rank_capacity is None
 
     @property
     def expert_room(self) -> float:
-        """What experts' activations for the backward have room for, of the mean."""
+        """Size of the buffer for experts' saved activations, relative to the mean."""
         return self.paged_stash or self.expert_rank_capacity or 1.0
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of an element of activations, and of messages of them."""
+        """Bytes per element of activations and their messages."""
         return activation_bytes(self.dtype)
 
     @property
     def gathered_share(self) -> float:
-        """What of those bytes a gathered operand of products has: it is cast before it is sent.
+        """Message size of a gathered GEMM operand, relative to activations, because it is cast before it is sent.
 
-        TransformerEngine gathers quantized tensors (`module/_common.py` and `distributed.py`), with userbuffers and
-        without; so does TorchAO's `Float8ColwiseParallel`, but for operands with a scale a row.
+        TransformerEngine gathers quantized tensors (`module/_common.py` and `distributed.py`), with and without
+        userbuffers. TorchAO's `Float8ColwiseParallel` does too, except for operands with a scale per row.
         """
         if self.dtype == "float8-row":
             return 1.0
         return OPERAND_BYTES.get(self.dtype, self.element_bytes) / self.element_bytes
 
     def overlapping(self, times: Mapping[str, Constant]) -> "Execution":
-        """Return the same with so many times as much of tp and ep communication hidden, never more than all."""
+        """Return a copy with hidden fractions of tp and ep communication multiplied by `times`, at most 1."""
         hidden = {
             name: min(1.0, times[kind].value * getattr(self, name))
             for kind, names in _HIDDEN.items() if kind in times
@@ -157,7 +156,7 @@ class Execution:
 
     @property
     def hidden_ep(self) -> float:
-        """The fraction of expert-parallel communication that is hidden, whatever the schedule."""
+        """Hidden fraction of expert-parallel communication, for any schedule."""
         return 0.0 if isinstance(self.overlap_ep, str) else self.overlap_ep
 
     def __post_init__(self) -> None:
@@ -188,7 +187,7 @@ class Execution:
             raise ConfigError(f"compute_share is a number above 0: got {self.compute_share:g}")
 
     def _require_room(self) -> None:
-        """Raise `ConfigError` where Megatron-LM's `TransformerConfig` refuses a room for experts' tokens."""
+        """Raise `ConfigError` for expert buffers that Megatron-LM's `TransformerConfig` refuses."""
         room, stash = self.expert_rank_capacity, self.paged_stash
         for name, value in (("moe_expert_rank_capacity_factor", room), ("moe_paged_stash", stash)):
             if value is not None and not 1 <= value < float("inf"):
@@ -203,7 +202,7 @@ class Execution:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where and how: the cluster, the layout of ranks on it, the execution, and the padding of the vocabulary."""
+    """Cluster, layout of ranks, execution options, and padding of the vocabulary."""
 
     cluster: Cluster
     layout: Layout
@@ -212,89 +211,89 @@ class Place:
 
     @property
     def cut(self) -> Cut:
-        """How the ranks of one stage share its work."""
+        """Division of a stage's work among its ranks."""
         return self.layout.cut(sequence_parallel=self.execution.sequence_parallel)
 
     @cached_property
     def device(self) -> Device:
-        """The device as this execution gets it."""
+        """The device with the throughput for this execution."""
         return self.cluster.device_for(self.execution.dtype, self.execution.compute_share)
 
     @cached_property
     def times(self) -> KernelTimes:
-        """What the device takes for kernels in the type of the job."""
+        """Kernel times of the device for the dtype of the job."""
         return kernel_times(self.device, self.execution.dtype, deterministic=self.execution.deterministic_mode)
 
     @cached_property
     def wide_times(self) -> KernelTimes:
-        """What it takes for those that are computed in 16 bits at least: attention and the head."""
+        """Kernel times for attention and the head, which are computed in at least 16 bits."""
         wide = at_least_16_bits(self.execution.dtype)
         return kernel_times(self.device, wide, deterministic=self.execution.deterministic_mode)
 
     @property
     def operand_copies(self) -> int:
-        """How often a narrow operand is held, by rows and by columns.
+        """Copies of a narrow operand: one by rows, one by columns.
 
-        One scale a tensor serves both where 8-bit products take operands either way, as they do from the devices on
-        that know MXFP8.
+        A single copy with one scale per tensor suffices if 8-bit GEMMs accept both layouts, as on devices with
+        MXFP8.
         """
         return 1 if self.execution.dtype == "float8" and "mxfp8" in self.cluster.device.peak_flops_per_s else 2
 
     @property
     def is_async(self) -> bool:
-        """Whether tensor-parallel messages are inside compiled products, TorchTitan's asynchronous ones."""
+        """True if tensor-parallel messages are pipelined with compiled GEMMs (TorchTitan's async TP)."""
         return bool(self.execution.compile) and self.cut.norm_divisor > 1 and self.execution.hidden_tp_forward > 0
 
     @property
     def gathers_in_products(self) -> bool:
-        """Whether gathers are among these too: not those whose rows are scaled by what was gathered.
+        """True if all-gathers are pipelined with GEMMs too; not for row-wise scales, which depend on the gather.
 
-        A product waits for all of them (torch, fx_passes/micro_pipeline_tp.py: `fuse_all_gather_matmul` leaves
-        products whose scales depend on the gather; pytorch, issue 149990).
+        Such a GEMM waits for the whole gather (torch, fx_passes/micro_pipeline_tp.py: `fuse_all_gather_matmul`
+        leaves these GEMMs; pytorch, issue 149990).
         """
         return self.is_async and self.execution.dtype != "float8-row"
 
     def tokens(self, micro_batch: int, sequence_length: int) -> int:
-        """Return a rank's tokens of a microbatch; raises `ConfigError` where cp does not divide the sequence."""
+        """Return a rank's tokens per microbatch; raises `ConfigError` if cp does not divide the sequence."""
         if sequence_length % self.layout.cp:
             raise ConfigError(f"cp must divide the sequence: got {self.layout.cp} with {sequence_length}")
         return micro_batch * sequence_length // self.layout.cp
 
     def hidden_ep_s(self, ep_s: float, beside: KernelTime) -> float:
-        """Return what of `ep_s` is hidden where it runs beside these kernels, on cores that they go without."""
+        """Return the hidden part of `ep_s`, less the slowdown of the concurrent kernels, which lose SMs to it."""
         hidden_s = self.execution.hidden_ep * min(ep_s, beside.busy_s)
         return hidden_s * (1 - self.dispatch_slowdown)
 
     @property
     def dispatch_slowdown(self) -> float:
-        """The fraction by which compute is slower while the dispatch holds SMs."""
+        """Slowdown of compute, as a fraction, while the dispatch holds SMs."""
         return min(_DISPATCH_CORES / self.cluster.device.num_cores, 1)
 
     @property
     def domain_sizes(self) -> tuple[int | None, ...]:
-        """How many of the layout's devices share a domain of each tier."""
+        """Number of the layout's devices per domain of each tier."""
         return self.cluster.domain_sizes(self.layout.num_devices)
 
     def ranks(self, name: GroupName) -> Group:
-        """Return how the groups of a name lie on the cluster."""
+        """Return the placement of the groups with this name on the cluster."""
         return group(self.layout, name, self.domain_sizes)
 
     def seconds(self, operation: collectives.Operation, num_bytes: float, name: GroupName) -> float:
-        """A collective among the ranks of a group."""
+        """Return the seconds of a collective among the ranks of a group."""
         return collectives.seconds(operation, num_bytes, self.ranks(name), self.cluster)
 
     def gathered_s(self, num_bytes: float) -> float:
-        """The whole sequence, from the tensor-parallel ranks that have it in parts."""
+        """Return the seconds to gather the sequence from tensor-parallel ranks; 0 without sequence parallelism."""
         return self.seconds("all-gather", num_bytes, "tp") if self.execution.sequence_parallel else 0.0
 
     def reduced_s(self, num_bytes: float) -> float:
-        """The sum of what tensor-parallel ranks have, each with its part of the sequence or with all of it."""
+        """Return the seconds to sum over tensor-parallel ranks, which get parts of the sequence or the whole."""
         return self.seconds("reduce-scatter" if self.execution.sequence_parallel else "all-reduce", num_bytes, "tp")
 
     def sum_over_tp_s(self, num_bytes: float, name: Literal["tp", "etp"] = "tp") -> float:
-        """What ends a tensor-parallel region and starts the next: an all-reduce, or its two halves.
+        """Return the seconds between two tensor-parallel regions: an all-reduce, or reduce-scatter and all-gather.
 
-        The second half gathers an operand of products; tokens that were dispatched to experts are not cast yet.
+        The all-gather sends GEMM operands, which are already cast; tokens dispatched to experts are not cast yet.
         """
         if not self.execution.sequence_parallel:
             return self.seconds("all-reduce", num_bytes, name)

@@ -1,6 +1,6 @@
-"""The profile file: what one device takes for one component of a model, and who measured it.
+"""Profile file format: costs of the components of one model on one device, with their provenance.
 
-A profile was measured by ppsim's harness or carries its published source; `provenance` says which.
+A profile was measured by ppsim or carries its published source; `provenance` says which.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ DEFAULT = "zb-a100-6.2b"
 Component = Literal["embedding", "layer", "head"]
 
 _RECOMPUTED_IN_0_2 = "layernorm+mlp_act+moe_act"
-"""What 0.2.0 measured under the word "selective"."""
+"""Modules that ppsim 0.2.0 recomputed under the name "selective"."""
 
 Recomputation = Annotated[
     Recompute, After(lambda word: _RECOMPUTED_IN_0_2 if word == "selective" else recompute_of(word))
@@ -44,11 +44,11 @@ class Spread(Strict):
 
 
 class Quantity(Spread):
-    """Seconds: the median of the repeats and their quartiles (of a publication: what it gives)."""
+    """Seconds: median and quartiles of the repeats, or the values of a publication."""
 
 
 class ProfiledDevice(Strict):
-    """What was measured on; `peak_flops_per_s` is the data sheet's dense peak per dtype."""
+    """The measured device; `peak_flops_per_s` is the data sheet's dense peak per dtype."""
 
     name: str
     kind: Literal["cuda", "cpu"]
@@ -60,7 +60,7 @@ class ProfiledDevice(Strict):
 
 
 class UnderLoad(Strict):
-    """What nvidia-smi said while the device was busy; `held_back` is the part of samples by what held the clock."""
+    """Samples of nvidia-smi while the device was busy; `held_back` has their fraction per clock throttle reason."""
 
     driver: str
     num_samples: Positive
@@ -72,11 +72,11 @@ class UnderLoad(Strict):
 
 
 class Provenance(Strict):
-    """Where the numbers come from; a publication is named with its table, a measurement with its software.
+    """Source of the numbers: a publication and its table, or the software of a measurement.
 
-    Each component was measured `num_repeats` times or a multiple, for `least_s` seconds at least; `compiled` by
-    torch.compile, F and B with `cuda_graphs` by replay. `measured_at` has begin and end of each time at which
-    shapes were measured, in seconds of the epoch.
+    Each component was measured a multiple of `num_repeats` times, for at least `least_s` seconds; if `compiled`,
+    with torch.compile, and with `cuda_graphs`, F and B by graph replay. `measured_at` has the begin and end of each
+    measurement period in Unix time (seconds).
     """
 
     kind: Literal["measured", "published"]
@@ -95,7 +95,7 @@ class Provenance(Strict):
 
 
 class LayerSizes(Strict):
-    """The sizes of one whole layer: the fields of `ppsim.model.shapes.LayerShape`."""
+    """Sizes of one whole layer: the fields of `ppsim.model.shapes.LayerShape`."""
 
     kind: Kind
     hidden_size: Positive
@@ -111,8 +111,8 @@ class LayerSizes(Strict):
 class ProfiledModel(Strict):
     """The model whose components were measured.
 
-    Of a module of one's own heads and vocabulary are not known, nor are `layer_sizes`, which estimates need.
-    `layer_kinds` has a letter a layer, the same for layers alike, of a model that was measured in chunks.
+    For a user's own module, heads, vocabulary and `layer_sizes` are unknown, so nothing can be estimated.
+    `layer_kinds` has one letter per layer, equal for equal layers, if the model was measured in chunks.
     """
 
     name: str
@@ -129,9 +129,9 @@ class ProfiledModel(Strict):
 
 
 class Shape(Strict):
-    """The key of a measurement: how one microbatch is cut and computed.
+    """Key of a measurement: microbatch, parallel sizes, dtype and recomputation.
 
-    With tp and ep above 1, what was measured is the part of one rank: its heads, columns and experts.
+    With tp and ep above 1, one rank's part was measured: its heads, columns and experts.
     """
 
     micro_batch: Positive
@@ -144,7 +144,7 @@ class Shape(Strict):
 
 
 class Times(Strict):
-    """Seconds of every pass; null what was not measured, I and W where the backward cannot be split."""
+    """Seconds of each pass; null if not measured, and for I and W if the backward cannot be split."""
 
     forward_s: Quantity
     backward_s: Quantity | None = None
@@ -153,21 +153,21 @@ class Times(Strict):
 
 
 class Alone(Times):
-    """Seconds of one layer alone, where those beside it are the mean of `num_in_row` in a row.
+    """Seconds of one layer alone; the other times are means over `num_in_row` layers in a row.
 
-    Both make the line a + n·b of a stage with n layers (`ppsim.costs.lines`).
+    Both determine the a + n·b of a stage with n layers (`ppsim.costs.lines`).
     """
 
     num_in_row: Annotated[int, Within(ge=2)]
 
 
 class OptimizerStep(Strict):
-    """One step of an optimizer for one layer, the embedding or the head, of a rank's part.
+    """One optimizer step for one layer, the embedding or the head, on one rank, without sharding or collectives.
 
-    `dtype` is that of the parameters. Where they have 16 bit, gradients and master weights are in float32 and the
-    step copies these to the parameters. `state_bytes` is all that the optimizer holds beside parameters and
-    gradients: moments, and master weights where there are any. `gradient_norm_s` is what comes before: the norm of
-    the gradients, and their scaling. No sharding, no collective.
+    `dtype` is the dtype of the parameters. If it has 16 bits, gradients and master weights are float32, and the
+    step copies the master weights to the parameters. `state_bytes` is all that the optimizer holds besides
+    parameters and gradients: moments, and master weights if any. `gradient_norm_s` precedes the step: the norm of
+    the gradients, and their scaling.
     """
 
     component: Component
@@ -183,14 +183,13 @@ class OptimizerStep(Strict):
 
 
 class Measurement(Strict):
-    """The costs of one microbatch through one component.
+    """Costs of one microbatch through one component.
 
-    I and W are null where the backward cannot be split. `activation_bytes` is what F keeps for the backward,
-    `activation_bytes_kept_for_weight` what of it W needs; `transient_bytes` the most that any pass holds beside it.
-    `forward_flops` counts the model's arithmetic. `attention` names the fused kernels that torch picked, "math"
-    where there were none. `alone` is one layer on its own; `launch` what the host takes to enqueue a pass, where
-    it is not the host that computes. `estimated_from` are the measured shapes from which this one was estimated,
-    none where it was measured itself.
+    I and W are null if the backward cannot be split. F saves `activation_bytes` for the backward, W needs
+    `activation_bytes_kept_for_weight`. `transient_bytes` is the most that any pass holds in addition.
+    `forward_flops` are model FLOPs. `attention` names the fused kernels that torch picked, or "math" if none.
+    `alone` is one layer on its own; `launch` the host time to enqueue a pass, unless the host computes.
+    `estimated_from` are the measured shapes used for an estimate, empty for a measurement.
     """
 
     component: Component
@@ -223,15 +222,15 @@ class Measurement(Strict):
 
 
 class Chunk(Times):
-    """The costs of one microbatch through a chunk of a model, as its trainer builds it (`ppsim.costs.chunks`).
+    """Costs of one microbatch through a chunk of a model, as its trainer builds it (`ppsim.costs.chunks`).
 
-    `contents` is E, a letter for each layer, L. The bytes are those of a `Measurement`. I and W are null of a chunk
-    with the embedding, and where the backward cannot be split.
+    `contents` is E, a letter per layer, L. Bytes are as in a `Measurement`. I and W are null for a chunk with the
+    embedding, and if the backward cannot be split.
     """
 
     contents: Annotated[str, After(require_contents)]
     shape: Shape
-    backward_s: Quantity = field()  # without the None of those that may lack it
+    backward_s: Quantity = field()  # required here, unlike in Times
     activation_bytes: Count
     activation_bytes_kept_for_weight: Count
     output_bytes: Count
@@ -249,15 +248,17 @@ class Transfer(Strict):
 
 
 class Rehearsal(Strict):
-    """What a short run in the runtime took beyond the measured passes, on as many ranks as `num_processes`.
+    """Conditions of a calibration run in the runtime, beyond the measured passes, on `num_processes` ranks.
 
-    Each rank is a process of `num_threads` threads on the one device: a pass takes `slowdown` times as long as
-    measured, an action `action_overhead_s` beside, a message `hop_overhead_s`. Half of its steps took within
-    `step_spread` of each other, a part of the median. `pass_factors` are what passes of a typical step take beside
-    their medians, each as likely as any other. `reference_s` is what a layer took of F and B of the ranks' own
-    stages, `reference_work` (`ppsim.runtime.reference`), in windows one after the other: the steps are told at
-    their median, and it varies as the machine's own pace does. `reference_ends_s` is what the first stage and the
-    last take beside their layers, None in a file of a version before, whose pace was told by other work.
+    Each rank is a process of `num_threads` threads on the same device. A pass takes `slowdown` times its measured
+    time; an action takes `action_overhead_s` more, a message `hop_overhead_s`. The middle half of the steps varied
+    by `step_spread` of the median. `pass_factors` are equally likely ratios of a pass's time in a typical step to
+    its median.
+
+    `reference_s` are the seconds per layer for F + B of the ranks' own stages, `reference_work`
+    (`ppsim.runtime.reference`), in successive windows; they vary with the machine speed, and step times are
+    corrected to their median. `reference_ends_s` is the extra time of the first and the last stage, None in files
+    of older versions, which measured machine speed with other work.
     """
 
     num_processes: Annotated[int, Within(ge=2)]
@@ -273,26 +274,27 @@ class Rehearsal(Strict):
 
     @property
     def pace_s(self) -> float | None:
-        """Seconds of the reference at the pace of the steps, None where no one measured it."""
+        """Median reference time in seconds, None if it was not measured."""
         return float(np.median(self.reference_s)) if self.reference_s else None
 
     @property
     def pace_spread(self) -> float:
-        """Standard deviation of the logarithm of the pace from one window to another, 0 where there is but one."""
+        """Standard deviation of log machine speed between windows, 0 for a single window."""
         return float(np.log(self.reference_s).std(ddof=1)) if len(self.reference_s) > 1 else 0.0
 
     @property
     def pace_drift(self) -> float:
-        """Standard deviation of the logarithm of a later run's pace beside `pace_s`.
+        """Standard deviation of the log ratio of a later run's machine speed to `pace_s`.
 
-        Paces wander. Of a random walk, the means of two stretches of one length, the one behind the other, differ
-        by twice the standard deviation within one: T/6 of the walk's variance a second within, 2 T/3 between.
+        Machine speed drifts like a random walk. The means of two successive periods of length T differ by twice the
+        standard deviation within one, because a walk with variance 1 per second has variance T/6 within a period
+        and 2T/3 between them.
         """
         return 2 * self.pace_spread
 
 
 class Failure(Strict):
-    """An error that ended the measurement of a shape, or of an optimizer's step for it."""
+    """An error that ended the measurement of a shape, or of an optimizer step for it."""
 
     shape: Shape
     optimizer: str | None = None
@@ -300,7 +302,6 @@ class Failure(Strict):
 
 
 def _require_once(parts: Iterable[tuple[str, Shape, str]]) -> None:
-    """Raise `ValueError` naming what is there twice, by its key and shape."""
     seen = set()
     for key, shape, name in parts:
         if (key, shape) in seen:
@@ -321,10 +322,10 @@ def _measured_once(measurements: list[Measurement]) -> list[Measurement]:
 class Profile(InBrief, Strict):
     """A measured or published profile; `load_profile` reads one.
 
-    Where a model was measured in `chunks`, `measurements` are what these tell of its embedding, layers and head.
-    `optimizer` has what a step takes, where it was measured; `does_not_fit` the shapes for which the device had not
-    enough memory, `failed` those that ended with another error. With `device_facts`, shapes that were not measured
-    can be estimated (`ppsim.costs.estimate`); with a `rehearsal`, projections know its run's conditions.
+    If a model was measured in `chunks`, `measurements` of its embedding, layers and head are derived from them.
+    `optimizer` has measured optimizer steps; `does_not_fit` shapes that exceed the device's memory, `failed` shapes
+    that ended with another error. With `device_facts`, other shapes can be estimated (`ppsim.costs.estimate`); with
+    a `rehearsal`, projections use the conditions of the calibration run.
 
     >>> import ppsim
     >>> profile = ppsim.load_profile("zb-a100-6.2b")
@@ -347,7 +348,7 @@ class Profile(InBrief, Strict):
 
     @property
     def brief(self) -> str:
-        """What its line says."""
+        """One line with name, model, device and number of measurements."""
         measured = f"{len(self.measurements)} measurements"
         return f"{self.name}, {self.model.name} on {self.provenance.device.name}, {measured}"
 
@@ -364,11 +365,11 @@ class Profile(InBrief, Strict):
 
     @property
     def shapes(self) -> list[Shape]:
-        """The shapes that were measured, in file order."""
+        """The measured shapes, in file order."""
         return list(dict.fromkeys(measurement.shape for measurement in self.measurements))
 
     def find(self, component: Component, shape: Shape) -> Measurement:
-        """Return the measurement of a component at a shape; raises `ConfigError` naming what there is.
+        """Return the measurement of a component at a shape; raises `ConfigError` if there is none.
 
         >>> import ppsim
         >>> profile = ppsim.load_profile("zb-a100-6.2b")
@@ -390,10 +391,10 @@ class Profile(InBrief, Strict):
         ep: int | None = None,
         recompute: Recompute | None = None,
     ) -> Shape:
-        """Return the first measured shape that has what is given.
+        """Return the first measured shape with the given values.
 
-        None stands for any, where tp 1, cp 1, ep 1 and no recomputation come first. Raises `ConfigError` where
-        there is none: it says what was measured, and whether it was found not to fit.
+        None matches any value, with a preference for tp, cp and ep 1 and no recomputation. Raises `ConfigError` if
+        there is none: the message lists the measured shapes, or says that the shape did not fit.
 
         >>> import ppsim
         >>> describe(ppsim.load_profile("zb-a100-6.2b").shape_at(sequence_length=1024))
@@ -423,7 +424,7 @@ class Profile(InBrief, Strict):
     def find_step(
         self, component: Component, *, optimizer: str, tp: int = 1, ep: int = 1, dtype: str
     ) -> OptimizerStep | None:
-        """Return what a step takes for a component of a rank's part, or None where it was not measured.
+        """Return the optimizer step for a component of a rank's part, or None if it was not measured.
 
         >>> import ppsim
         >>> profile = ppsim.load_profile("zb-a100-6.2b")
@@ -446,7 +447,7 @@ _IN_WORDS = {"micro_batch": "micro-batch", "sequence_length": "sequence length"}
 
 
 def describe(shape: Shape) -> str:
-    """Return a shape as people write it.
+    """Return a shape in words.
 
     >>> describe(Shape(micro_batch=3, sequence_length=1024, dtype="fp16"))
     'micro-batch 3, sequence length 1024, fp16'
@@ -461,10 +462,10 @@ def packaged_profiles() -> dict[str, Path]:
 
 
 def load_profile(name_or_path: str | Path) -> Profile:
-    """Return a packaged profile by name, or any by the path of its JSON file.
+    """Return a packaged profile by name, or another by the path of its JSON file.
 
-    Raises `ConfigError` for an unknown name (with close matches) and for a file that does not fit the schema
-    (with every wrong key).
+    Raises `ConfigError` for an unknown name (with close matches) and for a file that does not fit the schema (with
+    every wrong key).
 
     >>> import ppsim
     >>> ppsim.load_profile("zb-a100-6.2b").provenance.device.name
@@ -482,5 +483,5 @@ def load_profile(name_or_path: str | Path) -> Profile:
 
 
 def profile_of(given: str | Path | Profile) -> Profile:
-    """Return the profile itself, or the one of a name or file."""
+    """Return the profile itself, or load it by name or path."""
     return given if isinstance(given, Profile) else load_profile(given)

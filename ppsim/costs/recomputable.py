@@ -1,4 +1,4 @@
-"""Why the layers of a model cannot be recomputed in one way."""
+"""Reasons why a job cannot use a recomputation option."""
 
 from collections.abc import Callable
 
@@ -21,17 +21,16 @@ _ONLY_IN: dict[str, tuple[str, Callable[[Layer], bool]]] = {
     "moe_act": ("experts", lambda layer: layer.is_moe),
     "shared_experts": ("a shared expert", lambda layer: bool(getattr(layer.ffn, "shared", None))),
 }
-"""What a layer must have for a module of `ppsim.model.recompute`, in words, and whether one does."""
+"""What a layer needs so that a module of `ppsim.model.recompute` can be recomputed: in words, and as a test."""
 
 
 def _is_plain(layer: Layer) -> bool:
-    """Whether a layer is attention and a dense feed-forward part, and nothing else."""
     has_scores = isinstance(layer.attention, Attention) and layer.has_mixer and not layer.attention.gated
     return has_scores and _has_dense(layer) and layer.streams == 1 and not layer.conditioned
 
 
 def why_not_recomputed(model: Model, execution: Execution, recompute: Recompute, tp: int) -> str | None:
-    """Return the reason, a module that no layer has or operators that are not known; None if there is none."""
+    """Return why a job cannot use `recompute` (no layer has the module, or its costs are unknown), else None."""
     if recompute == BY_OPERATORS and not all(map(_is_plain, model.kinds)):
         return (
             "recompute selective-op is known of layers of attention and a dense feed-forward part only: take full"

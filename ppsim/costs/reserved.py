@@ -1,4 +1,4 @@
-"""What a rank of a job holds at its peak by component, and what torch's allocator reserves for every tensor."""
+"""Peak memory of a rank by component, and the memory that torch's allocator reserves."""
 
 from collections.abc import Sequence
 
@@ -24,11 +24,11 @@ def components_at_peak(
     *,
     of_tokens: Floats | None = None,
 ) -> dict[str, int]:
-    """Return the bytes of a rank at its peak by component, as `ppsim.model.memory` names them.
+    """Return the bytes of a rank at its peak, by component of `ppsim.model.memory`.
 
-    They sum to the peak; of microbatches between I and W only what W needs counts. `of_tokens` are the tokens of
-    each microbatch, as a fraction of the tokens of the job's microbatch; None: all microbatches are equal. Raises
-    `ConfigError` for offloaded activations, which are in no component.
+    The values sum to the peak. Between I and W, a microbatch counts with the part of its activations that W needs.
+    `of_tokens` has the tokens of each microbatch as a fraction of the job's microbatch; None means equal
+    microbatches. Raises `ConfigError` if activations are offloaded, because no component contains them.
     """
     if job.offloads:
         raise ConfigError("what a rank holds by component is known without offloading only")
@@ -49,7 +49,7 @@ def components_at_peak(
 
 
 def why_nothing_is_reserved(job: Job, schedule: Schedule) -> str | None:
-    """Return the sentence that says why no replay of a job's tensors can be, or None."""
+    """Return why the allocator cannot be simulated for a job, or None if it can."""
     if not job.settings.fully_shard:
         return "what an allocator reserves is known with --fully-shard among replicas only"
     if schedule.splits_backward or schedule.num_slices > 1 or schedule.num_replicas > 1 or job.offloads:
@@ -58,10 +58,10 @@ def why_nothing_is_reserved(job: Job, schedule: Schedule) -> str | None:
 
 
 def reserved_bytes(job: Job, schedule: Schedule, contents: Sequence[str]) -> list[int]:
-    """Return the bytes that each rank's allocator has of its device; `contents` are the model's stages written out.
+    """Return the bytes that each rank's allocator reserves; `contents` are the layout strings of the model stages.
 
-    Segments grow where one node has all ranks, as TorchTitan's own two scripts start such runs and larger ones.
-    Raises `ConfigError` where `why_nothing_is_reserved` has a reason.
+    Expandable segments are assumed only if all ranks are on one node, as in TorchTitan's two launch scripts. Raises
+    `ConfigError` if `why_nothing_is_reserved` returns a reason.
     """
     if reason := why_nothing_is_reserved(job, schedule):
         raise ConfigError(reason)

@@ -1,4 +1,4 @@
-"""Where the costs of a plan come from: a profile at one shape, or what was measured of ranks."""
+"""Cost sources for plans: a profile at one shape, or measured times of ranks."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -28,7 +28,7 @@ def _default() -> Profile:
 
 @dataclass(frozen=True)
 class ProfileSource:
-    """One pipeline at a measured shape; `gpus_per_rank` are the ranks of its tp and cp."""
+    """One pipeline at a measured shape; `gpus_per_rank` counts tp and cp ranks."""
 
     profile: Profile
     shape: Shape
@@ -46,29 +46,29 @@ class ProfileSource:
         transfer_s: float | None,
         bandwidth_bytes_per_s: float | None,
     ) -> "ProfileSource":
-        """Return the source of a plan: without a profile the packaged one, without a shape its first."""
+        """Return the source of a plan; defaults are the packaged profile and its first shape."""
         profile = profile or _default()
         layers = profile.model.num_layers if num_layers is None else num_layers
         return cls(profile, shape or profile.shape_at(), layers, transfer_s, bandwidth_bytes_per_s)
 
     @property
     def name(self) -> str:
-        """The profile's."""
+        """Name of the profile."""
         return f"profile {self.profile.name}"
 
     @property
     def sequence_length(self) -> int:
-        """That of the shape."""
+        """Sequence length of the shape."""
         return self.shape.sequence_length
 
     @property
     def hidden_size(self) -> int:
-        """That of the profile's model."""
+        """Hidden size of the profile's model."""
         return self.profile.model.hidden_size
 
     @property
     def tokens_per_microbatch(self) -> int:
-        """Those of one microbatch."""
+        """Tokens per microbatch."""
         return self.shape.micro_batch * self.shape.sequence_length
 
     @property
@@ -82,18 +82,19 @@ class ProfileSource:
             "num_layers": self.num_layers, "split": split, "transfer_s": self.transfer_s,
             "bandwidth_bytes_per_s": self.bandwidth_bytes_per_s,
         }  # fmt: skip
-        # Stragglers, overheads and networks change, what was measured does not. The profile is kept with its id.
+        # Cached, because stragglers, overheads and networks change, but measured costs do not. The cache stores the
+        # profile so that its id stays valid.
         key = ("assembled", id(self.profile), repr(self.shape), repr(asked))
         return kept(
             schedule, key, lambda: (self.profile, assemble(self.profile, schedule, shape=self.shape, **asked))
         )[1]
 
     def layer_costs(self) -> LayerCosts:
-        """Return what one more layer adds."""
+        """Return the costs that one more layer adds."""
         return layer_costs_of(self.profile, self.shape, self.num_layers)
 
     def peak(self) -> tuple[float | None, list[str]]:
-        """Return the data sheet's peak, else the best product measured; None where there is neither."""
+        """Return the peak in FLOP/s of the data sheet, else of the fastest measured GEMM, else None."""
         device, facts, dtype = self.profile.provenance.device, self.profile.device_facts, self.shape.dtype
         sheet = {"provenance": {"device": vars(device)}}
         found = peak_of(sheet, dtype) or peak_of(sheet | {"device_facts": facts and asdict(facts)}, dtype)
@@ -102,9 +103,9 @@ class ProfileSource:
         return found[0], [f"MFU: of {found[1]}"]
 
     def jitter(self) -> float | None:
-        """Return that of a layer's forward, by its quartiles; None where it has none."""
+        """Return the relative standard deviation of a layer's forward, by its quartiles; None for a median of 0."""
         forward = self.profile.find("layer", self.shape).forward_s
-        # The quartiles of a normal distribution are 1.349 standard deviations apart.
+        # The interquartile range of a normal distribution is 1.349 standard deviations.
         return (forward.high - forward.low) / 1.349 / forward.median if forward.median else None
 
     def to_json(self) -> dict[str, Any]:
@@ -123,16 +124,16 @@ class ProfileSource:
 
 
 Measured: TypeAlias = float | tuple[float, ...]
-"""Of a rank, all of its stages together; or of each part of the model, in order, all of them equally deep."""
+"""Value of a rank (all its stages together), or of each of several equally deep parts of the model, in order."""
 
 
 @dataclass(frozen=True)
 class RankCosts:
-    """What a microbatch takes of a rank or of each part of the model, and a transfer: seconds, as measured.
+    """Measured seconds of a microbatch on a rank or in each part of the model, and of a P2P transfer.
 
-    Parts are stages where there are as many; a table with more stages divides each part evenly among some, one with
-    fewer sums neighbours. `transfer_s` of parts is the hop behind each (the last is not used), which the stages
-    inside it take too. `activation_bytes` is what a forward keeps; None: what the source of the other bytes says.
+    With more stages than parts, each part is divided evenly; with fewer, neighbouring parts are summed.
+    `transfer_s` of a part is the transfer after it (the last is unused), also used by the stages inside the part.
+    `activation_bytes` is saved by a forward; None: from the source of the other bytes.
     """
 
     forward_s: Measured
@@ -149,9 +150,9 @@ class RankCosts:
                     raise ConfigError(f"{flag} must be 0 or more: got {1e3 * value:g}")
 
     def replacing(self, estimated: Assembled, schedule: Schedule) -> Assembled:
-        """Return costs with their share of these in place of each stage's, and nothing around them.
+        """Return `estimated` with measured costs of each stage and nothing around the pipeline.
 
-        Raises `ConfigError` for parts that are neither divided nor summed by stages.
+        Raises `ConfigError` if stages neither divide nor sum the parts.
         """
         stages = schedule.num_model_stages
         vpp = max(1, stages // schedule.num_ranks)
@@ -287,7 +288,7 @@ _OF_TIME = ("costs:", "transfers:", "data parallelism:")
 
 
 def _of_stages(flag: str, measured: Measured, num_stages: int, vpp: int) -> Numbers:
-    """What each stage takes: its part of a rank's, or of parts that it divides or sums."""
+    """Value of each stage: its part of a rank's value, or divided or summed parts."""
     if not isinstance(measured, tuple):
         return measured / vpp
     if num_stages % len(measured) == 0:
@@ -303,7 +304,7 @@ def _of_stages(flag: str, measured: Measured, num_stages: int, vpp: int) -> Numb
 
 
 def _behind_stages(measured: Measured, num_stages: int) -> Numbers:
-    """The hop behind each stage, one a stage: that behind its part, or behind the last of the parts in it."""
+    """Transfer after each stage: the one after its part, or after the last part in it."""
     if not isinstance(measured, tuple):
         return measured
     _of_stages("--transfer-ms", measured, num_stages, 1)
@@ -311,7 +312,6 @@ def _behind_stages(measured: Measured, num_stages: int) -> Numbers:
 
 
 def _told(measured: Measured, num_stages: int, vpp: int) -> str:
-    """The line of assumptions on whose costs these are."""
     if not isinstance(measured, tuple):
         return f"costs: measured of a rank, in {vpp} equal stages" if vpp > 1 else "costs: measured of a rank"
     pieces = num_stages // len(measured)
@@ -328,11 +328,11 @@ class RankSource:
 
     @property
     def name(self) -> str:
-        """What error messages call these costs."""
+        """Name of these costs in error messages."""
         return f"recorded run {self.costs.source}" if isinstance(self.costs, RunCosts) else "times given by hand"
 
     def assemble(self, schedule: Schedule, split: Split, known: Known | None = None) -> Assembled:
-        """Return a part of a rank's costs for each of its stages; `split` has no layers to divide."""
+        """Divide the costs of a rank over its stages; `split` is not used, because there are no layers."""
         nothing = Assembled(StageCosts(forward_s=0.0, backward_input_s=0.0, backward_weight_s=0.0), [], 0.0)
         found = self.costs.replacing(nothing, schedule)
         unknown = "memory" if self.costs.activation_bytes is None else "memory except activations"
@@ -340,24 +340,24 @@ class RankSource:
         return replace(found, assumptions=[*found.assumptions, line])
 
     def peak(self) -> tuple[float | None, list[str]]:
-        """Return None: no device was named."""
+        """Return None: no device is given."""
         return None, []
 
     def jitter(self) -> float | None:
-        """Return None: nobody measured it."""
+        """Return None: jitter was not measured."""
         return None
 
     def to_json(self) -> dict[str, Any]:
-        """Return nothing: there is no model, device or profile."""
+        """Return an empty dictionary: there is no model, device or profile."""
         return {}
 
 
 @dataclass(frozen=True)
 class MeasuredProfileSource(ProfileSource):
-    """One pipeline of which all times were measured: equal stages; tokens and bytes not given are the profile's."""
+    """One pipeline with measured times for equal stages; tokens, and bytes not given, come from the profile."""
 
     costs: RankCosts
 
     def assemble(self, schedule: Schedule, split: Split, known: Known | None = None) -> Assembled:
-        """Return a part of a rank's costs for each of its stages."""
+        """Divide the costs of a rank over its stages."""
         return self.costs.replacing(super().assemble(schedule, split, known), schedule)

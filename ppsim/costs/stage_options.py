@@ -1,4 +1,4 @@
-"""The ways to recompute and offload the layers of a stage, with the seconds and the bytes of each."""
+"""Options to recompute and offload the layers of a stage, with the seconds and bytes of each."""
 
 import math
 from collections import Counter
@@ -18,14 +18,14 @@ from ppsim.model.recompute import BY_OPERATORS, MODULES, LayerPlan, Recompute, t
 from ppsim.model.stages import Stage, StagePlan
 
 _MOST_POINTS = 128
-"""Points of a frontier. Of more, those nearest in bytes to others are left out."""
+"""Maximum number of points on a frontier, evenly spaced by index if there are more."""
 
 _ACTIVATION_ALONE = "mlp_act"
 """A module that no trainer recomputes alone."""
 
 
 class Way(NamedTuple):
-    """One way to run a layer: its word, seconds of F + B, bytes saved on the device, and there for its copies."""
+    """One way to run a layer: recomputation, seconds of F + B, bytes saved on the device, buffers for copies."""
 
     recompute: Recompute
     seconds: float
@@ -34,7 +34,7 @@ class Way(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A stage with the fewest seconds of F + B for its bytes; `words` are those of its layers, in order."""
+    """The way to run a stage with the fewest seconds of F + B for its saved bytes; `words`: its layers' options."""
 
     seconds: float
     saved_bytes: float
@@ -43,11 +43,11 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class StageOptions:
-    """The options of the stages of a job.
+    """Recomputation and offloading options for the stages of a job.
 
-    Words: none, full, and sets of modules that Megatron-LM recomputes, as far as the model has them, with torch's
-    blocks none, selective-op and full; of a job that recomputes something, that and none. A stage may
-    offload the modules that the job offloads.
+    Recomputation: none, full, and those sets of Megatron-LM's modules that the model has; with torch's blocks none,
+    selective-op and full. If the job already recomputes something, only that and none. A stage may offload the
+    modules that the job offloads.
     """
 
     job: Job
@@ -55,7 +55,7 @@ class StageOptions:
 
     @cached_property
     def words(self) -> list[Recompute]:
-        """The words that layers may have, "none" first."""
+        """The recomputation options of layers, "none" first."""
         given = words_of_layers(self.job.execution.recompute)
         if given != ["none"]:
             return list(dict.fromkeys(["none", *given]))
@@ -71,7 +71,7 @@ class StageOptions:
         return list(dict.fromkeys(self.job.model.layers))
 
     def _unions(self, layer: Layer, alone: Sequence[Recompute]) -> Iterator[Recompute]:
-        """Sets of modules that save most bytes per second of a layer: the best one, the best two and so on."""
+        """Sets of modules that save the most bytes per second for a layer: the best two, the best three, …."""
         plain = self._way(layer, "none", "")
 
         def price(word: Recompute) -> float:
@@ -91,7 +91,7 @@ class StageOptions:
 
     @property
     def offloads(self) -> list[str]:
-        """The modules that a stage may offload: none, or those of the job."""
+        """The modules that a stage may offload: none, or the job's."""
         modules = self.job.offload_modules
         return ["", modules] if modules and not self.splits_backward else [""]
 
@@ -104,7 +104,7 @@ class StageOptions:
         }
 
     def _way(self, layer: Layer, word: Recompute, offload: str) -> Way:
-        """A way to run a layer; the time to copy what it offloads is exposed as far as its backward is shorter."""
+        """Costs of a way to run a layer; copies of offloaded tensors are exposed beyond the layer's backward."""
         settings, cost = self.job.settings.recomputing(word), self.job.recomputing(word).layer_costs[layer]
         saved, buffer, exposed_s = float(sum(kept_of_layer(layer, settings).values())), 0.0, 0.0
         if offload:
@@ -116,13 +116,13 @@ class StageOptions:
 
     @property
     def _part_gone(self) -> float:
-        """The part of what modules save that goes to the host, as if it were a part of each layer."""
+        """Fraction of the modules' saved tensors that goes to the host, assumed equal for all layers."""
         return self.job.offload_rules.activation_offload_fraction
 
     def transients(self, stages: Sequence[Stage]) -> list[tuple[int, frozenset[Recompute]]]:
-        """Return the bytes that a rank holds without microbatches, the fewest first, and the words for each.
+        """Return a rank's bytes without microbatches, in ascending order, with the options that fit in each.
 
-        The walk through a backward needs more for some words than for others.
+        Some options need more memory during a backward than others.
         """
         needs = {word: self._static(stages, word) for word in self.useful_words}
         levels = sorted(set(needs.values()))
@@ -130,7 +130,7 @@ class StageOptions:
 
     @cached_property
     def useful_words(self) -> list[Recompute]:
-        """The words that some layer should have."""
+        """The options that are on the convex hull of some layer."""
         return list(dict.fromkeys(way.recompute for ways in self._ways.values() for way in _hull(ways)))
 
     def _static(self, stages: Sequence[Stage], word: Recompute) -> int:
@@ -149,9 +149,9 @@ class StageOptions:
         return {}
 
     def frontier(self, stage: Stage, allowed: frozenset[Recompute], offload: str) -> list[Point]:
-        """Return the undominated ways to run a stage, the fastest first; seconds and bytes of its ends included.
+        """Return the Pareto-optimal ways to run a stage, fastest first; seconds and bytes include its ends.
 
-        The words of a point are those of the layers of the first kind, then of the second and so on (`in_order`).
+        The words of a point are grouped by kind of layer (`in_order`).
         """
         key = _held(stage), allowed, offload
         if key not in self._frontiers:
@@ -172,7 +172,6 @@ class StageOptions:
         return {}
 
     def _ends(self, stage: Stage) -> tuple[float, float]:
-        """The seconds and saved bytes of a stage without its layers."""
         job, bare = self.job, Stage((), stage.embedding, stage.head, stage.mtp)
         embedding, head = job.ends
         seconds = work_of(embedding) * stage.embedding + work_of(head) * stage.head * (1 + len(job.model.mtp))
@@ -181,7 +180,7 @@ class StageOptions:
         return seconds + work_of(job.beside_layers) * bool(stage.layers), job.allocator_slack * saved
 
     def _of_kind(self, layer: Layer, number: int, allowed: frozenset[Recompute], offload: str) -> list[Point]:
-        """The frontier of equal layers, from that of one layer less."""
+        """The frontier of `number` equal layers, extended one layer at a time."""
         found = self._of_kinds.setdefault((id(layer), allowed, offload), [[Point(0.0, 0.0, ())]])
         ways = _hull(way for way in self._ways[layer, offload] if way.recompute in allowed)
         while len(found) <= number:
@@ -212,7 +211,7 @@ def plan_of(layers: Sequence[Layer], point: Point, offload: str) -> StagePlan:
 
 
 def in_order(layers: Sequence[Any], words: Sequence[Recompute]) -> Iterator[Recompute]:
-    """Yield the word of each layer; `words` are those of each kind in turn.
+    """Yield the option of each layer; `words` are grouped by kind of layer.
 
     >>> dense, experts = object(), object()
     >>> list(in_order([dense, experts, dense], ["full", "none", "moe"]))
@@ -226,19 +225,19 @@ def in_order(layers: Sequence[Any], words: Sequence[Recompute]) -> Iterator[Reco
 
 
 def _held(stage: Stage) -> tuple[Any, ...]:
-    """The same for stages with the same number of layers of each kind, and the same ends."""
+    """Key that is equal for stages with the same ends and number of layers of each kind."""
     return tuple(Counter(map(id, stage.layers)).items()), stage.embedding, stage.head, len(stage.mtp)
 
 
 def _order(word: Recompute) -> tuple[int, str]:
-    """The place of a word in a stage: whole layers first, as Megatron-LM's block has them, none last."""
+    """Sort key of options within a stage: full first, as in Megatron-LM's block, none last."""
     return {"full": 0, "none": 2}.get(word, 1), word
 
 
 def _hull(ways: Iterable[Way]) -> list[Way]:
-    """The ways on the lower convex hull of seconds over bytes, the fastest first.
+    """The ways on the lower convex hull of seconds over bytes, fastest first.
 
-    Any other is beaten by a mix of two of these over several layers.
+    Over several layers, any other way is beaten by a mix of two on the hull.
     """
     found: list[Way] = []
     for way in sorted(ways, key=lambda one: (one.seconds, one.saved_bytes)):
@@ -251,12 +250,11 @@ def _hull(ways: Iterable[Way]) -> list[Way]:
 
 
 def _price(faster: Way, smaller: Way) -> float:
-    """The seconds for each byte that the smaller way saves."""
     return (smaller.seconds - faster.seconds) / (faster.saved_bytes - smaller.saved_bytes)
 
 
 def _pruned(points: Iterable[Point]) -> list[Point]:
-    """The undominated points, the fastest first, `_MOST_POINTS` at most."""
+    """The Pareto-optimal points, fastest first, at most `_MOST_POINTS`."""
     found: list[Point] = []
     for point in sorted(points):
         if not found or point.saved_bytes < found[-1].saved_bytes:

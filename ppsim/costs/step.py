@@ -1,4 +1,4 @@
-"""What a job's step takes beside its pipeline: replicas' collectives, shared embeddings, norm and optimizer."""
+"""Step costs outside the pipeline: data-parallel collectives, shared embeddings, gradient norm and optimizer."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -21,14 +21,15 @@ from ppsim.schedule.table import Schedule
 from ppsim.simulation.step_costs import Sharing, StepCosts
 
 NORM_BYTES = 4
-"""The norm of the gradients reads each once."""
+"""The gradient norm reads each gradient once."""
 
 
 def step_costs(job: Job, schedule: Schedule, stages: Sequence[Stage], known: Known | None = None) -> StepCosts:
-    """Return what is around the pipeline of a step; `stages` are those of the model.
+    """Return the costs around the pipeline of a step; `stages` are the model's stages.
 
-    Gradients are reduced once a step up to ZeRO 1; from ZeRO 2 on no rank keeps them whole, so that every backward
-    reduces its own (`passes_s`). Parameters are gathered once a step in ZeRO 1 and 2, in ZeRO 3 for every pass.
+    Up to ZeRO 1, gradients are reduced once per step. From ZeRO 2 on no rank keeps them whole, so every backward
+    reduces its own (`passes_s`). Parameters are gathered once per step in ZeRO 1 and 2, and for every pass in ZeRO
+    3.
     """
     device, zero, replicas = job.cluster.device, job.optimizer.zero_stage, schedule.num_replicas
     known = Known() if known is None else known
@@ -59,7 +60,7 @@ def step_costs(job: Job, schedule: Schedule, stages: Sequence[Stage], known: Kno
 
 
 def added_s(job: Job, layer: Layer) -> tuple[float, float]:
-    """Return the seconds per step that one more layer adds to a stage's reduction and to an update."""
+    """Return the seconds per step that one more layer adds to a stage's gradient reduction and to the update."""
     one, two = ([Stage((layer,) * number)] for number in (1, 2))
     update_s = _update_s(job, two) - _update_s(job, one)
     if job.optimizer.zero_stage >= 2:  # reduced after each pass
@@ -70,19 +71,19 @@ def added_s(job: Job, layer: Layer) -> tuple[float, float]:
 
 
 def num_independent(job: Job) -> int:
-    """Return how many of a stage's data-parallel ranks lie in domains of their own.
+    """Return the number of innermost domains (nodes) that contain data-parallel ranks of a stage.
 
-    Those of one innermost domain, a node, share its host, power and cooling, and count as one draw.
+    Ranks of one node share host, power and cooling, and count as one random draw.
     """
     return math.prod(job.place.ranks("dp").extents[1:])
 
 
 @lru_cache(maxsize=4096)
 def expected_maximum(count: int) -> float:
-    """Return the expected largest of `count` independent draws from a normal distribution of deviation 1.
+    """Return the expected maximum of `count` independent standard normals.
 
-    Of two it is 1/√π. It is ∫ (1 − Φⁿ) over what is positive less ∫ Φⁿ over the rest (David & Nagaraja 2003, Order
-    Statistics, §3.1), summed over steps of 1/100 to where Φⁿ is 0 or 1 in doubles.
+    It is ∫ (1 − Φⁿ) over x > 0 minus ∫ Φⁿ over x < 0 (David & Nagaraja 2003, Order Statistics, §3.1), summed in
+    steps of 1/100 to where Φⁿ is 0 or 1 in double precision. For two it is 1/√π.
 
     >>> round(expected_maximum(2), 6), round(expected_maximum(1000), 3)
     (0.56419, 3.241)
@@ -93,21 +94,19 @@ def expected_maximum(count: int) -> float:
 
 
 def num_buckets(job: Job, held: Held) -> float:
-    """Return in how many parts gradients are reduced: Megatron-LM's hold 40 million, or a million a replica."""
+    """Return the number of gradient buckets, of 40 million or a million per dp · cp rank each (Megatron-LM)."""
     largest = max(40_000_000, 1_000_000 * job.layout.dp * job.layout.cp)
     return float(max(1, -(-(held.trained + held.trained_expert) // largest)))
 
 
 def _for_each(held: Sequence[Held], seconds_of: Callable[[Held], float], known: dict[Held, float]) -> list[float]:
-    """The seconds of each, found once for equal ones."""
     for one in set(held) - known.keys():
         known[one] = seconds_of(one)
     return [known[one] for one in held]
 
 
 def passes_s(job: Job, stage: Stage) -> tuple[float, float]:
-    """Return the seconds in which a stage's parameters are gathered for a pass (ZeRO 3), and its gradients reduced
-    behind one (ZeRO 2 and 3)."""
+    """Return seconds per pass to gather a stage's parameters (ZeRO 3) and reduce its gradients (ZeRO 2 and 3)."""
     zero = job.optimizer.zero_stage
     held = held_of(job, [stage])
     gather_s = among_replicas_s(job, held, "all-gather") if zero == 3 else 0.0
@@ -124,7 +123,7 @@ _GROUPS: tuple[ReplicaGroup, ...] = ("dp-cp", "expert-dp")
 
 
 def among_replicas_s(job: Job, held: Held, operation: collectives.Operation) -> float:
-    """Return the seconds of a collective over weights, or gradients, among the ranks that hold the same.
+    """Return the seconds of a collective over weights or gradients among their data-parallel ranks.
 
     ZeRO 3 gathers frozen weights too.
     """
@@ -139,7 +138,7 @@ def among_replicas_s(job: Job, held: Held, operation: collectives.Operation) -> 
 
 
 def _among_instances_s(job: Job, operation: collectives.Operation, num_bytes: float, name: ReplicaGroup) -> float:
-    """A collective in an instance of the distributed optimizer; gradients are then summed among instances."""
+    """A collective within a distributed-optimizer instance; gradients are then summed over instances."""
     group = job.place.ranks(name)
     inner, outer = group.instances(job.optimizer.instances_among(group.num_ranks))
     seconds = collectives.seconds(operation, num_bytes, inner, job.cluster)
@@ -149,13 +148,12 @@ def _among_instances_s(job: Job, operation: collectives.Operation, num_bytes: fl
 
 
 def _num_sharing(job: Job, name: ReplicaGroup) -> int:
-    """The ranks of an instance of the distributed optimizer."""
     num_ranks = job.place.ranks(name).num_ranks
     return num_ranks // job.optimizer.instances_among(num_ranks)
 
 
 def _share(job: Job, name: ReplicaGroup, stages: Sequence[Stage]) -> float:
-    """What part of an update of these stages the rank does that has most of it."""
+    """Largest fraction of an update of these stages that one rank does."""
     if job.optimizer.zero_stage == 0:
         return 1.0
     num_ranks = _num_sharing(job, name)
@@ -166,13 +164,12 @@ def _share(job: Job, name: ReplicaGroup, stages: Sequence[Stage]) -> float:
 
 
 def _parts_of_replica(job: Job, stages: Sequence[Stage]) -> tuple[float, float]:
-    """Dense and expert parameters that a rank updates."""
     held = held_of(job, stages)
     return held.trained * _share(job, "dp-cp", stages), held.trained_expert * _share(job, "expert-dp", stages)
 
 
 def _update_s(job: Job, stages: Sequence[Stage]) -> float:
-    """The optimizer step of a rank: memory traffic, and with Muon the products that make matrices orthogonal."""
+    """Optimizer step of a rank: memory traffic, and for Muon the GEMMs that orthogonalise matrices."""
     optimizer, device = job.optimizer, job.place.device
     held, traffic = held_of(job, stages), optimizer.traffic_bytes
     dense, expert = _parts_of_replica(job, stages)
@@ -192,18 +189,19 @@ def _update_s(job: Job, stages: Sequence[Stage]) -> float:
 def optimizer_s(device: Device, parameters: float, *, bytes_per_parameter: float) -> float:
     """Return the seconds of an optimizer step over the parameters that a rank updates.
 
-    Memory traffic at the share of bandwidth that optimizers get, which is far below other kernels': Adam took 93.8
-    ms where bandwidth alone says 19.9.
+    Memory-bound, at the fraction of bandwidth that optimizers reach, far less than other kernels: Adam took 93.8
+    ms, against 19.9 ms at full bandwidth.
     """
     return parameters * bytes_per_parameter / (device.memory_bytes_per_s * device.efficiency.optimizer)
 
 
 def update_on_host_s(job: Job, parameters: float, on_device_s: float) -> float:
-    """Return the seconds of an optimizer step that updates so many of a rank's parameters on the host.
+    """Return the seconds of an optimizer step that updates `parameters` of a rank on the host.
 
-    Float32 gradients go to the host, the host updates beside the device, and weights come back, one after the other
-    or, with `overlap_cpu_optimizer_d2h_h2d`, parameter by parameter (Megatron-LM, core/optimizer/cpu_offloading/
-    hybrid_optimizer.py at d98e8a64). Raises `ConfigError` if the rates of link or host memory are not known.
+    Float32 gradients go to the host, which updates concurrently with the device, and weights come back, one after
+    the other or, with `overlap_cpu_optimizer_d2h_h2d`, parameter by parameter (Megatron-LM,
+    core/optimizer/cpu_offloading/hybrid_optimizer.py at d98e8a64). Raises `ConfigError` if the bandwidth of the
+    link or of host memory is unknown.
     """
     optimizer, device = job.optimizer, job.cluster.device
     if device.host_memory_bytes_per_s is None:
@@ -220,10 +218,10 @@ def update_on_host_s(job: Job, parameters: float, on_device_s: float) -> float:
 
 
 def muon_flops(size: int, side: int, *, iterations: int = 5) -> float:
-    """Return the FLOPs that make a matrix of `size` entries, one side of which is given, orthogonal.
+    """Return the FLOPs to orthogonalise a matrix of `size` entries with one side of length `side`.
 
-    Each Newton–Schulz iteration of an m × n matrix, m ≤ n, multiplies it by its transpose, that by itself, and the
-    sum by the matrix: 4m²n + 2m³ (Jordan et al. 2024, five iterations).
+    Each Newton–Schulz iteration of an m × n matrix A, m ≤ n, computes AAᵀ, its square, and the product of their sum
+    with A: 4m²n + 2m³ (Jordan et al. 2024, five iterations).
 
     >>> muon_flops(6, 3)
     320.0
@@ -233,7 +231,7 @@ def muon_flops(size: int, side: int, *, iterations: int = 5) -> float:
 
 
 def _muon_flops(job: Job, layer: Layer, share: float, expert_share: float) -> float:
-    """Of a layer's matrices as they are cut, whole ones spread over the ranks that share the update."""
+    """FLOPs for a layer's matrices as divided over ranks; whole ones are spread over the ranks that update them."""
     matrices = [one for one in layer.linears(job.settings.cut) if one.is_orthogonalised and one.trainable]
     h, linears = layer.hidden_size, matrices
     of_experts = sum(one.count * muon_flops(one.size, h) for one in linears if one.kind == "routed")
@@ -242,12 +240,11 @@ def _muon_flops(job: Job, layer: Layer, share: float, expert_share: float) -> fl
 
 
 def _sharing(job: Job, schedule: Schedule, stages: Sequence[Stage], held: Sequence[Held]) -> tuple[Sharing, ...]:
-    """Embeddings and conditional embedders that several ranks hold, and what replicas of a stage sum of gradients.
+    """All-reduces of gradients among pipeline ranks: shared embeddings, conditional embedders, and model replicas.
 
-    Replicas of a stage are replicas in data parallelism too (Li & Hoefler 2021, arXiv 2107.06925, §3.2: an
-    all-reduce among them): each has reduced its own gradients among its dp · cp ranks, and what a rank keeps of
-    them, 1 / (dp · cp), it sums with those of the other replicas that lie elsewhere. That is so without ZeRO as
-    well, where the sum is between the two halves of the all-reduce.
+    Replicas of a stage are data-parallel too (Li & Hoefler 2021, arXiv 2107.06925, §3.2: an all-reduce among them).
+    Each reduces its gradients among its dp · cp ranks. A rank's part, 1 / (dp · cp), is then summed over the
+    replicas on other ranks. This holds without ZeRO too: the sum is then between the two halves of the all-reduce.
     """
     shared = []
     model, num_stages, of = job.model, schedule.num_model_stages, job.optimizer.bytes_of_gradient
@@ -274,7 +271,6 @@ def _sharing(job: Job, schedule: Schedule, stages: Sequence[Stage], held: Sequen
 
 
 def _sum_over(job: Job, ranks: tuple[int, ...], num_bytes: float) -> Sharing:
-    """An all-reduce among pipeline ranks over the outermost link between any two of them."""
     sizes = job.domain_sizes
     tier = max(tier_between(job.layout, sizes, ranks[0], other) for other in ranks[1:])
     extents = tuple(len(ranks) if index == tier else 1 for index in range(len(sizes)))

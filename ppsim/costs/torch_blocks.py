@@ -1,21 +1,24 @@
-"""What passes over memory in a layer that torch runs, beside what Megatron-LM's and TransformerEngine's kernels do.
+"""Memory-bound kernels of a layer in torch, in addition to Megatron-LM's and TransformerEngine's.
 
 TorchTitan at 9dec370 and 820504e (models/llama, parallelize_llama.py, norms.py), torchao at 6243040 (float8), torch
-of December 2024. Compiled, what is point by point is one kernel and only this is left; e bytes of an element, c of
-what is gathered, T tokens of a tensor-parallel group, of which a rank has T / tp, h hidden:
+of December 2024. When compiled, pointwise operators are fused into one kernel and only the following remain; e is
+the bytes of an element, c of an element that is gathered, T the tokens of a tensor-parallel group (T / tp per
+rank), h the hidden size:
 
-- rotation by complex numbers, which inductor has no code for: to float32 and back, and a product, 16 more a column;
-- keys and values repeated to all heads: each read and written, and summed back;
-- gathers and scatters along the sequence, which is no tensor's first dimension: pieces copied into or out of one
-  another, 2chT and 2ehT (distributed/_functional_collectives.py: `all_gather_tensor`, `reduce_scatter_tensor`). In
-  products that are pipelined with them (distributed/_symmetric_memory) a scatter adds up what ranks sent instead,
-  and what a backward sums before it scatters stays as it was, as do gathers of what has a scale a row;
-- queries, keys and values, gate and up are products of their own, whose n gradients of one input are summed: n + 1
-  passes, fused with a norm's n - 1;
-- 8 bits: `_Casts`.
+- rotation by complex numbers, for which inductor generates no code: to float32 and back, and a multiplication, 16
+  bytes more per column;
+- repetition of keys and values for all heads: each read and written, and summed back;
+- gathers and scatters along the sequence, which is not the first dimension of any tensor: pieces copied into or out
+  of one another, 2chT and 2ehT (distributed/_functional_collectives.py: `all_gather_tensor`,
+  `reduce_scatter_tensor`). In GEMMs pipelined with them (distributed/_symmetric_memory), a scatter adds up the
+  ranks' parts instead; the sums that a backward scatters are copied as before, and so are gathers of operands with
+  a scale per row;
+- separate GEMMs for queries, keys and values, gate and up, whose n gradients of one input are summed: n + 1 passes,
+  fused with a norm's n - 1;
+- 8-bit casts: `_Casts`.
 
-Eagerly (no torch.compile) each operator passes over memory by itself: norms in float32, activations, sums of
-gradients two by two, and casts.
+In eager mode each operator is a separate memory-bound kernel: norms in float32, activations, sums of gradients two
+by two, and casts.
 """
 
 from collections import Counter
@@ -30,23 +33,24 @@ from ppsim.model.linears import Linear
 from ppsim.model.operators import Operator
 
 _NORM_FORWARD, _NORM_BACKWARD = (4, 28), (8, 68)
-"""Of an eager norm, times e and beside: x in float32, its square, their mean, the product with its root, that in
-the type of x, and with the weights; and what autograd makes of these."""
+"""Bytes per element of an eager norm in F and in I, as a multiple of e and a constant: x in float32, its square,
+their mean, the product with the root, the result in the dtype of x, and with the weights; I: autograd's kernels for
+these."""
 
 _CAST_EAGERLY = (4, 25)
-"""Of an eager cast to 8 bits, times e and beside: absolute values, their maximum, float32, times the scale,
-clamped, cast (torchao, float8_utils.py: `tensor_to_scale`, `to_fp8_saturated`)."""
+"""Bytes per element of an eager 8-bit cast, as a multiple of e and a constant: absolute values, their maximum,
+float32, times the scale, clamped, cast (torchao, float8_utils.py: `tensor_to_scale`, `to_fp8_saturated`)."""
 
 
 @dataclass(frozen=True)
 class TorchKernels(OperatorKernels):
-    """What each operator takes as torch runs it: `OperatorKernels`, and what passes over memory beside them."""
+    """Kernels of the operators in torch: `OperatorKernels`, and torch's further memory-bound kernels."""
 
     def gemm(self, linear: Linear) -> PassKernels:
-        """Return the products of each matrix for itself.
+        """Return a separate GEMM for each matrix.
 
-        Where they are pipelined with tensor-parallel messages, a forward, and the gradient of an input whose output
-        was scattered, is a product for each rank's part of the tokens (distributed/_symmetric_memory,
+        If pipelined with tensor-parallel messages, a forward, and the gradient of an input whose output was
+        scattered, has one GEMM per rank's part of the tokens (distributed/_symmetric_memory,
         `_pipelined_multi_all_gather_and_consume`, `_pipelined_produce_and_all2all`).
         """
         tokens, pieces, found = self.rows["tokens"], self.place.cut.tp, NOTHING
@@ -65,7 +69,7 @@ class TorchKernels(OperatorKernels):
         return found
 
     def passing(self, one: Operator) -> PassKernels:
-        """Return what passes over memory, copies along the sequence and casts with it."""
+        """Return the memory-bound kernels, including copies along the sequence and casts."""
         found = super().passing(one) + self.along_sequence(one)
         if one.weight is not None:
             return found + self._casts_of(one.weight)
@@ -76,7 +80,7 @@ class TorchKernels(OperatorKernels):
         return found
 
     def along_sequence(self, one: Operator) -> PassKernels:
-        """Return the copies of what is gathered before an operator, or scattered behind it, along the sequence."""
+        """Return the copies along the sequence for a gather before an operator, or a scatter after it."""
         gathered, summed = self.gathered.get(one.name), self.summed.get(one.name)
         tensor = gathered or summed
         if tensor is None or not self.is_divided:
@@ -89,17 +93,16 @@ class TorchKernels(OperatorKernels):
         return PassKernels(self.moved(scattered, 1), self.moved(2 * size, 1))
 
     def scattered_s(self) -> KernelTime:
-        """Return what a forward copies of what is scattered."""
+        """Return the copies for scatters in a forward."""
         found = (self.along_sequence(one) for one in self.operators if one.name in self.summed)
         return total(found).forward
 
     @property
     def is_divided(self) -> bool:
-        """Whether tensor-parallel ranks have parts of the sequence."""
+        """True if tensor-parallel ranks hold parts of the sequence."""
         return self.place.cut.norm_divisor > 1
 
     def _rotated(self, one: Operator) -> PassKernels:
-        """The rotation by complex numbers, and keys and values that are repeated to all heads behind it."""
         tokens, e = self.rows["tokens"], self.place.execution.element_bytes
         complex_s = self.moved(16.0 * tokens * one.passed, 4)
         queries, keys, *others = (tensor.columns for tensor in one.writes) if one.writes else (0, 0)
@@ -108,7 +111,6 @@ class TorchKernels(OperatorKernels):
         return PassKernels(both, both)
 
     def _eager(self, one: Operator) -> PassKernels:
-        """What norms and activations pass over beyond their fused kernels."""
         elements, e = one.passed * self.rows[one.rows], self.place.execution.element_bytes
         if one.kind == "norm":
             forward, backward = (times * e + beside for times, beside in (_NORM_FORWARD, _NORM_BACKWARD))
@@ -120,7 +122,7 @@ class TorchKernels(OperatorKernels):
         return NOTHING
 
     def sums(self) -> PassKernels:
-        """Return the additions of gradients: those of the n matrices that read one tensor, each for itself, too."""
+        """Return the additions of gradients, also of separate matrices that read the same tensor."""
         read = [(width, number) for width, number in _inputs(self.operators) if number > 1]
         size, more = self.place.execution.element_bytes * self.rows["tokens"], 2 if self.is_divided else 0
         passes = sum(
@@ -131,13 +133,13 @@ class TorchKernels(OperatorKernels):
         return super().sums() + PassKernels(backward_input=of_matrices)
 
     def _casts_of(self, linear: Linear) -> PassKernels:
-        """Return the casts of a matrix' operands to 8 bits in torchao, whose layers keep 16-bit inputs."""
+        """8-bit casts of a matrix' operands in torchao, whose layers save 16-bit inputs."""
         is_narrow = self.place.execution.dtype in ("float8", "float8-row")
         return _Casts(self, linear).passes if is_narrow and linear.kind in ("dense", "shared") else NOTHING
 
 
 def _inputs(operators: Iterable[Operator]) -> list[tuple[int, int]]:
-    """Columns of each distinct input of dense matrices, and how many read it, each matrix for itself."""
+    """(Columns, number of readers) of each distinct input of dense matrices; each matrix is a reader."""
     number, width = Counter[str](), dict[str, int]()
     for one in operators:
         if one.weight is not None and one.weight.kind in ("dense", "shared"):
@@ -147,7 +149,7 @@ def _inputs(operators: Iterable[Operator]) -> list[tuple[int, int]]:
 
 
 def num_amax(operators: Iterable[Operator], place: Place) -> tuple[int, int]:
-    """Return how many scales tensor-parallel ranks agree on in a forward and in a backward: one a tensor."""
+    """Return how many scales, one per tensor, tensor-parallel ranks agree on in a forward and in a backward."""
     if place.execution.dtype != "float8" or place.cut.tp == 1:
         return 0, 0
     inputs = _inputs(operators)
@@ -155,7 +157,7 @@ def num_amax(operators: Iterable[Operator], place: Place) -> tuple[int, int]:
 
 
 def norm_passes(place: Place) -> tuple[float, float]:
-    """Return how often the norm before the head, which torch never compiles, passes over its input either way."""
+    """Return the number of passes of the final norm over its input, in F and I; torch never compiles this norm."""
     if place.execution.compile is None:
         return 2.0, 3.0
     e = place.execution.element_bytes
@@ -164,19 +166,19 @@ def norm_passes(place: Place) -> tuple[float, float]:
 
 
 def copied_along_sequence(place: Place, message: float) -> KernelTime:
-    """Return what torch copies around a gather or scatter of so many bytes along the sequence."""
+    """Return torch's copies around a gather or scatter of `message` bytes along the sequence."""
     is_copied = place.execution.compile is not None and place.cut.norm_divisor > 1
     return moved(place.wide_times, "copy", 2 * message) if is_copied else KernelTime()
 
 
 @dataclass(frozen=True)
 class _Casts:
-    """What brings the operands of a matrix to 8 bits.
+    """Casts of the operands of a matrix to 8 bits.
 
-    One scale per tensor: its maximum is read first, then it is cast, before it is gathered; and the operands of a
-    weight gradient are copied, tokens last (float8_ops.py: `preprocess_addmm`), as is the weight for an input
-    gradient. One per row: gathered in 16 bits; a row's maximum and cast are one pass, but those of a weight
-    gradient's operands go by columns, and weights are cast in each pass (float8_linear.py, all axiswise).
+    One scale per tensor: its maximum is read first, then it is cast, and then gathered. The operands of a weight
+    gradient are copied, tokens last (float8_ops.py: `preprocess_addmm`), and so is the weight for an input
+    gradient. One scale per row: operands are gathered in 16 bits; maximum and cast are one pass, except by columns
+    for a weight gradient, and weights are cast in each pass (float8_linear.py, all axiswise).
     """
 
     kernels: OperatorKernels
@@ -187,7 +189,7 @@ class _Casts:
         return self.kernels.place.execution.dtype == "float8-row"
 
     def _bytes(self, *, by_columns: bool = False) -> float:
-        """Of an element that is cast: e read, 1 written, and e more where the maximum is read for apart."""
+        """Bytes per element that is cast: e read, 1 written, and e more if the maximum is read separately."""
         execution = self.kernels.place.execution
         e = execution.element_bytes
         if not execution.compile:
@@ -195,13 +197,13 @@ class _Casts:
         return e + 1 + e * (by_columns or not self.is_row)
 
     def _tokens(self, side: str) -> float:
-        """The rows of an operand: a rank's own, if ranks gather it behind the cast."""
+        """Rows of an operand: a rank's own if the operand is gathered after the cast."""
         is_gathered = self.linear.split == side and not self.is_row
         return self.kernels.rows["own_tokens" if is_gathered else "tokens"]
 
     @property
     def passes(self) -> PassKernels:
-        """F: the input, and with a scale per row the weight. I: the gradient. W: both operands once more."""
+        """F: the input, and the weight if scales are per row. I: the output gradient. W: both operands again."""
         one, tokens, moved = self.linear, self.kernels.rows["tokens"], self.kernels.moved
         weights, number = one.size * self.is_row, 2 * len(one.columns)
         forward = moved(self._bytes() * (one.inputs * self._tokens("outputs") + weights), 2)

@@ -1,9 +1,9 @@
-"""How much of a device's peak a measured pass reaches: on the content of a profile file, without pydantic.
+"""Fraction of a device's peak that measured passes reach, from the content of a profile file (without pydantic).
 
-FLOPs of the passes, with A those of attention's scores and their use in the forward and P those of products with
-weights: F has P + A, I has P + 2A (gradients of queries, keys, values and scores), W has P, so that B = I + W = 2F.
-Recomputation is not counted. Of scores the causal half is counted, which is what a kernel has to compute at least:
-more than the peak is then a wrong time, not a convention.
+With A and P the forward FLOPs of attention scores (with their use) and of weight GEMMs, F has P + A, I has P + 2A
+(gradients of queries, keys, values and scores) and W has P, so that B = I + W = 2F. Recomputation is not counted.
+Of the scores only the causal half is counted, the least that a kernel must compute, so that a result above the peak
+means a wrong time.
 """
 
 from typing import Any
@@ -14,13 +14,13 @@ from ppsim.model.kinds import in_words
 BY_DATA_SHEET = "the data sheet's peak"
 
 PASSES = {"F": "forward_s", "B": "backward_s", "I": "backward_input_s", "W": "backward_weight_s"}
-"""The letter of each pass, and the key of its seconds."""
+"""Key of the seconds of each pass, by its letter."""
 
 
 def pass_flops(model: dict[str, Any], measurement: dict[str, Any]) -> dict[str, float | None]:
-    """Return the model FLOPs of F, B, I and W; None for what cannot be told.
+    """Return the model FLOPs of F, B, I and W, with None for unknown values.
 
-    `model` is that of a profile file; without its `layer_sizes`, I and W of a layer are not told apart.
+    `model` is the model of a profile file. If it has no `layer_sizes`, I and W of a layer cannot be separated.
 
     >>> head = {"component": "head", "shape": {"micro_batch": 1, "sequence_length": 8}, "forward_flops": 6.0}
     >>> pass_flops({}, head)
@@ -31,7 +31,7 @@ def pass_flops(model: dict[str, Any], measurement: dict[str, Any]) -> dict[str, 
         return {"F": forward, "B": 2 * forward, "I": forward, "W": forward}
     if model.get("layer_sizes") is None:
         return {"F": forward, "B": 2 * forward, "I": None, "W": None}
-    from ppsim.model import shapes  # the layers of a model, of which a peak needs none
+    from ppsim.model import shapes  # imported here because the peak alone does not need it
 
     shard = shapes.LayerShape(**model["layer_sizes"]).shard(tp=shape.get("tp", 1), ep=shape.get("ep", 1))
     sizes = {"micro_batch": shape["micro_batch"], "sequence_length": shape["sequence_length"]}
@@ -42,7 +42,7 @@ def pass_flops(model: dict[str, Any], measurement: dict[str, Any]) -> dict[str, 
 
 
 def peak_of(profile: dict[str, Any], dtype: str) -> tuple[float, str] | None:
-    """Return FLOP/s that stand for 100 %, and what they are: the data sheet's, else the best product measured."""
+    """Return the peak in FLOP/s and its source: the data sheet, else the fastest measured GEMM, else None."""
     peaks = profile["provenance"]["device"].get("peak_flops_per_s", {})
     if sheet := DataSheet("", {TYPE_NAMES.get(name, name): peak for name, peak in peaks.items()}).peak(dtype):
         return sheet, BY_DATA_SHEET
@@ -53,7 +53,7 @@ def peak_of(profile: dict[str, Any], dtype: str) -> tuple[float, str] | None:
 
 
 def utilization(profile: dict[str, Any], measurement: dict[str, Any]) -> dict[str, float | None]:
-    """Return model FLOPs / time / peak of F, B, I and W, None where FLOPs, time or peak are not known or 0."""
+    """Return model FLOPs / time / peak of F, B, I and W, with None if FLOPs, time or peak is unknown or 0."""
     peak = peak_of(profile, measurement["shape"]["dtype"])
     flops = pass_flops(profile["model"], measurement)
     found: dict[str, float | None] = {}
@@ -64,7 +64,7 @@ def utilization(profile: dict[str, Any], measurement: dict[str, Any]) -> dict[st
 
 
 def split_ratio(measurement: dict[str, Any]) -> float | None:
-    """Return the time of I and W together over that of B, None where one of them was not measured."""
+    """Return (time of I + time of W) / time of B, or None if any was not measured."""
     whole, *halves = (measurement[PASSES[letter]] for letter in "BIW")
     if None in (whole, *halves) or not whole["median"]:
         return None
@@ -72,7 +72,7 @@ def split_ratio(measurement: dict[str, Any]) -> float | None:
 
 
 def implausible(profile: dict[str, Any]) -> list[str]:
-    """Return a sentence for every measurement of which a pass is faster than the peak allows."""
+    """Return a sentence for every measurement that has a pass faster than the peak allows."""
     sentences = []
     for part in profile["measurements"]:
         above = {letter: mfu for letter, mfu in utilization(profile, part).items() if mfu and mfu > 1}

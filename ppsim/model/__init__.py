@@ -1,1 +1,1 @@
-"""Layers as lists of operators, stages as lists of layers, plans of recomputation and offload."""
+"""Layers as lists of operators, stages as lists of layers, plans for recomputation and offloading."""

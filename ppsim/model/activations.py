@@ -1,4 +1,4 @@
-"""Bytes that a forward saves for its backward, by component, on a rank of a divided model.
+"""Bytes that a forward saves for its backward, by component, on one rank.
 
 Letters: T tokens of a microbatch on a context-parallel rank, b·s/cp; h, n, g, d, f as in
 `ppsim.model.architecture`; t = tp; q = t with sequence parallelism, else 1; e bytes of an element. Every tensor is
@@ -34,9 +34,9 @@ from ppsim.parallel.sizes import Cut, share
 
 
 def layer_activations(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -> dict[str, int]:
-    """Return the bytes that a layer saves of a microbatch: "norms", "attention", "scores", "feed-forward", …
+    """Return the bytes that a layer saves per microbatch: "norms", "attention", "scores", "feed-forward", …
 
-    `batch.recompute` is the word of one layer. `selective-op` saves the layer's input and the outputs of
+    `batch.recompute` is the option of one layer. `selective-op` saves the layer's input and the outputs of
     `_of_operators`. A layer without a backward saves nothing.
     """
     if not layer.has_backward:
@@ -51,7 +51,7 @@ def layer_activations(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoic
 def _saved_columns(
     layer: Layer, recompute: Recompute, cut: Cut, kernels: KernelChoice, sequence_length: int
 ) -> tuple[Columns, ...]:
-    """The columns that a layer saves, cached per layer object."""
+    """The saved columns of a layer, cached per layer object."""
     key = recompute, cut.tp, cut.cp, cut.ep, cut.expert_tp, kernels, sequence_length
     if key not in layer.lists:
         operators = operators_of(layer, cut, kernels, sequence_length)
@@ -63,10 +63,10 @@ def _saved_columns(
 
 @dataclass(frozen=True)
 class LayerOffload:
-    """What a layer sends to the host of a microbatch.
+    """Offloaded bytes of a layer per microbatch.
 
-    groups: bytes copied and bytes freed of each module, in the order of the forward, without those that copy
-    nothing; forward_bytes: what the fullest moment of the forward has beyond what stays.
+    groups: bytes copied and bytes freed per module, in forward order, without modules that copy nothing;
+    forward_bytes: peak of the forward beyond the tensors that stay saved.
     """
 
     groups: tuple[tuple[int, int], ...] = ()
@@ -74,21 +74,21 @@ class LayerOffload:
 
     @property
     def copied(self) -> int:
-        """The bytes that go to the host, and come back."""
+        """Bytes that are copied to the host, and back."""
         return sum(copied for copied, _ in self.groups)
 
     @property
     def freed(self) -> int:
-        """The bytes that leave the device in between."""
+        """Bytes that leave the device in between."""
         return sum(freed for _, freed in self.groups)
 
 
 def layer_offload(
     layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice, modules: str, min_elements: int
 ) -> LayerOffload:
-    """Return what goes to the host if these modules, joined by +, are offloaded; none of less than `min_elements`.
+    """Return the offload of `modules` (joined by +), without tensors of fewer than `min_elements` elements.
 
-    Nothing of a layer that is recomputed whole, or has no backward.
+    A layer that is recomputed whole, or has no backward, offloads nothing.
     """
     if batch.recompute in (BY_OPERATORS, "full") or not layer.has_backward:
         return LayerOffload()
@@ -116,14 +116,13 @@ def layer_offload(
 
 
 def _size(rows: RowCounts, widths: Mapping[Dtype, float], tensor: Tensor) -> float:
-    """The bytes of a tensor."""
     return float(rows[tensor.rows]) * tensor.columns * widths[tensor.dtype]
 
 
 def layer_backward(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -> int:
-    """Return the bytes at the fullest moment of a layer's backward beyond those that its forward saved.
+    """Return the bytes at the peak of a layer's backward beyond those saved by its forward.
 
-    Without the gradient of its output; `selective-op` is taken as "none".
+    The gradient of its output is not included; `selective-op` counts as "none".
     """
     key = "backward", batch, cut, kernels
     if key not in layer.lists:
@@ -137,13 +136,11 @@ def layer_backward(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) 
 
 
 def _widths(batch: Batch, kernels: KernelChoice) -> dict[Dtype, float]:
-    """Bytes of an element by its type."""
     e = batch.element_bytes
     return {"act": e, "operand": kernels.input_bytes or e, "f32": 4, "mask": 1}
 
 
 def _rows(layer: Layer, batch: Batch, cut: Cut, expert_room: float = 1.0) -> RowCounts:
-    """The rows of a microbatch on a rank; experts are loaded evenly."""
     own = share(batch.tokens(cut), cut.norm_divisor)
     pairs = own * layer.experts_per_token * cut.expert_tp
     capacity = pairs if expert_room == 1 else pairs * Fraction(expert_room).limit_denominator(10**6)
@@ -151,9 +148,9 @@ def _rows(layer: Layer, batch: Batch, cut: Cut, expert_room: float = 1.0) -> Row
 
 
 def _of_operators(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -> dict[str, int]:
-    """What `selective-op` keeps beside a layer's input: attention's output and statistics, and `by_operators`.
+    """Bytes that `selective-op` saves besides the layer's input: attention's output and statistics, `by_operators`.
 
-    Attention's output reduced and scattered: T·h·e/t. Eagerly `held_for_nothing` too.
+    The reduce-scattered output of attention has T·h·e/t bytes. Eager mode adds `held_for_nothing`.
     """
     a, tokens, e = layer.attention, batch.tokens(cut), batch.element_bytes
     assert isinstance(a, Attention)
@@ -169,16 +166,16 @@ def _of_operators(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -
 
 
 def held_for_nothing(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -> tuple[int, int]:
-    """Return the bytes of a layer's last product, and of what is scattered of it, that `selective-op` holds."""
+    """Return the bytes of a layer's last GEMM output and of its scattered part that `selective-op` holds unused."""
     whole = batch.tokens(cut) * layer.hidden_size * batch.element_bytes * kernels.eager
     counted = sum(not one.biased for linear in layer.linears(cut) if linear.is_product for one in linear.apart())
     return whole * (counted % 2), share(whole, cut.norm_divisor) * (cut.tp > 1)
 
 
 def kept_for_weight(layer: Layer, batch: Batch, cut: Cut) -> int:
-    """Return the bytes that a layer holds between I and W of a split backward, without room for uneven experts.
+    """Return the bytes that a layer holds between I and W of a split backward, for evenly loaded experts.
 
-    Operands in 8 bits are taken to be held in the type of activations.
+    8-bit operands are assumed to be held in the dtype of activations.
     """
     if not layer.has_backward:
         return 0
@@ -192,15 +189,15 @@ def kept_for_weight(layer: Layer, batch: Batch, cut: Cut) -> int:
 def head_activations(
     model: Model, batch: Batch, cut: Cut, kernels: KernelChoice, *, vocab_multiple: int = 1
 ) -> dict[str, int]:
-    """Return what final norm, projection and cross entropy keep: "head" 2T·h·e/q, and "logits".
+    """Return the bytes saved by final norm, projection and cross entropy: "head" 2T·h·e/q, and "logits".
 
-    What joins residual streams keeps them too.
-    Logits: T·V·e/t fused, 4T·V/t for the softmax otherwise. Each layer for further tokens has both once more.
+    The sum of residual streams saves the streams too. Logits: T·V·e/t if fused, else 4T·V/t for the softmax. Each
+    multi-token prediction layer adds both once more.
     """
     tokens, e = batch.tokens(cut), batch.element_bytes
     vocab = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=vocab_multiple) // cut.tp
     joined = model.streams if model.streams > 1 else 0
-    # The input of a frozen head is not saved; that of the norm is, for its own gradient.
+    # The input of a frozen head is not saved. The norm's input is, for the norm's own gradient.
     norms = (
         (model.trains("head") + model.final_norm * model.head_gives_gradient + joined)
         * share(tokens * model.hidden_size, cut.norm_divisor)
@@ -212,9 +209,9 @@ def head_activations(
 
 
 def mtp_activations(model: Model, num_layers: int, batch: Batch, cut: Cut) -> dict[str, int]:
-    """Return what layers for further tokens keep in front: inputs of two norms and of the projection, 4T·h·e/q.
+    """Return the bytes saved before multi-token prediction layers: inputs of two norms and projection, 4T·h·e/q.
 
-    Of n residual streams, whose norm reads what the head before has, (2 + n)T·h·e/q.
+    With n residual streams, whose norm reads the head's saved input, (2 + n)T·h·e/q.
     """
     hidden = share(batch.tokens(cut) * model.hidden_size, cut.norm_divisor)
     kept = 4 if model.streams == 1 else 2 + model.streams
@@ -222,7 +219,7 @@ def mtp_activations(model: Model, num_layers: int, batch: Batch, cut: Cut) -> di
 
 
 def embedding_activations(model: Model, batch: Batch, cut: Cut, kernels: KernelChoice) -> dict[str, int]:
-    """Return what the embedding keeps: 8 bytes of a token's number and, with dropout, its mask of T·h/q."""
+    """Return the bytes saved by the embedding: 8 per token id and, with dropout, a mask of T·h/q."""
     tokens = batch.tokens(cut)
     mask = share(tokens * model.hidden_size, cut.norm_divisor) if kernels.dropout else 0
     return {"embedding": 8 * tokens + mask}

@@ -1,6 +1,6 @@
-"""LoRA adapters and frozen weights in the matrices and the operators of a layer.
+"""Effect of LoRA adapters and frozen weights on the matrices and operators of a layer.
 
-Adapters are those of Megatron-Bridge at 067f987d (peft/utils.py: `ParallelLinearAdapter`, peft/lora_layers.py:
+Adapters are Megatron-Bridge's at 067f987d (peft/utils.py: `ParallelLinearAdapter`, peft/lora_layers.py:
 `LoRALinear`). A module y = W·x with an adapter gives y + (alpha / rank) · B·A·x. Each of tp ranks has 1/tp of both
 matrices: of A's outputs, or of its inputs if W is divided by its inputs, and of B's outputs. With sequence
 parallelism A reads the gathered input of the module, and saves it. The routed experts of a rank share one adapter
@@ -20,7 +20,7 @@ from ppsim.parallel.sizes import Cut
 def trained_matrices(
     matrices: Iterable[Linear], mixer: Sequence[Linear], training: LayerTraining, cut: Cut
 ) -> Iterator[Linear]:
-    """Yield the matrices of a layer, each followed by its adapter; `mixer`: the matrices of the token mixer."""
+    """Yield the matrices of a layer, each followed by its adapter; `mixer` has the token mixer's matrices."""
     for one in matrices:
         yield replace(one, trainable=training.trains(group_of(one, 1 if one in mixer else 2)))
         if lora_module_of(one, mixer) in training.adapted:
@@ -28,7 +28,7 @@ def trained_matrices(
 
 
 def adapter_of(linear: Linear, rank: int, cut: Cut) -> tuple[Linear, Linear]:
-    """Return A and B of the adapter of a matrix as a rank holds them.
+    """Return A and B of the adapter of a matrix, as one rank holds them.
 
     >>> qkv = Linear("queries, keys, values", "x", 8, (8, 2, 2), split="outputs")
     >>> [one.weights for one in adapter_of(qkv, 4, Cut(tp=2))]  # inputs · rank / tp, rank · outputs of this rank
@@ -48,9 +48,9 @@ def adapter_of(linear: Linear, rank: int, cut: Cut) -> tuple[Linear, Linear]:
 def trained_operators(
     operators: Sequence[Operator], source: Tensor, mixer: Sequence[Linear], training: LayerTraining, cut: Cut
 ) -> Iterator[Operator]:
-    """Yield the operators of a layer with its adapters; `source` is the tensor that the layer reads.
+    """Yield the operators of a layer with its adapters; `source` is the layer's input.
 
-    A frozen GEMM saves nothing: its input gradient reads the weight only.
+    A frozen GEMM saves nothing, because its input gradient reads only the weight.
     """
     tensors = {source.name: source} | {tensor.name: tensor for one in operators for tensor in one.writes}
     for one in operators:
@@ -67,7 +67,7 @@ def trained_operators(
 
 
 def _with_adapter(one: Operator, source: Tensor, rank: int, cut: Cut) -> Iterator[Operator]:
-    """A GEMM, the gathered input of A, A, B, the product with alpha / rank, and the sum of both outputs."""
+    """A GEMM, the gathered input of A, A, B, scaling by alpha / rank, and the sum of both outputs."""
     assert one.weight is not None
     down, up = adapter_of(one.weight, rank, cut)
     name, component = one.name, source.component

@@ -1,13 +1,13 @@
-"""What torch's caching allocator reserves of a device for the tensors of a step: a replay of its rules.
+"""Simulation of torch's caching allocator: the memory that it reserves for the tensors of a step.
 
-The rules are those of c10/cuda/CUDACachingAllocator.cpp: sizes are multiples of 512 bytes; a request takes the
-smallest free block that holds it, cut in two where more than 1 MiB would be left (512 bytes in a segment that
-grows, and of tensors of up to 1 MiB); free neighbours become one; nothing goes back to the device. Where no block
-is large enough, a request takes a segment of its own: of 20 MiB for less than 10, else of its size in multiples of
-2 MiB. With `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, as
-TorchTitan starts runs on one node (`run_train.sh`) but not on several (`multinode_trainer.slurm`), the one segment
-grows behind its last block by pages of 20 MiB, and what is free at its end is part of what grows. No stream takes
-blocks of another, nor a tensor of up to 1 MiB of larger ones: such tensors share segments of 2 MiB.
+The rules are from c10/cuda/CUDACachingAllocator.cpp. Sizes are multiples of 512 bytes. A request takes the smallest
+free block that is large enough, and splits it if more than 1 MiB is left (512 bytes in expandable segments, and for
+tensors of up to 1 MiB). Free neighbours are merged; nothing returns to the device. If no block is large enough, a
+request takes a new segment: of 20 MiB for less than 10 MiB, else of its size in multiples of 2 MiB. With
+`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, as TorchTitan starts runs on one node (`run_train.sh`) but not
+on several (`multinode_trainer.slurm`), the single segment grows at its end by pages of 20 MiB, and a free last
+block is part of the growth. Streams do not share blocks, nor do small tensors (up to 1 MiB) and larger ones: small
+tensors share segments of 2 MiB.
 """
 
 from bisect import bisect_left, insort
@@ -21,7 +21,7 @@ _LARGE, _ROUND = 10 * 2**20, 2 * 2**20
 
 @dataclass(frozen=True)
 class Block:
-    """Bytes of a stream's segment: where they begin, and how many."""
+    """A block in a stream's segment: begin and size in bytes."""
 
     stream: str
     begin: int
@@ -30,7 +30,7 @@ class Block:
 
 @dataclass
 class Segment:
-    """The segments of a stream, one that grows or many: `mapped` bytes, and the blocks that nobody holds."""
+    """The segments of a stream, one expandable or several fixed: `mapped` bytes, and the free blocks."""
 
     name: str
     is_expandable: bool = True
@@ -43,7 +43,7 @@ class Segment:
     _begins: dict[int, int] = field(default_factory=dict)
 
     def take(self, size: int) -> Block:
-        """Return a block of at least so many bytes."""
+        """Return a block of at least `size` bytes."""
         index = bisect_left(self._by_size, (size, 0))
         if index < len(self._by_size):
             found, begin = self._by_size[index]
@@ -51,7 +51,8 @@ class Segment:
         elif not self.is_expandable:
             found = self.page if size < _LARGE else -(-size // _ROUND) * _ROUND
             begin = self._top
-            self.mapped, self._top = self.mapped + found, begin + found + _UNIT  # which no neighbour is behind
+            # The gap of one unit prevents merging with the next segment.
+            self.mapped, self._top = self.mapped + found, begin + found + _UNIT
         else:
             begin = self._begins.get(self.mapped, self.mapped)
             if begin < self.mapped:
@@ -65,7 +66,7 @@ class Segment:
         return Block(self.name, begin, found)
 
     def give(self, block: Block) -> None:
-        """Take a block back, and make one of it and its free neighbours."""
+        """Free a block, and merge it with its free neighbours."""
         begin, end = block.begin, block.begin + block.size
         self.held -= block.size
         if begin in self._begins:
@@ -87,7 +88,7 @@ class Segment:
 
 
 class Allocator:
-    """A device's memory under torch: tensors are made and dropped in the order of a step.
+    """A device's memory under torch; tensors are made and dropped in the order of a step.
 
     >>> memory = Allocator()
     >>> first, second = memory.make(40 * 2**20), memory.make(80 * 2**20)
@@ -105,11 +106,11 @@ class Allocator:
 
     @property
     def reserved(self) -> int:
-        """Bytes that the process has of the device; they only grow."""
+        """Bytes that the process has reserved on the device; they never shrink."""
         return sum(segment.mapped for segment in self._segments.values())
 
     def make(self, num_bytes: float, stream: str = "compute") -> Block | None:
-        """Return the block of a new tensor; None for one without bytes."""
+        """Return the block of a new tensor; None for a tensor without bytes."""
         size = -(-int(num_bytes) // _UNIT) * _UNIT
         if not size:
             return None

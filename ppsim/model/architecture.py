@@ -1,11 +1,11 @@
-"""A model as a whole: every layer in order, embedding, head and multi-token prediction; parameters and FLOPs.
+"""A whole model: layers in order, embedding, head and multi-token prediction, with parameters and FLOPs.
 
-`ppsim.model.shapes` has one layer's shard as `ppsim profile` measures it. Here layers may differ (dense ones first,
-experts behind them), attention may be latent, and biases, norms and tied weights are where the family has them, so
-that parameters come out as published, to the last one.
+Layers may differ (for example dense layers before layers with experts). Biases, norms and tied weights are as in
+the model family, so that parameter counts match the published ones exactly. `ppsim.model.shapes` has one layer's
+shard as `ppsim profile` measures it.
 
 Letters: h hidden size, n query heads, g key/value heads, d head size, f feed-forward columns, E experts, k experts
-a token, V vocabulary, s sequence length.
+per token, V vocabulary, s sequence length.
 """
 
 from dataclasses import dataclass, field, replace
@@ -25,16 +25,16 @@ from ppsim.parallel.layer_partition import require_layers
 from ppsim.parallel.sizes import Cut, require_positive
 
 Norm = Literal["layernorm", "rmsnorm", "plain"]
-"""Of a LayerNorm, an RMSNorm, and a LayerNorm without weights, which a condition modulates instead."""
+""""plain" is a LayerNorm without weights, which a condition modulates instead."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer: norms, attention or another mixer of tokens, and a feed-forward part or a mixture of experts.
+    """One layer: norms, a token mixer such as attention, and a dense MLP or a mixture of experts.
 
-    Hybrids have layers of one half and one norm: `NoAttention` or `NoFeedForward` stands for the other. Those of
-    diffusion transformers are `conditioned`. `streams`: how many copies of the hidden states the residual has.
-    `training`: which weights are frozen and which modules have adapters; None: all weights are trained.
+    Hybrids have layers of one mixer and one norm, with `NoAttention` or `NoFeedForward` for the other. Layers of
+    diffusion transformers are `conditioned`. `streams`: number of residual streams. `training`: frozen weights and
+    modules with adapters; None: all weights are trained.
     """
 
     hidden_size: int
@@ -48,56 +48,56 @@ class Layer:
 
     @property
     def is_moe(self) -> bool:
-        """Whether it has experts."""
+        """True if the layer has experts."""
         return isinstance(self.ffn, MixtureOfExperts)
 
     @property
     def has_mixer(self) -> bool:
-        """Whether its tokens see each other."""
+        """True if the layer has a token mixer."""
         return not isinstance(self.attention, NoAttention)
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether its tokens change a state instead of looking at each other."""
+        """True if the token mixer is recurrent."""
         return any(isinstance(part, Recurrent) for part in self.attention.parts)
 
     @property
     def has_feed_forward(self) -> bool:
-        """Whether it has a feed-forward part or experts."""
+        """True if the layer has a dense MLP or experts."""
         return not isinstance(self.ffn, NoFeedForward)
 
     @property
     def num_halves(self) -> int:
-        """How many parts it has, each with a residual around it."""
+        """Number of mixers (token and channel), each with a residual connection."""
         return self.has_mixer + self.has_feed_forward
 
     @property
     def has_backward(self) -> bool:
-        """Whether it or a layer before it has a trained weight."""
+        """True if this layer or an earlier one has a trained weight."""
         return self.training is None or self.training.has_backward
 
     @property
     def has_trained_weights(self) -> bool:
-        """Whether any of its weights is trained."""
+        """True if any weight is trained."""
         return self.trains_norms or any(one.trainable for one in self.all_linears)
 
     @property
     def trains_norms(self) -> bool:
-        """Whether the weights of its norms are trained."""
+        """True if the norms are trained."""
         return self.training is None or self.training.trains("norms")
 
     @property
     def expert_width(self) -> int:
-        """Columns of a token as it is sent to a routed expert."""
+        """Columns per token sent to a routed expert."""
         return (self.ffn.latent_size if isinstance(self.ffn, MixtureOfExperts) else None) or self.hidden_size
 
     @property
     def experts_per_token(self) -> int:
-        """How many routed experts a token takes, 0 where there are none."""
+        """Routed experts per token, 0 without experts."""
         return self.ffn.experts_per_token if isinstance(self.ffn, MixtureOfExperts) else 0
 
     def linears(self, cut: Cut) -> tuple[Linear, ...]:
-        """Return every matrix of the layer that a rank holds, once, in the order of a forward."""
+        """Return every matrix of the layer on one rank, once each, in forward order."""
         key = cut.tp, cut.expert_tp, cut.ep
         if key not in self._linears_of:
             h, ffn = self.hidden_size, self.ffn
@@ -113,12 +113,12 @@ class Layer:
 
     @cached_property
     def _linears_of(self) -> dict[tuple[int, int, int], tuple[Linear, ...]]:
-        """Those of the cuts that were asked for: a search asks for the same ones again and again."""
+        """Cache by division, since a search asks for the same divisions repeatedly."""
         return {}
 
     @cached_property
     def lists(self) -> dict[Any, Any]:
-        """Lists of operators and their sums that `ppsim.model.activations` made of this layer."""
+        """Cache of operator lists and their sums for `ppsim.model.activations`."""
         return {}
 
     @cached_property
@@ -128,7 +128,7 @@ class Layer:
 
     @property
     def norm_parameters(self) -> int:
-        """Parameters of its norms, which every rank has whole."""
+        """Parameters of the norms, replicated on every rank."""
         has_streams = self.conditioned is not None and self.conditioned.text > 0
         of_heads = (1 + has_streams) * self.attention.norm_parameters
         return self.num_norms * norm_parameters(self.norm, self.hidden_size) + of_heads
@@ -145,7 +145,7 @@ class Layer:
 
     @property
     def active_parameters(self) -> int:
-        """Parameters that one token takes: those of k experts only."""
+        """Parameters used by one token, of only k experts."""
         ffn = self.ffn
         if not isinstance(ffn, MixtureOfExperts):
             return self.parameters
@@ -154,14 +154,14 @@ class Layer:
 
     @cached_property
     def weights_a_token(self) -> float:
-        """Weights that a token is multiplied by on average: those of k experts only, and of its stream."""
+        """Weights that multiply a token on average: k experts only, and only the token's stream."""
         return sum(
             self._weights_a_token(one) for one in self.all_linears if one.kind not in ("vector", "condition")
         )
 
     @cached_property
     def frozen_weights_a_token(self) -> float:
-        """Those of them that are frozen."""
+        """The frozen part of `weights_a_token`."""
         return sum(
             self._weights_a_token(one)
             for one in self.all_linears
@@ -172,15 +172,15 @@ class Layer:
         return one.size * (self.experts_per_token if one.kind in ("routed", "routed adapter") else one.rows)
 
     def forward_flops(self, sequence_length: int, *, causal: bool = False) -> float:
-        """FLOPs of a token's forward: 2 a weight of a matrix product, and 2s a column of scores and their use.
+        """Return the forward FLOPs per token: 2 per weight of a GEMM, and 2s per column of scores and their use.
 
-        `causal`: half the scores. A window has the scores within it, Mamba and the delta rule the products of their
+        `causal`: half the scores. A window counts the scores in it, Mamba and delta rules the GEMMs of their
         chunks. Norms, activations, rotations and convolutions are not counted.
         """
         return 2.0 * self.weights_a_token + self.attention.core_flops(sequence_length, causal=causal)
 
     def left_out_flops(self, sequence_length: int, *, causal: bool = False) -> float:
-        """FLOPs of a token's training that frozen weights save: of weight gradients, or of the whole backward."""
+        """Return the training FLOPs per token that frozen weights save: weight gradients, or the whole backward."""
         if not self.has_backward:
             return 2.0 * self.forward_flops(sequence_length, causal=causal)
         return 2.0 * self.frozen_weights_a_token
@@ -190,15 +190,18 @@ class Layer:
 class Model:
     """A model: `layers` in order between an embedding and a head of `vocab_size`.
 
-    `learned_positions`: rows of a table of positions. `projected_size`: an embedding narrower than the layers, with
-    a projection in and out (OPT-350m). `mtp`: layers that predict further tokens (DeepSeek-AI 2024, arXiv
-    2412.19437, §2.2), each with two norms, a 2h × h projection and a norm before the shared head; `repeats_mtp`:
-    all are one layer that runs again (Megatron-LM's mtp_use_repeated_layer). `sequence_length` is the one it is
-    used with where none is given. `patches`: a diffusion transformer's, whose `vocab_size` is that of its output.
-    `source` says where the sizes were published, `left_out` in a sentence which parts of a published model are
-    not among the layers. `notes`: assumptions about the model, such as how it was traced. `extra`: parameters of a
-    traced model before its layers and behind them that nothing else counts, and those of the latter in GEMMs.
-    `fine_tuning`: the weights that are trained, None: all (`with_fine_tuning`).
+    - `learned_positions`: rows of a table of positions.
+    - `projected_size`: width of an embedding narrower than the layers, with a projection in and out (OPT-350m).
+    - `mtp`: multi-token prediction layers (DeepSeek-AI 2024, arXiv 2412.19437, §2.2), each with two norms, a 2h × h
+      projection and a norm before the shared head; `repeats_mtp`: all are one layer that runs again (Megatron-LM's
+      mtp_use_repeated_layer).
+    - `sequence_length`: the default.
+    - `patches`: of a diffusion transformer; `vocab_size` is then its output size.
+    - `source`: publication of the sizes. `left_out`: parts of a published model that are not among the layers.
+      `notes`: assumptions, such as how the model was traced.
+    - `extra`: for a traced model, parameters before and after its layers that are not counted elsewhere, and the
+      part of the latter in GEMMs.
+    - `fine_tuning`: the trained weights; None: all (`with_fine_tuning`).
     """
 
     layers: tuple[Layer, ...]
@@ -223,7 +226,7 @@ class Model:
 
     @cached_property
     def kinds(self) -> tuple[Layer, ...]:
-        """The layers that differ, each once, those of multi-token prediction too."""
+        """The distinct layers, multi-token prediction included."""
         return tuple(dict.fromkeys((*self.layers, *self.mtp)))
 
     @property
@@ -233,29 +236,30 @@ class Model:
 
     @property
     def streams(self) -> int:
-        """How many residual streams its layers have."""
+        """Number of residual streams."""
         return self.layers[0].streams
 
     @property
     def residual_size(self) -> int:
-        """Columns of a token between layers, and between stages: h of each stream."""
+        """Columns per token between layers and between stages: h per stream."""
         return self.streams * self.hidden_size
 
     @property
     def norm(self) -> Norm:
-        """The kind of its norms."""
+        """Kind of norm."""
         return self.layers[0].norm
 
     def table(self, vocab_size: int) -> int:
-        """Return the weights of an embedding or a head of so many words; a diffusion transformer has neither."""
+        """Return the weights of an embedding or a head for `vocab_size` tokens; 0 for diffusion transformers."""
         return 0 if self.patches else vocab_size * (self.projected_size or self.hidden_size)
 
     @property
     def own_parameters(self) -> tuple[int, int, int]:
-        """Parameters around the layers that each rank has whole: before them, behind them, and on every stage.
+        """Parameters outside the layers that tp ranks replicate: before the layers, after them, and on every stage.
 
-        Learned positions and an embedding's projection; the final norm, what joins residual streams, and the head's
-        projection; nothing. Or those of patches, whose conditional embedders every stage has.
+        Before: learned positions and the embedding's projection. After: final norm, sum of residual streams and the
+        head's projection. A diffusion transformer has its patches' parameters, with conditional embedders on every
+        stage.
         """
         h, positions = self.hidden_size, self.learned_positions * self.hidden_size
         if self.patches:
@@ -267,52 +271,52 @@ class Model:
 
     @property
     def final_norm_parameters(self) -> int:
-        """Parameters of the norm behind the layers."""
+        """Parameters of the norm after the layers."""
         return 0 if self.patches else self.final_norm * norm_parameters(self.norm, self.hidden_size)
 
     @property
     def embedding_parameters(self) -> int:
-        """Parameters before the first layer: V·h, learned positions, a projection where there is one."""
+        """Parameters before the first layer: V·h, learned positions, and a projection if any."""
         before, _, everywhere = self.own_parameters
         return self.table(self.vocab_size) + before + everywhere
 
     @property
     def head_parameters(self) -> int:
-        """Parameters behind the last layer, its V·h included even where they are tied to the embedding's."""
+        """Parameters after the last layer, including V·h even if tied to the embedding."""
         return self.table(self.vocab_size) + self.own_parameters[1]
 
     @property
     def parameters(self) -> int:
-        """All parameters, tied ones once, without multi-token prediction: the number that is published."""
+        """All parameters as published: tied ones once, without multi-token prediction."""
         head = self.own_parameters[1] if self.tied_embeddings else self.head_parameters
         return self.embedding_parameters + sum(layer.parameters for layer in self.layers) + head
 
     @property
     def active_parameters(self) -> int:
-        """Parameters that one token takes, embedding and head included, without multi-token prediction."""
+        """Parameters used by one token, embedding and head included, without multi-token prediction."""
         return self.parameters - sum(layer.parameters - layer.active_parameters for layer in self.layers)
 
     @property
     def mtp_parameters(self) -> int:
-        """Parameters of multi-token prediction beside the embedding and the head that it shares."""
+        """Parameters of multi-token prediction, without the shared embedding and head."""
         return sum(layer.parameters + mtp_own_parameters(layer) for layer in self.distinct(self.mtp))
 
     def distinct(self, mtp: tuple[Layer, ...]) -> tuple[Layer, ...]:
-        """Return those layers for further tokens on a stage that have weights of their own."""
+        """Return the multi-token prediction layers of a stage that have their own weights."""
         return mtp[:1] if self.repeats_mtp else mtp
 
     def head_forward_flops(self) -> float:
-        """FLOPs of a token's projection to the vocabulary: 2hV, by way of `projected_size` where there is one."""
+        """Return the FLOPs per token of the projection to the vocabulary: 2hV, or through `projected_size`."""
         h, width = self.hidden_size, self.projected_size
         return 2.0 * self.extra[2] + 2.0 * (self.vocab_size * h if width is None else width * (h + self.vocab_size))
 
     def training_flops(self, sequence_length: int | None = None, *, causal: bool = False) -> float:
-        """Return the FLOPs that training takes for a token: three times the forward's matrix products.
+        """Return the FLOPs per token of training: three times the forward's GEMMs.
 
         Attention counts all s × s scores unless `causal`. Recomputation is not counted. Multi-token prediction is:
-        its layers, projections and passes through the head. With fine-tuning a frozen GEMM counts twice, forward
-        and input gradient, as in Megatron-Bridge (training/utils/flop_utils.py at 067f987d, for LoRA), and a layer
-        before the first trained weight once.
+        its layers, projections and uses of the head. With fine-tuning a frozen GEMM counts twice, forward and input
+        gradient, as in Megatron-Bridge (training/utils/flop_utils.py at 067f987d, for LoRA), and a layer before the
+        first trained weight once.
 
         >>> from ppsim.model.names import find_model
         >>> round(find_model("gpt3-175b").training_flops() / 1e12, 3)  # 6 × 175e9, and attention's 12·96·12288·2048
@@ -327,7 +331,6 @@ class Model:
         return 3.0 * forward - self._left_out_flops(length, causal=causal)
 
     def _left_out_flops(self, length: int, *, causal: bool) -> float:
-        """FLOPs of a token's training that frozen weights save."""
         if self.fine_tuning is None:
             return 0.0
         layers = sum(layer.left_out_flops(length, causal=causal) for layer in (*self.layers, *self.mtp))
@@ -345,11 +348,11 @@ class Model:
 
     @property
     def head_gives_gradient(self) -> bool:
-        """Whether anything before the head's GEMM is trained."""
+        """True if anything before the head's GEMM is trained."""
         return self.trains("norms") or self.layers[-1].has_backward
 
     def with_fine_tuning(self, tuning: FineTuning | None) -> "Model":
-        """Return the model with these weights trained; raises `ConfigError` if it lacks a module or trains nothing.
+        """Return the model with these trained weights; raises `ConfigError` if it lacks a module or trains nothing.
 
         >>> from ppsim.model.names import find_model
         >>> model = find_model("llama3-8b").with_fine_tuning(FineTuning(16, ("linear_qkv",)))
@@ -378,18 +381,17 @@ class Model:
         return tuned
 
     def rule_of_thumb_flops(self) -> float:
-        """Return 6N: six times the parameters that a token takes (Kaplan et al. 2020, arXiv 2001.08361)."""
+        """Return 6N, with N the parameters used by one token (Kaplan et al. 2020, arXiv 2001.08361)."""
         return 6.0 * self.active_parameters
 
     def with_layers(self, num_layers: int) -> "Model":
-        """Return the model cut to its first `num_layers`, or with its last layer repeated."""
+        """Return the model with its first `num_layers` layers, or with its last layer repeated."""
         require_layers(num_layers)
         more = (self.layers[-1],) * max(0, num_layers - len(self.layers))
         return replace(self, layers=self.layers[:num_layers] + more)
 
 
 def _require_parts(model: Model, tuning: FineTuning) -> None:
-    """Raise `ConfigError` for a module or a group that no layer has, and for models that are not fine-tuned."""
     if model.patches:
         raise ConfigError("--lora and --freeze are for language models: leave them out for a diffusion model")
     modules, groups = set[str](), {"embedding", "norms", "head", "layers"}
@@ -397,7 +399,7 @@ def _require_parts(model: Model, tuning: FineTuning) -> None:
         mixer = layer.attention.linears(layer.hidden_size, 1)
         modules |= {name for one in layer.all_linears if (name := lora_module_of(one, mixer))}
         groups |= {group_of(one, 1 if one in mixer else 2) for one in layer.all_linears}
-    # Of the default modules a model may lack some: latent attention has no linear_qkv.
+    # A model may lack some of the default modules: latent attention has no linear_qkv.
     wanted = (
         set(tuning.modules) if tuning.modules != DEFAULT_MODULES or not modules & set(DEFAULT_MODULES) else set()
     )
@@ -417,9 +419,9 @@ def norm_parameters(norm: Norm, h: int) -> int:
 
 
 def mtp_linears(layer: Layer, tp: int = 1) -> list[Linear]:
-    """Return the projection before a layer for a further token, of hidden state and embedding in a row.
+    """Return the projection before a multi-token prediction layer, from concatenated hidden state and embedding.
 
-    Of residual streams it is one of the embedding and one of each stream, which are added.
+    With residual streams, one projection of the embedding and one per stream are added.
     """
     h, out = layer.hidden_size, (layer.hidden_size // tp,)
     if layer.streams == 1:
@@ -429,7 +431,7 @@ def mtp_linears(layer: Layer, tp: int = 1) -> list[Linear]:
 
 
 def mtp_own_parameters(layer: Layer, tp: int = 1) -> int:
-    """Return what a rank has of one beside a layer: three norms, that projection, and what joins its streams."""
+    """Return a rank's parameters of multi-token prediction besides the layer: norms, projection, stream sum."""
     h = layer.hidden_size
     projections = sum(one.weights for one in mtp_linears(layer, tp))
     return 3 * norm_parameters(layer.norm, h) + projections + joining_parameters(layer.streams, h)

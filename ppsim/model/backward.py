@@ -1,4 +1,4 @@
-"""The fullest moments of a layer's passes: a walk over its operators, in reverse for the backward."""
+"""Peak memory within a layer's forward and backward, by a walk over its operators."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,24 +8,22 @@ from ppsim.model.operators import MemoryPlan, OffloadGroup, Operator, Tensor, sa
 
 
 class _Gradients:
-    """The gradients that are alive, by the names of their tensors; a sum gives its gradient to what it adds."""
+    """Live gradients by tensor name; inputs of a sum share its gradient."""
 
     def __init__(self) -> None:
         self.owner: dict[str, str] = {}
         self.sizes: dict[str, float] = {}
 
     def make(self, name: str, size: float) -> None:
-        """Make a gradient, or add to the one that is there."""
         if name not in self.owner:
             self.owner[name] = name
             self.sizes[name] = size
 
     def share(self, name: str, other: str) -> None:
-        """Let a tensor have the gradient of another."""
         self.owner.setdefault(name, self.owner[other])
 
     def free(self, name: str) -> None:
-        """Forget a tensor's gradient; its bytes go with the last tensor that has them."""
+        """Drop a tensor's gradient; its bytes are freed with the last tensor that shares it."""
         owner = self.owner.pop(name, None)
         if owner is not None and owner not in self.owner.values():
             del self.sizes[owner]
@@ -39,12 +37,13 @@ def backward_peak(
     *,
     casts: bool,
 ) -> float:
-    """Return the bytes at the fullest moment of a backward beyond those that the forward saved.
+    """Return the bytes at the peak of a backward beyond those saved by the forward.
 
-    In reverse order, the backward of an operator has what the operator saved, the gradients of its outputs and
-    inputs, and what tensor-parallel ranks gather for it. Afterwards the gradients of its outputs go, and what no
-    other operator saved. A checkpoint makes all that it dropped at once; an output that was dropped alone is made
-    when it is needed. The gradient of the layer's output is not counted: it is the message from the next stage.
+    In reverse order, the backward of an operator needs the operator's saved tensors, the gradients of its outputs
+    and inputs, and tensors gathered over tp ranks. Afterwards the gradients of its outputs are freed, and saved
+    tensors that no other operator needs. A checkpoint recomputes all its tensors at once; an output that was
+    dropped alone is recomputed when needed. The gradient of the layer's output is not counted: it is the message
+    from the next stage.
     """
     tensors = tensors_of(operators, layer_input)
     needs = {one.name: _needs(one, tensors, size, casts=casts) for one in operators}
@@ -80,10 +79,10 @@ def forward_peak(
     *,
     casts: bool,
 ) -> float:
-    """Return the bytes at the fullest moment of a forward beyond those that stay saved, with groups offloaded.
+    """Return the bytes at the peak of a forward beyond those that stay saved, with offloaded groups.
 
-    A tensor is there from the operator that makes it to the last that reads it. If it is saved, it stays. What is
-    copied and not saved by other modules leaves with the last operator of its group.
+    A tensor lives from the operator that writes it to its last reader, longer if saved. A copied tensor that no
+    other module saves leaves with the last operator of its group.
     """
     tensors = tensors_of(operators, layer_input)
     ends = {word: at for at, one in enumerate(operators) for word in one.module.split("/")}
@@ -108,17 +107,16 @@ def forward_peak(
 def _needs(
     one: Operator, tensors: Mapping[str, Tensor], size: Callable[[Tensor], float], *, casts: bool
 ) -> dict[str, float]:
-    """The bytes that the backward of an operator reads of its forward, by storage."""
     saves = [stored(tensors, name) for name in one.saved_for_i]
     saves += [stored(tensors, name, is_operand=casts and one.quantized) for name in one.saved_for_w]
     return {tensor.name: size(tensor) for tensor in saves}
 
 
 def _gathered(one: Operator, tensors: Mapping[str, Tensor], size: Callable[[Tensor], float]) -> Iterator[Tensor]:
-    """What tensor-parallel ranks have of the whole sequence while a GEMM goes backward.
+    """Whole-sequence tensors that tensor-parallel ranks hold during a GEMM's backward.
 
-    Before a weight that is divided by outputs, its input, gathered again unless it is frozen, and the gradient of
-    it before ranks add their parts; behind one that is divided by inputs, the gathered gradient of its output.
+    If the weight is divided by outputs: its input, gathered again unless the weight is frozen, and the input's
+    gradient before the reduce-scatter. If divided by inputs: the gathered gradient of its output.
     """
     if one.weight is None or one.weight.split is None or not one.writes:
         return

@@ -1,4 +1,4 @@
-"""The shape of a microbatch, and the choices of an implementation that decide which tensors a forward saves."""
+"""Shape of a microbatch, and implementation choices that determine the saved tensors of a forward."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,23 +11,27 @@ from ppsim.parallel.sizes import Cut, require_positive
 
 @dataclass(frozen=True)
 class KernelChoice:
-    """What the implementation keeps.
+    """Implementation choices that affect saved tensors.
 
-    `flash_attention`: the log-sum-exp of the scores instead of the scores (Dao et al. 2022, arXiv 2205.14135).
-    `dropout`: masks of 1 byte an element. `fused_activation`: SwiGLU keeps gate and up, and its product, not also
-    SiLU of the gate. `cp_communication`: "a2a" holds attention's output a second time, in the layout before the
-    exchange; "p2p" (ring) does not. `gradient_placeholders`: TransformerEngine's weight-gradient fusion hands
-    autograd an uninitialised tensor of each weight's shape, kept once a shape (`get_dummy_wgrad`), and Megatron-LM
-    one of the head's.
-
-    `input_bytes`: what a product keeps of an element of its input for its weight's gradient, in 8 or 4 bits with
-    its part of a scale; None: the input as it is. `weight_copy_bytes`: what TransformerEngine holds beside each
-    weight of a product in 8 or 4 bits, by rows and by columns, from a step's first microbatch on. `expert_room`:
-    what there is room for of what experts keep, of the mean. `eager`: `selective-op` also holds what nothing in the
-    backward needs, as compiled blocks do not: the last product's output, where its turn is to be kept, and what is
-    scattered of it (torch, utils/checkpoint.py: `_CachingTorchDispatchMode`).
-    `weighted_output`: routing weights multiply the experts' output, which is saved for it, not their activation
-    (Megatron-LM until April 2025, 26596307). `norm_in_gemm`: see `ppsim.model.blocks.has_norm_in_gemm`.
+    - `flash_attention`: save the log-sum-exp of the scores instead of the scores (Dao et al. 2022, arXiv
+      2205.14135).
+    - `dropout`: save masks of 1 byte per element.
+    - `fused_activation`: SwiGLU saves gate, up and its product; if not fused, also SiLU of the gate.
+    - `cp_communication`: "a2a" holds attention's output a second time, in the layout before the exchange; "p2p"
+      (ring) does not.
+    - `gradient_placeholders`: TransformerEngine's weight-gradient fusion gives autograd an uninitialised tensor per
+      weight shape (`get_dummy_wgrad`), and Megatron-LM one of the head's shape.
+    - `input_bytes`: bytes per element of a GEMM input saved for the weight gradient, in 8 or 4 bits with its part
+      of a scale; None: the input as it is.
+    - `weight_copy_bytes`: bytes per weight of the copies that TransformerEngine holds for 8- or 4-bit GEMMs, by
+      rows and by columns, from the first microbatch of a step on.
+    - `expert_room`: size of the buffer for experts' saved tensors, relative to the mean.
+    - `eager`: `selective-op` also holds tensors that the backward does not need, unlike compiled blocks: the last
+      GEMM's output, if it is among the saved ones, and its scattered part (torch, utils/checkpoint.py:
+      `_CachingTorchDispatchMode`).
+    - `weighted_output`: routing weights multiply the experts' saved output instead of their activation (Megatron-LM
+      until April 2025, 26596307).
+    - `norm_in_gemm`: see `ppsim.model.blocks.has_norm_in_gemm`.
     """
 
     flash_attention: bool = True
@@ -46,7 +50,7 @@ class KernelChoice:
 
 @dataclass(frozen=True)
 class Batch:
-    """The shape of a microbatch, and what is recomputed of it, as `ppsim.model.recompute` has it."""
+    """Shape of a microbatch, and its recomputation (`ppsim.model.recompute`)."""
 
     micro_batch: int
     sequence_length: int
@@ -58,11 +62,11 @@ class Batch:
         require_spelling(self.recompute)
 
     def recomputes(self, module: str) -> bool:
-        """Whether a module is recomputed by itself."""
+        """Return whether a module is recomputed selectively."""
         return recomputes(self.recompute, module)
 
     def tokens(self, cut: Cut) -> int:
-        """Tokens on a context-parallel rank."""
+        """Return the tokens on a context-parallel rank."""
         if self.sequence_length % cut.cp:
             raise ConfigError(f"cp must divide the sequence length: got {cut.cp} with {self.sequence_length}")
         return self.micro_batch * self.sequence_length // cut.cp

@@ -1,8 +1,8 @@
-"""The operators of a layer's forward on one rank: one generator per block.
+"""Operators of a layer's forward on one rank: one generator per block.
 
 Letters as in `ppsim.model.architecture`. Statistics of norms (4 bytes per token and norm) and the integers of token
-routing are left out. Without flash attention and with dropout, the saved tensors are as in Korthikanti et al. 2022
-(arXiv 2205.05198), §4.1 and §4.2; otherwise as in Megatron-LM with TransformerEngine.
+routing are not counted. Without flash attention and with dropout, the saved tensors are as in Korthikanti et al.
+2022 (arXiv 2205.05198), §4.1 and §4.2; otherwise as in Megatron-LM with TransformerEngine.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def layer_input(layer: Layer) -> Tensor:
 
 
 def operators_of(layer: Layer, cut: Cut, kernels: KernelChoice, sequence_length: int) -> tuple[Operator, ...]:
-    """Return the operators of a layer, cached per layer object, since a search asks for the same lists often."""
+    """Return the operators of a layer, cached per layer object, because a search asks for them repeatedly."""
     key = cut.tp, cut.cp, cut.ep, cut.expert_tp, kernels, sequence_length
     if key not in layer.lists:
         found = list(_mixer_half(layer, cut, kernels, sequence_length))
@@ -40,11 +40,11 @@ def operators_of(layer: Layer, cut: Cut, kernels: KernelChoice, sequence_length:
 
 
 def has_norm_in_gemm(layer: Layer, half: int) -> bool:
-    """Return whether TransformerEngine computes the norm before a half (1 or 2) inside its first GEMM.
+    """Return whether TransformerEngine fuses the norm before a mixer into its first GEMM (`LayerNormLinear`).
 
-    Before attention, a Mamba mixer, a delta rule and a dense feed-forward part (`LayerNormLinear`), but not before
-    latent attention, experts and among residual streams (Megatron-LM, core/models/gpt/gpt_layer_specs.py). Such a
-    norm is recomputed with its GEMM, and not by the word layernorm.
+    `half`: 1 for the token mixer, 2 for the channel mixer. True before attention, a Mamba mixer, a delta rule and a
+    dense MLP; false before latent attention, before experts and with residual streams (Megatron-LM,
+    core/models/gpt/gpt_layer_specs.py). A fused norm is recomputed with its GEMM, and not by the option layernorm.
     """
     is_apart = layer.attention.has_norm_apart if half == 1 else layer.is_moe
     return not is_apart and layer.streams == 1
@@ -77,19 +77,20 @@ def _channel_half(layer: Layer, cut: Cut, kernels: KernelChoice) -> Iterator[Ope
 def _before_half(
     layer: Layer, number: int, source: str, component: str, kernels: KernelChoice
 ) -> Iterator[Operator]:
-    """The norm before a half; a modulated one saves its input and output for scale and gate."""
+    """The norm before a mixer; a modulated norm saves input and output for scale and gate."""
     h, module = layer.hidden_size, f"layernorm/{'attn' if number == 1 else 'mlp'}_norm"
     if kernels.norm_in_gemm and has_norm_in_gemm(layer, number):
         module = "qkv_linear" if number == 1 else "mlp"
     if layer.streams > 1:
-        # The streams are mixed again from the stage's first ones, which `stage_activations` adds: it reads nothing.
+        # The operator reads nothing, because mixing is recomputed from the stage's first streams, which
+        # `stage_activations` adds.
         wide = Tensor("streams", "own_tokens", layer.streams * h, "residual streams")
         mixed = Tensor(f"h{number}", "own_tokens", h, "norms")
         linear = next(one for one in layer.linears(Cut()) if one.kind == "streams")
         written = (wide if number == 1 or not layer.has_mixer else replace(wide, name="streams 2"), mixed)
         gives = Tensor(f"numbers {number}", "own_tokens", linear.outputs, "residual streams")
         yield Operator(f"mix{number}", "mhc", (), written, saved_for_i=(written[0].name,), kind="mix")
-        # One name for both halves, as if they read the same streams.
+        # Same name in both halves, as if they read the same streams.
         yield Operator(f"numbers{number}", "", (), (gives,), saved_for_w=("streams",), weight=linear)
         source, module = mixed.name, "layernorm/mhc"
     normed = Tensor(f"n{number}", "own_tokens", h, component)
@@ -97,7 +98,7 @@ def _before_half(
 
 
 def _after_half(layer: Layer, number: int, given: str, h: int, kernels: KernelChoice) -> Iterator[Operator]:
-    """A norm of the half's output (Gemma 2), its gate, dropout, and the addition to the residual."""
+    """A norm of the mixer's output (Gemma 2), its gate, dropout, and the residual addition."""
     if layer.num_norms > 2:
         post = Tensor(f"post{number}", "own_tokens", h, "norms")
         yield Operator(f"post norm{number}", "", (given,), (post,), saved_for_i=(given,), kind="norm")
@@ -139,7 +140,7 @@ def mlp(
     made: str,
     source: str = "n2",
 ) -> Iterator[Operator]:
-    """Up, activation and down; SiLU of the gate is saved too unless the activation is fused."""
+    """Yield up-projection, activation and down-projection; an unfused activation also saves SiLU of the gate."""
     up, down = linears
     rows: Rows = "capacity" if made == "routed" else "tokens"
     act_module = f"{module}/{_ACTIVATIONS.get(made, '')}"
@@ -162,10 +163,10 @@ def mlp(
 
 
 def experts(ffn: MixtureOfExperts, h: int, cut: Cut, kernels: KernelChoice) -> Iterator[Operator]:
-    """Router, dispatch, routed experts, combine, and the expert of all tokens, if experts are loaded evenly.
+    """Yield router, dispatch, routed experts, combine, and the shared expert, for evenly loaded experts.
 
-    Router: logits and probabilities in float32. `capacity` rows: T·k·etp/q pairs of token and expert, in all the
-    room there is for them.
+    Router: logits and probabilities in float32. `capacity` rows: T·k·etp/q pairs of token and expert, times the
+    size of their buffer.
     """
     linears = {(one.kind, one.name): one for one in ffn.linears(h, cut)}
     width, component = ffn.latent_size or h, "experts"

@@ -1,4 +1,4 @@
-"""What of a layer its CUDA graph holds, and why it cannot."""
+"""Parts of a layer that CUDA graphs capture, and reasons why they cannot."""
 
 from ppsim.model.architecture import Layer
 from ppsim.model.graphs import CudaGraphs, captures
@@ -6,37 +6,37 @@ from ppsim.model.recompute import BY_OPERATORS, Recompute, recomputes
 
 
 def captures_mixer(graphs: CudaGraphs, layer: Layer) -> bool:
-    """Return whether graphs hold the half of a layer in which its tokens see each other."""
+    """Return whether graphs capture the layer's token mixer."""
     return layer.has_mixer and captures(graphs, layer.attention.graph_module)
 
 
 def captures_feed_forward(graphs: CudaGraphs, layer: Layer) -> bool:
-    """Return whether graphs hold the other half whole: a feed-forward part, or experts and their exchange."""
+    """Return whether graphs capture the whole channel mixer: dense MLP, or experts with their token exchange."""
     return layer.has_feed_forward and captures(graphs, "moe" if layer.is_moe else "mlp")
 
 
 def captures_router(graphs: CudaGraphs, layer: Layer) -> bool:
-    """Return whether graphs hold what is before a mixture's exchange, if not all of it."""
+    """Return whether graphs capture at least the part before the experts' all-to-all."""
     return layer.is_moe and captures(graphs, "moe_router")
 
 
 def captures_all(graphs: CudaGraphs, layer: Layer) -> bool:
-    """Return whether a graph holds all of a layer."""
+    """Return whether graphs capture the whole layer."""
     halves = captures_mixer(graphs, layer) + captures_feed_forward(graphs, layer)
     return halves == layer.num_halves
 
 
 def num_outputs_beside(graphs: CudaGraphs, layer: Layer) -> int:
-    """Return how many hidden states a layer's graph holds that its forward would not keep: 0 or 1.
+    """Return the number of hidden states that a layer's graph holds and its forward would not save: 0 or 1.
 
-    Its output where the next graph copies it; the residual where it ends at a router. What ends or begins at an
-    eager half is what that half keeps.
+    Its output if the next graph copies it, or the residual if the graph ends at a router. Tensors between a graph
+    and an eager part are saved by that part anyway.
     """
     return int(captures_all(graphs, layer) or (captures_mixer(graphs, layer) and captures_router(graphs, layer)))
 
 
 def has_graph(graphs: CudaGraphs, layer: Layer) -> bool:
-    """Return whether some of a layer is captured."""
+    """Return whether graphs capture a part of the layer."""
     return any(one(graphs, layer) for one in (captures_mixer, captures_feed_forward, captures_router))
 
 
@@ -46,10 +46,7 @@ _ONLY_IN = {"mlp": "a dense feed-forward part", "moe": "experts", "moe_router": 
 def why_not_captured(
     graphs: CudaGraphs, layers: tuple[Layer, ...], *, recompute: Recompute, offload: float, is_dropless: bool
 ) -> str | None:
-    """Return the sentence that says why such layers cannot be captured so, or None.
-
-    The rules are those of Megatron-LM's `TransformerConfig`.
-    """
+    """Return why these layers cannot be captured (rules of Megatron-LM's `TransformerConfig`), else None."""
     if graphs == "none":
         return None
     has = {

@@ -1,18 +1,18 @@
-"""The buffers of a compiled Llama block that is all computed again, as inductor plans them.
+"""Buffers of a compiled and fully recomputed Llama block, as inductor plans them.
 
-Two programs, forward, and recomputation with backward in one graph, follow what torch 2.6 makes of TorchTitan's
-block (9dec370, `parallelize_llama` with full activation checkpointing). A buffer that no later line reads is not
-freed where a later one of its size and type takes its place, and waits for that (torch,
-_inductor/codegen/wrapper.py: `AllocateLine.plan`), so that the recomputed forward's partial sums are there up to
-the last reduction. What is gathered is there beside its copy in order, up to the collective that follows.
+Two programs, forward, and recomputation with backward in one graph, follow the output of torch 2.6 for TorchTitan's
+block (9dec370, `parallelize_llama` with full activation checkpointing). After its last read, a buffer is not freed
+but waits for a later buffer of the same size and dtype (torch, _inductor/codegen/wrapper.py: `AllocateLine.plan`);
+partial sums of the recomputed forward therefore stay until the last reduction. Gathered tensors exist next to their
+reordered copy until the next collective.
 
-A program's words: `name=size` is a buffer of inductor's, which may take such a place; `name<size` a result of a
-kernel of its own, which may not; `-name` its last use. `8:` and `16:` are for products of fewer bits and not, `cp:`
-and `1:` for context-parallel ranks and not. Sizes: W the hidden states of all the group's tokens, O a rank's own, P
-and p both in the type that products take (P5, p5: of gradients; Pu as bytes), Q queries, K keys, QQ and KK these in
-float32, X statistics, R keys and values of a rank in one piece, A those of all, D their gradients in float32, C
-columns of the feed-forward part, c and c5 these as operands, h heads as operands, wq … w2 the gradients of weights
-and wq8 … w28 copies of weights.
+Syntax of a program: `name=size` is a buffer of inductor, which may reuse another; `name<size` is the result of an
+external kernel, which may not; `-name` is its last use. Prefixes: `8:` and `16:` for narrow GEMMs and others, `cp:`
+and `1:` with and without context parallelism. Sizes: W hidden states of all tokens of the group, O of a rank's own
+tokens, P and p both in the dtype of GEMM operands (P5, p5: of gradients; Pu as bytes), Q queries, K keys, QQ and KK
+these in float32, X statistics, R keys and values of a rank in one tensor, A of all ranks, D their gradients in
+float32, C columns of the MLP, c and c5 these as operands, h heads as operands, wq … w2 the gradients of weights and
+wq8 … w28 copies of weights.
 """
 
 from collections import defaultdict
@@ -29,7 +29,7 @@ _CORE = """
 1:core<Q cp:own_kv=R cp:all_kv<A cp:-own_kv cp:first<Q cp:merged=QQ cp:-first cp:next<Q cp:wide=QQ cp:merged2=QQ
 cp:-next cp:-wide cp:-merged cp:core=Q cp:-merged2 cp:-all_kv stats<X
 """
-"""Attention; of context-parallel ranks piece by piece, merged in float32, with the keys and values of all of them
+"""Attention; with context parallelism piece by piece, merged in float32, with the keys and values of all ranks
 (torch/distributed/tensor/experimental/_attention.py: `_templated_ring_attention`, `_SDPAMerger`)."""
 
 _CORE_BACKWARD = """
@@ -39,21 +39,21 @@ cp:wide1<QQ cp:q_1<Q cp:k_1<Q cp:v_1<Q cp:-wide1 cp:-q_1 cp:-k_1 cp:-v_1 cp:sent
 cp:wide2<QQ cp:q_2<Q cp:k_2<Q cp:v_2<Q cp:-wide2 cp:-q_2 cp:-k_2 cp:-v_2 cp:sent2=D cp:-got cp:-sent cp:got2<D
 cp:-all_kv2 cp:dq=Q cp:-sum_q cp:dk=Q cp:dv=Q cp:-got2 cp:-sent2
 """
-"""FlashAttention sums the queries' gradient in float32, context-parallel ranks all three, of which those of keys
-and values go round (`_templated_ring_attention_backward`)."""
+"""FlashAttention sums the queries' gradient in float32, context-parallel ranks all three; gradients of keys and
+values go around the ring (`_templated_ring_attention_backward`)."""
 
 _GATHERED = {
     False: "16:n=O 8:n=p raw<P -n 8:cat<Pu 16:cat=P",
     True: "16:n=O 8:n=p cat<P -n",
 }
-"""A norm gathered along the sequence: in pieces and in order, or by the products that take it."""
+"""A norm gathered along the sequence: in pieces and then reordered, or by the GEMMs that read it."""
 
 _REDUCED = {False: "{part}=W {pieces}=W -{part} {red}<O -{pieces}", True: "{part}<W {red}<O -{part}"}
-"""A product's partial sums, cut into pieces for a reduction; inside a product they are gone behind it."""
+"""A GEMM's partial sums, cut into pieces for a reduction; if pipelined they are freed after the GEMM."""
 
 
 def _again(gathered: str) -> str:
-    """The same of the block's second norm, whose names end in 2."""
+    """The same program for the second norm, whose names end in 2."""
     return gathered.replace("raw", "raw2").replace("cat", "cat2").replace("n=", "n2=").replace("-n", "-n2")
 
 
@@ -70,7 +70,7 @@ def _forward(*, is_async: bool) -> str:
 
 
 def _backward(*, is_async: bool) -> str:
-    """Tangents gathered, attention again, its product, the norm and both products up; then backward."""
+    """Gather the output gradient; recompute attention, GEMM, norm and both up-projections; then backward."""
     gathered, reduced = _GATHERED[is_async], _REDUCED[is_async]
     tangents = "8:tangents=p5 rawg<P5 8:catg<Pu 16:catg=P" if not is_async else "8:tangents=p5 catg<P5"
     of_scatter = "8:slim=p5 rawh<P5 8:cath<Pu 16:cath=P" if not is_async else "8:slim=p5 cath<P5"
@@ -112,14 +112,14 @@ kk2=KK rk2<KK -kk2 qq2=QQ rq2<QQ -dq -qq2 8:k8=K 8:v8=K -rk2 sk_=W sv_=W 8:-slim
 8:act_t=c 8:-gate8 8:gate_t=c5 8:-up8 8:up_t=c5 -gate -up -of_act w2=w2 8:-g_t 8:-act_t 16:-act
 w1=w1 8:-gate_t 8:-x1 16:-of_gate w3=w3 8:-up_t 8:-x3 16:-of_up 16:-n2 -s1 -s3 -sk_ -sv_ -sq_ -part -residual
 """
-"""Without tensor parallelism, where no collective is in between, the weights' gradients come last of all."""
+"""Without tensor parallelism there are no collectives in between, and the weights' gradients come last."""
 
 Plan = tuple[list[tuple[str, float]], dict[str, str]]
-"""Steps, and where each name that is left is."""
+"""Steps, and the buffer of each remaining name."""
 
 
 class CompiledTrace(LayerTrace):
-    """A `LayerTrace` whose forward keeps nothing but its input, and whose backward computes it again."""
+    """A `LayerTrace` whose forward saves only its input, and whose backward recomputes the forward."""
 
     @cached_property
     def _size(self) -> dict[str, float]:
@@ -136,7 +136,7 @@ class CompiledTrace(LayerTrace):
         return sizes | {"P5": sizes["P"], "p5": sizes["p"], "Pu": sizes["P"], "c5": sizes["c"]}
 
     def _plan(self, program: str) -> Plan:
-        """Names of buffers made (with bytes) and freed (without), and which of them each name is in at the end."""
+        """Buffers allocated (with bytes) and freed (with 0) in order, and the buffer of each name at the end."""
         narrow = self.operand_bytes < self.batch.element_bytes
         others = "16:" if narrow else "8:", "1:" if self.cut.cp > 1 else "cp:"
         words = [word for word in program.split() if not word.startswith(others)]
@@ -162,7 +162,7 @@ class CompiledTrace(LayerTrace):
 
     @staticmethod
     def _type(size: str, *, narrow: bool) -> str:
-        """The type of a size's elements: float32, an operand's as it is written, else that of activations."""
+        """Dtype of a size's elements: float32, the operand dtype, or the activations' dtype."""
         if size in ("QQ", "KK", "X", "D"):
             return "float32"
         if not narrow:
@@ -186,11 +186,11 @@ class CompiledTrace(LayerTrace):
         return {name: made[block] for name, block in left.items()}
 
     def forward(self, *, keeps: bool) -> tuple[Block | None, Kept]:
-        """Return the output; layers that are not computed again are as any other's."""
+        """Return the output; layers that are not recomputed run as in `LayerTrace`."""
         return super().forward(keeps=True) if keeps else (self._run(self._plans[0])["out"], {})
 
     def backward_again(self, gradient: Block | None) -> tuple[Block | None, list[Block | None]]:
-        """Return what `backward` does, behind the forward in the same graph."""
+        """Return the result of `backward`, after the forward in the same graph."""
         left = self._run(self._plans[1])
         self.memory.drop(gradient)
         return left["of_input"], [left[name] for name in ("w2", "w3", "w1", "wo", "wv", "wk", "wq")]

@@ -1,8 +1,8 @@
-"""Attention over a window and over blocks of tokens compressed into one key each, as DeepSeek-V4 has it.
+"""Attention of DeepSeek-V4: over a window, and over blocks of tokens compressed into one key each.
 
-DeepSeek-AI 2026, arXiv 2606.19348, §2.3. Shapes are those of transformers 5.23 (`modeling_deepseek_v4.py`), what is
-kept is Megatron-LM's (dev at d48bd6b: `deepseek_v4_hybrid_attention.py`, `csa.py`, `csa_utils`). Letters: n heads
-of d columns, q columns of the queries' latent, r tokens a block, w tokens of the window, s of the sequence.
+DeepSeek-AI 2026, arXiv 2606.19348, §2.3. Shapes as in transformers 5.23 (`modeling_deepseek_v4.py`), saved tensors
+as in Megatron-LM (dev at d48bd6b: `deepseek_v4_hybrid_attention.py`, `csa.py`, `csa_utils`). Letters: n heads of d
+columns, q columns of the query latent, r tokens per block, w tokens of the window, s of the sequence.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from ppsim.parallel.sizes import Cut, require_positive
 
 @dataclass(frozen=True)
 class Indexer:
-    """What chooses `num_keys` compressed keys for a query by scores of heads of its own (§2.3.1, eq. 13 to 17)."""
+    """Chooses `num_keys` compressed keys per query by the scores of its own heads (§2.3.1, eq. 13 to 17)."""
 
     num_heads: int
     head_size: int
@@ -36,16 +36,17 @@ class Indexer:
 
 @dataclass(frozen=True)
 class CompressedAttention(OneWidth):
-    """Queries of many heads over one key a token, which is its value too, in a window, and one a block before it.
+    """Multi-query attention with one key per token in a window, and one compressed key per earlier block.
 
-    `block` tokens are joined by weights of a softmax over each column (None: the window alone). With an `indexer`
-    each block overlaps the one before it, so that two keys a token are projected, and a query sees those that are
-    chosen (compressed sparse attention); without one it sees all (heavily compressed attention). Heads leave by
-    `out_groups` matrices side by side, of `out_rank` columns each. Every head has a sink.
+    Each key is also the value. A block of `block` tokens is compressed with softmax weights per column (None: the
+    window alone). With an `indexer` each block overlaps the previous one, so that two keys per token are projected,
+    and a query sees the chosen blocks (compressed sparse attention); without one it sees all (heavily compressed
+    attention). The output projection has `out_groups` parallel matrices, of `out_rank` columns each. Every head has
+    a sink.
 
-    Megatron-LM divides nothing of it by tensor parallelism (`DSv4HybridAttention`: TP size 1). Context-parallel
-    ranks have one piece of the sequence each, one behind the other: a rank takes the hidden states of `rows_before`
-    from the one before it, and gathers the compressed keys of all (`csa_utils/cp_utils.py`, `csa.py`).
+    Megatron-LM does not divide this attention by tensor parallelism (`DSv4HybridAttention`: TP size 1).
+    Context-parallel ranks have one contiguous piece of the sequence each: a rank receives `rows_before` hidden
+    states from the previous rank, and gathers the compressed keys of all ranks (`csa_utils/cp_utils.py`, `csa.py`).
     """
 
     num_heads: int
@@ -81,33 +82,33 @@ class CompressedAttention(OneWidth):
 
     @property
     def norm_parameters(self) -> int:
-        """Weights of the norms of the queries' latent, of keys, of compressed ones and of the indexer's."""
+        """Weights of the norms of query latent, keys, compressed keys, and the indexer's compressed keys."""
         compressed = self.head_size if self.block else 0
         return self.q_lora_rank + self.head_size + compressed + (self.indexer.head_size if self.indexer else 0)
 
     @property
     def _compressing(self) -> tuple[int, ...]:
-        """Columns of what is compressed: keys of attention and of its indexer, two a token where they overlap."""
+        """Columns that are compressed, for attention and indexer: keys, two per token if blocks overlap."""
         if self.block is None:
             return ()
         return (2 * self.head_size, 2 * self.indexer.head_size) if self.indexer else (self.head_size,)
 
     @property
     def rows_before(self) -> int:
-        """Tokens before its own that a context-parallel rank needs: a window's, or an overlapping block's."""
+        """Earlier tokens that a context-parallel rank needs: for the window, or for an overlapping block."""
         return max(self.window, (1 + (self.indexer is not None)) * (self.block or 0))
 
     @property
     def gathered_columns(self) -> float:
-        """Columns a token of compressed keys, those of the indexer too, which context-parallel ranks gather."""
+        """Columns per token of compressed keys, the indexer's included, that context-parallel ranks gather."""
         return (
             (self.head_size + (self.indexer.head_size if self.indexer else 0)) / self.block if self.block else 0.0
         )
 
     def blocks_a_query(self, sequence_length: int, at_most: int | None = None) -> float:
-        """Return how many whole blocks end at a query or before it on average, of these `at_most` chosen.
+        """Return the mean number of whole blocks that end at or before a query; at most `at_most` are chosen.
 
-        A query at place t of 1 to s sees ⌊t/r⌋. With q = ⌊s/r⌋, or as many as are chosen: (r·q(q - 1)/2 +
+        A query at position t of 1 to s sees ⌊t/r⌋. With q = ⌊s/r⌋, or the number chosen if less: (r·q(q - 1)/2 +
         q(s - qr + 1))/s.
 
         >>> attention = CompressedAttention(1, 1, 1, 1, window=1, out_groups=1, out_rank=1, block=4)
@@ -127,19 +128,19 @@ class CompressedAttention(OneWidth):
         return self.indexer.num_keys if self.indexer else None
 
     def keys_a_query(self, sequence_length: int) -> float:
-        """Return how many keys a query sees on average: those of its window, and compressed ones."""
+        """Return the mean number of keys that a query sees: in its window, and compressed."""
         return keys_in_window(self.window, sequence_length) + self.blocks_a_query(sequence_length, self._chosen)
 
     def unmasked_keys(self, sequence_length: int) -> int:
-        """Return how many keys are gathered for a query, those behind it too: window and blocks."""
+        """Return the number of keys gathered per query, masked ones included: window and blocks."""
         blocks = sequence_length // self.block if self.block else 0
         return min(self.window, sequence_length) + min(blocks, self._chosen or blocks)
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
-        """Return the FLOPs of scores and their use a token, those of the indexer with all blocks before it too.
+        """Return the FLOPs per token of scores and their use, including the indexer's scores of all earlier blocks.
 
-        2·2nd a key; 2 a column of the indexer's queries and block, of which ⌊t/r⌋ are before a query. As many again
-        where masked ones count. The indexer's sum over heads and its choice are not counted.
+        2·2nd per key; 2 per column of the indexer's queries and per earlier block (⌊t/r⌋ for a query at position
+        t). Twice that if masked scores count. The indexer's sum over heads and its choice are not counted.
         """
         scored = self.indexer.columns * self.blocks_a_query(sequence_length) if self.indexer else 0.0
         return super().core_flops(sequence_length, causal=causal) + 2.0 * scored * (2 - causal)
@@ -152,10 +153,10 @@ class CompressedAttention(OneWidth):
 
     @property
     def _rotated(self) -> float:
-        """The columns per token that are read and written between products.
+        """Columns per token that memory-bound kernels between the GEMMs read and write.
 
-        Each query is normed and rotated in place, each result rotated back in a copy: 2nd; a key's columns with
-        rotation; and what is compressed, its keys and their weights.
+        Each query is normed and rotated in place, each result rotated back in a copy: 2nd; a key's rotated columns;
+        and the compressed keys and their weights.
         """
         rotated = (self.num_heads + 1) * self.rope_head_size
         if self.indexer:
@@ -163,13 +164,15 @@ class CompressedAttention(OneWidth):
         return 2 * self.inner_size + rotated + sum(self._compressing)
 
     def kept_columns(self, *, with_ups: bool, cp: int = 1) -> float:
-        """Return the columns that a forward keeps of a token behind its input, of the type of activations.
+        """Return the columns per token that a forward saves besides its input, in the dtype of activations.
 
-        The queries' latent before and behind its norm, 2q. `with_ups`, unless `mla_up_proj` is recomputed: queries
-        before and behind theirs, and a key before its norm, 2nd + d. Keys and values in one piece with compressed
-        ones, d + d/r; keys and weights that are compressed, and their sum before its norm. Of the indexer the
-        gradients of its queries, keys and weights, which its loss has at once (`fused_sparse_attention.py`). The
-        result, the same rotated back, and what its groups give. Each of `cp` ranks has the compressed keys of all.
+        - The query latent before and after its norm, 2q. `with_ups` (unless `mla_up_proj` is recomputed): queries
+          before and after their norm, and a key before its norm, 2nd + d.
+        - Keys and values joined with compressed ones, d + d/r; keys and weights to be compressed, and their sum
+          before its norm. Each of `cp` ranks has the compressed keys of all.
+        - For the indexer, the gradients of its queries, keys and weights, which its loss computes at once
+          (`fused_sparse_attention.py`).
+        - The result, the same rotated back, and the outputs of its groups.
         """
         kept = 2.0 * self.q_lora_rank + 2 * self.inner_size + self.out_groups * self.out_rank + self.head_size
         kept += with_ups * (2 * self.inner_size + self.head_size)
@@ -181,11 +184,11 @@ class CompressedAttention(OneWidth):
         return kept
 
     def core_bytes(self, sequence_length: int) -> int:
-        """Return the bytes a token that the core keeps: a sum a head in float32, and an int32 a key it may see."""
+        """Return the bytes per token that the core saves: a float32 sum per head, and an int32 per visible key."""
         return 4 * (self.num_heads + self.unmasked_keys(sequence_length))
 
     def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
-        """Yield its GEMMs and what it keeps: the products up, the choice of keys, and all else."""
+        """Yield its GEMMs and its saved tensors: up-projections, choice of keys, and all others."""
         kept = {
             "ups": ("mla_up_proj", 2 * self.inner_size + self.head_size),
             "kept": ("attn", self.kept_columns(with_ups=False, cp=cut.cp)),
@@ -196,7 +199,7 @@ class CompressedAttention(OneWidth):
         yield from opaque_mixer(self.linears(h, cut.tp), kept)
 
     def linears(self, h: int, tp: int) -> list[Linear]:
-        """Return the matrices, whole on every rank: down to the queries' latent, up, keys, what compresses, out."""
+        """Return the matrices, whole on every rank: query latent, up-projections, keys, compression, output."""
         read, groups = "attention input", self.out_groups
         return [
             Linear("queries down", read, h, (self.q_lora_rank,)),

@@ -1,7 +1,7 @@
-"""What diffusion transformers have beside other models: conditions that modulate layers, patches, text.
+"""Parts of diffusion transformers: conditions that modulate layers, patches, text.
 
-h: the hidden size. A modulation is a matrix from the condition, one vector a sequence, to vectors of h: shift and
-scale behind a norm, and a gate before a residual (Peebles & Xie 2023, arXiv 2212.09748, §3.2, adaLN-Zero).
+h: the hidden size. A modulation is a matrix from the condition, one vector per sequence, to vectors of size h:
+shift and scale after a norm, and a gate before a residual (Peebles & Xie 2023, arXiv 2212.09748, §3.2, adaLN-Zero).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,11 +15,11 @@ _KEYS_AND_VALUES = "queries, keys, values"
 
 @dataclass(frozen=True)
 class Conditioning:
-    """How a layer is conditioned.
+    """Conditioning of a layer.
 
-    `modulations`: vectors that each stream gets: three for each of its norms. `text`: the part of the tokens that
-    have matrices of their own, their stream (Esser et al. 2024, arXiv 2403.03206, §4, MM-DiT); 0: one stream.
-    `text_ends`: of the last layer, from which the text goes nowhere: it has queries, keys and values alone.
+    `modulations`: vectors per stream, three for each of its norms. `text`: the fraction of tokens that have their
+    own matrices, the text stream (Esser et al. 2024, arXiv 2403.03206, §4, MM-DiT); 0: one stream. `text_ends`: in
+    the last layer the text stream has only queries, keys and values, because its output is not used.
     """
 
     modulations: int
@@ -28,11 +28,11 @@ class Conditioning:
 
     @property
     def num_modulated(self) -> int:
-        """Norms whose result is scaled and shifted, each with a gate behind."""
+        """Norms whose result is scaled and shifted, each followed by a gate."""
         return self.modulations // 3
 
     def linears(self, h: int, tp: int, of_layer: Sequence[Linear]) -> list[Linear]:
-        """Return the matrices of a layer, each once a stream, and behind those of a stream what modulates it."""
+        """Return the matrices of a layer for each stream, followed by the stream's modulation."""
         found = [replace(one, rows=1 - self.text) for one in of_layer] + [
             self._modulation(h, tp, "", self.modulations)
         ]
@@ -41,9 +41,9 @@ class Conditioning:
         return [*found, *self._of_text(h, tp)]
 
     def conditioned(self, operators: Iterable[Operator], h: int, tp: int) -> Iterator[Operator]:
-        """Yield what modulates each stream, and the operators of a layer with the GEMMs of each.
+        """Yield the modulation of each stream, and the operators of a layer with the GEMMs of each stream.
 
-        Both streams share the tensors. Those of the text end at queries, keys and values if `text_ends`.
+        Both streams share the tensors. The text stream ends at queries, keys and values if `text_ends`.
         """
         modulations = [self._modulation(h, tp, "", self.modulations), *self._of_text(h, tp)]
         for linear in modulations:
@@ -76,13 +76,13 @@ class Conditioning:
 
 @dataclass(frozen=True)
 class Patches:
-    """What is around the layers of a diffusion transformer, where others have a vocabulary.
+    """Input and output of a diffusion transformer, in place of a vocabulary.
 
-    `embedded`: columns of what is projected to h, and the part of the tokens that has them. `conditions`: columns
-    of what two matrices embed, c × h and h × h (of the time step, guidance, pooled text); `classes`: of a table.
-    Those conditional embedders are on every pipeline stage, whose layers need the condition, and ranks sum their
-    gradients (Megatron-LM, `_allreduce_conditional_embedding_grads`). Behind the layers are a modulation of two
-    vectors and a projection to `outputs` columns.
+    `embedded`: (columns projected to h, fraction of the tokens that have them). `conditions`: columns of
+    conditions, each embedded by two matrices, c × h and h × h (time step, guidance, pooled text); `classes`: rows
+    of a table. These conditional embedders are on every pipeline stage, whose layers need the condition, and ranks
+    sum their gradients (Megatron-LM, `_allreduce_conditional_embedding_grads`). After the layers follow a
+    modulation of two vectors and a projection to `outputs` columns.
     """
 
     embedded: tuple[tuple[int, float], ...]
@@ -98,13 +98,13 @@ class Patches:
         ]
 
     def embedding_parameters(self, h: int) -> int:
-        """Return the parameters of those."""
+        """Return the parameters of the projections to h."""
         return sum(one.weights + one.biases for one in self.linears(h))
 
     def conditioning_parameters(self, h: int) -> int:
-        """Return the parameters of the conditional embedders, which every stage has."""
+        """Return the parameters of the conditional embedders."""
         return sum((columns + 1) * h + (h + 1) * h for columns in self.conditions) + self.classes * h
 
     def head_parameters(self, h: int) -> int:
-        """Return the parameters behind the last layer."""
+        """Return the parameters after the last layer."""
         return 2 * h * (h + 1) + (h + 1) * self.outputs

@@ -1,4 +1,4 @@
-"""Diffusion transformers: DiT by the sizes of its authors' class, Stable Diffusion 3 and Flux by diffusers'."""
+"""Readers of diffusion transformers: DiT by its authors' class, Stable Diffusion 3 and Flux by diffusers'."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -9,8 +9,8 @@ from ppsim.model.conditioning import Conditioning, Patches
 from ppsim.model.fields import Fields
 from ppsim.model.halves import Attention, FeedForward
 
-_TIME = 256  # sines of a time step
-_IMAGE = 4096  # patches of an image of 1024 × 1024 pixels
+_TIME = 256  # sinusoidal features of a time step
+_IMAGE = 4096  # patches of a 1024 × 1024 image
 
 
 def _attention(heads: int, head_size: int, *, qk_norm: bool = False) -> Attention:
@@ -24,7 +24,7 @@ def _layer(attention: Attention, conditioned: Conditioning) -> Layer:
 
 
 def _with_text(fields: Fields, layers: Sequence[Layer], patch: int, times: int, text: int) -> Model:
-    """The model of an image's patches and its text, conditioned by so many times and by pooled text."""
+    """A model of image patches and text, conditioned by `times` time embeddings and by pooled text."""
     share = text / (_IMAGE + text)
     embedded = (patch, 1 - share), (fields.count("joint_attention_dim"), share)
     patches = Patches(embedded, (*(_TIME,) * times, fields.count("pooled_projection_dim")), patch)
@@ -32,9 +32,9 @@ def _with_text(fields: Fields, layers: Sequence[Layer], patch: int, times: int, 
 
 
 def _dit(fields: Fields) -> Model:
-    """DiT (facebookresearch/DiT, models.py): classes, one of them none, and both moments predicted.
+    """DiT (facebookresearch/DiT, models.py), conditioned by class (including "none"); predicts mean and variance.
 
-    Its positions are sines, which published numbers of parameters count.
+    Sinusoidal positions are counted, as in published parameter numbers.
     """
     hidden, heads = fields.count("hidden_size"), fields.count("num_heads")
     if hidden % heads:
@@ -52,7 +52,7 @@ def _dit(fields: Fields) -> Model:
 
 
 def _stable_diffusion_3(fields: Fields) -> Model:
-    """Layers of two streams, the last of which has queries, keys and values of the text alone."""
+    """Layers of two streams; in the last, the text has only queries, keys and values."""
     heads, size = fields.count("num_attention_heads"), fields.count("attention_head_dim")
     patch = fields.count("in_channels") * fields.count("patch_size") ** 2
     if fields.count("out_channels", default=fields.count("in_channels")) != fields.count("in_channels"):
@@ -68,9 +68,9 @@ def _stable_diffusion_3(fields: Fields) -> Model:
 
 
 def _flux(fields: Fields) -> Model:
-    """Layers of two streams, then those whose attention and feed-forward part are side by side.
+    """Layers of two streams, then layers with attention and MLP in parallel.
 
-    Those of one stream have one norm, one modulation of three vectors, and one bias behind both of their halves.
+    Layers of one stream have one norm, one modulation of three vectors, and one bias after both mixers.
     """
     attention = _attention(fields.count("num_attention_heads"), fields.count("attention_head_dim"), qk_norm=True)
     text = 512

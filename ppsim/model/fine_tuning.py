@@ -1,4 +1,4 @@
-"""Fine-tuning: which weights of a model are frozen, and which linear modules have LoRA adapters."""
+"""Fine-tuning: frozen weights of a model, and linear modules with LoRA adapters."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ LORA_MODULES = {
 """Megatron-Core's names of the modules that can have an adapter."""
 
 DEFAULT_MODULES = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
-"""Those with an adapter unless modules are named (Megatron-Bridge, peft/lora.py: `target_modules`)."""
+"""Modules that have an adapter by default (Megatron-Bridge, peft/lora.py: `target_modules`)."""
 
 GROUPS = ("attention", "mlp", "experts", "router", "norms")
 """Groups of a layer's weights."""
@@ -43,7 +43,7 @@ FROZEN = {
     "head": "output layer",
     _LAYERS: "everything inside layers",
 }
-"""Words of `--freeze`."""
+"""Values of `--freeze`."""
 
 MEANING_OF_LORA = (
     "Rank of LoRA adapters, and the modules that have one: A (inputs × RANK) and B (RANK × outputs). All other "
@@ -73,7 +73,7 @@ _OF_ATTENTION = {
 
 
 def lora_module_of(linear: Linear, mixer: Iterable[Linear]) -> str | None:
-    """Return Megatron-Core's name of the module of a matrix; `mixer` has the matrices of its layer's mixer."""
+    """Return Megatron-Core's module name of a matrix; `mixer` has the matrices of its layer's token mixer."""
     if linear.kind == "router":
         return "router"
     if linear.kind in ("dense", "routed", "shared") and linear.name in UP_AND_DOWN:
@@ -89,7 +89,7 @@ def lora_module_of(linear: Linear, mixer: Iterable[Linear]) -> str | None:
 
 
 def group_of(linear: Linear, half: int) -> str:
-    """Return the group of `GROUPS` of a matrix in the first or second half of a layer.
+    """Return the group (see `GROUPS`) of a matrix of a token mixer (`half` 1) or channel mixer (2).
 
     >>> group_of(Linear("router", "x", 8, (4,), kind="router"), 2), group_of(Linear("up", "x", 8, (4,)), 2)
     ('router', 'mlp')
@@ -104,10 +104,10 @@ def group_of(linear: Linear, half: int) -> str:
 
 
 class LayerTraining(NamedTuple):
-    """How a layer of a fine-tuned model is trained.
+    """Training of a layer in a fine-tuned model.
 
-    `frozen`: groups of `GROUPS` that are. `rank`: of the adapters of `adapted` modules. `has_backward`: whether it
-    or a layer before it has a trained weight.
+    `frozen`: frozen groups (see `GROUPS`). `rank`: of the adapters on `adapted` modules. `has_backward`: this layer
+    or an earlier one has a trained weight.
     """
 
     frozen: frozenset[str]
@@ -116,15 +116,15 @@ class LayerTraining(NamedTuple):
     has_backward: bool = True
 
     def trains(self, group: str) -> bool:
-        """Whether the weights of a group are trained."""
+        """Return whether the weights of a group are trained."""
         return group not in self.frozen
 
 
 @dataclass(frozen=True)
 class FineTuning:
-    """The weights that are trained: adapters of a rank on modules, or all but the frozen ones.
+    """The trained weights: adapters on modules, or all weights except the frozen ones.
 
-    `layers`: numbers of the layers that are frozen whole.
+    `rank`: of the adapters, 0 for none. `layers`: numbers of the layers that are frozen whole.
     """
 
     rank: int = 0
@@ -133,11 +133,11 @@ class FineTuning:
     layers: frozenset[int] = frozenset()
 
     def trains(self, word: str) -> bool:
-        """Whether the base weights of a word of `--freeze` are trained; those around MTP layers are layers'."""
+        """Return whether the base weights named by a value of `--freeze` are trained; "mtp" counts as layers."""
         return not self.rank and (_LAYERS if word == "mtp" else word) not in self.frozen
 
     def of_layer(self, number: int) -> LayerTraining:
-        """Return how the base weights and adapters of a layer are trained, if its input has a gradient.
+        """Return the training of a layer, assuming that its input has a gradient.
 
         >>> FineTuning(frozen=frozenset({"norms"}), layers=frozenset({0})).of_layer(0).trains("mlp")
         False
@@ -148,7 +148,7 @@ class FineTuning:
 
 
 def lora_of(text: str | int) -> str:
-    """Return the value of --lora in its one spelling: a rank, and modules unless they are the default.
+    """Return the normalised value of --lora: a rank, and modules unless they are the default.
 
     >>> lora_of("16:linear_fc1+linear_qkv"), lora_of("8:linear_qkv+linear_proj+linear_fc1+linear_fc2"), lora_of("")
     ('16:linear_qkv+linear_fc1', '8', '')
@@ -167,7 +167,7 @@ def lora_of(text: str | int) -> str:
 
 
 def freeze_of(text: str) -> str:
-    """Return the value of --freeze in its one spelling.
+    """Return the normalised value of --freeze.
 
     >>> freeze_of("layers@2,0-1+mixer+embedding"), freeze_of("none")
     ('embedding+attention+layers@0-2', '')
@@ -193,7 +193,7 @@ def freeze_of(text: str) -> str:
 
 
 def fine_tuning_of(lora: str, freeze: str) -> FineTuning | None:
-    """Return the fine-tuning of --lora and --freeze in their spelling; None: all weights are trained.
+    """Return the fine-tuning for normalised values of --lora and --freeze; None: all weights are trained.
 
     >>> fine_tuning_of("16:linear_qkv", ""), fine_tuning_of("", "")
     (FineTuning(rank=16, modules=('linear_qkv',), frozen=frozenset(), layers=frozenset()), None)

@@ -1,16 +1,17 @@
-"""What torch's allocator reserves for training with `fully_shard` (FSDP2), by a replay of the tensors of a rank.
+"""Memory that torch's allocator reserves for training with `fully_shard` (FSDP2), by replay of a rank's tensors.
 
-torch 2.6, distributed/fsdp/_fully_shard and distributed/pipelining: weights, gradients and Adam's moments are
-float32 shards. Weights are gathered a layer at a time, the next beside the one that runs, into a buffer of a
-stream of their own and copied out of it; embedding and head stay gathered from the forward to the end of the
-backward. Gradients of a layer are copied into one float32 tensor, which waits for the next one's
-(`foreach_reduce`), and reduced into shards on another stream. With a pipeline weights stay gathered for the whole
-step, and each gradient is summed whole, in float32, up to the last backward of its stage, behind which all are
-reduced (`backward_maybe_with_nosync`), where the last copy waits for the next step's first: no callback drops it.
-A forward of each stage comes before all (`_shape_inference`); there are buffers for what each microbatch receives,
-and outputs and gradients of inputs of all microbatches are kept up to the next step (`forward_one_chunk`,
-`clear_runtime_states`). Behind the last, logits of all are joined in one tensor (`_merge_outputs`). Embedding,
-final norm, head and loss are eager.
+torch 2.6, distributed/fsdp/_fully_shard and distributed/pipelining. Weights, gradients and Adam's moments are
+float32 shards. Weights are gathered layer by layer, the next layer during the current one, into a buffer on a
+separate stream, and copied out; embedding and head stay gathered from the forward to the end of the backward. The
+gradients of a layer are copied into one float32 tensor, which is held until the next layer's (`foreach_reduce`),
+and reduced into shards on another stream. Embedding, final norm, head and loss are eager.
+
+With a pipeline, weights stay gathered for the whole step. Each gradient is accumulated whole, in float32, until the
+last backward of its stage, after which all are reduced (`backward_maybe_with_nosync`); the last copy is held until
+the next step's first, because no callback drops it. Each stage first runs an extra forward (`_shape_inference`).
+Each microbatch has receive buffers; outputs and input gradients of all microbatches are held until the next step
+(`forward_one_chunk`, `clear_runtime_states`). At the end the logits of all are joined in one tensor
+(`_merge_outputs`).
 """
 
 from collections import Counter
@@ -29,12 +30,12 @@ from ppsim.model.recompute import BY_OPERATORS, whole_layers
 from ppsim.model.stages import Stage, layers_of
 
 NUM_STEPS = 2
-"""Steps that are replayed: Adam's moments are made at the end of the first, where activations have been."""
+"""Simulated steps: Adam's moments are allocated at the end of the first, in memory that activations used before."""
 
 
 @dataclass(frozen=True)
 class Pass:
-    """A forward or a backward of one of a rank's stages, by its place among them, over a microbatch."""
+    """A forward or backward of a microbatch, on one of a rank's stages (index among the rank's stages)."""
 
     is_forward: bool
     stage: int
@@ -43,7 +44,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Launch:
-    """How a run is started: with a pipeline, tensor-parallel messages inside products, segments that grow.
+    """How a run is started: with a pipeline, with messages inside GEMMs (async tp), with expandable segments.
 
     `num_rounds` is the number of accumulation rounds per step.
     """
@@ -56,14 +57,14 @@ class Launch:
 
 @dataclass(frozen=True)
 class Replayed:
-    """The most bytes of tensors at any time, and those that the process has of the device behind all."""
+    """Peak bytes of tensors, and bytes that the process has reserved at the end."""
 
     allocated: int
     reserved: int
 
 
 def why_no_replay(model: Model, settings: MemorySettings) -> str | None:
-    """Return the sentence that says why a model's tensors are not known, or None."""
+    """Return why a model's tensors cannot be simulated, or None if they can."""
     recompute = settings.batch.recompute
     is_known = recompute in (known := ("none", BY_OPERATORS, "full")) or recompute.startswith("full/")
     if not is_known:
@@ -76,7 +77,7 @@ def why_no_replay(model: Model, settings: MemorySettings) -> str | None:
 def replayed(
     model: Model, stages: Sequence[Stage], settings: MemorySettings, passes: Sequence[Pass], launch: Launch
 ) -> Replayed:
-    """Return what a rank holds with these stages and passes; raises `ConfigError` for what no trace is known of."""
+    """Return the memory of a rank with these stages and passes; raises `ConfigError` if it cannot be simulated."""
     if reason := why_no_replay(model, settings):
         raise ConfigError(reason)
     rank = _Rank(model, list(stages), settings, launch)
@@ -87,7 +88,7 @@ def replayed(
 
 @dataclass
 class _Flight:
-    """What waits for a microbatch's backward: each layer's input and what it keeps, and what the loss keeps."""
+    """Saved tensors of a microbatch in flight: each layer's input and saved tensors, and those for the loss."""
 
     inputs: list[Block | None] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)
@@ -98,7 +99,7 @@ _FLOAT = 4
 
 
 class _Rank:
-    """One rank's memory over steps. Units are layers of its stages, and each stage's embedding with its head."""
+    """Memory of one rank over steps. A unit is a layer of a stage, or a stage's embedding and head."""
 
     def __init__(self, model: Model, stages: list[Stage], settings: MemorySettings, launch: Launch) -> None:
         self.memory = Allocator(is_expandable=launch.is_expandable)
@@ -138,16 +139,15 @@ class _Rank:
         self.reduced: dict[int, Block | None] = {}
 
     def _units(self) -> list[tuple[int, int]]:
-        """Each layer by stage and place, and -1 for what is around the layers of a stage."""
+        """All units as (stage, layer); layer -1 is the stage's embedding and head."""
         return [(at, index) for at, stage in enumerate(self.stages) for index in range(-1, len(stage.layers))]
 
     def _recomputes(self, stage: int, index: int) -> bool:
-        """Whether a layer is computed again whole, of those that a rank wraps (`ptd_checkpoint_wrapper`)."""
+        """True if a layer is recomputed whole: every Nth layer of the rank (`ptd_checkpoint_wrapper`)."""
         number = sum(len(before.layers) for before in self.stages[:stage]) + index + 1
         return self.every > 0 and number % self.every == 0
 
     def _sizes(self, unit: tuple[int, int]) -> tuple[int, ...]:
-        """Entries of the weights of a unit."""
         stage = self.stages[unit[0]]
         if unit[1] < 0:
             return (self.table,) * (stage.embedding + stage.head)
@@ -160,7 +160,6 @@ class _Rank:
         return self.memory.make(_FLOAT * size / self.settings.sharding_ranks)
 
     def _gather(self, unit: tuple[int, int]) -> None:
-        """The weights of a unit, where they are not there already."""
         if unit in self.gathered:
             return
         element = self.settings.optimizer.weight_bytes if unit[1] < 0 else gathered_bytes(self.settings)
@@ -178,19 +177,17 @@ class _Rank:
         self.memory.drop(*self.gathered.pop(unit, []))
 
     def _reduce(self, unit: tuple[int, int], gradients: Sequence[Block | None]) -> None:
-        """Gradients copied into one tensor, which is dropped at the next, and their shards."""
         size = sum(self._sizes(unit)) * self.settings.optimizer.bytes_of_gradient
         self.memory.drop(self.reduced.get(unit[0]))
         self.reduced[unit[0]] = self.memory.make(size)
         self.memory.drop(*gradients)
         part = self.memory.make(size / self.settings.sharding_ranks, "reductions")
         if unit in self.gradients:
-            self.memory.drop(part)  # added to those of earlier microbatches
+            self.memory.drop(part)  # added to the gradients of earlier microbatches
         else:
             self.gradients[unit] = part
 
     def _accumulate(self, unit: tuple[int, int], sizes: Sequence[int], gradients: Sequence[Block | None]) -> None:
-        """Gradients added to whole sums of the type in which they are reduced."""
         if unit not in self.sums:
             element = self.settings.optimizer.bytes_of_gradient
             self.sums[unit] = []
@@ -201,14 +198,13 @@ class _Rank:
             self.memory.drop(*gradients)
 
     def step(self, passes: Sequence[Pass], num_rounds: int) -> None:
-        """A step: its rounds of passes in their order, and the optimizer's."""
         of_round = len(passes) // num_rounds
         for number in range(num_rounds):
             self._round(passes[number * of_round : (number + 1) * of_round])
         self._update()
 
     def _round(self, passes: Sequence[Pass]) -> None:
-        """Passes with an equal number of microbatches, behind which gradients are reduced (`schedule.step()`)."""
+        """Run passes with the same number of microbatches each, then reduce gradients (`schedule.step()`)."""
         if self.is_pipelined and not self.received:
             self._infer_shapes()
             self._make_buffers(len({one.microbatch for one in passes}))
@@ -229,7 +225,6 @@ class _Rank:
         self.copied_in = None
 
     def _infer_shapes(self) -> None:
-        """A forward of each stage that keeps nothing but its gathered weights (stage.py: `_shape_inference`)."""
         for at, stage in enumerate(self.stages):
             self._gather((at, -1))
             whole = self.memory.make(self.trace.whole) if stage.embedding else None
@@ -241,7 +236,7 @@ class _Rank:
             self.memory.drop(*self._logits(hidden) if stage.head else [hidden])
 
     def _logits(self, hidden: Block | None) -> list[Block | None]:
-        """Final norm and head: what the norm keeps, what the head does, and logits."""
+        """Final norm and head: return their saved tensors, and the logits."""
         normed, kept = self._forward_of_norm(hidden)
         if self.trace.cut.tp > 1:
             own, normed = normed, self.trace.gathered(self.trace.whole)
@@ -249,12 +244,11 @@ class _Rank:
         return [*kept, normed, self.memory.make(self.logits * self.trace.batch.element_bytes)]
 
     def _make_buffers(self, num_microbatches: int) -> None:
-        """What microbatches and their gradients are received into, one each."""
         directions = sum((not stage.embedding) + (not stage.head) for stage in self.stages)
         self.received = [self.memory.make(self.trace.own) for _ in range(directions * num_microbatches)]
 
     def _update(self) -> None:
-        """Adam's: moments at the first step, and the roots of the second ones at each (`_foreach_sqrt`)."""
+        """Adam: allocate moments in the first step, and roots of second moments in each (`_foreach_sqrt`)."""
         sizes = self._all_sizes()
         if not self.moments:
             self.moments = [self._shard(size) for size in sizes for _ in range(2)]
@@ -266,7 +260,7 @@ class _Rank:
         stage, flight = self.stages[one.stage], _Flight()
         self.flights[one.stage, one.microbatch] = flight
         self._gather((one.stage, -1))
-        # what a later stage takes in is one of the buffers
+        # later stages read a receive buffer
         hidden = self.trace.scattered(self.memory.make(self.trace.whole)) if stage.embedding else None
         for index, layer in enumerate(stage.layers):
             self._gather((one.stage, index))
@@ -281,10 +275,10 @@ class _Rank:
             self.outputs.append(hidden)
 
     def _forward_of_loss(self, flight: _Flight, hidden: Block | None) -> None:
-        """Final norm, logits, their float32 copy and its logarithmic softmax, which is kept.
+        """Final norm, logits, their float32 copy and its log-softmax, which is saved.
 
-        Among tensor-parallel ranks that is computed step by step (distributed/tensor/parallel/loss.py). A pipeline
-        keeps the logits with the other outputs.
+        With tensor parallelism, the log-softmax is computed step by step (distributed/tensor/parallel/loss.py). A
+        pipeline holds the logits with the other outputs.
         """
         make, drop, is_divided = self.memory.make, self.memory.drop, self.trace.cut.tp > 1
         *flight.of_loss, logits = self._logits(hidden)
@@ -302,9 +296,10 @@ class _Rank:
         flight.of_loss.append(softmax)
 
     def _forward_of_norm(self, hidden: Block | None) -> tuple[Block | None, list[Block | None]]:
-        """The final norm, which is not compiled (norms.py: `RMSNorm`), and what it keeps: x and what it comes to.
+        """Eager final norm (norms.py: `RMSNorm`): return its output and saved tensors.
 
-        x in float32, its square, its product with the root, that in the type of activations, and with the weights.
+        x in float32, its square, the product with the root, its cast to the activations' dtype, and the product
+        with the weights.
         """
         make, drop = self.memory.make, self.memory.drop
         exact = make(self.exact_own)
@@ -316,7 +311,6 @@ class _Rank:
         return make(self.trace.own), [exact, scaled]
 
     def _backward_of_norm(self, gradient: Block | None, kept: list[Block | None]) -> Block | None:
-        """The gradients of what the norm computes, from the last to the first."""
         make, drop = self.memory.make, self.memory.drop
         exact, scaled = kept
         of_scaled, of_weight = make(self.trace.own), make(self.trace.own)
@@ -334,13 +328,12 @@ class _Rank:
         return found
 
     def _backward_of_loss(self, flight: _Flight) -> tuple[Block | None, list[Block | None]]:
-        """The gradients of the last layer's output and of the head."""
         make, drop, element = self.memory.make, self.memory.drop, self.trace.batch.element_bytes
         *of_norm, normed, softmax = flight.of_loss
         if self.fused_loss:
             of_logits = softmax
         else:
-            # among tensor-parallel ranks an exponential, and what the loss's gradient and it come to
+            # with tensor parallelism also an exponential, and its product with the gradient of the loss
             of_loss, *steps = [make(self.logits * _FLOAT) for _ in range(3 if self.trace.cut.tp > 1 else 1)]
             drop(*steps[:1])
             exact = make(self.logits * _FLOAT)
@@ -357,7 +350,7 @@ class _Rank:
         if stage.head:
             gradient, around = self._backward_of_loss(flight)
         else:
-            gradient = None  # one of the buffers
+            gradient = None  # a receive buffer
         for index in reversed(range(len(stage.layers))):
             unit, trace = (one.stage, index), self.traces[stage.layers[index]]
             self._gather(unit)
@@ -378,7 +371,6 @@ class _Rank:
         self._end_backward(one, around, is_last=is_last)
 
     def _end_backward(self, one: Pass, around: list[Block | None], *, is_last: bool) -> None:
-        """The embedding's gradient; and behind the last backward of a stage all that waited for it is reduced."""
         unit, element = (one.stage, -1), self.trace.batch.element_bytes
         if self.stages[one.stage].embedding:
             gathered = self.trace.gathered(self.trace.whole)

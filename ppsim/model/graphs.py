@@ -1,8 +1,8 @@
-"""What of a step the host launches as CUDA graphs, by one word: "none", "full", "layer", or modules joined by "+".
+"""Parts of a step launched as CUDA graphs: "none", "full", "layer", or modules joined by "+".
 
-Of Megatron-LM's `--cuda-graph-impl` and `--cuda-graph-modules` (once `--cuda-graph-scope`): "full" is its
-full_iteration, one graph of all forwards and backwards; "layer" one a layer and pass, with no modules named;
-modules capture a part of each layer, in one graph, and leave the rest to be launched kernel by kernel.
+They correspond to Megatron-LM's `--cuda-graph-impl` and `--cuda-graph-modules` (formerly `--cuda-graph-scope`).
+"full" is its full_iteration, one graph of all forwards and backwards. "layer" is one graph per layer and pass, with
+no modules named. Modules capture a part of each layer in one graph; other kernels are launched one by one.
 """
 
 from typing import TypeAlias
@@ -20,7 +20,7 @@ MODULES = {
     "moe_router": "the router of a mixture, its norm and its shared expert",
     "moe_preprocess": "what the router's choice is made ready by for the exchange",
 }
-"""What a graph of a part of a layer can hold: Megatron-LM's `--cuda-graph-modules`."""
+"""Modules that a partial graph can capture: Megatron-LM's `--cuda-graph-modules`."""
 
 MEANING = (
     "What the host launches as CUDA graphs: none, full (a step's forwards and backwards in one), layer (one a "
@@ -32,9 +32,9 @@ _WHOLE = ("layer", "full")
 
 
 def cuda_graphs_of(text: str) -> CudaGraphs:
-    """Return the word for what is captured, its modules in the order of `MODULES`.
+    """Return the normalised option, with modules in the order of `MODULES`.
 
-    Raises `ConfigError` for what is no module, and for modules that Megatron-LM does not capture together.
+    Raises `ConfigError` for unknown modules, and for modules that Megatron-LM does not capture together.
 
     >>> cuda_graphs_of("attention"), cuda_graphs_of("moe_preprocess+moe_router+attn")
     ('attn', 'attn+moe_router+moe_preprocess')
@@ -53,7 +53,7 @@ def cuda_graphs_of(text: str) -> CudaGraphs:
 
 
 def captures(graphs: CudaGraphs, module: str) -> bool:
-    """Return whether graphs hold a module of the layers that have it.
+    """Return whether graphs capture a module, in layers that have it.
 
     >>> captures("layer", "mlp"), captures("attn+mlp", "mlp"), captures("none", "mlp")
     (True, True, False)

@@ -1,4 +1,4 @@
-"""The two halves of a layer: what mixes tokens, and what works on each of them. Letters as in `architecture`."""
+"""Token mixers with attention, and channel mixers (MLP, experts). Letters as in `ppsim.model.architecture`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,13 +16,14 @@ from ppsim.parallel.sizes import Cut, require_positive
 
 @dataclass(frozen=True)
 class Attention(OneWidth):
-    """Multi-head or grouped-query attention; `qk_norm`: an RMSNorm over each head of the queries and keys.
+    """Multi-head or grouped-query attention.
 
-    `window`: how many tokens a query sees, itself included (None: all before it); `is_chunked`: those of its own
-    chunk of so many tokens instead (Llama 4). `sinks`: a learned score a head that takes part in the softmax
-    (gpt-oss). `gated`: a gate of as many columns as the queries before the output (Qwen3-Next). `is_causal`:
-    whether a query sees no token behind it; those of images see all. `joint_norm`: `qk_norm` is one RMSNorm over
-    all query heads and one over all key heads, with a weight per column (OLMo 2, MiniMax-M2).
+    `qk_norm`: an RMSNorm over each head of queries and keys. `window`: tokens that a query sees, itself included
+    (None: all before it); `is_chunked`: only those in its own chunk of `window` tokens (Llama 4). `sinks`: a
+    learned score per head that takes part in the softmax (gpt-oss). `gated`: a gate before the output, with the
+    columns of the queries (Qwen3-Next). `is_causal`: False for images, whose queries see all tokens. `joint_norm`:
+    `qk_norm` is one RMSNorm over all query heads and one over all key heads, with a weight per column (OLMo 2,
+    MiniMax-M2).
     """
 
     num_heads: int
@@ -52,7 +53,7 @@ class Attention(OneWidth):
         return self.qk_norm * heads * self.head_size
 
     def keys_a_query(self, sequence_length: int) -> float:
-        """Return how many keys a query sees on average: half of the sequence, all, or what its window leaves.
+        """Return the mean number of keys that a query sees: half of the sequence, all, or those in its window.
 
         Chunks of w tokens: w/2.
         """
@@ -61,11 +62,11 @@ class Attention(OneWidth):
         return self.window / 2 if self.is_chunked else keys_in_window(self.window, sequence_length)
 
     def kv_heads_on_a_rank(self, tp: int) -> int:
-        """Return key/value heads of a rank: those of more ranks than heads are repeated."""
+        """Return the key/value heads per rank; heads are replicated if there are more ranks than heads."""
         return max(min(1, self.num_kv_heads), self.num_kv_heads // tp)
 
     def linears(self, h: int, tp: int) -> list[Linear]:
-        """Return the projections that a rank holds: h × (n + 2g)d, with a gate (2n + 2g)d, and nd × h."""
+        """Return the projections on a rank: h × (n + 2g)d, with a gate (2n + 2g)d, and nd × h."""
         d, heads, groups = self.head_size, self.num_heads // tp, self.kv_heads_on_a_rank(tp)
         qkv = (heads * d,) * (1 + self.gated) + (groups * d, groups * d)
         return [
@@ -75,7 +76,7 @@ class Attention(OneWidth):
         ]
 
     def require_division(self, cut: Cut) -> None:
-        """Raise `ConfigError` also for key/value heads that ranks neither divide nor repeat evenly."""
+        """Raise `ConfigError` also if ranks neither divide nor replicate the key/value heads evenly."""
         super().require_division(cut)
         if self.num_kv_heads and self.num_kv_heads % cut.tp and cut.tp % self.num_kv_heads:
             raise ConfigError(
@@ -113,17 +114,17 @@ class Attention(OneWidth):
 
 @dataclass(frozen=True)
 class NoAttention(Attention):
-    """Of a layer that has a feed-forward part alone, as those of hybrids: no heads."""
+    """Placeholder in a layer without a token mixer, as in hybrids: no heads."""
 
     num_heads: int = 0
     num_kv_heads: int = 0
     head_size: int = 0
 
     def __post_init__(self) -> None:
-        """There is nothing to check."""
+        """Skip the checks."""
 
     def linears(self, h: int, tp: int) -> list[Linear]:
-        """Return none."""
+        """Return an empty list."""
         return []
 
 
@@ -131,7 +132,7 @@ class NoAttention(Attention):
 class LatentAttention(Scored):
     """Multi-head latent attention (MLA; DeepSeek-AI 2024, arXiv 2405.04434, §2.1).
 
-    `q_lora_rank` None: queries are projected at once, as in DeepSeek-V2-Lite.
+    `q_lora_rank` None: queries are projected directly, as in DeepSeek-V2-Lite.
 
     `num_keys`: a query attends to at most this number of keys (sparse attention of DeepSeek-V3.2 and GLM-5;
     DeepSeek-AI 2025, arXiv 2512.02556, §2.1). An `indexer` chooses them by scores over all keys before the query.
@@ -159,7 +160,7 @@ class LatentAttention(Scored):
 
     @property
     def qk_head_size(self) -> int:  # type: ignore[override]
-        """Width of a query's head, with and without rotation."""
+        """Width of a query's head: parts without and with rotation."""
         return self.qk_nope_head_size + self.qk_rope_head_size
 
     @property
@@ -185,9 +186,9 @@ class LatentAttention(Scored):
             raise ConfigError(f"context parallelism is not known with sparse latent attention: got cp {cut.cp}")
 
     def linears(self, h: int, tp: int) -> list[Linear]:
-        """Return the matrices that a rank holds: down to both latents, up from them, the indexer's, output.
+        """Return the matrices on a rank: down-projections to both latents, up-projections, the indexer's, output.
 
-        The latents' and the indexer's are whole on each rank.
+        The down-projections and the indexer's matrices are replicated.
         """
         heads, rank, latent = self.num_heads // tp, self.q_lora_rank, self.kv_lora_rank
         queries, values = (heads * self.qk_head_size,), heads * self.v_head_size
@@ -228,7 +229,8 @@ class LatentAttention(Scored):
     def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
         """Yield both latents before and after their norms, queries, keys with rotation, and the core.
 
-        Keys with their rotated part, and values, are written apart (Megatron-LM, `fused_apply_mla_rope_for_kv`).
+        Keys with their rotated part, and values, are written to separate tensors (Megatron-LM,
+        `fused_apply_mla_rope_for_kv`).
         """
         *inwards, out = self.linears(h, cut.tp)
         *down, q_up, kv_down, kv_up = inwards[: len(inwards) - len(self._of_indexer(h))]
@@ -248,7 +250,7 @@ class LatentAttention(Scored):
                 kind="norm",
             )  # fmt: skip
             source = "qn"
-        # The copies of latents in 8 bits are not counted: the projections up save them in the type of activations.
+        # 8-bit copies of latents are not counted: the up-projections save them in the dtype of activations.
         queries = wide("q", heads * self.qk_head_size)
         yield gemm(kv_down, "qkv_linear", "n1", (own("kvl", self.kv_lora_rank + self.qk_rope_head_size),))
         yield Operator(
@@ -275,9 +277,9 @@ class LatentAttention(Scored):
 
 @dataclass(frozen=True)
 class FeedForward:
-    """A feed-forward part; gated: SwiGLU with three matrices, else two. clamped: what it activates is (gpt-oss).
+    """A dense MLP; gated: SwiGLU with three matrices, else two; clamped: activation inputs are clamped (gpt-oss).
 
-    weighted_apart: an expert's activation is multiplied by routing weights in a kernel of its own, which saves it
+    weighted_apart: a separate kernel multiplies an expert's activation by routing weights, and saves it
     (Megatron-LM, `TEGroupedMLP`: GELU, and the square of ReLU without `use_fused_weighted_squared_relu`).
     """
 
@@ -291,7 +293,7 @@ class FeedForward:
         require_positive(self, "size")
 
     def linears(self, h: int, tp: int, *, kind: LinearKind = "dense", count: int = 1) -> list[Linear]:
-        """Return the matrices that one of `tp` ranks holds: gate and up, or up alone, and down."""
+        """Return the matrices on one of `tp` ranks: gate and up, or up alone, and down."""
         size, inputs = self.size // tp, "routed tokens" if kind == "routed" else "feed-forward input"
         up = (size, size) if self.gated else (size,)
         return [
@@ -304,31 +306,31 @@ class FeedForward:
 
 @dataclass(frozen=True)
 class NoFeedForward(FeedForward):
-    """Of a layer that has a mixer alone, as those of hybrids: no columns."""
+    """Placeholder in a layer without a channel mixer, as in hybrids: no columns."""
 
     size: int = 0
     gated: bool = False
 
     def __post_init__(self) -> None:
-        """There is nothing to check."""
+        """Skip the checks."""
 
     def linears(self, h: int, tp: int, *, kind: LinearKind = "dense", count: int = 1) -> list[Linear]:
-        """Return none."""
+        """Return an empty list."""
         return []
 
 
 MOST_EXPERTS = 10_000
-"""Experts of a layer; published models have up to 512."""
+"""Maximum number of experts per layer; published models have up to 512."""
 
 
 @dataclass(frozen=True)
 class MixtureOfExperts:
-    """A top-k router over experts, with `shared_size` columns that all tokens take.
+    """A top-k router over experts, with a shared expert of `shared_size` columns.
 
-    `router_bias`: a bias an expert, kept for balance (DeepSeek-V3). `shared_gate`: h weights for a gate before the
-    shared expert (Qwen2-MoE). `latent_size`: routed experts are that narrow, with a projection of every token down
-    before it is sent to them and up behind (Nemotron 3 Super). `grouped`: a rank's experts are computed by grouped
-    GEMMs, which have workspaces of their own; the time is taken to be the same without.
+    `router_bias`: a bias per expert for load balance (DeepSeek-V3). `shared_gate`: h weights for a gate before the
+    shared expert (Qwen2-MoE). `latent_size`: width of routed experts narrower than h, with a projection of every
+    token down before the dispatch and up afterwards (Nemotron 3 Super). `grouped`: a rank's experts use grouped
+    GEMMs, which have their own workspaces; the time is assumed to be the same without.
     """
 
     expert: FeedForward
@@ -342,7 +344,7 @@ class MixtureOfExperts:
 
     def __post_init__(self) -> None:
         require_positive(self, "latent_size")
-        if self.num_experts > MOST_EXPERTS:  # weights of experts are listed one by one
+        if self.num_experts > MOST_EXPERTS:  # expert weights are listed one by one
             raise ConfigError(f"the number of experts must be at most {MOST_EXPERTS:,}: got {self.num_experts}")
         if not 1 <= self.experts_per_token <= self.num_experts:
             raise ConfigError(
@@ -352,21 +354,21 @@ class MixtureOfExperts:
 
     @property
     def gated(self) -> bool:
-        """Whether its experts are."""
+        """True if the experts are gated."""
         return self.expert.gated
 
     @property
     def clamped(self) -> bool:
-        """Whether what its experts activate is."""
+        """True if the experts' activation inputs are clamped."""
         return self.expert.clamped
 
     @property
     def shared(self) -> FeedForward | None:
-        """The expert of all tokens."""
+        """The shared expert."""
         return replace(self.expert, size=self.shared_size) if self.shared_size else None
 
     def linears(self, h: int, cut: Cut) -> list[Linear]:
-        """Return the matrices that a rank holds: router, latents, its experts, the shared expert and its gate."""
+        """Return the matrices on a rank: router, latents, its experts, the shared expert and its gate."""
         read, width = "feed-forward input", self.latent_size or h
         router = Linear("router", read, h, (self.num_experts,), kind="router", biased=self.router_bias)
         routed = self.expert.linears(width, cut.expert_tp, kind="routed", count=self.num_experts // cut.ep)

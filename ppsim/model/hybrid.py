@@ -1,4 +1,4 @@
-"""Layers that differ by a pattern: hybrids of Mamba, attention and feed-forward parts, and sliding windows."""
+"""Layers that differ by a pattern: hybrids of Mamba, attention and MLPs, and sliding windows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,12 +18,12 @@ LETTERS: Mapping[str, str] = MappingProxyType(
         "E": "experts",
     }
 )
-"""What a letter of Megatron-LM's `--hybrid-layer-pattern` (and Nemotron-H's config.json) stands for."""
+"""Letters of Megatron-LM's `--hybrid-layer-pattern` (and Nemotron-H's config.json)."""
 
 
 @dataclass(frozen=True)
 class Halves:
-    """What a hybrid's layers are made of, each of one half; None: it has no such layers."""
+    """Mixers of a hybrid's layers, one per layer; None: no such layers."""
 
     hidden_size: int
     mamba: Mixer | None = None
@@ -34,7 +34,7 @@ class Halves:
     norm: Norm = "rmsnorm"
 
     def of_letter(self, letter: str, pattern: str) -> Layer:
-        """Return the layer of a letter; raises `ConfigError` for one that is not known or has no sizes."""
+        """Return the layer of a letter; raises `ConfigError` if the letter is unknown or its sizes are missing."""
         parts = {"M": self.mamba, "G": self.delta, "*": self.attention, "-": self.dense, "E": self.experts}
         if letter not in parts:
             known = ", ".join(f"{name} ({what})" for name, what in LETTERS.items())
@@ -61,7 +61,7 @@ class Halves:
         return tuple(made[letter] for letter in pattern if letter != "|")
 
     def whole(self, pattern: str) -> Layer:
-        """Return the one layer with both halves of a pattern of two, as a layer for further tokens is written."""
+        """Return one layer from a pattern of two letters, as multi-token prediction layers are written."""
         first, *others = self.layers(pattern)
         if len(others) != 1 or not first.has_mixer or not others[0].has_feed_forward:
             raise ConfigError(
@@ -71,7 +71,7 @@ class Halves:
 
 
 def windowed(layer: Layer, window: int, *, is_chunked: bool = False) -> Layer:
-    """Return the layer with a window."""
+    """Return the layer with a sliding window."""
     if not isinstance(layer.attention, Attention):
         raise ConfigError("sliding windows are known for multi-head and grouped-query attention only")
     return replace(layer, attention=replace(layer.attention, window=window, is_chunked=is_chunked))

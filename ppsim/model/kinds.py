@@ -1,4 +1,4 @@
-"""What names a measurement of a layer, without the layer: its kind, and its shape in words."""
+"""Names for a layer's measurement, independent of the layer classes: its kind, and its shape in words."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -7,7 +7,7 @@ Kind = Literal["gpt", "llama", "moe"]
 
 
 def in_words(shape: Mapping[str, Any]) -> str:
-    """Return the key of a measurement as people write it; what is not there is 1, or no recomputation.
+    """Return the key of a measurement in words; missing sizes are 1, missing recomputation is none.
 
     >>> in_words({"micro_batch": 1, "sequence_length": 4096, "dtype": "bfloat16", "tp": 8, "recompute": "full"})
     'micro-batch 1, sequence length 4096, bfloat16, tp 8, recompute full'

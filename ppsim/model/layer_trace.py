@@ -1,11 +1,11 @@
-"""The tensors that one layer makes and drops, in the order in which TorchTitan's compiled Llama block runs.
+"""Tensors that one layer allocates and frees, in the execution order of TorchTitan's compiled Llama block.
 
-torchtitan/models/llama/model.py and parallelize_llama.py at 9dec370: norm, gather along the sequence, products,
-rotation, keys and values repeated to all heads, attention, product, scatter; the same around SwiGLU. A gather or
-scatter along any dimension but the first is followed or preceded by a copy (torch, distributed/_functional_
-collectives.py: `all_gather_tensor` and `reduce_scatter_tensor` chunk and cat). What is point by point is one kernel
-under torch.compile, and makes one tensor. Context-parallel ranks hold the keys and values of all of them, beside
-their own in one piece (torch, distributed/tensor/experimental/_attention.py: `_AllGatherRotater`, the default).
+torchtitan/models/llama/model.py and parallelize_llama.py at 9dec370: norm, all-gather along the sequence, GEMMs,
+rotation, keys and values repeated for all heads, attention, GEMM, reduce-scatter; the same around SwiGLU. A gather
+or scatter along any dimension except the first needs a copy (torch, distributed/_functional_collectives.py:
+`all_gather_tensor` and `reduce_scatter_tensor` chunk and cat). Pointwise operators are one kernel under
+torch.compile, with one output. Context-parallel ranks hold the keys and values of all ranks, and their own in one
+tensor (torch, distributed/tensor/experimental/_attention.py: `_AllGatherRotater`, the default).
 """
 
 from ppsim.model.allocator import Allocator, Block
@@ -16,14 +16,14 @@ from ppsim.model.recompute import BY_OPERATORS
 from ppsim.parallel.sizes import Cut, share
 
 Kept = dict[str, Block | None]
-"""What a forward keeps for its backward, by name."""
+"""Saved tensors of a forward, by name."""
 
 _OF_ACCUMULATED = 4
-"""Bytes of an element of the queries' gradient while it is summed in float32 (FlashAttention-2's `dq_accum`)."""
+"""Bytes per element of the queries' gradient while it is summed in float32 (FlashAttention-2's `dq_accum`)."""
 
 
 def why_no_trace(layer: Layer) -> str | None:
-    """Return the sentence that says why the tensors of such a layer are not known, or None."""
+    """Return why the tensors of a layer are not known, or None if they are."""
     is_attention = isinstance(layer.attention, Attention) and not isinstance(layer.attention, NoAttention)
     is_swiglu = isinstance(layer.ffn, FeedForward) and not isinstance(layer.ffn, NoFeedForward) and layer.ffn.gated
     if is_attention and is_swiglu and not layer.conditioned:
@@ -32,15 +32,15 @@ def why_no_trace(layer: Layer) -> str | None:
 
 
 class LayerTrace:
-    """The passes of a layer over a microbatch on a rank; `operand_bytes` of an element that a product takes.
+    """Passes of a layer over a microbatch on a rank.
 
-    `tokens` are those that the ranks of one tensor-parallel group share. All sizes are bytes: `whole` the hidden
-    states of all these tokens, `own` a rank's part. `weights` are the entries of each matrix as modules hold them,
-    those of the feed-forward part behind attention's. `is_async`: gathers and scatters are inside products, by way
-    of symmetric memory, which is none of the allocator's (torch, distributed/_symmetric_memory:
-    `_fused_all_gather_matmul_impl`, `_fused_matmul_reduce_scatter_impl`). `held`: what
-    `selective-op` has of an eager block that no backward needs (`held_for_nothing`), up to the end of its backward;
-    the rest of such a block is taken to be as compiled.
+    `operand_bytes`: bytes per element of a GEMM operand. `tokens`: tokens of a tensor-parallel group. All sizes are
+    bytes: `whole` is the hidden states of these tokens, `own` a rank's part. `weights`: entries of each matrix as
+    modules hold them, the MLP's after attention's. `is_async`: gathers and scatters are fused with GEMMs, through
+    symmetric memory, which the allocator does not manage (torch, distributed/_symmetric_memory:
+    `_fused_all_gather_matmul_impl`, `_fused_matmul_reduce_scatter_impl`). `held`: unused tensors that
+    `selective-op` holds in an eager block until the end of its backward (`held_for_nothing`); the rest of such a
+    block is assumed to be as compiled.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class LayerTrace:
         self._columns = self.tokens * ffn.size // tp * e
 
     def gathered(self, num_bytes: float) -> Block | None:
-        """Return operands gathered along the sequence, and copied into their order."""
+        """Return operands gathered along the sequence and copied into order."""
         raw = self.memory.make(num_bytes)
         if self.cut.tp == 1:
             return raw
@@ -79,7 +79,7 @@ class LayerTrace:
         return found
 
     def scattered(self, whole: Block | None) -> Block | None:
-        """Return a rank's part of what all have partial sums of: cut into pieces in a copy, and reduced."""
+        """Return a rank's part of partial sums, which are cut into pieces in a copy and reduced."""
         if self.cut.tp == 1:
             return whole
         pieces = self.memory.make(self.whole)
@@ -89,11 +89,11 @@ class LayerTrace:
         return found
 
     def _into_product(self, num_bytes: float) -> Block | None:
-        """Operands gathered along the sequence, by the product itself where that is pipelined."""
+        """Operands gathered along the sequence, by the GEMM itself if pipelined."""
         return self.memory.make(num_bytes) if self.is_async else self.gathered(num_bytes)
 
     def _out_of_product(self, whole: Block | None) -> Block | None:
-        """A rank's part of a product's partial sums, of which one that is pipelined has those of all ranks."""
+        """A rank's part of a GEMM's partial sums; a pipelined GEMM has the sums of all ranks."""
         if not self.is_async:
             return self.scattered(whole)
         found = self.memory.make(self.own)
@@ -101,10 +101,10 @@ class LayerTrace:
         return found
 
     def forward(self, *, keeps: bool) -> tuple[Block | None, Kept]:
-        """Return the output, and what is kept of it; without `keeps` everything is dropped behind its last use.
+        """Return the output and the saved tensors; without `keeps` each tensor is freed after its last use.
 
-        `selective-op` keeps outputs of products, of attention and of a scatter instead, from which `backward`
-        computes what it needs of a half before that half.
+        `selective-op` saves the outputs of GEMMs, of attention and of a scatter instead. From these, `backward`
+        recomputes each mixer just before the mixer's own backward.
         """
         kept: Kept = {}
         by_operators = self.batch.recompute == BY_OPERATORS
@@ -113,7 +113,6 @@ class LayerTrace:
         return self._feed(kept, residual, keeps=keeps, by_operators=by_operators), kept
 
     def _into_products(self, kept: Kept, name: str) -> None:
-        """A norm of the residual, cast to what products take, and gathered."""
         make, drop = self.memory.make, self.memory.drop
         normed = make(self.own)
         cast = (
@@ -148,7 +147,7 @@ class LayerTrace:
         return residual
 
     def _into_core(self, kept: Kept, projected: list[Block | None], *, keeps_projected: bool) -> None:
-        """What attention takes, from queries, keys and values: of these `selective-op` keeps the first and last."""
+        """Attention's inputs from queries, keys and values; `selective-op` saves queries and values."""
         make, drop = self.memory.make, self.memory.drop
         if keeps_projected:
             kept["projected queries"] = projected[0]
@@ -165,7 +164,7 @@ class LayerTrace:
             kept["projected values"] = kept.pop("values")
 
     def _rotated(self, given: list[Block | None], *, drops_queries: bool = True) -> list[Block | None]:
-        """Queries and keys, or their gradients, rotated as complex numbers of float32, apart."""
+        """Rotated queries and keys, or their gradients, each as complex float32 numbers."""
         make, drop, sizes = self.memory.make, self.memory.drop, (self._queries, self._keys)
         wide = [size * _OF_ACCUMULATED // self.batch.element_bytes for size in sizes]
         exact = [make(size) for size in wide]
@@ -198,13 +197,13 @@ class LayerTrace:
         return output
 
     def _of_other_ranks(self) -> list[Block | None]:
-        """Keys and values of a rank in one piece, and those of all context-parallel ranks."""
+        """Keys and values of a rank in one tensor, and of all context-parallel ranks."""
         if self.cut.cp == 1:
             return []
         return [self.memory.make(2 * self._queries), self.memory.make(2 * self.cut.cp * self._queries)]
 
     def _product_into(self, input_bytes: int, output_bytes: int) -> Block | None:
-        """The output of a product, whose input is cast beside it where products take fewer bytes."""
+        """The output of a GEMM, whose input is cast first if operands are narrower."""
         share_of = self.operand_bytes / self.batch.element_bytes
         cast = self.memory.make(input_bytes * share_of) if share_of < 1 else None
         output = self.memory.make(output_bytes)
@@ -216,13 +215,13 @@ class LayerTrace:
             self.memory.drop(*(kept.pop(name, None) for name in names))
 
     def backward_again(self, gradient: Block | None) -> tuple[Block | None, list[Block | None]]:
-        """Return what `backward` does, of a layer that kept nothing but its input and is computed again."""
+        """Return the result of `backward` for a layer that saved only its input and is recomputed."""
         again, kept = self.forward(keeps=True)
         self.memory.drop(again)
         return self.backward(gradient, kept)
 
     def backward(self, gradient: Block | None, kept: Kept) -> tuple[Block | None, list[Block | None]]:
-        """Return the gradient of the input, and those of the weights; what was kept is dropped on the way."""
+        """Return the gradients of the input and of the weights; saved tensors are freed on the way."""
         of_weights: list[Block | None] = []
         if self.batch.recompute == BY_OPERATORS:
             self._feed_again(kept)
@@ -232,7 +231,6 @@ class LayerTrace:
         return self._attend_backward(residual, kept, of_weights), of_weights
 
     def _feed_again(self, kept: Kept) -> None:
-        """The residual behind attention, and from its norm the second product up and what is activated."""
         make = self.memory.make
         mixed = kept.pop("scattered") if self.cut.tp > 1 else self._product_into(self._queries, self.whole)
         kept["residual"] = make(self.own)
@@ -241,13 +239,12 @@ class LayerTrace:
         kept["up"], kept["activated"] = make(self._columns), make(self._columns)
 
     def _attend_again(self, kept: Kept) -> None:
-        """The norm of the input, keys, and what of them, of queries and of values attention takes."""
         self._into_products(kept, "attention input")
         projected = [kept.pop("projected queries"), self.memory.make(self._keys), kept.pop("projected values")]
         self._into_core(kept, projected, keeps_projected=False)
 
     def _of_weight(self, of_weights: list[Block | None]) -> None:
-        """The gradient of the next weight, from the last to the first.
+        """The gradient of the next weight, in reverse order.
 
         In 8 bits both operands are copied first, tokens last (torchao, float8_ops.py: `preprocess_addmm`).
         """
@@ -257,7 +254,7 @@ class LayerTrace:
         self.memory.drop(*copies)
 
     def _copied(self, num_elements: int) -> Block | None:
-        """An operand of a product in 8 bits that is laid out by the other side than it has to be."""
+        """A transposed copy of an 8-bit GEMM operand."""
         return (
             self.memory.make(num_elements * self.operand_bytes)
             if self.operand_bytes < self.batch.element_bytes
@@ -265,14 +262,14 @@ class LayerTrace:
         )
 
     def _of_input(self, of_weights: list[Block | None], num_bytes: float) -> Block | None:
-        """The gradient of the input of the next weight, which is copied before it in 8 bits."""
+        """The gradient of the next weight's input; in 8 bits the weight is copied first."""
         copied = self._copied(self.weights[len(self.weights) - 1 - len(of_weights)])
         found = self.memory.make(num_bytes)
         self.memory.drop(copied)
         return found
 
     def _of_output(self) -> Block | None:
-        """A gradient gathered behind a scattered output, in the type of operands."""
+        """Gradient of a scattered output, gathered in the operand dtype."""
         if self.cut.tp > 1:
             return self._into_product(self._operand)
         return self.memory.make(self._operand) if self.operand_bytes < self.batch.element_bytes else None

@@ -1,6 +1,6 @@
-"""One weight matrix of a layer as a rank holds it, from which parameters, FLOPs, bytes and kernels are read.
+"""A weight matrix on a rank, the source of parameters, FLOPs, bytes and kernels.
 
-`Layer.linears(cut)` has every matrix of a layer once, in the order in which a forward meets them.
+`Layer.linears(cut)` has every matrix of a layer once, in forward order.
 """
 
 from dataclasses import dataclass, replace
@@ -14,41 +14,40 @@ LinearKind = Literal[
 Side = Literal["outputs", "inputs"]
 
 UPS_OF_LATENTS = ("queries up", "keys and values up")
-"""Names of latent attention's products up from its latents."""
+"""Names of latent attention's up-projections."""
 
 UP_AND_DOWN = ("up", "down")
-"""Names of those of a feed-forward part, an expert's too."""
+"""Names of the projections of an MLP or expert."""
 
 
 @dataclass(frozen=True)
 class Linear:
-    """A matrix [outputs, inputs], or `count` of them side by side over which tokens are spread.
+    """A matrix [outputs, inputs], or `count` parallel matrices over which tokens are distributed.
 
     name, reads
-        What it is, and what it multiplies: matrices that read the same share their input.
+        Name of the matrix and of its input; matrices that read the same share their input.
     inputs, columns
-        What a rank has of both sides; `columns` of each of the matrices that are one in Megatron-LM, such as
+        Sizes of both sides on a rank; `columns` of each of the matrices that are one in Megatron-LM, such as
         queries, keys and values.
     kind
-        "dense": over all tokens; "routed": an expert's; "shared": of the expert of all tokens; "router"; "gate":
-        the one column that weighs a shared expert, which is no product of its own; "latent": between the hidden
-        size and that of experts narrower than it; "vector": numbers that multiply each column for itself, such as
-        those of a convolution; "condition": it multiplies one vector a sequence, not tokens; "streams": it reads
-        all residual streams of a token; "adapter": a matrix of a LoRA adapter; "routed
-        adapter": of the adapter that a rank's routed experts share.
+        "dense": for all tokens; "routed": of an expert; "shared": of the shared expert; "router"; "gate": the
+        single column that weighs a shared expert, not a separate GEMM; "latent": between the hidden size and
+        narrower experts; "vector": elementwise per column, for example of a convolution; "condition": multiplies
+        one vector per sequence, not tokens; "streams": reads all residual streams of a token; "adapter": of a LoRA
+        adapter; "routed adapter": of the adapter that a rank's routed experts share.
     split
-        By which side ranks divide it: those of tp or, where it is routed, of etp. None: it is whole on each.
+        Side that tp ranks (etp ranks if routed) divide. None: replicated.
     count
-        How many a rank holds: its experts.
+        Number of matrices on a rank: its experts.
     biased
-        Whether each output has a bias. An expert's up is added in its product. That down, whose tokens are weighed
-        before, is added in passes of its own (`ppsim.costs.operator_kernels`).
+        Each output has a bias. An expert's up-projection adds it in the GEMM. The down-projection, whose inputs are
+        weighted before, adds it in separate kernels (`ppsim.costs.operator_kernels`).
     rows
-        The part of the tokens that it multiplies, where others have a matrix of their own.
+        Fraction of the tokens that it multiplies, if the others have their own matrix.
     groups
-        How many matrices it is, each of as many of the inputs and outputs, that all tokens pass side by side.
+        Number of parallel matrices that all tokens pass, each with an equal part of inputs and outputs.
     trainable
-        Whether it has a gradient and optimizer state.
+        It has a gradient and optimizer state.
     """
 
     name: str
@@ -65,49 +64,49 @@ class Linear:
 
     @cached_property
     def outputs(self) -> int:
-        """Its columns in a forward's product, all together."""
+        """All its columns together."""
         return sum(self.columns)
 
     @cached_property
     def size(self) -> int:
-        """Weights of one of them."""
+        """Weights of one matrix."""
         return self.inputs * self.outputs // self.groups
 
     @property
     def weights(self) -> int:
-        """Weights of all of them."""
+        """Weights of all `count` matrices."""
         return self.count * self.size
 
     @property
     def biases(self) -> int:
-        """Biases of all of them; behind a reduction they are whole on every rank."""
+        """Biases of all matrices; after a reduction they are replicated."""
         return self.count * self.outputs * self.biased
 
     @property
     def is_product(self) -> bool:
-        """Whether a kernel multiplies by it."""
+        """True if a kernel multiplies by it."""
         return self.kind not in ("gate", "vector", "condition")
 
     @property
     def is_adapter(self) -> bool:
-        """Whether it is a matrix of a LoRA adapter."""
+        """True for a matrix of a LoRA adapter."""
         return self.kind in ("adapter", "routed adapter")
 
     @property
     def is_orthogonalised(self) -> bool:
-        """Whether Muon takes it: a matrix inside a layer that is no router."""
+        """True if Muon updates it: a matrix inside a layer, except routers."""
         return self.kind in ("dense", "routed", "shared", "latent")
 
     def apart(self) -> list["Linear"]:
-        """Return the matrices that are one in Megatron-LM, each for itself."""
+        """Return the separate matrices that are one in Megatron-LM."""
         return [replace(self, columns=(outputs,)) for outputs in self.columns]
 
 
 def of_columns(name: str, reads: str, columns: tuple[int, ...], *, inputs: int = 1, biased: bool = False) -> Linear:
-    """Return what multiplies each column for itself, by `inputs` numbers, divided as the heads are."""
+    """Return weights that multiply each column separately, `inputs` per column, divided like the heads."""
     return Linear(name, reads, inputs, columns, kind="vector", split="outputs", biased=biased)
 
 
 def out_of_heads(inputs: int, h: int, *, biased: bool = False) -> Linear:
-    """Return the projection of what all heads give back to the hidden size."""
+    """Return the projection of all heads' outputs back to the hidden size."""
     return Linear("attention output", "heads", inputs, (h,), split="inputs", biased=biased)

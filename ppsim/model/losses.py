@@ -1,11 +1,11 @@
-"""How the loss of a language model is computed."""
+"""Implementations of the cross-entropy loss."""
 
 from typing import Literal, TypeAlias
 
 CrossEntropy: TypeAlias = Literal["fused", "compiled", "unfused"]
-"""How the loss is computed.
+"""Implementation of the cross-entropy loss.
 
-fused: one kernel (TransformerEngine's), whose gradient takes the place of the logits, in their type. unfused: the
-softmax stays in float32 until its gradient is in the type of the logits. compiled: the same operators under
-torch.compile (Megatron-LM's `--cross-entropy-fusion-impl native`), which copy the softmax in their backward.
+fused: one kernel (TransformerEngine's), whose gradient replaces the logits, in their dtype. unfused: the softmax
+stays in float32 until its gradient is in the dtype of the logits. compiled: the same operators under torch.compile
+(Megatron-LM's `--cross-entropy-fusion-impl native`), which copy the softmax in the backward.
 """

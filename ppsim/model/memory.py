@@ -1,9 +1,9 @@
 """Bytes on a rank at the peak of a step: parameters, gradients, optimizer state, activations, transients, buffers.
 
-What a rank holds all the time is exact arithmetic on shapes. Activations are those of the microbatches in flight at
-the peak, which the schedule says (`ppsim.simulation.memory` has them over time). The peak itself comes at one of
-two moments, of which the larger counts: the head's backward, with the gradient of the logits, or the backward of
-the first layer to go, with the gradient of its feed-forward part.
+Static memory is exact arithmetic on shapes. Activations depend on the microbatches in flight at the peak, which the
+schedule determines (`ppsim.simulation.memory` has memory over time). The peak is the larger of two moments: the
+head's backward, with the gradient of the logits, or the backward of the first layer to run backward, with the
+gradient of its MLP.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ from ppsim.parallel.sizes import Cut, share
 
 @dataclass(frozen=True)
 class RankMemory:
-    """Bytes of one rank at its peak, by component. `total` is their sum."""
+    """Bytes of one rank at its peak, by component; `total` is their sum."""
 
     components: Mapping[str, int]
 
@@ -47,7 +47,7 @@ class RankMemory:
 
     @property
     def activations(self) -> int:
-        """Bytes that forwards keep for backwards."""
+        """Bytes saved by forwards."""
         return sum(size for name, size in self.components.items() if name in ACTIVATIONS)
 
 
@@ -64,13 +64,13 @@ ACTIVATIONS = (
 
 @dataclass(frozen=True)
 class GraphBuffers:
-    """The buffers of CUDA graphs, one a layer, pass and captured microbatch, whose places never change.
+    """Buffers of CUDA graphs, with fixed addresses: one per layer, pass and captured microbatch.
 
-    TransformerEngine's `make_graphed_callables`, as Megatron-LM's `TECudaGraphHelper` calls it: all microbatches of
-    a step are captured in the pipeline's order, or one of them where there is no pipeline. `reuse`
-    (`_reuse_graph_input_output_buffers`, from version 2.7 on): microbatches that are not in flight together share
-    inputs and outputs, all backwards of a size one gradient of the output. Else each graph has its own input,
-    output and the gradients of both. The input takes the place of what a forward keeps.
+    TransformerEngine's `make_graphed_callables`, as called by Megatron-LM's `TECudaGraphHelper`: all microbatches
+    of a step are captured in pipeline order, or one microbatch without a pipeline. With `reuse`
+    (`_reuse_graph_input_output_buffers`, from version 2.7 on), microbatches that are not in flight together share
+    inputs and outputs, and all backwards of a size share one output gradient. Else each graph has its own input,
+    output and the gradients of both. The input replaces a saved tensor of the forward.
     """
 
     captured: CudaGraphs = "none"
@@ -78,14 +78,14 @@ class GraphBuffers:
     reuse: bool = True
 
     def kept(self, layer: Layer) -> int:
-        """Return what a layer keeps more of a microbatch in flight, in hidden states; less where all are held."""
+        """Return the hidden states that a layer saves in addition per microbatch; negative if all are held."""
         if self.captured in ("none", "full") or not has_graph(self.captured, layer):
             return 0
         beside = num_outputs_beside(self.captured, layer)
         return beside if self.reuse else beside - 2
 
     def held(self, layers: Sequence[Layer]) -> int:
-        """Return what a rank with these layers holds all the time, in hidden states."""
+        """Return the number of hidden states that a rank with these layers always holds."""
         if self.captured in ("none", "full"):
             return 0
         number = sum(has_graph(self.captured, layer) for layer in layers)
@@ -94,14 +94,15 @@ class GraphBuffers:
 
 @dataclass(frozen=True)
 class MemorySettings:
-    """How a step runs: the microbatch, the cut, the optimizer, the kernels, and stated constants.
+    """Settings of a step: microbatch, parallel sizes, optimizer, kernels, and constants.
 
-    `vocab_multiple`: the vocabulary is raised to a multiple of it times tp (Megatron-LM: 128). `workspace_bytes`:
-    the libraries' own, here 32 MiB of cuBLAS for torch and as much for TransformerEngine. `allocator_slack`:
-    reserved over allocated bytes; 1 compares with what an allocator says is allocated. `fully_shard`: torch's FSDP2
-    instead of Megatron-LM's distributed optimizer (`ppsim.model.fully_shard`), whose weights are float32 shards;
-    what is gathered of them has the bytes of what products take (`KernelChoice.input_bytes`). `deferred_head`: the
-    microbatches whose weight gradient of the output layer waits, with its input and the gradient of its logits.
+    - `vocab_multiple`: the vocabulary is padded to a multiple of this times tp (Megatron-LM: 128).
+    - `workspace_bytes`: library workspaces, by default 32 MiB of cuBLAS for torch and 32 MiB for TransformerEngine.
+    - `allocator_slack`: reserved over allocated bytes; 1 gives allocated bytes.
+    - `fully_shard`: torch's FSDP2 instead of Megatron-LM's distributed optimizer (`ppsim.model.fully_shard`).
+      Weights are float32 shards, gathered in the dtype of GEMM operands (`KernelChoice.input_bytes`).
+    - `deferred_head`: microbatches whose weight gradient of the output layer waits, with its input and the gradient
+      of its logits.
     """
 
     batch: Batch
@@ -117,11 +118,11 @@ class MemorySettings:
 
     @property
     def sharding_ranks(self) -> int:
-        """Among how many ranks weights, gradients and state that are not experts' can be shared."""
+        """Ranks that can share non-expert weights, gradients and optimizer state."""
         return self.cut.replicas // self.optimizer.instances_among(self.cut.replicas)
 
     def recomputing(self, recompute: Recompute) -> "MemorySettings":
-        """Return the same with another recomputation."""
+        """Return the settings with another recomputation."""
         same = recompute == self.batch.recompute
         return self if same else replace(self, batch=replace(self.batch, recompute=recompute))
 
@@ -133,10 +134,10 @@ class MemorySettings:
 
 
 def static_memory(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:
-    """Return the bytes that a rank holds of these stages all the time: those named in `STATIC`.
+    """Return the bytes that a rank always holds for these stages, by component of `STATIC`.
 
-    Frozen weights have neither gradients nor state. Under FSDP2 shards in float32, and what is whole beside them:
-    up to ZeRO 2 all weights, gathered, and up to ZeRO 1 summed gradients, as with a pipeline.
+    Frozen weights have neither gradients nor state. With FSDP2: float32 shards, and whole tensors besides: up to
+    ZeRO 2 all gathered weights, and up to ZeRO 1 accumulated gradients, as with a pipeline.
     """
     cut, optimizer = settings.cut, settings.optimizer
     held = held_parameters(model, list(stages), cut, vocab_multiple=settings.vocab_multiple)
@@ -169,17 +170,17 @@ def static_memory(model: Model, stages: Sequence[Stage], settings: MemorySetting
 
 
 def gathered_bytes(settings: MemorySettings) -> float:
-    """Return the bytes in which FSDP2 gathers a weight of a product: those of an operand, if dp shares it.
+    """Return the bytes per GEMM weight in FSDP2's all-gather: an operand's, if dp ranks share the weight.
 
-    TorchTitan (float8.py at 9dec370: `dp_shard_enabled`) has it cast before it is gathered among dp ranks only, not
-    where cp ranks alone share it.
+    TorchTitan (float8.py at 9dec370: `dp_shard_enabled`) casts it before it is gathered among dp ranks, but not if
+    only cp ranks share it.
     """
     operand = settings.kernels.input_bytes
     return settings.optimizer.weight_bytes if operand is None or settings.cut.dp == 1 else operand
 
 
 def stage_activations(model: Model, stage: Stage, settings: MemorySettings) -> dict[str, int]:
-    """Return the bytes that a stage keeps of one microbatch, by component, without its head."""
+    """Return the bytes that a stage saves per microbatch, by component, without its head."""
     batch, cut, kernels = settings.batch, settings.cut, settings.kernels
     found: Counter[str] = Counter()
     words = Counter(stage.recomputed(batch.recompute))
@@ -193,7 +194,8 @@ def stage_activations(model: Model, stage: Stage, settings: MemorySettings) -> d
         kept = kept_of_layer(layer, settings.recomputing(recompute))
         found.update({name: number * size for name, size in kept.items()})
     if found["residual streams"] and any(recomputes(word, "mhc") for _, word in words):
-        found["residual streams"] += _hidden_bytes(model.residual_size, settings)  # of which all others are mixed
+        # the other streams are mixed from these
+        found["residual streams"] += _hidden_bytes(model.residual_size, settings)
     if stage.mtp:
         found.update(mtp_activations(model, len(stage.mtp), batch, cut))
     if stage.embedding and model.trains("embedding"):
@@ -202,14 +204,14 @@ def stage_activations(model: Model, stage: Stage, settings: MemorySettings) -> d
 
 
 def kept_of_layer(layer: Layer, settings: MemorySettings) -> dict[str, int]:
-    """Return the bytes that a layer keeps of one microbatch, by component, those of its CUDA graph included."""
+    """Return the bytes that a layer saves per microbatch, by component, including its CUDA graph's."""
     found = layer_activations(layer, settings.batch, settings.cut, settings.kernels)
     beside = settings.graphs.kept(layer) * _hidden_bytes(layer.streams * layer.hidden_size, settings)
     return found | {"graph buffers": beside} if beside else found
 
 
 def _hidden_bytes(hidden_size: int, settings: MemorySettings) -> int:
-    """What passes from layer to layer of a microbatch on a rank."""
+    """Bytes of a microbatch's hidden states between layers, on a rank."""
     batch, cut = settings.batch, settings.cut
     return share(batch.tokens(cut) * hidden_size, cut.norm_divisor) * batch.element_bytes
 
@@ -217,11 +219,11 @@ def _hidden_bytes(hidden_size: int, settings: MemorySettings) -> int:
 def rank_memory(
     model: Model, stages: Sequence[Stage], settings: MemorySettings, *, in_flight: Sequence[float]
 ) -> RankMemory:
-    """Return the peak of a rank that holds these stages, with so many microbatches of each in flight.
+    """Return the peak of a rank that holds these stages.
 
-    `in_flight`: one entry a stage, the microbatches whose forward has run and whose backward has not, the one whose
-    backward is to start included; fractions are for averages. The head keeps its part of one microbatch, since its
-    backward follows its forward. Raises `ConfigError` for a model that cannot be divided so.
+    `in_flight`: microbatches in flight per stage: forward done, backward not, including the one whose backward
+    starts; fractions are for averages. The head saves its part of one microbatch, because its backward follows its
+    forward. Raises `ConfigError` for a model that cannot be divided so.
     """
     if len(in_flight) != len(stages):
         raise ConfigError(f"in_flight has {len(in_flight)} entries, but there are {len(stages)} stages")
@@ -247,12 +249,11 @@ def rank_memory(
 
 
 def moment_bytes(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> int:
-    """Return the bytes beside the activations at the peak of a rank that holds these stages."""
+    """Return the bytes besides saved activations at the peak of a rank that holds these stages."""
     return max(sum(one.values()) for one in _moments(model, stages, settings))
 
 
 def _moments(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> list[dict[str, int]]:
-    """What is there beside the activations at the moments that can be the peak."""
     batch, cut = settings.batch, settings.cut
     hidden = _hidden_bytes(model.residual_size, settings)
     gathered = 2 * batch.tokens(cut) * model.hidden_size * batch.element_bytes if cut.norm_divisor > 1 else 0
@@ -269,7 +270,7 @@ def _moments(model: Model, stages: Sequence[Stage], settings: MemorySettings) ->
 
 
 def _mixed_again(stage: Stage, settings: MemorySettings) -> int:
-    """What the mixing of a stage's streams gives again before its backward, of one microbatch."""
+    """Bytes of recomputed residual streams of a stage before its backward, for one microbatch."""
     words = [
         (layer, plan.recompute) for layers, plan in stage.planned(settings.batch.recompute) for layer in layers
     ]
@@ -280,30 +281,26 @@ def _mixed_again(stage: Stage, settings: MemorySettings) -> int:
 
 
 def _kept(layer: Layer, settings: MemorySettings) -> int:
-    """The bytes that a layer keeps of one microbatch."""
     return sum(layer_activations(layer, settings.batch, settings.cut, settings.kernels).values())
 
 
 def _held_for_head(model: Model, settings: MemorySettings) -> int:
-    """What a deferred weight gradient of the output layer holds: its input and the gradient of the logits."""
     logits = settings.batch.tokens(settings.cut) * _vocabulary_on_a_rank(model, settings)
     return logits * settings.batch.element_bytes + _hidden_bytes(model.hidden_size, settings)
 
 
 def _vocabulary_on_a_rank(model: Model, settings: MemorySettings) -> int:
-    """The columns of the head that a tensor-parallel rank has."""
     tp = settings.cut.tp
     return padded_vocabulary(model.vocab_size, tp=tp, multiple=settings.vocab_multiple) // tp
 
 
 def _moments_of_head(model: Model, settings: MemorySettings) -> list[dict[str, int]]:
-    """What there is when the loss goes back, and when the head does.
+    """Bytes during the backward of the loss, and of the head.
 
-    A fused loss writes its gradient where the logits were. One that is not fused has the softmax in float32 until
-    its gradient is in the type of the logits, and if compiled a copy of it; the head's weight gradient comes after
-    it. torch's own, beside a model under FSDP2, adds a gradient in float32 and what it is made into, and among
-    tensor-parallel ranks an exponential (torch, distributed/tensor/parallel/loss.py:
-    `_nll_loss_and_log_softmax_backward`).
+    The gradient of a fused loss replaces the logits. An unfused loss has the softmax in float32 until its gradient
+    is in the dtype of the logits, and if compiled a copy of the softmax; the head's weight gradient comes
+    afterwards. torch's own loss, used with FSDP2, adds a float32 gradient and its product, and with tensor
+    parallelism an exponential (torch, distributed/tensor/parallel/loss.py: `_nll_loss_and_log_softmax_backward`).
     """
     batch, cut, kernels = settings.batch, settings.cut, settings.kernels
     head = head_activations(model, batch, cut, kernels, vocab_multiple=settings.vocab_multiple)
@@ -322,13 +319,13 @@ def _moments_of_head(model: Model, settings: MemorySettings) -> list[dict[str, i
 
 
 def _backwards(stages: Sequence[Stage], settings: MemorySettings) -> set[int]:
-    """The bytes inside the backward of each kind of layer, and of each checkpoint: all its layers at once."""
+    """Bytes inside the backward of each kind of layer, and of each checkpoint."""
     found, plain = set(), settings.recomputing("none")
     for stage in stages:
         for layers, plan in stage.planned(settings.batch.recompute):
             if plan.joined:
                 inside = sum(_kept(layer, plain) for layer in layers)
-                # the checkpoint has its input already
+                # the checkpoint already holds its input
                 inside -= _hidden_bytes(layers[0].streams * layers[0].hidden_size, settings)
                 found.add(max(_layer_backward(layer, plain) for layer in set(layers)) + inside)
             else:
@@ -339,7 +336,7 @@ def _backwards(stages: Sequence[Stage], settings: MemorySettings) -> set[int]:
 
 
 def _layer_backward(layer: Layer, settings: MemorySettings) -> int:
-    """The bytes of a layer's backward beyond what its forward saved; a recurrent mixer's states too."""
+    """Bytes of a layer's backward beyond those saved by its forward, including a recurrent mixer's states."""
     if not layer.has_backward:
         return 0
     batch, cut, kernels = settings.batch, settings.cut, settings.kernels
@@ -354,7 +351,7 @@ def _layer_backward(layer: Layer, settings: MemorySettings) -> int:
 
 
 def _placeholders(stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:
-    """TransformerEngine's placeholders of weight gradients: one for each shape, so one for each size."""
+    """TransformerEngine's placeholders of weight gradients: one per shape, counted as one per size."""
     if not settings.kernels.gradient_placeholders:
         return {}
     layers = set(layers_of(stages))
@@ -368,9 +365,9 @@ def _placeholders(stages: Sequence[Stage], settings: MemorySettings) -> dict[str
 
 
 def _weight_copies(stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:
-    """What TransformerEngine holds of the weights inside layers in fewer bits; router and head have none."""
+    """Narrow copies of the weights inside layers in TransformerEngine; router and head have none."""
     if settings.fully_shard:
-        return {}  # they are gathered in fewer bits
+        return {}  # weights are gathered in the narrow dtype
     weights = sum(
         number * sum(one.weights for one in layer.linears(settings.cut) if one.is_orthogonalised)
         for layer, number in Counter(layers_of(stages)).items()
@@ -379,11 +376,11 @@ def _weight_copies(stages: Sequence[Stage], settings: MemorySettings) -> dict[st
 
 
 def _buckets(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:
-    """Buffers of communication that are not the parameters and gradients themselves.
+    """Communication buffers besides the parameters and gradients themselves.
 
-    ZeRO 2 and 3 reduce one layer's whole gradient at a time; ZeRO 3 gathers two layers' weights, the one that runs
-    and the next, under FSDP2 those of embedding and head too, which it never frees between forward and backward.
-    Up to ZeRO 1 both go in place.
+    ZeRO 2 and 3 reduce one layer's whole gradient at a time. ZeRO 3 gathers two layers' weights, of the current and
+    the next layer; FSDP2 also holds embedding and head, which it does not free between forward and backward. Up to
+    ZeRO 1 both collectives are in place.
     """
     optimizer = settings.optimizer
     if optimizer.zero_stage < 2:

@@ -1,4 +1,4 @@
-"""The half of a layer that mixes its tokens: what every kind says of itself, and operators that kinds share."""
+"""Token mixer of a layer: the interface of all kinds, and operators that kinds share."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ from ppsim.parallel.sizes import Cut, require_divides
 
 
 class Mixer(ABC):
-    """A kind of mixer. Its matrices, operators and columns are all that parameters, memory and costs read.
+    """A kind of token mixer. Parameters, memory and costs depend only on its matrices, operators and columns.
 
-    The core is timed for the `parts` that are `ppsim.model.scored.Scored` or `ppsim.model.recurrent.Recurrent`.
-    `has_norm_apart`: the norm before it is not inside its first GEMM. `graph_module`: the word of `--cuda-graphs`
-    that captures it.
+    The core is timed for those `parts` that are `ppsim.model.scored.Scored` or `ppsim.model.recurrent.Recurrent`.
+    `has_norm_apart`: the preceding norm is not fused into the first GEMM. `graph_module`: the value of
+    `--cuda-graphs` that captures the mixer.
     """
 
     num_heads: int
@@ -24,7 +24,7 @@ class Mixer(ABC):
 
     @abstractmethod
     def linears(self, h: int, tp: int) -> list[Linear]:
-        """Return the matrices that one of `tp` ranks holds, in the order of a forward."""
+        """Return the matrices on one of `tp` ranks, in forward order."""
 
     @abstractmethod
     def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
@@ -32,30 +32,30 @@ class Mixer(ABC):
 
     @abstractmethod
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
-        """Return the FLOPs per token that no matrix of `linears` has, masked ones too unless `causal`."""
+        """Return the FLOPs per token outside the matrices of `linears`, masked ones too unless `causal`."""
 
     @property
     @abstractmethod
     def divided(self) -> dict[str, int]:
-        """What tensor-parallel ranks divide."""
+        """Sizes that tensor-parallel ranks divide."""
 
     @property
     def parts(self) -> tuple["Mixer", ...]:
-        """The mixers side by side that it consists of."""
+        """Its parallel mixers; by default itself."""
         return (self,)
 
     @property
     def norm_parameters(self) -> int:
-        """Weights of its norms that every rank has whole."""
+        """Weights of its norms, replicated on every rank."""
         return 0
 
     @property
     def transient_bytes(self) -> int:
-        """Bytes per token that its backward has for itself."""
+        """Transient bytes per token of its backward."""
         return 0
 
     def require_division(self, cut: Cut) -> None:
-        """Raise `ConfigError` naming what ranks cannot divide."""
+        """Raise `ConfigError` that names a size that ranks cannot divide."""
         for what, count in self.divided.items():
             require_divides("tp", cut.tp, what, count)
 
@@ -78,7 +78,7 @@ def gemm(
 def scored_core(
     mixer: Mixer, width: int, read: tuple[str, str, str], cut: Cut, kernels: KernelChoice, sequence_length: int
 ) -> Iterator[Operator]:
-    """Yield scores, softmax and their use, with v columns per head: the log-sum-exp is saved, or the softmax."""
+    """Yield scores, softmax and their use, with `width` value columns per head; log-sum-exp or softmax is saved."""
     heads = mixer.num_heads // cut.tp
     out = Tensor("o", "tokens", heads * width, "attention")
     if kernels.flash_attention:
@@ -90,7 +90,7 @@ def scored_core(
         yield Operator("core", "core_attn", read, tuple(writes), saved_for_i=(*read, *saves), core=mixer)
         return
     columns = heads * sequence_length
-    # The gradient of the scores is written where that of the probabilities was.
+    # The gradient of the scores overwrites the gradient of the probabilities.
     probabilities = [Tensor("softmax", "tokens", columns, "scores")]
     if kernels.dropout:
         probabilities = [
@@ -109,13 +109,13 @@ def scored_core(
 
 def output(linear: Linear, source: str, h: int) -> Operator:
     """Return the projection of all heads back to the hidden size."""
-    # In 8 bits the projection saves a copy; its input is counted too, even if nothing else saves it.
+    # In 8 bits the projection saves a copy; its input is counted too, even if no other operator saves it.
     made = Tensor("mixed", "own_tokens", h, "norms")
     return replace(gemm(linear, "attn_proj", source, (made,)), saved_for_i=(source,))
 
 
 def opaque_mixer(linears: list[Linear], kept: dict[str, tuple[str, float]]) -> Iterator[Operator]:
-    """Yield a mixer's operators by the columns that it keeps: names, modules that make them, numbers."""
+    """Yield a mixer's operators from its saved columns: names, modules that write them, numbers."""
     for name, (module, columns) in kept.items():
         made = Tensor(name, "tokens", columns, "scores" if name == "index" else "attention")
         made = replace(made, dtype="f32") if name == "index" else made
@@ -135,5 +135,5 @@ def opaque_mixer(linears: list[Linear], kept: dict[str, tuple[str, float]]) -> I
 
 
 def _rows_of(linear: Linear, side: str) -> Rows:
-    """The rows on one side of a GEMM: all tokens on the side that ranks divide, the rank's own on the other."""
+    """Rows on one side of a GEMM: all tokens on the side that ranks divide, else the rank's own."""
     return "tokens" if linear.split == side else "own_tokens"

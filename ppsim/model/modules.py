@@ -1,4 +1,4 @@
-"""Modules of a layer that one word names, joined by "+": for recomputation, for CUDA graphs."""
+"""Options that name modules of a layer, joined by "+"."""
 
 from collections.abc import Iterable, Mapping
 
@@ -17,8 +17,8 @@ def joined_modules(
 ) -> str:
     """Return the modules that a text names, in the order of `modules`.
 
-    `also` has other names of some. Raises `ConfigError` for what is none: `field` may be one of `words` too, of
-    which those in `near` are looked through for what may be meant.
+    `also` maps further names to modules. Raises `ConfigError` for unknown names; the message says that `field` may
+    also be one of `words`, and suggests similar modules or words from `near`.
     """
     known = list(modules)
     named = [(also or {}).get(module.strip(), module.strip()) for module in text.split("+")]

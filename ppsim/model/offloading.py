@@ -1,4 +1,4 @@
-"""The modules of a layer whose saved tensors wait for the backward in host memory, and the rules for them."""
+"""Modules of a layer whose saved tensors wait for the backward in host memory, and rules for them."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ MODULES = {
     "expert_fc1": "the input of the routed experts",
     "moe_act": "the input of the routed experts' activation",
 }
-"""Megatron-LM's `--offload-modules`."""
+"""Values of Megatron-LM's `--offload-modules`."""
 
 MEANING = (
     "Modules whose saved tensors are in host memory until the backward. Joined by +, Megatron-LM's attn_norm, "
@@ -24,12 +24,12 @@ MEANING = (
 
 @dataclass(frozen=True)
 class OffloadRules:
-    """Which of the offloaded modules' tensors go to the host, and how long compute runs ahead of their copies.
+    """Selection of the offloaded modules' tensors, and limit of copies in flight.
 
-    min_offloaded_tensor_size: elements of the smallest tensor that goes. activation_offload_fraction: part, 0 to 1,
-    of a stage's groups (what a module of a layer saves) that go, the first ones in the forward.
-    max_inflight_offloads: copies of a module that may be on their way before the forward waits for one, None: any
-    number. Names, defaults and rules are those of Megatron-LM (core/transformer/transformer_config.py at d98e8a64).
+    min_offloaded_tensor_size: minimum number of elements of an offloaded tensor. activation_offload_fraction:
+    fraction, 0 to 1, of a stage's groups (saved tensors of a module of a layer) that are offloaded, the first ones
+    in the forward. max_inflight_offloads: copies of a module in flight before the forward waits for one, None: no
+    limit. Names, defaults and rules as in Megatron-LM (core/transformer/transformer_config.py at d98e8a64).
     """
 
     min_offloaded_tensor_size: int = 2**20
@@ -49,7 +49,7 @@ class OffloadRules:
             raise ConfigError(f"--max-inflight-offloads is 0 or more copies: got {self.max_inflight_offloads}")
 
     def require_defaults(self) -> None:
-        """Raise `ConfigError` for a rule that differs from its default, as no modules are offloaded."""
+        """Raise `ConfigError` for a rule that differs from its default, for use without offloaded modules."""
         if self != OffloadRules():
             raise ConfigError(
                 "--min-offloaded-tensor-size, --activation-offload-fraction, --max-inflight-offloads are rules of "
@@ -57,7 +57,7 @@ class OffloadRules:
             )
 
     def number_gone(self, number: int) -> int:
-        """Return how many of a stage's groups go to the host: those that stay are rounded down.
+        """Return the number of a stage's groups that are offloaded; the number that stay is rounded down.
 
         >>> OffloadRules(activation_offload_fraction=0.5).number_gone(7)
         4
@@ -66,7 +66,7 @@ class OffloadRules:
 
 
 def offload_modules_of(text: str) -> str:
-    """Return modules in the order of `MODULES`, or "" for none; raises `ConfigError` for what is no module.
+    """Return modules in the order of `MODULES`, or "" for none; raises `ConfigError` for unknown modules.
 
     >>> offload_modules_of("core_attn+attn_norm"), offload_modules_of("none")
     ('attn_norm+core_attn', '')

@@ -1,7 +1,7 @@
 """A layer's forward on one rank as a list of operators, and the bytes that it saves for the backward.
 
-Tensors refer to row counts by name, so that one list serves every microbatch: bytes of a tensor are
-rows · columns · width of its type. A `MemoryPlan` says which operators the backward runs again.
+Tensors refer to row counts by name, so that one list serves every microbatch: bytes of a tensor are rows · columns
+· bytes per element. A `MemoryPlan` lists the operators that the backward runs again.
 """
 
 from collections import Counter
@@ -31,18 +31,18 @@ Kind = Literal[
     "combine",
     "",
 ]
-"""What an operator that is no GEMM and no core does; "" costs no time."""
+"""Kind of an operator that is neither a GEMM nor a core; "" takes no time."""
 
 RowCounts: TypeAlias = Mapping[Rows, int | Fraction]
-"""Rows on this rank. tokens: of its context-parallel part; own_tokens: its tensor-parallel part of them, if
+"""Rows on this rank. tokens: of its context-parallel part; own_tokens: its tensor-parallel part of `tokens`, if
 sequence-parallel; capacity: allocated for pairs of token and expert."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor; `component` is its line in the memory report, `storage` the tensor whose bytes it shares.
+    """A tensor; `component` is its line in the memory report, `storage` the tensor whose storage it shares.
 
-    dtype: "act" has the type of activations, "operand" of a GEMM's inputs, "f32" 4 bytes, "mask" 1 byte.
+    dtype: "act" is the dtype of activations, "operand" of GEMM inputs, "f32" 4 bytes, "mask" 1 byte.
     """
 
     name: str
@@ -57,15 +57,14 @@ class Tensor:
 class Operator:
     """One operator of a forward.
 
-    `module` is a path; a word of `--recompute` matches every operator that has the word in its path. `saved_for_i`
-    and `saved_for_w` are names of tensors that the input gradient and the weight gradient read. `weight` is that of
-    a GEMM, which saves a copy of its input in the operand type if it is `quantized`. `share` is the part of the
-    tokens that it computes. `passes_gradient`: what it reads has the gradient of what it writes (sums and views).
-    `trainable`: whether the weight of a GEMM or a norm has a gradient.
+    `module` is a path; a value of `--recompute` matches all operators with that value in their path. `saved_for_i`
+    and `saved_for_w` are names of tensors that the input gradient and the weight gradient read. `weight`: of a
+    GEMM, which saves a copy of its input in the operand dtype if it is `quantized`. `share`: fraction of the tokens
+    that it computes. `passes_gradient`: its inputs have the gradient of its output (sums and views). `trainable`:
+    the weight of a GEMM or norm has a gradient. `half`: 1 for the token mixer, 2 for the channel mixer.
 
-    Its time is that of its GEMM, of the scores of its `core` (a `ppsim.model.mixer.Mixer`), or of passing over
-    `columns` of its rows as its kind does; columns None: those of the first tensor that it writes. `half`:
-    1 mixes tokens, 2 works on each of them.
+    Its time is the time of its GEMM, of its `core` (a `ppsim.model.mixer.Mixer`), or of memory traffic for
+    `columns` by its kind; columns None: its first output's.
     """
 
     name: str
@@ -86,12 +85,12 @@ class Operator:
 
     @property
     def rows(self) -> Rows:
-        """The rows of what it writes."""
+        """Rows of its output."""
         return self.writes[0].rows if self.writes else "tokens"
 
     @property
     def passed(self) -> float:
-        """The columns that its kind passes over."""
+        """Columns that a memory-bound operator reads or writes per pass."""
         return (self.writes[0].columns if self.writes else 0.0) if self.columns is None else self.columns
 
 
@@ -99,9 +98,9 @@ class Operator:
 class Checkpoint:
     """Operators that the backward runs again.
 
-    The checkpoint keeps its inputs, and outputs that an operator outside saves. With `discards_output` outputs go
-    too, and are computed again just before their first use in the backward (Megatron-LM, core/tensor_parallel/
-    random.py: `CheckpointWithoutOutput`).
+    The checkpoint saves its inputs, and outputs that an operator outside saves. With `discards_output` outputs are
+    freed too, and recomputed just before their first use in the backward (Megatron-LM,
+    core/tensor_parallel/random.py: `CheckpointWithoutOutput`).
     """
 
     operators: frozenset[str]
@@ -111,11 +110,11 @@ class Checkpoint:
 MemoryPlan: TypeAlias = tuple[Checkpoint, ...]
 
 DISCARDING = ("layernorm", "mhc", "mla_up_proj", "mlp_act", "moe_act")
-"""Modules that Megatron-LM recomputes with `CheckpointWithoutOutput`; mlp_act is ppsim's own word."""
+"""Modules that Megatron-LM recomputes with `CheckpointWithoutOutput`; mlp_act exists in ppsim only."""
 
 
 def plan_of(operators: Sequence[Operator], recompute: str) -> MemoryPlan:
-    """Return the checkpoints of "none", "full" or modules joined by +; raises `ConfigError` for a stage's text."""
+    """Return the checkpoints of "none", "full" or modules joined by +; raises `ConfigError` for other options."""
     require_of_layer(recompute)
     if recompute == "full":
         return (Checkpoint(frozenset(one.name for one in operators)),)
@@ -132,16 +131,16 @@ def tensors_of(operators: Iterable[Operator], layer_input: Tensor) -> dict[str, 
 
 
 def stored(tensors: Mapping[str, Tensor], name: str, *, is_operand: bool = False) -> Tensor:
-    """Return the tensor whose storage a tensor has, or the copy of it that a GEMM makes in the type of operands."""
+    """Return the tensor that owns a tensor's storage, or its copy in the operand dtype of a GEMM."""
     while storage := tensors[name].storage:
         name = storage
     return replace(tensors[name], name=f"{name} as operand", dtype="operand") if is_operand else tensors[name]
 
 
 def gathered_inputs(operators: Iterable[Operator], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors that tensor-parallel ranks gather before GEMMs, by the first that reads them.
+    """Return the tensors that tensor-parallel ranks gather before GEMMs, by the first reader.
 
-    A GEMM that ranks divide by its outputs takes all tokens, of which a rank has its own part.
+    A GEMM whose outputs are divided needs all tokens; each rank has its own part.
     """
     found: dict[str, Tensor] = {}
     for one in operators:
@@ -153,7 +152,7 @@ def gathered_inputs(operators: Iterable[Operator], tensors: Mapping[str, Tensor]
 
 
 def summed_outputs(operators: Iterable[Operator]) -> dict[str, Tensor]:
-    """Return the tensors that ranks sum behind GEMMs, which they divide by their inputs; not those of experts."""
+    """Return the tensors that ranks reduce after GEMMs with divided inputs, except experts."""
     return {
         one.name: one.writes[0]
         for one in operators
@@ -162,7 +161,7 @@ def summed_outputs(operators: Iterable[Operator]) -> dict[str, Tensor]:
 
 
 class _Saved:
-    """The walk of `saved`: which storages stay from F to B."""
+    """The walk of `saved`: storages that stay from F to B."""
 
     def __init__(self, operators: Sequence[Operator], source: Tensor, plan: MemoryPlan, *, casts: bool) -> None:
         self.makers = {tensor.name: one.name for one in operators for tensor in one.writes}
@@ -186,7 +185,7 @@ class _Saved:
     def need(
         self, name: str, saver: str, *, user: str | None = None, is_operand: bool = False, is_input: bool = False
     ) -> None:
-        """Add the storage of a tensor that an operator saves, unless the checkpoint of its user makes it again."""
+        """Add the storage of a saved tensor, unless the checkpoint of its user recomputes it."""
         region, maker = self.region.get(user or saver), self.makers.get(name)
         if maker in self.discarded:
             if user is None and region is None and saver not in self.discarded:
@@ -209,18 +208,17 @@ def saved(
 ) -> Iterable[Tensor]:
     """Return the tensors that a forward saves for its backward, each storage once.
 
-    `casts`: GEMMs take their inputs in another type, and save a copy of it for the weight gradient. The original
-    stays only if another operator saves it; it takes the place of the copy if a plan discards it (Megatron-LM:
-    `set_save_original_input`).
+    `casts`: GEMMs cast their inputs, and save the copy for the weight gradient. The original stays only if another
+    operator saves it; it replaces the copy if a plan discards it (Megatron-LM: `set_save_original_input`).
     """
     return _Saved(operators, layer_input, plan, casts=casts).found.values()
 
 
 @dataclass(frozen=True)
 class OffloadGroup:
-    """What the operators of a module save for a layer's backward, if the module is offloaded.
+    """Saved tensors of an offloaded module in a layer.
 
-    `copied` goes to the host, a tensor for each operator that saves it; `freed` then leaves the device.
+    `copied` goes to the host, once per operator that saves it; `freed` then leaves the device.
     """
 
     module: str
@@ -231,11 +229,11 @@ class OffloadGroup:
 def offload_groups(
     operators: Sequence[Operator], layer_input: Tensor, plan: MemoryPlan, modules: str, *, casts: bool = False
 ) -> list[OffloadGroup]:
-    """Return the groups of modules that are offloaded (joined by +), in the order of the forward.
+    """Return the groups of offloaded modules (joined by +), in forward order.
 
-    Each operator hands over what it saves, so that a storage goes to the host once for each of them, and comes back
-    as often. It leaves the device with the last of its groups, unless an operator of another module saves it too.
-    What the plan discards later is copied all the same (Megatron-LM at d98e8a64,
+    Each operator offloads its saved tensors, so a storage is copied once per operator, out and back. It leaves the
+    device with the last of its groups, unless an operator of another module saves it too. Tensors that the plan
+    discards later are copied too (Megatron-LM at d98e8a64,
     core/pipeline_parallel/fine_grained_activation_offload.py: `tensor_push`, `bulk_offload_group`).
     """
     words, walk = modules.split("+"), _Saved(operators, layer_input, plan, casts=casts)
@@ -256,7 +254,7 @@ def offload_groups(
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns that share rows, type and component."""
+    """Number of columns with the same rows, dtype and component."""
 
     component: str
     rows: Rows
@@ -265,7 +263,7 @@ class Columns:
 
 
 def summed(tensors: Iterable[Tensor]) -> tuple[Columns, ...]:
-    """Return the columns of tensors, joined if they differ by name only."""
+    """Return the columns of tensors, summed over tensors that differ only in name."""
     found: Counter[tuple[str, Rows, Dtype]] = Counter()
     for one in tensors:
         found[one.component, one.rows, one.dtype] += one.columns  # type: ignore[assignment]
@@ -282,11 +280,11 @@ def bytes_of(columns: Iterable[Columns], rows: RowCounts, widths: Mapping[Dtype,
 
 
 def saved_for_weight(operators: Iterable[Operator], layer_input: Tensor) -> Iterator[Tensor]:
-    """Return the tensors that a layer holds between I and W of a split backward, as activations.
+    """Yield the tensors that a layer holds between I and W of a split backward, in the dtype of activations.
 
-    For each GEMM that is not frozen its input, counted once if several read it, and the gradient of its output. An
-    input that is gathered among tensor-parallel ranks is the rank's own part. In a GPT layer these are 32 s·b·h
-    bytes in 16 bits (Qi et al. 2024, arXiv 2401.10241, Table 1).
+    For each trained GEMM: its input, counted once if several read it, and the gradient of its output. An input that
+    tensor-parallel ranks gather counts as the rank's own part. In a GPT layer these are 32 s·b·h bytes in 16 bits
+    (Qi et al. 2024, arXiv 2401.10241, Table 1).
     """
     operators = list(operators)
     tensors = tensors_of(operators, layer_input)
@@ -296,7 +294,7 @@ def saved_for_weight(operators: Iterable[Operator], layer_input: Tensor) -> Iter
             continue
         fresh = [tensors[name] for name in one.saved_for_w if name not in read]
         read.update(one.saved_for_w)
-        # An adapter's outputs are gathered behind it.
+        # An adapter's outputs are gathered afterwards.
         made = [replace(one.writes[0], columns=one.weight.outputs)] if one.weight.is_adapter else one.writes
         for tensor in (*fresh, *made):
             yield replace(tensor, columns=one.share * tensor.columns, dtype="act")

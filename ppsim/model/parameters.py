@@ -1,4 +1,4 @@
-"""How a model is divided among ranks, and the parameters that one of them holds."""
+"""Division of a model among ranks, and the parameters on one rank."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from ppsim.parallel.sizes import Cut, require_divides
 
 @dataclass(frozen=True)
 class Held:
-    """Parameters on a rank: those whose replicas are cp·dp ranks, and routed experts' with replicas of their own.
+    """Parameters on a rank: dense ones, replicated over cp·dp ranks, and routed experts, with their own replicas.
 
-    `matrices` are those of `dense` that are matrix products' inside layers, which Muon takes. `frozen` and
-    `frozen_expert` are those of `dense` and `expert` without gradients; no `matrices` are among them.
+    `matrices`: the part of `dense` in GEMMs inside layers, which Muon updates. `frozen` and `frozen_expert`: the
+    parts of `dense` and `expert` without gradients; they are not in `matrices`.
     """
 
     dense: int
@@ -27,17 +27,17 @@ class Held:
 
     @property
     def trained(self) -> int:
-        """Those of `dense` with gradients and optimizer state."""
+        """Part of `dense` with gradients and optimizer state."""
         return self.dense - self.frozen
 
     @property
     def trained_expert(self) -> int:
-        """Those of `expert` with gradients and optimizer state."""
+        """Part of `expert` with gradients and optimizer state."""
         return self.expert - self.frozen_expert
 
 
 def require_division(model: Model, cut: Cut) -> None:
-    """Raise `ConfigError` naming the first thing of the model that cannot be divided so."""
+    """Raise `ConfigError` that names the first part of the model that cannot be divided so."""
     for layer in model.kinds:
         require_division_of_layer(layer, cut)
     if any(layer.is_moe for layer in model.kinds):
@@ -48,7 +48,7 @@ def require_division(model: Model, cut: Cut) -> None:
 
 
 def require_division_of_layer(layer: Layer, cut: Cut) -> None:
-    """Raise `ConfigError` naming the first thing of the layer that cannot be divided so."""
+    """Raise `ConfigError` that names the first part of the layer that cannot be divided so."""
     ffn = layer.ffn
     layer.attention.require_division(cut)
     if layer.training and layer.training.rank:
@@ -63,11 +63,11 @@ def require_division_of_layer(layer: Layer, cut: Cut) -> None:
 
 
 VOCAB_MULTIPLE = 128
-"""A tensor-parallel rank's part of the vocabulary is a multiple of it, as Megatron-LM has it by default."""
+"""The vocabulary per tensor-parallel rank is padded to a multiple of this (Megatron-LM's default)."""
 
 
 def padded_vocabulary(vocab_size: int, *, tp: int, multiple: int) -> int:
-    """Return the vocabulary raised to a multiple of `multiple`·tp, as Megatron-LM pads it with 128.
+    """Return the vocabulary padded to a multiple of `multiple`·tp.
 
     >>> padded_vocabulary(128256, tp=8, multiple=128)
     129024
@@ -77,12 +77,12 @@ def padded_vocabulary(vocab_size: int, *, tp: int, multiple: int) -> int:
 
 
 def held_parameters(model: Model, stages: list[Stage], cut: Cut, *, vocab_multiple: int = 1) -> Held:
-    """Return the parameters that a rank holds of these stages (the chunks of one pipeline rank).
+    """Return the parameters on a rank for these stages (the chunks of one pipeline rank).
 
-    Weights of projections, experts, the vocabulary and what joins two tokens are divided; norms, routers, MLA's
-    down-projections and the biases behind a reduction are whole on every rank, as in Megatron-LM. A tied embedding
-    is on both of the ranks of first and last stage, once where they are the same rank; multi-token prediction has a
-    copy of the embedding where its rank has none. Conditional embedders are on every stage.
+    As in Megatron-LM, weights of projections, experts, the vocabulary and the multi-token prediction projection are
+    divided; norms, routers, MLA's down-projections and biases after a reduction are replicated. A tied embedding is
+    on the ranks of the first and the last stage, once if they are the same rank. Multi-token prediction has a copy
+    of the embedding if its rank has none. Conditional embedders are on every stage.
     """
     dense = matrices = expert = frozen = frozen_expert = 0
     before, behind, everywhere = model.own_parameters
@@ -109,7 +109,7 @@ def held_parameters(model: Model, stages: list[Stage], cut: Cut, *, vocab_multip
 
 
 def held_of_layer(layer: Layer, cut: Cut) -> Held:
-    """Return the parameters that a rank holds of a layer: its part of the matrices, norms whole."""
+    """Return a rank's parameters of a layer: its part of the matrices, and whole norms."""
     dense, expert, matrices = layer.norm_parameters, 0, 0
     frozen, frozen_expert = 0 if layer.trains_norms else layer.norm_parameters, 0
     for one in layer.linears(cut):

@@ -1,7 +1,7 @@
-"""What the backward of each layer computes again.
+"""Recomputation of each layer in the backward.
 
-A layer has one word: none, full, selective-op, or modules joined by +. A text for a stage or a model says which
-layers have which word (`plan_of_stage`).
+The option of a layer is none, full, selective-op, or modules joined by +. The option of a stage or model assigns
+these to layers (`plan_of_stage`).
 """
 
 import re
@@ -28,10 +28,10 @@ MODULES = {
     "moe_act": "the activation functions of routed experts",
     "shared_experts": "the expert of all tokens",
 }
-"""What selective recomputation can be of: Megatron-LM's `--recompute-modules`, and one more."""
+"""Modules of selective recomputation: Megatron-LM's `--recompute-modules`, and mlp_act."""
 
 BY_OPERATORS = "selective-op"
-"""TorchTitan's `selective_ac_option = "op"`: what `by_operators` says is kept, all else computed again."""
+"""TorchTitan's `selective_ac_option = "op"`: saves the outputs in `by_operators`, recomputes all else."""
 
 MEANING = (
     "Recomputation in the backward: none, full (every layer), block/N (the first N layers of each stage), "
@@ -49,9 +49,9 @@ WORDS = "none, selective, selective-op, full, full/N, full@IDS, block/N, uniform
 
 
 class LayerPlan(NamedTuple):
-    """How layers in a row are recomputed: "none", "full", "selective-op" or modules.
+    """Recomputation of consecutive layers: "none", "full", "selective-op" or modules.
 
-    `joined`: they are one checkpoint, which keeps its input alone.
+    `joined`: they are one checkpoint, which saves only its input.
     """
 
     layers: int
@@ -60,9 +60,9 @@ class LayerPlan(NamedTuple):
 
 
 def recompute_of(text: str) -> Recompute:
-    """Return the word for what is recomputed, its modules in the order of `MODULES`.
+    """Return the normalised option, with modules in the order of `MODULES`.
 
-    "selective" is Megatron-LM's default, the core of attention alone. Raises `ConfigError` for what is no module.
+    "selective" is Megatron-LM's default, the core of attention alone. Raises `ConfigError` for unknown modules.
 
     >>> recompute_of("selective"), recompute_of("moe_act+layernorm"), recompute_of("full/1")
     ('core_attn', 'layernorm+moe_act', 'full')
@@ -88,14 +88,13 @@ def recompute_of(text: str) -> Recompute:
 
 
 def _of_layer(text: str) -> Recompute:
-    """The word of a layer alone."""
     if text in ("none", "full", BY_OPERATORS):
         return text
     return joined_modules("recompute", "core_attn" if text == "selective" else text, MODULES, words=WORDS)
 
 
 def _numbered(text: str) -> list[tuple[str, int]]:
-    """The words and numbers of layers of full*4,mlp*6."""
+    """Options and numbers of layers in full*4,mlp*6."""
     found = []
     for part in text.split(","):
         word, _, number = part.partition("*")
@@ -106,7 +105,7 @@ def _numbered(text: str) -> list[tuple[str, int]]:
 
 
 def numbers_of_layers(text: str, ids: str, *, what: str = "recompute of single layers is WORD") -> list[int]:
-    """Return the layers of 0,3,8-11, in order; `text` and `what` are for the sentence of a `ConfigError`."""
+    """Return the layers in 0,3,8-11, sorted; the message of a `ConfigError` contains `text` and `what`."""
     found = set[int]()
     for part in ids.split(","):
         first, _, last = part.partition("-")
@@ -128,13 +127,13 @@ def spelled_layers(ids: Sequence[int]) -> str:
 
 
 def require_spelling(recompute: Recompute) -> None:
-    """Raise `ConfigError` for a word that is not as `recompute_of` spells it."""
+    """Raise `ConfigError` for an option that `recompute_of` would spell differently."""
     if (word := recompute_of(recompute)) != recompute:
         raise ConfigError(f"recompute '{recompute}' is spelled '{word}'")
 
 
 def words_of_layers(recompute: Recompute) -> list[Recompute]:
-    """Return the words that some layers have.
+    """Return the options that layers have under an option of a stage or model.
 
     >>> words_of_layers("block/4"), words_of_layers("full*2,mlp*3"), words_of_layers("mlp+moe")
     (['none', 'full'], ['none', 'full', 'mlp'], ['mlp+moe'])
@@ -150,13 +149,13 @@ def words_of_layers(recompute: Recompute) -> list[Recompute]:
 
 
 def require_layers(recompute: Recompute, num_layers: int) -> None:
-    """Raise `ConfigError` for a layer that a model of so many layers does not have."""
+    """Raise `ConfigError` for a layer number beyond `num_layers`."""
     if "@" in recompute and (last := numbers_of_layers(recompute, recompute.partition("@")[2])[-1]) >= num_layers:
         raise ConfigError(f"recompute {recompute} has layer {last}, but the last of the model is {num_layers - 1}")
 
 
 def layer_ids(recompute: Recompute) -> list[int]:
-    """Return the numbers of the layers that full@IDS recomputes, none for another text.
+    """Return the layers that full@IDS recomputes, an empty list for other options.
 
     >>> layer_ids("full@0,3-5"), layer_ids("full")
     ([0, 3, 4, 5], [])
@@ -166,7 +165,7 @@ def layer_ids(recompute: Recompute) -> list[int]:
 
 
 def by_number(plans: Iterable[Sequence[LayerPlan]]) -> Recompute | None:
-    """Return full@IDS for stages that recompute whole layers only, None for others.
+    """Return full@IDS if all stages recompute only whole layers, else None.
 
     >>> by_number([[LayerPlan(1, "full"), LayerPlan(2, "none")], [LayerPlan(2, "full")]])
     'full@0,3-4'
@@ -182,7 +181,7 @@ def by_number(plans: Iterable[Sequence[LayerPlan]]) -> Recompute | None:
 
 
 def text_of(plan: Sequence[LayerPlan]) -> Recompute:
-    """Return the text for a stage whose layers are recomputed so, without checkpoints of several layers.
+    """Return the option of a stage with this plan, which has no checkpoints of several layers.
 
     >>> text_of([LayerPlan(2, "full"), LayerPlan(3, "none")]), text_of([LayerPlan(4, "mlp")])
     ('full*2', 'mlp')
@@ -206,12 +205,12 @@ def whole_layers(recompute: Recompute) -> int:
 
 
 def is_by_stage(recompute: Recompute) -> bool:
-    """Return whether a layer's recomputation depends on its place in its stage or model."""
+    """Return whether a layer's recomputation depends on its position in its stage or model."""
     return re.search("[/@*]", recompute) is not None
 
 
 def require_of_layer(text: str) -> Recompute:
-    """Return the recomputation that a text names; raises `ConfigError` for one that is of some layers only."""
+    """Return the normalised option; raises `ConfigError` if it applies to some layers only."""
     if is_by_stage(recompute := recompute_of(text)):
         raise ConfigError(
             f"recompute {text} is for the stages of a --model: a layer alone has none, full or modules"
@@ -220,7 +219,7 @@ def require_of_layer(text: str) -> Recompute:
 
 
 def of_layer(recompute: Recompute) -> Recompute:
-    """Return the recomputation of a layer that is in no stage, for example of multi-token prediction.
+    """Return the recomputation of a layer outside stages, for example of multi-token prediction.
 
     >>> of_layer("block/4"), of_layer("uniform/4"), of_layer("full/2"), of_layer("mlp")
     ('none', 'full', 'none', 'mlp')
@@ -231,11 +230,11 @@ def of_layer(recompute: Recompute) -> Recompute:
 def plan_of_stage(
     recompute: Recompute, num_layers: int, *, first: int = 0, before: int = 0
 ) -> tuple[LayerPlan, ...]:
-    """Return how the layers of a stage are recomputed, in order.
+    """Return the recomputation of a stage's layers, in order.
 
     `first` is the number of the stage's first layer in the model, `before` the number of layers in earlier stages
     of the same rank, which full/N counts too (TorchTitan, activation_checkpoint.py: `ptd_checkpoint_wrapper`).
-    Layers after the last checkpoint keep everything (Megatron-LM, core/transformer/transformer_block.py:
+    Layers after the last checkpoint save everything (Megatron-LM, core/transformer/transformer_block.py:
     `_checkpointed_forward`). Raises `ConfigError` if full*4,mlp*6 has more layers than the stage.
 
     >>> plan_of_stage("block/2", 5)
@@ -269,7 +268,7 @@ def plan_of_stage(
 
 
 def recomputes(recompute: Recompute, module: str) -> bool:
-    """Return whether a word names a module; "full" keeps nothing of a layer, and names none.
+    """Return whether an option names a module; "full" saves nothing of a layer, and names none.
 
     >>> recomputes("core_attn+layernorm", "layernorm"), recomputes("full", "mlp")
     (True, False)
@@ -278,12 +277,12 @@ def recomputes(recompute: Recompute, module: str) -> bool:
 
 
 def by_operators(linears: Iterable[Linear], cut: Cut) -> tuple[list[Linear], list[Linear]]:
-    """Return the products of a layer whose outputs `selective-op` keeps for its backward, and those it does again.
+    """Return the GEMMs of a layer whose outputs `selective-op` saves, and those that it recomputes.
 
-    In the order of a forward every second is computed again; queries, keys and values count each, and so do gate
-    and up. One with a bias is kept, and not counted (`addmm`). What a reduce-scatter made of attention's output is
-    kept in its place, and what the last product gives nothing in the backward needs: eagerly it is held too, where
-    its turn is to be kept (TorchTitan, activation_checkpoint.py: `SelectiveAC`; at 9dec370 parallelize_llama.py:
+    In forward order every second GEMM is recomputed; queries, keys, values, gate and up count separately. A GEMM
+    with a bias (`addmm`) is saved, and not counted. For attention's output, the result of the reduce-scatter is
+    saved instead. The backward does not need the last GEMM's output, but eager mode holds it unless it is a
+    recomputed one (TorchTitan, activation_checkpoint.py: `SelectiveAC`; at 9dec370 parallelize_llama.py:
     `_save_list`).
 
     >>> one = [Linear("queries, keys, values", "x", 8, (8, 2, 2)), Linear("attention output", "heads", 8, (8,))]

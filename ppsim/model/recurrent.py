@@ -1,8 +1,8 @@
-"""Mixers whose tokens change a state instead of looking at each other: Mamba-2, and the gated delta rule.
+"""Token mixers with a recurrent state: Mamba-2, and gated delta rules.
 
-Both are computed in chunks of Q tokens: within one as attention without a softmax, between chunks by the state. The
-products of a chunk are listed once; FLOPs and kernels are read from that list. Letters: h hidden size, H heads,
-P columns of a head, N columns of the state, G groups, as in `ppsim.model.architecture` otherwise.
+Both are computed in chunks of Q tokens: within a chunk as attention without a softmax, between chunks by the state.
+FLOPs and kernels come from one list of a chunk's GEMMs. Letters: h hidden size, H heads, P columns per head, N
+columns of the state, G groups; otherwise as in `ppsim.model.architecture`.
 """
 
 from abc import abstractmethod
@@ -20,10 +20,10 @@ from ppsim.parallel.sizes import Cut, require_divides, require_positive
 
 @dataclass(frozen=True)
 class ChunkProduct:
-    """`count` products [rows, depth] · [depth, columns] of a chunk.
+    """`count` GEMMs [rows, depth] · [depth, columns] of a chunk.
 
-    `is_within`: of pairs of tokens of the chunk, of which half are masked. `is_again`: the backward computes it
-    once more before it starts.
+    `is_within`: over pairs of tokens in the chunk, half are masked. `is_again`: recomputed at the start of the
+    backward.
     """
 
     count: int
@@ -35,19 +35,19 @@ class ChunkProduct:
 
     @property
     def flops(self) -> float:
-        """FLOPs of all of them, 2 a multiply-add, masked ones too."""
+        """FLOPs of all `count` GEMMs, 2 per multiply-add, masked ones included."""
         return 2.0 * self.count * self.rows * self.columns * self.depth
 
 
 class Recurrent(Mixer):
-    """What both mixers have: heads with a state, a convolution, a gate, and products of chunks."""
+    """Common parts: heads with a state, a convolution, a gate, and GEMMs of chunks."""
 
     chunk_size: int
 
     @property
     @abstractmethod
     def inner_size(self) -> int:
-        """Columns of what all heads give."""
+        """Output columns of all heads."""
 
     @property
     @abstractmethod
@@ -57,10 +57,10 @@ class Recurrent(Mixer):
     @property
     @abstractmethod
     def kept_columns(self) -> int:
-        """Columns that a forward keeps behind its input."""
+        """Columns that a forward saves besides its input."""
 
     def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
-        """Yield what its scan keeps, its convolution, the scan, its gate, and its GEMMs."""
+        """Yield the scan's saved tensors, convolution, scan, gate, and GEMMs."""
         yield Operator("convolution", "scan", (), (), kind="convolution", columns=self.convolved // cut.tp)
         yield Operator("scan", "scan", (), (), core=self)
         yield Operator("gate", "scan", (), (), kind="gate", columns=self.inner_size // cut.tp)
@@ -68,17 +68,17 @@ class Recurrent(Mixer):
 
     @abstractmethod
     def chunk_products(self, tp: int = 1) -> tuple[ChunkProduct, ...]:
-        """Return the products of a chunk, those of one of `tp` ranks."""
+        """Return the GEMMs of a chunk on one of `tp` ranks."""
 
     @cached_property
     def _products(self) -> tuple[ChunkProduct, ...]:
         return self.chunk_products()
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
-        """Return the FLOPs of the scan or the rule a token, of products within a chunk half if `causal`.
+        """Return the FLOPs per token of the scan or delta rule; GEMMs within a chunk count half if `causal`.
 
-        Mamba-2: 2Q(GN + HP) within chunks and 4HPN. A delta rule of keys k and values v wide, of a head: 2Q(3k +
-        2v) in chunks and 6kv. A sequence shorter than a chunk has as many pairs as it has tokens.
+        Mamba-2: 2Q(GN + HP) within chunks and 4HPN. Delta rule with keys of k and values of v columns, per head:
+        2Q(3k + 2v) in chunks and 6kv. A sequence shorter than a chunk has only its own tokens' pairs.
         """
         part = min(1.0, sequence_length / self.chunk_size) / (2 if causal else 1)
         return sum(one.flops * (part if one.is_within else 1) for one in self._products) / self.chunk_size
@@ -88,8 +88,8 @@ class Recurrent(Mixer):
 class Mamba(Recurrent):
     """A Mamba-2 mixer (Dao & Gu 2024, arXiv 2405.21060, §6 and §7; Megatron-LM's `MambaMixer`).
 
-    One projection gives gate, x, B, C and the time steps; a convolution of `kernel` tokens passes over x, B and C;
-    the scan; a norm of what the gate leaves (`gated_norm`); the output's projection.
+    One projection gives gate, x, B, C and the time steps. A convolution over `kernel` tokens of x, B and C, the
+    scan, the gate, its norm (`gated_norm`) and the output projection follow.
     """
 
     num_heads: int
@@ -122,7 +122,7 @@ class Mamba(Recurrent):
 
     @property
     def divided(self) -> dict[str, int]:
-        """What tensor-parallel ranks divide."""
+        """Sizes that tensor-parallel ranks divide."""
         return {"Mamba heads": self.num_heads, "Mamba groups": self.num_groups}
 
     def require_division(self, cut: Cut) -> None:
@@ -132,20 +132,20 @@ class Mamba(Recurrent):
 
     @property
     def kept_columns(self) -> int:
-        """Columns that a forward keeps behind its input.
+        """Columns that a forward saves besides its input.
 
-        What the projection gives, 2HP + 2GN + H (the convolution and the scan are computed again), the scan's
-        result, what the gate leaves of it, and the norm's output (mamba_ssm's `mamba_split_conv1d_scan_combined`).
+        The projection, 2HP + 2GN + H (convolution and scan are recomputed), the scan's result, the gated result,
+        and the norm's output (mamba_ssm's `mamba_split_conv1d_scan_combined`).
         """
         return self.inner_size + self.convolved + self.num_heads + (2 + self.gated_norm) * self.inner_size
 
     @property
     def transient_bytes(self) -> int:
-        """Bytes a token that the backward has for itself: states of all chunks and their gradients, in float32."""
+        """Transient bytes per token of the backward: states of all chunks and their gradients, in float32."""
         return 8 * self.inner_size * self.state_size // self.chunk_size
 
     def chunk_products(self, tp: int = 1) -> tuple[ChunkProduct, ...]:
-        """Return a rank's: CBᵀ, its use on x, the states that chunks leave, and those that they start from."""
+        """Return a rank's GEMMs: CBᵀ, its use on x, the final states of chunks, the use of their initial states."""
         heads, p, n, q = self.num_heads // tp, self.head_size, self.state_size, self.chunk_size
         return (
             ChunkProduct(self.num_groups // tp, q, q, n, is_within=True, is_again=True),
@@ -155,7 +155,7 @@ class Mamba(Recurrent):
         )
 
     def linears(self, h: int, tp: int) -> list[Linear]:
-        """Return the matrices that a rank holds: in, convolution, what a head has one number of, norm, out."""
+        """Return the matrices on a rank: input, convolution, scalars per head, norm, output."""
         heads, inner, state = self.num_heads // tp, self.inner_size // tp, self.num_groups * self.state_size // tp
         columns = inner, inner, state, state, heads
         read, convolved = "attention input", (inner, state, state)
@@ -170,9 +170,9 @@ class Mamba(Recurrent):
 
 @dataclass(frozen=True)
 class GatedDeltaNet(Recurrent):
-    """A gated delta rule (Yang et al. 2024, arXiv 2412.06464), as Qwen3-Next and Megatron-LM have it.
+    """A gated delta rule (Yang et al. 2024, arXiv 2412.06464), as in Qwen3-Next and Megatron-LM.
 
-    Queries and keys of `num_key_heads`, repeated for the value heads; a convolution of `kernel` tokens over
+    Queries and keys of `num_key_heads`, repeated for the value heads; a convolution over `kernel` tokens of
     queries, keys and values; a norm over each value head; a gate.
     """
 
@@ -213,7 +213,7 @@ class GatedDeltaNet(Recurrent):
 
     @property
     def divided(self) -> dict[str, int]:
-        """What tensor-parallel ranks divide."""
+        """Sizes that tensor-parallel ranks divide."""
         return {"key heads of the delta net": self.num_key_heads, "its value heads": self.num_value_heads}
 
     def require_division(self, cut: Cut) -> None:
@@ -226,11 +226,11 @@ class GatedDeltaNet(Recurrent):
 
     @property
     def kept_columns(self) -> int:
-        """Columns that a forward keeps behind its input.
+        """Columns that a forward saves besides its input.
 
-        Before the convolution, gate, and two numbers a head; behind it queries and keys of every value head, and
-        values; a row of the chunk's inverse; the result before and behind its norm (flash-linear-attention's
-        `chunk_gated_delta_rule`).
+        Before the convolution: its input, gate, and two numbers per head. After it: queries and keys of every value
+        head, and values; a row of the chunk's inverse; the result before and after its norm
+        (flash-linear-attention's `chunk_gated_delta_rule`).
         """
         heads = self.num_value_heads
         projected = self.convolved + self.inner_size + 2 * heads
@@ -238,14 +238,14 @@ class GatedDeltaNet(Recurrent):
 
     @property
     def transient_bytes(self) -> int:
-        """Bytes a token that the backward has for itself: states of all chunks and their gradients, in 16 bits."""
+        """Transient bytes per token of the backward: states of all chunks and their gradients, in 16 bits."""
         return 4 * self.num_value_heads * self.key_size * self.value_size // self.chunk_size
 
     def chunk_products(self, tp: int = 1) -> tuple[ChunkProduct, ...]:
-        """Return a rank's: KKᵀ, its inverse on keys and values, QKᵀ and its use, the state's reads and update.
+        """Return a rank's GEMMs: KKᵀ, its inverse on keys and values, QKᵀ and its use, state reads and update.
 
-        The inverse of a unit triangle itself, Q²/3 multiply-adds a token and head, is left out: 1.5 % of the others
-        for heads of 128 in chunks of 64.
+        The inversion of a unit triangular matrix, Q²/3 multiply-adds per token and head, is not counted: 1.5 % of
+        the others for heads of 128 in chunks of 64.
         """
         heads, k, v, q = self.num_value_heads // tp, self.key_size, self.value_size, self.chunk_size
         return (
@@ -260,7 +260,7 @@ class GatedDeltaNet(Recurrent):
         )
 
     def linears(self, h: int, tp: int) -> list[Linear]:
-        """Return the matrices that a rank holds: in, with the gates, convolution, decay, out."""
+        """Return the matrices on a rank: input with gates, convolution, decay, output."""
         heads, inner, keys = (
             count // tp for count in (self.num_value_heads, self.inner_size, self.num_key_heads * self.key_size)
         )
@@ -281,19 +281,20 @@ class GatedDeltaNet(Recurrent):
 
 @dataclass(frozen=True)
 class KimiDeltaAttention(GatedDeltaNet):
-    """A delta rule whose decay is a column's own (Kimi Team 2025, arXiv 2510.26692), as Kimi Linear has it.
+    """A delta rule with a decay per column (Kimi Team 2025, arXiv 2510.26692), as in Kimi Linear.
 
-    Decay and output gate come by way of one head's width, whole on every rank. `gate_bias`: the gate has one.
+    Decay and output gate are projected through the width of one head, replicated. `gate_bias`: the gate has a bias.
     """
 
     gate_bias: bool = False
 
     @property
     def kept_columns(self) -> int:
-        """Columns that a forward keeps behind its input.
+        """Columns that a forward saves besides its input.
 
-        Before the convolution, both narrow ones, a number a head, decay and gate; behind it queries and keys of
-        every value head, and values; rows of both products of a chunk; the result before and behind its norm.
+        Before the convolution: its input, both narrow projections, a number per head, decay and gate. After it:
+        queries and keys of every value head, and values; rows of both GEMM results of a chunk; the result before
+        and after its norm.
         """
         heads, keys = self.num_value_heads, self.num_value_heads * self.key_size
         projected = self.convolved + 2 * self.value_size + heads + keys + self.inner_size

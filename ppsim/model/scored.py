@@ -1,4 +1,4 @@
-"""What all kinds of attention have: heads whose queries score keys, and the columns of that."""
+"""Common parts of all kinds of attention: heads whose queries score keys."""
 
 from ppsim.model.mixer import Mixer
 
@@ -13,30 +13,30 @@ class Scored(Mixer):
 
     @property
     def score_width(self) -> int:
-        """Columns of all heads over which scores are summed, plus those of the values."""
+        """Query columns plus value columns of all heads."""
         return self.num_heads * (self.qk_head_size + self.v_head_size)
 
     @property
     def divided(self) -> dict[str, int]:
-        """What tensor-parallel ranks divide."""
+        """Sizes that tensor-parallel ranks divide."""
         return {"heads": self.num_heads}
 
     def keys_a_query(self, sequence_length: int) -> float:
-        """Return how many keys a query sees on average: half of the sequence, or all."""
+        """Return the mean number of keys that a query sees: half of the sequence, or all."""
         return sequence_length / 2 if self.is_causal else float(sequence_length)
 
     def unmasked_keys(self, sequence_length: int) -> int:
-        """Return how many keys a query scores where no kernel leaves out what is masked: all."""
+        """Return the number of keys that a query scores if masked ones are not skipped: all."""
         return sequence_length
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
-        """Return the FLOPs of scores and their use a token; as many again where masked ones count."""
+        """Return the FLOPs per token of scores and their use; twice that if masked scores count."""
         masked = self.is_causal and not causal
         return 2.0 * self.keys_a_query(sequence_length) * self.score_width * (1 + masked)
 
 
 class OneWidth(Scored):
-    """Heads of one width."""
+    """Queries, keys and values with heads of the same width."""
 
     head_size: int
 
@@ -57,9 +57,9 @@ class OneWidth(Scored):
 
 
 def keys_in_window(window: int, sequence_length: int) -> float:
-    """Return how many keys a query sees on average of a window of w tokens: w - w(w - 1)/2s.
+    """Return the mean number of keys that a query sees in a window of w tokens: w - w(w - 1)/2s.
 
-    The first w - 1 queries have fewer.
+    The first w - 1 queries see fewer.
 
     >>> keys_in_window(3, 4) == (1 + 2 + 3 + 3) / 4
     True

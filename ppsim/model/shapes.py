@@ -1,13 +1,13 @@
-"""The layers and models that `ppsim profile` builds, by their sizes, and what a rank's shard of them takes.
+"""Layers and models that `ppsim profile` builds, by size, and the costs of a rank's shard.
 
-Parameters, FLOPs and bytes kept for the backward are those of the layer and the model of these sizes
-(`ppsim.model.architecture`, `ppsim.model.activations`, whose letters are used), and what eager torch has beside.
+Parameters, FLOPs and saved bytes as in `ppsim.model.architecture` and `ppsim.model.activations`, whose letters are
+used, plus eager torch's saved bytes.
 
-Conventions. FLOPs are those of matrix products, 2 a multiply-add, as torch's flop counter has them: norms,
-activations, softmax and rotations are not counted. Attention counts all s × s scores, as the Megatron-LM papers do
-(Narayanan et al. 2021, arXiv 2104.04473, §5.1), unless `causal` asks for the half that a causal kernel needs. Bytes
-are what autograd saves in eager torch with a fused attention kernel, which keeps the logarithms of its sums instead
-of the scores (Dao et al. 2022, arXiv 2205.14135): parameters and buffers are not counted, each storage once.
+Conventions. Only FLOPs of GEMMs are counted, 2 per multiply-add, as in torch's flop counter; norms, activations,
+softmax and rotations are not. Attention counts all s × s scores, as in the Megatron-LM papers (Narayanan et al.
+2021, arXiv 2104.04473, §5.1), unless `causal` selects the half that a causal kernel needs. Bytes are those that
+autograd saves in eager torch with a fused attention kernel, which saves the log-sum-exp instead of the scores (Dao
+et al. 2022, arXiv 2205.14135): each storage once, without parameters and buffers.
 """
 
 from dataclasses import dataclass, replace
@@ -27,12 +27,12 @@ _EAGER = KernelChoice(fused_activation=False, cross_entropy="unfused", weighted_
 
 @dataclass(frozen=True)
 class LayerShape:
-    """One transformer layer, or a rank's shard of one.
+    """One transformer layer, or a rank's shard.
 
     `kind` is "gpt" (LayerNorm, biases, GELU), "llama" (RMSNorm, rotary positions, grouped queries, SwiGLU) or "moe"
-    (llama's attention; a top-k router over SwiGLU experts and, with `shared_ffn_size` above 0, an expert for all
-    tokens). `ffn_size` is the width between up and down projection, of one expert in "moe". `num_experts` is what
-    the router chooses from, `num_local_experts` how many of them this rank holds (None: all).
+    (llama's attention; a top-k router over SwiGLU experts and, with `shared_ffn_size` above 0, a shared expert).
+    `ffn_size` is the width between up- and down-projection, for "moe" of one expert. `num_experts` is the number of
+    routed experts, `num_local_experts` the number on this rank (None: all).
     """
 
     kind: Kind
@@ -48,7 +48,7 @@ class LayerShape:
 
     def __post_init__(self) -> None:
         require_positive(self, "hidden_size", "num_heads", "num_kv_heads", "head_size", "ffn_size")
-        layer_of(self)  # which raises for heads and experts that don't go together
+        layer_of(self)  # raises for inconsistent heads or experts
         if self.kind == "gpt" and self.num_kv_heads != self.num_heads:
             raise ConfigError(f"a gpt layer has as many key/value heads as heads: got {self.num_kv_heads}")
         if self.kind != "gpt" and self.head_size % 2:
@@ -58,14 +58,14 @@ class LayerShape:
 
     @property
     def local_experts(self) -> int:
-        """How many experts this rank holds."""
+        """Number of experts on this rank."""
         return self.num_experts if self.num_local_experts is None else self.num_local_experts
 
     def shard(self, *, tp: int = 1, ep: int = 1) -> "LayerShape":
-        """Return what one of `tp` tensor-parallel and `ep` expert-parallel ranks holds.
+        """Return the part of one of `tp` tensor-parallel and `ep` expert-parallel ranks.
 
-        Heads, key/value heads and feed-forward columns are divided by `tp`, experts by `ep`; norms and the router
-        are whole on every rank. Raises `ConfigError` where something does not divide.
+        Heads, key/value heads and MLP columns are divided by `tp`, experts by `ep`; norms and the router are
+        replicated. Raises `ConfigError` for sizes that are not divisible.
         """
         for name, value in (("tp", tp), ("ep", ep)):
             if value < 1:
@@ -93,9 +93,9 @@ class LayerShape:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """A model: so many layers of one shape between an embedding and a head of `vocab_size`.
+    """A model: `num_layers` layers of one shape between an embedding and a head of `vocab_size`.
 
-    `sequence_length` is the one it is used with where none is given.
+    `sequence_length` is the default.
     """
 
     layer: LayerShape
@@ -107,21 +107,21 @@ class ModelShape:
         require_positive(self, "num_layers", "vocab_size", "sequence_length")
 
     def shard(self, *, tp: int = 1, ep: int = 1) -> "ModelShape":
-        """Return a rank's part: the layer's shard, and 1/`tp` of the vocabulary, padded as Megatron-LM does."""
+        """Return a rank's part: the layer's shard, and 1/`tp` of the vocabulary, padded as in Megatron-LM."""
         multiple = VOCAB_MULTIPLE if tp > 1 else 1
         vocab_size = padded_vocabulary(self.vocab_size, tp=tp, multiple=multiple) // tp
         return replace(self, layer=self.layer.shard(tp=tp, ep=ep), vocab_size=vocab_size)
 
     @property
     def whole(self) -> Model:
-        """The model of these sizes; a gpt learns a position for each token."""
+        """The model of these sizes; a gpt has a learned position per token."""
         layer = layer_of(self.layer)
         positions = self.sequence_length if self.layer.kind == "gpt" else 0
         return Model((layer,) * self.num_layers, self.vocab_size, self.sequence_length, learned_positions=positions)
 
 
 def layer_of(shape: LayerShape) -> Layer:
-    """Return the layer of a shape; of a shard the layer of its sizes, of which it holds what `cut_of` says."""
+    """Return the layer of a shape; for a shard a layer of the shard's sizes, divided as in `cut_of`."""
     is_gpt = shape.kind == "gpt"
     attention = Attention(shape.num_heads, shape.num_kv_heads, shape.head_size, qkv_bias=is_gpt, out_bias=is_gpt)
     ffn: FeedForward | MixtureOfExperts = FeedForward(shape.ffn_size, gated=not is_gpt, bias=is_gpt)
@@ -133,13 +133,13 @@ def layer_of(shape: LayerShape) -> Layer:
 
 
 def cut_of(shape: LayerShape) -> Cut:
-    """Return how ranks share the layer of a shard's sizes: its experts only, since the rest is cut already."""
+    """Return the division of a layer with a shard's sizes: only of experts, because the rest is already divided."""
     ep = shape.num_experts // shape.local_experts if shape.kind == "moe" else 1
     return Cut(dp=ep, ep=ep)
 
 
 def shape_of(layer: Layer) -> LayerShape | None:
-    """Return a layer as `ppsim profile` builds one, or None where it is of no kind that it has."""
+    """Return the shape of a layer, or None if `ppsim profile` has no such kind."""
     a, ffn = layer.attention, layer.ffn
     if not isinstance(a, Attention):
         return None
@@ -156,9 +156,9 @@ def shape_of(layer: Layer) -> LayerShape | None:
 
 
 def model_shape_of(model: Model) -> ModelShape | None:
-    """Return a model as `ppsim profile` builds it, or None where the layers are not all of a kind it has.
+    """Return the shape of a model, or None unless its layers are equal and of a kind in `ppsim profile`.
 
-    Tied weights are apart there: embedding and head are measured each for itself.
+    Tied weights are separate in the shape, because embedding and head are measured separately.
     """
     shapes = {shape_of(layer) for layer in model.layers}
     shape = shapes.pop()
@@ -170,13 +170,13 @@ def model_shape_of(model: Model) -> ModelShape | None:
 
 
 def layer_parameters(shape: LayerShape) -> int:
-    """Return the parameters of a layer, or of a rank's shard of one."""
+    """Return the parameters of a layer, or of a rank's shard."""
     layer = layer_of(shape)
     return sum(one.weights + one.biases for one in layer.linears(cut_of(shape))) + layer.norm_parameters
 
 
 def why_no_context_parallel(sequence_length: int, cp: int) -> str | None:
-    """Return why a sequence cannot be cut into 2·cp chunks, two a rank, or None where it can.
+    """Return why a sequence cannot be cut into 2·cp chunks, two per rank, or None if it can.
 
     >>> why_no_context_parallel(100, 3)
     'cp 3 needs a sequence length divisible by 6, two chunks a rank: got 100 (nearest: 96 or 102)'
@@ -195,10 +195,10 @@ def why_no_context_parallel(sequence_length: int, cp: int) -> str | None:
 
 
 def scores_in_prefix(cp: int) -> float:
-    """Return which part of its s²/cp scores a context-parallel rank computes without leaving out masked blocks.
+    """Return the fraction of its s²/cp scores that a context-parallel rank computes without skipping masked blocks.
 
-    Its queries, chunks i and 2·cp − 1 − i of s/(2·cp) positions, see the keys of i + 1 and 2·cp − i chunks:
-    (2·cp + 1) of 4·cp. Without context parallelism all are computed.
+    Its queries, chunks i and 2·cp − 1 − i of s/(2·cp) positions, see the keys of i + 1 and 2·cp − i chunks: (2·cp +
+    1) of 4·cp. Without context parallelism all are computed.
 
     >>> scores_in_prefix(1), scores_in_prefix(2)
     (1.0, 0.625)
@@ -209,13 +209,13 @@ def scores_in_prefix(cp: int) -> float:
 def layer_forward_flops(
     layer: LayerShape, *, micro_batch: int, sequence_length: int, causal: bool = False, cp: int = 1
 ) -> float:
-    """Return the FLOPs of a layer's forward; a backward without recomputation has twice as many.
+    """Return the FLOPs of a layer's forward; a backward without recomputation has twice that number.
 
-    Of `cp` ranks each has 1/cp of all of it, as positions are dealt so that causal scores are even; what a kernel
-    computes of the scores is `scores_in_prefix`.
+    Each of `cp` ranks has 1/cp of the FLOPs, because positions are distributed so that causal scores are even;
+    kernels compute `scores_in_prefix` of the scores.
 
-    Under expert parallelism a rank takes in as many (token, expert) pairs as it sends where experts are loaded
-    evenly: T·k of them whatever `num_local_experts`.
+    With expert parallelism and even loads, a rank receives the T·k (token, expert) pairs that it sends, for any
+    `num_local_experts`.
 
     >>> layer = LayerShape("gpt", hidden_size=64, num_heads=4, num_kv_heads=4, head_size=16, ffn_size=256)
     >>> layer_forward_flops(layer, micro_batch=1, sequence_length=32) == 32 * 64 * (24 * 64 + 4 * 32)
@@ -235,12 +235,12 @@ def layer_activation_bytes(
     fused_norm: bool = True,
     cp: int = 1,
 ) -> int:
-    """Return the bytes that a layer's forward keeps for its backward, of a rank's own b·s/cp positions.
+    """Return the bytes that a layer's forward saves for its backward, for a rank's b·s/cp positions.
 
-    Those of `ppsim.model.activations` without fused activations, where a SwiGLU keeps SiLU of the gate too. Norms
-    keep more than their input (`_norm_bytes`) unless they are recomputed. For each of the k experts of a token,
-    instead of the router's logits and probabilities, its weight in float32 and in the layer's type, 4 + e, and
-    three int64 indices (which expert, which token, which place), 24; the counts of tokens an expert are left out.
+    As in `ppsim.model.activations` with unfused activations, for which SwiGLU also saves SiLU of the gate. Norms
+    save more than their input (`_norm_bytes`) unless they are recomputed. For each of the k experts of a token, the
+    router's logits and probabilities are replaced by its weight in float32 and in the layer's dtype, 4 + e, and
+    three int64 indices (expert, token, position), 24; token counts per expert are not included.
     """
     batch, cut = Batch(micro_batch, sequence_length, element_bytes, recompute), replace(cut_of(layer), cp=cp)
     kept = sum(layer_activations(layer_of(layer), batch, cut, _EAGER).values())
@@ -262,10 +262,10 @@ def head_forward_flops(model: ModelShape, *, micro_batch: int, sequence_length: 
 def head_activation_bytes(
     model: ModelShape, *, micro_batch: int, sequence_length: int, element_bytes: int, fused_norm: bool = True
 ) -> int:
-    """Return the bytes that final norm, projection and cross entropy keep.
+    """Return the bytes saved by final norm, projection and cross entropy.
 
-    Beside those of `ppsim.model.activations` with the softmax in float32 (float64 for float64), what the norm keeps
-    more of a token, and the int64 target, 8.
+    As in `ppsim.model.activations` with the softmax in float32 (float64 for float64), plus the norm's further bytes
+    per token, and the int64 target, 8.
     """
     batch, h, e = Batch(micro_batch, sequence_length, element_bytes), model.layer.hidden_size, element_bytes
     kept = sum(head_activations(model.whole, batch, Cut(), _EAGER).values())
@@ -273,11 +273,11 @@ def head_activation_bytes(
 
 
 def _norm_bytes(kind: Kind, h: int, e: int, fused: bool) -> int:
-    """What a norm keeps of a token beside its output.
+    """Bytes per token that a norm saves besides its output.
 
     LayerNorm: its input, mean and reciprocal deviation, h·e + 2e. RMSNorm, fused (torch on CUDA): its input and a
-    float32 reciprocal, h·e + 4. RMSNorm composed of single operations (torch on CPU): its input and the normalised
-    input, both at least in float32, and the reciprocal, 2h·max(e, 4) + max(e, 4).
+    float32 reciprocal, h·e + 4. RMSNorm of single operations (torch on CPU): its input and the normalised input,
+    both at least in float32, and the reciprocal, 2h·max(e, 4) + max(e, 4).
     """
     if kind == "gpt":
         return (h + 2) * e

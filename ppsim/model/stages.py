@@ -1,4 +1,4 @@
-"""What each stage of a model holds, embedding, layers and head, and how its layers are recomputed and offloaded."""
+"""Contents of each stage (embedding, layers, head), and its recomputation and offloading."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from ppsim.model.recompute import LayerPlan, Recompute, of_layer, plan_of_stage
 
 @dataclass(frozen=True)
 class Stage:
-    """What one pipeline stage holds of a model: layers, embedding, head, and multi-token prediction.
+    """Layers, embedding, head, and multi-token prediction of one pipeline stage.
 
-    `plan`: how its layers are recomputed; empty: as the settings of the job say for a stage alone.
-    `offload_modules`: the modules whose saved tensors wait on the host; None: as the settings say.
+    `plan`: recomputation of its layers; empty: from the job's settings. `offload_modules`: modules whose saved
+    tensors wait on the host; None: from the settings.
     """
 
     layers: tuple[Layer, ...]
@@ -27,22 +27,23 @@ class Stage:
     offload_modules: str | None = None
 
     def planned(self, recompute: Recompute) -> Iterator[tuple[tuple[Layer, ...], LayerPlan]]:
-        """Return the layers of each part of the plan; `recompute` is for a stage without one."""
+        """Yield the layers of each part of the plan; `recompute` is used without a plan."""
         layers = iter(self.layers)
         for one in self.plan or plan_of_stage(recompute, len(self.layers)):
             yield tuple(islice(layers, one.layers)), one
 
     def recomputed(self, recompute: Recompute) -> list[tuple[Layer, Recompute]]:
-        """Return each layer, those of multi-token prediction last, with its word."""
+        """Return each layer with its recomputation, multi-token prediction last."""
         planned = self.planned(recompute)
         mine = [(layer, plan.recompute) for layers, plan in planned for layer in layers]
         return mine + [(layer, of_layer(recompute)) for layer in self.mtp]
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
-        """The same for stages that hold the same layer objects in the same way.
+        """Key that is equal for stages with the same layer objects and plans.
 
-        By identity: to hash and compare whole layers takes longer than most of what is computed of them.
+        Layers are identified by id, because hashing and comparing whole layers takes longer than most computations
+        with them.
         """
         held = tuple(map(id, self.layers)), self.embedding, self.head, tuple(map(id, self.mtp))
         return *held, self.plan, self.offload_modules
@@ -50,7 +51,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class StagePlan:
-    """How a stage's layers are recomputed, as `--recompute` says it, and which modules are offloaded."""
+    """Recomputation of a stage's layers, in the format of `--recompute`, and its offloaded modules."""
 
     recompute: Recompute = "none"
     offload_modules: str = ""
@@ -59,7 +60,7 @@ class StagePlan:
 def plans_of_stages(
     layers: Sequence[int], recompute: Sequence[Recompute], stages_of_ranks: Iterable[Sequence[int]]
 ) -> list[tuple[LayerPlan, ...]]:
-    """Return how each stage recomputes its layers; `stages_of_ranks` has the stages of each rank in order.
+    """Return each stage's plan of recomputation; `stages_of_ranks` has the stages of each rank in order.
 
     >>> [len(one) for one in plans_of_stages([2, 2], ["full*1", "full"], [[0], [1]])]
     [2, 1]
@@ -78,7 +79,7 @@ def plans_of_stages(
 
 
 def layers_of(stages: Iterable[Stage]) -> list[Layer]:
-    """Return all layers of these stages, those for further tokens too."""
+    """Return all layers of these stages, multi-token prediction included."""
     return [layer for stage in stages for layer in (*stage.layers, *stage.mtp)]
 
 
@@ -101,9 +102,9 @@ def stages_of(model: Model, layers_per_stage: Sequence[int]) -> list[Stage]:
 
 
 def stages_of_layout(model: Model, contents: Sequence[str]) -> list[Stage]:
-    """Return the stages of a layout written out, one string of E, t, m and L a stage as `parse_layout` gives them.
+    """Return the stages of a layout, one string of E, t, m and L per stage as from `parse_layout`.
 
-    Raises `ConfigError` where the layers (t) or the layers for further tokens (m) are not the model's.
+    Raises `ConfigError` unless it has the model's numbers of layers (t) and multi-token prediction layers (m).
     """
     for letter, held, what in (("t", model.layers, "layers"), ("m", model.mtp, "multi-token-prediction layers")):
         placed = sum(content.count(letter) for content in contents)
@@ -127,10 +128,9 @@ def once_each(
     groups: Iterable[Sequence[Stage]],
     known: dict[Any, Any] | None = None,
 ) -> list[Any]:
-    """Return `compute` of each group of stages, called once for those that hold the same layer objects.
+    """Return `compute` of each group of stages, called once for groups with the same layer objects.
 
-    `known` has the results of earlier calls with the same `compute` and the same layer objects, and takes the new
-    ones.
+    `known` is a cache of earlier results for the same `compute` and layer objects, and is extended.
     """
     found = {} if known is None else known
     results = []
@@ -143,5 +143,5 @@ def once_each(
 
 
 def contents_of(stages: Sequence[Stage]) -> list[str]:
-    """Return what each stage holds as a string of E, t, m and L; the inverse of `stages_of_layout`."""
+    """Return the layout string of each stage, of E, t, m and L; the inverse of `stages_of_layout`."""
     return ["E" * one.embedding + "t" * len(one.layers) + "m" * len(one.mtp) + "L" * one.head for one in stages]

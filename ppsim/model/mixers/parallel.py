@@ -1,4 +1,4 @@
-"""Mixers side by side in one layer, as Falcon-H1 has attention and Mamba-2 (TII 2025, arXiv 2507.22448, §2).
+"""Parallel mixers in one layer: attention and Mamba-2 in Falcon-H1 (TII 2025, arXiv 2507.22448, §2).
 
 Both read the output of one norm, and their outputs are added (transformers 4.57.1, `modeling_falcon_h1.py`).
 """
@@ -25,22 +25,22 @@ class ParallelMixers(Mixer):
 
     @property
     def parts(self) -> tuple[Mixer, ...]:
-        """The mixers side by side."""
+        """The parallel mixers."""
         return self.mixers
 
     @property
     def divided(self) -> dict[str, int]:
-        """What tensor-parallel ranks divide."""
+        """Sizes that tensor-parallel ranks divide."""
         return {what: count for one in self.mixers for what, count in one.divided.items()}
 
     @property
     def norm_parameters(self) -> int:
-        """Weights of the norms inside all of them."""
+        """Weights of the norms inside all mixers."""
         return sum(one.norm_parameters for one in self.mixers)
 
     @property
     def transient_bytes(self) -> int:
-        """Bytes per token of the backward that needs most: they run one after the other."""
+        """Largest transient bytes per token of any backward, since mixers run one after the other."""
         return max(one.transient_bytes for one in self.mixers)
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
@@ -48,16 +48,16 @@ class ParallelMixers(Mixer):
         return sum(one.core_flops(sequence_length, causal=causal) for one in self.mixers)
 
     def require_division(self, cut: Cut) -> None:
-        """Raise `ConfigError` for what any of them cannot divide."""
+        """Raise `ConfigError` for sizes that ranks cannot divide in any mixer."""
         for one in self.mixers:
             one.require_division(cut)
 
     def linears(self, h: int, tp: int) -> list[Linear]:
-        """Return the matrices of all of them."""
+        """Return the matrices of all mixers."""
         return [linear for one in self.mixers for linear in one.linears(h, tp)]
 
     def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
-        """Yield the operators of each, under names of its own, and the addition of their outputs."""
+        """Yield the operators of each mixer, with unique names, and the addition of the outputs."""
         for number, one in enumerate(self.mixers):
             for operator in one.operators(h, cut, kernels, sequence_length):
                 yield _numbered(operator, number)
@@ -68,7 +68,7 @@ class ParallelMixers(Mixer):
 
 
 def _numbered(one: Operator, number: int) -> Operator:
-    """The operator with a number before its name and those of its tensors; the norm's output keeps its name."""
+    """Prefix the operator's and its tensors' names with a number, except the norm's output."""
 
     def named(names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(name if name == "n1" else f"{number} {name}" for name in names)

@@ -1,6 +1,6 @@
 """The gated short convolution of LFM2 (Liquid AI 2025, arXiv 2511.23404).
 
-Shapes and saved tensors are those of transformers 4.57.1 (`modeling_lfm2.py`, `Lfm2ShortConv`).
+Shapes and saved tensors as in transformers 4.57.1 (`modeling_lfm2.py`, `Lfm2ShortConv`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from ppsim.parallel.sizes import Cut, require_positive
 
 @dataclass(frozen=True)
 class ShortConvolution(Mixer):
-    """A causal convolution of `kernel` tokens per channel, with a gate before it and a gate after it.
+    """A causal convolution of `kernel` tokens per channel, between two gates.
 
     One projection makes both gates and the values. There are no scores and no state.
     """
@@ -35,11 +35,11 @@ class ShortConvolution(Mixer):
 
     @property
     def divided(self) -> dict[str, int]:
-        """What tensor-parallel ranks divide."""
+        """Sizes that tensor-parallel ranks divide."""
         return {"channels of the convolution": self.channels}
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
-        """Return 0: like those of other mixers, the convolution's FLOPs are not counted."""
+        """Return 0: FLOPs of convolutions are not counted, as in other mixers."""
         return 0.0
 
     def require_division(self, cut: Cut) -> None:
@@ -51,7 +51,7 @@ class ShortConvolution(Mixer):
             )
 
     def linears(self, h: int, tp: int) -> list[Linear]:
-        """Return the matrices that a rank holds: gates and values, convolution, output."""
+        """Return the matrices on a rank: gates and values, convolution, output."""
         width = self.channels // tp
         return [
             Linear("gates, values", "attention input", h, (width,) * 3, split="outputs", biased=self.bias),
@@ -74,7 +74,7 @@ class ShortConvolution(Mixer):
 
 
 def _feed_forward(fields: Fields) -> FeedForward:
-    """The dense part: two thirds of the size, rounded up to `block_multiple_of`, unless the file says no."""
+    """The dense MLP: two thirds of the size, rounded up to `block_multiple_of`, unless disabled in the file."""
     size = fields.count("block_ff_dim", "intermediate_size", default=12_288)
     if not any(fields.is_word("block_ffn_dim_multiplier", known) for known in (1, None)):
         fields.refuse("block_ffn_dim_multiplier", "is 1 in every release: other factors are not known")
@@ -90,7 +90,7 @@ def _lfm2(fields: Fields, parts: Part | Sequence[Part]) -> Model:
     kernel, bias = fields.count("conv_L_cache", default=3), fields.flag("conv_bias", default=False)
     mixer = ShortConvolution(fields.count("hidden_size"), kernel, bias)
     attention = attention_of(fields, qk_norm=True, qkv_bias=False)
-    fields.seen |= {"block_dim", "conv_dim", "conv_dim_out", "num_heads", "theta"}  # they follow
+    fields.seen |= {"block_dim", "conv_dim", "conv_dim_out", "num_heads", "theta"}  # derived from other fields
     fields.seen |= {"block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_swiglu"}
     fields.seen |= {"block_use_xavier_init", "conv_use_xavier_init", "use_pos_enc"}
     layers = layers_of(fields, [mixer if one else attention for one in convolves], parts)
@@ -98,7 +98,6 @@ def _lfm2(fields: Fields, parts: Part | Sequence[Part]) -> Model:
 
 
 def _experts(fields: Fields) -> list[Part]:
-    """The parts of LFM2-MoE: dense ones first."""
     expert, dense = (FeedForward(fields.count(f"{name}intermediate_size")) for name in ("moe_", ""))
     bias = fields.flag("use_expert_bias", default=True)
     experts = experts_of(fields, ("num_experts",), expert, router_bias=bias)

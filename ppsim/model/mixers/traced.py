@@ -1,7 +1,7 @@
-"""Models stored by `ppsim models --trace`: layers of known parts, or a mixer given as its GEMMs, cores and tensors.
+"""Models stored by `ppsim models --trace`: layers of known parts, or a mixer given by its GEMMs, cores and tensors.
 
-The file has the layers that differ under `kinds`, and for each layer the number of its kind under `layers`. A part
-is an object with `kind` (the class) and the fields of that class. `ppsim.profiling.trace_model` writes such files.
+The file has the distinct layers under `kinds`, and each layer's index into `kinds` under `layers`. A part is an
+object with `kind` (the class) and the class's fields. `ppsim.profiling.trace_model` writes such files.
 """
 
 from collections.abc import Iterator, Mapping
@@ -63,13 +63,13 @@ class TracedCore(Scored):
         return self.v_size
 
     def keys_a_query(self, sequence_length: int) -> float:
-        """Return how many keys a query sees on average, within its window if it has one."""
+        """Return the mean number of keys that a query sees, within its window if it has one."""
         if self.window is None or not self.is_causal or self.window >= sequence_length:
             return super().keys_a_query(sequence_length)
         return self.window / 2 if self.is_chunked else keys_in_window(self.window, sequence_length)
 
     def linears(self, h: int, tp: int) -> list[Linear]:
-        """Return none: the mixer around it has them."""
+        """Return an empty list: the enclosing mixer has the matrices."""
         return []
 
     def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
@@ -82,7 +82,7 @@ class TracedCore(Scored):
 
 @dataclass(frozen=True)
 class TracedScan(Recurrent):
-    """GEMMs without weights of a chunk of `chunk_size` tokens: a recurrent mixer as its Python code computes it."""
+    """A recurrent mixer as its Python code computes it: GEMMs without weights, per chunk of `chunk_size` tokens."""
 
     num_heads: int
     chunk_size: int
@@ -93,22 +93,22 @@ class TracedScan(Recurrent):
 
     @property
     def inner_size(self) -> int:
-        """Columns that context-parallel ranks would exchange: not known, since such layers are refused."""
+        """0: columns exchanged among context-parallel ranks are unknown, and such layers are refused."""
         return 0
 
     @property
     def convolved(self) -> int:
-        """Columns of its convolution: it is among the saved tensors of the mixer around it."""
+        """0: the convolution's columns are saved tensors of the enclosing mixer."""
         return 0
 
     @property
     def kept_columns(self) -> int:
-        """Columns that it saves: they are among those of the mixer around it."""
+        """0: the enclosing mixer has the saved columns."""
         return 0
 
     @property
     def divided(self) -> dict[str, int]:
-        """What tensor-parallel ranks divide."""
+        """Sizes that tensor-parallel ranks divide."""
         return {"heads": self.num_heads}
 
     def chunk_products(self, tp: int = 1) -> tuple[ChunkProduct, ...]:
@@ -116,7 +116,7 @@ class TracedScan(Recurrent):
         return tuple(replace(one, count=max(1, one.count // tp)) for one in self.products)
 
     def linears(self, h: int, tp: int) -> list[Linear]:
-        """Return none: the mixer around it has them."""
+        """Return an empty list: the enclosing mixer has the matrices."""
         return []
 
     def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
@@ -128,9 +128,9 @@ class TracedScan(Recurrent):
 class TracedGemm:
     """A GEMM with a weight matrix.
 
-    `reads`: "n1" for the output of the norm before it, else the name of a tensor; `saves`: columns of that tensor
-    if this GEMM is the first that saves it, else 0. `rows`: rows per token, of all `count` matrices side by side.
-    `split` as in `Linear`.
+    `reads`: "n1" for the output of the preceding norm, else the name of a tensor; `saves`: the tensor's columns if
+    this GEMM is the first that saves it, else 0. `rows`: rows per token, of all `count` parallel matrices. `split`
+    as in `Linear`.
     """
 
     module: str
@@ -153,9 +153,9 @@ class TracedGemm:
 
 @dataclass(frozen=True)
 class TracedSaved:
-    """A tensor that an operator other than a GEMM or an attention call saves: columns per token, bytes per element.
+    """A tensor saved by an operator other than a GEMM or an attention call; `columns` are per token.
 
-    `does` is the kind of that operator, for its time.
+    `does` is the operator's kind, for its time.
     """
 
     module: str
@@ -167,7 +167,7 @@ class TracedSaved:
 
 @dataclass(frozen=True)
 class TracedMixer(Mixer):
-    """A mixer, or a whole layer, as its trace has it; `norm_weights`: parameters that no GEMM has."""
+    """A mixer, or a whole layer, from a trace; `norm_weights`: parameters outside GEMMs."""
 
     gemms: tuple[TracedGemm, ...] = ()
     cores: tuple[TracedCore, ...] = ()
@@ -192,12 +192,12 @@ class TracedMixer(Mixer):
 
     @property
     def norm_parameters(self) -> int:
-        """Parameters that no GEMM has."""
+        """Parameters outside GEMMs."""
         return self.norm_weights
 
     @property
     def divided(self) -> dict[str, int]:
-        """What tensor-parallel ranks divide."""
+        """Sizes that tensor-parallel ranks divide."""
         found = {f"heads of attention call {number}": one.num_heads for number, one in enumerate(self.cores)}
         found |= {f"key/value heads of call {number}": one.num_kv_heads for number, one in enumerate(self.cores)}
         for one in self.gemms:
@@ -216,11 +216,11 @@ class TracedMixer(Mixer):
         return sum(one.core_flops(sequence_length, causal=causal) for one in self.parts)
 
     def linears(self, h: int, tp: int) -> list[Linear]:
-        """Return the matrices that a rank holds."""
+        """Return the matrices on a rank."""
         return [_linear(one, tp) for one in self.gemms]
 
     def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
-        """Yield operators by the tensors that they save, attention calls, scans, and GEMMs in the trace's order."""
+        """Yield operators for saved tensors, attention calls, scans, and GEMMs in the trace's order."""
         for number, kept in enumerate(self.saved):
             columns = kept.columns / (cut.tp if kept.is_divided else 1)
             made = Tensor(f"saved {number}", "tokens", columns, "attention", "f32" if kept.is_float32 else "act")
@@ -244,7 +244,7 @@ class TracedMixer(Mixer):
 
 
 def side_by_side(mixers: tuple[Mixer, ...]) -> Mixer:
-    """Return the mixer of several that read the same tokens, and whose outputs are added."""
+    """Return a mixer of several that read the same tokens, and whose outputs are added."""
     return ParallelMixers(mixers)
 
 
@@ -261,7 +261,7 @@ def _linear(one: TracedGemm, tp: int) -> Linear:
 
 
 def _numbered(one: Operator, number: int) -> Operator:
-    """The operator with the number of its attention call before its name and those of its tensors."""
+    """Prefix the operator's and its tensors' names with the number of the attention call."""
 
     def named(names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(f"call {number} {name}" for name in names)
@@ -287,7 +287,7 @@ T = TypeVar("T")
 
 
 def _made(cls: type[T], data: Any, where: str) -> T:
-    """Return an object of a dataclass from its fields; raises `ConfigError` naming a field that is wrong."""
+    """Return a dataclass object from its fields; raises `ConfigError` that names a wrong field."""
     if not isinstance(data, dict):
         raise ConfigError(f"{where} must be an object: got {data!r}")
     hints, known = get_type_hints(cls), {one.name for one in fields(cls)}  # type: ignore[arg-type]
@@ -304,7 +304,6 @@ def _made(cls: type[T], data: Any, where: str) -> T:
 
 
 def _value(hint: Any, given: Any, where: str) -> Any:
-    """Return a value of the type that a field has."""
     if get_origin(hint) is tuple:
         if not isinstance(given, list):
             raise ConfigError(f"{where} must be a list: got {given!r}")
