@@ -108,7 +108,7 @@ def _times(
     passes: tuple[Parts, Parts, Parts],
     launches: tuple[float, float],
 ) -> LayerTimes:
-    """Split a layer's seconds into those before its experts and those in them (in its MLP if it has no experts)."""
+    """Split a layer's seconds into those before and those in its experts, or its MLP if it has no experts."""
     kinds = [one.kind for one in operators]
     if "dispatch" in kinds:
         inside = operators[kinds.index("dispatch") : kinds.index("combine") + 1]
@@ -180,8 +180,8 @@ def conditioning_estimate(model: Model, place: Place) -> Estimate:
 def mtp_estimate(model: Model, place: Place, *, micro_batch: int, sequence_length: int) -> Estimate:
     """Return the seconds of a multi-token prediction layer besides the layer itself and its use of the head.
 
-    An embedding of the token, norms of embedding and hidden state, their concatenation, its projection from 2h to
-    h, computed in part by each tp rank and then gathered, and the norm after the layer (Megatron-LM,
+    Includes the token's embedding, norms of embedding and hidden state, their concatenation, its projection from 2h
+    to h, computed in part by each tp rank and then gathered, and the norm after the layer (Megatron-LM,
     `core/transformer/multi_token_prediction.py`, `eh_proj`). Residual streams: `mtp_linears`.
     """
     execution, h, tp = place.execution, model.hidden_size, place.layout.tp

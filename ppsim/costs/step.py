@@ -94,7 +94,10 @@ def expected_maximum(count: int) -> float:
 
 
 def num_buckets(job: Job, held: Held) -> float:
-    """Return the number of gradient buckets, of 40 million or a million per dp · cp rank each (Megatron-LM)."""
+    """Return the number of gradient buckets.
+
+    Megatron-LM's hold 40 million gradients, or a million per dp · cp rank if that is more.
+    """
     largest = max(40_000_000, 1_000_000 * job.layout.dp * job.layout.cp)
     return float(max(1, -(-(held.trained + held.trained_expert) // largest)))
 

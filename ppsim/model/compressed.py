@@ -19,7 +19,7 @@ from ppsim.parallel.sizes import Cut, require_positive
 
 @dataclass(frozen=True)
 class Indexer:
-    """Chooses `num_keys` compressed keys per query by the scores of its own heads (§2.3.1, eq. 13 to 17)."""
+    """Choice of `num_keys` compressed keys per query, by the scores of separate heads (§2.3.1, eq. 13 to 17)."""
 
     num_heads: int
     head_size: int
