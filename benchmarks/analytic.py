@@ -15,11 +15,11 @@ from statistics import mean
 
 from ppsim.base.units import seconds, signed_percent
 from ppsim.costs.analytic import embedding_estimate, head_estimate, layer_estimate
+from ppsim.costs.dp_and_optimizer import NORM_BYTES, optimizer_s
 from ppsim.costs.estimate import model_of
-from ppsim.costs.parts import Estimate
-from ppsim.costs.place import Execution, Place
+from ppsim.costs.execution_context import Execution, Place
 from ppsim.costs.profile import Profile, load_profile
-from ppsim.costs.step import NORM_BYTES, optimizer_s
+from ppsim.costs.time_breakdown import Estimate
 from ppsim.costs.utilization import PASSES
 from ppsim.machine import collectives
 from ppsim.machine.cluster import Cluster

@@ -11,9 +11,9 @@ from time import perf_counter
 import numpy as np
 from published_tables import read
 
+from ppsim.catalog.search.best_table import fitted, tables_without_end
+from ppsim.catalog.search.evaluate_table import value_s
 from ppsim.catalog.search.exact import optimal
-from ppsim.catalog.search.fitted import fitted, tables_without_end
-from ppsim.catalog.search.replay import value_s
 from ppsim.catalog.search.target import Target
 from ppsim.schedule.placement import loop, v_shape
 from ppsim.schedule.table import Schedule

@@ -23,8 +23,8 @@ from ppsim.base.arrays import Floats
 from ppsim.base.errors import PpsimError
 from ppsim.machine.cluster import Cluster, Constants, Efficiency
 from ppsim.machine.files import load_cluster
-from ppsim.validation.cases import Case, case_sets, cases_of
-from ppsim.validation.predict import measured_of, predict
+from ppsim.validation.project_case import measured_of, predict
+from ppsim.validation.published_runs import Case, case_sets, cases_of
 
 OUTLIER = 0.1
 """Error of a row's logarithm above which the row counts linearly."""

@@ -23,11 +23,11 @@ import numba
 import numpy as np
 
 import ppsim
-from ppsim.base.compiling import every_kernel_compiled
+from ppsim.base.numba_jit import every_kernel_compiled
 from ppsim.catalog.build import TABLES
+from ppsim.schedule.analysis_cache import KEPT
 from ppsim.schedule.check import validate
 from ppsim.schedule.graph import CHANNELS, EventGraph, build_graph
-from ppsim.schedule.kept import KEPT
 from ppsim.simulation.engine import evaluate, evaluate_many
 from ppsim.simulation.report import report_of
 from ppsim.simulation.run import durations_s, overheads_s, simulate_graph
@@ -139,7 +139,7 @@ def grown(p: int, v: int, m: int) -> dict[str, Any]:
         found["actions"] = len(table)
 
     from ppsim.plot.html import timeline_html
-    from ppsim.plot.view import View
+    from ppsim.plot.plot_model import View
 
     with every_kernel_compiled():
         before = 0.0

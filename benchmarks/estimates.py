@@ -21,7 +21,7 @@ from pathlib import Path
 from ppsim.costs.estimate import estimated, model_of
 from ppsim.costs.kernels import PassSeconds, estimate
 from ppsim.costs.profile import Measurement, Profile, describe, load_profile
-from ppsim.profiling.facts import add_facts
+from ppsim.profiling.device_microbenchmarks import add_facts
 from ppsim.profiling.models import find_model
 from ppsim.profiling.settings import Key, Settings
 from ppsim.profiling.sweep import SuiteJob, sweep

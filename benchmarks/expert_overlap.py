@@ -19,9 +19,9 @@ from ppsim.api.project import plan_of
 from ppsim.base.errors import PpsimError
 from ppsim.base.units import percent, seconds, signed_percent
 from ppsim.projection.project import outcome_of
-from ppsim.results.page import Columns, Page
-from ppsim.validation.cases import case_sets, cases_of
-from ppsim.validation.predict import measured_of, predict
+from ppsim.results.text_layout import Columns, Page
+from ppsim.validation.project_case import measured_of, predict
+from ppsim.validation.published_runs import case_sets, cases_of
 
 QWEN3 = {
     "model": "qwen3-30b-a3b", "cluster": "dgx-h100", "gpus": 16, "pp": 1, "ep": 16, "global_batch": 1024,

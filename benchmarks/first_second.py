@@ -29,12 +29,12 @@ from functools import partial
 from pathlib import Path
 
 import ppsim
-from ppsim.base.compiling import running_on
-from ppsim.catalog.answers import FOLDER
+from ppsim.base.numba_jit import running_on
 from ppsim.catalog.build import TABLES
+from ppsim.catalog.search_cache import FOLDER
 from ppsim.projection import project as planning
 from ppsim.projection.plan import Plan
-from ppsim.schedule.kept import KEPT
+from ppsim.schedule.analysis_cache import KEPT
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results" / "speed.md"

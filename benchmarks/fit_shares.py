@@ -4,7 +4,7 @@
 
 First, the spread of each device class: the 90 % quantile of the absolute errors' logarithms over 1.645, averaged in
 squares with `OF_ALL` rows of all classes. Second, the fractions that rows of the same set and cluster share
-(`ppsim.machine.likeness`), one result for all classes. It maximises the posterior density. The logarithms of errors
+(`ppsim.machine.job_similarity`), one result for all classes. It maximises the posterior density. The logarithms of errors
 have a multivariate Student's t distribution with `FREEDOM` degrees of freedom, so that a set with a common offset
 has little influence. Constants of clusters are left out; the shared error of the machine follows from the slopes of
 both steps. The prior is centred at `START`, with a standard deviation of a factor of two (in the logarithm), so
@@ -24,11 +24,11 @@ from ppsim.api.project import plan_of
 from ppsim.base.arrays import Floats
 from ppsim.costs.job import Job
 from ppsim.machine.cluster import Constants
-from ppsim.machine.likeness import MEASURED_SPREAD, SHARES, USUAL, Likeness, Shares, in_common
-from ppsim.projection.answering import ESTIMATE_SPREAD, EXPERTS_SPREAD, spread_of
-from ppsim.validation.cases import case_sets, cases_of
-from ppsim.validation.posterior import Question, Row, rows_of
+from ppsim.machine.job_similarity import MEASURED_SPREAD, SHARES, USUAL, Likeness, Shares, in_common
+from ppsim.projection.summary import ESTIMATE_SPREAD, EXPERTS_SPREAD, spread_of
+from ppsim.validation.bayesian_fit import Question, Row, rows_of
 from ppsim.validation.priors import priors_of
+from ppsim.validation.published_runs import case_sets, cases_of
 
 FREEDOM = 3
 OF_ALL = 4

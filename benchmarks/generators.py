@@ -20,7 +20,7 @@ from importlib.metadata import version
 from typing import Any
 
 from ppsim.catalog.build import CATALOG, TABLES
-from ppsim.schedule.kept import KEPT
+from ppsim.schedule.analysis_cache import KEPT
 
 PP, MICROBATCHES = 64, 1024
 MOST_S, MOST_GIB = 2.0, 2.0
@@ -86,7 +86,7 @@ def uneven(vpp: int, p: int) -> dict[str, Any]:
 def fitted() -> None:
     from heuristics import zb_heuristic, zbv_heuristic
 
-    from ppsim.catalog.search.fitted import fitted
+    from ppsim.catalog.search.best_table import fitted
     from ppsim.schedule.placement import STYLES
     from ppsim.simulation.bounds.problem import Problem
 

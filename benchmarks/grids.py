@@ -16,7 +16,7 @@ from heuristics import zbv_heuristic
 from published_tables import read
 
 import ppsim
-from ppsim.catalog.search.fitted import fitted
+from ppsim.catalog.search.best_table import fitted
 from ppsim.schedule.placement import v_shape
 from ppsim.simulation.bounds.lower import lower_bounds
 from ppsim.simulation.bounds.problem import Criterion, Problem

@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 
 from ppsim.api.project import plan_of
-from ppsim.validation.cases import case_sets
-from ppsim.validation.score import CaseError, validate_set
+from ppsim.validation.error_summary import CaseError, validate_set
+from ppsim.validation.published_runs import case_sets
 
 GROUPS: dict[str, Callable[[str, CaseError], Hashable]] = {
     "a set": lambda name, row: name,

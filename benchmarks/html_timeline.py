@@ -74,7 +74,7 @@ def written(shape: dict, path: Path) -> dict:
 
     from ppsim import StageCosts, build, simulate
     from ppsim.plot.html import timeline_html
-    from ppsim.plot.view import View
+    from ppsim.plot.plot_model import View
 
     jitter = shape.pop("jitter", 0.0)
     costs = StageCosts(

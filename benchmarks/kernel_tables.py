@@ -13,7 +13,7 @@ import numpy as np
 from ppsim.base.arrays import Floats
 from ppsim.base.units import signed_percent
 from ppsim.machine.devices import hardware
-from ppsim.machine.kernels.tables import Grid, kernel_table
+from ppsim.machine.kernels.published_tables import Grid, kernel_table
 
 
 def left_out(grid: Grid) -> Iterator[Floats]:

@@ -12,9 +12,9 @@ from itertools import combinations
 import numpy as np
 
 from ppsim import build
-from ppsim.runs.causes import BETWEEN, STAGES_OR_RANKS
-from ppsim.runs.explained import Loss, explained
 from ppsim.runs.links import pairs_of
+from ppsim.runs.loss_attribution import Loss, explained
+from ppsim.runs.loss_causes import BETWEEN, STAGES_OR_RANKS
 from ppsim.runs.run import Run, median_costs
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.table import NONE, Schedule

@@ -14,7 +14,7 @@ from ppsim.model.architecture import Model
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.memory import MemorySettings, RankMemory, rank_memory
 from ppsim.model.memory import Optimizer as Adam
-from ppsim.model.names import find_model, gpt
+from ppsim.model.registry import find_model, gpt
 from ppsim.model.stages import Stage, stages_of
 from ppsim.parallel.sizes import Cut
 

@@ -21,7 +21,7 @@ import ppsim
 from ppsim.base.files import to_json, write_whole
 from ppsim.base.units import seconds, signed_percent
 from ppsim.profiling.samples import quantity
-from ppsim.runs.recorded import Measured, measured_of
+from ppsim.runs.timeline_import import Measured, measured_of
 from ppsim.runtime.config import MODELS, TrainConfig
 from ppsim.runtime.partitions import queue_streams_apart, run_partitions
 from ppsim.schedule.grammar import format_table, parse_table

@@ -15,9 +15,9 @@ import torch
 from torch.distributed.pipelining._backward import stage_backward_input
 
 import ppsim
-from ppsim.base.boundary import validated
+from ppsim.base.file_schema import validated
 from ppsim.base.units import percent, signed_percent, size
-from ppsim.costs.of_profile import assemble
+from ppsim.costs.assemble_profile import assemble
 from ppsim.costs.profile import Profile
 from ppsim.model.recompute import LayerPlan
 from ppsim.profiling.harness import measure_shape, model_header

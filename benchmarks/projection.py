@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 
-from ppsim.base.compiling import every_kernel_compiled
+from ppsim.base.numba_jit import every_kernel_compiled
+from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
-from ppsim.costs.place import Execution
 from ppsim.machine.files import load_cluster
-from ppsim.model.names import read_model
+from ppsim.model.registry import read_model
 from ppsim.parallel.layout import layout_on
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project

@@ -10,7 +10,7 @@ from typing import Any
 from heuristics import zb_heuristic, zbv_heuristic
 
 import ppsim
-from ppsim.catalog.search.fitted import fitted
+from ppsim.catalog.search.best_table import fitted
 from ppsim.schedule.placement import loop, v_shape
 from ppsim.simulation.bounds.problem import Problem
 from tests.paper_wraparound import simulate_as_in_the_paper

@@ -9,10 +9,10 @@ than 10,000 different configurations.
 import sys
 import time
 
+from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
-from ppsim.costs.place import Execution
 from ppsim.machine.files import load_cluster
-from ppsim.model.names import read_model
+from ppsim.model.registry import read_model
 from ppsim.parallel.layout import Layout
 from ppsim.tuning.search import tune
 from ppsim.tuning.space import Question, space_for

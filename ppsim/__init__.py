@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from ppsim.projection.projection import Projection
     from ppsim.runs.calibrate import Calibration
     from ppsim.runs.compare import Comparison
-    from ppsim.runs.explained import Explanation
-    from ppsim.runs.totals import Totals
+    from ppsim.runs.log_totals import Totals
+    from ppsim.runs.loss_attribution import Explanation
     from ppsim.schedule.check import check
     from ppsim.schedule.grammar import read_schedule
     from ppsim.schedule.table import Action, Op, Schedule
@@ -62,16 +62,16 @@ if TYPE_CHECKING:
     from ppsim.simulation.timeline import Timeline
     from ppsim.trainers.read_config import read_run_config
     from ppsim.tuning.search import Tuned
-    from ppsim.validation.fitted import Fitted
-    from ppsim.validation.validated import Validated
+    from ppsim.validation.fit_result import Fitted
+    from ppsim.validation.validation_result import Validated
 
 
 _HOME = {  # imported on first use, so that `import ppsim` is fast
     "Action": "ppsim.schedule.table",
     "Calibration": "ppsim.runs.calibrate",
     "Comparison": "ppsim.runs.compare",
-    "Explanation": "ppsim.runs.explained",
-    "Fitted": "ppsim.validation.fitted",
+    "Explanation": "ppsim.runs.loss_attribution",
+    "Fitted": "ppsim.validation.fit_result",
     "Job": "ppsim.costs.job",
     "MeasuredRun": "ppsim.api.read",
     "Op": "ppsim.schedule.table",
@@ -81,10 +81,10 @@ _HOME = {  # imported on first use, so that `import ppsim` is fast
     "Schedule": "ppsim.schedule.table",
     "StageCosts": "ppsim.simulation.stage_costs",
     "Timeline": "ppsim.simulation.timeline",
-    "Totals": "ppsim.runs.totals",
+    "Totals": "ppsim.runs.log_totals",
     "Trained": "ppsim.api.train",
     "Tuned": "ppsim.tuning.search",
-    "Validated": "ppsim.validation.validated",
+    "Validated": "ppsim.validation.validation_result",
     "build": "ppsim.catalog.build",
     "calibrate": "ppsim.api.measured",
     "check": "ppsim.schedule.check",

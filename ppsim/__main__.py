@@ -6,7 +6,7 @@ import sys
 
 def _front_page_written() -> bool:
     """Whether the page of all commands could be written, for which nothing is imported."""
-    from ppsim.base.front_page import front_page, page_width
+    from ppsim.base.help_front_page import front_page, page_width
 
     try:
         os.write(1, front_page(page_width()).encode())
@@ -36,7 +36,7 @@ def command() -> None:
     try:
         main()
     except SystemExit as ended:
-        from ppsim.base.lean import end_lean
+        from ppsim.base.process_startup import end_lean
 
         end_lean(ended.code)
         raise

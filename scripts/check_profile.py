@@ -21,7 +21,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
 from ppsim.base.units import percent, seconds
 from ppsim.costs.utilization import PASSES, implausible, pass_flops
-from ppsim.model.kinds import in_words
+from ppsim.model.measurement_key import in_words
 
 WIDEST_QUARTILES = 0.05
 COSTLY_SPLIT = 1.3

@@ -27,8 +27,8 @@ from typing import Any, ClassVar
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_toml, write_whole
-from ppsim.model.halves import MixtureOfExperts
-from ppsim.model.names import NAMES, find_model, read_model
+from ppsim.model.attention_and_mlp import MixtureOfExperts
+from ppsim.model.registry import NAMES, find_model, read_model
 from ppsim.trainers.arguments import Arguments
 from ppsim.trainers.option_relevance import matters_for
 from ppsim.trainers.primus import read_config as read_primus

@@ -16,8 +16,8 @@ from ppsim.base.files import write_whole
 from ppsim.base.units import percent, signed_percent
 from ppsim.results.fits import every_set_after_fit
 from ppsim.results.validation import every_row, every_set, markdown, markdown_summary, markdown_table
-from ppsim.validation.after_fit import AfterFit, AfterFits
-from ppsim.validation.score import Validation, coverage_of, score_of
+from ppsim.validation.error_summary import Validation, coverage_of, score_of
+from ppsim.validation.fit_validation import AfterFit, AfterFits
 
 DOCS = Path(__file__).parents[1] / "docs"
 SUMMARY, PAGE = DOCS / "accuracy.md", DOCS / "results" / "published_runs.md"

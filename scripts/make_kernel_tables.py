@@ -4,7 +4,7 @@ python scripts/make_kernel_tables.py --aiconfigurator FOLDER --aiter measured_ge
 
 FOLDER is the unpacked wheel aiconfigurator-core 0.12.0 (Apache-2.0). The CSV has the tuned GEMMs of ROCm/aiter
 (MIT), one per line: gfx, num_cores, dtype, scaling, m, n, k, microseconds. Needs pandas and pyarrow. The format of
-the files is described in `ppsim.machine.kernels.tables`. Cells without a measurement stay empty.
+the files is described in `ppsim.machine.kernels.published_tables`. Cells without a measurement stay empty.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import numpy as np
 import pandas
 
 from ppsim.machine.devices import hardware
-from ppsim.machine.kernels.tables import EMPTY, STEPS
+from ppsim.machine.kernels.published_tables import EMPTY, STEPS
 
 NVIDIA = {
     "a100-80gb-sxm": ("a100_sxm", "sglang", "0.5.10"),

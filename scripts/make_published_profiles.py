@@ -11,7 +11,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from ppsim.base.boundary import validated
+from ppsim.base.file_schema import validated
 from ppsim.base.files import to_json, write_whole
 from ppsim.costs.profile import FORMAT, Profile
 

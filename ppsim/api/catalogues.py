@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 from ppsim.api.traces import trace, trace_if_unknown
 from ppsim.base.files import write_whole
-from ppsim.base.words import require_tokens
+from ppsim.base.option_declarations import require_tokens
 from ppsim.catalog.build import every_schedule
 from ppsim.machine.files import load_cluster, packaged_clusters
 from ppsim.model.architecture import Model
 from ppsim.model.config import model_from
-from ppsim.model.names import NAMES
+from ppsim.model.registry import NAMES
 from ppsim.trainers.read_config import model_named
 from ppsim.trainers.write_schedule import refusals
 

@@ -9,7 +9,7 @@ from ppsim.plot.lanes import has_memory
 from ppsim.projection.projection import Projection
 from ppsim.runs.compare import Comparison
 from ppsim.simulation.timeline import Timeline
-from ppsim.tuning.command import command_of
+from ppsim.tuning.command_line import command_of
 from ppsim.tuning.search import Found, Tuned
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from statistics import median
 from ppsim.api.project import plan_of
 from ppsim.api.read import read
 from ppsim.base.errors import ConfigError
-from ppsim.runs.totals import Totals
-from ppsim.validation.cases import Case, Told, cases_of
-from ppsim.validation.chosen import chosen_rows
-from ppsim.validation.fitted import Fitted, fitted
+from ppsim.runs.log_totals import Totals
+from ppsim.validation.calibration_rows import chosen_rows
+from ppsim.validation.fit_result import Fitted, fitted
+from ppsim.validation.published_runs import Case, Told, cases_of
 
 
 def fit(

@@ -10,19 +10,19 @@ from ppsim.api.keyword_options import takes
 from ppsim.api.option_values import parse_overlap, parse_parts, parse_share
 from ppsim.api.trainer_configuration import configured, require_no_job
 from ppsim.base.errors import ConfigError
-from ppsim.base.words import fields_of, flag_of, given_of, require_least, words_of
+from ppsim.base.option_declarations import fields_of, flag_of, given_of, require_least, words_of
+from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
-from ppsim.costs.place import Execution
 from ppsim.costs.profile import profile_of
 from ppsim.machine.files import cluster_of
 from ppsim.model.architecture import Model
+from ppsim.model.attention_and_mlp import Attention
+from ppsim.model.cuda_graphs import cuda_graphs_of
 from ppsim.model.fine_tuning import freeze_of, lora_of
-from ppsim.model.graphs import cuda_graphs_of
-from ppsim.model.halves import Attention
-from ppsim.model.names import gpt
 from ppsim.model.offloading import OffloadRules, offload_modules_of
 from ppsim.model.optimizer import Optimizer, Precision
 from ppsim.model.recompute import recompute_of
+from ppsim.model.registry import gpt
 from ppsim.parallel.layout import Layout, fewest_replicas, layout_on
 from ppsim.projection.options import GPT, JobOptions
 from ppsim.trainers.run_config import RunConfig

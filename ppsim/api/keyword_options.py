@@ -9,8 +9,8 @@ from types import NoneType
 from typing import Any, ForwardRef, Literal, TypeVar, get_args, get_origin
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.names import Names
-from ppsim.base.words import choices_of, kinds_of, words_of
+from ppsim.base.name_lookup import Names
+from ppsim.base.option_declarations import choices_of, kinds_of, words_of
 
 _Verb = TypeVar("_Verb", bound=Callable[..., Any])
 

@@ -20,13 +20,13 @@ from ppsim.runs import compare as comparing
 from ppsim.runs import timeline_file as timeline_json
 from ppsim.runs.calibrate import Calibration
 from ppsim.runs.compare import Comparison
-from ppsim.runs.explained import Explanation, explained
-from ppsim.runs.explained import against as beside
+from ppsim.runs.log_totals import Totals
+from ppsim.runs.loss_attribution import Explanation, explained
+from ppsim.runs.loss_attribution import against as beside
 from ppsim.runs.peaks import peak_errors, peaks_in
 from ppsim.runs.run import Run
 from ppsim.runs.spreads import spreads_of
 from ppsim.runs.timeline_file import FORMAT, timeline_from_json
-from ppsim.runs.totals import Totals
 from ppsim.schedule.grammar import read_schedule
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.cost_files import Overheads, costs_from

@@ -10,16 +10,16 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ppsim.base.display import loaded
 from ppsim.base.files import to_json
 from ppsim.base.outputs import Formats
-from ppsim.base.shown import loaded
 
 if TYPE_CHECKING:  # `ppsim train` also works without pydantic, which a search needs
     from matplotlib.figure import Figure
 
-    from ppsim.plot.view import View
+    from ppsim.plot.plot_model import View
     from ppsim.runs.compare import Comparison
-    from ppsim.runs.explained import Explanation
+    from ppsim.runs.loss_attribution import Explanation
     from ppsim.schedule.table import Schedule
     from ppsim.tuning.search import Tuned
 
@@ -148,7 +148,7 @@ TIMELINE: Formats = {
 EXPLANATION: Formats = {
     ".html": ("interactive timeline with the losses beside", _timeline_page),
     ".json": ("explanation", lambda drawn: to_json(drawn.report())),
-    ".md": ("explanation", lambda drawn: loaded("ppsim.runs.explained_words:markdown")(drawn.explanation)),
+    ".md": ("explanation", lambda drawn: loaded("ppsim.runs.loss_report:markdown")(drawn.explanation)),
 }
 SEARCH: Formats = {
     ".json": ("answer, with which a search goes on", lambda searched: to_json(searched.found.to_json())),

@@ -11,18 +11,18 @@ from ppsim.api.read import MeasuredRun
 from ppsim.api.run_result import Recorded
 from ppsim.api.train import Trained
 from ppsim.api.views import view_of
+from ppsim.base.argument_checks import require_kind
+from ppsim.base.display import text_of
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import to_json
-from ppsim.base.kinds import require_kind
 from ppsim.base.outputs import Formats, suffix_of, write
-from ppsim.base.shown import text_of
 from ppsim.base.units import LEAST_SHOWN
-from ppsim.plot.view import Fact, View
+from ppsim.plot.plot_model import Fact, View
 from ppsim.projection.projection import Answer, Projection, Projections
-from ppsim.runs import explained_words
+from ppsim.runs import loss_report as explained_words
 from ppsim.runs.calibrate import Calibration
 from ppsim.runs.compare import Comparison, compare, summary_of
-from ppsim.runs.explained import Explanation
+from ppsim.runs.loss_attribution import Explanation
 from ppsim.runs.timeline_file import timeline_to_json
 from ppsim.schedule.check import CheckReport, validate
 from ppsim.schedule.choices import Receives
@@ -37,7 +37,7 @@ from ppsim.trainers.torch.write_schedule import torch_csv
 from ppsim.trainers.torchtitan.write_schedule import name_of_placement
 from ppsim.trainers.write_schedule import RUNTIMES
 from ppsim.tuning.search import Tuned
-from ppsim.validation.fitted import Fitted
+from ppsim.validation.fit_result import Fitted
 
 OneOfThem: TypeAlias = Timeline | Projection | Trained | MeasuredRun
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from ppsim.base.boundary import After, Count, Strict, Within, validated
 from ppsim.base.errors import ConfigError
+from ppsim.base.file_schema import After, Count, Strict, Within, validated
 from ppsim.base.files import CONFIG_READERS
 from ppsim.catalog.build import find
 from ppsim.costs.job import Job

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.words import given_of, values_in, words_of
+from ppsim.base.option_declarations import given_of, values_in, words_of
 from ppsim.catalog.build import find
 from ppsim.costs.job import Job
 from ppsim.parallel.layer_partition import MegatronSplit, even_split
@@ -14,7 +14,7 @@ from ppsim.projection.options import PlanOptions
 from ppsim.projection.plan import AUTO, Plan
 from ppsim.trainers.megatron.write_model import without_source
 from ppsim.trainers.megatron.write_schedule import layout_string, parse_layout
-from ppsim.tuning.command import sizes_of
+from ppsim.tuning.command_line import sizes_of
 
 WORDS = words_of(PlanOptions)
 MODEL = (

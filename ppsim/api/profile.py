@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from ppsim.api.keyword_options import takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import check_place, to_json, write_whole
-from ppsim.base.words import flag_of, given_of, require_least, words_of
+from ppsim.base.option_declarations import flag_of, given_of, require_least, words_of
 from ppsim.model.recompute import require_of_layer
 from ppsim.profiling.options import OF_MODELS, ProfileOptions
 from ppsim.runtime.config import MODELS
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # pydantic may be missing on the measured machine
     from ppsim.costs.profile import Profile
     from ppsim.model.shapes import ModelShape
     from ppsim.profiling.grids import Grid
-    from ppsim.profiling.pace import Watch
+    from ppsim.profiling.measuring_progress import Watch
     from ppsim.profiling.settings import Key, Say, Settings
     from ppsim.profiling.sweep import SuiteJob
 
@@ -93,8 +93,8 @@ def measure(
     `options` has the options of `ProfileOptions`; `grid` also measures the device. `show` receives the files'
     contents after all measurements; `telling` opens the progress output of each part. Raises as `profile`.
     """
+    from ppsim.profiling.calibration_run import rehearse
     from ppsim.profiling.grids import grid_of
-    from ppsim.profiling.rehearsal import rehearse
     from ppsim.profiling.suite import run_jobs
     from ppsim.profiling.sweep import require_success
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 from ppsim.api.keyword_options import hints_of, require_words, takes
 from ppsim.api.option_values import parse_size, parse_split
 from ppsim.api.trainer_configuration import MEGATRON_SPLIT, configured, require_no_job
+from ppsim.base.argument_checks import require_kind
 from ppsim.base.errors import ConfigError
-from ppsim.base.kinds import require_kind
-from ppsim.base.words import fields_of, require_least, words_of
+from ppsim.base.option_declarations import fields_of, require_least, words_of
+from ppsim.costs.cost_sources import RankCosts
 from ppsim.costs.profile import DEFAULT, Profile, Shape, profile_of
-from ppsim.costs.sources import RankCosts
 from ppsim.model.recompute import require_of_layer
 from ppsim.parallel.layer_partition import MegatronSplit, Split, require_layers
 from ppsim.projection import project as planning
@@ -181,7 +181,7 @@ def _require_split_of(config: "RunConfig", plan: Plan, options: Mapping[str, Any
     if not kept or plan.job is None:
         return
     from ppsim.catalog.build import find
-    from ppsim.costs.of_job import layers_per_stage  # heavy import
+    from ppsim.costs.assemble_job import layers_per_stage  # heavy import
 
     entry, vpp = find(plan.schedule_name) if plan.schedule != AUTO else None, _vpp(plan)
     try:

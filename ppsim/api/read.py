@@ -12,15 +12,15 @@ from ppsim.api.schedule_detection import recognised
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
 from ppsim.catalog.build import build
-from ppsim.runs.assembled import assembled
 from ppsim.runs.clocks import Alignment
+from ppsim.runs.log_totals import Totals
+from ppsim.runs.rank_alignment import assembled
 from ppsim.runs.readers import nsight, rows
 from ppsim.runs.readers.patterns import Pattern, patterns_with
 from ppsim.runs.readers.stream import entries_of, lines_of, opened
-from ppsim.runs.recorded import Measured, measured_in
 from ppsim.runs.run import Run
 from ppsim.runs.timeline_file import FORMAT, run_from_json, timeline_from_json
-from ppsim.runs.totals import Totals
+from ppsim.runs.timeline_import import Measured, measured_in
 from ppsim.runs.traces import RankTrace, Recordings
 from ppsim.schedule.grammar import read_schedule
 from ppsim.schedule.table import Op, Schedule

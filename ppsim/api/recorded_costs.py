@@ -8,7 +8,7 @@ import numpy as np
 from ppsim.api.measured import opened_run
 from ppsim.api.schedule_detection import recognised
 from ppsim.base.errors import ConfigError
-from ppsim.costs.sources import Measured, RunCosts
+from ppsim.costs.cost_sources import Measured, RunCosts
 from ppsim.parallel.layer_partition import Split
 from ppsim.runs.calibrate import Calibration, calibrate
 from ppsim.runs.run import Run, costs_alone

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ppsim.api.output_formats import Drawn
-from ppsim.base.shown import Shown
+from ppsim.base.display import Shown
 from ppsim.base.units import seconds
-from ppsim.plot.view import View
-from ppsim.runs.recorded import Measured
+from ppsim.plot.plot_model import View
 from ppsim.runs.timeline_file import timeline_to_json
+from ppsim.runs.timeline_import import Measured
 from ppsim.simulation.report import report_of
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline

@@ -9,7 +9,7 @@ from typing import Any
 from ppsim.api.plan_options import MODEL, RULE, WORDS, job_of, marks_of, unsaid, words_of_plan
 from ppsim.api.project import plan_of
 from ppsim.base.errors import ConfigError
-from ppsim.base.words import given_of, texts_of
+from ppsim.base.option_declarations import given_of, texts_of
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project
 from ppsim.projection.projection import Projection

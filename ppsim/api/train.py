@@ -15,13 +15,13 @@ from ppsim.api.option_values import parse_split
 from ppsim.api.run_result import Recorded
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming, to_json, write_whole
-from ppsim.base.names import Names
-from ppsim.base.words import fields_of, flag_of, require_least, with_defaults, words_of
+from ppsim.base.name_lookup import Names
+from ppsim.base.option_declarations import fields_of, flag_of, require_least, with_defaults, words_of
 from ppsim.catalog.build import build
 from ppsim.model.recompute import LayerPlan, is_by_stage, recompute_of, require_layers, words_of_layers
 from ppsim.model.stages import plans_of_stages
 from ppsim.parallel.layer_partition import counts_of, even_split, given_split
-from ppsim.runs.recorded import Measured, measured_of, require_agreement
+from ppsim.runs.timeline_import import Measured, measured_of, require_agreement
 from ppsim.runtime.config import MODELS, GPTShape, OwnModel, TrainConfig
 from ppsim.runtime.launch import is_worker, launch, require_device, require_extra
 from ppsim.runtime.options import DEFAULT_MODEL, TrainOptions
@@ -311,7 +311,7 @@ _OF_GPTS = ("model", "hidden", "heads", "seq_len", "dtype", "recompute", "stage_
 
 def _own_model(table: Schedule, options: Mapping[str, Any]) -> tuple[OwnModel, list[int], str]:
     """The user's model, its layers per stage and its dtype; tested with one microbatch."""
-    from ppsim.runtime.own_model import function_of, tried
+    from ppsim.runtime.user_model import function_of, tried
 
     if wrong := [name for name in _OF_GPTS if options[name] is not None]:
         raise ConfigError(f"--module says what is trained: leave out {flag_of(wrong[0])}")

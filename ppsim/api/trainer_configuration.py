@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.words import flag_of, require_tokens, words_of
+from ppsim.base.option_declarations import flag_of, require_tokens, words_of
 from ppsim.model.offloading import OffloadRules
 from ppsim.projection.options import GPT, JobOptions, StudyOptions
 

@@ -10,7 +10,7 @@ from ppsim.api.keyword_options import takes
 from ppsim.api.option_values import parse_size
 from ppsim.api.trainer_configuration import configured
 from ppsim.base.errors import ConfigError
-from ppsim.base.words import flag_of, with_defaults, words_of
+from ppsim.base.option_declarations import flag_of, with_defaults, words_of
 from ppsim.model.recompute import is_by_stage, recompute_of
 from ppsim.projection.options import JobOptions
 from ppsim.tuning import search

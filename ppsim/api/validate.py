@@ -6,9 +6,9 @@ from typing import overload
 
 from ppsim.api.project import plan_of
 from ppsim.base.outputs import silent
-from ppsim.validation.after_fit import AfterFits, after_fits
 from ppsim.validation.fit import FittedCluster, fit_cluster
-from ppsim.validation.validated import Validated, validated
+from ppsim.validation.fit_validation import AfterFits, after_fits
+from ppsim.validation.validation_result import Validated, validated
 
 Announce = Callable[[str], None]
 

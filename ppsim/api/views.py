@@ -5,15 +5,15 @@ from typing import Any
 
 from ppsim.base.units import percent, seconds
 from ppsim.plot.pareto import SearchView
-from ppsim.plot.view import Fact, View
-from ppsim.projection.budget import loss_budget
+from ppsim.plot.plot_model import Fact, View
 from ppsim.projection.expert_messages import expert_messages
+from ppsim.projection.loss_breakdown import loss_budget
 from ppsim.projection.options import GPT
 from ppsim.projection.projection import Answer, Projection
 from ppsim.results.quantities import texts_of
 from ppsim.schedule.rounds import microbatches_in_words
 from ppsim.simulation.report import gap_of
-from ppsim.tuning.command import command_of
+from ppsim.tuning.command_line import command_of
 from ppsim.tuning.search import Found, Tuned
 
 

@@ -6,8 +6,8 @@ from functools import partial
 
 import numpy as np
 
-from ppsim.base.compiling import cache_folder, compilations, every_kernel_compiled
 from ppsim.base.errors import ConfigError
+from ppsim.base.numba_jit import cache_folder, compilations, every_kernel_compiled
 from ppsim.catalog.auto import optimise
 from ppsim.catalog.build import CATALOG, build, find
 from ppsim.catalog.entry import Entry

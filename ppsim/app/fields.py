@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from html import escape
 from typing import Literal
 
-from ppsim.base.words import choices_of, words_of
+from ppsim.base.option_declarations import choices_of, words_of
 from ppsim.catalog.build import every_schedule
 from ppsim.costs.profile import DEFAULT, packaged_profiles
 from ppsim.machine.files import packaged_clusters
-from ppsim.model.names import NAMES
+from ppsim.model.registry import NAMES
 from ppsim.projection.options import PlanOptions
 from ppsim.tuning.options import TuneOptions
 

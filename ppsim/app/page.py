@@ -11,9 +11,9 @@ from importlib.resources import files
 from typing import Any
 
 from ppsim.app import pictures
-from ppsim.app.beside import Searches
+from ppsim.app.background_workers import Searches
+from ppsim.app.projector import Reader, Workbench
 from ppsim.app.state import State, field_of
-from ppsim.app.workbench import Reader, Workbench
 from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.base.units import count, seconds
 from ppsim.catalog.build import every_schedule

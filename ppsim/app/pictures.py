@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from ppsim.app.projector import Answer
 from ppsim.app.state import State
-from ppsim.app.workbench import Answer
 from ppsim.base.units import count, percent, seconds, signed_percent, size
-from ppsim.plot.fills import fills_of
+from ppsim.plot.action_colours import fills_of
+from ppsim.plot.html_sidebar import html_table, verdict_html
 from ppsim.plot.palette import CAUSE_COLOURS, CAUSE_TITLES, CRITICAL_PATH, TITLES
 from ppsim.plot.pareto import SearchView, in_columns
 from ppsim.plot.plotly_figures import Look, timeline_plotly
 from ppsim.plot.plotly_frame import DARK, LIGHT, Theme
 from ppsim.plot.plotly_tradeoffs import Point, idle_plotly, tradeoff_plotly
-from ppsim.plot.side import html_table, verdict_html
 from ppsim.projection.projection import Projection
 from ppsim.schedule.table import Op
 from ppsim.simulation.report import gap_of

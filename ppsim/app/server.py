@@ -20,8 +20,8 @@ from ppsim.plot.page import page_part
 from ppsim.plot.palette import theme_style
 
 if TYPE_CHECKING:
-    from ppsim.app.beside import Searches
-    from ppsim.app.workbench import Reader, Workbench
+    from ppsim.app.background_workers import Searches
+    from ppsim.app.projector import Reader, Workbench
 
 HOST = "127.0.0.1"
 PORT = 8050
@@ -91,16 +91,16 @@ def served(
 
 def _project(read: "Reader", query: str) -> None:
     """Project a state to load all modules before the first slider moves; raises `PpsimError` if it is invalid."""
+    from ppsim.app.projector import Workbench
     from ppsim.app.state import State
-    from ppsim.app.workbench import Workbench
 
     Workbench(read).answer(State.read(query))
 
 
 def _loaded(read: "Reader", read_search: "Reader", token: str) -> Loaded:
-    from ppsim.app.beside import Searches
+    from ppsim.app.background_workers import Searches
     from ppsim.app.page import dash_application
-    from ppsim.app.workbench import Workbench
+    from ppsim.app.projector import Workbench
 
     workbench, searches = Workbench(read), Searches()
     return Loaded(dash_application(workbench, searches, read_search, prefix=f"/{token}/"), workbench, searches)

@@ -11,7 +11,7 @@ from functools import cached_property
 from urllib.parse import parse_qsl, urlencode
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.words import Word, sections_of, words_of
+from ppsim.base.option_declarations import Word, sections_of, words_of
 from ppsim.projection.options import PlanOptions
 from ppsim.tuning.options import TuneOptions
 

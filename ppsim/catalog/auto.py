@@ -13,19 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from ppsim.base.compiling import TimeIsUp, ending_in, working_s
 from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
+from ppsim.base.numba_jit import TimeIsUp, ending_in, working_s
 from ppsim.base.units import percent
 from ppsim.catalog.build import Entry, build, every_schedule, fit, require_shape
-from ppsim.catalog.fitted import memory_cap
+from ppsim.catalog.cost_optimised import memory_cap
+from ppsim.catalog.search.best_table import Unfinished, tables_without_end
+from ppsim.catalog.search.evaluate_table import joined
 from ppsim.catalog.search.exact import Progress, has_ortools, optimal, require_ortools
-from ppsim.catalog.search.fitted import Unfinished, tables_without_end
-from ppsim.catalog.search.replay import joined
 from ppsim.catalog.search.target import Target
 from ppsim.schedule.placement import STYLES
-from ppsim.schedule.room import require_room
+from ppsim.schedule.size_limit import require_room
 from ppsim.schedule.table import Schedule
-from ppsim.simulation.bounds.of_table import bounds_of, problem_of
+from ppsim.simulation.bounds.for_table import bounds_of, problem_of
 from ppsim.simulation.bounds.problem import Criterion, is_within
 from ppsim.simulation.bounds.windows import window_bound
 from ppsim.simulation.run import simulate

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ppsim.base.argument_checks import require_kind
 from ppsim.base.errors import ConfigError
-from ppsim.base.kept import Kept
-from ppsim.base.kinds import require_kind
-from ppsim.base.names import Names, plain
-from ppsim.catalog.answers import answer
+from ppsim.base.lru_cache import Kept
+from ppsim.base.name_lookup import Names, plain
 from ppsim.catalog.entries import ENTRIES
 from ppsim.catalog.entry import Entry, Formula
-from ppsim.schedule.room import require_room
+from ppsim.catalog.search_cache import answer
+from ppsim.schedule.size_limit import require_room
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.bounds.problem import Criterion
 from ppsim.simulation.stage_costs import StageCosts
 
 if TYPE_CHECKING:
-    from ppsim.catalog.search.fitted import Judge
+    from ppsim.catalog.search.best_table import Judge
 
 __all__ = ["CATALOG", "PLUGINS", "Entry", "Formula", "build", "every_schedule", "find", "fit", "schedule_named"]
 
@@ -155,9 +155,9 @@ def fit(
 
     The candidates are the table optimised for an ideal network and the published patterns within the memory limit.
     `criterion` compares them on the network in `costs`. `is_thorough` is explained in
-    `ppsim.catalog.search.fitted`; `shape` are the other arguments of `build`.
+    `ppsim.catalog.search.best_table`; `shape` are the other arguments of `build`.
     """
-    from ppsim.catalog.search.fitted import Judge  # deferred: loads the search kernels
+    from ppsim.catalog.search.best_table import Judge  # deferred: loads the search kernels
 
     judge = Judge(costs, criterion)
     differ = costs.differ_by_microbatch

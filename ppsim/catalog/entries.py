@@ -2,8 +2,8 @@
 
 from functools import partial
 
+from ppsim.catalog.cost_optimised import v_flex, v_half, v_min, zb_1p, zb_2p, zb_auto, zbv
 from ppsim.catalog.entry import Entry, Formula
-from ppsim.catalog.fitted import v_flex, v_half, v_min, zb_1p, zb_2p, zb_auto, zbv
 from ppsim.catalog.published.controllable_memory import one_f_one_b_v, v_half_fixed, v_min_fixed
 from ppsim.catalog.published.dual_pipe import dual_pipe, dual_pipe_v
 from ppsim.catalog.published.greedy import chimera, hanayo

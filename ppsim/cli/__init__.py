@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 import click
 
 from ppsim.base.errors import PpsimError
-from ppsim.base.front_page import ABOUT, COMMANDS, front_page
-from ppsim.base.lean import start_lean
+from ppsim.base.help_front_page import ABOUT, COMMANDS, front_page
+from ppsim.base.process_startup import start_lean
 from ppsim.base.version import __version__
 
 _RUN_TORCH = ("train", "profile")  # not `start_lean`: tensors must not wait for a late garbage collection
@@ -54,7 +54,7 @@ class Commands(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Return the command of the first argument, or fail with similar names."""
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            from ppsim.base.names import Names
+            from ppsim.base.name_lookup import Names
 
             ctx.fail(Names("command", self.commands).unknown(args[0]))
         return super().resolve_command(ctx, args)

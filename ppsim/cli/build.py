@@ -8,8 +8,8 @@ import click
 from ppsim.api.output_formats import TABLE
 from ppsim.base.errors import ConfigError, CostsError
 from ppsim.base.files import naming, write_whole
+from ppsim.base.option_declarations import Option, flag_of, given_of, words_of
 from ppsim.base.units import percent, seconds
-from ppsim.base.words import Option, flag_of, given_of, words_of
 from ppsim.cli.click_options import command_with
 from ppsim.cli.common import check_outputs, say, time_left_s
 from ppsim.cli.completion import completing

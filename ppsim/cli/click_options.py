@@ -1,4 +1,4 @@
-"""Convert options that are declared once (`ppsim.base.words`) to click options, in sections of help pages."""
+"""Convert declared options (`ppsim.base.option_declarations`) to click options, in sections of help pages."""
 
 import math
 import re
@@ -9,8 +9,8 @@ from typing import Any, get_args
 import click
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.names import NUMBER_FORMATS, Names
-from ppsim.base.words import Word, sections_of, words_of
+from ppsim.base.name_lookup import NUMBER_FORMATS, Names
+from ppsim.base.option_declarations import Word, sections_of, words_of
 from ppsim.cli.common import parse_names, parse_numbers
 from ppsim.cli.completion import completing
 

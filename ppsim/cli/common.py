@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar, get_args
 
 import click
 
+from ppsim.base.display import show
 from ppsim.base.errors import ConfigError
-from ppsim.base.shown import show
-from ppsim.base.words import Option, flag_of, require_least
+from ppsim.base.option_declarations import Option, flag_of, require_least
 from ppsim.cli import BEGAN_S, WORDS
 from ppsim.trainers import ConfigTarget
 

@@ -3,9 +3,9 @@
 import click
 
 from ppsim.api.output_formats import CALIBRATION, TIMELINE
+from ppsim.base.display import show
+from ppsim.base.option_declarations import words_of
 from ppsim.base.outputs import suffix_of, write
-from ppsim.base.shown import show
-from ppsim.base.words import words_of
 from ppsim.cli.click_options import option_of
 from ppsim.cli.common import (
     by_command,

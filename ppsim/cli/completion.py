@@ -17,7 +17,7 @@ from click.shell_completion import (
     add_completion_class,
 )
 
-from ppsim.base.words import NamesOf
+from ppsim.base.option_declarations import NamesOf
 
 _BESIDE = {"all": "every schedule, beside each other", "auto": "the best table that a search finds"}
 
@@ -42,7 +42,7 @@ def _names_of(kind: NamesOf, command: str | None) -> Iterable[tuple[str, str]]:
         known = [(entry.name, entry.title) for entry in every_schedule().values()]
         return known + [(name, told) for name, told in _BESIDE.items() if (name, command) in _MORE]
     if kind == "model":
-        from ppsim.model.names import NAMES
+        from ppsim.model.registry import NAMES
 
         return [(name, "") for name in NAMES]
     if kind == "cluster":

@@ -7,7 +7,7 @@ import click
 
 from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.base.files import naming, to_json, write_whole
-from ppsim.base.words import flag_of, require_least, words_of
+from ppsim.base.option_declarations import flag_of, require_least, words_of
 from ppsim.cli.click_options import AliasedOption, Choice, option_of, options_of
 from ppsim.cli.common import (
     ReadOptions,

@@ -9,8 +9,8 @@ import click
 from ppsim.api.output_formats import FIGURE
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming, read_json
+from ppsim.base.option_declarations import require_least
 from ppsim.base.outputs import write
-from ppsim.base.words import require_least
 from ppsim.cli import Commands
 from ppsim.cli.click_options import AliasedOption
 from ppsim.cli.common import check_outputs, parse_names, parse_numbers, say

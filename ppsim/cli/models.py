@@ -42,7 +42,7 @@ def models(
     those of matrix products, forward and twice that backward, without recomputation.
     """
     from ppsim.api.catalogues import model_counts, traced_counts
-    from ppsim.model.names import NAMES, find_model
+    from ppsim.model.registry import NAMES, find_model
     from ppsim.results import models as show_models
 
     if config is not None:

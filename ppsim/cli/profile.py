@@ -9,15 +9,15 @@ import click
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import check_place, to_json, write_whole
+from ppsim.base.option_declarations import Option, flag_of
 from ppsim.base.units import count, seconds
-from ppsim.base.words import Option, flag_of
 from ppsim.cli.click_options import command_with
 from ppsim.cli.common import check_outputs, say
 from ppsim.cli.progress import progress
 from ppsim.profiling.options import OF_MODELS, ProfileOptions
 
 if TYPE_CHECKING:
-    from ppsim.profiling.pace import Pace, Watch
+    from ppsim.profiling.measuring_progress import Pace, Watch
     from ppsim.profiling.settings import Say, Settings
     from ppsim.profiling.sweep import SuiteJob
 
@@ -38,8 +38,8 @@ def show(jobs: "Sequence[SuiteJob]", contents: Sequence[dict[str, Any]], *, with
     """Print the results, and warn about implausible ones."""
     from ppsim.costs.utilization import implausible
     from ppsim.profiling.harness import costly_splits
-    from ppsim.results.page import Page, bold
     from ppsim.results.profiles import print_beside, print_measurements
+    from ppsim.results.text_layout import Page, bold
 
     names = dict.fromkeys((job.model_name, job.path) for job in jobs)  # several jobs can write the same file
     for content, (name, _) in zip(contents, names, strict=False):
@@ -58,10 +58,10 @@ def dry_run(
     jobs: "Sequence[SuiteJob]", settings: "Settings", *, with_facts: bool, start_over: bool, num_processes: int
 ) -> None:
     """Print a plan without measuring: missing shapes, their FLOPs, and their expected time."""
-    from ppsim.profiling.expect import FACTS_S, SHAPE_S, assumed_rate
-    from ppsim.profiling.rehearsal import expected_s
+    from ppsim.profiling.calibration_run import expected_s
+    from ppsim.profiling.duration_estimate import FACTS_S, SHAPE_S, assumed_rate
     from ppsim.profiling.suite import expected_of, waiting_keys
-    from ppsim.results.page import Columns, Page
+    from ppsim.results.text_layout import Columns, Page
 
     out, rows, total_flops, total_s = Page(), [], 0.0, 0.0
     for job in jobs:
@@ -178,7 +178,7 @@ def profile(output: str, **options: Any) -> None:
 
 def _say_how_long(job: "SuiteJob", settings: "Settings", num_processes: int, *, start_over: bool) -> None:
     from ppsim.base.units import seconds
-    from ppsim.profiling.rehearsal import expected_s
+    from ppsim.profiling.calibration_run import expected_s
     from ppsim.profiling.suite import expected_of, waiting_keys
 
     if keys := list(job.keys) if start_over else waiting_keys(job):

@@ -70,7 +70,7 @@ class Bar:
                 sys.stderr.flush()
 
     def _line(self) -> str:
-        from ppsim.results.page import styled
+        from ppsim.results.text_layout import styled
 
         elapsed_s = time.monotonic() - self._began_s
         done = elapsed_s if self._is_timed else self._done
@@ -109,7 +109,7 @@ def progress(
     `total` is the number of items, each a `unit`, or 1 without a unit; with None the bar only moves. `limit_s` is
     for work that stops after a time limit, in seconds.
     """
-    from ppsim.base.compiling import told_of_compiling
+    from ppsim.base.numba_jit import told_of_compiling
 
     bar = Bar(text, total=total, unit=unit, limit_s=limit_s)
     with told_of_compiling(bar.say):

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from ppsim.api.output_formats import TIMELINE
+from ppsim.base.option_declarations import Option, words_of
 from ppsim.base.outputs import write
-from ppsim.base.words import Option, words_of
 from ppsim.cli.click_options import command_with
 from ppsim.cli.common import (
     by_command,

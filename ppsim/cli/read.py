@@ -49,7 +49,7 @@ def read(recorded: tuple[str, ...], outputs: tuple[str, ...], as_json: bool, **o
     """
     from ppsim.api import read as reading
     from ppsim.api.run_result import recorded_drawn
-    from ppsim.runs.totals import Totals
+    from ppsim.runs.log_totals import Totals
 
     look = look_of(options)
     inputs = [file for one in recorded for file in reading.inputs_of(one)]

@@ -8,8 +8,8 @@ import click
 from ppsim.api.output_formats import TIMELINE, Drawn
 from ppsim.base.errors import ConfigError, CostsError, ScheduleError
 from ppsim.base.files import naming
+from ppsim.base.option_declarations import Option
 from ppsim.base.outputs import write
-from ppsim.base.words import Option
 from ppsim.cli.click_options import command_with
 from ppsim.cli.common import (
     ReadOptions,
@@ -76,7 +76,7 @@ def simulate(table: str, as_json: bool, outputs: tuple[str, ...], **options: Any
     T.csv is a table as `ppsim build` writes it. Options for the network override what the costs file says.
     """
     from ppsim.api.views import bound_of
-    from ppsim.plot.view import View
+    from ppsim.plot.plot_model import View
     from ppsim.runs.timeline_file import timeline_to_json
     from ppsim.simulation.cost_files import Overheads, read_costs, read_overheads
     from ppsim.simulation.report import report_of

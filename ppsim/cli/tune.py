@@ -8,9 +8,9 @@ import click
 
 from ppsim.api.output_formats import SEARCH, Searched
 from ppsim.base.errors import ConfigError
+from ppsim.base.option_declarations import words_of
 from ppsim.base.outputs import write
 from ppsim.base.units import seconds
-from ppsim.base.words import words_of
 from ppsim.cli.click_options import command_with
 from ppsim.cli.common import (
     by_command,

@@ -57,7 +57,7 @@ def validate(
     from ppsim.api.validate import fitted_again
     from ppsim.api.validate import validate as validated
     from ppsim.results import validation as show_validation
-    from ppsim.validation.cases import case_sets, cases_of
+    from ppsim.validation.published_runs import case_sets, cases_of
 
     if sum((as_json, as_markdown, is_fit, with_commands)) > 1:
         raise ConfigError("--json, --markdown, --commands and --fit are four kinds of output: give one of them")
@@ -92,7 +92,7 @@ def validate(
 def _fitted_clusters(names: list[str]) -> list[str]:
     """Return the clusters of sets whose constants were fitted on a set."""
     from ppsim.machine.files import load_cluster
-    from ppsim.validation.cases import cases_of
+    from ppsim.validation.published_runs import cases_of
 
     clusters = dict.fromkeys(case.words.get("cluster") for one in names for case in cases_of(one))
     found = [one for one in clusters if one and load_cluster(one).constants.fitted_on]

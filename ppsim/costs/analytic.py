@@ -9,29 +9,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from ppsim.costs.again import forward_again
-from ppsim.costs.launches import launched, launched_again, waits_for_counts
+from ppsim.costs.cuda_graph_launches import launched, launched_again, waits_for_counts
+from ppsim.costs.execution_context import Place
 from ppsim.costs.messages import Messages
 from ppsim.costs.operator_kernels import OperatorKernels, computed_rows, layer_operators
 from ppsim.costs.pair_overlap import LayerTimes
-from ppsim.costs.parts import Estimate, Known, Parts
 from ppsim.costs.pass_kernels import PassKernels, products, total
-from ppsim.costs.place import Place
+from ppsim.costs.recomputation import forward_again
+from ppsim.costs.time_breakdown import Estimate, Known, Parts
 from ppsim.costs.torch_blocks import TorchKernels, copied_along_sequence, norm_passes
 from ppsim.machine import collectives
 from ppsim.machine.dispatch import Routing, dispatch_s
 from ppsim.machine.kernels.times import KernelTime, moved
 from ppsim.model.architecture import Layer, Model, mtp_linears
+from ppsim.model.attention_and_mlp import Attention, MixtureOfExperts
+from ppsim.model.attention_base import Scored
 from ppsim.model.blocks import layer_input
-from ppsim.model.compressed import CompressedAttention
-from ppsim.model.halves import Attention, MixtureOfExperts
-from ppsim.model.linears import Linear
+from ppsim.model.compressed_attention import CompressedAttention
+from ppsim.model.hyper_connections import end_passes, further_passes
 from ppsim.model.mixer import Mixer
 from ppsim.model.operators import Operator
 from ppsim.model.parameters import padded_vocabulary
 from ppsim.model.recurrent import Recurrent
-from ppsim.model.scored import Scored
-from ppsim.model.streams import end_passes, further_passes
+from ppsim.model.weight_matrices import Linear
 
 Cores: TypeAlias = list[tuple[Mixer, PassKernels]]
 """The mixers of a layer, each with the kernels of its core."""
@@ -108,7 +108,7 @@ def _times(
     passes: tuple[Parts, Parts, Parts],
     launches: tuple[float, float],
 ) -> LayerTimes:
-    """Split a layer's seconds into those before its experts and those in them (in its MLP if it has no experts)."""
+    """Split a layer's seconds into those before and those in its experts, or its MLP if it has no experts."""
     kinds = [one.kind for one in operators]
     if "dispatch" in kinds:
         inside = operators[kinds.index("dispatch") : kinds.index("combine") + 1]
@@ -180,8 +180,8 @@ def conditioning_estimate(model: Model, place: Place) -> Estimate:
 def mtp_estimate(model: Model, place: Place, *, micro_batch: int, sequence_length: int) -> Estimate:
     """Return the seconds of a multi-token prediction layer besides the layer itself and its use of the head.
 
-    An embedding of the token, norms of embedding and hidden state, their concatenation, its projection from 2h to
-    h, computed in part by each tp rank and then gathered, and the norm after the layer (Megatron-LM,
+    Includes the token's embedding, norms of embedding and hidden state, their concatenation, its projection from 2h
+    to h, computed in part by each tp rank and then gathered, and the norm after the layer (Megatron-LM,
     `core/transformer/multi_token_prediction.py`, `eh_proj`). Residual streams: `mtp_linears`.
     """
     execution, h, tp = place.execution, model.hidden_size, place.layout.tp

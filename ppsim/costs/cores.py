@@ -7,26 +7,27 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from ppsim.costs.execution_context import Place
 from ppsim.costs.pass_kernels import NOTHING, PassKernels
-from ppsim.costs.place import Place
-from ppsim.machine.kernels.specified import activation_bytes, at_least_16_bits
+from ppsim.machine.kernels.data_sheet_times import activation_bytes, at_least_16_bits
 from ppsim.machine.kernels.times import AttentionCore, KernelTime, fused_attention, moved, product
-from ppsim.model.compressed import CompressedAttention
-from ppsim.model.halves import Attention, OfLatents
+from ppsim.model.attention_and_mlp import Attention, OfLatents
+from ppsim.model.attention_base import Scored
+from ppsim.model.compressed_attention import CompressedAttention
 from ppsim.model.mixer import Mixer
 from ppsim.model.recurrent import Recurrent
-from ppsim.model.scored import Scored
 
 
 def core_of(part: Mixer, place: Place, *, micro_batch: int, sequence_length: int) -> PassKernels:
     """Return the kernels of a mixer's core for 1/cp of the queries; it has no W.
 
-    Fused attention: the causal half of the scores, or with a window those in it and `_TILE_EDGE` keys per query
-    beyond, for the last tile. Unfused: all scores, in two batched GEMMs; per score, softmax moves 2e bytes forward
-    and 3e backward, dropout 2e + 1 more each. If keys and values are gathered, one kernel per rank's keys, masked
-    for its own only: 1/cp of the FLOPs, since ranks have pieces from both ends of a sequence (torch,
-    `_RoundRobinLoadBalancer`, by default); the results are then joined (`_blocks_joined`). Compressed and
-    sparse attention score only visible keys, chosen by an indexer (`_choice`). Recurrent mixers: `recurrence`.
+    Fused attention computes the causal half of the scores. With a window, it computes the scores in the window and
+    of `_TILE_EDGE` more keys per query, because the last tile extends beyond the window. Unfused attention computes
+    all scores with two batched GEMMs; per score, softmax moves 2e bytes forward and 3e backward, dropout 2e + 1
+    more each. If keys and values are gathered, there is one kernel per rank's keys, masked only for its own: 1/cp
+    of the FLOPs, since ranks have pieces from both ends of a sequence (torch, `_RoundRobinLoadBalancer`, by
+    default). The results are then joined (`_blocks_joined`). Compressed and sparse attention score the visible
+    keys, which an indexer chooses first (`_choice`). Recurrent mixers: `recurrence`.
     """
     times, execution = place.wide_times, place.execution
     tokens = place.tokens(micro_batch, sequence_length)
@@ -113,15 +114,15 @@ def _choice(part: Scored, place: Place, *, tokens: int, sequence_length: int) ->
 def _blocks_joined(part: Scored, place: Place, *, tokens: int) -> PassKernels:
     """Return the kernels that join attention over the keys of each cp rank; bytes per column and token of a rank.
 
-    Gathered by torch, in float32. Forward: a cast 6; for each block beyond the first a difference 12, its product
-    with a weight 8, and another difference 12; a cast back 6. Backward: in each block, gradients of queries, keys
-    and values are accumulated, 10 each, those of keys and values joined for the next rank, 16; a cast of all back
-    18 (torch, `_SDPAMerger` and `_templated_ring_attention_backward`).
+    Keys gathered by torch, in float32. Forward: a cast 6; for each block beyond the first a difference 12, its
+    product with a weight 8, and another difference 12; a cast back 6. Backward: in each block, gradients of
+    queries, keys and values are accumulated, 10 each, and those for keys and values joined for the next rank, 16; a
+    cast of all back 18 (torch, `_SDPAMerger` and `_templated_ring_attention_backward`).
 
-    In a ring, for the last rank, which is the slowest: each block has all its queries and half of the keys.
-    Forward: keys and values are joined 2e, an output is weighted 2e, each further one added 3e. Backward: keys and
-    values are copied 2e, gradients of queries copied 2e, then added 3e; of keys half are copied, then added, and in
-    the last block all (TransformerEngine, `AttnFuncWithCPAndKVP2P`).
+    Ring, for the last rank, which is the slowest: each block has all its queries and half of the keys. Forward:
+    keys and values are joined 2e, an output is weighted 2e, each further one added 3e. Backward: keys and values
+    are copied 2e, gradients of queries copied 2e, then added 3e; of keys half are copied, then added, and in the
+    last block all (TransformerEngine, `AttnFuncWithCPAndKVP2P`).
     """
     cp, e, times = place.cut.cp, place.execution.element_bytes, place.wide_times
     if cp == 1 or isinstance(part, CompressedAttention):

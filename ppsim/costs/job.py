@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import PurePath
 
+from ppsim.base.display import InBrief
 from ppsim.base.errors import ConfigError
-from ppsim.base.shown import InBrief
 from ppsim.costs.analytic import (
     conditioning_estimate,
     embedding_estimate,
@@ -15,19 +15,19 @@ from ppsim.costs.analytic import (
     layer_estimate,
     mtp_estimate,
 )
+from ppsim.costs.execution_context import Execution, Place
 from ppsim.costs.measured import ProfileCosts
-from ppsim.costs.parts import Estimate, Parts
-from ppsim.costs.place import Execution, Place
 from ppsim.costs.profile import Profile, Shape
 from ppsim.costs.recomputable import why_not_recomputed
+from ppsim.costs.time_breakdown import Estimate, Parts
 from ppsim.machine.cluster import Cluster
-from ppsim.machine.kernels.specified import OPERAND_BYTES
-from ppsim.machine.likeness import Likeness, said_of
+from ppsim.machine.job_similarity import Likeness, said_of
+from ppsim.machine.kernels.data_sheet_times import OPERAND_BYTES
 from ppsim.model.architecture import Layer, Model
+from ppsim.model.attention_and_mlp import MixtureOfExperts
 from ppsim.model.batch import Batch, KernelChoice
-from ppsim.model.captured import why_not_captured
+from ppsim.model.cuda_graph_scope import why_not_captured
 from ppsim.model.fine_tuning import fine_tuning_of
-from ppsim.model.halves import MixtureOfExperts
 from ppsim.model.memory import GraphBuffers, MemorySettings
 from ppsim.model.offloading import OffloadRules, offload_modules_of
 from ppsim.model.optimizer import Optimizer

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from ppsim.costs.pass_kernels import PassKernels, products
 from ppsim.costs.profile import Component, Shape
 from ppsim.machine.kernels.curves import Curves
-from ppsim.machine.kernels.facts import DeviceFacts
+from ppsim.machine.kernels.microbenchmarks import DeviceFacts
 from ppsim.machine.kernels.names import MemoryKernel
 from ppsim.machine.kernels.times import AttentionCore, KernelTime, fused_attention, moved
-from ppsim.model.linears import Linear
 from ppsim.model.shapes import LayerShape, ModelShape, cut_of, layer_of
+from ppsim.model.weight_matrices import Linear
 
 _ACCUMULATED = 3
 """Read the gradient of a weight, read its sum so far, write the new sum."""

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ppsim.base.errors import ConfigError
+from ppsim.costs.assemble_profile import is_whole, line_of
 from ppsim.costs.estimate import estimated
-from ppsim.costs.of_profile import is_whole, line_of
-from ppsim.costs.parts import BASIS, MEASURED, Estimate, Known, Parts
 from ppsim.costs.profile import Component, Measurement, Profile, Shape, describe
+from ppsim.costs.time_breakdown import BASIS, MEASURED, Estimate, Known, Parts
 from ppsim.machine.devices import TYPE_NAMES
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.shapes import LayerShape, shape_of

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from ppsim.costs.execution_context import Place
 from ppsim.costs.operator_kernels import OperatorKernels
-from ppsim.costs.place import Place
 from ppsim.costs.torch_blocks import num_amax
 from ppsim.model.operators import Operator, gathered_inputs, summed_outputs
 from ppsim.model.recompute import BY_OPERATORS

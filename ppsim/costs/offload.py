@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ppsim.base.errors import ConfigError
 from ppsim.costs.job import Job
-from ppsim.costs.parts import Estimate, Parts
+from ppsim.costs.time_breakdown import Estimate, Parts
 from ppsim.model.activations import LayerOffload, layer_backward, layer_offload
 from ppsim.model.architecture import Layer
 from ppsim.model.memory import moment_bytes

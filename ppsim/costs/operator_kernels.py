@@ -12,18 +12,18 @@ from functools import cached_property
 from types import MappingProxyType
 
 from ppsim.costs.cores import core_of
+from ppsim.costs.execution_context import Place
 from ppsim.costs.pass_kernels import NOTHING, PassKernels, products
-from ppsim.costs.place import Place
 from ppsim.machine.choices import FLEX
-from ppsim.machine.kernels.specified import OPERAND_BYTES
+from ppsim.machine.kernels.data_sheet_times import OPERAND_BYTES
 from ppsim.machine.kernels.times import KernelTime, moved
 from ppsim.model.architecture import Layer
 from ppsim.model.batch import KernelChoice
 from ppsim.model.blocks import operators_of
-from ppsim.model.linears import Linear
+from ppsim.model.hyper_connections import passes
 from ppsim.model.operators import Kind, Operator, Rows, Tensor, gathered_inputs, summed_outputs, tensors_of
 from ppsim.model.parameters import require_division_of_layer
-from ppsim.model.streams import passes
+from ppsim.model.weight_matrices import Linear
 from ppsim.parallel.sizes import Cut
 
 _STREAMS = 4

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ppsim.machine.kernels.times import KernelTime, KernelTimes, product
-from ppsim.model.linears import Linear
+from ppsim.model.weight_matrices import Linear
 
 
 @dataclass(frozen=True)

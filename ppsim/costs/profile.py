@@ -10,16 +10,26 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from ppsim.base.boundary import AboveZero, After, Count, NonNegative, Positive, Strict, Within, packaged, validated
-from ppsim.base.data import data_folder
+from ppsim.base.display import InBrief
 from ppsim.base.errors import ConfigError
+from ppsim.base.file_schema import (
+    AboveZero,
+    After,
+    Count,
+    NonNegative,
+    Positive,
+    Strict,
+    Within,
+    packaged,
+    validated,
+)
 from ppsim.base.files import read_json
 from ppsim.base.limits import MOST_LAYERS
-from ppsim.base.names import Names
-from ppsim.base.shown import InBrief
+from ppsim.base.name_lookup import Names
+from ppsim.base.package_data import data_folder
 from ppsim.costs.chunks import LAYER, alike, components_of, require_contents
-from ppsim.machine.kernels.facts import DeviceFacts
-from ppsim.model.kinds import Kind, in_words
+from ppsim.machine.kernels.microbenchmarks import DeviceFacts
+from ppsim.model.measurement_key import Kind, in_words
 from ppsim.model.recompute import Recompute, recompute_of
 
 FORMAT: Literal["ppsim-profile/1"] = "ppsim-profile/1"
@@ -155,7 +165,7 @@ class Times(Strict):
 class Alone(Times):
     """Seconds of one layer alone; the other times are means over `num_in_row` layers in a row.
 
-    Both determine the a + n·b of a stage with n layers (`ppsim.costs.lines`).
+    Both determine the a + n·b of a stage with n layers (`ppsim.costs.affine_layer_cost`).
     """
 
     num_in_row: Annotated[int, Within(ge=2)]
@@ -256,7 +266,7 @@ class Rehearsal(Strict):
     its median.
 
     `reference_s` are the seconds per layer for F + B of the ranks' own stages, `reference_work`
-    (`ppsim.runtime.reference`), in successive windows; they vary with the machine speed, and step times are
+    (`ppsim.runtime.machine_speed`), in successive windows; they vary with the machine speed, and step times are
     corrected to their median. `reference_ends_s` is the extra time of the first and the last stage, None in files
     of older versions, which measured machine speed with other work.
     """

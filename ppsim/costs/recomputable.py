@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from ppsim.costs.place import Execution
+from ppsim.costs.execution_context import Execution
 from ppsim.model.architecture import Layer, Model
-from ppsim.model.halves import Attention, OfLatents
+from ppsim.model.attention_and_mlp import Attention, OfLatents
 from ppsim.model.recompute import BY_OPERATORS, Recompute, recomputes
 
 

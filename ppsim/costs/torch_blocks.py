@@ -25,12 +25,12 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ppsim.costs.execution_context import Place
 from ppsim.costs.operator_kernels import OperatorKernels
 from ppsim.costs.pass_kernels import NOTHING, PassKernels, products, total
-from ppsim.costs.place import Place
 from ppsim.machine.kernels.times import KernelTime, moved
-from ppsim.model.linears import Linear
 from ppsim.model.operators import Operator
+from ppsim.model.weight_matrices import Linear
 
 _NORM_FORWARD, _NORM_BACKWARD = (4, 28), (8, 68)
 """Bytes per element of an eager norm in F and in I, as a multiple of e and a constant: x in float32, its square,

@@ -9,7 +9,7 @@ means a wrong time.
 from typing import Any
 
 from ppsim.machine.devices import TYPE_NAMES, DataSheet
-from ppsim.model.kinds import in_words
+from ppsim.model.measurement_key import in_words
 
 BY_DATA_SHEET = "the data sheet's peak"
 

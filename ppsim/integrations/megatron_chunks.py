@@ -24,7 +24,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ppsim.base.errors import ConfigError
 from ppsim.costs.chunks import LAST, layers_of
-from ppsim.model.kinds import Kind
+from ppsim.model.measurement_key import Kind
 from ppsim.model.recompute import recompute_of
 from ppsim.model.shapes import LayerShape, ModelShape, head_forward_flops, layer_forward_flops
 from ppsim.profiling.chunks import Built, Window

@@ -10,7 +10,7 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.machine.choices import MEMORY_SHARE
-from ppsim.machine.likeness import Run
+from ppsim.machine.job_similarity import Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class Efficiency:
         per expert, padded rows, and concurrent kernels that sort the tokens.
     spread, experts_spread
         Standard deviation of the logarithm of a projected step time, for dense and for MoE models. None: no run of
-        the GPU type is known (`ppsim.projection.answering`).
+        the GPU type is known (`ppsim.projection.summary`).
     source
         Source of each number.
     in_situ
@@ -310,7 +310,7 @@ class Constants:
     overlap_slowdown
         Relative slowdown of compute that overlaps with a P2P transfer.
     runs
-        Measured steps, each with its time relative to these constants (`ppsim.machine.likeness`).
+        Measured steps, each with its time relative to these constants (`ppsim.machine.job_similarity`).
     fitted_on
         Sets of `ppsim validate`, or files of runs, whose rows marked fit the values come from.
     correlation

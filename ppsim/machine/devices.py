@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ppsim.base.data import data_folder
 from ppsim.base.files import read_toml
+from ppsim.base.package_data import data_folder
 
 TYPE_NAMES = {
     "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp8": "float8", "float8_e4m3fn": "float8",

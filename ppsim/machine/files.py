@@ -7,12 +7,22 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ppsim.base.boundary import AboveZero, After, Before, NonNegative, Positive, Strict, Within, packaged, validated
-from ppsim.base.data import data_folder
 from ppsim.base.errors import ConfigError
+from ppsim.base.file_schema import (
+    AboveZero,
+    After,
+    Before,
+    NonNegative,
+    Positive,
+    Strict,
+    Within,
+    packaged,
+    validated,
+)
 from ppsim.base.files import CONFIG_READERS
 from ppsim.base.limits import LONGEST_NAME
-from ppsim.base.names import Names, plain
+from ppsim.base.name_lookup import Names, plain
+from ppsim.base.package_data import data_folder
 from ppsim.machine.choices import CLUSTER
 from ppsim.machine.cluster import (
     PER_NAME,
@@ -28,7 +38,7 @@ from ppsim.machine.cluster import (
     Tier,
 )
 from ppsim.machine.devices import hardware
-from ppsim.machine.likeness import MEASURED_SPREAD, Run
+from ppsim.machine.job_similarity import MEASURED_SPREAD, Run
 
 Share = Annotated[float, Within(gt=0, le=1)]
 

@@ -11,11 +11,10 @@ from fractions import Fraction
 from functools import partial
 
 from ppsim.model.architecture import Layer, Model
+from ppsim.model.attention_and_mlp import Attention
 from ppsim.model.backward import backward_peak, forward_peak
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.blocks import layer_input, operators_of
-from ppsim.model.halves import Attention
-from ppsim.model.linears import UP_AND_DOWN
 from ppsim.model.operators import (
     Columns,
     Dtype,
@@ -30,6 +29,7 @@ from ppsim.model.operators import (
 )
 from ppsim.model.parameters import padded_vocabulary
 from ppsim.model.recompute import BY_OPERATORS, Recompute, by_operators
+from ppsim.model.weight_matrices import UP_AND_DOWN
 from ppsim.parallel.sizes import Cut, share
 
 

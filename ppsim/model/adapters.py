@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from ppsim.model.fine_tuning import LayerTraining, group_of, lora_module_of
-from ppsim.model.linears import Linear, LinearKind
 from ppsim.model.operators import Operator, Tensor
+from ppsim.model.weight_matrices import Linear, LinearKind
 from ppsim.parallel.sizes import Cut
 
 

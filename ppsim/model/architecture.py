@@ -14,13 +14,13 @@ from typing import Any, Literal
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.adapters import trained_matrices
+from ppsim.model.attention_and_mlp import FeedForward, MixtureOfExperts, NoAttention, NoFeedForward
 from ppsim.model.conditioning import Conditioning, Patches
 from ppsim.model.fine_tuning import DEFAULT_MODULES, FineTuning, LayerTraining, group_of, lora_module_of
-from ppsim.model.halves import FeedForward, MixtureOfExperts, NoAttention, NoFeedForward
-from ppsim.model.linears import Linear
+from ppsim.model.hyper_connections import joining_parameters, mixing
 from ppsim.model.mixer import Mixer
 from ppsim.model.recurrent import Recurrent
-from ppsim.model.streams import joining_parameters, mixing
+from ppsim.model.weight_matrices import Linear
 from ppsim.parallel.layer_partition import require_layers
 from ppsim.parallel.sizes import Cut, require_positive
 
@@ -318,7 +318,7 @@ class Model:
         gradient, as in Megatron-Bridge (training/utils/flop_utils.py at 067f987d, for LoRA), and a layer before the
         first trained weight once.
 
-        >>> from ppsim.model.names import find_model
+        >>> from ppsim.model.registry import find_model
         >>> round(find_model("gpt3-175b").training_flops() / 1e12, 3)  # 6 × 175e9, and attention's 12·96·12288·2048
         1.076
         """
@@ -354,7 +354,7 @@ class Model:
     def with_fine_tuning(self, tuning: FineTuning | None) -> "Model":
         """Return the model with these trained weights; raises `ConfigError` if it lacks a module or trains nothing.
 
-        >>> from ppsim.model.names import find_model
+        >>> from ppsim.model.registry import find_model
         >>> model = find_model("llama3-8b").with_fine_tuning(FineTuning(16, ("linear_qkv",)))
         >>> sum(one.weights for one in model.kinds[0].all_linears if one.trainable) == 16 * (4096 + 6144)
         True

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from ppsim.model.adapters import trained_operators
 from ppsim.model.architecture import Layer
+from ppsim.model.attention_and_mlp import FeedForward, MixtureOfExperts
 from ppsim.model.batch import KernelChoice
-from ppsim.model.halves import FeedForward, MixtureOfExperts
-from ppsim.model.linears import Linear
 from ppsim.model.mixer import gemm
 from ppsim.model.operators import Kind, Operator, Rows, Tensor
+from ppsim.model.weight_matrices import Linear
 from ppsim.parallel.sizes import Cut
 
 

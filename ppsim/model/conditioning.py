@@ -7,8 +7,8 @@ shift and scale after a norm, and a gate before a residual (Peebles & Xie 2023, 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ppsim.model.linears import Linear
 from ppsim.model.operators import Operator
+from ppsim.model.weight_matrices import Linear
 
 _KEYS_AND_VALUES = "queries, keys, values"
 

@@ -15,10 +15,11 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming
-from ppsim.base.names import Names
+from ppsim.base.name_lookup import Names
 from ppsim.model import families, mixers
 from ppsim.model.architecture import Layer, Model
-from ppsim.model.compressed import CompressedAttention, Indexer
+from ppsim.model.attention_and_mlp import Attention, FeedForward, MixtureOfExperts
+from ppsim.model.compressed_attention import CompressedAttention, Indexer
 from ppsim.model.config_parts import (
     Part,
     Reader,
@@ -34,8 +35,7 @@ from ppsim.model.config_parts import (
     with_windows,
 )
 from ppsim.model.diffusion import DIFFUSERS
-from ppsim.model.fields import Fields
-from ppsim.model.halves import Attention, FeedForward, MixtureOfExperts
+from ppsim.model.hf_fields import Fields
 from ppsim.model.hybrid import Halves
 from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention
 from ppsim.parallel.layer_partition import require_layers

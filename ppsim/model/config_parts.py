@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from ppsim.model.architecture import Layer, Model, Norm
-from ppsim.model.fields import Fields
-from ppsim.model.halves import Attention, FeedForward, LatentAttention, MixtureOfExperts
+from ppsim.model.attention_and_mlp import Attention, FeedForward, LatentAttention, MixtureOfExperts
+from ppsim.model.hf_fields import Fields
 from ppsim.model.hybrid import windowed
 from ppsim.model.mixer import Mixer
 from ppsim.model.recurrent import Mamba

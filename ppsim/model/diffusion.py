@@ -5,9 +5,9 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from ppsim.model.architecture import Layer, Model
+from ppsim.model.attention_and_mlp import Attention, FeedForward
 from ppsim.model.conditioning import Conditioning, Patches
-from ppsim.model.fields import Fields
-from ppsim.model.halves import Attention, FeedForward
+from ppsim.model.hf_fields import Fields
 
 _TIME = 256  # sinusoidal features of a time step
 _IMAGE = 4096  # patches of a 1024 × 1024 image

@@ -11,7 +11,15 @@ from functools import partial
 from types import MappingProxyType
 
 from ppsim.model.architecture import Layer, Model
-from ppsim.model.compressed import Indexer
+from ppsim.model.attention_and_mlp import (
+    Attention,
+    FeedForward,
+    LatentAttention,
+    MixtureOfExperts,
+    NoAttention,
+    NoFeedForward,
+)
+from ppsim.model.compressed_attention import Indexer
 from ppsim.model.config_parts import (
     Part,
     Reader,
@@ -25,15 +33,7 @@ from ppsim.model.config_parts import (
     sparse_parts,
     with_windows,
 )
-from ppsim.model.fields import Fields
-from ppsim.model.halves import (
-    Attention,
-    FeedForward,
-    LatentAttention,
-    MixtureOfExperts,
-    NoAttention,
-    NoFeedForward,
-)
+from ppsim.model.hf_fields import Fields
 from ppsim.model.mixer import Mixer
 from ppsim.parallel.layer_partition import require_layers
 

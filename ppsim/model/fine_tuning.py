@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.limits import MOST_LAYERS
-from ppsim.model.linears import UP_AND_DOWN, Linear
 from ppsim.model.modules import joined_modules
 from ppsim.model.recompute import numbers_of_layers, spelled_layers
+from ppsim.model.weight_matrices import UP_AND_DOWN, Linear
 
 LORA_MODULES = {
     "linear_qkv": "queries, keys and values",

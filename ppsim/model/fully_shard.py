@@ -8,10 +8,10 @@ and reduced into shards on another stream. Embedding, final norm, head and loss 
 
 With a pipeline, weights stay gathered for the whole step. Each gradient is accumulated whole, in float32, until the
 last backward of its stage, after which all are reduced (`backward_maybe_with_nosync`); the last copy is held until
-the next step's first, because no callback drops it. Each stage first runs an extra forward (`_shape_inference`).
-Each microbatch has receive buffers; outputs and input gradients of all microbatches are held until the next step
-(`forward_one_chunk`, `clear_runtime_states`). At the end the logits of all are joined in one tensor
-(`_merge_outputs`).
+the next step's first, because no callback drops it. Each stage first runs an extra forward (stage.py:
+`_shape_inference`). Each microbatch has receive buffers; outputs and input gradients of all microbatches are held
+until the next step (`forward_one_chunk`, `clear_runtime_states`). At the end the logits of all are joined in one
+tensor (`_merge_outputs`).
 """
 
 from collections import Counter

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.architecture import Layer, Norm
-from ppsim.model.halves import Attention, FeedForward, MixtureOfExperts, NoAttention, NoFeedForward
+from ppsim.model.attention_and_mlp import Attention, FeedForward, MixtureOfExperts, NoAttention, NoFeedForward
 from ppsim.model.mixer import Mixer
 
 LETTERS: Mapping[str, str] = MappingProxyType(

@@ -10,8 +10,8 @@ tensor (torch, distributed/tensor/experimental/_attention.py: `_AllGatherRotater
 
 from ppsim.model.allocator import Allocator, Block
 from ppsim.model.architecture import Layer
+from ppsim.model.attention_and_mlp import Attention, FeedForward, NoAttention, NoFeedForward
 from ppsim.model.batch import Batch
-from ppsim.model.halves import Attention, FeedForward, NoAttention, NoFeedForward
 from ppsim.model.recompute import BY_OPERATORS
 from ppsim.parallel.sizes import Cut, share
 

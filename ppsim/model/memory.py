@@ -20,8 +20,8 @@ from ppsim.model.activations import (
 )
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.batch import Batch, KernelChoice
-from ppsim.model.captured import has_graph, num_outputs_beside
-from ppsim.model.graphs import CudaGraphs
+from ppsim.model.cuda_graph_scope import has_graph, num_outputs_beside
+from ppsim.model.cuda_graphs import CudaGraphs
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import exactly, held_parameters, padded_vocabulary, require_division
 from ppsim.model.recompute import BY_OPERATORS, Recompute, of_layer, recomputes

@@ -5,15 +5,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ppsim.model.batch import KernelChoice
-from ppsim.model.linears import UPS_OF_LATENTS, Linear
 from ppsim.model.operators import Operator, Rows, Tensor
+from ppsim.model.weight_matrices import UPS_OF_LATENTS, Linear
 from ppsim.parallel.sizes import Cut, require_divides
 
 
 class Mixer(ABC):
     """A kind of token mixer. Parameters, memory and costs depend only on its matrices, operators and columns.
 
-    The core is timed for those `parts` that are `ppsim.model.scored.Scored` or `ppsim.model.recurrent.Recurrent`.
+    The core is timed for those `parts` that are `ppsim.model.attention_base.Scored` or
+    `ppsim.model.recurrent.Recurrent`.
     `has_norm_apart`: the preceding norm is not fused into the first GEMM. `graph_module`: the value of
     `--cuda-graphs` that captures the mixer.
     """

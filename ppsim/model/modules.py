@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.names import Names
+from ppsim.base.name_lookup import Names
 
 
 def joined_modules(

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal, TypeAlias
 
-from ppsim.model.linears import Linear
 from ppsim.model.recompute import require_of_layer
+from ppsim.model.weight_matrices import Linear
 
 Rows = Literal["tokens", "own_tokens", "capacity"]
 Dtype = Literal["act", "operand", "f32", "mask"]

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.architecture import Layer, Model, mtp_own_parameters
-from ppsim.model.halves import FeedForward
+from ppsim.model.attention_and_mlp import FeedForward
 from ppsim.model.stages import Stage
 from ppsim.parallel.sizes import Cut, require_divides
 

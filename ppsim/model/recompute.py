@@ -11,8 +11,8 @@ from typing import NamedTuple, TypeAlias
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.limits import MOST_LAYERS
-from ppsim.model.linears import Linear
 from ppsim.model.modules import joined_modules
+from ppsim.model.weight_matrices import Linear
 from ppsim.parallel.sizes import Cut
 
 Recompute: TypeAlias = str

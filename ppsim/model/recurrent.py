@@ -12,9 +12,9 @@ from functools import cached_property
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.batch import KernelChoice
-from ppsim.model.linears import Linear, of_columns, out_of_heads
 from ppsim.model.mixer import Mixer, opaque_mixer
 from ppsim.model.operators import Operator
+from ppsim.model.weight_matrices import Linear, of_columns, out_of_heads
 from ppsim.parallel.sizes import Cut, require_divides, require_positive
 
 

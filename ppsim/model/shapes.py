@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from ppsim.base.errors import ConfigError
 from ppsim.model.activations import head_activations, layer_activations
 from ppsim.model.architecture import Layer, Model
+from ppsim.model.attention_and_mlp import Attention, FeedForward, MixtureOfExperts
 from ppsim.model.batch import Batch, KernelChoice
-from ppsim.model.halves import Attention, FeedForward, MixtureOfExperts
-from ppsim.model.kinds import Kind
+from ppsim.model.measurement_key import Kind
 from ppsim.model.parameters import VOCAB_MULTIPLE, padded_vocabulary
 from ppsim.model.recompute import BY_OPERATORS, Recompute
 from ppsim.parallel.sizes import Cut, require_divides, require_positive

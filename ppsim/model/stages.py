@@ -86,7 +86,7 @@ def layers_of(stages: Iterable[Stage]) -> list[Layer]:
 def stages_of(model: Model, layers_per_stage: Sequence[int]) -> list[Stage]:
     """Return the stages of a split: the embedding on the first, head and multi-token prediction on the last.
 
-    >>> from ppsim.model.names import find_model
+    >>> from ppsim.model.registry import find_model
     >>> [len(stage.layers) for stage in stages_of(find_model("gpt2"), [5, 7])]
     [5, 7]
     """

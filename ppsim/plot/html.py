@@ -9,13 +9,13 @@ from typing import Any
 
 from ppsim.base.units import signed_percent
 from ppsim.plot import palette
-from ppsim.plot.errors import Errors
-from ppsim.plot.fills import fills_of
+from ppsim.plot.action_colours import fills_of
+from ppsim.plot.error_figure_data import Errors
+from ppsim.plot.html_sidebar import side_html, swatch, verdict_html
 from ppsim.plot.page import timeline_page
 from ppsim.plot.picture import picture_of
+from ppsim.plot.plot_model import Fact, View
 from ppsim.plot.scale import heading
-from ppsim.plot.side import side_html, swatch, verdict_html
-from ppsim.plot.view import Fact, View
 from ppsim.runs.compare import Comparison
 
 _PANEL_TITLES = {

@@ -14,8 +14,8 @@ import numpy as np
 from ppsim.base.arrays import Floats
 from ppsim.base.units import percent, seconds, signed_percent, size
 from ppsim.plot import palette
-from ppsim.plot.errors import Errors
-from ppsim.plot.fills import Fills, fills_of
+from ppsim.plot.action_colours import Fills, fills_of
+from ppsim.plot.error_figure_data import Errors
 from ppsim.plot.lanes import (
     HALF_HEIGHT,
     PATH_OFFSET,
@@ -31,8 +31,8 @@ from ppsim.plot.lanes import (
     shown_ranks,
 )
 from ppsim.plot.packing import Numbers, tick_of
+from ppsim.plot.plot_model import View
 from ppsim.plot.scale import Scale, bytes_scale, heading, panel_prefixes, time_scale
-from ppsim.plot.view import View
 from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.table import NONE
 from ppsim.simulation.explain import CAUSES

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ppsim.base.arrays import Floats
 from ppsim.plot import palette
-from ppsim.plot.fills import Fills, fills_of
+from ppsim.plot.action_colours import Fills, fills_of
 from ppsim.plot.hover import Hover
 from ppsim.plot.lanes import (
     HALF_HEIGHT,
@@ -35,7 +35,7 @@ from ppsim.plot.lanes import (
 )
 from ppsim.plot.plotly_frame import LIGHT, Data, Theme, axis_in, binary, figure_of, layout_in, limit_line, listed
 from ppsim.plot.scale import Scale, bytes_scale, heading, time_scale
-from ppsim.schedule.kept import kept
+from ppsim.schedule.analysis_cache import kept
 from ppsim.schedule.table import NONE, Op, Schedule
 from ppsim.simulation.timeline import Timeline
 

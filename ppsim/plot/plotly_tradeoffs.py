@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ppsim.base.front import front_of
+from ppsim.base.pareto import front_of
 from ppsim.base.units import seconds, size
 from ppsim.plot import palette
 from ppsim.plot.plotly_frame import LIGHT, Data, Theme, axis_in, binary, figure_of, layout_with, limit_line

@@ -1,13 +1,13 @@
 """The models that `ppsim profile --model` knows by name. Does not need torch.
 
-They are the models of `ppsim.model.names` with layers of one kind that `ppsim profile` builds, some small models,
-and a simplified DeepSeek-V3.
+They are the models of `ppsim.model.registry` with layers of one kind that `ppsim profile` builds, some small
+models, and a simplified DeepSeek-V3.
 """
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.names import Names
-from ppsim.model.names import ALIASES, NAMES, plain_model
-from ppsim.model.names import find_model as model_by_name
+from ppsim.base.name_lookup import Names
+from ppsim.model.registry import ALIASES, NAMES, plain_model
+from ppsim.model.registry import find_model as model_by_name
 from ppsim.model.shapes import LayerShape, ModelShape, model_shape_of
 from ppsim.runtime.config import MODELS as GPTS
 from ppsim.runtime.config import GPTShape

@@ -11,9 +11,9 @@ from ppsim.base.errors import ConfigError
 from ppsim.profiling.chunks import Window, subject_of
 from ppsim.profiling.failures import is_out_of_memory
 from ppsim.profiling.harness import NUM_BLOCKS, Part, counted, header, measured_components, profile_module, shape_of
-from ppsim.profiling.own_chunks import FIRST, SEED, OwnBuilder, profile_pipeline
 from ppsim.profiling.settings import Say, Settings
-from ppsim.runtime.own_model import Function, function_of, tried
+from ppsim.profiling.user_chunks import FIRST, SEED, OwnBuilder, profile_pipeline
+from ppsim.runtime.user_model import Function, function_of, tried
 
 
 def profile_made(
@@ -22,9 +22,9 @@ def profile_made(
 ) -> dict[str, Any]:  # fmt: skip
     """Return the profile of the model or layer that a function builds.
 
-    `where` is FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION. A function of the layers per stage builds a model
-    (`ppsim.runtime.own_model`). Its embedding, layer and head are measured at each of `micro_batches` (default: 2),
-    or, for `pp` above 1, its chunks (`ppsim.profiling.own_chunks`). A function without parameters returns a module
+    `where` is FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION. A function of the layers per stage builds a
+    model (`ppsim.runtime.user_model`). Its embedding, layer and head are measured at each of `micro_batches`
+    (default: 2), or, for `pp` above 1, its chunks (`ppsim.profiling.user_chunks`). A function without parameters returns a module
     and example inputs, measured as a layer by `profile_module`. Raises `ConfigError` if the function does not
     exist, or if its model fails or does not fit into memory.
     """

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Literal, TypedDict
 
-from ppsim.base.words import Option
+from ppsim.base.option_declarations import Option
 from ppsim.model.recompute import MEANING, Recompute
 from ppsim.runtime.options import DEFAULT_MODEL
 from ppsim.schedule.choices import Dtype

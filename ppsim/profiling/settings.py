@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
-from ppsim.model.kinds import in_words
+from ppsim.model.measurement_key import in_words
 from ppsim.model.recompute import Recompute
 from ppsim.model.shapes import ModelShape
 from ppsim.schedule.choices import Dtype

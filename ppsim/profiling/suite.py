@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ppsim.base.files import read_json, to_json, write_whole
-from ppsim.profiling.expect import FACTS_S, Expected, expected
-from ppsim.profiling.facts import add_facts, has_facts
+from ppsim.profiling.device_microbenchmarks import add_facts, has_facts
+from ppsim.profiling.duration_estimate import FACTS_S, Expected, expected
 from ppsim.profiling.grids import QUICK, Grid
 from ppsim.profiling.harness import model_header, type_of
+from ppsim.profiling.measuring_progress import Pace, Watch
 from ppsim.profiling.models import find_model
-from ppsim.profiling.pace import Pace, Watch
 from ppsim.profiling.settings import Key, Say, Settings
 from ppsim.profiling.sweep import SuiteJob, begun, continued, finished_keys, sweep
 from ppsim.schedule.choices import Dtype

@@ -11,15 +11,15 @@ import torch
 
 from ppsim.base.errors import ConfigError, RunFailed
 from ppsim.base.files import read_json, to_json, write_whole
-from ppsim.model.kinds import in_words
+from ppsim.model.measurement_key import in_words
 from ppsim.model.shapes import ModelShape
-from ppsim.profiling.expect import expected
+from ppsim.profiling.duration_estimate import expected
 from ppsim.profiling.failures import first_sentence, is_out_of_memory
 from ppsim.profiling.float8 import fused_cast
 from ppsim.profiling.harness import measure_shape, model_header, require_measurable
 from ppsim.profiling.measure import give_back_memory
+from ppsim.profiling.measuring_progress import Pace
 from ppsim.profiling.optimizer import measure_optimizer, require_optimizer
-from ppsim.profiling.pace import Pace
 from ppsim.profiling.settings import Key, Say, Settings
 from ppsim.runtime.clock import raise_clock
 
@@ -47,8 +47,8 @@ def sweep(
 
     Keys in the file are not measured again, and other keys in it stay; `start_over` discards the file. A shape that
     runs out of memory is recorded in `does_not_fit`, one with another error in `failed`, and the sweep continues. A
-    step of each of `optimizers` is measured once per tp, ep and dtype. `pace` counts expected seconds
-    (`ppsim.profiling.expect`) of one or several sweeps; after its time limit no further shape is started.
+    step of each of `optimizers` is measured once per tp, ep and dtype. `pace` counts expected
+    seconds (`ppsim.profiling.duration_estimate`) of one or several sweeps; after its time limit no further shape is started.
 
     Raises `ConfigError`, before any measurement, if the model cannot be sharded as a key says, or if the file was
     measured with other settings. Raises `RunFailed` if the device no longer responds, because the process cannot

@@ -14,7 +14,14 @@ from torch import Tensor, nn
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.architecture import Layer, Norm, norm_parameters
-from ppsim.model.halves import Attention, FeedForward, LatentAttention, MixtureOfExperts, NoAttention, NoFeedForward
+from ppsim.model.attention_and_mlp import (
+    Attention,
+    FeedForward,
+    LatentAttention,
+    MixtureOfExperts,
+    NoAttention,
+    NoFeedForward,
+)
 from ppsim.model.mixer import Mixer
 from ppsim.model.mixers.traced import (
     TracedCore,

@@ -1,7 +1,7 @@
 """The assumptions of a projection, as sentences."""
 
 from ppsim.base.units import percent, seconds
-from ppsim.costs.assembled import Assembled
+from ppsim.costs.stage_cost_set import Assembled
 from ppsim.projection.plan import RUNTIMES, Plan
 from ppsim.schedule.check import why_not_in_torch
 from ppsim.schedule.table import NONE, Schedule

@@ -16,7 +16,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_text
 from ppsim.base.limits import DATA_BYTES, shown
 from ppsim.base.units import percent
-from ppsim.costs.assembled import Assembled
+from ppsim.costs.stage_cost_set import Assembled
 from ppsim.projection.plan import Plan
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.cost_arrays import CostArrays

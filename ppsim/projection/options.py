@@ -2,19 +2,19 @@
 
 Made from these declarations: the options of `ppsim project` and `ppsim tune` with their help
 (`cli/click_options.py`), the keywords of `ppsim.job`, `ppsim.project` and `ppsim.tune` (`api/keyword_options.py`),
-the fields of `Job` and `Plan` that they set, and the command that a search prints (`tuning/command.py`). It imports
-nothing heavy, because help pages import it.
+the fields of `Job` and `Plan` that they set, and the command that a search prints (`tuning/command_line.py`). It
+imports nothing heavy, because help pages import it.
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
-from ppsim.base.words import Option
+from ppsim.base.option_declarations import Option
 from ppsim.machine.choices import CLUSTER, Dispatcher
+from ppsim.model.cuda_graphs import MEANING as CAPTURED
+from ppsim.model.cuda_graphs import CudaGraphs
 from ppsim.model.fine_tuning import MEANING_OF_FREEZE, MEANING_OF_LORA
-from ppsim.model.graphs import MEANING as CAPTURED
-from ppsim.model.graphs import CudaGraphs
 from ppsim.model.losses import CrossEntropy
 from ppsim.model.offloading import MEANING as OFFLOADED
 from ppsim.model.recompute import MEANING, Recompute

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from ppsim.base.display import InBrief
 from ppsim.base.errors import ConfigError
-from ppsim.base.shown import InBrief
 from ppsim.catalog.build import schedule_named
+from ppsim.costs.cost_sources import MeasuredProfileSource, ProfileSource, RankCosts, RankSource
 from ppsim.costs.profile import Profile, Rehearsal, Shape
-from ppsim.costs.sources import MeasuredProfileSource, ProfileSource, RankCosts, RankSource
 from ppsim.machine.choices import MEMORY_SHARE
 from ppsim.parallel.layer_partition import MegatronSplit, Split
 from ppsim.projection.options import Runtime
@@ -18,7 +18,7 @@ from ppsim.simulation.variation import Variation
 
 if TYPE_CHECKING:
     from ppsim.costs.job import Job
-    from ppsim.costs.job_sources import JobSource
+    from ppsim.costs.job_cost_sources import JobSource
 
 RUNTIMES: dict[Runtime, tuple[Channel, str]] = {
     "torch": (
@@ -129,7 +129,7 @@ class Plan(InBrief):
     def source(self) -> "ProfileSource | JobSource | RankSource":
         """The source of sizes, costs per stage, peak FLOP/s, jitter, and their report."""
         if self.job is not None:
-            from ppsim.costs.job_sources import JobSource, MeasuredSource  # models on clusters
+            from ppsim.costs.job_cost_sources import JobSource, MeasuredSource  # models on clusters
 
             return JobSource(self.job) if self.measured is None else MeasuredSource(self.job, self.measured)
         if self.measured is not None and self.profile is None:

@@ -10,22 +10,22 @@ import numpy as np
 from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
 from ppsim.base.units import seconds
 from ppsim.catalog.build import Entry, build, every_schedule, find, fit, require_shape
-from ppsim.costs.assembled import Assembled, Known
 from ppsim.costs.profile import DEFAULT
+from ppsim.costs.stage_cost_set import Assembled, Known
 from ppsim.parallel.layer_partition import FoundSplit, Split, why_no_split
 from ppsim.parallel.sequence_slices import why_no_slices
-from ppsim.projection.answering import answer_of
 from ppsim.projection.assumptions import assumptions_of
 from ppsim.projection.lengths import drawn_of, with_lengths
 from ppsim.projection.plan import AUTO, RUNTIMES, Plan
 from ppsim.projection.projection import Projection, Projections
 from ppsim.projection.split_bounds import Trial
 from ppsim.projection.split_search import SplitSearch
+from ppsim.projection.summary import answer_of
+from ppsim.schedule.blocking_calls import has_megatron_loop
 from ppsim.schedule.choices import Communication
-from ppsim.schedule.megatron_calls import has_megatron_loop
 from ppsim.schedule.placement import STYLES
-from ppsim.schedule.room import BYTES_PROJECTED, require_room
 from ppsim.schedule.rounds import in_rounds
+from ppsim.schedule.size_limit import BYTES_PROJECTED, require_room
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.run import simulate_graph
 from ppsim.simulation.stage_costs import StageCosts
@@ -241,7 +241,7 @@ def reserved_of(plan: Plan) -> int:
         raise ConfigError(
             "the allocator's reserved memory is known for sequences of one length only, not --sequence-lengths"
         )
-    from ppsim.costs.reserved import reserved_bytes  # every tensor of a model
+    from ppsim.costs.reserved_memory import reserved_bytes  # every tensor of a model
 
     table, _ = table_of(plan, find(plan.schedule_name))
     return max(reserved_bytes(plan.job, table, _step(plan, table)[0].contents))
@@ -293,7 +293,7 @@ def _trial(plan: Plan, schedule: Schedule, assembled: Assembled) -> Trial:
 
 
 def _with_stages(plan: Plan, schedule: Schedule) -> tuple[Plan, str]:
-    from ppsim.costs.of_job import assemble_job  # costs of models
+    from ppsim.costs.assemble_job import assemble_job  # costs of models
     from ppsim.projection.stage_search import StageSearch
 
     job, usual, known = plan.job, replace(plan, stragglers=()), Known()

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ppsim.base.display import InBrief, Pictured, Shown
 from ppsim.base.errors import ConfigError, ScheduleError
-from ppsim.base.shown import InBrief, Pictured, Shown
 from ppsim.base.units import count, percent, seconds, signed_percent, size
-from ppsim.costs.assembled import Assembled
+from ppsim.costs.stage_cost_set import Assembled
 from ppsim.model.recompute import BY_OPERATORS
 from ppsim.projection.lengths import drawn_of
 from ppsim.projection.plan import Plan
@@ -103,7 +103,7 @@ class Projection(Shown, Pictured):
         job, memory = self.plan.job, self.timeline.memory
         if job is None or job.offloads:
             return None
-        from ppsim.costs.reserved import components_at_peak  # every tensor of a model
+        from ppsim.costs.reserved_memory import components_at_peak  # every tensor of a model
 
         fullest, drawn = int(memory.peak_bytes.argmax()), drawn_of(self.plan)
         of_tokens = drawn.of_tokens if drawn else None
@@ -121,7 +121,7 @@ class Projection(Shown, Pictured):
         job, schedule = self.plan.job, self.timeline.schedule
         if job is None or self.plan.lengths is not None:  # the replay supports full-length sequences only
             return None
-        from ppsim.costs.reserved import reserved_bytes, why_nothing_is_reserved  # every tensor of a model
+        from ppsim.costs.reserved_memory import reserved_bytes, why_nothing_is_reserved  # every tensor of a model
 
         if why_nothing_is_reserved(job, schedule):
             return None

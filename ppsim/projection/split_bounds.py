@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from ppsim.base.arrays import Floats
-from ppsim.costs.assembled import Assembled, LayerCosts
+from ppsim.costs.stage_cost_set import Assembled, LayerCosts
 from ppsim.schedule.table import NONE, Op
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.step import Piece, Step

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ppsim.base.arrays import Floats
-from ppsim.costs.assembled import LayerCosts
+from ppsim.costs.stage_cost_set import LayerCosts
 from ppsim.parallel.layer_balance import Functions, moved, possible_moves
 from ppsim.parallel.layer_partition import even_split
 from ppsim.projection.split_bounds import Trial, byte_weights, path_weights, rank_bounds

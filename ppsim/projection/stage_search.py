@@ -15,10 +15,10 @@ import numpy as np
 
 from ppsim.base.arrays import Floats
 from ppsim.base.errors import PpsimError
-from ppsim.costs.assembled import stages_of_ranks
+from ppsim.costs.assemble_job import bytes_for_weight
 from ppsim.costs.job import Job
-from ppsim.costs.of_job import bytes_for_weight
-from ppsim.costs.of_layer import layer_costs_of
+from ppsim.costs.layer_costs import layer_costs_of
+from ppsim.costs.stage_cost_set import stages_of_ranks
 from ppsim.costs.stage_options import Point, StageOptions, plan_of
 from ppsim.model.recompute import Recompute
 from ppsim.model.stages import Stage, StagePlan, stages_of

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ppsim.base.units import count, percent, rate, seconds, size
 from ppsim.machine.cluster import Cluster, Constant, Link, Tier
-from ppsim.results.page import Columns, Page, bold, facts
+from ppsim.results.text_layout import Columns, Page, bold, facts
 
 
 def print_clusters(clusters: Sequence[Cluster]) -> None:

@@ -6,8 +6,8 @@ from textwrap import wrap
 from ppsim.base.units import percent, seconds, size
 from ppsim.costs.profile import DEFAULT
 from ppsim.projection.projection import Advice, Answer, Projection
-from ppsim.results.page import SCREEN_LINES, WIDTH, Page, bold, cut, verdict_line
 from ppsim.results.quantities import texts_of
+from ppsim.results.text_layout import SCREEN_LINES, WIDTH, Page, bold, cut, verdict_line
 from ppsim.schedule.rounds import microbatches_in_words
 from ppsim.simulation.verdict import Verdict
 

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from ppsim.base.units import percent, seconds, signed_percent
-from ppsim.results.page import Columns, Page, bold, facts
+from ppsim.results.text_layout import Columns, Page, bold, facts
 from ppsim.results.validation import errors_of
-from ppsim.validation.after_fit import AfterFit, AfterFits
-from ppsim.validation.fitted import Fitted
-from ppsim.validation.posterior import Told
-from ppsim.validation.score import Score, coverage_of, score_of
+from ppsim.validation.bayesian_fit import Told
+from ppsim.validation.error_summary import Score, coverage_of, score_of
+from ppsim.validation.fit_result import Fitted
+from ppsim.validation.fit_validation import AfterFit, AfterFits
 
 
 def print_fitted(found: Fitted) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from ppsim.base.units import count
 from ppsim.model.architecture import Model
-from ppsim.results.page import Columns, Page, bold, facts
+from ppsim.results.text_layout import Columns, Page, bold, facts
 
 
 def print_models(found: Mapping[str, Model], *, with_sources: bool = False) -> None:

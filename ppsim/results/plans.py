@@ -8,8 +8,8 @@ from ppsim.costs.profile import DEFAULT, load_profile
 from ppsim.model.recompute import is_by_stage
 from ppsim.projection.projection import Answer, Projection, Projections
 from ppsim.results.first_screen import first_screen
-from ppsim.results.page import Columns, Page, bold, facts, verdict_line
 from ppsim.results.steps import print_report, print_timeline
+from ppsim.results.text_layout import Columns, Page, bold, facts, verdict_line
 from ppsim.simulation.report import gap_of
 from ppsim.simulation.verdict import asks_for_gpus
 

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from ppsim.base.units import count, seconds, size
-from ppsim.costs.lines import stage_lines
+from ppsim.costs.affine_layer_cost import stage_lines
 from ppsim.costs.utilization import PASSES, peak_of, split_ratio, utilization
-from ppsim.model.kinds import in_words
-from ppsim.results.page import Columns, Page
+from ppsim.model.measurement_key import in_words
+from ppsim.results.text_layout import Columns, Page
 
 
 def print_beside(profile: dict[str, Any]) -> None:

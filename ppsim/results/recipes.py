@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import percent, seconds
-from ppsim.results.page import SCREEN_LINES, Columns, Page, bold, facts
+from ppsim.results.text_layout import SCREEN_LINES, Columns, Page, bold, facts
 from ppsim.trainers.recipe_table import TITLES, Recipe, recipes
 
 if TYPE_CHECKING:

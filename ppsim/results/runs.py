@@ -5,9 +5,9 @@ from textwrap import wrap
 from typing import Any
 
 from ppsim.base.units import percent, rate, seconds, signed_percent, size
-from ppsim.results.page import SCREEN_LINES, WIDTH, Columns, Page, bold, cut, facts, some_of
 from ppsim.results.steps import print_report, print_timeline
-from ppsim.runs import explained_words as words
+from ppsim.results.text_layout import SCREEN_LINES, WIDTH, Columns, Page, bold, cut, facts, some_of
+from ppsim.runs import loss_report as words
 from ppsim.runs.calibrate import Calibration
 from ppsim.runs.compare import Comparison
 from ppsim.runs.peaks import PeakError

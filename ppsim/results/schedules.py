@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ppsim.catalog.build import Entry
-from ppsim.results.page import Columns, Page, bold, facts, styled
+from ppsim.results.text_layout import Columns, Page, bold, facts, styled
 from ppsim.schedule.check import CheckReport
 
 _MOST_LINKS = 6

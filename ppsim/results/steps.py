@@ -5,7 +5,7 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import percent, seconds, size
-from ppsim.results.page import Columns, Page, bold, facts, some_of
+from ppsim.results.text_layout import Columns, Page, bold, facts, some_of
 from ppsim.results.timeline import Drawing, drawing_of, lines_of, readable_drawing
 from ppsim.schedule.rounds import microbatches_in_words
 from ppsim.simulation.bounds.problem import is_within

@@ -19,7 +19,7 @@ import numpy as np
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import percent, seconds
-from ppsim.results.page import WIDTH, painted, styled
+from ppsim.results.text_layout import WIDTH, painted, styled
 from ppsim.schedule.table import NONE, Op
 from ppsim.simulation.timeline import Timeline
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from ppsim.base.units import size
 from ppsim.plot.pareto import WITH, in_columns
-from ppsim.results.page import Columns, Page, bold, facts
 from ppsim.results.plans import MOST_LISTED
+from ppsim.results.text_layout import Columns, Page, bold, facts
 from ppsim.trainers.write_schedule import not_run_by
-from ppsim.tuning.command import command_of
+from ppsim.tuning.command_line import command_of
 from ppsim.tuning.search import Found, Tuned
 
 _MOST_OF_THE_FRONT = 12

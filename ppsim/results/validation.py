@@ -7,11 +7,11 @@ from typing import get_args
 
 from ppsim.base.units import percent, seconds, signed_percent, size
 from ppsim.projection.options import GPT
-from ppsim.results.page import Columns, Page, bold, facts
-from ppsim.validation.cases import Case, Section
+from ppsim.results.text_layout import Columns, Page, bold, facts
+from ppsim.validation.error_summary import CaseError, Score, Validation, coverage_of, hardware_scores, score_of
 from ppsim.validation.fit import FittedCluster
-from ppsim.validation.score import CaseError, Score, Validation, coverage_of, hardware_scores, score_of
-from ppsim.validation.validated import Validated
+from ppsim.validation.published_runs import Case, Section
+from ppsim.validation.validation_result import Validated
 
 
 def print_validations(found: Validated, *, full: bool = False, with_rows: bool | None = None) -> None:

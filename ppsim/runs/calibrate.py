@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ppsim.base.arrays import Floats, Ints32
-from ppsim.base.shown import Shown
+from ppsim.base.display import Shown
 from ppsim.base.units import seconds, size
-from ppsim.runs.calls import waits_by_calls
+from ppsim.runs.blocking_call_waits import waits_by_calls
 from ppsim.runs.links import Excess, slow_links_of
 from ppsim.runs.run import Run, costs_alone, passes_of
 from ppsim.runs.spreads import Spreads, ends_of, spreads_of

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
+from ppsim.base.display import Pictured, Shown
 from ppsim.base.errors import ConfigError
-from ppsim.base.shown import Pictured, Shown
 from ppsim.base.units import seconds, signed_percent
 from ppsim.runs.calibrate import Calibration, calibration_to_json, with_overheads
 from ppsim.runs.peaks import PeakError
-from ppsim.runs.replays import Steps, median_gap_s, replayed_s, steps_of, waits_for_messages
 from ppsim.runs.run import PaceOf, Run, costs_alone, described, pass_medians
+from ppsim.runs.step_replay import Steps, median_gap_s, replayed_s, steps_of, waits_for_messages
 from ppsim.schedule.graph import build_graph
 from ppsim.simulation.engine import evaluate_many
 from ppsim.simulation.explain import gaps
@@ -64,7 +64,7 @@ class Comparison(Shown, Pictured):
         The projection's 90 % interval of the step time.
     `pace`
         Machine speed during the run relative to profiling (0.9: 10 % slower), if both used the same reference work
-        (`ppsim.runtime.reference`). Otherwise `reference_works` has the two descriptions.
+        (`ppsim.runtime.machine_speed`). Otherwise `reference_works` has the two descriptions.
     `overheads_fitted_on_this_run`
         True if the projection's overheads were fitted on the measured run: the errors then test nothing.
     `between_s`

@@ -5,7 +5,7 @@ import numpy as np
 from ppsim.base.arrays import Floats
 from ppsim.base.units import seconds
 from ppsim.runs.links import Links
-from ppsim.runs.replays import Steps
+from ppsim.runs.step_replay import Steps
 from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.table import NONE, Schedule
 

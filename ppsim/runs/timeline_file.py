@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from ppsim.base.arrays import Ints32
-from ppsim.base.boundary import AboveZero, Count, Moment, NonNegative, Positive, Strict, Within, validated
 from ppsim.base.errors import ConfigError
+from ppsim.base.file_schema import AboveZero, Count, Moment, NonNegative, Positive, Strict, Within, validated
 from ppsim.base.files import naming, read_json
 from ppsim.runs.run import PaceOf, Run
 from ppsim.schedule.check import validate

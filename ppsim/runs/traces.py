@@ -53,8 +53,8 @@ class RankTrace:
     """The steps of one rank, each a list of ranges in the order of their start.
 
     `rank` is None if unknown. While stages or microbatches are unknown (`is_told` is False), all ranges are in one
-    list (`ppsim.runs.numbering` divides it), and `marks` are the known starts of steps. `collectives` are the
-    starts of all-reduces and other collectives. Times count from `base_ns`, on a clock that all ranks of a `host`
+    list (`ppsim.runs.action_identification` divides it), and `marks` are the known starts of steps. `collectives` are
+    the starts of all-reduces and other collectives. Times count from `base_ns`, on a clock that all ranks of a `host`
     share.
     """
 
@@ -195,7 +195,7 @@ def table_rows_of(traces: Sequence[RankTrace]) -> list[list[Cell]]:
 
 
 def result_of(traces: Sequence[RankTrace], *, num_warm_up: int) -> dict[str, Any]:
-    """Return the steps of all ranks as `ppsim train`'s ranks report them, for `ppsim.runs.recorded.run_of`.
+    """Return the steps of all ranks as `ppsim train`'s ranks report them, for `ppsim.runs.timeline_import.run_of`.
 
     Raises `ConfigError` for ranks with different numbers of steps, and for too few steps.
     """

@@ -64,7 +64,7 @@ class Boundary:
 
 @dataclass(frozen=True)
 class OwnModel:
-    """A user's model of `num_layers`, built by `module`, FILE.py:FUNCTION (`ppsim.runtime.own_model`).
+    """A user's model of `num_layers`, built by `module`, FILE.py:FUNCTION (`ppsim.runtime.user_model`).
 
     `boundaries` has one entry more than there are stages.
     """

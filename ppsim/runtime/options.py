@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
-from ppsim.base.words import Option
+from ppsim.base.option_declarations import Option
 from ppsim.schedule.choices import Dtype
 
 if TYPE_CHECKING:

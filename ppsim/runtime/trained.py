@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ppsim.runtime.config import OwnModel, TrainConfig
 from ppsim.runtime.gpt import GPT
-from ppsim.runtime.own_model import OwnStages
+from ppsim.runtime.user_model import OwnStages
 
 
 class RunModel(Protocol):

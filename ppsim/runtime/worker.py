@@ -28,8 +28,8 @@ from ppsim.runtime.clock import clock_of
 from ppsim.runtime.config import ONCE, TrainConfig, Turns
 from ppsim.runtime.launch import turns_of, word_of
 from ppsim.runtime.live_bytes import AllocatedPeak, LiveBytes
+from ppsim.runtime.machine_speed import Reference
 from ppsim.runtime.recorder import Recorder
-from ppsim.runtime.reference import Reference
 from ppsim.runtime.torch_private import require_torch, schedule_runtime, schedules
 from ppsim.runtime.trained import RunModel, model_of
 from ppsim.runtime.verify import Differences, differences

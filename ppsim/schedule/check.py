@@ -12,15 +12,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ppsim.base.argument_checks import require_kind
+from ppsim.base.display import Shown
 from ppsim.base.errors import Deadlock, ScheduleError
-from ppsim.base.kinds import require_kind
-from ppsim.base.shown import Shown
+from ppsim.schedule.analysis_cache import kept
 from ppsim.schedule.choices import Channel, Communication, Receives
 from ppsim.schedule.dependencies import dependencies, index_of
 from ppsim.schedule.explain_cycle import lines_around
 from ppsim.schedule.grammar import MOST
 from ppsim.schedule.graph import CHANNELS, build_graph, graph_of, messages_in, ordered
-from ppsim.schedule.kept import kept
 from ppsim.schedule.lowering import RECEIVES
 from ppsim.schedule.messages import Messages
 from ppsim.schedule.placement import style_of

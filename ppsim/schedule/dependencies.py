@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ppsim.base.arrays import Ints32
-from ppsim.schedule.kept import kept
+from ppsim.schedule.analysis_cache import kept
 from ppsim.schedule.table import NONE, Op, Schedule, is_one_of
 
 

@@ -11,7 +11,7 @@ communication
     "blocking": a rank blocks from the posting of its sends and receives until they are done. Those between two
     compute actions are posted together.
     "megatron" and "megatron-no-overlap": the calls of Megatron-LM's own loops, only for the tables that it runs;
-    `channel` and `receives` are ignored. See `ppsim.schedule.megatron_calls`.
+    `channel` and `receives` are ignored. See `ppsim.schedule.blocking_calls`.
 channel
     P2P serialization: which transfers share a first-in-first-out queue at each end. See `CHANNELS`. With "ideal"
     there are no queues, and a transfer waits for its send but not for its receive to be posted. Blocking
@@ -34,14 +34,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.base.arrays import Ints32, Ints64
-from ppsim.base.compiling import run_kernel
 from ppsim.base.errors import Deadlock, ScheduleError
+from ppsim.base.numba_jit import run_kernel
+from ppsim.schedule.analysis_cache import kept
+from ppsim.schedule.blocking_calls import Ends, megatron_calls
 from ppsim.schedule.choices import Channel, Communication, Pairs, Receives
 from ppsim.schedule.dependencies import transfers_of
 from ppsim.schedule.explain_cycle import explain_cycle
-from ppsim.schedule.kept import kept
 from ppsim.schedule.lowering import lowered_messages, with_receives
-from ppsim.schedule.megatron_calls import Ends, megatron_calls
 from ppsim.schedule.messages import Messages, messages_of
 from ppsim.schedule.table import NONE, Op, Schedule, first_of_cell, last_of_cell
 

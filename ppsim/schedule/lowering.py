@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.base.arrays import Ints32, Ints64
-from ppsim.base.compiling import run_kernel
 from ppsim.base.errors import ScheduleError
+from ppsim.base.numba_jit import run_kernel
 from ppsim.schedule.choices import Receives
 from ppsim.schedule.dependencies import dependencies, transfers_of
 from ppsim.schedule.messages import Messages, sorted_by

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.base.arrays import Ints32, Ints64
+from ppsim.base.display import InBrief, loaded
 from ppsim.base.errors import ScheduleError
-from ppsim.base.shown import InBrief, loaded
 
 if TYPE_CHECKING:
     import networkx

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 
 from ppsim.base.arrays import Numbers
-from ppsim.base.boundary import AboveZero, Count, Matrix, NonNegative, OneOrMany, Strict, retyped, validated
 from ppsim.base.errors import ConfigError
+from ppsim.base.file_schema import AboveZero, Count, Matrix, NonNegative, OneOrMany, Strict, retyped, validated
 from ppsim.base.files import naming, read_json
 from ppsim.schedule.choices import Communication
 from ppsim.simulation.stage_costs import MATRICES, OVERHEADS, PAIRS, StageCosts

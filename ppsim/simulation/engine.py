@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ppsim.base.arrays import Floats, Ints32
-from ppsim.base.compiling import run_kernel
+from ppsim.base.numba_jit import run_kernel
 from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.table import NONE
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ppsim.simulation.bounds.of_table import bounds_of
+from ppsim.simulation.bounds.for_table import bounds_of
 from ppsim.simulation.bounds.problem import is_within
 from ppsim.simulation.explain import CAUSES, critical_path, idle_by_cause_s
 from ppsim.simulation.stage_costs import StageCosts

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ppsim.base.arrays import Floats, Numbers
+from ppsim.base.display import InBrief
 from ppsim.base.errors import CostsError
-from ppsim.base.shown import InBrief
 from ppsim.schedule.choices import Channel, Communication, Pairs, Receives
 from ppsim.schedule.graph import CHANNELS, COMMUNICATIONS
 from ppsim.schedule.lowering import RECEIVES

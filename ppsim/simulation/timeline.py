@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ppsim.base.arrays import Floats, Ints32
-from ppsim.base.shown import Pictured
+from ppsim.base.display import Pictured
 from ppsim.base.units import percent, seconds
 from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.networks import name_of, network_of

@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.words import flag_of
-from ppsim.model.halves import MixtureOfExperts
-from ppsim.model.names import NAMES, find_model
+from ppsim.base.option_declarations import flag_of
+from ppsim.model.attention_and_mlp import MixtureOfExperts
+from ppsim.model.registry import NAMES, find_model
 from ppsim.trainers.bridge.read_config import from_sections
 from ppsim.trainers.bridge.rules import RULES
 from ppsim.trainers.option_relevance import matters_for

@@ -5,10 +5,10 @@ from dataclasses import field
 from functools import cache
 from typing import Any
 
-from ppsim.base.boundary import Strict, packaged
-from ppsim.base.data import data_folder
 from ppsim.base.errors import ConfigError
+from ppsim.base.file_schema import Strict, packaged
 from ppsim.base.files import read_toml
+from ppsim.base.package_data import data_folder
 
 
 class Line(Strict):

@@ -6,8 +6,8 @@ The structure is rank → cells → actions [op, stage, microbatch].
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ppsim.base.boundary import Before, Strict, Within, validated
 from ppsim.base.errors import ConfigError, ScheduleError
+from ppsim.base.file_schema import Before, Strict, Within, validated
 from ppsim.base.files import read_json
 from ppsim.schedule.grammar import MOST
 from ppsim.schedule.table import IDLE, NONE, Action, Cell, Op, Schedule

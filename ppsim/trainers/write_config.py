@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.words import given_of
+from ppsim.base.option_declarations import given_of
 from ppsim.model.architecture import Model
 from ppsim.trainers import ConfigTarget
 from ppsim.trainers.megatron.write_config import write_megatron
@@ -19,7 +19,7 @@ def files_of(words: Mapping[str, Any], model: Model, trainer: ConfigTarget, layo
     0.2. Options and models that the trainer does not have are left out. `layout` is the split as Megatron-LM's
     layout string. Raises `ConfigError` for an unknown trainer.
 
-    >>> from ppsim.model.names import find_model
+    >>> from ppsim.model.registry import find_model
     >>> words = {"tp": 2, "pp": 4, "gpus": 8, "seq_len": 8192}
     >>> [text] = files_of(words, find_model("llama3-8b"), "megatron", "Et*8|t*8|t*8|t*8L")
     >>> print(*text.splitlines()[:4], sep="\\n")

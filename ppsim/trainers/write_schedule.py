@@ -6,8 +6,8 @@ the code.
 
 from collections.abc import Iterable
 
+from ppsim.base.display import loaded
 from ppsim.base.errors import PpsimError
-from ppsim.base.shown import loaded
 from ppsim.catalog.build import build, every_schedule
 from ppsim.catalog.entry import Entry
 from ppsim.trainers import TRAINERS

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
-from ppsim.base.front import front_of
-from ppsim.tuning.state import FORMAT, verdicts_in
+from ppsim.base.pareto import front_of
+from ppsim.tuning.resume_file import FORMAT, verdicts_in
 
 if TYPE_CHECKING:
     import pandas

@@ -1,8 +1,8 @@
 """Full evaluation of a configuration: its schedule, its peak memory, and its iteration time.
 
 Peak memory depends only on the order of a rank's actions, so a schedule shows without a simulation whether it fits.
-Schedules that are not fitted to costs, and their event graphs, are cached per process (`ppsim.schedule.kept`);
-configurations with the same schedule are evaluated together to use the cache.
+Schedules that are not fitted to costs, and their event graphs, are cached per process
+(`ppsim.schedule.analysis_cache`); configurations with the same schedule are evaluated together to use the cache.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from ppsim.projection.project import iteration_of, table_of
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.bounds.problem import is_within
 from ppsim.simulation.memory import held
-from ppsim.tuning.outlook import Outlook, Outlooks
+from ppsim.tuning.lower_bounds import Outlook, Outlooks
 
 Status = Literal["fits", "does not fit", "dominated", "not possible"]
 

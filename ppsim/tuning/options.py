@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
-from ppsim.base.words import Option
+from ppsim.base.option_declarations import Option
 from ppsim.model.recompute import Recompute
 from ppsim.projection.options import OVERHEADS, RUNTIME, SEQUENCE_PARALLEL, Runtime, StudyOptions
 

@@ -19,7 +19,7 @@ from ppsim.parallel.layer_partition import why_no_split
 from ppsim.projection.project import iteration_of, project_table
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
 from ppsim.tuning.evaluate import Outcome, evaluate, table_at, task_of
-from ppsim.tuning.outlook import Outlook, Outlooks
+from ppsim.tuning.lower_bounds import Outlook, Outlooks
 from ppsim.tuning.space import PLANNED, Configuration, Space
 
 Refinement: TypeAlias = Literal["recompute", "vpp", "schedule", "plan"]

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from ppsim.base.display import Pictured, Shown
 from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
 from ppsim.base.files import check_place, to_json, write_whole
-from ppsim.base.front import front_of
-from ppsim.base.shown import Pictured, Shown
+from ppsim.base.pareto import front_of
 from ppsim.base.units import seconds
 from ppsim.projection.plan import AUTO
 from ppsim.projection.project import project
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
 from ppsim.tuning.configurations import configurations_of
 from ppsim.tuning.evaluate import Front, Outcome, evaluate, task_of
-from ppsim.tuning.nowhere import why_nowhere
-from ppsim.tuning.outlook import Outlook, outlooks_of
+from ppsim.tuning.infeasible import why_nowhere
+from ppsim.tuning.lower_bounds import Outlook, outlooks_of
 from ppsim.tuning.refine import Refined, Refinement, layout_of, least_recomputed, refine
+from ppsim.tuning.resume_file import read_state, state_to_json
 from ppsim.tuning.space import Configuration, Question, Space, configurations, space_for
-from ppsim.tuning.state import read_state, state_to_json
 from ppsim.tuning.workers import HERE, Workers, workers
 
 if TYPE_CHECKING:
@@ -198,9 +198,9 @@ def tune(  # noqa: PLR0913
     if workers are lost repeatedly.
 
     >>> from ppsim.machine.files import load_cluster
-    >>> from ppsim.model.names import read_model
+    >>> from ppsim.model.registry import read_model
     >>> from ppsim.parallel.layout import Layout
-    >>> from ppsim.costs.of_job import Job
+    >>> from ppsim.costs.assemble_job import Job
     >>> job = Job(
     ...     model=read_model("gpt2"), model_name="gpt2", cluster=load_cluster("dgx-h100"), layout=Layout(),
     ...     global_batch=16,

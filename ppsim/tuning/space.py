@@ -7,10 +7,10 @@ from itertools import product
 from typing import Any, Literal
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.words import words_of
+from ppsim.base.option_declarations import words_of
 from ppsim.catalog.build import find, schedule_named
 from ppsim.costs.job import Job
-from ppsim.model.halves import MixtureOfExperts
+from ppsim.model.attention_and_mlp import MixtureOfExperts
 from ppsim.model.parameters import require_division
 from ppsim.model.recompute import BY_OPERATORS, Recompute
 from ppsim.parallel.layer_partition import Split, why_no_split, without_search

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ppsim.base.errors import ConfigError, MissingExtra, RunFailed
-from ppsim.base.lean import start_lean
+from ppsim.base.process_startup import start_lean
 from ppsim.base.version import __version__
 
 HERE = "processes:1"

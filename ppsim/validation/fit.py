@@ -8,8 +8,8 @@ from ppsim.base.arrays import Floats
 from ppsim.base.errors import ConfigError
 from ppsim.machine.cluster import Cluster
 from ppsim.machine.files import load_cluster
-from ppsim.validation.cases import cases_of, require_set
-from ppsim.validation.predict import PlanOf, measured_of, predict
+from ppsim.validation.project_case import PlanOf, measured_of, predict
+from ppsim.validation.published_runs import cases_of, require_set
 
 _START = {
     "compute_share": 1.0,

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ppsim.machine.cluster import PLAIN, Cluster
-from ppsim.machine.likeness import SHARES
-from ppsim.projection.answering import ESTIMATE_SPREAD
+from ppsim.machine.job_similarity import SHARES
 from ppsim.projection.plan import Plan
+from ppsim.projection.summary import ESTIMATE_SPREAD
 
 MOST = 3.0 / SHARES.machine
 """Maximum prior deviations of a constant: 3 spreads of its GPU type. Larger deviations have other causes."""

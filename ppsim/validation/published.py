@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ppsim.model.names import NAMES, find_model
+from ppsim.model.registry import NAMES, find_model
 from ppsim.projection.plan import Plan
 from ppsim.trainers.recipe_table import TITLES
 from ppsim.trainers.run_config import RunConfig
-from ppsim.validation.cases import Case, case_sets, cases_of
-from ppsim.validation.predict import measured_of
+from ppsim.validation.project_case import measured_of
+from ppsim.validation.published_runs import Case, case_sets, cases_of
 
 _SAME = ("gpus", "tp", "cp", "ep", "pp", "vpp", "micro_batch", "global_batch", "seq_len", "dtype", "cluster")
 """Options that must be equal for a recipe and its published run."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def rows_of(sets: Sequence[dict[str, Any]]) -> "pandas.DataFrame":
-    """Return every row of sets, each given in the form of `ppsim.validation.score.Validation.to_json`.
+    """Return every row of sets, each given in the form of `ppsim.validation.error_summary.Validation.to_json`.
 
     Columns: set, table (of the publication), title, schedule, gpus, cluster, dtype, use (fit or judge), quantity
     (time or memory), measured and predicted (seconds or bytes), error (signed: predicted / measured − 1),

@@ -19,7 +19,7 @@ from ppsim.base.files import to_json
 from ppsim.base.units import seconds, signed_percent
 from ppsim.runs.calibrate import calibrate
 from ppsim.runs.compare import replay_s
-from ppsim.runs.recorded import Measured, measured_of
+from ppsim.runs.timeline_import import Measured, measured_of
 from ppsim.runtime.config import MODELS, TrainConfig
 from ppsim.runtime.launch import launch_all
 from ppsim.schedule.grammar import format_table

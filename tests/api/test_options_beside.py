@@ -8,7 +8,7 @@ import pytest
 import ppsim
 from ppsim.api.keyword_options import hints_of
 from ppsim.api.trainer_configuration import configured
-from ppsim.base.words import choices_of, kinds_of
+from ppsim.base.option_declarations import choices_of, kinds_of
 from ppsim.errors import ConfigError
 from ppsim.projection.options import PlanOptions
 from ppsim.trainers.read_config import read_run_config

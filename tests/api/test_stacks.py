@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 import ppsim
-from ppsim.base.words import words_of
+from ppsim.base.option_declarations import words_of
+from ppsim.costs.dp_and_optimizer import expected_maximum
+from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
-from ppsim.costs.place import Execution
-from ppsim.costs.step import expected_maximum
 from ppsim.errors import ConfigError
 from ppsim.machine.cluster import Constant, Constants
 from ppsim.machine.files import load_cluster

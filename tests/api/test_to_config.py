@@ -12,7 +12,7 @@ import pytest
 import ppsim
 from ppsim.api.project import plan_from
 from ppsim.base.errors import PpsimError
-from ppsim.base.words import choices_of, words_of
+from ppsim.base.option_declarations import choices_of, words_of
 from ppsim.catalog.build import CATALOG
 from ppsim.cli.click_options import options_in
 from ppsim.cli.project import project as command

@@ -10,10 +10,10 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import ConfigError, MissingExtra
-from ppsim.base.words import fields_of, words_of
+from ppsim.base.option_declarations import fields_of, words_of
 from ppsim.cli import main
+from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
-from ppsim.costs.place import Execution
 from ppsim.model.optimizer import Optimizer
 from ppsim.parallel.layout import Layout
 from ppsim.profiling.options import ProfileOptions

@@ -7,8 +7,8 @@ import pytest
 
 import ppsim
 from ppsim.app import pictures
+from ppsim.app.projector import Workbench
 from ppsim.app.state import State
-from ppsim.app.workbench import Workbench
 from ppsim.cli.serve import _read_project
 from ppsim.machine.choices import MEMORY_SHARE
 from ppsim.plot.plotly_tradeoffs import Point
@@ -66,7 +66,7 @@ def test_the_list_in_the_browser_has_what_fits_first():
 
 
 def test_the_verdict_is_red_unless_colours_are_off(monkeypatch):
-    from ppsim.results.page import verdict_line
+    from ppsim.results.text_layout import verdict_line
 
     made = Verdict(0, 2.0, 1.0)
     assert "\x1b[31m" in verdict_line(made)[0]

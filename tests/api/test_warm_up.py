@@ -6,10 +6,10 @@ from pathlib import Path
 
 import ppsim
 from ppsim.api.warm_up import _work, warm_up
-from ppsim.base import compiling
-from ppsim.base.compiling import WORTH_COMPILING
+from ppsim.base import numba_jit as compiling
+from ppsim.base.numba_jit import WORTH_COMPILING
 from ppsim.catalog.build import CATALOG, TABLES
-from ppsim.schedule.kept import KEPT
+from ppsim.schedule.analysis_cache import KEPT
 
 
 def kernels():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ppsim.app.fields import RUNTIME, SHAPE, SOURCE, TIMES, TUNED
 from ppsim.app.state import SCHEDULES, State, field_of
-from ppsim.base.words import words_of
+from ppsim.base.option_declarations import words_of
 from ppsim.cli.serve import _read_project, serve
 from ppsim.errors import ConfigError
 from ppsim.projection.options import PlanOptions

@@ -9,17 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppsim import StageCosts, build, check, simulate
-from ppsim.base import compiling
+from ppsim.base import numba_jit as compiling
 from ppsim.base.errors import ConfigError, DoesNotFit, MissingExtra, ScheduleError
-from ppsim.catalog import answers, auto
+from ppsim.catalog import auto
+from ppsim.catalog import search_cache as answers
 from ppsim.catalog.auto import optimise
 from ppsim.catalog.build import TABLES, every_schedule, find, fit
+from ppsim.catalog.search.best_table import Unfinished, tables_without_end
 from ppsim.catalog.search.exact import optimal
-from ppsim.catalog.search.fitted import Unfinished, tables_without_end
 from ppsim.catalog.search.target import Target
-from ppsim.schedule.kept import KEPT
+from ppsim.schedule.analysis_cache import KEPT
 from ppsim.schedule.placement import STYLES
-from ppsim.simulation.bounds.of_table import bounds_of, problem_of
+from ppsim.simulation.bounds.for_table import bounds_of, problem_of
 
 UNIT = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, activation_bytes=1)
 SCORES = {"span": "span_s", "step": "step_time_s"}

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppsim import Action, Op, build, check, read_schedule
-from ppsim.base.compiling import run_kernel
 from ppsim.base.errors import ConfigError
+from ppsim.base.numba_jit import run_kernel
 from ppsim.catalog.build import CATALOG, TABLES, find
 from ppsim.catalog.published import cell_grid, interleaved
 from ppsim.catalog.published.greedy import greedy

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from ppsim import StageCosts, build, check, simulate
 from ppsim.base.errors import ConfigError, MissingExtra
 from ppsim.catalog.search import exact
+from ppsim.catalog.search.evaluate_table import fits, value_s
 from ppsim.catalog.search.exact import optimal
-from ppsim.catalog.search.replay import fits, value_s
 from ppsim.schedule.placement import loop, v_shape
+from ppsim.simulation.bounds.for_table import problem_of
 from ppsim.simulation.bounds.lower import lower_bounds
-from ppsim.simulation.bounds.of_table import problem_of
 from ppsim.simulation.bounds.problem import Problem
 from ppsim.simulation.bounds.windows import window_bound
 from tests.schedule.brute_force import best_s

@@ -12,9 +12,9 @@ from benchmarks.heuristics import zb_heuristic, zbv_heuristic
 from ppsim import StageCosts, build, check, simulate
 from ppsim.base.errors import ConfigError
 from ppsim.catalog.build import find, fit
-from ppsim.catalog.search.fitted import fitted
+from ppsim.catalog.search.best_table import fitted
+from ppsim.catalog.search.evaluate_table import fits, starts_of, value_s
 from ppsim.catalog.search.lists import listed
-from ppsim.catalog.search.replay import fits, starts_of, value_s
 from ppsim.catalog.search.target import Target
 from ppsim.schedule.placement import loop
 from ppsim.simulation.bounds.problem import Problem

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.heuristics import zb_heuristic
 from ppsim import StageCosts, simulate
-from ppsim.catalog.search.fitted import fitted
+from ppsim.catalog.search.best_table import fitted
 from tests.fitting import one_chunk
 from tests.published import read
 

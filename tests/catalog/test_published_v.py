@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.heuristics import zbv_heuristic
 from ppsim import StageCosts, build, simulate
-from ppsim.catalog.search.fitted import fitted
+from ppsim.catalog.search.best_table import fitted
 from ppsim.simulation.bounds.lower import lower_bounds
 from ppsim.simulation.bounds.windows import window_bound
 from tests.fitting import in_a_v

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from ppsim import StageCosts, build, check, simulate
 from ppsim.catalog.search import repetition
-from ppsim.catalog.search.fitted import best_candidate
+from ppsim.catalog.search.best_table import best_candidate
 from ppsim.catalog.search.repetition import repeated
 from ppsim.catalog.search.target import Target
-from ppsim.simulation.bounds.of_table import bounds_of
+from ppsim.simulation.bounds.for_table import bounds_of
 from tests.fitting import in_a_v, one_chunk
 
 seconds = st.integers(1, 9).map(float)

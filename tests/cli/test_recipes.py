@@ -38,7 +38,10 @@ def test_one_recipe_comes_with_its_source_its_settings_and_what_is_not_followed(
 
 def test_the_list_loads_neither_data_frames_nor_projections():
     loaded = loaded_after(["recipes", "deepseek-v3"])
-    assert loaded & {"pandas", "torch", "matplotlib", "ppsim.projection.project", "ppsim.validation.cases"} == set()
+    assert (
+        loaded & {"pandas", "torch", "matplotlib", "ppsim.projection.project", "ppsim.validation.published_runs"}
+        == set()
+    )
 
 
 def test_mistakes_get_a_sentence():

@@ -41,7 +41,7 @@ def test_no_help_page_loads_anything_heavy():
 
 
 def test_the_page_of_all_commands_needs_not_even_click_and_is_that_of_the_command_line(monkeypatch):
-    from ppsim.base.front_page import front_page
+    from ppsim.base.help_front_page import front_page
     from ppsim.cli import main
     from tests.cli.running import ppsim, words_of
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from ppsim import build
-from ppsim.results.page import Columns, Page, some_of
+from ppsim.results.text_layout import Columns, Page, some_of
 from ppsim.schedule.grammar import format_table
 from tests.cli.running import ppsim, words_of
 
@@ -116,7 +116,7 @@ def test_a_circle_of_many_waits_is_told_in_part(folder):
 
 def columns_in(width, table, monkeypatch, capsys):
     """The lines of a table on a console of that width."""
-    monkeypatch.setattr("ppsim.results.page.WIDTH", width)
+    monkeypatch.setattr("ppsim.results.text_layout.WIDTH", width)
     Page().add(table)
     return capsys.readouterr().out.splitlines()
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import pytest
 
-from ppsim.base.words import words_of
+from ppsim.base.option_declarations import words_of
 from ppsim.cli import main
 from ppsim.projection.options import PlanOptions
 from ppsim.tuning.options import TuneOptions

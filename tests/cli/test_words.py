@@ -10,11 +10,11 @@ from click.testing import CliRunner
 import ppsim
 from ppsim.api.keyword_options import takes
 from ppsim.base.errors import ConfigError
-from ppsim.base.words import Option, fields_of, sections_of, words_of
+from ppsim.base.option_declarations import Option, fields_of, sections_of, words_of
 from ppsim.cli import main
 from ppsim.cli.click_options import command_with
 from ppsim.projection.options import PlanOptions
-from ppsim.tuning.command import command_of as command_line_of
+from ppsim.tuning.command_line import command_of as command_line_of
 from ppsim.tuning.options import TuneOptions
 from tests.cli.running import words_of as text_of
 

@@ -4,7 +4,7 @@ import copy
 
 from hypothesis import strategies as st
 
-from ppsim.base.boundary import validated
+from ppsim.base.file_schema import validated
 from ppsim.costs.profile import Profile
 
 SHAPE = {"micro_batch": 2, "sequence_length": 16, "dtype": "bf16"}

@@ -10,15 +10,15 @@ from benchmarks.analytic import estimate_of, read
 from ppsim.base.errors import ConfigError
 from ppsim.costs.analytic import embedding_estimate, head_estimate, layer_estimate, mtp_estimate
 from ppsim.costs.cores import core_of
-from ppsim.costs.parts import BASIS, Parts
-from ppsim.costs.place import Execution, Place
-from ppsim.costs.step import optimizer_s
+from ppsim.costs.dp_and_optimizer import optimizer_s
+from ppsim.costs.execution_context import Execution, Place
+from ppsim.costs.time_breakdown import BASIS, Parts
 from ppsim.machine.collectives import point_to_point_s, seconds
 from ppsim.machine.files import load_cluster, packaged_clusters
-from ppsim.machine.kernels.tables import kernel_times
+from ppsim.machine.kernels.published_tables import kernel_times
 from ppsim.model.architecture import Model
-from ppsim.model.names import find_model
 from ppsim.model.optimizer import Optimizer
+from ppsim.model.registry import find_model
 from ppsim.model.shapes import LayerShape, ModelShape, head_forward_flops, layer_forward_flops, layer_of
 from ppsim.parallel.groups import group
 from ppsim.parallel.layout import Layout

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ppsim import build
 from ppsim.base.errors import ConfigError, ScheduleError
-from ppsim.costs.of_profile import BYTES_PER_PARAMETER, assemble
+from ppsim.costs.assemble_profile import BYTES_PER_PARAMETER, assemble
 from ppsim.parallel.layer_partition import why_no_split
 from ppsim.parallel.sequence_slices import equal_time_slices
 from tests.costs.profiles import EXAMPLE, example, profile, profiles

@@ -7,8 +7,8 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import ConfigError, ScheduleError
+from ppsim.costs.assemble_profile import assemble
 from ppsim.costs.chunks import KINDS, ChunkNumbers, layers_of, untold
-from ppsim.costs.of_profile import assemble
 from tests.costs.profiles import SHAPE, example, profile, quantity
 
 BESIDE, EMBEDDING, HEAD = 0.25, 0.5, 2.0

@@ -7,16 +7,16 @@ from dataclasses import asdict, replace
 import pytest
 from click.testing import CliRunner
 
-from ppsim.base.boundary import validated
 from ppsim.base.errors import ConfigError
+from ppsim.base.file_schema import validated
 from ppsim.base.files import to_json
 from ppsim.cli import main
+from ppsim.costs.assemble_profile import assumption
 from ppsim.costs.estimate import estimated, model_of, with_estimates
 from ppsim.costs.kernels import estimate
-from ppsim.costs.of_profile import assumption
 from ppsim.costs.profile import Profile, Shape
 from ppsim.machine.kernels.curves import Curves
-from ppsim.machine.kernels.facts import DeviceFacts
+from ppsim.machine.kernels.microbenchmarks import DeviceFacts
 from ppsim.model import shapes
 from tests.costs.profiles import EXAMPLE, profile
 

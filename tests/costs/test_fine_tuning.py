@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 import ppsim
-from ppsim.costs.of_job import estimate_of
-from ppsim.costs.step import among_replicas_s, held_of
+from ppsim.costs.assemble_job import estimate_of
+from ppsim.costs.dp_and_optimizer import among_replicas_s, held_of
 from ppsim.errors import ConfigError
 from ppsim.model.stages import Stage
 

@@ -6,7 +6,7 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import ConfigError
-from ppsim.costs.of_job import assemble_job
+from ppsim.costs.assemble_job import assemble_job
 from ppsim.model.optimizer import Optimizer
 from tests.projection.jobs import job
 

@@ -5,20 +5,20 @@ from dataclasses import asdict, replace
 import pytest
 
 from ppsim import build, load_profile
-from ppsim.base.boundary import validated
 from ppsim.base.errors import ScheduleError
+from ppsim.base.file_schema import validated
+from ppsim.costs.assemble_job import assemble_job
 from ppsim.costs.estimate import estimated
 from ppsim.costs.measured import INTERPOLATED, MEASURED
-from ppsim.costs.of_job import assemble_job
-from ppsim.costs.parts import BASIS
 from ppsim.costs.profile import Profile
+from ppsim.costs.time_breakdown import BASIS
 from ppsim.machine import collectives
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import held_parameters
 from ppsim.model.shapes import shape_of
 from ppsim.model.stages import stages_of
 from ppsim.parallel.groups import group
-from ppsim.projection.budget import loss_budget
+from ppsim.projection.loss_breakdown import loss_budget
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project
 from tests.costs.profiles import component, quantity

@@ -3,10 +3,10 @@
 import pytest
 
 from ppsim.costs.analytic import layer_estimate
+from ppsim.costs.execution_context import Execution, Place
 from ppsim.costs.messages import Messages
-from ppsim.costs.place import Execution, Place
 from ppsim.machine.files import load_cluster
-from ppsim.model.names import find_model
+from ppsim.model.registry import find_model
 from ppsim.parallel.layout import Layout
 from tests.costs.timed import timed
 

@@ -7,12 +7,12 @@ import pytest
 
 from ppsim.costs.analytic import layer_estimate
 from ppsim.costs.cores import core_of, recurrence
+from ppsim.costs.execution_context import Execution, Place
 from ppsim.costs.pass_kernels import total
-from ppsim.costs.place import Execution, Place
 from ppsim.machine.files import load_cluster
-from ppsim.model.halves import NoAttention, NoFeedForward
-from ppsim.model.names import find_model
+from ppsim.model.attention_and_mlp import NoAttention, NoFeedForward
 from ppsim.model.recurrent import Mamba
+from ppsim.model.registry import find_model
 from ppsim.parallel.layout import Layout
 from tests.costs.timed import kernels
 

@@ -7,13 +7,13 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import ConfigError, ScheduleError
+from ppsim.costs.assemble_job import assemble_job
 from ppsim.costs.job import Job
-from ppsim.costs.of_job import assemble_job
-from ppsim.costs.of_layer import layer_costs_of
+from ppsim.costs.layer_costs import layer_costs_of
 from ppsim.costs.offload import HOST_EFFICIENCY, NUM_BUFFERS, copy_s, offload_of
 from ppsim.model.offloading import OffloadRules
 from ppsim.model.stages import Stage
-from ppsim.projection.budget import loss_budget
+from ppsim.projection.loss_breakdown import loss_budget
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project
 from tests.projection.jobs import job

@@ -6,12 +6,12 @@ import pytest
 
 from ppsim.costs.analytic import layer_estimate
 from ppsim.costs.cores import core_of
+from ppsim.costs.execution_context import Execution, Place
 from ppsim.costs.pass_kernels import PassKernels, products
-from ppsim.costs.place import Execution, Place
 from ppsim.machine.collectives import point_to_point_s
 from ppsim.machine.files import load_cluster
 from ppsim.machine.kernels.times import moved
-from ppsim.model.names import find_model
+from ppsim.model.registry import find_model
 from ppsim.parallel.layout import Layout
 from ppsim.parallel.sizes import Cut
 from tests.costs.timed import kernels, operators, passing, products_of, timed

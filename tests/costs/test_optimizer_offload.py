@@ -7,9 +7,9 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import ConfigError
+from ppsim.costs.dp_and_optimizer import step_costs
 from ppsim.costs.job import Job
 from ppsim.costs.offload import HOST_EFFICIENCY
-from ppsim.costs.step import step_costs
 from ppsim.model.memory import static_memory
 from ppsim.model.stages import stages_of
 

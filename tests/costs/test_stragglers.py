@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 import ppsim
-from ppsim.costs.of_job import assemble_job
-from ppsim.costs.step import expected_maximum, num_independent
-from ppsim.projection.budget import loss_budget
+from ppsim.costs.assemble_job import assemble_job
+from ppsim.costs.dp_and_optimizer import expected_maximum, num_independent
+from ppsim.projection.loss_breakdown import loss_budget
 from ppsim.simulation.step import simulate_step
 
 

@@ -6,14 +6,14 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import ConfigError
-from ppsim.costs.again import forward_again
 from ppsim.costs.analytic import layer_estimate
-from ppsim.costs.place import Execution, Place
+from ppsim.costs.execution_context import Execution, Place
+from ppsim.costs.recomputation import forward_again
 from ppsim.costs.torch_blocks import num_amax
 from ppsim.machine.files import load_cluster
 from ppsim.model.batch import Batch
 from ppsim.model.memory import MemorySettings, stage_activations
-from ppsim.model.names import find_model
+from ppsim.model.registry import find_model
 from ppsim.model.stages import Stage
 from ppsim.parallel.layout import Layout
 from tests.costs.timed import kernels, operators, passing, products_of, timed

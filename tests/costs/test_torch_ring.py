@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from ppsim.costs.cores import core_of
-from ppsim.costs.place import Execution, Place
+from ppsim.costs.execution_context import Execution, Place
 from ppsim.machine.files import load_cluster
-from ppsim.model.names import find_model
+from ppsim.model.registry import find_model
 from ppsim.parallel.layout import Layout
 
 torch = pytest.importorskip("torch")

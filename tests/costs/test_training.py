@@ -10,16 +10,16 @@ from ppsim import build, simulate
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import seconds
 from ppsim.costs.analytic import mtp_estimate
-from ppsim.costs.assembled import of_ranks
-from ppsim.costs.of_job import assemble_job
-from ppsim.costs.reserved import components_at_peak
-from ppsim.costs.step import num_buckets, step_costs
+from ppsim.costs.assemble_job import assemble_job
+from ppsim.costs.dp_and_optimizer import num_buckets, step_costs
+from ppsim.costs.reserved_memory import components_at_peak
+from ppsim.costs.stage_cost_set import of_ranks
 from ppsim.machine import collectives
 from ppsim.machine.files import load_cluster
 from ppsim.model.memory import rank_memory
-from ppsim.model.names import find_model
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import Held, held_parameters
+from ppsim.model.registry import find_model
 from ppsim.model.stages import stages_of
 from ppsim.parallel.groups import Group, all_devices
 from ppsim.parallel.layout import Layout

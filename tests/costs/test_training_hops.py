@@ -3,12 +3,12 @@
 import pytest
 
 import ppsim
+from ppsim.costs.assemble_job import assemble_job
+from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
-from ppsim.costs.of_job import assemble_job
-from ppsim.costs.place import Execution
 from ppsim.machine import collectives
 from ppsim.machine.files import load_cluster
-from ppsim.model.names import find_model
+from ppsim.model.registry import find_model
 from ppsim.parallel.layout import layout_on
 
 

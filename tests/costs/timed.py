@@ -1,8 +1,8 @@
 """The kernels of a layer's operators by name, as tests ask for them."""
 
+from ppsim.costs.execution_context import Place
 from ppsim.costs.operator_kernels import OperatorKernels, computed_rows, layer_operators
 from ppsim.costs.pass_kernels import PassKernels, total
-from ppsim.costs.place import Place
 from ppsim.costs.torch_blocks import TorchKernels
 from ppsim.model.architecture import Layer
 from ppsim.model.blocks import layer_input

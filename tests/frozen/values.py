@@ -22,14 +22,14 @@ import ppsim
 from ppsim.api.project import plan_of
 from ppsim.catalog.build import build, every_schedule, find
 from ppsim.cli import main
-from ppsim.costs.parts import Parts
 from ppsim.costs.profile import load_profile, packaged_profiles
+from ppsim.costs.time_breakdown import Parts
 from ppsim.errors import PpsimError
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project_table, table_of
 from ppsim.trainers.read_config import read_run_config
 from ppsim.trainers.write_schedule import RUNTIMES
-from ppsim.validation.cases import case_sets, cases_of
+from ppsim.validation.published_runs import case_sets, cases_of
 
 FOLDER = Path(__file__).parent
 RECORDINGS = FOLDER.parent / "runs" / "data"

@@ -8,8 +8,8 @@ from typing import Annotated
 import pytest
 
 import ppsim
-from ppsim.base.boundary import AboveZero, NonNegative, Strict, Within, validated
 from ppsim.base.errors import ConfigError
+from ppsim.base.file_schema import AboveZero, NonNegative, Strict, Within, validated
 from ppsim.machine.files import Share, cluster_from, efficiency_of, load_cluster, packaged_clusters
 
 HARDWARE = Path(ppsim.__file__).parent / "machine" / "data"

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppsim.machine.files import load_cluster, packaged_clusters
-from ppsim.machine.kernels.specified import Specified
-from ppsim.machine.kernels.tables import kernel_times
+from ppsim.machine.kernels.data_sheet_times import Specified
+from ppsim.machine.kernels.published_tables import kernel_times
 from ppsim.machine.kernels.times import AttentionCore, fused_attention, moved, of_one_group, product
 
 A100 = load_cluster("dgx-a100").device

@@ -8,23 +8,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppsim.base.data import data_folder
+from ppsim.base.package_data import data_folder
 from ppsim.catalog.build import build, find
+from ppsim.costs.assemble_job import assemble_job
+from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
-from ppsim.costs.of_job import assemble_job
-from ppsim.costs.place import Execution
 from ppsim.machine.devices import hardware
 from ppsim.machine.files import load_cluster
-from ppsim.machine.kernels.specified import Specified
-from ppsim.machine.kernels.tables import EMPTY, STEPS, Grid, Tabled, expert_rate, filled, kernel_table, kernel_times
+from ppsim.machine.kernels.data_sheet_times import Specified
+from ppsim.machine.kernels.published_tables import (
+    EMPTY,
+    STEPS,
+    Grid,
+    Tabled,
+    expert_rate,
+    filled,
+    kernel_table,
+    kernel_times,
+)
 from ppsim.machine.kernels.times import AttentionCore
 from ppsim.model.memory import stage_activations
-from ppsim.model.names import find_model
+from ppsim.model.registry import find_model
 from ppsim.model.stages import stages_of
 from ppsim.parallel.layout import layout_on
-from ppsim.projection.answering import ESTIMATE_SPREAD, _spreads
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project
+from ppsim.projection.summary import ESTIMATE_SPREAD, _spreads
 from ppsim.simulation.step import simulate_step
 from tests.projection.jobs import job
 

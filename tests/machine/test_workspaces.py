@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from ppsim import job
 from ppsim.machine.cluster import GemmWorkspaces
-from ppsim.model.names import find_model
+from ppsim.model.registry import find_model
 
 MIB = 2**20
 

@@ -6,9 +6,9 @@ import pytest
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.architecture import Layer, Model
-from ppsim.model.compressed import Indexer
-from ppsim.model.halves import Attention, FeedForward, LatentAttention, MixtureOfExperts
-from ppsim.model.names import NAMES, find_model
+from ppsim.model.attention_and_mlp import Attention, FeedForward, LatentAttention, MixtureOfExperts
+from ppsim.model.compressed_attention import Indexer
+from ppsim.model.registry import NAMES, find_model
 from ppsim.model.shapes import layer_forward_flops, layer_parameters, model_shape_of
 from ppsim.parallel.sizes import Cut
 from ppsim.profiling.models import MODELS

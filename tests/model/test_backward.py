@@ -4,7 +4,7 @@ import pytest
 
 from ppsim.model.activations import layer_activations, layer_backward
 from ppsim.model.batch import Batch, KernelChoice
-from ppsim.model.names import find_model
+from ppsim.model.registry import find_model
 from ppsim.parallel.sizes import Cut
 
 TOKENS = 4096

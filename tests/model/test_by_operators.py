@@ -24,11 +24,11 @@ from ppsim.base.errors import ConfigError
 from ppsim.model.activations import layer_activations
 from ppsim.model.allocator import Allocator
 from ppsim.model.architecture import Layer
+from ppsim.model.attention_and_mlp import Attention, FeedForward
 from ppsim.model.batch import Batch, KernelChoice
-from ppsim.model.halves import Attention, FeedForward
 from ppsim.model.layer_trace import LayerTrace
-from ppsim.model.names import find_model
 from ppsim.model.recompute import BY_OPERATORS, by_operators
+from ppsim.model.registry import find_model
 from ppsim.parallel.sizes import Cut
 
 HIDDEN, HEADS, FFN, SEQUENCES, LENGTH = 256, 8, 768, 2, 64

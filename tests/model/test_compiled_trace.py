@@ -9,8 +9,8 @@ from ppsim.model.allocator import Allocator
 from ppsim.model.batch import Batch
 from ppsim.model.compiled_trace import CompiledTrace
 from ppsim.model.fully_shard import Launch, Pass, _Rank, replayed
-from ppsim.model.names import find_model
 from ppsim.model.optimizer import Optimizer
+from ppsim.model.registry import find_model
 from ppsim.model.stages import stages_of
 from ppsim.parallel.sizes import Cut
 from tests.model.sharded import settings

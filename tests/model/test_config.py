@@ -6,7 +6,7 @@ import pytest
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.config import model_from
-from ppsim.model.names import find_model, read_model
+from ppsim.model.registry import find_model, read_model
 
 COMMON = {"architectures": ["X"], "torch_dtype": "bfloat16", "hidden_act": "silu", "_name_or_path": "x"}
 LLAMA3_8B = COMMON | {

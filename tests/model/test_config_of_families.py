@@ -4,7 +4,7 @@ import pytest
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.config import model_from
-from ppsim.model.names import _told, find_model
+from ppsim.model.registry import _told, find_model
 
 
 def config(name: str, **other: object) -> dict[str, object]:

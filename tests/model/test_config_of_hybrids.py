@@ -5,8 +5,8 @@ import pytest
 from ppsim.base.errors import ConfigError
 from ppsim.model.architecture import Model
 from ppsim.model.config import model_from
-from ppsim.model.names import find_model
 from ppsim.model.recurrent import GatedDeltaNet, Mamba
+from ppsim.model.registry import find_model
 
 GPT_OSS = {
     "architectures": ["GptOssForCausalLM"], "attention_bias": True, "attention_dropout": 0.0, "eos_token_id": 200002,

@@ -6,13 +6,13 @@ import pytest
 
 import ppsim
 from ppsim.catalog.build import build
-from ppsim.costs.step import step_costs
+from ppsim.costs.dp_and_optimizer import step_costs
 from ppsim.errors import ConfigError
 from ppsim.model.activations import kept_for_weight, layer_activations
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.config import model_from
-from ppsim.model.names import find_model
 from ppsim.model.parameters import held_parameters
+from ppsim.model.registry import find_model
 from ppsim.model.stages import stages_of
 from ppsim.parallel.sizes import Cut
 

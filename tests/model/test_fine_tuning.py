@@ -12,9 +12,9 @@ from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.blocks import operators_of
 from ppsim.model.fine_tuning import DEFAULT_MODULES, FineTuning, fine_tuning_of, freeze_of, lora_of
 from ppsim.model.memory import MemorySettings, static_memory
-from ppsim.model.names import find_model, gpt
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import held_parameters
+from ppsim.model.registry import find_model, gpt
 from ppsim.model.stages import stages_of
 from ppsim.parallel.sizes import Cut
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from ppsim.base.errors import ConfigError
 from ppsim.model.activations import kept_for_weight, layer_activations, layer_offload
 from ppsim.model.architecture import Layer
+from ppsim.model.attention_and_mlp import FeedForward, LatentAttention, MixtureOfExperts
 from ppsim.model.batch import Batch, KernelChoice
-from ppsim.model.halves import FeedForward, LatentAttention, MixtureOfExperts
 from ppsim.model.memory import ACTIVATIONS, STATIC, MemorySettings, rank_memory, stage_activations, static_memory
-from ppsim.model.names import find_model, gpt
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import held_parameters, padded_vocabulary
+from ppsim.model.registry import find_model, gpt
 from ppsim.model.shapes import layer_activation_bytes, model_shape_of
 from ppsim.model.stages import Stage, stages_of
 from ppsim.parallel.sizes import Cut

@@ -12,7 +12,7 @@ from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.blocks import operators_of
 from ppsim.model.config import _READERS, model_from
 from ppsim.model.mixers import parallel, short_convolution
-from ppsim.model.names import NAMES, find_model
+from ppsim.model.registry import NAMES, find_model
 from ppsim.parallel.sizes import Cut
 from tests.cli.running import ppsim as command
 

@@ -1,6 +1,5 @@
 """Which tensors of a list of operators stay from F to B, under checkpoints of both kinds."""
 
-from ppsim.model.linears import Linear
 from ppsim.model.operators import (
     Checkpoint,
     Operator,
@@ -11,6 +10,7 @@ from ppsim.model.operators import (
     saved_for_weight,
     summed,
 )
+from ppsim.model.weight_matrices import Linear
 
 X = Tensor("x", "own_tokens", 4, "norms")
 LINEAR = Linear("up", "n", 4, (8,))

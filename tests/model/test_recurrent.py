@@ -7,13 +7,13 @@ import pytest
 from ppsim.base.errors import ConfigError
 from ppsim.model.activations import kept_for_weight, layer_activations
 from ppsim.model.architecture import Layer
+from ppsim.model.attention_and_mlp import Attention, FeedForward, MixtureOfExperts, NoAttention, NoFeedForward
 from ppsim.model.batch import Batch, KernelChoice
-from ppsim.model.halves import Attention, FeedForward, MixtureOfExperts, NoAttention, NoFeedForward
 from ppsim.model.hybrid import Halves, windowed
 from ppsim.model.memory import MemorySettings, rank_memory
-from ppsim.model.names import find_model
 from ppsim.model.parameters import held_of_layer, require_division_of_layer
 from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba
+from ppsim.model.registry import find_model
 from ppsim.model.stages import Stage
 from ppsim.parallel.sizes import Cut
 

@@ -15,8 +15,8 @@ from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.fully_shard import Launch, Pass, replayed
 from ppsim.model.layer_trace import LayerTrace
 from ppsim.model.memory import MemorySettings, rank_memory
-from ppsim.model.names import find_model, gpt
 from ppsim.model.optimizer import Optimizer
+from ppsim.model.registry import find_model, gpt
 from ppsim.model.stages import stages_of
 from ppsim.parallel.sizes import Cut
 from tests.model.sharded import settings

@@ -19,8 +19,8 @@ from ppsim import StageCosts, build, simulate
 from ppsim.plot.hover import Hover
 from ppsim.plot.html import timeline_html
 from ppsim.plot.lanes import compute_lanes
+from ppsim.plot.plot_model import View
 from ppsim.plot.scale import time_scale
-from ppsim.plot.view import View
 from ppsim.runs.compare import compare
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -12,13 +12,13 @@ from hypothesis import given
 from ppsim import StageCosts, build, project, simulate
 from ppsim.api.views import view_of
 from ppsim.plot import palette
-from ppsim.plot.errors import Errors
-from ppsim.plot.fills import Fills, fills_of
+from ppsim.plot.action_colours import Fills, fills_of
+from ppsim.plot.error_figure_data import Errors
 from ppsim.plot.html import timeline_html
 from ppsim.plot.lanes import compute_lanes, placed_transfer_lanes
 from ppsim.plot.picture import BUSY, picture_of
+from ppsim.plot.plot_model import View
 from ppsim.plot.scale import heading
-from ppsim.plot.view import View
 from ppsim.runs.compare import compare
 from ppsim.schedule.table import NONE
 from ppsim.simulation.explain import CAUSES, idle_by_cause_s

@@ -10,11 +10,11 @@ import pytest
 
 from ppsim import StageCosts, build, simulate
 from ppsim.plot import palette
-from ppsim.plot.errors import Errors
+from ppsim.plot.error_figure_data import Errors
 from ppsim.plot.hover import Hover
 from ppsim.plot.lanes import compute_lanes, transfer_lanes
+from ppsim.plot.plot_model import View
 from ppsim.plot.scale import time_scale
-from ppsim.plot.view import View
 from ppsim.runs.compare import compare
 from ppsim.schedule.grammar import parse_table
 from ppsim.schedule.table import NONE, Op

@@ -10,7 +10,7 @@ import pytest
 
 from ppsim import StageCosts, build, simulate
 from ppsim.plot import palette
-from ppsim.plot.fills import KINDS, fills_of
+from ppsim.plot.action_colours import KINDS, fills_of
 from ppsim.plot.lanes import compute_lanes
 from ppsim.schedule.table import NONE, Op
 

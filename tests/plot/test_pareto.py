@@ -12,7 +12,7 @@ from ppsim.plot import palette
 from ppsim.plot.pareto import pareto_html, pareto_plotly
 from ppsim.plot.plotly_frame import DARK, LIGHT
 from ppsim.schedule.table import Op
-from ppsim.tuning.command import command_of
+from ppsim.tuning.command_line import command_of
 from ppsim.tuning.configurations import configurations_of
 from ppsim.tuning.search import tune
 from tests.plot import test_browser

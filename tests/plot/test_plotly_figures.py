@@ -10,7 +10,7 @@ import pytest
 
 from ppsim import StageCosts, build, simulate
 from ppsim.plot import palette
-from ppsim.plot.fills import Fills
+from ppsim.plot.action_colours import Fills
 from ppsim.plot.plotly_figures import Look, timeline_figure, timeline_plotly
 from ppsim.plot.plotly_frame import DARK, LIGHT, figure_of
 from ppsim.plot.plotly_tradeoffs import Point, idle_plotly, tradeoff_figure, tradeoff_plotly

@@ -5,7 +5,7 @@ import pytest
 
 from ppsim import StageCosts, build, simulate
 from ppsim.plot import palette
-from ppsim.plot.fills import KINDS, fills_of
+from ppsim.plot.action_colours import KINDS, fills_of
 from ppsim.plot.lanes import compute_lanes, transfer_lanes
 from ppsim.plot.scale import bytes_scale, heading, panel_prefixes, time_scale
 from ppsim.schedule.table import Op

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ppsim import build
-from ppsim.costs.of_profile import assemble
+from ppsim.costs.assemble_profile import assemble
 from ppsim.costs.profile import DEFAULT, load_profile, packaged_profiles
 from tests import published
 

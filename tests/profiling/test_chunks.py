@@ -10,8 +10,8 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
-from ppsim.base.boundary import validated
 from ppsim.base.errors import ConfigError
+from ppsim.base.file_schema import validated
 from ppsim.costs.chunks import untold
 from ppsim.costs.profile import Profile
 from ppsim.profiling.chunks import Built, Window, kinds_of, profile_chunks

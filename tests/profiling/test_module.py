@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ppsim.api import profile as profiles
-from ppsim.base.boundary import validated
 from ppsim.base.errors import ConfigError, ScheduleError
+from ppsim.base.file_schema import validated
 from ppsim.cli import main
 from ppsim.costs.profile import Profile, load_profile
-from ppsim.profiling import own_chunks
+from ppsim.profiling import user_chunks as own_chunks
 from ppsim.profiling.harness import profile_module
 from ppsim.profiling.suite import SUITES
 from ppsim.projection.project import project, project_all

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ppsim.base.boundary import validated
 from ppsim.base.errors import ConfigError
+from ppsim.base.file_schema import validated
 from ppsim.cli import main
 from ppsim.cli.profile import _threads
 from ppsim.costs.profile import Profile, load_profile

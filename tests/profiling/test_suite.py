@@ -22,11 +22,11 @@ from ppsim.cli import main
 from ppsim.costs.profile import load_profile
 from ppsim.model.shapes import Recompute
 from ppsim.profiling import harness, measure
-from ppsim.profiling.expect import SHAPE_S, assumed_rate, expected
+from ppsim.profiling.duration_estimate import SHAPE_S, assumed_rate, expected
 from ppsim.profiling.grids import QUICK
 from ppsim.profiling.harness import measure_shape
+from ppsim.profiling.measuring_progress import Pace
 from ppsim.profiling.models import MODELS
-from ppsim.profiling.pace import Pace
 from ppsim.profiling.settings import LEAST_REPEATS, Key, Settings
 from ppsim.profiling.suite import SUITES, run_jobs
 from ppsim.profiling.sweep import SuiteJob
@@ -58,7 +58,7 @@ def fake(model: Any, key: Key, settings: Settings, **fields: Any) -> list[dict[s
 @pytest.fixture(autouse=True)
 def steady(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a CPU runs at is measured, but not in tests of what follows from it."""
-    monkeypatch.setattr("ppsim.profiling.expect._rate_of_cpu", lambda dtype, num_threads: 5e10)
+    monkeypatch.setattr("ppsim.profiling.duration_estimate._rate_of_cpu", lambda dtype, num_threads: 5e10)
 
 
 def measured_by(monkeypatch: pytest.MonkeyPatch, stand_in: Any) -> None:
@@ -162,7 +162,7 @@ def test_the_time_limit_stops_between_shapes_and_the_next_run_goes_on(
 ) -> None:
     """Shapes of a second each, and 3.5 seconds: the fourth would end behind them and is not begun."""
     now = [0.0]
-    monkeypatch.setattr("ppsim.profiling.pace.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("ppsim.profiling.measuring_progress.time.monotonic", lambda: now[0])
 
     def slow(model: Any, key: Key, settings: Settings, **fields: Any) -> list[dict[str, Any]]:
         now[0] += 1.0
@@ -183,7 +183,7 @@ def test_when_the_time_is_over_no_step_of_an_optimizer_is_begun_and_no_clock_rai
     """Else every job behind the limit would take some seconds more; the next run makes up for the steps."""
     begun: list[str] = []
     now = [0.0]
-    monkeypatch.setattr("ppsim.profiling.pace.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("ppsim.profiling.measuring_progress.time.monotonic", lambda: now[0])
     monkeypatch.setattr("ppsim.profiling.sweep.raise_clock", lambda device: begun.append("clock"))
 
     def stepped(model: Any, key: Key, name: str, settings: Settings, **fields: Any) -> list[dict[str, Any]]:
@@ -205,7 +205,7 @@ def test_when_the_time_is_over_no_step_of_an_optimizer_is_begun_and_no_clock_rai
 
 def test_a_pace_knows_what_is_left_and_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("ppsim.profiling.pace.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("ppsim.profiling.measuring_progress.time.monotonic", lambda: now[0])
     pace = Pace(10.0, time_limit_s=20.0)
     assert (pace.left, pace.has_time_for(10.0)) == ("", True)
     now[0] += 8.0

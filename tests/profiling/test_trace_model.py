@@ -10,7 +10,7 @@ from ppsim.model.activations import layer_activations
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.config import model_from
-from ppsim.model.names import _told, find_model
+from ppsim.model.registry import _told, find_model
 from ppsim.parallel.sizes import Cut
 
 pytest.importorskip("torch")

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
+from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
-from ppsim.costs.place import Execution
 from ppsim.machine.files import load_cluster
-from ppsim.model.names import find_model
+from ppsim.model.registry import find_model
 from ppsim.parallel.layout import Layout
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from ppsim.base.errors import ConfigError
-from ppsim.projection.answering import advise
-from ppsim.projection.budget import interval, loss_budget, sensitivities
+from ppsim.projection.loss_breakdown import interval, loss_budget, sensitivities
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project, project_all
+from ppsim.projection.summary import advise
 from ppsim.simulation.run import simulate
 from tests.projection.jobs import job, on_ideal_links
 

@@ -9,7 +9,7 @@ import pytest
 from plotly import graph_objects
 
 import ppsim
-from ppsim.base.shown import InBrief, Pictured
+from ppsim.base.display import InBrief, Pictured
 from ppsim.runs.compare import compare
 
 COSTS = ppsim.StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)

@@ -14,7 +14,7 @@ from ppsim.runs.calibrate import calibrate
 from ppsim.runs.compare import expected_costs
 from ppsim.runs.run import Run, costs_alone, median_costs
 from ppsim.schedule.graph import build_graph
-from ppsim.simulation.bounds.of_table import bounds_of
+from ppsim.simulation.bounds.for_table import bounds_of
 from ppsim.simulation.engine import evaluate
 from ppsim.simulation.overlap import evaluate_slowed, overlapped_fraction
 from ppsim.simulation.run import durations_s, overheads_s, simulate, simulate_graph

@@ -10,8 +10,8 @@ pytest.importorskip("torch")
 
 from ppsim.base.files import read_json
 from ppsim.runs.calibrate import calibrate
-from ppsim.runs.recorded import measured_of, run_of
 from ppsim.runs.timeline_file import run_from_json
+from ppsim.runs.timeline_import import measured_of, run_of
 from ppsim.runs.traces import in_rank_order, result_of, table_rows_of
 from ppsim.runtime.launch import launch_all
 from ppsim.schedule.grammar import format_table

@@ -9,8 +9,8 @@ pytest.importorskip("torch")
 import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import to_json
-from ppsim.runs.explained import explained
-from ppsim.runs.recorded import measured_of
+from ppsim.runs.loss_attribution import explained
+from ppsim.runs.timeline_import import measured_of
 from ppsim.runtime.launch import launch_all
 from ppsim.simulation.cost_files import costs_from
 from tests.runtime.cases import config_of

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from ppsim.runs.recorded import TOLERANCE, measured_of
+from ppsim.runs.timeline_import import TOLERANCE, measured_of
 from ppsim.runtime.launch import launch_all
 from tests.runtime.cases import BUILDERS, config_of, sizes_of, table_of
 

@@ -17,7 +17,7 @@ import torch
 import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.cli import main
-from ppsim.costs.of_profile import assemble
+from ppsim.costs.assemble_profile import assemble
 from ppsim.model.recompute import LayerPlan, plan_of_stage
 from ppsim.model.shapes import layer_activation_bytes
 from ppsim.runtime.config import GPTShape, TrainConfig

@@ -22,8 +22,8 @@ from torch import Tensor
 import ppsim
 from ppsim.base.errors import ConfigError, RunFailed
 from ppsim.cli import main
-from ppsim.runs.recorded import TOLERANCE, measured_of
 from ppsim.runs.timeline_file import read_timeline
+from ppsim.runs.timeline_import import TOLERANCE, measured_of
 from ppsim.runtime.executor import Executor, SharedDevice
 from ppsim.runtime.partitions import SpinningStage, check_device, run_partitions
 from ppsim.schedule.grammar import format_table

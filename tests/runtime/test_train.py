@@ -20,12 +20,12 @@ from torch import nn
 import ppsim
 from ppsim.base.files import read_json, to_json
 from ppsim.cli import main
-from ppsim.runs.recorded import measured_of
 from ppsim.runs.timeline_file import read_timeline, run_from_json
+from ppsim.runs.timeline_import import measured_of
 from ppsim.runtime.config import Turns
 from ppsim.runtime.launch import launch_all
+from ppsim.runtime.machine_speed import Reference
 from ppsim.runtime.partitions import run_partitions
-from ppsim.runtime.reference import Reference
 from ppsim.runtime.trained import model_of
 from ppsim.schedule.grammar import format_table
 from tests.runtime.cases import config_of, table_of

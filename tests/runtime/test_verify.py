@@ -10,7 +10,7 @@ import torch
 
 from ppsim.base.errors import RunFailed
 from ppsim.model.recompute import LayerPlan
-from ppsim.runs.recorded import require_agreement
+from ppsim.runs.timeline_import import require_agreement
 from ppsim.runtime.gpt import batch, build_stage, loss_of
 from ppsim.runtime.verify import differences
 from tests.runtime.cases import config_of, table_of

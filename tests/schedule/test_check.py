@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppsim import build, check, export, simulate
-from ppsim.base.compiling import every_kernel_compiled
 from ppsim.base.errors import Deadlock, ScheduleError
-from ppsim.base.kept import Kept
+from ppsim.base.lru_cache import Kept
+from ppsim.base.numba_jit import every_kernel_compiled
 from ppsim.catalog.build import CATALOG
+from ppsim.schedule import analysis_cache as of_tables
 from ppsim.schedule import check as module
 from ppsim.schedule import graph as graphs
-from ppsim.schedule import kept as of_tables
 from ppsim.schedule.grammar import format_table, parse_cell, parse_table
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.lowering import lower, lowered_messages

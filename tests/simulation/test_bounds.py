@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from ppsim import StageCosts, build, simulate
 from ppsim.base.errors import ConfigError
-from ppsim.catalog.search.fitted import fitted
-from ppsim.catalog.search.replay import value_s
+from ppsim.catalog.search.best_table import fitted
+from ppsim.catalog.search.evaluate_table import value_s
 from ppsim.schedule.placement import loop, v_shape
 from ppsim.simulation.bounds import lower, windows
 from ppsim.simulation.bounds.coupled import coupled_bounds
+from ppsim.simulation.bounds.for_table import bounds_of
 from ppsim.simulation.bounds.knapsack import State, most
 from ppsim.simulation.bounds.lower import lower_bounds
-from ppsim.simulation.bounds.of_table import bounds_of
 from ppsim.simulation.bounds.problem import Problem
 from ppsim.simulation.bounds.windows import window_bound
 from tests.published import read

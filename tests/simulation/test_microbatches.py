@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ppsim import StageCosts, build, simulate
 from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.schedule.table import Op, Schedule, backward, backward_input, backward_weight, forward
-from ppsim.simulation.bounds.of_table import bounds_of
+from ppsim.simulation.bounds.for_table import bounds_of
 from ppsim.simulation.cost_files import costs_from, costs_to_json
 
 UNIT = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, activation_bytes=1)

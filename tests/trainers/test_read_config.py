@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from ppsim.errors import ConfigError
-from ppsim.model.halves import MixtureOfExperts
-from ppsim.model.names import find_model
+from ppsim.model.attention_and_mlp import MixtureOfExperts
+from ppsim.model.registry import find_model
 from ppsim.trainers.read_config import read_run_config
 from ppsim.trainers.run_config import RunConfig
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ppsim.errors import ConfigError
-from ppsim.model.names import find_model
+from ppsim.model.registry import find_model
 from ppsim.trainers.read_config import read_run_config
 from tests.trainers.oracles import oracles
 

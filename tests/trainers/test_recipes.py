@@ -7,8 +7,8 @@ import pytest
 
 import ppsim
 from ppsim.api.project import plan_of
-from ppsim.base.data import data_folder
 from ppsim.base.errors import ConfigError
+from ppsim.base.package_data import data_folder
 from ppsim.trainers.bridge.rules import RULES
 from ppsim.trainers.read_recipe import CLUSTERS, read_recipe
 from ppsim.trainers.recipe_table import find_recipe, matching, recipes

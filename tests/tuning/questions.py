@@ -1,10 +1,10 @@
 """Small questions that a search and an exhaustive one can both answer."""
 
+from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
-from ppsim.costs.place import Execution
 from ppsim.machine.files import load_cluster
-from ppsim.model.names import read_model
 from ppsim.model.optimizer import Optimizer
+from ppsim.model.registry import read_model
 from ppsim.parallel.layout import Layout
 from ppsim.tuning.space import Question
 

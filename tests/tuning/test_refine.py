@@ -7,7 +7,7 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import PpsimError
-from ppsim.tuning.command import command_of
+from ppsim.tuning.command_line import command_of
 from ppsim.tuning.search import tune
 from ppsim.tuning.space import Configuration, configurations, space_for
 from tests.tuning.questions import question

@@ -5,7 +5,7 @@ import pytest
 import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.catalog.build import find
-from ppsim.tuning.command import command_of
+from ppsim.tuning.command_line import command_of
 from ppsim.tuning.space import configurations, space_for
 from tests.tuning.questions import question
 

@@ -3,7 +3,7 @@
 import pytest
 
 import ppsim
-from ppsim.validation.score import Validation
+from ppsim.validation.error_summary import Validation
 
 
 @pytest.fixture(scope="session")

@@ -3,10 +3,10 @@
 import pytest
 
 from ppsim.api.project import plan_of
-from ppsim.model.names import find_model, gpt
-from ppsim.validation.cases import Case, Told
+from ppsim.model.registry import find_model, gpt
 from ppsim.validation.flops import flops_a_token
-from ppsim.validation.predict import measured_of
+from ppsim.validation.project_case import measured_of
+from ppsim.validation.published_runs import Case, Told
 
 COUNTED_OTHERWISE = {"GPT-OSS-120B", "Nemotron-3-Nano", "Nemotron-3-Super"}
 """Megatron-Bridge's FLOPs of these are 17 % less, 7 and 5 % more than of their matrices: tokens/s judges them."""

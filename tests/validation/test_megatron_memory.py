@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import pytest
 
-from ppsim.validation.score import CaseError, score_of
+from ppsim.validation.error_summary import CaseError, score_of
 
 LARGE_GIB = 8.0
 """Below, a constant of 10 to 20 MiB, whose cause is not known, is a percent or two."""

@@ -11,8 +11,8 @@ import pytest
 import ppsim as ppsim_api
 from ppsim.results.fits import every_set_after_fit
 from ppsim.results.validation import every_row, every_set, markdown, markdown_summary
+from ppsim.validation.error_summary import hardware_scores
 from ppsim.validation.rows import rows_of
-from ppsim.validation.score import hardware_scores
 from tests.cli.running import ppsim, words_of
 
 

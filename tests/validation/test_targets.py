@@ -8,10 +8,10 @@ import pytest
 from ppsim.api.project import plan_of
 from ppsim.api.validate import fitted_again
 from ppsim.machine.files import load_cluster, packaged_clusters
-from ppsim.projection.answering import interval_by_spread
 from ppsim.projection.project import outcome_of
-from ppsim.validation.cases import cases_of
-from ppsim.validation.score import coverage_of, rank_correlation, score_of, validate_set
+from ppsim.projection.summary import interval_by_spread
+from ppsim.validation.error_summary import coverage_of, rank_correlation, score_of, validate_set
+from ppsim.validation.published_runs import cases_of
 
 
 def test_zero_bubble_paper_within_1_percent_and_all_schedules_in_order(validations) -> None:

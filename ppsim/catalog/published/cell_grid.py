@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ppsim.base.arrays import Ints64
-from ppsim.base.compiling import run_kernel
+from ppsim.base.numba_jit import run_kernel
 from ppsim.schedule.placement import v_shape
 from ppsim.schedule.table import NONE, Op, Schedule
 

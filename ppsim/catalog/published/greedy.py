@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ppsim.base.compiling import Engine, run_kernel
+from ppsim.base.numba_jit import Engine, run_kernel
 from ppsim.schedule.placement import v_shape
 from ppsim.schedule.table import NONE, Op, Schedule
 

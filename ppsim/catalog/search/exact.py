@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, get_args
 import numpy as np
 
 from ppsim.base.errors import ConfigError, MissingExtra
-from ppsim.catalog.search.replay import fits, in_microbatch_order, one_at_a_time, starts_of, value_s
+from ppsim.catalog.search.evaluate_table import fits, in_microbatch_order, one_at_a_time, starts_of, value_s
 from ppsim.schedule.table import Action, Op, Schedule
 from ppsim.simulation.bounds.lower import lower_bounds, turns
 from ppsim.simulation.bounds.problem import Criterion, Problem

@@ -1,6 +1,6 @@
 """Inner loops shared by the searches: functions over named tuples of arrays (`ppsim.catalog.search.pipeline`).
 
-Compiled or in plain Python (`ppsim.base.compiling`), they give identical bits: the order of operations is the same.
+Compiled or in plain Python (`ppsim.base.numba_jit`), they give identical bits: the order of operations is the same.
 """
 
 from ppsim.base.arrays import Floats

@@ -8,8 +8,8 @@ from typing import Any, get_args
 import numpy as np
 
 from ppsim.base.arrays import Floats
-from ppsim.base.compiling import Engine, run_kernel
 from ppsim.base.errors import ConfigError
+from ppsim.base.numba_jit import Engine, run_kernel
 from ppsim.catalog.search.anneal import DEADLOCK, Rules, anneal, empty_timing
 from ppsim.catalog.search.pipeline import Codes, Counts, Memory, Pipeline, pipeline_of
 from ppsim.schedule.table import NONE, Op, Schedule

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 
 from ppsim.base.arrays import Floats
-from ppsim.base.kept import Kept
+from ppsim.base.lru_cache import Kept
 from ppsim.catalog.published.controllable_memory import building_blocks, from_block, v_half_fixed, v_min_fixed
 from ppsim.catalog.published.v_shape import zbv_fixed
 from ppsim.catalog.search import kernels

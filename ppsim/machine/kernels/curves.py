@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
 from ppsim.base.errors import ConfigError
-from ppsim.machine.kernels.facts import AttentionFact, DeviceFacts, Product, Time
+from ppsim.machine.kernels.microbenchmarks import AttentionFact, DeviceFacts, Product, Time
 from ppsim.machine.kernels.names import Form, Kernels, MemoryKernel
 from ppsim.machine.kernels.times import AttentionCore
 

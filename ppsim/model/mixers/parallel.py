@@ -10,10 +10,10 @@ from types import MappingProxyType
 from ppsim.model.architecture import Model
 from ppsim.model.batch import KernelChoice
 from ppsim.model.config_parts import Reader, attention_of, decoder_of, dense_of, layers_of, mamba_of
-from ppsim.model.fields import Fields
-from ppsim.model.linears import Linear
+from ppsim.model.hf_fields import Fields
 from ppsim.model.mixer import Mixer
 from ppsim.model.operators import Operator, Tensor
+from ppsim.model.weight_matrices import Linear
 from ppsim.parallel.sizes import Cut
 
 

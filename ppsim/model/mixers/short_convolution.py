@@ -9,13 +9,13 @@ from types import MappingProxyType
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.architecture import Model
+from ppsim.model.attention_and_mlp import FeedForward
 from ppsim.model.batch import KernelChoice
 from ppsim.model.config_parts import Part, Reader, attention_of, decoder_of, experts_of, layers_of
-from ppsim.model.fields import Fields
-from ppsim.model.halves import FeedForward
-from ppsim.model.linears import Linear, of_columns, out_of_heads
+from ppsim.model.hf_fields import Fields
 from ppsim.model.mixer import Mixer, gemm, output
 from ppsim.model.operators import Operator, Tensor
+from ppsim.model.weight_matrices import Linear, of_columns, out_of_heads
 from ppsim.parallel.sizes import Cut, require_positive
 
 

@@ -12,16 +12,23 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.architecture import Layer, Model
+from ppsim.model.attention_and_mlp import (
+    Attention,
+    FeedForward,
+    LatentAttention,
+    MixtureOfExperts,
+    NoAttention,
+    NoFeedForward,
+)
+from ppsim.model.attention_base import Scored, keys_in_window
 from ppsim.model.batch import KernelChoice
 from ppsim.model.config_parts import Reader
-from ppsim.model.fields import Fields
-from ppsim.model.halves import Attention, FeedForward, LatentAttention, MixtureOfExperts, NoAttention, NoFeedForward
-from ppsim.model.linears import Linear
+from ppsim.model.hf_fields import Fields
 from ppsim.model.mixer import Mixer, gemm, scored_core
 from ppsim.model.mixers.parallel import ParallelMixers
 from ppsim.model.operators import Kind, Operator, Tensor
 from ppsim.model.recurrent import ChunkProduct, GatedDeltaNet, KimiDeltaAttention, Mamba, Recurrent
-from ppsim.model.scored import Scored, keys_in_window
+from ppsim.model.weight_matrices import Linear
 from ppsim.parallel.sizes import Cut, require_positive
 
 TRACED = "ppsim_traced"

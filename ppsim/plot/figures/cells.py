@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from ppsim.base.arrays import Floats
 from ppsim.plot import palette
+from ppsim.plot.action_colours import KINDS, Fills
 from ppsim.plot.figures.style import CELL_POINTS
-from ppsim.plot.fills import KINDS, Fills
 from ppsim.plot.lanes import (
     HALF_HEIGHT,
     MOST_HAIRLINES,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import percent, seconds
 from ppsim.plot import palette
+from ppsim.plot.action_colours import Fills, fills_of
 from ppsim.plot.figures.cells import HATCH, HATCH_COLOUR, draw_compute, draw_transfers, is_wide
 from ppsim.plot.figures.memory import draw_memory, draw_rank_legend, memory_range_of
 from ppsim.plot.figures.style import (
@@ -21,7 +22,6 @@ from ppsim.plot.figures.style import (
     place_rows,
     settings,
 )
-from ppsim.plot.fills import Fills, fills_of
 from ppsim.plot.lanes import has_memory, has_transfers, memory_caption
 from ppsim.plot.scale import Scale, heading, panel_prefixes, time_scale
 from ppsim.schedule.table import Op

@@ -2,7 +2,7 @@
 
 A pattern matches the whole name. Its named groups give the known facts: `cell` (an action in torch's grammar,
 `3F0`), or `kind` with any of `stage`, `chunk` (index among the rank's stages), `microbatch` and `rank`. Facts that
-the name lacks follow from the order (`ppsim.runs.numbering`).
+the name lacks follow from the order (`ppsim.runs.action_identification`).
 """
 
 import re

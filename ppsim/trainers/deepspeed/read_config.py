@@ -5,7 +5,7 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.limits import shown
-from ppsim.base.words import given_of
+from ppsim.base.option_declarations import given_of
 from ppsim.trainers.arguments import Arguments
 from ppsim.trainers.option_relevance import leaves_of
 from ppsim.trainers.run_config import RunConfig

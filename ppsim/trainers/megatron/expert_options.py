@@ -6,7 +6,7 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.machine.choices import FLEX
-from ppsim.model.graphs import MODULES, cuda_graphs_of
+from ppsim.model.cuda_graphs import MODULES, cuda_graphs_of
 from ppsim.trainers.arguments import Arguments
 
 _DISPATCHERS = {"alltoall": "alltoall", "alltoall_seq": "alltoall", "allgather": "allgather"}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.architecture import Layer
-from ppsim.model.halves import Attention, FeedForward, MixtureOfExperts
+from ppsim.model.attention_and_mlp import Attention, FeedForward, MixtureOfExperts
 from ppsim.model.hybrid import Halves, windowed
 from ppsim.model.mixer import Mixer
 from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.words import given_of
+from ppsim.base.option_declarations import given_of
 from ppsim.model.architecture import Model
 from ppsim.model.offloading import MODULES as OFFLOADED
 from ppsim.model.recompute import BLOCK, MODULES, UNIFORM, recompute_of

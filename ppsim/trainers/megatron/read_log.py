@@ -17,8 +17,8 @@ from statistics import median
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.limits import number_from
+from ppsim.runs.log_totals import Totals
 from ppsim.runs.readers.stream import lines_of
-from ppsim.runs.totals import Totals
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _ITERATION = re.compile(r"elapsed time per iteration \(ms\): *(\d[^\s|/]*)")

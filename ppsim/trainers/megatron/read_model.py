@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.architecture import Layer, Model, Norm
-from ppsim.model.halves import Attention, FeedForward, LatentAttention, MixtureOfExperts
+from ppsim.model.attention_and_mlp import Attention, FeedForward, LatentAttention, MixtureOfExperts
 from ppsim.model.hybrid import Halves
 from ppsim.parallel.layer_partition import require_layers
 from ppsim.trainers.arguments import Arguments

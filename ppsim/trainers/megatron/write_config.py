@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from ppsim.base.words import given_of
+from ppsim.base.option_declarations import given_of
 from ppsim.model.architecture import Model
 from ppsim.model.recompute import BLOCK, MODULES, UNIFORM
 from ppsim.parallel.layer_partition import MegatronSplit

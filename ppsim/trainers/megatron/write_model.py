@@ -7,7 +7,7 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.architecture import Layer, Model
-from ppsim.model.halves import Attention, FeedForward, LatentAttention, MixtureOfExperts
+from ppsim.model.attention_and_mlp import Attention, FeedForward, LatentAttention, MixtureOfExperts
 from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba
 from ppsim.trainers.arguments import Arguments, normalised
 from ppsim.trainers.megatron.read_model import model_of
@@ -21,7 +21,7 @@ def model_arguments(model: Model, length: int) -> _Found | None:
 
     The arguments are read back and returned only if they give the same model.
 
-    >>> from ppsim.model.names import find_model
+    >>> from ppsim.model.registry import find_model
     >>> found = model_arguments(find_model("llama3-8b"), 8192)
     >>> found["num_layers"], found["num_query_groups"], found["disable_bias_linear"]
     (32, 8, True)

@@ -15,10 +15,10 @@ from os.path import isfile
 from pathlib import Path
 from typing import Any
 
-from ppsim.base.data import data_folder
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_toml, read_yaml
 from ppsim.base.limits import shown
+from ppsim.base.package_data import data_folder
 from ppsim.trainers.arguments import Arguments, normalised
 from ppsim.trainers.megatron.read_config import from_megatron
 from ppsim.trainers.run_config import RunConfig

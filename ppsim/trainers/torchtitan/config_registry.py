@@ -9,10 +9,10 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
-from ppsim.base.boundary import Strict, packaged
-from ppsim.base.data import data_folder
 from ppsim.base.errors import ConfigError
+from ppsim.base.file_schema import Strict, packaged
 from ppsim.base.files import read_toml
+from ppsim.base.package_data import data_folder
 
 
 class Module(Strict):

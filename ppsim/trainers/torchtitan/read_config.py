@@ -7,10 +7,10 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_toml
-from ppsim.base.words import given_of
+from ppsim.base.option_declarations import given_of
 from ppsim.model.architecture import Model
-from ppsim.model.names import NAMES, find_model
 from ppsim.model.recompute import BY_OPERATORS, recompute_of
+from ppsim.model.registry import NAMES, find_model
 from ppsim.trainers.arguments import Arguments, normalised
 from ppsim.trainers.local_batch import LocalBatch
 from ppsim.trainers.run_config import RunConfig

@@ -44,7 +44,7 @@ def _flag(name: str, value: Any) -> str:
 def models_of(model: Model, version: str) -> Iterator[dict[str, Any]]:
     """Yield the settings that select a model: one for each registry entry of the model, or an empty one.
 
-    >>> from ppsim.model.names import find_model
+    >>> from ppsim.model.registry import find_model
     >>> next(models_of(find_model("llama3-70b"), "0.2"))
     {'model.name': 'llama3', 'model.flavor': '70B'}
     """

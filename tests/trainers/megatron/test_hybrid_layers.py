@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ppsim.model.architecture import Model
-from ppsim.model.halves import Attention
+from ppsim.model.attention_and_mlp import Attention
 from ppsim.model.recurrent import GatedDeltaNet, Mamba
 from ppsim.trainers.read_config import read_run_config
 

@@ -11,9 +11,9 @@ import pytest
 
 from ppsim import StageCosts, build, simulate
 from ppsim.runs.calibrate import calibrate
-from ppsim.runs.explained import explained
-from ppsim.runs.recorded import run_of
+from ppsim.runs.loss_attribution import explained
 from ppsim.runs.run import Run
+from ppsim.runs.timeline_import import run_of
 from ppsim.runs.traces import in_rank_order, message_bytes_of, result_of, table_rows_of
 from ppsim.schedule.grammar import format_table
 from ppsim.schedule.table import Schedule

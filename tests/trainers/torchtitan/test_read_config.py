@@ -8,7 +8,7 @@ import pytest
 import ppsim
 from ppsim.api.project import plan_of
 from ppsim.errors import ConfigError
-from ppsim.model.names import find_model
+from ppsim.model.registry import find_model
 from ppsim.projection.plan import Plan
 from ppsim.trainers.read_config import read_run_config
 from ppsim.trainers.run_config import RunConfig

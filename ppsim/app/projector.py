@@ -1,0 +1,205 @@
+"""Projections of a state: immediately with the available schedules, later with schedules fitted to the costs.
+
+A schedule that is independent of costs is built in milliseconds and cached. A schedule that is fitted to the costs
+takes seconds: another process searches for it. Until then, the latest fitted schedule of the same shape replaces
+it, simulated at the new costs and marked. So a slider never waits for a search or a compiler.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import RLock
+from typing import Any
+
+from ppsim.api.project import plan_from
+from ppsim.app.background_workers import Fitter, Table, Wanted
+from ppsim.app.state import State
+from ppsim.base.errors import PpsimError
+from ppsim.base.lru_cache import Kept
+from ppsim.catalog.build import every_schedule, find
+from ppsim.catalog.entry import Entry
+from ppsim.plot.plotly_tradeoffs import Point
+from ppsim.projection.plan import Plan
+from ppsim.projection.project import project_all, table_of
+from ppsim.projection.projection import Projection
+from ppsim.simulation.bounds.for_table import bounds_of
+
+Options = Mapping[str, Any]
+Reader = Callable[[Sequence[str]], Options]
+"""Parser of the arguments after the command's name; raises `ConfigError` with the command line's message."""
+
+STANDING_IN = "table: the last one of this shape, fitted to other costs; the one for these is being searched for"
+
+_ACTIONS, _POINTS = 4_000_000, 20_000
+_LOOK_S = 0.05
+
+
+class _NotYet(PpsimError):
+    """No replacement schedule is available."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Projections of the possible schedules, in the requested order, and the reasons against the others.
+
+    `standing_in` schedules are drawn with a schedule fitted to other costs; `awaited` schedules have none yet.
+    """
+
+    state: State
+    plan: Plan
+    projections: Mapping[str, Projection]
+    reasons: Mapping[str, str]
+    standing_in: frozenset[str]
+    awaited: frozenset[str]
+
+    @property
+    def baseline(self) -> Projection | None:
+        """The reference of the comparison: the pinned projection, else the first one."""
+        return self.projections.get(self.state.baseline or "") or next(iter(self.projections.values()), None)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether every schedule is fitted to these costs."""
+        return not self.standing_in and not self.awaited
+
+
+@dataclass
+class Workbench:
+    """Caches of plans and fitted schedules by state, and the process that fits schedules."""
+
+    read: Reader
+    _plans: Kept[Plan] = field(default_factory=lambda: Kept(64))
+    _fitted: Kept[Table] = field(default_factory=lambda: Kept(_ACTIONS))
+    _last: Kept[Table] = field(default_factory=lambda: Kept(_ACTIONS))
+    _spots: Kept[Point] = field(default_factory=lambda: Kept(_POINTS))
+    _failed: dict[tuple[str, ...], str] = field(default_factory=dict)
+    _fitter: Fitter = field(default_factory=Fitter)
+    _lock: RLock = field(default_factory=RLock)
+
+    def plan(self, state: State) -> Plan:
+        """Return the plan of a state without its schedules; raises `PpsimError` like the command line."""
+        options = tuple(state.options)
+        return self._plans.get(options, size=1, make=lambda: plan_from(self.read(options)))
+
+    def answer(self, state: State, names: Iterable[str] | None = None) -> Answer:
+        """Project a state's schedules, or those in `names`, without waiting for a search.
+
+        Raises `PpsimError` for errors that affect all schedules.
+        """
+        with self._lock:
+            return self._answer(state, names)
+
+    def _answer(self, state: State, names: Iterable[str] | None) -> Answer:
+        self._collect()
+        plan, options = self.plan(state), tuple(state.options)
+        projections: dict[str, Projection] = {}
+        reasons: dict[str, str] = {}
+        standing_in, awaited = set(), set()
+
+        def kept(one: Plan, entry: Entry) -> Table:
+            if not entry.takes("costs"):
+                return table_of(one, entry)
+            key = (*options, entry.name)
+            if key in self._failed:
+                raise _NotYet(self._failed[key])
+            if key in self._fitted:
+                return self._fitted.get(key, size=0, make=_never)
+            if (shape := _shape(one, entry)) in self._last:
+                standing_in.add(entry.name)
+                return self._last.get(shape, size=0, make=_never)[0], STANDING_IN
+            raise _NotYet
+
+        for name in state.schedules if names is None else names:
+            try:
+                found = project_all(plan, [name], tables=kept)
+            except _NotYet as error:
+                if str(error):
+                    reasons[name] = str(error)
+                else:
+                    awaited.add(name)
+                continue
+            projections |= {one.plan.schedule_name: one for one in found.projections}
+            reasons |= found.reasons
+        # If a replacement schedule does not run, the fitted one may still run.
+        awaited |= {name for name in standing_in if name in reasons}
+        for name in awaited:
+            reasons.pop(name, None)
+        return Answer(state, plan, projections, reasons, frozenset(standing_in - awaited), frozenset(awaited))
+
+    def spots(self, state: State) -> tuple[list[Point], int]:
+        """Return a point for every possible schedule, and the number of schedules still to be fitted.
+
+        A point contains the reason if its schedule cannot be used. Points of schedules fitted to exactly these
+        costs are cached.
+        """
+        options, missing, found = tuple(state.options), 0, []
+        for name in every_schedule():
+            key = (*options, name)
+            with self._lock:
+                if key in self._spots:
+                    found.append(self._spots.get(key, size=1, make=_never))
+                    continue
+                answer = self._answer(state, [name])
+                missing += not answer.is_final
+                spots = [_spot(name, one) for one in answer.projections.values()]
+                if spots and answer.is_final:
+                    self._spots.get(key, size=1, make=lambda spots=spots: spots[0])  # type: ignore[misc]
+                found += spots
+        return found, missing
+
+    def search(self, state: State, names: Iterable[str]) -> None:
+        """Fit these schedules to a state's costs, in this order; the previous queue is dropped."""
+        options = tuple(state.options)
+        with self._lock:
+            self._collect()
+            keys = {(*options, name): name for name in names if find(name).takes("costs")}
+            decided = {key for key in keys if key in self._fitted or key in self._failed}
+            missing = {key: name for key, name in keys.items() if key not in decided}
+            given = self.read(options) if missing else {}
+            self._fitter.want([Wanted(key, given, name) for key, name in missing.items()])
+
+    def wait(self, state: State) -> None:
+        """Wait until the schedules of a state are fitted; for files, not for sliders."""
+        self.search(state, state.schedules)
+        while not self.answer(state).is_final:
+            time.sleep(_LOOK_S)
+            self.search(state, state.schedules)
+
+    def close(self) -> None:
+        """End the process that fits schedules."""
+        with self._lock:
+            self._fitter.close()
+
+    def _collect(self) -> None:
+        for key, found in self._fitter.found():
+            if isinstance(found, str):
+                self._failed[key] = found
+                continue
+            size = len(found[0])
+            self._fitted.get(key, size=size, make=lambda found=found: found)  # type: ignore[misc]
+            last = (key[-1], found[0].num_ranks, found[0].vpp, found[0].num_microbatches)
+            self._last.forget(last)
+            self._last.get(last, size=size, make=lambda found=found: found)  # type: ignore[misc]
+
+
+def _shape(plan: Plan, entry: Entry) -> tuple[str, int, int, int]:
+    vpp = entry.stages_per_rank[0] if plan.vpp is None else plan.vpp
+    return entry.name, plan.pp, vpp, plan.num_microbatches
+
+
+def _spot(name: str, one: Projection) -> Point:
+    bounds = bounds_of(one.timeline.schedule, one.costs)
+    reason = one.not_in_memory or one.not_in_runtime or ""
+    return Point(
+        name,
+        float(one.timeline.memory.peak_bytes.max()),
+        one.iteration_time_s,
+        bounds.step_s + one.iteration_time_s - one.timeline.step_time_s,
+        told=reason,
+        fits=one.fits is not False,
+        kind="refused" if reason else "possible",
+    )
+
+
+def _never() -> Any:
+    raise AssertionError("it was kept a moment ago")

@@ -1,0 +1,330 @@
+"""Find the best split-backward table for a problem in about a second."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain, count, islice
+
+import numpy as np
+
+from ppsim.base.errors import ScheduleError
+from ppsim.base.numba_jit import Engine, TimeIsUp
+from ppsim.catalog.search import one_chunk, v_shape
+from ppsim.catalog.search.evaluate_table import in_microbatch_order
+from ppsim.catalog.search.lists import improved, listed
+from ppsim.catalog.search.local_search import searched
+from ppsim.catalog.search.repetition import repeated, searched_windows
+from ppsim.catalog.search.target import Candidate, Target, best_of, better
+from ppsim.schedule.placement import loop
+from ppsim.schedule.placement import v_shape as v_placement
+from ppsim.schedule.table import Schedule
+from ppsim.simulation.bounds.problem import Criterion, Problem
+from ppsim.simulation.run import simulate
+from ppsim.simulation.stage_costs import StageCosts
+
+_PARTS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)  # fractions of the worst rank's idle time in the best table
+_MOST_PASSES = 15_000_000  # actions to evaluate at once: some 0.1 s
+_MOST_RESCHEDULINGS = 6  # rescheduling rounds
+_SEARCH_ROUNDS, _MOST_MOVES, _LEAST_MOVES = 3, 20_000, 100  # local search: rounds, moves per round
+_MOST_ACTIONS = 30_000  # largest table for local search
+_NEAR = 1.01  # relative to the lower bound: tables above it are searched longer on request
+_SMALL, _MORE_ROUNDS = 768, 16  # largest small table in actions, and its additional rounds
+_SLOW_ROUNDS, _SLOW_ROUNDS_TO_REPEAT = 8, 4  # rounds for a larger table, and for a short one that is then repeated
+_PASSES_A_SLOW_ROUND = 60_000_000  # actions to evaluate, some 0.3 s: large tables need slow cooling
+_SHORT, _SHORT_ROUNDS = 2, 8  # microbatches per rank of a short table, and rounds of search on it
+_LONG = 3  # microbatches per rank above which a short table is searched and repeated
+_ROUNDS_ANEW = 10  # rounds of search from one generated table
+_PRIME = 7919  # distance between the seeds of searches
+_MOST_JUDGED, _FEWEST_JUDGED, _MOST_ACTIONS_JUDGED = 64, 3, 200_000  # tables, and actions of all tables together
+_ROUNDING = 1 + 1e-9  # tolerance for the order of additions
+
+
+class Unfinished(TimeIsUp):
+    """Raised when the time limit ends a fit; `tables` are its best tables on an ideal network, best first."""
+
+    def __init__(self, found: Iterable[Candidate]) -> None:
+        self.tables = [candidate.schedule("fitted") for candidate in found]
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """Evaluate tables on the real channels of their costs."""
+
+    costs: StageCosts
+    criterion: Criterion
+
+    def __call__(self, table: Schedule, limit_bytes: float | None = None) -> float:
+        """Return the step time or the span; infinite if the channels deadlock or a rank exceeds the limit."""
+        try:
+            timeline = simulate(table, self.costs)
+        except ScheduleError:
+            return np.inf
+        if limit_bytes is not None and timeline.memory.peak_bytes.max() > limit_bytes:
+            return np.inf
+        return timeline.step_time_s if self.criterion == "step" else timeline.span_s
+
+    def best(self, candidates: Iterable[Candidate]) -> Schedule:
+        """Return the fastest table, the first one in a tie.
+
+        Channels only add delays: if a table's step time on an ideal network exceeds the best real step time so far,
+        it is not simulated. This does not hold for spans, whose start can also be later, and for unequal
+        microbatches, which the ideal network replaces by their mean.
+        """
+        is_above_ideal = self.criterion == "step" and not self.costs.differ_by_microbatch
+        best: Schedule | None = None
+        best_s = np.inf
+        for candidate in candidates:
+            ideal_s = candidate.score_s - candidate.target.problem.overhead_s
+            if is_above_ideal and candidate.target.criterion == "step" and ideal_s > best_s * _ROUNDING:
+                continue
+            table = candidate.schedule("fitted")
+            value_s = self(table)
+            if best is None or value_s < best_s:
+                best, best_s = table, value_s
+        assert best is not None
+        return best
+
+
+def fitted(
+    problem: Problem,
+    *,
+    criterion: Criterion = "step",
+    judge: Judge | None = None,
+    engine: Engine = "auto",
+    is_thorough: bool = False,
+) -> Schedule:
+    """Return the best table found for these costs in which no rank exceeds its memory cap.
+
+    Every backward is split. `criterion` is minimised on an ideal network. Candidates:
+
+    - list schedules;
+    - for one stage per rank: the zero-bubble heuristic, ZB-H1 and ZB-H2;
+    - for two stages per rank in a V: ZB-V, V-Half and V-Min as published and with newly placed weight gradients,
+      the ZB-V heuristic, and V patterns of many paces.
+
+    The best candidate is rescheduled by its own urgencies and, up to some 30,000 actions, improved by local search.
+    The result is never worse than any candidate within the cap.
+
+    A `judge` then chooses among this table and the next best candidates, because the best table on an ideal network
+    can queue longest on a real one. `is_thorough` continues for some three seconds if the best table is more than 1
+    % above the lower bound; beyond 30,000 actions only short tables and windows are searched. The result is the
+    same or better. The search is deterministic. Seconds and memory as in `Problem`. Raises `Unfinished` if
+    `ending_in` ends the time.
+
+    >>> problem = Problem.of(stage_to_rank=[0, 1], num_microbatches=3, cap=2, forward_s=[3, 5],
+    ...                      backward_input_s=[4, 6], backward_weight_s=2)
+    >>> print(*fitted(problem).rows()[0])
+    0F0 0F1 0I0 0W0 0F2 0I1 0W1 0I2 0W2
+    """
+    target = Target(problem, criterion, engine)
+    number = 1
+    if judge:
+        number = max(_FEWEST_JUDGED, min(_MOST_JUDGED, _MOST_ACTIONS_JUDGED // target.num_actions))
+    seen: list[Candidate] = []
+    try:
+        found = best_candidates(target, number, seen)
+        if is_thorough:
+            found.insert(0, _searched_on(found[0], seen))
+        return judge.best(found) if judge else found[0].schedule("fitted")
+    except TimeIsUp as end:
+        raise Unfinished(_best_different(seen, _FEWEST_JUDGED)) from end
+
+
+def best_candidate(target: Target) -> Candidate:
+    """Return the best candidate of all generators and improvements; stop early if it meets the lower bound."""
+    return best_candidates(target, 1, [])[0]
+
+
+def best_candidates(target: Target, number: int, seen: list[Candidate]) -> list[Candidate]:
+    """Return the best candidate, followed by the best other candidates of the generators.
+
+    At most `number` tables, all different. Every candidate is also appended to `seen`.
+    """
+    best: Candidate | None = None
+    others: list[Candidate] = []
+    for family in _families(target):
+        if candidates := list(_noted(family, seen)):
+            if number > 1:
+                others = _best_different([*others, *candidates], number)
+            found = best_of(candidates)
+            if target.num_actions <= _MOST_ACTIONS:
+                found = _searched_briefly(_rescheduled(found), num_rounds=1)
+            best = better(best, found) if best else found
+            seen.append(best)
+            if best.is_optimal and number == 1:
+                return [best]
+    assert best  # list schedules always fit
+    if target.num_actions > _MOST_ACTIONS:
+        best = _rescheduled(best)
+    if _is_one_chunk(target.problem):
+        best = _rescheduled(_with_more_slack(best))
+    if target.num_actions <= _MOST_ACTIONS and _is_long(target):
+        for longer in islice(_searched_short(target, seed=0), _SEARCH_ROUNDS):
+            best = better(best, longer) if longer else best
+    seen.append(best)
+    best = _searched_briefly(best, num_rounds=_SEARCH_ROUNDS)
+    seen.append(best)
+    return [best, *(other for other in others if not np.array_equal(other.order, best.order))][:number]
+
+
+def _noted(candidates: Iterable[Candidate], seen: list[Candidate]) -> Iterator[Candidate]:
+    for candidate in candidates:
+        seen.append(candidate)
+        yield candidate
+
+
+def _best_different(candidates: Iterable[Candidate], number: int) -> list[Candidate]:
+    """Return the best candidates, best first, without duplicate orders."""
+    different = {candidate.order.tobytes(): candidate for candidate in candidates}
+    return sorted(different.values(), key=lambda candidate: candidate.score_s)[:number]
+
+
+def _families(target: Target) -> Iterator[Iterable[Candidate]]:
+    """Yield the candidates of each generator separately: searches from each lead to different tables."""
+    if _is_one_chunk(target.problem):
+        published = one_chunk.heuristic_runs(target, target.minimising("span").head_s)
+        yield chain(published, one_chunk.patterns(target), listed(target))
+        return
+    if _is_v(target.problem):
+        yield v_shape.published(target)
+        yield v_shape.heuristic_runs(target)
+        yield v_shape.blocks_of_cells(target)
+        yield v_shape.repeated_patterns(target)
+    yield listed(target)
+
+
+def _with_more_slack(best: Candidate) -> Candidate:
+    """Return the best run of the heuristic whose idle time may reach fractions of the best table's idle time."""
+    target = best.target
+    head = target.head_s
+    for part in _PARTS:
+        slack = float(head.max() + part * max(best.score_s - target.least_s, 0.0))
+        best = best_of(chain([best], one_chunk.heuristic_runs(target, head, slack=slack)))
+    return best
+
+
+def _rescheduled(best: Candidate) -> Candidate:
+    return improved(
+        best, num_rounds=max(1, min(_MOST_RESCHEDULINGS, _MOST_PASSES // best.target.num_actions // 50))
+    )
+
+
+def _searched_briefly(best: Candidate, *, num_rounds: int) -> Candidate:
+    if best.target.num_actions > _MOST_ACTIONS or best.is_optimal:
+        return best
+    return next(islice(searched(best, moves_a_round=_moves(best.target) // 2), num_rounds, None))
+
+
+def tables_without_end(target: Target, *, start: Schedule | None = None, seed: int = 0) -> Iterator[Candidate]:
+    """Yield the best table known after every round of search, endlessly; a seed fixes the sequence.
+
+    The first is the better of `best_candidate` and `start`, whose backwards are split for it; `start` may exceed
+    the cap. Then rounds on the best table alternate with rounds on other tables. For many microbatches these are
+    short tables whose steady state is repeated, otherwise all candidates of the generators.
+    """
+    best = best_candidate(target)
+    if start is not None:
+        given = target.timed(target.order_of(in_microbatch_order(start, target.problem)))
+        best = better(best, given) if given and given.fits else best
+    yield from _searched_without_end(best, seed=seed)
+
+
+def _searched_on(best: Candidate, seen: list[Candidate]) -> Candidate:
+    """Improve a table that is not near the lower bound: more rounds, or repeated short tables for a long one.
+
+    Intermediate tables are appended to `seen`. The work is bounded, independently of the number of actions.
+    """
+    target = best.target
+    if best.score_s <= target.bound_s * _NEAR:
+        return best
+    if target.num_actions <= _SMALL:
+        for found in _noted(islice(_searched_without_end(best, seed=0), _MORE_ROUNDS + 1), seen):
+            best = found
+            if found.is_optimal:
+                break
+        return best
+    is_too_large = target.num_actions > _MOST_ACTIONS
+    if not _is_long(target):
+        return best if is_too_large else _searched_slowly(best, seen, num_rounds=_SLOW_ROUNDS)
+    p = target.problem.num_ranks
+    shorts = [_with_microbatches(target, number) for number in range(p + 2, _SHORT * p, 2)]
+    tables = [best_candidate(short) for short in shorts if short.num_actions <= _SMALL]
+    if others := [longer for table in tables if (longer := repeated(table, target))]:
+        best = better(best, _searched_briefly(best_of(others), num_rounds=_SEARCH_ROUNDS))
+    if others := list(searched_windows([best, *tables], target)):
+        best = better(best, _searched_briefly(best_of(others), num_rounds=2 * _SEARCH_ROUNDS))
+    if shorts and not tables and not is_too_large:
+        short = _searched_slowly(best_candidate(shorts[0]), [], num_rounds=_SLOW_ROUNDS_TO_REPEAT)
+        if longer := repeated(short, target):
+            best = better(best, _searched_briefly(longer, num_rounds=_SEARCH_ROUNDS))
+    return best
+
+
+def _searched_slowly(best: Candidate, seen: list[Candidate], *, num_rounds: int) -> Candidate:
+    moves = max(_LEAST_MOVES, _PASSES_A_SLOW_ROUND // best.target.num_actions)
+    for found in _noted(islice(searched(best, moves_a_round=moves), num_rounds + 1), seen):
+        best = found
+        if found.is_optimal:
+            break
+    return best
+
+
+def _searched_without_end(best: Candidate, *, seed: int) -> Iterator[Candidate]:
+    target = best.target
+    others = _searched_short(target, seed=seed) if _is_long(target) else _searched_anew(target, seed=seed)
+    while True:
+        on_best = searched(best, moves_a_round=_moves(target), seed=seed)
+        from_others = False
+        while not from_others:
+            best = next(on_best)
+            yield best
+            found = next(others)
+            from_others = found is not None and found.score_s < best.score_s - target.tolerance_s
+        assert found
+        best = found
+
+
+def _is_long(target: Target) -> bool:
+    return target.problem.num_microbatches > _LONG * target.problem.num_ranks
+
+
+def _searched_anew(target: Target, *, seed: int) -> Iterator[Candidate]:
+    """Yield the best of each round of a search that restarts regularly from another generated table."""
+    starts = [candidate for family in _families(target) for candidate in family]
+    dice = np.random.default_rng(seed)
+    for number in count():
+        start = starts[dice.integers(len(starts))]
+        rounds = searched(start, moves_a_round=_moves(target), seed=seed + _PRIME * number)
+        yield from islice(rounds, 1, _ROUNDS_ANEW + 1)
+
+
+def _searched_short(target: Target, *, seed: int) -> Iterator[Candidate | None]:
+    """Yield the repetition of each better short table that a search finds, else None.
+
+    After some rounds the search restarts with another length and seed: a better short table is not always better
+    when it is repeated.
+    """
+    p = target.problem.num_ranks
+    for number in count():
+        length = _SHORT * p + number % (p + 1)
+        short = _with_microbatches(target, length)
+        last: Candidate | None = None
+        rounds = searched(best_candidate(short), moves_a_round=_moves(short), seed=seed + _PRIME * number)
+        for found in islice(rounds, _SHORT_ROUNDS):
+            yield repeated(found, target) if last is None or found.score_s < last.score_s else None
+            last = found
+
+
+def _with_microbatches(target: Target, number: int) -> Target:
+    return replace(target, problem=replace(target.problem, num_microbatches=number))
+
+
+def _moves(target: Target) -> int:
+    return max(_LEAST_MOVES, min(_MOST_MOVES, _MOST_PASSES // target.num_actions))
+
+
+def _is_one_chunk(problem: Problem) -> bool:
+    return np.array_equal(problem.stage_to_rank, loop(problem.num_ranks, problem.num_ranks))
+
+
+def _is_v(problem: Problem) -> bool:
+    return np.array_equal(problem.stage_to_rank, v_placement(problem.num_ranks, 2 * problem.num_ranks))

@@ -1,0 +1,536 @@
+"""Costs per stage and around the step, for a training job on a cluster and any schedule.
+
+Each number comes from a profile if it has the shape, else from specifications; the assumptions name the source.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import product
+
+from ppsim.base.errors import ConfigError, ScheduleError
+from ppsim.base.units import count, percent, seconds
+from ppsim.costs.dp_and_optimizer import held_of, passes_s, step_costs
+from ppsim.costs.job import Job, work_of
+from ppsim.costs.offload import HOST_EFFICIENCY, buffer_bytes, offload_of, with_copies
+from ppsim.costs.pair_overlap import LayerTimes, StageBytes, pair_bytes, pair_s
+from ppsim.costs.stage_cost_set import Assembled, Known, of_ranks, short_counts, sliced, stages_of_ranks
+from ppsim.costs.time_breakdown import BASIS, Estimate, Parts
+from ppsim.machine import collectives
+from ppsim.machine.kernels.published_tables import Tabled
+from ppsim.machine.kernels.times import moved
+from ppsim.model.activations import kept_for_weight
+from ppsim.model.architecture import Layer
+from ppsim.model.memory import gathered_bytes, rank_memory, stage_activations
+from ppsim.model.parameters import held_parameters
+from ppsim.model.recompute import BY_OPERATORS
+from ppsim.model.stages import Stage, StagePlan, contents_of, once_each, stages_of, stages_of_layout
+from ppsim.parallel.groups import GroupName, tier_between
+from ppsim.parallel.layer_balance import balance_ranks
+from ppsim.parallel.layer_partition import MegatronSplit, Split, layer_split, rule_of, split_layers, why_no_split
+from ppsim.parallel.sizes import Cut
+from ppsim.schedule.table import NONE, Schedule
+from ppsim.simulation.stage_costs import StageCosts
+
+
+def assemble_job(
+    job: Job,
+    schedule: Schedule,
+    *,
+    split: Split = "auto",
+    known: Known | None = None,
+    plans: Sequence[StagePlan] | None = None,
+) -> Assembled:
+    """Return the costs per stage of a job for a schedule's placement of stages, and the costs around its step.
+
+    `split` "auto" balances F + B of ranks, embedding and head included (`ppsim.projection.split_search` improves
+    it); a list of strings is the layout, as from `parse_layout`. Static bytes are all memory that does not grow
+    with microbatches in flight, transients of the peak included. `known` caches results of stages for other splits
+    of the same job and schedule. `plans` of each stage replace the job's. Raises `ConfigError` for a split that
+    does not fit, `ScheduleError` if the schedule splits a backward that was only measured whole.
+    """
+    stages = _stages(job, schedule.num_model_stages, split, stages_of_ranks(schedule), plans)
+    _require_backwards(job, schedule)
+    _require_pairs(job, schedule)
+    known = Known() if known is None else known
+    alone = [(stage,) for stage in stages]
+    costs = once_each(lambda one: estimate_of(job, *one), alone, known["costs"])
+    kept = once_each(lambda one: activation_bytes(job, *one), alone, known["kept"])
+    offloads = [offload_of(job, stage, whole) for stage, (whole, _) in zip(stages, kept, strict=True)]
+    if any(sum(one.copied) for one in offloads):
+        costs = [with_copies(job, *three) for three in zip(stages, costs, offloads, strict=True)]
+        kept = [
+            (whole - one.freed, min(whole - one.freed, (1 - job.offload) * part))
+            for (whole, part), one in zip(kept, offloads, strict=True)
+        ]
+    held = once_each(
+        lambda mine: rank_memory(job.model, mine, job.settings, in_flight=[0] * len(mine)).total,
+        of_ranks(schedule, stages),
+        known["static"],
+    )
+    of_rank = zip(of_ranks(schedule, stages), of_ranks(schedule, offloads), strict=True)
+    buffers = [buffer_bytes(job, *both) for both in of_rank]
+    hop_s, hops = _hops(job, schedule, stages)
+    stage_costs = _stage_costs(costs).replace(
+        fused_s=_pairs_s(job, schedule, stages, costs),
+        fused_activation_bytes=_pairs_bytes(job, stages, [whole for whole, _ in kept]),
+        activation_bytes=[whole for whole, _ in kept],
+        activation_bytes_kept_for_weight=[for_weight for _, for_weight in kept],
+        transfer_s=hop_s,
+        static_bytes=[one + buffer for one, buffer in zip(held, buffers, strict=True)],
+    )
+    stage_costs, slices = sliced(stage_costs, schedule, job.length, job.model.hidden_size, "time")
+    counts = [len(stage.layers) for stage in stages]
+    return Assembled(
+        stage_costs,
+        counts,
+        job.forward_flops,
+        [*_assumptions(job, schedule, counts, split, hops, known), *slices],
+        around=step_costs(job, schedule, stages, known),
+        parts=costs,
+        contents=contents_of(stages),
+        layer_times=_layer_times(job, stages) if job.execution.ep_order else [],
+    )
+
+
+def _require_backwards(job: Job, schedule: Schedule) -> None:
+    """Raise `ScheduleError` if the schedule splits a backward that is offloaded, or was only measured whole."""
+    if not schedule.splits_backward:
+        return
+    if job.measured and (whole := job.measured.whole_backwards(job.bases)):
+        raise ScheduleError(
+            f"{schedule.name} splits the backward, which cannot be done to the {' and the '.join(whole)} of "
+            f"profile {job.measured.profile.name}: only B was measured"
+        )
+    if job.offloads:
+        raise ScheduleError(
+            f"{schedule.name} splits the backward, between whose halves nothing can be on the host: "
+            f"leave out {'--offload' if job.offload else '--offload-modules'}"
+        )
+
+
+def _require_pairs(job: Job, schedule: Schedule) -> None:
+    order = job.execution.ep_order
+    if order is None or not schedule.num_actions:
+        return
+    if job.layout.ep == 1:
+        raise ScheduleError(f"--overlap-ep {order} overlaps the exchange of tokens, which needs --ep above 1")
+    is_megatron = order.startswith("megatron")
+    if is_megatron and (reason := _why_not_in_megatron(job)):
+        raise ScheduleError(f"--overlap-ep {order} does not go with {reason}, as in Megatron-LM")
+    if job.profile is not None and any(one.times is None for one in job.layer_costs.values()):
+        raise ConfigError(
+            f"--overlap-ep {order} needs the times of experts, which profile {job.profile.name} does not have: "
+            "give --overlap-ep PART, or leave out --profile"
+        )
+    if schedule.num_microbatches > 1 and not (schedule.fused != NONE).any():
+        raise ScheduleError(
+            f"{schedule.name} has no pairs of a forward and a backward, which --overlap-ep {order} needs: give "
+            "--schedule combined-1f1b, dualpipev or dualpipe, or --overlap-ep PART"
+        )
+    if is_megatron and schedule.num_ranks > 1 and schedule.vpp == 1:
+        raise ScheduleError(
+            f"--overlap-ep {order} with --pp above 1 needs virtual stages, as Megatron-LM does: give --vpp 2"
+        )
+
+
+def _why_not_in_megatron(job: Job) -> str | None:
+    """Megatron-Core's rules for `--overlap-moe-expert-parallel-comm` (core/transformer/transformer_config.py)."""
+    execution = job.execution
+    words = {part for word in job.words_of_layers for part in word.replace("*", "+").replace("/", "+").split("+")}
+    if words & {"full", "uniform", "block"}:
+        return "full recomputation (give --recompute none, or modules such as layernorm+moe_act)"
+    if "moe" in words:
+        return "--recompute moe (moe_act, layernorm and core_attn do)"
+    if execution.dtype == "float32":
+        return "--dtype float32 (bfloat16 does)"
+    if execution.moe_dispatcher == "allgather":
+        return "--moe-dispatcher allgather (alltoall does)"
+    if len(job.model.mtp) > 1:
+        return "more than one layer of multi-token prediction"
+    if graphs := {"moe", "mlp"} & set(execution.cuda_graphs.split("+")):
+        return f"--cuda-graphs {'+'.join(sorted(graphs))} (attn+moe_router do)"
+    return None
+
+
+def _pairs_s(
+    job: Job, schedule: Schedule, stages: Sequence[Stage], costs: Sequence[Estimate]
+) -> list[list[float]] | None:
+    """Seconds of a forward of each stage (row) that runs together with a backward of each stage (column).
+
+    Only layers overlap. Embedding, head and the parts around multi-token prediction layers run alone.
+    """
+    order, slowdown = job.execution.ep_order, job.place.dispatch_slowdown
+    if order is None or not (schedule.fused != NONE).any():
+        return None
+    layers = _layer_times(job, stages)
+    forward_s = [
+        one.forward.total_s - sum(layer.forward_s for layer in of) for one, of in zip(costs, layers, strict=True)
+    ]
+    backward_s = [
+        one.backward.total_s - sum(layer.backward_s for layer in of) for one, of in zip(costs, layers, strict=True)
+    ]
+    pairs_s = [[one.forward.total_s + other.backward.total_s for other in costs] for one in costs]
+    for mine in of_ranks(schedule, range(len(stages))):
+        for one, other in product(mine, mine):
+            together_s = pair_s(layers[one], layers[other], order, slowdown=slowdown)
+            pairs_s[one][other] = forward_s[one] + backward_s[other] + together_s
+    return pairs_s
+
+
+def _layer_times(job: Job, stages: Sequence[Stage]) -> list[list[LayerTimes]]:
+    return [
+        [
+            one.times
+            for one in (*job.costs_in_order(stage), *map(job.layer_costs.get, stage.mtp))
+            if one and one.times
+        ]
+        for stage in stages
+    ]
+
+
+def _pairs_bytes(job: Job, stages: Sequence[Stage], kept: Sequence[float]) -> list[list[float]] | None:
+    if job.execution.ep_order is None:
+        return None
+    sizes = []
+    for whole, stage in zip(kept, stages, strict=True):
+        of_component = stage_activations(job.model, stage, job.settings)
+        experts = of_component.get("feed-forward", 0.0) / max(sum(of_component.values()), 1.0)
+        sizes.append(StageBytes(whole, (1 - experts) * whole, len(stage.layers) + len(stage.mtp)))
+    return [[pair_bytes(one, other) for other in sizes] for one in sizes]
+
+
+def _stage_costs(costs: Sequence[Estimate]) -> StageCosts:
+    is_measured = any(cost.whole_backward for cost in costs)
+    return StageCosts(
+        forward_s=[cost.forward.total_s for cost in costs],
+        backward_input_s=[cost.backward_input.total_s for cost in costs],
+        backward_weight_s=[cost.backward_weight.total_s for cost in costs],
+        backward_s=[cost.backward.total_s for cost in costs] if is_measured else None,
+    )
+
+
+def layers_per_stage(
+    job: Job, num_stages: int, split: Split, stages_of_ranks: Sequence[Sequence[int]]
+) -> list[int]:
+    """Return the number of layers per stage; raises `ConfigError` for a split that does not fit."""
+    return [len(stage.layers) for stage in _stages(job, num_stages, split, stages_of_ranks)]
+
+
+def _stages(
+    job: Job,
+    num_stages: int,
+    split: Split,
+    stages_of_ranks: Sequence[Sequence[int]],
+    plans: Sequence[StagePlan] | None = None,
+) -> list[Stage]:
+    num_layers = len(job.model.layers)
+    contents = [] if isinstance(split, str | MegatronSplit) else [part for part in split if isinstance(part, str)]
+    if contents and not why_no_split(split, num_layers, num_stages):
+        stages = stages_of_layout(job.model, contents)
+    else:
+        counts = split_layers(
+            split, num_layers, num_stages, pp=job.layout.pp,
+            balanced=lambda: _balanced(job, num_stages, stages_of_ranks),
+        )  # fmt: skip
+        stages = stages_of(job.model, counts)
+    return job.planned(stages, stages_of_ranks, plans)
+
+
+def seconds_of_layers(job: Job, seconds_of: Callable[[Layer], float]) -> list[float]:
+    """Return the seconds of each layer of the model, computed once per distinct layer object."""
+    layers = job.model.layers
+    found = {id(layer): seconds_of(layer) for layer in {id(one): one for one in layers}.values()}
+    return [found[id(layer)] for layer in layers]
+
+
+def _balanced(job: Job, num_stages: int, stages_of_ranks: Sequence[Sequence[int]]) -> list[int]:
+    layers = seconds_of_layers(job, lambda kind: work_of(job.layer_costs[kind]))
+    embedding, head = (work_of(end) for end in job.ends)
+    head *= 1 + len(job.model.mtp)
+    mtp = sum(work_of(job.mtp_costs[layer]) for layer in job.model.mtp)
+    counts = layer_split(layers, num_stages, embedding_s=embedding, head_s=head, mtp_s=mtp)
+    return balance_ranks(counts, layers, (embedding, mtp + head), stages_of_ranks)
+
+
+def estimate_of(job: Job, stage: Stage) -> Estimate:
+    """Return F, I, W and B of a stage."""
+    embedding, head = job.ends
+    total = job.beside_layers * bool(stage.layers)
+    for costs in (job.costs_in_order(stage), [job.mtp_costs[layer] for layer in stage.mtp]):
+        for one in {id(cost): cost for cost in costs}.values():
+            total += one * sum(cost is one for cost in costs)
+    # Each multi-token prediction layer uses the head once more, on the head's stage.
+    total = total + embedding * stage.embedding + head * (stage.head * (1 + len(job.model.mtp)))
+    if not job.gradient_accumulation_fusion:
+        total += _accumulated(job, stage)
+    return _with_replicas(job, stage, total) if job.optimizer.zero_stage >= 2 else total
+
+
+def _accumulated(job: Job, stage: Stage) -> Estimate:
+    """Time to accumulate gradients after each microbatch's GEMMs, without gradient accumulation fusion.
+
+    Up to ZeRO 1, gradients are added to a buffer. If the buffer has their dtype, the first gradient becomes the
+    buffer (torch, `AccumulateGrad`); a wider buffer exists before. From ZeRO 2 on, gradients are copied into the
+    buffer of the reduction.
+    """
+    held, optimizer = held_of(job, [stage]), job.optimizer
+    of_each, of_sum = optimizer.weight_bytes, optimizer.bytes_of_gradient
+    adding = 1 - (of_sum == of_each) / job.num_microbatches
+    moved_of_each = of_each + of_sum if optimizer.zero_stage >= 2 else adding * (of_each + 2.0 * of_sum)
+    num_bytes = moved_of_each * (held.trained + held.trained_expert)
+    moved_s = moved(job.place.wide_times, "elementwise", num_bytes, launches=0).memory_s
+    return Estimate(Parts(), Parts(), Parts(memory_s=moved_s))
+
+
+def _with_replicas(job: Job, stage: Stage, costs: Estimate) -> Estimate:
+    """Add the exposed time of parameter gathering for each pass and of the gradient reduce-scatter after it.
+
+    FSDP2 copies gathered parameters into each parameter, on the compute stream (`foreach_all_gather_copy_out`).
+    """
+    if job.fully_shard and job.optimizer.zero_stage == 3:
+        copied = _copied_out(job, stage)
+        whole = costs.whole_backward
+        costs = replace(
+            costs,
+            forward=costs.forward + copied,
+            backward_input=costs.backward_input + copied,
+            whole_backward=None if whole is None else whole + copied,
+        )
+    gather_s, reduce_s = passes_s(job, stage)
+
+    def exposed(parts: Parts, seconds_of: float) -> Parts:
+        beside = parts.total_s if job.overlap else 0.0
+        return parts + Parts(dp_s=max(0.0, seconds_of - beside))
+
+    backward_input = exposed(costs.backward_input, gather_s)
+    backward_weight = exposed(costs.backward_weight, reduce_s)
+    whole = costs.whole_backward
+    if whole is not None:
+        whole += Parts(dp_s=max(0.0, gather_s + reduce_s - whole.total_s * job.overlap))
+    return replace(
+        costs,
+        forward=exposed(costs.forward, gather_s),
+        backward_input=backward_input,
+        backward_weight=backward_weight,
+        whole_backward=whole,
+    )
+
+
+def _copied_out(job: Job, stage: Stage) -> Parts:
+    """Copy gathered parameters (read and write), in the dtype of the all-gather."""
+    if job.place.cut.replicas == 1:
+        return Parts()
+    held = held_of(job, [stage])
+    num_bytes = 2 * gathered_bytes(job.settings) * (held.dense + held.expert)
+    return Parts(memory_s=moved(job.place.wide_times, "copy", num_bytes, launches=0).memory_s)
+
+
+def activation_bytes(job: Job, stage: Stage) -> tuple[float, float]:
+    """Return the bytes per microbatch that a stage without head holds until its backward, and from I to W."""
+    whole = job.allocator_slack * sum(stage_activations(job.model, stage, job.settings).values())
+    return whole, min(whole, bytes_for_weight(job, stage))
+
+
+def bytes_for_weight(job: Job, stage: Stage) -> float:
+    """Return the bytes per microbatch that a stage holds between I and W, unless its forward saves fewer."""
+    batch, cut = job.settings.batch, job.settings.cut
+    layers = Counter((*stage.layers, *stage.mtp))
+    return job.allocator_slack * sum(
+        number * kept_for_weight(layer, batch, cut) for layer, number in layers.items()
+    )
+
+
+def _hops(job: Job, schedule: Schedule, stages: Sequence[Stage]) -> tuple[list[float], dict[str, float]]:
+    """Seconds of the P2P transfer after each stage, and of one transfer per kind of link used.
+
+    After multi-token prediction layers, the hidden states of all predicted tokens go on to the head together.
+    """
+    layout, cluster = job.layout, job.cluster
+    tokens = job.micro_batch * job.length // layout.cp
+    whole = tokens * job.model.residual_size * float(job.settings.batch.element_bytes)
+    gathers = job.scatter_gather and not job.execution.sequence_parallel
+    message = whole / (layout.tp if gathers else job.settings.cut.norm_divisor)
+    gathered_s = job.place.seconds("all-gather", whole, "tp") if gathers else 0.0
+    ranks, by_link, hops = schedule.stage_to_rank.tolist(), dict[str, float](), []
+    for stage, here in enumerate(ranks):
+        is_last = (stage + 1) % schedule.num_model_stages == 0
+        there = here if is_last else ranks[stage + 1]
+        link = cluster.tiers[tier_between(layout, job.domain_sizes, here, there)].link
+        tokens_ahead = 1 + sum(len(one.mtp) for one in stages[: stage % len(stages) + 1])
+        hops.append(collectives.point_to_point_s(tokens_ahead * message, link) + tokens_ahead * gathered_s)
+        if here != there:
+            by_link[link.name] = hops[-1]
+    return hops, by_link
+
+
+_COMMUNICATION: dict[GroupName, str] = {"tp": "tp_s", "cp": "cp_s", "ep": "ep_s"}
+
+
+def _straddling(job: Job) -> list[str]:
+    """A line for each tp, cp or ep group across domains: its communication time there, and within one domain."""
+    inside = replace(job.cluster, tiers=(replace(job.cluster.tiers[0], num_devices=None),))
+    together, lines = replace(job, cluster=inside, profile=None), []
+    for name, part in _COMMUNICATION.items():
+        if not job.place.ranks(name).tier:
+            continue
+
+        def of_layer(one: Job, part: str = part) -> float:
+            passes = (getattr(costs.forward + costs.backward, part) for costs in one.layer_costs.values())
+            return float(max(passes))
+
+        tier, size = job.cluster.tiers[0], job.domain_sizes[0]
+        lines.append(
+            f"{name} {getattr(job.layout, name)} lies across {tier.name}s of {size}: {seconds(of_layer(job))} of "
+            f"communication a layer and microbatch, {seconds(of_layer(together))} within one"
+        )
+    return lines
+
+
+def _recomputed(job: Job) -> str:
+    of_stages = dict.fromkeys(one.recompute for one in job.stage_plans)
+    return "by the plan of each stage" if len(of_stages) > 1 else "".join(of_stages) or job.execution.recompute
+
+
+_OTHERS = ("link_efficiency", "overlap", "routing_host_s", "jitter")
+"""Constants of a cluster without a line of their own."""
+
+
+def _fine_tuning(job: Job) -> list[str]:
+    tuning, model = job.model.fine_tuning, job.model
+    if tuning is None:
+        return []
+    held = held_parameters(model, stages_of(model, [len(model.layers)]), Cut())
+    trained, whole = held.trained + held.trained_expert, held.dense + held.expert
+    how = f"LoRA of rank {tuning.rank} on {', '.join(tuning.modules)}" if tuning.rank else f"{job.freeze} frozen"
+    lines = [
+        f"fine-tuning: {how}; {count(trained)} of {count(whole)} parameters are trained",
+        "model FLOPs: frozen GEMMs count twice (forward and input gradient), trained ones three times",
+    ]
+    number = sum(not layer.has_backward for layer in model.layers)
+    if number:
+        lines.append(
+            f"backward: none in the first {number} layers, since no weight is trained up to there; runtimes that "
+            "ask for the gradient of every received tensor compute their input gradients"
+        )
+    return lines
+
+
+def _executed(job: Job) -> list[str]:
+    """Lines about non-default options of overlap and kernels, and about constants of the cluster."""
+    execution, constants, lines = job.execution, job.cluster.constants, []
+    hidden = {"ep": execution.hidden_ep, "cp": execution.hidden_cp}
+    if order := execution.ep_order:
+        lines.append(f"expert-parallel overlap: each pair of a forward and a backward, in the order of {order}")
+    if any(hidden.values()):
+        lines.append("hidden: " + ", ".join(f"{percent(part)} of {name}" for name, part in hidden.items() if part))
+    lines += _fine_tuning(job)
+    if not job.gradient_accumulation_fusion:
+        lines.append("gradients: accumulated by separate kernels (no gradient accumulation fusion)")
+    if execution.cross_entropy != "fused":
+        lines.append(f"cross entropy: {execution.cross_entropy}, with a float32 copy of the logits")
+    if execution.cuda_graphs != "none":
+        shared = ", each with its own buffers" if not job.cuda_graph_reuse else ""
+        lines.append(f"CUDA graphs: {execution.cuda_graphs}{shared}")
+    if execution.context != "ring" and job.layout.cp > 1:
+        of = "heads" if execution.context == "all-to-all" else "keys and values of every query head"
+        lines.append(f"context parallelism: an {execution.context} of {of}")
+    share = execution.compute_share or getattr(constants.compute_share.get(execution.dtype), "value", 1.0)
+    if share != 1:
+        whose = "--compute-scale" if execution.compute_share else job.cluster.name
+        lines.append(f"GEMMs and attention: {share:g} × the rate of their GPU type ({whose})")
+    if constants.kernel_s:
+        lines.append(f"kernels: {seconds(constants.kernel_s.value)} between two kernels ({job.cluster.name})")
+    if job.scale != 1:
+        lines.append(f"this job: {job.scale:.4g} × the sum of its parts ({job.cluster.name})")
+    others = [
+        f"{name} {one.value:.3g}" for name, one in constants.named.items() if name.partition(".")[0] in _OTHERS
+    ]
+    if others:
+        lines.append(f"constants of {job.cluster.name}: {', '.join(others)}")
+    if job.rest_s:
+        lines.append(f"unexplained: {seconds(job.rest_s)} per step (--rest)")
+    if job.scatter_gather and not execution.sequence_parallel and job.layout.tp > 1:
+        lines.append("P2P transfers: each tp rank sends its part, the receivers all-gather it")
+    return lines
+
+
+def _kernels(job: Job) -> list[str]:
+    """Lines about the measured part of compute, and about extrapolation of the kernel table."""
+    times, shares = job.place.times, {name: f"{100 * share:.0f} %" for name, share in job.shares.items() if share}
+    if "table" not in shares or not isinstance(times, Tabled):
+        return []
+    names = (name for name in ("data sheet", "profile", "links") if name in shares)
+    others = "".join(f", {shares[name]} by the {name}" for name in names)
+    factor = times.factor("products")
+    longer = "" if factor is None else f", {factor:g} × as long in a run"
+    lines = [
+        f"kernels: {shares['table']} of F and B by the table of {times.table.name} "
+        f"({times.table.provenance['source']}){longer}, error {percent(times.in_situ.sigma)}{others}"
+    ]
+    if factor is not None and times.name != job.execution.dtype:
+        lines.append(f"GEMMs in {job.execution.dtype}: rates of {times.name}, the nearest dtype that was measured")
+    rows, most = _expert_rows(job), times.most_expert_rows
+    if most is not None and rows > most:
+        lines.append(f"experts: measured up to {most:g} rows each; {rows:.0f} rows run at the rate of {most:g}")
+    return lines
+
+
+def _expert_rows(job: Job) -> float:
+    """Most tokens that an expert receives per microbatch if loads are even; 0 without experts."""
+    tokens = job.place.tokens(job.micro_batch, job.length) / job.settings.cut.tp
+    kinds = (layer for layer in job.model.kinds if layer.is_moe)
+    return max(
+        (tokens * layer.experts_per_token * job.settings.cut.expert_tp / one.count
+         for layer in kinds for one in layer.linears(job.settings.cut) if one.kind == "routed"), default=0.0,
+    )  # fmt: skip
+
+
+def _assumptions(
+    job: Job, schedule: Schedule, counts: list[int], split: Split, hops: dict[str, float], known: Known
+) -> list[str]:
+    layout, execution, optimizer = job.layout, job.execution, job.optimizer
+    vpp = len(counts) // layout.pp
+    how = rule_of(split, len(job.model.layers), pp=layout.pp, vpp=vpp)
+    etp = "" if layout.etp is None else f", etp {layout.etp}"
+    sp = ", sequence parallel" if execution.sequence_parallel and layout.tp > 1 else ""
+    crossed = ", ".join(f"{seconds(value)} over {name}" for name, value in hops.items()) or "none"
+    estimated = f"{BASIS} and measured kernels" if job.shares["table"] else BASIS
+    basis = job.measured.sentence(job.bases) if job.measured else estimated
+    lines = [
+        f"costs: {basis}, {job.cluster.device.name} ({job.cluster.name})",
+        f"model: {job.model_name}, {len(job.model.layers)} layers, split {short_counts(counts)} ({how}), embedding "
+        "on stage 0, head and loss on the last",
+        f"stack: {job.stack_in_words} (--stack)",
+        f"layout: tp {layout.tp}{sp}, cp {layout.cp}, ep {layout.ep}{etp}, dp {layout.dp}, pp {layout.pp}, ranks "
+        f"placed {layout.order}",
+        f"batch: {job.global_batch} sequences of {job.length} tokens, micro-batch {job.micro_batch}",
+        f"numbers: {execution.dtype}, recompute {_recomputed(job)}, {execution.attention} attention",
+        *_executed(job),
+        f"optimizer: {optimizer.name}, ZeRO stage {optimizer.zero_stage}, {optimizer.bytes_of_gradient}-byte "
+        f"gradients, {optimizer.exp_avg_dtype} moments, {job.update}"
+        + ", by whole layers" * optimizer.layer_wise
+        + (f", {percent(optimizer.offload_fraction)} on the host" if optimizer.offload_fraction else ""),
+        f"transfers: {crossed}",
+        f"data parallelism: {'overlapped with compute' if job.overlap else 'after the pipeline, nothing hidden'}",
+        "memory: by formula; static bytes include the transients of an action, "
+        + (
+            f"all × {job.allocator_slack:g} of allocator slack" if job.allocator_slack > 1 else "no allocator slack"
+        ),
+    ]
+    of_any_split = known["lines"]
+    if not of_any_split:
+        of_any_split["kernels"] = [*_kernels(job), *_straddling(job)]
+    lines += of_any_split["kernels"]
+    if job.offloads:
+        modules = dict.fromkeys(one.offload_modules for one in job.stage_plans if one.offload_modules)
+        what = percent(job.offload) if job.offload else f"what {' or '.join(modules) or job.offload_modules} saves"
+        lines.append(
+            f"offload: {what} of the activations to the host, overlapped with compute, at "
+            f"{percent(HOST_EFFICIENCY)} of the link's rate (assumed)"
+        )
+    if schedule.num_replicas > 1:
+        lines.append(f"replicas: {schedule.num_replicas} on each pipeline, each with all of the model")
+    if schedule.splits_backward and {BY_OPERATORS, "full"} & set(job.words_of_layers):
+        lines.append("recomputed layers: W keeps no more memory than their forward did")
+    return lines

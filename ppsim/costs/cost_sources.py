@@ -1,0 +1,363 @@
+"""Cost sources for plans: a profile at one shape, or measured times of ranks."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ppsim.base.arrays import Floats, Numbers
+from ppsim.base.errors import ConfigError
+from ppsim.base.units import size
+from ppsim.costs.assemble_profile import assemble, layer_costs_of
+from ppsim.costs.profile import DEFAULT, Profile, Shape, load_profile
+from ppsim.costs.stage_cost_set import Assembled, Known, LayerCosts
+from ppsim.costs.utilization import BY_DATA_SHEET, peak_of
+from ppsim.parallel.layer_partition import Split
+from ppsim.schedule.analysis_cache import kept
+from ppsim.schedule.table import Schedule
+from ppsim.simulation.stage_costs import StageCosts
+from ppsim.simulation.step_costs import StepCosts
+
+
+@cache
+def _default() -> Profile:
+    return load_profile(DEFAULT)
+
+
+@dataclass(frozen=True)
+class ProfileSource:
+    """One pipeline at a measured shape; `gpus_per_rank` counts tp and cp ranks."""
+
+    profile: Profile
+    shape: Shape
+    num_layers: int
+    transfer_s: float | None
+    bandwidth_bytes_per_s: float | None
+
+    @classmethod
+    def of(
+        cls,
+        profile: Profile | None,
+        shape: Shape | None,
+        *,
+        num_layers: int | None,
+        transfer_s: float | None,
+        bandwidth_bytes_per_s: float | None,
+    ) -> "ProfileSource":
+        """Return the source of a plan; defaults are the packaged profile and its first shape."""
+        profile = profile or _default()
+        layers = profile.model.num_layers if num_layers is None else num_layers
+        return cls(profile, shape or profile.shape_at(), layers, transfer_s, bandwidth_bytes_per_s)
+
+    @property
+    def name(self) -> str:
+        """Name of the profile."""
+        return f"profile {self.profile.name}"
+
+    @property
+    def sequence_length(self) -> int:
+        """Sequence length of the shape."""
+        return self.shape.sequence_length
+
+    @property
+    def hidden_size(self) -> int:
+        """Hidden size of the profile's model."""
+        return self.profile.model.hidden_size
+
+    @property
+    def tokens_per_microbatch(self) -> int:
+        """Tokens per microbatch."""
+        return self.shape.micro_batch * self.shape.sequence_length
+
+    @property
+    def gpus_per_rank(self) -> int:
+        """tp · cp."""
+        return self.shape.tp * self.shape.cp
+
+    def assemble(self, schedule: Schedule, split: Split, known: Known | None = None) -> Assembled:
+        """Return the costs of a schedule's stages; raises `ConfigError` for a split that does not fit."""
+        asked: dict[str, Any] = {
+            "num_layers": self.num_layers, "split": split, "transfer_s": self.transfer_s,
+            "bandwidth_bytes_per_s": self.bandwidth_bytes_per_s,
+        }  # fmt: skip
+        # Cached, because stragglers, overheads and networks change, but measured costs do not. The cache stores the
+        # profile so that its id stays valid.
+        key = ("assembled", id(self.profile), repr(self.shape), repr(asked))
+        return kept(
+            schedule, key, lambda: (self.profile, assemble(self.profile, schedule, shape=self.shape, **asked))
+        )[1]
+
+    def layer_costs(self) -> LayerCosts:
+        """Return the costs that one more layer adds."""
+        return layer_costs_of(self.profile, self.shape, self.num_layers)
+
+    def peak(self) -> tuple[float | None, list[str]]:
+        """Return the peak in FLOP/s of the data sheet, else of the fastest measured GEMM, else None."""
+        device, facts, dtype = self.profile.provenance.device, self.profile.device_facts, self.shape.dtype
+        sheet = {"provenance": {"device": vars(device)}}
+        found = peak_of(sheet, dtype) or peak_of(sheet | {"device_facts": facts and asdict(facts)}, dtype)
+        if found is None or found[1] == BY_DATA_SHEET:
+            return found and found[0], []
+        return found[0], [f"MFU: of {found[1]}"]
+
+    def jitter(self) -> float | None:
+        """Return the relative standard deviation of a layer's forward, by its quartiles; None for a median of 0."""
+        forward = self.profile.find("layer", self.shape).forward_s
+        # The interquartile range of a normal distribution is 1.349 standard deviations.
+        return (forward.high - forward.low) / 1.349 / forward.median if forward.median else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the profile's name, provenance, device, model and shape."""
+        profile = self.profile
+        return {
+            "profile": {
+                "name": profile.name,
+                "provenance": profile.provenance.kind,
+                "source": profile.provenance.source,
+                "device": profile.provenance.device.name,
+                "model": profile.model.name,
+                "shape": dict(vars(self.shape)),
+            }
+        }
+
+
+Measured: TypeAlias = float | tuple[float, ...]
+"""Value of a rank (all its stages together), or of each of several equally deep parts of the model, in order."""
+
+
+@dataclass(frozen=True)
+class RankCosts:
+    """Measured seconds of a microbatch on a rank or in each part of the model, and of a P2P transfer.
+
+    With more stages than parts, each part is divided evenly; with fewer, neighbouring parts are summed.
+    `transfer_s` of a part is the transfer after it (the last is unused), also used by the stages inside the part.
+    `activation_bytes` is saved by a forward; None: from the source of the other bytes.
+    """
+
+    forward_s: Measured
+    backward_input_s: Measured
+    backward_weight_s: Measured
+    transfer_s: Measured = 0.0
+    activation_bytes: Measured | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("forward_s", "backward_input_s", "backward_weight_s", "transfer_s"):
+            for value in np.atleast_1d(getattr(self, name)):
+                if not 0 <= value < float("inf"):
+                    flag = f"--{name.replace('_', '-')[:-2]}-ms"
+                    raise ConfigError(f"{flag} must be 0 or more: got {1e3 * value:g}")
+
+    def replacing(self, estimated: Assembled, schedule: Schedule) -> Assembled:
+        """Return `estimated` with measured costs of each stage and nothing around the pipeline.
+
+        Raises `ConfigError` if stages neither divide nor sum the parts.
+        """
+        stages = schedule.num_model_stages
+        vpp = max(1, stages // schedule.num_ranks)
+        costs = estimated.costs.replace(
+            forward_s=_of_stages("--forward-ms", self.forward_s, stages, vpp),
+            backward_input_s=_of_stages("--backward-input-ms", self.backward_input_s, stages, vpp),
+            backward_weight_s=_of_stages("--backward-weight-ms", self.backward_weight_s, stages, vpp),
+            backward_s=None,
+            fused_s=None,
+            transfer_s=_behind_stages(self.transfer_s, stages),
+        )
+        told = [_told(self.forward_s, stages, vpp)]
+        if self.activation_bytes is not None:
+            kept = costs.activation_bytes_kept_for_weight
+            own = np.asarray(costs.activation_bytes, dtype=np.float64)
+            share = np.divide(0.0 if kept is None else kept, own, out=np.zeros_like(own), where=own > 0)
+            stage_bytes = _of_stages("--activation-memory", self.activation_bytes, stages, vpp)
+            costs = costs.replace(
+                activation_bytes=stage_bytes,
+                activation_bytes_kept_for_weight=None if kept is None else (share * np.asarray(stage_bytes)),
+            )
+            most = size(max(np.atleast_1d(self.activation_bytes)))
+            of = "the fullest part" if isinstance(self.activation_bytes, tuple) else "a rank"
+            told.append(f"activations: {most} a microbatch on {of}, as given")
+        lines = [line for line in estimated.assumptions if not line.startswith(_OF_TIME)]
+        return replace(estimated, costs=costs, assumptions=[*told, *lines], around=StepCosts(), parts=[])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunCosts(RankCosts):
+    """The costs of a recorded run: seconds per microbatch of each model stage of the table that it ran.
+
+    `table` is that table, `split` its layers per stage, `source` the name of the recording. `splits_backward`: I
+    and W were recorded; if not, they are any two parts of B. `knows_gaps`: the time between steps was recorded.
+    """
+
+    forward_s: tuple[float, ...]
+    backward_input_s: tuple[float, ...]
+    backward_weight_s: tuple[float, ...]
+    table: Schedule
+    split: Split = "even"
+    source: str
+    splits_backward: bool
+    knows_gaps: bool
+
+    def replacing(self, estimated: Assembled, schedule: Schedule) -> Assembled:
+        """Return costs with their share of the recorded stages in place of each stage's.
+
+        Recorded stages are divided evenly, or neighbours are summed. If there are at least three, the time that the
+        first and the last take beyond the median of the others is the embedding's and the head's and stays at the
+        ends.
+        """
+        parts, stages = len(self.forward_s), schedule.num_model_stages
+        if stages % parts and parts % stages:
+            raise ConfigError(
+                f"{self.source} has {parts} stages, which are neither divided nor summed to {stages} without a "
+                f"model: give --model, or --pp and --vpp whose product divides {parts} or is a multiple of it"
+            )
+        found = super().replacing(estimated, schedule)
+        lines = [f"costs: medians per stage of {self.source}, {parts} stages", *found.assumptions[1:]]
+        if stages > parts:
+            lines[0] += f" divided into {stages}"
+            if parts >= 3:
+                names = ("forward_s", "backward_input_s", "backward_weight_s")
+                uneven = {
+                    name: _with_ends(getattr(found.costs, name), getattr(self, name), stages // parts)
+                    for name in names
+                }
+                found = replace(found, costs=found.costs.replace(**uneven))
+                lines[0] += ", more than the median of the others stays at the first and the last"
+        if schedule.splits_backward and not self.splits_backward:
+            lines.insert(1, "I and W: each half of the recorded B, assumed (the run has full backwards)")
+        return replace(found, assumptions=lines)
+
+    def correcting(self, estimated: Assembled, own: Assembled) -> Assembled:
+        """Return estimated costs times recorded / estimated of the run's stages.
+
+        `own` has the estimate of the run's own stages. A stage gets the mean of the ratios of the recorded stages
+        that its layers were in, weighted by layers.
+        """
+        ends, own_ends = np.cumsum([0, *estimated.split]), np.cumsum([0, *own.split])
+        shared = np.minimum(ends[1:, None], own_ends[None, 1:]) - np.maximum(ends[:-1, None], own_ends[None, :-1])
+        shared = np.maximum(shared, 0).astype(np.float64)
+        alone = np.flatnonzero(shared.sum(axis=1) == 0)  # stages without a layer: those of their nearest layer
+        nearest = np.searchsorted(own_ends[1:-1], ends[alone], side="right")
+        shared[alone, np.minimum(nearest, len(own_ends) - 2)] = 1.0
+        weights = shared / shared.sum(axis=1, keepdims=True)
+        recorded = {
+            "forward_s": np.asarray(self.forward_s),
+            "backward_input_s": np.asarray(self.backward_input_s),
+            "backward_weight_s": np.asarray(self.backward_weight_s),
+        }
+        guess = {name: np.asarray(getattr(own.costs, name), dtype=np.float64) for name in recorded}
+        if not self.splits_backward:
+            whole = recorded["backward_input_s"] + recorded["backward_weight_s"]
+            share = whole / (guess["backward_input_s"] + guess["backward_weight_s"])
+            recorded |= {name: share * guess[name] for name in ("backward_input_s", "backward_weight_s")}
+        ratios = {
+            name: np.divide(recorded[name], guess[name], out=np.ones_like(guess[name]), where=guess[name] > 0)
+            for name in recorded
+        }
+        costs = estimated.costs.replace(
+            **{
+                name: np.asarray(getattr(estimated.costs, name), dtype=np.float64) * (weights @ ratio)
+                for name, ratio in ratios.items()
+            },
+            backward_s=None,
+            fused_s=None,
+            transfer_s=_behind_stages(self.transfer_s, len(estimated.split)),
+        )
+        lines = [line for line in estimated.assumptions if not line.startswith(_OF_TIME)]
+        told = ", ".join(
+            f"{letter} {ratio.min():.2f} to {ratio.max():.2f}"
+            for letter, ratio in zip("FIW", ratios.values(), strict=True)
+        )
+        lines.insert(0, f"costs: the model's, times recorded / estimated per stage of {self.source}: {told}")
+        return replace(estimated, costs=costs, assumptions=lines, around=StepCosts(), parts=[])
+
+
+def _with_ends(stages: Numbers, recorded: Sequence[float], pieces: int) -> Floats:
+    """Even pieces of recorded stages, the excess of the first and the last given to the first and last piece."""
+    found = np.array(stages, dtype=np.float64)
+    usual = float(np.median(recorded[1:-1]))
+    for end, inside, outer in ((recorded[0], slice(0, pieces), 0), (recorded[-1], slice(-pieces, None), -1)):
+        excess = max(end - usual, 0.0)
+        found[inside] -= excess / pieces
+        found[outer] += excess
+    return found
+
+
+_OF_TIME = ("costs:", "transfers:", "data parallelism:")
+"""Starts of the assumptions that recorded times replace."""
+
+
+def _of_stages(flag: str, measured: Measured, num_stages: int, vpp: int) -> Numbers:
+    """Value of each stage: its part of a rank's value, or divided or summed parts."""
+    if not isinstance(measured, tuple):
+        return measured / vpp
+    if num_stages % len(measured) == 0:
+        pieces = num_stages // len(measured)
+        return [value / pieces for value in measured for _ in range(pieces)]
+    if len(measured) % num_stages == 0:
+        together = len(measured) // num_stages
+        return [sum(measured[first : first + together]) for first in range(0, len(measured), together)]
+    raise ConfigError(
+        f"{flag} has {len(measured)} values for {num_stages} stages: give {num_stages}, one a stage, or as many as "
+        f"divide {num_stages} or are a multiple of it"
+    )
+
+
+def _behind_stages(measured: Measured, num_stages: int) -> Numbers:
+    """Transfer after each stage: the one after its part, or after the last part in it."""
+    if not isinstance(measured, tuple):
+        return measured
+    _of_stages("--transfer-ms", measured, num_stages, 1)
+    return [measured[((stage + 1) * len(measured) - 1) // num_stages] for stage in range(num_stages)]
+
+
+def _told(measured: Measured, num_stages: int, vpp: int) -> str:
+    if not isinstance(measured, tuple):
+        return f"costs: measured of a rank, in {vpp} equal stages" if vpp > 1 else "costs: measured of a rank"
+    pieces = num_stages // len(measured)
+    divided = f", in {pieces} equal stages each" if pieces > 1 else ""
+    return f"costs: measured of {len(measured)} parts of the model{divided}"
+
+
+@dataclass(frozen=True)
+class RankSource:
+    """Times given by hand, without a model: no layers, tokens, FLOPs or peak, no bytes but given activations."""
+
+    costs: RankCosts
+    gpus_per_rank: int = 1
+
+    @property
+    def name(self) -> str:
+        """Name of these costs in error messages."""
+        return f"recorded run {self.costs.source}" if isinstance(self.costs, RunCosts) else "times given by hand"
+
+    def assemble(self, schedule: Schedule, split: Split, known: Known | None = None) -> Assembled:
+        """Divide the costs of a rank over its stages; `split` is not used, because there are no layers."""
+        nothing = Assembled(StageCosts(forward_s=0.0, backward_input_s=0.0, backward_weight_s=0.0), [], 0.0)
+        found = self.costs.replacing(nothing, schedule)
+        unknown = "memory" if self.costs.activation_bytes is None else "memory except activations"
+        line = f"no --model: throughput, MFU and {unknown} are not known"
+        return replace(found, assumptions=[*found.assumptions, line])
+
+    def peak(self) -> tuple[float | None, list[str]]:
+        """Return None: no device is given."""
+        return None, []
+
+    def jitter(self) -> float | None:
+        """Return None: jitter was not measured."""
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return an empty dictionary: there is no model, device or profile."""
+        return {}
+
+
+@dataclass(frozen=True)
+class MeasuredProfileSource(ProfileSource):
+    """One pipeline with measured times for equal stages; tokens, and bytes not given, come from the profile."""
+
+    costs: RankCosts
+
+    def assemble(self, schedule: Schedule, split: Split, known: Known | None = None) -> Assembled:
+        """Divide the costs of a rank over its stages."""
+        return self.costs.replacing(super().assemble(schedule, split, known), schedule)

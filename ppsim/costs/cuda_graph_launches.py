@@ -1,0 +1,62 @@
+"""Kernel launches of a layer with CUDA graphs: one launch per graph and pass, and one per kernel outside graphs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ppsim.costs.execution_context import Place
+from ppsim.costs.pass_kernels import PassKernels, total
+from ppsim.machine.kernels.times import KernelTime
+from ppsim.model.architecture import Layer
+from ppsim.model.cuda_graph_scope import captures_all, captures_feed_forward, captures_mixer, captures_router
+from ppsim.model.cuda_graphs import CudaGraphs, captures
+from ppsim.model.operators import Operator
+
+
+def launched(
+    kernels: PassKernels, layer: Layer, place: Place, operators: Sequence[Operator], of: Mapping[str, PassKernels]
+) -> PassKernels:
+    """Return the kernels of a layer with the number of launches that the host makes for them.
+
+    `of` maps operator names to kernels. If the whole step is one graph, no launch is counted.
+    """
+    graphs = place.execution.cuda_graphs
+    if graphs == "none":
+        return kernels
+    if graphs == "full" or captures_all(graphs, layer):
+        return _counting(kernels, [int(graphs != "full")] * 3)
+    inside = _counts(total(of[one.name] for one in operators if _is_captured(one, graphs, layer)))
+    left = [whole - of_graph + (of_graph > 0) for whole, of_graph in zip(_counts(kernels), inside, strict=True)]
+    return _counting(kernels, left)
+
+
+def _is_captured(one: Operator, graphs: CudaGraphs, layer: Layer) -> bool:
+    """True if a graph contains the operator, as part of a captured mixer, MLP, or router before the all-to-all."""
+    if one.half == 1:
+        return captures_mixer(graphs, layer)
+    is_before = one.kind == "norm" or "shared_experts" in one.module or "router" in one.module
+    return captures_feed_forward(graphs, layer) or (captures_router(graphs, layer) and is_before)
+
+
+def launched_again(kernels: KernelTime, layer: Layer, place: Place) -> KernelTime:
+    """Return recomputed kernels without their launches if the layer's graph contains them."""
+    return replace(kernels, count=0) if captures_all(place.execution.cuda_graphs, layer) else kernels
+
+
+def waits_for_counts(layer: Layer, place: Place) -> bool:
+    """Return whether the host reads the number of tokens per expert before it launches the experts' kernels.
+
+    It does if no capacity (per expert or per rank) fixes the sizes. If the operators before the exchange are
+    captured, too few launches remain for the device to run idle. All-to-alls are an exception: before them the host
+    reads the counts in any case (Megatron-LM, `MoEAlltoAllTokenDispatcher`, its copies to the host).
+    """
+    execution = place.execution
+    is_ready = captures(execution.cuda_graphs, "moe_preprocess") and execution.moe_dispatcher != "alltoall"
+    return layer.is_moe and execution.is_dropless and not is_ready
+
+
+def _counts(kernels: PassKernels) -> list[int]:
+    return [one.count for one in kernels.passes]
+
+
+def _counting(kernels: PassKernels, counts: list[int]) -> PassKernels:
+    return PassKernels(*(replace(one, count=count) for one, count in zip(kernels.passes, counts, strict=True)))

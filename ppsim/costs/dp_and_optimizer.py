@@ -1,0 +1,281 @@
+"""Step costs outside the pipeline: data-parallel collectives, shared embeddings, gradient norm and optimizer."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from ppsim.base.errors import ConfigError
+from ppsim.costs.job import Job
+from ppsim.costs.offload import HOST_EFFICIENCY, copy_s
+from ppsim.costs.stage_cost_set import Known, of_ranks
+from ppsim.machine import collectives
+from ppsim.machine.cluster import Device
+from ppsim.model.architecture import Layer
+from ppsim.model.parameters import Held, held_parameters, padded_vocabulary
+from ppsim.model.stages import Stage, once_each
+from ppsim.parallel.groups import Group, all_devices, tier_between
+from ppsim.schedule.table import Schedule
+from ppsim.simulation.step_costs import Sharing, StepCosts
+
+NORM_BYTES = 4
+"""The gradient norm reads each gradient once."""
+
+
+def step_costs(job: Job, schedule: Schedule, stages: Sequence[Stage], known: Known | None = None) -> StepCosts:
+    """Return the costs around the pipeline of a step; `stages` are the model's stages.
+
+    Up to ZeRO 1, gradients are reduced once per step. From ZeRO 2 on no rank keeps them whole, so every backward
+    reduces its own (`passes_s`). Parameters are gathered once per step in ZeRO 1 and 2, and for every pass in ZeRO
+    3.
+    """
+    device, zero, replicas = job.cluster.device, job.optimizer.zero_stage, schedule.num_replicas
+    known = Known() if known is None else known
+    held = once_each(lambda one: held_of(job, one), [(stage,) for stage in stages], known["held"])
+    reduce_s = gather_s = [0.0] * len(stages)
+    if zero < 2:
+        operation: collectives.Operation = "reduce-scatter" if zero else "all-reduce"
+        reduce_s = _for_each(held, lambda one: among_replicas_s(job, one, operation), known["reduce"])
+    if zero in (1, 2):
+        gather_s = _for_each(held, lambda one: among_replicas_s(job, one, "all-gather"), known["gather"])
+    rank_stages = of_ranks(schedule, stages)
+    parts = once_each(lambda mine: _parts_of_replica(job, mine), rank_stages, known["parts"])
+    norm_s = max(dense + expert for dense, expert in parts) * NORM_BYTES
+    norm_s /= device.memory_bytes_per_s * device.efficiency.memory
+    everyone = all_devices(job.layout, job.domain_sizes)
+    return StepCosts(
+        gather_s=np.tile(gather_s, replicas),
+        reduce_s=np.tile(reduce_s, replicas),
+        num_buckets=np.tile(_for_each(held, lambda one: num_buckets(job, one), known["buckets"]), replicas),
+        overlap=job.overlap,
+        sharing=_sharing(job, schedule, stages, held),
+        norm_s=norm_s + collectives.seconds("all-reduce", 4.0, everyone, job.cluster),
+        optimizer_s=once_each(lambda mine: _update_s(job, mine), rank_stages, known["update"]),
+        update=job.update,
+        rest_s=job.rest_s,
+        straggling=device.efficiency.jitter * expected_maximum(num_independent(job)),
+    )
+
+
+def added_s(job: Job, layer: Layer) -> tuple[float, float]:
+    """Return the seconds per step that one more layer adds to a stage's gradient reduction and to the update."""
+    one, two = ([Stage((layer,) * number)] for number in (1, 2))
+    update_s = _update_s(job, two) - _update_s(job, one)
+    if job.optimizer.zero_stage >= 2:  # reduced after each pass
+        return 0.0, update_s
+    operation: collectives.Operation = "reduce-scatter" if job.optimizer.zero_stage else "all-reduce"
+    took_s = [among_replicas_s(job, held_of(job, stages), operation) for stages in (one, two)]
+    return took_s[1] - took_s[0], update_s
+
+
+def num_independent(job: Job) -> int:
+    """Return the number of innermost domains (nodes) that contain data-parallel ranks of a stage.
+
+    Ranks of one node share host, power and cooling, and count as one random draw.
+    """
+    return math.prod(job.place.ranks("dp").extents[1:])
+
+
+@lru_cache(maxsize=4096)
+def expected_maximum(count: int) -> float:
+    """Return the expected maximum of `count` independent standard normals.
+
+    It is ∫ (1 − Φⁿ) over x > 0 minus ∫ Φⁿ over x < 0 (David & Nagaraja 2003, Order Statistics, §3.1), summed in
+    steps of 1/100 to where Φⁿ is 0 or 1 in double precision. For two it is 1/√π.
+
+    >>> round(expected_maximum(2), 6), round(expected_maximum(1000), 3)
+    (0.56419, 3.241)
+    """
+    step = 0.01
+    at = [step * (number + 0.5) for number in range(-1000, 1000)]
+    return step * sum((x > 0) - (0.5 * (1 + math.erf(x / math.sqrt(2)))) ** count for x in at)
+
+
+def num_buckets(job: Job, held: Held) -> float:
+    """Return the number of gradient buckets.
+
+    Megatron-LM's hold 40 million gradients, or a million per dp · cp rank if that is more.
+    """
+    largest = max(40_000_000, 1_000_000 * job.layout.dp * job.layout.cp)
+    return float(max(1, -(-(held.trained + held.trained_expert) // largest)))
+
+
+def _for_each(held: Sequence[Held], seconds_of: Callable[[Held], float], known: dict[Held, float]) -> list[float]:
+    for one in set(held) - known.keys():
+        known[one] = seconds_of(one)
+    return [known[one] for one in held]
+
+
+def passes_s(job: Job, stage: Stage) -> tuple[float, float]:
+    """Return seconds per pass to gather a stage's parameters (ZeRO 3) and reduce its gradients (ZeRO 2 and 3)."""
+    zero = job.optimizer.zero_stage
+    held = held_of(job, [stage])
+    gather_s = among_replicas_s(job, held, "all-gather") if zero == 3 else 0.0
+    return gather_s, among_replicas_s(job, held, "reduce-scatter") if zero >= 2 else 0.0
+
+
+def held_of(job: Job, stages: Sequence[Stage]) -> Held:
+    """Return the parameters that a rank holds of these stages."""
+    return held_parameters(job.model, list(stages), job.settings.cut, vocab_multiple=job.vocab_multiple)
+
+
+ReplicaGroup: TypeAlias = Literal["dp-cp", "expert-dp"]
+_GROUPS: tuple[ReplicaGroup, ...] = ("dp-cp", "expert-dp")
+
+
+def among_replicas_s(job: Job, held: Held, operation: collectives.Operation) -> float:
+    """Return the seconds of a collective over weights or gradients among their data-parallel ranks.
+
+    ZeRO 3 gathers frozen weights too.
+    """
+    is_whole = operation == "all-gather" and job.optimizer.zero_stage == 3
+    counts = (held.dense, held.expert) if is_whole else (held.trained, held.trained_expert)
+    of = job.optimizer.weight_bytes if operation == "all-gather" else job.optimizer.bytes_of_gradient
+    return sum(
+        _among_instances_s(job, operation, count * of, name)
+        for count, name in zip(counts, _GROUPS, strict=True)
+        if count
+    )
+
+
+def _among_instances_s(job: Job, operation: collectives.Operation, num_bytes: float, name: ReplicaGroup) -> float:
+    """A collective within a distributed-optimizer instance; gradients are then summed over instances."""
+    group = job.place.ranks(name)
+    inner, outer = group.instances(job.optimizer.instances_among(group.num_ranks))
+    seconds = collectives.seconds(operation, num_bytes, inner, job.cluster)
+    if operation == "all-gather" or outer.num_ranks == 1:
+        return seconds
+    return seconds + collectives.seconds("all-reduce", num_bytes / inner.num_ranks, outer, job.cluster)
+
+
+def _num_sharing(job: Job, name: ReplicaGroup) -> int:
+    num_ranks = job.place.ranks(name).num_ranks
+    return num_ranks // job.optimizer.instances_among(num_ranks)
+
+
+def _share(job: Job, name: ReplicaGroup, stages: Sequence[Stage]) -> float:
+    """Largest fraction of an update of these stages that one rank does."""
+    if job.optimizer.zero_stage == 0:
+        return 1.0
+    num_ranks = _num_sharing(job, name)
+    num_layers = sum(len(stage.layers) + len(stage.mtp) for stage in stages)
+    if not job.optimizer.layer_wise or num_layers == 0:
+        return 1 / num_ranks
+    return math.ceil(num_layers / num_ranks) / num_layers
+
+
+def _parts_of_replica(job: Job, stages: Sequence[Stage]) -> tuple[float, float]:
+    held = held_of(job, stages)
+    return held.trained * _share(job, "dp-cp", stages), held.trained_expert * _share(job, "expert-dp", stages)
+
+
+def _update_s(job: Job, stages: Sequence[Stage]) -> float:
+    """Optimizer step of a rank: memory traffic, and for Muon the GEMMs that orthogonalise matrices."""
+    optimizer, device = job.optimizer, job.place.device
+    held, traffic = held_of(job, stages), optimizer.traffic_bytes
+    dense, expert = _parts_of_replica(job, stages)
+    if optimizer.name == "adam":
+        on_host = optimizer.offload_fraction * (dense + expert)
+        on_device_s = optimizer_s(device, dense + expert - on_host, bytes_per_parameter=traffic)
+        return on_device_s if not on_host else update_on_host_s(job, on_host, on_device_s)
+    of_matrix = traffic - 2 * (optimizer.state_bytes() - optimizer.state_bytes(is_matrix=True))
+    matrices = held.matrices * _share(job, "dp-cp", stages) + expert
+    moved_s = optimizer_s(device, matrices, bytes_per_parameter=of_matrix)
+    moved_s += optimizer_s(device, dense + expert - matrices, bytes_per_parameter=traffic)
+    shares = _share(job, "dp-cp", stages), _share(job, "expert-dp", stages)
+    flops = sum(_muon_flops(job, layer, *shares) for stage in stages for layer in (*stage.layers, *stage.mtp))
+    return moved_s + flops / (device.peak("bfloat16") * device.matmul_share("bfloat16"))
+
+
+def optimizer_s(device: Device, parameters: float, *, bytes_per_parameter: float) -> float:
+    """Return the seconds of an optimizer step over the parameters that a rank updates.
+
+    Memory-bound, at the fraction of bandwidth that optimizers reach, far less than other kernels: Adam took 93.8
+    ms, against 19.9 ms at full bandwidth.
+    """
+    return parameters * bytes_per_parameter / (device.memory_bytes_per_s * device.efficiency.optimizer)
+
+
+def update_on_host_s(job: Job, parameters: float, on_device_s: float) -> float:
+    """Return the seconds of an optimizer step that updates `parameters` of a rank on the host.
+
+    Float32 gradients go to the host, which updates concurrently with the device, and weights come back, one after
+    the other or, with `overlap_cpu_optimizer_d2h_h2d`, parameter by parameter (Megatron-LM,
+    core/optimizer/cpu_offloading/hybrid_optimizer.py at d98e8a64). Raises `ConfigError` if the bandwidth of the
+    link or of host memory is unknown.
+    """
+    optimizer, device = job.optimizer, job.cluster.device
+    if device.host_memory_bytes_per_s is None:
+        raise ConfigError(
+            f"{device.name} has no host_memory_bytes_per_s, which an optimizer on the host needs: give it in a "
+            "--cluster file"
+        )
+    out_s, back_s = (copy_s(job, size * parameters) for size in (4, optimizer.weight_bytes))
+    num_bytes = parameters * optimizer.host_traffic_bytes
+    on_host_s = num_bytes / (HOST_EFFICIENCY * device.host_memory_bytes_per_s)
+    if optimizer.overlap_cpu_optimizer_d2h_h2d:
+        return max(out_s, on_host_s, on_device_s, back_s)
+    return out_s + max(on_host_s, on_device_s) + back_s
+
+
+def muon_flops(size: int, side: int, *, iterations: int = 5) -> float:
+    """Return the FLOPs to orthogonalise a matrix of `size` entries with one side of length `side`.
+
+    Each Newton–Schulz iteration of an m × n matrix A, m ≤ n, computes AAᵀ, its square, and the product of their sum
+    with A: 4m²n + 2m³ (Jordan et al. 2024, five iterations).
+
+    >>> muon_flops(6, 3)
+    320.0
+    """
+    short, long = sorted((side, size / side))
+    return iterations * (4.0 * short * short * long + 2.0 * short**3)
+
+
+def _muon_flops(job: Job, layer: Layer, share: float, expert_share: float) -> float:
+    """FLOPs for a layer's matrices as divided over ranks; whole ones are spread over the ranks that update them."""
+    matrices = [one for one in layer.linears(job.settings.cut) if one.is_orthogonalised and one.trainable]
+    h, linears = layer.hidden_size, matrices
+    of_experts = sum(one.count * muon_flops(one.size, h) for one in linears if one.kind == "routed")
+    of_others = sum(muon_flops(one.size, h) for one in linears if one.kind != "routed")
+    return of_others * share + of_experts * expert_share
+
+
+def _sharing(job: Job, schedule: Schedule, stages: Sequence[Stage], held: Sequence[Held]) -> tuple[Sharing, ...]:
+    """All-reduces of gradients among pipeline ranks: shared embeddings, conditional embedders, and model replicas.
+
+    Replicas of a stage are data-parallel too (Li & Hoefler 2021, arXiv 2107.06925, §3.2: an all-reduce among them).
+    Each reduces its gradients among its dp · cp ranks. A rank's part, 1 / (dp · cp), is then summed over the
+    replicas on other ranks. This holds without ZeRO too: the sum is then between the two halves of the all-reduce.
+    """
+    shared = []
+    model, num_stages, of = job.model, schedule.num_model_stages, job.optimizer.bytes_of_gradient
+    rank_of = schedule.stage_to_rank.tolist()
+    with_table = {
+        rank_of[index]
+        for index, stage in enumerate(stages)
+        if stage.embedding or stage.mtp or (stage.head and model.tied_embeddings)
+    }
+    if len(with_table) > 1 and model.trains("embedding"):
+        vocab = padded_vocabulary(model.vocab_size, tp=job.layout.tp, multiple=job.vocab_multiple) // job.layout.tp
+        table = vocab * (model.projected_size or model.hidden_size)
+        shared.append(_sum_over(job, tuple(sorted(with_table)), table * of))
+    ranks_of_all = tuple(dict.fromkeys(rank_of))
+    if model.patches and len(ranks_of_all) > 1:
+        conditioning = model.patches.conditioning_parameters(model.hidden_size)
+        shared.append(_sum_over(job, ranks_of_all, conditioning * of))
+    dense, expert = (_num_sharing(job, name) for name in _GROUPS)
+    for stage, one in enumerate(held):
+        ranks = tuple(dict.fromkeys(rank_of[stage::num_stages]))
+        if len(ranks) > 1:
+            shared.append(_sum_over(job, ranks, (one.trained / dense + one.trained_expert / expert) * of))
+    return tuple(shared)
+
+
+def _sum_over(job: Job, ranks: tuple[int, ...], num_bytes: float) -> Sharing:
+    sizes = job.domain_sizes
+    tier = max(tier_between(job.layout, sizes, ranks[0], other) for other in ranks[1:])
+    extents = tuple(len(ranks) if index == tier else 1 for index in range(len(sizes)))
+    found = collectives.seconds("all-reduce", num_bytes, Group("embedding", len(ranks), extents), job.cluster)
+    return Sharing(ranks, found)

@@ -1,0 +1,301 @@
+"""Execution options of a microbatch, and the cluster and layout on which it runs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+from ppsim.base.errors import ConfigError
+from ppsim.costs.pair_overlap import ORDERS, Order
+from ppsim.machine import collectives
+from ppsim.machine.choices import Dispatcher
+from ppsim.machine.cluster import Cluster, Constant, Device
+from ppsim.machine.kernels.data_sheet_times import OPERAND_BYTES, activation_bytes, at_least_16_bits
+from ppsim.machine.kernels.published_tables import kernel_times
+from ppsim.machine.kernels.times import KernelTime, KernelTimes
+from ppsim.model.cuda_graphs import CudaGraphs, cuda_graphs_of
+from ppsim.model.losses import CrossEntropy
+from ppsim.model.recompute import Recompute, require_spelling
+from ppsim.parallel.groups import Group, GroupName, group
+from ppsim.parallel.layout import Layout
+from ppsim.parallel.sizes import Cut
+
+_DISPATCH_CORES = 20
+"""SMs that send tokens to experts and back: DeepEP's default, and the number that Megatron-LM requests."""
+
+_HIDDEN = {"tp": ("hidden_tp_forward", "hidden_tp_backward"), "ep": ("overlap_ep",)}
+"""The fields scaled by a cluster's `overlap` constant, per kind of communication."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """Execution options of a microbatch.
+
+    attention
+        "fused" saves no scores; "unfused" writes all s × s scores, with softmax and dropout, to memory (before
+        2022).
+    recompute
+        Recomputed part of a layer: nothing, its forward, or modules (`ppsim.model.recompute`).
+    cuda_graphs
+        Part launched as CUDA graphs: nothing, all, whole layers, or modules (`ppsim.model.cuda_graphs`).
+    sequence_parallel
+        All-gather and reduce-scatter instead of an all-reduce, norms and residuals on 1/tp of the tokens
+        (Korthikanti et al. 2022, arXiv 2205.05198).
+    dropout
+        Dropout after attention and after both mixers of a layer.
+    deterministic_mode
+        Only kernels with a fixed summation order (`Specified`); the cross entropy is then not fused.
+    compile
+        True: torch.compile fuses the operators between the GEMMs of TorchTitan's blocks; False: each operator runs
+        by itself (`ppsim.costs.torch_blocks`); None: the kernels of Megatron-LM and TransformerEngine.
+    context
+        Exchange of keys and values among cp ranks: in a "ring", by "all-to-all" of heads, or by "all-gather" for
+        every query head, as in torch, which repeats keys and values for all query heads first.
+    moe_dispatcher
+        Transport of tokens to their experts and back (`ppsim.machine.dispatch`).
+    expert_imbalance
+        Tokens of the rank whose experts get the most, relative to the mean (1 or more); all others wait for it.
+    expert_capacity
+        Tokens to which each expert is padded or cut, relative to the mean; None: no limit. With a capacity, the
+        host knows all shapes and waits for no counts, and all ranks have the same load.
+    fused_experts
+        Grouped GEMMs for a rank's experts, with activation, cast, biases and weighting fused, instead of one GEMM
+        each (TransformerEngine's op fuser, cuDNN's grouped_gemm_glu and grouped_gemm_dglu).
+    expert_rank_capacity
+        Buffer for the tokens of a rank's experts, relative to the mean, so that the host knows all shapes and does
+        not wait (Megatron-LM's moe_expert_rank_capacity_factor); only actual tokens are computed. None: exact size,
+        which the host reads.
+    paged_stash
+        Buffer for experts' saved activations, relative to the mean, in pages that kernels fill and empty
+        (Megatron-LM's moe_paged_stash and its buffer_size_factor_cuda). None: they stay in their full-size buffers.
+    hidden_tp_forward, hidden_tp_backward, overlap_ep, hidden_cp
+        Fraction of the communication overlapped with compute, 0 to 1. Megatron-LM overlaps an all-reduce of the
+        backward with the weight gradient. A forward's all-to-alls overlap with the backward of another microbatch
+        and vice versa, at most for the time of that pass, and take SMs from it (`Place.hidden_ep_s`). For
+        `overlap_ep`, the name of an order of operations gives each pair of a forward and a backward the time of
+        `ppsim.costs.pair_overlap`.
+    compute_share
+        Multiplier on GEMM and attention throughput, relative to the GPU type; None: the cluster's constants.
+    """
+
+    dtype: str = "bfloat16"
+    attention: Literal["fused", "unfused"] = "fused"
+    recompute: Recompute = "none"
+    cuda_graphs: CudaGraphs = "none"
+    sequence_parallel: bool = False
+    dropout: bool = False
+    cross_entropy: CrossEntropy = "fused"
+    deterministic_mode: bool = False
+    compile: bool | None = None
+    context: Literal["ring", "all-to-all", "all-gather"] = "ring"
+    moe_dispatcher: Dispatcher = "deepep"
+    expert_imbalance: float = 1.0
+    expert_capacity: float | None = None
+    fused_experts: bool = False
+    expert_rank_capacity: float | None = None
+    paged_stash: float | None = None
+    hidden_tp_forward: float = 0.0
+    hidden_tp_backward: float = 0.0
+    overlap_ep: float | Order = 0.0
+    hidden_cp: float = 0.0
+    compute_share: float | None = None
+
+    @property
+    def overlap_tp(self) -> str:
+        """Hidden fraction of tensor-parallel communication, as `--overlap-tp` has it: FORWARD,BACKWARD or both."""
+        return ",".join(
+            repr(float(part)).removesuffix(".0")
+            for part in dict.fromkeys((self.hidden_tp_forward, self.hidden_tp_backward))
+        )
+
+    @property
+    def expert_load(self) -> float:
+        """Tokens computed by the most loaded rank's experts, relative to the mean."""
+        return self.expert_imbalance if self.expert_capacity is None else self.expert_capacity
+
+    @property
+    def is_dropless(self) -> bool:
+        """True if the host must read the number of tokens of a rank's experts."""
+        return self.expert_capacity is None and self.expert_rank_capacity is None
+
+    @property
+    def expert_room(self) -> float:
+        """Size of the buffer for experts' saved activations, relative to the mean."""
+        return self.paged_stash or self.expert_rank_capacity or 1.0
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes per element of activations and their messages."""
+        return activation_bytes(self.dtype)
+
+    @property
+    def gathered_share(self) -> float:
+        """Message size of a gathered GEMM operand, relative to activations, because it is cast before it is sent.
+
+        TransformerEngine gathers quantized tensors (`module/_common.py` and `distributed.py`), with and without
+        userbuffers. TorchAO's `Float8ColwiseParallel` does too, except for operands with a scale per row.
+        """
+        if self.dtype == "float8-row":
+            return 1.0
+        return OPERAND_BYTES.get(self.dtype, self.element_bytes) / self.element_bytes
+
+    def overlapping(self, times: Mapping[str, Constant]) -> "Execution":
+        """Return a copy with hidden fractions of tp and ep communication multiplied by `times`, at most 1."""
+        hidden = {
+            name: min(1.0, times[kind].value * getattr(self, name))
+            for kind, names in _HIDDEN.items() if kind in times
+            for name in names
+            if not isinstance(getattr(self, name), str)
+        }  # fmt: skip
+        return replace(self, **hidden)
+
+    @property
+    def ep_order(self) -> Order | None:
+        """The order of operations in a pair of a forward and a backward; None if nothing runs in pairs."""
+        return self.overlap_ep if isinstance(self.overlap_ep, str) else None
+
+    @property
+    def hidden_ep(self) -> float:
+        """Hidden fraction of expert-parallel communication, for any schedule."""
+        return 0.0 if isinstance(self.overlap_ep, str) else self.overlap_ep
+
+    def __post_init__(self) -> None:
+        require_spelling(self.recompute)
+        if (word := cuda_graphs_of(self.cuda_graphs)) != self.cuda_graphs:
+            raise ConfigError(f"cuda_graphs '{self.cuda_graphs}' is spelled '{word}'")
+        if self.deterministic_mode and self.cross_entropy != "unfused":
+            raise ConfigError(
+                "deterministic mode has no fused cross entropy (Megatron-LM refuses both): "
+                "give --cross-entropy unfused too"
+            )
+        if self.compile is False and self.hidden_tp_forward + self.hidden_tp_backward > 0:
+            raise ConfigError(
+                f"overlap_tp {self.overlap_tp} is of products that torch.compile makes: give --compile, or "
+                "--overlap-tp 0"
+            )
+        if not 1 <= self.expert_imbalance < float("inf"):
+            raise ConfigError(f"expert_imbalance is 1 (even) or more: got {self.expert_imbalance:g}")
+        if self.expert_capacity is not None and not 0 < self.expert_capacity < float("inf"):
+            raise ConfigError(f"expert_capacity must be above 0: got {self.expert_capacity:g}")
+        self._require_room()
+        for name in ("hidden_tp_forward", "hidden_tp_backward", "overlap_ep", "hidden_cp"):
+            if getattr(self, name) not in ORDERS and not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(
+                    f"{name.replace('hidden', 'overlap')} is a part from 0 to 1: got {getattr(self, name)}"
+                )
+        if self.compute_share is not None and not 0 < self.compute_share < float("inf"):
+            raise ConfigError(f"compute_share is a number above 0: got {self.compute_share:g}")
+
+    def _require_room(self) -> None:
+        """Raise `ConfigError` for expert buffers that Megatron-LM's `TransformerConfig` refuses."""
+        room, stash = self.expert_rank_capacity, self.paged_stash
+        for name, value in (("moe_expert_rank_capacity_factor", room), ("moe_paged_stash", stash)):
+            if value is not None and not 1 <= value < float("inf"):
+                raise ConfigError(f"{name} is 1 (as many as come where loads are even) or more: got {value:g}")
+        if room is not None and not (self.fused_experts and self.moe_dispatcher == "hybridep"):
+            raise ConfigError(
+                f"moe_expert_rank_capacity_factor {room:g} goes with --moe-dispatcher hybridep and --fused-experts"
+            )
+        if stash is not None and room is None:
+            raise ConfigError(f"moe_paged_stash {stash:g} goes with --moe-expert-rank-capacity-factor")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Cluster, layout of ranks, execution options, and padding of the vocabulary."""
+
+    cluster: Cluster
+    layout: Layout
+    execution: Execution
+    vocab_multiple: int = 1
+
+    @property
+    def cut(self) -> Cut:
+        """Division of a stage's work among its ranks."""
+        return self.layout.cut(sequence_parallel=self.execution.sequence_parallel)
+
+    @cached_property
+    def device(self) -> Device:
+        """The device with the throughput for this execution."""
+        return self.cluster.device_for(self.execution.dtype, self.execution.compute_share)
+
+    @cached_property
+    def times(self) -> KernelTimes:
+        """Kernel times of the device for the dtype of the job."""
+        return kernel_times(self.device, self.execution.dtype, deterministic=self.execution.deterministic_mode)
+
+    @cached_property
+    def wide_times(self) -> KernelTimes:
+        """Kernel times for attention and the head, which are computed in at least 16 bits."""
+        wide = at_least_16_bits(self.execution.dtype)
+        return kernel_times(self.device, wide, deterministic=self.execution.deterministic_mode)
+
+    @property
+    def operand_copies(self) -> int:
+        """Copies of a narrow operand: one by rows, one by columns.
+
+        A single copy with one scale per tensor suffices if 8-bit GEMMs accept both layouts, as on devices with
+        MXFP8.
+        """
+        return 1 if self.execution.dtype == "float8" and "mxfp8" in self.cluster.device.peak_flops_per_s else 2
+
+    @property
+    def is_async(self) -> bool:
+        """True if tensor-parallel messages are pipelined with compiled GEMMs (TorchTitan's async TP)."""
+        return bool(self.execution.compile) and self.cut.norm_divisor > 1 and self.execution.hidden_tp_forward > 0
+
+    @property
+    def gathers_in_products(self) -> bool:
+        """True if all-gathers are pipelined with GEMMs too; not for row-wise scales, which depend on the gather.
+
+        Such a GEMM waits for the whole gather (torch, fx_passes/micro_pipeline_tp.py: `fuse_all_gather_matmul`
+        leaves these GEMMs; pytorch, issue 149990).
+        """
+        return self.is_async and self.execution.dtype != "float8-row"
+
+    def tokens(self, micro_batch: int, sequence_length: int) -> int:
+        """Return a rank's tokens per microbatch; raises `ConfigError` if cp does not divide the sequence."""
+        if sequence_length % self.layout.cp:
+            raise ConfigError(f"cp must divide the sequence: got {self.layout.cp} with {sequence_length}")
+        return micro_batch * sequence_length // self.layout.cp
+
+    def hidden_ep_s(self, ep_s: float, beside: KernelTime) -> float:
+        """Return the hidden part of `ep_s`, less the slowdown of the concurrent kernels, which lose SMs to it."""
+        hidden_s = self.execution.hidden_ep * min(ep_s, beside.busy_s)
+        return hidden_s * (1 - self.dispatch_slowdown)
+
+    @property
+    def dispatch_slowdown(self) -> float:
+        """Slowdown of compute, as a fraction, while the dispatch holds SMs."""
+        return min(_DISPATCH_CORES / self.cluster.device.num_cores, 1)
+
+    @property
+    def domain_sizes(self) -> tuple[int | None, ...]:
+        """Number of the layout's devices per domain of each tier."""
+        return self.cluster.domain_sizes(self.layout.num_devices)
+
+    def ranks(self, name: GroupName) -> Group:
+        """Return the placement of the groups with this name on the cluster."""
+        return group(self.layout, name, self.domain_sizes)
+
+    def seconds(self, operation: collectives.Operation, num_bytes: float, name: GroupName) -> float:
+        """Return the seconds of a collective among the ranks of a group."""
+        return collectives.seconds(operation, num_bytes, self.ranks(name), self.cluster)
+
+    def gathered_s(self, num_bytes: float) -> float:
+        """Return the seconds to gather the sequence from tensor-parallel ranks; 0 without sequence parallelism."""
+        return self.seconds("all-gather", num_bytes, "tp") if self.execution.sequence_parallel else 0.0
+
+    def reduced_s(self, num_bytes: float) -> float:
+        """Return the seconds to sum over tensor-parallel ranks, which get parts of the sequence or the whole."""
+        return self.seconds("reduce-scatter" if self.execution.sequence_parallel else "all-reduce", num_bytes, "tp")
+
+    def sum_over_tp_s(self, num_bytes: float, name: Literal["tp", "etp"] = "tp") -> float:
+        """Return the seconds between two tensor-parallel regions: an all-reduce, or reduce-scatter and all-gather.
+
+        The all-gather sends GEMM operands, which are already cast; tokens dispatched to experts are not cast yet.
+        """
+        if not self.execution.sequence_parallel:
+            return self.seconds("all-reduce", num_bytes, name)
+        gathered = num_bytes * (self.execution.gathered_share if name == "tp" else 1)
+        return self.seconds("reduce-scatter", num_bytes, name) + self.seconds("all-gather", gathered, name)

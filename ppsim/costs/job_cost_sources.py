@@ -1,0 +1,127 @@
+"""Cost sources for plans that have a training job on a cluster."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ppsim.base.units import percent
+from ppsim.costs.assemble_job import assemble_job
+from ppsim.costs.cost_sources import RankCosts, RunCosts
+from ppsim.costs.dp_and_optimizer import expected_maximum
+from ppsim.costs.job import Job
+from ppsim.costs.layer_costs import layer_costs_of
+from ppsim.costs.stage_cost_set import Assembled, Known, LayerCosts
+from ppsim.parallel.layer_partition import Split
+from ppsim.schedule.table import Schedule
+from ppsim.simulation.step_costs import StepCosts
+
+
+@dataclass(frozen=True)
+class JobSource:
+    """A training job: all pipelines, placed on a cluster."""
+
+    job: Job
+
+    @property
+    def name(self) -> str:
+        """Model and cluster."""
+        return f"{self.job.model_name} on {self.job.cluster.name}"
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the model, without multi-token prediction."""
+        return len(self.job.model.layers)
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens per sequence."""
+        return self.job.length
+
+    @property
+    def hidden_size(self) -> int:
+        """Hidden size of the model."""
+        return self.job.model.hidden_size
+
+    @property
+    def tokens_per_microbatch(self) -> int:
+        """Tokens of a microbatch, summed over data-parallel ranks."""
+        return self.job.micro_batch * self.job.length * self.job.layout.dp
+
+    @property
+    def gpus_per_rank(self) -> int:
+        """tp · cp · dp."""
+        return self.job.layout.num_devices // self.job.layout.pp
+
+    def assemble(self, schedule: Schedule, split: Split, known: Known | None = None) -> Assembled:
+        """Return the costs of a schedule's stages; raises `ConfigError` for a split that does not fit."""
+        return assemble_job(self.job, schedule, split=split, known=known).taking(self.job.scale)
+
+    def layer_costs(self) -> LayerCosts:
+        """Return the costs that one more layer adds."""
+        return layer_costs_of(self.job)
+
+    def peak(self) -> tuple[float | None, list[str]]:
+        """Return the data sheet's dense peak for the dtype in FLOP/s, and a line on MFU."""
+        peak = self.job.cluster.device.peak(self.job.execution.dtype)
+        return peak, [
+            f"MFU: model FLOPs, recomputation not counted, of attention the causal half, of {peak / 1e12:g} TFLOP/s"
+        ]
+
+    def jitter(self) -> float | None:
+        """Return None: jitter was not measured."""
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return model, cluster, layout and batch."""
+        job, layout = self.job, self.job.layout
+        etp = {} if layout.etp is None else {"etp": layout.etp}
+        return {
+            "job": {
+                "model": job.model_name,
+                "cluster": job.cluster.name,
+                "device": job.cluster.device.name,
+                **{name: getattr(layout, name) for name in ("tp", "cp", "ep", "dp", "pp", "order")},
+                **etp,
+                "global_batch": job.global_batch,
+                "micro_batch": job.micro_batch,
+                "sequence_length": job.length,
+                "dtype": job.execution.dtype,
+                "recompute": job.execution.recompute,
+                "zero_stage": job.optimizer.zero_stage,
+            }
+        }
+
+
+@dataclass(frozen=True)
+class MeasuredSource(JobSource):
+    """A training job whose pipeline times were all measured: equal stages, around them only the extra step time.
+
+    With a recorded run, stages differ as the model's do (`RunCosts.correcting`).
+    """
+
+    costs: RankCosts
+
+    def assemble(self, schedule: Schedule, split: Split, known: Known | None = None) -> Assembled:
+        """Divide the measured costs of a rank over its stages; bytes that are not given come from the job."""
+        estimated = super().assemble(schedule, split, known)
+        if isinstance(self.costs, RunCosts):
+            own = super().assemble(self.costs.table, self.costs.split)
+            found = self.costs.correcting(estimated, own)
+        else:
+            found = self.costs.replacing(estimated, schedule)
+        without = "not in the step time: data-parallel communication, optimizer, gradient norm"
+        if isinstance(self.costs, RunCosts) and self.costs.knows_gaps:
+            without = "data parallelism, optimizer, gradient norm: the recorded time between steps"
+        lines, slow = [*found.assumptions, without], self._slow_rank(schedule.num_ranks)
+        if slow:
+            lines.append(
+                f"the slowest of {schedule.num_ranks} ranks takes {percent(slow)} longer than those measured"
+            )
+        around = StepCosts(update=self.job.update, rest_s=self.job.rest_s, slow_rank=slow)
+        return replace(found, assumptions=lines, around=around)
+
+    def _slow_rank(self, num_ranks: int) -> float:
+        """Expected extra time, as a fraction, of the slowest of equal ranks; 0 without a jitter constant."""
+        jitter = self.job.cluster.constants.jitter
+        if jitter is None or isinstance(self.costs.forward_s, tuple):
+            return 0.0
+        return jitter.value * expected_maximum(num_ranks)

@@ -1,0 +1,118 @@
+"""Costs per model stage from any source, and their assumptions."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from ppsim.base.arrays import Floats
+from ppsim.costs.pair_overlap import LayerTimes
+from ppsim.costs.time_breakdown import Estimate
+from ppsim.parallel.sequence_slices import equal_time_slices
+from ppsim.schedule.table import Schedule
+from ppsim.simulation.stage_costs import StageCosts
+from ppsim.simulation.step_costs import StepCosts
+
+Entry = TypeVar("Entry")
+
+
+@dataclass(frozen=True)
+class LayerCosts:
+    """Costs that one more layer adds to its stage and rank, for a search over splits.
+
+    `work_s` has the seconds of F + B of each layer of the model, in order. The others are means over the layers:
+    `passes_s` has the seconds of F, B, I and W in this order, `exposed_s` the seconds of each pass if its
+    collectives (ZeRO 2 and 3) take longer than its compute. `reduce_s` and `optimizer_s` are seconds per step,
+    `static_bytes` is held for the whole step, `activation_bytes` per microbatch in flight. A stage that has layers
+    takes the time of `fixed` more layers.
+    """
+
+    work_s: Floats
+    passes_s: Floats
+    exposed_s: Floats
+    reduce_s: float = 0.0
+    optimizer_s: float = 0.0
+    static_bytes: float = 0.0
+    activation_bytes: float = 0.0
+    fixed: float = 0.0
+
+
+class Known(defaultdict[str, dict[Any, Any]]):
+    """Cache of results per stage and rank of one job and schedule, by name; other splits reuse entries."""
+
+    def __init__(self) -> None:
+        super().__init__(dict)
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """Costs per stage, layers per stage, model FLOPs of a microbatch's forward, and the assumptions.
+
+    `around` is the part of the step outside the pipeline. `parts` has the costs of each stage by cause (empty if
+    the causes cannot be separated), `contents` the layout string of each stage, of the letters E, t, m and L.
+    `layer_times` has the layers of each stage if passes run in pairs.
+    """
+
+    costs: StageCosts
+    split: list[int]
+    forward_flops: float
+    assumptions: list[str] = field(default_factory=list)
+    around: StepCosts = field(default_factory=StepCosts)
+    parts: list[Estimate] = field(default_factory=list)
+    contents: list[str] = field(default_factory=list)
+    layer_times: list[list[LayerTimes]] = field(default_factory=list)
+
+    def taking(self, times: float) -> "Assembled":
+        """Return the costs with all times except the fixed extra time of the step multiplied by `times`."""
+        if times == 1:
+            return self
+        return replace(
+            self,
+            costs=self.costs.taking(times),
+            around=self.around.taking(times),
+            parts=[one * times for one in self.parts],
+        )
+
+
+def stages_of_ranks(schedule: Schedule) -> list[list[int]]:
+    """Return the model stages of each rank, for all model replicas."""
+    return of_ranks(schedule, range(schedule.num_model_stages))
+
+
+def of_ranks(schedule: Schedule, of_stages: Sequence[Entry]) -> list[list[Entry]]:
+    """Return the entries of each rank, from one entry per model stage; stages of model replicas are included."""
+    return [
+        [of_stages[schedule.model_stage[stage]] for stage in schedule.stages_of(rank)]
+        for rank in range(schedule.num_ranks)
+    ]
+
+
+def sliced(
+    costs: StageCosts, schedule: Schedule, sequence_length: int, hidden_size: int, time: str
+) -> tuple[StageCosts, list[str]]:
+    """Return the costs for microbatches cut into slices of equal time, and the assumption line about it.
+
+    Raises `ConfigError` for a sequence too short for the slices of the schedule.
+    """
+    if schedule.num_slices == 1:
+        return costs, []
+    tokens = equal_time_slices(sequence_length, schedule.num_slices, hidden_size=hidden_size)
+    return costs.replace(slice_token_shares=[count / sequence_length for count in tokens]), [
+        f"slices: {short_counts(tokens)} tokens, of equal FLOPs under causal attention, each an equal share of the "
+        f"microbatch's {time}"
+    ]
+
+
+def short_counts(counts: list[int]) -> str:
+    """Return a list of counts as text, with runs written as 4×2.
+
+    >>> short_counts([1, 2, 2, 2, 1])
+    '1, 3×2, 1'
+    """
+    runs: list[list[int]] = []
+    for value in counts:
+        if runs and runs[-1][1] == value:
+            runs[-1][0] += 1
+        else:
+            runs.append([1, value])
+    return ", ".join(str(value) if times == 1 else f"{times}×{value}" for times, value in runs)

@@ -1,0 +1,386 @@
+"""Token mixers with attention, and channel mixers (MLP, experts). Letters as in `ppsim.model.architecture`."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from ppsim.base.errors import ConfigError
+from ppsim.model.attention_base import OneWidth, Scored, keys_in_window
+from ppsim.model.batch import KernelChoice
+from ppsim.model.compressed_attention import CompressedAttention, Indexer
+from ppsim.model.mixer import gemm, output, scored_core
+from ppsim.model.operators import Operator, Tensor
+from ppsim.model.weight_matrices import Linear, LinearKind, of_columns, out_of_heads
+from ppsim.parallel.sizes import Cut, require_positive
+
+
+@dataclass(frozen=True)
+class Attention(OneWidth):
+    """Multi-head or grouped-query attention.
+
+    `qk_norm`: an RMSNorm over each head of queries and keys. `window`: tokens that a query sees, itself included
+    (None: all before it); `is_chunked`: only those in its own chunk of `window` tokens (Llama 4). `sinks`: a
+    learned score per head that takes part in the softmax (gpt-oss). `gated`: a gate before the output, with the
+    columns of the queries (Qwen3-Next). `is_causal`: False for images, whose queries see all tokens. `joint_norm`:
+    `qk_norm` is one RMSNorm over all query heads and one over all key heads, with a weight per column (OLMo 2,
+    MiniMax-M2).
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    qkv_bias: bool = False
+    out_bias: bool = False
+    qk_norm: bool = False
+    window: int | None = None
+    is_chunked: bool = False
+    sinks: bool = False
+    gated: bool = False
+    is_causal: bool = True
+    joint_norm: bool = False
+
+    def __post_init__(self) -> None:
+        require_positive(self, "num_heads", "num_kv_heads", "head_size", "window")
+        if self.num_heads % self.num_kv_heads:
+            raise ConfigError(
+                f"the heads must be a multiple of the key/value heads: got {self.num_heads} and {self.num_kv_heads}"
+            )
+
+    @property
+    def norm_parameters(self) -> int:
+        """Weights of the norms of queries and keys."""
+        heads = self.num_heads + self.num_kv_heads if self.joint_norm else 2
+        return self.qk_norm * heads * self.head_size
+
+    def keys_a_query(self, sequence_length: int) -> float:
+        """Return the mean number of keys that a query sees: half of the sequence, all, or those in its window.
+
+        Chunks of w tokens: w/2.
+        """
+        if not self.is_causal or self.window is None or self.window >= sequence_length:
+            return super().keys_a_query(sequence_length)
+        return self.window / 2 if self.is_chunked else keys_in_window(self.window, sequence_length)
+
+    def kv_heads_on_a_rank(self, tp: int) -> int:
+        """Return the key/value heads per rank; heads are replicated if there are more ranks than heads."""
+        return max(min(1, self.num_kv_heads), self.num_kv_heads // tp)
+
+    def linears(self, h: int, tp: int) -> list[Linear]:
+        """Return the projections on a rank: h × (n + 2g)d, with a gate (2n + 2g)d, and nd × h."""
+        d, heads, groups = self.head_size, self.num_heads // tp, self.kv_heads_on_a_rank(tp)
+        qkv = (heads * d,) * (1 + self.gated) + (groups * d, groups * d)
+        return [
+            Linear("queries, keys, values", "attention input", h, qkv, split="outputs", biased=self.qkv_bias),
+            *[of_columns("sinks", "scores", (heads,))] * self.sinks,
+            out_of_heads(heads * d, h, biased=self.out_bias),
+        ]
+
+    def require_division(self, cut: Cut) -> None:
+        """Raise `ConfigError` also if ranks neither divide nor replicate the key/value heads evenly."""
+        super().require_division(cut)
+        if self.num_kv_heads and self.num_kv_heads % cut.tp and cut.tp % self.num_kv_heads:
+            raise ConfigError(
+                f"tp must divide the key/value heads or be a multiple: got {cut.tp} with {self.num_kv_heads}"
+            )
+
+    def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
+        """Yield queries, keys and values, (n + 2g)d/t columns, the core, and the output, nd/t."""
+        inwards, *_, out = self.linears(h, cut.tp)
+        names = ("q", "gate", "k", "v") if self.gated else ("q", "k", "v")
+        made = tuple(
+            Tensor(name, "tokens", size, "attention") for name, size in zip(names, inwards.columns, strict=True)
+        )
+        yield gemm(inwards, "qkv_linear", "n1", made, name="qkv")
+        last = [made[0], made[-2]]
+        if self.qk_norm:
+            normed = [replace(one, name=f"normed {one.name}") for one in last]
+            for one, after in zip(last, normed, strict=True):
+                yield Operator(
+                    f"norm of {one.name}", "qkv_linear", (one.name,), (after,), saved_for_i=(one.name,), kind="norm"
+                )
+            last = normed
+        rotated = (replace(last[0], name="rotated q"), replace(last[1], name="rotated k"))
+        columns = last[0].columns + last[1].columns
+        reads = last[0].name, last[1].name
+        yield Operator("rotate", "qkv_linear", reads, rotated, kind="rotation", columns=columns)
+        yield from scored_core(self, self.head_size, ("rotated q", "rotated k", "v"), cut, kernels, sequence_length)
+        source = "o"
+        if self.gated:
+            source = "gated o"
+            gated = Tensor(source, "tokens", made[0].columns, "attention")
+            yield Operator("gate", "attn", ("o", "gate"), (gated,), saved_for_i=("o", "gate"), kind="gate")
+        yield output(out, source, out.outputs)
+
+
+@dataclass(frozen=True)
+class NoAttention(Attention):
+    """Placeholder in a layer without a token mixer, as in hybrids: no heads."""
+
+    num_heads: int = 0
+    num_kv_heads: int = 0
+    head_size: int = 0
+
+    def __post_init__(self) -> None:
+        """Skip the checks."""
+
+    def linears(self, h: int, tp: int) -> list[Linear]:
+        """Return an empty list."""
+        return []
+
+
+@dataclass(frozen=True)
+class LatentAttention(Scored):
+    """Multi-head latent attention (MLA; DeepSeek-AI 2024, arXiv 2405.04434, §2.1).
+
+    `q_lora_rank` None: queries are projected directly, as in DeepSeek-V2-Lite.
+
+    `num_keys`: a query attends to at most this number of keys (sparse attention of DeepSeek-V3.2 and GLM-5;
+    DeepSeek-AI 2025, arXiv 2512.02556, §2.1). An `indexer` chooses them by scores over all keys before the query.
+    A layer of GLM-5.2 without an indexer reuses the choice of an earlier layer. Tensor parallelism does not divide
+    the indexer.
+    """
+
+    num_heads: int
+    q_lora_rank: int | None
+    kv_lora_rank: int
+    qk_nope_head_size: int
+    qk_rope_head_size: int
+    v_head_size: int
+    num_keys: int | None = None
+    indexer: Indexer | None = None
+    has_norm_apart = True
+
+    def __post_init__(self) -> None:
+        sizes = "num_heads", "kv_lora_rank", "qk_nope_head_size", "qk_rope_head_size", "v_head_size", "num_keys"
+        require_positive(self, *sizes)
+        if self.q_lora_rank is not None and self.q_lora_rank < 1:
+            raise ConfigError(f"q_lora_rank must be at least 1, or null: got {self.q_lora_rank}")
+        if self.indexer and self.q_lora_rank is None:
+            raise ConfigError("an indexer reads the latent of queries: q_lora_rank is missing")
+
+    @property
+    def qk_head_size(self) -> int:  # type: ignore[override]
+        """Width of a query's head: parts without and with rotation."""
+        return self.qk_nope_head_size + self.qk_rope_head_size
+
+    @property
+    def norm_parameters(self) -> int:
+        """Weights of the norms of both latents, and weights and biases of the LayerNorm of the indexer's keys."""
+        return (self.q_lora_rank or 0) + self.kv_lora_rank + (2 * self.indexer.head_size if self.indexer else 0)
+
+    def keys_a_query(self, sequence_length: int) -> float:
+        """Return how many keys a query attends to on average: half of the sequence, or those that are chosen."""
+        if self.num_keys is None or self.num_keys >= sequence_length:
+            return super().keys_a_query(sequence_length)
+        return keys_in_window(self.num_keys, sequence_length)
+
+    def core_flops(self, sequence_length: int, *, causal: bool) -> float:
+        """Return the FLOPs per token of scores and their use, and of the indexer's scores over all keys."""
+        scored = self.indexer.columns * sequence_length * (1 if causal else 2) if self.indexer else 0.0
+        return super().core_flops(sequence_length, causal=causal) + scored
+
+    def require_division(self, cut: Cut) -> None:
+        """Raise `ConfigError` also for context parallelism of sparse attention."""
+        super().require_division(cut)
+        if cut.cp > 1 and self.num_keys is not None:
+            raise ConfigError(f"context parallelism is not known with sparse latent attention: got cp {cut.cp}")
+
+    def linears(self, h: int, tp: int) -> list[Linear]:
+        """Return the matrices on a rank: down-projections to both latents, up-projections, the indexer's, output.
+
+        The down-projections and the indexer's matrices are replicated.
+        """
+        heads, rank, latent = self.num_heads // tp, self.q_lora_rank, self.kv_lora_rank
+        queries, values = (heads * self.qk_head_size,), heads * self.v_head_size
+        keys = heads * self.qk_nope_head_size
+        down = [] if rank is None else [Linear("queries down", "attention input", h, (rank,))]
+        read = "attention input" if rank is None else "latent of queries"
+        return [
+            *down,
+            Linear("queries up", read, rank or h, queries, split="outputs"),
+            Linear("keys and values down", "attention input", h, (latent, self.qk_rope_head_size)),
+            Linear("keys and values up", "latent", latent, (keys, values), split="outputs"),
+            *self._of_indexer(h),
+            out_of_heads(values, h),
+        ]
+
+    def _of_indexer(self, h: int) -> list[Linear]:
+        if self.indexer is None:
+            return []
+        return [
+            Linear("indexer's queries up", "latent of queries", self.q_lora_rank or h, (self.indexer.columns,)),
+            Linear("indexer's keys", "attention input", h, (self.indexer.head_size,)),
+            Linear("indexer's weights", "attention input", h, (self.indexer.num_heads,)),
+        ]
+
+    def _choice(self, h: int, sequence_length: int) -> Iterator[Operator]:
+        """Yield the indexer's GEMMs and the choice, which saves its operands and an int32 per chosen key."""
+        made: list[Tensor] = []
+        for one in self._of_indexer(h):
+            made.append(Tensor(one.name, "tokens", one.outputs, "attention"))
+            source = "qn" if one.reads == "latent of queries" else "n1"
+            yield gemm(one, "qkv_linear", source, (made[-1],), quantized=False)
+        if made:
+            names = tuple(one.name for one in made)
+            num_keys = min(self.num_keys or 0, sequence_length)
+            chosen = Tensor("index", "tokens", num_keys, "scores", "f32")
+            yield Operator("choice", "core_attn", names, (chosen,), saved_for_i=(*names, "index"))
+
+    def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
+        """Yield both latents before and after their norms, queries, keys with rotation, and the core.
+
+        Keys with their rotated part, and values, are written to separate tensors (Megatron-LM,
+        `fused_apply_mla_rope_for_kv`).
+        """
+        *inwards, out = self.linears(h, cut.tp)
+        *down, q_up, kv_down, kv_up = inwards[: len(inwards) - len(self._of_indexer(h))]
+        heads, component = self.num_heads // cut.tp, "attention"
+
+        def own(name: str, columns: int, storage: str | None = None) -> Tensor:
+            return Tensor(name, "own_tokens", columns, component, storage=storage)
+
+        def wide(name: str, columns: float, storage: str | None = None) -> Tensor:
+            return Tensor(name, "tokens", columns, component, storage=storage)
+
+        source, latent_norms = "n1", "qkv_linear/mla_up_proj" if kernels.norm_in_gemm else "qkv_linear"
+        if self.q_lora_rank is not None:
+            yield gemm(down[0], "qkv_linear", "n1", (own("ql", self.q_lora_rank),))
+            yield Operator(
+                "norm of queries", latent_norms, ("ql",), (own("qn", self.q_lora_rank),), saved_for_i=("ql",),
+                kind="norm",
+            )  # fmt: skip
+            source = "qn"
+        # 8-bit copies of latents are not counted: the up-projections save them in the dtype of activations.
+        queries = wide("q", heads * self.qk_head_size)
+        yield gemm(kv_down, "qkv_linear", "n1", (own("kvl", self.kv_lora_rank + self.qk_rope_head_size),))
+        yield Operator(
+            "norm of latent", latent_norms, ("kvl",), (own("kn", self.kv_lora_rank),), saved_for_i=("kvl",),
+            kind="norm",
+        )  # fmt: skip
+        yield gemm(q_up, "qkv_linear/mla_up_proj", source, (queries,), quantized=source == "n1")
+        kv = wide("kv", heads * (self.qk_nope_head_size + self.v_head_size))
+        yield gemm(kv_up, "qkv_linear/mla_up_proj", "kn", (kv,), quantized=False)
+        rotated = (
+            wide("rq", queries.columns, "q"),
+            wide("rk", queries.columns),
+            wide("v", heads * self.v_head_size, "kv"),
+        )
+        given, taken = kv.columns, heads * (self.qk_head_size + self.v_head_size)
+        yield Operator(
+            "rotate", "qkv_linear/mla_up_proj", ("q", "kv", "kvl"), rotated,
+            kind="rotation", columns=heads * self.qk_rope_head_size + (given + taken) / 2,
+        )  # fmt: skip
+        yield from self._choice(h, sequence_length)
+        yield from scored_core(self, self.v_head_size, ("rq", "rk", "v"), cut, kernels, sequence_length)
+        yield output(out, "o", out.outputs)
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """A dense MLP; gated: SwiGLU with three matrices, else two; clamped: activation inputs are clamped (gpt-oss).
+
+    weighted_apart: a separate kernel multiplies an expert's activation by routing weights, and saves it
+    (Megatron-LM, `TEGroupedMLP`: GELU, and the square of ReLU without `use_fused_weighted_squared_relu`).
+    """
+
+    size: int
+    gated: bool = True
+    bias: bool = False
+    clamped: bool = False
+    weighted_apart: bool = False
+
+    def __post_init__(self) -> None:
+        require_positive(self, "size")
+
+    def linears(self, h: int, tp: int, *, kind: LinearKind = "dense", count: int = 1) -> list[Linear]:
+        """Return the matrices on one of `tp` ranks: gate and up, or up alone, and down."""
+        size, inputs = self.size // tp, "routed tokens" if kind == "routed" else "feed-forward input"
+        up = (size, size) if self.gated else (size,)
+        return [
+            Linear("up", inputs, h, up, kind=kind, split="outputs", count=count, biased=self.bias),
+            Linear(
+                "down", f"{kind} activation", size, (h,), kind=kind, split="inputs", count=count, biased=self.bias
+            ),
+        ]
+
+
+@dataclass(frozen=True)
+class NoFeedForward(FeedForward):
+    """Placeholder in a layer without a channel mixer, as in hybrids: no columns."""
+
+    size: int = 0
+    gated: bool = False
+
+    def __post_init__(self) -> None:
+        """Skip the checks."""
+
+    def linears(self, h: int, tp: int, *, kind: LinearKind = "dense", count: int = 1) -> list[Linear]:
+        """Return an empty list."""
+        return []
+
+
+MOST_EXPERTS = 10_000
+"""Maximum number of experts per layer; published models have up to 512."""
+
+
+@dataclass(frozen=True)
+class MixtureOfExperts:
+    """A top-k router over experts, with a shared expert of `shared_size` columns.
+
+    `router_bias`: a bias per expert for load balance (DeepSeek-V3). `shared_gate`: h weights for a gate before the
+    shared expert (Qwen2-MoE). `latent_size`: width of routed experts narrower than h, with a projection of every
+    token down before the dispatch and up afterwards (Nemotron 3 Super). `grouped`: a rank's experts use grouped
+    GEMMs, which have their own workspaces; the time is assumed to be the same without.
+    """
+
+    expert: FeedForward
+    num_experts: int
+    experts_per_token: int
+    shared_size: int = 0
+    router_bias: bool = False
+    shared_gate: bool = False
+    latent_size: int | None = None
+    grouped: bool = True
+
+    def __post_init__(self) -> None:
+        require_positive(self, "latent_size")
+        if self.num_experts > MOST_EXPERTS:  # expert weights are listed one by one
+            raise ConfigError(f"the number of experts must be at most {MOST_EXPERTS:,}: got {self.num_experts}")
+        if not 1 <= self.experts_per_token <= self.num_experts:
+            raise ConfigError(
+                f"experts a token must be 1 to the number of experts: got {self.experts_per_token} of "
+                f"{self.num_experts}"
+            )
+
+    @property
+    def gated(self) -> bool:
+        """True if the experts are gated."""
+        return self.expert.gated
+
+    @property
+    def clamped(self) -> bool:
+        """True if the experts' activation inputs are clamped."""
+        return self.expert.clamped
+
+    @property
+    def shared(self) -> FeedForward | None:
+        """The shared expert."""
+        return replace(self.expert, size=self.shared_size) if self.shared_size else None
+
+    def linears(self, h: int, cut: Cut) -> list[Linear]:
+        """Return the matrices on a rank: router, latents, its experts, the shared expert and its gate."""
+        read, width = "feed-forward input", self.latent_size or h
+        router = Linear("router", read, h, (self.num_experts,), kind="router", biased=self.router_bias)
+        routed = self.expert.linears(width, cut.expert_tp, kind="routed", count=self.num_experts // cut.ep)
+        shared = self.shared.linears(h, cut.tp, kind="shared") if self.shared else []
+        gate = [Linear("shared gate", read, h, (1,), kind="gate")] if self.shared_gate else []
+        if self.latent_size:
+            routed = [
+                Linear("latent down", read, h, (width,), kind="latent"),
+                *routed,
+                Linear("latent up", "experts' output", width, (h,), kind="latent"),
+            ]
+        return [router, *routed, *shared, *gate]
+
+
+OfLatents: TypeAlias = LatentAttention | CompressedAttention

@@ -1,0 +1,227 @@
+"""Attention of DeepSeek-V4: over a window, and over blocks of tokens compressed into one key each.
+
+DeepSeek-AI 2026, arXiv 2606.19348, §2.3. Shapes as in transformers 5.23 (`modeling_deepseek_v4.py`), saved tensors
+as in Megatron-LM (dev at d48bd6b: `deepseek_v4_hybrid_attention.py`, `csa.py`, `csa_utils`). Letters: n heads of d
+columns, q columns of the query latent, r tokens per block, w tokens of the window, s of the sequence.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ppsim.base.errors import ConfigError
+from ppsim.model.attention_base import OneWidth, keys_in_window
+from ppsim.model.batch import KernelChoice
+from ppsim.model.mixer import opaque_mixer
+from ppsim.model.operators import Operator
+from ppsim.model.weight_matrices import Linear, of_columns
+from ppsim.parallel.sizes import Cut, require_positive
+
+
+@dataclass(frozen=True)
+class Indexer:
+    """Choice of `num_keys` compressed keys per query, by the scores of separate heads (§2.3.1, eq. 13 to 17)."""
+
+    num_heads: int
+    head_size: int
+    num_keys: int
+
+    def __post_init__(self) -> None:
+        require_positive(self, "num_heads", "head_size", "num_keys")
+
+    @property
+    def columns(self) -> int:
+        """Columns of all its queries."""
+        return self.num_heads * self.head_size
+
+
+@dataclass(frozen=True)
+class CompressedAttention(OneWidth):
+    """Multi-query attention with one key per token in a window, and one compressed key per earlier block.
+
+    Each key is also the value. A block of `block` tokens is compressed with softmax weights per column (None: the
+    window alone). With an `indexer` each block overlaps the previous one, so that two keys per token are projected,
+    and a query sees the chosen blocks (compressed sparse attention); without one it sees all (heavily compressed
+    attention). The output projection has `out_groups` parallel matrices, of `out_rank` columns each. Every head has
+    a sink.
+
+    Megatron-LM does not divide this attention by tensor parallelism (`DSv4HybridAttention`: TP size 1).
+    Context-parallel ranks have one contiguous piece of the sequence each: a rank receives `rows_before` hidden
+    states from the previous rank, and gathers the compressed keys of all ranks (`csa_utils/cp_utils.py`, `csa.py`).
+    """
+
+    num_heads: int
+    head_size: int
+    q_lora_rank: int
+    rope_head_size: int
+    window: int
+    out_groups: int
+    out_rank: int
+    block: int | None = None
+    indexer: Indexer | None = None
+    has_norm_apart = True
+
+    def __post_init__(self) -> None:
+        require_positive(
+            self,
+            "num_heads",
+            "head_size",
+            "q_lora_rank",
+            "rope_head_size",
+            "window",
+            "out_groups",
+            "out_rank",
+            "block",
+        )
+        if self.num_heads * self.head_size % self.out_groups:
+            raise ConfigError(
+                f"the groups of the output must divide the columns of all heads: got {self.out_groups} with "
+                f"{self.num_heads * self.head_size}"
+            )
+        if self.indexer and self.block is None:
+            raise ConfigError("an indexer chooses among compressed keys: a layer without them has none")
+
+    @property
+    def norm_parameters(self) -> int:
+        """Weights of the norms of query latent, keys, compressed keys, and the indexer's compressed keys."""
+        compressed = self.head_size if self.block else 0
+        return self.q_lora_rank + self.head_size + compressed + (self.indexer.head_size if self.indexer else 0)
+
+    @property
+    def _compressing(self) -> tuple[int, ...]:
+        """Columns that are compressed, for attention and indexer: keys, two per token if blocks overlap."""
+        if self.block is None:
+            return ()
+        return (2 * self.head_size, 2 * self.indexer.head_size) if self.indexer else (self.head_size,)
+
+    @property
+    def rows_before(self) -> int:
+        """Earlier tokens that a context-parallel rank needs: for the window, or for an overlapping block."""
+        return max(self.window, (1 + (self.indexer is not None)) * (self.block or 0))
+
+    @property
+    def gathered_columns(self) -> float:
+        """Columns per token of compressed keys, the indexer's included, that context-parallel ranks gather."""
+        return (
+            (self.head_size + (self.indexer.head_size if self.indexer else 0)) / self.block if self.block else 0.0
+        )
+
+    def blocks_a_query(self, sequence_length: int, at_most: int | None = None) -> float:
+        """Return the mean number of whole blocks that end at or before a query; at most `at_most` are chosen.
+
+        A query at position t of 1 to s sees ⌊t/r⌋. With q = ⌊s/r⌋, or the number chosen if less: (r·q(q - 1)/2 +
+        q(s - qr + 1))/s.
+
+        >>> attention = CompressedAttention(1, 1, 1, 1, window=1, out_groups=1, out_rank=1, block=4)
+        >>> attention.blocks_a_query(10) == (0 + 0 + 0 + 1 + 1 + 1 + 1 + 2 + 2 + 2) / 10
+        True
+        >>> attention.blocks_a_query(10, at_most=1) == 7 / 10
+        True
+        """
+        if self.block is None:
+            return 0.0
+        whole = sequence_length // self.block
+        q = whole if at_most is None else min(whole, at_most)
+        return (self.block * q * (q - 1) / 2 + q * (sequence_length - q * self.block + 1)) / sequence_length
+
+    @property
+    def _chosen(self) -> int | None:
+        return self.indexer.num_keys if self.indexer else None
+
+    def keys_a_query(self, sequence_length: int) -> float:
+        """Return the mean number of keys that a query sees: in its window, and compressed."""
+        return keys_in_window(self.window, sequence_length) + self.blocks_a_query(sequence_length, self._chosen)
+
+    def unmasked_keys(self, sequence_length: int) -> int:
+        """Return the number of keys gathered per query, masked ones included: window and blocks."""
+        blocks = sequence_length // self.block if self.block else 0
+        return min(self.window, sequence_length) + min(blocks, self._chosen or blocks)
+
+    def core_flops(self, sequence_length: int, *, causal: bool) -> float:
+        """Return the FLOPs per token of scores and their use, including the indexer's scores of all earlier blocks.
+
+        2·2nd per key; 2 per column of the indexer's queries and per earlier block (⌊t/r⌋ for a query at position
+        t). Twice that if masked scores count. The indexer's sum over heads and its choice are not counted.
+        """
+        scored = self.indexer.columns * self.blocks_a_query(sequence_length) if self.indexer else 0.0
+        return super().core_flops(sequence_length, causal=causal) + 2.0 * scored * (2 - causal)
+
+    def require_division(self, cut: Cut) -> None:
+        """Raise `ConfigError` also for any tp above 1."""
+        super().require_division(cut)
+        if cut.tp > 1:
+            raise ConfigError(f"compressed attention is not divided by tp: got tp {cut.tp} (nearest: 1)")
+
+    @property
+    def _rotated(self) -> float:
+        """Columns per token that memory-bound kernels between the GEMMs read and write.
+
+        Each query is normed and rotated in place, each result rotated back in a copy: 2nd; a key's rotated columns;
+        and the compressed keys and their weights.
+        """
+        rotated = (self.num_heads + 1) * self.rope_head_size
+        if self.indexer:
+            rotated += self.indexer.num_heads * self.rope_head_size
+        return 2 * self.inner_size + rotated + sum(self._compressing)
+
+    def kept_columns(self, *, with_ups: bool, cp: int = 1) -> float:
+        """Return the columns per token that a forward saves besides its input, in the dtype of activations.
+
+        - The query latent before and after its norm, 2q. `with_ups` (unless `mla_up_proj` is recomputed): queries
+          before and after their norm, and a key before its norm, 2nd + d.
+        - Keys and values joined with compressed ones, d + d/r; keys and weights to be compressed, and their sum
+          before its norm. Each of `cp` ranks has the compressed keys of all.
+        - For the indexer, the gradients of its queries, keys and weights, which its loss computes at once
+          (`fused_sparse_attention.py`).
+        - The result, the same rotated back, and the outputs of its groups.
+        """
+        kept = 2.0 * self.q_lora_rank + 2 * self.inner_size + self.out_groups * self.out_rank + self.head_size
+        kept += with_ups * (2 * self.inner_size + self.head_size)
+        kept += 2 * sum(self._compressing)
+        if self.block:
+            kept += (1 + cp) * self.head_size / self.block
+        if self.block and self.indexer:
+            kept += self.indexer.columns + (1 + cp) * self.indexer.head_size / self.block + self.indexer.num_heads
+        return kept
+
+    def core_bytes(self, sequence_length: int) -> int:
+        """Return the bytes per token that the core saves: a float32 sum per head, and an int32 per visible key."""
+        return 4 * (self.num_heads + self.unmasked_keys(sequence_length))
+
+    def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
+        """Yield its GEMMs and its saved tensors: up-projections, choice of keys, and all others."""
+        kept = {
+            "ups": ("mla_up_proj", 2 * self.inner_size + self.head_size),
+            "kept": ("attn", self.kept_columns(with_ups=False, cp=cut.cp)),
+            "index": ("core_attn", self.core_bytes(sequence_length) // 4),
+        }
+        yield Operator("rotate", "mla_up_proj", (), (), kind="rotation", columns=self._rotated)
+        yield Operator("core", "core_attn", (), (), core=self)
+        yield from opaque_mixer(self.linears(h, cut.tp), kept)
+
+    def linears(self, h: int, tp: int) -> list[Linear]:
+        """Return the matrices, whole on every rank: query latent, up-projections, keys, compression, output."""
+        read, groups = "attention input", self.out_groups
+        return [
+            Linear("queries down", read, h, (self.q_lora_rank,)),
+            Linear("queries up", "latent of queries", self.q_lora_rank, (self.inner_size,)),
+            Linear("keys and values up", read, h, (self.head_size,)),
+            *[
+                one
+                for name, columns in zip(("keys", "indexer's keys"), self._compressing, strict=False)
+                for one in (
+                    Linear(f"compressed {name} and weights", read, h, (columns, columns)),
+                    of_columns(f"places of {name} in a block", name, (columns,), inputs=self.block or 1),
+                )
+            ],
+            *(self._of_indexer(h) if self.indexer else []),
+            of_columns("sinks", "scores", (self.num_heads,)),
+            Linear("heads down", "heads", self.inner_size, (groups * self.out_rank,), groups=groups),
+            Linear("attention output", "narrow heads", groups * self.out_rank, (h,)),
+        ]
+
+    def _of_indexer(self, h: int) -> list[Linear]:
+        assert self.indexer
+        return [
+            Linear("indexer's queries up", "latent of queries", self.q_lora_rank, (self.indexer.columns,)),
+            Linear("indexer's weights", "attention input", h, (self.indexer.num_heads,)),
+        ]

@@ -1,0 +1,155 @@
+"""The models known by name, each with the publication of its sizes. `ppsim profile` has those that it can build."""
+
+import re
+from dataclasses import replace
+from functools import cache
+from os.path import isfile
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import read_json, read_toml
+from ppsim.base.limits import CONFIG_BYTES, LONGEST_NAME
+from ppsim.base.name_lookup import Names
+from ppsim.base.package_data import data_folder
+from ppsim.model.architecture import Model
+from ppsim.model.config import model_from
+
+
+def gpt(
+    num_layers: int,
+    hidden: int,
+    heads: int,
+    *,
+    vocab: int = 50257,
+    sequence_length: int = 2048,
+) -> Model:
+    """Return a GPT: LayerNorm, biases, GELU of four times the width, learned positions, tied embeddings."""
+    sizes = {"n_layer": num_layers, "n_embd": hidden, "n_head": heads}
+    sizes |= {"vocab_size": vocab, "n_positions": sequence_length}
+    return replace(model_from(sizes | {"model_type": "gpt2"}, "gpt"), source="")
+
+
+@cache
+def _told() -> dict[str, tuple[dict[str, Any], str, int | None]]:
+    """Of each model in data/models.toml its config.json, its source, and a layer's norms where they are told."""
+    found = {}
+    for family in read_toml(data_folder("model/data") / "models.toml")["family"]:
+        source, num_norms = family.pop("source"), family.pop("num_norms", None)
+        columns, rows = family.pop("columns"), family.pop("models")
+        for name, row in rows.items():
+            own = {column: cell for column, cell in zip(columns, row, strict=True) if cell != ""}
+            told = source.format(own.pop("source", ""))
+            found[name] = family | own, told, num_norms
+    return found
+
+
+@cache
+def _read(name: str) -> Model:
+    config, source, num_norms = _told()[name]
+    model = replace(model_from(config, name), source=source)
+    if num_norms is None:
+        return model
+    return replace(model, layers=(replace(model.layers[0], num_norms=num_norms),) * len(model.layers))
+
+
+_OLMO_3 = ("1025", "7b"), ("1025", "32b"), ("1125", "32b")
+_OLMO_2 = ("0425", "1b"), ("1124", "7b"), ("1124", "13b"), ("0325", "32b")
+ALIASES = MappingProxyType(
+    {
+        # later training of the same sizes
+        **{f"llama3.1-{size}": f"llama3-{size}" for size in ("8b", "70b", "405b")},
+        "llama3.3-70b": "llama3-70b",
+        **dict.fromkeys(("deepseek-v3.1", "deepseek-v3-671b", "deepseek-r1"), "deepseek-v3"),
+        # other words for the same
+        **dict.fromkeys(("deepseek-16b", "deepseek-v2-16b"), "deepseek-v2-lite"),
+        **dict.fromkeys(("deepseek-236b", "deepseek-v2-236b"), "deepseek-v2"),
+        "deepseek-671b": "deepseek-v3",
+        "kimi-k2-1t": "kimi-k2",
+        "grok1-314b": "grok-1",
+        "gpt-175b": "gpt3-175b",
+        "mt-nlg-530b": "megatron-530b",
+        **dict.fromkeys(("flux.1", "flux", "flux-dev", "flux1-dev"), "flux.1-dev"),
+        **dict.fromkeys(("flux-schnell", "flux1-schnell"), "flux.1-schnell"),
+        **dict.fromkeys(("stable-diffusion-3-medium", "sd3-2b"), "sd3-medium"),
+        "qwen3-next": "qwen3-next-80b-a3b",
+        "llama4-scout-17b-16e": "llama4-scout",
+        "llama4-maverick-17b-128e": "llama4-maverick",
+        "nemotron-3-nano": "nemotron-3-nano-30b-a3b",
+        "nemotron-3-super": "nemotron-3-super-120b-a12b",
+        "nemotron-3-ultra": "nemotron-3-ultra-550b-a55b",
+        # ids of Hugging Face with a date, another order of words, or another size's name
+        **{f"olmo-2-{date}-{size}": f"olmo-2-{size}" for date, size in _OLMO_2},
+        **{f"olmo-3-{date}-{size}": f"olmo-3-{size}" for date, size in _OLMO_3},
+        "ling-mini-base-2.0": "ling-mini-2.0",
+        "llama-30b": "llama-33b",
+        "dit-xl-2-256": "dit-xl-2",
+        "stable-diffusion-3-medium-diffusers": "sd3-medium",
+        # later training of the same sizes, by the config.json or preset of each
+        **dict.fromkeys(("minimax-m2", "minimax-m2.7"), "minimax-m2.5"),
+        "glm-4.7": "glm-4.5",
+        "glm-5.1": "glm-5",
+        **dict.fromkeys(("kimi-k2.5", "kimi-k2.6"), "kimi-k2"),
+        **{f"deepseek-r1-distill-llama-{size}": f"llama3-{size}" for size in ("8b", "70b")},
+        "deepseek-v3.2-exp": "deepseek-v3.2",
+        "llama-3.1-nemotron-70b": "llama3-70b",
+    }
+)
+NAMES: tuple[str, ...]
+
+
+def __getattr__(name: str) -> Any:
+    """`NAMES`, for which a file is read, once somebody asks for it."""
+    if name != "NAMES":
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    return tuple(_told())
+
+
+@cache
+def _names() -> Names:
+    return Names("model", _told(), also=ALIASES, plain_of=plain_model, listed_by="`ppsim models`")
+
+
+_LEFT_OUT = re.compile(
+    r"-(base|instruct|chat|it|pt|hf|think|thinking|reasoning|sft|rl|preview|pretrained|bf16|fp16|fp8|nvfp4|mxfp4|\d+k"
+    r"|\d{4}|v0\.\d)$"
+)
+"""Ends of names that tell of training, a type of numbers, or a date, and not of sizes."""
+
+
+def find_model(name: str) -> Model:
+    """Return a model by name or Hugging Face id, as people write it; raises `ConfigError` with the close matches.
+
+    Capitals, dashes, the organisation before a slash, and ends that don't tell of sizes make no difference.
+
+    >>> find_model("llama3-8b").parameters
+    8030261248
+    >>> find_model("meta-llama/Llama-3.1-8B-Instruct") is find_model("llama3-8b")
+    True
+    """
+    if (known := _names().find(name)) is not None:
+        return _read(known)
+    if name.count("/") == 1:
+        raise ConfigError(
+            f"unknown model '{name}' (nearest: {', '.join(_names().nearest(name))}): give its config.json instead, "
+            f"from https://huggingface.co/{name}/raw/main/config.json or `hf download {name} config.json`"
+        )
+    raise ConfigError(f"{_names().unknown(name)} (or give the path of a config.json)")
+
+
+def read_model(name_or_path: str | Path) -> Model:
+    """Return a model by name, or from a config.json; raises `ConfigError` naming what is wrong with either."""
+    text = str(name_or_path)
+    if text.endswith(".json") or text.count("/") > 1 or text.startswith((".", "/")) or isfile(text):
+        return model_from(read_json(text, most=CONFIG_BYTES), text)
+    return find_model(text)
+
+
+def plain_model(name: str) -> str:
+    """Return a model's name without what makes no difference."""
+    text = re.sub(r"[\s_-]+", "-", name.rsplit("/", 1)[-1].lower())[:LONGEST_NAME]
+    text = re.sub(r"^(meta|nvidia)-", "", text)
+    while (shorter := _LEFT_OUT.sub("", text)) != text:
+        text = shorter
+    return text.replace("-", "")

@@ -1,0 +1,151 @@
+"""The answer to a projection: interval, loss budget, sensitivities, bottleneck and advice."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from math import exp, hypot
+
+from ppsim.base.errors import ConfigError
+from ppsim.base.units import percent
+from ppsim.costs.time_breakdown import MEASURED
+from ppsim.machine.job_similarity import MEASURED_SPREAD
+from ppsim.parallel.layer_partition import without_search
+from ppsim.projection.changes import projected_changes, projected_with_checkpoints
+from ppsim.projection.loss_breakdown import bottleneck, interval, loss_budget, sensitivities
+from ppsim.projection.plan import Plan
+from ppsim.projection.projection import Advice, Answer, Projection
+from ppsim.projection.projection_interval import fitted_spread
+from ppsim.schedule.table import Schedule
+from ppsim.simulation.variation import Variation, relative_spread
+
+_LEAST_GAIN = 0.005
+"""Smallest gain of a recommended change: 0.5 %."""
+
+
+def advise(projection: Projection, project: Callable[[Plan], Projection], *, limit: int = 3) -> list[Advice]:
+    """Return the changes that gain most throughput, best first; all fit in memory and gain at least 0.5 %.
+
+    A change must run on the runtime if the plan itself does. If the plan does not fit in memory, the result is the
+    fastest changes that make it fit, whatever they gain: single changes or, if there are none, full recomputation
+    together with another change.
+    """
+    plan, is_too_large = projection.plan, projection.fits is False
+
+    def balanced(other: Plan) -> Projection:
+        return project(replace(other, split=without_search(other.how_split)))
+
+    found = _useful(projection, projected_changes(plan, balanced, is_too_large=is_too_large))
+    if is_too_large and not found:
+        found = _useful(projection, projected_with_checkpoints(plan, balanced))
+    return found[:limit]
+
+
+def _useful(projection: Projection, changes: Iterable[tuple[str, Projection]]) -> list[Advice]:
+    found, is_too_large = [], projection.fits is False
+    for change, made in changes:
+        if made.fits is False or (made.not_in_runtime and not projection.not_in_runtime):
+            continue
+        if made.tokens_per_s is None or projection.tokens_per_s is None:  # no model: same microbatches
+            gain = projection.iteration_time_s / made.iteration_time_s - 1
+        else:
+            gain = made.tokens_per_s / projection.tokens_per_s - 1
+        if gain >= _LEAST_GAIN or is_too_large:
+            found.append(Advice(change, made, gain, makes_it_fit=is_too_large))
+    return sorted(found, key=lambda advice: (-advice.gain, advice.change))
+
+
+IterationOf = Callable[[Plan, Schedule], tuple[float, float]]
+"""A plan and a table → seconds of an iteration, and peak bytes."""
+
+ESTIMATE_SPREAD = 0.14
+"""Standard deviation of costs estimated from specifications, for device classes without calibration runs.
+
+1.645 times this value contained 9 of 10 calibration rows of dense models before calibration constants per class
+were fitted to them. A class with such rows has its own value (`benchmarks/fit_shares.py`).
+"""
+
+EXPERTS_SPREAD = 0.21
+"""`ESTIMATE_SPREAD` for models with experts."""
+
+JITTER = 0.03
+"""Relative standard deviation of single actions, if no quartiles were measured."""
+
+
+def answer_of(
+    projection: Projection,
+    *,
+    project: Callable[[Plan], Projection],
+    iteration_of: IterationOf,
+    tokens: float | None,
+    with_advice: bool,
+) -> Answer:
+    """Return the answer to a projection; `tokens` is the total number of tokens of the training run.
+
+    `project` projects the plans that the advice tries, `iteration_of` the same table with other constants. Raises
+    `ConfigError` for an invalid number of tokens.
+    """
+    if tokens is not None and not 0 < tokens < float("inf"):
+        raise ConfigError(f"--tokens must be more than 0: got {tokens:g}")
+    plan = projection.plan
+    spread, jitter = _spreads(projection)
+    schedule = projection.timeline.schedule
+
+    def seconds_of(other: Plan) -> float:
+        # Changed constants must not change the split.
+        split = projection.split if other.how_split == "auto" else other.split
+        return iteration_of(replace(other, split=split), schedule)[0]
+
+    spread = fitted_spread(plan, projection.iteration_time_s, seconds_of, spread) or spread
+    found = sensitivities(projection)
+    of_actions = percent(relative_spread(jitter))
+    of_pace = ""
+    if plan.rehearsal and plan.rehearsal.reference_s:
+        of_pace = f" (drift of this machine's speed: {percent(plan.rehearsal.pace_drift)})"
+    of_ranks = f"{percent(plan.rank_spread)} per rank, " if plan.rank_spread else ""
+    return Answer(
+        interval_s=interval(projection, spread=spread, jitter=jitter, rank_spread=plan.rank_spread or 0.0),
+        sampled=f"cost error: {percent(spread)} common{of_pace}, {of_ranks}{of_actions} per action, 1 σ",
+        budget_s=loss_budget(projection),
+        gain_per_percent=found,
+        bottleneck=bottleneck(found),
+        advice=advise(projection, project) if with_advice else [],
+        days=None if tokens is None else projection.days(tokens),
+    )
+
+
+def _spreads(projection: Projection) -> tuple[float, Variation]:
+    plan = projection.plan
+    told = plan.action_spread if plan.pass_factors is None else plan.pass_factors
+    return spread_of(plan), (plan.source.jitter() or JITTER) if told is None else told
+
+
+def spread_of(plan: Plan) -> float:
+    """Return the standard deviation of the logarithm of a projected step time.
+
+    For a profile with a calibration run, it combines the spread of measured costs and the drift of the machine
+    speed. For other measured costs it is `MEASURED_SPREAD`. For estimated costs it is the spread of the runs on
+    this device class. Without such runs, it is the spread of all classes or the spread of the in-situ factor of the
+    device's table, whichever is larger.
+    """
+    job = plan.job
+    if plan.rehearsal:
+        return hypot(MEASURED_SPREAD, plan.rehearsal.pace_drift)
+    if job is None or plan.measured is not None or all(basis == MEASURED for _, basis in job.bases):
+        return MEASURED_SPREAD
+    efficiency, has_experts = job.cluster.device.efficiency, any(layer.is_moe for layer in job.model.kinds)
+    said = efficiency.experts_spread if has_experts else efficiency.spread
+    prior = EXPERTS_SPREAD if has_experts else ESTIMATE_SPREAD
+    in_situ = efficiency.in_situ if job.shares["table"] else None
+    return said or max(prior, in_situ.sigma if in_situ else 0.0)
+
+
+def interval_by_spread(seconds: float, spread: float) -> tuple[float, float]:
+    """Return the bounds of the 90 % interval around `seconds`.
+
+    Variation of single actions is not included, because it averages out over hundreds of actions. (`interval`
+    samples both.)
+    """
+    return seconds * exp(-_TIMES_OF_90 * spread), seconds * exp(_TIMES_OF_90 * spread)
+
+
+_TIMES_OF_90 = 1.6448536269514722
+"""95 % quantile of the standard normal distribution."""

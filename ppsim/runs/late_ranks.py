@@ -1,0 +1,66 @@
+"""Late ranks: the time that each rank's lateness costs the step and the other ranks."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ppsim.base.arrays import Floats
+from ppsim.runs.step_replay import Steps, median_gap_s, replay, waited_s
+from ppsim.schedule.graph import EventGraph
+from ppsim.schedule.table import NONE
+
+
+@dataclass(frozen=True)
+class Late:
+    """A rank that holds up the step, and the gain if its actions and gaps were like the other ranks'.
+
+    `others_wait_s` is the waiting time that all other ranks would save in total. `action` is the rank's action on
+    the critical path that exceeds its usual time on the median stage most, by `action_s` seconds; "" if none does.
+    """
+
+    rank: int
+    gain_s: float
+    others_wait_s: float
+    action: str
+    action_s: float
+
+
+def late_ranks(graph: EventGraph, step: Steps, even: Floats) -> list[Late]:
+    """Return the ranks whose lateness makes a step longer, the largest gain first.
+
+    For each rank the step is replayed with that rank's actions limited to `even`, their times on the median stage,
+    and its gaps limited to the median gap.
+    """
+    schedule, gap = graph.schedule, median_gap_s(step)
+    as_it_was = replay(graph, step)
+    ends = as_it_was.end[: graph.num_actions]
+    waited, on_path = waited_s(graph, ends), _critical_path(as_it_was.blocker, ends)
+    excess = np.where(np.isin(np.arange(len(schedule)), on_path), step.taken[0] - even, 0.0)
+    found = []
+    for rank in range(schedule.num_ranks):
+        its = schedule.rank == rank
+        on_time = Steps(
+            np.where(its, np.minimum(step.taken, even), step.taken),
+            step.hop,
+            np.where(its, np.minimum(step.after_own, gap), step.after_own),
+        )
+        sooner = replay(graph, on_time).end[: graph.num_actions]
+        gain = float(ends.max()) - float(sooner.max())
+        if gain <= 0:
+            continue
+        others = float(np.delete(waited - waited_s(graph, sooner), rank).sum())
+        worst = int(np.argmax(np.where(its, excess, -np.inf)))
+        named = excess[worst] > 0
+        found.append(
+            Late(rank, gain, others, str(schedule[worst]) if named else "", max(float(excess[worst]), 0.0))
+        )
+    return sorted(found, key=lambda late: -late.gain_s)
+
+
+def _critical_path(blocker: Any, end: Floats) -> list[int]:
+    node, path = int(np.argmax(end)), []
+    while node != NONE:
+        path.append(node)
+        node = int(blocker[node])
+    return path

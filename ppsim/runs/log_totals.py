@@ -1,0 +1,59 @@
+"""Times of a run without a timeline: its iterations, and timers summed over each iteration."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from ppsim.base.display import Shown
+from ppsim.base.errors import ConfigError
+from ppsim.base.units import seconds
+
+FORMAT = "ppsim-totals/1"
+
+
+@dataclass(frozen=True, repr=False)
+class Totals(Shown):
+    """Iteration times and timers of a training log, in seconds.
+
+    `timers_s` has, per timer, the minimum (None: not logged) and the maximum over the ranks, as medians over the
+    log. `num_warm_up` iterations were dropped. `memory_bytes` has the values in the allocator's log line, each the
+    maximum over the ranks that print one. `num_garbled` lines had a number that could not be parsed.
+
+    >>> Totals("log", [2.0, 2.1, 2.0], {"forward-backward": (1.8, 1.9)}).iteration_time_s
+    2.0
+    """
+
+    source: str
+    iterations_s: Sequence[float]
+    timers_s: Mapping[str, tuple[float | None, float]] = field(default_factory=dict)
+    memory_bytes: Mapping[str, float] = field(default_factory=dict)
+    num_warm_up: int = 0
+    num_garbled: int = 0
+
+    @property
+    def brief(self) -> str:
+        """Short text for the `repr`."""
+        return f"{len(self.iterations_s)} iterations of {seconds(self.iteration_time_s)}"
+
+    def __post_init__(self) -> None:
+        if not self.iterations_s:
+            raise ConfigError(f"{self.source} has no iteration left after {self.num_warm_up} of warm-up")
+
+    @property
+    def iteration_time_s(self) -> float:
+        """Median iteration time."""
+        return median(self.iterations_s)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all fields as JSON."""
+        return {
+            "format": FORMAT,
+            "source": self.source,
+            "num_warm_up": self.num_warm_up,
+            "num_garbled": self.num_garbled,
+            "iteration_time_s": self.iteration_time_s,
+            "iterations_s": list(self.iterations_s),
+            "timers_s": {name: list(pair) for name, pair in self.timers_s.items()},
+            "memory_bytes": dict(self.memory_bytes),
+        }

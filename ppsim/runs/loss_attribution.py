@@ -1,0 +1,351 @@
+"""Explain the time of a measured step by replays without one cause after the other.
+
+The first replay reproduces the step: each action takes its measured time, and waits its measured wait after its
+inputs (the previous action on its rank, and the action that makes its input). The difference from the measured step
+is the "rest" (unexplained). Then the causes are removed one after the other, without putting them back, so that
+their losses sum to the step: first causes between actions, then causes within actions, and last the differences
+between stages, so that only the pipeline bubble remains. Every step is replayed: losses are means over the steps,
+and their quartiles show the variation.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ppsim.base.arrays import Floats
+from ppsim.base.display import Shown
+from ppsim.base.errors import Deadlock, ScheduleError
+from ppsim.base.units import seconds
+from ppsim.runs.late_ranks import Late, late_ranks
+from ppsim.runs.links import excess_of, links_of, needed_of
+from ppsim.runs.loss_causes import BETWEEN, CAUSES, STAGES_OR_RANKS, Paces, Removal, removals
+from ppsim.runs.pauses import LONG
+from ppsim.runs.run import Run, described, median_costs
+from ppsim.runs.step_factors import Factors
+from ppsim.runs.step_replay import Steps, replayed_s, steps_of
+from ppsim.schedule.graph import EventGraph, build_graph
+from ppsim.schedule.table import Schedule
+from ppsim.simulation.timeline import Timeline
+
+_OF_WAITS = ("slow links", "waits for messages", "pauses between passes", "gaps between passes")
+_OWN = ("pipeline bubble", "compute", "rest")
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A cause, its seconds in the mean step, and the gain of the mean step without this cause alone.
+
+    `detail` says where it occurs and how large it is. `median_s` and `quartiles_s` are over the losses of all
+    steps.
+    """
+
+    cause: str
+    seconds: float
+    gain_s: float
+    detail: str = ""
+    median_s: float = 0.0
+    quartiles_s: tuple[float, float] = (0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Seconds due to a cause in a measured and a projected step; `detail` is about the measured step."""
+
+    cause: str
+    measured_s: float
+    projected_s: float
+    detail: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """Measured − projected; positive for time that the projection lacks."""
+        return self.measured_s - self.projected_s
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields and the difference as JSON."""
+        return asdict(self) | {"seconds": self.seconds}
+
+
+@dataclass(frozen=True)
+class Against:
+    """A projection explained likewise; the differences sum to the measured step's excess."""
+
+    source: str
+    step_s: float
+    differences: list[Difference]
+    note: str = ""
+    timeline: Timeline | None = None
+
+    @property
+    def reasons(self) -> list[Difference]:
+        """The differences other than 0, the largest in either direction first."""
+        return sorted((one for one in self.differences if one.seconds), key=lambda one: -abs(one.seconds))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON, without the timeline."""
+        return {
+            "source": self.source,
+            "step_s": self.step_s,
+            "note": self.note,
+            "differences": [one.to_json() for one in self.differences],
+        }
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation(Shown):
+    """Causes of the time of a mean step: `losses` sum to `period_s`, the step and the time until the next one.
+
+    `late` are the ranks that hold up others, `pace_s` the time of each kind of action on the median stage,
+    `against` the comparison with a projection (None without one), `timeline` the median step.
+
+    >>> found = Explanation("run", 1.0, 1.0, 3, [Loss("uneven stages", 0.1, 0.1), Loss("compute", 0.9, 0.9)])
+    >>> [loss.cause for loss in found.reasons]
+    ['uneven stages']
+    """
+
+    source: str
+    step_s: float
+    median_s: float
+    num_steps: int
+    losses: list[Loss]
+    late: list[Late] = field(default_factory=list)
+    pace_s: dict[str, float] = field(default_factory=dict)
+    against: Against | None = None
+    timeline: Timeline | None = None
+
+    @property
+    def period_s(self) -> float:
+        """Mean time from one step's start to the next; `step_s` if the time between steps is not recorded."""
+        return self.step_s + sum(loss.seconds for loss in self.losses if loss.cause == BETWEEN)
+
+    @property
+    def has_gaps(self) -> bool:
+        """True if the time between steps is known."""
+        return any(loss.cause == BETWEEN for loss in self.losses)
+
+    @property
+    def brief(self) -> str:
+        """Short text for the `repr`."""
+        reasons = ", ".join(f"{loss.cause} {seconds(loss.gain_s)}" for loss in self.reasons[:3])
+        return f"{self.num_steps} steps of {seconds(self.step_s)}: {reasons or 'nothing beside the schedule'}"
+
+    @property
+    def reasons(self) -> list[Loss]:
+        """Causes other than the pipeline bubble, compute and the rest, the largest gain first.
+
+        A gain does not depend on the order of removal.
+        """
+        found = [loss for loss in self.losses if loss.cause not in _OWN and loss.gain_s > 0]
+        return sorted(found, key=lambda loss: -loss.gain_s)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the losses, which sum to `period_s`, and the names of the reasons as JSON."""
+        return {
+            "source": self.source,
+            "step_s": self.step_s,
+            "period_s": self.period_s,
+            "median_s": self.median_s,
+            "num_steps": self.num_steps,
+            "losses": [asdict(loss) for loss in self.losses],
+            "reasons": [loss.cause for loss in self.reasons],
+            "late": [asdict(one) for one in self.late],
+            "pace_s": self.pace_s,
+            **({"against": self.against.to_json()} if self.against else {}),
+        }
+
+
+@dataclass(frozen=True)
+class _Term:
+    """A cause, its seconds in every step, and the gain of every step without this cause alone."""
+
+    cause: str
+    seconds: Floats
+    gain: Floats
+    detail: str = ""
+
+
+def explained(
+    run: Run, *, call_s: float | None = None, variation_s: float = 0.0, first_step: int = 1
+) -> Explanation:
+    """Return the causes of the time of a run's steps.
+
+    `call_s` is the seconds of a message in Megatron-LM's blocking calls, which then are a cause of their own; None
+    for other trainers, and without effect on tables that Megatron-LM does not run. `variation_s` is the wait before
+    every action with which a projection replaces random action times. `first_step` is the number of the first step
+    in `detail`.
+    """
+    lengths = run.step_times_s
+    chosen = int(np.argsort(lengths, kind="stable")[(len(lengths) - 1) // 2])
+    schedule, actions = run.graph.schedule, run.graph.num_actions
+    graph = build_graph(schedule)
+    first = run.start[:, :actions].min(axis=1, keepdims=True)
+    start, end = run.start[:, :actions] - first, run.end[:, :actions] - first
+    usual = links_of(graph, start, *needed_of(graph, end)[:2])
+    steps = steps_of(graph, start, end, usual)
+    paces = Paces(schedule, Factors(schedule, steps.taken, float(lengths.mean())))
+    excess = excess_of(usual, float(np.median(paces.factors.usual)))
+    causes = removals(paces, steps, start, excess, usual, first_step=first_step, variation_s=variation_s)
+    terms = _terms(graph, steps, lengths, causes)
+    if call_s is not None and (calls := _calls_of(schedule)) is not None:
+        terms = _with_gains(_with_calls(terms, graph, calls, steps, call_s), causes, calls, steps, call_s)
+    if len(run.gaps_s):
+        between = np.full_like(lengths, np.mean(run.gaps_s))
+        terms.append(_Term(BETWEEN, between, between, _between(run, first_step)))
+    terms.sort(key=lambda term: list(CAUSES).index(term.cause))
+    return Explanation(
+        run.source, float(lengths.mean()), float(np.median(lengths)), len(lengths), [_loss(term) for term in terms],
+        late=late_ranks(graph, steps[chosen], paces.even),
+        pace_s={op.name: one for op, one in paces.typical.items()},
+    )  # fmt: skip
+
+
+def _between(run: Run, first_step: int) -> str:
+    """Describe the rank that causes the time between steps, and the longest time if it is unusual.
+
+    The rank is the one that works longest before its first collective, in which all ranks wait for each other, or
+    else the one that starts the next step.
+    """
+    gaps, actions = np.array(run.gaps_s), run.graph.num_actions
+    longest, usual = int(np.argmax(gaps)), float(np.median(gaps))
+    rank = run.graph.schedule.rank[np.argmin(run.start[-1, :actions])]
+    told = f"rank {rank} starts a step {seconds(usual)} after the last pass of the step before"
+    if len(run.to_collective_s):
+        works = np.median(run.to_collective_s, axis=0)
+        latest = int(np.argmax(works))
+        others = float(np.median(np.delete(works, latest))) if len(works) > 1 else 0.0
+        if works[latest] > LONG * others + usual / 2:
+            told = (
+                f"rank {latest} starts its first collective {seconds(float(works[latest]))} after its last pass, "
+                f"the other ranks after {seconds(others)}; {told}"
+            )
+    if gaps[longest] <= LONG * usual:
+        return told
+    return f"{told}, {seconds(float(gaps[longest]))} after step {first_step + longest}"
+
+
+def against(measured: Explanation, projected: Timeline, *, source: str, call_s: float | None) -> Against:
+    """Return the contribution of each cause to the difference between a measured and a projected step.
+
+    The projected step is explained like a measured one, with its own `call_s`; if it is of another table, the note
+    says so.
+    """
+    graph = projected.graph
+    costs = median_costs(graph, (projected.end - projected.start)[None, : graph.num_actions])
+    run = Run(source, graph, costs, projected.start[None], projected.end[None])
+    thought_of = explained(run, call_s=call_s, variation_s=projected.costs.variation_s)
+    both = [measured, thought_of]
+    told = [{loss.cause for loss in one.losses} for one in both]
+    merged = [merge for merge in _ALIKE if told[0].intersection(merge[1]) != told[1].intersection(merge[1])]
+    real, thought = (_by_cause(one, merged) for one in both)
+    none = Loss("", 0.0, 0.0)
+    differences = []
+    for cause in sorted(real | thought, key=_place):
+        ours, theirs = real.get(cause, none), thought.get(cause, none)
+        differences.append(Difference(cause, ours.seconds, theirs.seconds, ours.detail))
+    note = ""
+    if measured.timeline is not None and measured.timeline.schedule != projected.schedule:
+        ran = described(measured.timeline.schedule)
+        note = f"another table was projected: {described(projected.schedule)}; measured: {ran}"
+    if measured.timeline is None or measured.timeline.schedule.num_stages == projected.schedule.num_stages:
+        differences = [_with_paces(one, measured, thought_of) for one in differences]
+    return Against(source, thought_of.step_s, differences, note, projected)
+
+
+_ALIKE = (
+    ("sends and receives", ("waits for messages", "blocking sends and receives")),
+    (STAGES_OR_RANKS, ("slow ranks", "uneven stages", STAGES_OR_RANKS)),
+)
+"""Causes that are compared as one if only one of the steps distinguishes them."""
+
+
+def _by_cause(found: Explanation, merged: Sequence[tuple[str, tuple[str, ...]]]) -> dict[str, Loss]:
+    names = {cause: name for name, causes in merged for cause in causes}
+    losses: dict[str, Loss] = {}
+    for loss in found.losses:
+        name = names.get(loss.cause, loss.cause)
+        before = losses.get(name, Loss(name, 0.0, 0.0))
+        details = "; ".join(detail for detail in (before.detail, loss.detail) if detail)
+        losses[name] = Loss(name, before.seconds + loss.seconds, 0.0, details)
+    return losses
+
+
+def _place(cause: str) -> int:
+    causes = dict(_ALIKE)
+    return list(CAUSES).index(cause if cause in CAUSES else causes[cause][0])
+
+
+def _with_paces(one: Difference, measured: Explanation, projected: Explanation) -> Difference:
+    """Add the action times of the median stage on both sides to the compute difference."""
+    if one.cause != "compute":
+        return one
+    passes = ", ".join(
+        f"{kind} {seconds(taken)}, projected {seconds(projected.pace_s[kind])}"
+        for kind, taken in measured.pace_s.items()
+        if kind in projected.pace_s
+    )
+    return replace(one, detail=f"of the median stage {passes}")
+
+
+def _loss(term: _Term) -> Loss:
+    low, middle, high = np.quantile(term.seconds, [0.25, 0.5, 0.75]).tolist()
+    return Loss(term.cause, float(term.seconds.mean()), float(term.gain.mean()), term.detail, middle, (low, high))
+
+
+def _terms(graph: EventGraph, steps: Steps, lengths: Floats, causes: Sequence[Removal]) -> list[_Term]:
+    """The rest, each cause, the pipeline bubble and compute, which sum to each step."""
+    replayed = replayed_s(graph, steps)
+    terms = [_Term("rest", lengths - replayed, np.zeros_like(lengths))]
+    before, current = replayed, steps
+    for removal in causes:
+        current = removal.without(current)
+        after = replayed_s(graph, current)
+        gain = replayed - replayed_s(graph, removal.without_others(steps))
+        terms.append(_Term(removal.cause, before - after, gain, removal.detail))
+        before = after
+    busy = current.taken.sum(axis=1) / graph.schedule.num_ranks
+    return [
+        *terms,
+        _Term("pipeline bubble", before - busy, before - busy),
+        _Term("compute", busy, busy, "the mean of the ranks"),
+    ]
+
+
+def _calls_of(schedule: Schedule) -> EventGraph | None:
+    """Event graph with Megatron-LM's calls, None for a table that Megatron-LM has no loop for."""
+    try:
+        return build_graph(schedule, communication="megatron")
+    except (ScheduleError, Deadlock):
+        return None
+
+
+def _with_calls(
+    terms: list[_Term], graph: EventGraph, calls: EventGraph, steps: Steps, call_s: float
+) -> list[_Term]:
+    """Divide waits for messages and gaps into blocking calls and remaining gaps."""
+    waits = {"waits for messages", "gaps between passes"}
+    others = [term for term in terms if term.cause not in waits]
+    gaps = next(term for term in terms if term.cause == "gaps between passes")
+    whole = np.sum([term.seconds for term in terms if term.cause in waits], axis=0)
+    with_calls = replayed_s(calls, steps, hop_s=call_s)
+    blocking = with_calls - replayed_s(graph, steps, hop_s=0.0)
+    detail = f"{seconds(call_s)} a message in Megatron-LM's own calls"
+    return [
+        *others,
+        _Term("blocking sends and receives", blocking, blocking, detail),
+        _Term("gaps between passes", whole - blocking, whole - blocking, f"beside these calls; {gaps.detail}"),
+    ]
+
+
+def _with_gains(
+    terms: list[_Term], causes: Sequence[Removal], calls: EventGraph, steps: Steps, call_s: float
+) -> list[_Term]:
+    """Recompute the gains of causes in actions with blocking calls, which pass on delays."""
+    as_it_was, by_cause = replayed_s(calls, steps, hop_s=call_s), {one.cause: one for one in causes}
+    return [
+        replace(term, gain=as_it_was - replayed_s(calls, one.without_others(steps), hop_s=call_s))
+        if (one := by_cause.get(term.cause)) and term.cause not in _OF_WAITS
+        else term
+        for term in terms
+    ]

@@ -1,0 +1,378 @@
+"""Causes of lost time in measured steps, and their removal from actions and waits."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ppsim.base.arrays import Floats
+from ppsim.base.units import seconds, signed_percent
+from ppsim.runs.links import Excess, Links
+from ppsim.runs.pauses import MOST_PLACES, listed, passes_in_words, pauses_between, waits_in_words
+from ppsim.runs.step_factors import Factors
+from ppsim.runs.step_replay import Steps
+from ppsim.schedule.table import Op, Schedule
+
+STAGES_OR_RANKS = "uneven stages or slow ranks"
+
+BETWEEN = "time between steps"
+
+CAUSES = {
+    BETWEEN: "from the last end of a step to the first start of the next",
+    "slow links": "messages between a pair of ranks take longer than between the others",
+    "waits for messages": "a pass starts later than its input was made, its rank being free",
+    "pauses between passes": "a rank waits once, much longer than it usually does at this place",
+    "gaps between passes": "what a rank does before a pass, its input being there: launches, blocking calls",
+    "blocking sends and receives": "what Megatron-LM's calls take, at which a rank blocks",
+    "pauses in passes": "a pass takes once much longer than it usually does",
+    "slow first passes": "the first pass of each kind of a stage beyond the stage's median",
+    "straggling steps": "all passes of a step, or of a rank in it, are slower than in other steps",
+    "drift over steps": "all passes, or those of a rank, get slower from step to step",
+    "drift over the step": "passes beyond those at the fast end of their rank's step",
+    "uneven microbatches": "some microbatches take longer than others on all stages",
+    "passes that vary": "passes beyond or below the median of their stage",
+    "slow ranks": "all stages of a rank are slower than the others'",
+    "uneven stages": "stages that take longer than the median one",
+    STAGES_OR_RANKS: "either of them, if nobody can tell: one stage per rank, or most stages of two ranks slow",
+    "pipeline bubble": "what the order of passes leaves idle if all stages are alike",
+    "compute": "the passes themselves, at the pace of the median stage",
+    "rest": "what the replay of the step is off by",
+}
+
+
+_ALIKE = 0.03
+"""Stages whose times differ by less than this fraction count as equal."""
+
+_NOTHING = 0.1
+"""An I below this fraction of the longest I counts as empty: torch's first stage does all of its backward in W."""
+
+
+@dataclass(frozen=True)
+class Removal:
+    """A cause: `without` removes it from steps, `detail` says where it occurs and how large it is.
+
+    `without` expects steps from which the earlier causes were removed. `alone` removes only this cause from
+    original steps (None: use `without`).
+    """
+
+    cause: str
+    without: Callable[[Steps], Steps]
+    detail: str
+    alone: Callable[[Steps], Steps] | None = None
+
+    def without_others(self, steps: Steps) -> Steps:
+        """Remove only this cause from original steps."""
+        return (self.alone or self.without)(steps)
+
+
+@dataclass(frozen=True)
+class Paces:
+    """Usual times of a run's actions, by stage and rank."""
+
+    schedule: Schedule
+    factors: Factors
+
+    @property
+    def medians(self) -> dict[tuple[Op, int], float]:
+        """Median time of each kind of action and stage."""
+        return self.factors.medians
+
+    @cached_property
+    def backward_s(self) -> dict[int, float]:
+        """I + W of each stage: torch's first stage has no input gradient, so that W is its whole backward."""
+        halves = {stage: one for (op, stage), one in self.medians.items() if op is Op.I}
+        return {stage: one + self.medians.get((Op.W, stage), 0.0) for stage, one in halves.items()}
+
+    @cached_property
+    def all_weight(self) -> set[int]:
+        """Stages whose I is negligible."""
+        inputs = {stage: self.medians[Op.I, stage] for stage in self.backward_s}
+        return {stage for stage, one in inputs.items() if one < _NOTHING * max(inputs.values())}
+
+    @cached_property
+    def whole_s(self) -> Floats:
+        """Time of all actions of a microbatch, one entry per stage."""
+        whole = np.zeros(self.schedule.num_stages)
+        for (_, stage), one in self.medians.items():
+            whole[stage] += one
+        return whole
+
+    def _reasons(self, base_s: float) -> tuple[list[int], int]:
+        """The slow ranks, and the number of other unusual stages, if `base_s` is the usual stage time."""
+        ratio, ranks = self.whole_s / base_s, self.schedule.stage_to_rank
+        of_rank = np.array([max(float(ratio[ranks == rank].min()), 1.0) for rank in range(self.schedule.num_ranks)])
+        slow: list[int] = np.flatnonzero(of_rank > 1 + _ALIKE).tolist()
+        return slow, int((np.abs(ratio / of_rank[ranks] - 1) > _ALIKE).sum())
+
+    @cached_property
+    def most_are_slow(self) -> bool:
+        """True if the median stage of two ranks is slow itself.
+
+        With two ranks, the stages of a slow rank and one slow stage are the majority.
+        """
+        middle, least = _lower_median(self.whole_s.tolist()), float(self.whole_s.min())
+        several = self.schedule.num_ranks == 2 and self.schedule.vpp > 1
+        return several and least > 0 and middle > (1 + _ALIKE) * least
+
+    @cached_property
+    def is_told(self) -> bool:
+        """True if slow ranks can be distinguished from slow stages.
+
+        If most stages of two ranks are slow, either of two conditions suffices. The same ranks are slow relative to
+        the fastest stage and to the median stage; or slow ranks and stages relative to the fastest stage are fewer
+        than ranks and stages that differ from the median stage.
+        """
+        if self.schedule.vpp == 1 or not self.most_are_slow:
+            return self.schedule.vpp > 1
+        ranks, stages = self._reasons(float(self.whole_s.min()))
+        of_usual, others = self._reasons(_lower_median(self.whole_s.tolist()))
+        return ranks == of_usual != [] or len(ranks) + stages < len(of_usual) + others
+
+    @cached_property
+    def of_base(self) -> dict[tuple[Op, int], float]:
+        """Medians of the stages that define the usual stage: all stages, or those equal to the fastest."""
+        if not self.most_are_slow:
+            return self.medians
+        fast = self.whole_s <= (1 + _ALIKE) * self.whole_s.min()
+        return {(op, stage): one for (op, stage), one in self.medians.items() if fast[stage]}
+
+    @cached_property
+    def typical(self) -> dict[Op, float]:
+        """Time of each kind of action on the median stage.
+
+        It is the lower median, so that half of the stages may be slow.
+        """
+        kinds = dict.fromkeys(op for op, _ in self.medians)
+        found = {
+            kind: _lower_median([one for (op, _), one in self.of_base.items() if op is kind]) for kind in kinds
+        }
+        if len(self.backward_s) > len(self.all_weight):
+            whole = _lower_median([self.backward_s[stage] for op, stage in self.of_base if op is Op.I])
+            of_input = [
+                self.medians[Op.I, stage] / self.backward_s[stage]
+                for stage in self.backward_s.keys() - self.all_weight
+            ]
+            found[Op.I] = float(np.median(of_input)) * whole
+            found[Op.W] = whole - found[Op.I]
+        return found
+
+    @cached_property
+    def even(self) -> Floats:
+        """Time of each action if all stages were like the median stage."""
+        even = {(op, stage): self.typical[op] for op, stage in self.medians}
+        for stage in self.all_weight & {stage for op, stage in self.medians if op is Op.W}:
+            even[Op.I, stage] = self.medians[Op.I, stage]
+            even[Op.W, stage] = self.typical[Op.I] + self.typical[Op.W] - self.medians[Op.I, stage]
+        return self.factors.each(even)
+
+    @cached_property
+    def of_ranks(self) -> Floats:
+        """Factor by which all stages of a rank are slower than the median stage; 1 for a normal rank."""
+        ratios: list[list[float]] = [[] for _ in range(self.schedule.num_ranks)]
+        whole = self.typical.get(Op.I, 0.0) + self.typical.get(Op.W, 0.0)
+        taken = [(stage, one, self.typical[op]) for (op, stage), one in self.medians.items() if op in (Op.F, Op.B)]
+        taken += [(stage, one, whole) for stage, one in self.backward_s.items()]
+        for stage, one, typical in taken:
+            if typical > 0:
+                ratios[self.schedule.stage_to_rank[stage]].append(one / typical)
+        # A rank is slow only if everything that it runs is slow, hence the minimum.
+        return np.array([max(min(one, default=1.0), 1.0) for one in ratios])
+
+
+def removals(
+    paces: Paces,
+    steps: Steps,
+    start: Floats,
+    excess: Excess,
+    usual: Links,
+    *,
+    first_step: int = 1,
+    variation_s: float = 0.0,
+) -> list[Removal]:
+    """Return the causes in the order of removal: first those between actions, then those within actions.
+
+    `start` are the starts of the actions, `usual` their usual waits, `excess` the extra time of slow pairs of
+    ranks. `first_step` is the number of the first step. `variation_s` is the wait with which a projection replaces
+    random action times.
+    """
+    factors = paces.factors
+    pauses = pauses_between(steps, usual, factors.step_s)
+    gaps = np.maximum(steps.after_own - pauses.after_own - excess.block_s - variation_s, 0.0)
+
+    def minus(steps: Steps, hop: Floats, own: Floats) -> Steps:
+        return Steps(steps.taken, np.maximum(steps.hop - hop, 0.0), np.maximum(steps.after_own - own, 0.0))
+
+    found = [
+        Removal(
+            "slow links",
+            lambda steps: minus(steps, excess.transit_s, excess.block_s),
+            listed(excess.told[:MOST_PLACES], len(excess.named)),
+        ),
+        Removal(
+            "pauses between passes",
+            lambda steps: minus(steps, pauses.hop, pauses.after_own),
+            waits_in_words(paces.schedule, pauses, start, first_step),
+        ),
+        Removal(
+            "waits for messages",
+            lambda steps: Steps(steps.taken, np.zeros_like(steps.hop), steps.after_own),
+            _median_wait(steps.hop - pauses.hop - excess.transit_s, "a message"),
+            lambda steps: Steps(steps.taken, np.minimum(steps.hop, pauses.hop + excess.transit_s), steps.after_own),
+        ),
+        Removal(
+            "gaps between passes",
+            lambda steps: Steps(steps.taken, steps.hop, np.minimum(steps.after_own, variation_s)),
+            _median_wait(gaps, "a gap"),
+            lambda steps: Steps(
+                steps.taken, steps.hop, np.minimum(steps.after_own, pauses.after_own + excess.block_s + variation_s)
+            ),
+        ),
+        _of_passes(
+            "pauses in passes",
+            lambda taken: taken - factors.pauses,
+            passes_in_words(paces.schedule, factors.pauses, steps.taken, first_step),
+        ),
+        *_of_factors(paces, first_step),
+    ]
+    return [*found, _variation(paces, variation_s), *_of_stages(paces)]
+
+
+def _of_factors(paces: Paces, first_step: int) -> list[Removal]:
+    """Causes that slow down actions by a pattern; factors that are 1 everywhere are left out."""
+    factors, schedule = paces.factors, paces.schedule
+    firsts, expected = factors.firsts, factors.expected
+
+    def slow_first(taken: Floats) -> Floats:
+        return np.where(firsts, np.minimum(taken, expected), taken)
+
+    late = np.where(firsts, factors.without_pauses - expected, 0.0).mean(axis=0)
+    found = [_of_passes("slow first passes", slow_first, _worst_pass(schedule, late), factors)]
+    for cause, factor, detail in (
+        ("straggling steps", factors.slow_steps[:, schedule.rank], _slow_steps(factors.slow_steps, first_step)),
+        ("drift over steps", factors.drift[:, schedule.rank], _drifting(factors)),
+        ("drift over the step", factors.in_step, _worst_drift(paces)),
+        ("uneven microbatches", factors.sizes, _sizes(factors)),
+    ):
+        if (np.abs(factor - 1) > 0).any():
+            found.append(_of_passes(cause, _divided_by(factor), detail, factors))
+    return found
+
+
+def _divided_by(factor: Floats) -> Callable[[Floats], Floats]:
+    return lambda taken: taken / factor
+
+
+def _variation(paces: Paces, variation_s: float) -> Removal:
+    """Set actions to the median of their stage, and remove the wait that replaces their variation.
+
+    Alone, it leaves pauses, first actions and all factors unchanged.
+    """
+    factors = paces.factors
+
+    def without(steps: Steps, taken: Floats) -> Steps:
+        return Steps(taken, steps.hop, np.maximum(steps.after_own - variation_s, 0.0))
+
+    def as_expected() -> Floats:
+        return np.where(factors.firsts, np.maximum(factors.without_pauses, factors.expected), factors.expected)
+
+    spread = f"{seconds(variation_s)} before a pass" if variation_s else ""
+    excess = np.where(factors.firsts, 0.0, factors.without_pauses - factors.expected).mean(axis=0)
+    return Removal(
+        "passes that vary",
+        lambda steps: without(steps, np.broadcast_to(factors.usual, steps.taken.shape)),
+        spread or _worst_pass(paces.schedule, excess),
+        lambda steps: without(steps, factors.pauses + as_expected()),
+    )
+
+
+def _of_stages(paces: Paces) -> list[Removal]:
+    """Slow ranks and uneven stages; one cause if they cannot be distinguished."""
+    schedule, usual, even, factors = paces.schedule, paces.factors.usual, paces.even, paces.factors
+    of_rank = paces.of_ranks[schedule.rank] if paces.is_told else np.ones_like(usual)
+    ratio = np.divide(even * of_rank, usual, out=np.zeros_like(usual), where=usual > 0)
+
+    def at_one_pace(taken: Floats) -> Floats:
+        return np.where(usual > 0, taken * ratio, even)
+
+    if not paces.is_told:
+        return [_of_passes(STAGES_OR_RANKS, at_one_pace, _worst_stage(paces), factors)]
+    worst = int(np.argmax(paces.of_ranks))
+    slow = float(paces.of_ranks[worst]) - 1
+    detail = f"rank {worst}: {signed_percent(slow)}" if slow > 0 else ""
+    return [
+        _of_passes("slow ranks", lambda taken: taken / of_rank, detail, factors),
+        _of_passes("uneven stages", at_one_pace, _worst_stage(paces), factors),
+    ]
+
+
+def _of_passes(
+    cause: str, taken_without: Callable[[Floats], Floats], detail: str, factors: Factors | None = None
+) -> Removal:
+    """A cause within actions; with `factors`, its removal alone leaves the pauses as they were."""
+
+    def with_taken(taken: Callable[[Floats], Floats]) -> Callable[[Steps], Steps]:
+        return lambda steps: Steps(taken(steps.taken), steps.hop, steps.after_own)
+
+    pauses = factors.pauses if factors else 0.0
+    alone = with_taken(lambda taken: pauses + taken_without(taken - pauses))
+    return Removal(cause, with_taken(taken_without), detail, alone if factors else None)
+
+
+def _lower_median(values: list[float]) -> float:
+    return float(np.quantile(values, 0.5, method="lower"))
+
+
+def _median_wait(waits: Floats, what: str) -> str:
+    found = waits[waits > 0]
+    return f"{seconds(float(np.median(found)))} {what}, the median of {len(found)}" if len(found) else ""
+
+
+def _worst_pass(schedule: Schedule, excess: Floats) -> str:
+    worst = int(np.argmax(excess))
+    if excess[worst] <= 0:
+        return ""
+    return f"most: {schedule[worst]} on rank {schedule.rank[worst]}, {seconds(float(excess[worst]))} longer"
+
+
+def _slow_steps(slow: Floats, first_step: int) -> str:
+    steps = [step for step in range(len(slow)) if (slow[step] > 1).any()]
+    steps.sort(key=lambda step: -slow[step].max())
+    places = []
+    for step in sorted(steps[:MOST_PLACES]):
+        ranks = np.flatnonzero(slow[step] > 1)
+        whose = "all ranks" if len(ranks) == slow.shape[1] else f"rank {int(np.argmax(slow[step]))}"
+        places.append(f"step {first_step + step}: {whose} {signed_percent(float(slow[step].max()) - 1)}")
+    return listed(places, len(steps))
+
+
+def _drifting(factors: Factors) -> str:
+    """Describe the largest drift of a rank and the drift of all ranks over the steps."""
+    of_ranks, of_all = (one[-1] / one[0] - 1 for one in (factors.drift_of_ranks, factors.drift_of_all))
+    places = [f"rank {rank}: {signed_percent(float(of_ranks[rank]))}" for rank in np.argsort(-np.abs(of_ranks))[:1]]
+    places = places if of_ranks.any() else []
+    if of_all.any():
+        places.append(f"all ranks: {signed_percent(float(of_all[0]))}")
+    return f"{', '.join(places)} from the first step to the last"
+
+
+def _sizes(factors: Factors) -> str:
+    low, high = float(factors.sizes.min()), float(factors.sizes.max())
+    return f"from {low:.2f} to {high:.2f} times the mean"
+
+
+def _worst_drift(paces: Paces) -> str:
+    begins, ends = paces.schedule.rank_offsets[:-1], paces.schedule.rank_offsets[1:] - 1
+    change = paces.factors.in_step[ends] / paces.factors.in_step[begins] - 1
+    worst = int(np.argmax(np.abs(change)))
+    return f"rank {worst}: {signed_percent(float(change[worst]))} from its first pass to its last"
+
+
+def _worst_stage(paces: Paces) -> str:
+    schedule, whole = paces.schedule, paces.whole_s
+    worst, typical = int(np.argmax(whole)), _lower_median(whole.tolist())
+    more = signed_percent(float(whole[worst]) / typical - 1) if typical > 0 else "all"
+    return (
+        f"stage {worst} on rank {schedule.stage_to_rank[worst]}: {seconds(float(whole[worst]))} a microbatch, "
+        f"{more} over the median stage"
+    )

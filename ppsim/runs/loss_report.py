@@ -1,0 +1,193 @@
+"""An explanation as sentences and as Markdown: reasons, late ranks, differences from a projection."""
+
+from ppsim.base.units import percent, seconds, signed_percent
+from ppsim.runs.loss_attribution import Against, Difference, Explanation, Loss
+from ppsim.runs.loss_causes import STAGES_OR_RANKS
+
+MOST_REASONS = 3
+
+GAINS = "what each step would gain without one cause alone, the largest first"
+
+_LEAST = 1e-3
+"""Causes below this fraction of a step get no sentence."""
+_ROUNDING_S = 1e-12
+
+ADVICE = {
+    "time between steps": (
+        "look at the data loader, the optimizer, the gradient norm, logging and checkpoints, which run between "
+        "steps"
+    ),
+    "slow links": (
+        "look at the network between these ranks: cables, switches, routing, network cards, other traffic; or "
+        "place neighbouring pipeline ranks on closer GPUs"
+    ),
+    "waits for messages": (
+        "sends and receives are not hidden: overlap them (Megatron-LM's --overlap-p2p-communication, which "
+        "ppsim project takes too)"
+    ),
+    "pauses between passes": (
+        "the host stopped once, before it started the next pass: garbage collection, checkpoints, logging, or "
+        "other processes on this host; call gc.collect at the same step on all ranks, so that the pauses overlap"
+    ),
+    "gaps between passes": (
+        "ranks do something before every pass: kernel launches, blocking sends and receives; with fewer, longer "
+        "passes there are fewer gaps (ppsim project --overheads FILE of ppsim calibrate, with a larger "
+        "--micro-batch-size or --cuda-graphs)"
+    ),
+    "blocking sends and receives": (
+        "ranks wait in Megatron-LM's calls: interleaved stages overlap them (ppsim project --vpp 2)"
+    ),
+    "pauses in passes": (
+        "the host or the GPU stopped once during these passes: garbage collection, checkpoints, memory allocation, "
+        "or other processes; disable automatic garbage collection and call gc.collect at the same step on all "
+        "ranks, so that the pauses overlap"
+    ),
+    "slow first passes": (
+        "caches, clocks, compilation, the loading of data (ppsim calibrate finds how much, for projections)"
+    ),
+    "straggling steps": "look at what else runs in these steps: checkpoints, evaluation, other jobs",
+    "drift over steps": (
+        "passes get slower or faster from step to step: look at clocks, temperature, power, and growing memory"
+    ),
+    "drift over the step": "passes get slower or faster within a step: clocks, temperature, memory allocation",
+    "uneven microbatches": (
+        "balance them: sort or pack sequences so that all microbatches have the same work (ppsim project "
+        "--sequence-lengths FILE shows the part of sequence lengths), and check the load of experts"
+    ),
+    "passes that vary": ("passes of a stage differ without a pattern: routing of experts, clocks, other processes"),
+    "slow ranks": (
+        "this rank is slower than the others with all its stages: look at its GPU and host (ppsim project "
+        "--straggler RANK:FACTOR shows what other plans lose to it)"
+    ),
+    "uneven stages": "stages are not alike: try another split (--split auto of ppsim project)",
+    STAGES_OR_RANKS: (
+        "a stage takes longer, or its rank is slow, which cannot be told with one stage per rank: compare layers "
+        "and devices, or try another split (--split auto of ppsim project)"
+    ),
+}
+
+
+def reason(loss: Loss, step_s: float) -> str:
+    """Return a sentence on a cause: its gain per step, its place, and advice."""
+    detail = f"{loss.detail}. " if loss.detail else ""
+    advice = ADVICE[loss.cause]
+    size = f"{seconds(loss.gain_s)} per step ({percent(loss.gain_s / step_s)})"
+    return f"{loss.cause}, {size}. {detail[:1].upper()}{detail[1:]}{advice[:1].upper()}{advice[1:]}."
+
+
+def title(found: Explanation) -> str:
+    """Return the mean step time, and the time until the next step if known."""
+    between = found.period_s - found.step_s
+    rest = f", and {seconds(between)} until the next" if found.has_gaps else ""
+    return f"a step of {seconds(found.step_s)}, the mean of {found.num_steps}{rest}"
+
+
+def worth_saying(found: Explanation) -> list[Loss]:
+    """Return up to `MOST_REASONS` causes whose gain is 0.1 % of a step or more."""
+    return [loss for loss in found.reasons[:MOST_REASONS] if loss.gain_s >= _LEAST * found.period_s]
+
+
+def reasons(found: Explanation) -> list[str]:
+    """Return a sentence per likely cause, the largest gain first."""
+    return [reason(loss, found.period_s) for loss in worth_saying(found)] or [
+        f"no cause takes {percent(_LEAST)} of it or more: what is left is the schedule's own idling and the passes"
+    ]
+
+
+def faults(found: Explanation) -> list[str]:
+    """Return a sentence per rank that holds up others, the largest gain first."""
+    sentences = []
+    for late in found.late[:MOST_REASONS]:
+        if late.gain_s < _LEAST * found.step_s:
+            continue
+        most = f"; on the critical path most by {late.action}, {seconds(late.action_s)}" if late.action else ""
+        sentences.append(
+            f"rank {late.rank}: were it as fast as the median stage, the step would gain {seconds(late.gain_s)} "
+            f"({percent(late.gain_s / found.step_s)}), and the others wait {seconds(late.others_wait_s)} less, in "
+            f"sum{most}"
+        )
+    return sentences
+
+
+def lacks(found: Against, measured_s: float) -> list[str]:
+    """Return a sentence per cause that a projection lacks or overestimates, the largest first."""
+    return [
+        _lack(one, measured_s) for one in found.reasons[:MOST_REASONS] if abs(one.seconds) >= _LEAST * measured_s
+    ]
+
+
+def whole_difference(found: Against, measured_s: float) -> str:
+    """Return both step times and the projection's signed error."""
+    return (
+        f"projected {seconds(found.step_s)}, measured {seconds(measured_s)}: "
+        f"{signed_percent(found.step_s / measured_s - 1)}"
+    )
+
+
+def _lack(one: Difference, measured_s: float) -> str:
+    verb = "lacks" if one.seconds > 0 else "has too much"
+    detail = f" ({one.detail})" if one.detail else ""
+    return f"the projection {verb} {percent(abs(one.seconds) / measured_s)} of the step: {one.cause}{detail}."
+
+
+def table_of(found: Explanation) -> list[dict[str, str]]:
+    """Return one row per cause; with several steps, also the quartiles of each cause."""
+    rows = []
+    for loss in found.losses:
+        row = {
+            "where a step goes": loss.cause,
+            "time": _time(loss.seconds),
+            "part": percent(loss.seconds / found.period_s),
+        }
+        if found.num_steps > 1:
+            low, high = loss.quartiles_s
+            row["half of the steps"] = f"{_time(low)} … {_time(high)}" if high - low > _ROUNDING_S else ""
+        row["gain alone"] = "" if loss.cause in ("compute", "rest") else _time(loss.gain_s)
+        rows.append(row | {"where": loss.detail})
+    return rows
+
+
+def differences_of(found: Against) -> list[dict[str, str]]:
+    """Return measured and projected seconds, one row per cause."""
+    whole = sum(one.measured_s for one in found.differences)
+    return [
+        {
+            "against the projection": one.cause,
+            "measured": _time(one.measured_s),
+            "projected": _time(one.projected_s),
+            "difference": _time(one.seconds),
+            "of the step": signed_percent(one.seconds / whole if abs(one.seconds) >= _ROUNDING_S else 0.0),
+            "where": one.detail,
+        }
+        for one in found.differences
+    ]
+
+
+def _time(value: float) -> str:
+    """Format seconds, with a sign if negative; rounding errors of sums become 0."""
+    if abs(value) < _ROUNDING_S:
+        return seconds(0)
+    return seconds(value) if value >= 0 else f"-{seconds(-value)}"
+
+
+def markdown(found: Explanation) -> str:
+    """Return the whole explanation as Markdown."""
+    lines = [f"# {title(found).capitalize()}", ""]
+    lines += [f"{GAINS.capitalize()}:", ""]
+    lines += [f"{number}. {sentence}" for number, sentence in enumerate(reasons(found), start=1)]
+    lines += ["", *_rows(table_of(found))]
+    if found.late:
+        lines += ["", "## Whom the others wait for", "", *(f"- {sentence}" for sentence in faults(found))]
+    if found.against:
+        lines += ["", "## Against the projection", "", whole_difference(found.against, found.step_s) + "."]
+        lines += [
+            f"- {sentence}" for sentence in [*lacks(found.against, found.step_s), found.against.note] if sentence
+        ]
+        lines += ["", *_rows(differences_of(found.against))]
+    return "\n".join(lines) + "\n"
+
+
+def _rows(rows: list[dict[str, str]]) -> list[str]:
+    header = list(rows[0])
+    cells = [header, ["---"] * len(header), *(list(row.values()) for row in rows)]
+    return [f"| {' | '.join(row)} |" for row in cells]

@@ -1,0 +1,111 @@
+"""Assemble the recorded ranks of a run: its steps on one clock, and other facts."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ppsim.base.errors import ConfigError, Deadlock
+from ppsim.base.files import naming
+from ppsim.runs.action_identification import numbered
+from ppsim.runs.clocks import Alignment, aligned
+from ppsim.runs.run import Run
+from ppsim.runs.timeline_import import run_of
+from ppsim.runs.traces import Recordings, in_rank_order, message_bytes_of, result_of, table_rows_of
+from ppsim.schedule.blocking_calls import has_megatron_loop
+from ppsim.schedule.check import validate
+from ppsim.schedule.table import Schedule
+from ppsim.simulation.stage_costs import StageCosts
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """A run, the alignment of its ranks' clocks (None: they share one clock), and its recordings.
+
+    `stages_by` is the source of the stages: "names", "table", "chunks", "rank" or "configuration".
+    """
+
+    run: Run
+    alignment: Alignment | None
+    recordings: Recordings
+    num_warm_up: int
+    stages_by: str
+
+    def facts(self) -> dict[str, Any]:
+        """Return the known facts of the run as JSON; unknown facts are None or empty."""
+        run, reserved = self.run, self.recordings.reserved_bytes
+        found = self.alignment
+        clocks = found and {
+            "num_clocks": found.num_clocks, "uncertainty_s": found.uncertainty_s, "hop_s": found.hop_s,
+        }  # fmt: skip
+        return {
+            "source": self.recordings.source,
+            "kind": self.recordings.kind,
+            "emulated": run.has_own_costs,
+            "num_warm_up": self.num_warm_up,
+            "step_times_s": run.step_times_s.tolist(),
+            "between_steps_s": list(run.gaps_s),
+            "passes_by": self.recordings.passes_by,
+            "stages_by": self.stages_by,
+            "knows_transfers": run.knows_transfers,
+            "message_bytes": run.message_bytes,
+            "clocks": clocks,
+            "reserved_bytes": reserved,
+        }
+
+
+def assembled(
+    recordings: Recordings, *, table: Schedule | None, given: StageCosts | None, num_warm_up: int
+) -> Assembled:
+    """Return the steps of a run after the first `num_warm_up` steps, on one clock.
+
+    `table` is the schedule that was run, needed if the recording does not give stages. `given` are the emulated
+    costs, if any. Raises `ConfigError` or `ScheduleError` for recordings that do not form a run, or ran another
+    table.
+    """
+    source, stages_by = recordings.source, _stages_by(recordings, table)
+    with naming(source):
+        ranks = in_rank_order(numbered(recordings.traces, table))
+        ran = Schedule.from_rows(table_rows_of(ranks), name=source)
+        if table is not None and table.num_stages == ran.num_stages:
+            ran = replace(ran, num_replicas=table.num_replicas, num_slices=table.num_slices,
+                          num_microbatches=table.num_microbatches)  # fmt: skip
+        validate(ran)
+        if table is not None and table.compute_only() != ran.compute_only():
+            raise ConfigError(f"{source} was recorded with another table than --schedule {table.name}")
+        result = result_of(ranks, num_warm_up=num_warm_up)
+        try:
+            run = run_of(result, ran, given, source=source, message_bytes=message_bytes_of(ranks))
+            # Only Primus recordings are known to come from Megatron-LM's own calls.
+            if recordings.kind.startswith("Primus") and has_megatron_loop(ran.compute_only()):
+                run = replace(run, communication="megatron")
+        except Deadlock as error:
+            raise ConfigError(
+                f"{source}: these ranks' passes make no one pipeline ({str(error).splitlines()[0]}): give the "
+                f"recordings of one replica, and --schedule where ranks have several stages that names do not tell"
+            ) from None
+        hosts = [trace.host for trace in ranks]
+        if recordings.clocks == "one" or (
+            recordings.clocks == "host" and len(set(hosts)) == 1 and _is_ordered(run)
+        ):
+            return Assembled(run, None, recordings, num_warm_up, stages_by)
+        by_step = recordings.clocks == "step"
+        apart = list(range(len(ranks))) if by_step or len(set(hosts)) == 1 else [hosts.index(one) for one in hosts]
+        run, alignment = aligned(run, apart, by_step=by_step)
+    return Assembled(run, alignment, recordings, num_warm_up, stages_by)
+
+
+def _stages_by(recordings: Recordings, table: Schedule | None) -> str:
+    if all(trace.is_told for trace in recordings.traces):
+        return "names"
+    if table is not None:
+        return "table"
+    if all(cell.chunk is not None for trace in recordings.traces for step in trace.steps for cell in step):
+        return "chunks"
+    return "rank" if recordings.vpp is None else "configuration"
+
+
+def _is_ordered(run: Run) -> bool:
+    """Return if every action ends after its input was made; otherwise the ranks' clocks differ."""
+    ends = run.end[:, run.graph.target] - run.end[:, run.graph.source]
+    return bool(np.all(ends > 0))

@@ -1,0 +1,245 @@
+"""Factors that make a run's actions longer or shorter than usual: pauses, slow steps, drift and microbatch sizes.
+
+The model of an action's time is a product, plus a pause::
+
+    pause(step, action) + usual(stage) · relative time(step, rank) · drift over the step(action) · size(step,
+    microbatch)
+
+multiplied by unexplained variation. Each factor is a median over all actions that share it, so that a rare long
+action affects no factor. `usual` is a median too; `ppsim.runs.loss_causes` divides it into stages and ranks.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ppsim.base.arrays import Floats
+from ppsim.runs.drift import over_steps, over_the_step
+from ppsim.runs.pauses import pauses_beyond
+from ppsim.runs.run import pass_medians
+from ppsim.schedule.table import Op, Schedule
+
+_LEAST_SPREAD = 0.05
+"""Sizes of microbatches and relative times of steps that differ by less than this fraction count as equal."""
+_DEVIATIONS = 4
+"""Such a difference must also exceed this number of standard errors of a median."""
+_TO_DEVIATION = 1.25 / 1.15
+"""Standard error of a median of n normal samples: this times the upper quartile of distances from it, over √n."""
+_LEAST_OF_RANK = 6
+"""With fewer actions of a rank per step, a slow step cannot be distinguished from a slow action."""
+_ALIKE = 0.2
+"""Kinds of actions whose sizes differ by less than this fraction share the same sizes."""
+_TINY = 1e-9
+_LEAST_PASSES = 2
+"""With fewer actions of a kind, over all stages, the size of a microbatch cannot be estimated."""
+
+
+@dataclass(frozen=True)
+class Factors:
+    """The factors of each action, from their durations: seconds, shape [steps, actions]."""
+
+    schedule: Schedule
+    taken: Floats
+    step_s: float
+
+    @cached_property
+    def firsts(self) -> Any:
+        """Mask of the actions that are the first of their kind and stage."""
+        key = self.schedule.op.astype(np.int64) * self.schedule.num_stages + self.schedule.stage
+        first = np.zeros(len(self.schedule), dtype=bool)
+        first[np.unique(key, return_index=True)[1]] = True
+        return first
+
+    @cached_property
+    def _alike(self) -> Floats:
+        """Action times, divided by the microbatch sizes if these change from step to step."""
+        return self.taken / self.sizes if self._sizes_vary else self.taken
+
+    @cached_property
+    def _of_place(self) -> Floats:
+        """Usual time of each action over all steps; the lower median, so that half of the steps may be slow."""
+        usual: Floats = np.quantile(self._alike, 0.5, axis=0, method="lower")
+        return usual
+
+    @cached_property
+    def _paces(self) -> Floats:
+        """Relative time of each rank in each step, [steps, ranks]: median of its actions' times over the usual."""
+        ratio, ranks = _over(self._alike, self._of_place), self.schedule.rank
+        known = self._of_place > 0
+        paces = np.ones((len(ratio), self.schedule.num_ranks))
+        for rank in np.unique(ranks[known]):
+            its = known & (ranks == rank)
+            if its.sum() >= _LEAST_OF_RANK:
+                paces[:, rank] = np.median(ratio[:, its], axis=1)
+        return paces
+
+    @cached_property
+    def _common_pace(self) -> Floats:
+        """Relative time of all ranks in each step, [steps, 1]."""
+        pace: Floats = np.quantile(self._paces, 0.5, axis=1, method="lower", keepdims=True)
+        return pace
+
+    @cached_property
+    def drift_of_all(self) -> Floats:
+        """Trend of all ranks over the steps, [steps, 1]; 1 without a trend."""
+        return over_steps(self._common_pace[:, 0])[:, None]
+
+    @cached_property
+    def drift_of_ranks(self) -> Floats:
+        """Trend of each rank over the steps, relative to the trend of all ranks, [steps, ranks]."""
+        beyond = self._paces / self._common_pace
+        return np.stack([over_steps(one) for one in beyond.T], axis=1)
+
+    @cached_property
+    def drift(self) -> Floats:
+        """Trend of each rank over the steps, [steps, ranks]."""
+        return self.drift_of_all * self.drift_of_ranks
+
+    @cached_property
+    def slow_steps(self) -> Floats:
+        """Factor by which a rank is slower than in other steps, [steps, ranks]; 1 for a usual step."""
+        of_ranks = self._paces / self._common_pace / self.drift_of_ranks
+        return _outliers(self._common_pace / self.drift_of_all) * _outliers(of_ranks)
+
+    @cached_property
+    def of_steps(self) -> Floats:
+        """Product of all factors that depend on the step, per action: [steps, actions]."""
+        factors: Floats = (self.drift * self.slow_steps)[:, self.schedule.rank]
+        return factors
+
+    @cached_property
+    def in_step(self) -> Floats:
+        """Drift over the step: factor of each action relative to the fast end of its rank's step."""
+        taken = self.taken / self.of_steps
+        return 1 + over_the_step(self.schedule, taken, self.each(pass_medians(self.schedule, taken)))
+
+    @cached_property
+    def _ratios(self) -> Floats:
+        """Time of each action over the median of its stage, without the drift over the step."""
+        schedule = self.schedule
+        beyond = over_the_step(schedule, self.taken, self.each(pass_medians(schedule, self.taken)))
+        taken = self.taken / (1 + beyond)
+        return _over(taken, self.each(pass_medians(schedule, taken)))
+
+    @cached_property
+    def _kinds(self) -> Any:
+        return np.unique(self.schedule.op, return_inverse=True)[1]
+
+    @cached_property
+    def _median_ratios(self) -> Floats:
+        """Median of `_ratios` over the stages, [steps, kinds of action, microbatches]; 1 without actions.
+
+        Each kind is divided by its mean. A kind's first action may be slow for another reason, so that for its
+        microbatch the kind with the smallest ratio counts, if all kinds have the same sizes.
+        """
+        schedule, kinds = self.schedule, self._kinds
+        found = np.ones((len(self.taken), int(kinds.max()) + 1, schedule.num_units))
+        for kind, unit in {(int(kind), int(unit)) for kind, unit in zip(kinds, schedule.microbatch, strict=True)}:
+            its = (kinds == kind) & (schedule.microbatch == unit)
+            found[:, kind, unit] = np.quantile(self._ratios[:, its], 0.5, axis=1, method="lower")
+        of_firsts = np.unique(schedule.microbatch[self.firsts])
+        others = np.delete(found, of_firsts, axis=2)
+        if others.shape[2]:
+            found /= others.mean(axis=(0, 2), keepdims=True)
+            others = np.delete(found, of_firsts, axis=2)
+        # Kinds that differ in other microbatches (such as uneven forwards only) may differ in this one too.
+        if not others.size or np.median(np.ptp(others, axis=1), axis=0).max() < _ALIKE:
+            found[:, :, of_firsts] = found[:, :, of_firsts].min(axis=1, keepdims=True)
+        return found
+
+    @cached_property
+    def _size_deviation(self) -> float:
+        """Standard error of one of the `_median_ratios`, from noise."""
+        schedule, found = self.schedule, self._median_ratios
+        passes = len(schedule) / found[0].size
+        if passes < _LEAST_PASSES:
+            return math.inf
+        beyond = self._ratios / np.maximum(found, _TINY)[:, self._kinds, schedule.microbatch]
+        middle = np.array([np.median(beyond[:, self._kinds == kind]) for kind in range(found.shape[1])])
+        apart = np.abs(beyond / np.maximum(middle, _TINY)[self._kinds] - 1)
+        return _TO_DEVIATION * float(np.quantile(apart, 0.75)) / math.sqrt(passes)
+
+    @cached_property
+    def _fixed_sizes(self) -> Floats:
+        """Size of each microbatch if the same in all steps, [kinds, microbatches]."""
+        found = self._median_ratios
+        fixed: Floats = np.median(found / np.median(found, axis=2, keepdims=True), axis=0)
+        return fixed
+
+    @cached_property
+    def _sizes_vary(self) -> bool:
+        """Return if the microbatch sizes change from step to step, by more than noise."""
+        beyond = self._median_ratios / np.maximum(self._fixed_sizes, _TINY)
+        apart = np.abs(beyond / np.median(beyond, axis=2, keepdims=True) - 1)
+        typical = float(np.median(np.median(apart, axis=(1, 2))))
+        return len(beyond) > 1 and typical > max(_LEAST_SPREAD, _DEVIATIONS * self._size_deviation)
+
+    @cached_property
+    def sizes(self) -> Floats:
+        """Size of each action's microbatch over the mean size, [steps, actions]; 1 if all are equal."""
+        fixed = self._fixed_sizes
+        noise = _DEVIATIONS * self._size_deviation / math.sqrt(len(self.taken))
+        if self._sizes_vary:
+            found = self._median_ratios / self._median_ratios.mean(axis=(0, 2), keepdims=True)
+        elif np.abs(fixed / np.median(fixed, axis=1, keepdims=True) - 1).max() > max(_LEAST_SPREAD, noise):
+            found = np.broadcast_to(fixed / fixed.mean(axis=1, keepdims=True), self._median_ratios.shape)
+        else:
+            return np.ones_like(self.taken)
+        sizes: Floats = np.maximum(found, _TINY)[:, self._kinds, self.schedule.microbatch]
+        return sizes
+
+    @cached_property
+    def _all(self) -> Floats:
+        return self.of_steps * self.in_step * self.sizes
+
+    @cached_property
+    def pauses(self) -> Floats:
+        """Seconds by which single actions far exceed their expected time; 0 for all others."""
+        expected = self._all * self.each(pass_medians(self.schedule, self.taken / self._all))
+        # An action that is long in most steps is not a pause.
+        if len(self.taken) > 1:
+            sizes = self.sizes if self._sizes_vary else 1.0
+            expected = np.maximum(expected, self._of_place * self.of_steps * sizes)
+        else:
+            expected = np.where(self.firsts, self.taken, expected)
+        return pauses_beyond(self.taken, expected, self.step_s)
+
+    @cached_property
+    def without_pauses(self) -> Floats:
+        """Action times without pauses."""
+        return self.taken - self.pauses
+
+    @cached_property
+    def medians(self) -> dict[tuple[Op, int], float]:
+        """Median time of each kind of action and stage, with all factors removed."""
+        return pass_medians(self.schedule, self.without_pauses / self._all)
+
+    @cached_property
+    def usual(self) -> Floats:
+        """The median of its kind and stage for each action."""
+        return self.each(self.medians)
+
+    @cached_property
+    def expected(self) -> Floats:
+        """Time of each action without unexplained variation, [steps, actions]."""
+        return self.usual * self._all
+
+    def each(self, medians: dict[tuple[Op, int], float]) -> Floats:
+        """Expand values per kind and stage to one entry per action."""
+        schedule = self.schedule
+        return np.array([medians[Op(op), stage] for op, stage in zip(schedule.op, schedule.stage, strict=True)])
+
+
+def _outliers(paces: Floats) -> Floats:
+    """The relative times of unusual steps, 1 for the others; [steps, columns]."""
+    apart = paces - np.median(paces, axis=0)
+    usual = _DEVIATIONS * 1.48 * np.median(np.abs(apart), axis=0)
+    return np.where(np.abs(apart) > np.maximum(usual, _LEAST_SPREAD), paces / np.median(paces, axis=0), 1.0)
+
+
+def _over(values: Floats, usual: Floats) -> Floats:
+    """Each value over its usual value, 1 if that is 0."""
+    return np.divide(values, usual, out=np.ones_like(values), where=np.broadcast_to(usual > 0, values.shape))

@@ -1,0 +1,69 @@
+"""The `ppsim project` command of a configuration in a search result."""
+
+from typing import TYPE_CHECKING, Any
+
+from ppsim.base.option_declarations import sections_of, texts_of, values_in, words_of
+from ppsim.costs.job import Job
+from ppsim.projection.options import GPT, PlanOptions
+from ppsim.projection.plan import Plan
+from ppsim.trainers.read_config import model_named
+from ppsim.tuning.options import TuneOptions
+from ppsim.tuning.space import PLANNED
+
+if TYPE_CHECKING:
+    from ppsim.tuning.search import Found, Tuned
+
+
+def command_of(
+    tuned: "Tuned", found: "Found", *, projected: type = PlanOptions, searched: type = TuneOptions
+) -> str:
+    """Return the `ppsim project …` line of a configuration, with the question's options that are not defaults."""
+    question, one = tuned.question, found.candidate
+    job, is_planned = question.job, one.recompute == PLANNED
+    told = {
+        "model": job.model_name, "cluster": job.cluster.name, "gpus": question.num_gpus,
+        "tp": one.tp, "cp": one.cp, "ep": one.ep, "pp": one.pp, "vpp": one.vpp, "schedule": one.schedule,
+        "micro_batch": one.micro_batch, "global_batch": job.global_batch, "seq_len": job.length,
+        "split": None if is_planned else one.split, "recompute": None if is_planned else one.recompute,
+        "stage_plan": "auto" if is_planned else None,
+        "zero": None if one.zero == 1 and job.stack == "plain" else one.zero,
+    }  # fmt: skip
+    depending = {
+        **sizes_of(job),
+        "sequence_parallel": question.sequence_parallel,
+        "etp": question.etp,
+        "overlap_tp": job.execution.overlap_tp,
+        "launch_ms": None if job.launch_s is None or question.overheads else 1e3 * job.launch_s,
+        "overheads": question.overheads_file,
+    }
+    words, also = words_of(projected), words_of(searched)
+    asked = values_in(words, Plan(pp=job.layout.pp, job=job, runtime=question.runtime)) | depending
+    changed: dict[str, Any] = {}
+    for name in (name for names in sections_of(words.values()).values() for name in names):
+        option = words[name].option
+        is_same_for_all = name in also and also[name].option.field == option.field
+        if is_same_for_all and name not in told and asked[name] not in (None, option.default):
+            changed[name] = asked[name]
+    values = {name: value for name, value in changed.items() if not isinstance(value, bool)}
+    flags = {name: value for name, value in changed.items() if isinstance(value, bool)}
+    texts = [text for name, value in (told | values | flags).items() for text in texts_of(words[name], value)]
+    return "ppsim project " + " ".join(texts)
+
+
+def sizes_of(job: Job) -> dict[str, Any]:
+    """Return the options that describe how the model differs from the model of its name."""
+    model, layers = job.model, job.model.layers
+    if job.model_name != GPT:
+        named = model_named(job.model_name)
+        return {
+            "layers": len(layers) if len(layers) != len(named.layers) else None,
+            "mtp": False if named.mtp and not model.mtp else None,
+            "mtp_num_layers": len(model.mtp) if model.mtp and len(named.mtp) != len(model.mtp) else None,
+            "mtp_use_repeated_layer": True if model.repeats_mtp and not named.repeats_mtp else None,
+        }
+    heads, kv_heads = (getattr(layers[0].attention, name, None) for name in ("num_heads", "num_kv_heads"))
+    return {
+        "layers": len(layers), "hidden": model.hidden_size, "heads": heads, "vocab": model.vocab_size,
+        "kv_heads": None if kv_heads == heads else kv_heads,
+        "tied_embeddings": None if model.tied_embeddings else False,
+    }  # fmt: skip

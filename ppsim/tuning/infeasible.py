@@ -1,0 +1,67 @@
+"""Error message for a model that fits in no configuration: the smallest one, and changes that would fit."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from ppsim.base.errors import ConfigError
+from ppsim.base.units import size
+from ppsim.simulation.bounds.problem import CAP_ROUNDING
+from ppsim.tuning.evaluate import exact_peak_bytes, task_of
+from ppsim.tuning.lower_bounds import Outlook, Outlooks
+from ppsim.tuning.space import Question, Space, configurations, space_for
+
+_MOST_DOUBLINGS = 7
+
+
+def why_nowhere(question: Question, space: Space, outlooks: Outlooks, found: Sequence[Outlook]) -> str:
+    """Return the message: the smallest configuration, the missing bytes, and changes that would fit."""
+    nearest, peak = _smallest(outlooks, found)
+    limit = question.memory_limit_bytes
+    one = nearest.candidate
+    where = (
+        f"tp {one.tp}, cp {one.cp}, pp {one.pp}, vpp {one.vpp}, micro-batch {one.micro_batch}, recompute "
+        f"{one.recompute}, {one.schedule}"
+    )
+    return (
+        f"{question.job.model_name} fits nowhere on {question.num_gpus} GPUs: at least {size(peak)} > "
+        f"{size(limit)} a GPU, {size(peak - limit)} too much ({where}); {_what_would_fit(question, space)}"
+    )
+
+
+def _smallest(outlooks: Outlooks, found: Iterable[Outlook], enough: float = 0.0) -> tuple[Outlook, float]:
+    """The configuration with the lowest peak memory, and its peak in bytes.
+
+    Exact peaks are computed in the order of the lower bounds, until a lower bound exceeds the lowest peak so far,
+    or that peak is at most `enough`.
+    """
+    in_order = sorted(found, key=lambda one: (one.least_bytes, one.candidate))
+    best, least = in_order[0], float("inf")
+    for one in in_order:
+        if one.least_bytes >= least or least <= enough:
+            break
+        peak = exact_peak_bytes(task_of(outlooks, one))
+        if peak < least:
+            best, least = one, peak
+    return best, least
+
+
+def _what_would_fit(question: Question, space: Space) -> str:
+    if "full" not in space.recompute and _fits(question, replace(space, recompute=("full",))):
+        return "--recompute full would fit"
+    for doublings in range(1, _MOST_DOUBLINGS + 1):
+        more = replace(question, num_gpus=question.num_gpus * 2**doublings)
+        wide = space_for(more)
+        if _fits(more, replace(space, pp=wide.pp, dp=None)):
+            return f"{more.num_gpus} GPUs would fit"
+    return f"neither recomputation nor up to {question.num_gpus * 2**_MOST_DOUBLINGS} GPUs would fit"
+
+
+def _fits(question: Question, space: Space) -> bool:
+    limit = question.memory_limit_bytes * CAP_ROUNDING
+    outlooks = Outlooks(question)
+    try:
+        possible = configurations(question, space)
+    except ConfigError:
+        return False
+    looks = [one for one in map(outlooks.of, possible) if one.least_bytes <= limit]
+    return bool(looks) and _smallest(outlooks, looks, limit)[1] <= limit

@@ -1,0 +1,56 @@
+"""Selection of a set's rows for fitting: marked rows, one run per dtype or model, or row numbers."""
+
+from collections.abc import Sequence
+
+from ppsim.base.errors import ConfigError, PpsimError
+from ppsim.validation.project_case import PlanOf
+from ppsim.validation.published_runs import Case
+
+MARKED, ONE, ONE_A_MODEL = "fit", "one", "one-a-model"
+
+SPARING = (MARKED, ONE, ONE_A_MODEL)
+"""Selections with which rows marked fit are never test rows."""
+
+
+def chosen_rows(cases: Sequence[Case], which: str, plan_of: PlanOf) -> list[Case]:
+    """Return the rows selected by "fit", "one", "one-a-model" or row numbers such as "1,3-5" (from 1).
+
+    "fit" selects marked rows. "one" selects, for each cluster and dtype, the run with the fewest GPUs (among rows
+    marked fit, if any): the situation after one run. "one-a-model" selects one for each model too: the situation
+    after one run of the model in question. Raises `ConfigError` for other values and unknown row numbers.
+    """
+    if which == MARKED:
+        return [case for case in cases if case.told.use == "fit"]
+    if which in (ONE, ONE_A_MODEL):
+        return _smallest(cases, plan_of, of_each_model=which == ONE_A_MODEL)
+    numbers = _numbers(which)
+    if beyond := sorted(numbers - {case.number for case in cases}):
+        raise ConfigError(f"there is no row {beyond[0]}: rows are 1 to {len(cases)}")
+    return [case for case in cases if case.number in numbers]
+
+
+def _smallest(cases: Sequence[Case], plan_of: PlanOf, *, of_each_model: bool) -> list[Case]:
+    found: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
+    for index, case in enumerate(cases):
+        try:
+            job = None if case.told.unexpressed or case.is_memory else plan_of(case.words).job
+        except PpsimError:
+            continue
+        if job is not None:
+            kind = job.cluster.name, job.execution.dtype, job.likeness.model if of_each_model else ""
+            found.setdefault(kind, []).append((job.layout.num_devices, index))
+    chosen = []
+    for ran in found.values():
+        marked = [one for one in ran if cases[one[1]].told.use == "fit"]
+        chosen.append(min(marked or ran)[1])
+    return [cases[index] for index in sorted(chosen)]
+
+
+def _numbers(text: str) -> set[int]:
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if not first.isdigit() or not (last or first).isdigit():
+            raise ConfigError(f"rows to fit on are {', '.join(SPARING)} or numbers as 1,3-5: got {text!r}")
+        found |= set(range(int(first), int(last or first) + 1))
+    return found

@@ -1,0 +1,345 @@
+"""Signed errors of a set for ppsim, for a constant MFU and for other tools on the same rows.
+
+Errors are predicted / measured − 1 of time or bytes: negative is optimistic.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from ppsim.base.errors import ConfigError, PpsimError
+from ppsim.base.file_schema import beside_defaults
+from ppsim.projection.plan import Plan
+from ppsim.projection.project import outcome_of
+from ppsim.projection.projection_interval import fitted_spread
+from ppsim.projection.summary import interval_by_spread, spread_of
+from ppsim.validation.project_case import PlanOf, measured_of, predict
+from ppsim.validation.published_runs import Case, CaseSet, case_sets, cases_of, require_set
+
+
+@dataclass(frozen=True)
+class CaseError:
+    """A case, its plan, and seconds or bytes: measured, predicted by ppsim, and at a constant MFU (None: unknown).
+
+    `spread` is the standard deviation of log(predicted seconds); 0 for bytes.
+    """
+
+    case: Case
+    plan: Plan
+    measured: float
+    predicted: float
+    constant_mfu: float | None
+    spread: float = 0.0
+
+    @property
+    def error(self) -> float:
+        """Signed error of ppsim."""
+        return self.predicted / self.measured - 1
+
+    @property
+    def kind(self) -> Literal["dense", "MoE"]:
+        """Whether the model has experts; "dense" for measured costs."""
+        job = self.plan.job
+        return "MoE" if job is not None and any(layer.is_moe for layer in job.model.kinds) else "dense"
+
+    @property
+    def is_inside(self) -> bool | None:
+        """Whether the measured time is inside the 90 % interval; None for bytes, which have no interval."""
+        if self.case.is_memory:
+            return None
+        low, high = interval_by_spread(self.predicted, self.spread)
+        return low <= self.measured <= high
+
+    @property
+    def constant_mfu_error(self) -> float | None:
+        """Signed error of a constant MFU."""
+        return None if self.constant_mfu is None else self.constant_mfu / self.measured - 1
+
+    @property
+    def other_error(self) -> float | None:
+        """Signed error of another tool."""
+        told = self.case.told
+        return None if told.other is None else told.other / told.value - 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the case, its command and its errors; the keys contain the unit."""
+        unit = "bytes" if self.case.is_memory else "s"
+        plan = self.plan
+        return {
+            **beside_defaults(self.case.told),
+            "use": self.case.told.use,
+            "table": self.case.told.table,
+            "title": self.case.told.title,
+            "schedule": plan.schedule_name,
+            "gpus": plan.pp * plan.source.gpus_per_rank,
+            "words": dict(self.case.words),
+            "command": self.case.command,
+            f"measured_{unit}": self.measured,
+            f"predicted_{unit}": self.predicted,
+            "error": self.error,
+            "inside_interval": self.is_inside,
+            "constant_mfu_error": self.constant_mfu_error,
+            "other_error": self.other_error,
+        }
+
+
+@dataclass(frozen=True)
+class Score:
+    """Summary of errors: number, mean, mean absolute error, and the largest error with its sign."""
+
+    num_rows: int
+    mean: float
+    mean_absolute: float
+    worst: float
+
+
+@dataclass(frozen=True)
+class Validation:
+    """A set's rows and their evaluation; scores use the test rows, or the fit rows if there are no others.
+
+    - `ranks`: Spearman's correlation of measured and predicted values, per group of schedules.
+    - `right`: number of groups with the right order of all schedules whose measurements differ.
+    - `not_possible`: cases that cannot be projected, with the reason; they are in no score.
+    """
+
+    name: str
+    told: CaseSet
+    rows: list[CaseError]
+    mfu_basis: str
+    ranks: dict[str, float]
+    right: int
+    not_possible: list[tuple[Case, str]]
+
+    @property
+    def judged(self) -> list[CaseError]:
+        """The test rows, or all rows if there are none."""
+        return [row for row in self.rows if row.case.told.use == "judge"] or self.rows
+
+    @property
+    def fitted(self) -> list[CaseError]:
+        """The rows used for fitting."""
+        return [row for row in self.rows if row.case.told.use == "fit"]
+
+    @property
+    def score(self) -> Score:
+        """Errors of ppsim on the test rows."""
+        return score_of([row.error for row in self.judged])
+
+    @property
+    def clusters_fitted_on_file(self) -> list[str]:
+        """Clusters with constants that `ppsim fit` fitted to a file with this name; empty for packaged sets."""
+        if self.name in case_sets():
+            return []
+        clusters = [row.plan.job.cluster for row in self.rows if row.plan.job is not None]
+        sources = {one.name: ", ".join(one.constants.fitted_on).split(", ") for one in clusters}
+        return sorted(name for name, files in sources.items() if Path(self.name).name in files)
+
+    @property
+    def fitted_score(self) -> Score | None:
+        """Errors of ppsim on the rows used for fitting."""
+        return score_of([row.error for row in self.fitted]) if self.fitted else None
+
+    @property
+    def constant_mfu(self) -> Score | None:
+        """Errors of a constant MFU on the test rows."""
+        errors = [row.constant_mfu_error for row in self.judged]
+        known = [error for error in errors if error is not None]
+        return score_of(known) if known and len(known) == len(errors) else None
+
+    @property
+    def other(self) -> Score | None:
+        """Errors of another tool on the test rows."""
+        errors = [row.other_error for row in self.judged if row.other_error is not None]
+        return score_of(errors) if errors else None
+
+    @property
+    def coverage(self) -> tuple[int, int] | None:
+        """(Times inside the 90 % interval, all times) among the test rows; None without times or if order-only."""
+        return coverage_of(self.judged) if not self.told.order_only else None
+
+    @property
+    def mean_rank_correlation(self) -> float | None:
+        """Mean rank correlation over groups of schedules."""
+        return sum(self.ranks.values()) / len(self.ranks) if self.ranks else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return scores and rows with units in the keys."""
+        scores = {
+            "ppsim": self.score if self.rows else None,
+            "constant_mfu": self.constant_mfu,
+            self.told.other_tool or "other": self.other,
+        }
+        fitted = self.fitted_score
+        return {
+            "set": self.name,
+            "title": self.told.title,
+            "source": self.told.source,
+            "notes": self.told.notes,
+            "order_only": self.told.order_only,
+            "judged_rows": len(self.judged),
+            "fit_rows": len(self.fitted),
+            "errors": {name: asdict(score) for name, score in scores.items() if score},
+            "fit_rows_errors": {"mean_absolute": fitted.mean_absolute} if fitted else None,
+            "clusters_fitted_on_file": self.clusters_fitted_on_file,
+            "constant_mfu_basis": self.mfu_basis,
+            "rank_correlation": self.ranks,
+            "groups_in_order": self.right,
+            "inside_intervals": self.coverage,
+            "rows": [row.to_json() for row in self.rows],
+            "not_possible": [
+                {**beside_defaults(case.told), "command": case.command, "reason": reason}
+                for case, reason in self.not_possible
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class HardwareScore:
+    """Errors of the test rows with times for a cluster, a dtype and a kind of model (dense or MoE)."""
+
+    cluster: str
+    dtype: str
+    kind: Literal["dense", "MoE"]
+    score: Score
+    constant_mfu: Score
+    coverage: tuple[int, int] | None
+
+
+def hardware_scores(sets: Sequence[Validation]) -> list[HardwareScore]:
+    """Return the errors of all sets' test rows with times, by cluster, dtype and kind of model.
+
+    Excluded are projections from measured costs, and sets that only compare the order of schedules.
+    """
+    groups: dict[tuple[str, str, Literal["dense", "MoE"]], list[CaseError]] = {}
+    for row in (row for one in sets if not one.told.order_only for row in one.judged):
+        job = row.plan.job
+        if row.constant_mfu is not None and job is not None and row.plan.measured is None:
+            groups.setdefault((job.cluster.name, job.execution.dtype, row.kind), []).append(row)
+    return [
+        HardwareScore(
+            *group,
+            score_of([row.error for row in rows]),
+            score_of([row.constant_mfu_error for row in rows if row.constant_mfu_error is not None]),
+            coverage_of(rows),
+        )
+        for group, rows in sorted(groups.items())
+    ]
+
+
+def coverage_of(rows: Sequence[CaseError]) -> tuple[int, int] | None:
+    """Return (number of times inside the 90 % interval, number of times); None without times."""
+    inside = [row.is_inside for row in rows if row.is_inside is not None]
+    return (sum(inside), len(inside)) if inside else None
+
+
+def validate_set(name: str, plan_of: PlanOf, cases: Sequence[Case] | None = None) -> Validation:
+    """Compare a set or a user's file with projections; raises `ConfigError` for an unknown set.
+
+    `cases` are some of its rows (None: all). Cases that cannot be projected are listed with the reason.
+    """
+    told, cases = require_set(name), cases_of(name) if cases is None else cases
+    projected, reasons = [], []
+    for case in cases:
+        try:
+            if case.told.unexpressed:
+                raise ConfigError(case.told.unexpressed)
+            plan = plan_of(case.words)
+            projected.append((case, plan, measured_of(case, plan), predict(case, plan)))
+        except PpsimError as error:
+            reasons.append((case, str(error).splitlines()[0]))
+    constant, basis = _constant_mfu([(case, plan, seconds) for case, plan, seconds, _ in projected])
+    rows = [
+        CaseError(*found, mfu, 0.0 if found[0].is_memory else _spread(found[1], found[3]))
+        for found, mfu in zip(projected, constant, strict=True)
+    ]
+    groups: dict[str, list[CaseError]] = {}
+    for row in rows:
+        if row.case.told.group:
+            groups.setdefault(row.case.told.group, []).append(row)
+    groups = {group: members for group, members in groups.items() if len(members) > 1}
+    return Validation(
+        name, told, rows, basis,
+        {group: rank_correlation(*_pair(members)) for group, members in groups.items()},
+        sum(_is_in_order(*_pair(members)) for members in groups.values()),
+        reasons,
+    )  # fmt: skip
+
+
+def _spread(plan: Plan, seconds: float) -> float:
+    """The standard deviation of the logarithm of a projected step, as in a projection's answer."""
+    of_class = spread_of(plan)
+    return fitted_spread(plan, seconds, lambda other: outcome_of(other)[0], of_class) or of_class
+
+
+def score_of(errors: Sequence[float]) -> Score:
+    """Return the summary of errors; zeros without errors.
+
+    >>> score_of([0.02, -0.04])
+    Score(num_rows=2, mean=-0.01, mean_absolute=0.03, worst=-0.04)
+    """
+    if not errors:
+        return Score(0, 0.0, 0.0, 0.0)
+    absolute = [abs(error) for error in errors]
+    count = len(errors)
+    return Score(count, sum(errors) / count, sum(absolute) / count, max(errors, key=abs))
+
+
+def rank_correlation(measured: Sequence[float], predicted: Sequence[float]) -> float:
+    """Return Spearman's rank correlation; ties get their mean rank.
+
+    >>> rank_correlation([1.0, 2.0, 3.0], [10.0, 30.0, 20.0])
+    0.5
+    """
+    import pandas
+
+    return float(np.corrcoef(pandas.Series(measured).rank(), pandas.Series(predicted).rank())[0, 1])
+
+
+def _pair(rows: Sequence[CaseError]) -> tuple[list[float], list[float]]:
+    return [row.measured for row in rows], [row.predicted for row in rows]
+
+
+def _is_in_order(measured: Sequence[float], predicted: Sequence[float]) -> bool:
+    pairs = [(a, b) for a in range(len(measured)) for b in range(len(measured)) if measured[a] < measured[b]]
+    return all(predicted[a] < predicted[b] for a, b in pairs)
+
+
+def _constant_mfu(cases: Sequence[tuple[Case, Plan, float]]) -> tuple[list[float | None], str]:
+    """Seconds at a constant MFU per dtype (mean of the fit rows, else the best fit), and a description.
+
+    `cases` are (case, plan, measured seconds). All None for memory, and if a plan has no model.
+    """
+    if any(case.is_memory or plan.job is None for case, plan, _ in cases):
+        return [None] * len(cases), ""
+    at_peak = [_at_peak_s(plan) for _, plan, _ in cases]
+    dtypes = [plan.job.execution.dtype if plan.job else "" for _, plan, _ in cases]
+    share, bases = {}, []
+    for dtype in dict.fromkeys(dtypes):
+        here = [(*case, ideal) for case, ideal, of in zip(cases, at_peak, dtypes, strict=True) if of == dtype]
+        fit = [ideal / measured for case, _, measured, ideal in here if case.told.use == "fit"]
+        if not fit and len(here) == 1:
+            return [None] * len(cases), ""  # a single row would be fitted exactly
+        share[dtype] = sum(fit) / len(fit) if fit else _best_share([(m, ideal) for _, _, m, ideal in here])
+        bases.append(
+            f"{100 * share[dtype]:.1f} % of {dtype}'s peak, {'mean of the fit rows' if fit else 'the best'}"
+        )
+    return [ideal / share[dtype] for ideal, dtype in zip(at_peak, dtypes, strict=True)], "; ".join(bases)
+
+
+def _best_share(rows: Sequence[tuple[float, float]]) -> float:
+    """The share with the least mean absolute error; the optimum fits one row exactly."""
+
+    def error(share: float) -> float:
+        return sum(abs(seconds / share / measured - 1) for measured, seconds in rows)
+
+    return min((seconds / measured for measured, seconds in rows), key=error)
+
+
+def _at_peak_s(plan: Plan) -> float:
+    job = plan.job
+    assert job is not None
+    flops = job.model.training_flops(job.length, causal=True) * job.tokens_per_step
+    return flops / (job.layout.num_devices * job.cluster.device.peak(job.execution.dtype))

@@ -1,0 +1,184 @@
+"""Result of `ppsim fit`: constants of a cluster and its jobs from measured steps, and the cluster file."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ppsim.base.display import Shown
+from ppsim.base.errors import ConfigError
+from ppsim.machine.cluster import Cluster, Constants
+from ppsim.machine.files import cluster_named, packaged_clusters
+from ppsim.machine.job_similarity import Run
+from ppsim.validation.bayesian_fit import Posterior, Row, Told, fit_rows, rows_of
+from ppsim.validation.priors import REST
+from ppsim.validation.project_case import PlanOf
+from ppsim.validation.published_runs import Case
+
+if TYPE_CHECKING:
+    import pandas
+
+DEFAULT_BASE = "dgx-h100"
+
+
+@dataclass(frozen=True, repr=False)
+class Fitted(Shown):
+    """Constants fitted to measured steps of a cluster, whose name or file is `base`, and of its jobs.
+
+    `listed` are unusable rows with the reason. `source` names the files of the rows. `str` is the output of `ppsim
+    fit`.
+
+    >>> import ppsim
+    >>> with open("runs.csv", "w") as file:
+    ...     _ = file.write("model,gpus,tp,pp,global_batch,metric,value\\nllama3-8b,16,2,2,64,iteration_s,3.0\\n")
+    >>> found = ppsim.fit("runs.csv")
+    >>> [run.title for run in found.constants.runs]
+    ['llama3-8b/bfloat16 on 16, tp2-cp1-ep1-pp2-b1-s8192']
+    """
+
+    posterior: Posterior
+    base: str
+    source: str
+    listed: Sequence[tuple[Case, str]]
+
+    @property
+    def brief(self) -> str:
+        """One-line description."""
+        return f"{self.base}: {', '.join(self.constants.named) or 'nothing'} from {self.source}"
+
+    @property
+    def constants(self) -> Constants:
+        """The cluster's constants, including the fitted ones."""
+        return self.posterior.constants(self.source)
+
+    @property
+    def cluster(self) -> Cluster:
+        """The fitted cluster, for `ppsim.project(cluster=…)`."""
+        return self.posterior.cluster.with_constants(self.constants)
+
+    @property
+    def rests(self) -> dict[str, Told]:
+        """Fitted extra step times (not covered by any model part) by the model's name."""
+        return {
+            self._job_name(one): one for one in self.posterior.found if one.prior.name.startswith(REST)
+        }  # fmt: skip
+
+    def _job_name(self, one: Told) -> str:
+        model = self.posterior.jobs[int(one.prior.name.partition(".")[2])]
+        return next(
+            row.case.told.title or row.plan.job.model_name
+            for row in self.posterior.rows if row.plan.job and row.plan.job.model == model
+        )  # fmt: skip
+
+    @property
+    def asked(self) -> list[Told]:
+        """All constants of the fit, those determined by the rows first."""
+        return [*self.posterior.found, *self.posterior.left]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return constants, rows and unusable rows, with units in the keys."""
+        posterior = self.posterior
+        return {
+            "cluster": posterior.cluster.name,
+            "fitted_on": self.source,
+            "constants": self._constants(),
+            "doubted": [asdict(one) for one in posterior.doubted],
+            "rest_s": {name: one.value for name, one in self.rests.items()},
+            "correlation": dict(self.constants.correlation),
+            "runs": [asdict(run) for run in self.constants.runs],
+            "rows": [
+                {"row": row.name, "command": row.case.command, "measured_s": row.measured_s,
+                 "error_before": before, "error_after": after}
+                for row, before, after in zip(posterior.rows, posterior.before, posterior.after, strict=True)
+            ],
+            "listed": [{"command": case.command, "reason": reason} for case, reason in self.listed],
+        }  # fmt: skip
+
+    def _constants(self) -> list[dict[str, Any]]:
+        return [
+            {"constant": one.prior.name, "is_told": index < len(self.posterior.found), "value": one.value,
+             "relative_sigma": one.spread, "prior": one.prior.median, "prior_relative_sigma": one.prior.spread,
+             "prior_reason": one.prior.reason}
+            for index, one in enumerate(self.asked)
+        ]  # fmt: skip
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """Return a pandas DataFrame with one row per constant of the fit.
+
+        Columns: constant, is_told (determined by the rows; else it stays at its prior), value, relative_sigma,
+        prior, prior_relative_sigma, prior_reason; "rest.0" is the extra step time of the first job, in seconds.
+
+        >>> import ppsim
+        >>> ppsim.fit("dgxc-gb200", rows="one").to_frame()["constant"][0]
+        'compute_share.bfloat16'
+        """
+        import pandas
+
+        return pandas.DataFrame(self._constants())
+
+    def to_toml(self, path: str | Path) -> str:
+        """Return the cluster file for `path`: the fitted constants as an extension of the base cluster.
+
+        `ppsim.save` and `ppsim fit -o` write it.
+
+        >>> import ppsim
+        >>> with open("runs.csv", "w") as file:
+        ...     said = file.write("model,gpus,tp,pp,global_batch,cluster,metric,value\\n")
+        ...     said = file.write("llama3-8b,8,2,2,32,dgx-h100,iteration_s,3.0\\n")
+        >>> ppsim.fit("runs.csv").to_toml("mine.toml").splitlines()[:3]
+        ['format = "ppsim-cluster/1"', 'name = "mine"', 'base = "dgx-h100"']
+        """
+        constants, base = self.constants, self.base
+        if base not in packaged_clusters():
+            base = os.path.relpath(base, Path(path).resolve().parent)
+        number = len(self.posterior.rows)
+        steps = "a measured step" if number == 1 else f"{number} measured steps"
+        title = f"{self.posterior.cluster.title}, fitted to {steps}"
+        lines = ['format = "ppsim-cluster/1"']
+        told = {"name": Path(path).stem, "base": base, "title": title, "source": f"ppsim fit {self.source}"}
+        lines += [f"{key} = {_text(value)}" for key, value in told.items()]
+        lines += ["", "[constants]", f"fitted_on = [{_text(self.source)}]"]
+        lines += ["runs = [", *map(_as_table, constants.runs), "]"]
+        mine = {one.prior.name for one in self.posterior.found}
+        for name, one in constants.named.items():
+            if name in mine:
+                of = [f"sigma = {one.sigma!r}", f"source = {_text(one.source)}"]
+                kind, _, which = name.partition(".")
+                table = f"{kind}.{_text(which)}" if which else kind
+                lines += ["", f"[constants.{table}]", f"value = {one.value!r}", *of]
+        if constants.correlation:
+            pairs = [f"{_text(pair)} = {number!r}" for pair, number in constants.correlation.items()]
+            lines += ["", "[constants.correlation]", *pairs]
+        return "\n".join(lines) + "\n"
+
+
+def _as_table(run: Run) -> str:
+    defaults = {one.name: one.default for one in fields(Run)}
+    told = {name: value for name, value in vars(run).items() if value != defaults[name]}
+    return f"  {{ {', '.join(f'{name} = {_text(value)}' for name, value in told.items())} }},"
+
+
+def _text(value: str | float) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def fitted(cases: Sequence[Case], plan_of: PlanOf, *, source: str, cluster: str | None = None) -> Fitted:
+    """Fit the constants of the cases' cluster; `cluster` selects one of several.
+
+    Raises `ConfigError` for cases of several clusters, and, with all reasons, if no case is usable.
+    """
+    rows, listed = rows_of(cases, plan_of, source)
+    if cluster is not None:
+        mine = [row for row in rows if _cluster_of(row) == cluster]
+        listed += [(row.case, f"ran on {_cluster_of(row)}") for row in rows if row not in mine]
+        rows = mine
+    if not rows:
+        reasons = [f"{case.number or 'run'}: {reason}" for case, reason in listed]
+        raise ConfigError("\n  ".join([f"{source} has no row to fit on", *reasons]))
+    return Fitted(fit_rows(rows, plan_of), _cluster_of(rows[0]), source, listed)
+
+
+def _cluster_of(row: Row) -> str:
+    return cluster_named(str(row.case.words.get("cluster") or DEFAULT_BASE))

@@ -1,0 +1,117 @@
+"""Validation sets after a fit: the cluster is fitted to some rows, the other rows are compared before and after."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from ppsim.base.display import Shown
+from ppsim.base.errors import ConfigError
+from ppsim.validation.bayesian_fit import Posterior, Row, fit_rows, fitted_plan_of, rows_of
+from ppsim.validation.calibration_rows import SPARING, chosen_rows
+from ppsim.validation.error_summary import CaseError, coverage_of, score_of, validate_set
+from ppsim.validation.project_case import PlanOf
+from ppsim.validation.published_runs import Case, case_sets, cases_of, require_set
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True)
+class AfterFit:
+    """A set: the fit per cluster, the other rows before and after, and rows that cannot be projected."""
+
+    name: str
+    fits: list[Posterior]
+    judged: list[tuple[CaseError, CaseError]]
+    listed: list[tuple[Case, str]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return scores and rows; errors are predicted / measured − 1."""
+        return {
+            "set": self.name,
+            "fits": [
+                {"cluster": one.cluster.name, "rows": [row.name for row in one.rows],
+                 "constants": {told.prior.name: told.value for told in one.found},
+                 "doubted": [asdict(doubt) for doubt in one.doubted]}
+                for one in self.fits
+            ],
+            "before": asdict(score_of([before.error for before, _ in self.judged])),
+            "after": asdict(score_of([after.error for _, after in self.judged])),
+            "inside_intervals": coverage_of([after for _, after in self.judged]),
+            "rows": [
+                {**after.to_json(), "row": after.case.number, "error_before": before.error}
+                for before, after in self.judged
+            ],
+            "listed": [{"command": case.command, "reason": reason} for case, reason in self.listed],
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False)
+class AfterFits(Shown):
+    """Sets before and after a fit to some of their rows; `str` is the output of `ppsim validate --fit-on`.
+
+    >>> import ppsim
+    >>> found = ppsim.validate("dgxc-405b", fit_on="one")
+    >>> (one,) = found.sets
+    >>> [row.name for row in one.fits[0].rows], len(one.judged)
+    (['dgxc-405b, row 1', 'dgxc-405b, row 4'], 2)
+    """
+
+    sets: list[AfterFit]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return scores and rows of every set."""
+        return {"sets": [one.to_json() for one in self.sets]}
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """Return a pandas DataFrame, one row per test row: set, row, measured_s, error_before, error_after."""
+        import pandas
+
+        return pandas.DataFrame(
+            [
+                {"set": one.name, "row": after.case.number, "measured_s": after.measured,
+                 "error_before": before.error, "error_after": after.error}
+                for one in self.sets for before, after in one.judged
+            ]
+        )  # fmt: skip
+
+
+def after_fits(name: str | None, which: str, plan_of: PlanOf, *, announce: Callable[[str], None]) -> AfterFits:
+    """Return a set or file after a fit, or all sets (None) with times; `which` selects rows as in `chosen_rows`.
+
+    Raises `ConfigError` for an unknown set, and for a named set without any row to fit to.
+    """
+    found = []
+    for one in case_sets() if name is None else [name]:
+        if name is None and (case_sets()[one].order_only or all(case.is_memory for case in cases_of(one))):
+            continue
+        announce(one)
+        made = _after_fit(one, which, plan_of)
+        if made.fits:
+            found.append(made)
+        elif name is not None:
+            require_set(name)
+            raise ConfigError(
+                f"no row of {name} can be fitted on: mark some fit, name them by number, or take one a dtype (one)"
+            )
+    return AfterFits(found)
+
+
+def _after_fit(name: str, which: str, plan_of: PlanOf) -> AfterFit:
+    cases = cases_of(name)
+    chosen = chosen_rows(cases, which, plan_of)
+    rows, _ = rows_of(chosen, plan_of, name)
+    clusters: dict[str, list[Row]] = {}
+    for row in rows:
+        assert row.plan.job is not None
+        clusters.setdefault(row.plan.job.cluster.name, []).append(row)
+    fits = {cluster: fit_rows(ran, plan_of) for cluster, ran in clusters.items()}
+    used = {case.number for case in chosen}
+    others = [
+        case for case in cases if case.number not in used and (case.told.use != "fit" or which not in SPARING)
+    ]
+    if not fits:
+        return AfterFit(name, [], [], [])
+    before = validate_set(name, plan_of, others)
+    after = validate_set(name, fitted_plan_of(fits, plan_of), others)
+    return AfterFit(name, list(fits.values()), list(zip(before.rows, after.rows, strict=True)), before.not_possible)

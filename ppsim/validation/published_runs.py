@@ -1,0 +1,249 @@
+"""Published runs as cases: options of `ppsim project`, the measured value, its source, and its use for fitting.
+
+A set is a CSV file in ppsim/validation/data with one row per value; `sets.toml` has the common properties of all
+rows. Users' files have the same columns.
+"""
+
+import csv
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, get_origin
+
+from ppsim.base.errors import ConfigError
+from ppsim.base.file_schema import AboveZero, Strict, packaged, retyped, validated
+from ppsim.base.files import read_text, read_toml
+from ppsim.base.option_declarations import Word, sections_of, texts_of, words_of
+from ppsim.base.package_data import data_folder
+from ppsim.projection.options import GPT, PlanOptions
+from ppsim.projection.plan import AUTO
+from ppsim.validation.flops import Counted
+
+Metric = Literal[
+    "iteration_s", "samples_per_s_per_gpu", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_percent", "peak_gib",
+    "peak_gb",
+]  # fmt: skip
+
+Section = Literal[
+    "measured costs", "dense on A100", "dense on Hopper", "dense on Blackwell", "MoE on Hopper", "MoE on Blackwell",
+    "memory", "order of schedules", "runs of one's own",
+]  # fmt: skip
+"""Sections of tables of sets, in this order."""
+
+FOLDER = data_folder("validation/data")
+WORDS = words_of(PlanOptions)
+
+
+class Told(Strict, strict=False):  # CSV cells are texts: "8", "0.5", "yes"
+    """Columns of a row besides options of `ppsim project`: a measured value and its properties.
+
+    - `other`: another tool's prediction.
+    - `group`: rows of a group differ only in their schedule.
+    - `counted`: the FLOPs that the publication counts for FLOP/s or MFU.
+    - `tflops`: TFLOP/s that the publication gives for the same run, in addition to `value`.
+    - `bytes_are`: memory of tensors (torch's `max_memory_allocated`) or of the allocator (`max_memory_reserved`).
+    - `rank`: the pipeline rank of a measured peak memory: the one with the highest peak, or the last.
+    - `unexpressed`: why no projection is possible, e.g. a missing setting.
+    - `remarks`: other properties of the run, which no projection uses.
+    """
+
+    use: Literal["fit", "judge"] = "judge"
+    table: str = ""
+    title: str = ""
+    metric: Metric
+    value: AboveZero
+    other: AboveZero | None = None
+    group: str = ""
+    counted: Counted = "causal"
+    tflops: AboveZero | None = None
+    bytes_are: Literal["allocated", "reserved"] = "allocated"
+    rank: Literal["highest", "last"] = "highest"
+    unexpressed: str = ""
+    remarks: str = ""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A measured value, the options of `ppsim project` that describe the run, and the row number in its file.
+
+    If the row names a recipe, `words` include the options of the recipe, and `typed` has only the row's options.
+    """
+
+    told: Told
+    words: Mapping[str, Any]
+    number: int = 0
+    typed: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_memory(self) -> bool:
+        """Whether the value is memory, not time."""
+        return self.told.metric in ("peak_gib", "peak_gb")
+
+    @property
+    def command(self) -> str:
+        """The `ppsim project …` command of the case."""
+        names = [name for names in sections_of(WORDS.values()).values() for name in names]
+        words = self.typed or self.words
+        texts = [text for name in names for text in texts_of(WORDS[name], words.get(name))]
+        return " ".join(["ppsim project", *texts])
+
+    def measured(self, *, num_gpus: int, sequences: int, tokens: int, flops: float, peak: float) -> float:
+        """Return the measured seconds per step, or bytes per device.
+
+        `sequences`, `tokens` and `flops` are per step, `flops` counted like in the publication; `peak` is the
+        device's peak in FLOP/s.
+        """
+        value, per_s = self.told.value, num_gpus * self.told.value
+        return {
+            "iteration_s": value,
+            "samples_per_s_per_gpu": sequences / per_s,
+            "tokens_per_s_per_gpu": tokens / per_s,
+            "tflops_per_gpu": flops / (per_s * 1e12),
+            "mfu_percent": flops / (per_s / 100 * peak) if peak else 0.0,
+            "peak_gib": value * 2**30,
+            "peak_gb": value * 1e9,
+        }[self.told.metric]
+
+
+class CaseSet(Strict):
+    """Rows of one publication.
+
+    - `others`: errors of other tools on these rows; `other_tool`: the tool of the column `other`.
+    - `order_only`: the publication omits something that times or memory depend on, so only the order of schedules
+      is compared.
+    - `fitted`: options in `defaults` that were fitted to the set's fit rows, together with the cluster's constants.
+    """
+
+    section: Section
+    title: str
+    source: str
+    notes: str
+    others: str = ""
+    other_tool: str = ""
+    order_only: bool = False
+    fitted: list[str] = field(default_factory=list)
+    defaults: dict[str, Any] = field(default_factory=dict)
+
+
+@cache
+def case_sets() -> dict[str, CaseSet]:
+    """Return the properties of each set by name, in the order of sets.toml."""
+    return {name: packaged(CaseSet, data) for name, data in read_toml(FOLDER / "sets.toml").items()}
+
+
+def require_set(name: str) -> CaseSet:
+    """Return a set by name or for a user's CSV file; raises `ConfigError` with close matches."""
+    known = case_sets()
+    if name in known:
+        return known[name]
+    if Path(name).suffix.lower() == ".csv":
+        return CaseSet(
+            section="runs of one's own",
+            title="Runs of one's own",
+            source=name,
+            notes="rows marked fit do not judge",
+        )
+    close = difflib.get_close_matches(name, known, n=2, cutoff=0.4)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
+    raise ConfigError(f"unknown set '{name}': {hint} (or give the path of a .csv file)")
+
+
+def cases_of(name: str) -> list[Case]:
+    """Return the rows of a set or file; raises `ConfigError` for an unknown set and for invalid rows."""
+    told = require_set(name)
+    path = FOLDER / f"{name}.csv" if name in case_sets() else Path(name)
+    return read_cases(path, told.defaults)
+
+
+def read_cases(path: Path, defaults: Mapping[str, Any]) -> list[Case]:
+    """Return the rows of a file; empty cells take the default.
+
+    Columns are those in `Told` and options of `ppsim project`, with dashes or underscores. A `run_config` is a path
+    relative to the file. Raises `ConfigError` with the errors of all rows.
+    """
+    lines = read_text(path).splitlines()
+    rows = csv.DictReader(line for line in lines if not line.startswith("#"))
+    found: list[Case] = []
+    wrong: list[str] = []
+    number = 0
+    try:
+        for number, row in enumerate(rows, start=1):
+            try:
+                case = _case_of(row, defaults, f"{path.name}, row {number}", number)
+            except ConfigError as error:
+                names = _unknown_names(row) if len(wrong) < _MOST_WRONG else []
+                wrong.append("\n  ".join([str(error), *names]))
+                continue
+            if config := case.words.get("run_config"):
+                case = replace(case, words={**case.words, "run_config": str(path.parent / config)})
+            if case.words.get("recipe"):
+                case = _with_recipe(case)
+            found.append(case)
+    except csv.Error as error:
+        raise ConfigError(f"{path.name}, row {number + 1} cannot be read as CSV: {error}") from None
+    if wrong:
+        rest = [f"… and {len(wrong) - _MOST_WRONG} rows more"] if len(wrong) > _MOST_WRONG else []
+        raise ConfigError("\n".join([*wrong[:_MOST_WRONG], *rest]))
+    if not found:
+        raise ConfigError(f"{path.name} has no row below its header")
+    return found
+
+
+def _with_recipe(case: Case) -> Case:
+    """A case with the options of its recipe, overridden by those in the row."""
+    from ppsim.trainers.read_recipe import read_recipe  # heavy import
+
+    own = {name: value for name, value in case.words.items() if name != "recipe"}
+    words = {name: value for name, value in read_recipe(case.words["recipe"]).words.items() if name in WORDS}
+    return replace(case, words={**words, **own}, typed=case.words)
+
+
+_MOST_WRONG = 20
+
+
+def _case_of(row: Mapping[Any, Any], defaults: Mapping[str, Any], source: str, number: int) -> Case:
+    if None in row or None in row.values():
+        raise ConfigError(f"{source}: not as many cells as the header has")
+    read = validated(_Row, dict(defaults) | _given(row), source)
+    told = Told(**{one.name: getattr(read, one.name) for one in fields(Told)})
+    return Case(told, {name: value for name in WORDS if (value := getattr(read, name)) is not None}, number)
+
+
+def _given(row: Mapping[Any, Any]) -> dict[str, str]:
+    return {column.strip().replace("-", "_"): cell.strip() for column, cell in row.items() if cell.strip()}
+
+
+def _unknown_names(row: Mapping[Any, Any]) -> list[str]:
+    """Additional errors of an invalid row: one message per unknown name."""
+    from ppsim.catalog.build import find
+    from ppsim.machine.files import load_cluster
+    from ppsim.trainers.read_config import model_named  # heavy import
+
+    sentences: list[str] = []
+    if None in row or None in row.values():
+        return sentences
+    given = _given(row)
+    for word, known in (("model", model_named), ("cluster", load_cluster), ("schedule", find)):
+        try:
+            if given.get(word, GPT) not in (GPT, AUTO):
+                known(given[word])
+        except ConfigError as error:
+            sentences.append(str(error))
+    return sentences
+
+
+def _type_of(word: Word) -> Any:
+    if word.is_mapping:
+        return dict[int, float]
+    choices = word.choices
+    if choices and isinstance(choices[0], int):
+        return int
+    for kind in (bool, int, float):
+        if kind in word.kinds and str not in word.kinds:
+            return kind
+    return next((kind for kind in word.kinds if get_origin(kind) is Literal), str)
+
+
+_Row = retyped(Told, {name: _type_of(word) | None for name, word in WORDS.items()}, dict.fromkeys(WORDS))

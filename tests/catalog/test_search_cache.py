@@ -1,0 +1,95 @@
+"""What a search has found is read from disk by the next process that asks the same, and by no other."""
+
+import numpy as np
+import pytest
+
+from ppsim import StageCosts, build
+from ppsim.catalog import search_cache as answers
+from ppsim.catalog.search_cache import FOLDER, answer
+
+COSTS = StageCosts(
+    forward_s=[1.0, 2.0, 1.0, 1.5], backward_input_s=1.0, backward_weight_s=0.5, activation_bytes=1.0
+)
+OTHERS = [
+    {"forward_s": [1.0, 2.0, 1.0, np.nextafter(1.5, 2.0)]},
+    {"activation_bytes": 2.0},
+    {"channel": "pair"},
+    {"transfer_s": 0.125},
+]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.setenv(FOLDER, str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def fitted(**changes):
+    shape = {"pp": 2, "vpp": 2, "microbatches": 4} | {
+        key: changes.pop(key) for key in ("microbatches",) & changes.keys()
+    }
+    return build("zbv", **shape, costs=COSTS.replace(**changes))
+
+
+def never():
+    raise AssertionError("searched for what is kept")
+
+
+def test_a_table_is_searched_for_once(place, monkeypatch):
+    found = fitted()
+    monkeypatch.setattr("ppsim.catalog.build._made", lambda *_, **__: never())
+    again = fitted()
+    assert again == found
+    assert (again.name, again.op.dtype, again.stage.dtype) == (found.name, found.op.dtype, found.stage.dtype)
+    for other in (*OTHERS, {"microbatches": 5}):
+        with pytest.raises(AssertionError):
+            fitted(**other)
+    monkeypatch.setenv(FOLDER, "")
+    with pytest.raises(AssertionError):
+        fitted()
+
+
+def test_an_array_is_told_from_another_of_the_same_bytes_and_from_a_list(place):
+    first, second = build("1f1b", pp=2, microbatches=2), build("gpipe", pp=2, microbatches=2)
+    assert answer(np.zeros(2), lambda: first) == first
+    assert answer(np.zeros((2, 1)), lambda: second) == second
+    assert answer([0.0, 0.0], lambda: second) == second
+    assert answer(np.zeros(2), never) == first
+
+
+def test_other_code_answers_anew(place, monkeypatch):
+    first, second = build("1f1b", pp=2, microbatches=2), build("gpipe", pp=2, microbatches=2)
+    assert answer("which?", lambda: first) == first
+    monkeypatch.setattr(answers, "_state_of_code", lambda: ["later"])
+    assert answer("which?", lambda: second) == second
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut off", b"no zip at all"])
+def test_a_file_that_is_no_answer_is_replaced(place, content):
+    table = build("1f1b", pp=2, microbatches=2)
+    answer("which?", lambda: table)
+    (path,) = place.iterdir()
+    path.write_bytes(content)
+    assert answer("which?", lambda: table) == table
+    assert answer("which?", never) == table
+
+
+def test_where_nothing_can_be_written_nothing_is_kept(place):
+    place.write_text("a file where the folder would be")
+    table = build("1f1b", pp=2, microbatches=2)
+    assert answer("which?", lambda: table) is table
+    assert answer("which?", lambda: table) is table
+
+
+def test_the_answers_asked_for_longest_ago_go_first(place, monkeypatch):
+    table = build("1f1b", pp=2, microbatches=2)
+    answer(0, lambda: table)
+    size = next(place.iterdir()).stat().st_size
+    monkeypatch.setattr(answers, "_MOST_BYTES", 3 * size + size // 2)
+    for number in range(1, 4):
+        answer(0, never)
+        answer(number, lambda: table)
+    for kept in (0, 2, 3):
+        assert answer(kept, never) == table
+    with pytest.raises(AssertionError):
+        answer(1, never)

@@ -1,0 +1,84 @@
+"""A bound is admissible: no configuration is faster, or holds less, than its outlook says."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ppsim.catalog.build import CATALOG, find
+from ppsim.machine.job_similarity import Run
+from ppsim.projection.project import iteration_of, project, table_of
+from ppsim.tuning.evaluate import Task, exact_peak_bytes
+from ppsim.tuning.lower_bounds import Outlooks
+from ppsim.tuning.space import configurations, space_for
+from tests.tuning.questions import question
+
+EVERY = [
+    name for name, entry in CATALOG.items()
+    if entry.num_replicas == 1 and not entry.takes("num_slices") and not entry.takes("costs")
+]  # fmt: skip
+QUESTIONS = {
+    "dense": lambda **drawn: question("llama3-8b", layers=10, gpus=8, batch=16, length=4096, **drawn),
+    "tied": lambda **drawn: question("gpt2", gpus=8, batch=16, length=1024, **drawn),
+    "experts": lambda **drawn: question("mixtral-8x7b", layers=6, gpus=8, batch=16, length=4096, **drawn),
+    "latent attention, dense layers first": lambda **drawn: question(
+        "deepseek-v3", layers=8, gpus=8, batch=16, length=4096, **drawn
+    ),
+}
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_neither_time_nor_bytes_are_below_the_outlook(data):
+    asked = QUESTIONS[data.draw(st.sampled_from(sorted(QUESTIONS)))](
+        limit_gib=1e6, zero=data.draw(st.integers(0, 3)), overlap=data.draw(st.booleans()),
+        update=data.draw(st.sampled_from(["synchronised", "post-validated"])),
+        runtime=data.draw(st.sampled_from(["torch", "megatron", "ideal"])),
+    )  # fmt: skip
+    cluster, times = asked.job.cluster, data.draw(st.sampled_from([0.7, 1.0, 1.4]))
+    runs = (Run(**vars(asked.job.likeness), times=times, spread=0.3),)
+    asked = replace(
+        asked, job=replace(asked.job, cluster=cluster.with_constants(replace(cluster.constants, runs=runs)))
+    )
+    if data.draw(st.booleans()):
+        asked = replace(asked, overheads=(("hop_overhead_s", 1e-5), ("bandwidth_bytes_per_s", 1e13)))
+    space = space_for(
+        asked, schedule=EVERY, tp=[1, 2], recompute=["none", "core_attn", "layernorm", "full"], vpp=[1, 2, 4]
+    )
+    candidate = data.draw(st.sampled_from(configurations(asked, space)))
+    look = Outlooks(asked).of(candidate)
+    plan = asked.plan_of(candidate)
+    table, _ = table_of(plan, find(candidate.schedule))
+    iteration_time_s, peak = iteration_of(plan, table)
+    assert look.bound_s <= iteration_time_s
+    assert look.least_bytes <= peak * (1 + 1e-12)
+    task = Task(candidate.key, plan, look.bound_s, look.static_bytes, look.activation_bytes)
+    assert exact_peak_bytes(task) == pytest.approx(peak, rel=1e-12)
+
+
+def test_the_bound_of_gpipe_without_queues_is_met_but_for_norm_and_optimizer():
+    """The longest rank's m·(F + B), and the ways to it and from it; the rank of the longest F is not that of B."""
+    asked = question(gpus=8, batch=64, runtime="ideal", limit_gib=1e6)
+    space = space_for(asked, tp=[1], cp=[1], pp=[4], vpp=[1], micro_batch=[1], schedule=["gpipe"], split=["auto"])
+    candidate = configurations(asked, space)[0]
+    found = project(asked.plan_of(candidate))
+    behind = found.step.exposed_s["norm"] + found.step.exposed_s["optimizer"]
+    bound_s = Outlooks(asked).of(candidate).bound_s
+    assert 0.97 * (found.iteration_time_s - behind) <= bound_s <= found.iteration_time_s - behind
+
+
+def test_a_plan_with_shared_costs_is_the_plan():
+    asked = question("mixtral-8x7b", layers=6, gpus=8, batch=16, length=4096, limit_gib=1e6)
+    outlooks = Outlooks(asked)
+    for candidate in configurations(asked, space_for(asked))[::97]:
+        shared, alone = outlooks.plan(outlooks.of(candidate)), asked.plan_of(candidate)
+        table, _ = table_of(alone, find(candidate.schedule))
+        assert iteration_of(shared, table) == iteration_of(alone, table)
+
+
+def test_what_does_not_fit_has_no_bound():
+    asked = question(limit_gib=1.0)
+    looks = [Outlooks(asked).of(candidate) for candidate in configurations(asked, space_for(asked))[::50]]
+    assert all(np.isinf(look.bound_s) for look in looks)

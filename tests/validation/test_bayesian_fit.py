@@ -1,0 +1,356 @@
+"""Fits of a machine: what rows tell and with what certainty, what they do not, and what a projection makes of it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ppsim
+from ppsim.api.project import plan_of
+from ppsim.base.errors import ConfigError
+from ppsim.machine.cluster import Constant
+from ppsim.machine.files import load_cluster
+from ppsim.machine.job_similarity import MEASURED_SPREAD, SHARES, USUAL, Likeness, Run, said_of
+from ppsim.projection.project import outcome_of
+from ppsim.projection.projection_interval import fitted_spread
+from ppsim.projection.summary import spread_of
+from ppsim.validation import bayesian_fit as posterior
+from ppsim.validation import published_runs as cases
+from ppsim.validation.bayesian_fit import fit_rows, rows_of
+from ppsim.validation.calibration_rows import chosen_rows
+
+NEAR = Likeness(
+    model="llama3-8b", dtype="bfloat16", tp=1, cp=1, ep=1, micro_batch=1, seq_len=4096, pp=1, gpus=8
+)  # fmt: skip
+OTHER = Run(**{**vars(NEAR), "model": "gpt2"}, times=1.0, spread=0.1)
+BASE = load_cluster("dgx-a100")  # whose class has no table of kernels
+COLUMNS = ("model", "gpus", "tp", "pp", "global_batch", "seq_len", "cluster")
+JOBS = [
+    ("llama3-8b", 8, 1, 2, 32),
+    ("llama3-8b", 8, 8, 1, 32),
+    ("llama3-8b", 8, 4, 2, 64),
+    ("llama2-7b", 8, 2, 1, 16),
+]
+
+
+def machine(**constants: float):
+    """The cluster with constants of its own, "link_efficiency__node" for "link_efficiency.node"."""
+    named = {name.replace("__", "."): Constant(value=value) for name, value in constants.items()}
+    return BASE.with_constants(BASE.constants.having(named))
+
+
+def written(path: Path, jobs, *, cluster=BASE, rest: float = 0.0, times: float = 1.0) -> Path:
+    """A file of rows whose steps take what a cluster projects of them."""
+    lines = [",".join((*COLUMNS, "metric", "value"))]
+    for job in jobs:
+        words = dict(zip(COLUMNS, (*job, 4096, cluster), strict=True))
+        seconds = times * outcome_of(plan_of({**words, "rest": rest}))[0]
+        lines.append(",".join(map(str, (*job, 4096, BASE.name, "iteration_s", seconds))))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """A fit of slower products and links, by steps with and without tensor parallelism."""
+    slow = machine(compute_share__bfloat16=0.9, link_efficiency__node=0.5)
+    return ppsim.fit(written(tmp_path_factory.mktemp("slow") / "runs.csv", JOBS, cluster=slow))
+
+
+def test_constants_of_a_machine_move_to_where_its_steps_are(found) -> None:
+    """As far as jobs do not differ by as much."""
+    told = {one.prior.name: one for one in found.posterior.found}["compute_share.bfloat16"]
+    assert 0.9 < told.value < 0.97
+    assert 0.6 < told.spread / told.prior.spread < 0.9
+    assert max(map(abs, found.posterior.after)) < 0.025
+    assert max(map(abs, found.posterior.before)) > 0.15
+
+
+def test_what_runs_have_in_common_is_the_machines_and_more_runs_say_so_more(tmp_path) -> None:
+    """The share of products that one run, and that six in other cuts, make of a machine that is 15 % slower."""
+    cuts = [(tp, pp, 32) for tp in (1, 2, 4) for pp in (1, 2)]
+    slow = machine(compute_share__bfloat16=0.85)
+    shares = []
+    for name, jobs in (("one", cuts[:1]), ("six", cuts)):
+        path = written(tmp_path / f"{name}.csv", [("llama3-8b", 8, *cut) for cut in jobs], cluster=slow)
+        shares.append(ppsim.fit(path).constants.compute_share["bfloat16"].value)
+    assert 1 > shares[0] > shares[1] + 0.01 > 0.87
+
+
+def test_a_scale_of_a_job_is_of_all_it_takes_but_its_rest_and_of_no_other_job() -> None:
+    words = {**dict(zip(COLUMNS, (*JOBS[1], 4096), strict=False)), "rest": 0.5}
+    job = plan_of({**words, "cluster": BASE}).job
+    for name, times in ((job.likeness.model, 1.25), ("llama2-7b", 1.0)):
+        run = Run(**{**vars(job.likeness), "model": name}, times=1.25, sigma=1e-9, spread=0.2)
+        scaled = BASE.with_constants(replace(BASE.constants, runs=(run,)))
+        before, after = (outcome_of(plan_of({**words, "cluster": one}))[0] for one in (BASE, scaled))
+        assert after - 0.5 == pytest.approx(times * (before - 0.5), rel=1e-9)
+
+
+def test_a_job_moves_the_less_the_further_off_it_is_from_the_one_that_ran(tmp_path) -> None:
+    """Of 8 % that one run takes more than projected."""
+    found = ppsim.fit(written(tmp_path / "runs.csv", JOBS[:1], times=1.08))
+
+    def gained(job) -> float:
+        words = dict(zip(COLUMNS, (*job, 4096), strict=False))
+        before, after = (outcome_of(plan_of({**words, "cluster": one}))[0] for one in (BASE, found.cluster))
+        return after / before - 1
+
+    near_cut = ("llama3-8b", 8, 2, 2, 32)
+    same, more, near, far, other = map(gained, (JOBS[0], ("llama3-8b", 32, 1, 4, 64), near_cut, JOBS[1], JOBS[3]))
+    assert 0.07 < same < 0.08
+    assert 0.065 < more < 0.08
+    assert 0.03 < near < 0.06
+    assert 0.003 < far < 0.03
+    assert 0.003 < other < 0.03
+
+
+def test_what_runs_leave_unknown_grows_with_the_distance_from_them() -> None:
+    """Next to a run hardly anything, far away all that is no machine's, and no more with a run of another model."""
+    run = Run(**vars(NEAR), times=1.1, spread=0.14)
+    jobs = [NEAR, replace(NEAR, gpus=64), replace(NEAR, tp=2), replace(NEAR, tp=8), replace(NEAR, model="gpt2")]
+    said = [said_of([run, OTHER], job) for job in jobs[:4]]
+    assert [one.unknown for one in said] == sorted(one.unknown for one in said)
+    assert [one.times for one in said] == sorted((one.times for one in said), reverse=True)
+    assert said[0].unknown < MEASURED_SPREAD / 0.14 * 1.01
+    assert said[3].unknown == pytest.approx(np.sqrt(1 - SHARES.machine**2), abs=0.01)
+    assert said_of([run], jobs[4]).times == 1
+    assert said_of([run], replace(NEAR, dtype="float8")).times == pytest.approx(
+        1.1 ** (SHARES.dtype * said[0].weight)
+    )
+
+
+def test_what_is_unusual_of_a_run_is_said_of_jobs_cut_as_it_is_only() -> None:
+    runs = [Run(**vars(NEAR), times=times, spread=0.1) for times in (np.exp(0.1 * USUAL), 2.0)]
+    near = replace(NEAR, tp=2)
+    usual, unusual = (said_of([run], near).times for run in runs)
+    assert usual == pytest.approx(unusual)
+    assert said_of(runs[1:], replace(NEAR, gpus=16)).times > 1.85
+
+
+def test_a_second_fit_keeps_the_runs_of_the_first(tmp_path) -> None:
+    ppsim.save(ppsim.fit(written(tmp_path / "runs.csv", JOBS[:1], times=1.08)), tmp_path / "mine.toml")
+    again = written(tmp_path / "more.csv", JOBS[3:], times=1.08)
+    again.write_text(again.read_text().replace("dgx-a100", str(tmp_path / "mine.toml")))
+    found = ppsim.fit(again)
+    assert [run.model for run in found.constants.runs] == ["llama3-8b", "llama2-7b"]
+    words = dict(zip(COLUMNS, (*JOBS[0], 4096), strict=False))
+    before, after = (outcome_of(plan_of({**words, "cluster": one}))[0] for one in (BASE, found.cluster))
+    assert after / before == pytest.approx(1.08, rel=0.01)
+
+
+def test_one_step_tells_the_rate_and_the_job_and_leaves_the_rest_of_the_constants(tmp_path) -> None:
+    found = ppsim.fit(written(tmp_path / "runs.csv", JOBS[:1], times=1.1))
+    assert [one.prior.name for one in found.posterior.found] == ["compute_share.bfloat16"]
+    assert [run.title for run in found.constants.runs] == ["llama3-8b/bfloat16 on 8, tp1-cp1-ep1-pp2-b1-s4096"]
+    assert {"link_efficiency.node", "kernel_s", "jitter"} <= {one.prior.name for one in found.posterior.left}
+    assert abs(found.posterior.after[0]) < 0.02 < abs(found.posterior.before[0])
+    assert all(one.value == one.prior.median for one in found.posterior.left)
+    assert "1 measured step for 6 constants: what the rows do not tell apart, the priors divide" in " ".join(
+        str(found).split()
+    )
+
+
+def test_the_spread_of_the_step_that_was_fitted_is_that_of_two_normals(tmp_path) -> None:
+    """1 / σ² = 1 / (Σ (d ln t / d ln x · prior of x)² + what jobs are off by²) + 1 / (spread of steps)²."""
+    found = ppsim.fit(written(tmp_path / "runs.csv", JOBS[:1])).posterior
+    (row,) = found.rows
+    priors = [one.prior for one in (*found.found, *found.left)]
+    question = posterior.Question(BASE, [row], [row.plan.job.model], plan_of)
+    at = np.zeros(len(priors))
+    slopes = question.slopes(priors, at, question.logs(priors, at))
+    prior = np.sum(slopes**2) + (1 - SHARES.machine**2) * spread_of(row.plan) ** 2
+    plan = plan_of({**row.case.words, "cluster": BASE.with_constants(found.constants("runs.csv"))})
+    spread = fitted_spread(plan, outcome_of(plan)[0], lambda other: outcome_of(other)[0], spread_of(row.plan))
+    of_constants = np.sqrt(spread**2 - MEASURED_SPREAD**2)
+    assert of_constants == pytest.approx((1 / prior + MEASURED_SPREAD**-2) ** -0.5, rel=0.1)
+
+
+def test_the_interval_after_a_fit_is_narrower_and_has_the_measured_step(tmp_path) -> None:
+    path = written(tmp_path / "runs.csv", JOBS[:1], times=1.08)
+    found = ppsim.fit(path)
+    ppsim.save(found, tmp_path / "mine.toml")
+    words = {**found.posterior.rows[0].case.words}
+    before, after = (ppsim.project(**{**words, "cluster": cluster}) for cluster in (BASE, tmp_path / "mine.toml"))
+    widths = [
+        (high - low) / made.iteration_time_s for made in (before, after) for low, high in [made.answer.interval_s]
+    ]
+    assert widths[1] < 0.85 * widths[0]
+    low, high = after.answer.interval_s
+    assert low < found.posterior.rows[0].measured_s < high
+
+
+def test_constants_that_hang_together_leave_a_step_surer_than_by_themselves(tmp_path) -> None:
+    """Two constants of which a step tells the sum: their errors cancel in it by their correlation."""
+    rate = Constant(value=1.0, sigma=0.3)
+    link = Constant(value=0.7, sigma=0.6)
+    told = {"compute_share.bfloat16": rate, "link_efficiency.node": link}
+    words = dict(zip(COLUMNS, (*JOBS[1], 4096), strict=False))
+
+    def width(correlation: float) -> float:
+        constants = replace(
+            BASE.constants.having(told), runs=(OTHER,),
+            correlation={"compute_share.bfloat16 link_efficiency.node": correlation},
+        )  # fmt: skip
+        made = ppsim.project(**{**words, "cluster": BASE.with_constants(constants)})
+        return (made.answer.interval_s[1] - made.answer.interval_s[0]) / made.iteration_time_s
+
+    assert width(-0.9) < 0.8 * width(0.0) < 0.8 * width(0.9)
+
+
+def test_a_rest_is_the_jobs_and_in_no_cluster_file(tmp_path) -> None:
+    """Two lengths of one job tell seconds a step from a rate."""
+    jobs = [("llama3-8b", 8, 1, 2, batch) for batch in (8, 16, 64)]
+    path = written(tmp_path / "runs.csv", jobs, rest=0.15)
+    found = ppsim.fit(path)
+    told = found.rests["llama3-8b"]
+    assert abs(np.log(told.value / 0.15)) < 2 * told.spread < told.prior.spread
+    assert "rest" not in found.to_toml(tmp_path / "mine.toml")
+    assert "add --extra-step-time 0." in str(found)
+    one = ppsim.validate(path, fit_on="1,3").sets[0]
+    assert all(abs(after.error) < 0.02 < abs(before.error) for before, after in one.judged[:1])
+
+
+def test_a_rest_that_no_row_tells_takes_nothing_of_the_rates(tmp_path) -> None:
+    """Two dtypes of a job, a step each: neither tells seconds from a rate, and steps that are met move nothing."""
+    words = {**dict(zip(COLUMNS, (*JOBS[0], 4096), strict=False)), "cluster": BASE}
+    lines = [",".join((*COLUMNS, "dtype", "metric", "value"))]
+    for dtype in ("bfloat16", "float16"):
+        seconds = outcome_of(plan_of({**words, "dtype": dtype}))[0]
+        lines.append(",".join(map(str, (*JOBS[0], 4096, BASE.name, dtype, "iteration_s", seconds))))
+    path = tmp_path / "runs.csv"
+    path.write_text("\n".join(lines) + "\n")
+    found = ppsim.fit(path)
+    assert found.posterior.after == pytest.approx([0, 0], abs=1e-6)
+    assert all(one.value == pytest.approx(one.prior.median) for one in found.posterior.found)
+    assert not found.rests
+
+
+def test_a_file_of_a_fit_is_the_cluster_that_was_fitted(found, tmp_path) -> None:
+    ppsim.save(found, tmp_path / "mine.toml")
+    again = load_cluster(tmp_path / "mine.toml")
+    assert again.constants == found.constants
+    assert again.device == found.cluster.device
+    assert again.tiers == found.cluster.tiers
+    assert again.constants.fitted_on == ("runs.csv",)
+    assert all(one.sigma and one.source.startswith("fit, from ") for one in again.constants.named.values())
+    with pytest.raises(ConfigError, match=r"give it one of .toml"):
+        ppsim.save(found, tmp_path / "mine.json")
+
+
+def test_one_row_far_off_does_not_move_what_others_agree_on(tmp_path) -> None:
+    path = written(tmp_path / "runs.csv", [("llama3-8b", 8, 1, 1, 8 * n) for n in range(1, 6)])
+    lines = path.read_text().splitlines()
+    odd = lines[4].rpartition(",")
+    lines[4] = f"{odd[0]},{2 * float(odd[2])}"
+    path.write_text("\n".join(lines) + "\n")
+    assert np.median(np.abs(ppsim.fit(path).posterior.after)) < 0.02  # a mean of all would be 11 % off
+
+
+def test_a_run_far_off_is_its_jobs_and_a_sentence_says_so(tmp_path) -> None:
+    """A job that takes 2.25 times as long moves the machine no more than one that takes half as long again."""
+    found, twice = (ppsim.fit(written(tmp_path / "r.csv", JOBS[:1], times=times)) for times in (1.5, 2.25))
+    (doubt,) = found.posterior.doubted
+    assert (doubt.row, round(doubt.error, 3), round(doubt.times, 1)) == ("r.csv, row 1", -0.333, 4.5)
+    assert "r.csv, row 1 by -33.33 %, 4.5 times what is usual of its class" in " ".join(str(found).split())
+    assert abs(found.posterior.after[0]) < 0.03
+    shares = [one.constants.compute_share["bfloat16"].value for one in (found, twice)]
+    assert 0.9 < min(shares) <= max(shares) < min(shares) + 0.002 < 0.98
+    assert not ppsim.fit(written(tmp_path / "r.csv", JOBS[:1], times=1.15)).posterior.doubted
+
+
+def test_every_wrong_row_is_named_at_once(tmp_path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text("model,gpus,pp,metric,value\ngpt2,8,1,iteration_s,\ngpt2,8,1,iteration_s,1\ngpt2,x,1,hours,1\n")
+    with pytest.raises(ConfigError) as error:
+        ppsim.fit(path)
+    said = str(error.value)
+    assert "row 1 is wrong: value: missing" in said
+    assert "row 3 is wrong: metric: " in said
+    assert "gpus: " in said
+    assert "row 2" not in said
+
+
+def test_a_row_that_contradicts_itself_is_listed_and_rows_of_no_use_are_refused(tmp_path) -> None:
+    path = tmp_path / "runs.csv"
+    header = "model,gpus,tp,pp,global_batch,cluster,metric,value\n"
+    bad, memory = "gpt2,8,3,2,32,dgx-h100,iteration_s,1\n", "gpt2,8,2,2,32,dgx-h100,peak_gib,9\n"
+    path.write_text(header + bad + "gpt2,8,2,2,32,dgx-h100,iteration_s,0.1\n" + memory)
+    found = ppsim.fit(path)
+    assert [case.number for case, _ in found.listed] == [1, 3]
+    assert "memory tells nothing of times" in str(found)
+    path.write_text(header + bad + memory)
+    with pytest.raises(ConfigError, match=r"(?s)no row to fit on\n  1: .*\n  3?2?: memory tells"):
+        ppsim.fit(path)
+
+
+def test_rows_of_two_clusters_need_a_word(tmp_path) -> None:
+    path = tmp_path / "runs.csv"
+    rows = [f"gpt2,8,2,2,32,{name},iteration_s,0.3\n" for name in ("dgx-h100", "dgx-a100")]
+    path.write_text("model,gpus,tp,pp,global_batch,cluster,metric,value\n" + "".join(rows))
+    with pytest.raises(ConfigError, match="rows are of 2 clusters, dgx-h100, dgx-a100: name one by --cluster"):
+        ppsim.fit(path)
+    found = ppsim.fit(path, cluster="dgx-a100")
+    assert (found.cluster.name, found.base, [reason for _, reason in found.listed]) == (
+        "dgx-a100", "dgx-a100", ["ran on dgx-h100"],
+    )  # fmt: skip
+
+
+def test_rows_are_chosen_by_mark_by_number_and_the_smallest_of_a_dtype() -> None:
+    rows = cases.cases_of("dgxc-405b")
+    smallest = chosen_rows(rows, "one", plan_of)
+    assert [(case.words["dtype"], case.words["layers"]) for case in smallest] == [("bfloat16", 7), ("float8", 7)]
+    assert [case.number for case in chosen_rows(rows, "1,3-4", plan_of)] == [1, 3, 4]
+    both = cases.cases_of("dgxc-moe-gb200")
+    titles = {
+        which: [one.told.title for one in chosen_rows(both, which, plan_of)] for which in ("one", "one-a-model")
+    }
+    assert titles == {
+        "one": ["DeepSeek-V3", "Grok-1"],
+        "one-a-model": ["DeepSeek-V3", "Grok-1", "Grok-1"],
+    }  # bfloat16 and float8, and of bfloat16 both models
+    assert chosen_rows(rows, "fit", plan_of) == [case for case in rows if case.told.use == "fit"]
+    with pytest.raises(ConfigError, match="there is no row 7: rows are 1 to 6"):
+        chosen_rows(rows, "7", plan_of)
+    with pytest.raises(ConfigError, match=r"fit, one, one-a-model or numbers as 1,3-5: got '1-x'"):
+        chosen_rows(rows, "1-x", plan_of)
+
+
+def test_after_one_run_of_each_dtype_a_set_is_judged_on_the_others() -> None:
+    one = ppsim.validate("dgxc-405b", fit_on="one").sets[0]
+    used = {row.case.number for row in one.fits[0].rows}
+    assert used.isdisjoint(after.case.number for _, after in one.judged)
+    assert all(after.case.told.use == "judge" for _, after in one.judged)
+    assert np.mean([abs(after.error) for _, after in one.judged]) < 0.025
+
+
+def test_constants_only_of_rows_on_which_they_bear(tmp_path) -> None:
+    """What is saved of slopes is 0: each of them found out in full is the same."""
+    path = written(tmp_path / "runs.csv", JOBS[:2])
+    rows, _ = rows_of(cases.cases_of(str(path)), plan_of, "runs.csv")
+    question = posterior.Question(BASE, rows, [row.plan.job.model for row in rows[:1]], plan_of)
+    priors = posterior.priors_of(BASE, [row.plan for row in rows])
+    at = np.zeros(len(priors))
+    now = question.logs(priors, at)
+    quick = question.slopes(priors, at, now)
+    for column, prior in enumerate(priors):
+        moved = at + np.eye(len(priors))[column] * 0.05
+        whole = (question.logs(priors, moved) - now) / 0.05
+        assert quick[:, column] == pytest.approx(whole, abs=1e-9), prior.name
+    assert fit_rows(rows, plan_of).found
+
+
+def test_a_file_that_its_cluster_was_fitted_on_is_said_to_be_no_test(tmp_path) -> None:
+    path = written(tmp_path / "runs.csv", JOBS[:1], times=1.08)
+    ppsim.save(ppsim.fit(path), tmp_path / "mine.toml")
+    for name, cluster, clusters in (
+        ("runs.csv", tmp_path / "mine.toml", ["mine"]), ("other.csv", tmp_path / "mine.toml", []),
+        ("runs.csv", BASE.name, []),
+    ):  # fmt: skip
+        rows = tmp_path / str(len(clusters)) / name
+        rows.parent.mkdir(exist_ok=True)
+        rows.write_text(path.read_text().replace(BASE.name, str(cluster)))
+        found = ppsim.validate(rows)
+        assert found.to_json()["sets"][0]["clusters_fitted_on_file"] == clusters
+        assert ("not a test of the projection" in " ".join(str(found).split())) == bool(clusters)

@@ -1,0 +1,241 @@
+"""Sets of published runs: whole, sourced, and wrong rows refused."""
+
+import hashlib
+import json
+import shlex
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+import ppsim
+from ppsim.base.errors import ConfigError
+from ppsim.base.option_declarations import words_of
+from ppsim.model.parameters import held_parameters
+from ppsim.model.stages import stages_of
+from ppsim.parallel.sizes import Cut
+from ppsim.projection.options import PlanOptions
+from ppsim.validation.error_summary import rank_correlation
+from ppsim.validation.published_runs import FOLDER, WORDS, Case, Told, case_sets, cases_of, read_cases, require_set
+from tests.cli.running import ppsim as run
+
+
+def test_every_file_is_a_set_with_a_source_and_every_row_says_where_it_is_from() -> None:
+    assert {path.stem for path in FOLDER.glob("*.csv")} == set(case_sets())
+    for name, told in case_sets().items():
+        assert told.source
+        assert told.notes
+        assert all(case.told.table for case in cases_of(name))
+
+
+def test_rows_that_judge_are_never_rows_that_fit() -> None:
+    for name in case_sets():
+        rows = [(str(case.words) + str(replace(case.told, use="fit")), case.told.use) for case in cases_of(name)]
+        assert len(dict(rows)) == len(set(rows))
+
+
+def test_what_a_row_can_say_is_what_project_can_say() -> None:
+    """Every option of a plan is a column, and a column is an option or told of the number that was measured."""
+    header = {name for path in FOLDER.glob("*.csv") for name in _header(path)}
+    assert set(WORDS) == set(words_of(PlanOptions))
+    assert header | {word for told in case_sets().values() for word in told.defaults} <= {
+        *WORDS,
+        *(one.name for one in fields(Told)),
+    }
+
+
+def test_a_row_that_names_a_recipe_has_its_words_and_the_command_has_its_name() -> None:
+    cases = [case for name in case_sets() if name.startswith("bridge") for case in cases_of(name) if case.typed]
+    assert len(cases) == 79
+    for case in cases:
+        release = str(case.typed["recipe"]).partition("@")[2]
+        assert case.told.table == f"Megatron-Bridge {release}"
+        assert f"--recipe {case.typed['recipe']}" in case.command
+        assert "recipe" not in case.words
+        assert {"model", "gpus", "dtype", "global_batch"} <= case.words.keys()
+
+
+def _header(path: Path) -> list[str]:
+    return next(line for line in path.read_text().splitlines() if not line.startswith("#")).split(",")
+
+
+@pytest.mark.parametrize("name", case_sets())
+def test_the_command_of_a_row_gives_its_number_to_the_bit(name: str, validations) -> None:
+    if not validations[name].rows:
+        assert all(reason.startswith("not stated: ") for _, reason in validations[name].not_possible)
+        return
+    row = min(validations[name].rows, key=lambda row: row.plan.pp * row.plan.num_microbatches)
+    command = shlex.split(row.case.command)
+    assert command[:2] == ["ppsim", "project"]
+    found = json.loads(run(*command[1:], "--json", "--allow-oom").stdout)
+    peak = max(rank["peak_bytes"] for rank in found["ranks"])
+    num_bytes = max(found["reserved_bytes"]) if row.case.told.bytes_are == "reserved" else peak
+    assert (num_bytes if row.case.is_memory else found["iteration_time_s"]) == row.predicted
+    again = ppsim.project(**row.case.words)
+    assert (again.iteration_time_s, again.timeline.memory.peak_bytes.max()) == (found["iteration_time_s"], peak)
+
+
+def test_an_unknown_set_gets_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="unknown set 'zero-buble': did you mean zero-bubble"):
+        require_set("zero-buble")
+
+
+HEADER = "use,table,title,model,pp,seq-len,cluster,gpus,global_batch,metric,value\n"
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ("guess,t,m,gpt2,1,8,dgx-h100,8,8,iteration_s,1\n", "row 1 is wrong: use: "),
+        ("fit,t,m,gpt2,1,8,dgx-h100,8,8,iteration_s,-1\n", "row 1 is wrong: value: must be more than 0"),
+        ("fit,t,m,gpt2,1,8,dgx-h100,8,8,hours,1\n", "row 1 is wrong: metric: "),
+        ("fit,t,m,gpt2,1,8,dgx-h100,x,8,,1\n", r"row 1 is wrong: metric: missing\n  gpus: .* got 'x'"),
+        (
+            "fit,t,m,gtp2,1,8,dgx-h10,x,8,iteration_s,1\n",
+            r"row 1 is wrong: gpus: .* got 'x'\n  unknown model 'gtp2'.*\n  unknown cluster 'dgx-h10'",
+        ),
+        ("fit,t,m,8\n", "row 1: not as many cells as the header has"),
+        ("", "no row below its header"),
+    ],
+)
+def test_a_wrong_row_is_all_that_is_wrong_with_file_row_and_column(tmp_path, row: str, says: str) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text("# a comment\n" + HEADER + row)
+    with pytest.raises(ConfigError, match=f"^own.csv(, | has ){says}"):
+        read_cases(path, {})
+
+
+def test_an_unknown_column_is_refused_with_the_nearest(tmp_path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text(HEADER.replace("title", "titel") + "fit,t,m,gpt2,1,8,dgx-h100,8,8,iteration_s,1\n")
+    with pytest.raises(ConfigError, match=r"titel: unknown key \(did you mean title\?\)"):
+        read_cases(path, {})
+
+
+def test_runs_of_ones_own_are_projected_and_what_cannot_be_is_listed(tmp_path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text(
+        "model,pp,gpus,tp,overlap-tp,global_batch,dropout,metric,value\n"
+        'gpt2,2,8,2,"0.5,0.75",32,yes,tokens_per_s_per_gpu,60000\n'
+        "gpt2,2,8,3,,32,no,iteration_s,0.5\n"
+    )
+    found = json.loads(run("validate", str(path), "--json").stdout)["sets"][0]
+    (row,), (refused,) = found["rows"], found["not_possible"]
+    assert row["words"]["overlap_tp"] == "0.5,0.75"
+    assert row["words"]["dropout"] is True
+    assert row["measured_s"] == pytest.approx(32 * 1024 / (8 * 60000))
+    assert (
+        row["predicted_s"]
+        == ppsim.project(
+            model="gpt2", pp=2, gpus=8, tp=2, overlap_tp="0.5,0.75", dropout=True, global_batch=32
+        ).iteration_time_s
+    )
+    assert "--tp 3" in refused["command"]
+    assert "8" in refused["reason"]
+    printed = run("validate", str(path)).stdout
+    assert "not expressible" in printed
+    assert run("validate", str(path), "--commands").stdout.splitlines() == [row["command"], refused["command"]]
+
+
+def test_what_an_allocator_reserved_is_compared_with_what_it_would_and_else_listed(tmp_path) -> None:
+    path = tmp_path / "own.csv"
+    header = "model,pp,gpus,seq_len,recompute,stack,bytes_are,metric,value\n"
+    row = "llama3-8b,1,8,2048,full,{},{},peak_gib,40\n"
+    path.write_text(
+        header + row.format("torchtitan", "reserved") + row.format("torchtitan", "allocated")
+        + row.format("plain", "reserved")
+    )  # fmt: skip
+    found = json.loads(run("validate", str(path), "--json").stdout)["sets"][0]
+    reserved, allocated = (one["predicted_bytes"] for one in found["rows"])
+    assert reserved > allocated
+    [refused] = found["not_possible"]
+    assert refused["reason"] == "what an allocator reserves is known with --fully-shard among replicas only"
+
+
+LISTED = ("not stated", "not supported yet", "attention in 8 bits")
+
+
+def test_every_row_is_scored_or_listed_and_only_for_what_is_not_known(validations) -> None:
+    """A wrong layout or a typing mistake in the data must not pass as a row that cannot be expressed."""
+    for name, found in validations.items():
+        assert len(found.rows) + len(found.not_possible) == len(cases_of(name))
+        for case, reason in found.not_possible:
+            assert reason.startswith(LISTED), (name, case.command, reason)
+
+
+DRAWN = ("bridge-moe-2608", "bridge-moe-h100", "bridge-moe-b200", "bridge-moe-b300")
+"""Sets with what no row marked fit spoke for, of which those whose numbers' hashes say so are."""
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in case_sets() if name.startswith(("bridge", "dgxc-moe", "dgxc-gb"))]
+)
+def test_of_each_dtype_the_run_on_the_fewest_devices_fits(name: str) -> None:
+    """Drawn before any error was seen: fewest devices, the newest release of them, the first as published; by hash."""
+    by_dtype: dict[str, list[Case]] = {}
+    for case in cases_of(name):
+        by_dtype.setdefault(case.words.get("dtype", "bfloat16"), []).append(case)
+    fits = {case.number for case in cases_of(name) if name in DRAWN and _is_drawn(name, case)}
+    for cases in () if "2608" in name else by_dtype.values():
+        gpus = min(case.words["gpus"] for case in cases)
+        fewest = [case for case in cases if case.words["gpus"] == gpus]
+        fits.add(min(fewest, key=lambda case: fewest[0].told.table != case.told.table).number)
+    assert {case.number for case in cases_of(name) if case.told.use == "fit"} == fits
+
+
+def _is_drawn(name: str, case: Case) -> bool:
+    return int(hashlib.blake2b(f"{name}:{case.number}".encode()).hexdigest(), 16) % 5 == 0
+
+
+def test_a_gpt_of_a_row_may_have_grouped_queries_and_a_head_of_its_own() -> None:
+    plain = {"model": "gpt", "layers": 2, "hidden": 64, "heads": 8, "vocab": 100, "seq_len": 16, "pp": 1}
+    whole = ppsim.job(**plain).model.parameters
+    grouped = ppsim.job(**plain, kv_heads=2, tied_embeddings=False).model.parameters
+    assert grouped - whole == 64 * 100 - 2 * (2 * 6 * 8) * (64 + 1)
+    with pytest.raises(ConfigError, match="--kv-heads must divide --heads: got 3 with 8"):
+        ppsim.job(**plain, kv_heads=3)
+    with pytest.raises(ConfigError, match="--tied-embeddings is for --model gpt"):
+        ppsim.job(model="llama3-8b", pp=1, tied_embeddings=False)
+
+
+def test_without_multi_token_prediction_a_model_has_its_layers_alone() -> None:
+    with_it, without = (
+        ppsim.job(model="deepseek-v3", gpus=64, pp=1, ep=64, mtp=has).model for has in (None, False)
+    )
+    assert with_it.mtp
+    assert not without.mtp
+    assert with_it.layers == without.layers
+    with pytest.raises(ConfigError, match="--mtp is for a model that predicts further tokens"):
+        ppsim.job(model="gpt", layers=2, hidden=64, heads=8, pp=1, mtp=True)
+
+
+def test_a_layer_that_is_repeated_for_further_tokens_is_computed_each_time_and_held_once() -> None:
+    """Nemotron 3 Super as its recipe trains it: two tokens by one layer, 84.7 GFLOP a token published."""
+
+    def model(**words):
+        return ppsim.job(model="nemotron-3-super", gpus=64, pp=1, ep=64, **words).model
+
+    own, repeated, apart = model(), model(mtp_num_layers=2, mtp_use_repeated_layer=True), model(mtp_num_layers=2)
+    assert (len(own.mtp), len(repeated.mtp), len(apart.mtp)) == (1, 2, 2)
+    assert repeated.training_flops(8192, causal=True) == pytest.approx(84.7e9, rel=0.01)
+    assert repeated.mtp_parameters == own.mtp_parameters == apart.mtp_parameters / 2
+    held = [
+        held_parameters(one, stages_of(one, [len(one.layers)]), Cut(ep=64, dp=64)).expert
+        for one in (own, repeated, apart)
+    ]
+    assert held[0] == held[1] < held[2]
+    with pytest.raises(ConfigError, match="leave out --mtp-num-layers"):
+        model(mtp=False, mtp_num_layers=2)
+    with pytest.raises(ConfigError, match="this one does not"):
+        ppsim.job(model="llama3-8b", pp=1, mtp_num_layers=1)
+
+
+def test_rank_correlation_of_ties_is_of_their_mean_rank() -> None:
+    assert rank_correlation([1.0, 1.0, 2.0], [1.0, 2.0, 3.0]) == pytest.approx(0.75**0.5)
+    assert rank_correlation([3.0, 2.0, 1.0], [1.0, 2.0, 3.0]) == pytest.approx(-1.0)
+
+
+def test_of_releases_after_the_constants_no_row_fits() -> None:
+    cases = [case for name in ("bridge-moe-2608-h100", "moe-folding") for case in cases_of(name)]
+    assert len(cases) == 11 + 44
+    assert {case.told.use for case in cases} == {"judge"}
