@@ -24,9 +24,9 @@ def profile_made(
 
     `where` is FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION. A function of the layers per stage builds a
     model (`ppsim.runtime.user_model`). Its embedding, layer and head are measured at each of `micro_batches`
-    (default: 2), or, for `pp` above 1, its chunks (`ppsim.profiling.user_chunks`). A function without parameters returns a module
-    and example inputs, measured as a layer by `profile_module`. Raises `ConfigError` if the function does not
-    exist, or if its model fails or does not fit into memory.
+    (default: 2), or, for `pp` above 1, its chunks (`ppsim.profiling.user_chunks`). A function without parameters
+    returns a module and example inputs, measured as a layer by `profile_module`. Raises `ConfigError` if the
+    function does not exist, or if its model fails or does not fit into memory.
     """
     function = function_of(where)
     gc.freeze()  # later collections then skip everything that importing torch created

@@ -48,7 +48,8 @@ def sweep(
     Keys in the file are not measured again, and other keys in it stay; `start_over` discards the file. A shape that
     runs out of memory is recorded in `does_not_fit`, one with another error in `failed`, and the sweep continues. A
     step of each of `optimizers` is measured once per tp, ep and dtype. `pace` counts expected
-    seconds (`ppsim.profiling.duration_estimate`) of one or several sweeps; after its time limit no further shape is started.
+    seconds (`ppsim.profiling.duration_estimate`) of one or several sweeps; after its time limit no further shape is
+    started.
 
     Raises `ConfigError`, before any measurement, if the model cannot be sharded as a key says, or if the file was
     measured with other settings. Raises `RunFailed` if the device no longer responds, because the process cannot

@@ -35,8 +35,8 @@ class Run:
         How the trainer sends and receives, as far as the recording says.
     `reference_s`
         Machine speed (`ppsim.runtime.machine_speed`): per step and rank, the time of F and B of the rank's own
-        stages, the mean of before and after the step. Empty if not measured. `reference_work` describes these stages,
-        `reference_layers` has their numbers of layers.
+        stages, the mean of before and after the step. Empty if not measured. `reference_work` describes these
+        stages, `reference_layers` has their numbers of layers.
     `to_collective_s`
         Per gap and rank, seconds from the rank's last action to its first collective (such as the all-reduce of the
         gradient norm). Empty if unknown.

@@ -53,9 +53,9 @@ class RankTrace:
     """The steps of one rank, each a list of ranges in the order of their start.
 
     `rank` is None if unknown. While stages or microbatches are unknown (`is_told` is False), all ranges are in one
-    list (`ppsim.runs.action_identification` divides it), and `marks` are the known starts of steps. `collectives` are
-    the starts of all-reduces and other collectives. Times count from `base_ns`, on a clock that all ranks of a `host`
-    share.
+    list (`ppsim.runs.action_identification` divides it), and `marks` are the known starts of steps. `collectives`
+    are the starts of all-reduces and other collectives. Times count from `base_ns`, on a clock that all ranks of a
+    `host` share.
     """
 
     source: str
