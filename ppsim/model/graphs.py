@@ -23,9 +23,9 @@ MODULES = {
 """What a graph of a part of a layer can hold: Megatron-LM's `--cuda-graph-modules`."""
 
 MEANING = (
-    "What the host launches as CUDA graphs: none, full (a step's forwards and backwards in one), layer (one a "
-    "layer and pass), or modules joined by +, Megatron-LM's attn (also: attention), mamba, mlp, moe, moe_router, "
-    "moe_preprocess."
+    "CUDA graphs: none, full (one graph of all forward and backward passes of a step), layer (one graph per layer "
+    "and pass), or modules joined by +, with Megatron-LM's names attn (also: attention), mamba, mlp, moe, "
+    "moe_router, moe_preprocess."
 )
 
 _WHOLE = ("layer", "full")

@@ -17,8 +17,9 @@ MODULES = {
 """Megatron-LM's `--offload-modules`."""
 
 MEANING = (
-    "Modules whose saved tensors are in host memory until the backward. Joined by +, Megatron-LM's attn_norm, "
-    "qkv_linear, core_attn, attn_proj, mlp_norm, expert_fc1, moe_act. A tensor that another module saves too stays."
+    "Modules whose saved tensors are in host memory until the backward pass, joined by +, with Megatron-LM's names "
+    "attn_norm, qkv_linear, core_attn, attn_proj, mlp_norm, expert_fc1, moe_act. A tensor that another module also "
+    "saves stays on the device."
 )
 
 

@@ -34,12 +34,12 @@ BY_OPERATORS = "selective-op"
 """TorchTitan's `selective_ac_option = "op"`: what `by_operators` says is kept, all else computed again."""
 
 MEANING = (
-    "Recomputation in the backward: none, full (every layer), block/N (the first N layers of each stage), "
-    "uniform/N (every layer, in checkpoints of N layers), full/N (every Nth layer, TorchTitan's selective "
-    "checkpointing by layer), full@IDS (the layers 0,3,8-11 of the model), selective-op (TorchTitan's selective "
-    "checkpointing by operator: every second GEMM and the cheap operators), or modules joined by +, Megatron-LM's "
-    "core_attn (also: selective), layernorm, mhc, mla_up_proj, mlp, moe, moe_act, shared_experts, and mlp_act. "
-    "Several for one stage: full*4,mlp*6 (4 layers, then 6; the others none)."
+    "Activation recomputation: none, full (every layer), block/N (the first N layers of each stage), uniform/N "
+    "(every layer, in checkpoints of N layers), full/N (every Nth layer, TorchTitan's selective checkpointing by "
+    "layer), full@IDS (layers of the model by number, as full@0,3,8-11), selective-op (every second GEMM and the "
+    "cheap operators, TorchTitan's selective checkpointing by operator), or modules joined by +, with the names of "
+    "Megatron-LM: core_attn (also: selective), layernorm, mhc, mla_up_proj, mlp, moe, moe_act, shared_experts, and "
+    "mlp_act. Several kinds in one stage: full*4,mlp*6 (4 layers, then 6, none in the others)."
 )
 
 BLOCK, UNIFORM = "block", "uniform"
