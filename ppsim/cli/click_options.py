@@ -59,7 +59,7 @@ class SectionedCommand(click.Command):
         return option
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the help; where `--help` asked, a short one: common options, and the first part of the text."""
+        """Write the help; for `--help`, a short one with the common options and the first part of the text."""
         if not ctx.meta.get(_SHORT):
             super().format_help(ctx, formatter)
             return
@@ -127,11 +127,11 @@ def _show_short_help(ctx: click.Context, param: click.Parameter, value: bool) ->
 
 
 def _in_short(record: tuple[str, str]) -> tuple[str, str]:
-    """An option and the first sentence about it, without what its second part adds, nor a long list of values."""
+    """The name of an option, without a long list of values, and the first part of its help, without the default."""
     name, told = record
     if len(name) > _FIRST_COLUMN:
         name = re.split(r"[ /]", name.replace("-o, ", ""))[0]
-    return name, re.split(r"(?<=\w)(?:\. |[;:] )", told)[0].rstrip(".") + "."
+    return name, re.split(r"(?<=[\w)`])(?:\. |[;:] )", told)[0].rstrip(".") + "."
 
 
 def command_with(
