@@ -1,4 +1,4 @@
-"""The command that makes tables: `build`."""
+"""The command `build`: schedule tables by name or by search."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict

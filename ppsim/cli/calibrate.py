@@ -1,4 +1,4 @@
-"""`calibrate`: measured runs → the overheads that a projection lacks."""
+"""The command `calibrate`: runtime overheads from recorded timelines."""
 
 from typing import Any
 

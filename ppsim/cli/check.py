@@ -1,4 +1,4 @@
-"""The command `check`: does a table run, and on which channels?"""
+"""The command `check`: whether a schedule table can run without deadlock."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""Words that are declared once (`ppsim.base.words`) as options of click, in the sections of a help page."""
+"""Click options from declarations (`ppsim.base.words`), and help pages with sections."""
 
 import math
 import re

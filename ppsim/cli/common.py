@@ -1,4 +1,4 @@
-"""What the commands share: options, and how they speak."""
+"""Options and output functions shared by the commands."""
 
 import os
 import shlex
@@ -26,7 +26,7 @@ _LOOK = ("with_rows", "with_timeline")
 
 
 def say(message: str) -> None:
-    """Print a line about the work, beside the result: on standard error."""
+    """Print a message on standard error."""
     click.echo(message, err=True)
 
 
@@ -47,7 +47,7 @@ def tell(found: Any, as_json: bool, *, content: Callable[[], Any] | None = None,
 
 # fmt: off
 class ReadOptions(TypedDict, total=False):
-    """What a CSV table cannot say of itself."""
+    """Properties of a table that the CSV format does not contain."""
     replicas: Annotated[int | None, Option(
         "Number of model replicas in a CSV table (2 in dualpipe and chimera). [default: 1]",
         metavar="N", section="input",
@@ -171,7 +171,7 @@ timeline_option = click.option(
 
 
 def step_options(command: _Command) -> _Command:
-    """Add the options of all commands that print a step: how much of it, as JSON, and into files."""
+    """Add the output options of all commands that print a step."""
     for option in (output_option, json_option, rows_option, timeline_option):
         command = option(command)
     return command

@@ -1,4 +1,4 @@
-"""The command `compare`: a measured step next to a projected one."""
+"""The command `compare`: errors of a projected step against a recorded one."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""The command `explain`: why does a measured step take as long as it does?"""
+"""The command `explain`: lost time of a recorded step by cause."""
 
 import shlex
 from typing import TYPE_CHECKING

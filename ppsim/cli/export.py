@@ -1,4 +1,4 @@
-"""The command `export`: a checked table for a runtime."""
+"""The command `export`: a schedule table in the format of a runtime."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The command `figure`: what other commands wrote, as figures for a paper."""
+"""The command `figure`: figures for a paper from the output files of other commands."""
 
 from collections.abc import Callable
 from functools import wraps

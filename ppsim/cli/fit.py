@@ -1,4 +1,4 @@
-"""`fit`: measured steps → the constants of the machine that they ran on, as a cluster file."""
+"""The command `fit`: calibration constants of a cluster from measured step times."""
 
 from typing import Any
 

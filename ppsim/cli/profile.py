@@ -1,4 +1,4 @@
-"""The command that measures: `profile`."""
+"""The command `profile`: measured costs of a model's layers."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""The command `project`: from a profile or a model on a cluster."""
+"""The command `project`: time and memory of one training configuration."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 

@@ -1,4 +1,4 @@
-"""The command `recipes`: the recipes of trainers that fit some words, or one of them in full."""
+"""The command `recipes`: a list of published recipes, or one recipe with its settings."""
 
 import click
 

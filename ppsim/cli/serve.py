@@ -1,4 +1,4 @@
-"""The command `serve`: the page in a browser."""
+"""The command `serve`: an interactive page in a browser."""
 
 from collections.abc import Sequence
 from contextlib import suppress

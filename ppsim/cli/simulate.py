@@ -1,4 +1,4 @@
-"""The command `simulate`: any table at any costs."""
+"""The command `simulate`: a schedule table with the times in a costs file."""
 
 from dataclasses import replace
 from typing import Annotated, Any, TypedDict
@@ -29,7 +29,7 @@ _COSTS = '{"forward_s": 0.01, "backward_input_s": 0.01, "backward_weight_s": 0.0
 
 
 class CostsOptions(TypedDict, total=False):
-    """What a table is simulated at."""
+    """Costs of the simulation."""
 
     costs: Annotated[
         str,

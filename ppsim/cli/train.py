@@ -1,4 +1,4 @@
-"""The command `train`: executes a table for real with torch."""
+"""The command `train`: execution of a schedule table with torch."""
 
 from typing import Annotated, Any, TypedDict
 
@@ -18,7 +18,7 @@ from ppsim.runtime.options import TrainOptions
 
 
 class TableOptions(TypedDict, total=False):
-    """What is run."""
+    """The schedule to execute."""
 
     schedule: Annotated[str | None, Option(
         "Table to execute, compute-only or with communication. With --pp, a schedule by name (`ppsim schedules`), "

@@ -1,4 +1,4 @@
-"""The command `tune`: the best configurations of a model on so many devices."""
+"""The command `tune`: the fastest configurations of a model on a number of GPUs."""
 
 import sys
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The command `warm-up`: nobody waits for a compiler later."""
+"""The command `warm-up`: compilation of all kernels before their first use."""
 
 import click
 

@@ -7,10 +7,10 @@ from ppsim.model.modules import joined_modules
 
 MODULES = {
     "attn_norm": "the input of the norm before attention",
-    "qkv_linear": "what the projections before the core of attention save",
-    "core_attn": "what the core of attention saves",
+    "qkv_linear": "the tensors saved by the projections before the attention core",
+    "core_attn": "the tensors saved by the attention core",
     "attn_proj": "the input of attention's output projection",
-    "mlp_norm": "the input of the norm before the feed-forward part",
+    "mlp_norm": "the input of the norm before the channel mixer",
     "expert_fc1": "the input of the routed experts",
     "moe_act": "the input of the routed experts' activation",
 }

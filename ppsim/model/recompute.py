@@ -18,20 +18,20 @@ from ppsim.parallel.sizes import Cut
 Recompute: TypeAlias = str
 
 MODULES = {
-    "core_attn": "the core of attention: scores, softmax and their use",
-    "layernorm": "the norms before attention and before the feed-forward part that are not inside a GEMM",
-    "mhc": "the mixing of residual streams, and the norms behind it (all layers of a stage at once)",
-    "mla_up_proj": "latent attention's projections up from its latents, with their norms, and the rotation",
-    "mlp": "a dense feed-forward part, with its norm if that is inside the first GEMM",
-    "mlp_act": "the activation function of a dense feed-forward part (Megatron-LM has no word for it)",
-    "moe": "a mixture of experts with its router and its exchange of tokens",
+    "core_attn": "the attention core: scores, softmax and the product with the values",
+    "layernorm": "the norms before attention and before the channel mixer that are not fused into a GEMM",
+    "mhc": "the mixing of residual streams and the norms after it (all layers of a stage together)",
+    "mla_up_proj": "the up-projections of latent attention (MLA), with their norms and the rotary embedding",
+    "mlp": "a dense MLP, with its norm if this is fused into the first GEMM",
+    "mlp_act": "the activation function of a dense MLP (without a name in Megatron-LM)",
+    "moe": "an MoE layer with its router and all-to-all",
     "moe_act": "the activation functions of routed experts",
-    "shared_experts": "the expert of all tokens",
+    "shared_experts": "the shared experts, which process all tokens",
 }
-"""What selective recomputation can be of: Megatron-LM's `--recompute-modules`, and one more."""
+"""Modules of selective recomputation: Megatron-LM's `--recompute-modules`, and `mlp_act`."""
 
 BY_OPERATORS = "selective-op"
-"""TorchTitan's `selective_ac_option = "op"`: what `by_operators` says is kept, all else computed again."""
+"""TorchTitan's `selective_ac_option = "op"`: the outputs in `by_operators` are stored, all others recomputed."""
 
 MEANING = (
     "Activation recomputation: none, full (every layer), block/N (the first N layers of each stage), uniform/N "
