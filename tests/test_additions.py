@@ -188,7 +188,7 @@ def test_an_export(tree: Tree) -> None:
 def test_an_option(tree: Tree) -> None:
     tree.replace(
         "projection/options.py", "class PlanOptions(",
-        'MINE = Option("Mine. Default: {default}.", section="runtime", field="mine", default=1)\n\n\n'
+        'MINE = Option("Mine. [default: {default}]", section="runtime", field="mine", default=1)\n\n\n'
         "class PlanOptions(",
     )  # fmt: skip
     tree.replace(

@@ -4,51 +4,53 @@ import os
 
 GROUPS = {  # command: (module in `ppsim.cli`, line on this page)
     "Plan": {
-        "project": ("project", "Project one configuration: time, throughput, memory, and why."),
-        "tune": ("tune", "Search for the fastest configuration of a model on N GPUs."),
-        "fit": ("fit", "Fit the constants of your cluster to measured step times."),
-        "validate": ("validate", "Compare projections with published runs: signed errors."),
+        "project": ("project", "Project step time and memory of one training configuration."),
+        "tune": ("tune", "Search for the fastest configurations of a model on N GPUs."),
+        "fit": ("fit", "Fit your cluster's constants (compute, network) to step times."),
+        "validate": ("validate", "Compare projections with published or your own measurements."),
     },
     "Diagnose a run": {
-        "read": ("read", "Read a recording of any trainer, and print its timeline."),
-        "explain": ("explain", "Explain why a recorded step is slow: causes, sizes, remedies."),
-        "compare": ("compare", "Compare a recorded step with a projected one."),
-        "calibrate": ("calibrate", "Fit host and transfer overheads to recorded timelines."),
+        "read": ("read", "Print timeline and schedule of a recorded run of any trainer."),
+        "explain": ("explain", "Explain why a recorded step is slow: lost time by cause."),
+        "compare": ("compare", "Compare a recorded step with a projected one: signed errors."),
+        "calibrate": ("calibrate", "Fit runtime overheads (host, P2P) to recorded timelines."),
     },
     "Schedules": {
-        "schedules": ("schedules", "List the schedules, or print one in full."),
-        "build": ("build", "Build a schedule table: torch's compute-only CSV."),
-        "check": ("check", "Check that a table runs, and on which channels."),
-        "simulate": ("simulate", "Simulate any table at any costs."),
-        "export": ("export", "Write a checked table for a trainer."),
+        "schedules": ("schedules", "List the schedules, or print the properties of one."),
+        "build": ("build", "Build a schedule table (CSV) by name, or search for one."),
+        "check": ("check", "Check that a schedule table can run without deadlock."),
+        "simulate": ("simulate", "Simulate a schedule table with the times in a costs file."),
+        "export": ("export", "Write a schedule table in the format of a trainer."),
     },
     "Measure and run": {
-        "profile": ("profile", "Measure forward and backward passes of a layer on this device."),
-        "train": ("train", "Execute a table with torch, and record it."),
-        "warm-up": ("warm_up", "Compile all kernels now, for an image or a cluster's workers."),
+        "profile": ("profile", "Measure the costs of a model's layers on this device."),
+        "train": ("train", "Execute a schedule table with torch, and record its timeline."),
+        "warm-up": ("warm_up", "Compile ppsim's own CPU kernels now, not at first use."),
     },
-    "Look": {
-        "serve": ("serve", "Show projections in a browser, with sliders."),
-        "figure": ("figure", "Draw a figure for a paper: timeline, memory, bubble, pareto, accuracy."),
-        "models": ("models", "List the models, or count one's parameters and FLOPs."),
+    "Browse and draw": {
+        "serve": ("serve", "Serve an interactive projection page in a browser."),
+        "figure": ("figure", "Draw a figure for a paper (timeline, memory, bubble, …)."),
+        "models": ("models", "List the models, or print parameters and FLOPs of one."),
         "clusters": ("clusters", "List the clusters, or print one with units and sources."),
-        "recipes": ("recipes", "List the recipes of trainers, or print one with its settings."),
+        "recipes": ("recipes", "List the published recipes of trainers, or print one."),
     },
 }
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
-ABOUT = """Project, explain and export pipeline-parallel schedules from measured costs.
+ABOUT = """Project training time and memory of large models, and simulate, explain and export their pipeline
+schedules.
 
 \b
-  ppsim project --pp 8 --vpp 2 -o timeline.html          how long, why
-  ppsim project --pp 8 --vpp 2 --schedule all            the best schedule
-  ppsim build zbv --pp 4 --num-microbatches 8 -o T.csv   torch's table
+  ppsim project --pp 8 --vpp 2 -o timeline.html          time and causes
+  ppsim project --pp 8 --vpp 2 --schedule all            all schedules
+  ppsim build zbv --pp 4 --num-microbatches 8 -o T.csv   table for torch
 
-A schedule says in which order each pipeline rank runs the passes of its stages over the microbatches of a step:
-forward (F) and backward (B, or I for inputs and W for weights). ppsim COMMAND --help says more.
+A schedule is the order in which each pipeline rank runs the passes of its stages for the microbatches of a step:
+forward (F) and backward (B, or split into input gradient I and weight gradient W). A schedule table is a file with
+this order. For details, see ppsim COMMAND --help.
 
 Exit codes: 0 fine; 1 valid but impossible (deadlock, does not fit, a run that failed); 2 wrong usage or file;
-3 an error that ppsim did not foresee.
+3 unexpected error in ppsim.
 """
 
 _OPTIONS = {

@@ -1,4 +1,4 @@
-"""The command `build`: build schedule tables."""
+"""The command `build`: schedule tables by name or by search."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
@@ -27,26 +27,28 @@ _TIME_LIMIT_S = 10.0
 class SearchOptions(TypedDict, total=False):
     """How a table is searched for."""
     placement: Annotated[Literal["loop", "v"] | None, Option(
-        "Where the stages are. Default: the better of both.", section="search",
+        "Stage placement: loop or V. [default: the better one]", section="search",
     )]
     criterion: Annotated[Literal["step", "span"] | None, Option(
-        "What is to be short: the step, first start to last end of all ranks, or the span, the longest rank's own. "
-        "Default: step.",
+        "Objective to minimise: step (first start to last end over all ranks), or span (longest time of a single "
+        "rank). [default: step]",
         section="search",
     )]
     time_limit: Annotated[float | None, Option(
-        "How long it takes, by the clock. Default: {default} s; less where the bound is met.",
+        "Maximum duration of the search. It ends earlier if it reaches the lower bound. [default: {default}]",
         metavar="SECONDS", section="search", default=_TIME_LIMIT_S,
     )]
     max_rounds: Annotated[int | None, Option(
-        "How many rounds to search a placement, in the time there is; then the same table everywhere.",
+        "Maximum number of search rounds per placement, within the time limit. If the rounds end first, the result "
+        "is the same on every machine. [default: no limit]",
         metavar="N", section="search",
     )]
     seed: Annotated[int | None, Option(
-        "Seed of the search's random choices. Default: 0.", metavar="N", section="search",
+        "Random seed of the search. [default: 0]", metavar="N", section="search",
     )]
     prove: Annotated[bool | None, Option(
-        "Hand what is left to an exact solver for as long again (up to 800 actions; needs the extra `optimise`).",
+        "If the lower bound is not reached, run an exact solver for another --time-limit (up to 800 actions, "
+        "requires the extra `optimise`).",
         section="search",
     )]
 
@@ -55,7 +57,7 @@ class BuildOptions(SearchOptions, total=False):
     """The options of `build`."""
     pp: Annotated[int, Option("Pipeline ranks.", metavar="N", section="pipeline", required=True)]
     vpp: Annotated[int | None, Option(
-        "Stages a rank holds. Default: the fewest that the schedule takes.", metavar="N", section="pipeline",
+        "Stages per rank. [default: the fewest that the schedule allows]", metavar="N", section="pipeline",
     )]
     microbatches: Annotated[int, Option(
         "Microbatches per step.", metavar="N", section="pipeline", required=True,
@@ -63,12 +65,13 @@ class BuildOptions(SearchOptions, total=False):
     group_size: Annotated[int | None, GROUP_SIZE]
     slices: Annotated[int | None, SLICES]
     costs: Annotated[str | None, Option(
-        "Seconds and bytes of each stage's passes (docs/formats.md), for auto and for schedules that are fitted to "
-        "them. Default: F, I and W alike, no transfer time.",
+        "Costs file with the seconds and bytes of each stage's passes (docs/formats.md). Required by auto, used by "
+        "schedules that are optimised for costs. [default: equal times of F, I and W, no transfer time]",
         metavar="C.json", section="pipeline",
     )]
     memory_limit: Annotated[str | None, Option(
-        "Memory a rank, as 80GiB, static bytes included: for auto, zb-auto and v-flex, with --costs.",
+        "Memory limit per rank (80GiB), static bytes included. For auto, zb-auto and v-flex only, requires "
+        "--costs.",
         metavar="SIZE", section="pipeline",
     )]
 # fmt: on
@@ -81,19 +84,19 @@ class BuildOptions(SearchOptions, total=False):
 @click.argument("name", metavar="NAME|auto", shell_complete=completing("schedule"))
 @click.option(
     "-o", "--output", metavar="T.csv",
-    help="Where to write the table; .json writes the neutral one, which gives the number of replicas too. "
-         "Default: standard output.",
+    help="Output file: .csv, or .json for the neutral format, which contains the number of model replicas too. "
+         "[default: standard output]",
 )  # fmt: skip
 def build(name: str, output: str | None, **options: Any) -> None:
-    """Build a schedule table: torch's compute-only CSV, one row a rank.
+    """Build a schedule table: the order of actions of each pipeline rank, as torch's compute-only CSV.
 
     \b
       ppsim build 1f1b --pp 4 --num-microbatches 8
       ppsim build zb-1p --pp 4 --num-microbatches 8 --costs C.json -o T.csv
       ppsim build auto --pp 4 --num-microbatches 8 --costs C.json --time-limit 2
 
-    NAME is one of `ppsim schedules`. auto begins with the best of them for these costs and this memory, searches
-    on, and says how far its table is from a proven bound.
+    NAME is a schedule of `ppsim schedules`. auto starts from the best of them for these costs and this memory
+    limit, searches for a better table, and prints the gap to a proven lower bound.
     """
     if output is not None:
         check_outputs([output], TABLE if Path(output).suffix else None)

@@ -1,4 +1,4 @@
-"""The command `calibrate`: fit the overheads of projections to measured runs."""
+"""The command `calibrate`: runtime overheads from recorded timelines."""
 
 from typing import Any
 
@@ -12,30 +12,35 @@ from ppsim.cli.progress import progress
 
 @click.command()
 @click.argument("measured", nargs=-1, required=True, metavar="MEASURED...")
-@click.option("--schedule", metavar="T.csv", help="The table that was traced. Default: inferred from the traces.")
+@click.option("--schedule", metavar="T.csv", help="Table of the recorded run. [default: inferred from the traces]")
 @click.option(
     "--costs", metavar="C.json",
-    help="What the actions should take, in seconds, or a projection (`project -o NAME.json`) that says it; "
-         "overheads are what they take beyond. Default: what was emulated, else the medians of the run's passes.",
+    help="Expected action times: a costs file, or a projection (`project -o NAME.json`). Overheads are the "
+         "measured time beyond them. [default: the emulated costs, else the run's median time per pass]",
 )  # fmt: skip
 @click.option(
     "--warm-up", type=int, metavar="N", default=1, show_default=True,
-    help="Steps dropped at the start of traces (a timeline of `ppsim train` has its own left out).",
+    help="Number of steps to drop at the start of traces. Timelines of `ppsim train` contain no warm-up steps.",
 )  # fmt: skip
-@click.option("-o", "--output", metavar="FILE.json", help="Write the overheads there, for --overheads.")
+@click.option("-o", "--output", metavar="FILE.json", help="Output file, an input of --overheads.")
 @json_option
 def calibrate(measured: tuple[str, ...], output: str | None, as_json: bool, **options: Any) -> None:
-    """Fit host time per action, hops, slow-down beside transfers and time between steps to measured runs.
+    """Fit the overheads of a runtime (host, P2P transfers, overlap) to recorded timelines, for --overheads.
 
     \b
       ppsim calibrate measured.json -o overheads.json
       ppsim calibrate small.json large.json -o overheads.json
       ppsim calibrate traces/ --schedule T.csv -o overheads.json
 
-    MEASURED is a timeline of `ppsim train -o NAME.json`, or what `ppsim read` reads: torch.profiler's traces
-    (.json, .json.gz, or a folder of them; one file a rank, two steps or more), exports of Nsight Systems, dumps
-    of Primus: all loose traces together are one run, each folder is one. Runs of two message sizes tell latency
-    from bandwidth.
+    Fitted are the host time per action, the latency of P2P transfers, the slow-down of compute that overlaps
+    with transfers, and the time between steps. With runs of two message sizes, latency and bandwidth are fitted
+    separately.
+
+    MEASURED is a timeline of `ppsim train -o NAME.json`, or any input of `ppsim read`: torch.profiler traces (.json
+    or .json.gz, one file per rank, at least two steps), Nsight Systems exports, Primus dumps. A folder is one run,
+    and all single trace files together are one run.
+
+    For the GEMM and network efficiency of your cluster, from step times only, use `ppsim fit`.
     """
     from ppsim.api import measured as runs
     from ppsim.api.read import inputs_of

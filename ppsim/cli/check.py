@@ -1,4 +1,4 @@
-"""The command `check`: check whether a table runs, and on which channels."""
+"""The command `check`: whether a schedule table can run without deadlock."""
 
 import click
 
@@ -17,15 +17,16 @@ from ppsim.cli.progress import progress
 @options_of(ReadOptions)
 @json_option
 def check(table: str, as_json: bool, **read: int | None) -> None:
-    """Tell whether a table runs: complete, ordered, free of deadlock, under each channel policy.
+    """Check that a schedule table can run: complete, in order, and free of deadlock for each P2P serialization.
 
     \b
       ppsim check T.csv
       ppsim check schedules/zbv_pp4_v2_m8.csv
       ppsim check T.csv --json
 
-    Exit 0 if it runs on an ideal network, 1 for a deadlock, 2 for a malformed, incomplete or misordered table.
-    The matrix at the end tells where channels that share transfers would hang it.
+    The exit code is 0 if the table runs on an ideal network, 1 for a deadlock, and 2 for a malformed, incomplete or
+    misordered table. The matrix at the end lists the P2P serializations (--channel of `ppsim simulate`) that would
+    deadlock.
     """
     from dataclasses import asdict
 

@@ -1,4 +1,4 @@
-"""Convert declared options (`ppsim.base.option_declarations`) to click options, in sections of help pages."""
+"""Click options from declarations (`ppsim.base.option_declarations`), and help pages with sections."""
 
 import math
 import re
@@ -125,11 +125,11 @@ def _show_short_help(ctx: click.Context, param: click.Parameter, value: bool) ->
 
 
 def _in_short(record: tuple[str, str]) -> tuple[str, str]:
-    """Return an option with the first sentence of its help, without later clauses and long lists of values."""
+    """The name of an option, without a long list of values, and the first part of its help, without the default."""
     name, told = record
     if len(name) > _FIRST_COLUMN:
         name = re.split(r"[ /]", name.replace("-o, ", ""))[0]
-    return name, re.split(r"(?<=\w)(?:\. |[;:] )", told)[0].rstrip(".") + "."
+    return name, re.split(r"(?<=[\w)`])(?:\. |[;:] )", told)[0].rstrip(".") + "."
 
 
 def command_with(

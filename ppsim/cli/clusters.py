@@ -10,15 +10,16 @@ from ppsim.cli.completion import completing
 @click.argument("name", required=False, metavar="[NAME|FILE]", shell_complete=completing("cluster"))
 @json_option
 def clusters(name: str | None, as_json: bool) -> None:
-    """List the packaged clusters, or print one, or one's own from a file, with units and sources.
+    """List the packaged clusters, or print one (packaged or from a file) with units and sources.
 
     \b
       ppsim clusters
       ppsim clusters dgx-h100
       ppsim clusters gb200-nvl72 --json
 
-    A file (.toml, .yaml or .json) describes one's own cluster: docs/clusters.md. Rates are dense peaks of the data
-    sheet and line rates of one device, one direction; what runs get of them is the class's efficiency.
+    A .toml, .yaml or .json file describes your own cluster (docs/clusters.md). Throughput is the dense peak of the
+    data sheet. Bandwidth is the line rate of one device in one direction. The calibration constants of the GPU type
+    give the fraction that runs achieve.
     """
     from dataclasses import asdict
 

@@ -1,4 +1,4 @@
-"""Options and output functions that commands share."""
+"""Options and output functions shared by the commands."""
 
 import os
 import shlex
@@ -26,7 +26,7 @@ _LOOK = ("with_rows", "with_timeline")
 
 
 def say(message: str) -> None:
-    """Print a progress message on standard error."""
+    """Print a message on standard error."""
     click.echo(message, err=True)
 
 
@@ -47,13 +47,13 @@ def tell(found: Any, as_json: bool, *, content: Callable[[], Any] | None = None,
 
 # fmt: off
 class ReadOptions(TypedDict, total=False):
-    """What a CSV table cannot say of itself."""
+    """Properties of a table that the CSV format does not contain."""
     replicas: Annotated[int | None, Option(
-        "Copies of the model in a CSV table (dualpipe and chimera have 2). Default: 1.",
+        "Number of model replicas in a CSV table (2 in dualpipe and chimera). [default: 1]",
         metavar="N", section="input",
     )]
     slices: Annotated[int | None, Option(
-        "Slices per microbatch (seq1f1b), for a CSV table whose first line does not give them. Default: 1.",
+        "Slices per microbatch (seq1f1b), for a CSV table whose first line does not contain them. [default: 1]",
         metavar="N", section="input",
     )]
 # fmt: on
@@ -146,8 +146,8 @@ def time_left_s(limit_s: float) -> float:
 
 
 def output_option_of(formats: str) -> Callable[[_Command], _Command]:
-    """Return the option for files to write, whose suffix selects the format."""
-    said = f"Write a file; the suffix decides: {formats}. May be repeated."
+    """Return the option for output files; their suffixes decide the formats."""
+    said = f"Output file, with the format by suffix: {formats}. May be repeated."
     return click.option("-o", "--output", "outputs", multiple=True, metavar="PATH", help=said)
 
 
@@ -155,22 +155,23 @@ output_option = output_option_of(
     ".html timeline, .svg/.pdf/.png figure, .json report with timeline, .csv table, .json.gz Perfetto trace"
 )
 json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object (seconds, bytes) and nothing else."
+    "--json", "as_json", is_flag=True, help="Print one JSON object only (times in seconds, sizes in bytes)."
 )
 rows_option = click.option(
     "--rows", "with_rows", is_flag=True,
-    help="Print every rank or stage. Default: of more than 16 the first, the last, the extremes and some between.",
+    help="Print every rank or stage. [default: if there are more than 16, the first, the last, the extremes and "
+         "some in between]",
 )  # fmt: skip
-full_option = click.option("--full", is_flag=True, help="Print all tables, not only the first screen.")
+full_option = click.option("--full", is_flag=True, help="Print all tables, not only the summary.")
 timeline_option = click.option(
     "--timeline/--no-timeline", "with_timeline", default=None,
-    help="Draw the step in characters to scale, a row a rank; in up to 48 lines so that microbatches can be read, "
-         "else coarser. Default: draw it where 16 lines do for that.",
+    help="Draw the step as a text timeline, one row per rank, in up to 48 lines if microbatches need them to be "
+         "readable. [default: on if 16 lines are enough]",
 )  # fmt: skip
 
 
 def step_options(command: _Command) -> _Command:
-    """Add the options of all commands that print a step: amount of detail, JSON, and output files."""
+    """Add the output options of all commands that print a step."""
     for option in (output_option, json_option, rows_option, timeline_option):
         command = option(command)
     return command
@@ -183,8 +184,9 @@ def look_of(options: dict[str, Any]) -> dict[str, Any]:
 
 to_config_option = click.option(
     "--to-config", type=click.Choice(get_args(ConfigTarget)),
-    help="Also print the plan as a complete configuration of a trainer, which --run-config reads: the fastest if "
-         "several are compared. What the trainer has no option for is a comment. torchtitan is torchtitan@0.3.",
+    help="Also print the plan as a complete trainer configuration, which --run-config can read. If several plans "
+         "are compared, the fastest is printed. Settings without an option in the trainer become comments. "
+         "torchtitan is torchtitan@0.3.",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The command `compare`: compare a measured step with a projected one."""
+"""The command `compare`: errors of a projected step against a recorded one."""
 
 import click
 
@@ -24,7 +24,10 @@ from ppsim.projection.options import PlanOptions
 @click.argument("measured", metavar="MEASURED")
 @click.argument("projected", metavar="[PROJECTED.json]", required=False)
 @option_of(words_of(PlanOptions)["overheads"])
-@click.option("--fit", metavar="FILE", help="Fit overheads to the run, as `ppsim calibrate`, and write them there.")
+@click.option(
+    "--fit", metavar="FILE",
+    help="Also fit overheads to the run, as `ppsim calibrate` does, and write them to this file.",
+)  # fmt: skip
 @rows_option
 @json_option
 @output_option
@@ -37,15 +40,18 @@ def compare(
     as_json: bool,
     outputs: tuple[str, ...],
 ) -> None:
-    """Set a measured step beside a projected one: signed errors by step, pass, stage and peak memory.
+    """Compare a recorded step with a projected one: signed errors of step, passes, stages and peak memory.
 
     \b
       ppsim compare measured.json projected.json -o compare.html
       ppsim compare measured.json --fit overheads.json
       ppsim compare measured.json --overheads overheads.json
 
-    MEASURED is a run of ppsim train, or what ppsim read reads. Without a projection, its own costs are simulated.
-    Errors are projected / measured − 1: negative is too optimistic.
+    MEASURED is a timeline of `ppsim train`, or any input of `ppsim read`. PROJECTED.json is a file of `ppsim
+    project -o`. Without it, the run's own costs are simulated.
+
+    Errors are projected / measured − 1, so negative errors are too optimistic. For the causes of a slow step, use
+    `ppsim explain`.
     """
     from ppsim.api import measured as runs
     from ppsim.api.outputs import comparison_drawn

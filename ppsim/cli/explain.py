@@ -1,4 +1,4 @@
-"""The command `explain`: explain the time of a measured step."""
+"""The command `explain`: lost time of a recorded step by cause."""
 
 import shlex
 from typing import TYPE_CHECKING
@@ -31,26 +31,27 @@ if TYPE_CHECKING:
 @click.argument("measured", metavar="RUN")
 @click.option(
     "--against", metavar="PROJECTION",
-    help="What of the difference to a projection is each cause: a file of ppsim project or simulate (-o "
-         "NAME.json), a costs file, for the run's own table, or in quotes the options of ppsim project.",
+    help="Split the difference to a projection by cause. PROJECTION is a file of `ppsim project` or `ppsim "
+         "simulate` (-o NAME.json), a costs file for the run's own table, or options of `ppsim project` in quotes.",
 )  # fmt: skip
 @json_option
 @full_option
-@output_option_of(".html timeline with the losses beside, .json, .md")
+@output_option_of(".html timeline with the losses, .json, .md")
 def explain(measured: str, against: str | None, as_json: bool, full: bool, outputs: tuple[str, ...]) -> None:
-    """Say why a measured step takes as long as it does: losses by cause, which sum to the step.
+    """Explain why a recorded step is slow: lost time by cause, which sums to the step time.
 
     \b
       ppsim explain pp_dump/ -o explain.html
       ppsim explain measured.json --against projected.json
       ppsim explain traces/ --against "--model llama3-70b --gpus 64 --tp 8 --pp 4"
 
-    RUN is what ppsim read reads. All steps are replayed through the simulator as they were, then without one cause
-    after the other: slow links, waits for messages, pauses, gaps between passes, slow first passes, straggling
-    steps, drift, uneven microbatches, passes that vary, slow ranks, uneven stages. What remains is the schedule's
-    own bubble. The reasons on top have the largest gain first: how much shorter the step would be without this
-    cause alone, and at which rank, pair of ranks, pass or step it is. Steps count from 1, warm-up included. Then:
-    ranks holding up others.
+    RUN is any input of `ppsim read`. The simulator replays all steps as recorded, then removes one cause after the
+    other: slow links, waits for messages, pauses, gaps between passes, slow first passes, straggling steps, drift,
+    uneven microbatches, varying passes, slow ranks, uneven stages. The rest is the pipeline bubble of the schedule.
+
+    The reasons at the top are sorted by gain: the time that the step would save without this cause alone. Each
+    reason names its rank, pair of ranks, pass or step (counted from 1, warm-up included). Below are ranks holding
+    up others.
     """
     from ppsim.api import measured as runs
     from ppsim.api.outputs import explanation_drawn

@@ -1,4 +1,4 @@
-"""The command `export`: write a checked table for a runtime."""
+"""The command `export`: a schedule table in the format of a runtime."""
 
 import json
 from typing import Any
@@ -93,49 +93,54 @@ def _primus(schedule: Any, content: str, output: str, options: dict[str, Any]) -
 @click.option(
     "--to", "target", required=True,
     type=Choice(export_targets()), metavar="TARGET",
-    help="torch: the compute-only CSV, which every version takes. torch-comms: with sends and receives, for one "
-         "version (--torch-version). torchtitan: torch's, and the settings to paste. json: neutral, for runtimes "
-         "whose tables are made in Python. primus: its nodes, and how to start it with them. megatron: the "
-         "arguments that run this order. deepspeed: its engine's instructions. transformer-engine: _order lists "
-         "a rank. See docs/export.md.",
+    help="Format to write (docs/export.md). torch: compute-only CSV for all versions. torch-comms: CSV with sends "
+         "and receives for one version (--torch-version). torchtitan: torch's CSV, and settings to paste. json: "
+         "neutral format, for runtimes with tables built in Python. primus: its node lists, and a start script. "
+         "megatron: arguments for this order. deepspeed: instructions of its engine. transformer-engine: _order "
+         "list of each rank.",
 )  # fmt: skip
-@option_of(words_of(PlanOptions)["receives"])
+@option_of(
+    words_of(PlanOptions)["receives"],
+    help="When --to torch-comms posts receives: as early as torch does (torch), just before use (deferred), or in "
+         "the order of the sender (ordered). [default: torch, or as in a table with communication]",
+)  # fmt: skip
 @options_of(ReadOptions)
 @click.option(
     "--torch-version", metavar="X.Y",
-    help="For --to torch-comms: 2.10 to 2.14 write the same, 2.15 wants waits too. Default: 2.13, or what the "
-         "table has.",
+    help="Version of torch for --to torch-comms: 2.10 to 2.14 have one format, 2.15 also requires waits. [default: "
+         "2.13, or the table's]",
 )  # fmt: skip
 @click.option(
     "--split", metavar="N,N,…",
-    help="Layers a stage, for --to megatron (a layout string) and --to torchtitan. Default: none.",
+    help="Layers per stage, for --to megatron (as layout string) and --to torchtitan. [default: none]",
 )  # fmt: skip
 @click.option(
     "--layers-by", type=click.Choice(["layout", "counts"]),
-    help="How --to megatron says the layers of --split: by the layout string, or by the numbers of layers that its "
-         "older arguments take. Default: layout.",
+    help="Arguments of --to megatron for --split: the layout string (layout), or the older arguments with numbers "
+         "of layers (counts). [default: layout]",
 )  # fmt: skip
 @click.option(
     "--trainer-version", metavar="X.Y",
-    help="For --to torchtitan: 0.2 (TOML) or 0.3 (flags). Default: 0.3.",
+    help="Version of TorchTitan for --to torchtitan: 0.2 (TOML) or 0.3 (flags). [default: 0.3]",
 )  # fmt: skip
 @click.option(
     "--micro-batch-size", "micro_batch", cls=AliasedOption, also=("--micro-batch",), type=int, metavar="N",
-    help="Samples per microbatch, for --to torchtitan. Default: 1.",
+    help="Sequences per microbatch, for --to torchtitan. [default: 1]",
 )  # fmt: skip
 @click.option(
     "--replace", metavar="NAME",
-    help="The algorithm in whose place --to primus puts the table. Default: the first of the same placement.",
+    help="Primus pipeline algorithm that the table replaces (--to primus). [default: the first with the same "
+         "placement]",
 )  # fmt: skip
 @click.option(
     "-o", "--output", required=True, metavar="OUT",
-    help="File to write. For --to megatron also .yaml, or .txt for a line to paste.",
+    help="Output file. For --to megatron also .yaml, or .txt for a line to paste.",
 )  # fmt: skip
 def export(
     table: str, target: Any, receives: Any, torch_version: str | None, output: str, replicas: int | None,
     slices: int | None, **trainer: Any,
 ) -> None:  # fmt: skip
-    """Check a table and write it for a runtime: torch, TorchTitan, Megatron-LM, Primus, DeepSpeed,
+    """Check a schedule table, and write it for torch, TorchTitan, Megatron-LM, Primus, DeepSpeed or
     TransformerEngine.
 
     \b
@@ -143,7 +148,8 @@ def export(
       ppsim export T.csv --to torchtitan --trainer-version 0.3 -o ready.csv
       ppsim export T.csv --to primus -o primus.json
 
-    What the trainer is to be told is printed: settings, arguments, or how to start it.
+    T.csv is a table of `ppsim build`. The command also prints the settings or arguments for the trainer, or how to
+    start it.
     """
     from ppsim.api.outputs import export as exported
 

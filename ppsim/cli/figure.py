@@ -1,4 +1,4 @@
-"""The command `figure`: figures for a paper from the output of other commands."""
+"""The command `figure`: figures for a paper from the output files of other commands."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 _width = click.option(
     "--width", type=click.Choice(["one-column", "two-column"]), default="two-column", show_default=True,
-    help="How wide the figure is on the page: 3.33 in or 7.0 in.",
+    help="Figure width: one column (3.33 in) or two columns (7.0 in).",
 )  # fmt: skip
-_title = click.option("--title", default="", help="A title inside the figure. Default: none.")
+_title = click.option("--title", default="", help="Title inside the figure. [default: none]")
 
 
 def _output(suffixes: str) -> Callable[[Any], Any]:
     return click.option(
         "-o", "--output", "outputs", multiple=True, required=True, metavar="PATH",
-        help=f"Where to write it, as {suffixes}. May be repeated.",
+        help=f"Output file: {suffixes}. May be repeated.",
     )  # fmt: skip
 
 
@@ -49,20 +49,20 @@ def _drawn(command: "Callable[..., Figure]") -> Any:
 
 
 _memory_limit = click.option(
-    "--memory-limit", metavar="SIZE", help="Memory a rank to be drawn, as 80GiB. Default: what the file says."
+    "--memory-limit", metavar="SIZE", help="Memory limit per rank to draw (80GiB). [default: the limit in the file]"
 )
 
 
 @click.group(cls=Commands)
 def figure() -> None:
-    """Make figures for a paper from what other commands wrote, as wide as a column or as two.
+    """Draw figures for a paper from the output files of other commands, one or two columns wide.
 
     \b
       ppsim figure timeline projected.json --width one-column -o timeline.pdf
       ppsim figure bubble --pp 8 --schedule 1f1b,zb-h1 -o bubble.pdf
       ppsim figure pareto tune.json -o pareto.pdf
 
-    Text is 7 pt at that width, fonts are embedded, and the same input gives the same bytes. docs/figures.md.
+    Text is 7 pt at this width, and fonts are embedded. The same input gives the same bytes. See docs/figures.md.
     """
 
 
@@ -70,17 +70,16 @@ def figure() -> None:
 @click.argument("files", nargs=-1, required=True, metavar="STEP.json...")
 @click.option(
     "--title", "titles", multiple=True,
-    help="What a timeline is called; one each, in order. Default: its schedule where there are several, else none.",
+    help="Title of a timeline, one per file in order. [default: its schedule if there are several, else none]",
 )  # fmt: skip
 @click.option(
     "--panels", metavar="NAME,NAME,…",
-    help="What is drawn of compute, transfers and memory. Default: all that the files have.",
+    help="Panels to draw: compute, transfers, memory. [default: all that the files contain]",
 )  # fmt: skip
 @click.option(
     "--critical-path/--no-critical-path",
     default=True,
-    show_default=True,
-    help="Draw the critical path.",
+    help="Draw the critical path. [default: on]",
 )
 @_memory_limit
 @_drawn
@@ -92,14 +91,14 @@ def timeline(
     memory_limit: str | None,
     **look: Any,
 ) -> "Figure":
-    """Draw timelines on one time axis, the first on top.
+    """Draw timelines below each other on one time axis.
 
     \b
       ppsim figure timeline projected.json -o timeline.pdf
       ppsim figure timeline projected.json --panels compute -o timeline.svg
       ppsim figure timeline measured.json projected.json -o both.pdf
 
-    A file is what project, simulate and train write with -o NAME.json.
+    STEP.json is a file of `ppsim project`, `simulate` or `train` with -o NAME.json. The first is on top.
     """
     from ppsim.api.option_values import parse_size
     from ppsim.plot.figures.timeline import PANELS, timeline_figure
@@ -125,14 +124,14 @@ def timeline(
 @_title
 @_drawn
 def memory(file: str, memory_limit: str | None, **look: Any) -> "Figure":
-    """Draw the memory of each rank over a step, with the limit and where it peaks.
+    """Draw the memory of each rank over a step, with its peak and the memory limit.
 
     \b
       ppsim figure memory projected.json -o memory.pdf
       ppsim figure memory projected.json --memory-limit 80GiB -o memory.pdf
       ppsim figure memory projected.json --width one-column -o memory.svg
 
-    The file is what project and simulate write with -o NAME.json; a measured timeline holds no bytes.
+    STEP.json is a file of `ppsim project` or `simulate` with -o NAME.json. Measured timelines contain no memory.
     """
     from ppsim.api.option_values import parse_size
     from ppsim.plot.figures.memory import memory_figure
@@ -142,30 +141,34 @@ def memory(file: str, memory_limit: str | None, **look: Any) -> "Figure":
         return memory_figure(found, memory_limit_bytes=parse_size(memory_limit) or limit, **look)
 
 
-@figure.command(short_help="Bubble ratio against microbatches.")
+@figure.command(short_help="Bubble ratio against number of microbatches.")
 @click.option("--pp", type=int, metavar="N", required=True, help="Pipeline ranks.")
-@click.option("--vpp", type=int, metavar="N", help="Stages a rank. Default: the fewest that each schedule takes.")
+@click.option(
+    "--vpp", type=int, metavar="N", help="Stages per rank. [default: the fewest that each schedule allows]"
+)
 @click.option(
     "--schedule", default="1f1b,interleaved-1f1b,zb-h1,zbv", show_default=True, metavar="NAME,NAME,…",
     shell_complete=completing("schedule"),
-    help="Schedules to compare, names from `ppsim schedules`.",
+    help="Schedules to compare, by name (`ppsim schedules`).",
 )  # fmt: skip
 @click.option(
     "--num-microbatches", "microbatches", cls=AliasedOption, also=("--microbatches",), metavar="N,N,…",
-    help="Numbers of microbatches. Default: 1, 2, 4 and 8 a rank.",
+    help="Numbers of microbatches. [default: 1, 2, 4 and 8 per rank]",
 )  # fmt: skip
-@click.option("--profile", metavar="NAME|FILE", help="Measured costs. Default: zb-a100-6.2b.")
+@click.option("--profile", metavar="NAME|FILE", help="Measured costs. [default: zb-a100-6.2b]")
 @click.option(
     "--costs", metavar="C.json",
-    help="Costs of a rank's whole part of the model instead, shared evenly by its stages: see docs/formats.md.",
+    help="Costs file (docs/formats.md) instead of a profile, with the costs of all stages of a rank together. They "
+         "are divided evenly among its stages.",
 )  # fmt: skip
 @click.option(
     "--runtime", type=click.Choice(["torch", "megatron", "ideal"]),
-    help="Whose network and corners are assumed with a profile. Default: torch.",
+    help="Pipeline runtime to simulate with a profile. [default: torch]",
 )  # fmt: skip
 @click.option(
     "--by", type=click.Choice(["step", "span"]), default="step", show_default=True,
-    help="Idle time by first start to last end of all ranks, or by the longest rank's own.",
+    help="Time that the bubble ratio refers to: first start to last end over all ranks (step), or the longest time "
+         "of a single rank (span).",
 )  # fmt: skip
 @_title
 @_width
@@ -178,7 +181,7 @@ def bubble(title: str, width: Any, by: Any, outputs: tuple[str, ...], **options:
       ppsim figure bubble --pp 4 --schedule 1f1b,zbv -o b.pdf
       ppsim figure bubble --pp 4 --costs C.json -o bubble.svg -o bubble.csv
 
-    What a schedule forbids is left out of its line, and said.
+    Numbers of microbatches that a schedule does not support are skipped and listed.
     """
     from ppsim.plot.figures.bubble import bubble_figure
 
@@ -193,19 +196,20 @@ def bubble(title: str, width: Any, by: Any, outputs: tuple[str, ...], **options:
     write([path for path in outputs if path not in drawn], numbers, sweep, announce=say)
 
 
-@figure.command(short_help="Time over memory of a search.")
+@figure.command(short_help="Iteration time against memory of a search.")
 @click.argument("file", metavar="TUNE.json")
 @_title
 @_drawn
 def pareto(file: str, **look: Any) -> "Figure":
-    """Draw iteration time over memory of all configurations that tune simulated, and the Pareto set.
+    """Draw iteration time against memory for all configurations of a search, with the Pareto set.
 
     \b
       ppsim figure pareto tune.json -o pareto.pdf
       ppsim figure pareto tune.json --width one-column -o pareto.svg
       ppsim figure pareto tune.json --title "GPT-2 on 4 GPUs" -o pareto.png
 
-    The file is what tune writes with -o NAME.json, or keeps with --resume.
+    TUNE.json is a file of `ppsim tune`, written with -o NAME.json or --resume. It contains all configurations that
+    were simulated.
     """
     from ppsim.plot.figures.pareto import pareto_figure
     from ppsim.tuning.configurations import read_answer
@@ -214,19 +218,19 @@ def pareto(file: str, **look: Any) -> "Figure":
     return pareto_figure(configurations, memory_limit_bytes=limit, **look)
 
 
-@figure.command(short_help="Projected against measured.")
+@figure.command(short_help="Projected against measured values.")
 @click.argument("file", metavar="VALIDATION.json")
 @_title
 @_drawn
 def accuracy(file: str, **look: Any) -> "Figure":
-    """Draw what was projected over what was measured, and the signed errors by set.
+    """Draw projected against measured values, and the signed errors per set.
 
     \b
       ppsim figure accuracy validation.json -o accuracy.pdf
       ppsim figure accuracy validation.json --width one-column -o accuracy.svg
       ppsim figure accuracy validation.json --title Published -o accuracy.png
 
-    The file is what validate writes with -o NAME.json, of all sets or of one.
+    VALIDATION.json is a file of `ppsim validate` with -o NAME.json, of all sets or of one.
     """
     from ppsim.plot.figures.accuracy import accuracy_figure
     from ppsim.validation.rows import read_rows

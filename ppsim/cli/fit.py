@@ -1,4 +1,4 @@
-"""The command `fit`: fit the constants of a machine to measured steps, and write a cluster file."""
+"""The command `fit`: calibration constants of a cluster from measured step times."""
 
 from typing import Any
 
@@ -14,31 +14,35 @@ from ppsim.cli.progress import progress
 @click.argument("runs", nargs=-1, required=True, metavar="RUNS...")
 @click.option(
     "--cluster", metavar="NAME|FILE",
-    help="Where runs and logs ran; of rows of several clusters the one to fit. Default: what the rows say.",
+    help="Cluster of runs and logs. If the rows are from several clusters, the one to fit. [default: the cluster "
+         "in the rows]",
 )  # fmt: skip
 @click.option(
     "--run-config", metavar="FILE",
-    help="What a run ran, a trainer's configuration. Default: of a log of Megatron-LM the log itself.",
+    help="Trainer configuration of a recorded run. [default: the arguments in a Megatron-LM log]",
 )  # fmt: skip
 @click.option(
     "--rows", metavar="fit|one|one-a-model|N,N-N",
-    help="Rows to fit on: marked fit, of each dtype the one on the fewest devices, of each model, or by number. "
-         "Default: those marked fit, or all where none is.",
+    help="Rows to fit: those marked fit (fit), the run with the fewest GPUs per dtype (one), also per model "
+         "(one-a-model), or row numbers. [default: fit, or all rows if none is marked]",
 )  # fmt: skip
-@click.option("-o", "--output", metavar="FILE.toml", help="Write the cluster there, for --cluster.")
+@click.option("-o", "--output", metavar="FILE.toml", help="Output file, an input of --cluster.")
 @json_option
 def fit(runs: tuple[str, ...], output: str | None, as_json: bool, **options: Any) -> None:
-    """Fit the constants of one's own cluster to one measured step or more, around those of its class.
+    """Fit the calibration constants of your cluster to measured step times.
 
     \b
       ppsim fit runs.csv -o mine.toml      then: ppsim project --cluster mine.toml
-      ppsim fit runs.csv --rows 1 --json   on one of its rows
-      ppsim fit dgxc-gb200 --rows one      on published rows
+      ppsim fit runs.csv --rows 1 --json   one row only
+      ppsim fit dgxc-gb200 --rows one      published rows
 
-    RUNS are .csv files as `ppsim validate` reads them (words of `ppsim project`, metric and value), its sets, or
-    what `ppsim read` reads: of a log of Megatron-LM with its arguments the log is enough. What belongs to a job,
-    seconds a step that nothing else covers, is printed as words to add. Constants that the rows do not tell stay at
-    the class's.
+    RUNS are .csv files with options of `ppsim project`, a metric and a value (as for `ppsim validate`), names of
+    validation sets, or inputs of `ppsim read`. A Megatron-LM log that contains its arguments needs nothing else.
+
+    One measured step is enough. The constants of the GPU type are the priors, and constants that the rows do not
+    determine keep them. The fixed time per step of a job is printed as an option to add (--extra-step-time).
+
+    For the overheads of a pipeline runtime, from recorded timelines, use `ppsim calibrate`.
     """
     from ppsim.api.fit import fit as fit_runs
 

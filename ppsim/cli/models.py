@@ -11,35 +11,34 @@ from ppsim.cli.completion import completing
 @click.argument("name", required=False, metavar="[NAME|config.json]", shell_complete=completing("model"))
 @click.option(
     "--seq-len", type=int, metavar="TOKENS",
-    help="Sequence length in tokens, for attention's FLOPs. Default: the model's own.",
+    help="Tokens per sequence, for the FLOPs of attention. [default: the model's]",
 )  # fmt: skip
 @click.option(
     "--trace",
     "config",
     metavar="config.json",
-    help="Trace a Hugging Face config.json with torch and transformers, instead of reading a name.",
+    help="Hugging Face config.json to trace with torch and transformers, instead of NAME.",
 )
 @click.option(
     "-o",
     "--output",
     metavar="model.json",
-    help="Write the traced model there. --model model.json then needs neither torch nor transformers.",
+    help="Output file for the traced model. --model model.json then requires neither torch nor transformers.",
 )
 @click.option("--full", is_flag=True, help="List the source of each model's sizes too.")
 @json_option
-def models(
-    name: str | None, seq_len: int | None, config: str | None, output: str | None, full: bool, as_json: bool
-) -> None:
-    """List the models known by name, or count one's parameters and the FLOPs that training takes a token.
+def models(name: str | None, seq_len: int | None, config: str | None, output: str | None, as_json: bool) -> None:
+    """List the models known by name, or print the parameters and training FLOPs per token of one.
 
     \b
       ppsim models --full
       ppsim models llama3-8b --seq-len 8192
       ppsim models --trace config.json -o model.json
 
-    A Hugging Face config.json stands for a name too. If its model_type is unknown, it is traced: torch and
-    transformers build the model without weights, and ppsim reads the operators of one layer of each kind. FLOPs are
-    those of matrix products, forward and twice that backward, without recomputation.
+    A Hugging Face config.json can be given instead of a name. If its model_type is unknown, it is traced: torch and
+    transformers build the model without weights, and ppsim reads the operators of one layer of each kind.
+
+    FLOPs are GEMM FLOPs of forward and backward pass (twice the forward), without recomputation.
     """
     from ppsim.api.catalogues import model_counts, traced_counts
     from ppsim.model.registry import NAMES, find_model

@@ -1,4 +1,4 @@
-"""The command `profile`: measure costs."""
+"""The command `profile`: measured costs of a model's layers."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -97,21 +97,22 @@ if TYPE_CHECKING:
 class CommandOptions(ProfileOptions, total=False):
     """The options of `profile`."""
     suite: Annotated[Literal["standard", "smoke"] | None, Option(
-        "Many models, a file each in the folder -o, and --facts: standard is what ppsim ships, for a GPU; smoke "
-        "takes seconds on a CPU. With --module, that first, into a file of the function's name.",
+        "Measure several models with --facts, one file per model in folder -o: standard (the profiles that ppsim "
+        "ships, for a GPU) or smoke (seconds on a CPU). With --module, your own model is measured first, into a "
+        "file named after its function.",
         section="what",
     )]
     dry_run: Annotated[bool | None, Option(
-        "Print what would be measured, its FLOPs and its expected time, and stop.", section="going on",
+        "Print the shapes to measure, their FLOPs and the expected time, and exit.", section="going on",
     )]
 # fmt: on
 
 
 _SECTIONS = {
-    "what": "What is measured",
-    "shapes": "Shapes, every combination",
-    "device": "Device and repeats",
-    "going on": "Going on",
+    "what": "Model and measurements",
+    "shapes": "Shapes (every combination is measured)",
+    "device": "Device and repetitions",
+    "going on": "Stop and continue",
 }
 
 
@@ -121,20 +122,20 @@ _SECTIONS = {
     removed={"--partitions": "leave it out to measure on the whole device"},
     threads={"type": str, "default": "1"},  # a number, or all
 )
-@click.option(
-    "-o", "--output", required=True, metavar="X.json|FOLDER", help="Profile to write, or the folder of a suite."
-)
+@click.option("-o", "--output", required=True, metavar="X.json|FOLDER", help="Output file, or folder for --suite.")
 def profile(output: str, **options: Any) -> None:
-    """Measure what a layer costs on this device: its passes, activation bytes, parameters, optimizer step.
+    """Measure the costs of a model's layers on this device, for --profile: passes, memory, optimizer step.
 
     \b
       ppsim profile --model mini --seq-len 128,256 -o cpu.json
       ppsim profile --model gpt2 --device cuda --dtype bfloat16 --facts -o h.json
       ppsim profile --suite standard -o profiles
 
-    Passes are forward (F), backward (B), and backward for inputs (I) and for weights (W) apart. Several shapes go
-    into one file, which is written whole after each. Repeated, the command goes on where it was stopped: shapes
-    that the file holds are not measured again.
+    Passes are forward (F), backward (B), input gradient (I) and weight gradient (W). Memory is activation and
+    parameter bytes.
+
+    Several shapes go into one file, which is written after each shape. The same command continues where it was
+    stopped: shapes in the file are not measured again.
     """
     from ppsim.runtime.launch import require_device, require_extra
 

@@ -1,4 +1,4 @@
-"""The command `project`: project a step from a profile, or from a model on a cluster."""
+"""The command `project`: time and memory of one training configuration."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,13 +38,15 @@ class ProjectOptions(PlanOptions, total=False):
     tokens: Annotated[
         float | None,
         Option(
-            "Tokens to train on, as 15e12: says how many days that takes.",
+            "Number of training tokens (15e12), to print the training time in days.",
             metavar="N", section="model", after="global_batch",
         ),
     ]  # fmt: skip
     allow_oom: Annotated[
         bool | None,
-        Option("Exit with 0 even if the plan does not fit in memory.", section="runtime", after="memory_limit"),
+        Option(
+            "Exit with code 0 even if the plan does not fit in memory.", section="runtime", after="memory_limit"
+        ),
     ]
 
 
@@ -73,7 +75,7 @@ _COMMON = (
 def project(
     outputs: tuple[str, ...], as_json: bool, full: bool, to_config: ConfigTarget | None, **options: Any
 ) -> None:
-    """Project a step: time, throughput, bubble, memory per rank, and why.
+    """Project one training configuration: time, throughput, bubble, memory, causes.
 
     \b
       ppsim project --pp 8 --vpp 2 -o timeline.html
@@ -81,16 +83,15 @@ def project(
       ppsim project --recipe deepseek-v3/gb200/mxfp8@26.08
 
     With --model, the whole training step is projected: pipeline, data parallelism, optimizer and memory. Costs are
-    estimated from the specifications of a cluster or, with --profile, measured where it has layer and shape.
+    estimated from the specifications of the cluster. With --profile, measured costs are used for the layers and
+    shapes in the profile.
 
-    Without --model, one pipeline of what a profile measured: no data parallelism, no optimizer.
+    Without --model, only the pipeline of a measured profile is projected, without data parallelism and optimizer.
 
     Megatron-LM's names of these options are accepted too, for example --tensor-model-parallel-size for --tp.
 
-    The first line says whether the plan fits in memory. If not (of a list: if no schedule does), the exit code is
-    1, with --allow-oom 0.
-
-    Time is in s, ms or µs and memory in GiB, as printed; --json has seconds and bytes.
+    The first line shows if the plan fits in memory. If it does not (of several schedules: if none does), the exit
+    code is 1, or 0 with --allow-oom.
     """
     from ppsim.api.project import plan_from
 

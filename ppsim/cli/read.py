@@ -21,31 +21,32 @@ from ppsim.cli.progress import progress
 @click.argument("recorded", nargs=-1, required=True, metavar="RUN...")
 @click.option(
     "--schedule", metavar="T.csv",
-    help="The table that was run: needed where ranks have several stages and the recording does not tell which a "
-         "pass is of. Default: inferred.",
+    help="Table of the recorded run. Required if ranks have several stages and the recording does not contain the "
+         "stage of each pass. [default: inferred]",
 )  # fmt: skip
 @click.option(
     "--pattern", multiple=True, metavar="REGEX",
-    help="How ranges name passes, with groups kind (forward, backward, …), stage or chunk, microbatch, rank, as "
-         "far as names tell them. May be repeated. Default: the names of torch, Megatron-LM, DeepSpeed and others.",
+    help="Pattern of the range names of passes, with the groups kind (forward, backward, …), stage or chunk, "
+         "microbatch and rank that the names contain. May be repeated. [default: the names of torch, Megatron-LM, "
+         "DeepSpeed and others]",
 )  # fmt: skip
 @click.option(
     "--warm-up", type=int, metavar="N", default=1, show_default=True,
-    help="Steps dropped at the start of a recording (a timeline of ppsim has its own left out).",
+    help="Number of steps to drop at the start of a recording. Timelines of ppsim contain no warm-up steps.",
 )  # fmt: skip
 @step_options
 def read(recorded: tuple[str, ...], outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
-    """Read a run of any trainer: its timeline, which schedule it ran, and what its recording tells.
+    """Read a recorded run of any trainer, and print its timeline, schedule, and time and memory per rank.
 
     \b
       ppsim read pp_dump/ -o run.json
       ppsim read traces/ --pattern '(?P<kind>fwd|bwd)-(?P<microbatch>.+)'
       ppsim read train.log
 
-    The format of RUN is detected: a folder of Primus' dump_pp_data; torch.profiler's traces, Nsight Systems'
-    sqlite exports or OpenTelemetry spans of Megatron-LM, files or a folder, one per rank or node; a CSV of passes
-    (rank, kind, stage, microbatch, start, end); a timeline of ppsim; a log of Megatron-LM, which has totals only.
-    Clocks that differ are aligned by messages.
+    The format of RUN is detected from the content: a folder of Primus' dump_pp_data; torch.profiler traces, Nsight
+    Systems sqlite exports or OpenTelemetry spans of Megatron-LM (files or a folder, one file per rank or node); a
+    CSV of passes (rank, kind, stage, microbatch, start, end); a timeline of ppsim; a Megatron-LM log, which
+    contains step totals only. Different clocks are aligned by the P2P messages.
     """
     from ppsim.api import read as reading
     from ppsim.api.run_result import recorded_drawn

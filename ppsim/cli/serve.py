@@ -1,4 +1,4 @@
-"""The command `serve`: interactive page in a browser."""
+"""The command `serve`: an interactive page in a browser."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,22 +18,22 @@ from ppsim.cli.common import say
     metavar="PORT",
     default=8050,
     show_default=True,
-    help="The port; any that is free where it is taken.",
+    help="Port. If it is in use, any free port.",
 )
-@click.option("--open/--no-open", "opens", default=False, help="Open the address in a browser.")
+@click.option("--open/--no-open", "opens", default=False, help="Open the page in a browser. [default: off]")
 def serve(options: tuple[str, ...], port: int, opens: bool) -> None:
-    """Show projections in a browser: sliders on the left, what they do to schedules on the right.
+    """Serve an interactive page in a browser: plan options as sliders, and the projected schedules.
 
     \b
       ppsim serve
       ppsim serve -- --pp 8 --num-microbatches 64 --schedule 1f1b,zb-h1,zbv
       ppsim serve --port 9000 -- --model llama3-70b --tp 8 --pp 8
 
-    What follows -- are options of `ppsim project`, with which the page begins. The page has a search (`ppsim tune`)
-    too, and shows the command line of all it shows.
+    Options of `ppsim project` after -- are the initial values of the page. The page also has a search (`ppsim
+    tune`), and shows the command line of each result.
 
-    Listens on this machine alone (127.0.0.1), and answers only to the address that it prints: that holds a token,
-    which every request needs. Through ssh: ssh -L 8050:localhost:8050 HOST. Ctrl-C ends it. Needs the extra `app`.
+    The server listens on this machine only (127.0.0.1). Requests need the token in the address that it prints. Over
+    ssh: ssh -L 8050:localhost:8050 HOST. Ctrl-C stops the server. Requires the extra `app`.
     """
     from ppsim.app.server import served
 

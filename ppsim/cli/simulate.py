@@ -1,4 +1,4 @@
-"""The command `simulate`: simulate a table at given costs."""
+"""The command `simulate`: a schedule table with the times in a costs file."""
 
 from dataclasses import replace
 from typing import Annotated, Any, TypedDict
@@ -29,14 +29,14 @@ _COSTS = '{"forward_s": 0.01, "backward_input_s": 0.01, "backward_weight_s": 0.0
 
 
 class CostsOptions(TypedDict, total=False):
-    """The costs of a simulation."""
+    """Costs of the simulation."""
 
     costs: Annotated[
         str,
         Option(
-            "Seconds and bytes of each stage's passes, as "
+            "Costs file with the seconds and bytes of each stage's passes, for example "
             + _COSTS
-            + "; all of it: docs/formats.md. Must be given.",
+            + " (docs/formats.md). Required.",
             metavar="C.json",
             section="input",
         ),
@@ -49,7 +49,9 @@ class SimulateOptions(CostsOptions, ReadOptions, total=False):
     communication: Annotated[
         Communication | None,
         Option(
-            "Compute during transfers: overlap, or blocking. Default: what the costs file says, else overlap.",
+            "P2P transfers and compute: overlap, or blocking (compute waits for them). megatron and "
+            "megatron-no-overlap: the calls of Megatron-LM's loops (1f1b and interleaved-1f1b only). [default: the "
+            "costs file's, else overlap]",
             section="network",
         ),
     ]
@@ -66,14 +68,14 @@ class SimulateOptions(CostsOptions, ReadOptions, total=False):
 @click.argument("table", metavar="T.csv")
 @step_options
 def simulate(table: str, as_json: bool, outputs: tuple[str, ...], **options: Any) -> None:
-    """Simulate any table at any costs: step time, bubble, idle time by cause, memory, a timeline.
+    """Simulate a schedule table with the times in a costs file: step time, bubble, idle time by cause, memory.
 
     \b
       ppsim simulate T.csv --costs C.json
       ppsim simulate T.csv --costs C.json --channel rank -o timeline.html
       ppsim simulate T.csv --costs C.json --json
 
-    T.csv is a table as `ppsim build` writes it. Options for the network override what the costs file says.
+    T.csv is a table of `ppsim build`. Options for network and runtime override the costs file.
     """
     from ppsim.api.views import bound_of
     from ppsim.plot.plot_model import View

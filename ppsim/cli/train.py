@@ -1,4 +1,4 @@
-"""The command `train`: execute a table with torch."""
+"""The command `train`: execution of a schedule table with torch."""
 
 from typing import Annotated, Any, TypedDict
 
@@ -18,22 +18,23 @@ from ppsim.runtime.options import TrainOptions
 
 
 class TableOptions(TypedDict, total=False):
-    """The table to execute."""
+    """The schedule to execute."""
 
     schedule: Annotated[str | None, Option(
-        "The table to execute, with or without communication; or, with --pp, a name from `ppsim schedules`.",
+        "Table to execute, compute-only or with communication. With --pp, a schedule by name (`ppsim schedules`), "
+        "by default 1f1b, or interleaved-1f1b with --vpp.",
         metavar="T.csv|NAME", section="processes",
     )]  # fmt: skip
     pp: Annotated[int | None, Option(
-        "Pipeline ranks for which the schedule named is built (default: 1f1b, or interleaved-1f1b for --vpp).",
+        "Pipeline ranks of a schedule that is built by name, instead of read from a table.",
         metavar="N", section="processes", least=1,
     )]  # fmt: skip
     vpp: Annotated[int | None, Option(
-        "Stages a rank holds, with --pp. Default: the fewest that the schedule takes.",
+        "Stages per rank, with --pp. [default: the fewest that the schedule allows]",
         metavar="N", section="processes", least=1,
     )]  # fmt: skip
     microbatches: Annotated[int | None, Option(
-        "Microbatches a step, with --pp. Default: 4 a rank.", metavar="N", section="processes", least=1,
+        "Microbatches per step, with --pp. [default: 4 · pp]", metavar="N", section="processes", least=1,
     )]  # fmt: skip
 
 
@@ -47,17 +48,17 @@ _SECTIONS = {"processes": "Processes and device", "model": "Model and data", "ru
 @command_with(RunOptions, _SECTIONS)
 @step_options
 def train(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
-    """Execute a table for real with torch: losses, gradients, measured timeline.
+    """Execute a schedule table with torch, and record it: losses, step times, measured timeline.
 
     \b
       ppsim train --schedule T.csv --verify -o measured.json -o measured.html
       ppsim train --schedule T.csv --partitions 4 --emulate-costs C.json -o m.json
       torchrun --nproc-per-node 4 -m ppsim train --schedule T.csv -o measured.json
 
-    Starts one local process a rank (gloo on CPU, nccl on CUDA), or joins those that torchrun started: in a private
-    network, for whoever reaches torchrun's store can run code. With --partitions, one process and device, and an
-    executor of ppsim's own instead of torch's runtime. The last warm-up step counts the activation bytes of every
-    rank.
+    The command starts one local process per rank (gloo on CPU, nccl on CUDA), or joins the processes of torchrun.
+    Use torchrun in a private network only, because anyone who can reach its store can run code. With --partitions,
+    ppsim's own executor runs all ranks in one process on one device, instead of torch's runtime. The activation
+    memory of each rank is measured in the last warm-up step.
     """
     from ppsim.api.run_result import recorded_drawn
     from ppsim.api.train import as_files, require_verified, table_from, train_from

@@ -1,4 +1,4 @@
-"""The command `tune`: find the best configurations of a model for a number of GPUs."""
+"""The command `tune`: the fastest configurations of a model on a number of GPUs."""
 
 import sys
 from collections.abc import Mapping
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 _SECTIONS = {
     "model": "Model and batch",
     "cluster": "Cluster",
-    "tried": "What is tried",
-    "optimizer": "Optimizer and parallelism, the same for all",
+    "tried": "Search ranges",
+    "optimizer": "Optimizer and parallelism (the same for all configurations)",
     "search": "Search",
 }
 
@@ -56,17 +56,20 @@ _COMMON = (
 def tune(
     outputs: tuple[str, ...], as_json: bool, full: bool, to_config: ConfigTarget | None, **options: Any
 ) -> None:
-    """Find the best layout, schedule and batch for a model on so many GPUs.
+    """Search for the fastest training configurations of a model on N GPUs: layout, schedule and microbatch size.
 
     \b
       ppsim tune --model llama2-7b --gpus 8 --global-batch-size 64
       ppsim tune --model llama2-7b --gpus 8 --global-batch-size 64 -o tune.svg
       ppsim tune --recipe llama3-8b/h100/fp8/8gpu@26.08
 
-    Prints the fastest, and those that trade time for memory. Global batch, sequence length and dtype stay. Every
-    configuration has a lower bound of its time and memory; those that could be among the fastest or in the Pareto
-    set are simulated, so that the answer is that of trying all. Then other recomputation, stages per rank and
-    fitted schedules are tried on the best layouts, each unless its range is given.
+    Prints the fastest configurations, and the Pareto set of time and memory. Global batch, sequence length and
+    dtype do not change.
+
+    The search computes a lower bound of time and memory for each configuration, and simulates those that could be
+    among the fastest or in the Pareto set. The result is the same as from simulating all. On the best layouts, the
+    search then tries other recomputation, stages per rank and cost-optimised schedules, unless you give their
+    ranges.
 
     Megatron-LM's names of these options are accepted too, for example --tensor-model-parallel-size for --tp.
     """

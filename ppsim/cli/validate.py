@@ -13,23 +13,24 @@ from ppsim.cli.progress import progress
 @click.argument("name", required=False, metavar="[SET|FILE]")
 @json_option
 @full_option
-@output_option_of(".svg/.pdf/.png projected against measured, .json what --json prints, .csv a line a row")
-@click.option("--rows", "with_rows", is_flag=True, help="Print every row too. Default: where a SET is given.")
+@output_option_of(".svg/.pdf/.png projected against measured, .json as --json, .csv one line per row")
+@click.option("--rows", "with_rows", is_flag=True, help="Also print every row. [default: on if a SET is given]")
 @click.option(
     "--commands",
     "with_commands",
     is_flag=True,
-    help="Print the `ppsim project` line of every row, and nothing else.",
+    help="Print only the `ppsim project` command of every row.",
 )
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print the tables of docs/results/published_runs.md.")
 @click.option(
     "--fit", "is_fit", is_flag=True,
-    help="Find the constants of the set's cluster again from its fit rows, beside those in use.",
+    help="Refit the constants of the set's cluster to its rows marked fit, and print them next to those in use.",
 )  # fmt: skip
 @click.option(
     "--fit-on", metavar="fit|one|one-a-model|N,N-N",
-    help="Fit the cluster on these rows first, as `ppsim fit` does, and print the others before and after: rows "
-         "marked fit, of each dtype the one on the fewest devices (after one run), of each model, or by number.",
+    help="Fit the cluster to some rows first, as `ppsim fit` does, and print the errors of the others before and "
+         "after: rows marked fit (fit), the run with the fewest GPUs per dtype (one), also per model "
+         "(one-a-model), or row numbers.",
 )  # fmt: skip
 def validate(
     name: str | None,
@@ -41,16 +42,17 @@ def validate(
     fit_on: str | None,
     **look: bool,
 ) -> None:
-    """Compare projections with published runs: signed errors, beside a constant MFU and other tools.
+    """Compare projections with published or your own measurements: signed errors, also of a constant MFU and other
+    tools.
 
     \b
-      ppsim validate                            all sets, a line each
-      ppsim validate zero-bubble -o rows.csv    every row of one
-      ppsim validate runs.csv --fit-on 1        one's own, fitted on the first
+      ppsim validate                            all sets, one line each
+      ppsim validate zero-bubble -o rows.csv    every row of one set
+      ppsim validate runs.csv --fit-on 1        your own rows, fitted to the first
 
-    A row is words of `ppsim project` and a measured number; a FILE of one's own (.csv) has the same columns. Errors
-    are predicted / measured - 1 of time (s) or memory (bytes): negative is optimistic. A cluster has one set of
-    constants, fitted on rows marked fit; the others judge.
+    A row has options of `ppsim project` and a measured value. Your own FILE (.csv) has the same columns. Errors are
+    projected / measured - 1 of time or memory, so negative errors are too optimistic. The constants of a cluster
+    are fitted to the rows marked fit, and the other rows test them.
     """
     from itertools import count
 

@@ -1,4 +1,4 @@
-"""The command `warm-up`: compile kernels in advance."""
+"""The command `warm-up`: compilation of all kernels before their first use."""
 
 import click
 
@@ -6,16 +6,16 @@ import click
 @click.command("warm-up")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 def warm_up(names: tuple[str, ...]) -> None:
-    """Compile every kernel that numba does not keep yet, once for this installation; or those of some schedules.
+    """Compile all numba kernels now, or those of some schedules, so that later commands need not wait.
 
     \b
       ppsim warm-up
       ppsim warm-up 1f1b
       ppsim warm-up interleaved-1f1b zb-h1
 
-    For a container's image, and before a search on a cluster's workers. Installing ppsim from source does the same.
-    Otherwise the first command that needs a kernel for long compiles it, and says so. NUMBA_CACHE_DIR says where
-    numba keeps it. What is compiled is for this CPU; another one compiles its own.
+    Run it while building a container image, and before a search on a cluster's workers. Compiled kernels are cached
+    for this installation and this type of CPU, in NUMBA_CACHE_DIR if it is set. Installing ppsim from source
+    compiles them too. Otherwise, the first command with long work for a kernel compiles it and prints a message.
     """
     from ppsim.api.warm_up import warm_up as compile_all
 

@@ -1,8 +1,9 @@
-"""Parts of a step launched as CUDA graphs: "none", "full", "layer", or modules joined by "+".
+"""Parts of a step that run as CUDA graphs: "none", "full", "layer", or modules joined by "+".
 
-They correspond to Megatron-LM's `--cuda-graph-impl` and `--cuda-graph-modules` (formerly `--cuda-graph-scope`).
-"full" is its full_iteration, one graph of all forwards and backwards. "layer" is one graph per layer and pass, with
-no modules named. Modules capture a part of each layer in one graph; other kernels are launched one by one.
+These correspond to Megatron-LM's `--cuda-graph-impl` and `--cuda-graph-modules` (formerly `--cuda-graph-scope`):
+"full" is full_iteration, one graph of all forward and backward passes; "layer" is one graph per layer and pass,
+without named modules. With modules, one graph captures a part of each layer, and the host launches the other
+kernels one by one.
 """
 
 from typing import TypeAlias
@@ -13,19 +14,19 @@ from ppsim.model.modules import joined_modules
 CudaGraphs: TypeAlias = str
 
 MODULES = {
-    "attn": "attention with its norm and projections, or a delta rule in its place",
+    "attn": "attention (or delta rule) with its norm and projections",
     "mamba": "a Mamba mixer",
-    "mlp": "a dense feed-forward part",
-    "moe": "a mixture of experts with its exchange of tokens",
-    "moe_router": "the router of a mixture, its norm and its shared expert",
-    "moe_preprocess": "what the router's choice is made ready by for the exchange",
+    "mlp": "a dense MLP",
+    "moe": "an MoE layer with its all-to-all",
+    "moe_router": "the router of an MoE layer, its norm and its shared experts",
+    "moe_preprocess": "the preparation of the routed tokens for the all-to-all",
 }
-"""Modules that a partial graph can capture: Megatron-LM's `--cuda-graph-modules`."""
+"""Modules that a CUDA graph can capture: Megatron-LM's `--cuda-graph-modules`."""
 
 MEANING = (
-    "What the host launches as CUDA graphs: none, full (a step's forwards and backwards in one), layer (one a "
-    "layer and pass), or modules joined by +, Megatron-LM's attn (also: attention), mamba, mlp, moe, moe_router, "
-    "moe_preprocess."
+    "CUDA graphs: none, full (one graph of all forward and backward passes of a step), layer (one graph per layer "
+    "and pass), or modules joined by +, with Megatron-LM's names attn (also: attention), mamba, mlp, moe, "
+    "moe_router, moe_preprocess."
 )
 
 _WHOLE = ("layer", "full")

@@ -7,18 +7,19 @@ from ppsim.model.modules import joined_modules
 
 MODULES = {
     "attn_norm": "the input of the norm before attention",
-    "qkv_linear": "what the projections before the core of attention save",
-    "core_attn": "what the core of attention saves",
+    "qkv_linear": "the tensors saved by the projections before the attention core",
+    "core_attn": "the tensors saved by the attention core",
     "attn_proj": "the input of attention's output projection",
-    "mlp_norm": "the input of the norm before the feed-forward part",
+    "mlp_norm": "the input of the norm before the channel mixer",
     "expert_fc1": "the input of the routed experts",
     "moe_act": "the input of the routed experts' activation",
 }
 """Values of Megatron-LM's `--offload-modules`."""
 
 MEANING = (
-    "Modules whose saved tensors are in host memory until the backward. Joined by +, Megatron-LM's attn_norm, "
-    "qkv_linear, core_attn, attn_proj, mlp_norm, expert_fc1, moe_act. A tensor that another module saves too stays."
+    "Modules whose saved tensors are in host memory until the backward pass, joined by +, with Megatron-LM's names "
+    "attn_norm, qkv_linear, core_attn, attn_proj, mlp_norm, expert_fc1, moe_act. A tensor that another module also "
+    "saves stays on the device."
 )
 
 

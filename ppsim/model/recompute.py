@@ -18,28 +18,28 @@ from ppsim.parallel.sizes import Cut
 Recompute: TypeAlias = str
 
 MODULES = {
-    "core_attn": "the core of attention: scores, softmax and their use",
-    "layernorm": "the norms before attention and before the feed-forward part that are not inside a GEMM",
-    "mhc": "the mixing of residual streams, and the norms behind it (all layers of a stage at once)",
-    "mla_up_proj": "latent attention's projections up from its latents, with their norms, and the rotation",
-    "mlp": "a dense feed-forward part, with its norm if that is inside the first GEMM",
-    "mlp_act": "the activation function of a dense feed-forward part (Megatron-LM has no word for it)",
-    "moe": "a mixture of experts with its router and its exchange of tokens",
+    "core_attn": "the attention core: scores, softmax and the product with the values",
+    "layernorm": "the norms before attention and before the channel mixer that are not fused into a GEMM",
+    "mhc": "the mixing of residual streams and the norms after it (all layers of a stage together)",
+    "mla_up_proj": "the up-projections of latent attention (MLA), with their norms and the rotary embedding",
+    "mlp": "a dense MLP, with its norm if this is fused into the first GEMM",
+    "mlp_act": "the activation function of a dense MLP (without a name in Megatron-LM)",
+    "moe": "an MoE layer with its router and all-to-all",
     "moe_act": "the activation functions of routed experts",
-    "shared_experts": "the expert of all tokens",
+    "shared_experts": "the shared experts, which process all tokens",
 }
-"""Modules of selective recomputation: Megatron-LM's `--recompute-modules`, and mlp_act."""
+"""Modules of selective recomputation: Megatron-LM's `--recompute-modules`, and `mlp_act`."""
 
 BY_OPERATORS = "selective-op"
-"""TorchTitan's `selective_ac_option = "op"`: saves the outputs in `by_operators`, recomputes all else."""
+"""TorchTitan's `selective_ac_option = "op"`: the outputs in `by_operators` are stored, all others recomputed."""
 
 MEANING = (
-    "Recomputation in the backward: none, full (every layer), block/N (the first N layers of each stage), "
-    "uniform/N (every layer, in checkpoints of N layers), full/N (every Nth layer, TorchTitan's selective "
-    "checkpointing by layer), full@IDS (the layers 0,3,8-11 of the model), selective-op (TorchTitan's selective "
-    "checkpointing by operator: every second GEMM and the cheap operators), or modules joined by +, Megatron-LM's "
-    "core_attn (also: selective), layernorm, mhc, mla_up_proj, mlp, moe, moe_act, shared_experts, and mlp_act. "
-    "Several for one stage: full*4,mlp*6 (4 layers, then 6; the others none)."
+    "Activation recomputation: none, full (every layer), block/N (the first N layers of each stage), uniform/N "
+    "(every layer, in checkpoints of N layers), full/N (every Nth layer, TorchTitan's selective checkpointing by "
+    "layer), full@IDS (layers of the model by number, as full@0,3,8-11), selective-op (every second GEMM and the "
+    "cheap operators, TorchTitan's selective checkpointing by operator), or modules joined by +, with the names of "
+    "Megatron-LM: core_attn (also: selective), layernorm, mhc, mla_up_proj, mlp, moe, moe_act, shared_experts, and "
+    "mlp_act. Several kinds in one stage: full*4,mlp*6 (4 layers, then 6, none in the others)."
 )
 
 BLOCK, UNIFORM = "block", "uniform"

@@ -38,40 +38,42 @@ GPT = "gpt"
 Dtype = Literal["bfloat16", "float16", "float8", "float8-row", "float8-block", "mxfp8", "nvfp4", "mxfp4", "float32"]
 
 GROUP_SIZE = Option(
-    "Microbatches that go through one chunk before the next (interleaved-1f1b only). Default: the fewest that are "
-    "allowed, pp where pp divides the microbatches.",
+    "Microbatches that a rank runs on one model chunk before it switches to the next (interleaved-1f1b only). "
+    "[default: the smallest allowed, which is pp if pp divides the number of microbatches]",
     metavar="N", section="pipeline", after="microbatches", field="group_size",
     also=("--microbatch-group-size-per-virtual-pipeline-stage",),
 )  # fmt: skip
 SLICES = Option(
-    "Slices of each microbatch's sequence (seq1f1b only). Default: 4.",
+    "Slices per microbatch, along the sequence (seq1f1b only). [default: 4]",
     metavar="N", section="pipeline", field="num_slices",
 )  # fmt: skip
 OVERLAP_P2P = Option(
-    "Overlap P2P transfers of interleaved-1f1b in its steady state (--runtime megatron). Default: on.",
+    "Overlap P2P transfers with compute in the steady state of interleaved-1f1b (--runtime megatron only). "
+    "[default: on]",
     section="runtime", field="overlap_p2p", has_no=True, flag="--overlap-p2p-communication",
 )  # fmt: skip
 CHANNEL = Option(
-    "Which transfers queue behind each other: none, those of a directed edge, of a pair of ranks, of a "
-    "direction, or all of a rank. Default: the runtime's, or the costs file's.",
+    "P2P serialization. Transfers that run one after another: none (ideal), from one rank to another (edge), "
+    "between two ranks (pair), of a rank in one direction (direction), or all of a rank (rank). [default: the "
+    "runtime's, or the costs file's]",
     section="runtime", field="channel",
 )  # fmt: skip
 RECEIVES = Option(
-    "Where receives are posted: early as torch does, just before use, or by the sender's order. Default: what the "
-    "costs file says, else {default}.",
+    "When receives are posted: as early as torch does (torch), just before use (deferred), or in the order of the "
+    "sender (ordered). [default: the costs file's, else {default}]",
     section="runtime", field="receives", default="torch",
 )  # fmt: skip
 OVERHEADS = Option(
-    "What a run adds to compute and transfers, as fitted by `ppsim calibrate`. Default: nothing.",
+    "Measured host, transfer and overlap overheads, a file of `ppsim calibrate`. [default: none]",
     metavar="FILE", section="measured",
 )  # fmt: skip
 RUNTIME = Option(
-    "Which runtime's transfers and special cases are assumed; ideal is what papers assume. Default: {default}, or "
-    "the trainer's of --run-config.",
+    "Pipeline runtime to simulate, with its P2P transfers and special cases: torch, megatron, or ideal (latency "
+    "only, as in papers). [default: {default}, or the trainer of --run-config]",
     section="runtime", field="runtime", default="torch",
 )  # fmt: skip
 SEQUENCE_PARALLEL = Option(
-    "Divide norms and residuals among tensor-parallel ranks too. Default: on if tp > 1.",
+    "Sequence parallelism: shard norms and residuals over the tensor-parallel ranks. [default: on if tp > 1]",
     section="cluster", after="order", field="job.execution.sequence_parallel", has_no=True,
 )  # fmt: skip
 
@@ -81,128 +83,131 @@ class StudyOptions(TypedDict, total=False):
     """A job whose layout is not decided; `ppsim tune --help` has each word's meaning and default."""
 
     model: Annotated[str | Path | None, Option(
-        "A model of `ppsim models`, a Hugging Face config.json, a trainer's configuration, or gpt: one of --layers "
-        "of --hidden and --heads.",
+        "Model to train, by name (`ppsim models`) or file (Hugging Face config.json, trainer configuration); or "
+        "gpt, sized by --layers, --hidden and --heads.",
         names="model", metavar="NAME|FILE", section="model",
     )]
     run_config: Annotated["str | Path | RunConfig | None", Option(
-        "Trainer configuration that sets the options that are not given: Megatron-LM script, YAML or log, Primus "
+        "Trainer configuration that sets all options not given: Megatron-LM script, YAML or log, Primus "
         "experiment, TorchTitan TOML or flags, Megatron-Bridge, NeMo, DeepSpeed.",
         metavar="FILE", section="model",
     )]
     recipe: Annotated[str | None, Option(
-        "Recipe that sets the options that are not given: model, layout, batch, precision, cluster and number of "
-        "GPUs of a run as its trainer publishes it, a name of `ppsim recipes`. Default: none.",
+        "Published recipe of a trainer (`ppsim recipes`) that sets all options not given: model, layout, batch, "
+        "precision, cluster and number of GPUs. [default: none]",
         names="recipe", metavar="NAME[@RELEASE]", section="model",
     )]
     cluster: Annotated["str | Path | Cluster | None", Option(
-        "Cluster on which costs are estimated: a name of `ppsim clusters`, or your own file. Default: {default}.",
+        "Cluster that runs the model, by name (`ppsim clusters`) or file. Costs are estimated for it. [default: "
+        "{default}]",
         names="cluster", metavar="NAME|FILE", section="cluster", default=CLUSTER,
     )]
     gpus: Annotated[int | None, Option(
-        "Number of GPUs; dp is what the other sizes leave. Default: tp · cp · dp · pp; `tune` needs it.",
+        "Number of GPUs. The data-parallel size follows from it. `tune` requires it. [default: tp · cp · dp · pp]",
         metavar="N", section="cluster",
     )]
     order: Annotated[str | None, Option(
-        "Order of ranks: neighbours in the first dimension are nearest. Default: {default}.",
+        "Order of the parallel dimensions. Ranks that differ only in the first one are closest to each other. "
+        "[default: {default}]",
         metavar="tp-cp-ep-dp-pp", section="cluster", field="job.layout.order", default="tp-cp-ep-dp-pp",
     )]
     etp: Annotated[int | None, Option(
-        "Tensor-parallel ranks of an expert; ep · etp then divides tp · cp · dp. Default: tp, and ep divides cp · "
-        "dp.",
+        "Tensor-parallel size of each expert. If given, ep · etp must divide tp · cp · dp, otherwise ep must "
+        "divide cp · dp. [default: tp]",
         metavar="N", section="cluster", field="job.layout.etp", also=("--expert-tensor-parallel-size",),
     )]
     global_batch: Annotated[int | None, Option(
-        "Sequences per step. Default: 4 · pp microbatches per data-parallel rank; `tune` needs it.",
+        "Sequences per step. `tune` requires it. [default: 4 · pp microbatches per data-parallel rank]",
         metavar="N", section="model", field="job.global_batch",
     )]
     dtype: Annotated[Dtype | None, Option(
-        "Number format of GEMMs. 8 bits: one scale per tensor (float8, current or delayed), per row (float8-row), "
-        "per block of 128 (float8-block) or of 32 (mxfp8); 4 bits: per 16 (nvfp4) or 32 (mxfp4). "
-        "Default: {default}.",
+        "Number format of GEMMs. 8 bits, one scale per tensor (float8, current or delayed scaling), row "
+        "(float8-row), block of 128 (float8-block) or block of 32 (mxfp8); 4 bits, one scale per block of 16 "
+        "(nvfp4) or 32 (mxfp4). [default: {default}]",
         metavar="bfloat16|float16|float32|float8|…", section="model", field="job.execution.dtype",
         default="bfloat16",
     )]
     optimizer: Annotated[Literal["adam", "muon"] | None, Option(
-        "Optimizer. Default: {default}.",
+        "Optimizer. [default: {default}]",
         section="optimizer", field="job.optimizer.name", default="adam",
     )]
     fully_shard: Annotated[bool | None, Option(
-        "Shard by torch's fully_shard (FSDP2): float32 shards of weights, gradients and moments. Default: off, "
-        "Megatron-LM's distributed optimizer.",
+        "Shard with torch's fully_shard (FSDP2): float32 shards of weights, gradients and moments. [default: off, "
+        "Megatron-LM's distributed optimizer]",
         section="optimizer", field="job.fully_shard", default=False, has_no=True,
     )]
     gradient_accumulation_fusion: Annotated[bool | None, Option(
-        "Accumulate weight gradients inside the GEMM (main_grad). Default: on.",
+        "Gradient accumulation fusion: add weight gradients to main_grad inside the GEMM. [default: on]",
         section="optimizer", field="job.gradient_accumulation_fusion", default=True, has_no=True, is_hidden=True,
     )]
     wgrad_deferral_limit: Annotated[int | None, Option(
-        "Microbatches whose weight gradient of the output layer waits for the end of the step (0: all), as with "
-        "Megatron-LM's --defer-embedding-wgrad-compute in a pipeline: the gradients of their logits are held. "
-        "Memory only, the time is as without. Default: none waits.",
+        "Number of microbatches whose output-layer weight gradient is deferred to the end of the step (0: all), as "
+        "with Megatron-LM's --defer-embedding-wgrad-compute in a pipeline. The gradients of their logits stay in "
+        "memory. Affects memory only, not the projected time. [default: none deferred]",
         metavar="N", section="optimizer", field="job.wgrad_deferral_limit", default=None, is_hidden=True,
     )]
     grad_reduce_in_bf16: Annotated[bool | None, Option(
-        "Accumulate and reduce gradients in 16 bits. Default: off (32 bits), except for float16.",
+        "Accumulate and reduce gradients in 16 bits. [default: off (32 bits), except with float16]",
         section="optimizer", field="job.optimizer.grad_reduce_in_bf16", default=False, has_no=True,
     )]
     layer_wise: Annotated[bool | None, Option(
-        "Shard the update by whole layers, as users of Muon do. Default: off (evenly).",
+        "Shard the optimizer step by whole layers, as is common with Muon. [default: off, sharded evenly]",
         section="optimizer", field="job.optimizer.layer_wise", default=False, has_no=True, is_hidden=True,
     )]
     num_distributed_optimizer_instances: Annotated[int | None, Option(
-        "Groups of replicas that each share optimizer state, or with ZeRO 2 and 3 gradients and parameters, among "
-        "themselves; gradients are summed among groups (HSDP). Default: {default}.",
+        "Number of data-parallel groups that each shard optimizer state (with ZeRO 2 and 3 also gradients and "
+        "parameters) among their own ranks. Gradients are all-reduced across groups (HSDP). [default: {default}]",
         metavar="N", section="optimizer", field="job.optimizer.num_distributed_optimizer_instances", default=1,
     )]
     exp_avg_dtype: Annotated[Literal["float32", "bfloat16", "float16", "float8"] | None, Option(
-        "Number format of both of Adam's moments (Megatron-LM's --exp-avg-dtype and --exp-avg-sq-dtype). "
-        "Default: {default}.",
+        "Number format of both Adam moments (Megatron-LM's --exp-avg-dtype and --exp-avg-sq-dtype). [default: "
+        "{default}]",
         metavar="float32|bfloat16|float16|float8", section="optimizer", field="job.optimizer.exp_avg_dtype",
         default="float32",
     )]
     optimizer_offload_fraction: Annotated[float | None, Option(
-        "Part, 0 to 1, of the parameters whose optimizer state is in host memory and whose update runs on the host "
-        "(Megatron-LM's --optimizer-cpu-offload). Default: {default}.",
+        "Fraction, 0 to 1, of the parameters whose optimizer state is in host memory and whose optimizer step runs "
+        "on the CPU (Megatron-LM's --optimizer-cpu-offload). [default: {default}]",
         metavar="PART", section="optimizer", field="job.optimizer.offload_fraction", default=0.0,
     )]
     overlap_cpu_optimizer_d2h_h2d: Annotated[bool | None, Option(
-        "Overlap the update on the host with its copies, parameter by parameter. Default: gradients go to the host "
-        "before it, and weights back after it.",
+        "Overlap the optimizer step on the CPU with its copies, parameter by parameter. [default: off, all "
+        "gradients are copied before the step and all weights after it]",
         section="optimizer", field="job.optimizer.overlap_cpu_optimizer_d2h_h2d", default=False, has_no=True,
         is_hidden=True,
     )]
     stack: Annotated[Stack | None, Option(
-        "Framework whose defaults apply to options that are not given: plain, megatron-bridge, torchtitan or "
-        "primus. Default: {default}, or the trainer of --run-config.",
+        "Framework whose defaults apply to options not given: plain (a generic trainer), megatron-bridge, "
+        "torchtitan or primus. [default: {default}, or the trainer of --run-config]",
         metavar="NAME", section="cluster", field="job.stack", default="plain",
     )]
     hidden: Annotated[int | None, Option(
-        "Width, of --model gpt.", metavar="N", section="model", after="model", also=("--hidden-size",),
+        "Hidden size of --model gpt.", metavar="N", section="model", after="model", also=("--hidden-size",),
     )]
     heads: Annotated[int | None, Option(
-        "Heads, of --model gpt.", metavar="N", section="model", also=("--num-attention-heads",),
+        "Number of attention heads of --model gpt.", metavar="N", section="model", also=("--num-attention-heads",),
     )]
-    vocab: Annotated[int | None, Option("Words it knows, of --model gpt. Default: 50257.", metavar="N",
+    vocab: Annotated[int | None, Option("Vocabulary size of --model gpt. [default: 50257]", metavar="N",
         section="model", also=("--vocab-size",),
     )]
     kv_heads: Annotated[int | None, Option(
-        "Heads of keys and values, of --model gpt. Default: as many as --heads.", metavar="N", section="model",
+        "Number of key-value heads of --model gpt. [default: the value of --heads]", metavar="N", section="model",
         also=("--num-query-groups",),
     )]
     tied_embeddings: Annotated[bool | None, Option(
-        "Tie the head of --model gpt to its embedding. Default: on.", section="model", has_no=True,
+        "Tie the output layer of --model gpt to its embedding. [default: on]", section="model", has_no=True,
     )]
     mtp: Annotated[bool | None, Option(
-        "Train the multi-token prediction (MTP) of the model. Default: on if the model has one.",
+        "Train the multi-token prediction (MTP) layers of the model. [default: on if the model has any]",
         section="model", has_no=True,
     )]
     mtp_num_layers: Annotated[int | None, Option(
-        "Further tokens that are predicted, each by a layer. Default: the model's.", metavar="N", section="model",
+        "Number of MTP layers. Each predicts one further token. [default: the model's]",
+        metavar="N", section="model",
         least=0,
     )]
     mtp_use_repeated_layer: Annotated[bool | None, Option(
-        "Use one MTP layer for all further tokens. Default: off, a layer for each.", section="model",
+        "Use one MTP layer for all further tokens. [default: off, one layer per token]", section="model",
         is_hidden=True,
     )]
     lora: Annotated[str | int | None, Option(
@@ -214,110 +219,115 @@ class StudyOptions(TypedDict, total=False):
         metavar="MODULE+MODULE…", section="model", field="job.freeze", default="",
     )]
     attention: Annotated[Literal["fused", "unfused"] | None, Option(
-        "Attention kernel: fused (FlashAttention) or unfused (score matrix in memory). Default: {default}.",
+        "Attention kernel: fused (FlashAttention) or unfused (score matrix in memory). [default: {default}]",
         section="model", after="recompute", field="job.execution.attention", default="fused",
     )]
     dropout: Annotated[bool | None, Option(
-        "Apply dropout after attention, the token mixer and the channel mixer. Default: off.",
+        "Apply dropout after attention, the token mixer and the channel mixer. [default: off]",
         section="model", field="job.execution.dropout", default=False, has_no=True,
     )]
     cross_entropy: Annotated[CrossEntropy | None, Option(
-        "How the loss is computed: fused, one kernel that keeps no copy of the logits (TransformerEngine); "
-        "compiled, by torch.compile (Megatron-LM's native fusion); or unfused. The last two keep a float32 copy. "
-        "Default: {default}.",
+        "Loss kernel: fused (TransformerEngine, no copy of the logits), compiled (torch.compile, Megatron-LM's "
+        "native fusion) or unfused. The last two keep a float32 copy of the logits. [default: {default}]",
         section="model", field="job.execution.cross_entropy", default="fused",
     )]
     deterministic_mode: Annotated[bool | None, Option(
-        "Run deterministic kernels only (torch and TransformerEngine), and fill allocated memory. Default: off.",
+        "Use deterministic kernels only (torch and TransformerEngine), and fill allocated memory. [default: off]",
         section="model", field="job.execution.deterministic_mode", default=False, has_no=True,
     )]
     compile: Annotated[bool | None, Option(
-        "Fuse the operators between GEMMs with torch.compile, as TorchTitan does, or run them one by one. Default: "
-        "by --stack; else the fused kernels of Megatron-LM and TransformerEngine.",
+        "Assume that torch.compile fuses the operators between GEMMs, as in TorchTitan. With --no-compile, they "
+        "run one by one. [default: by --stack, else the fused kernels of Megatron-LM and TransformerEngine]",
         section="model", field="job.execution.compile", default=None, has_no=True,
     )]
     context: Annotated[Literal["ring", "all-to-all", "all-gather"] | None, Option(
-        "Exchange of keys and values among cp ranks: ring, all-to-all of heads, or all-gather. Default: {default}.",
+        "Exchange of keys and values between context-parallel ranks: ring, all-to-all of heads, or all-gather. "
+        "[default: {default}]",
         section="cluster", field="job.execution.context", default="ring",
     )]
     overlap_tp: Annotated[str | float | None, Option(
-        "Hidden part of tensor-parallel communication, 0 to 1: one number, or forward and backward. n pieces of "
-        "userbuffers hide 1 - 1/n. Default: {default}.",
+        "Hidden fraction of tensor-parallel communication, 0 to 1: one number, or FORWARD,BACKWARD. Userbuffers "
+        "with n chunks hide 1 - 1/n. [default: {default}]",
         metavar="PART|PART,PART", section="cluster", default="0",
     )]
     overlap_ep: Annotated[str | float | None, Option(
         "Overlap of expert-parallel communication with the compute of another microbatch: the order of operations "
-        "in a pair of a forward and a backward (megatron, megatron-delay-wgrad, dualpipe or best), or the hidden "
-        "part, 0 to 1. Default: {default}.",
+        "in a pair of forward and backward passes (megatron, megatron-delay-wgrad, dualpipe or best), or the "
+        "hidden fraction, 0 to 1. [default: {default}]",
         metavar="ORDER|PART", section="cluster", field="job.execution.overlap_ep", default=0.0,
     )]
     overlap_cp: Annotated[float | None, Option(
-        "Hidden part of the context-parallel communication that attention does not hide, 0 to 1. Default: "
-        "{default}.",
+        "Hidden fraction, 0 to 1, of the context-parallel communication that is not overlapped with attention. "
+        "[default: {default}]",
         metavar="PART", section="cluster", field="job.execution.hidden_cp", default=0.0,
     )]
     scatter_gather: Annotated[bool | None, Option(
-        "Send 1/tp of each P2P message per tp rank, and all-gather it after the transfer. Default: off.",
+        "Send 1/tp of each P2P message from each tensor-parallel rank, and all-gather it after the transfer. "
+        "[default: off]",
         section="cluster", field="job.scatter_gather", default=False, has_no=True, is_hidden=True,
     )]
     compute_share: Annotated[str | float | None, Option(
-        "Multiplier on GEMM and attention throughput, relative to the calibrated value of the GPU type: a number, "
-        "or one per dtype. Default: the cluster's constants, else 1.",
+        "Multiplier on GEMM and attention throughput, relative to the calibrated value of the GPU type: one "
+        "number, or one per dtype. [default: the cluster's constants, else 1]",
         metavar="NUMBER|DTYPE:NUMBER,…", section="cluster", field="job.execution.compute_share",
     )]
     cuda_graphs: Annotated[CudaGraphs | None, Option(
-        CAPTURED + " Default: {default}.",
+        CAPTURED + " [default: {default}]",
         metavar="none|layer|full|MODULE+MODULE…", section="model", field="job.execution.cuda_graphs",
         default="none",
     )]
     cuda_graph_reuse: Annotated[bool | None, Option(
-        "Share inputs and outputs among graphs of microbatches that are not in flight together (TransformerEngine "
-        "2.7 or newer). Default: on.",
+        "Share input and output buffers between graphs of microbatches that are not in flight together "
+        "(TransformerEngine 2.7 or newer). [default: on]",
         section="model", field="job.cuda_graph_reuse", default=True, has_no=True, is_hidden=True,
     )]
     launch_ms: Annotated[float | None, Option(
-        "Host time of a launch by the schedule, one an action and two a message. Default: the cluster's, else 0.",
+        "Host time per launch of the schedule (one launch per action, two per P2P message). [default: the "
+        "cluster's, else 0]",
         metavar="MS", section="cluster",
     )]
     rest: Annotated[float | None, Option(
-        "Extra fixed time per step. Default: {default}.",
+        "Extra fixed time per step. [default: {default}]",
         metavar="SECONDS", section="model", field="job.rest_s", default=0.0,
     )]
     update: Annotated[Update | None, Option(
-        "Pipeline ranks before the optimizer: synchronised (wait for all gradients) or post-validated. "
-        "Default: {default}.",
+        "Pipeline ranks before the optimizer: synchronised (wait for the gradient norm of all ranks) or "
+        "post-validated (update at once, check the norm later). [default: {default}]",
         section="optimizer", field="job.update", default="synchronised",
     )]
     moe_dispatcher: Annotated[Dispatcher | None, Option(
-        "How tokens go to their experts: deepep or hybridep (once to each node and rank that has one), alltoall "
-        "(once for each expert), allgather (to all ranks). Default: {default}.",
+        "Token dispatcher: deepep or hybridep (a token is sent once to each node and rank with one of its "
+        "experts), alltoall (once per expert), allgather (to all ranks). [default: {default}]",
         section="cluster", field="job.execution.moe_dispatcher", default="deepep",
     )]
     expert_imbalance: Annotated[float | None, Option(
-        "Tokens that the busiest rank's experts get, of the mean; 1 is even. Default: {default}.",
+        "Tokens of the busiest expert-parallel rank, relative to the mean (1 is balanced). [default: {default}]",
         metavar="FACTOR", section="model", field="job.execution.expert_imbalance", default=1.0,
     )]
     moe_expert_capacity_factor: Annotated[float | None, Option(
-        "Tokens that each expert is padded or cut to, of the mean. Default: as many as come.",
+        "Token capacity of each expert, relative to the mean. Experts are padded or drop tokens to reach it. "
+        "[default: no limit, dropless routing]",
         metavar="FACTOR", section="model", field="job.execution.expert_capacity",
     )]
     fused_experts: Annotated[bool | None, Option(
         "Run the experts of a rank as one grouped GEMM with activation and cast (TransformerEngine's op fuser). "
-        "Default: off.",
+        "[default: off]",
         section="model", field="job.execution.fused_experts", default=False, has_no=True,
     )]
     moe_expert_rank_capacity_factor: Annotated[float | None, Option(
-        "Tokens that a rank's experts have room for, of the mean, so that no counts are waited for and a graph can "
-        "hold a dropless exchange; hybridep and fused experts only. Default: as many as come.",
+        "Token capacity of a rank's experts, relative to the mean. The host then does not wait for token counts, "
+        "and CUDA graphs can contain a dropless all-to-all. Requires --moe-dispatcher hybridep and "
+        "--fused-experts. [default: no limit]",
         metavar="FACTOR", section="model", field="job.execution.expert_rank_capacity", is_hidden=True,
     )]
     moe_paged_stash: Annotated[float | None, Option(
-        "Room for what experts keep for the backward, of the mean, in pages (Megatron-LM's buffer size factor), "
-        "beside a rank capacity. Default: none, all the room there is.",
+        "Size of the paged buffer for activations that experts save for the backward pass, relative to the mean "
+        "(Megatron-LM's buffer size factor). Requires --moe-expert-rank-capacity-factor. [default: no buffer, "
+        "activations use the full capacity]",
         metavar="FACTOR", section="model", field="job.execution.paged_stash", is_hidden=True,
     )]
     overlap_dp: Annotated[bool | None, Option(
-        "Overlap gradient reduce-scatter and parameter all-gather with compute. Default: on.",
+        "Overlap gradient reduce-scatter and parameter all-gather with compute. [default: on]",
         section="optimizer", field="job.overlap", default=True, has_no=True,
     )]
 
@@ -326,83 +336,87 @@ class JobOptions(StudyOptions, total=False):
     """A job with its layout; `ppsim project --help` has each word's meaning and default."""
 
     pp: Annotated[int | None, Option(
-        "Pipeline ranks. Must be given, here or by --run-config.",
+        "Pipeline ranks. Required, unless --run-config, --recipe or --run sets it.",
         metavar="N", section="pipeline", field="job.layout.pp",
         also=("--pipeline-model-parallel-size",),
     )]
     microbatches: Annotated[int | None, Option(
-        "Microbatches per step and data-parallel rank. Default: 4 · pp.",
+        "Microbatches per step and data-parallel rank. [default: 4 · pp]",
         metavar="N", section="pipeline", field="microbatches",
     )]
     layers: Annotated[int | None, Option(
-        "Layers of the model. Default: the model's own, or the profile's.",
+        "Number of layers of the model. [default: the model's, or the profile's]",
         metavar="N", section="model", after="model", field="num_layers", also=("--num-layers",),
     )]
     seq_len: Annotated[int | None, Option(
-        "Tokens per sequence. Default: the model's, or the profile's.",
+        "Tokens per sequence. [default: the model's, or the profile's]",
         metavar="TOKENS", section="model", field="job.sequence_length", also=("--seq-length",),
     )]
     micro_batch: Annotated[int | None, Option(
-        "Sequences per microbatch. Default: 1 with --model, else the profile's.",
+        "Sequences per microbatch. [default: 1 with --model, else the profile's]",
         metavar="N", section="model", field="job.micro_batch",
     )]
     recompute: Annotated[Recompute | None, Option(
-        MEANING + " Default: none, or the profile's; without --model the profile must have it.",
+        MEANING + " Without --model, the profile must contain the value. [default: none, or the profile's]",
         metavar="none|full|MODULE+MODULE…", section="model", after="dtype",
         field="job.execution.recompute",
     )]
     offload: Annotated[float | None, Option(
-        "Part of the activations, 0 to 1, that waits for its backward in host memory. Default: {default}.",
+        "Fraction, 0 to 1, of the activations that is in host memory until the backward pass. [default: "
+        "{default}]",
         metavar="PART", section="model", field="job.offload", default=0.0,
     )]
     offload_modules: Annotated[str | None, Option(
-        OFFLOADED + " Default: none.",
+        OFFLOADED + " [default: none]",
         metavar="MODULE+MODULE…", section="model", field="job.offload_modules", default="",
     )]
     min_offloaded_tensor_size: Annotated[int | None, Option(
-        "Elements of the smallest tensor that --offload-modules sends to the host. Default: {default}.",
+        "Smallest tensor that --offload-modules moves to the host, in elements. [default: {default}]",
         metavar="N", section="model", field="job.offload_rules.min_offloaded_tensor_size", default=2**20,
         is_hidden=True,
     )]
     activation_offload_fraction: Annotated[float | None, Option(
-        "Part, 0 to 1, of what --offload-modules names that goes to the host, by number of modules: those of a "
-        "stage's first layers. Default: {default}.",
+        "Fraction, 0 to 1, of the modules of --offload-modules that go to the host, starting with the first layers "
+        "of each stage. [default: {default}]",
         metavar="PART", section="model", field="job.offload_rules.activation_offload_fraction", default=1.0,
         is_hidden=True,
     )]
     max_inflight_offloads: Annotated[int | None, Option(
-        "Copies to the host of a module of --offload-modules that may be on their way before the forward waits "
-        "for the oldest. Default: any number.",
+        "Maximum number of copies to the host in flight per module of --offload-modules. At the limit, the forward "
+        "pass waits for the oldest. [default: no limit]",
         metavar="N", section="model", field="job.offload_rules.max_inflight_offloads",
         also=("--fine-grained-offloading-max-inflight-offloads",), is_hidden=True,
     )]
     tp: Annotated[int | None, Option(
-        "Tensor-parallel ranks. Default: 1, or the profile's; without --model it is the profile's or estimated.",
+        "Tensor-parallel ranks. Without --model, a value that the profile does not contain is estimated. [default: "
+        "1, or the profile's]",
         metavar="N", section="cluster", after="gpus", field="job.layout.tp",
         also=("--tensor-model-parallel-size",),
     )]
     cp: Annotated[int | None, Option(
-        "Context-parallel ranks. Default: 1, or the profile's; without --model the profile must have it.",
+        "Context-parallel ranks. Without --model, the profile must contain the value. [default: 1, or the "
+        "profile's]",
         metavar="N", section="cluster", field="job.layout.cp", also=("--context-parallel-size",),
     )]
     ep: Annotated[int | None, Option(
-        "Expert-parallel ranks. Default: 1, or the profile's; without --model it is the profile's or estimated.",
+        "Expert-parallel ranks. Without --model, a value that the profile does not contain is estimated. [default: "
+        "1, or the profile's]",
         metavar="N", section="cluster", field="job.layout.ep", also=("--expert-model-parallel-size",),
     )]
     dp: Annotated[int | None, Option(
-        "Data-parallel ranks. Default: what --gpus leaves, else 1.",
+        "Data-parallel ranks. [default: from --gpus and the other sizes, else 1]",
         metavar="N", section="cluster", field="job.layout.dp",
     )]
     zero: Annotated[Literal[0, 1, 2, 3] | None, Option(
-        "ZeRO stage: replicas share optimizer state (1, Megatron-LM's distributed optimizer), gradients too (2), "
-        "parameters too (3). Default: {default}.",
+        "ZeRO stage: data-parallel ranks shard optimizer state (1, Megatron-LM's distributed optimizer), also "
+        "gradients (2), also parameters (3). [default: {default}]",
         metavar="0|1|2|3", section="optimizer", after="optimizer",
         field="job.optimizer.zero_stage", default=1,
     )]
     sequence_parallel: Annotated[bool | None, SEQUENCE_PARALLEL]
     profile: Annotated["str | Path | Profile | None", Option(
-        "Measured costs: a file of `ppsim profile`, or the name of a packaged profile. Default: zb-a100-6.2b "
-        "without --model; with one, costs are estimated.",
+        "Measured costs, a file of `ppsim profile` or the name of a packaged profile. [default: without --model "
+        "zb-a100-6.2b, a GPT of 6.2 billion parameters on A100; with --model none, costs are estimated]",
         names="profile", metavar="NAME|FILE", section="measured", field="job.profile",
     )]
 
@@ -411,85 +425,89 @@ class PlanOptions(JobOptions, total=False):
     """A plan, of a job or of a profile; `ppsim project --help` has each word's meaning and default."""
 
     vpp: Annotated[int | None, Option(
-        "Stages per rank; more than one interleaves. Default: the fewest that the schedule takes.",
+        "Stages (model chunks) per rank. More than one interleaves. [default: the fewest that the schedule "
+        "allows]",
         metavar="N", section="pipeline", after="pp", field="vpp",
         also=("--num-virtual-stages-per-pipeline-rank",),
     )]
     schedule: Annotated[str | None, Option(
-        "A name from `ppsim schedules`, several or all of them to compare, or auto: the best that a search "
-        "finds. Default: 1f1b, or interleaved-1f1b for vpp > 1.",
+        "Schedule (`ppsim schedules`), several or all to compare them, or auto to search for the best table. "
+        "[default: 1f1b, or interleaved-1f1b if vpp > 1]",
         names="schedule", metavar="NAME|NAME,NAME,…|all|auto", section="pipeline", field="schedule",
     )]
     gradient_accumulation_steps: Annotated[int | None, Option(
-        "Pipeline rounds per optimizer step, each drained before the next, as in TorchTitan (its "
-        "gradient_accumulation_steps). They share the microbatches equally. With DeepSpeed and Megatron-LM all "
-        "microbatches are one round. Default: {default}.",
+        "Pipeline rounds per optimizer step, as TorchTitan's gradient_accumulation_steps. Each round runs an equal "
+        "part of the microbatches and drains before the next. DeepSpeed and Megatron-LM run all microbatches in "
+        "one round. [default: {default}]",
         metavar="N", section="pipeline", after="microbatches", field="gradient_accumulation_steps", default=1,
     )]
     group_size: Annotated[int | None, GROUP_SIZE]
     slices: Annotated[int | None, SLICES]
     split: Annotated[str | Sequence[int] | None, Option(
-        "Layers per stage: auto (shortest simulated iteration that fits), even, megatron (Megatron-LM's own "
-        "rule), numbers as 2,3,3,2, "
-        "or its layout string as Et*3|(tt|)*6,t*2L. Default: auto; megatron with --runtime megatron.",
+        "Layers per stage: auto (shortest simulated iteration that fits), even, megatron (Megatron-LM's own rule), "
+        "numbers (2,3,3,2), or a layout string of Megatron-LM (Et*3|(tt|)*6,t*2L). [default: auto, or megatron "
+        "with --runtime megatron]",
         metavar="auto|even|megatron|N,N,…|LAYOUT", section="pipeline", field="split",
     )]
     stage_plan: Annotated[str | Path | None, Option(
         "Layers, recomputation and offloaded modules of each stage: a TOML, YAML or JSON file with a list `stages` "
-        "of layers, recompute and offload_modules, each as its option has it; or auto: those with the shortest "
-        "simulated iteration that fit. Default: every stage as --split, --recompute and --offload-modules say.",
+        "of layers, recompute and offload_modules (values as for these options), or auto (shortest simulated "
+        "iteration that fits). [default: --split, --recompute and --offload-modules for all stages]",
         flag="--plan", metavar="FILE|auto", section="pipeline",
     )]
     account_for_embedding_in_pipeline_split: Annotated[bool | None, Option(
-        "Megatron-LM's rule with the embedding as a layer of the first stage.",
+        "In Megatron-LM's layer split, count the embedding as a layer of the first stage.",
         section="pipeline", field="split.counts_embedding", is_hidden=True,
     )]
     account_for_loss_in_pipeline_split: Annotated[bool | None, Option(
-        "Megatron-LM's rule with head and loss as a layer of the last stage.",
+        "In Megatron-LM's layer split, count output layer and loss as a layer of the last stage.",
         section="pipeline", field="split.counts_loss", is_hidden=True,
     )]
     decoder_first_pipeline_num_layers: Annotated[int | None, Option(
-        "Megatron-LM's rule with so many layers on the first rank.",
+        "In Megatron-LM's layer split, number of layers on the first rank.",
         metavar="N", section="pipeline", field="split.first", least=0, is_hidden=True,
     )]
     decoder_last_pipeline_num_layers: Annotated[int | None, Option(
-        "Megatron-LM's rule with so many layers on the last rank.",
+        "In Megatron-LM's layer split, number of layers on the last rank.",
         metavar="N", section="pipeline", field="split.last", least=0, is_hidden=True,
     )]
     stragglers: Annotated[Mapping[int, float] | None, Option(
-        "A rank that computes more slowly: 3:1.2 is rank 3, taking 1.2 times as long. May be repeated.",
+        "Slow rank: with 3:1.2, compute on rank 3 takes 1.2 × as long. May be repeated.",
         metavar="RANK:FACTOR", section="pipeline", field="stragglers", flag="--straggler",
     )]
     lengths: Annotated[str | Path | Sequence[int] | None, Option(
-        "Sequence lengths in tokens, one per line, from which a step draws its own. Default: all have --seq-len.",
+        "File of sequence lengths in tokens, one per line. Each step draws its sequences from them. [default: all "
+        "sequences have --seq-len tokens]",
         metavar="FILE", section="pipeline", field="lengths",
     )]
     job: "Job | None"
     forward_ms: Annotated[float | str | Sequence[float] | None, Option(
-        "Measured: a microbatch's forward on a rank, all of its stages together, or one a stage, in order, as "
-        "10,12,12,14; with the two halves of the backward. No time is estimated then, and nothing is around the "
-        "pipeline.",
+        "Measured forward time of a microbatch: per rank (all its stages together), or per stage in order "
+        "(10,12,12,14). Requires --backward-input-ms and --backward-weight-ms. Costs are then not estimated, and "
+        "only the pipeline is projected, not the rest of the step.",
         metavar="MS|MS,MS,…", section="measured",
     )]
     backward_input_ms: Annotated[float | str | Sequence[float] | None, Option(
-        "Measured: the input gradients of a microbatch on a rank, or one a stage.",
+        "Measured time of the input gradients (I) of a microbatch, per rank or per stage.",
         metavar="MS|MS,MS,…", section="measured",
     )]
     backward_weight_ms: Annotated[float | str | Sequence[float] | None, Option(
-        "Measured: its weight gradients.", metavar="MS|MS,MS,…", section="measured",
+        "Measured time of the weight gradients (W) of a microbatch, per rank or per stage.",
+        metavar="MS|MS,MS,…", section="measured",
     )]
     transfer_ms: Annotated[float | str | Sequence[float] | None, Option(
-        "Milliseconds from a stage to the next, for the profile's; beside --forward-ms also one behind each stage.",
+        "P2P transfer time from a stage to the next, instead of the profile's. With --forward-ms, one number or "
+        "one per stage (the transfer after it).",
         metavar="MS|MS,MS,…", section="measured", field="transfer_s",
     )]
     activation_memory: Annotated[str | float | Sequence[float] | None, Option(
-        "Measured: what a microbatch's forward keeps on a rank, all of its stages together, as 2GiB, or one a "
-        "stage; beside --forward-ms. Default: what model or profile say.",
+        "Measured activation memory of a microbatch: per rank (2GiB, all its stages together), or per stage. "
+        "Requires --forward-ms or --run. [default: the model's or the profile's]",
         metavar="SIZE|SIZE,SIZE,…", section="measured",
     )]
     run: Annotated[str | Path | None, Option(
-        "Recorded run (file or folder for `ppsim read`) whose times per stage and overheads are used, for another "
-        "schedule, vpp, split or number of microbatches of its job. [default of these: the run's]",
+        "Recorded run (file or folder for `ppsim read`) that provides times per stage and overheads, for another "
+        "schedule, vpp, split or number of microbatches of the same job. [default of these: the run's]",
         metavar="PATH", section="measured", after="profile",
     )]
     overheads: Annotated["str | Path | Calibration | None", OVERHEADS]
@@ -498,14 +516,15 @@ class PlanOptions(JobOptions, total=False):
     receives: Annotated[Receives | None, RECEIVES]
     overlap_p2p: Annotated[bool | None, OVERLAP_P2P]
     memory_limit: Annotated[str | float | None, Option(
-        "Usable memory per rank, exit 1 if exceeded. For example 80GiB or 80GB. Default: 95 % of the device's.",
+        "Usable memory per rank (80GiB or 80GB). The exit code is 1 if a rank needs more. [default: 95 % of the "
+        "device's memory]",
         metavar="SIZE", section="runtime", field="memory_limit_bytes",
     )]
     search_time: Annotated[float | None, Option(
-        "How long to search. Default: {default} s; less where the bound is met.",
+        "Maximum duration of the search. It ends earlier if it reaches the lower bound. [default: {default}]",
         metavar="SECONDS", section="search", field="search_s", default=10.0,
     )]
     seed: Annotated[int | None, Option(
-        "Seed of the search's random choices, and of what is drawn of --sequence-lengths. Default: {default}.",
+        "Random seed of the search, and of the lengths drawn from --sequence-lengths. [default: {default}]",
         metavar="N", section="search", field="seed", default=0,
     )]

@@ -26,51 +26,53 @@ class RangeOptions(TypedDict, total=False):
     """Ranges to try."""
 
     tp: Annotated[Sequence[int] | None, Option(
-        "Tensor-parallel ranks to try. Default: what divides the model and a node.",
+        "Tensor-parallel sizes to try. [default: all that divide the model and a node]",
         metavar=_MANY, section="tried", also=("--tensor-model-parallel-size",),
     )]
     cp: Annotated[Sequence[int] | None, Option(
-        "Context-parallel ranks to try. Default: 1,2,4,8 that leave 2,048 tokens or more.",
+        "Context-parallel sizes to try. [default: those of 1,2,4,8 that leave at least 2,048 tokens per rank]",
         metavar=_MANY, section="tried", also=("--context-parallel-size",),
     )]
     ep: Annotated[Sequence[int] | None, Option(
-        "Expert-parallel ranks to try. Default: powers of two up to 64 that divide the experts.",
+        "Expert-parallel sizes to try. [default: powers of two up to 64 that divide the number of experts]",
         metavar=_MANY, section="tried", also=("--expert-model-parallel-size",),
     )]
     dp: Annotated[Sequence[int] | None, Option(
-        "Data-parallel replicas to allow; they are what the others leave. Default: any.",
+        "Data-parallel sizes to allow. They follow from --gpus and the other sizes. [default: any]",
         metavar=_MANY, section="tried",
     )]
     pp: Annotated[Sequence[int] | None, Option(
-        "Pipeline ranks to try. Default: what divides the GPUs, up to the layers and two more.",
+        "Pipeline sizes to try. [default: divisors of --gpus, up to the number of layers + 2]",
         metavar=_MANY, section="tried", also=("--pipeline-model-parallel-size",),
     )]
     vpp: Annotated[Sequence[int] | None, Option(
-        "Stages a rank to try. Default: {default}, and on the best layouts all sizes that divide the layers.",
+        "Stages per rank to try. [default: {default}; on the best layouts also all numbers that divide the "
+        "layers]",
         metavar=_MANY, section="tried", default=(1, 2, 4, 8),
         also=("--num-virtual-stages-per-pipeline-rank",),
     )]
     micro_batch: Annotated[Sequence[int] | None, Option(
-        "Sequences a microbatch to try. Default: {default}.",
+        "Microbatch sizes to try, in sequences. [default: {default}]",
         metavar=_MANY, section="tried", default=(1, 2, 4, 8),
     )]
     schedule: Annotated[Sequence[str] | None, Option(
-        "Schedules to try, names from `ppsim schedules`; with auto, a table is searched for on the best three. "
-        "Default: {default}, and on the best layouts zbv and v-half.",
+        "Schedules to try, by name (`ppsim schedules`). auto also searches for a table on the best three layouts. "
+        "[default: {default}; on the best layouts also zbv and v-half]",
         names="schedule", metavar="NAME,NAME,…", section="tried", default=SCHEDULES,
     )]
     recompute: Annotated[Sequence[Recompute] | None, Option(
-        "What of a layer is computed again in its backward, to try, as project takes it. Default: {default}, with "
-        "--fully-shard (as of --stack torchtitan) selective-op too, and on the best layouts modules and block/N.",
+        "Recomputation to try, with the values of `ppsim project --recompute`. [default: {default}; with "
+        "--fully-shard (set by --stack torchtitan) also selective-op; on the best layouts also modules and "
+        "block/N]",
         metavar="KIND,…", section="tried", default=("none", "full"),
     )]
     zero: Annotated[Sequence[int] | None, Option(
-        "ZeRO stages to try, each with every layout. Default: the job's own (1, or as --stack or --run-config has "
-        "it), and 3 without a pipeline if that is 1 and the stack runs Megatron-FSDP.",
+        "ZeRO stages to try, each with every layout. [default: 1, or the stage of --stack or --run-config; also 3 "
+        "without a pipeline if this is 1 and the framework runs Megatron-FSDP]",
         metavar="0|1|2|3,…", section="tried",
     )]
     split: Annotated[Sequence[Literal["auto", "even"]] | None, Option(
-        "Layer splits to try: auto (equal work per rank), even. Default: {default}.",
+        "Layer splits to try: auto (equal work per rank), even. [default: {default}]",
         metavar="KIND,…", section="tried", default=("auto", "even"),
     )]
 
@@ -79,50 +81,51 @@ class TuneOptions(StudyOptions, RangeOptions, total=False):
     """Options of a search; `ppsim tune --help` has the meaning and default of each."""
 
     stage_plan: Annotated[Literal["auto"] | None, Option(
-        "auto: at the end, layers and recomputation of each stage are searched for on the best layouts, as `ppsim "
-        "project --plan auto` does. Default: all stages of a configuration recompute the same.",
+        "auto: at the end, also search layers and recomputation of each stage on the best layouts, as `ppsim "
+        "project --plan auto`. [default: all stages of a configuration recompute the same]",
         flag="--plan", section="search", after="top",
     )]
     layers: Annotated[int | None, Option(
-        "Layers of the model. Default: its own.",
+        "Number of layers of the model. [default: the model's]",
         metavar="N", section="model", after="model", field="num_layers", also=("--num-layers",),
     )]
     seq_len: Annotated[int | None, Option(
-        "Tokens a sequence. Default: the model's.",
+        "Tokens per sequence. [default: the model's]",
         metavar="TOKENS", section="model", field="job.sequence_length", also=("--seq-length",),
     )]
     memory_limit: Annotated[str | float | None, Option(
-        "Memory a GPU may use, as 80GiB or 80GB. Default: --memory-share of what it has.",
+        "Usable memory per GPU (80GiB or 80GB). [default: --memory-share of the device's memory]",
         metavar="SIZE", section="cluster",
     )]
     memory_share: Annotated[float | None, Option(
-        "Part of a GPU's memory, 0 to 1, that a step may take; the rest is the allocator's. Default: 0.95.",
+        "Fraction, 0 to 1, of the device's memory that a step may use. The rest is left to the allocator. "
+        "[default: 0.95]",
         metavar="PART", section="cluster",
     )]
     runtime: Annotated[Runtime | None, replace(RUNTIME, section="cluster")]
     overheads: Annotated["str | Path | Calibration | None", replace(OVERHEADS, section="cluster")]
     sequence_parallel: Annotated[bool | None, replace(SEQUENCE_PARALLEL, section="optimizer", after="overlap_dp")]
     top: Annotated[int | None, Option(
-        "How many of the fastest to rank.", metavar="N", section="search", default=10, shown=True,
+        "Number of fastest configurations in the ranking.", metavar="N", section="search", default=10, shown=True,
     )]
     jobs: Annotated[int | None, Option(
-        "Processes to search with, -1 for one a core; more than one needs joblib. Default: {default}.",
+        "Number of processes, -1 for one per core. More than one requires joblib. [default: {default}]",
         metavar="N", section="search", default=1,
     )]
     workers: Annotated[str | None, Option(
-        "Who does the work: dask:tcp://HOST:PORT or ray:auto for a cluster's workers, processes:N as --jobs N. "
-        "The answer is the same.",
+        "Workers of the search: dask:tcp://HOST:PORT or ray:auto (of a cluster), or processes:N (as --jobs N). The "
+        "result does not depend on them.",
         metavar="WHERE", section="search",
     )]
     resume: Annotated[str | Path | None, Option(
-        "Keep the state of the search in a file, and go on from it where there is one.",
+        "File to save the state of the search, and to resume it if the file exists.",
         metavar="FILE", section="search",
     )]
     search_time: Annotated[float | None, Option(
-        "With auto: how long to search each. Default: {default} s.",
+        "With --schedule auto, maximum search time per table. [default: {default}]",
         metavar="SECONDS", section="search", default=10.0,
     )]
     seed: Annotated[int | None, Option(
-        "With auto: seed of the search's random choices.",
+        "With --schedule auto, random seed of the search.",
         metavar="N", section="search", default=0, shown=True,
     )]

@@ -145,7 +145,8 @@ def test_every_option_has_a_sentence(name):
     for parameter in COMMANDS[name].params:
         if isinstance(parameter, click.Option):
             assert parameter.help, f"{name} {parameter.opts[0]} has no help"
-            assert parameter.help.endswith("."), f"{name} {parameter.opts[0]}: {parameter.help}"
+            sentence = re.sub(r" \[default[^]]*: [^]]+\]$", "", parameter.help)
+            assert sentence.endswith("."), f"{name} {parameter.opts[0]}: {parameter.help}"
 
 
 def test_the_exit_codes_are_in_the_help():

@@ -21,7 +21,7 @@ from tests.cli.running import words_of as text_of
 HostSeconds = Annotated[
     float | None,
     Option(
-        "What a step takes on the host. Default: {default} s.", metavar="SECONDS", section="runtime",
+        "Host time per step. [default: {default}]", metavar="SECONDS", section="runtime",
         after="runtime", field="job.allocator_slack", default=1.0,
     ),
 ]  # fmt: skip
@@ -48,7 +48,7 @@ def project(**options: Any) -> None:
 
 def test_an_option_that_is_declared_is_in_the_help_behind_the_one_it_names() -> None:
     shown = CliRunner().invoke(project, ["--help"], terminal_width=100).output
-    assert "--host-seconds SECONDS What a step takes on the host. Default: 1 s." in text_of(shown)
+    assert "--host-seconds SECONDS Host time per step. [default: 1]" in text_of(shown)
     assert shown.index("--runtime") < shown.index("--host-seconds") < shown.index("--channel")
     assert CliRunner().invoke(project, ["--pp", "2", "--host-seconds", "0.5"]).output == "0.5\n"
     assert "is not a valid float" in CliRunner().invoke(project, ["--pp", "2", "--host-seconds", "x"]).output
