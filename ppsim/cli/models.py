@@ -25,9 +25,11 @@ from ppsim.cli.completion import completing
     metavar="model.json",
     help="Output file for the traced model. --model model.json then requires neither torch nor transformers.",
 )
-@click.option("--full", is_flag=True, help="List the source of each model's sizes too.")
+@click.option("--full", is_flag=True, help="Also print the source of each model's sizes.")
 @json_option
-def models(name: str | None, seq_len: int | None, config: str | None, output: str | None, as_json: bool) -> None:
+def models(
+    name: str | None, seq_len: int | None, config: str | None, output: str | None, full: bool, as_json: bool
+) -> None:
     """List the models known by name, or print the parameters and training FLOPs per token of one.
 
     \b

@@ -211,11 +211,11 @@ class StudyOptions(TypedDict, total=False):
         is_hidden=True,
     )]
     lora: Annotated[str | int | None, Option(
-        MEANING_OF_LORA + " Default: none; modules linear_qkv+linear_proj+linear_fc1+linear_fc2.",
+        MEANING_OF_LORA + " [default: none; of the modules: linear_qkv+linear_proj+linear_fc1+linear_fc2]",
         metavar="RANK[:MODULE+MODULE…]", section="model", field="job.lora", default="",
     )]
     freeze: Annotated[str | None, Option(
-        MEANING_OF_FREEZE + " Default: none.",
+        MEANING_OF_FREEZE + " [default: none]",
         metavar="MODULE+MODULE…", section="model", field="job.freeze", default="",
     )]
     attention: Annotated[Literal["fused", "unfused"] | None, Option(
