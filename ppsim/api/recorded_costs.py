@@ -40,8 +40,8 @@ def recorded_costs(
     """Return the medians per stage and the overheads of a run in a file or folder.
 
     `activation_bytes` are per microbatch, if known, of each rank or of each recorded stage; `split` says how many
-    layers the stages had. Raises `ConfigError` for one without a timeline, and for tables
-    whose actions cannot be told apart: slices of sequences, and pairs of a forward and a backward.
+    layers the stages had. Raises `ConfigError` for a recording without a timeline, and for tables with
+    slices of sequences or with pairs of a forward and a backward, because their actions have no times of their own.
     """
     source = str(path)
     run = opened_run(path).measured.run

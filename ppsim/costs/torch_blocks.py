@@ -17,8 +17,8 @@ rank), h the hidden size:
   fused with a norm's n - 1;
 - 8-bit casts: `_Casts`.
 
-In eager mode each operator is a separate memory-bound kernel: norms in float32, activations, sums of gradients two
-by two, and casts.
+In eager mode each operator is a separate memory-bound kernel: norms in float32, activations, pairwise gradient
+additions, and casts.
 """
 
 from collections import Counter

@@ -1,7 +1,7 @@
 """Models from a Hugging Face config.json.
 
-Every field is either read, or known to change neither parameters nor matrix products, or refused: a new field might
-be a new kind of layer. Defaults are those of the classes in transformers, which released files leave out.
+Every field is read, or known to change neither parameters nor GEMMs, or refused: a new field might be a new kind of
+layer. Released files leave out fields with the default of their class in transformers, so ppsim has these defaults.
 """
 
 import json
@@ -80,7 +80,7 @@ def model_from(data: Any, where: str = "config.json") -> Model:
 
 
 def _llama(fields: Fields, part: Part | Sequence[Part], attention: Attention, *, has_window: bool) -> Model:
-    """Layers of which some see a window: those of layer_types, or those from max_window_layers on."""
+    """Layers with a window: by layer_types, or from layer max_window_layers on."""
     layers = layers_of(fields, attention, part)
     first = fields.number("max_window_layers", default=0) if has_window else 0
     are_windowed = are_of_kind(fields, "sliding_attention", len(layers), lambda layer: layer >= first)
@@ -98,7 +98,7 @@ def _mixtral(fields: Fields) -> Model:
 
 
 def _qwen(fields: Fields, *, version: int, has_experts: bool = False) -> Model:
-    """Version 2 has biases of queries, keys and values; version 3 norms, and biases where the file says so."""
+    """Version 2 has biases of queries, keys and values; version 3 norms, and biases if the file says so."""
     attention = attention_of(fields, qkv_bias=True) if version == 2 else attention_of(fields, qk_norm=True)
     part: Part | Sequence[Part] = FeedForward(fields.count("intermediate_size"))
     if has_experts:
@@ -143,11 +143,11 @@ def _qwen3_next(fields: Fields, *, has_experts: bool = True) -> Model:
 _BLOCKS = MappingProxyType(
     {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
 )
-"""Tokens a compressed key of DeepSeek-V4's `layer_types`, where `compress_rates` says nothing else."""
+"""Default tokens per compressed key for DeepSeek-V4's `layer_types`, without `compress_rates`."""
 
 
 def _deepseek_v4(fields: Fields) -> Model:
-    """Compressed attention, residual streams, experts everywhere; the first layers choose theirs by the word."""
+    """Compressed attention, residual streams, experts in all layers; the first layers route by token id."""
     number, num_mtp = fields.num_layers(), fields.number("num_nextn_predict_layers", default=1)
     require_layers(number + num_mtp, "num_hidden_layers + num_nextn_predict_layers")
     if fields.count("num_key_value_heads", default=1) != 1:
@@ -174,10 +174,10 @@ def _deepseek_v4(fields: Fields) -> Model:
 
 
 def _compressed_blocks(fields: Fields, number: int, num_mtp: int) -> tuple[list[int], int]:
-    """Tokens a compressed key of each layer, those for further tokens too, and of layers with an indexer.
+    """Tokens per compressed key of each layer, MTP layers included, and for layers with an indexer.
 
-    A file says them as `compress_ratios`, or as `layer_types` with their `compress_rates`; else as transformers:
-    two heavily compressed layers, then both kinds in turns. Layers for further tokens have windows alone.
+    A file has `compress_ratios`, or `layer_types` with `compress_rates`. The default is transformers': two heavily
+    compressed layers, then both kinds in turns. MTP layers have windows only.
     """
     given = fields.nested("compress_rates")
     of_words = {word: given.count(word, default=block) if block else 0 for word, block in sorted(_BLOCKS.items())}
@@ -193,7 +193,7 @@ def _compressed_blocks(fields: Fields, number: int, num_mtp: int) -> tuple[list[
 
 
 def _compressed_attention(fields: Fields) -> CompressedAttention:
-    """Of a layer that has a window, compressed keys and an indexer."""
+    """Attention of a layer with a window, compressed keys and an indexer."""
     fields.seen |= {"kv_lora_rank", "qk_nope_head_dim", "first_k_dense_replace"}  # of earlier versions: not read
     if fields.flag("attention_bias", default=False):
         fields.refuse("attention_bias", "true is not known with compressed attention; it is false in every release")
@@ -248,7 +248,7 @@ def _gpt2(fields: Fields) -> Model:
 
 
 def _opt(fields: Fields) -> Model:
-    """OPT: two more positions than the sequence; OPT-350m's narrower embedding and norms behind the parts."""
+    """OPT: two more positions than the sequence; OPT-350m's narrower embedding and norms after the mixers."""
     bias, width = fields.flag("enable_bias", default=True), fields.optional("word_embed_proj_dim")
     ffn = FeedForward(fields.count("ffn_dim"), gated=False, bias=bias)
     layers = layers_of(fields, attention_of(fields, qkv_bias=bias, out_bias=bias), ffn, "layernorm")
@@ -262,7 +262,7 @@ def _opt(fields: Fields) -> Model:
 
 
 def _layernorm(fields: Fields, *, biased: bool) -> Model:
-    """gpt_neox, whose feed-forward part always has biases, and nemotron, which has them where the file says so."""
+    """gpt_neox, whose feed-forward part always has biases, and nemotron, which has them if the file says so."""
     bias = biased or fields.flag("mlp_bias", default=False)
     part = FeedForward(fields.count("intermediate_size"), gated=False, bias=bias)
     return decoder_of(fields, layers_of(fields, attention_of(fields, biased=biased), part, "layernorm"))
@@ -309,7 +309,7 @@ def _llama4(fields: Fields) -> Model:
 
 
 def _of_images(fields: Fields, read: Callable[[Fields], Model]) -> Model:
-    """The language model of a file that has one for images too."""
+    """The language model of a file that also has an image encoder."""
     fields.seen.add("mm_tokens_per_image")
     fields.seen |= {"boi_token_index", "eoi_token_index", "image_token_index", "image_token_id", "video_token_id"}
     fields.seen |= {"vision_start_token_id", "vision_end_token_id", "multimodal_projector_bias"}
@@ -324,7 +324,7 @@ def _of_images(fields: Fields, read: Callable[[Fields], Model]) -> Model:
 
 
 def _without_images(vision: Fields) -> str:
-    """The sentence about the image encoder that a model is without; its parameters but for biases and norms."""
+    """The sentence about an image encoder that is left out, with its parameters (no biases and norms)."""
     names = ("hidden_size", "intermediate_size", "num_hidden_layers", "patch_size", "image_size")
     h, f, num_layers, patch, image = (vision.optional(name) or 0 for name in names)
     if not (h and f and num_layers):
@@ -335,7 +335,7 @@ def _without_images(vision: Fields) -> str:
 
 
 def _nemotron_h(fields: Fields) -> Model:
-    """Nemotron-H and Nemotron 3: the pattern says what each layer is; its length is the number of layers."""
+    """Nemotron-H and Nemotron 3: a pattern with one letter per layer; its length is the number of layers."""
     pattern = fields.text("hybrid_override_pattern", "layers_block_type")
     if not pattern:
         fields.refuse("hybrid_override_pattern", "is missing (or layers_block_type)")
@@ -376,7 +376,7 @@ def _mamba2(fields: Fields) -> Model:
 
 
 def _bamba(fields: Fields) -> Model:
-    """Mamba-2 or, in the layers of `attn_layer_indices`, attention; a feed-forward part behind either."""
+    """Mamba-2 or, in the layers of `attn_layer_indices`, attention; then a feed-forward part."""
     heads, expanded = fields.count("mamba_n_heads"), fields.count("mamba_expand", default=2)
     expanded *= fields.count("hidden_size")
     if not fields.is_word("mamba_d_head", "auto"):

@@ -1,4 +1,4 @@
-"""Parts of a model by the names that config.json has for them, whatever its family."""
+"""Builders of model parts from the field names of config.json that families share."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -23,8 +23,8 @@ def decoder_of(
     vocab: int | None = None,
     length: int | None = None,
 ) -> Model:
-    """Return the model of these layers; `tied`, `vocab` and `length` stand where the file says nothing."""
-    same: dict[Layer, Layer] = {}  # what is computed of a layer is computed once an object
+    """Return the model of these layers; `tied`, `vocab` and `length` are defaults of missing fields."""
+    same: dict[Layer, Layer] = {}  # equal layers are one object, so that each is computed once
     return Model(
         tuple(same.setdefault(layer, layer) for layer in layers),
         fields.count("vocab_size", default=vocab),
@@ -38,7 +38,7 @@ def decoder_of(
 def layers_of(
     fields: Fields, mixers: Mixer | Sequence[Mixer], parts: Part | Sequence[Part], norm: Norm = "rmsnorm"
 ) -> list[Layer]:
-    """Return the layers of these halves: one for all of them, or one each."""
+    """Return layers of these token and channel mixers: one mixer for all layers, or one per layer."""
     hidden, number = fields.count("hidden_size"), fields.num_layers()
     first = mixers if isinstance(mixers, Sequence) else [mixers] * number
     second = parts if isinstance(parts, Sequence) else [parts] * number
@@ -78,7 +78,7 @@ def attention_of(
 
 
 def latent_attention_of(fields: Fields) -> LatentAttention:
-    """Return attention by way of latents, as DeepSeek and Kimi name its sizes."""
+    """Return latent attention, with the field names of DeepSeek and Kimi."""
     fields.seen |= {"num_key_value_heads", "head_dim"}  # of the latent: they follow
     return LatentAttention(
         fields.count("num_attention_heads"),
@@ -93,7 +93,7 @@ def latent_attention_of(fields: Fields) -> LatentAttention:
 def mamba_of(
     fields: Fields, num_heads: int, head_size: int, state_size: int, *, chunk: int, groups: int = 8
 ) -> Mamba:
-    """Return a Mamba-2 mixer of these sizes; `chunk` and `groups` stand where the file says nothing."""
+    """Return a Mamba-2 mixer of these sizes; `chunk` and `groups` are defaults for fields that the file lacks."""
     return Mamba(
         num_heads, head_size, state_size,
         num_groups=fields.count("n_groups", "mamba_n_groups", default=groups),
@@ -105,7 +105,7 @@ def mamba_of(
 
 
 def dense_of(fields: Fields, *, gated: bool = True) -> FeedForward:
-    """Return a feed-forward part, with biases where the file says so."""
+    """Return a feed-forward part, with biases if the file says so."""
     return FeedForward(fields.count("intermediate_size"), gated=gated, bias=fields.flag("mlp_bias", default=False))
 
 
@@ -118,7 +118,7 @@ def experts_of(
     shared_size: int = 0,
     **of_family: Any,
 ) -> MixtureOfExperts:
-    """Return a mixture whose experts, and those that a token takes, are under these names."""
+    """Return a mixture of experts; the names are the fields with the number of experts and of experts per token."""
     return MixtureOfExperts(expert, fields.count(*names), fields.count(*chosen), shared_size, **of_family)
 
 
@@ -138,7 +138,7 @@ def sparse_parts(fields: Fields, experts: MixtureOfExperts, *, first: int = 0) -
 
 
 def are_of_kind(fields: Fields, word: str, number: int, otherwise: Callable[[int], bool]) -> list[bool]:
-    """Return which layers `layer_types` calls so, or which `otherwise` does where the file has no such list."""
+    """Return for each layer if `layer_types` has this word; without that list, if `otherwise` is true."""
     listed = fields.words("layer_types", {word: True, "full_attention": False}, number)
     return listed or [otherwise(layer) for layer in range(number)]
 
@@ -146,7 +146,7 @@ def are_of_kind(fields: Fields, word: str, number: int, otherwise: Callable[[int
 def with_windows(
     layers: list[Layer], window: int | None, are_windowed: list[bool], *, is_chunked: bool = False
 ) -> list[Layer]:
-    """Return the layers, those of which this is true with a window, where there is one."""
+    """Return the layers, with the window (if any) on those for which `are_windowed` is true."""
     if window is None:
         return layers
     each = zip(layers, are_windowed, strict=True)

@@ -82,7 +82,7 @@ class Fields:
         return isinstance(self._data.get(name), list)
 
     def optional(self, name: str) -> int | None:
-        """A whole number of 1 or more, or None where it is not there or null."""
+        """A whole number of 1 or more, or None if it is missing or null."""
         self.seen.add(name)
         return None if self._data.get(name) is None else self.count(name)
 
@@ -123,7 +123,7 @@ class Fields:
         return set(value)
 
     def counts(self, name: str, least: int) -> list[int] | None:
-        """A list of at least so many whole numbers of 0 or more, one a layer, or None where it is not there."""
+        """A list of at least `least` whole numbers of 0 or more, one per layer, or None if it is missing."""
         self.seen.add(name)
         value = self._data.get(name)
         if value is None:
@@ -152,14 +152,14 @@ class Fields:
         return value
 
     def nested(self, name: str) -> "Fields":
-        """The fields of an object inside, as a language model's beside those for images."""
+        """The fields of a nested object, such as the language model of a file with images."""
         value = self._get(name, default={})
         if not isinstance(value, dict):
             raise ConfigError(f"{self._where}: {name} must be an object: got {value!r}")
         return Fields(value, f"{self._where}, {name}")
 
     def words(self, name: str, known: Mapping[str, T], length: int) -> list[T] | None:
-        """For each layer what its word stands for, or None where the list is not there or null."""
+        """The meaning of each layer's word, or None if the list is missing or null."""
         self.seen.add(name)
         value = self._data.get(name)
         if value is None:
@@ -172,7 +172,7 @@ class Fields:
         return [known[word] for word in value]
 
     def text(self, *names: str) -> str | None:
-        """A string, or a list of strings without what is between them, under any of these names, or None."""
+        """A string, or a list of strings joined to one, under any of these names, or None."""
         self.seen.update(names)
         for name in names:
             value = self._data.get(name)

@@ -33,7 +33,7 @@ def gpt(
 
 @cache
 def _told() -> dict[str, tuple[dict[str, Any], str, int | None]]:
-    """Of each model in data/models.toml its config.json, its source, and a layer's norms where they are told."""
+    """The config.json, the source and, if given, the norms of a layer, for each model in data/models.toml."""
     found = {}
     for family in read_toml(data_folder("model/data") / "models.toml")["family"]:
         source, num_norms = family.pop("source"), family.pop("num_norms", None)
@@ -100,7 +100,7 @@ NAMES: tuple[str, ...]
 
 
 def __getattr__(name: str) -> Any:
-    """`NAMES`, for which a file is read, once somebody asks for it."""
+    """Compute `NAMES` on first use, because it reads a file."""
     if name != "NAMES":
         raise AttributeError(f"module {__name__} has no attribute {name}")
     return tuple(_told())
@@ -115,13 +115,13 @@ _LEFT_OUT = re.compile(
     r"-(base|instruct|chat|it|pt|hf|think|thinking|reasoning|sft|rl|preview|pretrained|bf16|fp16|fp8|nvfp4|mxfp4|\d+k"
     r"|\d{4}|v0\.\d)$"
 )
-"""Ends of names that tell of training, a type of numbers, or a date, and not of sizes."""
+"""Ends of names that describe training, a number format, or a date, not sizes."""
 
 
 def find_model(name: str) -> Model:
     """Return a model by name or Hugging Face id, as people write it; raises `ConfigError` with the close matches.
 
-    Capitals, dashes, the organisation before a slash, and ends that don't tell of sizes make no difference.
+    Capitals, dashes, the organisation before a slash, and ends that do not describe sizes are ignored.
 
     >>> find_model("llama3-8b").parameters
     8030261248
@@ -147,7 +147,7 @@ def read_model(name_or_path: str | Path) -> Model:
 
 
 def plain_model(name: str) -> str:
-    """Return a model's name without what makes no difference."""
+    """Return a model's name without the parts that are ignored."""
     text = re.sub(r"[\s_-]+", "-", name.rsplit("/", 1)[-1].lower())[:LONGEST_NAME]
     text = re.sub(r"^(meta|nvidia)-", "", text)
     while (shorter := _LEFT_OUT.sub("", text)) != text:
