@@ -57,8 +57,9 @@ def _configuration(projection: Projection) -> str:
     table, name = projection.timeline.schedule, projection.plan.schedule_name
     shown = [f"{dimension} {ranks}" for dimension, ranks in projection.parallel_sizes.items()]
     shown += [*([f"vpp {table.vpp}"] if table.vpp > 1 else []), name]
-    if projection.plan.job is not None:
+    if (job := projection.plan.job) is not None:
         shown.append(microbatches_in_words(table.num_microbatches, table.num_rounds))
+        shown += [f"{name} {value}" for name, value in (("lora", job.lora), ("freeze", job.freeze)) if value]
     return " · ".join(shown)
 
 

@@ -120,3 +120,10 @@ def test_published_runs_with_adapters_are_met(given: dict[str, Any], published: 
         grad_reduce_in_bf16=True, lora="16:linear_qkv", **given,
     )  # fmt: skip
     assert made.tokens_per_s / 8 == pytest.approx(published, rel=0.07)
+
+
+def test_the_first_screen_names_what_is_trained():
+    words = {"model": "llama3-8b", "gpus": 8, "tp": 2, "pp": 2, "global_batch": 16}
+    assert "· lora 16:linear_qkv\n" in ppsim.report(ppsim.project(**words, lora="16:linear_qkv"))
+    assert "· freeze embedding\n" in ppsim.report(ppsim.project(**words, freeze="embedding"))
+    assert "lora" not in ppsim.report(ppsim.project(**words))
