@@ -18,9 +18,9 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 OVERVIEW = """# Schedules
 
-This page lists every schedule that ppsim can build, with its stages per rank and its peak activation memory. Each name
-links to a page with a picture, the bubble formula and the runtimes that can run the schedule.
-[Which schedule?](howto/which_schedule.md) helps you choose. `ppsim schedules NAME` prints the same facts.
+This page lists every schedule that ppsim can build, with its stages per rank and its peak activation memory. Each
+name links to a page with a picture, the bubble formula and the runtimes that can run the schedule. [Which
+schedule?](howto/which_schedule.md) helps you choose. `ppsim schedules NAME` prints the same facts.
 
 | schedule | description | stages per rank | peak activations |
 |---|---|---|---|
@@ -31,21 +31,22 @@ links to a page with a picture, the bubble formula and the runtimes that can run
 Symbols:
 
 - p ranks, v stages per rank, m microbatches, k slices per microbatch.
-- F, I, W: seconds per rank and microbatch for forward, input gradient (dgrad) and weight gradient (wgrad), summed over the
-  rank's stages of one model replica. B = I + W.
+- F, I, W: seconds per rank and microbatch for forward, input gradient (dgrad) and weight gradient (wgrad), summed
+  over the rank's stages of one model replica. B = I + W.
 - FB: time of a fused forward and backward. c: time of a P2P transfer.
 - Peak activations: in microbatches, each counted over all stages of a rank.
 
-The bubble is the idle time of the rank that idles longest. The step time is m·(F + B) + bubble, if FB = F + B. The bubble
-by span counts from a rank's own first start to its own last end, on the rank with the longest span. It applies if the
-optimizer does not synchronise pipeline ranks ([glossary](glossary.md#bubble)).
+The bubble is the idle time of the rank that idles longest. The step time is m·(F + B) + bubble, if FB = F + B.
+The bubble by span counts from a rank's own first start to its own last end, on the rank with the longest span. It
+applies if the optimizer does not synchronise pipeline ranks ([glossary](glossary.md#bubble)).
 
-Pictures: one row per rank, time from left to right, the microbatch number in each cell. F is blue, B green, I light blue, W
-orange, idle time grey; every second stage of a rank is lighter. p = 4, m = 6 (8 if the schedule needs it), F = I = W = 1 per
-rank (per stage with two model replicas), c = 0. Slices are numbered consecutively, two for each of four microbatches.
+Pictures: one row per rank, time from left to right, the microbatch number in each cell. F is blue, B green, I
+light blue, W orange, idle time grey; every second stage of a rank is lighter. p = 4, m = 6 (8 if the schedule
+needs it), F = I = W = 1 per rank (per stage with two model replicas), c = 0. Slices are numbered consecutively,
+two for each of four microbatches.
 
-"Runs on" lists the targets of `ppsim export` that accept a table of 4 ranks and 8 microbatches. For JaxPP and other
-runtimes, see [export.md](export.md).
+"Runs on" lists the targets of `ppsim export` that accept a table of 4 ranks and 8 microbatches. For JaxPP and
+other runtimes, see [export.md](export.md).
 """
 
 _UNIT, _HEIGHT, _GAP = 26, 20, 3
