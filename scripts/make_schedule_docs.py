@@ -18,29 +18,35 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 OVERVIEW = """# Schedules
 
-Written by `python scripts/make_schedule_docs.py` from the catalogue, as what `ppsim schedules NAME` prints is.
-[Which schedule?](howto/which_schedule.md) says which to take.
+This page lists every schedule that ppsim can build, with its stages per rank and its peak activation memory. Each
+name links to a page with a picture, the bubble formula and the runtimes that can run the schedule. [Which
+schedule?](howto/which_schedule.md) helps you choose. `ppsim schedules NAME` prints the same facts.
 
-| schedule | what it is | stages a rank | peak activations |
+| schedule | description | stages per rank | peak activations |
 |---|---|---|---|
 {rows}
 
 ## How to read the pages
 
-p ranks, v stages a rank, m microbatches, k slices each; F, I, W seconds a rank and microbatch (all its stages of a
-replica), FB of a fused pair, c a transfer. B = I + W. Activations are in microbatches of a whole rank.
+Symbols:
 
-The bubble is the idle time of the rank that idles longest, in a step of m·(F + B) + bubble where FB = F + B. By
-span it is that of the longest rank from its own first start to its own last end, which counts where no rank's
-optimizer waits for another ([glossary](glossary.md#bubble)).
+- p ranks, v stages per rank, m microbatches, k slices per microbatch.
+- F, I, W: seconds per rank and microbatch for forward, input gradient (dgrad) and weight gradient (wgrad), summed
+  over the rank's stages of one model replica. B = I + W.
+- FB: time of a fused forward and backward. c: time of a P2P transfer.
+- Peak activations: in microbatches, each counted over all stages of a rank.
 
-The pictures: a row a rank, time to the right, the microbatch in each cell; F blue, B green, I light blue, W orange,
-grey idle; every other stage of a rank lighter. p = 4, m = 6 (8 where a schedule needs as many), F = I = W = 1 for
-a whole rank, transfers for nothing. Of replicas, each rank holds a whole stage of both. Slices are numbered on, two
-to each of four microbatches.
+The bubble is the idle time of the rank that idles longest. The step time is m·(F + B) + bubble, if FB = F + B.
+The bubble by span counts from a rank's own first start to its own last end, on the rank with the longest span. It
+applies if the optimizer does not synchronise pipeline ranks ([glossary](glossary.md#bubble)).
 
-"Runs on" is what `ppsim export` can write, tried on a table of 4 ranks and 8 microbatches; for JaxPP and others see
-[export.md](export.md).
+Pictures: one row per rank, time from left to right, the microbatch number in each cell. F is blue, B green, I
+light blue, W orange, idle time grey; every second stage of a rank is lighter. p = 4, m = 6 (8 if the schedule
+needs it), F = I = W = 1 per rank (per stage with two model replicas), c = 0. Slices are numbered consecutively,
+two for each of four microbatches.
+
+"Runs on" lists the targets of `ppsim export` that accept a table of 4 ranks and 8 microbatches. For JaxPP and
+other runtimes, see [export.md](export.md).
 """
 
 _UNIT, _HEIGHT, _GAP = 26, 20, 3
@@ -69,7 +75,8 @@ def pages() -> dict[str, str]:
 def _row(entry: Entry) -> str:
     facts = dict(entry.facts)
     stages, peak = facts["stages a rank"], facts["peak activations"].partition("   ")[0]
-    return f"| [{entry.name}](schedules/{entry.name}.md) | {entry.title} | {stages} | {_plain(peak)} |"
+    title = entry.title.replace("stages a rank", "stages per rank")
+    return f"| [{entry.name}](schedules/{entry.name}.md) | {title} | {stages} | {_plain(peak)} |"
 
 
 def _plain(text: str) -> str:
