@@ -133,7 +133,7 @@ def test_options_that_a_run_does_not_go_with_are_refused(words, says):
 
 
 def test_runs_whose_actions_are_not_known_apart_are_refused(tmp_path: Path):
-    costs = ppsim.StageCosts(forward_s=1.0, backward_s=2.0)
+    costs = ppsim.StageCosts(forward_s=1e-3, backward_s=2e-3)
     log = tmp_path / "log"
     log.write_text("no run")
     with pytest.raises(ConfigError):

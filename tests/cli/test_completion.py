@@ -41,7 +41,7 @@ VALUES = {
     "a schedule of a figure": (["figure", "bubble", "--schedule", "1f1b,gp"], ["1f1b,gpipe"]),
     "a range of schedules": (["tune", "--schedule", "1f1b,zb-h"], ["1f1b,zb-h1", "1f1b,zb-h2"]),
     "a model": (["tune", "--model", "llama3-"], ["llama3-8b", "llama3-70b", "llama3-405b"]),
-    "a model to print": (["models", "grok"], ["grok-1"]),
+    "a model to print": (["models", "grok"], ["grok-1", "grok-2"]),
     "a cluster": (["project", "--cluster", "dgx-h1"], ["dgx-h100"]),
     "a cluster to print": (["clusters", "eos"], ["eos-h100"]),
     "a recipe": (
