@@ -163,12 +163,13 @@ def _recorded(options: dict[str, Any]) -> "RecordedCosts | None":
 
     activation_bytes = _numbers("activation_memory", options["activation_memory"], parse_size)
     recorded = recorded_costs(options["run"], activation_bytes, _split_of(options["run_config"]) or "even")
+    table = recorded.costs.table
     if options["schedule"] is None and options["vpp"] is None:
-        options["schedule"], options["vpp"] = recorded.schedule, recorded.costs.table.vpp
+        options["schedule"], options["vpp"] = recorded.schedule, table.vpp
     if options["pp"] is None:
-        options["pp"] = recorded.pp
+        options["pp"] = table.num_ranks
     if options["microbatches"] is None and options["model"] is None and options.get("job") is None:
-        options["microbatches"] = recorded.microbatches
+        options["microbatches"] = table.num_microbatches
     return recorded
 
 

@@ -17,20 +17,17 @@ from ppsim.schedule.pairs import fused_pairs
 
 @dataclass(frozen=True)
 class RecordedCosts:
-    """Costs per stage and overheads of a run, and the options that it ran with."""
+    """Costs per stage and overheads of a run."""
 
     costs: RunCosts
     overheads: Calibration
-    pp: int
-    microbatches: int
-    source: str
 
     @property
     def schedule(self) -> str:
         """The name of the schedule that was run; raises `ConfigError` if the table is in no catalogue."""
         found = recognised(self.costs.table)
         if not found.names:
-            raise ConfigError(f"{self.source} ran {found.sentence}: give --schedule")
+            raise ConfigError(f"{self.costs.source} ran {found.sentence}: give --schedule")
         return found.names[0]
 
 
@@ -52,7 +49,7 @@ def recorded_costs(
         raise ConfigError(f"{source} ran pairs of a forward and a backward, whose times are not known apart")
     overheads = calibrate([run])
     costs = replace(_stage_costs(run, overheads, source), activation_bytes=activation_bytes, split=split)
-    return RecordedCosts(costs, overheads, table.num_ranks, table.num_microbatches, source)
+    return RecordedCosts(costs, overheads)
 
 
 def _stage_costs(run: Run, overheads: Calibration, source: str) -> RunCosts:

@@ -142,6 +142,11 @@ class RankCosts:
     transfer_s: Measured = 0.0
     activation_bytes: Measured | None = None
 
+    @property
+    def name(self) -> str:
+        """Name of these costs in titles and error messages."""
+        return "times given by hand"
+
     def __post_init__(self) -> None:
         for name in ("forward_s", "backward_input_s", "backward_weight_s", "transfer_s"):
             for value in np.atleast_1d(getattr(self, name)):
@@ -198,6 +203,11 @@ class RunCosts(RankCosts):
     splits_backward: bool
     knows_gaps: bool
 
+    @property
+    def name(self) -> str:
+        """Name of these costs in titles and error messages."""
+        return f"recorded run {self.source}"
+
     def replacing(self, estimated: Assembled, schedule: Schedule) -> Assembled:
         """Return costs with their share of the recorded stages in place of each stage's.
 
@@ -216,10 +226,9 @@ class RunCosts(RankCosts):
         if stages > parts:
             lines[0] += f" divided into {stages}"
             if parts >= 3:
-                names = ("forward_s", "backward_input_s", "backward_weight_s")
                 uneven = {
                     name: _with_ends(getattr(found.costs, name), getattr(self, name), stages // parts)
-                    for name in names
+                    for name in _PASSES
                 }
                 found = replace(found, costs=found.costs.replace(**uneven))
                 lines[0] += ", more than the median of the others stays at the first and the last"
@@ -240,19 +249,14 @@ class RunCosts(RankCosts):
         nearest = np.searchsorted(own_ends[1:-1], ends[alone], side="right")
         shared[alone, np.minimum(nearest, len(own_ends) - 2)] = 1.0
         weights = shared / shared.sum(axis=1, keepdims=True)
-        recorded = {
-            "forward_s": np.asarray(self.forward_s),
-            "backward_input_s": np.asarray(self.backward_input_s),
-            "backward_weight_s": np.asarray(self.backward_weight_s),
-        }
-        guess = {name: np.asarray(getattr(own.costs, name), dtype=np.float64) for name in recorded}
+        recorded, guess = (
+            [np.asarray(getattr(costs, name), dtype=np.float64) for name in _PASSES] for costs in (self, own.costs)
+        )
         if not self.splits_backward:
-            whole = recorded["backward_input_s"] + recorded["backward_weight_s"]
-            share = whole / (guess["backward_input_s"] + guess["backward_weight_s"])
-            recorded |= {name: share * guess[name] for name in ("backward_input_s", "backward_weight_s")}
+            recorded, guess = ([forward, i + w, i + w] for forward, i, w in (recorded, guess))
         ratios = {
-            name: np.divide(recorded[name], guess[name], out=np.ones_like(guess[name]), where=guess[name] > 0)
-            for name in recorded
+            name: np.divide(real, estimate, out=np.ones_like(estimate), where=estimate > 0)
+            for name, real, estimate in zip(_PASSES, recorded, guess, strict=True)
         }
         costs = estimated.costs.replace(
             **{
@@ -282,6 +286,8 @@ def _with_ends(stages: Numbers, recorded: Sequence[float], pieces: int) -> Float
         found[outer] += excess
     return found
 
+
+_PASSES = ("forward_s", "backward_input_s", "backward_weight_s")
 
 _OF_TIME = ("costs:", "transfers:", "data parallelism:")
 """Starts of the assumptions that recorded times replace."""
@@ -329,7 +335,7 @@ class RankSource:
     @property
     def name(self) -> str:
         """Name of these costs in error messages."""
-        return f"recorded run {self.costs.source}" if isinstance(self.costs, RunCosts) else "times given by hand"
+        return self.costs.name
 
     def assemble(self, schedule: Schedule, split: Split, known: Known | None = None) -> Assembled:
         """Divide the costs of a rank over its stages; `split` is not used, because there are no layers."""

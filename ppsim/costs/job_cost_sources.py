@@ -103,14 +103,14 @@ class MeasuredSource(JobSource):
     def assemble(self, schedule: Schedule, split: Split, known: Known | None = None) -> Assembled:
         """Divide the measured costs of a rank over its stages; bytes that are not given come from the job."""
         estimated = super().assemble(schedule, split, known)
+        without = "not in the step time: data-parallel communication, optimizer, gradient norm"
         if isinstance(self.costs, RunCosts):
             own = super().assemble(self.costs.table, self.costs.split)
             found = self.costs.correcting(estimated, own)
+            if self.costs.knows_gaps:
+                without = "data parallelism, optimizer, gradient norm: the recorded time between steps"
         else:
             found = self.costs.replacing(estimated, schedule)
-        without = "not in the step time: data-parallel communication, optimizer, gradient norm"
-        if isinstance(self.costs, RunCosts) and self.costs.knows_gaps:
-            without = "data parallelism, optimizer, gradient norm: the recorded time between steps"
         lines, slow = [*found.assumptions, without], self._slow_rank(schedule.num_ranks)
         if slow:
             lines.append(

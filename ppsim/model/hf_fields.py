@@ -209,7 +209,7 @@ class Fields:
     def require_all_known(self) -> None:
         """Raise for the first field that was neither read nor is known to be harmless."""
         for name in self._data:
-            if name in self.seen or name in _HARMLESS | _OF_GENERATION or name.startswith("_"):
+            if name in self.seen or name in _HARMLESS or name in _OF_GENERATION or name.startswith("_"):
                 continue
             near = difflib.get_close_matches(name, sorted(self.seen), n=1)
             hint = f"is '{near[0]}' meant?" if near else "remove it if it changes no weights"
