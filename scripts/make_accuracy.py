@@ -6,13 +6,11 @@ longest.
 """
 
 import argparse
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
 from ppsim.api.validate import validate
-from ppsim.base.files import write_whole
+from ppsim.base.files import csv_text, write_whole
 from ppsim.base.units import percent, signed_percent
 from ppsim.results.fits import every_set_after_fit
 from ppsim.results.validation import every_row, every_set, markdown, markdown_summary, markdown_table
@@ -36,12 +34,12 @@ def main() -> None:
     sets = validate().sets
     put(SUMMARY, VALIDATE, markdown_summary(sets))
     put(PAGE, MARKDOWN, markdown(sets))
-    write_whole(ROWS, as_csv(every_row(sets)))
-    write_whole(SETS, as_csv(every_set(sets)))
+    write_whole(ROWS, csv_text(every_row(sets)))
+    write_whole(SETS, csv_text(every_set(sets)))
     if not is_quick:
         found = validate(fit_on="one")
         put(SUMMARY, FIT_ON_ONE, after_one_run(found, sets))
-        write_whole(AFTER_FIT, as_csv(every_set_after_fit(found)))
+        write_whole(AFTER_FIT, csv_text(every_set_after_fit(found)))
         put(SUMMARY, FIT_ON_ONE_A_MODEL, after_one_run(validate(fit_on="one-a-model"), sets))
 
 
@@ -60,15 +58,6 @@ def put(path: Path, name: str, text: str) -> None:
     page = path.read_text(encoding="utf-8")
     begin, end = marked(page, name)
     write_whole(path, f"{page[:begin]}\n{text}\n{page[end:]}")
-
-
-def as_csv(rows: Sequence[dict[str, str]]) -> str:
-    """Return rows as CSV with a header."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
 
 
 def after_one_run(found: AfterFits, sets: Sequence[Validation]) -> str:

@@ -10,14 +10,13 @@ up to 76 %. A missing GPU count is taken from the recipes in tests/test_utils/re
 """
 
 import csv
-import io
 import sys
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from ppsim.base.files import write_whole
+from ppsim.base.files import csv_text, write_whole
 
 COMMIT = "d98e8a64ddf34856e74b24714e3bedb2f5a39553"
 DATA = Path(__file__).parents[1] / "ppsim" / "validation" / "data"
@@ -84,15 +83,11 @@ def why_not(suite: str, case: str, arguments: dict[str, Any]) -> str:
 
 def text_of(rows: list[dict[str, Any]]) -> str:
     """Return the rows as CSV, with their source."""
-    out = io.StringIO()
-    out.write(
+    source = (
         f"# Megatron-LM, tests/functional_tests at commit {COMMIT[:8]} (Apache-2.0): peak allocated memory of the "
         "last rank, written by scripts/make_megatron_tests.py\n"
     )
-    writer = csv.DictWriter(out, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
+    return source + csv_text(rows)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """Formats of `-o` and `ppsim.save` by file suffix."""
 
-import csv
-import io
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -11,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ppsim.base.display import loaded
-from ppsim.base.files import to_json
+from ppsim.base.files import csv_text, to_json
 from ppsim.base.outputs import Formats
 
 if TYPE_CHECKING:  # `ppsim train` also works without pydantic, which a search needs
@@ -110,13 +108,7 @@ def _search_figure(searched: Searched) -> "Figure":
 
 def _search_csv(searched: Searched) -> str:
     """One line per member of the best and the Pareto set, fastest first; `pareto` is 1 in the Pareto set."""
-    rows = searched.found.rows()
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow(row | {"pareto": int(row["pareto"])})
-    return text.getvalue()
+    return csv_text([row | {"pareto": int(row["pareto"])} for row in searched.found.rows()])
 
 
 def _validation_figure(sets: Sequence[dict[str, Any]]) -> "Figure":

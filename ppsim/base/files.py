@@ -1,10 +1,11 @@
 """Reading of files with clear error messages, and atomic writing."""
 
+import io
 import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -212,3 +213,18 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows as CSV; the keys of the first are the header.
+
+    >>> csv_text([{"rank": 0, "step": "1 s"}])
+    'rank,step\\n0,1 s\\n'
+    """
+    import csv  # only commands that write tables
+
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

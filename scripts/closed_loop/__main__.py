@@ -7,7 +7,6 @@ Errors are projected / measured − 1: negative is optimistic.
 """
 
 import argparse
-import csv
 import re
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 import emulated
 import real
 
-from ppsim.base.files import write_whole
+from ppsim.base.files import csv_text, write_whole
 
 PAGE = Path(__file__).parents[2] / "docs" / "results" / "own_runs.md"
 PARTS = {
@@ -38,12 +37,9 @@ def main() -> None:
         text, rows = section()
         print(text)
         if arguments.only_print:
-            csv.DictWriter(sys.stdout, rows[0]).writerows(rows)
+            print(csv_text(rows), end="")
         else:
-            with PAGE.with_name(file_name).open("w", encoding="utf-8", newline="") as file:
-                writer = csv.DictWriter(file, rows[0], lineterminator="\n")
-                writer.writeheader()
-                writer.writerows(rows)
+            write_whole(PAGE.with_name(file_name), csv_text(rows))
             write_whole(PAGE, replaced(PAGE.read_text(encoding="utf-8"), name, text))
 
 

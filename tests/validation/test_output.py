@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 import ppsim as ppsim_api
+from ppsim.base.files import csv_text
 from ppsim.results.fits import every_set_after_fit
 from ppsim.results.validation import every_row, every_set, markdown, markdown_summary
 from ppsim.validation.error_summary import hardware_scores
@@ -32,8 +33,8 @@ def test_the_pages_of_accuracy_have_what_the_command_finds(validations, pages) -
         page = path.read_text()
         begin, end = pages.marked(page, mark)
         assert page[begin:end].strip() == text.strip()
-    assert pages.ROWS.read_text() == pages.as_csv(every_row(sets))
-    assert pages.SETS.read_text() == pages.as_csv(every_set(sets))
+    assert pages.ROWS.read_text() == csv_text(every_row(sets))
+    assert pages.SETS.read_text() == csv_text(every_set(sets))
 
 
 def test_the_file_has_a_set_after_one_run_as_the_command_finds_it(pages) -> None:
