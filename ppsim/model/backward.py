@@ -42,11 +42,17 @@ def backward_peak(
     In reverse order, the backward of an operator needs the operator's saved tensors, the gradients of its outputs
     and inputs, and tensors gathered over tp ranks. Afterwards the gradients of its outputs are freed, and saved
     tensors that no other operator needs. A checkpoint recomputes all its tensors at once; an output that was
-    dropped alone is recomputed when needed. The gradient of the layer's output is not counted: it is the message
+    dropped alone is recomputed when needed, and lives until the backward of the operator that wrote it ends. The gradient of the layer's output is not counted: it is the message
     from the next stage.
     """
     tensors = tensors_of(operators, layer_input)
     needs = {one.name: _needs(one, tensors, size, casts=casts) for one in operators}
+    dropped = frozenset(name for one in plan if one.discards_output for name in one.operators)
+    reused = {name for one in operators for name in (*one.saved_for_i, *one.saved_for_w)}
+    for one in operators:
+        if one.name in dropped:
+            outputs = [stored(tensors, tensor.name) for tensor in one.writes if tensor.name in reused]
+            needs[one.name] |= {tensor.name: size(tensor) for tensor in outputs}
     users = Counter(name for found in needs.values() for name in found)
     alive = {one.name: size(one) for one in saved(operators, layer_input, plan, casts=casts)}
     regions = [one.operators for one in plan if not one.discards_output]

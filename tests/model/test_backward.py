@@ -1,12 +1,16 @@
 """The fullest moment of a layer's backward, against sums by hand."""
 
+from pathlib import Path
+
 import pytest
 
+from ppsim.base.files import read_json
 from ppsim.model.activations import layer_activations, layer_backward
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.registry import find_model
 from ppsim.parallel.sizes import Cut
 
+ROOT = Path(__file__).parents[2]
 TOKENS = 4096
 
 
@@ -41,9 +45,25 @@ def test_a_full_checkpoint_adds_all_that_it_dropped() -> None:
 
 
 def test_a_dropped_activation_is_made_again_before_it_is_used() -> None:
-    """Of a dense layer f comes back at the fullest moment, and has gone at the next."""
+    """Gradients of the activation f and of gate and up 2f; the recomputed activation f lives until its own backward."""
     f = 14336
-    assert peak("llama3-8b", "mlp_act") == 2 * (f + 2 * f)
+    assert peak("llama3-8b", "mlp_act") == 2 * (f + 2 * f + f)
+
+
+def test_peaks_of_16_layers_are_those_measured_on_an_h200() -> None:
+    """Two layers under eight plans of recomputation each, recorded by benchmarks/layer_peaks.py."""
+    rows = read_json(ROOT / "benchmarks" / "recorded" / "h200_layer_peaks.json")["rows"]
+    assert len(rows) == 16
+    kernels = KernelChoice(
+        fused_activation=False, gradient_placeholders=False, eager=True, weighted_output=True, norm_in_gemm=False
+    )
+    for row in rows:
+        ep = 8 if row["model"] == "mixtral-8x7b" else 1
+        layer, cut = find_model(row["model"]).layers[-1], Cut(dp=ep, ep=ep)
+        batch = Batch(1, TOKENS, recompute=row["recompute"])
+        saved = sum(layer_activations(layer, batch, cut, kernels).values())
+        assert saved == pytest.approx(row["saved_bytes"] + row["input_bytes"], rel=5e-4), row
+        assert layer_backward(layer, batch, cut, kernels) == pytest.approx(row["backward_bytes"], rel=5e-4), row
 
 
 @pytest.mark.parametrize("tp", [2, 8])
