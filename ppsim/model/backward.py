@@ -42,8 +42,8 @@ def backward_peak(
     In reverse order, the backward of an operator needs the operator's saved tensors, the gradients of its outputs
     and inputs, and tensors gathered over tp ranks. Afterwards the gradients of its outputs are freed, and saved
     tensors that no other operator needs. A checkpoint recomputes all its tensors at once; an output that was
-    dropped alone is recomputed when needed, and lives until the backward of the operator that wrote it ends. The gradient of the layer's output is not counted: it is the message
-    from the next stage.
+    dropped alone is recomputed when needed, and lives until the backward of the operator that wrote it ends. The
+    gradient of the layer's output is not counted: it is the message from the next stage.
     """
     tensors = tensors_of(operators, layer_input)
     needs = {one.name: _needs(one, tensors, size, casts=casts) for one in operators}
