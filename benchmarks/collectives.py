@@ -149,7 +149,7 @@ def main() -> None:
             )
             least = seconds(operation, 8, group(Layout(tp=8), "tp", cluster.domain_sizes(8)), cluster)
             print(f"| {name} | {operation} |{cells} {in_words(least)} |")
-    print("\n| cluster | nodes | hidden | experts | tokens a rank | combine measured | ours | error |")
+    print("\n| cluster | nodes | hidden | experts | tokens per rank | combine measured | ours | error |")
     print("|---|--:|--:|--:|--:|--:|--:|--:|")
     for one in COMBINES:
         error = signed_percent(one.estimated_s / one.seconds - 1)

@@ -155,7 +155,7 @@ def peak_bytes() -> float:
 
 def growth() -> None:
     """Print CPU seconds of each stage per table, their growth with the number of actions, and bytes per action."""
-    print(f"| actions | {' | '.join(STAGES)} | bytes an action up to check, to report, to HTML |")
+    print(f"| actions | {' | '.join(STAGES)} | bytes per action up to check, to report, to HTML |")
     print("|--:|" + "--:|" * (len(STAGES) + 1))
     rows = []
     for shape in GROWTH:

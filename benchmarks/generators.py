@@ -54,7 +54,7 @@ def measure(name: str) -> dict[str, float]:
 
 
 def catalogue() -> None:
-    print(f"Every schedule at p={PP}, m={MICROBATCHES}, the fewest stages a rank; a process each:\n")
+    print(f"Every schedule at p={PP}, m={MICROBATCHES}, the fewest stages per rank; a process each:\n")
     print("| schedule | actions | warm | peak memory |")
     print("|---|--:|--:|--:|")
     slow, large = [], []
@@ -112,7 +112,7 @@ def fitted() -> None:
                     for criterion in ("span", "step")
                 ),
             ]
-            name = "V" if style == "v" else "one stage a rank"
+            name = "V" if style == "v" else "one stage per rank"
             cells = " | ".join(f"{1e3 * value:,.1f} ms" for value in seconds)
             print(f"| {name}, p={p} m={m}, {part:g} of 1F1B's memory | {cells} |", flush=True)
 

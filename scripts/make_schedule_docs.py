@@ -74,8 +74,8 @@ def pages() -> dict[str, str]:
 
 def _row(entry: Entry) -> str:
     facts = dict(entry.facts)
-    stages, peak = facts["stages a rank"], facts["peak activations"].partition("   ")[0]
-    title = entry.title.replace("stages a rank", "stages per rank")
+    stages, peak = facts["stages per rank"], facts["peak activations"].partition("   ")[0]
+    title = entry.title.replace("stages per rank", "stages per rank")
     return f"| [{entry.name}](schedules/{entry.name}.md) | {title} | {stages} | {_plain(peak)} |"
 
 

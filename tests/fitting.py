@@ -1,4 +1,4 @@
-"""Problems of one stage a rank and of two in a V, from keyword arguments."""
+"""Problems of one stage per rank and of two in a V, from keyword arguments."""
 
 from ppsim.schedule.placement import loop, v_shape
 from ppsim.simulation.bounds.problem import Problem

@@ -43,7 +43,7 @@ def costs_of(draw, table, **fixed):
         return [part / sum(parts) for part in parts]
 
     def by_microbatch(entries):
-        """One entry a stage, or a row of one a microbatch."""
+        """One entry a stage, or a row of one per microbatch."""
         if is_alike or not draw(st.booleans()):
             return entries
         factors = draw(st.lists(st.integers(1, 5), min_size=m, max_size=m))

@@ -345,6 +345,6 @@ def _numbers(name: str, given: Any, read: Callable[[Any], float | None] = _secon
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(
-            f"{_WORDS[name].flag} is '{given}': give milliseconds as 12.5, or one a stage as 10,12,12,14"
+            f"{_WORDS[name].flag} is '{given}': give milliseconds as 12.5, or one per stage as 10,12,12,14"
         ) from None
     return found[0] if len(found) == 1 else found

@@ -177,7 +177,7 @@ def _emulated(config: TrainConfig, table: Schedule) -> StageCosts | None:
     if "transfer_s" in given.resolved_for(table).by_microbatch and np.any(given.transfer_s):
         raise ConfigError(
             f"{config.emulate_costs}: transfers that differ by microbatch cannot be emulated, since a hop takes as "
-            f"long for each: give one number a stage"
+            f"long for each: give one number per stage"
         )
     costs = given.with_torch_first_stage(num_stages=table.num_stages, num_ranks=table.num_ranks)
     build_graph(table, channel=costs.channel, receives=config.receives)

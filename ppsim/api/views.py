@@ -93,7 +93,7 @@ def search_view(tuned: Tuned) -> SearchView:
 
     return SearchView(
         f"{job.model_name} on {tuned.question.num_gpus} × {job.cluster.device.name}, {job.global_batch} sequences "
-        f"of {job.length} tokens a step",
+        f"of {job.length} tokens per step",
         tuned.counts["configurations"],
         tuned.question.memory_limit_bytes,
         rows(tuned.simulated),

@@ -46,12 +46,12 @@ SOURCE = (
     Field("tp", "tp", "number", least=1, empty="1", source="job"),
     Field("dp", "dp", "number", least=1, empty="1", source="job"),
     Field("micro_batch", "micro-batch", "number", least=1, empty="as measured, or 1"),
-    Field("seq_len", "tokens a sequence", "number", least=1, empty="the model's"),
+    Field("seq_len", "tokens per sequence", "number", least=1, empty="the model's"),
     Field("recompute", "recompute", empty="none", source="job"),
 )
 SHAPE = (
     Field("pp", "p, pipeline ranks", "slider", least=1, most=32),
-    Field("vpp", "v, stages a rank", "slider", least=0, most=8, empty="fewest"),
+    Field("vpp", "v, stages per rank", "slider", least=0, most=8, empty="fewest"),
     Field("microbatches", "m, microbatches", "slider", least=1, most=128),
 )
 TIMES = (
@@ -59,12 +59,12 @@ TIMES = (
     Field("backward_input_ms", "I, backward of inputs", "scale", unit="ms", least=-2, most=4),
     Field("backward_weight_ms", "W, backward of weights", "scale", unit="ms", least=-2, most=4),
     Field("transfer_ms", "hop to the next stage", "scale", unit="ms", least=-3, most=3),
-    Field("activation_memory", "memory a microbatch", "scale", unit="GiB", joined=True, least=-3, most=3),
+    Field("activation_memory", "memory per microbatch", "scale", unit="GiB", joined=True, least=-3, most=3),
 )
 RUNTIME = (
     Field("runtime", "Runtime", "select", empty="torch"),
     Field("channel", "Channel", "select", empty="the runtime's"),
-    Field("memory_limit", "Memory limit a rank", "number", unit="GiB", joined=True, empty="the device's"),
+    Field("memory_limit", "Memory limit per rank", "number", unit="GiB", joined=True, empty="the device's"),
 )
 TUNED = (
     Field("model", "Model", listed="models", empty="must be given"),

@@ -33,7 +33,7 @@ _in_a_v = partial(
 _fitted_zero_bubble = partial(
     _one_stage,
     splits_backward=True,
-    source="Qi et al. 2024 (arXiv 2401.10241), §3.1; a cost a stage, more candidates: ppsim",
+    source="Qi et al. 2024 (arXiv 2401.10241), §3.1; costs per stage and more candidates: ppsim",
 )
 _two_chains = partial(
     Entry,
@@ -80,7 +80,7 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     _looped(
         name="looped-bfs",
-        title="Looped BFS: v stages a rank, looped, all microbatches through one chunk, then the next",
+        title="Looped BFS: v stages per rank; all microbatches pass one chunk before the next chunk starts",
         build=looped_bfs,
         splits_backward=False,
         bubble=Formula("(p - 1) * (F + I + W) / v + 2 * (p - 1) * c", where="(m - p) * min(F, I + W) / v >= p * c"),
@@ -90,7 +90,7 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     _looped(
         name="interleaved-1f1b",
-        title="Interleaved 1F1B: v stages a rank, looped, in groups of microbatches",
+        title="Interleaved 1F1B: v stages per rank, microbatches in groups",
         build=interleaved_one_f_one_b,
         splits_backward=False,
         bubble=Formula(
@@ -121,7 +121,7 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     _one_stage(
         name="zb-h1",
-        title="ZB-H1: backward split, a third of the bubble of 1F1B at its memory",
+        title="ZB-H1: split backward, a third of the bubble of 1F1B, with its memory",
         build=zb_h1,
         splits_backward=True,
         bubble=Formula(
@@ -133,7 +133,7 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     _one_stage(
         name="zb-h2",
-        title="ZB-H2: backward split, no bubble within a rank's span, twice the memory of 1F1B",
+        title="ZB-H2: split backward, no idle time within a rank's span, twice the memory of 1F1B",
         build=zb_h2,
         splits_backward=True,
         span_bubble=Formula(
@@ -144,28 +144,28 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     _fitted_zero_bubble(
         name="zb-1p",
-        title="ZB-1p: zero bubble fitted to the costs of every stage, with the memory of 1F1B",
+        title="ZB-1p: zero bubble, built for each stage's costs, with the memory of 1F1B",
         build=zb_1p,
         peak_activations=Formula("min(p, m)"),
         published=("zb-h1",),
     ),
     _fitted_zero_bubble(
         name="zb-2p",
-        title="ZB-2p: zero bubble fitted to the costs of every stage, with twice the memory of 1F1B",
+        title="ZB-2p: zero bubble, built for each stage's costs, with twice the memory of 1F1B",
         build=zb_2p,
         peak_activations=Formula("min(2 * p, m)", at_most=True),
         published=("zb-h1", "zb-h2"),
     ),
     _fitted_zero_bubble(
         name="zb-auto",
-        title="Zero bubble fitted to the costs of every stage and to whatever memory is left",
+        title="ZB-auto: zero bubble, built for each stage's costs and the memory limit",
         build=zb_auto,
         peak_activations=Formula("m", at_most=True),
         published=("zb-h1", "zb-h2"),
     ),
     _looped(
         name="interleaved-zb",
-        title="Interleaved ZB-H1: v stages a rank, looped, backward split",
+        title="Interleaved ZB-H1: v stages per rank, split backward",
         build=interleaved_zero_bubble,
         splits_backward=True,
         bubble=Formula(
@@ -178,7 +178,7 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     _looped(
         name="gis",
-        title="GIS: v stages a rank, looped, backward split, the memory of 1F1B",
+        title="GIS: v stages per rank, split backward, the memory of 1F1B",
         build=gis,
         splits_backward=True,
         bubble=Formula("(p - 1) * (F + I) / v", where="m % p == 0 and c == 0 and W <= min(F, I)"),
@@ -199,15 +199,15 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     _in_a_v(
         name="zbv",
-        title="ZB-V: split backward in a V, fitted to the costs of every stage, the memory of 1F1B",
+        title="ZB-V: V placement, split backward, built for each stage's costs, the memory of 1F1B",
         build=zbv,
         peak_activations=Formula("min(p, m)", at_most=True),
-        source="Qi et al. 2024 (arXiv 2401.10241), §6; a cost a stage, more candidates: ppsim",
+        source="Qi et al. 2024 (arXiv 2401.10241), §6; costs per stage and more candidates: ppsim",
         published=("zbv-fixed",),
     ),
     _in_a_v(
         name="zbv-fixed",
-        title="ZB-V as hand-made: backward split, two stages a rank in a V, no bubble within a rank's span",
+        title="ZB-V, fixed pattern: two stages per rank in a V, split backward, no idle time within a rank's span",
         build=zbv_fixed,
         span_bubble=Formula("0", where="F == I == W and c == 0 and m >= 2 * p - 1"),
         peak_activations=Formula("min(p, m)"),
@@ -216,15 +216,15 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     _in_a_v(
         name="v-half",
-        title="V-Half: split backward in a V, fitted to the costs of every stage, half the memory of 1F1B",
+        title="V-Half: V placement, split backward, built for each stage's costs, half of 1F1B's memory",
         build=v_half,
         peak_activations=Formula("min((p + 2) // 2, m)", at_most=True),
-        source="Qi et al. 2024 (arXiv 2405.15362), §3; a cost a stage, more candidates: ppsim",
+        source="Qi et al. 2024 (arXiv 2405.15362), §3; costs per stage and more candidates: ppsim",
         published=("v-half-fixed",),
     ),
     _in_a_v(
         name="v-half-fixed",
-        title="V-Half as published: backward split, two stages a rank in a V, half the memory of 1F1B",
+        title="V-Half, fixed pattern: two stages per rank in a V, split backward, half the memory of 1F1B",
         build=v_half_fixed,
         bubble=Formula(
             "(3 * p - (4 if p % 2 else 7)) * F / 2", where="F == I == W and c == 0 and p >= 3 and m >= 2 * p"
@@ -234,15 +234,15 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     _in_a_v(
         name="v-min",
-        title="V-Min: split backward in a V, fitted to the costs of every stage, a third of the memory of 1F1B",
+        title="V-Min: V placement, split backward, built for each stage's costs, a third of 1F1B's memory",
         build=v_min,
         peak_activations=Formula("min((p + 4) // 3, m)", at_most=True),
-        source="Qi et al. 2024 (arXiv 2405.15362), §3; a cost a stage, more candidates: ppsim",
+        source="Qi et al. 2024 (arXiv 2405.15362), §3; costs per stage and more candidates: ppsim",
         published=("v-min-fixed",),
     ),
     _in_a_v(
         name="v-min-fixed",
-        title="V-Min as published: backward split, two stages a rank in a V, a third of the memory of 1F1B",
+        title="V-Min, fixed pattern: two stages per rank in a V, split backward, a third of the memory of 1F1B",
         build=v_min_fixed,
         bubble=Formula(
             "(4 * p - (5 if p % 3 else 7)) * F / 2", where="F == I == W and c == 0 and p >= 2 and m > p"
@@ -252,15 +252,15 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     _in_a_v(
         name="v-flex",
-        title="V-Flex: split backward in a V, fitted to the costs of every stage and to whatever memory is left",
+        title="V-Flex: V placement, split backward, built for each stage's costs and the memory limit",
         build=v_flex,
         peak_activations=Formula("m", at_most=True),
-        source="Qi et al. 2024 (arXiv 2405.15362), App. A; a cost a stage, more candidates: ppsim",
+        source="Qi et al. 2024 (arXiv 2405.15362), App. A; costs per stage and more candidates: ppsim",
         published=("v-min-fixed", "v-half-fixed", "zbv-fixed"),
     ),
     _in_a_v(
         name="1f1b-v",
-        title="1F1B-V: two stages a rank in a V, two thirds of the memory of 1F1B; fixed pattern",
+        title="1F1B-V, fixed pattern: two stages per rank in a V, two thirds of the memory of 1F1B",
         build=one_f_one_b_v,
         splits_backward=False,
         bubble=Formula(
@@ -272,7 +272,7 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     _in_a_v(
         name="dualpipev",
-        title="DualPipeV: two stages a rank in a V, a forward fused with a backward of the other stage",
+        title="DualPipeV: two stages per rank in a V, a forward fused with a backward of the other stage",
         build=dual_pipe_v,
         bubble=Formula(
             "(p - 1) * (2 * F + I - W) / 2 + (2 * (p - 1) * m / p + 2 * (p - 2)) * c",
@@ -308,7 +308,7 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     Entry(
         name="hanayo",
-        title="Hanayo: v stages a rank in v/2 waves down and up the ranks",
+        title="Hanayo: v stages per rank; each microbatch passes v/2 times down and up the ranks",
         build=hanayo,
         placement="v",
         stages_per_rank=(2, None),

@@ -116,7 +116,7 @@ class Entry:
             stages = "stage" if least == 1 else "stages"
             return f"{self.name} needs {demand} {stages} a rank: got vpp={vpp} (nearest: {nearest})"
         if vpp % self.stages_by:
-            return _not_a_multiple(self.name, "stages a rank", vpp, self.stages_by, f"vpp={vpp}", least)
+            return _not_a_multiple(self.name, "stages per rank", vpp, self.stages_by, f"vpp={vpp}", least)
         if pp % self.ranks_by:
             return _not_a_multiple(self.name, "ranks", pp, self.ranks_by, f"pp={pp}", self.ranks_by)
         fewest = round(self.least_microbatches(p=pp))
@@ -140,7 +140,7 @@ class Entry:
         if self.num_replicas > 1:
             way = f"one of each of {self.num_replicas} replicas, down the ranks and back up"
         rows = [
-            ("stages a rank", f"{stages}, {way}"),
+            ("stages per rank", f"{stages}, {way}"),
             ("backward", "split into I and W" if self.splits_backward else "full (B)"),
             ("microbatches", self.constraint),
         ]

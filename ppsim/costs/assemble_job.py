@@ -382,7 +382,7 @@ def _straddling(job: Job) -> list[str]:
         tier, size = job.cluster.tiers[0], job.domain_sizes[0]
         lines.append(
             f"{name} {getattr(job.layout, name)} lies across {tier.name}s of {size}: {seconds(of_layer(job))} of "
-            f"communication a layer and microbatch, {seconds(of_layer(together))} within one"
+            f"communication per layer and microbatch, {seconds(of_layer(together))} within one"
         )
     return lines
 

@@ -14,9 +14,9 @@ from ppsim.base.files import read_json
 FORMAT = "ppsim-primus/1"
 
 PLACEMENTS = {
-    "one chunk a rank": ("1f1b", "zero-bubble", "zero-bubble-heuristic"),
-    "a loop of several chunks a rank": ("1f1b-interleaved",),
-    "a V of two chunks a rank": ("zbv-formatted", "v-half", "v-min"),
+    "one chunk per rank": ("1f1b", "zero-bubble", "zero-bubble-heuristic"),
+    "a loop of several chunks per rank": ("1f1b-interleaved",),
+    "a V of two chunks per rank": ("zbv-formatted", "v-half", "v-min"),
 }
 """Primus' algorithms by their placement of the model's stages."""
 

@@ -348,7 +348,7 @@ class MixtureOfExperts:
             raise ConfigError(f"the number of experts must be at most {MOST_EXPERTS:,}: got {self.num_experts}")
         if not 1 <= self.experts_per_token <= self.num_experts:
             raise ConfigError(
-                f"experts a token must be 1 to the number of experts: got {self.experts_per_token} of "
+                f"experts per token must be 1 to the number of experts: got {self.experts_per_token} of "
                 f"{self.num_experts}"
             )
 

@@ -165,7 +165,9 @@ class Fields:
         if value is None:
             return None
         if not isinstance(value, list) or len(value) != length:
-            raise ConfigError(f"{self._where}: {name} must be a list of {length} words, one a layer: got {value!r}")
+            raise ConfigError(
+                f"{self._where}: {name} must be a list of {length} words, one per layer: got {value!r}"
+            )
         for word in value:
             if word not in known:
                 raise ConfigError(f"{self._where}: {name} must be of {', '.join(known)}: got {word!r}")

@@ -179,7 +179,7 @@ def why_no_context_parallel(sequence_length: int, cp: int) -> str | None:
     """Return why a sequence cannot be cut into 2·cp chunks, two per rank, or None if it can.
 
     >>> why_no_context_parallel(100, 3)
-    'cp 3 needs a sequence length divisible by 6, two chunks a rank: got 100 (nearest: 96 or 102)'
+    'cp 3 needs a sequence length divisible by 6, two chunks per rank: got 100 (nearest: 96 or 102)'
     """
     if cp < 1:
         return f"cp must be at least 1: got {cp}"
@@ -189,7 +189,7 @@ def why_no_context_parallel(sequence_length: int, cp: int) -> str | None:
     below = sequence_length // chunks * chunks
     nearest = f"{below} or {below + chunks}" if below else f"{chunks}"
     return (
-        f"cp {cp} needs a sequence length divisible by {chunks}, two chunks a rank: got {sequence_length} "
+        f"cp {cp} needs a sequence length divisible by {chunks}, two chunks per rank: got {sequence_length} "
         f"(nearest: {nearest})"
     )
 

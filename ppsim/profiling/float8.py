@@ -29,7 +29,7 @@ _ALIGNED = 16
 def require_float8(device: torch.device, num_tokens: int) -> None:
     """Raise `ConfigError` if the device or torch has no 8-bit GEMMs, or not with this number of rows."""
     if num_tokens % _ALIGNED:
-        raise ConfigError(f"fp8 needs a multiple of {_ALIGNED} tokens a microbatch and rank: got {num_tokens}")
+        raise ConfigError(f"fp8 needs a multiple of {_ALIGNED} tokens per microbatch and rank: got {num_tokens}")
     try:
         tiny = torch.ones(_ALIGNED, _ALIGNED, device=device, dtype=torch.bfloat16)
         for kind in (_FORWARD, _GRADIENT):

@@ -168,7 +168,7 @@ def with_lengths(plan: Plan, schedule: Schedule, assembled: Assembled, drawn: Dr
         assumptions=[
             *assembled.assumptions,
             f"lengths: {drawn.tokens.size} of {len(plan.lengths or ())} sequences, drawn with seed {plan.seed}"
-            f"{again}; {tokens.min():.0f} to {tokens.max():.0f} tokens a microbatch, {tokens.mean():.0f} in the "
+            f"{again}; {tokens.min():.0f} to {tokens.max():.0f} tokens per microbatch, {tokens.mean():.0f} in the "
             "mean, packed without padding; other replicas are taken to draw the same",
             f"lengths: {percent(attention)} of F at {drawn.sequence_length} tokens goes with a sequence's square, "
             f"by {by}; activations and transfers with its tokens",

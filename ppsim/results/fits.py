@@ -33,12 +33,12 @@ def print_fitted(found: Fitted) -> None:
     told: list[tuple[str, str]] = [
         ("its job", "how many times as long it takes beside these constants, others the less the less alike"),
         *[("far off", str(one)) for one in posterior.doubted],
-        *([("at their priors", f"{left}: the rows do not tell them")] if left else []),
+        *([("at their priors", f"{left}: the rows do not determine them")] if left else []),
     ]
     if num_rows < len(found.asked):
         counts = f"{_steps(num_rows)} for {len(found.asked)} constants"
-        told.append(("priors", f"{counts}: what the rows do not tell apart, the priors divide"))
-    told += [("listed", f"{case.number or case.told.title}: {reason}") for case, reason in found.listed]
+        told.append(("priors", f"{counts}: the priors decide what the rows do not determine"))
+    told += [("skipped", f"{case.number or case.told.title}: {reason}") for case, reason in found.listed]
     out.add(facts(told))
 
 
@@ -72,7 +72,7 @@ def print_after_fits(found: AfterFits) -> None:
         out.add("")
         for cluster in one.fits:
             machine = ", ".join(f"{told.prior.name} {told.value:.4g}" for told in cluster.found)
-            out.add(f"{cluster.cluster.name}: {machine or 'nothing told'}")
+            out.add(f"{cluster.cluster.name}: {machine or 'no setting'}")
             out.add(f"  on {', '.join(row.name for row in cluster.rows)}")
             for doubt in cluster.doubted:
                 out.add(f"  far off: {doubt}")
@@ -82,12 +82,12 @@ def print_after_fits(found: AfterFits) -> None:
         ]
         out.add("", Columns.of(pairs))
         if listed := [(str(case.number), reason) for case, reason in one.listed]:
-            out.add("listed:", facts(listed))
+            out.add("skipped:", facts(listed))
     out.add(
         "",
-        "Errors of the rows that were not fitted: predicted / measured - 1, negative is optimistic. fit rows: what "
-        "each set's cluster was fitted on. listed: rows for which no projection can be asked. inside: times in the "
-        "90 % interval after the fit.",
+        "Errors are projected / measured - 1 of the rows that were not fitted: positive means that the projection "
+        "is slower. fit rows: those that each set's cluster was fitted on. skipped: rows that cannot be projected. "
+        "in 90 %: times inside the 90 % interval after the fit.",
     )
 
 
@@ -117,14 +117,14 @@ def _summary(one: AfterFit) -> dict[str, str]:
         "set": one.name,
         "rows": str(len(one.judged)),
         "fit rows": str(sum(len(fit.rows) for fit in one.fits)),
-        "listed": str(len(one.listed) or "–"),
+        "skipped": str(len(one.listed) or "–"),
         **_scores("before", before, bool(one.judged)),
         **_scores("after", after, bool(one.judged)),
-        "inside": "–" if inside is None else f"{inside[0]}/{inside[1]}",
+        "in 90 %": "–" if inside is None else f"{inside[0]}/{inside[1]}",
     }
 
 
 def _scores(when: str, score: Score, is_any: bool) -> dict[str, str]:
     cells: Sequence[str] = tuple(errors_of(score).values())
-    names = (when, f"absolute{' ' * (when == 'after')}", f"worst{' ' * (when == 'after')}")
+    names = (when, f"MAPE{' ' * (when == 'after')}", f"worst{' ' * (when == 'after')}")
     return dict(zip(names, cells if is_any else ("–",) * 3, strict=True))

@@ -71,7 +71,7 @@ def card_of_projections(several: Projections) -> str:
     rows = [
         {
             "schedule": one.plan.schedule_name,
-            "stages a rank": str(one.plan.vpp),
+            "stages per rank": str(one.plan.vpp),
             "iteration": seconds(one.iteration_time_s),
             "vs best": signed_percent(one.iteration_time_s / fastest - 1),
             "bubble": percent(one.timeline.bubble_ratio),
@@ -125,7 +125,7 @@ def card_of_schedule(schedule: Schedule) -> str:
         _shape_of(schedule),
         {
             "ranks": str(schedule.num_ranks),
-            "stages a rank": str(schedule.vpp),
+            "stages per rank": str(schedule.vpp),
             "microbatches": str(schedule.num_microbatches),
             "actions": str(schedule.num_actions),
         },

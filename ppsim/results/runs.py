@@ -18,7 +18,7 @@ def print_measured(found: Any, *, with_rows: bool = False, with_timeline: bool |
     run = found.facts
     extra = [("run", _recorded(run)), ("order", run["schedule"]["sentence"])]
     if run.get("stages_by") == "rank":
-        taken = "taken as one a rank, in the order of ranks: names tell none (of several, --schedule T.csv tells)"
+        taken = "taken as one per rank, in the order of ranks: names tell none (of several, --schedule T.csv tells)"
         extra.append(("stages", taken))
     gaps = run.get("between_steps_s") or [0.0]
     if (between := sum(gaps) / len(gaps)) > _WORTH_SAYING * found.timeline.step_time_s:

@@ -35,7 +35,7 @@ def print_entry(entry: Entry, runtimes: Sequence[tuple[str, str]]) -> None:
     out.add(f"{bold(entry.name)}   {entry.title}")
     out.add(facts([*entry.facts, *runtimes]))
     out.add(
-        "\np ranks, v stages a rank, m microbatches, k slices; F, I, W seconds a rank and microbatch (all its "
+        "\np ranks, v stages per rank, m microbatches, k slices; F, I, W seconds per rank and microbatch (all its "
         "stages of a replica), FB of a fused pair, c seconds a transfer.\nbubble: idle seconds of the rank that "
         "idles longest, in a step of m·(F + I + W) + bubble where FB = F + I + W; by span: of the longest rank "
         "from its own first start to its own last end.",

@@ -33,26 +33,33 @@ def print_validations(found: Validated, *, full: bool = False, with_rows: bool |
         out.add(bold("times of all sets, by hardware"), hardware, "")
         out.add(_total(found.sets), "")
         worst = Columns.of(_worst_rows(found.sets), wraps=True)
-        out.add(bold("the ten times that are furthest off"), worst, "")
+        out.add(bold("the ten largest errors of times"), worst, "")
         out.add(Columns.of(_listed_rows(found.sets), wraps=True), "")
     out.add(
-        "Errors of the rows that were not fitted (*: all were): predicted / measured - 1 of time or bytes, "
-        "negative is optimistic; absolute: mean of their sizes, given for a constant MFU and others too. listed: "
-        "rows for which no projection can be asked, in no error.",
-        "inside: how many of the measurements lie in the projection's 90 % interval.",
-        "order: rank correlation of schedules, mean of the groups; groups with every pair in the right order.",
+        "Errors are projected / measured - 1 of test rows (* marks sets that have fitted rows only): positive "
+        "means that the projection is slower or larger. MAPE: mean absolute error; constant MFU and others: the MAPE of "
+        "other methods on the same rows. skipped: rows whose source does not state a setting that the projection "
+        "needs.",
+        "in 90 %: measurements inside the projection's 90 % interval.",
+        "order: mean rank correlation of schedules; groups in which each pair has the measured order.",
     )
 
 
 _MOST_WORST = 5
 
+_USES = {"judge": "test", "fit": "fitted"}
+
 
 def _print_classes(out: Page, sets: Sequence[Validation]) -> None:
     sections = [(name, [one for one in some if not one.told.order_only]) for name, some in _sections(sets)]
     rows = [_section_row(name, some) for name, some in sections if some]
-    out.add(Columns.of(rows, spare=["seen", "listed"]), "", _total(sets), "")
-    out.add(bold("furthest off"), Columns.of(_worst_rows(sets, _MOST_WORST), wraps=True), "")
-    out.add("error: projected / measured - 1, negative is optimistic; absolute: mean of the sizes")
+    out.add(Columns.of(rows, spare=["fitted", "skipped"]), "", _total(sets), "")
+    out.add(bold("largest errors"), Columns.of(_worst_rows(sets, _MOST_WORST), wraps=True), "")
+    out.add(
+        "Errors are projected / measured - 1: positive means that the projection is slower. MAPE: mean absolute "
+        "error."
+    )
+    out.add("fitted: rows that constants were fitted on, in no error. skipped: rows that cannot be projected.")
     out.add("more: --full (every set, by hardware) · ppsim validate SET (its rows)")
 
 
@@ -84,7 +91,7 @@ def markdown_summary(found: Sequence[Validation]) -> str:
     """Return the part of docs/accuracy.md about all sets: a row per section, coverage, and the ten worst."""
     sections = [(name, [one for one in sets if not one.told.order_only]) for name, sets in _sections(found)]
     lines = [*markdown_table([_section_row(name, sets) for name, sets in sections if sets]), ""]
-    lines += [_total(found), "", "The ten times that are furthest off:", ""]
+    lines += [_total(found), "", "The ten largest errors of times:", ""]
     return "\n".join([*lines, *markdown_table(_worst_rows(found))]) + "\n"
 
 
@@ -95,11 +102,11 @@ def _section_row(name: str, sets: Sequence[Validation]) -> dict[str, str]:
     return {
         "published runs": _capital(name),
         "rows": str(len(judged)),
-        "seen": str(sum(len(one.fitted) for one in sets)),
-        "listed": str(sum(len(one.not_possible) for one in sets)),
+        "fitted": str(sum(len(one.fitted) for one in sets)),
+        "skipped": str(sum(len(one.not_possible) for one in sets)),
         **errors_of(score),
         "constant MFU": percent(score_of(constant).mean_absolute) if constant else "–",
-        "inside": _inside(coverage_of(judged)),
+        "in 90 %": _inside(coverage_of(judged)),
     }
 
 
@@ -109,7 +116,7 @@ def _unseen(one: Validation) -> list[CaseError]:
 
 def every_row(found: Sequence[Validation]) -> list[dict[str, str]]:
     """Return every row of every set as text for docs/results/published_rows.csv."""
-    columns = ("set", "use", "measured", "ppsim", "error", "constant MFU", "other tool", "what ran", "why")
+    columns = ("set", "use", "measured", "ppsim", "error", "constant MFU", "other tool", "run", "why")
     rows = []
     for one in found:
         for row in one.rows:
@@ -117,7 +124,7 @@ def every_row(found: Sequence[Validation]) -> list[dict[str, str]]:
             rows.append({"set": one.name, **cells, "other tool": cells.get(one.told.other_tool, "")})
         for case, reason in one.not_possible:
             listed = _as_listed(case, reason)
-            rows.append({"set": one.name, **listed, "use": "listed", "measured": listed["published"]})
+            rows.append({"set": one.name, **listed, "use": "skipped", "measured": listed["published"]})
     return [{column: row.get(column, "") for column in columns} for row in rows]
 
 
@@ -140,7 +147,7 @@ def _print_rows(out: Page, one: Validation) -> None:
     if one.rows:
         out.add(Columns.of([_as_printed(one, row) for row in one.rows], wraps=True, spare=["constant MFU"]))
     if one.not_possible:
-        out.add("not expressible:")
+        out.add("skipped:")
         out.add(Columns.of([_as_listed(case, reason) for case, reason in one.not_possible], left=3, wraps=True))
     told: list[tuple[str, str | list[str]]] = [("source", one.told.source), ("notes", one.told.notes)]
     if clusters := one.clusters_fitted_on_file:
@@ -162,7 +169,7 @@ def _summary(one: Validation) -> dict[str, str]:
         **errors_of(score),
         "constant MFU": percent(constant.mean_absolute) if constant else "–",
         "others": ", ".join(others) or "–",
-        "inside": _inside(one.coverage),
+        "in 90 %": _inside(one.coverage),
     }
     if one.told.order_only or not one.rows:
         errors = dict.fromkeys(errors, "–")
@@ -170,7 +177,7 @@ def _summary(one: Validation) -> dict[str, str]:
     return {
         "set": one.name,
         "rows": f"{len(one.judged)}{'*' if one.rows and len(one.fitted) == len(one.rows) else ''}",
-        "listed": str(len(one.not_possible) or "–"),
+        "skipped": str(len(one.not_possible) or "–"),
         **errors,
         "order": "–" if mean is None else f"{mean:.2f}, {one.right}/{len(one.ranks)}",
     }
@@ -179,7 +186,7 @@ def _summary(one: Validation) -> dict[str, str]:
 def errors_of(score: Score) -> dict[str, str]:
     """Return the error columns of a table row."""
     mean, absolute, worst = signed_percent(score.mean), percent(score.mean_absolute), signed_percent(score.worst)
-    return {"mean": mean, "absolute": absolute, "worst": worst}
+    return {"mean error": mean, "MAPE": absolute, "worst": worst}
 
 
 def _sections(sets: Sequence[Validation]) -> list[tuple[str, list[Validation]]]:
@@ -199,7 +206,7 @@ def _hardware_rows(sets: Sequence[Validation]) -> list[dict[str, str]]:
             "rows": str(one.score.num_rows),
             **errors_of(one.score),
             "constant MFU": percent(one.constant_mfu.mean_absolute),
-            "inside": _inside(one.coverage),
+            "in 90 %": _inside(one.coverage),
         }
         for one in hardware_scores(sets)
     ]
@@ -212,7 +219,7 @@ def _inside(coverage: tuple[int, int] | None) -> str:
 def _total(sets: Sequence[Validation]) -> str:
     """Coverage of the 90 % interval over all test rows with times, in total and for dense and MoE models."""
     rows = [row for one in sets if not one.told.order_only for row in _unseen(one)]
-    named = {"of all judged times": rows} | {
+    named = {"of all test times": rows} | {
         f"of {kind} models": [row for row in rows if row.plan.job and row.kind == kind] for kind in ("dense", "MoE")
     }
     parts = [
@@ -220,14 +227,14 @@ def _total(sets: Sequence[Validation]) -> str:
         for what, here in named.items()
         if (found := coverage_of(here))
     ]
-    return f"In the projection's 90 % interval: {', '.join(parts)}."
+    return f"Inside the projection's 90 % interval: {', '.join(parts)}."
 
 
 def _worst_rows(sets: Sequence[Validation], count: int = 10) -> list[dict[str, str]]:
     rows = [(one, row) for one in sets if not one.told.order_only for row in one.judged if not row.case.is_memory]
     rows.sort(key=lambda found: -abs(found[1].error))
     return [
-        {"set": one.name, "error": signed_percent(row.error), "what ran": _with_remarks(row.case, what_ran(row))}
+        {"set": one.name, "error": signed_percent(row.error), "run": _with_remarks(row.case, what_ran(row))}
         for one, row in rows[:count]
     ]
 
@@ -242,9 +249,9 @@ def _as_listed(case: Case, reason: str) -> dict[str, str]:
     sizes = [f"{name}{words[name]}" for name in ("tp", "cp", "ep", "pp", "vpp") if words.get(name, 1) != 1]
     what = ", ".join(part for part in (told.title, f"{words.get('gpus', '?')} GPUs", " ".join(sizes)) if part)
     return {
-        "use": told.use,
+        "use": _USES[told.use],
         "published": f"{told.value:g} {told.metric.replace('_', ' ')}",
-        "what ran": _with_remarks(case, what),
+        "run": _with_remarks(case, what),
         "why": _in_short(reason),
     }
 
@@ -258,7 +265,7 @@ def _as_printed(one: Validation, row: CaseError) -> dict[str, str]:
     case, constant = row.case, row.constant_mfu_error
     amount = size if case.is_memory else seconds
     cells = {
-        "use": case.told.use,
+        "use": _USES[case.told.use],
         "measured": amount(row.measured),
         "ppsim": amount(row.predicted),
         "error": "–" if one.told.order_only else signed_percent(row.error),
@@ -266,7 +273,7 @@ def _as_printed(one: Validation, row: CaseError) -> dict[str, str]:
     }
     if any(row.case.told.other is not None for row in one.rows):
         cells[one.told.other_tool] = "–" if row.other_error is None else signed_percent(row.other_error)
-    return cells | {"what ran": _with_remarks(row.case, what_ran(row))}
+    return cells | {"run": _with_remarks(row.case, what_ran(row))}
 
 
 def _with_remarks(case: Case, what: str) -> str:

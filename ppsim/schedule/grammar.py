@@ -118,7 +118,7 @@ def parse_table(
     except csv.Error as error:
         raise ScheduleError(f"{source} is not a CSV file: {error}") from None
     if not rows:
-        raise ScheduleError(f"{source} is empty; a schedule has one row a rank")
+        raise ScheduleError(f"{source} is empty; a schedule has one row per rank")
     if errors:
         more = len(errors) - _MOST_ERRORS_SHOWN
         shown = errors[:_MOST_ERRORS_SHOWN] + ([f"… and {more} more"] if more > 0 else [])

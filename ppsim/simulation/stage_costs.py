@@ -431,7 +431,7 @@ def _what_is_wrong(name: str, value: Any) -> str | None:
     if name in PAIRS and array.ndim == 2 and array.shape[0] != array.shape[1]:
         return f"{name} is {value!r}; a matrix has a row per forward's stage and a column per backward's stage"
     if array.ndim > 1 + (name in (*MATRICES, *PAIRS)) or not array.size:
-        rows = ", or a list of such lists of one length, a row a stage" if name in MATRICES else ""
+        rows = ", or a list of such lists of one length, a row per stage" if name in MATRICES else ""
         return f"{name} is {value!r}; give a number or a list of numbers{rows}"
     bad = array[~np.isfinite(array) | (array < 0)]
     if len(bad):

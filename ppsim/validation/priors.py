@@ -37,7 +37,7 @@ _OVERLAP_SPREAD, _OVERLAP_REASON = 0.25, "stacks say that a half to seven eighth
 _OF_PLAIN = {
     "kernel_s": (0.35, "classes have 2 to 20 µs"),
     "launch_s": (1.2, "a kernel's launch takes that; loops in Python take up to some tenths of a millisecond"),
-    "routing_host_s": (0.5, "2 to 6 ms a layer were seen"),
+    "routing_host_s": (0.5, "2 to 6 ms per layer were seen"),
     "jitter": (0.5, "0.015 and 0.038 came out for two models on one machine"),
     "overlap_slowdown": (0.3, "of the zero-bubble paper's machine it is known within a seventh"),
 }

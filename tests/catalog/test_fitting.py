@@ -219,7 +219,7 @@ def test_with_three_stages_a_rank_and_little_memory_no_decision_ends_in_a_deadlo
 
 @st.composite
 def looped(draw):
-    """Problems of up to four stages a rank in a loop, from the least memory on."""
+    """Problems of up to four stages per rank in a loop, from the least memory on."""
     p, vpp = draw(st.integers(1, 3)), draw(st.integers(2, 4))
     times = {
         name: draw(st.lists(seconds, min_size=p * vpp, max_size=p * vpp))

@@ -24,7 +24,7 @@ from ppsim.schedule.placement import v_shape as v_placement
 from ppsim.simulation.bounds.problem import Criterion, Problem
 
 GOLDEN = Path(__file__).with_name("golden.json")
-SHAPES = {  # ranks, stages a rank, microbatches, activations a rank may hold, criterion, seed of the costs
+SHAPES = {  # ranks, stages per rank, microbatches, activations a rank may hold, criterion, seed of the costs
     "one stage": (4, 1, 8, 4.0, "step", 0),
     "one stage, little memory": (5, 1, 12, 3.0, "span", 0),
     "one stage, long": (3, 1, 20, 6.0, "step", 0),

@@ -1,4 +1,4 @@
-"""Tables fitted for two chunks a rank in a V, against runs of the authors' searches and of Primus' simulator."""
+"""Tables fitted for two chunks per rank in a V, against runs of the authors' searches and of Primus' simulator."""
 
 import pytest
 

@@ -23,9 +23,9 @@ WRONG_ARGUMENTS = {
     "pp 0 to build": ("build zbv --pp 0 --num-microbatches 4", 2, ["pp must be at least 1: got 0"]),
     "vpp 0": ("project --pp 4 --vpp 0", 2, ["--vpp must be at least 1: got 0"]),
     "vpp 0, all schedules": ("project --pp 4 --vpp 0 --schedule all", 2, ["--vpp must be at least 1: got 0"]),
-    "vpp that 1f1b forbids": ("project --pp 4 --vpp 2 --schedule 1f1b", 2, ["1f1b needs exactly 1 stage a rank: got vpp=2 (nearest: 1)"]),
-    "vpp that interleaving forbids": ("build interleaved-1f1b --pp 4 --vpp 1 --num-microbatches 4", 2, ["needs at least 2 stages a rank: got vpp=1 (nearest: 2)"]),
-    "vpp that zbv forbids": ("build zbv --pp 4 --vpp 3 --num-microbatches 4", 2, ["zbv needs exactly 2 stages a rank: got vpp=3 (nearest: 2)"]),
+    "vpp that 1f1b forbids": ("project --pp 4 --vpp 2 --schedule 1f1b", 2, ["1f1b needs exactly 1 stage per rank: got vpp=2 (nearest: 1)"]),
+    "vpp that interleaving forbids": ("build interleaved-1f1b --pp 4 --vpp 1 --num-microbatches 4", 2, ["needs at least 2 stages per rank: got vpp=1 (nearest: 2)"]),
+    "vpp that zbv forbids": ("build zbv --pp 4 --vpp 3 --num-microbatches 4", 2, ["zbv needs exactly 2 stages per rank: got vpp=3 (nearest: 2)"]),
     "no microbatches": ("project --pp 4 --num-microbatches 0", 2, ["microbatches must be at least 1: got 0"]),
     "negative microbatches": ("build gpipe --pp 4 --num-microbatches -1", 2, ["microbatches must be at least 1: got -1"]),
     "a group too small": ("project --pp 4 --vpp 2 --num-microbatches 8 --group-size 3", 2, ["group size 3 is smaller than pp=4 (nearest: 4 or 8)"]),
@@ -84,7 +84,7 @@ WRONG_ARGUMENTS = {
     "a number in another notation": ("project --pp 2 --num-microbatches 1e2", 2, ["'1e2' is not a valid integer. Write 100."]),
     "another notation, of a command without sections": ("models gpt2 --seq-len 1e11", 2, ["'1e11' is not a valid integer. Write 100000000000."]),
     "thousands apart": ("models gpt2 --seq-len 8,192", 2, ["'8,192' is not a valid integer. Write 8192."]),
-    "a place that is not the table's": ("export T.csv --to primus --replace zbv-formatted -o x.json", 2, ["ppsim: the table has a loop of several chunks a rank, which 'zbv-formatted' has not"]),
+    "a place that is not the table's": ("export T.csv --to primus --replace zbv-formatted -o x.json", 2, ["ppsim: the table has a loop of several chunks per rank, which 'zbv-formatted' has not"]),
     "thousands by a letter": ("models gpt2 --seq-len 8k", 2, ["'8k' is not a valid integer. Write 8192 or 8000."]),
     "a word for a number": ("project --pp two", 2, ["'two' is not a valid integer. Write it in digits, as 8."]),
     "no table at all": ("simulate", 2, ["Missing argument 'T.csv'"]),
@@ -203,7 +203,7 @@ def costs(**changes):
 
 # name: (the file, every one of these words)
 WRONG_COSTS = {
-    "a wrong length": (costs(forward_s=[1, 2, 3]), ["forward_s has 3 entries, but the schedule has 8 stages (give one number, or one a stage)"]),
+    "a wrong length": (costs(forward_s=[1, 2, 3]), ["forward_s has 3 entries, but the schedule has 8 stages (give one number, or one per stage)"]),
     "two wrong lengths": (costs(forward_s=[1, 2, 3], static_bytes=[1, 2]), ["forward_s has 3 entries", "static_bytes has 2 entries, but the schedule has 4 ranks"]),
     "NaN": (costs(forward_s=float("nan")), ["forward_s: must be finite, got nan"]),
     "NaN in a list": (costs(forward_s=[1, 1, 1, 1, 1, 1, float("nan"), 1]), ["forward_s[6]: must be finite, got nan"]),

@@ -162,7 +162,7 @@ def test_all_schedules_of_a_vpp_are_those_that_take_it():
     takers = {name for name, entry in CATALOG.items() if entry.why_not(pp=4, vpp=2, microbatches=32) is None}
     assert {"interleaved-1f1b", "zbv-fixed"} < takers < set(CATALOG)
     assert {projection["schedule"] for projection in comparison["projections"]} == takers
-    assert comparison["not_possible"]["1f1b"] == "1f1b needs exactly 1 stage a rank: got vpp=2 (nearest: 1)"
+    assert comparison["not_possible"]["1f1b"] == "1f1b needs exactly 1 stage per rank: got vpp=2 (nearest: 1)"
 
 
 def test_schedules_that_are_named_are_compared_and_all_of_them_drawn(folder):

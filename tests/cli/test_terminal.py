@@ -95,7 +95,7 @@ def test_schedules_that_share_a_reason_share_a_line(folder):
     printed = words_of(
         ppsim("project", "--pp", 2, "--vpp", 1, "--num-microbatches", 2, "--schedule", "all", "--full").stdout
     )
-    assert "gis, gis-h, hanayo: needs at least 2 stages a rank: got vpp=1 (nearest: 2)" in printed
+    assert "gis, gis-h, hanayo: needs at least 2 stages per rank: got vpp=1 (nearest: 2)" in printed
     assert "\n* torch cannot run" in ppsim(
         "project", "--pp", 4, "--num-microbatches", 8, "--vpp", 2, "--schedule", "all", "--full"
     ).stdout  # fmt: skip
@@ -191,5 +191,5 @@ def test_a_terminal_has_colours_and_its_own_width_and_no_color_has_none(files):
 
 def test_progress_is_a_bar_on_a_terminal_and_nothing_in_a_pipe(files):
     command = "validate mlperf-405b"
-    assert "0/1 sets" in plain(on_a_terminal(command)).split("what ran")[0]
+    assert "0/1 sets" in plain(on_a_terminal(command)).split("largest errors")[0]
     assert ppsim(*command.split()).stderr == ""

@@ -387,7 +387,7 @@ def test_the_busiest_experts_take_as_much_longer_as_they_have_more_tokens():
 
 
 def test_experts_of_a_fixed_capacity_keep_no_host_waiting_and_are_even():
-    """The host launches a layer of experts in 4.2 ms a pass, which a small one waits for unless shapes are known."""
+    """The host launches a layer of experts in 4.2 ms per pass, which a small one waits for unless shapes are known."""
     small = {"micro_batch": 1, "sequence_length": 1024}
     waits, knows, half = (
         layer_estimate(LAYERS["moe"], place(dp=8, ep=8, execution=one), **small)

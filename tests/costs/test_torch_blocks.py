@@ -186,7 +186,7 @@ def test_the_command_line_takes_an_eager_run_and_refuses_to_hide_messages_in_it(
 
 
 def test_what_fsdp_gathers_is_copied_into_each_parameter_before_each_pass() -> None:
-    """Read and written, 2 bytes a weight in 16 bits; in 8, one; nothing where no other rank has a part."""
+    """Read and written, 2 bytes per weight in 16 bits; in 8, one; nothing where no other rank has a part."""
     words = {"model": "llama3-8b", "gpus": 8, "pp": 1, "zero": 3, "microbatches": 1}
     device = load_cluster("dgx-h100").device
     rate = device.memory_bytes_per_s * device.efficiency.memory

@@ -424,7 +424,7 @@ def test_experts_that_fill_the_usable_part_of_a_rack_stay_in_it_and_straddling_o
     assert ep_s[1] > 1.2 * ep_s[0] / 2
     (line,) = said[1]
     assert line.startswith(
-        f"ep 64 lies across racks of 64: {seconds(ep_s[1])} of communication a layer and microbatch"
+        f"ep 64 lies across racks of 64: {seconds(ep_s[1])} of communication per layer and microbatch"
     )
 
 

@@ -81,10 +81,14 @@ def test_the_nodes_are_those_of_the_file_and_new_at_each_call(factory, tmp_path)
         (
             "zbv",
             "1f1b-interleaved",
-            "has a V of two chunks a rank, which '1f1b-interleaved' has not: replace zbv-form",
+            "has a V of two chunks per rank, which '1f1b-interleaved' has not: replace zbv-form",
         ),
-        ("interleaved-1f1b", "zbv-formatted", "has a loop of several chunks a rank, which 'zbv-formatted' has not"),
-        ("1f1b", "v-min", "has one chunk a rank, which 'v-min' has not: replace 1f1b or zero-bubble or zero"),
+        (
+            "interleaved-1f1b",
+            "zbv-formatted",
+            "has a loop of several chunks per rank, which 'zbv-formatted' has not",
+        ),
+        ("1f1b", "v-min", "has one chunk per rank, which 'v-min' has not: replace 1f1b or zero-bubble or zero"),
         (
             "zb-h1",
             "1f1b",

@@ -146,7 +146,7 @@ def test_torchtitan_says_what_it_cannot_do():
     ):
         with pytest.raises(ConfigError, match=words):
             torchtitan_settings(table, csv="T.csv", layers_per_stage=layers)
-    with pytest.raises(ConfigError, match="makes 3 stages a rank where it knows the layers: give --split"):
+    with pytest.raises(ConfigError, match="makes 3 stages per rank where it knows the layers: give --split"):
         torchtitan_settings(table, csv="T.csv")
     with pytest.raises(ScheduleError, match="on ranks 0, 1, 1, 0, 0, 1, 1, 0"):
         torchtitan_settings(ppsim.build("hanayo", pp=2, vpp=4, microbatches=4), csv="T.csv")

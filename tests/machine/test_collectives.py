@@ -98,7 +98,7 @@ def test_a_hierarchy_is_launched_inside_the_node_and_between_nodes(operation):
 
 
 def test_ranks_of_a_node_share_its_adapters():
-    """Data parallel over 8 nodes: with 8 ranks a node eight adapters work for one gradient, with 1 rank one does."""
+    """Data parallel over 8 nodes: with 8 ranks per node eight adapters work for one gradient, with 1 rank one does."""
     wide, narrow = (group(Layout(tp=tp, dp=64 // tp), "dp", H100.domain_sizes(64)) for tp in (1, 8))
     took = [seconds("all-reduce", 1e10, ranks, H100) for ranks in (wide, narrow)]
     assert took[1] / took[0] == pytest.approx(8 * (7 / 8) / (63 / 64), rel=0.01)

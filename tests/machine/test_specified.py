@@ -96,7 +96,7 @@ def test_groups_share_the_tokens_whichever_side_they_are_on():
 
 @pytest.mark.parametrize("name", ["grand-teton", "dgx-h100"])
 def test_a_scale_a_row_saves_half_of_what_one_a_tensor_saves(name):
-    """Of Llama 3 8B a step took 1/5760, 1/6424 and 1/7186 s a token (torchtitan, commit 7a04053)."""
+    """Of Llama 3 8B a step took 1/5760, 1/6424 and 1/7186 s per token (torchtitan, commit 7a04053)."""
     device = load_cluster(name).device
     seconds = {of: 1 / (share * device.peak(of)) for of, share in device.efficiency.matmul.items()}
     saved = (1 / 5760 - 1 / 6424) / (1 / 5760 - 1 / 7186)

@@ -354,7 +354,7 @@ def test_nvidia_counts_two_of_the_three_matrices_of_gpt_oss_experts() -> None:
 
 
 def test_deepseek_v3_takes_the_flops_of_its_weights_and_scores() -> None:
-    """Written out from arXiv 2412.19437, §4.2: MLA's up- and down-projections, 9 experts a token, two heads."""
+    """Written out from arXiv 2412.19437, §4.2: MLA's up- and down-projections, 9 experts per token, two heads."""
     model, h, n = find_model("deepseek-v3"), 7168, 128
     mla = h * 1536 + 1536 * n * 192 + h * (512 + 64) + 512 * n * 256 + n * 128 * h
     moe = h * 256 + 9 * 3 * h * 2048

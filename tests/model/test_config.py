@@ -218,7 +218,7 @@ WRONG = {
         LLAMA3_8B | {"num_key_value_heads": 5},
         "config.json: the heads must be a multiple of the key/value heads",
     ),
-    "experts": (QWEN3_30B | {"num_experts": 4}, "experts a token must be 1 to the number of experts: got 8 of 4"),
+    "experts": (QWEN3_30B | {"num_experts": 4}, "experts per token must be 1 to the number of experts: got 8 of 4"),
     "dense first": (DEEPSEEK_V3 | {"first_k_dense_replace": 70}, "70 is more than num_hidden_layers 61"),
     "latent bias": (
         DEEPSEEK_V3 | {"attention_bias": True},

@@ -130,7 +130,7 @@ def test_what_a_mixer_keeps_is_divided_by_tp_and_does_not_grow_with_the_square_o
 
 
 def test_the_backward_of_a_scan_holds_its_states() -> None:
-    """HPN numbers a chunk and their gradients in float32."""
+    """HPN numbers per chunk and their gradients in float32."""
     wide = Mamba(64, 64, 128, chunk_size=128)
     settings = MemorySettings(Batch(1, 4096), workspace_bytes=0)
     memory = rank_memory(find_model("gpt2"), [Stage((Layer(64, wide, NoFeedForward()),))], settings, in_flight=[1])

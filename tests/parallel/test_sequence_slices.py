@@ -101,7 +101,7 @@ def test_costs_of_the_stages_of_the_model_are_taken_for_every_replica():
     assert resolved.forward_s.tolist() == [1, 2, 3, 4, 1, 2, 3, 4]
     with pytest.raises(
         ConfigError,
-        match=r"forward_s has 2 entries, but the schedule has 8 stages \(give one number, or one a stage or one each of the model's 4\)",
+        match=r"forward_s has 2 entries, but the schedule has 8 stages \(give one number, or one per stage or one each of the model's 4\)",
     ):
         costs.replace(forward_s=[1, 2]).resolved_for(table)
     moved = costs.with_torch_first_stage(num_stages=8, num_ranks=4, num_replicas=2)

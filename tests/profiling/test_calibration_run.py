@@ -39,7 +39,7 @@ def slowed(profile: Profile, *, num_processes: int = 2, slowdown: float = 1.25) 
 
 
 def simulated(profile: Profile, layers: int, **overheads: float) -> Measured:
-    """A run of so many layers a stage, each step as projected."""
+    """A run of so many layers per stage, each step as projected."""
     plan = ppsim.Plan(
         pp=2, schedule="1f1b", profile=slowed(profile), num_layers=2 * layers, split=[layers] * 2, **overheads
     )  # type: ignore[arg-type]
@@ -90,7 +90,7 @@ def test_what_varying_passes_cost_is_no_overhead_and_comes_back_in_the_projectio
 
 
 def drawn(profile: Profile, layers: int, spread: float, slowdown: float, num_steps: int = 200) -> Measured:
-    """A run of so many layers a stage, whose passes are drawn."""
+    """A run of so many layers per stage, whose passes are drawn."""
     plan = ppsim.Plan(pp=2, schedule="1f1b", profile=profile, num_layers=2 * layers, split=[layers] * 2)
     timeline = ppsim.project(plan).timeline
     graph, random = timeline.graph, np.random.default_rng(layers)

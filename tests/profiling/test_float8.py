@@ -159,7 +159,7 @@ def test_the_harness_measures_it_and_refuses_odd_numbers_of_tokens() -> None:
     key = Key(micro_batch=1, sequence_length=16, dtype="fp8")
     layer = measure_shape(MODELS["nano"], key, settings)[1]
     assert layer["shape"]["dtype"] == "fp8"
-    with pytest.raises(ConfigError, match="fp8 needs a multiple of 16 tokens a microbatch and rank: got 7"):
+    with pytest.raises(ConfigError, match="fp8 needs a multiple of 16 tokens per microbatch and rank: got 7"):
         measure_shape(MODELS["nano"], Key(micro_batch=1, sequence_length=7, dtype="fp8"), settings)
 
 

@@ -190,7 +190,7 @@ def test_cuda_graphs_are_not_for_a_cpu_and_selective_recomputation_not_for_the_c
         (["--compile", "--recompute", "selective"], "torch.compile chooses by itself what to recompute"),
         (
             ["--cp", "3"],
-            "cp 3 needs a sequence length divisible by 6, two chunks a rank: got 128 (nearest: 126 or 132)",
+            "cp 3 needs a sequence length divisible by 6, two chunks per rank: got 128 (nearest: 126 or 132)",
         ),
     ):
         made = CliRunner().invoke(main, ["profile", *options, "-o", str(tmp_path / "p.json")])

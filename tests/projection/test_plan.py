@@ -454,8 +454,8 @@ def test_what_a_schedule_forbids_is_a_reason():
     comparison = project_all(Plan(pp=4, vpp=3, microbatches=8))
     looped = {name for name, entry in CATALOG.items() if entry.stages_per_rank[1] is None and entry.stages_by == 1}
     assert {made.plan.schedule_name for made in comparison.projections} == looped
-    assert comparison.reasons["zbv-fixed"] == "zbv-fixed needs exactly 2 stages a rank: got vpp=3 (nearest: 2)"
-    assert comparison.reasons["1f1b"] == "1f1b needs exactly 1 stage a rank: got vpp=3 (nearest: 1)"
+    assert comparison.reasons["zbv-fixed"] == "zbv-fixed needs exactly 2 stages per rank: got vpp=3 (nearest: 2)"
+    assert comparison.reasons["1f1b"] == "1f1b needs exactly 1 stage per rank: got vpp=3 (nearest: 1)"
 
 
 def test_no_stages_a_rank_are_not_taken_for_the_default():

@@ -90,7 +90,7 @@ def read(card):
 
 
 NUMBERS = {
-    "Schedule": ["2", "ranks", "2", "stages a rank", "4", "microbatches", "32", "actions"],
+    "Schedule": ["2", "ranks", "2", "stages per rank", "4", "microbatches", "32", "actions"],
     "Timeline": [
         "27.0 s",
         "step",
@@ -154,7 +154,7 @@ def test_a_figure_is_plotlys_and_has_what_there_is(name):
         points = [trace for trace in figure.data if trace.mode and "markers" in trace.mode]
         assert sum(len(trace.x) for trace in points) == len(result(name).simulated)
     else:
-        assert kinds.count("heatmap") == (4 if name == "Comparison" else 2), "one a rank"
+        assert kinds.count("heatmap") == (4 if name == "Comparison" else 2), "one per rank"
 
 
 def test_a_projections_figure_has_its_memory_and_the_limit():

@@ -265,7 +265,7 @@ def test_slow_first_and_last_passes_are_found_again_and_none_is_told_as_none():
 
 
 def test_blocking_calls_and_the_host_are_told_apart_in_a_run_by_megatrons_loop_and_predict_interleaved():
-    """1F1B of 4 ranks at 0.6 ms a call and 0.3 ms an action, 1 % of noise: interleaved comes out within 1 %."""
+    """1F1B of 4 ranks at 0.6 ms a call and 0.3 ms per action, 1 % of noise: interleaved comes out within 1 %."""
     costs = COSTS.replace(communication="megatron", action_overhead_s=0.3e-3, transfer_s=0.6e-3, first_pass_s=2e-3)
     run, other = (megatron_run(name, vpp, costs) for name, vpp in (("1f1b", 1), ("interleaved-1f1b", 2)))
     found = calibrate([run])

@@ -187,7 +187,7 @@ def test_a_real_step_is_explained_to_the_last() -> None:
 
 
 def test_the_calls_of_megatron_replay_a_real_run_within_half_a_percent() -> None:
-    """What passes took, and 0.65 ms a message in blocking calls: the median of 19 steps 0.43 % short, without 1.0 %."""
+    """What passes took, and 0.65 ms per message in blocking calls: the median of 19 steps 0.43 % short, without 1.0 %."""
     run = public.read(DUMP).measured.run
     calls, actions = build_graph(run.graph.schedule, communication="megatron"), run.graph.num_actions
     steps = steps_of(calls, run.start[:, :actions], run.end[:, :actions])

@@ -31,7 +31,7 @@ def recorded(path: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> li
 def test_it_keeps_the_median_step_and_what_the_others_took_in_quartiles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Some 170 bytes an action, as many for nine steps as for three."""
+    """Some 170 bytes per action, as many for nine steps as for three."""
     few = recorded(tmp_path / "few.json", monkeypatch, "--steps", "3")
     many = recorded(tmp_path / "many.json", monkeypatch, "--steps", "9")
     assert [case["schedule"] for case in many] == ["1f1b", "zb-h1", "zbv-fixed"]

@@ -1,6 +1,6 @@
 """What Megatron-core's own pipeline loops do, in order: python megatron_loops.py, with a list as JSON on stdin.
 
-A case is [ranks, stages a rank, microbatches, overlap]. The real loops run on the CPU, one rank at a time, in a group
+A case is [ranks, stages per rank, microbatches, overlap]. The real loops run on the CPU, one rank at a time, in a group
 that only counts its ranks; prints, for each case and rank, "F" and "B" where a pass runs, and for each call of the
 communicator what it sends and receives and whether it returns when that is done.
 """

@@ -317,7 +317,7 @@ def test_lowering_knows_the_sends_and_receives_that_its_table_has(name):
 def test_a_check_finds_sends_and_receives_once_and_takes_no_more_memory_than_a_large_table_has_room_for(
     monkeypatch,
 ):
-    """Twelve event graphs, one after the other; 250 bytes an action are what ten million have on a common machine.
+    """Twelve event graphs, one after the other; 250 bytes per action are what ten million have on a common machine.
 
     With kernels compiled, as they are for a table that large.
     """

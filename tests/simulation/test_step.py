@@ -54,7 +54,7 @@ def test_a_forward_starts_with_its_first_bucket_gathered() -> None:
 
 
 def test_interleaving_overlaps_the_reduction_of_the_later_chunk_with_the_backwards_of_the_earlier() -> None:
-    """Of two chunks a rank, only that of the first chunk's gradients is left behind the last backward."""
+    """Of two chunks per rank, only that of the first chunk's gradients is left behind the last backward."""
     table = ppsim.build("interleaved-1f1b", pp=2, vpp=2, microbatches=8)
     both = simulate_step(table, ONE, StepCosts(reduce_s=1.0))
     neither = simulate_step(table, ONE, StepCosts(reduce_s=1.0, overlap=False))

@@ -235,7 +235,7 @@ def is_end_of_chain(table, kind, rank, chunk):
 )
 def test_primus_has_loops_and_a_v_of_two_chunks(text, placed):
     table = parse_table(text, name="t", source="it")
-    with pytest.raises(ScheduleError, match=f"or two stages a rank in a V; .* {placed}"):
+    with pytest.raises(ScheduleError, match=f"or two stages per rank in a V; .* {placed}"):
         primus_table(table)
 
 
@@ -428,7 +428,7 @@ def test_the_command_writes_each_target(target, tmp_path, monkeypatch):
         (("--to", "torchtitan", "--split", "even"), "TorchTitan needs layers per stage, as 7,8,8,7"),
         (("--to", "torchtitan", "--micro-batch-size", "0"), "--micro-batch-size must be at least 1: got 0"),
         (("--to", "torch", "--micro-batch-size", "2"), "--micro-batch-size is for --to torchtitan: got --to torch"),
-        (("--to", "primus", "--replace", "v-min"), "the table has one chunk a rank, which 'v-min' has not"),
+        (("--to", "primus", "--replace", "v-min"), "the table has one chunk per rank, which 'v-min' has not"),
     ],
 )
 def test_the_command_refuses_what_makes_no_sense(arguments, words, tmp_path, monkeypatch):

@@ -44,7 +44,7 @@ def test_under_fsdp2_selective_op_is_tried_too_where_no_backward_is_split():
         ({"tp": [3]}, "tp 3 · cp 1 · pp 1 = 3 does not divide 16 devices (nearest: 15 or 18 devices)"),
         ({"pp": [2], "dp": [3], "tp": [2], "cp": [1]}, "dp is what tp 2 · cp 1 · pp 2 leave of 16 devices: got 3 (nearest: 4)"),
         ({"micro_batch": [3]}, "must be a multiple of micro-batch · dp"),
-        ({"schedule": ["zbv-fixed"], "vpp": [4]}, "zbv-fixed needs exactly 2 stages a rank: got vpp=4 (nearest: 2)"),
+        ({"schedule": ["zbv-fixed"], "vpp": [4]}, "zbv-fixed needs exactly 2 stages per rank: got vpp=4 (nearest: 2)"),
         ({"pp": [16], "vpp": [8]}, "32 layers are too few for 128 stages"),
         ({"ep": [2]}, "the model has no experts to divide: got ep 2"),
         ({"schedule": ["dualpipe"]}, "dualpipe holds two replicas of the model, which tune does not search"),

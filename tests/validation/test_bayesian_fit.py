@@ -200,7 +200,7 @@ def test_constants_that_hang_together_leave_a_step_surer_than_by_themselves(tmp_
 
 
 def test_a_rest_is_the_jobs_and_in_no_cluster_file(tmp_path) -> None:
-    """Two lengths of one job tell seconds a step from a rate."""
+    """Two lengths of one job tell seconds per step from a rate."""
     jobs = [("llama3-8b", 8, 1, 2, batch) for batch in (8, 16, 64)]
     path = written(tmp_path / "runs.csv", jobs, rest=0.15)
     found = ppsim.fit(path)

@@ -46,7 +46,7 @@ def test_without_its_constants_the_zero_bubble_papers_machine_is_taken_to_be_too
     ("microbatches", "within"), [(24, 0.031), *((count, 0.02) for count in (36, 48, 72, 96, 144, 288))]
 )
 def test_mlperf_ladder_close_to_its_line(microbatches: int, within: float) -> None:
-    """0.60 s + 0.189 s a microbatch fits the published ladder from 24 to 288 microbatches within 0.73 %.
+    """0.60 s + 0.189 s per microbatch fits the published ladder from 24 to 288 microbatches within 0.73 %.
 
     All of it but what 48 replicas of 24 microbatches lose: 3.0 % less is expected of their stragglers.
     """

@@ -39,7 +39,7 @@
     if (slider) slider.value = positionOf(slider, rankValue(field));
   };
 
-  // --- stages: a field has one number, of a rank, or one a stage, "10,12,9" ---
+  // --- stages: a field has one number, of a rank, or one per stage, "10,12,9" ---
 
   const isListed = (field) => field.value.includes(",");
   const partsOf = (field) => field.value.split(",").map((text) => Number(text) || 0);

@@ -29,7 +29,9 @@ def deepspeed_instructions(schedule: Schedule) -> dict[str, Any]:
     """
     compute = compute_for("DeepSpeed", schedule)
     if compute.vpp != 1 or compute.stage_to_rank.tolist() != list(range(compute.num_ranks)):
-        raise ScheduleError("DeepSpeed's engine holds one stage a rank, in order; this table places them otherwise")
+        raise ScheduleError(
+            "DeepSpeed's engine holds one stage per rank, in order; this table places them otherwise"
+        )
     if ((compute.op == Op.I) | (compute.op == Op.W)).any():
         raise ScheduleError("DeepSpeed's engine has no split backward (I and W); this table has one")
     rows = _passes(compute)

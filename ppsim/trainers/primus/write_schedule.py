@@ -73,7 +73,7 @@ def _require_placement(compute: Schedule) -> None:
     placed, p = compute.stage_to_rank.tolist(), compute.num_ranks
     if placed not in (loop(p, p * compute.vpp), v_shape(p, 2 * p)):
         raise ScheduleError(
-            "Primus places stage s on rank s mod pp, or two stages a rank in a V; this table places them "
+            "Primus places stage s on rank s mod pp, or two stages per rank in a V; this table places them "
             f"otherwise: on ranks {', '.join(map(str, placed))}"
         )
 

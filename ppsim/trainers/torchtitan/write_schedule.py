@@ -43,7 +43,7 @@ def torchtitan_settings(
     if layers_per_stage is not None:
         settings |= _layers(layers_per_stage, compute.num_stages, _HEAD[short])
     elif compute.vpp > 2:
-        raise ConfigError(f"TorchTitan makes {compute.vpp} stages a rank where it knows the layers: give --split")
+        raise ConfigError(f"TorchTitan makes {compute.vpp} stages per rank where it knows the layers: give --split")
     return settings | ({"training.disable_cuda_graphs": True} if short == "0.3" else {})
 
 
@@ -55,7 +55,7 @@ def name_of_placement(schedule: Schedule) -> str:
     if placed == v_shape(p, 2 * p):
         return "ZBVZeroBubble"
     raise ScheduleError(
-        f"TorchTitan has loops and a V of two stages a rank; this table's stages are on ranks "
+        f"TorchTitan has loops and a V of two stages per rank; this table's stages are on ranks "
         f"{', '.join(map(str, placed))}"
     )
 

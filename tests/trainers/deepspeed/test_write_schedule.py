@@ -84,7 +84,7 @@ def test_a_buffer_holds_one_microbatch_from_its_forward_to_its_gradient() -> Non
     ("name", "words", "sentence"),
     [
         ("zb-h1", {}, "no split backward"),
-        ("interleaved-1f1b", {"vpp": 2}, "one stage a rank"),
+        ("interleaved-1f1b", {"vpp": 2}, "one stage per rank"),
         ("gpipe", {}, "keeps one loss"),
     ],
 )

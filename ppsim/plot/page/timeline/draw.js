@@ -286,7 +286,7 @@ function drawPath({ context, at, from, to, theme, x }, panel, path) {
 
 const heldY = (panel, held) => panel.topPx + (1 - held / panel.top) * panel.shownPx;
 
-// A line a rank, in steps; of many points in one pixel the lowest and the highest.
+// A line per rank, in steps; of many points in one pixel the lowest and the highest.
 function drawMemory({ context, at, from, to, theme, x }, panel) {
   const y = (held) => heldY(panel, held);
   for (const line of panel.lines) {
