@@ -167,4 +167,4 @@ def _with_stack(options: dict[str, Any]) -> dict[str, Any]:
     trace_if_unknown(model)
     has_experts = model != GPT and any(layer.is_moe for layer in model_named(model).kinds)
     said = stack_of(name, options, device=cluster.device.name, has_experts=has_experts)
-    return options | {word: value for word, value in said.items() if options.get(word, "") is None}
+    return options | {word: value for word, value in said.options.items() if options.get(word, "") is None}
