@@ -129,6 +129,36 @@ def without_recipes(name: str) -> str:
     return f"{name}@{WITHOUT_RECIPES}" if has_recipes else name
 
 
+def current_stacks(generation: str) -> list[str]:
+    """Return the stacks of today's software for a generation of GPUs."""
+    return [
+        name
+        for name, one in stacks().items()
+        if not one.ended and (one.generations is None or generation in one.generations)
+    ]
+
+
+def default_stack(generation: str, *, has_experts: bool, measured: str = "") -> tuple[str, str]:
+    """Return the stack of a job that names none, and the reason.
+
+    It is the stack with the smallest error over the calibration rows of the generation and the kind of model.
+    Without such rows, or if times are `measured` (by an option or a cluster), it is the plain stack.
+    """
+    kind = "MoE" if has_experts else "dense"
+    if measured:
+        return PLAIN, f"default with {measured}"
+    if (found := stack_errors().get((generation, kind))) is None:
+        return PLAIN, f"default: no calibration runs of {kind} models on {generation or 'this device'}"
+    rows = f"{found.rows} calibration run{'s' * (found.rows > 1)}"
+    return found.nearest, f"default: the nearest to {rows} of {kind} models on {generation}"
+
+
+def measured_stacks(generation: str, *, has_experts: bool) -> list[str]:
+    """Return the stacks whose errors are known for a generation and kind of model; empty if none are."""
+    found = stack_errors().get((generation, "MoE" if has_experts else "dense"))
+    return [] if found is None else list(found.errors)
+
+
 def stack_of(name: str, options: Mapping[str, Any], *, device: str, has_experts: bool) -> Stack:
     """Return a stack for a job; raises `ConfigError` for an unknown stack or release.
 
