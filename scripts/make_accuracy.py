@@ -1,21 +1,28 @@
 """Write the results of `ppsim validate` into docs/accuracy.md and docs/results/: python scripts/make_accuracy.py
 
 The text between a mark and its end is replaced. Every row, every set, and the errors of every set after a fit on
-one run are written to CSV files. `--quick` skips the fits on one run of each set and of each model, which take
-longest.
+one run are written to CSV files. The errors of each stack on the calibration rows, which decide on the
+default of `--stack`, are written to ppsim/trainers/data/stack_errors.json. `--quick` skips the fits on one run of
+each set and of each model, which take longest.
 """
 
 import argparse
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
+from ppsim.api.project import plan_of
 from ppsim.api.validate import validate
 from ppsim.base.files import csv_text, write_whole
+from ppsim.base.package_data import data_folder
 from ppsim.base.units import percent, signed_percent
 from ppsim.results.fits import every_set_after_fit
 from ppsim.results.validation import every_row, every_set, markdown, markdown_summary, markdown_table
+from ppsim.trainers.stacks import ERRORS, PLAIN, StackErrors
 from ppsim.validation.error_summary import Validation, coverage_of, score_of
 from ppsim.validation.fit_validation import AfterFit, AfterFits
+from ppsim.validation.stack_errors import calibration_errors, errors_by_stack, rows_by_stack
 
 DOCS = Path(__file__).parents[1] / "docs"
 SUMMARY, PAGE = DOCS / "accuracy.md", DOCS / "results" / "published_runs.md"
@@ -31,6 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="leave out the fits on one run and one a model")
     is_quick = parser.parse_args().quick
+    write_stacks()
     sets = validate().sets
     put(SUMMARY, VALIDATE, markdown_summary(sets))
     put(PAGE, MARKDOWN, markdown(sets))
@@ -41,6 +49,44 @@ def main() -> None:
         put(SUMMARY, FIT_ON_ONE, after_one_run(found, sets))
         write_whole(AFTER_FIT, csv_text(every_set_after_fit(found)))
         put(SUMMARY, FIT_ON_ONE_A_MODEL, after_one_run(validate(fit_on="one-a-model"), sets))
+
+
+STACKS = "default of --stack"
+
+
+def write_stacks() -> None:
+    """Write the errors of each stack on the calibration rows, and a table of them with the errors of test rows."""
+    calibration = calibration_errors(plan_of)
+    text = json.dumps([asdict(one) for one in calibration], indent=1)
+    write_whole(data_folder("trainers/data") / ERRORS, f"{text}\n")
+    test = errors_by_stack(list(rows_by_stack(plan_of, "judge", lambda generation: (None, PLAIN))))
+    put(SUMMARY, STACKS, stack_table(calibration, test))
+
+
+def stack_table(calibration: Sequence[StackErrors], test: Sequence[StackErrors]) -> str:
+    """Return a line per generation and kind of model: errors of each stack, the default, errors of test rows."""
+    names = list(dict.fromkeys(name for one in calibration for name in one.errors))
+    tested = {(one.generation, one.kind): one for one in test}
+    rows = []
+    for one in calibration:
+        found = tested.get((one.generation, one.kind))
+        rows.append({
+            "models": f"{one.kind} on {one.generation}",
+            "calibration rows": str(one.rows),
+            **{name: _absolute_and_mean(one, name) for name in names},
+            "test rows": str(found.rows) if found else "–",
+            "plain, test": _absolute_and_mean(found, PLAIN),
+            "default, test": _absolute_and_mean(found, ""),
+            "default": one.nearest,
+        })  # fmt: skip
+    return "\n".join(markdown_table(rows)) + "\n"
+
+
+def _absolute_and_mean(one: StackErrors | None, stack: str) -> str:
+    if one is None or stack not in one.errors:
+        return "–"
+    absolute, mean = one.errors[stack]
+    return f"{percent(absolute)} ({signed_percent(mean)})"
 
 
 def marked(page: str, name: str) -> tuple[int, int]:

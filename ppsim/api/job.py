@@ -106,7 +106,8 @@ def job_from(options: Mapping[str, Any]) -> Job | None:
         optimizer=Optimizer(**fields_of(_WORDS, given, "job.optimizer"), precision=precision),
         offload_rules=OffloadRules(**fields_of(_WORDS, given, "job.offload_rules")),
         gpus_assumed=options["gpus"] is None and options["dp"] is None,
-        assumed=assumed,
+        assumed=(*options.get("assumed", ()), *assumed),
+        stack_basis=options.get("stack_basis", ""),
         without=config.without if isinstance(config := options["run_config"], RunConfig) else (),
         **fields_of(_WORDS, given, "job"),
     )

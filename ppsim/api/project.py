@@ -1,6 +1,7 @@
 """Projections of a plan, from the options of the command line."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -9,7 +10,7 @@ from ppsim.api.keyword_options import hints_of, require_words, takes
 from ppsim.api.option_values import parse_size, parse_split
 from ppsim.api.trainer_configuration import MEGATRON_SPLIT, configured, require_no_job
 from ppsim.base.argument_checks import require_kind
-from ppsim.base.errors import ConfigError
+from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.base.option_declarations import fields_of, require_least, words_of
 from ppsim.costs.cost_sources import RankCosts
 from ppsim.costs.profile import DEFAULT, Profile, Shape, profile_of
@@ -95,7 +96,7 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
 
     Raises `ConfigError` for contradictory options, and as `job_from`.
     """
-    options = configured(options)
+    asked, options = options, configured(options)
     recorded = _recorded(options)
     job = _job(options)
     measured = _measured(options) if recorded is None else recorded.costs
@@ -150,7 +151,24 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
         plan = replace(plan, job=stages.applied_to(job))
     if options["run_config"] is not None:
         _require_split_of(options["run_config"], plan, options)
-    return plan
+    return replace(plan, by_stack=_by_stack(plan, asked))
+
+
+def _by_stack(plan: Plan, asked: Mapping[str, Any]) -> dict[str, Plan]:
+    """The plan with each of the other stacks, if the stack was chosen by measured runs."""
+    job = plan.job
+    if job is None or not job.stack_basis or plan.schedule == AUTO or plan.searches_stages:
+        return {}
+    from ppsim.trainers.stacks import base_of, measured_stacks  # heavy import
+
+    has_experts = any(kind.is_moe for kind in job.model.kinds)
+    found: dict[str, Plan] = {}
+    for name in measured_stacks(job.cluster.device.generation, has_experts=has_experts):
+        if name != base_of(job.stack):
+            with suppress(PpsimError):
+                other = plan_from({**asked, "stack": name})
+                found[other.job.stack_name if other.job else name] = other
+    return found
 
 
 def _recorded(options: dict[str, Any]) -> "RecordedCosts | None":

@@ -60,6 +60,10 @@ def configured(options: Mapping[str, Any], *, tried: Collection[str] = ()) -> di
     given = {name for name, value in filled.items() if value not in (None, {}, ())}
     left = {name for word in given for name in _SAME_SETTING.get(word, ())} | given | {*tried}
     taken = {name: value for name, value in config.words.items() if name in filled and name not in left}
+    if "stack" in taken:
+        from ppsim.trainers.stacks import without_recipes
+
+        taken["stack"] = without_recipes(taken["stack"])
     filled |= taken | {"run_config": config}
     if config.recipe is not None:
         require_accepted(config.recipe, filled, {name: options[name] for name in given - {*tried}})
@@ -154,17 +158,32 @@ def require_no_job(options: Mapping[str, Any]) -> None:
 
 
 def _with_stack(options: dict[str, Any]) -> dict[str, Any]:
-    """Replace remaining None values by the defaults of the stack, for jobs only."""
-    name = options.get("stack")
-    if options.get("model") is None or name is None:
+    """Replace remaining None values by the defaults of the stack, for jobs only.
+
+    Without a stack, `ppsim.trainers.stacks.default_stack` names one. The result then has its reason as
+    `stack_basis`. `assumed` are sentences about the settings that the stack brings.
+    """
+    if options.get("model") is None:
         return options
     from ppsim.api.traces import trace_if_unknown
     from ppsim.machine.files import cluster_of
     from ppsim.trainers.read_config import model_named  # heavy import
-    from ppsim.trainers.stacks import stack_of
+    from ppsim.trainers.stacks import PLAIN, default_stack, stack_of
 
-    model, cluster = options["model"], cluster_of(options.get("cluster"))
+    name, model, cluster = options.get("stack"), options["model"], cluster_of(options.get("cluster"))
     trace_if_unknown(model)
-    has_experts = model != GPT and any(layer.is_moe for layer in model_named(model).kinds)
-    said = stack_of(name, options, device=cluster.device.name, has_experts=has_experts)
-    return options | {word: value for word, value in said.items() if options.get(word, "") is None}
+    has_experts, basis = model != GPT and any(layer.is_moe for layer in model_named(model).kinds), ""
+    if name is None and options.get("run_config") is not None:
+        name = PLAIN
+    elif name is None:
+        measured = next((flag_of(word) for word in _MEASURED if options.get(word) is not None), "")
+        is_fitted = bool(cluster.constants.named or cluster.constants.runs)
+        measured = measured or (f"cluster {cluster.name}, which was fitted to runs" if is_fitted else "")
+        name, basis = default_stack(cluster.device.generation, has_experts=has_experts, measured=measured)
+    stack = stack_of(name, options, device=cluster.device.name, has_experts=has_experts)
+    said = {word: value for word, value in stack.options.items() if options.get(word, "") is None}
+    return options | said | {"stack": stack.name, "stack_basis": basis, "assumed": stack.sentences}
+
+
+_MEASURED = ("profile", "run", "forward_ms", "overheads")
+"""Options with measured times, which the stack of the measurement decides."""

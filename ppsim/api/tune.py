@@ -67,7 +67,7 @@ def search_of(options: Mapping[str, Any]) -> Callable[..., Tuned]:
         raise ConfigError(
             f"--split is '{','.join(ranges['split'] or ())}': {unknown[0]} is none of {', '.join(_SPLITS)}"
         )
-    question = _question(given)
+    question = _question(given | {name: options[name] for name in ("stack_basis", "assumed") if name in options})
     if options["overheads"]:
         question = _calibrated(question, options)
     return partial(
@@ -127,7 +127,8 @@ def _question(options: Mapping[str, Any]) -> Question:
     instances = "num_distributed_optimizer_instances"  # depends on the data-parallel ranks of a configuration
     decided = {name: options[name] for name in _OF_JOBS if name not in ("gpus", "etp", instances)}
     decided["zero"] = options["zero"]
-    job = job_from(dict.fromkeys(words_of(JobOptions)) | decided | {"sequence_parallel": False})
+    about = {name: options[name] for name in ("stack_basis", "assumed") if name in options}
+    job = job_from(dict.fromkeys(words_of(JobOptions)) | decided | about | {"sequence_parallel": False})
     assert job is not None
     if options[instances]:
         job = replace(job, optimizer=replace(job.optimizer, **{instances: options[instances]}))

@@ -501,7 +501,7 @@ def _assumptions(
         f"costs: {basis}, {job.cluster.device.name} ({job.cluster.name})",
         f"model: {job.model_name}, {len(job.model.layers)} layers, split {short_counts(counts)} ({how}), embedding "
         "on stage 0, head and loss on the last",
-        f"stack: {job.stack_in_words} (--stack)",
+        f"stack: {job.stack_in_words} ({job.stack_basis or '--stack'})",
         f"layout: tp {layout.tp}{sp}, cp {layout.cp}, ep {layout.ep}{etp}, dp {layout.dp}, pp {layout.pp}, ranks "
         f"placed {layout.order}",
         f"batch: {job.global_batch} sequences of {job.length} tokens, micro-batch {job.micro_batch}",

@@ -73,6 +73,7 @@ class Job(InBrief):
       0: all, None: none.
     - `launch_s`: host seconds per launch by the schedule; None: the cluster's constant.
     - `stack`: the software whose defaults apply (`ppsim.trainers.stacks`).
+    - `stack_basis`: why the job has this stack, if it was not named; empty if it was.
     - `gpus_assumed`: the number of GPUs was not given and is the smallest for the layout.
     - `assumed`: further sentences about options that were not given.
     - `without`: ignored trainer options that affect memory.
@@ -112,6 +113,7 @@ class Job(InBrief):
     gradient_accumulation_fusion: bool = True
     wgrad_deferral_limit: int | None = None
     stack: str = "plain"
+    stack_basis: str = field(default="", compare=False)
     gpus_assumed: bool = field(default=False, compare=False)
     assumed: tuple[str, ...] = field(default=(), compare=False)
     without: tuple[str, ...] = field(default=(), compare=False)
@@ -216,6 +218,11 @@ class Job(InBrief):
         return [*self.model.notes, *gpus, *([self.model.left_out] if self.model.left_out else []), *self.assumed]
 
     @property
+    def stack_name(self) -> str:
+        """The name of the stack in prose: with the release whose recipes it includes, if any."""
+        return self.stack.removesuffix("@none")
+
+    @property
     def stack_in_words(self) -> str:
         """One line with the name of the stack and the settings that depend on it."""
         execution, tp = self.execution, self.execution.overlap_tp
@@ -225,7 +232,7 @@ class Job(InBrief):
         if execution.compile is not None:
             said.append("torch.compile" if execution.compile else "eager blocks")
         where = "overlapped with compute" if self.overlap else "after the pipeline"
-        return f"{self.stack}: {', '.join([*said, f'ZeRO {self.optimizer.zero_stage}', f'dp {where}'])}"
+        return f"{self.stack_name}: {', '.join([*said, f'ZeRO {self.optimizer.zero_stage}', f'dp {where}'])}"
 
     @property
     def scale(self) -> float:

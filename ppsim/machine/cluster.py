@@ -133,6 +133,7 @@ class Device:
     - `host_memory_bytes_per_s`: the device's share of the host's memory bandwidth, reads and writes together; None:
       unknown.
     - `kernels`: name of the device's kernel table in profiles/kernels; None: no table.
+    - `generation`: the architecture, such as Hopper; empty: unknown.
     """
 
     name: str
@@ -147,6 +148,7 @@ class Device:
     host_memory_bytes_per_s: float | None = None
     kernels: str | None = None
     gemm_workspaces: GemmWorkspaces = GemmWorkspaces()
+    generation: str = ""
 
     def usable_bytes(self, share: float | None = None) -> float:
         """Return the memory that a step may use: `share` (default 95 %); the rest is for the allocator."""

@@ -54,6 +54,7 @@ class _Workspaces(Strict):
 
 class _Device(Strict):
     name: str
+    generation: str = ""
     pattern: str | None = None
     efficiency: Annotated[str, After(_class)]
     kernels: str | None = None

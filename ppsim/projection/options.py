@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from ppsim.trainers.run_config import RunConfig
 
 Runtime = Literal["torch", "megatron", "ideal"]
-Stack = Literal[
-    "plain", "megatron-bridge", "megatron-lm-2021", "megatron-lm-2022", "deepspeed-2021", "torchtitan", "primus"
-]
 
 GPT = "gpt"
 """The name of a model by its sizes."""
@@ -176,10 +173,13 @@ class StudyOptions(TypedDict, total=False):
         section="optimizer", field="job.optimizer.overlap_cpu_optimizer_d2h_h2d", default=False, has_no=True,
         is_hidden=True,
     )]
-    stack: Annotated[Stack | None, Option(
+    stack: Annotated[str | None, Option(
         "Framework whose defaults apply to options not given: plain (a generic trainer), megatron-bridge, "
-        "torchtitan or primus. [default: {default}, or the trainer of --run-config]",
-        metavar="NAME", section="cluster", field="job.stack", default="plain",
+        "torchtitan or primus. megatron-bridge includes the settings that its MoE recipes of a release share for "
+        "the device and dtype: of the newest, of megatron-bridge@RELEASE, or none with megatron-bridge@none. "
+        "[default: the nearest to measured runs of this GPU generation and kind of model, or the trainer of "
+        "--run-config]",
+        metavar="NAME[@RELEASE]", section="cluster", field="job.stack",
     )]
     hidden: Annotated[int | None, Option(
         "Hidden size of --model gpt.", metavar="N", section="model", after="model", also=("--hidden-size",),

@@ -1,6 +1,7 @@
 """The input of a projection: a schedule, its shape, and the source of its costs."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -61,6 +62,7 @@ class Plan(InBrief):
     - `stragglers`: pairs of a rank and a factor on its compute time.
     - `lengths`: tokens of sequences, from which `seed` draws a step (`ppsim.projection.lengths`). None: all
       sequences have the full length.
+    - `by_stack`: the plan with each of the stacks that were not chosen, by name, if the stack was not named.
     - `gradient_accumulation_steps`: pipeline rounds per step with equal shares of the microbatches, each drained
       before the next one (TorchTitan).
 
@@ -108,6 +110,7 @@ class Plan(InBrief):
     lengths: tuple[int, ...] | None = None
     search_s: float = 10.0
     seed: int = 0
+    by_stack: "Mapping[str, Plan]" = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         if self.schedule is not None:

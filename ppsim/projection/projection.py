@@ -420,7 +420,8 @@ class Answer(InBrief):
     """The answer that `ppsim project` prints after the projection itself.
 
     `interval_s` is the 5th to 95th percentile of the iteration time over sampled costs; `sampled` describes their
-    spread. `days` is None if no number of tokens was given.
+    spread. `days` is None if no number of tokens was given. `by_stack_s` are the iteration times with other stacks,
+    the shortest first, if the job did not name one.
     """
 
     interval_s: Interval
@@ -430,6 +431,7 @@ class Answer(InBrief):
     bottleneck: str
     advice: list[Advice]
     days: float | None
+    by_stack_s: dict[str, float] = field(default_factory=dict)
 
     @property
     def brief(self) -> str:
@@ -446,4 +448,5 @@ class Answer(InBrief):
             "bottleneck": self.bottleneck,
             "advice": [one.to_json() for one in self.advice],
             "days": self.days,
+            "by_stack_s": self.by_stack_s,
         }

@@ -1,10 +1,11 @@
 """The answer to a projection: interval, loss budget, sensitivities, bottleneck and advice."""
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from math import exp, hypot
 
-from ppsim.base.errors import ConfigError
+from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.base.units import percent
 from ppsim.costs.time_breakdown import MEASURED
 from ppsim.machine.job_similarity import MEASURED_SPREAD
@@ -109,7 +110,23 @@ def answer_of(
         bottleneck=bottleneck(found),
         advice=advise(projection, project) if with_advice else [],
         days=None if tokens is None else projection.days(tokens),
+        by_stack_s=_by_stack(projection, seconds_of) if with_advice else {},
     )
+
+
+def _by_stack(projection: Projection, seconds_of: Callable[[Plan], float]) -> dict[str, float]:
+    """The iteration times with the plan's stack and with the others that can run the plan.
+
+    Table and layers per stage are those of the projection: a search of either takes longer than all other stacks.
+    """
+    plan = projection.plan
+    if plan.job is None or not plan.by_stack:
+        return {}
+    found = {plan.job.stack_name: projection.iteration_time_s}
+    for name, other in plan.by_stack.items():
+        with suppress(PpsimError):
+            found[name] = seconds_of(other)
+    return dict(sorted(found.items(), key=lambda one: one[1]))
 
 
 def _spreads(projection: Projection) -> tuple[float, Variation]:

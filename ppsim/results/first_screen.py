@@ -25,6 +25,7 @@ def first_screen(projection: Projection, answer: Answer) -> None:
         *verdict_line(verdict if too_large else None),
         bold(cut(_question(projection), WIDTH)),
         cut(_configuration(projection), WIDTH),
+        *_stack(projection, answer),
         "",
         *([] if verdict is None or too_large else [_row("fits" if verdict.fits else "memory", _memory(verdict))]),
         *(_row("note", note) for note in (verdict.notes if verdict else ())),
@@ -61,6 +62,16 @@ def _configuration(projection: Projection) -> str:
         shown.append(microbatches_in_words(table.num_microbatches, table.num_rounds))
         shown += [f"{name} {value}" for name, value in (("lora", job.lora), ("freeze", job.freeze)) if value]
     return " · ".join(shown)
+
+
+def _stack(projection: Projection, answer: Answer) -> list[str]:
+    """The stack of a job that names none, and the times with the others."""
+    job = projection.plan.job
+    if job is None or not job.stack_basis:
+        return []
+    times = ", ".join(f"{name} {seconds(value)}" for name, value in answer.by_stack_s.items())
+    chosen = cut(f"stack {job.stack_name} ({job.stack_basis})", WIDTH)
+    return [chosen, *([cut(f"by stack: {times}", WIDTH)] if times else [])]
 
 
 def _memory(verdict: Verdict) -> str:
@@ -142,7 +153,7 @@ def _assumed(projection: Projection) -> list[str]:
     recompute = "by stage" if job.stage_plans else execution.recompute
     said += [f"recompute {recompute}", f"micro-batch {job.micro_batch}"]
     costs = [one for one in projection.assumptions if job.profile is not None and one.startswith("costs: ")]
-    first, *others = wrap(f"stack {job.stack}: {', '.join(said)}", WIDTH - _LABEL)
+    first, *others = wrap(f"stack {job.stack_name}: {', '.join(said)}", WIDTH - _LABEL)
     of_model = [line for one in job.model.notes[:1] for line in wrap(one, WIDTH - _LABEL)]
     lines = [*of_model, first, *others]
     return [

@@ -1,14 +1,24 @@
-"""Defaults of training stacks as options of `ppsim project` (data/stacks.toml, with a source per line)."""
+"""Defaults of training stacks as options of `ppsim project`, and the stack of a job that names none.
+
+A stack's own defaults are in data/stacks.toml, with a source per line. Errors of the stacks on measured runs, which
+decide on the stack of a job that names none, are in data/stack_errors.json (scripts/make_accuracy.py).
+"""
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.file_schema import Strict, packaged
-from ppsim.base.files import read_toml
+from ppsim.base.files import read_json, read_toml
 from ppsim.base.package_data import data_folder
+
+PLAIN = "plain"
+"""The stack of jobs without measured runs of their kind."""
+WITHOUT_RECIPES = "none"
+"""In place of a release: the stack without the settings that its MoE recipes share."""
+ERRORS = "stack_errors.json"
 
 
 class Line(Strict):
@@ -45,11 +55,48 @@ class Line(Strict):
 
 
 class StackDefaults(Strict):
-    """Title and defaults of a stack; for other options, `extends` names the stack that applies."""
+    """Title and defaults of a stack.
+
+    For other options, `extends` names the stack that applies. `ended` is true for software of past years, which
+    applies only if it is named. `generations` are the GPUs that it is for, None for all. `has_recipes` is true if
+    the stack includes the settings that its MoE recipes share.
+    """
 
     title: str
     extends: str | None = None
+    ended: bool = False
+    generations: list[str] | None = None
+    has_recipes: bool = False
     lines: list[Line] = field(default_factory=list)
+
+
+class StackErrors(Strict):
+    """Errors of projections of one generation and kind of model, per stack, over the same calibration rows.
+
+    `errors` has the mean absolute and the mean signed error of each stack.
+    """
+
+    generation: str
+    kind: str
+    rows: int
+    errors: dict[str, tuple[float, float]]
+
+    @property
+    def nearest(self) -> str:
+        """The stack with the smallest mean absolute error."""
+        return min(self.errors, key=lambda name: self.errors[name][0])
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A stack for one job: its name, the options that it sets, and sentences about it.
+
+    The name has a release, as in megatron-bridge@26.08, if the stack includes settings of MoE recipes.
+    """
+
+    name: str
+    options: Mapping[str, Any]
+    sentences: tuple[str, ...] = ()
 
 
 @cache
@@ -59,13 +106,91 @@ def stacks() -> dict[str, StackDefaults]:
     return {name: packaged(StackDefaults, data) for name, data in found.items()}
 
 
-def stack_of(name: str, options: Mapping[str, Any], *, device: str, has_experts: bool) -> dict[str, Any]:
-    """Return the options that a stack sets for a job; raises `ConfigError` for an unknown stack.
+@cache
+def stack_errors() -> dict[tuple[str, str], StackErrors]:
+    """Return the errors of the stacks, by generation of the device and kind of the model (dense, MoE)."""
+    found = read_json(data_folder("trainers/data") / ERRORS)
+    made = [packaged(StackErrors, one) for one in found]
+    return {(one.generation, one.kind): one for one in made}
+
+
+def base_of(name: str) -> str:
+    """Return the name of a stack without its release.
+
+    >>> base_of("megatron-bridge@26.08")
+    'megatron-bridge'
+    """
+    return name.partition("@")[0]
+
+
+def without_recipes(name: str) -> str:
+    """Return the stack without the settings of its MoE recipes, for a configuration that states its own."""
+    has_recipes = name in stacks() and stacks()[name].has_recipes
+    return f"{name}@{WITHOUT_RECIPES}" if has_recipes else name
+
+
+def current_stacks(generation: str) -> list[str]:
+    """Return the stacks of today's software for a generation of GPUs."""
+    return [
+        name
+        for name, one in stacks().items()
+        if not one.ended and (one.generations is None or generation in one.generations)
+    ]
+
+
+def default_stack(generation: str, *, has_experts: bool, measured: str = "") -> tuple[str, str]:
+    """Return the stack of a job that names none, and the reason.
+
+    It is the stack with the smallest error over the calibration rows of the generation and the kind of model.
+    Without such rows, or if times are `measured` (by an option or a cluster), it is the plain stack.
+    """
+    kind = "MoE" if has_experts else "dense"
+    if measured:
+        return PLAIN, f"default with {measured}"
+    if (found := stack_errors().get((generation, kind))) is None:
+        return PLAIN, f"default: no calibration runs of {kind} models on {generation or 'this device'}"
+    rows = f"{found.rows} calibration run{'s' * (found.rows > 1)}"
+    return found.nearest, f"default: the nearest to {rows} of {kind} models on {generation}"
+
+
+def measured_stacks(generation: str, *, has_experts: bool) -> list[str]:
+    """Return the stacks whose errors are known for a generation and kind of model; empty if none are."""
+    found = stack_errors().get((generation, "MoE" if has_experts else "dense"))
+    return [] if found is None else list(found.errors)
+
+
+def stack_of(name: str, options: Mapping[str, Any], *, device: str, has_experts: bool) -> Stack:
+    """Return a stack for a job; raises `ConfigError` for an unknown stack or release.
 
     `device` is the device name of the cluster, `has_experts` describes the model.
     """
-    if name not in stacks():
-        raise ConfigError(f"unknown stack '{name}': there are {', '.join(stacks())}")
-    one = stacks()[name]
+    base, at, release = name.partition("@")
+    if base not in stacks():
+        raise ConfigError(f"unknown stack '{base}': there are {', '.join(stacks())}")
+    one = stacks()[base]
     lines = [*(stacks()[one.extends].lines if one.extends else ()), *one.lines]
-    return {line.word: line.value for line in lines if line.holds(options, device=device, has_experts=has_experts)}
+    said = {line.word: line.value for line in lines if line.holds(options, device=device, has_experts=has_experts)}
+    if at and not one.has_recipes:
+        raise ConfigError(f"stack {base} has no releases: leave out @{release}")
+    if not one.has_recipes or not (has_experts or release):
+        return Stack(base, said)
+    if release == WITHOUT_RECIPES:
+        return Stack(name if has_experts else base, said)
+    from ppsim.trainers.shared_settings import moe_recipes, release_named, settings_beside, shared_settings
+
+    dtype = options.get("dtype") or "bfloat16"
+    release = release_named(base, release)
+    shared = shared_settings(base, release, device, dtype) if has_experts else {}
+    if not shared:
+        return Stack(base, said)
+    brought = settings_beside(shared, options)
+    count = len(moe_recipes(base, release, device, dtype))
+    texts = ", ".join(_option_text(word, value) for word, value in brought.items()) or "nothing else"
+    sentence = f"{base}@{release} sets, as more than half of its {count} MoE recipes of this device and dtype: {texts}"
+    return Stack(f"{base}@{release}", {**said, **brought}, (sentence,))
+
+
+def _option_text(word: str, value: Any) -> str:
+    from ppsim.base.option_declarations import flag_of
+
+    return flag_of(word) if value is True else f"{flag_of(word)} {value}"

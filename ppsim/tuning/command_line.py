@@ -7,6 +7,7 @@ from ppsim.costs.job import Job
 from ppsim.projection.options import GPT, PlanOptions
 from ppsim.projection.plan import Plan
 from ppsim.trainers.read_config import model_named
+from ppsim.trainers.stacks import PLAIN, stack_of
 from ppsim.tuning.options import TuneOptions
 from ppsim.tuning.space import PLANNED
 
@@ -26,7 +27,7 @@ def command_of(
         "micro_batch": one.micro_batch, "global_batch": job.global_batch, "seq_len": job.length,
         "split": None if is_planned else one.split, "recompute": None if is_planned else one.recompute,
         "stage_plan": "auto" if is_planned else None,
-        "zero": None if one.zero == 1 and job.stack == "plain" else one.zero,
+        "zero": None if one.zero == 1 and job.stack == PLAIN else one.zero,
     }  # fmt: skip
     depending = {
         **sizes_of(job),
@@ -38,11 +39,17 @@ def command_of(
     }
     words, also = words_of(projected), words_of(searched)
     asked = values_in(words, Plan(pp=job.layout.pp, job=job, runtime=question.runtime)) | depending
+    conditions = {name: asked[name] or None for name in ("dtype", "offload", "offload_modules", "compile")}
+    said = stack_of(
+        job.stack, {**conditions, "pp": one.pp, "recompute": told["recompute"]},
+        device=job.cluster.device.name, has_experts=any(kind.is_moe for kind in job.model.kinds),
+    ).options  # fmt: skip
     changed: dict[str, Any] = {}
     for name in (name for names in sections_of(words.values()).values() for name in names):
         option = words[name].option
         is_same_for_all = name in also and also[name].option.field == option.field
-        if is_same_for_all and name not in told and asked[name] not in (None, option.default):
+        by_stack = said.get(name, option.default)
+        if is_same_for_all and name not in told and asked[name] not in (None, by_stack):
             changed[name] = asked[name]
     values = {name: value for name, value in changed.items() if not isinstance(value, bool)}
     flags = {name: value for name, value in changed.items() if isinstance(value, bool)}

@@ -18,6 +18,7 @@ from ppsim.parallel.layout import layout_on, require_devices
 from ppsim.parallel.sizes import Cut
 from ppsim.projection.options import GPT, Runtime
 from ppsim.projection.plan import AUTO, Plan
+from ppsim.trainers.stacks import base_of
 from ppsim.tuning.options import SCHEDULES, RangeOptions
 
 _DEFAULTS = {name: word.option.default for name, word in words_of(RangeOptions).items()}
@@ -284,7 +285,7 @@ def zero_stages(question: Question, space: Space, pp: int) -> tuple[int, ...]:
     job = question.job
     own, execution = job.optimizer.zero_stage, job.execution
     is_sharded = own == 1 and job.optimizer.name == "adam" and not job.fully_shard
-    may_shard = is_sharded and job.stack in _WITH_ZERO_3 and execution.cuda_graphs == "none"
+    may_shard = is_sharded and base_of(job.stack) in _WITH_ZERO_3 and execution.cuda_graphs == "none"
     return (own, 3) if may_shard and pp == 1 else (own,)
 
 

@@ -1,5 +1,6 @@
 """What published runs were projected with, as options: stacks, hidden communication, constants, measured ranks."""
 
+import re
 from dataclasses import fields
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 import ppsim
 from ppsim.base.option_declarations import words_of
+from ppsim.base.units import seconds
 from ppsim.costs.dp_and_optimizer import expected_maximum
 from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
@@ -14,15 +16,16 @@ from ppsim.errors import ConfigError
 from ppsim.machine.cluster import Constant, Constants
 from ppsim.machine.files import load_cluster
 from ppsim.model.offloading import OffloadRules
-from ppsim.projection.options import PlanOptions, Stack, StudyOptions
+from ppsim.projection.options import PlanOptions, StudyOptions
 from ppsim.trainers.stacks import stacks
 
-SMALL: dict[str, Any] = {"model": "llama3-8b", "gpus": 16, "tp": 4, "pp": 2, "global_batch": 32}
+UNNAMED: dict[str, Any] = {"model": "llama3-8b", "gpus": 16, "tp": 4, "pp": 2, "global_batch": 32}
+SMALL: dict[str, Any] = UNNAMED | {"stack": "plain"}
 SPARSE = SMALL | {"model": "qwen3-30b-a3b", "tp": 1, "ep": 8}
 OTHERWISE = {"hidden_tp_forward": "overlap_tp", "hidden_tp_backward": "overlap_tp", "launch_s": "launch_ms",
              "stage_plans": "stage_plan"}  # fmt: skip
 NOT_ASKED = {"model_name", "kernels", "allocator_slack", "vocab_multiple", "cluster", "layout", "model", "optimizer",
-             "execution", "offload_rules", "gpus_assumed", "assumed", "without"}  # fmt: skip
+             "execution", "offload_rules", "gpus_assumed", "assumed", "without", "stack_basis"}  # fmt: skip
 """Of a job: what is made of other words, and what is the trainer's own."""
 
 
@@ -38,20 +41,19 @@ def test_every_field_of_how_a_job_runs_is_an_option(holder: type, under: str) ->
 
 
 def test_every_stack_is_a_choice_and_says_words_of_studies_with_sources() -> None:
-    assert set(stacks()) == set(Stack.__args__)
     words = words_of(PlanOptions)
     for name, stack in stacks().items():
         assert all(line.source for line in stack.lines)
         for line in stack.lines:
             assert line.word in {*words_of(StudyOptions), "zero", "sequence_parallel", "runtime", "overlap_p2p"}
-            made = ppsim.project(**(SPARSE if line.experts else SMALL), **{line.word: line.value})
+            made = ppsim.project(**(SPARSE if line.experts else SMALL) | {line.word: line.value})
             assert made.iteration_time_s > 0, (name, words[line.word].flag)
 
 
 def test_a_stack_captures_graphs_where_its_recipes_do() -> None:
     """With experts on GB200 and GB300, and not beside what forbids them."""
     graphs = [
-        ppsim.job(**SPARSE | words, stack="megatron-bridge").execution.cuda_graphs
+        ppsim.job(**SPARSE | words | {"stack": "megatron-bridge@none"}).execution.cuda_graphs
         for words in ({"cluster": "gb200-nvl72"}, {"cluster": "dgx-h100"}, {"model": "llama3-8b", "ep": 1},
                       {"cluster": "gb300-nvl72", "recompute": "full"}, {"cluster": "gb300-nvl72", "offload": 0.1},
                       {"cluster": "gb300-nvl72", "cuda_graphs": "attn"})
@@ -60,7 +62,7 @@ def test_a_stack_captures_graphs_where_its_recipes_do() -> None:
 
 
 def test_a_stack_sets_what_options_leave_open_and_no_more() -> None:
-    old = ppsim.job(**SMALL, stack="megatron-lm-2021")
+    old = ppsim.job(**UNNAMED, stack="megatron-lm-2021")
     said = (
         old.execution.attention,
         old.execution.dropout,
@@ -70,15 +72,82 @@ def test_a_stack_sets_what_options_leave_open_and_no_more() -> None:
     )
     assert said == ("unfused", True, 0, True, False)
     assert not old.execution.sequence_parallel
-    mixed = ppsim.job(**SMALL, stack="megatron-lm-2021", attention="fused", zero=1)
+    mixed = ppsim.job(**UNNAMED, stack="megatron-lm-2021", attention="fused", zero=1)
     assert (mixed.execution.attention, mixed.optimizer.zero_stage, mixed.execution.dropout) == ("fused", 1, True)
-    bridge = ppsim.project(**SMALL, stack="megatron-bridge")
+    bridge = ppsim.project(**UNNAMED, stack="megatron-bridge")
     assert bridge.plan.runtime == "megatron"
     assert bridge.assumptions[2].startswith("stack: megatron-bridge: fused attention, no dropout, tp communication")
     assert ppsim.project(**SMALL).assumptions[2].startswith("stack: plain: ")
-    assert ppsim.project(**SMALL, stack="plain").iteration_time_s == ppsim.project(**SMALL).iteration_time_s
     assert "assumed        stack megatron-bridge: " in str(bridge)
     assert "stack megatron-bridge: fused" in ppsim.report(bridge, full=True)
+
+
+def test_a_job_without_a_stack_gets_the_nearest_to_calibration_runs_and_says_so() -> None:
+    dense = ppsim.project(**UNNAMED)
+    named = ppsim.project(**UNNAMED, stack="megatron-bridge")
+    assert dense.plan == named.plan
+    assert dense.iteration_time_s == named.iteration_time_s
+    basis = dense.plan.job.stack_basis
+    assert re.fullmatch(r"default: the nearest to \d+ calibration runs of dense models on Hopper", basis)
+    assert str(dense).splitlines()[2] == f"stack megatron-bridge ({basis})"
+    assert dense.assumptions[2].endswith(f"({basis})")
+    assert "stack megatron-bridge (default" not in str(named)
+    assert "by stack" not in str(named)
+
+
+def test_times_by_stack_are_of_the_same_stages() -> None:
+    made = ppsim.project(**UNNAMED)
+    times = made.answer.by_stack_s
+    assert list(times) == ["megatron-bridge", "plain", "torchtitan"]
+    assert list(times.values()) == sorted(times.values())
+    assert f"by stack: megatron-bridge {seconds(times['megatron-bridge'])}, plain " in str(made)
+    for name, value in times.items():
+        assert value == ppsim.project(**UNNAMED, stack=name, split=made.split).iteration_time_s, name
+    assert made.answered(with_advice=False).by_stack_s == {}
+    assert made.answer.to_json()["by_stack_s"] == times
+
+
+def test_a_stack_that_refuses_an_option_is_not_among_the_times() -> None:
+    """Torch's FSDP2 with a pipeline has no layer-wise optimizer."""
+    made = ppsim.project(**UNNAMED | {"tp": 1}, optimizer="muon", layer_wise=True)
+    assert "torchtitan" not in made.answer.by_stack_s
+    assert len(made.answer.by_stack_s) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "basis"),
+    [
+        ({"cluster": "dgxc-h100"}, "default with cluster dgxc-h100, which was fitted to runs"),
+        ({"cluster": "l40s-8", "gpus": 8, "tp": 2}, "default: no calibration runs of dense models on Ada Lovelace"),
+        ({"forward_ms": 1.0, "backward_input_ms": 1.0, "backward_weight_ms": 1.0}, "default with --forward-ms"),
+    ],
+)
+def test_measured_and_unknown_machines_stay_plain_and_say_so(words: dict[str, Any], basis: str) -> None:
+    made, plain = (ppsim.project(**UNNAMED | words | more) for more in ({}, {"stack": "plain"}))
+    assert made.plan == plain.plan
+    assert made.plan.job.stack_basis == basis
+    assert f"stack plain ({basis})" in str(made)
+    assert "by stack" not in str(made)
+
+
+def test_moe_jobs_get_the_settings_of_the_newest_recipes_and_options_override_them() -> None:
+    words = {"model": "deepseek-v3", "gpus": 256, "pp": 4, "vpp": 4, "ep": 64, "global_batch": 2048,
+             "cluster": "gb200-nvl72", "dtype": "mxfp8"}  # fmt: skip
+    job = ppsim.job(**words)
+    assert job.stack == "megatron-bridge@26.08"
+    assert (job.execution.fused_experts, job.execution.cuda_graphs) == (True, "full")
+    assert any("--fused-experts" in one and "--cuda-graphs full" in one for one in job.assumptions)
+    mine = ppsim.job(**words, fused_experts=False)
+    assert (mine.execution.fused_experts, mine.execution.expert_rank_capacity) == (False, None)
+    fast, slow = (ppsim.project(**words, **more).iteration_time_s for more in ({}, {"stack": "megatron-bridge@none"}))
+    assert fast < 0.9 * slow
+
+
+def test_a_recipe_gets_no_settings_of_other_recipes() -> None:
+    made = ppsim.project(recipe="deepseek-v3/gb200/mxfp8@26.02")
+    assert made.plan.job.stack == "megatron-bridge@none"
+    assert not made.plan.job.execution.fused_experts
+    assert "stack megatron-bridge: " in str(made)
 
 
 def test_deepspeeds_pipeline_has_zero_1_and_reduces_behind_the_last_backward() -> None:
@@ -136,7 +205,7 @@ def test_constants_of_a_cluster_are_the_defaults_of_options() -> None:
     assert by_option.iteration_time_s == by_cluster.iteration_time_s
     shares = [
         ppsim.project(**on, cluster=name, **share).iteration_time_s
-        for name, share in (("dgxc-h100", {}), ("dgx-h100", {"compute_share": 1.02}))
+        for name, share in (("dgxc-h100", {}), ("dgx-h100", {"compute_share": 1.02, "stack": "plain"}))
     ]
     assert shares[0] == shares[1]
 
@@ -264,7 +333,7 @@ def test_a_hop_of_a_profile_is_one_number() -> None:
         ({"launch_ms": -1.0}, "--launch-ms must be 0 or more: got -1"),
         ({"forward_ms": 1.0}, "--forward-ms needs --backward-input-ms and --backward-weight-ms too"),
         ({"hidden": 64}, "--hidden is for --model gpt: llama3-8b has its own"),
-        ({"stack": "nemo"}, "stack is 'nemo': choose one of plain, megatron-bridge"),
+        ({"stack": "nemo"}, "unknown stack 'nemo': there are plain, megatron-bridge"),
         ({"model": "gpt", "hidden": 64}, "--model gpt needs --layers, --heads"),
         ({"model": "gpt", "layers": 4, "hidden": 64, "heads": 5}, "--heads must divide --hidden: got 5 with 64"),
     ],
@@ -307,7 +376,7 @@ def test_gradients_of_16_bits_take_half_the_bytes_of_a_reduction() -> None:
     """As Megatron-Bridge's recipes have them; float32's stay, float16's are so anyway."""
     whole, half = (ppsim.job(**SMALL, grad_reduce_in_bf16=mode) for mode in (False, True))
     assert (whole.optimizer.bytes_of_gradient, half.optimizer.bytes_of_gradient) == (4, 2)
-    assert ppsim.job(**SMALL, stack="megatron-bridge").optimizer.bytes_of_gradient == 2
+    assert ppsim.job(**UNNAMED, stack="megatron-bridge").optimizer.bytes_of_gradient == 2
     assert ppsim.job(**SMALL, dtype="float32", grad_reduce_in_bf16=True).optimizer.bytes_of_gradient == 4
     wide: dict[str, Any] = SMALL | {"gpus": 256, "overlap_dp": False}
     late = [ppsim.project(**wide, grad_reduce_in_bf16=mode).iteration_time_s for mode in (False, True)]

@@ -1,0 +1,132 @@
+"""Settings of experts and CUDA graphs that the MoE recipes of a release share, for a device and a number format."""
+
+from collections import Counter
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+from ppsim.base.errors import ConfigError
+from ppsim.trainers.recipe_table import Recipe, recipes
+
+SETTINGS = (
+    "moe_dispatcher", "fused_experts", "moe_expert_rank_capacity_factor", "moe_paged_stash", "cuda_graphs",
+)  # fmt: skip
+"""Options of `ppsim project` that are derived; a setting comes after the ones that it requires."""
+
+_DTYPES = {
+    "bfloat16": "bf16", "float8": "fp8", "float8-block": "fp8-block", "mxfp8": "mxfp8", "nvfp4": "nvfp4",
+}  # fmt: skip
+"""Precision in names of recipes, by `--dtype`."""
+
+_CANCELLED: dict[str, dict[str, tuple[str, ...]]] = {
+    "cuda_graphs": {"recompute": ("full", "moe"), "offload": ()},
+    "moe_paged_stash": {"offload": (), "offload_modules": ()},
+}
+"""Per setting, options with values (none: any value) that leave it out."""
+
+_REQUIRED: dict[str, dict[str, tuple[Any, ...]]] = {
+    "moe_expert_rank_capacity_factor": {"fused_experts": (True,), "moe_dispatcher": ("hybridep",)},
+    "moe_paged_stash": {"moe_expert_rank_capacity_factor": ()},
+}
+"""Per setting, options with values (none: any value) without which it is left out."""
+
+_FIXED_SIZES = ("moe_expert_rank_capacity_factor", "moe_expert_capacity_factor")
+"""Options with which token counts are known before the run: a graph of the whole iteration needs one of them."""
+
+
+def releases_of(trainer: str) -> list[str]:
+    """Return the releases of a trainer with packaged recipes, the oldest first; empty if it has none."""
+    return list(dict.fromkeys(one.release for one in recipes() if one.trainer == trainer))
+
+
+def release_named(trainer: str, release: str) -> str:
+    """Return a release, the newest for ""; raises `ConfigError` for an unknown release or a trainer without any."""
+    known = releases_of(trainer)
+    if not release and known:
+        return known[-1]
+    if release not in known:
+        there = f"there are {', '.join(known)}" if known else f"no recipes of {trainer} are packaged"
+        raise ConfigError(f"unknown release '{release}' of {trainer}: {there}")
+    return release
+
+
+def moe_recipes(trainer: str, release: str, device: str, dtype: str) -> list[Recipe]:
+    """Return the MoE recipes of a release for a device and a number format.
+
+    `device` is the device name of a cluster: a recipe is for it if its device type is a word of the name.
+    """
+    words, precision = device.lower().split(), _DTYPES.get(dtype)
+    return [
+        one for one in recipes()
+        if (one.trainer, one.release, one.precision) == (trainer, release, precision) and one.device in words
+        and _has_experts(one.model)
+    ]  # fmt: skip
+
+
+@cache
+def _has_experts(model: str) -> bool:
+    from ppsim.model.registry import NAMES, find_model
+
+    return model in NAMES and any(kind.is_moe for kind in find_model(model).kinds)
+
+
+@cache
+def shared_settings(trainer: str, release: str, device: str, dtype: str) -> Mapping[str, Any]:
+    """Return the settings that more than half of the MoE recipes set, each with its most common value.
+
+    Each recipe counts once, variants included. A setting that requires another one is counted among the recipes
+    that set that one. A value that is as common as another is left out. CUDA graphs are the whole iteration if more
+    than half of the recipes capture it, else the modules that more than half capture.
+    """
+    from ppsim.trainers.read_recipe import read_recipe  # heavy import
+
+    found = [read_recipe(one.name).words for one in moe_recipes(trainer, release, device, dtype)]
+    shared = {name: value for name in SETTINGS if (value := _shared(name, found)) is not None}
+    return MappingProxyType(shared)
+
+
+def _shared(name: str, found: list[dict[str, Any]]) -> Any:
+    required = _REQUIRED.get(name, {})
+    among = [one for one in found if all(one.get(word) is not None for word in required)]
+    values = Counter(one[name] for one in among if one.get(name) is not None)
+    if 2 * values.total() <= len(among):
+        return None
+    if name == "cuda_graphs":
+        return _captured(values)
+    (value, count), *others = values.most_common(2)
+    return None if others and others[0][1] == count else value
+
+
+def _captured(scopes: Counter[str]) -> str | None:
+    """The scope of CUDA graphs of more than half of the recipes: as a whole, or module by module."""
+    for scope in ("full", "layer", "none"):
+        if 2 * scopes[scope] > scopes.total():
+            return scope
+    modules: Counter[str] = Counter()
+    for scope, count in scopes.items():
+        if scope not in ("full", "layer", "none"):
+            modules.update(dict.fromkeys(scope.split("+"), count))
+    return "+".join(one for one, count in modules.items() if 2 * count > scopes.total()) or None
+
+
+def settings_beside(shared: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the shared settings without the given ones and without those that the given options rule out."""
+    kept: dict[str, Any] = {}
+    for name in SETTINGS:
+        if options.get(name) is not None or name not in shared:
+            continue
+        there = {**options, **kept}
+        cancels, requires = _CANCELLED.get(name, {}), _REQUIRED.get(name, {})
+        if any(_has(there, word, values) for word, values in cancels.items()):
+            continue
+        if shared[name] == "full" and not any(_has(there, word, ()) for word in _FIXED_SIZES):
+            continue  # the host would wait for token counts
+        if all(_has(there, word, values) for word, values in requires.items()):
+            kept[name] = shared[name]
+    return kept
+
+
+def _has(options: Mapping[str, Any], word: str, values: tuple[Any, ...]) -> bool:
+    given = options.get(word)
+    return given is not None and (not values or given in values)

@@ -1,0 +1,97 @@
+"""Errors of each stack on measured runs, projected from the options of a user who names no stack.
+
+The calibration rows decide on the stack of a job that names none (`ppsim.trainers.stacks.default_stack`).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ppsim.base.errors import PpsimError
+from ppsim.machine.files import cluster_of
+from ppsim.projection.project import outcome_of
+from ppsim.trainers.stacks import StackErrors, current_stacks, stacks
+from ppsim.validation.error_summary import score_of
+from ppsim.validation.project_case import PlanOf, measured_of
+from ppsim.validation.published_runs import WORDS, Case, case_sets, cases_of
+
+OPTIONS = (
+    "model", "layers", "hidden", "heads", "kv_heads", "vocab", "tied_embeddings", "mtp", "mtp_num_layers",
+    "mtp_use_repeated_layer", "expert_imbalance", "deterministic_mode", "cluster", "gpus", "dp", "tp", "pp", "vpp",
+    "cp", "ep", "etp", "seq_len", "micro_batch", "global_batch", "dtype", "schedule", "split", "recompute",
+    "offload", "offload_modules", "optimizer", "zero", "memory_limit",
+    *(name for name, word in WORDS.items() if (word.option.field or "").startswith("split.")),
+)  # fmt: skip
+"""Options of a row that are projected: model, layout, batch, precision, schedule, recomputation and sharding."""
+
+
+@dataclass(frozen=True)
+class StackRow:
+    """A measured run of today's software, and the signed error of each stack."""
+
+    generation: str
+    kind: Literal["dense", "MoE"]
+    errors: dict[str, float]
+
+
+def rows_by_stack(
+    plan_of: PlanOf, use: Literal["fit", "judge"], stacks_of: Callable[[str], Sequence[str | None]]
+) -> Iterator[StackRow]:
+    """Yield the rows with times that all stacks of their generation can run.
+
+    Excluded are sets of measured costs, sets that only compare the order of schedules, and runs of software of past
+    years. `plan_of` makes the plan of options; `stacks_of` returns the stacks of a generation, None for no --stack.
+    """
+    for name, told in case_sets().items():
+        if told.order_only or told.section in ("measured costs", "memory"):
+            continue
+        for case in cases_of(name):
+            is_past = stacks()[str(case.words.get("stack", "plain")).partition("@")[0]].ended
+            if case.told.use == use and not (case.is_memory or case.told.unexpressed or is_past):
+                if (row := _row(case, plan_of, stacks_of)) is not None:
+                    yield row
+
+
+def options_of(case: Case) -> dict[str, Any]:
+    """Return the options of a user who names no stack; a fitted cluster is replaced by the one that it extends."""
+    found = {name: case.words[name] for name in OPTIONS if name in case.words}
+    cluster = cluster_of(found.get("cluster"))
+    return found | {"cluster": cluster.base or cluster.name}
+
+
+def _row(case: Case, plan_of: PlanOf, stacks_of: Callable[[str], Sequence[str | None]]) -> StackRow | None:
+    options, errors = options_of(case), {}
+    generation, kind = cluster_of(options["cluster"]).device.generation, "dense"
+    for stack in stacks_of(generation):
+        try:
+            plan = plan_of(options | {"stack": stack})
+            errors[stack or ""] = outcome_of(plan)[0] / measured_of(case, plan) - 1
+        except PpsimError:
+            return None
+        if plan.job is not None and any(layer.is_moe for layer in plan.job.model.kinds):
+            kind = "MoE"
+    return StackRow(generation, "MoE" if kind == "MoE" else "dense", errors)
+
+
+def errors_by_stack(rows: Sequence[StackRow]) -> list[StackErrors]:
+    """Return the mean absolute and mean signed errors, to four digits, by generation and kind of model."""
+    groups: dict[tuple[str, str], list[StackRow]] = {}
+    for row in rows:
+        groups.setdefault((row.generation, row.kind), []).append(row)
+    return [
+        StackErrors(
+            generation=generation, kind=kind, rows=len(group),
+            errors={stack: _errors([row.errors[stack] for row in group]) for stack in group[0].errors},
+        )
+        for (generation, kind), group in sorted(groups.items())
+    ]  # fmt: skip
+
+
+def _errors(errors: Sequence[float]) -> tuple[float, float]:
+    score = score_of(errors)
+    return round(score.mean_absolute, 4), round(score.mean, 4)
+
+
+def calibration_errors(plan_of: PlanOf) -> list[StackErrors]:
+    """Return the errors of today's stacks over the calibration rows: the content of data/stack_errors.json."""
+    return errors_by_stack(list(rows_by_stack(plan_of, "fit", current_stacks)))

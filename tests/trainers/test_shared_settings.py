@@ -1,0 +1,86 @@
+"""Settings that the MoE recipes of a release share."""
+
+from collections import Counter
+
+import pytest
+
+from ppsim.errors import ConfigError
+from ppsim.machine.files import load_cluster
+from ppsim.trainers.read_recipe import read_recipe
+from ppsim.trainers.shared_settings import moe_recipes, release_named, settings_beside, shared_settings
+from ppsim.trainers.stacks import stack_of
+
+GB200 = load_cluster("gb200-nvl72").device.name
+H100 = load_cluster("dgx-h100").device.name
+
+
+def shared(release: str, device: str, dtype: str) -> dict[str, object]:
+    return dict(shared_settings("megatron-bridge", release, device, dtype))
+
+
+@pytest.mark.parametrize(("release", "dtype"), [("26.06.01", "mxfp8"), ("26.08", "mxfp8"), ("26.08", "bfloat16")])
+def test_a_setting_is_shared_if_more_than_half_of_the_recipes_have_it(release: str, dtype: str) -> None:
+    words = [read_recipe(one.name).words for one in moe_recipes("megatron-bridge", release, GB200, dtype)]
+    assert len(words) > 10
+    found = shared(release, GB200, dtype)
+    for name in ("moe_dispatcher", "fused_experts"):
+        (value, count), *_ = Counter(one.get(name) for one in words).most_common()
+        assert (found.get(name) == value) is (value is not None and 2 * count > len(words)), name
+    is_full = 2 * sum(one["cuda_graphs"] == "full" for one in words) > len(words)
+    assert (found["cuda_graphs"] == "full") is is_full
+    assert ("moe_paged_stash" in found) is ("moe_expert_rank_capacity_factor" in found) is is_full
+
+
+def test_recipes_of_2026_on_gb200_have_fused_experts_whole_graphs_and_paged_stashing() -> None:
+    for release in ("26.06", "26.06.01", "26.08"):
+        assert shared(release, GB200, "mxfp8") == {
+            "moe_dispatcher": "hybridep", "fused_experts": True, "moe_expert_rank_capacity_factor": 1.5,
+            "moe_paged_stash": 1.2, "cuda_graphs": "full",
+        }  # fmt: skip
+    assert "fused_experts" not in shared("26.02", GB200, "mxfp8")
+    assert shared("26.08", H100, "mxfp8") == {}  # H100 has no recipes in this format
+
+
+def test_graphs_are_shared_by_module_if_no_scope_is() -> None:
+    """26.08, GB300, fp8: 2 of 6 recipes capture none, 2 with and 2 without attention."""
+    gb300 = load_cluster("gb300-nvl72").device.name
+    assert shared("26.08", gb300, "float8")["cuda_graphs"] == "moe_router+moe_preprocess"
+
+
+def test_given_options_replace_shared_settings_and_those_that_require_them() -> None:
+    whole = shared("26.08", GB200, "mxfp8")
+    assert settings_beside(whole, {}) == whole
+    assert settings_beside(whole, {"fused_experts": False}) == {"moe_dispatcher": "hybridep"}
+    assert settings_beside(whole, {"cuda_graphs": "none"}) == {
+        name: value for name, value in whole.items() if name != "cuda_graphs"
+    }
+    assert set(settings_beside(whole, {"offload": 0.5})) == set(whole) - {"cuda_graphs", "moe_paged_stash"}
+    assert "cuda_graphs" not in settings_beside(whole, {"recompute": "full"})
+
+
+def test_a_stack_has_the_newest_release_unless_it_is_given() -> None:
+    stack = stack_of("megatron-bridge", {"dtype": "mxfp8"}, device=GB200, has_experts=True)
+    assert stack.name == f"megatron-bridge@{release_named('megatron-bridge', '')}"
+    assert stack.options["fused_experts"] is True
+    assert "--fused-experts" in stack.sentences[0]
+    older = stack_of("megatron-bridge@26.02", {"dtype": "mxfp8"}, device=GB200, has_experts=True)
+    assert older.name == "megatron-bridge@26.02"
+    assert "fused_experts" not in older.options
+    none = stack_of("megatron-bridge@none", {"dtype": "mxfp8"}, device=GB200, has_experts=True)
+    assert (none.name, none.sentences) == ("megatron-bridge@none", ())
+    dense = stack_of("megatron-bridge@26.08", {"dtype": "mxfp8"}, device=GB200, has_experts=False)
+    assert dense.name == "megatron-bridge"
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("megatron-bridge@26.03", "unknown release '26.03' of megatron-bridge: there are 25.11, 26.02"),
+        ("plain@26.08", "stack plain has no releases: leave out @26.08"),
+        ("nemo", "unknown stack 'nemo': there are plain, megatron-bridge"),
+    ],
+)
+def test_unknown_names_are_refused(name: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        stack_of(name, {}, device=GB200, has_experts=False)
+    assert sentence in str(refused.value)

@@ -1,0 +1,48 @@
+"""The stack of a job that names none: the packaged errors of the stacks, and their use."""
+
+from dataclasses import asdict
+
+import pytest
+
+from ppsim.api.project import plan_of
+from ppsim.base.files import read_json
+from ppsim.base.package_data import data_folder
+from ppsim.trainers.stacks import ERRORS, stack_errors, stacks
+from ppsim.validation.published_runs import case_sets, cases_of
+from ppsim.validation.stack_errors import OPTIONS, calibration_errors, options_of
+
+
+def test_the_packaged_errors_are_those_of_the_calibration_rows() -> None:
+    """scripts/make_accuracy.py wrote them."""
+    packaged, derived = (
+        read_json(data_folder("trainers/data") / ERRORS),
+        [asdict(one) for one in calibration_errors(plan_of)],
+    )
+    assert len(packaged) == len(derived)
+    for one, other in zip(packaged, derived, strict=True):
+        assert {name: one[name] for name in ("generation", "kind", "rows")} == {
+            name: other[name] for name in ("generation", "kind", "rows")
+        }
+        assert {name: tuple(values) for name, values in one["errors"].items()} == {
+            name: pytest.approx(values, abs=2e-4) for name, values in other["errors"].items()
+        }
+
+
+def test_the_nearest_stack_is_the_default() -> None:
+    assert {key: one.nearest for key, one in stack_errors().items()} == {
+        key: min(one.errors, key=lambda name: one.errors[name][0]) for key, one in stack_errors().items()
+    }
+    assert all(not stacks()[name].ended for one in stack_errors().values() for name in one.errors)
+
+
+def test_every_row_names_its_stack_or_its_configuration() -> None:
+    """A changed default changes no row of `ppsim validate`."""
+    for name in case_sets():
+        assert all("stack" in case.words or "run_config" in case.words for case in cases_of(name)), name
+
+
+def test_options_of_a_user_are_without_the_stack_and_fitted_constants() -> None:
+    assert "stack" not in OPTIONS
+    [case, *_] = cases_of("dgxc-405b")
+    assert options_of(case)["cluster"] == "dgx-h100"
+    assert "stack" not in options_of(case)
