@@ -326,7 +326,7 @@ def _exchanged_s(a: Mixer, core: PassKernels, h: int, place: Place, tokens: int)
         return took, took
     if isinstance(a, CompressedAttention):
         before_s = collectives.point_to_point_s(
-            float(a.rows_before * h * e), place.cluster.tiers[place.ranks("cp").tier].link
+            float(a.rows_before * h * e), place.cluster.tiers[place.ranks("cp").tier].p2p_link
         )
         gathered = a.gathered_columns * tokens * cp * e
         both = [place.seconds(how, gathered, "cp") if gathered else 0.0 for how in ("all-gather", "reduce-scatter")]
@@ -341,7 +341,7 @@ def _exchanged_s(a: Mixer, core: PassKernels, h: int, place: Place, tokens: int)
     if execution.context == "all-to-all":
         took = 2 * place.seconds("all-to-all", queries, "cp") + 2 * place.seconds("all-to-all", keys, "cp")
         return took, took
-    link = place.cluster.tiers[place.ranks("cp").tier].link
+    link = place.cluster.tiers[place.ranks("cp").tier].p2p_link
     if execution.context == "ring":
         hop_s = collectives.point_to_point_s(2 * keys, link)
         if execution.compile is not None:

@@ -356,7 +356,7 @@ def _hops(job: Job, schedule: Schedule, stages: Sequence[Stage]) -> tuple[list[f
     for stage, here in enumerate(ranks):
         is_last = (stage + 1) % schedule.num_model_stages == 0
         there = here if is_last else ranks[stage + 1]
-        link = cluster.tiers[tier_between(layout, job.domain_sizes, here, there)].link
+        link = cluster.tiers[tier_between(layout, job.domain_sizes, here, there)].p2p_link
         tokens_ahead = 1 + sum(len(one.mtp) for one in stages[: stage % len(stages) + 1])
         hops.append(collectives.point_to_point_s(tokens_ahead * message, link) + tokens_ahead * gathered_s)
         if here != there:

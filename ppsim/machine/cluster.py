@@ -217,6 +217,8 @@ class Link:
       reduction.
     - `small_group_loss`: share of the bandwidth lost by a group of half the domain's devices, and again per further
       halving.
+    - `is_mesh`: no switch, but a link of its own between each two of the domain's N devices: a group of n ranks gets
+      (n − 1) / (N − 1) of the bandwidth, and a P2P transfer one link.
     - `copy_bytes_per_s`: bandwidth at which a rank copies the 1/R of all bytes that it keeps itself: half of all
       bytes among two ranks, little among many. None: free.
     - `exchange_share`: bandwidth of an all-to-all relative to rings.
@@ -233,6 +235,7 @@ class Link:
     step_s: float
     source: str
     small_group_loss: float = 0.0
+    is_mesh: bool = False
     copy_bytes_per_s: float | None = None
     exchange_share: float = 1.0
     dispatch_share: float = 1.0
@@ -242,7 +245,11 @@ class Link:
 
     def among(self, num_ranks: int, num_devices: int | None) -> "Link":
         """Return the link as seen by a group of `num_ranks` ranks in a domain of `num_devices` devices."""
-        if not self.small_group_loss or num_devices is None or num_ranks >= num_devices:
+        if num_devices is None or num_ranks >= num_devices:
+            return self
+        if self.is_mesh:
+            return replace(self, efficiency=self.efficiency * (num_ranks - 1) / (num_devices - 1))
+        if not self.small_group_loss:
             return self
         halvings = math.log2(num_devices / num_ranks)
         return replace(self, efficiency=self.efficiency * (1 - self.small_group_loss) ** halvings)
@@ -274,6 +281,11 @@ class Tier:
     num_devices: int | None
     link: Link
     usable_devices: int | None = None
+
+    @property
+    def p2p_link(self) -> Link:
+        """The link as seen by a P2P transfer between two devices of a domain."""
+        return self.link.among(2, self.num_devices) if self.link.is_mesh else self.link
 
     def size_for(self, num_devices: int) -> int | None:
         """Return the devices per domain for a job: all if it fits into one domain or fills whole domains."""

@@ -76,6 +76,7 @@ class _Link(Strict):
     launch_s: NonNegative = 10e-6
     step_s: NonNegative = 2e-6
     small_group_loss: Annotated[float, Within(ge=0, lt=1)] = 0.0
+    is_mesh: bool = False
     copy_bytes_per_s: AboveZero | None = None
     exchange_share: Share = 1.0
     dispatch_share: Share = 1.0

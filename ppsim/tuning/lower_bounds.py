@@ -319,7 +319,7 @@ def _hop_s(job: Job) -> float:
     whole = tokens * job.model.residual_size * float(job.settings.batch.element_bytes)
     message = whole / (layout.tp if job.scatter_gather else job.settings.cut.norm_divisor)
     crossed = set(hop_tiers(layout, job.domain_sizes))
-    return min(collectives.point_to_point_s(message, tiers[tier].link) for tier in crossed)
+    return min(collectives.point_to_point_s(message, tiers[tier].p2p_link) for tier in crossed)
 
 
 def _least_bytes(

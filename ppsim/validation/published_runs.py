@@ -27,8 +27,8 @@ Metric = Literal[
 ]  # fmt: skip
 
 Section = Literal[
-    "measured costs", "dense on A100", "dense on Hopper", "dense on Blackwell", "MoE on Hopper", "MoE on Blackwell",
-    "memory", "order of schedules", "runs of one's own",
+    "measured costs", "dense on A100", "dense on Hopper", "dense on Blackwell", "dense on AMD", "MoE on Hopper",
+    "MoE on Blackwell", "MoE on AMD", "memory", "order of schedules", "runs of one's own",
 ]  # fmt: skip
 """Sections of tables of sets, in this order."""
 

@@ -130,3 +130,16 @@ def test_a_ring_is_launched_once_as_the_outermost_link_that_it_crosses_is():
     )
     assert before.algorithm == after.algorithm == "ring"
     assert after.seconds - before.seconds == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize(("ranks", "links"), [(2, 1), (4, 3), (8, 7)])
+def test_without_a_switch_a_group_has_the_links_among_its_ranks_and_a_message_has_one(ranks, links):
+    mesh = load_cluster("mi300x-8")
+    (node, _), link = mesh.tiers, mesh.tiers[0].link
+    one = link.achieved_bytes_per_s / 7
+    assert node.p2p_link.achieved_bytes_per_s == pytest.approx(one)
+    assert load_cluster("dgx-h100").tiers[0].p2p_link.achieved_bytes_per_s == pytest.approx(450e9 * 0.767)
+    among = group(Layout(tp=ranks), "tp", mesh.domain_sizes(8))
+    assert bus_bytes_per_s("all-gather", 1e12, among, mesh) == pytest.approx(links * one, rel=1e-3)
+    apart = bus_bytes_per_s("all-to-all", 1e12, among, mesh)
+    assert apart == pytest.approx(links * one * link.exchange_share, rel=1e-3)

@@ -83,7 +83,7 @@ def test_rows_of_memory_are_bytes_and_sets_of_which_the_order_counts_are_marked(
     memory = rows[rows["set"] == "simumax-b200-memory"]
     assert set(memory["quantity"]) == {"memory"}
     assert memory["measured"].min() > 2**30
-    ordered = {"primus-mi300x", "primus-mi300x-memory", "zero-bubble-memory"}
+    ordered = {"primus-mi300x", "primus-mi300x-memory", "primus-mi355x", "zero-bubble-memory"}
     assert set(rows[rows["order_only"]]["set"]) == ordered
 
 
