@@ -19,7 +19,8 @@ from ppsim.base.name_lookup import Names
 from ppsim.model import families, mixers
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.attention_and_mlp import Attention, FeedForward, MixtureOfExperts
-from ppsim.model.compressed_attention import CompressedAttention, Indexer
+from ppsim.model.attention_base import Indexer
+from ppsim.model.compressed_attention import CompressedAttention
 from ppsim.model.config_parts import (
     Part,
     Reader,
