@@ -361,9 +361,7 @@ def _hops(job: Job, schedule: Schedule, stages: Sequence[Stage]) -> tuple[list[f
         columns = last.residual_size if last else job.model.residual_size
         whole = tokens * columns * float(job.settings.batch.element_bytes)
         gathered_s = job.place.seconds("all-gather", whole, "tp") if gathers else 0.0
-        hops.append(
-            collectives.point_to_point_s(tokens_ahead * whole / divisor, link) + tokens_ahead * gathered_s
-        )
+        hops.append(collectives.point_to_point_s(tokens_ahead * whole / divisor, link) + tokens_ahead * gathered_s)
         if here != there:
             by_link[link.name] = hops[-1]
     return hops, by_link

@@ -23,8 +23,8 @@ class Attention(OneWidth):
     learned score per head that takes part in the softmax (gpt-oss). `gated`: a gate before the output, with the
     columns of the queries (Qwen3-Next). `is_causal`: False for images, whose queries see all tokens. `joint_norm`:
     `qk_norm` is one RMSNorm over all query heads and one over all key heads, with a weight per column (OLMo 2,
-    MiniMax-M2). `value_size`: columns of a value's head, if other than `head_size` (MiMo-V2). `head_gates`: the gate
-    has one number per head (Step 3.5). `indexer`: a query attends to chosen blocks of keys (MiniMax-M3).
+    MiniMax-M2). `value_size`: columns of a value's head, if other than `head_size` (MiMo-V2). `head_gates`: the
+    gate has one number per head (Step 3.5). `indexer`: a query attends to chosen blocks of keys (MiniMax-M3).
     """
 
     num_heads: int
@@ -124,7 +124,9 @@ class Attention(OneWidth):
         reads = last[0].name, last[1].name
         yield Operator("rotate", "qkv_linear", reads, rotated, kind="rotation", columns=columns)
         yield from _choice(self.indexer, "attention input", h, h, sequence_length)
-        yield from scored_core(self, self.v_head_size, ("rotated q", "rotated k", "v"), cut, kernels, sequence_length)
+        yield from scored_core(
+            self, self.v_head_size, ("rotated q", "rotated k", "v"), cut, kernels, sequence_length
+        )
         source = "o"
         if self.gated:
             source = "gated o"
@@ -162,7 +164,9 @@ def _choice(
     made: list[Tensor] = []
     for one in _of_indexer(indexer, read, inputs, h):
         made.append(Tensor(one.name, "tokens", one.outputs, "attention"))
-        yield gemm(one, "qkv_linear", "n1" if one.reads == "attention input" else source, (made[-1],), quantized=False)
+        yield gemm(
+            one, "qkv_linear", "n1" if one.reads == "attention input" else source, (made[-1],), quantized=False
+        )
     names = tuple(one.name for one in made)
     part = min(1.0, sequence_length / indexer.num_keys)
     chosen = Tensor("index", "tokens", indexer.indices * part, "scores", "f32")

@@ -10,9 +10,9 @@ from ppsim.parallel.sizes import require_positive
 class Indexer:
     """Choice of `num_keys` keys per query, by the scores of separate heads.
 
-    All heads choose the same keys by a weighted sum of their scores (DeepSeek-AI 2025, arXiv 2512.02556, §2.1). With
-    `block`, each head chooses blocks of this number of keys by its highest score, for its own group of query heads,
-    and always the block of the query (MiniMax-M3; transformers 5.23, `MiniMaxM3VLIndexer`).
+    All heads choose the same keys by a weighted sum of their scores (DeepSeek-AI 2025, arXiv 2512.02556, §2.1).
+    With `block`, each head chooses blocks of this number of keys by its highest score, for its own group of query
+    heads, and always the block of the query (MiniMax-M3; transformers 5.23, `MiniMaxM3VLIndexer`).
     """
 
     num_heads: int
