@@ -348,17 +348,20 @@ def _hops(job: Job, schedule: Schedule, stages: Sequence[Stage]) -> tuple[list[f
     """
     layout, cluster = job.layout, job.cluster
     tokens = job.micro_batch * job.length // layout.cp
-    whole = tokens * job.model.residual_size * float(job.settings.batch.element_bytes)
     gathers = job.scatter_gather and not job.execution.sequence_parallel
-    message = whole / (layout.tp if gathers else job.settings.cut.norm_divisor)
-    gathered_s = job.place.seconds("all-gather", whole, "tp") if gathers else 0.0
+    divisor = layout.tp if gathers else job.settings.cut.norm_divisor
     ranks, by_link, hops = schedule.stage_to_rank.tolist(), dict[str, float](), []
     for stage, here in enumerate(ranks):
         is_last = (stage + 1) % schedule.num_model_stages == 0
         there = here if is_last else ranks[stage + 1]
         link = cluster.tiers[tier_between(layout, job.domain_sizes, here, there)].p2p_link
-        tokens_ahead = 1 + sum(len(one.mtp) for one in stages[: stage % len(stages) + 1])
-        hops.append(collectives.point_to_point_s(tokens_ahead * message, link) + tokens_ahead * gathered_s)
+        before = stages[: stage % len(stages) + 1]
+        tokens_ahead = 1 + sum(len(one.mtp) for one in before)
+        last = next((one.layers[-1] for one in reversed(before) if one.layers), None)
+        columns = last.residual_size if last else job.model.residual_size
+        whole = tokens * columns * float(job.settings.batch.element_bytes)
+        gathered_s = job.place.seconds("all-gather", whole, "tp") if gathers else 0.0
+        hops.append(collectives.point_to_point_s(tokens_ahead * whole / divisor, link) + tokens_ahead * gathered_s)
         if here != there:
             by_link[link.name] = hops[-1]
     return hops, by_link

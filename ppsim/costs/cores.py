@@ -11,7 +11,7 @@ from ppsim.costs.execution_context import Place
 from ppsim.costs.pass_kernels import NOTHING, PassKernels
 from ppsim.machine.kernels.data_sheet_times import activation_bytes, at_least_16_bits
 from ppsim.machine.kernels.times import AttentionCore, KernelTime, fused_attention, moved, product
-from ppsim.model.attention_and_mlp import Attention, OfLatents
+from ppsim.model.attention_and_mlp import Attention
 from ppsim.model.attention_base import Scored
 from ppsim.model.compressed_attention import CompressedAttention
 from ppsim.model.mixer import Mixer
@@ -94,7 +94,7 @@ def _choice(part: Scored, place: Place, *, tokens: int, sequence_length: int) ->
     on chosen keys only, which Megatron-LM computes together with its gradients: the scores again, the scores of
     attention's heads, whose sum is the target, and two GEMMs for gradients (`fused_sparse_attention.py`).
     """
-    if not isinstance(part, OfLatents) or not part.indexer:
+    if not part.indexer:
         return NOTHING
     times, indexer = place.wide_times, part.indexer
     if isinstance(part, CompressedAttention):

@@ -41,13 +41,15 @@ _PASSES: Mapping[Kind, tuple[int, int, int, int]] = MappingProxyType(
         "add": (3, 0, 1, 0),
         "modulation": (2, 4, 0, 0),
         "scale": (2, 2, 1, 1),
+        "weighted sum": (1, 3, 1, 1),
     }
 )
 """Elements that F and I read and write per column, and their numbers of kernels.
 
 A norm's backward reads input and gradient again for the weight gradient, a convolution's backward computes the
 output again, and the gate of a recurrent mixer contains a norm. A clamp applies to gate and up before they are
-joined. Gradients that are added at a residual are in `OperatorKernels.sums`.
+joined. Gradients that are added at a residual are in `OperatorKernels.sums`. The columns of a weighted sum of
+residuals are those of all its inputs and its output; the backward reads them again, and adds to each gradient.
 """
 
 _BIASES = MappingProxyType({False: ((0, 6, 2, 1), (0, 8, 4, 1)), True: ((24, 2, 2, 2), (32, 4, 7, 3))})

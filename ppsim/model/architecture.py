@@ -33,7 +33,9 @@ class Layer:
     """One layer: norms, a token mixer such as attention, and a dense MLP or a mixture of experts.
 
     Hybrids have layers of one mixer and one norm, with `NoAttention` or `NoFeedForward` for the other. Layers of
-    diffusion transformers are `conditioned`. `streams`: number of residual streams. `training`: frozen weights and
+    diffusion transformers are `conditioned`. `streams`: number of residual streams. `summed_residuals`: numbers of
+    hidden states, of this and of earlier layers, whose weighted sums both mixers read (attention residuals of Kimi
+    K3; its modeling_kimi_linear.py); None: the residual alone. `training`: frozen weights and
     modules with adapters; None: all weights are trained.
     """
 
@@ -44,7 +46,13 @@ class Layer:
     num_norms: int = 2
     conditioned: Conditioning | None = None
     streams: int = 1
+    summed_residuals: tuple[int, int] | None = None
     training: LayerTraining | None = None
+
+    @property
+    def residual_size(self) -> int:
+        """Columns per token that the next layer reads: h per residual stream, or per state of its weighted sums."""
+        return self.hidden_size * (self.summed_residuals[1] if self.summed_residuals else self.streams)
 
     @property
     def is_moe(self) -> bool:
@@ -106,6 +114,7 @@ class Layer:
             if self.conditioned:
                 found = self.conditioned.linears(h, cut.tp, found)
             found += mixing(self.streams, h, self.num_halves) if self.streams > 1 else ()
+            found += [_weighing(h)] * self.num_halves if self.summed_residuals else ()
             if self.training:
                 found = list(trained_matrices(found, self.attention.linears(h, cut.tp), self.training, cut))
             self._linears_of[key] = tuple(found)
@@ -267,6 +276,7 @@ class Model:
             return before, self.patches.head_parameters(h), self.patches.conditioning_parameters(h)
         projection = (self.projected_size or 0) * h
         behind = self.final_norm * norm_parameters(self.norm, h) + joining_parameters(self.streams, h)
+        behind += _weighing(h).weights if self.layers[-1].summed_residuals else 0
         return positions + projection + self.extra[0], behind + projection + self.extra[1], 0
 
     @property
@@ -411,6 +421,11 @@ def _require_parts(model: Model, tuning: FineTuning) -> None:
         raise ConfigError(
             f"--freeze has layer {max(tuning.layers)}, but the last of the model is {len(model.layers) - 1}"
         )
+
+
+def _weighing(h: int) -> Linear:
+    """Return the weights of a sum of residuals: a norm and a projection to one number."""
+    return Linear("weights of residuals", "residuals", 1, (h, h), kind="vector")
 
 
 def norm_parameters(norm: Norm, h: int) -> int:

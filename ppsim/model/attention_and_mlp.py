@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ppsim.base.errors import ConfigError
-from ppsim.model.attention_base import OneWidth, Scored, keys_in_window
+from ppsim.model.attention_base import Indexer, OneWidth, Scored, keys_in_window
 from ppsim.model.batch import KernelChoice
-from ppsim.model.compressed_attention import CompressedAttention, Indexer
+from ppsim.model.compressed_attention import CompressedAttention
 from ppsim.model.mixer import gemm, output, scored_core
 from ppsim.model.operators import Operator, Tensor
 from ppsim.model.weight_matrices import Linear, LinearKind, of_columns, out_of_heads
@@ -23,7 +23,8 @@ class Attention(OneWidth):
     learned score per head that takes part in the softmax (gpt-oss). `gated`: a gate before the output, with the
     columns of the queries (Qwen3-Next). `is_causal`: False for images, whose queries see all tokens. `joint_norm`:
     `qk_norm` is one RMSNorm over all query heads and one over all key heads, with a weight per column (OLMo 2,
-    MiniMax-M2).
+    MiniMax-M2). `value_size`: columns of a value's head, if other than `head_size` (MiMo-V2). `head_gates`: the
+    gate has one number per head (Step 3.5). `indexer`: a query attends to chosen blocks of keys (MiniMax-M3).
     """
 
     num_heads: int
@@ -38,9 +39,12 @@ class Attention(OneWidth):
     gated: bool = False
     is_causal: bool = True
     joint_norm: bool = False
+    value_size: int | None = None
+    head_gates: bool = False
+    indexer: Indexer | None = None
 
     def __post_init__(self) -> None:
-        require_positive(self, "num_heads", "num_kv_heads", "head_size", "window")
+        require_positive(self, "num_heads", "num_kv_heads", "head_size", "window", "value_size")
         if self.num_heads % self.num_kv_heads:
             raise ConfigError(
                 f"the heads must be a multiple of the key/value heads: got {self.num_heads} and {self.num_kv_heads}"
@@ -50,13 +54,25 @@ class Attention(OneWidth):
     def norm_parameters(self) -> int:
         """Weights of the norms of queries and keys."""
         heads = self.num_heads + self.num_kv_heads if self.joint_norm else 2
-        return self.qk_norm * heads * self.head_size
+        return self.qk_norm * heads * self.head_size + (2 * self.indexer.head_size if self.indexer else 0)
+
+    @property
+    def v_head_size(self) -> int:
+        """Width of a value's head."""
+        return self.value_size or self.head_size
+
+    def core_flops(self, sequence_length: int, *, causal: bool) -> float:
+        """Return the FLOPs per token of scores and their use, and of the indexer's scores."""
+        found = super().core_flops(sequence_length, causal=causal)
+        return found + self.choice_flops(sequence_length, causal=causal)
 
     def keys_a_query(self, sequence_length: int) -> float:
         """Return the mean number of keys that a query sees: half of the sequence, all, or those in its window.
 
-        Chunks of w tokens: w/2.
+        Chunks of w tokens: w/2. With an indexer, the chosen keys.
         """
+        if self.indexer:
+            return self.indexer.keys_a_query(sequence_length)
         if not self.is_causal or self.window is None or self.window >= sequence_length:
             return super().keys_a_query(sequence_length)
         return self.window / 2 if self.is_chunked else keys_in_window(self.window, sequence_length)
@@ -66,18 +82,22 @@ class Attention(OneWidth):
         return max(min(1, self.num_kv_heads), self.num_kv_heads // tp)
 
     def linears(self, h: int, tp: int) -> list[Linear]:
-        """Return the projections on a rank: h × (n + 2g)d, with a gate (2n + 2g)d, and nd × h."""
-        d, heads, groups = self.head_size, self.num_heads // tp, self.kv_heads_on_a_rank(tp)
-        qkv = (heads * d,) * (1 + self.gated) + (groups * d, groups * d)
+        """Return the projections on a rank: h × (n + 2g)d, with a gate (2n + 2g)d or n + (n + 2g)d, and nd × h."""
+        d, v, heads, groups = self.head_size, self.v_head_size, self.num_heads // tp, self.kv_heads_on_a_rank(tp)
+        gates = (heads if self.head_gates else heads * v,) if self.gated else ()
+        qkv = heads * d, *gates, groups * d, groups * v
         return [
             Linear("queries, keys, values", "attention input", h, qkv, split="outputs", biased=self.qkv_bias),
             *[of_columns("sinks", "scores", (heads,))] * self.sinks,
-            out_of_heads(heads * d, h, biased=self.out_bias),
+            *_of_indexer(self.indexer, "attention input", h, h),
+            out_of_heads(heads * v, h, biased=self.out_bias),
         ]
 
     def require_division(self, cut: Cut) -> None:
         """Raise `ConfigError` also if ranks neither divide nor replicate the key/value heads evenly."""
         super().require_division(cut)
+        if cut.cp > 1 and self.indexer:
+            raise ConfigError(f"context parallelism is not known with sparse attention: got cp {cut.cp}")
         if self.num_kv_heads and self.num_kv_heads % cut.tp and cut.tp % self.num_kv_heads:
             raise ConfigError(
                 f"tp must divide the key/value heads or be a multiple: got {cut.tp} with {self.num_kv_heads}"
@@ -103,13 +123,54 @@ class Attention(OneWidth):
         columns = last[0].columns + last[1].columns
         reads = last[0].name, last[1].name
         yield Operator("rotate", "qkv_linear", reads, rotated, kind="rotation", columns=columns)
-        yield from scored_core(self, self.head_size, ("rotated q", "rotated k", "v"), cut, kernels, sequence_length)
+        yield from _choice(self.indexer, "attention input", h, h, sequence_length)
+        yield from scored_core(
+            self, self.v_head_size, ("rotated q", "rotated k", "v"), cut, kernels, sequence_length
+        )
         source = "o"
         if self.gated:
             source = "gated o"
-            gated = Tensor(source, "tokens", made[0].columns, "attention")
-            yield Operator("gate", "attn", ("o", "gate"), (gated,), saved_for_i=("o", "gate"), kind="gate")
+            yield _gate(source, out)
         yield output(out, source, out.outputs)
+
+
+def _gate(name: str, out: Linear) -> Operator:
+    """Return the gate before the output projection."""
+    gated = Tensor(name, "tokens", out.inputs, "attention")
+    return Operator("gate", "attn", ("o", "gate"), (gated,), saved_for_i=("o", "gate"), kind="gate")
+
+
+def _of_indexer(indexer: Indexer | None, read: str, inputs: int, h: int) -> list[Linear]:
+    """Return the indexer's matrices, replicated: its queries read `read`, with `inputs` columns."""
+    if indexer is None:
+        return []
+    weights = [] if indexer.block else [Linear("indexer's weights", "attention input", h, (indexer.num_heads,))]
+    return [
+        Linear("indexer's queries up", read, inputs, (indexer.columns,)),
+        Linear("indexer's keys", "attention input", h, (indexer.head_size,)),
+        *weights,
+    ]
+
+
+def _choice(
+    indexer: Indexer | None, read: str, inputs: int, h: int, sequence_length: int, source: str = "n1"
+) -> Iterator[Operator]:
+    """Yield the indexer's GEMMs and the choice, which saves its operands and an int32 per index.
+
+    `source`: the tensor that its queries read.
+    """
+    if indexer is None:
+        return
+    made: list[Tensor] = []
+    for one in _of_indexer(indexer, read, inputs, h):
+        made.append(Tensor(one.name, "tokens", one.outputs, "attention"))
+        yield gemm(
+            one, "qkv_linear", "n1" if one.reads == "attention input" else source, (made[-1],), quantized=False
+        )
+    names = tuple(one.name for one in made)
+    part = min(1.0, sequence_length / indexer.num_keys)
+    chosen = Tensor("index", "tokens", indexer.indices * part, "scores", "f32")
+    yield Operator("choice", "core_attn", names, (chosen,), saved_for_i=(*names, "index"))
 
 
 @dataclass(frozen=True)
@@ -137,7 +198,7 @@ class LatentAttention(Scored):
     `num_keys`: a query attends to at most this number of keys (sparse attention of DeepSeek-V3.2 and GLM-5;
     DeepSeek-AI 2025, arXiv 2512.02556, §2.1). An `indexer` chooses them by scores over all keys before the query.
     A layer of GLM-5.2 without an indexer reuses the choice of an earlier layer. Tensor parallelism does not divide
-    the indexer.
+    the indexer. `gated`: a gate before the output, with the columns of the values (Kimi K3).
     """
 
     num_heads: int
@@ -148,6 +209,7 @@ class LatentAttention(Scored):
     v_head_size: int
     num_keys: int | None = None
     indexer: Indexer | None = None
+    gated: bool = False
     has_norm_apart = True
 
     def __post_init__(self) -> None:
@@ -176,8 +238,8 @@ class LatentAttention(Scored):
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
         """Return the FLOPs per token of scores and their use, and of the indexer's scores over all keys."""
-        scored = self.indexer.columns * sequence_length * (1 if causal else 2) if self.indexer else 0.0
-        return super().core_flops(sequence_length, causal=causal) + scored
+        found = super().core_flops(sequence_length, causal=causal)
+        return found + self.choice_flops(sequence_length, causal=causal)
 
     def require_division(self, cut: Cut) -> None:
         """Raise `ConfigError` also for context parallelism of sparse attention."""
@@ -200,31 +262,10 @@ class LatentAttention(Scored):
             Linear("queries up", read, rank or h, queries, split="outputs"),
             Linear("keys and values down", "attention input", h, (latent, self.qk_rope_head_size)),
             Linear("keys and values up", "latent", latent, (keys, values), split="outputs"),
-            *self._of_indexer(h),
+            *[Linear("output gate", "attention input", h, (values,), split="outputs")] * self.gated,
+            *_of_indexer(self.indexer, "latent of queries", self.q_lora_rank or h, h),
             out_of_heads(values, h),
         ]
-
-    def _of_indexer(self, h: int) -> list[Linear]:
-        if self.indexer is None:
-            return []
-        return [
-            Linear("indexer's queries up", "latent of queries", self.q_lora_rank or h, (self.indexer.columns,)),
-            Linear("indexer's keys", "attention input", h, (self.indexer.head_size,)),
-            Linear("indexer's weights", "attention input", h, (self.indexer.num_heads,)),
-        ]
-
-    def _choice(self, h: int, sequence_length: int) -> Iterator[Operator]:
-        """Yield the indexer's GEMMs and the choice, which saves its operands and an int32 per chosen key."""
-        made: list[Tensor] = []
-        for one in self._of_indexer(h):
-            made.append(Tensor(one.name, "tokens", one.outputs, "attention"))
-            source = "qn" if one.reads == "latent of queries" else "n1"
-            yield gemm(one, "qkv_linear", source, (made[-1],), quantized=False)
-        if made:
-            names = tuple(one.name for one in made)
-            num_keys = min(self.num_keys or 0, sequence_length)
-            chosen = Tensor("index", "tokens", num_keys, "scores", "f32")
-            yield Operator("choice", "core_attn", names, (chosen,), saved_for_i=(*names, "index"))
 
     def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
         """Yield both latents before and after their norms, queries, keys with rotation, and the core.
@@ -232,8 +273,11 @@ class LatentAttention(Scored):
         Keys with their rotated part, and values, are written to separate tensors (Megatron-LM,
         `fused_apply_mla_rope_for_kv`).
         """
-        *inwards, out = self.linears(h, cut.tp)
-        *down, q_up, kv_down, kv_up = inwards[: len(inwards) - len(self._of_indexer(h))]
+        linears = self.linears(h, cut.tp)
+        by_name, out = {one.name: one for one in linears}, linears[-1]
+        q_up, kv_down, kv_up = (
+            by_name[name] for name in ("queries up", "keys and values down", "keys and values up")
+        )
         heads, component = self.num_heads // cut.tp, "attention"
 
         def own(name: str, columns: int, storage: str | None = None) -> Tensor:
@@ -244,7 +288,7 @@ class LatentAttention(Scored):
 
         source, latent_norms = "n1", "qkv_linear/mla_up_proj" if kernels.norm_in_gemm else "qkv_linear"
         if self.q_lora_rank is not None:
-            yield gemm(down[0], "qkv_linear", "n1", (own("ql", self.q_lora_rank),))
+            yield gemm(by_name["queries down"], "qkv_linear", "n1", (own("ql", self.q_lora_rank),))
             yield Operator(
                 "norm of queries", latent_norms, ("ql",), (own("qn", self.q_lora_rank),), saved_for_i=("ql",),
                 kind="norm",
@@ -270,9 +314,13 @@ class LatentAttention(Scored):
             "rotate", "qkv_linear/mla_up_proj", ("q", "kv", "kvl"), rotated,
             kind="rotation", columns=heads * self.qk_rope_head_size + (given + taken) / 2,
         )  # fmt: skip
-        yield from self._choice(h, sequence_length)
+        yield from _choice(self.indexer, "latent of queries", self.q_lora_rank or h, h, sequence_length, "qn")
         yield from scored_core(self, self.v_head_size, ("rq", "rk", "v"), cut, kernels, sequence_length)
-        yield output(out, "o", out.outputs)
+        if self.gated:
+            gate = by_name["output gate"]
+            yield gemm(gate, "attn", "n1", (wide("gate", gate.outputs),))
+            yield _gate("gated o", out)
+        yield output(out, "gated o" if self.gated else "o", out.outputs)
 
 
 @dataclass(frozen=True)
@@ -329,7 +377,8 @@ class MixtureOfExperts:
 
     `router_bias`: a bias per expert for load balance (DeepSeek-V3). `shared_gate`: h weights for a gate before the
     shared expert (Qwen2-MoE). `latent_size`: width of routed experts narrower than h, with a projection of every
-    token down before the dispatch and up afterwards (Nemotron 3 Super). `grouped`: a rank's experts use grouped
+    token down before the dispatch and up afterwards (Nemotron 3 Super); `latent_norm`: an RMSNorm before the latter
+    (Kimi K3). `grouped`: a rank's experts use grouped
     GEMMs, which have their own workspaces; the time is assumed to be the same without.
     """
 
@@ -341,6 +390,7 @@ class MixtureOfExperts:
     shared_gate: bool = False
     latent_size: int | None = None
     grouped: bool = True
+    latent_norm: bool = False
 
     def __post_init__(self) -> None:
         require_positive(self, "latent_size")
@@ -378,6 +428,7 @@ class MixtureOfExperts:
             routed = [
                 Linear("latent down", read, h, (width,), kind="latent"),
                 *routed,
+                *[Linear("norm of latent", "experts' output", 1, (width,), kind="vector")] * self.latent_norm,
                 Linear("latent up", "experts' output", width, (h,), kind="latent"),
             ]
         return [router, *routed, *shared, *gate]

@@ -1,6 +1,48 @@
 """Common parts of all kinds of attention: heads whose queries score keys."""
 
+from dataclasses import dataclass
+
 from ppsim.model.mixer import Mixer
+from ppsim.parallel.sizes import require_positive
+
+
+@dataclass(frozen=True)
+class Indexer:
+    """Choice of `num_keys` keys per query, by the scores of separate heads.
+
+    All heads choose the same keys by a weighted sum of their scores (DeepSeek-AI 2025, arXiv 2512.02556, §2.1).
+    With `block`, each head chooses blocks of this number of keys by its highest score, for its own group of query
+    heads, and always the block of the query (MiniMax-M3; transformers 5.23, `MiniMaxM3VLIndexer`).
+    """
+
+    num_heads: int
+    head_size: int
+    num_keys: int
+    block: int | None = None
+
+    def __post_init__(self) -> None:
+        require_positive(self, "num_heads", "head_size", "num_keys", "block")
+
+    @property
+    def columns(self) -> int:
+        """Columns of all its queries."""
+        return self.num_heads * self.head_size
+
+    @property
+    def indices(self) -> float:
+        """Indices that it writes per query."""
+        return self.num_heads * self.num_keys / self.block if self.block else self.num_keys
+
+    def keys_a_query(self, sequence_length: int) -> float:
+        """Return the mean number of keys that a query attends to: fewer in the first queries and its own block.
+
+        >>> Indexer(1, 8, 4, block=2).keys_a_query(8) == (1 + 2 + 3 + 4 + 3 + 4 + 3 + 4) / 8
+        True
+        """
+        if self.num_keys >= sequence_length:
+            return sequence_length / 2
+        missing = ((self.block or 1) - 1) / 2 * (1 - self.num_keys / sequence_length)
+        return keys_in_window(self.num_keys, sequence_length) - missing
 
 
 class Scored(Mixer):
@@ -10,6 +52,7 @@ class Scored(Mixer):
     qk_head_size: int
     v_head_size: int
     is_causal: bool = True
+    indexer: Indexer | None = None
 
     @property
     def score_width(self) -> int:
@@ -33,6 +76,10 @@ class Scored(Mixer):
         """Return the FLOPs per token of scores and their use; twice that if masked scores count."""
         masked = self.is_causal and not causal
         return 2.0 * self.keys_a_query(sequence_length) * self.score_width * (1 + masked)
+
+    def choice_flops(self, sequence_length: int, *, causal: bool) -> float:
+        """Return the FLOPs per token of an indexer's scores over all keys before the query."""
+        return self.indexer.columns * sequence_length * (1.0 if causal else 2.0) if self.indexer else 0.0
 
 
 class OneWidth(Scored):

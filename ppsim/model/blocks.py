@@ -47,7 +47,7 @@ def has_norm_in_gemm(layer: Layer, half: int) -> bool:
     core/models/gpt/gpt_layer_specs.py). A fused norm is recomputed with its GEMM, and not by the option layernorm.
     """
     is_apart = layer.attention.has_norm_apart if half == 1 else layer.is_moe
-    return not is_apart and layer.streams == 1
+    return not is_apart and layer.streams == 1 and layer.summed_residuals is None
 
 
 def _mixer_half(layer: Layer, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
@@ -93,6 +93,12 @@ def _before_half(
         # Same name in both halves, as if they read the same streams.
         yield Operator(f"numbers{number}", "", (), (gives,), saved_for_w=("streams",), weight=linear)
         source, module = mixed.name, "layernorm/mhc"
+    elif layer.summed_residuals and (rows := layer.summed_residuals[number - 1]) > 1:
+        # Earlier sums are saved where they were written, the newest one here.
+        mixed = Tensor(f"h{number}", "own_tokens", h, "norms")
+        passed = (rows + 1) * h
+        yield Operator(f"sum{number}", "", (source,), (mixed,), (source,), kind="weighted sum", columns=passed)
+        source = mixed.name
     normed = Tensor(f"n{number}", "own_tokens", h, component)
     yield Operator(f"norm{number}", module, (source,), (normed,), saved_for_i=(source,), kind="norm")
 
@@ -190,9 +196,13 @@ def experts(ffn: MixtureOfExperts, h: int, cut: Cut, kernels: KernelChoice) -> I
     yield Operator("combine", "moe/combine", ("routed",), (joined,), saved_for_i=saves, kind="combine")
     last = "combined"
     if ffn.latent_size:
-        last = "combined up"
-        out = Tensor(last, "own_tokens", h, component)
-        yield gemm(linears["latent", "latent up"], "moe/latent", "combined", (out,), quantized=False)
+        if ffn.latent_norm:
+            last = "normed latent"
+            normed = replace(joined, name=last)
+            yield Operator("norm of latent", "moe/latent", ("combined",), (normed,), ("combined",), kind="norm")
+        out = Tensor("combined up", "own_tokens", h, component)
+        yield gemm(linears["latent", "latent up"], "moe/latent", last, (out,), quantized=False)
+        last = out.name
     if gate := linears.get(("gate", "shared gate")):
         yield Operator("shared gate", "moe/shared_experts", ("n2",), (), weight=gate)
     if ffn.shared:

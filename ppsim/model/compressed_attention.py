@@ -9,29 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ppsim.base.errors import ConfigError
-from ppsim.model.attention_base import OneWidth, keys_in_window
+from ppsim.model.attention_base import Indexer, OneWidth, keys_in_window
 from ppsim.model.batch import KernelChoice
 from ppsim.model.mixer import opaque_mixer
 from ppsim.model.operators import Operator
 from ppsim.model.weight_matrices import Linear, of_columns
 from ppsim.parallel.sizes import Cut, require_positive
-
-
-@dataclass(frozen=True)
-class Indexer:
-    """Choice of `num_keys` compressed keys per query, by the scores of separate heads (§2.3.1, eq. 13 to 17)."""
-
-    num_heads: int
-    head_size: int
-    num_keys: int
-
-    def __post_init__(self) -> None:
-        require_positive(self, "num_heads", "head_size", "num_keys")
-
-    @property
-    def columns(self) -> int:
-        """Columns of all its queries."""
-        return self.num_heads * self.head_size
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,11 @@ from typing import Any
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming
 from ppsim.base.name_lookup import Names
-from ppsim.model import families, mixers
+from ppsim.model import families, heterogeneous, mixers
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.attention_and_mlp import Attention, FeedForward, MixtureOfExperts
-from ppsim.model.compressed_attention import CompressedAttention, Indexer
+from ppsim.model.attention_base import Indexer
+from ppsim.model.compressed_attention import CompressedAttention
 from ppsim.model.config_parts import (
     Part,
     Reader,
@@ -209,15 +210,24 @@ def _compressed_attention(fields: Fields) -> CompressedAttention:
 
 
 def _kimi_linear(fields: Fields) -> Model:
-    """Latent attention in `full_attn_layers`, which count from 1, and Kimi delta attention in the others."""
+    """Latent attention in `full_attn_layers`, which count from 1, and Kimi delta attention in the others.
+
+    Kimi K3 also has gates of full rank, latent experts, and weighted sums of residuals: each mixer reads a sum of
+    the residual and of its value before every `attn_res_block_size`-th layer.
+    """
     linear, numbers = fields.nested("linear_attn_config"), range(1, fields.num_layers() + 1)
     heads, size = linear.count("num_heads"), linear.count("head_dim")
-    delta = KimiDeltaAttention(heads, heads, size, size, kernel=linear.count("short_conv_kernel_size", default=4))
+    delta = KimiDeltaAttention(
+        heads, heads, size, size, kernel=linear.count("short_conv_kernel_size", default=4),
+        full_gate=linear.flag("use_full_rank_gate", default=False),
+    )  # fmt: skip
+    linear.seen.add("gate_lower_bound")
     attends = linear.layers("full_attn_layers")
     if linear.layers("kda_layers") != set(numbers) - attends:
         fields.refuse("linear_attn_config", f"must have each of {len(numbers)} layers in one of its two lists")
     linear.require_all_known()
-    attention = latent_attention_of(fields)
+    attention = replace(latent_attention_of(fields), gated=fields.flag("mla_use_output_gate", default=False))
+    fields.seen |= {"activation_situ_beta", "activation_situ_linear_beta"}
     # They follow from others, or change no matrix product.
     fields.seen |= {"mla_use_nope", "moe_renormalize", "moe_router_activation_func", "num_expert_group"}
     fields.seen.add("use_grouped_topk")
@@ -227,10 +237,30 @@ def _kimi_linear(fields: Fields) -> Model:
     experts = experts_of(
         fields, ("num_experts",), expert, chosen=("num_experts_per_token",),
         shared_size=expert.size * fields.number("num_shared_experts", default=0), router_bias=True,
+        latent_size=fields.optional("routed_expert_hidden_size"),
+        latent_norm=fields.flag("latent_moe_use_norm", default=False),
     )  # fmt: skip
     mixers = [attention if number in attends else delta for number in numbers]
     layers = layers_of(fields, mixers, sparse_parts(fields, experts))
+    if block := fields.optional("attn_res_block_size"):
+        layers = [
+            replace(layer, summed_residuals=(1 + -(-number // block), 2 + number // block))
+            for number, layer in enumerate(layers)
+        ]
     return decoder_of(fields, layers, length=fields.optional("model_max_length"))
+
+
+def _kimi_k3(fields: Fields) -> Model:
+    fields.seen.add("image_placeholder")
+    return _of_images(fields, _kimi_linear)
+
+
+def _step3p7(fields: Fields) -> Model:
+    """Step 3.7: the text model in text_config, or at the top."""
+    read = heterogeneous.READERS["step3p5"]
+    fields.seen |= {"understand_projector_stride", "projector_bias", "im_end_token", "image_token_len"}
+    fields.seen.add("im_patch_token")
+    return read(fields) if fields.is_word("text_config", None) else _of_images(fields, read)
 
 
 def _gpt2(fields: Fields) -> Model:
@@ -432,6 +462,10 @@ _READERS: Mapping[str, Reader] = MappingProxyType(
         "mamba2": _mamba2,
         "bamba": _bamba,
         **families.READERS,
+        **heterogeneous.READERS,
+        "kimi_k3": _kimi_k3,
+        "minimax_m3_vl": partial(_of_images, read=heterogeneous.READERS["minimax_m3"]),
+        "step3p7": _step3p7,
         **DIFFUSERS,
         **_of_mixers(),
     }

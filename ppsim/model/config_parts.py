@@ -122,18 +122,24 @@ def experts_of(
     return MixtureOfExperts(expert, fields.count(*names), fields.count(*chosen), shared_size, **of_family)
 
 
-def sparse_parts(fields: Fields, experts: MixtureOfExperts, *, first: int = 0) -> list[Part]:
+def sparse_parts(
+    fields: Fields, experts: MixtureOfExperts, *, first: int = 0, dense: FeedForward | None = None
+) -> list[Part]:
     """Return the feed-forward part of each layer: dense ones first, then experts in one of `moe_layer_freq`.
 
-    `mlp_layer_types` says the same by layer; `first` is the number of dense layers if the file has neither.
+    `mlp_layer_types`, or a list in `moe_layer_freq`, says the same by layer; `first` is the number of dense layers
+    if the file has neither. `dense`: the dense part, if its size is not `intermediate_size`.
     """
-    every, num_layers = fields.count("moe_layer_freq", default=1), fields.num_layers()
+    num_layers = fields.num_layers()
+    by_layer = fields.counts("moe_layer_freq", num_layers) if fields.is_list("moe_layer_freq") else None
+    every = 1 if by_layer else fields.count("moe_layer_freq", default=1)
     first = fields.number("first_k_dense_replace", default=first)
     if first > num_layers:
         fields.refuse("first_k_dense_replace", f"{first} is more than num_hidden_layers {num_layers}")
     listed = fields.words("mlp_layer_types", {"dense": False, "sparse": True}, num_layers)
+    listed = listed or [bool(one) for one in (by_layer or ())[:num_layers]]
     are_sparse = listed or [layer >= first and layer % every == 0 for layer in range(num_layers)]
-    dense = FeedForward(fields.count("intermediate_size"))
+    dense = dense or FeedForward(fields.count("intermediate_size"))
     return [experts if is_sparse else dense for is_sparse in are_sparse]
 
 

@@ -19,7 +19,7 @@ from ppsim.model.attention_and_mlp import (
     NoAttention,
     NoFeedForward,
 )
-from ppsim.model.compressed_attention import Indexer
+from ppsim.model.attention_base import Indexer
 from ppsim.model.config_parts import (
     Part,
     Reader,

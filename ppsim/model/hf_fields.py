@@ -81,6 +81,16 @@ class Fields:
         self.seen.add(name)
         return isinstance(self._data.get(name), list)
 
+    def length(self, name: str) -> int:
+        """The length of a list, 0 if there is none."""
+        self.seen.add(name)
+        value = self._data.get(name)
+        return len(value) if isinstance(value, list) else 0
+
+    def names(self) -> tuple[str, ...]:
+        """The names of all fields."""
+        return tuple(self._data)
+
     def optional(self, name: str) -> int | None:
         """A whole number of 1 or more, or None if it is missing or null."""
         self.seen.add(name)
@@ -116,8 +126,10 @@ class Fields:
         return float(value)
 
     def layers(self, name: str) -> set[int]:
-        """A list of layers."""
+        """A list of layers, or their numbers joined by commas."""
         value = self._get(name, default=())
+        if isinstance(value, str) and all(one.strip().isdigit() for one in value.split(",")):
+            value = [int(one) for one in value.split(",")]
         if not isinstance(value, list | tuple) or not all(isinstance(layer, int) for layer in value):
             raise ConfigError(f"{self._where}: {name} must be a list of layers: got {value!r}")
         return set(value)

@@ -196,6 +196,9 @@ def stage_activations(model: Model, stage: Stage, settings: MemorySettings) -> d
     if found["residual streams"] and any(recomputes(word, "mhc") for _, word in words):
         # the other streams are mixed from these
         found["residual streams"] += _hidden_bytes(model.residual_size, settings)
+    if stage.layers and not stage.embedding and (summed := stage.layers[0].summed_residuals):
+        # Received with the input of the first layer, which is counted there.
+        found["earlier residuals"] += (summed[0] - 1) * _hidden_bytes(model.hidden_size, settings)
     if stage.mtp:
         found.update(mtp_activations(model, len(stage.mtp), batch, cut))
     if stage.embedding and model.trains("embedding"):

@@ -25,6 +25,7 @@ Kind = Literal[
     "gate",
     "add",
     "mix",
+    "weighted sum",
     "modulation",
     "scale",
     "dispatch",

@@ -284,9 +284,11 @@ class KimiDeltaAttention(GatedDeltaNet):
     """A delta rule with a decay per column (Kimi Team 2025, arXiv 2510.26692), as in Kimi Linear.
 
     Decay and output gate are projected through the width of one head, replicated. `gate_bias`: the gate has a bias.
+    `full_gate`: the gate has a whole projection (Kimi K3).
     """
 
     gate_bias: bool = False
+    full_gate: bool = False
 
     @property
     def kept_columns(self) -> int:
@@ -297,11 +299,19 @@ class KimiDeltaAttention(GatedDeltaNet):
         and after its norm.
         """
         heads, keys = self.num_value_heads, self.num_value_heads * self.key_size
-        projected = self.convolved + 2 * self.value_size + heads + keys + self.inner_size
+        narrow = self.value_size * (1 if self.full_gate else 2)
+        projected = self.convolved + narrow + heads + keys + self.inner_size
         return projected + 2 * keys + 3 * self.inner_size + 2 * heads * self.chunk_size
 
     def _inwards(self, h: int, heads: int, inner: int, keys: int) -> list[Linear]:
         read, low = "attention input", self.value_size
+        if self.full_gate:
+            columns = keys, keys, inner, heads, inner
+            return [
+                Linear("queries, keys, values, strength, gate", read, h, columns, split="outputs"),
+                Linear("decay down", read, h, (low,)),
+                Linear("decay up", "narrow decay", low, (heads * self.key_size,), split="outputs"),
+            ]
         return [
             Linear("queries, keys, values, strength", read, h, (keys, keys, inner, heads), split="outputs"),
             Linear("decay and gate down", read, h, (low, low)),

@@ -324,9 +324,9 @@ class TracedLayer:
         if call is None or len(gemms) < 2:
             return None
         *ins, out = gemms
-        heads, groups, d = call["heads"], call["kv_heads"], call["qk"]
-        columns, of_all = sum(one.n for one in ins), (heads + 2 * groups) * d
-        if call["v"] != d or heads % groups or columns not in (of_all, of_all + heads * d):
+        heads, groups, d, v = call["heads"], call["kv_heads"], call["qk"], call["v"]
+        gates = sum(one.n for one in ins) - heads * d - groups * (d + v)
+        if heads % groups or gates not in (0, heads, heads * v):
             return None
         if len({one.biased for one in ins}) > 1 or any(one.k != self.hidden for one in ins):
             return None
@@ -334,7 +334,8 @@ class TracedLayer:
         return Attention(
             heads, groups, d, qkv_bias=ins[0].biased, out_bias=out.biased, qk_norm=len(is_short) == 2,
             window=call["window"], is_chunked=call["is_chunked"] and call["window"] is not None,
-            sinks=call["sinks"], gated=columns > of_all, is_causal=call["is_causal"],
+            sinks=call["sinks"], gated=gates > 0, head_gates=gates == heads, is_causal=call["is_causal"],
+            value_size=v if v != d else None,
         )  # fmt: skip
 
     def _latent_attention(self) -> Mixer | None:

@@ -275,7 +275,7 @@ def attend(
     """Replaces an attention kernel of transformers."""
     kind = getattr(module, "layer_type", None) or getattr(module, "attention_type", None)
     is_chunked = kind == "chunked_attention"
-    window = keywords.get("sliding_window") or getattr(module, "sliding_window", None)
+    window = keywords.get("sliding_window", getattr(module, "sliding_window", None))
     if not window and is_chunked:
         window = getattr(module, "attention_chunk_size", None)
     if isinstance(window, list | tuple):

@@ -7,7 +7,7 @@ import pytest
 from ppsim.base.errors import ConfigError
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.attention_and_mlp import Attention, FeedForward, LatentAttention, MixtureOfExperts
-from ppsim.model.compressed_attention import Indexer
+from ppsim.model.attention_base import Indexer
 from ppsim.model.registry import NAMES, find_model
 from ppsim.model.shapes import layer_forward_flops, layer_parameters, model_shape_of
 from ppsim.parallel.sizes import Cut
@@ -129,6 +129,18 @@ EXACT = {
     "ministral-3-8b": (8_489_553_920, f"its text model alone; {BUILT}"),
     "nemotron-3-ultra-550b-a55b": (549_308_993_536, BUILT),
     "grok-2": (269_515_497_472, "tensors of the checkpoint: huggingface.co/xai-org/grok-2, discussion 6"),
+    "mimo-v2-flash": (308_778_780_864, BUILT),
+    "step-3.5-flash": (196_956_130_368, f"its text model alone; {BUILT}"),
+    "minimax-m3": (426_174_572_928, f"its text model alone; {BUILT}"),
+    "glm-5.2": (743_377_019_904, BUILT),
+    "nemotron-3.5-lightning-30b-a3b": (31_577_940_288, BUILT),
+    "granite-4.0-micro": (3_402_836_480, BUILT),
+    "granite-4.0-h-micro": (3_191_396_096, BUILT),
+    "granite-4.0-h-tiny": (6_939_037_248, BUILT),
+    "granite-4.0-h-small": (32_207_337_984, BUILT),
+    "ministral-3-14b": (13_506_073_600, f"its text model alone; {BUILT}"),
+    "k-exaone-236b-a23b": (236_571_156_352, BUILT),
+    "ernie-4.5-300b-a47b": (298_636_913_856, f"{BUILT}; none of the latter"),
     "flux.1-dev": (11_901_408_320, "diffusers 0.35.2, FluxTransformer2DModel of the released config.json"),
     "flux.1-schnell": (11_891_178_560, "the same without guidance"),
     "sd3-medium": (2_028_328_000, "diffusers 0.35.2, SD3Transformer2DModel of the released config.json"),
@@ -154,6 +166,12 @@ TOTALS = [
     ("hy3", 295, 0, "its model card"),
     ("grok-2", 270, 0, "Primus fd1eeab, primus/configs/models/megatron/grok2.yaml"),
     ("mamba-370m", 0.37, 2, "its name"),
+    ("mimo-v2-flash", 309, 0, "XiaomiMiMo/MiMo-V2-Flash, README.md"),
+    ("granite-4.0-h-tiny", 7, 0, "its model card, table of architectures"),
+    ("granite-4.0-h-small", 32, 0, "its model card, table of architectures"),
+    ("granite-4.0-micro", 3, 0, "its model card, table of architectures"),
+    ("granite-4.0-h-micro", 3, 0, "its model card, table of architectures"),
+    ("ministral-3-14b", 13.5, 1, "its model card: 13.5B and 0.4B of the image encoder"),
 ]
 # What is published, in billions, and the digits it is published with.
 ROUNDED = {
@@ -185,6 +203,22 @@ ROUNDED = {
 }
 # Published more coarsely than sizes and rounding give; the difference is bounded, and said.
 NEAR = {
+    "kimi-k3": (2.8e12, 0.01, "AMD-AGI/Primus fd1eeab, primus/configs/models/megatron/kimi_k3.yaml: ~2.8 T"),
+    **dict.fromkeys(
+        ("zebra-llama-300m-gdn", "zebra-llama-300m-kda"), (0.3e9, 0.03, "Primus fd1eeab, its preset: ~300M")
+    ),
+    **{
+        f"zebra-llama-{name}": (count, 0.0, "the same arguments read as Megatron-LM's; no number is published")
+        for name, count in (
+            ("300m-mamba", 356_733_952),
+            ("300m-gdn-mla", 309_280_624),
+            ("1b", 1_438_816_256),
+            ("1b-gdn", 1_203_441_152),
+            ("1b-kda", 1_175_153_920),
+            ("3b", 3_973_791_056),
+            ("8b", 9_110_693_632),
+        )
+    },
     "gpt3-350m": (0.350e9, 0.02, "arXiv 2005.14165, Table 2.1: 355.9M; Table D.1 has 356M"),
     "dit-b-2": (0.130e9, 0.005, "arXiv 2212.09748, Table 1: 130M, and 130.5M here"),
     "nemotron4-15b": (15.7e9, 0.005, "3.2 + 12.5: arXiv 2402.16819, Table 1; its embeddings may be padded"),
@@ -235,6 +269,7 @@ def test_parameters_without_embedding_and_head(name, billions, digits, source) -
         ("glm-4.7-flash", 3, 0, "Megatron-Bridge 067f987, docs/models/glm/glm47.md"),
         ("glm-5", 40, 0, "Primus fd1eeab, primus/configs/models/megatron/glm5.yaml"),
         ("sarvam-105b", 10.3, 1, "Megatron-Bridge 067f987, docs/models/sarvam/sarvam.md"),
+        ("minimax-m3", 23.5, 1, "~23B: Megatron-Bridge 067f987, docs/models/minimax/minimax-m3.md"),
         ("ling-mini-2.0", 0.789, 3, "inclusionAI/Ling-V2 af8837e, README.md: 789M without embeddings"),
     ],
 )
@@ -283,6 +318,10 @@ def test_every_model_is_checked_and_has_a_source() -> None:
         ("hunyuan-a13b", 13, 0, "Tencent-Hunyuan/Hunyuan-A13B 2798f3c, README.md"),
         ("hy3", 21, 0, "its model card"),
         ("grok-2", 115, 0, "huggingface.co/xai-org/grok-2, discussion 6"),
+        ("mimo-v2-flash", 15, 0, "XiaomiMiMo/MiMo-V2-Flash, README.md"),
+        ("granite-4.0-h-small", 9, 0, "its model card, table of architectures"),
+        ("granite-4.0-h-tiny", 1, 0, "its model card, table of architectures"),
+        ("ernie-4.5-300b-a47b", 47, 0, "its name"),
     ],
 )
 def test_active_parameters_are_as_published(name: str, billions: float, digits: int, source: str) -> None:
@@ -303,6 +342,10 @@ def test_active_parameters_are_as_published(name: str, billions: float, digits: 
         ("deepseek-v4-pro", 49, 0, "arXiv 2606.19348, abstract"),
         ("minimax-m2.5", 10, 0, "Primus fd1eeab, primus/configs/models/megatron/minimax_m2.5.yaml"),
         ("nemotron-3-ultra-550b-a55b", 55, 0, "its name"),
+        ("kimi-k3", 104, 0, "AMD-AGI/Primus fd1eeab, kimi_k3.yaml: ~104 B"),
+        ("k-exaone-236b-a23b", 23, 0, "its name"),
+        ("nemotron-3.5-lightning-30b-a3b", 3, 0, "its name"),
+        ("step-3.5-flash", 11, 0, "stepfun-ai/Step-3.5-Flash, README.md"),
     ],
 )
 def test_active_parameters_without_the_input_embedding(name, billions, digits, source) -> None:

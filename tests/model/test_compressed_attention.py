@@ -14,8 +14,9 @@ from ppsim.costs.job import Job
 from ppsim.machine import collectives
 from ppsim.machine.files import load_cluster
 from ppsim.model.activations import head_activations, layer_activations, mtp_activations
+from ppsim.model.attention_base import Indexer
 from ppsim.model.batch import Batch, KernelChoice
-from ppsim.model.compressed_attention import CompressedAttention, Indexer
+from ppsim.model.compressed_attention import CompressedAttention
 from ppsim.model.config import model_from
 from ppsim.model.memory import MemorySettings, rank_memory
 from ppsim.model.registry import find_model

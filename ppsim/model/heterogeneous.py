@@ -1,0 +1,221 @@
+"""Readers of config.json for decoders whose layers differ in their mixers.
+
+Layers with a window may have other numbers of heads than layers that see the whole sequence, and sinks. Mamba-2 or
+delta rules alternate with attention. Each switch follows the class of the model_type in transformers 5.23, or
+AMD-AGI/Primus if transformers has no class (Zebra-Llama).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from ppsim.model.architecture import Layer, Model
+from ppsim.model.attention_and_mlp import Attention, FeedForward
+from ppsim.model.attention_base import Indexer
+from ppsim.model.config_parts import (
+    Part,
+    Reader,
+    are_of_kind,
+    attention_of,
+    decoder_of,
+    dense_of,
+    experts_of,
+    latent_attention_of,
+    layers_of,
+    mamba_of,
+    sparse_parts,
+)
+from ppsim.model.hf_fields import Fields
+from ppsim.model.hybrid import Halves
+from ppsim.model.mixer import Mixer
+from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention
+from ppsim.parallel.layer_partition import require_layers
+
+
+def _mimo_v2_flash(fields: Fields) -> Model:
+    """MiMo-V2-Flash: layers with a window have other numbers of heads, and a sink per head."""
+    fields.seen |= {"attention_value_scale", "layernorm_epsilon", "swa_rope_theta", "attention_chunk_size"}
+    number = fields.num_layers()
+    whole = replace(attention_of(fields, head_size=192), out_bias=False)
+    whole = replace(whole, value_size=fields.count("v_head_dim", default=128))
+    whole = replace(whole, sinks=fields.flag("add_full_attention_sink_bias", default=False))
+    # The window is a number of tokens before the query in `sliding_window_size`, and contains the query otherwise.
+    before = fields.optional("sliding_window_size")
+    window = fields.count("sliding_window", default=129)
+    windowed = replace(
+        whole,
+        num_heads=fields.count("swa_num_attention_heads", default=whole.num_heads),
+        num_kv_heads=fields.count("swa_num_key_value_heads", default=2 * whole.num_kv_heads),
+        head_size=fields.count("swa_head_dim", default=whole.head_size),
+        value_size=fields.count("swa_v_head_dim", default=whole.value_size),
+        window=window if before is None else before + 1,
+        sinks=fields.flag("add_swa_attention_sink_bias", default=True),
+    )
+    are_windowed = fields.counts("hybrid_layer_pattern", number) or [
+        int(one)
+        for one in are_of_kind(fields, "sliding_attention", number, lambda one: one > 0 and (one + 1) % 6 != 0)
+    ]
+    fields.seen.add("n_shared_experts")
+    expert = FeedForward(fields.count("moe_intermediate_size"))
+    experts = experts_of(fields, ("n_routed_experts", "num_local_experts"), expert, router_bias=True)
+    mixers = [windowed if one else whole for one in are_windowed[:number]]
+    return decoder_of(fields, layers_of(fields, mixers, sparse_parts(fields, experts, first=1)))
+
+
+def _step(fields: Fields) -> Model:
+    """Step 3.5 and 3.7: layers with a window have more heads; a gate per head; dense first and MTP layers.
+
+    `layer_types` may contain the MTP layers, and `attention_other_setting` has the sizes of layers with a window.
+    """
+    fields.seen |= {
+        "max_seq_len",
+        "norm_expert_weight",
+        "zero_centered",
+        "need_fp32_gate",
+        "partial_rotary_factors",
+    }
+    fields.seen |= {"moe_router_activation", "moe_router_scaling_factor", "rope_theta", "swiglu_limits", "sink"}
+    fields.seen |= {"swiglu_limits_shared", "yarn_only_types", "use_rope_layers", "n_shared_experts", "gating"}
+    fields.seen |= {"per_layer_config", "num_mtp_layers", "mtp_mlp_layer_types"}
+    number, num_mtp = fields.num_layers(), fields.number("num_nextn_predict_layers", default=0)
+    require_layers(number + num_mtp, "num_hidden_layers + num_nextn_predict_layers")
+    has_gate = fields.flag("use_head_wise_attn_gate", default=True)
+    fields.seen |= {"attention_output_gate", "use_qk_norm"}
+    whole = Attention(
+        fields.count("num_attention_heads", default=64),
+        fields.count("num_attention_groups", "num_key_value_heads", default=8),
+        fields.count("head_dim", default=128),
+        qk_norm=True, gated=has_gate, head_gates=has_gate,
+    )  # fmt: skip
+    other = fields.nested("attention_other_setting")
+    other.seen |= {"attention_type", "true_head_dim"}
+    windowed = replace(
+        whole,
+        num_heads=other.optional("num_attention_heads")
+        or fields.optional("num_sliding_attention_heads")
+        or whole.num_heads,
+        num_kv_heads=other.count("num_attention_groups", default=whole.num_kv_heads),
+        head_size=other.count("head_dim", default=whole.head_size),
+        window=fields.optional("sliding_window"),
+    )
+    other.require_all_known()
+    kinds = {"full_attention": whole, "sliding_attention": windowed}
+    listed = number + num_mtp if fields.length("layer_types") == number + num_mtp else number
+    mixers = fields.words("layer_types", kinds, listed) or [whole] * number
+    mixers += fields.words("mtp_layer_types", kinds, num_mtp) or []
+    mixers += [windowed] * (number + num_mtp - len(mixers))
+    dense = dense_of(fields)
+    sizes = fields.number("share_expert_dim", "share_expert_dims", default=0)
+    experts = experts_of(
+        fields, ("moe_num_experts", "n_routed_experts", "num_experts", "num_local_experts"),
+        FeedForward(fields.count("moe_intermediate_size")), chosen=("moe_top_k", "num_experts_per_tok"),
+        shared_size=sizes, router_bias=fields.flag("use_moe_router_bias", default=True),
+    )  # fmt: skip
+    parts: list[Part]
+    if fields.is_word("moe_layers_enum", None):
+        parts = sparse_parts(fields, experts, first=3)
+    else:
+        sparse = fields.layers("moe_layers_enum")
+        parts = [experts if layer in sparse else dense for layer in range(number)]
+    layers = layers_of(fields, mixers[:number], parts)
+    mtp = tuple(replace(layers[-1], attention=mixer, ffn=dense) for mixer in mixers[number : number + num_mtp])
+    return decoder_of(fields, layers, mtp=mtp)
+
+
+def _minimax_m3(fields: Fields) -> Model:
+    """The text model of MiniMax-M3: attention to chosen blocks of keys, experts with a shared one.
+
+    The release has no weights of MTP layers (Megatron-Bridge 067f987, docs/models/minimax/minimax-m3.md).
+    """
+    fields.seen |= {"attention_output_gate", "qk_norm_type", "rotary_dim", "use_gemma_norm", "num_mtp_modules"}
+    fields.seen |= {"use_routing_bias", "num_nextn_predict_layers", "n_shared_experts", "first_k_dense_replace"}
+    number, sparse = fields.num_layers(), fields.nested("sparse_attention_config")
+    whole = attention_of(fields, head_size=128, qkv_bias=False, qk_norm=True)
+    block = sparse.count("sparse_block_size", default=fields.count("index_block_size", default=128))
+    blocks = sparse.count("sparse_topk_blocks", default=fields.count("index_topk_blocks", default=16))
+    indexer = Indexer(
+        sparse.count("sparse_num_index_heads", default=fields.count("index_n_heads", default=4)),
+        sparse.count("sparse_index_dim", default=fields.count("index_head_dim", default=128)),
+        blocks * block, block=block,
+    )  # fmt: skip
+    sparse.seen |= {"sparse_disable_index_value", "sparse_init_block", "sparse_local_block", "sparse_score_type"}
+    sparse.seen |= {"use_sparse_attention"}
+    fields.seen.add("index_local_blocks")
+    are_sparse = sparse.counts("sparse_attention_freq", number) or fields.words(
+        "layer_types", {"minimax_m3_sparse": 1, "full_attention": 0}, number
+    )
+    sparse.require_all_known()
+    mixers: Sequence[Mixer] = [
+        replace(whole, indexer=indexer if one else None) for one in (are_sparse or [0] * number)[:number]
+    ]
+    expert = FeedForward(fields.count("moe_intermediate_size", "intermediate_size"), clamped=True)
+    shared = fields.count("shared_intermediate_size", default=expert.size)
+    fields.seen.add("intermediate_size")
+    experts = experts_of(fields, ("num_local_experts",), expert, shared_size=shared, router_bias=True)
+    dense = FeedForward(fields.count("dense_intermediate_size"), clamped=True)
+    parts = sparse_parts(fields, experts, dense=dense)
+    return decoder_of(fields, layers_of(fields, mixers, parts))
+
+
+def _granite_hybrid(fields: Fields) -> Model:
+    """Granite 4: Mamba-2 or attention in each layer; experts with a shared one, or a dense feed-forward part."""
+    fields.seen |= {"attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier"}
+    fields.seen |= {"init_method", "mamba_expand", "normalization_function", "position_embedding_type"}
+    fields.seen |= {"intermediate_size", "num_experts_per_tok"}
+    number, attention = fields.num_layers(), attention_of(fields)
+    kinds = dict.fromkeys(("mamba", "linear_attention"), True) | dict.fromkeys(
+        ("attention", "full_attention"), False
+    )
+    name = "layers_block_type" if fields.is_list("layers_block_type") else "layer_types"
+    are_mamba = fields.words(name, kinds, number) or [True] * number
+    mixers: list[Mixer] = [attention] * number
+    if any(are_mamba):
+        heads = fields.count("mamba_n_heads", default=128)
+        inner = fields.count("mamba_expand", default=2) * fields.count("hidden_size")
+        is_auto = fields.is_word("mamba_d_head", "auto") or fields.is_word("mamba_d_head", None)
+        size = inner // heads if is_auto else fields.count("mamba_d_head")
+        mamba = mamba_of(fields, heads, size, fields.count("mamba_d_state", default=256), chunk=256, groups=1)
+        mixers = [mamba if is_mamba else attention for is_mamba in are_mamba]
+    fields.seen |= {name for name in fields.names() if name.startswith("mamba_")}
+    shared = fields.number("shared_intermediate_size", default=1024)
+    part: Part = FeedForward(shared)
+    if fields.number("num_local_experts", default=8):
+        expert = FeedForward(fields.count("intermediate_size"))
+        part = experts_of(fields, ("num_local_experts",), expert, shared_size=shared)
+    return decoder_of(fields, layers_of(fields, mixers, part))
+
+
+def _zebra_llama(fields: Fields) -> Model:
+    """Zebra-Llama: a pattern of latent attention (*), MLPs (-), and Mamba-2 or a delta rule (M)."""
+    pattern, mixer = fields.text("hybrid_override_pattern") or "", _recurrent_of(fields)
+    latent = latent_attention_of(fields) if "*" in pattern else None
+    fields.seen.add("num_attention_heads")
+    parts = Halves(fields.count("hidden_size"), mamba=mixer, attention=latent, dense=dense_of(fields))
+    layers: list[Layer] = list(parts.layers(pattern))
+    return decoder_of(fields, layers, tied=True)
+
+
+def _recurrent_of(fields: Fields) -> Mixer:
+    """Return Mamba-2 if the file has its heads, else a delta rule, Kimi's if `use_kda` is true."""
+    if (heads := fields.optional("mamba_num_heads")) is not None:
+        size = fields.count("mamba_head_dim", default=64)
+        return mamba_of(fields, heads, size, fields.count("ssm_state_size", default=128), chunk=128)
+    sizes = [
+        fields.count(f"linear_{name}")
+        for name in ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim")
+    ]
+    if fields.flag("use_kda", default=False):
+        return KimiDeltaAttention(*sizes, gate_bias=True)
+    return GatedDeltaNet(*sizes)
+
+
+READERS: Mapping[str, Reader] = MappingProxyType(
+    {
+        "granitemoehybrid": _granite_hybrid,
+        "mimo_v2_flash": _mimo_v2_flash,
+        "minimax_m3": _minimax_m3,
+        "minimax_m3_vl_text": _minimax_m3,
+        "step3p5": _step,
+        "zebra_llama": _zebra_llama,
+    }
+)

@@ -1,0 +1,142 @@
+"""Decoders whose layers have different mixers: windows with other heads, chosen blocks, sums of residuals."""
+
+import pytest
+
+from ppsim.base.errors import ConfigError
+from ppsim.model.activations import layer_activations
+from ppsim.model.architecture import Model
+from ppsim.model.attention_and_mlp import Attention
+from ppsim.model.batch import Batch, KernelChoice
+from ppsim.model.blocks import operators_of
+from ppsim.model.config import model_from
+from ppsim.model.memory import MemorySettings, stage_activations
+from ppsim.model.registry import _told, find_model
+from ppsim.model.stages import stages_of
+from ppsim.parallel.sizes import Cut
+from ppsim.trainers.arguments import Arguments, normalised
+from ppsim.trainers.megatron.read_model import model_of
+
+
+def kinds(model: Model) -> list[Attention]:
+    return [one.attention for one in model.kinds if isinstance(one.attention, Attention)]
+
+
+def test_mimo_has_more_key_heads_and_sinks_in_its_windows() -> None:
+    model = find_model("mimo-v2-flash")
+    whole, windowed = (
+        next(one for one in kinds(model) if (one.window is not None) == has) for has in (False, True)
+    )
+    assert (whole.num_kv_heads, whole.sinks, windowed.num_kv_heads, windowed.sinks) == (4, False, 8, True)
+    assert windowed.window == 129, "128 tokens before the query, and itself"
+    assert [layer.attention.window is None for layer in model.layers[:7]] == [True, *[False] * 4, True, False]
+    assert whole.score_width == 64 * (192 + 128)
+    *_, out = whole.linears(4096, 2)
+    assert out.inputs == 32 * 128, "values are narrower than queries"
+
+
+def test_step_has_more_heads_in_its_windows_and_a_gate_a_head() -> None:
+    model = find_model("step-3.5-flash")
+    assert {(one.num_heads, one.window) for one in kinds(model)} == {(64, None), (96, 512)}
+    inwards = kinds(model)[0].linears(4096, 1)[0]
+    assert inwards.columns[1] == kinds(model)[0].num_heads, "one gate a head"
+    assert [(layer.is_moe, layer.attention.window) for layer in model.mtp] == [(False, 512)] * 3
+    assert [layer.is_moe for layer in model.layers] == [False] * 3 + [True] * 42
+
+
+def test_chosen_blocks_are_scored_and_the_indexer_scores_all() -> None:
+    model = find_model("minimax-m3")
+    sparse = model.layers[-1].attention
+    assert model.layers[0].attention.indexer is None
+    seen = [min(t + 1, 2048) if t < 2048 else 15 * 128 + t % 128 + 1 for t in range(4096)]
+    assert sparse.keys_a_query(4096) == sum(seen) / 4096
+    assert sparse.core_flops(4096, causal=True) == 2 * sparse.keys_a_query(4096) * 64 * 256 + 4 * 128 * 4096
+    index = next(
+        made
+        for one in operators_of(model.layers[-1], Cut(), KernelChoice(), 4096)
+        for made in one.writes
+        if made.name == "index"
+    )
+    assert index.columns == 4 * 16, "each of four heads chooses 16 blocks"
+    with pytest.raises(ConfigError, match="context parallelism is not known with sparse attention: got cp 2"):
+        sparse.require_division(Cut(cp=2))
+
+
+def test_kimi_k3_sums_the_residuals_of_blocks() -> None:
+    """Rows as in Megatron-Bridge 067f987, kimi_k3_pipeline.py: ⌈layer / 12⌉ snapshots before a layer."""
+    model = find_model("kimi-k3")
+    rows = [layer.summed_residuals for layer in model.layers]
+    assert rows[0] == (1, 2)
+    assert rows[11] == (2, 2)
+    assert rows[12] == (2, 3)
+    assert rows[13] == (3, 3)
+    assert rows[92] == (9, 9)
+    for number, layer in enumerate(model.layers[:-1]):
+        assert layer.residual_size == 7168 * (1 + -(-(number + 1) // 12)), number
+    assert model.own_parameters[1] == 3 * 7168, "the final norm, and the norm and weights of the last sum"
+    sums = [
+        one for one in operators_of(model.layers[12], Cut(), KernelChoice(), 4096) if one.kind == "weighted sum"
+    ]
+    assert [one.columns for one in sums] == [3 * 7168, 4 * 7168]
+    settings = MemorySettings(Batch(1, 4096, 2, "none"), Cut())
+    stages = stages_of(model, [31, 31, 31])
+    received = [stage_activations(model, stage, settings).get("earlier residuals", 0) for stage in stages]
+    assert received == [0, 3 * 4096 * 7168 * 2, 6 * 4096 * 7168 * 2]
+
+
+def test_a_gate_is_saved_with_its_output() -> None:
+    """Latent attention with a gate saves the gate, the result that it weighs, and the gated result."""
+    content = {name: value for name, value in _told()["kimi-k3"][0].items() if name != "attn_res_block_size"}
+    layers = [model_from(content | {"mla_use_output_gate": has}).layers[3] for has in (True, False)]
+    batch = Batch(1, 4096, 2, "none")
+    gated, plain = (sum(layer_activations(one, batch, Cut(), KernelChoice()).values()) for one in layers)
+    assert gated - plain == 2 * 4096 * 96 * 128 * 2
+    assert layers[0].parameters - layers[1].parameters == 7168 * 96 * 128
+
+
+PRIMUS = {
+    "num_layers": 32, "hidden_size": 2048, "ffn_hidden_size": 8192, "swiglu": True, "normalization": "RMSNorm",
+    "disable_bias_linear": True, "vocab_size": 128_256, "position_embedding_type": "none", "is_hybrid_model": True,
+}  # fmt: skip
+MLA = {"multi_latent_attention": True, "num_attention_heads": 32}
+ZEBRAS = {
+    "zebra-llama-1b": PRIMUS
+    | MLA
+    | {
+        "hybrid_attention_ratio": 0.25, "mamba_state_dim": 64, "mamba_head_dim": 64, "mamba_num_groups": 8,
+        "q_lora_rank": 1344, "kv_lora_rank": 128, "qk_head_dim": 32, "qk_pos_emb_head_dim": 32, "v_head_dim": 64,
+        "spec": "hybrid_mamba_mla_layer_specs",
+    },
+    "zebra-llama-8b": PRIMUS
+    | MLA
+    | {
+        "num_layers": 64, "hidden_size": 4096, "ffn_hidden_size": 14436, "hybrid_attention_ratio": 0.25,
+        "mamba_state_dim": 128, "mamba_head_dim": 128, "mamba_num_groups": 8, "q_lora_rank": 2048,
+        "kv_lora_rank": 160, "qk_head_dim": 64, "qk_pos_emb_head_dim": 64, "v_head_dim": 128,
+        "spec": "hybrid_mamba_mla_layer_specs",
+    },
+    "zebra-llama-1b-kda": PRIMUS
+    | {
+        "num_attention_heads": 16, "linear_num_key_heads": 16, "linear_num_value_heads": 16,
+        "linear_key_head_dim": 32, "linear_value_head_dim": 64, "hybrid_layer_pattern": "M-" * 16, "spec": "kda",
+    },
+    "zebra-llama-1b-gdn": PRIMUS
+    | {
+        "num_attention_heads": 8, "linear_num_key_heads": 8, "linear_num_value_heads": 16,
+        "linear_key_head_dim": 64, "linear_value_head_dim": 64, "hybrid_layer_pattern": "M-" * 16, "spec": "gdn",
+    },
+    "zebra-llama-300m-gdn-mla": PRIMUS
+    | {
+        "num_layers": 24, "hidden_size": 1024, "ffn_hidden_size": 4096, "multi_latent_attention": True,
+        "num_attention_heads": 16, "q_lora_rank": 672, "kv_lora_rank": 64, "qk_head_dim": 32,
+        "qk_pos_emb_head_dim": 32, "v_head_dim": 64, "linear_num_key_heads": 4, "linear_num_value_heads": 8,
+        "linear_key_head_dim": 64, "linear_value_head_dim": 64, "hybrid_layer_pattern": "*-M-M-M-" * 3, "spec": "gdn",
+    },
+}  # fmt: skip
+"""Arguments of Primus' presets (fd1eeab, primus/configs/models/megatron/zebra_llama_*.yaml)."""
+
+
+@pytest.mark.parametrize("name", ZEBRAS)
+def test_zebra_llama_is_what_megatron_builds_of_primus_arguments(name: str) -> None:
+    built = model_of(Arguments(normalised(ZEBRAS[name] | {"seq_length": 4096}), "arguments"))
+    assert built.layers == find_model(name).layers
+    assert built.parameters == find_model(name).parameters
