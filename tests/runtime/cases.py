@@ -34,3 +34,12 @@ def config_of(table: ppsim.Schedule, folder: Path, **fields: Any) -> TrainConfig
         micro_batch=1,
         **{"num_steps": 1, "num_warm_up": 0, "timeout_s": 60.0, **fields},
     )
+
+
+def stage_of(*, num_ranks: int, num_stages: int) -> Any:
+    """A stage of rank 0 for torch's loader and generators, which read no more of it: without a model or processes."""
+    from torch.distributed.pipelining import PipelineStage
+
+    stage = object.__new__(PipelineStage)
+    stage.group_rank, stage.group_size, stage.num_stages, stage.submod = 0, num_ranks, num_stages, None
+    return stage

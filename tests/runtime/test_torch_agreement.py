@@ -9,19 +9,18 @@ import pytest
 
 pytest.importorskip("torch")
 
-from torch.distributed.pipelining import PipelineStage, schedules
+from torch.distributed.pipelining import schedules
 
 import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.schedule.grammar import format_cell, format_table
 from ppsim.schedule.lowering import lower
 from ppsim.trainers.torch.write_schedule import torch_csv
-from tests.runtime.cases import BUILDERS, table_of
+from tests.runtime.cases import BUILDERS, stage_of, table_of
 
 
 def loaded(table: ppsim.Schedule, text: str, path: Path, *, format: str, defer: bool = False) -> Any:
-    stage = mock.create_autospec(PipelineStage, instance=True)
-    stage.group_rank, stage.group_size, stage.submod, stage.num_stages = 0, table.num_ranks, None, table.num_stages
+    stage = stage_of(num_ranks=table.num_ranks, num_stages=table.num_stages)
     runtime = schedules._PipelineScheduleRuntime([stage], table.num_microbatches, defer_pp_recv=defer)
     path.write_text(text)
     runtime._load_csv(str(path), format=format)
@@ -90,10 +89,8 @@ def test_torch_reads_the_table_with_communication_unchanged(name: str, tmp_path:
 def torchs_own(kind: Any, *, p: int, v: int, m: int) -> list[list[str]]:
     stages = []
     for chunk in range(v):
-        stage = mock.create_autospec(PipelineStage, instance=True)
-        stage.group_rank, stage.group_size, stage.submod = 0, p, None
-        stage.num_stages, stage.stage_index = p * v, p * chunk
-        stages.append(stage)
+        stages.append(stage_of(num_ranks=p, num_stages=p * v))
+        stages[-1].stage_index = p * chunk
     order = kind(stages, m, loss_fn=mock.Mock()).pipeline_order
     return [["" if action is None else str(action) for action in order[rank]] for rank in range(p)]
 

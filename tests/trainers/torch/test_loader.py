@@ -3,18 +3,18 @@
 from itertools import product
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 
 pytest.importorskip("torch")
 
-from torch.distributed.pipelining import PipelineStage, schedules
+from torch.distributed.pipelining import schedules
 
 from ppsim.base.errors import PpsimError
 from ppsim.catalog.build import CATALOG, build
 from ppsim.trainers.torch.write_schedule import torch_csv
 from tests.cli.running import ppsim as run
+from tests.runtime.cases import stage_of
 
 SHIPPED = sorted((Path(__file__).parents[3] / "schedules").glob("*.csv"))
 SHAPES = list(product((1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 5, 8)))
@@ -22,8 +22,7 @@ SHAPES = list(product((1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 5, 8)))
 
 def load(path: Path, *, num_ranks: int, num_stages: int, num_microbatches: int, file_format: str) -> None:
     """Load a file in `_PipelineScheduleRuntime` of the installed torch; raises what it raises."""
-    stage = mock.create_autospec(PipelineStage, instance=True)
-    stage.group_rank, stage.group_size, stage.submod, stage.num_stages = 0, num_ranks, None, num_stages
+    stage = stage_of(num_ranks=num_ranks, num_stages=num_stages)
     schedules._PipelineScheduleRuntime([stage], num_microbatches)._load_csv(str(path), format=file_format)
 
 
