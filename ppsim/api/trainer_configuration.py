@@ -156,7 +156,13 @@ def require_no_job(options: Mapping[str, Any]) -> None:
 def _with_stack(options: dict[str, Any]) -> dict[str, Any]:
     """Replace remaining None values by the defaults of the stack, for jobs only."""
     name = options.get("stack")
-    if options.get("model") is None or name is None:
+    if options.get("model") is None:
+        return options
+    if (calibration := options.get("calibration")) is not None:
+        from ppsim.api.calibration import calibrated_cluster  # readers of recordings
+
+        options = options | {"cluster": calibrated_cluster(calibration, options.get("cluster"))}
+    if name is None:
         return options
     from ppsim.api.traces import trace_if_unknown
     from ppsim.machine.files import cluster_of
