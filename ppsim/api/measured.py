@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ppsim.api.overheads import overheads_of
+from ppsim.api.calibration import overheads_of
 from ppsim.api.read import MeasuredRun, at_costs, kind_of, open_run
 from ppsim.api.run_result import Recorded
 from ppsim.api.train import Trained
@@ -19,6 +19,7 @@ from ppsim.runs import calibrate as fitting
 from ppsim.runs import compare as comparing
 from ppsim.runs import timeline_file as timeline_json
 from ppsim.runs.calibrate import Calibration
+from ppsim.runs.calibration_file import Overheads
 from ppsim.runs.compare import Comparison
 from ppsim.runs.log_totals import Totals
 from ppsim.runs.loss_attribution import Explanation, explained
@@ -29,7 +30,7 @@ from ppsim.runs.spreads import spreads_of
 from ppsim.runs.timeline_file import FORMAT, timeline_from_json
 from ppsim.schedule.grammar import read_schedule
 from ppsim.schedule.table import Schedule
-from ppsim.simulation.cost_files import Overheads, costs_from
+from ppsim.simulation.cost_files import costs_from
 from ppsim.simulation.run import simulate
 from ppsim.simulation.stage_costs import OVERHEADS, StageCosts
 from ppsim.simulation.timeline import Timeline
@@ -54,13 +55,13 @@ def compare(
     measured: Trained | MeasuredRun | str | Path,
     projected: Projection | Trained | Timeline | str | Path | None = None,
     *,
-    overheads: str | Path | Calibration | None = None,
+    calibration: str | Path | Calibration | None = None,
 ) -> Comparison:
     """Compare a measured step with a projected one: signed errors by step, action, stage and peak memory.
 
     `measured` is a run or anything that `ppsim.read` reads. `projected` is a result or a file of `ppsim.save` or
-    `-o NAME.json`; None simulates the measured run's own costs, with its own variation of action times. `overheads`
-    are added in this case, and their variation is used instead if they have one.
+    `-o NAME.json`; None simulates the measured run's own costs, with its own variation of action times. The
+    overheads of `calibration` are added in this case, and their variation is used instead if they have one.
 
     Errors are projected / measured − 1: negative is too optimistic. For a projection, `is_inside` says whether the
     measured step is inside the 90 % interval. `error_at_pace` is the clock-corrected error, if the profile and the
@@ -81,7 +82,7 @@ def compare(
     costs: StageCosts | None = None
     said = timeline_json.Expectation()
     if projected is None:
-        fixed = Overheads({}) if overheads is None else overheads_of(overheads)
+        fixed = (calibration is not None and overheads_of(calibration)) or Overheads({})
         said = timeline_json.Expectation(fitted_runs=fixed.fitted_runs)
         variation = fixed.pass_factors or (None if run.has_own_costs else spreads_of([run]).factors)
         costs = comparing.expected_costs(run, fixed.constants, fixed.line)
@@ -89,8 +90,8 @@ def compare(
             costs = costs.with_calls(fixed.communication)
         costs = with_variation(real.schedule, costs, variation)
         expected = simulate(real.schedule, costs)
-    elif overheads is not None:
-        raise ConfigError("--overheads is for comparing without a projection; simulate the projection with them")
+    elif calibration is not None:
+        raise ConfigError("--calibration is for comparing without a projection: give it to the projection instead")
     elif isinstance(projected, Timeline):
         expected = projected
     elif isinstance(projected, Projection | Trained):
@@ -192,7 +193,7 @@ def calibrate(
     `measured` are runs, or anything that `ppsim.read` reads. A folder is one run; all single trace files together
     are one run. The first `warm_up` steps of recordings are dropped. `schedule` is the schedule that was traced
     (None: inferred). `costs` are the expected action times (None: the emulated costs, else the run's median times).
-    The result is a value for `overheads` in `ppsim.project` and `ppsim.compare`; `ppsim.save` writes it to a file.
+    The result is a `calibration` for `ppsim.project` and `ppsim.compare`; `ppsim.save` writes it to a file.
 
     Raises `ConfigError` for files that contain no run, and for runs of another schedule.
 

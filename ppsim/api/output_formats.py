@@ -163,7 +163,11 @@ TABLE: Formats = {
 TOTALS: Formats = {".json": ("totals", lambda totals: to_json(totals.to_json()))}
 
 
-FITTED: Formats = {".toml": ("cluster", lambda fitted: fitted[0].to_toml(fitted[1]))}
-CALIBRATION: Formats = {
-    ".json": ("", lambda found: to_json(loaded("ppsim.runs.calibrate:calibration_to_json")(found)))
-}
+def _calibration_json(fitted: tuple[Any, str]) -> str:
+    """The calibration file of a result of `ppsim calibrate` or `ppsim fit`, and of its path."""
+    found, path = fitted
+    part = {"overheads": found.to_json()} if hasattr(found, "fits") else found.to_calibration(path)
+    return to_json(loaded("ppsim.runs.calibration_file:calibration_json")(path, part))
+
+
+CALIBRATION: Formats = {".json": ("calibration", _calibration_json)}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from ppsim.api.option_values import parse_split
-from ppsim.api.output_formats import CALIBRATION, EXPLANATION, FITTED, SEARCH, TABLE, TIMELINE, Drawn, Searched
+from ppsim.api.output_formats import CALIBRATION, EXPLANATION, SEARCH, TABLE, TIMELINE, Drawn, Searched
 from ppsim.api.read import MeasuredRun
 from ppsim.api.run_result import Recorded
 from ppsim.api.train import Trained
@@ -66,7 +66,7 @@ def save(
       `costs` are the costs of a bare `Timeline`, which its .json needs.
     - `Explanation`: .html timeline with the losses, .json, .md.
     - `Tuned`: .html/.svg/.pdf/.png iteration time over memory, .json answer, .csv table.
-    - `Calibration`: .json, for `overheads`.
+    - `Calibration`: .json, for `calibration`.
     - `Fitted`: .toml, for `cluster`.
     - `Schedule`: .csv, or .json, which also has the parts that a CSV cannot express.
 
@@ -83,9 +83,9 @@ def save(
         write([path], TABLE, what)
     elif isinstance(what, Calibration):
         _require_suffix(path, CALIBRATION, "a calibration")
-        write([path], CALIBRATION, what)
+        write([path], CALIBRATION, (what, path))
     elif isinstance(what, Fitted):
-        write([path], FITTED, (what, path))
+        write([path], CALIBRATION, (what, path))
     elif isinstance(what, Tuned):
         write([path], SEARCH, Searched(what))
     elif isinstance(what, Comparison):

@@ -9,6 +9,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.option_declarations import given_of, values_in, words_of
 from ppsim.catalog.build import find
 from ppsim.costs.job import Job
+from ppsim.machine.files import packaged_clusters
 from ppsim.parallel.layer_partition import MegatronSplit, even_split
 from ppsim.projection.options import PlanOptions
 from ppsim.projection.plan import AUTO, Plan
@@ -32,7 +33,7 @@ _OVERHEADS = (
     "first_pass_s", "last_pass_s", "pass_factors", "action_spread", "rank_spread", "bandwidth_bytes_per_s",
 )  # fmt: skip
 _TYPED = (
-    "cluster", "profile", "lengths", "overheads", "launch_ms", "memory_limit", "stage_plan", "run", *_MEASURED,
+    "cluster", "profile", "lengths", "calibration", "launch_ms", "memory_limit", "stage_plan", "run", *_MEASURED,
 )  # fmt: skip
 """Options with file names or numbers as typed, which a plan does not contain."""
 
@@ -70,8 +71,10 @@ def words_of_plan(plan: Plan, split: Sequence[int], *, given: Mapping[str, Any])
         "lengths": plan.lengths,
         **_searched(plan),
     }
-    if given.get("overheads") is not None:  # overheads include launches
-        words["launch_ms"] = None
+    if given.get("calibration") is not None:
+        words["launch_ms"] = None  # overheads include launches
+        if job.cluster.name not in packaged_clusters():
+            words["cluster"] = None  # the calibration's
     typed = given_of({name: given.get(name) for name in _TYPED})
     if typed.get("stage_plan") == AUTO:  # no option can express its result
         del typed["stage_plan"]
@@ -101,7 +104,7 @@ def marks_of(plan: Plan, split: Sequence[int] | None = None) -> dict[str, Any]:
         "lengths": plan.lengths,
         "stage_plan": job.stage_plans,
         "forward_ms": plan.measured,
-        "overheads": tuple(getattr(plan, name) for name in _OVERHEADS),
+        "calibration": (*(getattr(plan, name) for name in _OVERHEADS), job.cluster.constants),
         **_searched(plan),
     }
 

@@ -117,12 +117,8 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
     shape = None
     if profile is not None:
         profile, shape = _at_shape(profile, options)
-    overheads: dict[str, Any] = {}
-    fitted = options["overheads"] or (recorded.overheads if recorded else None)
-    if fitted:
-        from ppsim.api.overheads import plan_fields_of  # heavy import
-
-        overheads = plan_fields_of(fitted, options)
+    overheads = _overheads(options, recorded, job)
+    if overheads:
         options["runtime"] = overheads.pop("runtime", options["runtime"])
         job = replace(job, launch_s=0.0) if job else None
     elif profile is not None and (rehearsed := profile.rehearsal) and pp > 1:
@@ -168,6 +164,19 @@ def _by_stack(plan: Plan, asked: Mapping[str, Any]) -> dict[str, Plan]:
             with suppress(PpsimError):
                 other = plan_from({**asked, "stack": name})
                 found[other.job.stack_name if other.job else name] = other
+    return found
+
+
+def _overheads(options: Mapping[str, Any], recorded: "RecordedCosts | None", job: "Job | None") -> dict[str, Any]:
+    """The plan fields that the overheads of a calibration set, else the overheads of the recorded run."""
+    given = options["calibration"] or (recorded.overheads if recorded else None)
+    if given is None:
+        return {}
+    from ppsim.api.calibration import plan_fields_of  # heavy import
+
+    found = plan_fields_of(given, options)
+    if not found and job is None:
+        raise ConfigError(f"{given} has constants of a cluster, which change the estimate of a --model: give one")
     return found
 
 

@@ -42,7 +42,7 @@ def trainer_options(
     made = project(_best_of(result)) if isinstance(result, Tuned) else result
     plan, job = made.plan, job_of(made.plan)
     if isinstance(result, Tuned):
-        given = {"overheads": result.question.overheads_file} | dict(given or {})
+        given = {"calibration": result.question.calibration_file} | dict(given or {})
     words = words_of_plan(plan, made.split, given=given or {})
     layout = layout_string(made.split, num_mtp_layers=len(job.model.mtp))
     found = []

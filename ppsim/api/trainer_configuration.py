@@ -165,6 +165,10 @@ def _with_stack(options: dict[str, Any]) -> dict[str, Any]:
     """
     if options.get("model") is None:
         return options
+    if (calibration := options.get("calibration")) is not None:
+        from ppsim.api.calibration import calibrated_cluster  # readers of recordings
+
+        options = options | {"cluster": calibrated_cluster(calibration, options.get("cluster"))}
     from ppsim.api.traces import trace_if_unknown
     from ppsim.machine.files import cluster_of
     from ppsim.trainers.read_config import model_named  # heavy import
@@ -185,5 +189,5 @@ def _with_stack(options: dict[str, Any]) -> dict[str, Any]:
     return options | said | {"stack": stack.name, "stack_basis": basis, "assumed": stack.sentences}
 
 
-_MEASURED = ("profile", "run", "forward_ms", "overheads")
+_MEASURED = ("profile", "run", "forward_ms", "calibration")
 """Options with measured times, which the stack of the measurement decides."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Unpack, get_args
 
 from ppsim.api.job import job_from
@@ -68,7 +69,7 @@ def search_of(options: Mapping[str, Any]) -> Callable[..., Tuned]:
             f"--split is '{','.join(ranges['split'] or ())}': {unknown[0]} is none of {', '.join(_SPLITS)}"
         )
     question = _question(given | {name: options[name] for name in ("stack_basis", "assumed") if name in options})
-    if options["overheads"]:
+    if options["calibration"]:
         question = _calibrated(question, options)
     return partial(
         search.tune,
@@ -84,17 +85,16 @@ def search_of(options: Mapping[str, Any]) -> Callable[..., Tuned]:
 
 
 def _calibrated(question: Question, options: Mapping[str, Any]) -> Question:
-    from ppsim.api.overheads import plan_fields_of  # heavy import
-    from ppsim.runs.calibrate import Calibration
+    from ppsim.api.calibration import plan_fields_of  # heavy import
 
-    given = options["overheads"]
+    given = options["calibration"]
     overheads = plan_fields_of(given, options)
     return replace(
         question,
-        job=replace(question.job, launch_s=0.0),
+        job=replace(question.job, launch_s=0.0) if overheads else question.job,
         runtime=overheads.pop("runtime", question.runtime),
         overheads=tuple(overheads.items()),
-        overheads_file="overheads.json" if isinstance(given, Calibration) else str(given),
+        calibration_file=str(given) if isinstance(given, str | Path) else "calibration.json",
     )
 
 

@@ -22,10 +22,13 @@ from ppsim.cli.progress import progress
     "--warm-up", type=int, metavar="N", default=1, show_default=True,
     help="Number of steps to drop at the start of traces. Timelines of `ppsim train` contain no warm-up steps.",
 )  # fmt: skip
-@click.option("-o", "--output", metavar="FILE.json", help="Output file, an input of --overheads.")
+@click.option(
+    "-o", "--output", metavar="FILE.json",
+    help="Calibration file, an input of --calibration. An existing one keeps its constants of a cluster.",
+)  # fmt: skip
 @json_option
 def calibrate(measured: tuple[str, ...], output: str | None, as_json: bool, **options: Any) -> None:
-    """Fit the overheads of a runtime (host, P2P transfers, overlap) to recorded timelines, for --overheads.
+    """Fit the overheads of a runtime (host, P2P transfers, overlap) to recorded timelines, for --calibration.
 
     \b
       ppsim calibrate measured.json -o overheads.json
@@ -44,12 +47,11 @@ def calibrate(measured: tuple[str, ...], output: str | None, as_json: bool, **op
     """
     from ppsim.api import measured as runs
     from ppsim.api.read import inputs_of
-    from ppsim.runs.calibrate import calibration_to_json
 
     if output:
         check_outputs([output], CALIBRATION, inputs=[file for one in measured for file in inputs_of(one)])
     with progress("fitting overheads: reading every step of every run, and taking medians"):
         found = runs.calibrate(*measured, **options)
     if output:
-        write([output], CALIBRATION, found, announce=say)
-    tell(found, as_json, content=lambda: calibration_to_json(found))
+        write([output], CALIBRATION, (found, output), announce=say)
+    tell(found, as_json, content=found.to_json)

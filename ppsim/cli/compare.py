@@ -23,7 +23,7 @@ from ppsim.projection.options import PlanOptions
 @click.command()
 @click.argument("measured", metavar="MEASURED")
 @click.argument("projected", metavar="[PROJECTED.json]", required=False)
-@option_of(words_of(PlanOptions)["overheads"])
+@option_of(words_of(PlanOptions)["calibration"])
 @click.option(
     "--fit", metavar="FILE",
     help="Also fit overheads to the run, as `ppsim calibrate` does, and write them to this file.",
@@ -34,7 +34,7 @@ from ppsim.projection.options import PlanOptions
 def compare(
     measured: str,
     projected: str | None,
-    overheads: str | None,
+    calibration: str | None,
     fit: str | None,
     with_rows: bool,
     as_json: bool,
@@ -45,7 +45,7 @@ def compare(
     \b
       ppsim compare measured.json projected.json -o compare.html
       ppsim compare measured.json --fit overheads.json
-      ppsim compare measured.json --overheads overheads.json
+      ppsim compare measured.json --calibration overheads.json
 
     MEASURED is a timeline of `ppsim train`, or any input of `ppsim read`. PROJECTED.json is a file of `ppsim
     project -o`. Without it, the run's own costs are simulated.
@@ -62,10 +62,10 @@ def compare(
         suffix_of(fit, CALIBRATION)
     check_outputs(outputs, TIMELINE, beside=fit, inputs=inputs_of(measured))
     with progress("reading both, and replaying the measured step"):
-        comparison = runs.compare(measured, projected, overheads=overheads)
+        comparison = runs.compare(measured, projected, calibration=calibration)
         fitted = runs.calibrate(measured) if fit else None
     if fit and fitted:
-        write([fit], CALIBRATION, fitted, announce=say)
+        write([fit], CALIBRATION, (fitted, fit), announce=say)
     write(outputs, TIMELINE, by_command(comparison_drawn(comparison, fitted)), announce=say)
     tell(comparison, as_json, content=lambda: summary_of(comparison, fitted), with_rows=with_rows)
     if fitted and not as_json:

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from ppsim.api.output_formats import FITTED
+from ppsim.api.output_formats import CALIBRATION
 from ppsim.base.outputs import write
 from ppsim.cli.common import check_outputs, json_option, say, tell
 from ppsim.cli.progress import progress
@@ -26,13 +26,16 @@ from ppsim.cli.progress import progress
     help="Rows to fit: those marked fit (fit), the run with the fewest GPUs per dtype (one), also per model "
          "(one-a-model), or row numbers. [default: fit, or all rows if none is marked]",
 )  # fmt: skip
-@click.option("-o", "--output", metavar="FILE.toml", help="Output file, an input of --cluster.")
+@click.option(
+    "-o", "--output", metavar="FILE.json",
+    help="Calibration file, an input of --calibration. An existing one keeps its overheads.",
+)  # fmt: skip
 @json_option
 def fit(runs: tuple[str, ...], output: str | None, as_json: bool, **options: Any) -> None:
     """Fit the calibration constants of your cluster to measured step times.
 
     \b
-      ppsim fit runs.csv -o mine.toml      then: ppsim project --cluster mine.toml
+      ppsim fit runs.csv -o mine.json      then: ppsim project --calibration mine.json
       ppsim fit runs.csv --rows 1 --json   one row only
       ppsim fit dgxc-gb200 --rows one      published rows
 
@@ -48,9 +51,9 @@ def fit(runs: tuple[str, ...], output: str | None, as_json: bool, **options: Any
 
     if output:
         read = (*runs, options["cluster"], options["run_config"])
-        check_outputs([output], FITTED, inputs=[one for one in read if one])
+        check_outputs([output], CALIBRATION, inputs=[one for one in read if one])
     with progress("fitting constants: projecting every run, each constant changed in turn"):
         found = fit_runs(*runs, **options)
     if output:
-        write([output], FITTED, (found, output), announce=say)
+        write([output], CALIBRATION, (found, output), announce=say)
     tell(found, as_json)

@@ -22,7 +22,7 @@ from ppsim.cli.common import (
     tell,
 )  # fmt: skip
 from ppsim.cli.progress import progress
-from ppsim.projection.options import CHANNEL, OVERHEADS, RECEIVES
+from ppsim.projection.options import CALIBRATION, CHANNEL, RECEIVES
 from ppsim.schedule.choices import Channel, Communication, Receives
 
 _COSTS = '{"forward_s": 0.01, "backward_input_s": 0.01, "backward_weight_s": 0.01}'
@@ -57,7 +57,7 @@ class SimulateOptions(CostsOptions, ReadOptions, total=False):
     ]
     channel: Annotated[Channel | None, replace(CHANNEL, section="network")]
     receives: Annotated[Receives | None, replace(RECEIVES, section="network")]
-    overheads: Annotated[str | None, replace(OVERHEADS, section="network")]
+    calibration: Annotated[str | None, replace(CALIBRATION, section="network")]
 
 
 @command_with(
@@ -77,10 +77,11 @@ def simulate(table: str, as_json: bool, outputs: tuple[str, ...], **options: Any
 
     T.csv is a table of `ppsim build`. Options for network and runtime override the costs file.
     """
+    from ppsim.api.calibration import overheads_of
     from ppsim.api.views import bound_of
     from ppsim.plot.plot_model import View
     from ppsim.runs.timeline_file import timeline_to_json
-    from ppsim.simulation.cost_files import Overheads, read_costs, read_overheads
+    from ppsim.simulation.cost_files import read_costs
     from ppsim.simulation.report import report_of
     from ppsim.simulation.run import simulate as run
 
@@ -91,13 +92,14 @@ def simulate(table: str, as_json: bool, outputs: tuple[str, ...], **options: Any
     if schedule.has_communication and options["receives"]:
         raise ConfigError(f"{table} spells out its receives; --receives is for a table without communication")
     network = {name: options[name] for name in ("communication", "channel", "receives") if options[name]}
-    overheads = read_overheads(options["overheads"]) if options["overheads"] else Overheads({})
-    stage_costs = read_costs(options["costs"]).replace(**network, **overheads.constants)
+    overheads = options["calibration"] and overheads_of(options["calibration"])
+    stage_costs = read_costs(options["costs"]).replace(**network, **(overheads.constants if overheads else {}))
     with progress(f"simulating {table}"), naming(table, ScheduleError), naming(options["costs"], CostsError):
         timeline = run(schedule, stage_costs)
         report = report_of(timeline, stage_costs)
     shape = f"pp {schedule.num_ranks}, vpp {schedule.vpp}, {schedule.num_microbatches} microbatches"
-    runs: dict[str, Any] = {"overheads_fitted_runs": list(overheads.fitted_runs)} if overheads.fitted_runs else {}
+    fitted_runs = list(overheads.fitted_runs) if overheads else []
+    runs: dict[str, Any] = {"overheads_fitted_runs": fitted_runs} if fitted_runs else {}
     view = View(timeline, f"{table}: {shape}", facts=[bound_of(report)])
     drawn = Drawn([view], lambda: timeline_to_json(timeline, stage_costs, **runs))
     write(outputs, TIMELINE, by_command(drawn), announce=say)

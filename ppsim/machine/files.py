@@ -226,6 +226,8 @@ def packaged_clusters() -> dict[str, Path]:
 def load_cluster(name_or_path: str | Path) -> Cluster:
     """Return a packaged cluster by name, or a cluster by the path of its .toml, .yaml, .yml or .json file.
 
+    A calibration of `ppsim fit` is such a file.
+
     Names may be in a common spelling: H100-SXM is dgx-h100. Raises `ConfigError` for an unknown name (with close
     matches) and for an invalid file (with every wrong key).
     """
@@ -270,6 +272,9 @@ def _plain(name: str) -> str:
 
 _DEEPEST = 8
 
+CALIBRATION = "ppsim-calibration/1"
+"""Format of a calibration: a cluster that extends its `base`, and overheads (`ppsim.runs.calibration_file`)."""
+
 
 def _extended(path: Path, depth: int = 0) -> Any:
     """A file's content merged over its `base`, a packaged cluster or a file relative to it.
@@ -277,6 +282,11 @@ def _extended(path: Path, depth: int = 0) -> Any:
     Constants are merged one by one.
     """
     data = CONFIG_READERS[path.suffix](path)
+    if isinstance(data, dict) and data.get("format") == CALIBRATION:
+        if "base" not in data:
+            raise ConfigError(f"{path} has overheads, and no constants of a cluster: give it with --calibration")
+        data = {name: value for name, value in data.items() if name not in ("overheads", "date")}
+        data["format"] = "ppsim-cluster/1"
     if not isinstance(data, dict) or not isinstance(data.get("base"), str):
         return data
     if depth == _DEEPEST:

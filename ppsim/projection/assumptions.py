@@ -31,7 +31,7 @@ def assumptions_of(plan: Plan, schedule: Schedule, assembled: Assembled, costs: 
 def _assumed_overheads(costs: StageCosts, num_replicas: int, *, has_job: bool) -> list[str]:
     lines = []
     if costs.action_overhead_s == 0 and costs.hop_overhead_s == 0:
-        lines.append("overheads: none (fit them with ppsim calibrate, give them with --overheads)")
+        lines.append("overheads: none (fit them with ppsim calibrate, give them with --calibration)")
     else:
         action, hop = seconds(costs.action_overhead_s), seconds(costs.hop_overhead_s)
         lines.append(f"overheads: {action} per action, {hop} per P2P transfer")

@@ -60,9 +60,10 @@ RECEIVES = Option(
     "sender (ordered). [default: the costs file's, else {default}]",
     section="runtime", field="receives", default="torch",
 )  # fmt: skip
-OVERHEADS = Option(
-    "Measured host, transfer and overlap overheads, a file of `ppsim calibrate`. [default: none]",
-    metavar="FILE", section="measured",
+CALIBRATION = Option(
+    "Calibration file: constants of a cluster (`ppsim fit`), overheads of a runtime (`ppsim calibrate`), or both. "
+    "[default: the constants of the GPU type, no overheads]",
+    metavar="FILE", section="measured", also=("--overheads",),
 )  # fmt: skip
 RUNTIME = Option(
     "Pipeline runtime to simulate, with its P2P transfers and special cases: torch, megatron, or ideal (latency "
@@ -510,7 +511,7 @@ class PlanOptions(JobOptions, total=False):
         "schedule, vpp, split or number of microbatches of the same job. [default of these: the run's]",
         metavar="PATH", section="measured", after="profile",
     )]
-    overheads: Annotated["str | Path | Calibration | None", OVERHEADS]
+    calibration: Annotated["str | Path | Calibration | None", CALIBRATION]
     runtime: Annotated[Runtime | None, RUNTIME]
     channel: Annotated[Channel | None, CHANNEL]
     receives: Annotated[Receives | None, RECEIVES]

@@ -148,6 +148,26 @@ class Calibration(Shown):
         columns = ["value", "lower_quartile", "upper_quartile", "num_samples"]
         return pandas.DataFrame.from_dict(rows, orient="index", columns=columns)
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the overheads of a calibration file; null for constants that could not be fitted."""
+        return {
+            **{name: fit and fit.value for name, fit in self.fits.items()},
+            "latency_s": self.latency_s,
+            "bandwidth_bytes_per_s": self.bandwidth_bytes_per_s,
+            "action_spread": self.spreads.action,
+            "rank_spread": self.spreads.rank,
+            "pass_factors": self.spreads.factors,
+            "communication": self.communication,
+            "not_fitted": self.not_fitted,
+            "samples": {name: _samples_to_json(fit) for name, fit in self.fits.items() if fit},
+            "hops": [
+                {"message_bytes": hop.message_bytes, "hop_s": hop.seconds.value, **_samples_to_json(hop.seconds)}
+                for hop in self.hops
+            ],
+            "residuals": [asdict(residual) for residual in self.residuals],
+            "fitted_runs": list(self.fitted_runs),
+        }
+
     @property
     def line(self) -> tuple[float, float] | None:
         """Latency in seconds and bandwidth in bytes per second, or None."""
@@ -454,32 +474,6 @@ def _with_slow_links(run: Run, costs: StageCosts, slow: Excess) -> float:
     waits[: graph.num_actions] += slow.block_s
     times = evaluate_slowed(graph, durations, waits, costs.overlap_slowdown)
     return float(times.end.max() - times.start[: graph.num_actions].min())
-
-
-FORMAT = "ppsim-overheads/1"
-
-
-def calibration_to_json(found: Calibration) -> dict[str, Any]:
-    """Return the file that `--overheads` reads; null for constants that could not be fitted."""
-    fits = found.fits
-    return {
-        "format": FORMAT,
-        **{name: fit and fit.value for name, fit in fits.items()},
-        "latency_s": found.latency_s,
-        "bandwidth_bytes_per_s": found.bandwidth_bytes_per_s,
-        "action_spread": found.spreads.action,
-        "rank_spread": found.spreads.rank,
-        "pass_factors": found.spreads.factors,
-        "communication": found.communication,
-        "not_fitted": found.not_fitted,
-        "samples": {name: _samples_to_json(fit) for name, fit in fits.items() if fit},
-        "hops": [
-            {"message_bytes": hop.message_bytes, "hop_s": hop.seconds.value, **_samples_to_json(hop.seconds)}
-            for hop in found.hops
-        ],
-        "residuals": [asdict(residual) for residual in found.residuals],
-        "fitted_runs": list(found.fitted_runs),
-    }
 
 
 def _samples_to_json(fit: FittedConstant) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 from ppsim.base.display import Pictured, Shown
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import seconds, signed_percent
-from ppsim.runs.calibrate import Calibration, calibration_to_json, with_overheads
+from ppsim.runs.calibrate import Calibration, with_overheads
 from ppsim.runs.peaks import PeakError
 from ppsim.runs.run import PaceOf, Run, costs_alone, described, pass_medians
 from ppsim.runs.step_replay import Steps, median_gap_s, replayed_s, steps_of, waits_for_messages
@@ -284,7 +284,7 @@ def summary_of(comparison: Comparison, fitted: Calibration | None) -> dict[str, 
         "ops": [op.to_json() for op in comparison.ops],
         "peaks": [peak.to_json() for peak in comparison.peaks],
     }
-    return summary | ({"fitted": calibration_to_json(fitted)} if fitted else {})
+    return summary | ({"fitted": fitted.to_json()} if fitted else {})
 
 
 def _op_errors(measured: Timeline, projected: Timeline) -> list[OpError]:

@@ -31,7 +31,7 @@ ADVICE = {
     ),
     "gaps between passes": (
         "ranks do something before every pass: kernel launches, blocking sends and receives; with fewer, longer "
-        "passes there are fewer gaps (ppsim project --overheads FILE of ppsim calibrate, with a larger "
+        "passes there are fewer gaps (ppsim project --calibration FILE of ppsim calibrate, with a larger "
         "--micro-batch-size or --cuda-graphs)"
     ),
     "blocking sends and receives": (

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppsim.base.option_declarations import sections_of, texts_of, values_in, words_of
 from ppsim.costs.job import Job
+from ppsim.machine.files import packaged_clusters
 from ppsim.projection.options import GPT, PlanOptions
 from ppsim.projection.plan import Plan
 from ppsim.trainers.read_config import model_named
@@ -21,8 +22,9 @@ def command_of(
     """Return the `ppsim project …` line of a configuration, with the question's options that are not defaults."""
     question, one = tuned.question, found.candidate
     job, is_planned = question.job, one.recompute == PLANNED
+    has_cluster = question.calibration_file is None or job.cluster.name in packaged_clusters()
     told = {
-        "model": job.model_name, "cluster": job.cluster.name, "gpus": question.num_gpus,
+        "model": job.model_name, "cluster": job.cluster.name if has_cluster else None, "gpus": question.num_gpus,
         "tp": one.tp, "cp": one.cp, "ep": one.ep, "pp": one.pp, "vpp": one.vpp, "schedule": one.schedule,
         "micro_batch": one.micro_batch, "global_batch": job.global_batch, "seq_len": job.length,
         "split": None if is_planned else one.split, "recompute": None if is_planned else one.recompute,
@@ -35,7 +37,7 @@ def command_of(
         "etp": question.etp,
         "overlap_tp": job.execution.overlap_tp,
         "launch_ms": None if job.launch_s is None or question.overheads else 1e3 * job.launch_s,
-        "overheads": question.overheads_file,
+        "calibration": question.calibration_file,
     }
     words, also = words_of(projected), words_of(searched)
     asked = values_in(words, Plan(pp=job.layout.pp, job=job, runtime=question.runtime)) | depending

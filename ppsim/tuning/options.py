@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
 from ppsim.base.option_declarations import Option
 from ppsim.model.recompute import Recompute
-from ppsim.projection.options import OVERHEADS, RUNTIME, SEQUENCE_PARALLEL, Runtime, StudyOptions
+from ppsim.projection.options import CALIBRATION, RUNTIME, SEQUENCE_PARALLEL, Runtime, StudyOptions
 
 if TYPE_CHECKING:
     from ppsim.runs.calibrate import Calibration
@@ -103,7 +103,7 @@ class TuneOptions(StudyOptions, RangeOptions, total=False):
         metavar="PART", section="cluster",
     )]
     runtime: Annotated[Runtime | None, replace(RUNTIME, section="cluster")]
-    overheads: Annotated["str | Path | Calibration | None", replace(OVERHEADS, section="cluster")]
+    calibration: Annotated["str | Path | Calibration | None", replace(CALIBRATION, section="cluster")]
     sequence_parallel: Annotated[bool | None, replace(SEQUENCE_PARALLEL, section="optimizer", after="overlap_dp")]
     top: Annotated[int | None, Option(
         "Number of fastest configurations in the ranking.", metavar="N", section="search", default=10, shown=True,

@@ -82,7 +82,7 @@ class Question:
 
     - `num_gpus`: all devices; `memory_limit_bytes`: memory per device for the step.
     - `sequence_parallel`: None means on if tp > 1; `etp`: None means tp.
-    - `overheads`: (field of `Plan`, value) pairs from a calibration; `overheads_file` is its path.
+    - `overheads`: (field of `Plan`, value) pairs from a calibration; `calibration_file` is its path.
     """
 
     job: Job
@@ -92,7 +92,7 @@ class Question:
     etp: int | None = None
     runtime: Runtime = "torch"
     overheads: tuple[tuple[str, Any], ...] = ()
-    overheads_file: str | None = None
+    calibration_file: str | None = None
 
     def job_of(self, configuration: Configuration) -> Job:
         """Return the job of a configuration; raises `ConfigError` for an invalid combination."""

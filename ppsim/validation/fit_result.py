@@ -1,6 +1,5 @@
-"""Result of `ppsim fit`: constants of a cluster and its jobs from measured steps, and the cluster file."""
+"""Result of `ppsim fit`: constants of a cluster and its jobs from measured steps, for a calibration file."""
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
@@ -118,8 +117,8 @@ class Fitted(Shown):
 
         return pandas.DataFrame(self._constants())
 
-    def to_toml(self, path: str | Path) -> str:
-        """Return the cluster file for `path`: the fitted constants as an extension of the base cluster.
+    def to_calibration(self, path: str | Path) -> dict[str, Any]:
+        """Return the part of a calibration file at `path` with the fitted constants, which extend the base cluster.
 
         `ppsim.save` and `ppsim fit -o` write it.
 
@@ -127,41 +126,36 @@ class Fitted(Shown):
         >>> with open("runs.csv", "w") as file:
         ...     said = file.write("model,gpus,tp,pp,global_batch,cluster,metric,value\\n")
         ...     said = file.write("llama3-8b,8,2,2,32,dgx-h100,iteration_s,3.0\\n")
-        >>> ppsim.fit("runs.csv").to_toml("mine.toml").splitlines()[:3]
-        ['format = "ppsim-cluster/1"', 'name = "mine"', 'base = "dgx-h100"']
+        >>> ppsim.fit("runs.csv").to_calibration("mine.json")["base"]
+        'dgx-h100'
         """
         constants, base = self.constants, self.base
         if base not in packaged_clusters():
             base = os.path.relpath(base, Path(path).resolve().parent)
         number = len(self.posterior.rows)
         steps = "a measured step" if number == 1 else f"{number} measured steps"
-        title = f"{self.posterior.cluster.title}, fitted to {steps}"
-        lines = ['format = "ppsim-cluster/1"']
-        told = {"name": Path(path).stem, "base": base, "title": title, "source": f"ppsim fit {self.source}"}
-        lines += [f"{key} = {_text(value)}" for key, value in told.items()]
-        lines += ["", "[constants]", f"fitted_on = [{_text(self.source)}]"]
-        lines += ["runs = [", *map(_as_table, constants.runs), "]"]
         mine = {one.prior.name for one in self.posterior.found}
+        written: dict[str, Any] = {}
         for name, one in constants.named.items():
             if name in mine:
-                of = [f"sigma = {one.sigma!r}", f"source = {_text(one.source)}"]
                 kind, _, which = name.partition(".")
-                table = f"{kind}.{_text(which)}" if which else kind
-                lines += ["", f"[constants.{table}]", f"value = {one.value!r}", *of]
-        if constants.correlation:
-            pairs = [f"{_text(pair)} = {number!r}" for pair, number in constants.correlation.items()]
-            lines += ["", "[constants.correlation]", *pairs]
-        return "\n".join(lines) + "\n"
+                (written.setdefault(kind, {}) if which else written)[which or kind] = asdict(one)
+        return {
+            "base": base,
+            "title": f"{self.posterior.cluster.title}, fitted to {steps}",
+            "source": f"ppsim fit {self.source}",
+            "constants": {
+                **written,
+                "fitted_on": [self.source],
+                "runs": [_without_defaults(run) for run in constants.runs],
+                "correlation": dict(constants.correlation),
+            },
+        }
 
 
-def _as_table(run: Run) -> str:
+def _without_defaults(run: Run) -> dict[str, Any]:
     defaults = {one.name: one.default for one in fields(Run)}
-    told = {name: value for name, value in vars(run).items() if value != defaults[name]}
-    return f"  {{ {', '.join(f'{name} = {_text(value)}' for name, value in told.items())} }},"
-
-
-def _text(value: str | float) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return {name: value for name, value in vars(run).items() if value != defaults[name]}
 
 
 def fitted(cases: Sequence[Case], plan_of: PlanOf, *, source: str, cluster: str | None = None) -> Fitted:

@@ -57,7 +57,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "memory_limit": ("800GiB", "900GB"), "microbatches": (4, 8, 12), "global_batch": (16, 32, 48), "dp": (1, 2, 4),
     "gpus": (4, 8, 16, 32), "forward_ms": (12.7,), "activation_memory": ("2GiB",),
     "hidden": (1024,), "heads": (16,), "vocab": (32000,), "kv_heads": (8,),
-    "overheads": ("overheads.json",), "model": (*MODELS, "gpt"),
+    "calibration": ("overheads.json",), "model": (*MODELS, "gpt"),
 }  # fmt: skip
 """Values to draw of an option that is neither a choice nor a flag."""
 ELSEWHERE = {
@@ -114,7 +114,7 @@ def drawn(draw: random.Random, folder: Path) -> dict[str, Any]:
         words |= {"kv_heads": draw.choice((None, 8)), "vocab": draw.choice((None, 32000))}
     if words.get("forward_ms"):
         words |= {"backward_input_ms": 11.3, "backward_weight_ms": 9.1, "transfer_ms": draw.choice((None, 0.3))}
-    for name in ("lengths", "overheads"):
+    for name in ("lengths", "calibration"):
         words |= {name: folder / words[name]} if words.get(name) else {}
     if words.get("split") in ("numbers", "layout"):
         counts = [draw.randint(1, 3) for _ in range(words["pp"] * words["vpp"])]

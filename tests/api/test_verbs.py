@@ -194,7 +194,7 @@ def test_a_run_its_comparison_and_its_calibration_are_those_of_the_commands() ->
         )
         assert ppsim.report(found) in command("compare", "measured.json").output
     ppsim.save(fitted, "overheads.json")
-    by_file, itself = (ppsim.project(pp=2, overheads=one) for one in ("overheads.json", fitted))
+    by_file, itself = (ppsim.project(pp=2, calibration=one) for one in ("overheads.json", fitted))
     assert by_file.iteration_time_s == itself.iteration_time_s > ppsim.project(pp=2).iteration_time_s
     projected = ppsim.simulate(run.timeline.schedule, COSTS)
     assert ppsim.compare(run, projected).projected is projected

@@ -83,7 +83,7 @@ def test_a_file_of_runs_takes_the_same_names(tmp_path):
     (tmp_path / "runs.csv").write_text("\n".join([columns, *rows, ""]))
     found = ppsim.fit(tmp_path / "runs.csv")
     assert (found.base, len(found.posterior.rows)) == ("dgx-h100", 2)
-    assert 'base = "dgx-h100"' in found.to_toml(tmp_path / "elsewhere" / "mine.toml")
+    assert found.to_calibration(tmp_path / "elsewhere" / "mine.json")["base"] == "dgx-h100"
 
 
 def test_a_cluster_file_extends_one_by_any_of_its_names(tmp_path):

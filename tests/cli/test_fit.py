@@ -21,9 +21,9 @@ ARGUMENTS = {
 
 
 def test_a_fit_is_a_cluster_that_project_takes(folder: Path) -> None:
-    said = ppsim("fit", "runs.csv", "-o", "mine.toml", "--json")
+    said = ppsim("fit", "runs.csv", "-o", "mine.json", "--json")
     found = json.loads(said.stdout)
-    assert "wrote mine.toml (cluster)" in said.stderr
+    assert "wrote mine.json (calibration)" in said.stderr
     assert [row["row"] for row in found["rows"]] == ["runs.csv, row 1", "runs.csv, row 2"]
     words = (
         "project",
@@ -39,26 +39,26 @@ def test_a_fit_is_a_cluster_that_project_takes(folder: Path) -> None:
         32,
         "--cluster",
     )
-    before, after = (json.loads(ppsim(*words, name, "--json").stdout) for name in ("dgx-h100", "mine.toml"))
+    before, after = (json.loads(ppsim(*words, name, "--json").stdout) for name in ("dgx-h100", "mine.json"))
     assert abs(after["iteration_time_s"] / 3.9 - 1) < abs(before["iteration_time_s"] / 3.9 - 1) / 3
-    printed = words_of(ppsim("clusters", "mine.toml").stdout)
+    printed = words_of(ppsim("clusters", "mine.json").stdout)
     assert "from runs of its own: runs.csv" in printed
     assert "base dgx-h100" in printed
 
 
 def test_a_fit_may_start_from_the_file_of_another(folder: Path) -> None:
-    ppsim("fit", "runs.csv", "-o", "mine.toml")
+    ppsim("fit", "runs.csv", "-o", "mine.json")
     text = (
         (folder / "runs.csv")
         .read_text()
         .replace("metric", "cluster,metric")
-        .replace("iteration_s", "mine.toml,iteration_s")
+        .replace("iteration_s", "mine.json,iteration_s")
     )
     (folder / "more.csv").write_text(text)
     (folder / "below").mkdir()
-    ppsim("fit", "more.csv", "-o", "below/more.toml")
-    assert 'base = "../mine.toml"' in (folder / "below" / "more.toml").read_text()
-    assert "base ../mine.toml" in words_of(ppsim("clusters", "below/more.toml").stdout)
+    ppsim("fit", "more.csv", "-o", "below/more.json")
+    assert json.loads((folder / "below" / "more.json").read_text())["base"] == "../mine.json"
+    assert "base ../mine.json" in words_of(ppsim("clusters", "below/more.json").stdout)
 
 
 def test_a_log_of_megatron_with_its_arguments_is_a_row(folder: Path) -> None:
@@ -90,13 +90,13 @@ def test_validate_prints_own_rows_before_and_after(folder: Path) -> None:
 
 
 def test_wrong_use_is_a_sentence_and_writes_nothing(folder: Path) -> None:
-    assert "give it one of .toml" in ppsim("fit", "runs.csv", "-o", "mine.json", code=2).output
+    assert "give it one of .json" in ppsim("fit", "runs.csv", "-o", "mine.toml", code=2).output
     assert (
         "there is no row 9: rows are 1 to 2"
-        in ppsim("fit", "runs.csv", "--rows", "9", "-o", "m.toml", code=2).output
+        in ppsim("fit", "runs.csv", "--rows", "9", "-o", "m.json", code=2).output
     )
     assert "no row of runs.csv can be fitted on" in words_of(
         ppsim("validate", "runs.csv", "--fit-on", "fit", code=2).output
     )
     assert "--fit-on prints rows before and after" in ppsim("validate", "--fit-on", "one", "--fit", code=2).output
-    assert not (folder / "m.toml").exists()
+    assert not (folder / "m.json").exists()

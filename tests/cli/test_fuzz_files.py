@@ -71,7 +71,7 @@ COMMANDS = {  # of each file
         "explain measured.json --json",
         "read measured.json -o out.json",
     ],
-    "overheads.json": ["project --pp 2 --num-microbatches 4 --overheads overheads.json --json"],
+    "overheads.json": ["project --pp 2 --num-microbatches 4 --calibration overheads.json --json"],
     "profile.json": ["project --pp 2 --num-microbatches 4 --profile profile.json --json -o out.json"],
     "cluster.json": ["clusters cluster.json", "project --model gpt2 --pp 2 --cluster cluster.json --json"],
     "cluster.yaml": ["clusters cluster.yaml"],

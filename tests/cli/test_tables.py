@@ -208,7 +208,7 @@ def test_overheads_are_read_from_the_file_that_compare_writes(folder):
     )
     ppsim("build", "1f1b", "--pp", 1, "--num-microbatches", 2, "-o", "one.csv")
     report = json.loads(
-        ppsim("simulate", "one.csv", "--costs", "C.json", "--overheads", "overheads.json", "--json").stdout
+        ppsim("simulate", "one.csv", "--costs", "C.json", "--calibration", "overheads.json", "--json").stdout
     )
     # 2 (F + B) = 6 s and one overhead before each action but the first, from which a step is counted.
     assert report["step_time_s"] == pytest.approx(6.0 + 3 * 0.5)
@@ -218,7 +218,7 @@ def test_a_projection_takes_latency_and_bandwidth_where_both_are_fitted(folder):
     fitted = {"format": "ppsim-overheads/1", "action_overhead_s": 0.0, "hop_overhead_s": 0.7}
     (folder / "o.json").write_text(json.dumps(fitted | {"latency_s": 0.001, "bandwidth_bytes_per_s": 1e9}))
     for options, hop in (((), "1.00 ms per P2P transfer"), (("--transfer-ms", 3), "700 ms per P2P transfer")):
-        text = words_of(ppsim("project", "--pp", 2, "--overheads", "o.json", "--full", *options).stdout)
+        text = words_of(ppsim("project", "--pp", 2, "--calibration", "o.json", "--full", *options).stdout)
         assert f"overheads: 0 s per action, {hop}" in text
         assert ("24.0 MiB at 1.00 GB/s, calibrated" in text) == (options == ())
 

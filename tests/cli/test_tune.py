@@ -37,7 +37,7 @@ def test_the_table_fits_100_columns_and_names_the_command_of_the_first(folder):
     [
         "--dtype float16 --zero 2 --layers 6 --runtime ideal --no-overlap-dp --optimizer-sync post-validated",
         "--optimizer muon --layer-wise --sequence-parallel --rank-order tp-dp-cp-ep-pp --runtime megatron",
-        "--overheads overheads.json",
+        "--calibration overheads.json",
     ],
 )
 def test_the_command_of_the_first_says_what_was_asked_otherwise(folder, changed):

@@ -73,7 +73,7 @@ def test_tables_of_0_3_0_dev0_are_read() -> None:
 def test_profile_cluster_and_overheads_of_0_3_0_dev0_are_read() -> None:
     assert load_profile(FILES / "profile.json").shapes
     assert load_cluster(str(FILES / "cluster.toml")).constants.fitted_on == ("runs.csv",)
-    made = ppsim.project(pp=4, overheads=FILES / "overheads.json")
+    made = ppsim.project(pp=4, calibration=FILES / "overheads.json")
     assert made.plan.action_overhead_s == pytest.approx(0.00027561950683574477)
 
 

@@ -141,7 +141,7 @@ TARGETS: dict[str, Callable[[Path], None]] = {
         _recording,
     ),
     "projected.json": _timeline,
-    "overheads.json": _project("overheads"),
+    "overheads.json": _project("calibration"),
     "profile.json": _project("profile"),
     **dict.fromkeys(("cluster.json", "cluster.toml", "cluster.yaml"), _CLUSTER),
     "lengths.txt": _lengths,

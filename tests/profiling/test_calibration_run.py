@@ -294,7 +294,7 @@ def test_paces_told_by_other_work_give_no_error_at_equal_pace_and_files_say_so(
 
 def test_passes_take_longer_only_beside_as_many_as_were_rehearsed(published: Profile) -> None:
     alone, beside, others = (
-        ppsim.project(pp=2, schedule="1f1b", layers=8, profile=one, overheads=None)
+        ppsim.project(pp=2, schedule="1f1b", layers=8, profile=one, calibration=None)
         for one in (published, slowed(published), slowed(published, num_processes=4))
     )
     forward = [np.asarray(one.costs.forward_s) for one in (alone, beside, others)]

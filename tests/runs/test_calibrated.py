@@ -87,4 +87,4 @@ def test_a_trace_and_our_recorder_tell_the_same_of_the_same_steps(
     assert theirs.gaps_s == pytest.approx(ours.gaps_s, abs=3e-3)
     assert calibrate([theirs]).action.value == pytest.approx(calibrate([ours]).action.value, abs=1e-3)
     ppsim("calibrate", "measured.json", "traces", "-o", "overheads.json")
-    assert len(read_json("overheads.json")["residuals"]) == 2
+    assert len(read_json("overheads.json")["overheads"]["residuals"]) == 2

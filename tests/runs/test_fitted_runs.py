@@ -60,8 +60,8 @@ def test_compare_says_that_the_overheads_were_fitted_on_this_run_and_not_of_anot
     measured: str, is_fitted: bool
 ) -> None:
     command("calibrate", "fitted.csv", "-o", "overheads.json")
-    text, flag = compared(measured, "--overheads", "overheads.json")
-    command("compare", measured, "--overheads", "overheads.json", "-o", "page.html")
+    text, flag = compared(measured, "--calibration", "overheads.json")
+    command("compare", measured, "--calibration", "overheads.json", "-o", "page.html")
     assert flag is is_fitted
     assert [SENTENCE in joined(one) for one in (text, Path("page.html").read_text())] == [is_fitted, is_fitted]
 
@@ -74,7 +74,7 @@ def test_a_comparison_without_overheads_claims_nothing() -> None:
 
 def test_overheads_fitted_on_several_runs_were_fitted_on_each() -> None:
     command("calibrate", "fitted.csv", "other.csv", "-o", "overheads.json")
-    assert all(compared(one, "--overheads", "overheads.json")[1] for one in ("fitted.csv", "other.csv"))
+    assert all(compared(one, "--calibration", "overheads.json")[1] for one in ("fitted.csv", "other.csv"))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_projection_file_carries_the_runs_of_its_overheads(words: tuple[str | 
     ppsim.save(TABLE, "T.csv")
     Path("C.json").write_text('{"forward_s": 0.02, "backward_input_s": 0.02, "backward_weight_s": 0.02}')
     command("calibrate", "fitted.csv", "-o", "overheads.json")
-    command(*words, "--overheads", "overheads.json", "-o", "with.json")
+    command(*words, "--calibration", "overheads.json", "-o", "with.json")
     command(*words, "-o", "without.json")
     assert [compared(run, "with.json")[1] for run in ("fitted.csv", "other.csv")] == [True, False]
     assert not compared("fitted.csv", "without.json")[1]
@@ -101,19 +101,19 @@ def test_objects_in_python_know_it_as_files_do() -> None:
     fitted = ppsim.calibrate(run)
     ppsim.save(run, "run.json")
     for measured in (run, "run.json", "fitted.csv"):
-        assert ppsim.compare(measured, overheads=fitted).overheads_fitted_on_this_run
-        projected = ppsim.project(pp=2, microbatches=4, overheads=fitted)
+        assert ppsim.compare(measured, calibration=fitted).overheads_fitted_on_this_run
+        projected = ppsim.project(pp=2, microbatches=4, calibration=fitted)
         assert ppsim.compare(measured, projected).overheads_fitted_on_this_run
-    assert "overheads fitted on this run" in ppsim.compare(run, overheads=fitted).brief
+    assert "overheads fitted on this run" in ppsim.compare(run, calibration=fitted).brief
 
 
 def test_overheads_files_without_runs_are_read_and_claim_nothing() -> None:
     command("calibrate", "fitted.csv", "-o", "overheads.json")
     data = json.loads(Path("overheads.json").read_text())
-    assert len(data.pop("fitted_runs")) == 1
+    assert len(data["overheads"].pop("fitted_runs")) == 1
     Path("old.json").write_text(json.dumps(data))
-    assert not compared("fitted.csv", "--overheads", "old.json")[1]
-    command("project", "--pp", 2, "--num-microbatches", 4, "--overheads", "old.json", "-o", "projected.json")
+    assert not compared("fitted.csv", "--calibration", "old.json")[1]
+    command("project", "--pp", 2, "--num-microbatches", 4, "--calibration", "old.json", "-o", "projected.json")
     assert not compared("fitted.csv", "projected.json")[1]
 
 
@@ -123,7 +123,9 @@ def test_a_fit_says_that_its_own_errors_are_no_test() -> None:
             command(*words).output
         )
     told = json.loads(command("compare", "fitted.csv", "--fit", "overheads.json", "--json").stdout)
-    assert told["fitted"]["fitted_runs"] == json.loads(Path("overheads.json").read_text())["fitted_runs"]
+    assert (
+        told["fitted"]["fitted_runs"] == json.loads(Path("overheads.json").read_text())["overheads"]["fitted_runs"]
+    )
 
 
 def test_the_fingerprint_is_of_the_last_step_whatever_path_warm_up_and_clocks() -> None:

@@ -86,7 +86,7 @@ def test_a_dump_is_taken_by_every_command_that_takes_a_run(folder: Path) -> None
     assert abs(fitted["residuals"][0]["error"]) < 0.005
     again = json.loads(ppsim("calibrate", "run.json", "--json").stdout)
     assert again["hop_overhead_s"] == pytest.approx(fitted["hop_overhead_s"])
-    printed = words_of(ppsim("project", "--pp", 8, "--overheads", "overheads.json", "--full").stdout)
+    printed = words_of(ppsim("project", "--pp", 8, "--calibration", "overheads.json", "--full").stdout)
     assert "runtime: megatron" in printed
     assert "the last action of the first stage's rank takes 18.0 ms longer" in printed
     assert "passes that vary" in printed

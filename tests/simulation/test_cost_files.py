@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from ppsim.base.errors import ConfigError
-from ppsim.simulation.cost_files import Overheads, costs_from, costs_to_json, read_costs, read_overheads
+from ppsim.simulation.cost_files import costs_from, costs_to_json, read_costs
 from ppsim.simulation.stage_costs import OVERHEADS
 from tests.strategies import tables_and_costs
 
@@ -58,29 +58,3 @@ def test_a_file_is_named_in_what_is_said_of_it(tmp_path):
     assert str(error.value).startswith(f"{tmp_path / 'C.json'} is wrong: ")
     assert "forward_s: must be at least 0, got -1" in str(error.value)
     assert "backward_input_s: missing" in str(error.value)
-
-
-def test_overheads_without_a_constant_leave_it_to_the_costs(tmp_path):
-    path = tmp_path / "overheads.json"
-    file = {
-        "format": "ppsim-overheads/1",
-        "action_overhead_s": 0.001,
-        "hop_overhead_s": None,
-        "overlap_slowdown": 0.1,
-    }
-    path.write_text(json.dumps(file | {"latency_s": 0.002, "bandwidth_bytes_per_s": 1e9}))
-    assert read_overheads(path) == Overheads({"action_overhead_s": 0.001, "overlap_slowdown": 0.1}, (0.002, 1e9))
-    path.write_text(json.dumps(file | {"format": "ppsim-overheads/2"}))
-    with pytest.raises(ConfigError, match="format"):
-        read_overheads(path)
-
-
-def test_overheads_of_the_first_version_are_two_numbers_and_where_they_were_fitted(tmp_path):
-    path = tmp_path / "overheads.json"
-    path.write_text('{"action_overhead_s": 0.001, "hop_overhead_s": 0.0, "fitted_on": {"num_actions": 3}}')
-    assert read_overheads(path) == Overheads({"action_overhead_s": 0.001, "hop_overhead_s": 0.0})
-    path.write_text('{"action_overhead_s": -1}')
-    with pytest.raises(
-        ConfigError, match="action_overhead_s: must be at least 0, got -1\n  hop_overhead_s: missing"
-    ):
-        read_overheads(path)

@@ -130,9 +130,9 @@ def test_what_is_unusual_of_a_run_is_said_of_jobs_cut_as_it_is_only() -> None:
 
 
 def test_a_second_fit_keeps_the_runs_of_the_first(tmp_path) -> None:
-    ppsim.save(ppsim.fit(written(tmp_path / "runs.csv", JOBS[:1], times=1.08)), tmp_path / "mine.toml")
+    ppsim.save(ppsim.fit(written(tmp_path / "runs.csv", JOBS[:1], times=1.08)), tmp_path / "mine.json")
     again = written(tmp_path / "more.csv", JOBS[3:], times=1.08)
-    again.write_text(again.read_text().replace("dgx-a100", str(tmp_path / "mine.toml")))
+    again.write_text(again.read_text().replace("dgx-a100", str(tmp_path / "mine.json")))
     found = ppsim.fit(again)
     assert [run.model for run in found.constants.runs] == ["llama3-8b", "llama2-7b"]
     words = dict(zip(COLUMNS, (*JOBS[0], 4096), strict=False))
@@ -170,9 +170,9 @@ def test_the_spread_of_the_step_that_was_fitted_is_that_of_two_normals(tmp_path)
 def test_the_interval_after_a_fit_is_narrower_and_has_the_measured_step(tmp_path) -> None:
     path = written(tmp_path / "runs.csv", JOBS[:1], times=1.08)
     found = ppsim.fit(path)
-    ppsim.save(found, tmp_path / "mine.toml")
+    ppsim.save(found, tmp_path / "mine.json")
     words = {**found.posterior.rows[0].case.words}
-    before, after = (ppsim.project(**{**words, "cluster": cluster}) for cluster in (BASE, tmp_path / "mine.toml"))
+    before, after = (ppsim.project(**{**words, "cluster": cluster}) for cluster in (BASE, tmp_path / "mine.json"))
     widths = [
         (high - low) / made.iteration_time_s for made in (before, after) for low, high in [made.answer.interval_s]
     ]
@@ -206,7 +206,7 @@ def test_a_rest_is_the_jobs_and_in_no_cluster_file(tmp_path) -> None:
     found = ppsim.fit(path)
     told = found.rests["llama3-8b"]
     assert abs(np.log(told.value / 0.15)) < 2 * told.spread < told.prior.spread
-    assert "rest" not in found.to_toml(tmp_path / "mine.toml")
+    assert "rest" not in found.to_calibration(tmp_path / "mine.json")["constants"]
     assert "add --extra-step-time 0." in str(found)
     one = ppsim.validate(path, fit_on="1,3").sets[0]
     assert all(abs(after.error) < 0.02 < abs(before.error) for before, after in one.judged[:1])
@@ -228,15 +228,15 @@ def test_a_rest_that_no_row_tells_takes_nothing_of_the_rates(tmp_path) -> None:
 
 
 def test_a_file_of_a_fit_is_the_cluster_that_was_fitted(found, tmp_path) -> None:
-    ppsim.save(found, tmp_path / "mine.toml")
-    again = load_cluster(tmp_path / "mine.toml")
+    ppsim.save(found, tmp_path / "mine.json")
+    again = load_cluster(tmp_path / "mine.json")
     assert again.constants == found.constants
     assert again.device == found.cluster.device
     assert again.tiers == found.cluster.tiers
     assert again.constants.fitted_on == ("runs.csv",)
     assert all(one.sigma and one.source.startswith("fit, from ") for one in again.constants.named.values())
-    with pytest.raises(ConfigError, match=r"give it one of .toml"):
-        ppsim.save(found, tmp_path / "mine.json")
+    with pytest.raises(ConfigError, match=r"give it one of .json"):
+        ppsim.save(found, tmp_path / "mine.toml")
 
 
 def test_one_row_far_off_does_not_move_what_others_agree_on(tmp_path) -> None:
@@ -343,9 +343,9 @@ def test_constants_only_of_rows_on_which_they_bear(tmp_path) -> None:
 
 def test_a_file_that_its_cluster_was_fitted_on_is_said_to_be_no_test(tmp_path) -> None:
     path = written(tmp_path / "runs.csv", JOBS[:1], times=1.08)
-    ppsim.save(ppsim.fit(path), tmp_path / "mine.toml")
+    ppsim.save(ppsim.fit(path), tmp_path / "mine.json")
     for name, cluster, clusters in (
-        ("runs.csv", tmp_path / "mine.toml", ["mine"]), ("other.csv", tmp_path / "mine.toml", []),
+        ("runs.csv", tmp_path / "mine.json", ["mine"]), ("other.csv", tmp_path / "mine.json", []),
         ("runs.csv", BASE.name, []),
     ):  # fmt: skip
         rows = tmp_path / str(len(clusters)) / name

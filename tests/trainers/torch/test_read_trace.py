@@ -128,20 +128,20 @@ def test_the_file_is_taken_by_simulate_project_and_compare(folder: Path) -> None
     )
     ppsim("calibrate", "traces", "--costs", "C.json", "-o", "overheads.json")
     file = json.loads((folder / "overheads.json").read_text())
-    assert file["format"] == "ppsim-overheads/1"
-    assert file["overlap_slowdown"] == pytest.approx(0.25, rel=0.05)
+    assert file["format"] == "ppsim-calibration/1"
+    assert file["overheads"]["overlap_slowdown"] == pytest.approx(0.25, rel=0.05)
     ppsim("build", "1f1b", "--pp", 2, "--num-microbatches", 8, "-o", "T.csv")
     report = json.loads(
-        ppsim("simulate", "T.csv", "--costs", "C.json", "--overheads", "overheads.json", "--json").stdout
+        ppsim("simulate", "T.csv", "--costs", "C.json", "--calibration", "overheads.json", "--json").stdout
     )
     assert report["step_time_s"] == pytest.approx(timeline_of("1f1b").step_time_s, rel=0.01)
     assert report["step_overhead_s"] == pytest.approx(GAP_S, rel=1e-3)
     assert report["iteration_time_s"] == report["step_time_s"] + report["step_overhead_s"]
-    with_it = json.loads(ppsim("project", "--pp", 4, "--overheads", "overheads.json", "--json").stdout)
+    with_it = json.loads(ppsim("project", "--pp", 4, "--calibration", "overheads.json", "--json").stdout)
     tokens = with_it["tokens_per_s"] * with_it["iteration_time_s"]
     plain = json.loads(ppsim("project", "--pp", 4, "--json").stdout)
     assert tokens == pytest.approx(plain["tokens_per_s"] * plain["step_time_s"])
-    text = words_of(ppsim("project", "--pp", 4, "--overheads", "overheads.json", "--full").stdout)
+    text = words_of(ppsim("project", "--pp", 4, "--calibration", "overheads.json", "--full").stdout)
     assert "iteration" in text
     assert "with 30.0 ms between two steps" in text
     assert "% longer" in text

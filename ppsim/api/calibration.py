@@ -1,0 +1,62 @@
+"""Calibrations as options: the cluster and the plan fields that they set."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ppsim.base.errors import ConfigError
+from ppsim.machine.cluster import Cluster
+from ppsim.machine.files import cluster_named, load_cluster
+from ppsim.runs.calibrate import Calibration
+from ppsim.runs.calibration_file import Overheads, read_calibration
+
+
+def overheads_of(given: str | Path | Calibration) -> Overheads | None:
+    """Return the overheads of a calibration or of its file; None if it has only constants of a cluster."""
+    if isinstance(given, Calibration):
+        constants = {name: fit.value for name, fit in given.fits.items() if fit is not None}
+        spreads = given.spreads.action, given.spreads.rank, given.spreads.factors
+        return Overheads(constants, given.line, *spreads, given.communication, given.fitted_runs)
+    return read_calibration(given).overheads
+
+
+def calibrated_cluster(
+    given: str | Path | Calibration, cluster: str | Path | Cluster | None
+) -> str | Path | Cluster | None:
+    """Return the cluster with the constants of a calibration; `cluster` if the calibration has none.
+
+    Raises `ConfigError` if the constants extend another cluster than the given one.
+    """
+    if isinstance(cluster, Cluster) or isinstance(given, Calibration):
+        return cluster
+    base = read_calibration(given).base
+    if base is None:
+        return cluster
+    if cluster is not None and load_cluster(cluster) != load_cluster(_path_of(base, given)):
+        raise ConfigError(f"{given} has constants of {base}, not of {cluster}: leave out --cluster {cluster}")
+    return given
+
+
+def _path_of(base: str, file: str | Path) -> str:
+    return base if cluster_named(base) == base and not Path(base).suffix else os.path.join(Path(file).parent, base)
+
+
+def plan_fields_of(given: str | Path | Calibration, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plan fields (and `runtime`) that a calibration's overheads set, unless `options` set them.
+
+    Raises `ConfigError` if `launch_ms` is given too, because measured actions include their launches.
+    """
+    fitted = overheads_of(given)
+    if fitted is None:
+        return {}
+    if options["launch_ms"] is not None:
+        raise ConfigError("--launch-ms and the overheads of --calibration say the same twice: give one of them")
+    found: dict[str, Any] = {**fitted.constants, **fitted.spreads}
+    if options["runtime"] is None and fitted.communication != "overlap":
+        found["runtime"] = "megatron"
+    if fitted.line and options.get("transfer_ms") is None:
+        found["hop_overhead_s"], found["bandwidth_bytes_per_s"] = fitted.line
+    if fitted.fitted_runs:
+        found["fitted_runs"] = fitted.fitted_runs
+    return found
