@@ -124,15 +124,15 @@ def _print_full_explanation(found: Any) -> None:
         out.add(f"{number}. {sentence}")
     out.add("", Columns.of(words.table_of(found), wraps=True))
     if late := words.faults(found):
-        out.add("\nthe others wait for", *late)
+        out.add("\nranks that others wait for", *late)
     if found.against:
         out.add("")
         _add_against(out, found.against, found.step_s)
-    spread = "half of the steps: what the middle half of them loses. " if found.num_steps > 1 else ""
+    spread = "middle half of steps: what these lose. " if found.num_steps > 1 else ""
     out.add(
-        "\ntime: what the step loses to each cause, taken out in this order by replays through the simulator; the "
-        f"times sum to the step. {spread}gain alone: without this cause only. rest: what the replay of the step as "
-        "it was is off by."
+        "\ntime: what the step loses to each cause; causes are removed in this order in replays by the simulator, "
+        f"and the times sum to the step. {spread}gain if removed: time saved if only this cause is removed. rest: "
+        "error of the replay with all causes."
     )
 
 

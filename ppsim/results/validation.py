@@ -36,10 +36,9 @@ def print_validations(found: Validated, *, full: bool = False, with_rows: bool |
         out.add(bold("the ten largest errors of times"), worst, "")
         out.add(Columns.of(_listed_rows(found.sets), wraps=True), "")
     out.add(
-        "Errors are projected / measured - 1 of test rows (* marks sets that have fitted rows only): positive "
-        "means that the projection is slower or larger. MAPE: mean absolute error; constant MFU and others: the MAPE of "
-        "other methods on the same rows. skipped: rows whose source does not state a setting that the projection "
-        "needs.",
+        "Errors are projected / measured - 1 of test rows (* marks sets with fitted rows only): positive means "
+        "that the projection is slower or larger. MAPE: mean absolute error; constant MFU and others: the MAPE of "
+        "other methods on the same rows. skipped: rows whose source does not state a needed setting.",
         "in 90 %: measurements inside the projection's 90 % interval.",
         "order: mean rank correlation of schedules; groups in which each pair has the measured order.",
     )

@@ -330,11 +330,11 @@ def _with_calls(
     whole = np.sum([term.seconds for term in terms if term.cause in waits], axis=0)
     with_calls = replayed_s(calls, steps, hop_s=call_s)
     blocking = with_calls - replayed_s(graph, steps, hop_s=0.0)
-    detail = f"{seconds(call_s)} a message in Megatron-LM's own calls"
+    detail = f"{seconds(call_s)} per message in Megatron-LM's own calls"
     return [
         *others,
         _Term("blocking sends and receives", blocking, blocking, detail),
-        _Term("gaps between passes", whole - blocking, whole - blocking, f"beside these calls; {gaps.detail}"),
+        _Term("gaps between passes", whole - blocking, whole - blocking, f"outside these calls; {gaps.detail}"),
     ]
 
 

@@ -217,13 +217,13 @@ def removals(
         Removal(
             "waits for messages",
             lambda steps: Steps(steps.taken, np.zeros_like(steps.hop), steps.after_own),
-            _median_wait(steps.hop - pauses.hop - excess.transit_s, "a message"),
+            _median_wait(steps.hop - pauses.hop - excess.transit_s, "message"),
             lambda steps: Steps(steps.taken, np.minimum(steps.hop, pauses.hop + excess.transit_s), steps.after_own),
         ),
         Removal(
             "gaps between passes",
             lambda steps: Steps(steps.taken, steps.hop, np.minimum(steps.after_own, variation_s)),
-            _median_wait(gaps, "a gap"),
+            _median_wait(gaps, "gap"),
             lambda steps: Steps(
                 steps.taken, steps.hop, np.minimum(steps.after_own, pauses.after_own + excess.block_s + variation_s)
             ),
@@ -325,7 +325,7 @@ def _lower_median(values: list[float]) -> float:
 
 def _median_wait(waits: Floats, what: str) -> str:
     found = waits[waits > 0]
-    return f"{seconds(float(np.median(found)))} {what}, the median of {len(found)}" if len(found) else ""
+    return f"{seconds(float(np.median(found)))} per {what}, the median of {len(found)}" if len(found) else ""
 
 
 def _worst_pass(schedule: Schedule, excess: Floats) -> str:

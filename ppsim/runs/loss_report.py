@@ -6,7 +6,7 @@ from ppsim.runs.loss_causes import STAGES_OR_RANKS
 
 MOST_REASONS = 3
 
-GAINS = "what each step would gain without one cause alone, the largest first"
+GAINS = "time saved per step if only this cause is removed, largest first"
 
 _LEAST = 1e-3
 """Causes below this fraction of a step get no sentence."""
@@ -59,10 +59,10 @@ ADVICE = {
         "this rank is slower than the others with all its stages: look at its GPU and host (ppsim project "
         "--straggler RANK:FACTOR shows what other plans lose to it)"
     ),
-    "uneven stages": "stages are not alike: try another split (--split auto of ppsim project)",
+    "uneven stages": "stages take different times: try another split (--split auto of ppsim project)",
     STAGES_OR_RANKS: (
-        "a stage takes longer, or its rank is slow, which cannot be told with one stage per rank: compare layers "
-        "and devices, or try another split (--split auto of ppsim project)"
+        "a stage takes longer, or its rank is slow (with one stage per rank, a run cannot show which): compare "
+        "layers and devices, or try another split (--split auto of ppsim project)"
     ),
 }
 
@@ -90,7 +90,8 @@ def worth_saying(found: Explanation) -> list[Loss]:
 def reasons(found: Explanation) -> list[str]:
     """Return a sentence per likely cause, the largest gain first."""
     return [reason(loss, found.period_s) for loss in worth_saying(found)] or [
-        f"no cause takes {percent(_LEAST)} of it or more: what is left is the schedule's own idling and the passes"
+        f"no cause takes {percent(_LEAST)} of the step or more: the rest is the schedule's idle time, and the "
+        "passes themselves"
     ]
 
 
@@ -102,9 +103,9 @@ def faults(found: Explanation) -> list[str]:
             continue
         most = f"; on the critical path most by {late.action}, {seconds(late.action_s)}" if late.action else ""
         sentences.append(
-            f"rank {late.rank}: were it as fast as the median stage, the step would gain {seconds(late.gain_s)} "
-            f"({percent(late.gain_s / found.step_s)}), and the others wait {seconds(late.others_wait_s)} less, in "
-            f"sum{most}"
+            f"rank {late.rank}: if it were as fast as the median stage, the step would take {seconds(late.gain_s)} "
+            f"({percent(late.gain_s / found.step_s)}) less, and the others wait {seconds(late.others_wait_s)} "
+            f"less in sum{most}"
         )
     return sentences
 
@@ -141,8 +142,8 @@ def table_of(found: Explanation) -> list[dict[str, str]]:
         }
         if found.num_steps > 1:
             low, high = loss.quartiles_s
-            row["half of the steps"] = f"{_time(low)} … {_time(high)}" if high - low > _ROUNDING_S else ""
-        row["gain alone"] = "" if loss.cause in ("compute", "rest") else _time(loss.gain_s)
+            row["middle half of steps"] = f"{_time(low)} … {_time(high)}" if high - low > _ROUNDING_S else ""
+        row["gain if removed"] = "" if loss.cause in ("compute", "rest") else _time(loss.gain_s)
         rows.append(row | {"where": loss.detail})
     return rows
 
@@ -177,7 +178,7 @@ def markdown(found: Explanation) -> str:
     lines += [f"{number}. {sentence}" for number, sentence in enumerate(reasons(found), start=1)]
     lines += ["", *_rows(table_of(found))]
     if found.late:
-        lines += ["", "## Whom the others wait for", "", *(f"- {sentence}" for sentence in faults(found))]
+        lines += ["", "## Ranks that others wait for", "", *(f"- {sentence}" for sentence in faults(found))]
     if found.against:
         lines += ["", "## Against the projection", "", whole_difference(found.against, found.step_s) + "."]
         lines += [

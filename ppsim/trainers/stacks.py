@@ -186,7 +186,9 @@ def stack_of(name: str, options: Mapping[str, Any], *, device: str, has_experts:
     brought = settings_beside(shared, options)
     count = len(moe_recipes(base, release, device, dtype))
     texts = ", ".join(_option_text(word, value) for word, value in brought.items()) or "nothing else"
-    sentence = f"{base}@{release} sets, as more than half of its {count} MoE recipes of this device and dtype: {texts}"
+    sentence = (
+        f"{base}@{release} sets, as more than half of its {count} MoE recipes of this device and dtype: {texts}"
+    )
     return Stack(f"{base}@{release}", {**said, **brought}, (sentence,))
 
 
