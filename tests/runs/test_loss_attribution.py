@@ -298,7 +298,7 @@ def test_the_command_says_the_reasons_first(folder: Path) -> None:
     assert shown[4].startswith("   remedy ")
     text = words_of(ppsim("explain", DUMP, "--full").stdout)
     assert text.index("1. ") < text.index("uneven stages") < text.index("where a step goes")
-    assert text.index("the others wait for rank 7:") > text.index("where a step goes")
+    assert text.index("ranks that others wait for rank 7:") > text.index("where a step goes")
     report: dict[str, Any] = json.loads(ppsim("explain", DUMP, "--json").stdout)
     assert sum(loss["seconds"] for loss in report["losses"]) == pytest.approx(report["step_s"])
     assert report["reasons"][0] == STAGES_OR_RANKS
