@@ -7,6 +7,7 @@ import pytest
 from ppsim.base.files import read_json
 from ppsim.model.activations import layer_activations, layer_backward
 from ppsim.model.batch import Batch, KernelChoice
+from ppsim.model.fine_tuning import fine_tuning_of
 from ppsim.model.registry import find_model
 from ppsim.parallel.sizes import Cut
 
@@ -50,16 +51,21 @@ def test_a_dropped_activation_is_made_again_before_it_is_used() -> None:
     assert peak("llama3-8b", "mlp_act") == 2 * (f + 2 * f + f)
 
 
-def test_peaks_of_16_layers_are_those_measured_on_an_h200() -> None:
-    """Two layers under eight plans of recomputation each, recorded by benchmarks/layer_peaks.py."""
+def test_peaks_of_18_layers_are_those_measured_on_an_h200() -> None:
+    """Two layers under eight plans of recomputation each, and frozen weights, by benchmarks/layer_peaks.py."""
     rows = read_json(ROOT / "benchmarks" / "recorded" / "h200_layer_peaks.json")["rows"]
-    assert len(rows) == 16
+    assert len(rows) == 18
+    tunings = {
+        "all": None, "frozen": fine_tuning_of("", "attention+mlp+norms"),
+        "lora": fine_tuning_of("16:linear_proj+linear_fc2", ""),
+    }  # fmt: skip
     kernels = KernelChoice(
         fused_activation=False, gradient_placeholders=False, eager=True, weighted_output=True, norm_in_gemm=False
     )
     for row in rows:
         ep = 8 if row["model"] == "mixtral-8x7b" else 1
-        layer, cut = find_model(row["model"]).layers[-1], Cut(dp=ep, ep=ep)
+        model = find_model(row["model"]).with_fine_tuning(tunings[row["training"]])
+        layer, cut = model.layers[-1], Cut(dp=ep, ep=ep)
         batch = Batch(1, TOKENS, recompute=row["recompute"])
         saved = sum(layer_activations(layer, batch, cut, kernels).values())
         assert saved == pytest.approx(row["saved_bytes"] + row["input_bytes"], rel=5e-4), row
