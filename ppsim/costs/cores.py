@@ -36,7 +36,7 @@ def core_of(part: Mixer, place: Place, *, micro_batch: int, sequence_length: int
     if not isinstance(part, Scored):
         return NOTHING
     heads, queries = micro_batch * (part.num_heads // place.cut.tp), sequence_length // place.cut.cp
-    if execution.attention == "fused":
+    if execution.attention != "unfused":
         mean = _of_last(part.keys_a_query, sequence_length, _pieces(part, place))
         keys = round(2 * mean)  # AttentionCore counts the causal half of its keys
         unmasked = 1 - 1 / place.cut.cp if execution.context == "all-gather" else 0.0
@@ -47,16 +47,14 @@ def core_of(part: Mixer, place: Place, *, micro_batch: int, sequence_length: int
         if isinstance(part, Attention) and part.window and part.window < sequence_length:
             seen = part.keys_a_query(sequence_length)
             tiled = replace(whole, keys=min(sequence_length, round(2 * (seen + _TILE_EDGE))))
-            return (
-                PassKernels(
-                    *(
-                        replace(kernel, attention_ideal_s=kernel.attention_ideal_s * 2 * seen / tiled.keys)
-                        for kernel in fused_attention(times, tiled)
-                    )
+            windowed = PassKernels(
+                *(
+                    replace(kernel, attention_ideal_s=kernel.attention_ideal_s * 2 * seen / tiled.keys)
+                    for kernel in fused_attention(times, tiled)
                 )
-                + joined
             )
-        return PassKernels(*fused_attention(times, whole)) + joined
+            return _in_its_format(windowed, part, place, tokens) + joined
+        return _in_its_format(PassKernels(*fused_attention(times, whole)), part, place, tokens) + joined
     rows, e = heads * queries, activation_bytes(at_least_16_bits(execution.dtype))
     keys = part.unmasked_keys(sequence_length)
     wide = product(times, "forward", rows, keys, part.qk_head_size, groups=heads)
@@ -69,6 +67,27 @@ def core_of(part: Mixer, place: Place, *, micro_batch: int, sequence_length: int
     return PassKernels(
         (wide + deep + softmax).as_attention(), (wide + wide + deep + deep + gradient).as_attention()
     )
+
+
+def _in_its_format(kernels: PassKernels, part: Scored, place: Place, tokens: int) -> PassKernels:
+    """Kernels of 16-bit attention, or with fp8 attention faster ones and the casts before them.
+
+    TransformerEngine casts queries, keys and values before the forward and the gradient of the output before the
+    backward, which reads two bytes and writes one per element.
+    """
+    if place.execution.attention != "fused-fp8":
+        return kernels
+    gain, times = place.cluster.device.efficiency.attention_fp8_gain, place.wide_times
+    faster = PassKernels(*(replace(one, attention_s=one.attention_s / gain, measured_s=one.measured_s / gain)
+                           for one in kernels.passes))  # fmt: skip
+    heads = part.num_heads // place.cut.tp
+    keys = part.kv_heads_on_a_rank(place.cut.tp) if isinstance(part, Attention) else heads
+    cast = heads * part.qk_head_size + keys * (part.qk_head_size + part.v_head_size)
+    forward, backward = (
+        moved(times, "elementwise", 3.0 * tokens * columns, launches=launches)
+        for columns, launches in ((cast, 3), (heads * part.v_head_size, 1))
+    )
+    return faster + PassKernels(forward, backward)
 
 
 def _pieces(part: Scored, place: Place) -> int:

@@ -32,7 +32,8 @@ class Execution:
     """Execution options of a microbatch.
 
     attention
-        "fused" saves no scores; "unfused" writes all s × s scores, with softmax and dropout, to memory (before
+        "fused" saves no scores, nor does "fused-fp8", with both of its GEMMs in 8 bits (TransformerEngine's
+        fp8_dot_product_attention); "unfused" writes all s × s scores, with softmax and dropout, to memory (before
         2022).
     recompute
         Recomputed part of a layer: nothing, its forward, or modules (`ppsim.model.recompute`).
@@ -79,7 +80,7 @@ class Execution:
     """
 
     dtype: str = "bfloat16"
-    attention: Literal["fused", "unfused"] = "fused"
+    attention: Literal["fused", "fused-fp8", "unfused"] = "fused"
     recompute: Recompute = "none"
     cuda_graphs: CudaGraphs = "none"
     sequence_parallel: bool = False
@@ -163,6 +164,11 @@ class Execution:
         require_spelling(self.recompute)
         if (word := cuda_graphs_of(self.cuda_graphs)) != self.cuda_graphs:
             raise ConfigError(f"cuda_graphs '{self.cuda_graphs}' is spelled '{word}'")
+        if self.attention == "fused-fp8" and self.dtype not in ("float8", "float8-block", "float8-row", "mxfp8"):
+            raise ConfigError(
+                f"attention fused-fp8 is for GEMMs in 8 bits: got dtype {self.dtype} (give --dtype mxfp8, or "
+                "--attention fused)"
+            )
         if self.deterministic_mode and self.cross_entropy != "unfused":
             raise ConfigError(
                 "deterministic mode has no fused cross entropy (Megatron-LM refuses both): "

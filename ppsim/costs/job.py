@@ -270,7 +270,7 @@ class Job(InBrief):
         kernels = replace(
             self.kernels,
             gradient_placeholders=self.kernels.gradient_placeholders and not self.fully_shard,
-            flash_attention=execution.attention == "fused",
+            flash_attention=execution.attention != "unfused",
             dropout=execution.dropout,
             cross_entropy=execution.cross_entropy,
             cp_communication="a2a" if execution.context == "all-to-all" else "p2p",

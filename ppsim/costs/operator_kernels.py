@@ -65,7 +65,7 @@ def layer_operators(layer: Layer, place: Place, sequence_length: int) -> tuple[O
     require_division_of_layer(layer, place.cut)
     execution = place.execution
     kernels = KernelChoice(
-        flash_attention=execution.attention == "fused",
+        flash_attention=execution.attention != "unfused",
         dropout=execution.dropout,
         norm_in_gemm=execution.compile is None,
     )

@@ -46,6 +46,8 @@ class Efficiency:
     attention_forward, attention_backward
         Share of the 16-bit peak that fused attention achieves, relative to its FLOPs (causal: half; backward: 2.5
         times the forward FLOPs).
+    attention_fp8_gain
+        Throughput of fused attention in 8 bits, relative to 16 bits.
     unmasked_attention
         The same shares ("forward", "backward") for scores without a mask; None: equal.
     deterministic_attention
@@ -96,6 +98,7 @@ class Efficiency:
     experts: float = 1.0
     spread: float | None = None
     experts_spread: float | None = None
+    attention_fp8_gain: float = 1.0
     unmasked_attention: Mapping[str, float] | None = None
     deterministic_attention: Mapping[str, float] | None = None
     in_situ: InSitu | None = None
@@ -217,8 +220,8 @@ class Link:
       reduction.
     - `small_group_loss`: share of the bandwidth lost by a group of half the domain's devices, and again per further
       halving.
-    - `is_mesh`: no switch, but a link of its own between each two of the domain's N devices: a group of n ranks gets
-      (n − 1) / (N − 1) of the bandwidth, and a P2P transfer one link.
+    - `is_mesh`: no switch, but one link for each pair of the domain's N devices: a group of n ranks gets
+      (n − 1) / (N − 1) of the bandwidth, a P2P transfer one link.
     - `copy_bytes_per_s`: bandwidth at which a rank copies the 1/R of all bytes that it keeps itself: half of all
       bytes among two ranks, little among many. None: free.
     - `exchange_share`: bandwidth of an all-to-all relative to rings.

@@ -219,8 +219,9 @@ class StudyOptions(TypedDict, total=False):
         MEANING_OF_FREEZE + " [default: none]",
         metavar="MODULE+MODULE…", section="model", field="job.freeze", default="",
     )]
-    attention: Annotated[Literal["fused", "unfused"] | None, Option(
-        "Attention kernel: fused (FlashAttention) or unfused (score matrix in memory). [default: {default}]",
+    attention: Annotated[Literal["fused", "fused-fp8", "unfused"] | None, Option(
+        "Attention kernel: fused (FlashAttention), fused-fp8 (fused, with its GEMMs in 8 bits) or unfused (score "
+        "matrix in memory). [default: {default}]",
         section="model", after="recompute", field="job.execution.attention", default="fused",
     )]
     dropout: Annotated[bool | None, Option(

@@ -18,6 +18,7 @@ from ppsim.trainers.torchtitan.read_config import from_torchtitan
 
 CLUSTERS = {
     "h100": "dgx-h100", "b200": "dgx-b200", "b300": "dgx-b300", "gb200": "gb200-nvl72", "gb300": "gb300-nvl72",
+    "vr200": "vr200-nvl144", "r100": "r100-nvl8",
     "mi300x": "mi300x-8", "mi325x": "mi325x-8", "mi355x": "mi355x-8",
 }  # fmt: skip
 """The cluster for each device type of a recipe."""

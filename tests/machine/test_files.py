@@ -32,7 +32,7 @@ link = { bytes_per_s = 25e9, efficiency = 0.7, launch_s = 2e-5, step_s = 5e-6 }
 
 IN_CLUSTERS = {
     "a100-80gb-sxm", "h100-sxm", "h100-96gb", "h100-pcie", "h200", "b200", "gb200", "b300", "gb300", "l40s",
-    "rtx-pro-6000", "mi300x", "mi325x", "mi350x", "mi355x",
+    "rtx-pro-6000", "mi300x", "mi325x", "mi350x", "mi355x", "gh200", "h20", "vr200", "r100",
 }  # fmt: skip
 
 

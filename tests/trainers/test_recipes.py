@@ -9,6 +9,7 @@ import ppsim
 from ppsim.api.project import plan_of
 from ppsim.base.errors import ConfigError
 from ppsim.base.package_data import data_folder
+from ppsim.projection.project import outcome_of
 from ppsim.trainers.bridge.rules import RULES
 from ppsim.trainers.read_recipe import CLUSTERS, read_recipe
 from ppsim.trainers.recipe_table import find_recipe, matching, recipes
@@ -155,11 +156,26 @@ def test_an_option_replaces_its_part_of_a_recipe_and_no_other():
     assert typed.how_split == plan.how_split
 
 
-def test_a_recipe_for_a_device_without_a_cluster_asks_for_one():
+def test_a_recipe_for_a_device_without_a_cluster_asks_for_one(monkeypatch):
+    monkeypatch.delitem(CLUSTERS, "vr200")
     name = "deepseek-v3/vr200/mxfp8/256gpu@26.08"
     with pytest.raises(ConfigError, match="is for VR200, which no cluster has: give --cluster"):
         plan_of({"recipe": name})
     assert plan_of({"recipe": name, "cluster": "gb300-nvl72"}).job.cluster.name == "gb300-nvl72"
+
+
+def test_every_recipe_names_a_device_with_a_cluster():
+    assert {recipe.device for recipe in recipes()} <= {*CLUSTERS, "any"}
+    assert plan_of({"recipe": "llama3-8b/r100/nvfp4@26.08"}).job.cluster.name == "r100-nvl8"
+    assert plan_of({"recipe": "deepseek-v3/vr200/mxfp8/256gpu@26.08"}).job.cluster.name == "vr200-nvl144"
+
+
+def test_attention_in_8_bits_of_a_recipe_is_followed():
+    name = "qwen3-30b-a3b/gb300/mxfp8@26.08"
+    seconds = [outcome_of(plan_of({"recipe": name, "attention": how}))[0] for how in (None, "fused-fp8", "fused")]
+    assert seconds[0] == seconds[1] < seconds[2]
+    with pytest.raises(ConfigError, match="attention fused-fp8 is for GEMMs in 8 bits: got dtype bfloat16"):
+        plan_of({"recipe": name, "dtype": "bfloat16"})
 
 
 def test_a_recipe_and_a_configuration_together_are_refused():

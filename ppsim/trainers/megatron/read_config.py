@@ -161,6 +161,8 @@ def _kernels(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
     if backend is not None or is_local:
         name = str(backend or "local").rpartition(".")[2]
         words["attention"] = "unfused" if name in ("unfused", "local") else "fused"
+    if arguments.flag("fp8_dot_product_attention", word="attention") and words["attention"] != "unfused":
+        words["attention"] = "fused-fp8"
     parts = [arguments.get(f"{name}_dropout", word="dropout") for name in ("attention", "hidden")]
     if not is_partial or parts != [None, None]:
         words["dropout"] = any(part is None or _is_above_zero(part) for part in parts)

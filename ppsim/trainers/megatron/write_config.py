@@ -186,7 +186,9 @@ def _optimizer(words: Mapping[str, Any]) -> dict[str, Any]:
 def _executed(words: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if "attention" in words:
-        found["attention_backend"] = {"fused": "auto", "unfused": "unfused"}[words["attention"]]
+        found["attention_backend"] = "unfused" if words["attention"] == "unfused" else "auto"
+    if words.get("attention") == "fused-fp8":
+        found["fp8_dot_product_attention"] = True
     if "dropout" in words:
         found |= dict.fromkeys(("attention_dropout", "hidden_dropout"), DROPOUT if words["dropout"] else 0.0)
     if words.get("deterministic_mode"):
