@@ -139,7 +139,9 @@ def test_moe_jobs_get_the_settings_of_the_newest_recipes_and_options_override_th
     assert any("--fused-experts" in one and "--cuda-graphs full" in one for one in job.assumptions)
     mine = ppsim.job(**words, fused_experts=False)
     assert (mine.execution.fused_experts, mine.execution.expert_rank_capacity) == (False, None)
-    fast, slow = (ppsim.project(**words, **more).iteration_time_s for more in ({}, {"stack": "megatron-bridge@none"}))
+    fast, slow = (
+        ppsim.project(**words, **more).iteration_time_s for more in ({}, {"stack": "megatron-bridge@none"})
+    )
     assert fast < 0.9 * slow
 
 
