@@ -21,6 +21,7 @@ from ppsim.projection.lengths import read_lengths
 from ppsim.projection.options import JobOptions, PlanOptions
 from ppsim.projection.plan import AUTO, Plan
 from ppsim.projection.projection import Projection, Projections
+from ppsim.trainers.stacks import NEAREST, base_of, measured_stacks
 
 if TYPE_CHECKING:
     from ppsim.api.plan_file import StagesFile
@@ -151,12 +152,10 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
 
 
 def _by_stack(plan: Plan, asked: Mapping[str, Any]) -> dict[str, Plan]:
-    """The plan with each of the other stacks, if the stack was chosen by measured runs."""
+    """The plan with each of the other stacks, if measured runs decided on the stack."""
     job = plan.job
-    if job is None or not job.stack_basis or plan.schedule == AUTO or plan.searches_stages:
+    if job is None or NEAREST not in job.stack_basis or plan.schedule == AUTO or plan.searches_stages:
         return {}
-    from ppsim.trainers.stacks import base_of, measured_stacks  # heavy import
-
     has_experts = any(kind.is_moe for kind in job.model.kinds)
     found: dict[str, Plan] = {}
     for name in measured_stacks(job.cluster.device.generation, has_experts=has_experts):

@@ -69,9 +69,13 @@ def _stack(projection: Projection, answer: Answer) -> list[str]:
     job = projection.plan.job
     if job is None or not job.stack_basis:
         return []
-    times = ", ".join(f"{name} {seconds(value)}" for name, value in answer.by_stack_s.items())
     chosen = cut(f"stack {job.stack_name} ({job.stack_basis})", WIDTH)
-    return [chosen, *([cut(f"by stack: {times}", WIDTH)] if times else [])]
+    return [chosen, *([cut(f"by stack: {times_by_stack(answer)}", WIDTH)] if answer.by_stack_s else [])]
+
+
+def times_by_stack(answer: Answer) -> str:
+    """Return the iteration times with each stack, the shortest first."""
+    return ", ".join(f"{name} {seconds(value)}" for name, value in answer.by_stack_s.items())
 
 
 def _memory(verdict: Verdict) -> str:

@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from ppsim.base.units import count, percent, seconds, signed_percent, size
 from ppsim.catalog.build import find
+from ppsim.costs.job import Job
 from ppsim.costs.profile import DEFAULT, load_profile
 from ppsim.model.recompute import is_by_stage
 from ppsim.projection.projection import Answer, Projection, Projections
-from ppsim.results.first_screen import first_screen
+from ppsim.results.first_screen import first_screen, times_by_stack
 from ppsim.results.steps import print_report, print_timeline
 from ppsim.results.text_layout import Columns, Page, bold, facts, verdict_line
 from ppsim.simulation.report import gap_of
@@ -122,7 +123,7 @@ def _delivered(projection: Projection, answer: Answer) -> list[tuple[str, str]]:
     verdict = projection.verdict
     on = f" on {num_gpus} GPUs" if num_gpus > 1 else ""
     rows = [
-        *([("assumed", f"stack {plan.job.stack_in_words}")] if plan.job else []),
+        *_stack(plan.job, answer),
         ("iteration", f"{seconds(projection.iteration_time_s)}; 90 % interval {low} to {high} ({answer.sampled})"),
     ]
     if tokens is not None:
@@ -134,6 +135,14 @@ def _delivered(projection: Projection, answer: Answer) -> list[tuple[str, str]]:
         rows.append(("training", f"{answer.days:.1f} days"))
     rows += [("note", note) for note in (verdict.notes if verdict else ())]
     return [*rows, *(("memory", text) for text in _components(projection.peak_components_bytes or {}))]
+
+
+def _stack(job: Job | None, answer: Answer) -> list[tuple[str, str]]:
+    if job is None:
+        return []
+    basis = f" ({job.stack_basis})" if job.stack_basis else ""
+    rows = [("assumed", f"stack {job.stack_in_words}{basis}")]
+    return [*rows, ("by stack", times_by_stack(answer))] if answer.by_stack_s else rows
 
 
 def _components(sizes: Mapping[str, int]) -> list[str]:

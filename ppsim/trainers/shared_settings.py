@@ -1,7 +1,7 @@
 """Settings of experts and CUDA graphs that the MoE recipes of a release share, for a device and a number format."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -86,7 +86,7 @@ def shared_settings(trainer: str, release: str, device: str, dtype: str) -> Mapp
     return MappingProxyType(shared)
 
 
-def _shared(name: str, found: list[dict[str, Any]]) -> Any:
+def _shared(name: str, found: Sequence[Mapping[str, Any]]) -> Any:
     required = _REQUIRED.get(name, {})
     among = [one for one in found if all(one.get(word) is not None for word in required)]
     values = Counter(one[name] for one in among if one.get(name) is not None)

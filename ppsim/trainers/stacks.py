@@ -19,6 +19,8 @@ PLAIN = "plain"
 WITHOUT_RECIPES = "none"
 """In place of a release: the stack without the settings that its MoE recipes share."""
 ERRORS = "stack_errors.json"
+NEAREST = "default: the nearest to"
+"""Beginning of the reason for a stack that measured runs decided on."""
 
 
 class Line(Strict):
@@ -150,7 +152,7 @@ def default_stack(generation: str, *, has_experts: bool, measured: str = "") -> 
     if (found := stack_errors().get((generation, kind))) is None:
         return PLAIN, f"default: no calibration runs of {kind} models on {generation or 'this device'}"
     rows = f"{found.rows} calibration run{'s' * (found.rows > 1)}"
-    return found.nearest, f"default: the nearest to {rows} of {kind} models on {generation}"
+    return found.nearest, f"{NEAREST} {rows} of {kind} models on {generation}"
 
 
 def measured_stacks(generation: str, *, has_experts: bool) -> list[str]:
@@ -186,10 +188,9 @@ def stack_of(name: str, options: Mapping[str, Any], *, device: str, has_experts:
     brought = settings_beside(shared, options)
     count = len(moe_recipes(base, release, device, dtype))
     texts = ", ".join(_option_text(word, value) for word, value in brought.items()) or "nothing else"
-    sentence = (
-        f"{base}@{release} sets, as more than half of its {count} MoE recipes of this device and dtype: {texts}"
-    )
-    return Stack(f"{base}@{release}", {**said, **brought}, (sentence,))
+    name = f"{base}@{release}"
+    sentence = f"{name} sets, as more than half of its {count} MoE recipes for this device and dtype: {texts}"
+    return Stack(name, {**said, **brought}, (sentence,))
 
 
 def _option_text(word: str, value: Any) -> str:

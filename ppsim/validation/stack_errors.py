@@ -47,9 +47,10 @@ def rows_by_stack(
             continue
         for case in cases_of(name):
             is_past = stacks()[str(case.words.get("stack", "plain")).partition("@")[0]].ended
-            if case.told.use == use and not (case.is_memory or case.told.unexpressed or is_past):
-                if (row := _row(case, plan_of, stacks_of)) is not None:
-                    yield row
+            if case.told.use != use or case.is_memory or case.told.unexpressed or is_past:
+                continue
+            if (row := _row(case, plan_of, stacks_of)) is not None:
+                yield row
 
 
 def options_of(case: Case) -> dict[str, Any]:

@@ -72,7 +72,13 @@ SAME |= {name: {"split"} for name in SAME["split"]}
 """Options that give the same setting in another way."""
 
 NOT_TYPED = {"run_config", "job", "recipe"}
-TEXTS = {"model": "llama3-8b", "schedule": "interleaved-1f1b", "order": "tp-cp-ep-pp-dp", "cluster": "dgx-a100"}
+TEXTS = {
+    "stack": "megatron-lm-2022",
+    "model": "llama3-8b",
+    "schedule": "interleaved-1f1b",
+    "order": "tp-cp-ep-pp-dp",
+    "cluster": "dgx-a100",
+}
 
 
 def another(name: str, hint: Any, taken: Any) -> Any:

@@ -19,6 +19,7 @@ from ppsim.cli.project import project as command
 from ppsim.machine.files import packaged_clusters
 from ppsim.projection.options import PlanOptions
 from ppsim.trainers import ConfigTarget
+from ppsim.trainers.stacks import stacks
 
 NUM_PLANS = int(os.environ.get("PPSIM_ROUND_TRIPS", "40"))
 """Random plans per trainer."""
@@ -57,6 +58,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "memory_limit": ("800GiB", "900GB"), "microbatches": (4, 8, 12), "global_batch": (16, 32, 48), "dp": (1, 2, 4),
     "gpus": (4, 8, 16, 32), "forward_ms": (12.7,), "activation_memory": ("2GiB",),
     "hidden": (1024,), "heads": (16,), "vocab": (32000,), "kv_heads": (8,),
+    "stack": (*stacks(), "megatron-bridge@26.02", "megatron-bridge@none"),
     "calibration": ("overheads.json",), "model": (*MODELS, "gpt"),
 }  # fmt: skip
 """Values to draw of an option that is neither a choice nor a flag."""
@@ -177,7 +179,7 @@ def test_the_best_of_a_search_is_read_back_as_an_equal_plan(trainer: ConfigTarge
 
 
 def test_a_setting_that_no_option_says_is_a_comment_of_its_own() -> None:
-    made = ppsim.project(model="llama3-8b", gpus=8, pp=8, runtime="megatron")
+    made = ppsim.project(model="llama3-8b", gpus=8, pp=8, runtime="megatron", stack="plain")
     job = made.plan.job
     assert job is not None
     other = ppsim.project(replace(made.plan, job=replace(job, vocab_multiple=1)))

@@ -47,7 +47,7 @@ def infeasible(option: str) -> tuple[str, bool, int]:
 
 JOB = (
     "project --model gpt --layers 4 --hidden 256 --heads 4 --gpus 8 --tp 2 --pp 2 --global-batch-size 8 --seq-len 256 "
-    "--micro-batch-size 2 --json"
+    "--micro-batch-size 2 --stack plain --json"
 )
 EXPERTS = (
     "project --model qwen3-30b-a3b --layers 4 --gpus 8 --pp 2 --ep 2 --global-batch-size 8 --seq-len 256 --json"
@@ -131,7 +131,7 @@ OF_PROJECT = {
 }  # fmt: skip
 
 SEARCH = (
-    "tune --model gpt --layers 4 --hidden 256 --heads 4 --gpus 8 --tp 2 --pp 2 --micro-batch-size 1 --schedule 1f1b "
+    "tune --model gpt --layers 4 --hidden 256 --heads 4 --gpus 8 --tp 2 --pp 2 --micro-batch-size 1 --stack plain --schedule 1f1b "
     "--global-batch-size 8 --seq-len 256 --json"
 )
 OF_TUNE = {
