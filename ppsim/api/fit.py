@@ -3,12 +3,19 @@
 from pathlib import Path
 from statistics import median
 
+import numpy as np
+
 from ppsim.api.project import plan_of
-from ppsim.api.read import read
+from ppsim.api.read import MeasuredRun, files_of, kind_of, read
 from ppsim.base.errors import ConfigError
 from ppsim.runs.log_totals import Totals
+from ppsim.runs.readers.nsight import read_recordings
+from ppsim.runs.readers.recording import Recording, kernels_per_step
+from ppsim.trainers.primus.read_trace import is_dump
+from ppsim.trainers.torch.read_trace import recording_of
 from ppsim.validation.calibration_rows import chosen_rows
 from ppsim.validation.fit_result import Fitted, fitted
+from ppsim.validation.operator_fit import RecordedTimes
 from ppsim.validation.published_runs import Case, Told, cases_of
 
 
@@ -51,15 +58,55 @@ def _cases(path: str, cluster: str | None, run_config: str | Path | None, rows: 
     if Path(path).suffix.lower() == ".csv" or not Path(path).suffix:
         cases = cases_of(path)
         return chosen_rows(cases, rows or "fit", plan_of) or cases
-    found = read(path)
-    if isinstance(found, Totals):
-        seconds, config = found.iteration_time_s, run_config or path
-    elif run_config is None:
+    seconds, recorded, is_log = _step_of(path)
+    if run_config is None and not is_log:
         raise ConfigError(
             f"{path} says how long its steps took, not what ran: give --run-config FILE and --cluster, or put the "
             "step into a .csv with the words of ppsim project"
         )
-    else:
-        seconds, config = median(found.step_times_s), run_config
-    words = {"run_config": str(config), **({"cluster": cluster} if cluster else {})}
-    return [Case(Told(metric="iteration_s", value=seconds, title=Path(path).name), words)]
+    words = {"run_config": str(run_config or path), **({"cluster": cluster} if cluster else {})}
+    return [Case(Told(metric="iteration_s", value=seconds, title=Path(path).name), words, recorded=recorded)]
+
+
+def _step_of(path: str) -> tuple[float, RecordedTimes | None, bool]:
+    """The median step of a run, the times of its kernels, else of its passes, and whether it is a log."""
+    name = Path(path).name
+    if recordings := _recordings(path):
+        totals, steps_s = zip(*map(kernels_per_step, recordings), strict=True)
+        times = RecordedTimes(name, kernels=totals)
+        if None not in steps_s:
+            return max(steps_s), times, False
+        return _run_of(path)[0], times, False
+    found = read(path)
+    if isinstance(found, Totals):
+        timers = [found.timers_s.get(f"{one}-compute") for one in ("forward", "backward")]
+        passes_s = [sum(timer[1] for timer in timers if timer)] if all(timers) else []
+        return found.iteration_time_s, RecordedTimes(name, passes_s=passes_s) if passes_s else None, True
+    seconds, passes_s = _run_of(found)
+    return seconds, RecordedTimes(name, passes_s=passes_s), False
+
+
+def _recordings(path: str) -> list[Recording]:
+    """The recordings in a file or folder if all of them have kernels."""
+    if is_dump(Path(path)):
+        return []
+    found = []
+    for file in files_of(path):
+        kind = kind_of(file)
+        if kind not in ("trace", "sqlite"):
+            return []
+        found += [recording_of(file)] if kind == "trace" else read_recordings(file)
+    found.sort(key=lambda one: one.rank or 0)
+    return found if all(one.device for one in found) else []
+
+
+def _run_of(run: str | MeasuredRun) -> tuple[float, list[float]]:
+    """The median seconds from the start of a step to the next, and those of all passes of each rank."""
+    found = read(run) if isinstance(run, str) else run
+    assert isinstance(found, MeasuredRun)
+    measured = found.measured.run
+    table, actions = measured.graph.schedule, measured.graph.num_actions
+    taken = np.median((measured.end - measured.start)[:, :actions], axis=0)
+    between_s = max(0.0, median(measured.gaps_s)) if len(measured.gaps_s) else 0.0
+    passes_s = np.bincount(table.rank, weights=taken, minlength=table.num_ranks)
+    return median(found.step_times_s) + between_s, passes_s.tolist()

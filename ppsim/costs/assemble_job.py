@@ -17,6 +17,7 @@ from ppsim.costs.pair_overlap import LayerTimes, StageBytes, pair_bytes, pair_s
 from ppsim.costs.stage_cost_set import Assembled, Known, of_ranks, short_counts, sliced, stages_of_ranks
 from ppsim.costs.time_breakdown import BASIS, Estimate, Parts
 from ppsim.machine import collectives
+from ppsim.machine.kernels.corrected import Corrected
 from ppsim.machine.kernels.published_tables import Tabled
 from ppsim.machine.kernels.times import moved
 from ppsim.model.activations import kept_for_weight
@@ -395,7 +396,7 @@ def _recomputed(job: Job) -> str:
     return "by the plan of each stage" if len(of_stages) > 1 else "".join(of_stages) or job.execution.recompute
 
 
-_OTHERS = ("link_efficiency", "overlap", "routing_host_s", "jitter")
+_OTHERS = ("operator_time", "link_efficiency", "overlap", "routing_host_s", "jitter")
 """Constants of a cluster without a line of their own."""
 
 
@@ -461,6 +462,7 @@ def _executed(job: Job) -> list[str]:
 def _kernels(job: Job) -> list[str]:
     """Lines about the measured part of compute, and about extrapolation of the kernel table."""
     times, shares = job.place.times, {name: f"{100 * share:.0f} %" for name, share in job.shares.items() if share}
+    times = times.source if isinstance(times, Corrected) else times
     if "table" not in shares or not isinstance(times, Tabled):
         return []
     names = (name for name in ("data sheet", "profile", "links") if name in shares)

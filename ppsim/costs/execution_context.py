@@ -10,6 +10,7 @@ from ppsim.costs.pair_overlap import ORDERS, Order
 from ppsim.machine import collectives
 from ppsim.machine.choices import Dispatcher
 from ppsim.machine.cluster import Cluster, Constant, Device
+from ppsim.machine.kernels.corrected import Corrected
 from ppsim.machine.kernels.data_sheet_times import OPERAND_BYTES, activation_bytes, at_least_16_bits
 from ppsim.machine.kernels.published_tables import kernel_times
 from ppsim.machine.kernels.times import KernelTime, KernelTimes
@@ -228,13 +229,17 @@ class Place:
     @cached_property
     def times(self) -> KernelTimes:
         """Kernel times of the device for the dtype of the job."""
-        return kernel_times(self.device, self.execution.dtype, deterministic=self.execution.deterministic_mode)
+        return self._times(self.execution.dtype)
 
     @cached_property
     def wide_times(self) -> KernelTimes:
         """Kernel times for attention and the head, which are computed in at least 16 bits."""
-        wide = at_least_16_bits(self.execution.dtype)
-        return kernel_times(self.device, wide, deterministic=self.execution.deterministic_mode)
+        return self._times(at_least_16_bits(self.execution.dtype))
+
+    def _times(self, dtype: str) -> KernelTimes:
+        found = kernel_times(self.device, dtype, deterministic=self.execution.deterministic_mode)
+        factors = self.device.efficiency.operator_time
+        return Corrected(found, dtype, factors) if factors else found
 
     @property
     def operand_copies(self) -> int:

@@ -80,6 +80,8 @@ class Efficiency:
         Source of each number.
     in_situ
         Factors for using a table of measured kernels; None: kernel times come from the data sheet.
+    operator_time
+        Measured multipliers on the time of kernels by kind (`ppsim.machine.kernels.corrected`).
     """
 
     matmul: Mapping[str, float]
@@ -102,6 +104,7 @@ class Efficiency:
     unmasked_attention: Mapping[str, float] | None = None
     deterministic_attention: Mapping[str, float] | None = None
     in_situ: InSitu | None = None
+    operator_time: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -314,6 +317,9 @@ class Constants:
     compute_share
         Per dtype of the GEMMs, multiplier on GEMM and attention throughput, relative to the GPU type; 1 for others.
         1 / compute_share is an additional in-situ factor.
+    operator_time
+        Per kind of operator, multiplier on its time, from measured kernels (`ppsim.machine.kernels.corrected`) and
+        messages (all-reduce, all-gather, reduce-scatter, all-to-all).
     link_efficiency
         Per tier, share of the link's line rate that large messages achieve; replaces the efficiency in `Link`.
     overlap
@@ -335,6 +341,7 @@ class Constants:
     """
 
     compute_share: Mapping[str, Constant] = field(default_factory=dict)
+    operator_time: Mapping[str, Constant] = field(default_factory=dict)
     link_efficiency: Mapping[str, Constant] = field(default_factory=dict)
     overlap: Mapping[str, Constant] = field(default_factory=dict)
     kernel_s: Constant | None = None
@@ -367,8 +374,8 @@ class Constants:
         )
 
 
-PER_NAME = ("compute_share", "link_efficiency", "overlap")
-"""Constants with one value per dtype, tier, or kind of communication."""
+PER_NAME = ("compute_share", "operator_time", "link_efficiency", "overlap")
+"""Constants with one value per dtype, kind of operator, tier, or kind of communication."""
 
 OF_DEVICE = ("kernel_s", "routing_host_s", "jitter")
 """Constants that replace the value of the same name in `Efficiency`."""
@@ -394,7 +401,10 @@ class Cluster:
 
     def with_constants(self, constants: Constants) -> "Cluster":
         """Return the cluster with other constants, applied to its device and links."""
-        given = {name: one.value for name in OF_DEVICE if (one := getattr(constants, name)) is not None}
+        given: dict[str, Any] = {
+            name: one.value for name in OF_DEVICE if (one := getattr(constants, name)) is not None
+        }
+        given["operator_time"] = {name: one.value for name, one in constants.operator_time.items()}
         device = replace(self.device, efficiency=replace(self.device.efficiency, **given))
         gets = constants.link_efficiency
         tiers = tuple(

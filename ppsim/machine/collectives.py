@@ -36,7 +36,8 @@ def collective(operation: Operation, num_bytes: float, group: Group, cluster: Cl
       inside (Thakur et al. 2005 for the parts).
     - direct (all-to-all): pairwise messages, inside and between domains at the same time.
 
-    Each rank also copies the part that it keeps. A group of one rank takes no time.
+    Each rank also copies the part that it keeps. A group of one rank takes no time. Measured corrections of the
+    operation apply.
     """
     levels = [
         (extent, tier.link.among(extent, tier.num_devices))
@@ -46,7 +47,8 @@ def collective(operation: Operation, num_bytes: float, group: Group, cluster: Cl
     if not levels:
         return Collective(0.0, "direct", cluster.tiers[0].link.name)
     fastest = min(_candidates(operation, num_bytes, levels), key=lambda one: one.seconds)
-    return replace(fastest, seconds=fastest.seconds + levels[0][1].copied_s(num_bytes / group.num_ranks))
+    whole_s = fastest.seconds + levels[0][1].copied_s(num_bytes / group.num_ranks)
+    return replace(fastest, seconds=cluster.device.efficiency.operator_time.get(operation, 1.0) * whole_s)
 
 
 def seconds(operation: Operation, num_bytes: float, group: Group, cluster: Cluster) -> float:

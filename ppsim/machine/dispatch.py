@@ -52,7 +52,8 @@ def dispatch_s(dispatcher: Dispatcher, routing: Routing, group: Group, cluster: 
         return collectives.seconds("all-gather", num_bytes * group.num_ranks, group, cluster)
     if dispatcher == "alltoall":
         return collectives.seconds("all-to-all", num_bytes * routing.experts_per_token, group, cluster)
-    return _deduplicated_s(routing, group, cluster, hybrid=dispatcher == "hybridep")
+    corrected = cluster.device.efficiency.operator_time.get("all-to-all", 1.0)
+    return corrected * _deduplicated_s(routing, group, cluster, hybrid=dispatcher == "hybridep")
 
 
 def _deduplicated_s(routing: Routing, group: Group, cluster: Cluster, *, hybrid: bool) -> float:

@@ -39,6 +39,7 @@ from ppsim.machine.cluster import (
 )
 from ppsim.machine.devices import hardware
 from ppsim.machine.job_similarity import MEASURED_SPREAD, Run
+from ppsim.machine.kernels.names import OPERATORS, is_operator
 
 Share = Annotated[float, Within(gt=0, le=1)]
 
@@ -134,6 +135,12 @@ _Plain = Annotated[_Constant, Before(_constant)]
 _Above = Annotated[_Share, Before(_constant)]
 
 
+def _operator(name: str) -> str:
+    if not is_operator(name):
+        raise ValueError(f"unknown kind of operator '{name}': there are {', '.join(OPERATORS)}")
+    return name
+
+
 class _Run(Strict):
     model: str
     dtype: str
@@ -153,6 +160,7 @@ class _Run(Strict):
 
 class _Constants(Strict):
     compute_share: dict[str, _Above] = field(default_factory=dict)
+    operator_time: dict[Annotated[str, After(_operator)], _Above] = field(default_factory=dict)
     link_efficiency: dict[str, Annotated[_Efficient, Before(_constant)]] = field(default_factory=dict)
     overlap: dict[Literal["tp", "ep"], _Plain] = field(default_factory=dict)
     kernel_s: _Plain | None = None

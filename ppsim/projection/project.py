@@ -12,6 +12,7 @@ from ppsim.base.units import seconds
 from ppsim.catalog.build import Entry, build, every_schedule, find, fit, require_shape
 from ppsim.costs.profile import DEFAULT
 from ppsim.costs.stage_cost_set import Assembled, Known
+from ppsim.costs.time_breakdown import Estimate
 from ppsim.parallel.layer_partition import FoundSplit, Split, why_no_split
 from ppsim.parallel.sequence_slices import why_no_slices
 from ppsim.projection.assumptions import assumptions_of
@@ -222,6 +223,14 @@ def outcome_of(plan: Plan) -> tuple[float, float]:
         return made.iteration_time_s, float(made.timeline.memory.peak_bytes.max())
     table, _ = table_of(plan, find(plan.schedule_name))
     return iteration_of(plan, table)
+
+
+def stage_estimates(plan: Plan) -> tuple[Schedule, list[Estimate]]:
+    """Return only the schedule and the estimated times of each model stage; raises as `project` does."""
+    if plan.schedule == AUTO:
+        raise ConfigError("the schedule of a recorded run is known: give --schedule")
+    table, _ = table_of(plan, find(plan.schedule_name))
+    return table, _step(plan, table)[0].parts
 
 
 def peaks_of(plan: Plan) -> list[float]:

@@ -31,7 +31,9 @@ def fitted_spread(plan: Plan, seconds: float, seconds_of: SecondsOf, class_sprea
     constants, said = job.cluster.constants, said_of(job.cluster.constants.runs, job.likeness)
     unsure = {name: one for name, one in constants.named.items() if one.sigma and one.value}
     machine = SHARES.machine * class_spread
-    if f"compute_share.{job.execution.dtype}" in unsure:
+    if f"compute_share.{job.execution.dtype}" in unsure or any(
+        name.startswith("operator_time.") for name in unsure
+    ):
         effects = np.array([_effect(plan, seconds, seconds_of, name, one) for name, one in unsure.items()])
         correlation = np.eye(len(unsure))
         places = {name: index for index, name in enumerate(unsure)}

@@ -8,7 +8,7 @@ constants, the priors decide the division.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from ppsim.machine.cluster import Cluster, Constant, Constants
 from ppsim.machine.job_similarity import MEASURED_SPREAD, USUAL, Run, in_common
 from ppsim.projection.plan import Plan
 from ppsim.projection.summary import spread_of
+from ppsim.validation.operator_fit import operator_constants
 from ppsim.validation.priors import REST, Prior, priors_of, rest_of
 from ppsim.validation.project_case import PlanOf, measured_of, predict
 from ppsim.validation.published_runs import Case
@@ -91,6 +92,7 @@ class Posterior:
     - `runs`: runs of an earlier fit, then the rows, each with its time relative to the constants.
     - `before`, `after`: signed errors of the rows.
     - `jobs`: the model of each job; `rest` constants are numbered by this list.
+    - `operators`: measured times of operators by kind, which `cluster` has.
     """
 
     cluster: Cluster
@@ -103,6 +105,7 @@ class Posterior:
     after: list[float]
     jobs: list[Any]
     doubted: list[Doubt]
+    operators: Mapping[str, Constant] = field(default_factory=dict)
 
     def constants(self, source: str) -> Constants:
         """Return the cluster's constants including the fitted ones, each with its origin."""
@@ -164,12 +167,18 @@ def fit_rows(rows: Sequence[Row], plan_of: PlanOf) -> Posterior:
     if len(clusters) > 1:
         raise ConfigError(f"rows are of {len(clusters)} clusters, {', '.join(clusters)}: name one by --cluster")
     (cluster,) = clusters.values()
+    if operators := _operators(rows):
+        cluster = cluster.with_constants(cluster.constants.having(operators))
+        rows = [replace(row, plan=plan_of(_with_cluster(row, cluster))) for row in rows]
     plans = [row.plan for row in rows]
     jobs: list[Any] = []
     for plan in plans:
         if plan.job and plan.job.model not in jobs:
             jobs.append(plan.job.model)
-    asked = [one for one in priors_of(cluster, plans) if any(_may_depend(row, one.name, ()) for row in rows)]
+    asked = [
+        one for one in priors_of(cluster, plans)
+        if any(_may_depend(row, one.name, ()) for row in rows) and not _is_measured(one.name, operators)
+    ]  # fmt: skip
     for number, model in enumerate(jobs):
         ran = [row for row in rows if row.plan.job and row.plan.job.model == model]
         if len(ran) > 1:  # one step cannot separate extra time from a rate
@@ -194,8 +203,33 @@ def fit_rows(rows: Sequence[Row], plan_of: PlanOf) -> Posterior:
     return Posterior(
         cluster, rows, found, [*left, *untold], solved.correlation[np.ix_(places, places)], runs,
         np.expm1(before).tolist(), np.expm1(question.logs(machine, at, runs=runs)).tolist(), jobs,
-        _doubts(rows, before),
+        _doubts(rows, before), operators,
     )  # fmt: skip
+
+
+def _operators(rows: Sequence[Row]) -> dict[str, Constant]:
+    """Constants of operators in recorded runs; of a kind in several runs, the geometric mean."""
+    by_name: dict[str, list[Constant]] = {}
+    for row in rows:
+        for name, one in operator_constants(row.plan, row.case.recorded).items() if row.case.recorded else ():
+            by_name.setdefault(name, []).append(one)
+    found = {}
+    for name, ones in by_name.items():
+        value = _rounded(math.exp(sum(math.log(one.value) for one in ones) / len(ones)))
+        found[name] = Constant(value=value, sigma=_rounded(MEASURED_SPREAD * value), source=ones[-1].source)
+    return found
+
+
+def _is_measured(name: str, operators: Mapping[str, Constant]) -> bool:
+    """Whether a constant's effect is in the measured operators: the rate of the GEMMs of a dtype."""
+    kind, _, dtype = name.partition(".")
+    return kind == "compute_share" and any(
+        f"operator_time.{one}-{dtype}" in operators for one in ("gemm", "experts")
+    )
+
+
+def _with_cluster(row: Row, cluster: Cluster) -> dict[str, Any]:
+    return {**row.case.words, "cluster": cluster}
 
 
 def _untold(asked: Sequence[Prior], solved: "_Solved", cluster: Cluster) -> list[Told]:
@@ -253,7 +287,7 @@ class Question:
         found = np.zeros(len(self.rows))
         for index in range(len(self.rows)) if only is None else only:
             row = self.rows[index]
-            words: dict[str, Any] = {**row.case.words, "cluster": cluster}
+            words = _with_cluster(row, cluster)
             if (rest := values.get(self._rest(row))) is not None:
                 words["rest"] = rest
             found[index] = np.log(predict(row.case, self.plan_of(words)) / row.measured_s)

@@ -134,7 +134,7 @@ class Fitted(Shown):
             base = os.path.relpath(base, Path(path).resolve().parent)
         number = len(self.posterior.rows)
         steps = "a measured step" if number == 1 else f"{number} measured steps"
-        mine = {one.prior.name for one in self.posterior.found}
+        mine = {*(one.prior.name for one in self.posterior.found), *self.posterior.operators}
         written: dict[str, Any] = {}
         for name, one in constants.named.items():
             if name in mine:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_origin
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.file_schema import AboveZero, Strict, packaged, retyped, validated
@@ -20,6 +20,9 @@ from ppsim.base.package_data import data_folder
 from ppsim.projection.options import GPT, PlanOptions
 from ppsim.projection.plan import AUTO
 from ppsim.validation.flops import Counted
+
+if TYPE_CHECKING:
+    from ppsim.validation.operator_fit import RecordedTimes
 
 Metric = Literal[
     "iteration_s", "samples_per_s_per_gpu", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_percent", "peak_gib",
@@ -69,12 +72,14 @@ class Case:
     """A measured value, the options of `ppsim project` that describe the run, and the row number in its file.
 
     If the row names a recipe, `words` include the options of the recipe, and `typed` has only the row's options.
+    `recorded` are the times of operators in the run, if they were recorded.
     """
 
     told: Told
     words: Mapping[str, Any]
     number: int = 0
     typed: Mapping[str, Any] = field(default_factory=dict)
+    recorded: "RecordedTimes | None" = None
 
     @property
     def is_memory(self) -> bool:

@@ -1,4 +1,4 @@
-"""Names of kinds of kernels."""
+"""Names of kinds of kernels and of operators."""
 
 from typing import Literal
 
@@ -10,3 +10,14 @@ Kernels = Literal["products", "experts", "attention"]
 """Compute-bound kernels: GEMMs, grouped GEMMs of several experts, and attention."""
 
 MemoryKernel = Literal["copy", "elementwise", "norm"]
+
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
+OPERATORS = ("gemm-DTYPE", "experts-DTYPE", "attention", "memory", *COLLECTIVES)
+"""Kinds of operators whose time can be corrected: GEMMs and grouped GEMMs of experts per dtype, fused attention,
+memory-bound kernels (norms, elementwise, copies), and collectives."""
+
+
+def is_operator(name: str) -> bool:
+    """Return whether this is a kind of operator, such as "attention" or "gemm-bfloat16"."""
+    kind, _, dtype = name.partition("-")
+    return name in OPERATORS[2:] or (kind in ("gemm", "experts") and bool(dtype))

@@ -36,13 +36,21 @@ def read_processes(path: str | Path, patterns: Sequence[Pattern] = PATTERNS) -> 
 
     Raises `ConfigError` for a file that is not such an export, and for one without a range of an action.
     """
+    return [trace_of(recording) for recording in read_recordings(path, patterns)]
+
+
+def read_recordings(path: str | Path, patterns: Sequence[Pattern] = PATTERNS) -> list[Recording]:
+    """Return the ranges, launches and kernels of the processes of an export, in the order of their devices.
+
+    These are the processes that ran actions, or else had steps. Raises `ConfigError` for other files.
+    """
     # A read-only URI, so that SQLite creates no file next to it; Path quotes the name.
     uri = f"{Path(path).absolute().as_uri()}?mode=ro&immutable=1"
     with reading(str(path), "export of Nsight Systems"), closing(sqlite3.connect(uri, uri=True)) as file:
-        return _traces(file, str(path), patterns)
+        return _recordings(file, str(path), patterns)
 
 
-def _traces(file: sqlite3.Connection, path: str, patterns: Sequence[Pattern]) -> list[RankTrace]:
+def _recordings(file: sqlite3.Connection, path: str, patterns: Sequence[Pattern]) -> list[Recording]:
     tables = [name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
     if "NVTX_EVENTS" not in tables:
         raise ConfigError(
@@ -68,14 +76,17 @@ def _traces(file: sqlite3.Connection, path: str, patterns: Sequence[Pattern]) ->
             kept = processes[_process(thread)]
             kept.launches.append((begin / 1e9, number))
             kept.require_room(_FEWER)
-    found = sorted((device_of.get(process, 0), process) for process, one in processes.items() if one.ranges)
+    active = [one for one in processes.items() if one[1].ranges] or [
+        one for one in processes.items() if one[1].steps
+    ]
+    found = sorted((device_of.get(process, 0), process) for process, _ in active)
     base_ns, host = _session(file, tables)
     chosen = [processes[process] for _, process in found] or [Recording(path, names)]  # for its error message
     for number, recording in enumerate(chosen):
         recording.base_ns, recording.host = base_ns, host or path
         recording.rank = number if len(chosen) > 1 else None
         recording.source = path if len(chosen) == 1 else f"{path}: process {found[number][1] & 0xFFFFFF}"
-    return [trace_of(recording) for recording in chosen]
+    return chosen
 
 
 def _process(identity: int) -> int:

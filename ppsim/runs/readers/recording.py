@@ -10,14 +10,17 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import inf
+from statistics import median
 from typing import NamedTuple, TypeVar
 
 from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.base.files import naming
+from ppsim.runs.kernel_totals import KernelTotals
 from ppsim.runs.readers.patterns import STEP, Named, Names, named_in
 from ppsim.runs.traces import CellRange, RankTrace, Span, split_by_names
-from ppsim.schedule.table import Action, Op
+from ppsim.schedule.table import NONE, Action, Cell, Op
 
 MOST_KEPT = 6_000_000
 """Maximum number of ranges, launches, kernels and operators per process, at about 200 bytes each."""
@@ -44,7 +47,8 @@ class Recording:
     `ranges` are action ranges with the index of the matching pattern, `steps` ranges around a whole step.
     `launches` have a time and the number under which `device` has the launched work. `messages` are message sizes
     noted by the host. `waits`, `nodes` (autograd's) and `operators` divide fused actions on a host. `collectives`
-    are the starts of all-reduces and other collectives, on the device if there is one.
+    are the starts of all-reduces and other collectives, on the device if there is one. `kernels` are the totals of
+    the whole recording.
     """
 
     source: str
@@ -61,6 +65,7 @@ class Recording:
     nodes: list[tuple[float, float]] = field(default_factory=list)
     operators: list[tuple[float, float]] = field(default_factory=list)
     collectives: list[float] = field(default_factory=list)
+    kernels: KernelTotals = field(default_factory=KernelTotals)
 
     def keep_range(self, name: str, begin: float, end: float) -> None:
         """Store a host range if it is a step or an action; count the other names."""
@@ -78,6 +83,7 @@ class Recording:
             begin, max(end, begin), f"{self.source}: the device's '{name}'"
         )  # some work is recorded with an end before its begin
         self.device.setdefault(number, []).append(Work(begin, end, "nccl" in name.lower(), message_bytes))
+        self.kernels.add(name, max(end - begin, 0.0))
 
     def require_room(self, instead: str) -> None:
         """Raise `ConfigError` if the recording is too large for memory; `instead` says what to do about it."""
@@ -107,6 +113,32 @@ def reading(source: str, what: str) -> Iterator[None]:
 def _require_order(begin: float, end: float, what: str) -> None:
     if not -inf < begin <= end < inf:
         raise ConfigError(f"{what} is from {begin:.9g} to {end:.9g} s: it must end, and not before it begins")
+
+
+def kernels_per_step(recording: Recording) -> tuple[KernelTotals, float | None]:
+    """Return a recording's device time by kind per step, and its median step time; None if steps have no range.
+
+    Without ranges of steps, the first action starts each step. Raises `ConfigError` if there are neither, and for a
+    recording without work on a device.
+    """
+    if not recording.device:
+        raise ConfigError(f"{recording.source} has no kernels")
+    steps = sorted(recording.steps)
+    if len(steps) > 1:
+        return recording.kernels.per_step(len(steps)), median(b[0] - a[0] for a, b in pairwise(steps))
+    cells = [named.cell for _, _, _, named in sorted(recording.ranges, key=lambda one: one[0])]
+    number = cells.count(cells[0]) if cells and NONE not in _places(cells[0]) else 0
+    if not steps and not number:
+        raise ConfigError(
+            f"{recording.source} has kernels and no range of a step: call torch.profiler's step(), or name the "
+            "steps (iteration 1, …), so that the kernels of a step are known"
+        )
+    return recording.kernels.per_step(len(steps) or number), steps[0][1] - steps[0][0] if steps else None
+
+
+def _places(cell: Cell) -> tuple[int, int]:
+    first = cell if isinstance(cell, Action) else cell[0]
+    return first.stage, first.microbatch
 
 
 def trace_of(recording: Recording) -> RankTrace:

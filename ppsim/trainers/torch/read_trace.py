@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from ppsim.base.errors import ConfigError
+from ppsim.machine.kernels.names import COLLECTIVES
+from ppsim.runs.kernel_totals import kind_of_kernel
 from ppsim.runs.readers.patterns import PATTERNS, Names, Pattern
 from ppsim.runs.readers.recording import Recording, reading, trace_of
 from ppsim.runs.readers.stream import entries_of
@@ -53,8 +55,13 @@ def read_trace(path: str | Path, patterns: Sequence[Pattern] = PATTERNS) -> Rank
     `ConfigError` for a file that is not a trace, a trace without actions, with a single step, or with unequal
     steps.
     """
+    return trace_of(recording_of(path, patterns))
+
+
+def recording_of(path: str | Path, patterns: Sequence[Pattern] = PATTERNS) -> Recording:
+    """Return the ranges, launches and kernels of a trace file; raises `ConfigError` for other files."""
     with closing(entries_of(path, "traceEvents")) as entries:
-        return trace_of(_recording(entries, str(path), patterns))
+        return _recording(entries, str(path), patterns)
 
 
 def _recording(entries: Iterator[tuple[str, Any]], source: str, patterns: Sequence[Pattern]) -> Recording:
@@ -102,6 +109,7 @@ def _keep(event: dict[str, Any], found: Recording) -> None:
                 found.collectives.clear()
             if _COLLECTIVE_KERNEL.match(name):
                 found.collectives.append(begin)
+                _keep_message(name, args, end - begin, found)
     elif kind == "cpu_op" and name.startswith(_AUTOGRAD):
         found.nodes.append((begin, end))
     elif kind == "cpu_op":
@@ -111,7 +119,15 @@ def _keep(event: dict[str, Any], found: Recording) -> None:
             found.messages.append((begin, size))
 
 
-def _bytes_of(args: dict[str, Any]) -> float | None:
+def _keep_message(name: str, args: dict[str, Any], seconds: float, found: Recording) -> None:
+    """Store a collective of known size: the bytes of the result of an all-gather, of the input of the others."""
+    kind, ranks = kind_of_kernel(name), args.get("Group size")
+    size = _bytes_of(args, "Out" if kind == "all-gather" else "In")
+    if size and kind in COLLECTIVES and isinstance(ranks, int) and ranks > 1:
+        found.kernels.messages.append((kind, size, ranks, seconds))
+
+
+def _bytes_of(args: dict[str, Any], side: str = "In") -> float | None:
     """Return the bytes of a NCCL kernel or of the operator that launched it, or None if not recorded."""
-    count, element = args.get("In msg nelems"), _ELEMENT_BYTES.get(str(args.get("dtype", "")).lower())
+    count, element = args.get(f"{side} msg nelems"), _ELEMENT_BYTES.get(str(args.get("dtype", "")).lower())
     return float(count * element) if isinstance(count, int) and count > 0 and element else None
