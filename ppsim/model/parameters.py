@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.files import naming
 from ppsim.model.architecture import Layer, Model, mtp_own_parameters
 from ppsim.model.attention_and_mlp import FeedForward
 from ppsim.model.stages import Stage
