@@ -28,7 +28,6 @@ from ppsim.model.architecture import Layer, Model
 from ppsim.model.attention_and_mlp import MixtureOfExperts
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.cuda_graph_scope import why_not_captured
-from ppsim.model.encoder import Encoder
 from ppsim.model.fine_tuning import fine_tuning_of
 from ppsim.model.memory import GraphBuffers, MemorySettings
 from ppsim.model.offloading import OffloadRules, offload_modules_of
@@ -221,7 +220,7 @@ class Job(InBrief):
         sizes = {name: getattr(self.layout, name) for name in ("tp", "cp", "ep", "dp", "pp")}
         gpus = [assumed_devices(**sizes)] if self.gpus_assumed else []
         left_out = [self.model.left_out] if self.model.left_out else []
-        return [*map(_encoder, self.model.encoders), *self.model.notes, *gpus, *left_out, *self.assumed]
+        return [*(one.sentence for one in self.model.encoders), *self.model.notes, *gpus, *left_out, *self.assumed]
 
     @property
     def stack_in_words(self) -> str:
@@ -566,18 +565,6 @@ class Job(InBrief):
         total = work_of(whole)
         shares = {name: value / total for name, value in seconds.items()}
         return {**shares, "data sheet": max(0.0, 1 - sum(shares.values()))}
-
-
-def _encoder(encoder: Encoder) -> str:
-    """The sentence about an encoder and its input."""
-    what = f"{encoder.kind} encoder of {encoder.parameters / 1e9:.1f} B parameters"
-    if not encoder.images:
-        return f"{what}: encodes nothing (--image-tokens 0)"
-    images = f"{encoder.images} × " if encoder.images > 1 else ""
-    return (
-        f"{what}: {images}{encoder.num_tokens} tokens of {encoder.rows} rows per sequence ({encoder.source}), part of "
-        "the sequence"
-    )
 
 
 _UNNAMED = "gpt"

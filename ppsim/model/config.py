@@ -332,7 +332,8 @@ def _of_media(fields: Fields, read: Callable[[Fields], Model], kind: str = "visi
         text.require_all_known()
         found = replace(found, tied_embeddings=fields.flag("tie_word_embeddings", default=found.tied_embeddings))
     if not encoder.has_any("hidden_size", "vt_hidden_size", "d_model"):
-        return replace(found, left_out="text model only: the sizes of the encoder are missing in the configuration")
+        what = "image" if kind == "vision" else kind
+        return replace(found, left_out=f"text model only, {what} encoder ignored")
     made = encoder_readers.READERS[fields.text("model_type") or ""](encoder, fields, found.hidden_size)
     encoder.seen |= {"initializer_factor", "layer_norm_eps", "projector_hidden_act", "vocab_size"}
     encoder.require_all_known()

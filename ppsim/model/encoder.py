@@ -79,6 +79,18 @@ class Encoder:
         return self.images * self.num_tokens
 
     @property
+    def sentence(self) -> str:
+        """The assumption about its input."""
+        what = f"{self.kind} encoder of {self.parameters / 1e9:.1f} B parameters"
+        if not self.images:
+            return f"{what}: encodes nothing (--image-tokens 0)"
+        images = f"{self.images} × " if self.images > 1 else ""
+        return (
+            f"{what}: {images}{self.num_tokens} tokens of {self.rows} rows per sequence ({self.source}), part of the "
+            "sequence"
+        )
+
+    @property
     def parameters(self) -> int:
         """All parameters."""
         return EncoderPart(self, 0, len(self.layers)).held(Cut())[0]
