@@ -57,12 +57,15 @@ HF_MODELS = {
     "KimiK2Provider": "kimi-k2", "DeepSeek-V4-Flash": "deepseek-v4-flash", "DeepSeek-V4-Pro": "deepseek-v4-pro",
     "NVIDIA-Nemotron-3-Super-120B-A12B-BF16": "nemotron-3-super-120b-a12b",
     "Nemotron3NanoProvider": "nemotron-3-nano-30b-a3b",
+    **{f"Qwen3-VL-{size}-Instruct": f"qwen3-vl-{size.lower()}" for size in ("30B-A3B", "235B-A22B")},
+    **{f"Qwen3.5-{size}": f"qwen3.5-vl-{size.lower()}" for size in ("35B-A3B", "122B-A10B", "397B-A17B")},
 }  # fmt: skip
 """Models of ppsim, by the last part of their Hugging Face name, or by the class that builds them."""
 
 MODELS = {
     "deepseek_v3": "deepseek-v3", "llama31_405b": "llama3-405b", "nemotronh_56b": "nemotron-h-56b",
     "nemotron_3_nano": "nemotron-3-nano-30b-a3b", "nemotron_3_super": "nemotron-3-super-120b-a12b",
+    **{f"qwen35_vl_{size}".replace("-", "_"): f"qwen3.5-vl-{size}" for size in ("35b-a3b", "122b-a10b", "397b-a17b")},
 }  # fmt: skip
 """Models of ppsim, by Megatron-Bridge's names; other names are equal except for dashes."""
 
@@ -381,7 +384,7 @@ LEFT_OUT = {
 """Settings that change neither the time nor the memory of a step, or that repeat another setting."""
 
 OF_MODELS = re.compile(
-    r"activation_func|csa_.*|dsa_.*|ffn_hidden_size|freeze_.*|fused_single_qkv_rope|hf_.*|hidden_size|hybrid_layer_pattern|"
+    r"activation_func|csa_.*|dsa_.*|ffn_hidden_size|fused_single_qkv_rope|hf_.*|hidden_size|hybrid_layer_pattern|"
     r"is_hybrid_model|keep_mtp_spec_in_bf16|kv_channels|mamba_.*|moe_ffn_hidden_size|moe_router_enable_expert_bias|moe_router_topk|"
     r"moe_shared_expert_intermediate_size|mtp_hybrid_override_pattern|num_attention_heads|num_layers|"
     r"num_moe_experts|num_query_groups|position_embedding_type|use_fused_weighted_squared_relu|vocab_size"

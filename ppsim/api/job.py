@@ -18,6 +18,7 @@ from ppsim.machine.files import cluster_of
 from ppsim.model.architecture import Model
 from ppsim.model.attention_and_mlp import Attention
 from ppsim.model.cuda_graphs import cuda_graphs_of
+from ppsim.model.encoder import image_tokens_of
 from ppsim.model.fine_tuning import freeze_of, lora_of
 from ppsim.model.offloading import OffloadRules, offload_modules_of
 from ppsim.model.optimizer import Optimizer, Precision
@@ -86,6 +87,7 @@ def job_from(options: Mapping[str, Any]) -> Job | None:
         "offload_modules": offload_modules_of(options["offload_modules"] or "none"),
         "lora": lora_of(options["lora"] or ""),
         "freeze": freeze_of(options["freeze"] or ""),
+        "image_tokens": image_tokens_of("" if options["image_tokens"] is None else options["image_tokens"]),
         "cuda_graphs": cuda_graphs_of(options["cuda_graphs"] or "none"),
         "overlap_ep": parse_overlap(options["overlap_ep"] or 0.0),
         "profile": None if options["profile"] is None else profile_of(options["profile"]),

@@ -56,7 +56,7 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
     scores = layer.attention.core_flops(sequence_length, causal=True) * tokens / tp
     flops = layer.forward_flops(sequence_length, causal=True) * tokens / tp
     launching_s = place.cluster.device.efficiency.routing_host_s * waits_for_counts(layer, place)
-    forward = _parts(
+    forward = parts_of(
         place, kernels.forward, flops,
         tp_s=messages.forward_s(),
         ep_s=ep_s - place.hidden_ep_s(ep_s, kernels.backward_input + kernels.backward_weight),
@@ -76,7 +76,7 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
     sent_again_s = messages.forward_s(names)
     sent_again_s += (1 - execution.hidden_cp) * _context_s(layer, place, tokens, cores_again)[0]
     sent_again_s += forward.ep_s * any(one.kind == "dispatch" for one in repeated)
-    backward_input = _parts(
+    backward_input = parts_of(
         place,
         kernels.backward_input,
         flops + scores,
@@ -85,11 +85,11 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
         launching_s=launching_s,
         cp_s=(1 - execution.hidden_cp) * cp_backward_s,
         recompute_s=(
-            _parts(place, again, launching_s=launching_s * (execution.recompute == "full")).total_s + sent_again_s
+            parts_of(place, again, launching_s=launching_s * (execution.recompute == "full")).total_s + sent_again_s
         ),
     )
     frozen = 2.0 * layer.frozen_weights_a_token * tokens / tp
-    backward_weight = _parts(place, kernels.backward_weight, flops - scores - frozen)
+    backward_weight = parts_of(place, kernels.backward_weight, flops - scores - frozen)
     return Estimate(
         forward,
         backward_input,
@@ -155,9 +155,9 @@ def embedding_estimate(model: Model, place: Place, *, micro_batch: int, sequence
     looked_up = projected.forward + moved(times, "copy", (passed + copies) * message, launches=2) + along
     added = moved(times, "copy", (1 + copies) * message + 8.0 * elements, launches=2) + along
     return Estimate(
-        _parts(place, looked_up, tp_s=place.reduced_s(message)),
+        parts_of(place, looked_up, tp_s=place.reduced_s(message)),
         Parts(),
-        _parts(
+        parts_of(
             place,
             projected.backward_weight + added,
             tp_s=place.gathered_s(message),
@@ -174,7 +174,7 @@ def conditioning_estimate(model: Model, place: Place) -> Estimate:
     weights, e = model.patches.conditioning_parameters(model.hidden_size), place.execution.element_bytes
     launches = 2 * len(model.patches.conditions)
     read, written = (moved(place.times, "copy", size * weights, launches=launches) for size in (e, e + 8))
-    return Estimate(_parts(place, read), _parts(place, read), _parts(place, written))
+    return Estimate(parts_of(place, read), parts_of(place, read), parts_of(place, written))
 
 
 def mtp_estimate(model: Model, place: Place, *, micro_batch: int, sequence_length: int) -> Estimate:
@@ -202,9 +202,9 @@ def mtp_estimate(model: Model, place: Place, *, micro_batch: int, sequence_lengt
     else:
         own, summed = gathered, place.seconds("all-reduce", 2 * message, "tp")
     return Estimate(
-        _parts(place, kernels.forward, flops, tp_s=(1 - execution.hidden_tp_forward) * own),
-        _parts(place, kernels.backward_input, flops, tp_s=(1 - execution.hidden_tp_backward) * summed),
-        _parts(place, kernels.backward_weight, flops) if model.trains("mtp") else Parts(),
+        parts_of(place, kernels.forward, flops, tp_s=(1 - execution.hidden_tp_forward) * own),
+        parts_of(place, kernels.backward_input, flops, tp_s=(1 - execution.hidden_tp_backward) * summed),
+        parts_of(place, kernels.backward_weight, flops) if model.trains("mtp") else Parts(),
         known=_known(kernels),
     ) + embedding_estimate(model, place, micro_batch=micro_batch, sequence_length=sequence_length)
 
@@ -244,19 +244,19 @@ def head_estimate(model: Model, place: Place, *, micro_batch: int, sequence_leng
     gathered, sums = place.gathered_s(message), 3 * place.seconds("all-reduce", tokens * 4.0, "tp")
     summed = gathered + place.reduced_s(message)
     if model.trains("head"):
-        weight = _parts(place, kernels.backward_weight, flops)
+        weight = parts_of(place, kernels.backward_weight, flops)
     else:
         kernels, weight = replace(kernels, backward_weight=KernelTime()), Parts()
     if model.head_gives_gradient:
-        back = _parts(place, kernels.backward_input, flops, tp_s=(1 - execution.hidden_tp_backward) * summed)
+        back = parts_of(place, kernels.backward_input, flops, tp_s=(1 - execution.hidden_tp_backward) * summed)
     else:
-        kernels, back = replace(kernels, backward_input=around[1]), _parts(place, around[1])
+        kernels, back = replace(kernels, backward_input=around[1]), parts_of(place, around[1])
     return Estimate(
-        _parts(place, kernels.forward, flops, tp_s=gathered + sums), back, weight, known=_known(kernels)
+        parts_of(place, kernels.forward, flops, tp_s=gathered + sums), back, weight, known=_known(kernels)
     )
 
 
-def _parts(
+def parts_of(
     place: Place,
     kernels: KernelTime,
     model_flops: float = 0.0,

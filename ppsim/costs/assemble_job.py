@@ -22,7 +22,7 @@ from ppsim.machine.kernels.published_tables import Tabled
 from ppsim.machine.kernels.times import moved
 from ppsim.model.activations import kept_for_weight
 from ppsim.model.architecture import Layer
-from ppsim.model.memory import gathered_bytes, rank_memory, stage_activations
+from ppsim.model.memory import gathered_bytes, of_encoder, rank_memory, stage_activations
 from ppsim.model.parameters import held_parameters
 from ppsim.model.recompute import BY_OPERATORS
 from ppsim.model.stages import Stage, StagePlan, contents_of, once_each, stages_of, stages_of_layout
@@ -86,7 +86,7 @@ def assemble_job(
         stage_costs,
         counts,
         job.forward_flops,
-        [*_assumptions(job, schedule, counts, split, hops, known), *slices],
+        [*_assumptions(job, schedule, stages, split, hops, known), *slices],
         around=step_costs(job, schedule, stages, known),
         parts=costs,
         contents=contents_of(stages),
@@ -248,6 +248,7 @@ def seconds_of_layers(job: Job, seconds_of: Callable[[Layer], float]) -> list[fl
 def _balanced(job: Job, num_stages: int, stages_of_ranks: Sequence[Sequence[int]]) -> list[int]:
     layers = seconds_of_layers(job, lambda kind: work_of(job.layer_costs[kind]))
     embedding, head = (work_of(end) for end in job.ends)
+    embedding += work_of(job.encoder_estimate(Stage((), embedding=True)))
     head *= 1 + len(job.model.mtp)
     mtp = sum(work_of(job.mtp_costs[layer]) for layer in job.model.mtp)
     counts = layer_split(layers, num_stages, embedding_s=embedding, head_s=head, mtp_s=mtp)
@@ -263,6 +264,7 @@ def estimate_of(job: Job, stage: Stage) -> Estimate:
             total += one * sum(cost is one for cost in costs)
     # Each multi-token prediction layer uses the head once more, on the head's stage.
     total = total + embedding * stage.embedding + head * (stage.head * (1 + len(job.model.mtp)))
+    total += job.encoder_estimate(stage)
     if not job.gradient_accumulation_fusion:
         total += _accumulated(job, stage)
     return _with_replicas(job, stage, total) if job.optimizer.zero_stage >= 2 else total
@@ -337,9 +339,11 @@ def bytes_for_weight(job: Job, stage: Stage) -> float:
     """Return the bytes per microbatch that a stage holds between I and W, unless its forward saves fewer."""
     batch, cut = job.settings.batch, job.settings.cut
     layers = Counter((*stage.layers, *stage.mtp))
-    return job.allocator_slack * sum(
-        number * kept_for_weight(layer, batch, cut) for layer, number in layers.items()
-    )
+    kept = sum(number * kept_for_weight(layer, batch, cut) for layer, number in layers.items())
+    for part in stage.encoder_parts(job.model):
+        if own := of_encoder(part.encoder, job.settings):
+            kept += sum(kept_for_weight(layer, own.batch, own.cut) for layer in part.layers)
+    return job.allocator_slack * kept
 
 
 def _hops(job: Job, schedule: Schedule, stages: Sequence[Stage]) -> tuple[list[float], dict[str, float]]:
@@ -362,10 +366,30 @@ def _hops(job: Job, schedule: Schedule, stages: Sequence[Stage]) -> tuple[list[f
         columns = last.residual_size if last else job.model.residual_size
         whole = tokens * columns * float(job.settings.batch.element_bytes)
         gathered_s = job.place.seconds("all-gather", whole, "tp") if gathers else 0.0
-        hops.append(collectives.point_to_point_s(tokens_ahead * whole / divisor, link) + tokens_ahead * gathered_s)
+        own = _encoded_bytes(job, stages, stage % len(stages))
+        hop_s = collectives.point_to_point_s(tokens_ahead * whole / divisor, link) + tokens_ahead * gathered_s
+        hops.append(hop_s if own is None else collectives.point_to_point_s(own, link))
         if here != there:
             by_link[link.name] = hops[-1]
     return hops, by_link
+
+
+def _encoded_bytes(job: Job, stages: Sequence[Stage], at: int) -> float | None:
+    """Bytes of a microbatch that a stage of encoders sends to the next, or None from the embedding on.
+
+    Rows of the encoder that goes on, and tokens of the encoders that are whole.
+    """
+    if any(one.embedding for one in stages[: at + 1]):
+        return None
+    sent = 0
+    for part in (part for one in stages[: at + 1] for part in one.encoder_parts(job.model)):
+        encoder = part.encoder
+        if part.is_last:
+            outputs = encoder.projector[-1].outputs
+            sent += encoder.tokens * sum(one.outputs for one in encoder.projector if one.outputs == outputs)
+        elif part is (stages[at].encoder_parts(job.model) or (None,))[-1]:
+            sent += encoder.images * encoder.rows * encoder.layers[0].hidden_size
+    return float(job.micro_batch * sent * job.settings.batch.element_bytes)
 
 
 _COMMUNICATION: dict[GroupName, str] = {"tp": "tp_s", "cp": "cp_s", "ep": "ep_s"}
@@ -491,10 +515,41 @@ def _expert_rows(job: Job) -> float:
     )  # fmt: skip
 
 
+def _encoders(job: Job, stages: Sequence[Stage]) -> list[str]:
+    """A line for each encoder: stages, tensor parallelism, and ranks that repeat its work."""
+    lines = []
+    for encoder in job.model.encoders:
+        held = [
+            str(at)
+            for at, stage in enumerate(stages)
+            if any(part.encoder is encoder for part in stage.encoder_parts(job.model))
+        ]
+        tp, cp = job.layout.tp, job.layout.cp
+        divided = f"divided over {tp} tp ranks" if encoder.is_divided else "whole on every tp rank"
+        how = f", {divided}, as in Megatron-Bridge" if tp > 1 else ""
+        how += ", repeated by every cp rank" if cp > 1 else ""
+        frozen = [
+            word for word, trains in (("encoder", encoder.trains_layers), ("projector", encoder.trains_projector))
+            if not trains
+        ]  # fmt: skip
+        how += f", {' and '.join(frozen)} frozen" if frozen else ""
+        lines.append(
+            f"{encoder.kind} encoder: {len(encoder.layers)} layers on stage {', '.join(held)}, 16 bits{how}"
+        )
+    return lines
+
+
 def _assumptions(
-    job: Job, schedule: Schedule, counts: list[int], split: Split, hops: dict[str, float], known: Known
+    job: Job,
+    schedule: Schedule,
+    stages: Sequence[Stage],
+    split: Split,
+    hops: dict[str, float],
+    known: Known,
 ) -> list[str]:
     layout, execution, optimizer = job.layout, job.execution, job.optimizer
+    counts = [len(stage.layers) for stage in stages]
+    embedded = next((at for at, stage in enumerate(stages) if stage.embedding), 0)
     vpp = len(counts) // layout.pp
     how = rule_of(split, len(job.model.layers), pp=layout.pp, vpp=vpp)
     etp = "" if layout.etp is None else f", etp {layout.etp}"
@@ -505,7 +560,8 @@ def _assumptions(
     lines = [
         f"costs: {basis}, {job.cluster.device.name} ({job.cluster.name})",
         f"model: {job.model_name}, {len(job.model.layers)} layers, split {short_counts(counts)} ({how}), embedding "
-        "on stage 0, head and loss on the last",
+        f"on stage {embedded}, head and loss on the last",
+        *_encoders(job, stages),
         f"stack: {job.stack_in_words} ({job.stack_basis or '--stack'})",
         f"layout: tp {layout.tp}{sp}, cp {layout.cp}, ep {layout.ep}{etp}, dp {layout.dp}, pp {layout.pp}, ranks "
         f"placed {layout.order}",

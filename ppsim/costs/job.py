@@ -15,6 +15,7 @@ from ppsim.costs.analytic import (
     layer_estimate,
     mtp_estimate,
 )
+from ppsim.costs.encoder_costs import encoder_estimate
 from ppsim.costs.execution_context import Execution, Place
 from ppsim.costs.measured import ProfileCosts
 from ppsim.costs.profile import Profile, Shape
@@ -67,6 +68,8 @@ class Job(InBrief):
     - `stage_plans`: recomputation and offloading per model stage; empty: as in `execution` and `offload_modules`.
     - `cuda_graph_reuse`: graphs of microbatches that are not in flight together share buffers.
     - `lora`, `freeze`: the trained weights (`ppsim.model.fine_tuning`), as set in `model`.
+    - `image_tokens`: images and their tokens per sequence (`ppsim.model.encoder`); "": the model's default.
+    - `text_only`: leave out the encoders of the model.
     - `fully_shard`: torch's FSDP2 holds parameters, gradients and optimizer state (`ppsim.model.fully_shard`).
     - `gradient_accumulation_fusion`: weight-gradient GEMMs add to the accumulation buffer themselves.
     - `wgrad_deferral_limit`: microbatches whose weight gradient of the output layer waits for the end of the step;
@@ -110,6 +113,8 @@ class Job(InBrief):
     fully_shard: bool = False
     lora: str = ""
     freeze: str = ""
+    image_tokens: str = ""
+    text_only: bool = False
     gradient_accumulation_fusion: bool = True
     wgrad_deferral_limit: int | None = None
     stack: str = "plain"
@@ -153,6 +158,7 @@ class Job(InBrief):
         if self.fully_shard and self.optimizer.offload_fraction:
             raise ConfigError("--optimizer-offload-fraction is of Megatron-LM's optimizer: leave out --fully-shard")
         self._require_offload()
+        self._set_encoders()
         self._set_fine_tuning()
         self.cluster.device.peak(self.execution.dtype)
         if self.profile and self.execution.deterministic_mode:
@@ -215,7 +221,8 @@ class Job(InBrief):
         """Sentences about parts of the model and about options that were not given, such as the number of GPUs."""
         sizes = {name: getattr(self.layout, name) for name in ("tp", "cp", "ep", "dp", "pp")}
         gpus = [assumed_devices(**sizes)] if self.gpus_assumed else []
-        return [*self.model.notes, *gpus, *([self.model.left_out] if self.model.left_out else []), *self.assumed]
+        left_out = [self.model.left_out] if self.model.left_out else []
+        return [*(one.sentence for one in self.model.encoders), *self.model.notes, *gpus, *left_out, *self.assumed]
 
     @property
     def stack_name(self) -> str:
@@ -320,6 +327,25 @@ class Job(InBrief):
         if self.offloads and self.execution.paged_stash is not None:
             option = "--offload" if self.offload else "--offload-modules"
             raise ConfigError(f"--moe-paged-stash has what experts keep in its pages: leave out {option}")
+
+    def _set_encoders(self) -> None:
+        """Set the input of the model's encoders, or leave them out; raises `ConfigError` for conflicting options."""
+        if self.text_only and self.image_tokens:
+            raise ConfigError("--text-only leaves out the image encoder: leave out --image-tokens")
+        model = self.model.without_encoders() if self.text_only else self.model
+        if self.image_tokens:
+            model = model.with_images(self.image_tokens)
+        object.__setattr__(self, "model", model)
+        if not model.encoders:
+            return
+        if self.fully_shard:
+            raise ConfigError("--fully-shard is not known with an encoder: give --text-only, or leave it out")
+        tokens = sum(one.tokens for one in model.encoders)
+        if tokens > self.length:
+            raise ConfigError(
+                f"images and audio have {tokens} tokens, more than the sequence of {self.length}: give a longer "
+                "--seq-len, fewer --image-tokens, or --text-only"
+            )
 
     def _set_fine_tuning(self) -> None:
         """Freeze weights and add adapters to the model; raises `ConfigError` for conflicting options."""
@@ -493,6 +519,25 @@ class Job(InBrief):
             )
         return found
 
+    def encoder_estimate(self, stage: Stage) -> Estimate:
+        """Return F, I, W and B of the encoders on a stage.
+
+        >>> import ppsim
+        >>> ppsim.job(model="llama3-8b", gpus=8).encoder_estimate(Stage((), embedding=True)).forward.total_s
+        0.0
+        """
+        total = Estimate(Parts(), Parts(), Parts())
+        for part in stage.encoder_parts(self.model):
+            key = id(part.encoder), part.first, part.last  # hashing a whole encoder takes long
+            if key not in self._of_encoders:
+                self._of_encoders[key] = encoder_estimate(part, self.place, micro_batch=self.micro_batch)
+            total += self._of_encoders[key]
+        return total
+
+    @cached_property
+    def _of_encoders(self) -> dict[tuple[int, int, int], Estimate]:
+        return {}
+
     @cached_property
     def ends(self) -> tuple[Estimate, Estimate]:
         """F, I, W and B of embedding and head."""
@@ -515,7 +560,7 @@ class Job(InBrief):
     def shares(self) -> dict[str, float]:
         """Fractions of the whole model's F + B by source: profile, kernel table, data sheet, and links."""
         embedding, head = self.ends
-        whole = embedding + head * (1 + len(self.model.mtp))
+        whole = embedding + head * (1 + len(self.model.mtp)) + self.encoder_estimate(Stage((), embedding=True))
         for layers, costs in ((self.model.layers, self.layer_costs), (self.model.mtp, self.mtp_costs)):
             for layer, number in Counter(layers).items():
                 whole += costs[layer] * number

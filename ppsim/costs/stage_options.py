@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -135,7 +135,7 @@ class StageOptions:
 
     def _static(self, stages: Sequence[Stage], word: Recompute) -> int:
         planned = [
-            Stage(one.layers, one.embedding, one.head, one.mtp, (LayerPlan(len(one.layers), word),), "")
+            replace(one, plan=(LayerPlan(len(one.layers), word),), offload_modules="")
             for one in stages
         ]
         key = word, *map(_held, stages)
@@ -172,10 +172,11 @@ class StageOptions:
         return {}
 
     def _ends(self, stage: Stage) -> tuple[float, float]:
-        job, bare = self.job, Stage((), stage.embedding, stage.head, stage.mtp)
+        job, bare = self.job, replace(stage, layers=(), plan=(), offload_modules=None)
         embedding, head = job.ends
         seconds = work_of(embedding) * stage.embedding + work_of(head) * stage.head * (1 + len(job.model.mtp))
         seconds += sum(work_of(job.mtp_costs[layer]) for layer in stage.mtp)
+        seconds += work_of(job.encoder_estimate(stage))
         saved = sum(stage_activations(job.model, bare, job.settings).values())
         return seconds + work_of(job.beside_layers) * bool(stage.layers), job.allocator_slack * saved
 
@@ -226,7 +227,8 @@ def in_order(layers: Sequence[Any], words: Sequence[Recompute]) -> Iterator[Reco
 
 def _held(stage: Stage) -> tuple[Any, ...]:
     """Key that is equal for stages with the same ends and number of layers of each kind."""
-    return tuple(Counter(map(id, stage.layers)).items()), stage.embedding, stage.head, len(stage.mtp)
+    layers = tuple(Counter(map(id, stage.layers)).items())
+    return layers, stage.embedding, stage.head, len(stage.mtp), replace(stage, layers=()).key
 
 
 def _order(word: Recompute) -> tuple[int, str]:

@@ -16,6 +16,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.model.adapters import trained_matrices
 from ppsim.model.attention_and_mlp import FeedForward, MixtureOfExperts, NoAttention, NoFeedForward
 from ppsim.model.conditioning import Conditioning, Patches
+from ppsim.model.encoder import Encoder, EncoderPart, parse_images
 from ppsim.model.fine_tuning import DEFAULT_MODULES, FineTuning, LayerTraining, group_of, lora_module_of
 from ppsim.model.hyper_connections import joining_parameters, mixing
 from ppsim.model.mixer import Mixer
@@ -211,6 +212,7 @@ class Model:
     - `extra`: for a traced model, parameters before and after its layers that are not counted elsewhere, and the
       part of the latter in GEMMs.
     - `fine_tuning`: the trained weights; None: all (`with_fine_tuning`).
+    - `encoders`: of images or audio, before the layers (`ppsim.model.encoder`).
     """
 
     layers: tuple[Layer, ...]
@@ -228,6 +230,7 @@ class Model:
     notes: tuple[str, ...] = field(default=(), compare=False)
     extra: tuple[int, int, int] = (0, 0, 0)
     fine_tuning: FineTuning | None = None
+    encoders: tuple[Encoder, ...] = ()
 
     def __post_init__(self) -> None:
         require_positive(self, "vocab_size", "sequence_length")
@@ -299,7 +302,29 @@ class Model:
     def parameters(self) -> int:
         """All parameters as published: tied ones once, without multi-token prediction."""
         head = self.own_parameters[1] if self.tied_embeddings else self.head_parameters
-        return self.embedding_parameters + sum(layer.parameters for layer in self.layers) + head
+        encoders = sum(one.parameters for one in self.encoders)
+        return encoders + self.embedding_parameters + sum(layer.parameters for layer in self.layers) + head
+
+    @cached_property
+    def encoder_parts(self) -> tuple[EncoderPart, ...]:
+        """The whole encoders, as a stage with all of them has."""
+        return tuple(EncoderPart(one, 0, len(one.layers)) for one in self.encoders)
+
+    def with_images(self, text: str) -> "Model":
+        """Return the model for a value of --image-tokens; raises `ConfigError` without an image encoder."""
+        images = [one for one in self.encoders if one.kind == "image"]
+        if not images:
+            raise ConfigError("--image-tokens is for a model with an image encoder, and this one has none")
+        given = parse_images(text)
+        made = (one.with_images(*given) if one in images else one for one in self.encoders)
+        return replace(self, encoders=tuple(made))
+
+    def without_encoders(self) -> "Model":
+        """Return the text model alone."""
+        if not self.encoders:
+            return self
+        left_out = " and ".join(f"{one.kind} encoder of {one.parameters / 1e9:.1f} B" for one in self.encoders)
+        return replace(self, encoders=(), left_out=f"text model only, {left_out} parameters left out (--text-only)")
 
     @property
     def active_parameters(self) -> int:
@@ -338,7 +363,8 @@ class Model:
         forward = sum(layer.forward_flops(length, causal=causal) for layer in (*self.layers, *self.mtp))
         forward += (1 + len(self.mtp)) * self.head_forward_flops()
         forward += sum(2.0 * one.size * one.rows for layer in self.mtp for one in mtp_linears(layer))
-        return 3.0 * forward - self._left_out_flops(length, causal=causal)
+        encoders = sum(one.training_flops for one in self.encoders) / length
+        return 3.0 * forward + encoders - self._left_out_flops(length, causal=causal)
 
     def _left_out_flops(self, length: int, *, causal: bool) -> float:
         if self.fine_tuning is None:
@@ -373,11 +399,15 @@ class Model:
             return self
         if tuning is None:
             layers, mtp = ([replace(one, training=None) for one in of] for of in (self.layers, self.mtp))
-            return replace(self, layers=tuple(layers), mtp=tuple(mtp), fine_tuning=None)
+            encoders = tuple(one.with_training(None) for one in self.encoders)
+            return replace(self, layers=tuple(layers), mtp=tuple(mtp), encoders=encoders, fine_tuning=None)
         base = self.with_fine_tuning(None)
         _require_parts(base, tuning)
         made: dict[tuple[int, LayerTraining], Layer] = {}
-        has_backward, layers = replace(base, fine_tuning=tuning).trains("embedding"), []
+        encoders = tuple(one.with_training(tuning) for one in base.encoders)
+        has_backward = replace(base, fine_tuning=tuning).trains("embedding")
+        has_backward = has_backward or any(one.trains_layers or one.trains_projector for one in encoders)
+        layers = []
         for number, layer in enumerate((*base.layers, *base.mtp)):
             training = tuning.of_layer(number)
             found = replace(layer, training=training)
@@ -385,7 +415,8 @@ class Model:
             key = id(layer), training._replace(has_backward=has_backward)
             layers.append(made.setdefault(key, replace(layer, training=key[1])))
         number = len(base.layers)
-        tuned = replace(base, layers=tuple(layers[:number]), mtp=tuple(layers[number:]), fine_tuning=tuning)
+        tuned = replace(base, layers=tuple(layers[:number]), mtp=tuple(layers[number:]), encoders=encoders)
+        tuned = replace(tuned, fine_tuning=tuning)
         if not (tuned.trains("head") or tuned.head_gives_gradient):
             raise ConfigError("--freeze leaves no weight to train: leave out one of its words")
         return tuned
@@ -415,6 +446,7 @@ def _require_parts(model: Model, tuning: FineTuning) -> None:
     )
     if missing := [name for name in tuning.modules if name in wanted - modules]:
         raise ConfigError(f"--lora: the model has no {missing[0]}, only {', '.join(sorted(modules))}")
+    groups |= {"encoder", "projector"} if model.encoders else set()
     if wrong := sorted(tuning.frozen - groups):
         raise ConfigError(f"--freeze: the model has no {wrong[0]}, only {', '.join(sorted(groups))}")
     if tuning.layers and max(tuning.layers) >= len(model.layers):

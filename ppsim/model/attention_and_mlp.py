@@ -69,12 +69,15 @@ class Attention(OneWidth):
     def keys_a_query(self, sequence_length: int) -> float:
         """Return the mean number of keys that a query sees: half of the sequence, all, or those in its window.
 
-        Chunks of w tokens: w/2. With an indexer, the chosen keys.
+        Chunks of w tokens: w/2. Windows of images (Qwen2.5-VL) are chunks without a mask: w. With an indexer, the
+        chosen keys.
         """
         if self.indexer:
             return self.indexer.keys_a_query(sequence_length)
-        if not self.is_causal or self.window is None or self.window >= sequence_length:
+        if self.window is None or self.window >= sequence_length:
             return super().keys_a_query(sequence_length)
+        if not self.is_causal:
+            return float(self.window)
         return self.window / 2 if self.is_chunked else keys_in_window(self.window, sequence_length)
 
     def kv_heads_on_a_rank(self, tp: int) -> int:

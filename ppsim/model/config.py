@@ -16,7 +16,7 @@ from typing import Any
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming
 from ppsim.base.name_lookup import Names
-from ppsim.model import families, heterogeneous, mixers
+from ppsim.model import encoder_readers, families, heterogeneous, mixers
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.attention_and_mlp import Attention, FeedForward, MixtureOfExperts
 from ppsim.model.attention_base import Indexer
@@ -252,7 +252,7 @@ def _kimi_linear(fields: Fields) -> Model:
 
 def _kimi_k3(fields: Fields) -> Model:
     fields.seen.add("image_placeholder")
-    return _of_images(fields, _kimi_linear)
+    return _of_media(fields, _kimi_linear)
 
 
 def _step3p7(fields: Fields) -> Model:
@@ -260,7 +260,7 @@ def _step3p7(fields: Fields) -> Model:
     read = heterogeneous.READERS["step3p5"]
     fields.seen |= {"understand_projector_stride", "projector_bias", "im_end_token", "image_token_len"}
     fields.seen.add("im_patch_token")
-    return read(fields) if fields.is_word("text_config", None) else _of_images(fields, read)
+    return read(fields) if fields.is_word("text_config", None) else _of_media(fields, read)
 
 
 def _gpt2(fields: Fields) -> Model:
@@ -338,30 +338,37 @@ def _llama4(fields: Fields) -> Model:
     return decoder_of(fields, with_windows(layers, chunk, are_chunked, is_chunked=True))
 
 
-def _of_images(fields: Fields, read: Callable[[Fields], Model]) -> Model:
-    """The language model of a file that also has an image encoder."""
-    fields.seen.add("mm_tokens_per_image")
-    fields.seen |= {"boi_token_index", "eoi_token_index", "image_token_index", "image_token_id", "video_token_id"}
-    fields.seen |= {"vision_start_token_id", "vision_end_token_id", "multimodal_projector_bias"}
-    fields.seen |= {"projector_hidden_act", "spatial_merge_size", "vision_feature_layer"}
-    fields.seen |= {"ignore_index", "media_placeholder_token_id", "use_unified_vision_chunk"}
-    fields.seen.add("video_placeholder")
-    text = fields.nested("text_config")
+_OF_MEDIA = frozenset(
+    {
+        "audio_token_id", "audio_token_index", "boi_token_index", "eoi_token_index", "image_end_token_id",
+        "image_start_token_id", "image_token_id", "image_token_index", "ignore_index", "media_placeholder_token_id",
+        "mm_tokens_per_image", "multimodal_projector_bias", "projection_hidden_size", "projection_layer_norm_eps",
+        "projector_hidden_act", "spatial_merge_size", "use_unified_vision_chunk", "video_end_token_id",
+        "video_placeholder", "video_start_token_id", "video_token_id", "vision_end_token_id",
+        "vision_feature_layer", "vision_feature_select_strategy", "vision_start_token_id", "vision_token_id",
+    }
+)  # fmt: skip
+"""Fields of a file with an encoder that change no size of the decoder."""
+
+
+def _of_media(fields: Fields, read: Callable[[Fields], Model], kind: str = "vision") -> Model:
+    """The model of a file with an encoder; its text model is in text_config, or among the file's own fields."""
+    fields.seen |= _OF_MEDIA
+    has_text = not fields.is_word("text_config", None)
+    text = fields.nested("text_config") if has_text else fields
+    encoder = fields.nested(f"{kind}_config")
     found = read(text)
-    text.require_all_known()
-    tied = fields.flag("tie_word_embeddings", default=found.tied_embeddings)
-    return replace(found, tied_embeddings=tied, left_out=_without_images(fields.nested("vision_config")))
-
-
-def _without_images(vision: Fields) -> str:
-    """The sentence about an image encoder that is left out, with its parameters (no biases and norms)."""
-    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "patch_size", "image_size")
-    h, f, num_layers, patch, image = (vision.optional(name) or 0 for name in names)
-    if not (h and f and num_layers):
-        return "text model only, image encoder ignored"
-    positions = (image // patch) ** 2 if patch else 0
-    parameters = num_layers * (4 * h * h + 2 * h * f) + h * (3 * patch**2 + positions)
-    return f"text model only, image encoder of {parameters / 1e9:.1f} B parameters ignored"
+    if has_text:
+        text.require_all_known()
+        found = replace(found, tied_embeddings=fields.flag("tie_word_embeddings", default=found.tied_embeddings))
+    reader = encoder_readers.READERS.get(fields.text("model_type") or "")
+    if reader is None or not encoder.has_any("hidden_size", "vt_hidden_size", "d_model"):
+        what = "image" if kind == "vision" else kind
+        return replace(found, left_out=f"text model only, {what} encoder ignored")
+    made = reader(encoder, fields, found.hidden_size)
+    encoder.seen |= {"initializer_factor", "layer_norm_eps", "projector_hidden_act", "vocab_size"}
+    encoder.require_all_known()
+    return replace(found, encoders=(made,))
 
 
 def _nemotron_h(fields: Fields) -> Model:
@@ -447,24 +454,30 @@ _READERS: Mapping[str, Reader] = MappingProxyType(
         "gpt_oss": _gpt_oss,
         "gemma2": partial(_gemma, version=2),
         "gemma3_text": partial(_gemma, version=3),
-        "gemma3": partial(_of_images, read=partial(_gemma, version=3)),
+        "gemma3": partial(_of_media, read=partial(_gemma, version=3)),
         "llama4_text": _llama4,
-        "llama4": partial(_of_images, read=_llama4),
-        "kimi_k25": partial(_of_images, read=families.READERS["kimi_k2"]),
-        "mistral3": partial(_of_images, read=_mistral),
+        "llama4": partial(_of_media, read=_llama4),
+        "kimi_k25": partial(_of_media, read=families.READERS["kimi_k2"]),
+        "mistral3": partial(_of_media, read=_mistral),
         "qwen3_next": _qwen3_next,
         "qwen3_5_text": partial(_qwen3_next, has_experts=False),
         "qwen3_5_moe_text": _qwen3_next,
-        "qwen3_5": partial(_of_images, read=partial(_qwen3_next, has_experts=False)),
-        "qwen3_5_moe": partial(_of_images, read=_qwen3_next),
+        "qwen3_5": partial(_of_media, read=partial(_qwen3_next, has_experts=False)),
+        "qwen3_5_moe": partial(_of_media, read=_qwen3_next),
         "kimi_linear": _kimi_linear,
+        "qwen2_5_vl": partial(_of_media, read=partial(_qwen, version=2)),
+        "qwen3_vl": partial(_of_media, read=partial(_qwen, version=3)),
+        "qwen3_vl_moe": partial(_of_media, read=partial(_qwen, version=3, has_experts=True)),
+        "glm4v_moe": partial(_of_media, read=families.READERS["glm4_moe"]),
+        "kimi_vl": partial(_of_media, read=families.READERS["deepseek_v3"]),
+        "qwen2_audio": partial(_of_media, read=partial(_qwen, version=2), kind="audio"),
         "nemotron_h": _nemotron_h,
         "mamba2": _mamba2,
         "bamba": _bamba,
         **families.READERS,
         **heterogeneous.READERS,
         "kimi_k3": _kimi_k3,
-        "minimax_m3_vl": partial(_of_images, read=heterogeneous.READERS["minimax_m3"]),
+        "minimax_m3_vl": partial(_of_media, read=heterogeneous.READERS["minimax_m3"]),
         "step3p7": _step3p7,
         **DIFFUSERS,
         **_of_mixers(),

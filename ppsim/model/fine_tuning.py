@@ -41,7 +41,9 @@ FROZEN = {
     "router": "router of experts",
     "norms": "all norms, the final one too",
     "head": "output layer",
-    _LAYERS: "everything inside layers",
+    _LAYERS: "everything inside layers of the decoder",
+    "encoder": "image or audio encoder",
+    "projector": "projector of an encoder to the decoder",
 }
 """Values of `--freeze`."""
 
@@ -52,7 +54,7 @@ MEANING_OF_LORA = (
 )
 MEANING_OF_FREEZE = (
     "Frozen weights, joined by +: embedding, attention (or mixer), mlp, experts, router, norms, head, "
-    "layers (all, whole) or layers@0-15 (these). They have no weight gradient, gradient buffer or optimizer state, "
+    "layers (all, whole) or layers@0-15 (these), encoder, projector. They have no weight gradient, gradient buffer or optimizer state, "
     "and layers before the first trained weight have no backward."
 )
 

@@ -71,6 +71,10 @@ class Fields:
         require_layers(value, name)
         return value
 
+    def has_any(self, *names: str) -> bool:
+        """Whether any of these fields has a value."""
+        return any(self._data.get(name) is not None for name in names)
+
     def is_word(self, name: str, word: object) -> bool:
         """Whether a field has this value; None: it is missing or null."""
         self.seen.add(name)

@@ -22,6 +22,7 @@ from ppsim.model.architecture import Layer, Model
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.cuda_graph_scope import has_graph, num_outputs_beside
 from ppsim.model.cuda_graphs import CudaGraphs
+from ppsim.model.encoder import Encoder, EncoderPart
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import exactly, held_parameters, padded_vocabulary, require_division
 from ppsim.model.recompute import BY_OPERATORS, Recompute, of_layer, recomputes
@@ -58,7 +59,7 @@ STATIC = (
 ACTIVATIONS = (
     "layer input", "norms", "attention", "scores", "feed-forward", "experts", "modulation", "residual streams",
     "dropout masks",
-    "embedding", "head", "logits", "multi-token prediction",
+    "embedding", "encoder", "head", "logits", "multi-token prediction",
 )  # fmt: skip
 
 
@@ -203,7 +204,41 @@ def stage_activations(model: Model, stage: Stage, settings: MemorySettings) -> d
         found.update(mtp_activations(model, len(stage.mtp), batch, cut))
     if stage.embedding and model.trains("embedding"):
         found.update(embedding_activations(model, batch, cut, kernels))
+    if of_encoders := sum(encoder_activations(part, settings) for part in stage.encoder_parts(model)):
+        found["encoder"] = of_encoders
     return found
+
+
+def of_encoder(encoder: Encoder, settings: MemorySettings) -> MemorySettings | None:
+    """Return the settings of an encoder's layers: 16 bits, rows of its images; None if it encodes nothing."""
+    if not encoder.images:
+        return None
+    batch, is_full = settings.batch, encoder.is_divided and settings.batch.recompute == "full"
+    return replace(
+        settings,
+        batch=Batch(batch.micro_batch * encoder.images, encoder.rows, batch.element_bytes, "full" if is_full else "none"),
+        cut=encoder.cut(settings.cut),
+        kernels=replace(settings.kernels, input_bytes=None, weight_copy_bytes=0.0, dropout=False),
+        graphs=GraphBuffers(),
+    )
+
+
+def encoder_activations(part: EncoderPart, settings: MemorySettings) -> int:
+    """Return the bytes that a part of an encoder saves per microbatch.
+
+    Layers as any layer; trained matrices before and after them their inputs; activations of the projector theirs.
+    """
+    encoder, own = part.encoder, of_encoder(part.encoder, settings)
+    if own is None:
+        return 0
+    number, e = settings.batch.micro_batch * encoder.tokens, own.batch.element_bytes
+    layers = sum(times * _kept(layer, own) for layer, times in Counter(part.layers).items())
+    columns = sum(encoder.merge * one.rows * one.inputs for one in part.embedding if encoder.trains_layers)
+    projector = part.own_projector(settings.cut)
+    columns += sum(one.rows * one.inputs for one in projector if encoder.trains_projector)
+    if encoder.trains_layers or encoder.trains_projector:
+        columns += sum(one.rows * one.outputs for one in projector[:-1])
+    return layers + round(number * columns * e)
 
 
 def kept_of_layer(layer: Layer, settings: MemorySettings) -> dict[str, int]:
@@ -262,7 +297,7 @@ def _moments(model: Model, stages: Sequence[Stage], settings: MemorySettings) ->
     gathered = 2 * batch.tokens(cut) * model.hidden_size * batch.element_bytes if cut.norm_divisor > 1 else 0
     moments = [
         {"gradient of a layer": num_bytes, "gradient between stages": hidden}
-        for num_bytes in _backwards(stages, settings)
+        for num_bytes in _backwards(stages, settings) | _encoder_backwards(model, stages, settings)
     ]
     if mixed := max((_mixed_again(stage, settings) for stage in stages), default=0):
         moments = [one | {"residual streams again": mixed} for one in moments]
@@ -338,6 +373,13 @@ def _backwards(stages: Sequence[Stage], settings: MemorySettings) -> set[int]:
     return found
 
 
+def _encoder_backwards(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> set[int]:
+    """Bytes inside the backward of each kind of encoder layer."""
+    parts = [part for stage in stages for part in stage.encoder_parts(model)]
+    found = [(layer, of_encoder(part.encoder, settings)) for part in parts for layer in set(part.layers)]
+    return {_layer_backward(layer, own) for layer, own in found if own is not None}
+
+
 def _layer_backward(layer: Layer, settings: MemorySettings) -> int:
     """Bytes of a layer's backward beyond those saved by its forward, including a recurrent mixer's states."""
     if not layer.has_backward:
@@ -394,6 +436,10 @@ def _buckets(model: Model, stages: Sequence[Stage], settings: MemorySettings) ->
             held = held_parameters(model, [Stage((layer,))], settings.cut)
             sizes.append(held.dense + held.expert)
             trained.append(held.trained + held.trained_expert)
+        for part in stage.encoder_parts(model):
+            of_encoder_layer, frozen = EncoderPart(part.encoder, part.first, part.first + 1).held(settings.cut)
+            sizes.append(of_encoder_layer)
+            trained.append(of_encoder_layer - frozen)
     found = {"gradient buckets": max(trained) * optimizer.bytes_of_gradient}
     if optimizer.zero_stage == 3:
         gathered = gathered_bytes(settings) if settings.fully_shard else optimizer.weight_bytes

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.files import naming
 from ppsim.model.architecture import Layer, Model, mtp_own_parameters
 from ppsim.model.attention_and_mlp import FeedForward
 from ppsim.model.stages import Stage
@@ -40,6 +41,9 @@ def require_division(model: Model, cut: Cut) -> None:
     """Raise `ConfigError` that names the first part of the model that cannot be divided so."""
     for layer in model.kinds:
         require_division_of_layer(layer, cut)
+    for encoder in model.encoders:
+        with naming(f"the {encoder.kind} encoder"):
+            require_division_of_layer(encoder.layers[0], encoder.cut(cut))
     if any(layer.is_moe for layer in model.kinds):
         return
     for name, value, usual in (("ep", cut.ep, 1), ("etp", cut.expert_tp, cut.tp)):
@@ -102,6 +106,9 @@ def held_parameters(model: Model, stages: list[Stage], cut: Cut, *, vocab_multip
         if stage.head:
             here_already = model.tied_embeddings and (has_embedding or needs_embedding)
             of_head = behind - of_norm + (0 if here_already else table)
+        for part in stage.encoder_parts(model):
+            of_encoder, of_frozen = part.held(cut)
+            dense, frozen = dense + of_encoder, frozen + of_frozen
         dense += everywhere + of_mtp + of_embedding + of_norm + of_head
         parts = {"mtp": of_mtp, "embedding": of_embedding, "norms": of_norm, "head": of_head}
         frozen += sum(count for word, count in parts.items() if not model.trains(word))

@@ -41,6 +41,8 @@ def _told() -> dict[str, tuple[dict[str, Any], str, int | None]]:
         for name, row in rows.items():
             own = {column: cell for column, cell in zip(columns, row, strict=True) if cell != ""}
             told = source.format(own.pop("source", ""))
+            if text := own.pop("text", None):  # a model with an encoder before one of the models above
+                own["text_config"] = found[text][0]
             found[name] = family | own, told, num_norms
     return found
 
@@ -74,6 +76,7 @@ ALIASES = MappingProxyType(
         **dict.fromkeys(("flux-schnell", "flux1-schnell"), "flux.1-schnell"),
         **dict.fromkeys(("stable-diffusion-3-medium", "sd3-2b"), "sd3-medium"),
         "qwen3-next": "qwen3-next-80b-a3b",
+        **{f"qwen35-vl-{size}": f"qwen3.5-vl-{size}" for size in ("27b", "35b-a3b", "122b-a10b", "397b-a17b")},
         "llama4-scout-17b-16e": "llama4-scout",
         "llama4-maverick-17b-128e": "llama4-maverick",
         "nemotron-3-nano": "nemotron-3-nano-30b-a3b",

@@ -8,6 +8,7 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.architecture import Layer, Model
+from ppsim.model.encoder import EncoderPart
 from ppsim.model.recompute import LayerPlan, Recompute, of_layer, plan_of_stage
 
 
@@ -16,7 +17,8 @@ class Stage:
     """Layers, embedding, head, and multi-token prediction of one pipeline stage.
 
     `plan`: recomputation of its layers; empty: from the job's settings. `offload_modules`: modules whose saved
-    tensors wait on the host; None: from the settings.
+    tensors wait on the host; None: from the settings. `encoder`: its parts of image and audio encoders; None: all of
+    them if it has the embedding.
     """
 
     layers: tuple[Layer, ...]
@@ -25,6 +27,11 @@ class Stage:
     mtp: tuple[Layer, ...] = ()
     plan: tuple[LayerPlan, ...] = ()
     offload_modules: str | None = None
+    encoder: tuple[EncoderPart, ...] | None = None
+
+    def encoder_parts(self, model: Model) -> tuple[EncoderPart, ...]:
+        """Return the parts of the model's encoders on this stage."""
+        return self.encoder if self.encoder is not None else model.encoder_parts if self.embedding else ()
 
     def planned(self, recompute: Recompute) -> Iterator[tuple[tuple[Layer, ...], LayerPlan]]:
         """Yield the layers of each part of the plan; `recompute` is used without a plan."""
@@ -46,7 +53,8 @@ class Stage:
         with them.
         """
         held = tuple(map(id, self.layers)), self.embedding, self.head, tuple(map(id, self.mtp))
-        return *held, self.plan, self.offload_modules
+        encoder = None if self.encoder is None else tuple((id(one), *ends) for one, *ends in self.encoder)
+        return *held, self.plan, self.offload_modules, encoder
 
 
 @dataclass(frozen=True)
@@ -102,22 +110,35 @@ def stages_of(model: Model, layers_per_stage: Sequence[int]) -> list[Stage]:
 
 
 def stages_of_layout(model: Model, contents: Sequence[str]) -> list[Stage]:
-    """Return the stages of a layout, one string of E, t, m and L per stage as from `parse_layout`.
+    """Return the stages of a layout, one string of v, E, t, m and L per stage as from `parse_layout`.
 
-    Raises `ConfigError` unless it has the model's numbers of layers (t) and multi-token prediction layers (m).
+    Without v (layers of encoders), the encoders are on the stage of the embedding. Raises `ConfigError` unless it
+    has the model's numbers of layers (t), multi-token prediction layers (m) and, if any, encoder layers (v).
     """
-    for letter, held, what in (("t", model.layers, "layers"), ("m", model.mtp, "multi-token-prediction layers")):
+    has_encoder = any("v" in content for content in contents)
+    encoder = [(one, at) for one in model.encoders for at in range(len(one.layers))]
+    parts: list[tuple[str, Sequence[Any], str]] = [("t", model.layers, "layers")]
+    parts += [("m", model.mtp, "multi-token-prediction layers")]
+    parts += [("v", encoder, "encoder layers")] * has_encoder
+    for letter, held, what in parts:
         placed = sum(content.count(letter) for content in contents)
         if placed != len(held):
             raise ConfigError(f"the layout has {placed} {what}, but the model has {len(held)}")
-    stages, layers, mtp = [], iter(model.layers), iter(model.mtp)
+    stages, layers, mtp, blocks = [], iter(model.layers), iter(model.mtp), iter(encoder)
     for content in contents:
+        mine = [*islice(blocks, content.count("v"))]
+        of_encoders = tuple(
+            EncoderPart(one, min(at for other, at in mine if other is one), 1 + max(at for other, at in mine if other is one))
+            for one in model.encoders
+            if any(other is one for other, _ in mine)
+        )
         stages.append(
             Stage(
                 tuple(islice(layers, content.count("t"))),
                 embedding="E" in content,
                 head="L" in content,
                 mtp=tuple(islice(mtp, content.count("m"))),
+                encoder=of_encoders if has_encoder else None,
             )
         )
     return stages
@@ -143,5 +164,9 @@ def once_each(
 
 
 def contents_of(stages: Sequence[Stage]) -> list[str]:
-    """Return the layout string of each stage, of E, t, m and L; the inverse of `stages_of_layout`."""
-    return ["E" * one.embedding + "t" * len(one.layers) + "m" * len(one.mtp) + "L" * one.head for one in stages]
+    """Return the layout string of each stage, of v, E, t, m and L; the inverse of `stages_of_layout`."""
+    return [
+        "v" * sum(last - first for _, first, last in one.encoder or ())
+        + "E" * one.embedding + "t" * len(one.layers) + "m" * len(one.mtp) + "L" * one.head
+        for one in stages
+    ]  # fmt: skip

@@ -14,6 +14,7 @@ from ppsim.base.option_declarations import Option
 from ppsim.machine.choices import CLUSTER, Dispatcher
 from ppsim.model.cuda_graphs import MEANING as CAPTURED
 from ppsim.model.cuda_graphs import CudaGraphs
+from ppsim.model.encoder import MEANING_OF_IMAGES
 from ppsim.model.fine_tuning import MEANING_OF_FREEZE, MEANING_OF_LORA
 from ppsim.model.losses import CrossEntropy
 from ppsim.model.offloading import MEANING as OFFLOADED
@@ -218,6 +219,14 @@ class StudyOptions(TypedDict, total=False):
     freeze: Annotated[str | None, Option(
         MEANING_OF_FREEZE + " [default: none]",
         metavar="MODULE+MODULE…", section="model", field="job.freeze", default="",
+    )]
+    image_tokens: Annotated[str | int | None, Option(
+        MEANING_OF_IMAGES,
+        metavar="N|IMAGESxTOKENS", section="model", field="job.image_tokens", default="",
+    )]
+    text_only: Annotated[bool | None, Option(
+        "Leave out image and audio encoders of the model. [default: off]",
+        section="model", field="job.text_only", default=False,
     )]
     attention: Annotated[Literal["fused", "fused-fp8", "unfused"] | None, Option(
         "Attention kernel: fused (FlashAttention), fused-fp8 (fused, with its GEMMs in 8 bits) or unfused (score "

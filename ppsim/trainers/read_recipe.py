@@ -54,6 +54,18 @@ def _of_primus(recipe: Recipe) -> RunConfig:
     return from_arguments(settings, recipe.name)
 
 
+_FROZEN = {
+    "freeze_language_model": "embedding+layers+norms+head",
+    "freeze_vision_model": "encoder",
+    "freeze_vision_projection": "projector",
+}
+"""Settings of Megatron-Bridge (modelling_qwen3_vl/model.py: `freeze`), and values of --freeze."""
+
+_TOKENS_OF_MOCK_IMAGE = 64
+"""Recipes with images train on synthetic data with one image of 256 × 256 pixels per sequence (Megatron-Bridge at
+067f987d, data/builders/mock_vlm_sft.py): 16 × 16 patches of Qwen3-VL and Qwen3.5, merged 2 × 2."""
+
+
 def _of_bridge(recipe: Recipe) -> RunConfig:
     """Read a recipe of Megatron-Bridge like the YAML that its run writes.
 
@@ -64,7 +76,10 @@ def _of_bridge(recipe: Recipe) -> RunConfig:
     model = find_model(recipe.model) if recipe.model in NAMES else None
     further, repeats = (settings.pop(name, None) for name in ("mtp_num_layers", "mtp_use_repeated_layer"))
     words: dict[str, Any] = {"cuda_graphs": "none"}
+    frozen = [word for name, word in _FROZEN.items() if settings.pop(name, None)]
     if model is not None:
+        if model.encoders:
+            words |= {"image_tokens": _TOKENS_OF_MOCK_IMAGE} | ({"freeze": "+".join(frozen)} if frozen else {})
         experts = [kind.ffn.num_experts for kind in model.kinds if isinstance(kind.ffn, MixtureOfExperts)]
         settings |= {"num_layers": len(model.layers), "num_experts": max(experts, default=None)}
         if model.mtp and further is not None:
@@ -92,7 +107,10 @@ def _of_bridge(recipe: Recipe) -> RunConfig:
         why = f"{recipe.model} is not among `ppsim models`"
         return replace(found, words=words, ignored=tuple(ignored), why_no_model=why)
     words = {"model": recipe.model, **words}
-    return replace(found, words=words, ignored=tuple(ignored), model=model, why_no_model="")
+    said = ("one image of 256 × 256 pixels per sequence, as in the trainer's synthetic data",) * bool(model.encoders)
+    return replace(
+        found, words=words, ignored=tuple(ignored), notes=(*found.notes, *said), model=model, why_no_model=""
+    )
 
 
 def require_accepted(recipe: Recipe, options: Mapping[str, Any], typed: Mapping[str, Any]) -> None:

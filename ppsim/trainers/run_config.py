@@ -67,8 +67,12 @@ class RunConfig(Shown):
         words = {name: value for name, value in {**self.words, **self.typed}.items() if isinstance(value, int)}
         sizes = {name: words.get(name) for name in ("tp", "cp", "ep", "pp", "etp")}
         gpus = [] if words.get("gpus") or words.get("dp") else [assumed_devices(**sizes)]
-        left_out = [self.model.left_out] if self.model and self.model.left_out and "model" not in self.typed else []
-        return (*gpus, *left_out, *self.notes)
+        of_model = []
+        if self.model and "model" not in self.typed:
+            has_images = "image_tokens" in words or {"image_tokens", "text_only"} & set(self.typed)
+            of_model = [] if has_images else [one.sentence for one in self.model.encoders]
+            of_model += [self.model.left_out] if self.model.left_out else []
+        return (*gpus, *of_model, *self.notes)
 
     def beside(self, options: Mapping[str, Any]) -> "RunConfig":
         """Return the configuration together with options that the user typed, which change the assumptions."""

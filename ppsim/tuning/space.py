@@ -162,7 +162,7 @@ _OF_EXECUTION = (
 )  # fmt: skip
 _OF_JOB = ("rest_s", "scatter_gather", "launch_s", "stack", "cuda_graph_reuse", "fully_shard",
            "gradient_accumulation_fusion", "wgrad_deferral_limit", "offload_modules",
-           "lora", "freeze")  # fmt: skip
+           "lora", "freeze", "image_tokens", "text_only")  # fmt: skip
 _OF_OPTIMIZER = ("exp_avg_dtype", "grad_reduce_in_bf16", "offload_fraction", "overlap_cpu_optimizer_d2h_h2d")
 
 

@@ -116,12 +116,16 @@ SIGLIP = {
 @pytest.mark.parametrize(
     ("vision", "said"),
     [
-        (SIGLIP, "text model only, image encoder of 0.4 B parameters ignored"),
+        (
+            SIGLIP,
+            "image encoder of 0.4 B parameters: 256 tokens of 4096 rows per sequence (mm_tokens_per_image), part of "
+            "the sequence",
+        ),
         ({"model_type": "siglip_vision_model"}, "text model only, image encoder ignored"),
         ({}, "text model only, image encoder ignored"),
     ],
 )
-def test_an_image_encoder_that_is_left_out_is_the_first_assumption(
+def test_an_image_encoder_is_the_first_assumption(
     tmp_path: Path, vision: dict[str, Any], said: str
 ) -> None:
     path = tmp_path / "config.json"

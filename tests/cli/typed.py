@@ -84,6 +84,7 @@ OF_EXPERTS = [
     "--moe-dispatcher alltoall", "--moe-dispatcher allgather", "--expert-imbalance 1.5",
     "--moe-expert-capacity-factor 1.2", "--fused-experts", same("--no-fused-experts"), "--overlap-ep 0.5",
 ]  # fmt: skip
+SEEING = "project --model qwen3-vl-2b --layers 4 --gpus 2 --pp 2 --global-batch-size 4 --seq-len 512 --image-tokens 64 --json"
 PREDICTIONS = [same("--mtp"), "--no-mtp", "--mtp-num-layers 2", "--mtp-num-layers 2 --mtp-use-repeated-layer"]
 
 OF_PROJECT = {
@@ -99,6 +100,8 @@ OF_PROJECT = {
         "--gpus 16",
     ],
     EXPERTS: [*OF_EXPERTS, same("--etp 1"), "--ep 4"],
+    SEEING: ["--image-tokens 2x64", "--image-tokens 0", "--freeze encoder+projector"],
+    SEEING.replace("--image-tokens 64 ", "--image-tokens 64 ").replace("--image-tokens 64 ", ""): ["--image-tokens 64"],
     GRAPHS: [same("--cuda-graph-reuse"), "--no-cuda-graph-reuse"],
     PADDED: ["--moe-expert-rank-capacity-factor 1.5"],
     STASHED: ["--moe-paged-stash 1.2"],

@@ -199,8 +199,12 @@ def parse_layout(text: str) -> list[str]:
     """
     stages = _expand(text).split("|")
     whole = "".join(stages)
-    if whole.count("E") != 1 or not stages[0].startswith("E"):
-        raise ConfigError(f"the layout '{text}' must hold one E, at the start of its first stage")
+    if whole.count("E") != 1 or not re.match(r"v*(\|v+)*\|?E", "|".join(stages)):
+        raise ConfigError(
+            f"the layout '{text}' must hold one E, at the start of its first stage or behind all layers of encoders (v)"
+        )
+    if "v" in whole.partition("E")[2]:
+        raise ConfigError(f"the layout '{text}' has a layer of an encoder (v) behind the embedding (E)")
     if whole.count("L") != 1 or not stages[-1].endswith("L"):
         raise ConfigError(f"the layout '{text}' must hold one L, at the end of its last stage")
     if re.search("m.*t", whole):
@@ -235,7 +239,7 @@ def _expand(text: str) -> str:
                     f"the layout '{text}' is too long: *{times} makes more than {_LONGEST:,} letters of it"
                 )
         plain = re.sub(repeated, lambda match: match[1] * int(match[2]), plain)
-    if wrong := re.search(r"[^EtmL|]", plain):
+    if wrong := re.search(r"[^vEtmL|]", plain):
         letters = ", ".join(f"{letter} ({kind})" for letter, kind in _KINDS.items())
         raise ConfigError(f"the layout '{text}' holds '{wrong[0]}' where only {letters}, |, *n and (…)*n may stand")
     return plain

@@ -1,0 +1,107 @@
+"""Seconds of image and audio encoders, per microbatch of the decoder."""
+
+from collections import Counter
+from dataclasses import replace
+
+from ppsim.costs.analytic import layer_estimate, parts_of
+from ppsim.costs.execution_context import Place
+from ppsim.costs.pass_kernels import PassKernels, products
+from ppsim.costs.time_breakdown import Estimate, Known, Parts
+from ppsim.machine.kernels.data_sheet_times import at_least_16_bits
+from ppsim.machine.kernels.times import KernelTime, moved
+from ppsim.model.encoder import Encoder, EncoderPart
+
+_NOTHING = Estimate(Parts(), Parts(), Parts())
+
+
+def encoder_estimate(part: EncoderPart, place: Place, *, micro_batch: int) -> Estimate:
+    """Return the seconds of a part of an encoder for the images of a microbatch.
+
+    Ranks that compute the same patches (all cp ranks, and tp ranks that the encoder is not divided over) have FLOPs
+    that the model does not count.
+    """
+    encoder, number = part.encoder, micro_batch * part.encoder.images
+    if not number:
+        return _NOTHING
+    own = encoder_place(encoder, place)
+    total = _embedding(part, own, number * encoder.num_tokens * encoder.merge)
+    for layer, times in Counter(part.layers).items():
+        total += layer_estimate(layer, own, micro_batch=number, sequence_length=encoder.rows) * times
+    total += _projector(part, place, own, number * encoder.num_tokens)
+    counted = own.layout.tp / (place.layout.tp * place.layout.cp)
+    passes = (_counted(one, counted) for one in (total.forward, total.backward_input, total.backward_weight))
+    return Estimate(*passes, known=total.known)
+
+
+def encoder_place(encoder: Encoder, place: Place) -> Place:
+    """Return the settings of an encoder: 16 bits, no sequence or context parallelism, nothing hidden, no dropout.
+
+    Full recomputation is the decoder's if tp ranks divide the encoder (`get_vision_model_config`).
+    """
+    layout, execution = place.layout, place.execution
+    tp = layout.tp if encoder.is_divided else 1
+    dp = layout.dp * layout.cp * layout.tp // tp
+    return replace(
+        place,
+        layout=replace(layout, tp=tp, cp=1, ep=1, etp=None, dp=dp),
+        execution=replace(
+            execution,
+            dtype=at_least_16_bits(execution.dtype),
+            recompute="full" if encoder.is_divided and execution.recompute == "full" else "none",
+            sequence_parallel=False, hidden_tp_forward=0.0, hidden_tp_backward=0.0, overlap_ep=0.0, hidden_cp=0.0,
+            dropout=False, cuda_graphs="full" if execution.cuda_graphs == "full" else "none",
+        ),
+    )  # fmt: skip
+
+
+def _embedding(part: EncoderPart, own: Place, patches: int) -> Estimate:
+    """The matrices before the layers, and the sum with positions; their input has no gradient."""
+    if not part.embedding:
+        return _NOTHING
+    kernels, e = products(part.embedding, own.times, tokens=patches), own.execution.element_bytes
+    added = moved(own.times, "elementwise", 3.0 * patches * part.embedding[-1].outputs * e)
+    weight = kernels.backward_weight + added if part.encoder.trains_layers else KernelTime()
+    return _estimate(own, replace(kernels, forward=kernels.forward + added, backward_input=KernelTime()), weight)
+
+
+def _projector(part: EncoderPart, place: Place, own: Place, tokens: int) -> Estimate:
+    """The matrices after the layers, each with a norm or activation, and the copy into the decoder's embedding.
+
+    Ranks that divide a pair of matrices sum its output, and the gradient of its input.
+    """
+    encoder = part.encoder
+    if not part.projector:
+        return _NOTHING
+    linears, e = part.own_projector(place.cut), own.execution.element_bytes
+    kernels = products(linears, own.times, tokens=tokens)
+    columns = sum(one.rows * one.inputs for one in linears) + 2 * linears[-1].outputs
+    forward, backward = (moved(own.times, "norm", passes * columns * tokens * e, launches=len(linears)) for passes in (2, 3))
+    has_backward = encoder.trains_layers or encoder.trains_projector
+    summed = sum(
+        own.seconds("all-reduce", float(tokens * one.outputs * e), "tp") for one in linears if one.split == "inputs"
+    )
+    again = sum(
+        own.seconds("all-reduce", float(tokens * one.inputs * e), "tp") for one in linears if one.split == "outputs"
+    )
+    back = kernels.backward_input if encoder.trains_layers else KernelTime()
+    kernels = PassKernels(kernels.forward + forward, back + backward if has_backward else KernelTime())
+    weight = products(linears, own.times, tokens=tokens).backward_weight if encoder.trains_projector else KernelTime()
+    return _estimate(own, kernels, weight, tp_s=summed, again_s=again * encoder.trains_layers)
+
+
+def _estimate(
+    own: Place, kernels: PassKernels, weight: KernelTime, *, tp_s: float = 0.0, again_s: float = 0.0
+) -> Estimate:
+    """Split the seconds by cause; all FLOPs of the kernels are the model's."""
+    passes = (kernels.forward, kernels.backward_input, weight)
+    peak = own.device.peak(own.execution.dtype)
+    forward, backward, of_weight = (
+        parts_of(own, one, one.matmul_ideal_s * peak, tp_s=sent) for one, sent in zip(passes, (tp_s, again_s, 0.0), strict=True)
+    )
+    return Estimate(forward, backward, of_weight, known=Known(table_s=sum(one.measured_s for one in passes)))
+
+
+def _counted(parts: Parts, share: float) -> Parts:
+    """Return the parts with `share` of the FLOPs counted as the model's."""
+    more = (1 - share) * parts.ideal_s
+    return replace(parts, ideal_s=parts.ideal_s - more, more_flops_s=parts.more_flops_s + more)

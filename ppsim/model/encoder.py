@@ -1,0 +1,234 @@
+"""Image and audio encoders: layers before a decoder, whose output replaces the embedding of some of its tokens.
+
+An encoder embeds patches of an image (or frames of audio), runs layers in which every patch attends to every other
+patch of its image, and projects each group of `merge` patches to one token of the decoder. The tokens of images
+are part of the decoder's sequence, whose length does not change.
+
+Placement and tensor parallelism follow Megatron-Bridge at 067f987d. The encoder is on the stage of the embedding
+(models/qwen_vl/modelling_qwen3_vl/model.py: `if self.pre_process and self.add_encoder`), in 16 bits, without
+sequence and context parallelism (transformer_config.py: `get_vision_model_config`). Qwen3-VL and Qwen3.5 divide
+its layers and projector over tp ranks. Other families use the class of transformers, whole on each rank.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from ppsim.base.errors import ConfigError
+from ppsim.model.fine_tuning import GROUPS, FineTuning, LayerTraining
+from ppsim.model.weight_matrices import Linear
+from ppsim.parallel.sizes import Cut
+
+if TYPE_CHECKING:
+    from ppsim.model.architecture import Layer
+
+MEANING_OF_IMAGES = (
+    "Image tokens per sequence: N in one image, or IMAGESxTOKENS, as 4x256. They are part of --seq-len. 0: the "
+    "encoder holds its weights and encodes nothing. [default: one image, of the size in the configuration]"
+)
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """An encoder and its projector, with the input that it gets per sequence of the decoder.
+
+    - `layers`: with attention among the `rows` patches of one image, or of one clip of audio.
+    - `embedding`: matrices before the layers; `rows` of each: its inputs per patch.
+    - `projector`: matrices after the layers; `rows` of each: its inputs per token of the decoder.
+    - `own`: parameters outside matrices and layers, which ranks replicate: of the encoder (positions, class token,
+      norms) and of the projector.
+    - `merge`: patches per token. `more_rows`: a class token.
+    - `images`, `num_tokens`: images per sequence, and tokens of each. `source` says why. `is_fixed`: all images
+      have `num_tokens` tokens.
+    - `is_divided`: tp ranks divide layers and projector, as in Megatron-Bridge.
+    - `trains_layers`, `trains_projector`: which weights are trained.
+
+    >>> from ppsim.model.config import model_from
+    >>> text = {"model_type": "gemma3_text", "head_dim": 256, "intermediate_size": 10240, "sliding_window": 1024}
+    >>> vision = {"hidden_size": 1152, "num_hidden_layers": 27, "intermediate_size": 4304, "image_size": 896}
+    >>> data = {"model_type": "gemma3", "text_config": text}
+    >>> data["vision_config"] = vision | {"num_attention_heads": 16, "patch_size": 14}
+    >>> [encoder] = model_from(data).encoders
+    >>> encoder.rows, encoder.num_tokens
+    (4096, 256)
+    """
+
+    kind: Literal["image", "audio"]
+    layers: "tuple[Layer, ...]"
+    embedding: tuple[Linear, ...]
+    projector: tuple[Linear, ...]
+    own: tuple[int, int]
+    merge: int
+    num_tokens: int
+    source: str
+    images: int = 1
+    is_fixed: bool = False
+    more_rows: int = 0
+    is_divided: bool = False
+    trains_layers: bool = True
+    trains_projector: bool = True
+
+    @property
+    def rows(self) -> int:
+        """Rows of an image in the layers: its patches, and a class token."""
+        return self.num_tokens * self.merge + self.more_rows
+
+    @property
+    def tokens(self) -> int:
+        """Tokens per sequence that come from this encoder."""
+        return self.images * self.num_tokens
+
+    @property
+    def sentence(self) -> str:
+        """The assumption about its input."""
+        what = f"{self.kind} encoder of {self.parameters / 1e9:.1f} B parameters"
+        if not self.images:
+            return f"{what}: encodes nothing (--image-tokens 0)"
+        images = f"{self.images} × " if self.images > 1 else ""
+        return (
+            f"{what}: {images}{self.num_tokens} tokens of {self.rows} rows per sequence ({self.source}), part of the "
+            "sequence"
+        )
+
+    @property
+    def parameters(self) -> int:
+        """All parameters."""
+        return EncoderPart(self, 0, len(self.layers)).held(Cut())[0]
+
+    @property
+    def forward_flops(self) -> float:
+        """FLOPs of the forward per sequence: 2 per weight of a GEMM and row, and all scores."""
+        layers = self.rows * sum(layer.forward_flops(self.rows) for layer in self.layers)
+        return self.images * layers + self._embedding_flops + self._projector_flops
+
+    @property
+    def training_flops(self) -> float:
+        """FLOPs of training per sequence; patches have no gradient, and frozen weights none of theirs."""
+        layers = self.forward_flops - self._embedding_flops - self._projector_flops
+        return (
+            (3.0 if self.trains_layers else 1.0) * layers
+            + (2.0 if self.trains_layers else 1.0) * self._embedding_flops
+            + (1.0 + self.trains_layers + self.trains_projector) * self._projector_flops
+        )
+
+    @property
+    def _embedding_flops(self) -> float:
+        return 2.0 * self.tokens * self.merge * sum(one.size * one.rows for one in self.embedding)
+
+    @property
+    def _projector_flops(self) -> float:
+        return 2.0 * self.tokens * sum(one.size * one.rows for one in self.projector)
+
+    def cut(self, cut: Cut) -> Cut:
+        """Return the division of the encoder over the ranks of a stage."""
+        tp = cut.tp if self.is_divided else 1
+        return Cut(tp=tp, dp=cut.num_ranks // tp, sequence_parallel=False)
+
+    def with_training(self, tuning: FineTuning | None) -> "Encoder":
+        """Return the encoder with these trained weights; adapters have none on an encoder."""
+        layers, projector = (tuning is None or tuning.trains(word) for word in ("encoder", "projector"))
+        training = None if layers else LayerTraining(frozenset(GROUPS), has_backward=False)
+        same = {id(one): replace(one, training=training) for one in self.layers}
+        return replace(
+            self,
+            layers=tuple(same[id(one)] for one in self.layers),
+            embedding=tuple(replace(one, trainable=layers) for one in self.embedding),
+            projector=tuple(replace(one, trainable=projector) for one in self.projector),
+            trains_layers=layers,
+            trains_projector=projector,
+        )
+
+    def with_images(self, images: int, num_tokens: int | None) -> "Encoder":
+        """Return the encoder for a number of images per sequence; raises `ConfigError` for other image sizes.
+
+        `num_tokens`: of each image; None for a number of tokens in all, `images`.
+        """
+        if images == 0 or num_tokens == 0:
+            return replace(self, images=0, source="--image-tokens 0")
+        size = self.num_tokens
+        if num_tokens is None:
+            images, num_tokens = (max(1, images // size), images) if self.is_fixed else (1, images)
+            num_tokens = size if self.is_fixed and num_tokens % size == 0 else num_tokens
+        if self.is_fixed and num_tokens != size:
+            raise ConfigError(
+                f"--image-tokens: each image has {size} tokens in this model: give a multiple of {size}, got "
+                f"{num_tokens}"
+            )
+        return replace(self, images=images, num_tokens=num_tokens, source="--image-tokens")
+
+
+class EncoderPart(NamedTuple):
+    """Layers `first` to `last` of an encoder, with its embedding or projector if it has the first or last layer."""
+
+    encoder: Encoder
+    first: int
+    last: int
+
+    @property
+    def layers(self) -> "tuple[Layer, ...]":
+        """Layers of this part."""
+        return self.encoder.layers[self.first : self.last]
+
+    @property
+    def embedding(self) -> tuple[Linear, ...]:
+        """Matrices before the first layer."""
+        return self.encoder.embedding if self.first == 0 else ()
+
+    @property
+    def projector(self) -> tuple[Linear, ...]:
+        """Matrices after the last layer."""
+        return self.encoder.projector if self.is_last else ()
+
+    @property
+    def is_last(self) -> bool:
+        """True if this part has the projector."""
+        return self.last == len(self.encoder.layers)
+
+    def own_projector(self, cut: Cut) -> tuple[Linear, ...]:
+        """Return a rank's matrices of the projector: the first of a pair by outputs, the last by inputs."""
+        tp = self.encoder.cut(cut).tp
+        return tuple(
+            replace(one, columns=tuple(column // tp for column in one.columns))
+            if one.split == "outputs"
+            else replace(one, inputs=one.inputs // tp)
+            if one.split == "inputs"
+            else one
+            for one in self.projector
+        )
+
+    def held(self, cut: Cut) -> tuple[int, int]:
+        """Return a rank's parameters, and how many of them are frozen."""
+        encoder, own_cut = self.encoder, self.encoder.cut(cut)
+        matrices = [one for layer in self.layers for one in layer.linears(own_cut)] + list(self.embedding)
+        layers = sum(one.weights + one.biases for one in matrices)
+        layers += sum(layer.norm_parameters for layer in self.layers) + encoder.own[0] * (self.first == 0)
+        projector = sum(one.weights + one.biases for one in self.own_projector(cut))
+        projector += encoder.own[1] * self.is_last
+        frozen = layers * (not encoder.trains_layers) + projector * (not encoder.trains_projector)
+        return layers + projector, frozen
+
+
+def parse_images(text: str) -> tuple[int, int | None]:
+    """Return images and tokens of each from IMAGESxTOKENS; a number of tokens alone is returned with None.
+
+    >>> parse_images("4x256"), parse_images("576")
+    ((4, 256), (576, None))
+    """
+    found = re.fullmatch(r"(\d{1,9})(?:[x×](\d{1,9}))?", text.strip())
+    if found is None:
+        raise ConfigError(f"--image-tokens is '{text}': give a number of tokens, or IMAGESxTOKENS, as 4x256")
+    return int(found[1]), None if found[2] is None else int(found[2])
+
+
+def image_tokens_of(text: str | int) -> str:
+    """Return the normalised value of --image-tokens.
+
+    >>> image_tokens_of(576), image_tokens_of("04×256"), image_tokens_of("0x16")
+    ('576', '4x256', '0')
+    """
+    if text == "":
+        return ""
+    images, tokens = parse_images(str(text))
+    if images == 0 or tokens == 0:
+        return "0"
+    return str(images) if tokens is None else f"{images}x{tokens}"

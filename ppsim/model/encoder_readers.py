@@ -1,0 +1,207 @@
+"""Readers of `vision_config` and `audio_config`, by the classes of transformers 5.23."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from ppsim.model.architecture import Layer, Norm
+from ppsim.model.attention_and_mlp import Attention, FeedForward
+from ppsim.model.encoder import Encoder
+from ppsim.model.hf_fields import Fields
+from ppsim.model.weight_matrices import Linear
+
+_MOCK_IMAGE = 256
+"""Side in pixels of an image in Megatron-Bridge's synthetic data (data/builders/mock_vlm_sft.py: `image_size`)."""
+
+
+def _layer(
+    hidden: int, heads: int, size: int, *, bias: bool = True, gated: bool = False, norm: Norm = "layernorm",
+    mlp_bias: bool | None = None, out_bias: bool | None = None, window: int | None = None,
+) -> Layer:  # fmt: skip
+    out_bias, mlp_bias = bias if out_bias is None else out_bias, bias if mlp_bias is None else mlp_bias
+    attention = Attention(
+        heads, heads, hidden // heads, qkv_bias=bias, out_bias=out_bias, is_causal=False, window=window
+    )
+    return Layer(hidden, attention, FeedForward(size, gated=gated, bias=mlp_bias), norm)
+
+
+def _patches(fields: Fields, hidden: int, *, times: int = 1, bias: bool = True) -> Linear:
+    channels = fields.count("in_channels", "in_chans", "num_channels", default=3)
+    columns = channels * times * fields.count("patch_size", default=14) ** 2
+    return Linear("patch embedding", "patches", columns, (hidden,), biased=bias)
+
+
+def _pair(inputs: int, wide: int, outputs: int, *, bias: bool = True, rows: float = 1.0) -> tuple[Linear, Linear]:
+    return (
+        Linear("projector up", "patches of a token", inputs, (wide,), split="outputs", biased=bias, rows=rows),
+        Linear("projector down", "projector activation", wide, (outputs,), split="inputs", biased=bias, rows=rows),
+    )
+
+
+def _qwen(fields: Fields, top: Fields, text_size: int) -> Encoder:
+    """Qwen3-VL and Qwen3.5: a merger at the end, and one after each of `deepstack_visual_indexes`."""
+    hidden, depth = fields.count("hidden_size"), fields.num_layers("depth")
+    merge, times = fields.count("spatial_merge_size", default=2), fields.count("temporal_patch_size", default=2)
+    positions, out = fields.count("num_position_embeddings", default=2304), fields.count("out_hidden_size")
+    fields.seen |= {"deepstack_visual_indexes"}
+    deep = len(fields.counts("deepstack_visual_indexes", 0) or ())
+    layer = _layer(hidden, fields.count("num_heads"), fields.count("intermediate_size"))
+    wide = merge**2 * hidden
+    return Encoder(
+        "image", (layer,) * depth, (_patches(fields, hidden, times=times),),
+        _pair(wide, wide, out) * (1 + deep), own=(positions * hidden, 2 * hidden + deep * 2 * wide),
+        merge=merge**2, num_tokens=positions // merge**2, is_divided=True,
+        source=f"num_position_embeddings {positions}",
+    )  # fmt: skip
+
+
+def _qwen25(fields: Fields, top: Fields, text_size: int) -> Encoder:
+    """Qwen2.5-VL: RMSNorm, SwiGLU, and attention in windows except in `fullatt_block_indexes`."""
+    hidden, depth = fields.count("hidden_size", default=1280), fields.num_layers("depth", default=32)
+    merge, times = fields.count("spatial_merge_size", default=2), fields.count("temporal_patch_size", default=2)
+    patch, heads = fields.count("patch_size", default=14), fields.count("num_heads", default=16)
+    window = (fields.count("window_size", default=112) // patch) ** 2
+    full = fields.layers("fullatt_block_indexes") or {7, 15, 23, 31}
+    fields.seen |= {"tokens_per_second", "spatial_patch_size"}
+    size, out = fields.count("intermediate_size", default=3420), fields.count("out_hidden_size", default=text_size)
+    kinds = [
+        _layer(hidden, heads, size, gated=True, norm="rmsnorm", window=wide) for wide in (None, window)
+    ]
+    side = round(_MOCK_IMAGE / (patch * merge))
+    return Encoder(
+        "image", tuple(kinds[one not in full] for one in range(depth)),
+        (_patches(fields, hidden, times=times, bias=False),), _pair(merge**2 * hidden, merge**2 * hidden, out),
+        own=(0, hidden), merge=merge**2, num_tokens=side**2,
+        source=f"{_MOCK_IMAGE} × {_MOCK_IMAGE} pixels, as in Megatron-Bridge's synthetic data",
+    )  # fmt: skip
+
+
+def _glm(fields: Fields, top: Fields, text_size: int) -> Encoder:
+    """GLM-4.5V: a convolution to the text's width, a matrix, and a gated MLP."""
+    hidden, out = fields.count("hidden_size", default=1536), fields.count("out_hidden_size", default=4096)
+    heads, depth = fields.count("num_heads", default=12), fields.num_layers("depth", default=24)
+    merge, times = fields.count("spatial_merge_size", default=2), fields.count("temporal_patch_size", default=2)
+    wide, bias = fields.count("intermediate_size", default=13696), fields.flag("attention_bias", default=False)
+    side = fields.count("image_size", default=336) // fields.count("patch_size", default=14)
+    layer = _layer(hidden, heads, out, bias=bias, gated=True, norm="rmsnorm", out_bias=False, mlp_bias=False)
+    projector = (
+        Linear("downsample", "patches of a token", merge**2 * hidden, (out,), biased=True),
+        Linear("projector", "downsampled", out, (out,)),
+        Linear("projector up", "projected", out, (wide, wide)),
+        Linear("projector down", "projector activation", wide, (out,)),
+    )
+    return Encoder(
+        "image", (layer,) * depth, (_patches(fields, hidden, times=times),), projector,
+        own=(side**2 * hidden + 2 * hidden, 2 * out), merge=merge**2, num_tokens=side**2 // merge**2,
+        source="image_size of vision_config",
+    )  # fmt: skip
+
+
+def _llama4(fields: Fields, top: Fields, text_size: int) -> Encoder:
+    """Llama 4: a class token, a pixel shuffle, two matrices, and one to the text's width."""
+    hidden = fields.count("hidden_size", default=768)
+    layer = _layer(
+        hidden, fields.count("num_attention_heads", default=16), fields.count("intermediate_size", default=5632)
+    )
+    side = fields.count("image_size", default=448) // fields.count("patch_size", default=14)
+    ratio = fields.factor("pixel_shuffle_ratio") if not fields.is_word("pixel_shuffle_ratio", None) else 0.5
+    merge = round(1 / ratio**2)
+    inner, middle = fields.count("projector_input_dim", default=4096), fields.count(
+        "projector_output_dim", default=4096
+    )
+    out = fields.count("vision_output_dim", default=7680)
+    fields.seen |= {"multi_modal_projector_bias", "projector_dropout", "vision_feature_layer",
+                    "vision_feature_select_strategy"}  # fmt: skip
+    projector = (
+        Linear("adapter up", "patches of a token", merge * hidden, (inner,)),
+        Linear("adapter down", "adapter activation", middle, (middle,)),
+        Linear("projector", "adapted", out, (text_size,)),
+    )
+    return Encoder(
+        "image", (layer,) * fields.num_layers(default=34), (_patches(fields, hidden, bias=False),), projector,
+        own=((side**2 + 2) * hidden + 4 * hidden, 0), merge=merge, num_tokens=side**2 // merge, is_fixed=True,
+        more_rows=1, source="image_size of vision_config",
+    )  # fmt: skip
+
+
+def _siglip(fields: Fields, top: Fields, text_size: int) -> Encoder:
+    """Gemma 3: SigLIP, an average over `merge` patches, a norm and one matrix."""
+    hidden = fields.count("hidden_size")
+    layer = _layer(hidden, fields.count("num_attention_heads"), fields.count("intermediate_size"))
+    patches = (fields.count("image_size", default=224) // fields.count("patch_size", default=16)) ** 2
+    tokens = top.count("mm_tokens_per_image", default=256)
+    if fields.flag("vision_use_head", default=False):
+        fields.refuse("vision_use_head", "true is not known; it is false in every release")
+    return Encoder(
+        "image", (layer,) * fields.num_layers(), (_patches(fields, hidden),),
+        (Linear("projector", "pooled", hidden, (text_size,)),), own=(patches * hidden + 2 * hidden, hidden),
+        merge=patches // tokens, num_tokens=tokens, is_fixed=True, source="mm_tokens_per_image",
+    )  # fmt: skip
+
+
+def _pixtral(fields: Fields, top: Fields, text_size: int) -> Encoder:
+    """Mistral 3 and Ministral 3: Pixtral, a norm, a merger of patches and two matrices."""
+    hidden, heads = fields.count("hidden_size", default=1024), fields.count("num_attention_heads", default=16)
+    layer = _layer(
+        hidden, heads, fields.count("intermediate_size", default=4096), bias=False, gated=True, norm="rmsnorm"
+    )
+    merge, bias = top.count("spatial_merge_size", default=2), top.flag("multimodal_projector_bias", default=False)
+    side = fields.count("image_size", default=1540) // fields.count("patch_size", default=14)
+    fields.seen.add("head_dim")
+    projector = (
+        Linear("merger", "patches of a token", merge**2 * hidden, (hidden,)),
+        Linear("projector up", "merged", hidden, (text_size,), biased=bias),
+        Linear("projector down", "projector activation", text_size, (text_size,), biased=bias),
+    )
+    return Encoder(
+        "image", (layer,) * fields.num_layers(default=24), (_patches(fields, hidden, bias=False),), projector,
+        own=(hidden, hidden), merge=merge**2, num_tokens=(side // merge) ** 2,
+        source="image_size of vision_config, the largest",
+    )  # fmt: skip
+
+
+def _moonvit(fields: Fields, top: Fields, text_size: int) -> Encoder:
+    """Kimi-VL and Kimi K2.5: MoonViT, and a norm and two matrices over the patches of a token."""
+    hidden = fields.count("hidden_size", "vt_hidden_size", default=1152)
+    heads = fields.count("num_attention_heads", "vt_num_attention_heads", default=16)
+    size = fields.count("intermediate_size", "vt_intermediate_size", default=4304)
+    number = fields.num_layers("num_hidden_layers", "vt_num_hidden_layers", default=27)
+    high, wide = (fields.count(f"pos_emb_{side}", f"init_pos_emb_{side}", default=64) for side in ("height", "width"))
+    first, second = fields.counts("merge_kernel_size", 2) or (2, 2)
+    merge = first * second
+    fields.seen |= {"init_pos_emb_time", "merge_type", "mm_hidden_size", "mm_projector_type", "pos_emb_time",
+                    "pos_emb_type", "projector_ln_eps", "text_hidden_size", "video_attn_type"}  # fmt: skip
+    return Encoder(
+        "image", (_layer(hidden, heads, size),) * number, (_patches(fields, hidden),),
+        _pair(merge * hidden, merge * hidden, text_size), own=(high * wide * hidden + 2 * hidden, 2 * hidden),
+        merge=merge, num_tokens=high * wide // merge, source=f"table of {high} × {wide} positions",
+    )  # fmt: skip
+
+
+def _whisper(fields: Fields, top: Fields, text_size: int) -> Encoder:
+    """Qwen2-Audio: Whisper's encoder of 30 s, an average over two frames and one matrix."""
+    hidden, heads = fields.count("d_model", default=1280), fields.count("encoder_attention_heads", default=20)
+    positions, mels = fields.count("max_source_positions", default=1500), fields.count("num_mel_bins", default=128)
+    layer = _layer(hidden, heads, fields.count("encoder_ffn_dim", default=5120))
+    fields.seen |= {"num_hidden_layers", "encoder_layerdrop", "scale_embedding", "activation_dropout", "init_std"}
+    convolutions = (
+        Linear("convolution 1", "spectrum", 3 * mels, (hidden,), biased=True, rows=2.0),
+        Linear("convolution 2", "frames", 3 * hidden, (hidden,), biased=True),
+    )
+    # keys have no bias
+    return Encoder(
+        "audio", (layer,) * fields.num_layers("encoder_layers", default=32), convolutions,
+        (Linear("projector", "pooled", hidden, (text_size,), biased=True),),
+        own=(positions * hidden + 2 * hidden - hidden * fields.num_layers("encoder_layers", default=32), 0),
+        merge=2, num_tokens=positions // 2, is_fixed=True, source="a clip of 30 s, max_source_positions",
+    )  # fmt: skip
+
+
+EncoderReader = Callable[[Fields, Fields, int], Encoder]
+READERS: Mapping[str, EncoderReader] = MappingProxyType(
+    {
+        "gemma3": _siglip, "glm4v_moe": _glm, "kimi_k25": _moonvit, "kimi_vl": _moonvit, "llama4": _llama4,
+        "mistral3": _pixtral, "qwen2_5_vl": _qwen25, "qwen2_audio": _whisper, "qwen3_5": _qwen, "qwen3_5_moe": _qwen,
+        "qwen3_vl": _qwen, "qwen3_vl_moe": _qwen,
+    }
+)  # fmt: skip
+"""Readers by model_type of the whole file: of the encoder's fields, of the file's, and of the text's hidden size."""
