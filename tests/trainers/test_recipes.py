@@ -62,7 +62,7 @@ def test_a_recipe_of_an_older_release_has_the_settings_of_its_variant():
 
 def test_settings_that_are_not_modelled_are_listed():
     ignored = {one.name: one for one in read_recipe("deepseek-v3/gb300/mxfp8@26.08").ignored}
-    assert ignored["fp8_dot_product_attention"].value is True
+    assert ignored["moe_router_fusion"].value is True
     assert ignored["main_grads_dtype"].matters == "memory"
     assert "global_batch_size" not in ignored
 
