@@ -12,7 +12,6 @@ from ppsim.base.units import seconds
 from ppsim.catalog.build import Entry, build, every_schedule, find, fit, require_shape
 from ppsim.costs.profile import DEFAULT
 from ppsim.costs.stage_cost_set import Assembled, Known
-from ppsim.costs.time_breakdown import Estimate
 from ppsim.parallel.layer_partition import FoundSplit, Split, why_no_split
 from ppsim.parallel.sequence_slices import why_no_slices
 from ppsim.projection.assumptions import assumptions_of
@@ -225,12 +224,12 @@ def outcome_of(plan: Plan) -> tuple[float, float]:
     return iteration_of(plan, table)
 
 
-def stage_estimates(plan: Plan) -> tuple[Schedule, list[Estimate]]:
-    """Return only the schedule and the estimated times of each model stage; raises as `project` does."""
+def assembled_of(plan: Plan) -> tuple[Schedule, Assembled]:
+    """Return only the schedule and the costs of stages and around the step; raises as `project` does."""
     if plan.schedule == AUTO:
         raise ConfigError("the schedule of a recorded run is known: give --schedule")
     table, _ = table_of(plan, find(plan.schedule_name))
-    return table, _step(plan, table)[0].parts
+    return table, _step(plan, table)[0]
 
 
 def peaks_of(plan: Plan) -> list[float]:

@@ -2,7 +2,7 @@
 
 GEMMs: cuBLAS and nvjet, CUTLASS, hipBLASLt (`Cijk_`), and Triton's templates. Attention: cuDNN, FlashAttention,
 AITER, and Composable Kernel. Messages: NCCL and RCCL. A kernel of another name is memory-bound:
-norms, elementwise operations, copies and casts. Kernels of the optimizer have no kind.
+norms, elementwise operations, copies and casts.
 """
 
 import re
@@ -17,7 +17,8 @@ _KINDS = tuple(
         "all-gather": r"[nr]ccl\w*all_?gather",
         "reduce-scatter": r"[nr]ccl\w*reduce_?scatter",
         "send-receive": r"[nr]ccl\w*send_?recv",
-        "": r"[nr]ccl|multi_tensor_apply|adam|muon|memcpy|memset|copy ?buffer|fill ?buffer",
+        "optimizer": r"multi_tensor_apply|adam|muon",
+        "": r"[nr]ccl|memcpy|memset|copy ?buffer|fill ?buffer",
         "all-to-all": r"deep_?ep|hybrid_?ep",
         "attention": r"flash|fmha|sdpa|attn_fwd|attn_bwd|fused_?attention|cudnn::fusion",
         "experts": r"group(?:ed)?_?gemm|gemm_?grouped|GroupProblemShape|grouped_mm",

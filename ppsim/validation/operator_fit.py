@@ -3,8 +3,9 @@
 Each multiplier is measured / projected seconds per step, over the recorded pipeline ranks. Projected seconds of a
 kind are the increase of F + B if the kind takes twice the time. What a recording tells:
 
-- kernels by name (Kineto, Nsight Systems): GEMMs, expert GEMMs, attention, and memory-bound kernels, each for
-  itself. If the names do not separate expert or narrow GEMMs from the others, all GEMMs get one multiplier.
+- kernels by name (Kineto, Nsight Systems): GEMMs, expert GEMMs, attention, memory-bound kernels, and the
+  optimizer, each for itself. If the names do not separate expert or narrow GEMMs from the others, all GEMMs get
+  one multiplier.
 - messages with their sizes (Kineto): collectives, by the shortest of the messages of one operation, size and
   group, because longer ones wait for other ranks.
 - passes (dumps of Primus, spans, timers of Megatron-LM): one multiplier for all kinds of kernels. Communication
@@ -14,6 +15,8 @@ kind are the increase of F + B if the kind takes twice the time. What a recordin
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import cast, get_args
+
+import numpy as np
 
 from ppsim.base.errors import ConfigError
 from ppsim.costs.job import Job
@@ -25,7 +28,7 @@ from ppsim.machine.job_similarity import MEASURED_SPREAD
 from ppsim.machine.kernels.data_sheet_times import at_least_16_bits
 from ppsim.parallel.groups import Group, GroupName
 from ppsim.projection.plan import Plan
-from ppsim.projection.project import stage_estimates
+from ppsim.projection.project import assembled_of
 from ppsim.runs.kernel_totals import KernelTotals
 
 _LEAST_REPEATS = 2
@@ -63,8 +66,8 @@ def _constant(kind: str, value: float, source: str) -> Constant:
     least, most = _FACTORS
     if not least < value < most:
         raise ConfigError(
-            f"{source}: {kind} takes {value:.3g} times the projected time, so this is the recording of another job: "
-            "check --run-config and --cluster"
+            f"{source}: {kind} takes {value:.3g} times the projected time, so this is the recording of another "
+            "job: check --run-config and --cluster"
         )
     value = float(f"{value:.4g}")
     return Constant(value=value, sigma=float(f"{MEASURED_SPREAD * value:.4g}"), source=f"operators of {source}")
@@ -87,6 +90,9 @@ def _by_kernels(plan: Plan, job: Job, recorded: RecordedTimes) -> Iterator[tuple
     for kind in ("attention", "memory"):
         if projected[kind] and measured_s(kind):
             yield kind, measured_s(kind) / projected[kind]
+    optimizer_s = np.broadcast_to(assembled_of(plan)[1].around.optimizer_s, plan.pp).sum()
+    if optimizer_s and measured_s("optimizer"):
+        yield "optimizer", measured_s("optimizer") / float(optimizer_s)
     dtype = job.execution.dtype
     wide = at_least_16_bits(dtype)
     of_gemms = {f"gemm-{wide}": "gemm"} | ({f"gemm-{dtype}": "narrow gemm"} if dtype != wide else {})
@@ -119,8 +125,8 @@ def _projected_s(plan: Plan, job: Job, kind: str) -> list[float]:
 
 def _busy_s(plan: Plan) -> list[float]:
     """Seconds of a step that each pipeline rank computes, without communication and waits for the host."""
-    table, stages = stage_estimates(plan)
-    seconds = [_computing_s(one) * plan.num_microbatches for one in stages]
+    table, assembled = assembled_of(plan)
+    seconds = [_computing_s(one) * plan.num_microbatches for one in assembled.parts]
     return [sum(mine) / table.num_replicas for mine in of_ranks(table, seconds)]
 
 
@@ -150,9 +156,12 @@ def _by_messages(job: Job, recorded: RecordedTimes) -> Iterator[tuple[str, float
 
 def _by_passes(plan: Plan, job: Job, recorded: RecordedTimes) -> Iterator[tuple[str, float]]:
     """One multiplier for all kernels."""
-    table, stages = stage_estimates(plan)
+    table, assembled = assembled_of(plan)
     number = plan.num_microbatches / table.num_replicas
-    whole = [number * sum(mine) for mine in of_ranks(table, [(s.forward + s.backward).total_s for s in stages])]
+    whole = [
+        number * sum(mine)
+        for mine in of_ranks(table, [(one.forward + one.backward).total_s for one in assembled.parts])
+    ]
     busy = _busy_s(plan)
     if len(recorded.passes_s) == len(whole):
         others, measured = sum(whole) - sum(busy), sum(recorded.passes_s)

@@ -12,7 +12,8 @@ from ppsim.machine.kernels.times import AttentionCore, KernelTimes
 class Corrected:
     """Kernel times of `source` in one dtype, multiplied by `factors` per kind (`ppsim.machine.kernels.names`).
 
-    A grouped GEMM is of kind experts. Scans of recurrent mixers have no kind.
+    A grouped GEMM is of kind experts. Scans of recurrent mixers have no kind. The factor of the optimizer is
+    applied to its step.
     """
 
     source: KernelTimes

@@ -12,9 +12,9 @@ Kernels = Literal["products", "experts", "attention"]
 MemoryKernel = Literal["copy", "elementwise", "norm"]
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
-OPERATORS = ("gemm-DTYPE", "experts-DTYPE", "attention", "memory", *COLLECTIVES)
+OPERATORS = ("gemm-DTYPE", "experts-DTYPE", "attention", "memory", "optimizer", *COLLECTIVES)
 """Kinds of operators whose time can be corrected: GEMMs and grouped GEMMs of experts per dtype, fused attention,
-memory-bound kernels (norms, elementwise, copies), and collectives."""
+memory-bound kernels (norms, elementwise, copies), the optimizer step, and collectives."""
 
 
 def is_operator(name: str) -> bool:
