@@ -18,14 +18,17 @@ _LABEL = 15  # columns before the values
 
 
 def first_screen(projection: Projection, answer: Answer) -> None:
-    """Print at most `SCREEN_LINES` lines; if the plan does not fit in memory, the first line says so."""
-    verdict = projection.verdict
+    """Print at most `SCREEN_LINES` lines, and two more for a stack that was not named.
+
+    If the plan does not fit in memory, the first line says so.
+    """
+    verdict, stack = projection.verdict, _stack(projection, answer)
     too_large = verdict is not None and verdict.fits is False
     lines = [
         *verdict_line(verdict if too_large else None),
         bold(cut(_question(projection), WIDTH)),
         cut(_configuration(projection), WIDTH),
-        *_stack(projection, answer),
+        *stack,
         "",
         *([] if verdict is None or too_large else [_row("fits" if verdict.fits else "memory", _memory(verdict))]),
         *(_row("note", note) for note in (verdict.notes if verdict else ())),
@@ -33,7 +36,7 @@ def first_screen(projection: Projection, answer: Answer) -> None:
         "",
     ]
     advice, assumed, more = _advice(projection, answer), _assumed(projection), _row("more", _more(projection))
-    left = SCREEN_LINES - len(lines) - len(advice) - len(assumed) - 1
+    left = SCREEN_LINES + len(stack) - len(lines) - len(advice) - len(assumed) - 1
     Page().add(*lines, *_parts(projection, answer, left), *advice, *assumed, more, wraps=False)
 
 
@@ -157,7 +160,8 @@ def _assumed(projection: Projection) -> list[str]:
     recompute = "by stage" if job.stage_plans else execution.recompute
     said += [f"recompute {recompute}", f"micro-batch {job.micro_batch}"]
     costs = [one for one in projection.assumptions if job.profile is not None and one.startswith("costs: ")]
-    first, *others = wrap(f"stack {job.stack_name}: {', '.join(said)}", WIDTH - _LABEL)
+    stack = "" if job.stack_basis else f"stack {job.stack_name}: "  # else above
+    first, *others = wrap(f"{stack}{', '.join(said)}", WIDTH - _LABEL)
     of_model = [line for one in job.model.notes[:1] for line in wrap(one, WIDTH - _LABEL)]
     lines = [*of_model, first, *others]
     return [

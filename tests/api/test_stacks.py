@@ -107,13 +107,6 @@ def test_times_by_stack_are_of_the_same_stages() -> None:
     assert made.answer.to_json()["by_stack_s"] == times
 
 
-def test_a_stack_that_refuses_an_option_is_not_among_the_times() -> None:
-    """Torch's FSDP2 with a pipeline has no layer-wise optimizer."""
-    made = ppsim.project(**UNNAMED | {"tp": 1}, optimizer="muon", layer_wise=True)
-    assert "torchtitan" not in made.answer.by_stack_s
-    assert len(made.answer.by_stack_s) == 2
-
-
 @pytest.mark.parametrize(
     ("words", "basis"),
     [
@@ -133,11 +126,11 @@ def test_measured_and_unknown_machines_stay_plain_and_say_so(words: dict[str, An
 def test_moe_jobs_get_the_settings_of_the_newest_recipes_and_options_override_them() -> None:
     words = {"model": "deepseek-v3", "gpus": 256, "pp": 4, "vpp": 4, "ep": 64, "global_batch": 2048,
              "cluster": "gb200-nvl72", "dtype": "mxfp8"}  # fmt: skip
-    job = ppsim.job(**words)
+    job = ppsim.project(**words).plan.job
     assert job.stack == "megatron-bridge@26.08"
     assert (job.execution.fused_experts, job.execution.cuda_graphs) == (True, "full")
     assert any("--fused-experts" in one and "--cuda-graphs full" in one for one in job.assumptions)
-    mine = ppsim.job(**words, fused_experts=False)
+    mine = ppsim.project(**words, fused_experts=False).plan.job
     assert (mine.execution.fused_experts, mine.execution.expert_rank_capacity) == (False, None)
     fast, slow = (
         ppsim.project(**words, **more).iteration_time_s for more in ({}, {"stack": "megatron-bridge@none"})
