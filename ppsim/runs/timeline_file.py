@@ -204,7 +204,7 @@ def _loaded(data: Any, source: str) -> tuple[_File, Timeline, StageCosts]:
         if isinstance(data, dict) and "model_type" in data:
             raise ConfigError(
                 f"{source} is a model's config.json, not a recorded run: give it to `ppsim project --model`, which "
-                f"traces an unknown model_type, or store the trace with `ppsim models --trace {source} -o NAME.json`"
+                f"traces an unknown model_type, or store its trace: `ppsim models --trace {source} -o NAME.json`"
             )
         raise ConfigError(f"{source} is no timeline: {MADE_BY}")
     file = validated(_File, data, source)

@@ -317,7 +317,9 @@ def test_a_config_json_of_an_unknown_type_says_how_to_trace_it(tmp_path: Path) -
     path.write_text('{"model_type": "glm4", "hidden_size": 64}')
     with pytest.raises(ConfigError, match=f"run `ppsim models --trace {path}`"):
         read_run_config(path)
-    with pytest.raises(ConfigError, match="is a model's config.json, not a recorded run: .* `ppsim models --trace"):
+    with pytest.raises(
+        ConfigError, match=r"is a model's config.json, not a recorded run: .* `ppsim models --trace"
+    ):
         ppsim.read(path)
 
 

@@ -139,7 +139,8 @@ def mixers(arguments: Arguments, attention: Mixer, num_layers: int) -> list[Mixe
         return _sparse(arguments, attention, num_layers)
     if variant != "gated_delta_net":
         raise ConfigError(
-            f"{arguments.source}: experimental_attention_variant {variant} is not known, only gated_delta_net and dsa"
+            f"{arguments.source}: experimental_attention_variant {variant} is not known, only gated_delta_net "
+            "and dsa"
         )
     delta = _delta(arguments)
     freq = arguments.get("linear_attention_freq", 4)
