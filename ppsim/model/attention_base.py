@@ -103,6 +103,22 @@ class OneWidth(Scored):
         return self.head_size
 
 
+def blocks_before(block: int, sequence_length: int, at_most: int | None = None) -> float:
+    """Return the mean number of whole blocks of r tokens at or before a query; at most `at_most` are chosen.
+
+    A query at position t of 1 to s sees ⌊t/r⌋. With q = ⌊s/r⌋, or the number chosen if less: (r·q(q - 1)/2 +
+    q(s - qr + 1))/s.
+
+    >>> blocks_before(4, 10) == (0 + 0 + 0 + 1 + 1 + 1 + 1 + 2 + 2 + 2) / 10
+    True
+    >>> blocks_before(4, 10, at_most=1) == 7 / 10
+    True
+    """
+    whole = sequence_length // block
+    q = whole if at_most is None else min(whole, at_most)
+    return (block * q * (q - 1) / 2 + q * (sequence_length - q * block + 1)) / sequence_length
+
+
 def keys_in_window(window: int, sequence_length: int) -> float:
     """Return the mean number of keys that a query sees in a window of w tokens: w - w(w - 1)/2s.
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ppsim.base.errors import ConfigError
-from ppsim.model.attention_base import Indexer, OneWidth, keys_in_window
+from ppsim.model.attention_base import Indexer, OneWidth, blocks_before, keys_in_window
 from ppsim.model.batch import KernelChoice
 from ppsim.model.mixer import opaque_mixer
 from ppsim.model.operators import Operator
@@ -89,22 +89,8 @@ class CompressedAttention(OneWidth):
         )
 
     def blocks_a_query(self, sequence_length: int, at_most: int | None = None) -> float:
-        """Return the mean number of whole blocks that end at or before a query; at most `at_most` are chosen.
-
-        A query at position t of 1 to s sees ⌊t/r⌋. With q = ⌊s/r⌋, or the number chosen if less: (r·q(q - 1)/2 +
-        q(s - qr + 1))/s.
-
-        >>> attention = CompressedAttention(1, 1, 1, 1, window=1, out_groups=1, out_rank=1, block=4)
-        >>> attention.blocks_a_query(10) == (0 + 0 + 0 + 1 + 1 + 1 + 1 + 2 + 2 + 2) / 10
-        True
-        >>> attention.blocks_a_query(10, at_most=1) == 7 / 10
-        True
-        """
-        if self.block is None:
-            return 0.0
-        whole = sequence_length // self.block
-        q = whole if at_most is None else min(whole, at_most)
-        return (self.block * q * (q - 1) / 2 + q * (sequence_length - q * self.block + 1)) / sequence_length
+        """Return the mean number of whole blocks that end at or before a query; at most `at_most` are chosen."""
+        return blocks_before(self.block, sequence_length, at_most) if self.block else 0.0
 
     @property
     def _chosen(self) -> int | None:

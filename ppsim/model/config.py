@@ -72,7 +72,8 @@ def model_from(data: Any, where: str = "config.json") -> Model:
     if kind not in _READERS and (traced := _TRACED.get(_key(data))):
         data, kind = traced, traced["model_type"]
     if kind not in _READERS:
-        raise UnknownModelType(f"{where}: {Names('model_type', _READERS).unknown(kind)}")
+        nearest = ", ".join(Names("model_type", _READERS).nearest(kind))
+        raise UnknownModelType(f"{where}: unknown model_type '{kind}' (nearest: {nearest})")
     fields = Fields(data, where)
     with naming(where):
         model = _READERS[kind](fields)

@@ -433,7 +433,10 @@ class TracedLayer:
         outputs = {one.writes: f"call {number} o" for number, one in enumerate(calls)}
         gemms = tuple(self._gemm(one, used, outputs) for one in self.own if one.kind == "gemm")
         scans = tuple(self._scan(one) for one in self.own if one.kind in _SCANS)
-        products = [one for one in self.own if one.kind == "product"]
+        has_indexer = any(one.index_columns for one in cores)  # its scores are counted with the core
+        products = [
+            one for one in self.own if one.kind == "product" and not (has_indexer and "indexer" in one.module)
+        ]
         if products:
             scans += (self._of_products(products),)
         mixer = TracedMixer(gemms, cores, scans, self._saved(used))
@@ -465,6 +468,9 @@ class TracedLayer:
             k,
             v,
             is_chunked=sizes["is_chunked"],
+            block=sizes.get("block"),
+            num_blocks=sizes.get("num_blocks"),
+            index_columns=sizes.get("index_columns", 0),
         )
 
     def _gemm(self, one: Event, used: set[int], outputs: Mapping[int, str]) -> TracedGemm:

@@ -54,7 +54,9 @@ def trace(data: Mapping[str, Any], where: str, *, promote: bool = True) -> dict[
     except ConfigError:
         raise
     except Exception as error:  # anything may go wrong inside a model's own code
-        raise NotTraced(f"{where}: model_type {kind} was not traced: {_one_line(error)}") from error
+        told = _one_line(error)
+        told = told if "module " in told else f"module of type {whole.model_type}: {told}"
+        raise NotTraced(f"{where}: model_type {kind} was not traced: {told}") from error
     plan, ignored = described.pop("plan"), sum(one.numel() for one in encoder_parameters(model, found.recorder))
     if ignored:
         notes = [f"text model only, encoder of {ignored / 1e9:.1f} B parameters ignored"]
@@ -63,7 +65,7 @@ def trace(data: Mapping[str, Any], where: str, *, promote: bool = True) -> dict[
         *notes,
         f"tensor parallelism of the traced layers: {plan}",
         *described.pop("notes"),
-        *_unseen(config),
+        *_unseen(config, found.recorder),
     ]
     described["traced"] = {"model_type": kind, "transformers": transformers.__version__}
     source = f"a trace of {kind} in transformers {transformers.__version__}"
@@ -72,7 +74,10 @@ def trace(data: Mapping[str, Any], where: str, *, promote: bool = True) -> dict[
     built = sum(one.numel() for one in (*model.parameters(), *dict(router_biases(model)).values()))
     built -= ignored
     if counted != built:
-        raise NotTraced(f"{where}: the trace has {counted:,} parameters, and transformers builds {built:,}")
+        raise NotTraced(
+            f"{where}: module {found.path} and the others of the trace have {counted:,} parameters, and "
+            f"transformers builds {built:,}"
+        )
     return made
 
 
@@ -207,7 +212,7 @@ def layers_in(model: Any, where: str) -> tuple[str, list[Any]]:
     of_text = {name: one for name, one in lists.items() if not any(word in name for word in ENCODERS)}
     lists = of_text or lists
     if not lists:
-        raise NotTraced(f"{where}: the model has no list of layers")
+        raise NotTraced(f"{where}: module {type(model).__name__} has no list of layers")
     outer = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists if other != name)]
     found = max(outer, key=lambda name: sum(one.numel() for one in lists[name].parameters()))
     return found, list(lists[found])
@@ -381,7 +386,7 @@ def _plan_in_words(has_plan: bool, by_rule: list[str]) -> str:
     return "base_model_tp_plan of transformers" + (f", and {rule} for others: {names}" if names else "")
 
 
-def _unseen(config: Any) -> list[str]:
+def _unseen(config: Any, recorder: Recorder) -> list[str]:
     """Assumptions about facts that a trace cannot see."""
     unseen = []
     for name in _MTP:
@@ -389,6 +394,7 @@ def _unseen(config: Any) -> list[str]:
             unseen.append(f"{number} multi-token prediction layer{'s' * (number > 1)} ({name})")
             break
     unseen += ["the type of router", "fused kernels of the trainer", "words of --recompute for single modules"]
-    if isinstance(chosen := getattr(config, "index_topk", None), int):
+    has_choice = any("num_blocks" in one.sizes for one in recorder.events)
+    if isinstance(chosen := getattr(config, "index_topk", None), int) and not has_choice:
         unseen.append(f"the choice of {chosen} keys per query (index_topk): attention has all keys")
     return [f"not seen in a trace: {', '.join(unseen)}"]

@@ -288,7 +288,21 @@ def attend(
         "is_chunked": is_chunked, "sinks": keywords.get("s_aux") is not None,
         "is_causal": True if is_causal is None else bool(is_causal),
     }  # fmt: skip
-    return opaque("attention", sizes, (b, s, n, value.shape[3]), query, key, value), None
+    return opaque(
+        "attention", sizes | _compressed(module, s, key.shape[2]), (b, s, n, value.shape[3]), query, key, value
+    ), None
+
+
+def _compressed(module: nn.Module, num_queries: int, num_keys: int) -> dict[str, int]:
+    """Tokens per compressed key, if there are more keys than queries, and the sizes of the indexer of such keys."""
+    if num_keys <= num_queries:
+        return {}
+    found, config = {"block": num_queries // (num_keys - num_queries)}, getattr(module, "config", None)
+    sizes = [getattr(config, f"index_{name}", None) for name in ("topk", "n_heads", "head_dim")]
+    has_indexer = any(name.rsplit(".", 1)[-1] == "indexer" for name, _ in module.named_modules())
+    if has_indexer and all(isinstance(one, int) for one in sizes):
+        found |= {"num_blocks": sizes[0], "index_columns": sizes[1] * sizes[2]}
+    return found
 
 
 class _Grouped(torch.autograd.Function):

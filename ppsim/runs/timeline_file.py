@@ -201,6 +201,11 @@ def run_from_json(data: Any, source: str) -> Run:
 
 def _loaded(data: Any, source: str) -> tuple[_File, Timeline, StageCosts]:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
+        if isinstance(data, dict) and "model_type" in data:
+            raise ConfigError(
+                f"{source} is a model's config.json, not a recorded run: give it to `ppsim project --model`, which "
+                f"traces an unknown model_type, or store its trace: `ppsim models --trace {source} -o NAME.json`"
+            )
         raise ConfigError(f"{source} is no timeline: {MADE_BY}")
     file = validated(_File, data, source)
     costs = costs_from(file.costs, f"{source}: costs")

@@ -10,7 +10,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_head, read_json, read_toml, read_yaml
 from ppsim.base.limits import CONFIG_BYTES
 from ppsim.model.architecture import Model
-from ppsim.model.config import model_from
+from ppsim.model.config import UnknownModelType, model_from
 from ppsim.model.registry import read_model
 from ppsim.trainers import configurations
 from ppsim.trainers.adapters import with_adapters, without_adapters
@@ -106,12 +106,16 @@ def _from_sections(content: dict[str, Any], path: Path, source: str) -> RunConfi
         return from_megatron(Arguments(normalised(arguments), source))
     if isinstance(arguments, str):
         return _from_flags(flags_of(arguments, source), source)
-    if "modules" in content or "extends" in content:
+    if any(name in content for name in ("modules", "extends", "bases")):
         return from_primus(content, path)
     if any(name in content for name in ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")):
         return from_deepspeed(content, source)
     if "model_type" in content:
-        return RunConfig("Hugging Face", source, {}, model_from(content, source), "", (), ())
+        try:
+            return RunConfig("Hugging Face", source, {}, model_from(content, source), "", (), ())
+        except UnknownModelType as unknown:
+            hint = f"give it as --model, which traces it with transformers, or run `ppsim models --trace {source}`"
+            raise UnknownModelType(f"{unknown}; {hint}") from None
     if "parallelism" in content and "training" in content:
         return from_torchtitan(content, source)
     if isinstance(content.get("model"), dict) or any(str(name).startswith("--") for name in content):

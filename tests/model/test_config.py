@@ -192,8 +192,8 @@ def without(config, *names):
 WRONG = {
     "no object": ([1], "config.json: a config.json holds an object, this one a list"),
     "no type": ({}, "config.json: model_type is missing; there are llama, mistral"),
-    "unknown type": (LLAMA3_8B | {"model_type": "lama"}, "unknown model_type 'lama': did you mean llama"),
-    "far type": (LLAMA3_8B | {"model_type": "zzz"}, "unknown model_type 'zzz': there are llama,"),
+    "unknown type": (LLAMA3_8B | {"model_type": "lama"}, "unknown model_type 'lama' (nearest: llama"),
+    "far type": (LLAMA3_8B | {"model_type": "zzz"}, "unknown model_type 'zzz' (nearest: "),
     "missing": (without(LLAMA3_8B, "intermediate_size"), "config.json: intermediate_size is missing"),
     "misspelt": (
         without(LLAMA3_8B, "intermediate_size") | {"intermediate_sizes": 5},

@@ -5,9 +5,13 @@ from pathlib import Path
 
 import pytest
 
+import ppsim
 from ppsim.errors import ConfigError
 from ppsim.model.attention_and_mlp import MixtureOfExperts
 from ppsim.model.registry import find_model
+from ppsim.trainers.arguments import Arguments, normalised
+from ppsim.trainers.megatron.read_model import model_of
+from ppsim.trainers.megatron.write_model import model_arguments
 from ppsim.trainers.read_config import read_run_config
 from ppsim.trainers.run_config import RunConfig
 
@@ -284,7 +288,8 @@ def test_a_model_of_layers_that_are_not_known_is_not_made_up(tmp_path: Path) -> 
         ("  --hybrid-layer-pattern: M*\n", "the Mamba heads must be a multiple of the groups: got 2 and 8"),
         ("  --is-hybrid-model: true\n  --hybrid-attention-ratio: 0.1\n", "give hybrid-layer-pattern"),
         ("  --hybrid-layer-pattern: --\n  --mtp-num-layers: 1\n", "needs their pattern, behind a / of --"),
-        ("  --experimental-attention-variant: dsa\n", "dsa is not known, only gated_delta_net"),
+        ("  --experimental-attention-variant: csa\n", "csa is not known, only gated_delta_net and dsa"),
+        ("  --experimental-attention-variant: dsa\n", "dsa is for latent attention: give multi-latent-attention"),
         ("  --window-size: (128,64)\n", "window_size must be so many tokens before and 0 behind: got '(128,64)'"),
         ("  --window-size: all\n", "window_size must be two whole numbers: got 'all'"),
         ("  --window-size: (8,0)\n  --window-attn-skip-freq: '[1]*3'\n", "has 3 entries for 4 layers"),
@@ -294,6 +299,28 @@ def test_a_model_of_layers_that_are_not_known_is_not_made_up(tmp_path: Path) -> 
         found = read(tmp_path, "c.yaml", base + line)
         assert found.model is None
         assert sentence in found.why_no_model
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3.2", "glm-5.2"])
+def test_sparse_latent_attention_is_read_and_written(name: str) -> None:
+    """GLM-5.2 has an indexer in its first three layers and in every fourth of the others."""
+    model = find_model(name)
+    arguments = model_arguments(model, 4096)
+    assert arguments is not None
+    assert arguments["experimental_attention_variant"] == "dsa"
+    read = model_of(Arguments(normalised(arguments | {"seq_length": 4096}), "arguments"))
+    assert [layer.attention for layer in read.layers] == [layer.attention for layer in model.layers]
+
+
+def test_a_config_json_of_an_unknown_type_says_how_to_trace_it(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "glm4", "hidden_size": 64}')
+    with pytest.raises(ConfigError, match=f"run `ppsim models --trace {path}`"):
+        read_run_config(path)
+    with pytest.raises(
+        ConfigError, match=r"is a model's config.json, not a recorded run: .* `ppsim models --trace"
+    ):
+        ppsim.read(path)
 
 
 def test_files_of_primus_that_extend_themselves_end(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from ppsim.model.attention_and_mlp import (
     NoAttention,
     NoFeedForward,
 )
-from ppsim.model.attention_base import Scored, keys_in_window
+from ppsim.model.attention_base import Scored, blocks_before, keys_in_window
 from ppsim.model.batch import KernelChoice
 from ppsim.model.config_parts import Reader
 from ppsim.model.hf_fields import Fields
@@ -43,6 +43,8 @@ class TracedCore(Scored):
     """One attention call: queries of `num_heads` score keys of `num_kv_heads`; window and chunks as in `Attention`.
 
     `q`, `k`, `v`: columns of the saved tensors that hold them; 0: the tensor is saved by another call or GEMM.
+    `block`: tokens per further, compressed key; `num_blocks`: a query sees at most this number of them, chosen by
+    the scores of an indexer with `index_columns` columns (DeepSeek-V4).
     """
 
     num_heads: int
@@ -55,9 +57,12 @@ class TracedCore(Scored):
     k: float = 0.0
     v: float = 0.0
     is_chunked: bool = False
+    block: int | None = None
+    num_blocks: int | None = None
+    index_columns: int = 0
 
     def __post_init__(self) -> None:
-        require_positive(self, "num_heads", "num_kv_heads", "qk_size", "window")
+        require_positive(self, "num_heads", "num_kv_heads", "qk_size", "window", "block", "num_blocks")
 
     @property
     def qk_head_size(self) -> int:  # type: ignore[override]
@@ -70,10 +75,18 @@ class TracedCore(Scored):
         return self.v_size
 
     def keys_a_query(self, sequence_length: int) -> float:
-        """Return the mean number of keys that a query sees, within its window if it has one."""
+        """Return the mean number of keys that a query sees, in its window if it has one, and compressed ones."""
+        further = blocks_before(self.block, sequence_length, self.num_blocks) if self.block else 0.0
         if self.window is None or not self.is_causal or self.window >= sequence_length:
-            return super().keys_a_query(sequence_length)
-        return self.window / 2 if self.is_chunked else keys_in_window(self.window, sequence_length)
+            return super().keys_a_query(sequence_length) + further
+        seen = self.window / 2 if self.is_chunked else keys_in_window(self.window, sequence_length)
+        return seen + further
+
+    def core_flops(self, sequence_length: int, *, causal: bool) -> float:
+        """Return the FLOPs per token of scores and their use, and of the indexer's scores of all earlier blocks."""
+        blocks = blocks_before(self.block, sequence_length) if self.block else 0.0
+        scored = 2.0 * self.index_columns * blocks * (1 if causal else 2)
+        return super().core_flops(sequence_length, causal=causal) + scored
 
     def linears(self, h: int, tp: int) -> list[Linear]:
         """Return an empty list: the enclosing mixer has the matrices."""

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.architecture import Layer
-from ppsim.model.attention_and_mlp import Attention, FeedForward, MixtureOfExperts
+from ppsim.model.attention_and_mlp import Attention, FeedForward, LatentAttention, MixtureOfExperts
+from ppsim.model.attention_base import Indexer
 from ppsim.model.hybrid import Halves, windowed
 from ppsim.model.mixer import Mixer
 from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba
@@ -127,18 +128,42 @@ def _delta(arguments: Arguments, *, is_kimis: bool = False) -> GatedDeltaNet:
 
 
 def mixers(arguments: Arguments, attention: Mixer, num_layers: int) -> list[Mixer]:
-    """Return the mixer of each layer: a gated delta net, or attention in every `linear_attention_freq`-th layer."""
+    """Return the mixer of each layer: a gated delta net, or attention in every `linear_attention_freq`-th layer.
+
+    With the variant dsa, attention has an indexer or the choice of an earlier layer.
+    """
     variant = arguments.get("experimental_attention_variant")
     if not variant:
         return [attention] * num_layers
+    if variant == "dsa":
+        return _sparse(arguments, attention, num_layers)
     if variant != "gated_delta_net":
         raise ConfigError(
-            f"{arguments.source}: experimental_attention_variant {variant} is not known, only gated_delta_net"
+            f"{arguments.source}: experimental_attention_variant {variant} is not known, only gated_delta_net "
+            "and dsa"
         )
     delta = _delta(arguments)
     freq = arguments.get("linear_attention_freq", 4)
     are_delta = _listed(freq, "linear_attention_freq", num_layers, arguments.source, lambda one, k: (one + 1) % k)
     return [delta if is_delta else attention for is_delta in are_delta]
+
+
+def _sparse(arguments: Arguments, attention: Mixer, num_layers: int) -> list[Mixer]:
+    """Return sparse latent attention: the first `dsa_indexer_skip_topk_offset` layers have an indexer each.
+
+    Of the others, every `dsa_indexer_topk_freq`-th has one (GLM-5.2: 3 and 4).
+    """
+    if not isinstance(attention, LatentAttention):
+        raise ConfigError(
+            f"{arguments.source}: experimental_attention_variant dsa is for latent attention: "
+            "give multi-latent-attention"
+        )
+    num_keys = arguments.need("dsa_indexer_topk")
+    indexer = Indexer(arguments.need("dsa_indexer_n_heads"), arguments.need("dsa_indexer_head_dim"), num_keys)
+    every = arguments.number("dsa_indexer_topk_freq", 1)
+    offset = arguments.number("dsa_indexer_skip_topk_offset", 0, least=0)
+    have = [layer < offset or (layer - offset + 1) % every == 0 for layer in range(num_layers)]
+    return [replace(attention, num_keys=num_keys, indexer=indexer if has else None) for has in have]
 
 
 def with_windows(arguments: Arguments, layers: Sequence[Layer]) -> tuple[Layer, ...]:

@@ -59,7 +59,6 @@ _TYPICAL = 128_256
 
 _OTHER_LAYERS = {
     "lfm_layer_types": "convolution layers",
-    "dsa_indexer_n_heads": "sparse attention",
     "flextron": "elastic layers",
 }
 

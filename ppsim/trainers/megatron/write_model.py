@@ -8,6 +8,7 @@ from typing import Any
 from ppsim.base.errors import ConfigError
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.attention_and_mlp import Attention, FeedForward, LatentAttention, MixtureOfExperts
+from ppsim.model.mixer import Mixer
 from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba
 from ppsim.trainers.arguments import Arguments, normalised
 from ppsim.trainers.megatron.read_model import model_of
@@ -83,6 +84,7 @@ def _of_mixers(layers: Sequence[Layer]) -> _Found:
             "v_head_dim": attention.v_head_size,
         }
         found |= {} if attention.q_lora_rank is None else {"q_lora_rank": attention.q_lora_rank}
+        found |= _of_indexers(mixers)
     elif attention is not None:
         found = {"num_attention_heads": attention.num_heads, "kv_channels": attention.head_size}
         if attention.num_kv_heads != attention.num_heads:
@@ -96,6 +98,25 @@ def _of_mixers(layers: Sequence[Layer]) -> _Found:
         found |= {"softmax_type": "learnable"} if attention.sinks else {}
         found |= _of_windows(layers)
     return found | _of_recurrent(layers)
+
+
+def _of_indexers(mixers: Sequence[Mixer]) -> _Found:
+    """Arguments of sparse latent attention: the first layers have an indexer each, then every N-th."""
+    have = [isinstance(one, LatentAttention) and one.indexer is not None for one in mixers]
+    first = next((one.indexer for one in mixers if isinstance(one, LatentAttention) and one.indexer), None)
+    if first is None:
+        return {}
+    found: _Found = {
+        "experimental_attention_variant": "dsa",
+        "dsa_indexer_n_heads": first.num_heads,
+        "dsa_indexer_head_dim": first.head_size,
+        "dsa_indexer_topk": first.num_keys,
+    }
+    if False in have:
+        offset = have.index(False)
+        found["dsa_indexer_skip_topk_offset"] = offset
+        found["dsa_indexer_topk_freq"] = have[offset:].index(True) + 1 if True in have[offset:] else len(have) + 1
+    return found
 
 
 def _of_windows(layers: Sequence[Layer]) -> _Found:
