@@ -55,13 +55,14 @@ def encoder_place(encoder: Encoder, place: Place) -> Place:
 
 
 def _embedding(part: EncoderPart, own: Place, patches: int) -> Estimate:
-    """The matrices before the layers, and the sum with positions; their input has no gradient."""
+    """The matrices before the layers, whole on every rank, and the sum with positions; patches have no gradient."""
     if not part.embedding:
         return _NOTHING
     kernels, e = products(part.embedding, own.times, tokens=patches), own.execution.element_bytes
     added = moved(own.times, "elementwise", 3.0 * patches * part.embedding[-1].outputs * e)
     weight = kernels.backward_weight + added if part.encoder.trains_layers else KernelTime()
-    return _estimate(own, replace(kernels, forward=kernels.forward + added, backward_input=KernelTime()), weight)
+    kernels = replace(kernels, forward=kernels.forward + added, backward_input=KernelTime())
+    return _estimate(own, kernels, weight, counted=1 / own.layout.tp)
 
 
 def _projector(part: EncoderPart, place: Place, own: Place, tokens: int) -> Estimate:
@@ -90,13 +91,20 @@ def _projector(part: EncoderPart, place: Place, own: Place, tokens: int) -> Esti
 
 
 def _estimate(
-    own: Place, kernels: PassKernels, weight: KernelTime, *, tp_s: float = 0.0, again_s: float = 0.0
+    own: Place,
+    kernels: PassKernels,
+    weight: KernelTime,
+    *,
+    tp_s: float = 0.0,
+    again_s: float = 0.0,
+    counted: float = 1.0,
 ) -> Estimate:
-    """Split the seconds by cause; all FLOPs of the kernels are the model's."""
+    """Split the seconds by cause; `counted`: the part of the FLOPs that is the model's."""
     passes = (kernels.forward, kernels.backward_input, weight)
     peak = own.device.peak(own.execution.dtype)
     forward, backward, of_weight = (
-        parts_of(own, one, one.matmul_ideal_s * peak, tp_s=sent) for one, sent in zip(passes, (tp_s, again_s, 0.0), strict=True)
+        parts_of(own, one, counted * one.matmul_ideal_s * peak, tp_s=sent)
+        for one, sent in zip(passes, (tp_s, again_s, 0.0), strict=True)
     )
     return Estimate(forward, backward, of_weight, known=Known(table_s=sum(one.measured_s for one in passes)))
 

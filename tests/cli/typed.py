@@ -84,7 +84,7 @@ OF_EXPERTS = [
     "--moe-dispatcher alltoall", "--moe-dispatcher allgather", "--expert-imbalance 1.5",
     "--moe-expert-capacity-factor 1.2", "--fused-experts", same("--no-fused-experts"), "--overlap-ep 0.5",
 ]  # fmt: skip
-SEEING = "project --model qwen3-vl-2b --layers 4 --gpus 2 --pp 2 --global-batch-size 4 --seq-len 512 --image-tokens 64 --json"
+SEEING = "project --model qwen3-vl-2b --layers 4 --gpus 2 --pp 2 --global-batch-size 4 --seq-len 1024 --json"
 PREDICTIONS = [same("--mtp"), "--no-mtp", "--mtp-num-layers 2", "--mtp-num-layers 2 --mtp-use-repeated-layer"]
 
 OF_PROJECT = {
@@ -100,8 +100,7 @@ OF_PROJECT = {
         "--gpus 16",
     ],
     EXPERTS: [*OF_EXPERTS, same("--etp 1"), "--ep 4"],
-    SEEING: ["--image-tokens 2x64", "--image-tokens 0", "--freeze encoder+projector"],
-    SEEING.replace("--image-tokens 64 ", "--image-tokens 64 ").replace("--image-tokens 64 ", ""): ["--image-tokens 64"],
+    SEEING: ["--image-tokens 2x64", "--image-tokens 0", "--text-only", "--freeze encoder+projector"],
     GRAPHS: [same("--cuda-graph-reuse"), "--no-cuda-graph-reuse"],
     PADDED: ["--moe-expert-rank-capacity-factor 1.5"],
     STASHED: ["--moe-paged-stash 1.2"],
@@ -145,6 +144,9 @@ OF_TUNE = {
         "--memory-limit 40GiB", "--memory-share 0.5", "--calibration overheads.json", "--top 1", same("--jobs 1"),
         same("--workers processes:1"), same("--resume kept.json"), "--schedule 1f1b,auto --search-time 0.1 --seed 4",
         "--to-config megatron", "--gpus 16", "--zero 3",
+    ],
+    SEEING.replace("project", "tune") + " --tp 1 --micro-batch-size 1 --schedule 1f1b --vpp 1": [
+        "--image-tokens 2x64", "--text-only",
     ],
     EXPERTS.replace("project", "tune") + " --micro-batch-size 1 --tp 1 --schedule 1f1b --vpp 1": [
         *OF_EXPERTS, "--etp 1", "--cuda-graphs attn --no-cuda-graph-reuse", "--cuda-graphs attn --cuda-graph-reuse",

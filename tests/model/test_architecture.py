@@ -98,6 +98,16 @@ EXACT = {
     "qwen3.5-35b-a3b": (34_660_610_688, f"its text model alone; {BUILT}"),
     "qwen3.5-122b-a10b": (122_111_526_912, f"its text model alone; {BUILT}"),
     "qwen3.5-397b-a17b": (396_346_350_336, f"its text model alone; {BUILT}"),
+    "qwen3-vl-2b": (2_127_532_032, f"with its image encoder; {BUILT}"),
+    "qwen3-vl-4b": (4_437_815_808, f"with its image encoder; {BUILT}"),
+    "qwen3-vl-8b": (8_767_123_696, f"with its image encoder; {BUILT}"),
+    "qwen3-vl-32b": (33_357_390_064, f"with its image encoder; {BUILT}"),
+    "qwen3-vl-30b-a3b": (31_070_754_032, f"with its image encoder; {BUILT}"),
+    "qwen3-vl-235b-a22b": (235_670_022_896, f"with its image encoder; {BUILT}"),
+    "qwen3.5-vl-27b": (27_356_728_560, f"with its image encoder; {BUILT}"),
+    "qwen3.5-vl-35b-a3b": (35_107_181_936, f"with its image encoder; {BUILT}"),
+    "qwen3.5-vl-122b-a10b": (122_562_817_776, f"with its image encoder; {BUILT}"),
+    "qwen3.5-vl-397b-a17b": (396_802_360_816, f"with its image encoder; {BUILT}"),
     "glm-4.5": (352_797_829_024, BUILT),
     "glm-4.5-air": (106_852_251_264, BUILT),
     "glm-4.7-flash": (29_943_393_920, BUILT),
@@ -533,7 +543,7 @@ WRONG = {
     "name": (lambda: find_model("lama3-8b"), "unknown model 'lama3-8b': did you mean llama3-8b"),
     "name of an organisation": (
         lambda: find_model("Qwen/Qwen3-31B-A3B"),
-        "unknown model 'Qwen/Qwen3-31B-A3B' (nearest: qwen3-30b-a3b, qwen3.5-35b-a3b, qwen3-235b-a22b): give its "
+        "unknown model 'Qwen/Qwen3-31B-A3B' (nearest: qwen3-30b-a3b, qwen3-vl-30b-a3b, qwen3.5-35b-a3b): give its "
         "config.json instead, from https://huggingface.co/Qwen/Qwen3-31B-A3B/raw/main/config.json or "
         "`hf download Qwen/Qwen3-31B-A3B config.json`",
     ),

@@ -121,7 +121,7 @@ BY_NAME = {
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_released_file_is_the_model_of_that_name(name: str) -> None:
     read, known = model_from(BY_NAME[name]), find_model(name)
-    assert read.parameters == known.parameters
+    assert read.without_encoders().parameters == known.parameters
     assert (read.layers, read.mtp, read.tied_embeddings) == (known.layers, known.mtp, known.tied_embeddings)
 
 

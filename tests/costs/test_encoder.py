@@ -1,0 +1,100 @@
+"""Time and memory of a step with an image encoder: placement, frozen weights, ranks that repeat its work."""
+
+from dataclasses import replace
+
+import pytest
+
+import ppsim
+from ppsim.errors import ConfigError
+from ppsim.model.stages import Stage
+
+FIRST = Stage((), embedding=True)
+JOB = {"model": "qwen3-vl-8b", "gpus": 8, "pp": 2, "global_batch": 16, "seq_len": 2048}
+
+
+def of_encoder(**options: object) -> object:
+    return ppsim.job(**JOB | options).encoder_estimate(FIRST)
+
+
+def test_the_encoder_is_on_the_first_stage_and_shifts_layers_to_the_others() -> None:
+    with_images, text = ppsim.project(**JOB), ppsim.project(**JOB, text_only=True)
+    assert with_images.split[0] < text.split[0]
+    assert with_images.report["iteration_s"] > text.report["iteration_s"]
+    assert "image encoder: 27 layers on stage 0, 16 bits" in with_images.assumptions
+    assert text.assumptions[0] == "text model only, image encoder of 0.6 B parameters left out (--text-only)"
+
+
+def test_no_images_cost_memory_and_no_time_on_the_stage() -> None:
+    none = of_encoder(image_tokens="0")
+    assert none.forward.total_s == none.backward.total_s == 0
+    made, text = (ppsim.job(**JOB, **one) for one in ({"image_tokens": "0"}, {"text_only": True}))
+    assert made.model.parameters - text.model.parameters == sum(one.parameters for one in made.model.encoders)
+
+
+def test_a_frozen_encoder_has_no_backward() -> None:
+    whole, frozen = of_encoder(), of_encoder(freeze="encoder+projector")
+    assert frozen.backward.total_s == 0
+    assert frozen.forward.total_s == pytest.approx(whole.forward.total_s)
+    with_projector = of_encoder(freeze="encoder")
+    assert with_projector.backward_weight.total_s > 0
+    assert 0 < with_projector.backward.total_s < whole.backward.total_s / 10
+
+
+def test_the_model_flops_of_all_ranks_are_the_models() -> None:
+    """Ideal seconds over the peak: ranks that repeat the work do not count it again."""
+    for options in ({}, {"tp": 2}, {"cp": 2}, {"tp": 2, "cp": 2}):
+        job = ppsim.job(**JOB | options)
+        [encoder] = job.model.encoders
+        estimate = job.encoder_estimate(FIRST)
+        ranks = job.layout.tp * job.layout.cp
+        counted = ranks * (estimate.forward.ideal_s + estimate.backward.ideal_s)
+        assert counted * job.cluster.device.peak("bfloat16") == pytest.approx(encoder.training_flops, rel=1e-9)
+    repeated = of_encoder(cp=2).forward
+    assert repeated.ideal_s + repeated.more_flops_s == pytest.approx(
+        of_encoder().forward.ideal_s + of_encoder().forward.more_flops_s
+    )
+
+
+def test_eight_bits_are_the_decoders_alone() -> None:
+    assert of_encoder(dtype="float8").forward.total_s == of_encoder().forward.total_s
+
+
+def test_stages_of_their_own_balance_large_images() -> None:
+    own = ppsim.project(**JOB | {"image_tokens": "8x256", "seq_len": 4096, "split": "v*27Et*6|t*30L"})
+    apart = ppsim.project(**JOB | {"image_tokens": "8x256", "seq_len": 4096, "split": "v*27|Et*36L"})
+    assert "image encoder: 27 layers on stage 0, 16 bits" in apart.assumptions
+    assert apart.assembled.costs.transfer_s[0] == pytest.approx(own.assembled.costs.transfer_s[0] * 2, rel=0.2)
+
+
+def test_the_stage_memory_has_the_parameters_and_the_saved_tensors() -> None:
+    same = {"split": [18, 18]}
+    first, other = (
+        ppsim.project(**JOB | same | options).assembled.costs for options in ({}, {"text_only": True})
+    )
+    assert first.activation_bytes[0] > other.activation_bytes[0]
+    assert first.activation_bytes[1] == other.activation_bytes[1]
+    assert first.static_bytes[0] > other.static_bytes[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"image_tokens": "64", "text_only": True}, "leave out --image-tokens"),
+        ({"image_tokens": "4096"}, "images and audio have 4096 tokens, more than the sequence of 2048"),
+        ({"fully_shard": True}, "--fully-shard is not known with an encoder"),
+        ({"tp": 32, "gpus": 64}, "tp must divide the heads"),
+        ({"model": "llama3-8b", "image_tokens": "64"}, "this one has none"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_sentence(options: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        ppsim.project(**JOB | options)
+
+
+def test_a_recipe_trains_the_projector_on_one_small_image() -> None:
+    """Megatron-Bridge 0.6 freezes language model and encoder of Qwen3-VL, and neither of Qwen3.5."""
+    job = ppsim.project(recipe="qwen3-vl-30b-a3b/h100/bf16@26.08").plan.job
+    assert (job.freeze, job.image_tokens) == ("embedding+norms+head+layers+encoder", "64")
+    job = ppsim.project(recipe="qwen3.5-vl-35b-a3b/h100/bf16@26.08").plan.job
+    assert (job.freeze, job.image_tokens) == ("", "64")
+    assert replace(job, image_tokens="2x64").model.encoders[0].tokens == 128

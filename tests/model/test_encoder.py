@@ -1,0 +1,224 @@
+"""Image and audio encoders: parameters by transformers' classes, FLOPs by torch's count and Megatron-Bridge's formula."""
+
+import json
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
+
+import pytest
+
+from ppsim.errors import ConfigError
+from ppsim.model.architecture import Model
+from ppsim.model.batch import Batch
+from ppsim.model.config import model_from
+from ppsim.model.encoder import Encoder
+from ppsim.model.fine_tuning import fine_tuning_of, freeze_of
+from ppsim.model.memory import MemorySettings, encoder_activations, rank_memory, stage_activations
+from ppsim.model.optimizer import Optimizer
+from ppsim.model.parameters import held_parameters
+from ppsim.model.registry import find_model
+from ppsim.model.stages import contents_of, stages_of, stages_of_layout
+from ppsim.parallel.sizes import Cut
+
+SIGLIP = {
+    "hidden_size": 1152, "num_hidden_layers": 27, "intermediate_size": 4304, "num_attention_heads": 16,
+    "image_size": 896, "patch_size": 14, "vision_use_head": False,
+}  # fmt: skip
+OF_LLAMA = {
+    "hidden_size": 1408, "image_size": 336, "vision_output_dim": 4096, "projector_input_dim": 4096,
+    "projector_output_dim": 4096,
+}  # fmt: skip
+CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
+    "gemma3": ("Gemma3", {"vision_config": SIGLIP}),
+    "glm4v_moe": ("Glm4vMoe", {"text_config": {"head_dim": 128}}),
+    "kimi_k25": ("Kimi_K25", {}),
+    "llama4": ("Llama4", {"vision_config": OF_LLAMA}),
+    "mistral3": ("Mistral3", {}),
+    "qwen2_5_vl": ("Qwen2_5_VL", {}),
+    "qwen2_audio": ("Qwen2Audio", {}),
+    "qwen3_5": ("Qwen3_5", {}),
+    "qwen3_5_moe": ("Qwen3_5Moe", {}),
+    "qwen3_vl": ("Qwen3VL", {}),
+    "qwen3_vl_moe": ("Qwen3VLMoe", {}),
+}
+"""Class of transformers by model_type, and sizes of a release if the defaults of the class are others."""
+
+
+def gemma(**vision: Any) -> dict[str, Any]:
+    """A small text model with the encoder of Gemma 3."""
+    text = {"hidden_size": 640, "num_hidden_layers": 4, "intermediate_size": 2048, "head_dim": 256}
+    text |= {"num_attention_heads": 4, "num_key_value_heads": 1, "sliding_window": 512, "vocab_size": 1000}
+    return {"model_type": "gemma3", "text_config": text, "vision_config": SIGLIP | vision}
+
+
+def qwen(**changes: Any) -> Encoder:
+    [encoder] = find_model("qwen3-vl-8b").encoders
+    return replace(encoder, **changes)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_parameters_are_those_of_transformers(kind: str) -> None:
+    """All sizes of the encoder are the defaults of the class, or a release's; the text model has four layers."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    name, given = CLASSES[kind]
+    text = given.get("text_config", {}) | {"num_hidden_layers": 4}
+    config = transformers.AutoConfig.for_model(kind, **given | {"text_config": text})
+    with torch.device("meta"):
+        whole = getattr(transformers, f"{name}ForConditionalGeneration")._from_config(config)
+    of_text = "language_model", "lm_head"
+    counted = sum(
+        one.numel() for name, one in whole.named_parameters() if not any(part in name for part in of_text)
+    )
+    [encoder] = model_from(json.loads(config.to_json_string(use_diff=False))).encoders
+    assert encoder.parameters == counted
+
+
+def test_flops_are_those_of_megatron_bridge() -> None:
+    """training/utils/flop_utils.py at 067f987d, `vit_flops_from_patch_stats`; it leaves out the patch embedding."""
+    encoder, h, f, depth, merge, out, mergers = qwen(), 1152, 4304, 27, 4, 4096, 4
+    patches = encoder.tokens * merge
+    layers = depth * ((8 * h**2 + 4 * h * f) * patches + 4 * h * patches**2)
+    wide = merge * h
+    merged = mergers * encoder.tokens * (2 * wide * wide + 2 * wide * out)
+    embedding = 2 * patches * 3 * 2 * 16**2 * h
+    assert encoder.training_flops == 3 * (layers + merged) + 2 * embedding
+    four = encoder.with_images(4, encoder.num_tokens // 4)
+    quarter = 3 * depth * 4 * h * patches**2 * 3 / 4  # of the scores, which are within an image
+    assert encoder.training_flops - four.training_flops == pytest.approx(quarter)
+
+
+def test_flops_are_those_that_torch_counts() -> None:
+    """Forward of transformers' Qwen2.5-VL encoder, with windows, for one image of 16 × 16 patches."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    from torch.utils.flop_counter import FlopCounterMode
+
+    sizes = {"depth": 3, "hidden_size": 64, "intermediate_size": 96, "num_heads": 2, "out_hidden_size": 80}
+    sizes |= {"fullatt_block_indexes": [1], "window_size": 112, "patch_size": 14}
+    config = transformers.AutoConfig.for_model("qwen2_5_vl", vision_config=sizes).vision_config
+    config._attn_implementation = "eager"
+    made = transformers.models.qwen2_5_vl.modeling_qwen2_5_vl.Qwen2_5_VisionTransformerPretrainedModel(config)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        made(torch.zeros(256, 3 * 2 * 14**2), grid_thw=torch.tensor([[1, 16, 16]]))
+    data = {"model_type": "qwen2_5_vl", "text_config": text_of_qwen(80), "vision_config": sizes}
+    [encoder] = model_from(data).with_images("64").encoders
+    assert encoder.forward_flops == counter.get_total_flops()
+
+
+def text_of_qwen(hidden: int) -> dict[str, Any]:
+    return {
+        "hidden_size": hidden, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
+        "vocab_size": 100, "max_position_embeddings": 1024,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "images", "tokens"), [("256", 1, 256), ("1024", 4, 256), ("2x256", 2, 256), ("0", 0, 256)]
+)
+def test_images_of_one_size(text: str, images: int, tokens: int) -> None:
+    [encoder] = model_from(gemma()).with_images(text).encoders
+    assert (encoder.images, encoder.num_tokens) == (images, tokens)
+    assert (encoder.training_flops == 0) == (images == 0)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: model_from(gemma()).with_images("300"), "give a multiple of 256, got 300"),
+        (lambda: model_from(gemma()).with_images("2x128"), "give a multiple of 256, got 128"),
+        (lambda: find_model("llama3-8b").with_images("64"), "this one has none"),
+        (lambda: find_model("qwen3-vl-8b").with_images("many"), "--image-tokens is 'many'"),
+        (lambda: model_from(gemma(vision_use_head=True)), "vision_use_head true is not known"),
+        (lambda: model_from(gemma(patch_shape=3)), "unknown field 'patch_shape'"),
+        (lambda: find_model("llama3-8b").with_fine_tuning(fine_tuning_of("", "encoder")), "no encoder"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_sentence(make: Any, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        make()
+
+
+def tuned(freeze: str) -> Model:
+    return find_model("qwen3-vl-8b").with_fine_tuning(fine_tuning_of("", freeze_of(freeze)))
+
+
+def test_frozen_parameters_and_flops() -> None:
+    """A frozen encoder has its forward only; a trained projector behind it adds its weight gradient."""
+    [whole], [frozen] = find_model("qwen3-vl-8b").encoders, tuned("encoder").encoders
+    projector = sum(one.weights + one.biases for one in whole.projector) + whole.own[1]
+    held = held_parameters(tuned("encoder"), stages_of(tuned("encoder"), [36]), Cut())
+    assert held.frozen == whole.parameters - projector
+    merged = 2 * whole.tokens * sum(one.size for one in whole.projector)
+    assert frozen.training_flops == frozen.forward_flops + merged
+    [both] = tuned("encoder+projector").encoders
+    assert both.training_flops == both.forward_flops == whole.forward_flops
+
+
+def test_only_the_projector_is_trained_and_gives_all_layers_a_backward() -> None:
+    """The settings of Megatron-Bridge's recipes of Qwen3-VL at 067f987d."""
+    model = tuned("embedding+layers+norms+head+encoder")
+    held = held_parameters(model, stages_of(model, [36]), Cut())
+    [encoder] = model.encoders
+    assert held.trained == sum(one.weights + one.biases for one in encoder.projector) + encoder.own[1]
+    assert all(layer.has_backward for layer in model.layers)
+    assert not any(layer.has_backward for layer in encoder.layers)
+    with pytest.raises(ConfigError, match="no weight to train"):
+        tuned("embedding+layers+norms+head+encoder+projector")
+
+
+def test_saved_bytes_of_a_layer_are_34_per_element() -> None:
+    """Per patch and column 34 bytes in 16 bits without dropout masks, scores and biases: Korthikanti et al. 2022,
+    arXiv 2205.05198, §4.1, less the dropout masks (1 + 1) and with an MLP of 4304 = 3.736 h instead of 4 h columns.
+    """
+    model, settings = find_model("qwen3-vl-8b"), MemorySettings(Batch(1, 1024))
+    [part] = model.encoder_parts
+    [encoder] = model.encoders
+    per_layer = encoder.rows * 2 * (2 + 2 + 3 + 1 + 2 * 4304 / 1152) * 1152 + 4 * 16 * encoder.rows
+    around = encoder.tokens * 2 * (4 * 1536 + 4 * (2 * 4608 + 4608) + 3 * (4096))
+    assert encoder_activations(part, settings) == pytest.approx(27 * per_layer + around, rel=2e-3)
+    frozen = tuned("encoder+projector")
+    assert encoder_activations(frozen.encoder_parts[0], settings) == 0
+
+
+def test_ranks_divide_the_encoder_of_qwen_and_repeat_the_one_of_gemma() -> None:
+    for model, share in ((find_model("qwen3-vl-8b"), 4), (model_from(gemma()), 1)):
+        [part] = model.encoder_parts
+        [encoder] = model.encoders
+        matrices = sum(one.weights for layer in encoder.layers for one in layer.all_linears)
+        matrices += sum(one.weights for one in encoder.projector if one.split)
+        biases = part.held(Cut())[0] - matrices
+        divided = part.held(Cut(tp=4))[0]
+        assert matrices / share <= divided <= matrices / share + biases
+    with pytest.raises(ConfigError, match="tp must divide the heads: got 32 with 16"):
+        held_parameters(find_model("qwen3-vl-8b"), [], Cut())
+        rank_memory(find_model("qwen3-vl-8b"), [], MemorySettings(Batch(1, 1024), Cut(tp=32)), in_flight=[])
+
+
+LAYOUTS = ["v*27|Et*18|t*18L", "v*10|v*17Et*18|t*18L", "v*27Et*12|t*12|t*12L", "Et*18|t*18L"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_stages_hold_the_encoder_once(layout: str) -> None:
+    from ppsim.trainers.megatron.write_schedule import format_layout, parse_layout
+
+    model, settings = find_model("qwen3-vl-8b"), MemorySettings(Batch(1, 1024), optimizer=Optimizer())
+    stages = stages_of_layout(model, parse_layout(layout))
+    assert format_layout(contents_of(stages)) == layout
+    whole = held_parameters(model, stages_of(model, [36]), Cut()).dense
+    assert sum(held_parameters(model, [stage], Cut()).dense for stage in stages) == whole
+    saved = [stage_activations(model, stage, settings).get("encoder", 0) for stage in stages]
+    assert sum(saved) == encoder_activations(model.encoder_parts[0], settings)
+    ends = [*accumulate(content.count("v") for content in parse_layout(layout))]
+    assert [one[1:] for stage in stages for one in stage.encoder_parts(model)][-1][1] == (ends[-1] or 27)
+
+
+@pytest.mark.parametrize("layout", ["Et*18|v*27t*18L", "v*27t*18|Et*18L", "vEt|tL|v"])
+def test_an_encoder_behind_the_embedding_is_refused(layout: str) -> None:
+    from ppsim.trainers.megatron.write_schedule import parse_layout
+
+    with pytest.raises(ConfigError, match="v"):
+        parse_layout(layout)
+
+
+def test_a_layout_without_all_layers_of_the_encoder_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the layout has 3 encoder layers, but the model has 27"):
+        stages_of_layout(find_model("qwen3-vl-8b"), ["vvvE" + 36 * "t" + "L"])
