@@ -57,7 +57,7 @@ class Attention(OneWidth):
         return self.qk_norm * heads * self.head_size + (2 * self.indexer.head_size if self.indexer else 0)
 
     @property
-    def v_head_size(self) -> int:
+    def v_head_size(self) -> int:  # type: ignore[override]
         """Width of a value's head."""
         return self.value_size or self.head_size
 

@@ -52,7 +52,7 @@ def attention_of(
     kv_heads: int | None = None,
     head_size: int | None = None,
     biased: bool = False,
-    **of_family: bool,
+    **of_family: Any,
 ) -> Attention:
     """Return attention by the usual names; `biased` says of its four projections what a file leaves open.
 

@@ -200,10 +200,12 @@ def _recurrent_of(fields: Fields) -> Mixer:
     if (heads := fields.optional("mamba_num_heads")) is not None:
         size = fields.count("mamba_head_dim", default=64)
         return mamba_of(fields, heads, size, fields.count("ssm_state_size", default=128), chunk=128)
-    sizes = [
-        fields.count(f"linear_{name}")
-        for name in ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim")
-    ]
+    sizes = (
+        fields.count("linear_num_key_heads"),
+        fields.count("linear_num_value_heads"),
+        fields.count("linear_key_head_dim"),
+        fields.count("linear_value_head_dim"),
+    )
     if fields.flag("use_kda", default=False):
         return KimiDeltaAttention(*sizes, gate_bias=True)
     return GatedDeltaNet(*sizes)

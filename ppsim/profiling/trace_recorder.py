@@ -298,10 +298,10 @@ def _compressed(module: nn.Module, num_queries: int, num_keys: int) -> dict[str,
     if num_keys <= num_queries:
         return {}
     found, config = {"block": num_queries // (num_keys - num_queries)}, getattr(module, "config", None)
-    sizes = [getattr(config, f"index_{name}", None) for name in ("topk", "n_heads", "head_dim")]
     has_indexer = any(name.rsplit(".", 1)[-1] == "indexer" for name, _ in module.named_modules())
-    if has_indexer and all(isinstance(one, int) for one in sizes):
-        found |= {"num_blocks": sizes[0], "index_columns": sizes[1] * sizes[2]}
+    if has_indexer and config is not None and isinstance(getattr(config, "index_topk", None), int):
+        columns = config.index_n_heads * config.index_head_dim
+        found |= {"num_blocks": config.index_topk, "index_columns": columns}
     return found
 
 
