@@ -37,8 +37,9 @@ def fit(
 
     `cluster` is the cluster of the runs; if the rows are from several clusters, only its rows are used.
 
-    `.cluster` of the result is an input of `ppsim.project`; `ppsim.save(found, "mine.toml")` writes it. Raises
-    `ConfigError` for errors in any row, for rows of several clusters without `cluster`, and if no row is usable.
+    `.cluster` of the result is an input of `ppsim.project`; `ppsim.save(found, "mine.json")` writes a calibration.
+    Raises `ConfigError` for errors in any row, for rows of several clusters without `cluster`, and if no row is
+    usable.
 
     >>> import ppsim
     >>> with open("runs.csv", "w") as file:

@@ -165,9 +165,11 @@ TOTALS: Formats = {".json": ("totals", lambda totals: to_json(totals.to_json()))
 
 def _calibration_json(fitted: tuple[Any, str]) -> str:
     """The calibration file of a result of `ppsim calibrate` or `ppsim fit`, and of its path."""
+    from ppsim.runs.calibration_file import calibration_json  # readers of recordings
+
     found, path = fitted
     part = {"overheads": found.to_json()} if hasattr(found, "fits") else found.to_calibration(path)
-    return to_json(loaded("ppsim.runs.calibration_file:calibration_json")(path, part))
+    return to_json(calibration_json(path, part))
 
 
 CALIBRATION: Formats = {".json": ("calibration", _calibration_json)}

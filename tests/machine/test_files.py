@@ -170,7 +170,7 @@ class EfficiencyTable(Strict):
 def test_a_class_of_devices_has_what_it_must_have_and_shares_up_to_1(name: str):
     content = tomllib.loads((HARDWARE / "efficiency.toml").read_text())[name]
     checked = asdict(validated(EfficiencyTable, content, name))
-    assert asdict(efficiency_of(name)) == checked
+    assert asdict(efficiency_of(name)) == checked | {"operator_time": {}}
 
 
 def test_a_device_of_ones_own_borrows_a_class_of_efficiency():

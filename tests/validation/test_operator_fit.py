@@ -12,6 +12,8 @@ from ppsim.base.errors import ConfigError
 from ppsim.machine.cluster import Cluster, Constant
 from ppsim.machine.files import load_cluster
 from ppsim.projection.project import outcome_of
+from ppsim.runs.readers.recording import kernels_per_step
+from ppsim.trainers.torch.read_trace import recording_of
 from ppsim.validation import operator_fit
 
 BASE = load_cluster("dgx-h100")
@@ -96,3 +98,22 @@ def test_a_recording_of_another_job_or_without_all_ranks_is_refused(tmp_path: Pa
     words = {**JOB, "pp": 2}
     with pytest.raises(ConfigError, match="kernels of 1 ranks, and the pipeline has 2"):
         fitted(tmp_path, words, trace_of(words, TIMES))
+
+
+def test_passes_correct_all_kernels_by_one_ratio() -> None:
+    plan = plan_of({**JOB, "tp": 1, "pp": 2, "cluster": BASE})
+    busy = operator_fit._busy_s(plan)
+    recorded = operator_fit.RecordedTimes("run", passes_s=[1.1 * one for one in busy])
+    found = {name: one.value for name, one in operator_fit.operator_constants(plan, recorded).items()}
+    assert found == pytest.approx({f"operator_time.{kind}": 1.1 for kind in TIMES}, rel=0.02)
+    with pytest.raises(ConfigError, match="passes of 3 ranks, and the pipeline has 2"):
+        operator_fit.operator_constants(plan, operator_fit.RecordedTimes("run", passes_s=[1, 1, 1]))
+
+
+def test_kernels_of_a_real_trace_are_sorted_by_kind() -> None:
+    file = DUMP.parent / "kineto" / "h100_f_i_w.json.gz"
+    totals, step_s = kernels_per_step(recording_of(file))
+    assert step_s is None
+    assert totals.counts == {"gemm": 21, "memory": 54, "attention": 6}  # 4 × (F, I, W) of a layer, of torch 2.11
+    messages = kernels_per_step(recording_of(file.parent / "a100_ddp.json.gz"))[0].messages
+    assert {(operation, ranks) for operation, _, ranks, _ in messages} == {("all-reduce", 2)}
