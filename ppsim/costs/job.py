@@ -220,7 +220,8 @@ class Job(InBrief):
         sizes = {name: getattr(self.layout, name) for name in ("tp", "cp", "ep", "dp", "pp")}
         gpus = [assumed_devices(**sizes)] if self.gpus_assumed else []
         left_out = [self.model.left_out] if self.model.left_out else []
-        return [*(one.sentence for one in self.model.encoders), *self.model.notes, *gpus, *left_out, *self.assumed]
+        encoders = [one.sentence for one in self.model.encoders]
+        return [*self.model.notes, *gpus, *encoders, *left_out, *self.assumed]
 
     @property
     def stack_in_words(self) -> str:

@@ -225,7 +225,7 @@ class StudyOptions(TypedDict, total=False):
     )]
     text_only: Annotated[bool | None, Option(
         "Leave out image and audio encoders of the model. [default: off]",
-        section="model", field="job.text_only", default=False,
+        section="model", field="job.text_only", default=False, has_no=True,
     )]
     attention: Annotated[Literal["fused", "unfused"] | None, Option(
         "Attention kernel: fused (FlashAttention) or unfused (score matrix in memory). [default: {default}]",

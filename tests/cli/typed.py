@@ -100,7 +100,7 @@ OF_PROJECT = {
         "--gpus 16",
     ],
     EXPERTS: [*OF_EXPERTS, same("--etp 1"), "--ep 4"],
-    SEEING: ["--image-tokens 2x64", "--image-tokens 0", "--text-only", "--freeze encoder+projector"],
+    SEEING: ["--image-tokens 2x64", "--image-tokens 0", "--text-only", same("--no-text-only"), "--freeze encoder+projector"],
     GRAPHS: [same("--cuda-graph-reuse"), "--no-cuda-graph-reuse"],
     PADDED: ["--moe-expert-rank-capacity-factor 1.5"],
     STASHED: ["--moe-paged-stash 1.2"],
