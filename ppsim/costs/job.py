@@ -323,7 +323,7 @@ class Job(InBrief):
             raise ConfigError(f"--moe-paged-stash has what experts keep in its pages: leave out {option}")
 
     def _set_encoders(self) -> None:
-        """Set the input of the model's encoders, or leave them out; raises `ConfigError` for conflicting options."""
+        """Set the input of the encoders, or leave them out; raises `ConfigError` for conflicting options."""
         if self.text_only and self.image_tokens:
             raise ConfigError("--text-only leaves out the image encoder: leave out --image-tokens")
         model = self.model.without_encoders() if self.text_only else self.model

@@ -96,7 +96,7 @@ class Encoder:
     def forward_flops(self) -> float:
         """FLOPs of the forward per sequence: 2 per weight of a GEMM and row, and all scores."""
         layers = self.rows * sum(layer.forward_flops(self.rows) for layer in self.layers)
-        return self.images * layers + self._embedding_flops + self._projector_flops
+        return float(self.images * layers + self._embedding_flops + self._projector_flops)
 
     @property
     def training_flops(self) -> float:

@@ -87,7 +87,7 @@ def _glm(fields: Fields, top: Fields, text_size: int) -> Encoder:
     wide, bias = fields.count("intermediate_size", default=13696), fields.flag("attention_bias", default=False)
     side = fields.count("image_size", default=336) // fields.count("patch_size", default=14)
     layer = _layer(hidden, heads, out, bias=False, gated=True, norm="rmsnorm")
-    layer = replace(layer, attention=replace(layer.attention, qkv_bias=bias))
+    layer = replace(layer, attention=Attention(heads, heads, hidden // heads, qkv_bias=bias, is_causal=False))
     projector = (
         Linear("downsample", "patches of a token", merge**2 * hidden, (out,), biased=True),
         Linear("projector", "downsampled", out, (out,)),
