@@ -146,7 +146,7 @@ OF_TUNE = {
         "--to-config megatron", "--gpus 16", "--zero 3",
     ],
     SEEING.replace("project", "tune") + " --tp 1 --micro-batch-size 1 --schedule 1f1b --vpp 1": [
-        "--image-tokens 2x64", "--text-only",
+        "--image-tokens 2x64", "--text-only", same("--no-text-only"),
     ],
     EXPERTS.replace("project", "tune") + " --micro-batch-size 1 --tp 1 --schedule 1f1b --vpp 1": [
         *OF_EXPERTS, "--etp 1", "--cuda-graphs attn --no-cuda-graph-reuse", "--cuda-graphs attn --cuda-graph-reuse",
