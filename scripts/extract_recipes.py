@@ -65,7 +65,8 @@ HF_MODELS = {
 MODELS = {
     "deepseek_v3": "deepseek-v3", "llama31_405b": "llama3-405b", "nemotronh_56b": "nemotron-h-56b",
     "nemotron_3_nano": "nemotron-3-nano-30b-a3b", "nemotron_3_super": "nemotron-3-super-120b-a12b",
-    **{f"qwen35_vl_{size}".replace("-", "_"): f"qwen3.5-vl-{size}" for size in ("35b-a3b", "122b-a10b", "397b-a17b")},
+    "qwen35_vl_35b_a3b": "qwen3.5-vl-35b-a3b", "qwen35_vl_122b_a10b": "qwen3.5-vl-122b-a10b",
+    "qwen35_vl_397b_a17b": "qwen3.5-vl-397b-a17b",
 }  # fmt: skip
 """Models of ppsim, by Megatron-Bridge's names; other names are equal except for dashes."""
 

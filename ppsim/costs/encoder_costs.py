@@ -29,8 +29,12 @@ def encoder_estimate(part: EncoderPart, place: Place, *, micro_batch: int) -> Es
         total += layer_estimate(layer, own, micro_batch=number, sequence_length=encoder.rows) * times
     total += _projector(part, place, own, number * encoder.num_tokens)
     counted = own.layout.tp / (place.layout.tp * place.layout.cp)
-    passes = (_counted(one, counted) for one in (total.forward, total.backward_input, total.backward_weight))
-    return Estimate(*passes, known=total.known)
+    return Estimate(
+        _counted(total.forward, counted),
+        _counted(total.backward_input, counted),
+        _counted(total.backward_weight, counted),
+        known=total.known,
+    )
 
 
 def encoder_place(encoder: Encoder, place: Place) -> Place:
@@ -76,7 +80,9 @@ def _projector(part: EncoderPart, place: Place, own: Place, tokens: int) -> Esti
     linears, e = part.own_projector(place.cut), own.execution.element_bytes
     kernels = products(linears, own.times, tokens=tokens)
     columns = sum(one.rows * one.inputs for one in linears) + 2 * linears[-1].outputs
-    forward, backward = (moved(own.times, "norm", passes * columns * tokens * e, launches=len(linears)) for passes in (2, 3))
+    forward, backward = (
+        moved(own.times, "norm", passes * columns * tokens * e, launches=len(linears)) for passes in (2, 3)
+    )
     has_backward = encoder.trains_layers or encoder.trains_projector
     summed = sum(
         own.seconds("all-reduce", float(tokens * one.outputs * e), "tp") for one in linears if one.split == "inputs"
@@ -86,7 +92,9 @@ def _projector(part: EncoderPart, place: Place, own: Place, tokens: int) -> Esti
     )
     back = kernels.backward_input if encoder.trains_layers else KernelTime()
     kernels = PassKernels(kernels.forward + forward, back + backward if has_backward else KernelTime())
-    weight = products(linears, own.times, tokens=tokens).backward_weight if encoder.trains_projector else KernelTime()
+    weight = (
+        products(linears, own.times, tokens=tokens).backward_weight if encoder.trains_projector else KernelTime()
+    )
     return _estimate(own, kernels, weight, tp_s=summed, again_s=again * encoder.trains_layers)
 
 

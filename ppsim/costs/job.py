@@ -222,7 +222,8 @@ class Job(InBrief):
         sizes = {name: getattr(self.layout, name) for name in ("tp", "cp", "ep", "dp", "pp")}
         gpus = [assumed_devices(**sizes)] if self.gpus_assumed else []
         left_out = [self.model.left_out] if self.model.left_out else []
-        return [*(one.sentence for one in self.model.encoders), *self.model.notes, *gpus, *left_out, *self.assumed]
+        encoders = [one.sentence for one in self.model.encoders]
+        return [*self.model.notes, *gpus, *encoders, *left_out, *self.assumed]
 
     @property
     def stack_name(self) -> str:
@@ -329,7 +330,7 @@ class Job(InBrief):
             raise ConfigError(f"--moe-paged-stash has what experts keep in its pages: leave out {option}")
 
     def _set_encoders(self) -> None:
-        """Set the input of the model's encoders, or leave them out; raises `ConfigError` for conflicting options."""
+        """Set the input of the encoders, or leave them out; raises `ConfigError` for conflicting options."""
         if self.text_only and self.image_tokens:
             raise ConfigError("--text-only leaves out the image encoder: leave out --image-tokens")
         model = self.model.without_encoders() if self.text_only else self.model

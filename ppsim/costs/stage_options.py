@@ -134,10 +134,7 @@ class StageOptions:
         return list(dict.fromkeys(way.recompute for ways in self._ways.values() for way in _hull(ways)))
 
     def _static(self, stages: Sequence[Stage], word: Recompute) -> int:
-        planned = [
-            replace(one, plan=(LayerPlan(len(one.layers), word),), offload_modules="")
-            for one in stages
-        ]
+        planned = [replace(one, plan=(LayerPlan(len(one.layers), word),), offload_modules="") for one in stages]
         key = word, *map(_held, stages)
         if key not in self._statics:
             settings = self.job.settings

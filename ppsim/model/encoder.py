@@ -12,15 +12,12 @@ its layers and projector over tp ranks. Other families use the class of transfor
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.fine_tuning import GROUPS, FineTuning, LayerTraining
 from ppsim.model.weight_matrices import Linear
 from ppsim.parallel.sizes import Cut
-
-if TYPE_CHECKING:
-    from ppsim.model.architecture import Layer
 
 MEANING_OF_IMAGES = (
     "Image tokens per sequence: N in one image, or IMAGESxTOKENS, as 4x256. They are part of --seq-len. 0: the "
@@ -54,7 +51,7 @@ class Encoder:
     """
 
     kind: Literal["image", "audio"]
-    layers: "tuple[Layer, ...]"
+    layers: tuple[Any, ...]
     embedding: tuple[Linear, ...]
     projector: tuple[Linear, ...]
     own: tuple[int, int]
@@ -86,8 +83,8 @@ class Encoder:
             return f"{what}: encodes nothing (--image-tokens 0)"
         images = f"{self.images} × " if self.images > 1 else ""
         return (
-            f"{what}: {images}{self.num_tokens} tokens of {self.rows} rows per sequence ({self.source}), part of the "
-            "sequence"
+            f"{what}: {images}{self.num_tokens} tokens of {self.rows} rows per sequence ({self.source}), "
+            "part of the sequence"
         )
 
     @property
@@ -99,7 +96,7 @@ class Encoder:
     def forward_flops(self) -> float:
         """FLOPs of the forward per sequence: 2 per weight of a GEMM and row, and all scores."""
         layers = self.rows * sum(layer.forward_flops(self.rows) for layer in self.layers)
-        return self.images * layers + self._embedding_flops + self._projector_flops
+        return float(self.images * layers + self._embedding_flops + self._projector_flops)
 
     @property
     def training_flops(self) -> float:
@@ -165,8 +162,8 @@ class EncoderPart(NamedTuple):
     last: int
 
     @property
-    def layers(self) -> "tuple[Layer, ...]":
-        """Layers of this part."""
+    def layers(self) -> tuple[Any, ...]:
+        """Layers of this part, of `ppsim.model.architecture`."""
         return self.encoder.layers[self.first : self.last]
 
     @property

@@ -1,6 +1,7 @@
 """Readers of `vision_config` and `audio_config`, by the classes of transformers 5.23."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from ppsim.model.architecture import Layer, Norm
@@ -14,14 +15,19 @@ _MOCK_IMAGE = 256
 
 
 def _layer(
-    hidden: int, heads: int, size: int, *, bias: bool = True, gated: bool = False, norm: Norm = "layernorm",
-    mlp_bias: bool | None = None, out_bias: bool | None = None, window: int | None = None,
-) -> Layer:  # fmt: skip
-    out_bias, mlp_bias = bias if out_bias is None else out_bias, bias if mlp_bias is None else mlp_bias
+    hidden: int,
+    heads: int,
+    size: int,
+    *,
+    bias: bool = True,
+    gated: bool = False,
+    norm: Norm = "layernorm",
+    window: int | None = None,
+) -> Layer:
     attention = Attention(
-        heads, heads, hidden // heads, qkv_bias=bias, out_bias=out_bias, is_causal=False, window=window
+        heads, heads, hidden // heads, qkv_bias=bias, out_bias=bias, is_causal=False, window=window
     )
-    return Layer(hidden, attention, FeedForward(size, gated=gated, bias=mlp_bias), norm)
+    return Layer(hidden, attention, FeedForward(size, gated=gated, bias=bias), norm)
 
 
 def _patches(fields: Fields, hidden: int, *, times: int = 1, bias: bool = True) -> Linear:
@@ -63,9 +69,7 @@ def _qwen25(fields: Fields, top: Fields, text_size: int) -> Encoder:
     full = fields.layers("fullatt_block_indexes") or {7, 15, 23, 31}
     fields.seen |= {"tokens_per_second", "spatial_patch_size"}
     size, out = fields.count("intermediate_size", default=3420), fields.count("out_hidden_size", default=text_size)
-    kinds = [
-        _layer(hidden, heads, size, gated=True, norm="rmsnorm", window=wide) for wide in (None, window)
-    ]
+    kinds = [_layer(hidden, heads, size, gated=True, norm="rmsnorm", window=wide) for wide in (None, window)]
     side = round(_MOCK_IMAGE / (patch * merge))
     return Encoder(
         "image", tuple(kinds[one not in full] for one in range(depth)),
@@ -82,7 +86,8 @@ def _glm(fields: Fields, top: Fields, text_size: int) -> Encoder:
     merge, times = fields.count("spatial_merge_size", default=2), fields.count("temporal_patch_size", default=2)
     wide, bias = fields.count("intermediate_size", default=13696), fields.flag("attention_bias", default=False)
     side = fields.count("image_size", default=336) // fields.count("patch_size", default=14)
-    layer = _layer(hidden, heads, out, bias=bias, gated=True, norm="rmsnorm", out_bias=False, mlp_bias=False)
+    layer = _layer(hidden, heads, out, bias=False, gated=True, norm="rmsnorm")
+    layer = replace(layer, attention=Attention(heads, heads, hidden // heads, qkv_bias=bias, is_causal=False))
     projector = (
         Linear("downsample", "patches of a token", merge**2 * hidden, (out,), biased=True),
         Linear("projector", "downsampled", out, (out,)),
@@ -105,8 +110,9 @@ def _llama4(fields: Fields, top: Fields, text_size: int) -> Encoder:
     side = fields.count("image_size", default=448) // fields.count("patch_size", default=14)
     ratio = fields.factor("pixel_shuffle_ratio") if not fields.is_word("pixel_shuffle_ratio", None) else 0.5
     merge = round(1 / ratio**2)
-    inner, middle = fields.count("projector_input_dim", default=4096), fields.count(
-        "projector_output_dim", default=4096
+    inner, middle = (
+        fields.count("projector_input_dim", default=4096),
+        fields.count("projector_output_dim", default=4096),
     )
     out = fields.count("vision_output_dim", default=7680)
     fields.seen |= {"multi_modal_projector_bias", "projector_dropout", "vision_feature_layer",
@@ -125,14 +131,14 @@ def _llama4(fields: Fields, top: Fields, text_size: int) -> Encoder:
 
 def _siglip(fields: Fields, top: Fields, text_size: int) -> Encoder:
     """Gemma 3: SigLIP, an average over `merge` patches, a norm and one matrix."""
-    hidden = fields.count("hidden_size")
-    layer = _layer(hidden, fields.count("num_attention_heads"), fields.count("intermediate_size"))
+    hidden, heads = fields.count("hidden_size", default=768), fields.count("num_attention_heads", default=12)
+    layer = _layer(hidden, heads, fields.count("intermediate_size", default=3072))
     patches = (fields.count("image_size", default=224) // fields.count("patch_size", default=16)) ** 2
     tokens = top.count("mm_tokens_per_image", default=256)
     if fields.flag("vision_use_head", default=False):
         fields.refuse("vision_use_head", "true is not known; it is false in every release")
     return Encoder(
-        "image", (layer,) * fields.num_layers(), (_patches(fields, hidden),),
+        "image", (layer,) * fields.num_layers(default=12), (_patches(fields, hidden),),
         (Linear("projector", "pooled", hidden, (text_size,)),), own=(patches * hidden + 2 * hidden, hidden),
         merge=patches // tokens, num_tokens=tokens, is_fixed=True, source="mm_tokens_per_image",
     )  # fmt: skip
@@ -165,7 +171,9 @@ def _moonvit(fields: Fields, top: Fields, text_size: int) -> Encoder:
     heads = fields.count("num_attention_heads", "vt_num_attention_heads", default=16)
     size = fields.count("intermediate_size", "vt_intermediate_size", default=4304)
     number = fields.num_layers("num_hidden_layers", "vt_num_hidden_layers", default=27)
-    high, wide = (fields.count(f"pos_emb_{side}", f"init_pos_emb_{side}", default=64) for side in ("height", "width"))
+    high, wide = (
+        fields.count(f"pos_emb_{side}", f"init_pos_emb_{side}", default=64) for side in ("height", "width")
+    )
     first, second = fields.counts("merge_kernel_size", 2) or (2, 2)
     merge = first * second
     fields.seen |= {"init_pos_emb_time", "merge_type", "mm_hidden_size", "mm_projector_type", "pos_emb_time",
@@ -187,7 +195,7 @@ def _whisper(fields: Fields, top: Fields, text_size: int) -> Encoder:
         Linear("convolution 1", "spectrum", 3 * mels, (hidden,), biased=True, rows=2.0),
         Linear("convolution 2", "frames", 3 * hidden, (hidden,), biased=True),
     )
-    # keys have no bias
+    # Keys have no bias, unlike those of other encoders; a row of h per layer is subtracted.
     return Encoder(
         "audio", (layer,) * fields.num_layers("encoder_layers", default=32), convolutions,
         (Linear("projector", "pooled", hidden, (text_size,), biased=True),),
@@ -200,8 +208,8 @@ EncoderReader = Callable[[Fields, Fields, int], Encoder]
 READERS: Mapping[str, EncoderReader] = MappingProxyType(
     {
         "gemma3": _siglip, "glm4v_moe": _glm, "kimi_k25": _moonvit, "kimi_vl": _moonvit, "llama4": _llama4,
-        "mistral3": _pixtral, "qwen2_5_vl": _qwen25, "qwen2_audio": _whisper, "qwen3_5": _qwen, "qwen3_5_moe": _qwen,
-        "qwen3_vl": _qwen, "qwen3_vl_moe": _qwen,
+        "mistral3": _pixtral, "qwen2_5_vl": _qwen25, "qwen2_audio": _whisper, "qwen3_5": _qwen,
+        "qwen3_5_moe": _qwen, "qwen3_vl": _qwen, "qwen3_vl_moe": _qwen,
     }
 )  # fmt: skip
-"""Readers by model_type of the whole file: of the encoder's fields, of the file's, and of the text's hidden size."""
+"""Readers by model_type, of the fields of the encoder and of the file, and of the hidden size of the decoder."""

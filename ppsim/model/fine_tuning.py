@@ -54,8 +54,8 @@ MEANING_OF_LORA = (
 )
 MEANING_OF_FREEZE = (
     "Frozen weights, joined by +: embedding, attention (or mixer), mlp, experts, router, norms, head, "
-    "layers (all, whole) or layers@0-15 (these), encoder, projector. They have no weight gradient, gradient buffer or optimizer state, "
-    "and layers before the first trained weight have no backward."
+    "layers (all, whole) or layers@0-15 (these), encoder, projector. They have no weight gradient, gradient buffer "
+    "or optimizer state, and layers before the first trained weight have no backward."
 )
 
 _INPUTS_OF_RECURRENT = (

@@ -216,7 +216,9 @@ def of_encoder(encoder: Encoder, settings: MemorySettings) -> MemorySettings | N
     batch, is_full = settings.batch, encoder.is_divided and settings.batch.recompute == "full"
     return replace(
         settings,
-        batch=Batch(batch.micro_batch * encoder.images, encoder.rows, batch.element_bytes, "full" if is_full else "none"),
+        batch=Batch(
+            batch.micro_batch * encoder.images, encoder.rows, batch.element_bytes, "full" if is_full else "none"
+        ),
         cut=encoder.cut(settings.cut),
         kernels=replace(settings.kernels, input_bytes=None, weight_copy_bytes=0.0, dropout=False),
         graphs=GraphBuffers(),

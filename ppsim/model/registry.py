@@ -34,7 +34,7 @@ def gpt(
 @cache
 def _told() -> dict[str, tuple[dict[str, Any], str, int | None]]:
     """The config.json, the source and, if given, the norms of a layer, for each model in data/models.toml."""
-    found = {}
+    found: dict[str, tuple[dict[str, Any], str, int | None]] = {}
     for family in read_toml(data_folder("model/data") / "models.toml")["family"]:
         source, num_norms = family.pop("source"), family.pop("num_norms", None)
         columns, rows = family.pop("columns"), family.pop("models")

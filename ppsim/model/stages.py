@@ -17,8 +17,8 @@ class Stage:
     """Layers, embedding, head, and multi-token prediction of one pipeline stage.
 
     `plan`: recomputation of its layers; empty: from the job's settings. `offload_modules`: modules whose saved
-    tensors wait on the host; None: from the settings. `encoder`: its parts of image and audio encoders; None: all of
-    them if it has the embedding.
+    tensors wait on the host; None: from the settings. `encoder`: its parts of encoders; None: all encoders if it
+    has the embedding.
     """
 
     layers: tuple[Layer, ...]
@@ -128,7 +128,11 @@ def stages_of_layout(model: Model, contents: Sequence[str]) -> list[Stage]:
     for content in contents:
         mine = [*islice(blocks, content.count("v"))]
         of_encoders = tuple(
-            EncoderPart(one, min(at for other, at in mine if other is one), 1 + max(at for other, at in mine if other is one))
+            EncoderPart(
+                one,
+                min(at for other, at in mine if other is one),
+                1 + max(at for other, at in mine if other is one),
+            )
             for one in model.encoders
             if any(other is one for other, _ in mine)
         )

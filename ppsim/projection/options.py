@@ -226,7 +226,7 @@ class StudyOptions(TypedDict, total=False):
     )]
     text_only: Annotated[bool | None, Option(
         "Leave out image and audio encoders of the model. [default: off]",
-        section="model", field="job.text_only", default=False,
+        section="model", field="job.text_only", default=False, has_no=True,
     )]
     attention: Annotated[Literal["fused", "fused-fp8", "unfused"] | None, Option(
         "Attention kernel: fused (FlashAttention), fused-fp8 (fused, with its GEMMs in 8 bits) or unfused (score "

@@ -107,7 +107,9 @@ def _of_bridge(recipe: Recipe) -> RunConfig:
         why = f"{recipe.model} is not among `ppsim models`"
         return replace(found, words=words, ignored=tuple(ignored), why_no_model=why)
     words = {"model": recipe.model, **words}
-    said = ("one image of 256 × 256 pixels per sequence, as in the trainer's synthetic data",) * bool(model.encoders)
+    said = ("one image of 256 × 256 pixels per sequence, as in the trainer's synthetic data",) * bool(
+        model.encoders
+    )
     return replace(
         found, words=words, ignored=tuple(ignored), notes=(*found.notes, *said), model=model, why_no_model=""
     )

@@ -125,9 +125,7 @@ SIGLIP = {
         ({}, "text model only, image encoder ignored"),
     ],
 )
-def test_an_image_encoder_is_the_first_assumption(
-    tmp_path: Path, vision: dict[str, Any], said: str
-) -> None:
+def test_an_image_encoder_is_the_first_assumption(tmp_path: Path, vision: dict[str, Any], said: str) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": "gemma3", "text_config": TEXT, "vision_config": vision}))
     made = ppsim.project(model=path, gpus=1, pp=1, microbatches=1)

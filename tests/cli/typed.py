@@ -100,7 +100,7 @@ OF_PROJECT = {
         "--gpus 16",
     ],
     EXPERTS: [*OF_EXPERTS, same("--etp 1"), "--ep 4"],
-    SEEING: ["--image-tokens 2x64", "--image-tokens 0", "--text-only", "--freeze encoder+projector"],
+    SEEING: ["--image-tokens 2x64", "--image-tokens 0", "--text-only", same("--no-text-only"), "--freeze encoder+projector"],
     GRAPHS: [same("--cuda-graph-reuse"), "--no-cuda-graph-reuse"],
     PADDED: ["--moe-expert-rank-capacity-factor 1.5"],
     STASHED: ["--moe-paged-stash 1.2"],
@@ -146,7 +146,7 @@ OF_TUNE = {
         "--to-config megatron", "--gpus 16", "--zero 3",
     ],
     SEEING.replace("project", "tune") + " --tp 1 --micro-batch-size 1 --schedule 1f1b --vpp 1": [
-        "--image-tokens 2x64", "--text-only",
+        "--image-tokens 2x64", "--text-only", same("--no-text-only"),
     ],
     EXPERTS.replace("project", "tune") + " --micro-batch-size 1 --tp 1 --schedule 1f1b --vpp 1": [
         *OF_EXPERTS, "--etp 1", "--cuda-graphs attn --no-cuda-graph-reuse", "--cuda-graphs attn --cuda-graph-reuse",

@@ -19,7 +19,7 @@ def of_encoder(**options: object) -> object:
 def test_the_encoder_is_on_the_first_stage_and_shifts_layers_to_the_others() -> None:
     with_images, text = ppsim.project(**JOB), ppsim.project(**JOB, text_only=True)
     assert with_images.split[0] < text.split[0]
-    assert with_images.report["iteration_s"] > text.report["iteration_s"]
+    assert with_images.report["iteration_time_s"] > text.report["iteration_time_s"]
     assert "image encoder: 27 layers on stage 0, 16 bits" in with_images.assumptions
     assert text.assumptions[0] == "text model only, image encoder of 0.6 B parameters left out (--text-only)"
 
@@ -68,9 +68,7 @@ def test_stages_of_their_own_balance_large_images() -> None:
 
 def test_the_stage_memory_has_the_parameters_and_the_saved_tensors() -> None:
     same = {"split": [18, 18]}
-    first, other = (
-        ppsim.project(**JOB | same | options).assembled.costs for options in ({}, {"text_only": True})
-    )
+    first, other = (ppsim.project(**JOB | same | options).assembled.costs for options in ({}, {"text_only": True}))
     assert first.activation_bytes[0] > other.activation_bytes[0]
     assert first.activation_bytes[1] == other.activation_bytes[1]
     assert first.static_bytes[0] > other.static_bytes[0]

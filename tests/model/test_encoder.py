@@ -188,9 +188,9 @@ def test_ranks_divide_the_encoder_of_qwen_and_repeat_the_one_of_gemma() -> None:
         biases = part.held(Cut())[0] - matrices
         divided = part.held(Cut(tp=4))[0]
         assert matrices / share <= divided <= matrices / share + biases
-    with pytest.raises(ConfigError, match="tp must divide the heads: got 32 with 16"):
-        held_parameters(find_model("qwen3-vl-8b"), [], Cut())
-        rank_memory(find_model("qwen3-vl-8b"), [], MemorySettings(Batch(1, 1024), Cut(tp=32)), in_flight=[])
+    settings = MemorySettings(Batch(1, 1024), Cut(tp=32))
+    with pytest.raises(ConfigError, match="the image encoder: tp must divide the heads: got 32 with 16"):
+        rank_memory(find_model("qwen3-vl-8b"), [], settings, in_flight=[])
 
 
 LAYOUTS = ["v*27|Et*18|t*18L", "v*10|v*17Et*18|t*18L", "v*27Et*12|t*12|t*12L", "Et*18|t*18L"]

@@ -81,7 +81,8 @@ def test_every_recipe_of_megatron_bridge_of_a_known_model_and_cluster_is_a_plan_
             found[one.name] = str(error)
     unknown = [name for name, why in found.items() if "is not among `ppsim models`" in why]
     assert {name.partition("/")[0] for name in unknown} == {
-        "nemotron-3-5-lightning", "nemotron-3-ultra",
+        "nemotron-3-5-lightning",
+        "nemotron-3-ultra",
     }
     others = [why for name, why in found.items() if name not in unknown]
     reasons = ("must divide", "leave out --offload-modules", "no peak for mxfp8", "must be a multiple of",

@@ -201,7 +201,8 @@ def parse_layout(text: str) -> list[str]:
     whole = "".join(stages)
     if whole.count("E") != 1 or not re.match(r"v*(\|v+)*\|?E", "|".join(stages)):
         raise ConfigError(
-            f"the layout '{text}' must hold one E, at the start of its first stage or behind all layers of encoders (v)"
+            f"the layout '{text}' must hold one E, at the start of its first stage "
+            "or behind all layers of encoders (v)"
         )
     if "v" in whole.partition("E")[2]:
         raise ConfigError(f"the layout '{text}' has a layer of an encoder (v) behind the embedding (E)")
