@@ -60,6 +60,18 @@ def _searches_are_run_where_they_are_tested(request: pytest.FixtureRequest) -> I
     os.environ[ANSWERS] = kept
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup() -> None:
+    """Forget the name of the test: in an equal environment, ranks are forked from the same process in all tests."""
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call() -> None:
+    """Forget the name that pytest has set again."""
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
+
+
 collect_ignore_glob = [  # run in processes of their own, or import a trainer, which is there or warns of much
     "tests/schedule/megatron_loops.py",
     "*/integrations/*_chunks.py",

@@ -1,10 +1,10 @@
 """Start the ranks of a run as local processes, which communicate over loopback only."""
 
+import atexit
 import importlib.util
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -13,13 +13,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ppsim.base.errors import ConfigError, MissingExtra, RunFailed
 from ppsim.runtime.config import ONCE, TrainConfig, Turns
+from ppsim.runtime.fork_server import ForkServer
 
 _BEAT_S = 0.05
-"""Polling interval, and the delay before a reported error is accepted as the first one."""
+"""Polling interval."""
+
+_ERROR_S = 0.5
+"""Delay before a reported error is accepted as the first one, so that the end of another rank is seen before it."""
 
 _LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 """The loopback interface, which no other machine reaches; by default gloo listens on the hostname's address."""
@@ -73,14 +77,11 @@ def launch_all(
         folder = Path(name)  # mode 0700: the ranks trust its content
         told = {"configs": [asdict(config) for config in configs], "turns": asdict(turns)}
         (folder / "configs.json").write_text(json.dumps(told))
-        ranks: list[subprocess.Popen[bytes]] = []
-        try:
-            for rank in range(num_ranks):
-                ranks.append(stack.enter_context(_started(rank, num_ranks, folder, quiet=quiet)))
-            _wait_for_all(ranks, folder, watch)
-        finally:
-            for process in ranks:
-                process.kill()
+        with _fork_server() as server:
+            stdin = stack.enter_context(_started(server, num_ranks, folder, quiet=quiet))
+            _wait_for_all(server, num_ranks, folder, watch)
+            stdin.close()  # which ends the ranks
+            server.wait()
         results: list[dict[str, Any]] = json.loads((folder / "results.json").read_text())
         return results
 
@@ -109,40 +110,68 @@ def _interruptions() -> Iterator[None]:
             signal.signal(each, handler)
 
 
-def _started(rank: int, num_ranks: int, folder: Path, *, quiet: bool) -> "subprocess.Popen[bytes]":
-    """Start the process of a rank, which ends when its standard input closes with this process."""
-    environment = {
-        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_ranks),
-        "GLOO_SOCKET_IFNAME": _LOOPBACK, "NCCL_SOCKET_IFNAME": f"={_LOOPBACK}",
-    }  # fmt: skip
-    looks_here = {"", os.getcwd()} & set(sys.path)  # otherwise `-m` would find a torch.py in this folder
-    with open(_printed(folder, rank), "wb") as printed:
-        return subprocess.Popen(
-            [sys.executable, *([] if looks_here else ["-P"]), "-m", "ppsim.runtime.worker", str(folder)],
-            env=os.environ | environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=printed if rank or quiet else None,  # rank 0 reports its progress
-            start_new_session=True,  # Ctrl-C is for the launcher
-        )
+_idle: list[ForkServer] = []
+"""Servers that wait for the next run of this process; several only after runs in several threads."""
 
 
-def _wait_for_all(ranks: Sequence["subprocess.Popen[bytes]"], folder: Path, watch: Callable[[int], None]) -> None:
+@contextmanager
+def _fork_server() -> Iterator[ForkServer]:
+    """Yield an idle server or a new one; after an error, kill it with its ranks."""
+    while _idle:
+        server = _idle.pop()
+        if server.is_usable:
+            break
+        server.close()
+    else:
+        server = ForkServer()
+    try:
+        yield server
+    except BaseException:
+        server.close(kill=True)
+        raise
+    _idle.append(server)
+
+
+@atexit.register
+def _close_idle() -> None:
+    while _idle:
+        _idle.pop().close()
+
+
+def _started(server: ForkServer, num_ranks: int, folder: Path, *, quiet: bool) -> IO[bytes]:
+    """Start the ranks, and return the other end of their standard input: they end when it is closed."""
+    environments = [
+        {
+            "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_ranks),
+            "GLOO_SOCKET_IFNAME": _LOOPBACK, "NCCL_SOCKET_IFNAME": f"={_LOOPBACK}",
+        }
+        for rank in range(num_ranks)
+    ]  # fmt: skip
+    read_end, write_end = os.pipe()
+    with open(read_end, "rb") as stdin, ExitStack() as stack:
+        printed = [stack.enter_context(open(_printed(folder, rank), "wb")).fileno() for rank in range(num_ranks)]
+        if not quiet:
+            printed[0] = 2  # rank 0 reports its progress
+        server.start(folder, environments, stdin.fileno(), printed)
+    return os.fdopen(write_end, "wb")
+
+
+def _wait_for_all(server: ForkServer, num_ranks: int, folder: Path, watch: Callable[[int], None]) -> None:
     """Return once every rank has reported its end; raise the error of the first rank that failed.
 
     No rank exits by itself: after its report it leaves its connections open, so that it causes no error on others.
     """
     words: dict[int, Any] = {}
     seen = 0
-    while len(words) < len(ranks):
-        paths = [word_of(folder, rank) for rank in range(len(ranks))]
+    while len(words) < num_ranks:
+        paths = [word_of(folder, rank) for rank in range(num_ranks)]
         words = {rank: json.loads(path.read_text()) for rank, path in enumerate(paths) if path.exists()}
         if turns_of(folder).exists() and (done := int(turns_of(folder).read_text())) > seen:
             watch(seen := done)
-        time.sleep(_BEAT_S)  # a report that another rank died is read only once that rank's end can be seen
-        for rank, process in enumerate(ranks):
-            if process.poll() is not None:
-                raise _died(rank, process.returncode, _printed(folder, rank))
+        is_error = any(word is not None for word in words.values())
+        time.sleep(_ERROR_S if is_error else _BEAT_S)  # a rank whose end is the cause is seen first
+        for rank, exit_code in server.exit_codes().items():
+            raise _died(rank, exit_code, _printed(folder, rank))
         for rank, word in words.items():
             if word is not None:
                 raise _failed(rank, **word)

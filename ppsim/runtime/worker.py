@@ -1,4 +1,4 @@
-"""One rank of training runs: `python -m ppsim.runtime.worker FOLDER`, started by `ppsim.runtime.launch`."""
+"""One rank of training runs, started by `ppsim.runtime.fork_server`."""
 
 import json
 import os
@@ -259,9 +259,9 @@ def _result(table: Schedule, config: TrainConfig, everyone: list[dict[str, Any]]
     }
 
 
-def main() -> None:
+def main(folder: Path) -> None:
     """Run one rank; rank 0 writes the results, and every rank its end or its error."""
-    folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
+    rank = int(os.environ["RANK"])
     launcher = threading.Thread(target=_end_with_launcher, daemon=True)
     launcher.start()
     word = None
@@ -285,4 +285,4 @@ def _end_with_launcher() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]))

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -19,16 +20,26 @@ def started(folder: Path, *arguments: str, under: tuple[str, ...] = ()) -> "subp
 
 
 def rank_process(parent: "subprocess.Popen[str]", rank: int) -> psutil.Process:
-    """The worker of a rank, once its interpreter has been told that it is one."""
-    for _ in range(600):
-        for child in psutil.Process(parent.pid).children(recursive=True):
-            try:
-                if child.environ().get("RANK") == str(rank) and "ppsim.runtime.worker" in child.cmdline():
-                    return child
-            except psutil.Error:
-                continue
+    """The process of a rank, once it is forked; the server forks them in the order of the ranks."""
+    return psutil.Process(sorted(one.pid for one in _awaited(parent, depth=2, number=rank + 1))[rank])
+
+
+def fork_server(parent: "subprocess.Popen[str]") -> psutil.Process:
+    """The process that imports torch and forks the ranks."""
+    (server,) = _awaited(parent, depth=1, number=1)
+    return server
+
+
+def _awaited(parent: "subprocess.Popen[str]", *, depth: int, number: int) -> list[psutil.Process]:
+    for _ in range(1200):
+        found = [psutil.Process(parent.pid)]
+        for _ in range(depth):
+            with suppress(psutil.Error):
+                found = [child for one in found for child in one.children()]
+        if len(found) >= number and all("ppsim.runtime.fork_server" in one.cmdline() for one in found):
+            return found
         time.sleep(0.05)
-    raise AssertionError("the rank never started")
+    raise AssertionError("the processes never started")
 
 
 def finished(process: "subprocess.Popen[str]") -> tuple[int, str, str]:

@@ -16,7 +16,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.runtime.processes import TINY, finished, rank_process, started, wait_for_line
+from ppsim.runtime import launch
+from ppsim.runtime.fork_server import ForkServer
+from ppsim.runtime.launch import launch_all
+from tests.runtime.cases import config_of, table_of
+from tests.runtime.processes import TINY, finished, fork_server, rank_process, started, wait_for_line
 
 SLOW = ("--emulate-costs", "slow.json", "--steps", "100")
 
@@ -29,20 +33,33 @@ def temporary(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder / "tmp"
 
 
-IN_ITS_STEP = """
-    from ppsim.runtime.recorder import Recorder
-    def take_step(self):
-        {how}
-    Recorder.take_step = take_step
+BREAKS = """
+import os, sys, time, types
+if "ppsim.runtime.fork_server" in sys.orig_argv:
+    {place}
+    whole = place.{function}
+    def broken(*arguments):
+        if os.environ["RANK"] == "{rank}":
+            {how}
+        return whole(*arguments)
+    place.{function} = broken
 """
+"""A sitecustomize for the process that forks the ranks."""
+
+IN_ITS_STEP = ("from ppsim.runtime.recorder import Recorder as place", "take_step")
+AT_ITS_START = (  # without torch, which is quicker
+    "place = sys.modules['ppsim.runtime.worker'] = types.SimpleNamespace(main=lambda folder: time.sleep(1e4))",
+    "main",
+)
 
 
-def break_rank(rank: int, how: str, folder: Path, monkeypatch: pytest.MonkeyPatch, at: str = IN_ITS_STEP) -> None:
+def break_rank(
+    rank: int, how: str, folder: Path, monkeypatch: pytest.MonkeyPatch, at: tuple[str, str] = IN_ITS_STEP
+) -> None:
     """Have a rank do this at the end of its first step, others being in the middle of theirs, or as it starts."""
     (folder / "broken").mkdir()
-    (folder / "broken" / "sitecustomize.py").write_text(
-        f"import os\nif os.environ.get('RANK') == '{rank}':{at.format(how=how)}\n"
-    )
+    code = BREAKS.format(place=at[0], function=at[1], rank=rank, how=how)
+    (folder / "broken" / "sitecustomize.py").write_text(code)
     monkeypatch.setenv("PYTHONPATH", str(folder / "broken"))
 
 
@@ -142,17 +159,17 @@ def test_ranks_have_the_environment_of_the_user_and_meet_where_nobody_else_reads
         (IN_ITS_STEP, "os.kill(os.getpid(), 9)", "rank 1 was killed by SIGKILL"),
         (IN_ITS_STEP, "raise ValueError('no such thing')", "rank 1 failed: ValueError: no such thing"),
         (IN_ITS_STEP, "raise SystemExit", "rank 1 failed: SystemExit"),
-        (" {how}", "os.kill(os.getpid(), 15)", "rank 1 was killed by SIGTERM"),
+        (AT_ITS_START, "os.kill(os.getpid(), 15)", "rank 1 was killed by SIGTERM"),
         pytest.param(
-            *(" {how}", "os.kill(os.getpid(), 40)", "rank 1 was killed by signal 40"),
+            *(AT_ITS_START, "os.kill(os.getpid(), 40)", "rank 1 was killed by signal 40"),
             marks=pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="every signal here has a name"),
         ),
-        (" {how}", "os._exit(3)", "rank 1 ended with exit code 3"),
-        (" {how}", "os._exit(0)", "rank 1 ended with exit code 0"),
+        (AT_ITS_START, "os._exit(3)", "rank 1 ended with exit code 3"),
+        (AT_ITS_START, "os._exit(0)", "rank 1 ended with exit code 0"),
     ],
 )
 def test_the_rank_that_failed_is_the_one_that_is_told(
-    at: str, how: str, told: str, folder: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+    at: tuple[str, str], how: str, told: str, folder: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_rank(1, how, folder, monkeypatch, at)
     code, _, err = finished(started(folder, *TINY))
@@ -165,9 +182,10 @@ def test_the_rank_that_failed_is_the_one_that_is_told(
 @pytest.mark.parametrize("line", [None, "step 1 of"])
 def test_no_rank_outlives_a_launcher_that_was_killed(line: str | None, folder: Path, temporary: Path) -> None:
     run = started(folder, *SLOW)
-    ranks = [rank_process(run, rank) for rank in range(2)]
+    ranks = [fork_server(run)]  # which imports torch now
     if line:
         wait_for_line(run, line)
+        ranks += [rank_process(run, rank) for rank in range(2)]
     run.kill()
     _, alive = psutil.wait_procs(ranks, timeout=20)
     alive = [rank for rank in alive if rank.status() != psutil.STATUS_ZOMBIE]
@@ -204,7 +222,7 @@ def test_an_interrupted_run_says_so_and_leaves_nothing_behind(
 ) -> None:
     """In its steps, and while its ranks import torch."""
     run = started(folder, *SLOW)
-    rank_process(run, 1)
+    fork_server(run)
     if line:
         wait_for_line(run, line)
     os.kill(run.pid, signal.Signals[name])
@@ -221,3 +239,32 @@ def test_a_run_under_nohup_goes_on_when_the_terminal_is_closed(folder: Path) -> 
     os.kill(run.pid, signal.SIGHUP)
     code, _, err = finished(run)
     assert code == 0, err
+
+
+def test_later_runs_of_a_process_are_forked_from_the_same_server_unless_the_environment_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(table_of("1f1b", p=2, m=2), tmp_path)
+
+    def servers() -> list[ForkServer]:
+        launch_all([config], quiet=True)
+        return list(launch._idle)
+
+    first = servers()
+    assert len(first) == 1
+    assert servers() == first
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    (other,) = servers()
+    assert other not in first
+    assert other.is_usable
+    assert not first[0].is_usable
+
+
+def test_where_a_process_cannot_fork_after_importing_torch_each_rank_imports_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs = [config_of(table_of("1f1b", p=2, m=2), tmp_path, num_steps=2)]
+    (forked,) = launch_all(configs, quiet=True)
+    monkeypatch.setattr("ppsim.runtime.fork_server.can_fork", False)
+    (apart,) = launch_all(configs, quiet=True)
+    assert forked["losses"] == apart["losses"]

@@ -1,0 +1,167 @@
+"""Fork the ranks of local runs from one process that has imported torch: `python -m ppsim.runtime.fork_server`.
+
+Importing torch takes seconds of CPU time. The server imports it once, for all ranks of a run and for later runs of
+the process that started the server. The server ends with that process.
+
+The two processes talk over a pair of Unix sockets. One of them is the standard input of the server. A request
+starts the ranks of a run. When a rank has ended, the server answers with one line: a list of the rank and its exit
+code, as JSON.
+"""
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+MOST_BYTES = 65536
+"""Upper limit of the size of a message."""
+
+can_fork = sys.platform == "linux"
+"""Whether ranks are forked after torch was imported. macOS does not support it, so each rank imports torch."""
+
+
+class ForkServer:
+    """The server, from the view of the process that starts ranks."""
+
+    def __init__(self) -> None:
+        self._conditions = _conditions()
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, *([] if _looks_here() else ["-P"]), "-m", "ppsim.runtime.fork_server"],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is for the launcher
+            )
+        self._running: set[int] = set()
+        self._unread = b""
+        self._exit_codes: dict[int, int] = {}
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the server runs, and a new one would have the same environment and search path of modules."""
+        return self._conditions == _conditions() and self._process.poll() is None
+
+    def start(
+        self, folder: Path, environments: Sequence[dict[str, str]], stdin: int, stderr: Sequence[int]
+    ) -> None:
+        """Start one rank for each environment; `stdin` and `stderr` are file descriptors."""
+        self._running, self._exit_codes = set(range(len(environments))), {}
+        told = {"folder": str(folder), "environments": environments, "cwd": os.getcwd(), "fork": can_fork}
+        socket.send_fds(self._socket, [json.dumps(told).encode()], [stdin, *stderr])
+
+    def exit_codes(self) -> dict[int, int]:
+        """Return the exit codes of the ranks that have ended, without waiting."""
+        while self._running and select.select([self._socket], [], [], 0)[0]:
+            received = self._socket.recv(MOST_BYTES)
+            *lines, self._unread = (self._unread + received).split(b"\n")
+            ended: dict[int, int] = dict(json.loads(line) for line in lines)
+            if not received:  # the server died, and with it all ranks
+                ended = dict.fromkeys(sorted(self._running), self._process.wait())
+            self._exit_codes |= ended
+            self._running -= ended.keys()
+        return self._exit_codes
+
+    def wait(self) -> None:
+        """Wait until all ranks have ended."""
+        while self._running:
+            select.select([self._socket], [], [])
+            self.exit_codes()
+
+    def close(self, *, kill: bool = False) -> None:
+        """End the server, with its ranks if `kill`; a server of another process, forked since, is left alone."""
+        self._socket.close()
+        if self._conditions[0] == os.getpid():
+            if kill and self._process.poll() is None:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+
+def _conditions() -> tuple[int, dict[str, str], bool]:
+    return os.getpid(), dict(os.environ), _looks_here()
+
+
+def _looks_here() -> bool:
+    """Return if this process imports modules from its folder; if not, `-m` must not find a torch.py there."""
+    return bool({"", os.getcwd()} & set(sys.path))
+
+
+def main() -> None:
+    """Start ranks until the other end of the socket is closed."""
+    requests = socket.socket(fileno=os.dup(0))
+    wake, woken = socket.socketpair()
+    woken.setblocking(False)
+    signal.set_wakeup_fd(woken.fileno())
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    ranks: dict[int, int] = {}
+    while True:
+        ready, _, _ = select.select([requests, wake], [], [])
+        if wake in ready:
+            wake.recv(MOST_BYTES)
+            _report_ended(ranks, requests)
+        if requests in ready:
+            message, descriptors, _, _ = socket.recv_fds(requests, MOST_BYTES, 253)
+            if not message:
+                os._exit(0)
+            ranks |= _fork(json.loads(message), descriptors, requests)
+
+
+def _report_ended(ranks: dict[int, int], requests: socket.socket) -> None:
+    while ranks:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            break
+        requests.sendall(json.dumps([ranks.pop(pid), os.waitstatus_to_exitcode(status)]).encode() + b"\n")
+
+
+def _fork(told: dict[str, Any], descriptors: Sequence[int], requests: socket.socket) -> dict[int, int]:
+    """Fork the ranks of a request, and return them by process id."""
+    if told["fork"]:
+        import ppsim.runtime.worker  # noqa: F401
+
+        gc.freeze()  # a collection in a rank would copy the pages of all objects
+    ranks = {}
+    stdin, *stderr = descriptors
+    for rank, environment in enumerate(told["environments"]):
+        pid = os.fork()
+        if pid == 0:
+            requests.close()
+            _become(told | {"environment": environment}, stdin, stderr[rank])
+        ranks[pid] = rank
+    for descriptor in descriptors:
+        os.close(descriptor)
+    return ranks
+
+
+def _become(told: dict[str, Any], stdin: int, stderr: int) -> NoReturn:
+    """Run a rank in this process, which the server has just forked."""
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.dup2(stdin, 0)
+        os.dup2(stderr, 2)
+        os.environ |= told["environment"]
+        os.chdir(told["cwd"])
+        safe = ["-P"] if sys.flags.safe_path else []
+        if not told["fork"]:
+            os.execv(sys.executable, [sys.executable, *safe, "-m", "ppsim.runtime.worker", told["folder"]])
+        if not safe:
+            sys.path[0] = told["cwd"]
+        from ppsim.runtime import worker
+
+        worker.main(Path(told["folder"]))
+    except BaseException:
+        traceback.print_exc()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()
