@@ -107,14 +107,20 @@ def counts_of(model: Model, name: str, seq_len: int | None) -> dict[str, Any]:
             model.patches.conditioning_parameters(model.hidden_size) if model.patches else 0
         ),
         "mtp_parameters": model.mtp_parameters,
-        "encoder_layers": sum(len(one.layers) for one in model.encoders),
-        "encoder_parameters": sum(one.parameters for one in model.encoders),
-        "encoder_tokens": sum(one.tokens for one in model.encoders),
         "sequence_length": length,
         "training_flops_per_token": model.training_flops(length),
         "training_flops_per_token_causal": model.training_flops(length, causal=True),
         "training_flops_per_token_6n": model.rule_of_thumb_flops(),
+        **(_encoder_counts(model) if model.encoders else {}),
         **({"assumptions": list(model.notes)} if model.notes else {}),
+    }
+
+
+def _encoder_counts(model: Model) -> dict[str, Any]:
+    return {
+        "encoder_layers": sum(len(one.layers) for one in model.encoders),
+        "encoder_parameters": sum(one.parameters for one in model.encoders),
+        "encoder_tokens": sum(one.tokens for one in model.encoders),
     }
 
 

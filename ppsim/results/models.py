@@ -51,7 +51,7 @@ def print_counts(counts: Mapping[str, Any]) -> None:
         rows.append(("of it conditional", f"{counts['conditioning_parameters']:,}, on every pipeline stage"))
     if counts["mtp_layers"]:
         rows.append(("multi-token prediction", f"{counts['mtp_parameters']:,}, not among the parameters above"))
-    if counts["encoder_layers"]:
+    if counts.get("encoder_layers"):
         held = f"{counts['encoder_parameters']:,}, in {counts['encoder_layers']} layers"
         rows.append(("encoder", f"{held}, for {counts['encoder_tokens']:,} tokens per sequence"))
     length = f"{counts['sequence_length']:,} tokens"
