@@ -147,7 +147,7 @@ def test_one_step_tells_the_rate_and_the_job_and_leaves_the_rest_of_the_constant
     assert {"link_efficiency.node", "kernel_s", "jitter"} <= {one.prior.name for one in found.posterior.left}
     assert abs(found.posterior.after[0]) < 0.02 < abs(found.posterior.before[0])
     assert all(one.value == one.prior.median for one in found.posterior.left)
-    assert "1 measured step for 6 constants: what the rows do not tell apart, the priors divide" in " ".join(
+    assert "1 measured step for 6 constants: the priors decide what the rows do not determine" in " ".join(
         str(found).split()
     )
 
