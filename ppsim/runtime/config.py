@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
+from pathlib import Path
 from typing import Any, Literal
 
 from ppsim.base.errors import ConfigError
@@ -164,3 +165,13 @@ class TrainConfig:
             return cls(**(data | {"model": GPTShape(**model)}))
         boundaries = [Boundary(**one) for one in model["boundaries"]]
         return cls(**(data | {"model": OwnModel(**(model | {"boundaries": boundaries}))}))
+
+
+def word_of(folder: Path, rank: int) -> Path:
+    """Return the file that a rank writes last: null, or its error."""
+    return folder / f"rank{rank}.json"
+
+
+def turns_of(folder: Path) -> Path:
+    """Return the file with the number of finished turns, written by rank 0."""
+    return folder / "turns.txt"

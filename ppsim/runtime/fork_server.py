@@ -1,4 +1,4 @@
-"""Fork the ranks of local runs from one process that has imported torch: `python -m ppsim.runtime.fork_server`.
+"""Fork the ranks of local runs from one process that has imported torch.
 
 Importing torch takes seconds of CPU time. The server imports it once, for all ranks of a run and for later runs of
 the process that started the server. The server ends with that process.
@@ -8,6 +8,7 @@ starts the ranks of a run. When a rank has ended, the server answers with one li
 code, as JSON.
 """
 
+import atexit
 import gc
 import json
 import os
@@ -36,18 +37,19 @@ class ForkServer:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, *([] if _looks_here() else ["-P"]), "-m", "ppsim.runtime.fork_server"],
+                _python("from ppsim.runtime.fork_server import main; main()"),
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for the launcher
             )
+        atexit.register(self.close)
         self._running: set[int] = set()
         self._unread = b""
         self._exit_codes: dict[int, int] = {}
 
     @property
     def is_usable(self) -> bool:
-        """Whether the server runs, and a new one would have the same environment and search path of modules."""
+        """Whether the server runs, and a new one would have the same environment."""
         return self._conditions == _conditions() and self._process.poll() is None
 
     def start(
@@ -56,6 +58,7 @@ class ForkServer:
         """Start one rank for each environment; `stdin` and `stderr` are file descriptors."""
         self._running, self._exit_codes = set(range(len(environments))), {}
         told = {"folder": str(folder), "environments": environments, "cwd": os.getcwd(), "fork": can_fork}
+        told["imports_from_cwd"] = bool({"", os.getcwd()} & set(sys.path))
         socket.send_fds(self._socket, [json.dumps(told).encode()], [stdin, *stderr])
 
     def exit_codes(self) -> dict[int, int]:
@@ -78,20 +81,24 @@ class ForkServer:
 
     def close(self, *, kill: bool = False) -> None:
         """End the server, with its ranks if `kill`; a server of another process, forked since, is left alone."""
-        self._socket.close()
-        if self._conditions[0] == os.getpid():
-            if kill and self._process.poll() is None:
-                os.killpg(self._process.pid, signal.SIGKILL)
+        is_own = self._conditions[0] == os.getpid()
+        if kill and is_own and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._socket.close()  # last: a server that ends on its own leaves ranks behind
+        if is_own:
             self._process.wait()
+        atexit.unregister(self.close)
 
 
-def _conditions() -> tuple[int, dict[str, str], bool]:
-    return os.getpid(), dict(os.environ), _looks_here()
+def _conditions() -> tuple[int, dict[str, str]]:
+    return os.getpid(), dict(os.environ)
 
 
-def _looks_here() -> bool:
-    """Return if this process imports modules from its folder; if not, `-m` must not find a torch.py there."""
-    return bool({"", os.getcwd()} & set(sys.path))
+def _python(code: str) -> list[str]:
+    """Return a command that runs code with this ppsim, and imports no torch.py of the working directory."""
+    root = str(Path(__file__).parents[2])
+    path = f"import sys; sys.path[:0] = [] if {root!r} in sys.path else [{root!r}]"
+    return [sys.executable, "-P", "-c", f"{path}; {code}"]
 
 
 def main() -> None:
@@ -150,18 +157,14 @@ def _become(told: dict[str, Any], stdin: int, stderr: int) -> NoReturn:
         os.dup2(stderr, 2)
         os.environ |= told["environment"]
         os.chdir(told["cwd"])
-        safe = ["-P"] if sys.flags.safe_path else []
         if not told["fork"]:
-            os.execv(sys.executable, [sys.executable, *safe, "-m", "ppsim.runtime.worker", told["folder"]])
-        if not safe:
-            sys.path[0] = told["cwd"]
+            command = _python(f"from ppsim.runtime.worker import main; main({told['folder']!r})")
+            os.execv(command[0], command)
+        if told["imports_from_cwd"]:
+            sys.path.insert(0, told["cwd"])
         from ppsim.runtime import worker
 
-        worker.main(Path(told["folder"]))
+        worker.main(told["folder"])
     except BaseException:
         traceback.print_exc()
     os._exit(1)
-
-
-if __name__ == "__main__":
-    main()

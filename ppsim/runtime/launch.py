@@ -1,6 +1,5 @@
 """Start the ranks of a run as local processes, which communicate over loopback only."""
 
-import atexit
 import importlib.util
 import json
 import os
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ppsim.base.errors import ConfigError, MissingExtra, RunFailed
-from ppsim.runtime.config import ONCE, TrainConfig, Turns
+from ppsim.runtime.config import ONCE, TrainConfig, Turns, turns_of, word_of
 from ppsim.runtime.fork_server import ForkServer
 
 _BEAT_S = 0.05
@@ -132,12 +131,6 @@ def _fork_server() -> Iterator[ForkServer]:
     _idle.append(server)
 
 
-@atexit.register
-def _close_idle() -> None:
-    while _idle:
-        _idle.pop().close()
-
-
 def _started(server: ForkServer, num_ranks: int, folder: Path, *, quiet: bool) -> IO[bytes]:
     """Start the ranks, and return the other end of their standard input: they end when it is closed."""
     environments = [
@@ -175,16 +168,6 @@ def _wait_for_all(server: ForkServer, num_ranks: int, folder: Path, watch: Calla
         for rank, word in words.items():
             if word is not None:
                 raise _failed(rank, **word)
-
-
-def word_of(folder: Path, rank: int) -> Path:
-    """Return the file that a rank writes last: null, or its error."""
-    return folder / f"rank{rank}.json"
-
-
-def turns_of(folder: Path) -> Path:
-    """Return the file with the number of finished turns, written by rank 0."""
-    return folder / "turns.txt"
 
 
 def _printed(folder: Path, rank: int) -> Path:

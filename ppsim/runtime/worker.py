@@ -25,8 +25,7 @@ from ppsim.base.files import to_json, write_whole
 from ppsim.runtime import emulate
 from ppsim.runtime.allocator import keep_freed_memory
 from ppsim.runtime.clock import clock_of
-from ppsim.runtime.config import ONCE, TrainConfig, Turns
-from ppsim.runtime.launch import turns_of, word_of
+from ppsim.runtime.config import ONCE, TrainConfig, Turns, turns_of, word_of
 from ppsim.runtime.live_bytes import AllocatedPeak, LiveBytes
 from ppsim.runtime.machine_speed import Reference
 from ppsim.runtime.recorder import Recorder
@@ -259,9 +258,9 @@ def _result(table: Schedule, config: TrainConfig, everyone: list[dict[str, Any]]
     }
 
 
-def main(folder: Path) -> None:
-    """Run one rank; rank 0 writes the results, and every rank its end or its error."""
-    rank = int(os.environ["RANK"])
+def main(name: str) -> None:
+    """Run one rank in the folder of its run; rank 0 writes the results, and every rank its end or its error."""
+    folder, rank = Path(name), int(os.environ["RANK"])
     launcher = threading.Thread(target=_end_with_launcher, daemon=True)
     launcher.start()
     word = None
@@ -282,7 +281,3 @@ def _end_with_launcher() -> None:
     """End this process when the launcher ends, which closes the other end of the pipe."""
     os.read(0, 1)
     os._exit(1)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -36,7 +36,7 @@ def _awaited(parent: "subprocess.Popen[str]", *, depth: int, number: int) -> lis
         for _ in range(depth):
             with suppress(psutil.Error):
                 found = [child for one in found for child in one.children()]
-        if len(found) >= number and all("ppsim.runtime.fork_server" in one.cmdline() for one in found):
+        if len(found) >= number and all("ppsim.runtime.fork_server" in one.cmdline()[-1] for one in found):
             return found
         time.sleep(0.05)
     raise AssertionError("the processes never started")

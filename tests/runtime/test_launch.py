@@ -35,7 +35,7 @@ def temporary(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 BREAKS = """
 import os, sys, time, types
-if "ppsim.runtime.fork_server" in sys.orig_argv:
+if "ppsim.runtime.fork_server" in sys.orig_argv[-1]:
     {place}
     whole = place.{function}
     def broken(*arguments):
