@@ -1,6 +1,25 @@
 """Nothing is tested by wall-clock limits, so hypothesis has no deadline either."""
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("ppsim", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ppsim")
+
+PLAIN_FOLDERS = ("app", "cli", "costs", "plot", "projection", "results", "simulation", "tuning")
+"""Folders whose tests were written for the stack `plain`. Others test jobs without `--stack` as users run them."""
+
+OF_DEFAULT = ("test_first_screen", "test_help", "test_recipes", "test_typed")
+"""Modules in these folders that test the default of `--stack` too."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plain_by_default(request: pytest.FixtureRequest) -> Iterator[None]:
+    """In some folders, jobs without `--stack` have the stack `plain`."""
+    path = request.path
+    with pytest.MonkeyPatch.context() as patch:
+        if path.parent.name in PLAIN_FOLDERS and path.stem not in OF_DEFAULT:
+            patch.setattr("ppsim.trainers.stacks.default_stack", lambda generation, **facts: ("plain", ""))
+        yield

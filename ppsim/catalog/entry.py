@@ -114,7 +114,7 @@ class Entry:
             demand = f"exactly {least}" if least == most else f"at least {least}"
             nearest = least if vpp < least else most
             stages = "stage" if least == 1 else "stages"
-            return f"{self.name} needs {demand} {stages} a rank: got vpp={vpp} (nearest: {nearest})"
+            return f"{self.name} needs {demand} {stages} per rank: got vpp={vpp} (nearest: {nearest})"
         if vpp % self.stages_by:
             return _not_a_multiple(self.name, "stages per rank", vpp, self.stages_by, f"vpp={vpp}", least)
         if pp % self.ranks_by:
