@@ -63,7 +63,7 @@ def _work() -> Iterator[tuple[str, str, Callable[[], object]]]:
         yield name, entry.placement, partial(_tried, entry, given)
     for placement, vpp in (("loop", 1), ("loop", 2), ("v", 2)):
         uneven = costs.replace(forward_s=[1.0, 2.0] * vpp)
-        yield f"search, {placement}, {vpp} a rank", placement, partial(
+        yield f"search, {placement}, {vpp} per rank", placement, partial(
             optimise, pp=2, vpp=vpp, microbatches=4, costs=uneven, placement=placement,
             memory_limit_bytes=3.0 * vpp, max_rounds=_ROUNDS, time_limit_s=float("inf"),
         )  # fmt: skip

@@ -181,7 +181,7 @@ class RankCosts:
             )
             most = size(max(np.atleast_1d(self.activation_bytes)))
             of = "the fullest part" if isinstance(self.activation_bytes, tuple) else "a rank"
-            told.append(f"activations: {most} a microbatch on {of}, as given")
+            told.append(f"activations: {most} per microbatch on {of}, as given")
         lines = [line for line in estimated.assumptions if not line.startswith(_OF_TIME)]
         return replace(estimated, costs=costs, assumptions=[*told, *lines], around=StepCosts(), parts=[])
 

@@ -82,7 +82,7 @@ def _add_section(out: Page, name: str, title: str, rows: Sequence[tuple[str, str
 def _link_facts(link: Link) -> list[tuple[str, str]]:
     gain = f", {link.reduction_gain:g} times that in an all-reduce" if link.reduction_gain > 1 else ""
     return [
-        ("line rate", f"{rate(link.bytes_per_s)} a device, one direction"),
+        ("line rate", f"{rate(link.bytes_per_s)} per device, one direction"),
         ("of it", f"{percent(link.efficiency)}{gain}"),
         *([("copies", rate(link.copy_bytes_per_s))] if link.copy_bytes_per_s else []),
         ("latency", f"{seconds(link.launch_s)} a launch, {seconds(link.step_s)} a step"),

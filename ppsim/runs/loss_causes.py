@@ -373,6 +373,6 @@ def _worst_stage(paces: Paces) -> str:
     worst, typical = int(np.argmax(whole)), _lower_median(whole.tolist())
     more = signed_percent(float(whole[worst]) / typical - 1) if typical > 0 else "all"
     return (
-        f"stage {worst} on rank {schedule.stage_to_rank[worst]}: {seconds(float(whole[worst]))} a microbatch, "
+        f"stage {worst} on rank {schedule.stage_to_rank[worst]}: {seconds(float(whole[worst]))} per microbatch, "
         f"{more} over the median stage"
     )

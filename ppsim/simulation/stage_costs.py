@@ -464,7 +464,7 @@ def _entries(name: str, value: Any, length: int, unit: str, in_model: int, probl
         of_model = f" or one each of the model's {in_model}" if in_model < length else ""
         problems.append(
             f"{name} has {len(values)} entries, but the schedule has {length} {unit}s "
-            f"(give one number, or one a {unit}{of_model})"
+            f"(give one number, or one per {unit}{of_model})"
         )
         return np.zeros((length, values.shape[1]))
     return values if len(values) == length else np.concatenate([values] * (length // len(values)))
@@ -531,5 +531,5 @@ def _shares(name: str, value: Any, num_slices: int, problems: list[str]) -> Floa
         return np.full(num_slices, 1 / num_slices)
     values = np.atleast_1d(np.array(value, dtype=np.float64))
     if len(values) != num_slices:
-        problems.append(f"{name} has {len(values)} entries, but the schedule has {num_slices} a microbatch")
+        problems.append(f"{name} has {len(values)} entries, but the schedule has {num_slices} per microbatch")
     return values

@@ -18,7 +18,7 @@ PROJECT_KEYS = [
     "peak_flops_per_s", "model_flops_per_s_per_gpu", "peak_bytes", "num_gpus", "exposed_s", "reference_s", "reference_ends_s", "reference_work", "overheads_fitted_runs",
     "layers_per_stage", "pipeline_layout", "stages", "step_time_by_channel_s",
     "not_in_runtime", "not_in_memory", "peak_components_bytes", "reserved_bytes", "assumptions", "iteration_time_interval_s", "loss_budget_s", "gain_per_percent",
-    "bottleneck", "advice", "days",
+    "bottleneck", "advice", "days", "by_stack_s",
 ]  # fmt: skip
 PROFILES = Path(__file__).parents[2] / "profiles"
 
