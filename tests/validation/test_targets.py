@@ -180,8 +180,10 @@ before rows with attention in 8 bits were projected."""
 
 
 def test_no_group_of_times_is_worse_than_its_limit(validations) -> None:
+    """Fine-tuning has a section of its own in docs/accuracy.md, and no limit yet."""
     errors: dict[tuple[str, str, str], list[float]] = {}
-    for row in (row for one in validations.values() if not one.told.order_only for row in one.judged):
+    trained = [one for one in validations.values() if not one.told.order_only and one.told.section != "fine-tuning"]
+    for row in (row for one in trained for row in one.judged):
         if not row.case.is_memory and row.plan.job:
             job = row.plan.job
             errors.setdefault((job.cluster.name, job.execution.dtype, row.kind), []).append(row.error)
