@@ -5,7 +5,7 @@
 
 The Llama layer is also measured with frozen weights, without and with LoRA adapters.
 
-The layers are those of `ppsim profile`: torch's own kernels, attention by `scaled_dot_product_attention`, one
+The layers are the ones that `ppsim profile` measures: torch's own kernels, attention by `scaled_dot_product_attention`, one
 microbatch of 4096 tokens in bfloat16. Gradient buffers exist before. Columns of the report, in MiB:
 
 - saved: bytes that the forward leaves allocated, without its input and output;

@@ -102,7 +102,7 @@ def _recordings(path: str) -> list[Recording]:
 
 
 def _run_of(run: str | MeasuredRun) -> tuple[float, list[float]]:
-    """The median seconds from the start of a step to the next, and those of all passes of each rank."""
+    """The median seconds from the start of a step to the next, and the seconds of all passes of each rank."""
     found = read(run) if isinstance(run, str) else run
     assert isinstance(found, MeasuredRun)
     measured = found.measured.run

@@ -91,10 +91,8 @@ def _projector(part: EncoderPart, place: Place, own: Place, tokens: int) -> Esti
         own.seconds("all-reduce", float(tokens * one.inputs * e), "tp") for one in linears if one.split == "outputs"
     )
     back = kernels.backward_input if encoder.trains_layers else KernelTime()
+    weight = kernels.backward_weight if encoder.trains_projector else KernelTime()
     kernels = PassKernels(kernels.forward + forward, back + backward if has_backward else KernelTime())
-    weight = (
-        products(linears, own.times, tokens=tokens).backward_weight if encoder.trains_projector else KernelTime()
-    )
     return _estimate(own, kernels, weight, tp_s=summed, again_s=again * encoder.trains_layers)
 
 

@@ -49,7 +49,7 @@ _PASSES: Mapping[Kind, tuple[int, int, int, int]] = MappingProxyType(
 A norm's backward reads input and gradient again for the weight gradient, a convolution's backward computes the
 output again, and the gate of a recurrent mixer contains a norm. A clamp applies to gate and up before they are
 joined. Gradients that are added at a residual are in `OperatorKernels.sums`. The columns of a weighted sum of
-residuals are those of all its inputs and its output; the backward reads them again, and adds to each gradient.
+residuals belong to all its inputs and its output; the backward reads them again, and adds to each gradient.
 """
 
 _BIASES = MappingProxyType({False: ((0, 6, 2, 1), (0, 8, 4, 1)), True: ((24, 2, 2, 2), (32, 4, 7, 3))})

@@ -259,8 +259,8 @@ def _kimi_k3(fields: Fields) -> Model:
 def _step3p7(fields: Fields) -> Model:
     """Step 3.7: the text model in text_config, or at the top."""
     read = heterogeneous.READERS["step3p5"]
-    fields.seen |= {"understand_projector_stride", "projector_bias", "im_end_token", "image_token_len"}
-    fields.seen.add("im_patch_token")
+    fields.seen |= {"understand_projector_stride", "projector_bias", "im_end_token", "image_token_len",
+                    "im_patch_token"}  # fmt: skip
     return read(fields) if fields.is_word("text_config", None) else _of_media(fields, read)
 
 

@@ -190,16 +190,17 @@ def _whisper(fields: Fields, top: Fields, text_size: int) -> Encoder:
     hidden, heads = fields.count("d_model", default=1280), fields.count("encoder_attention_heads", default=20)
     positions, mels = fields.count("max_source_positions", default=1500), fields.count("num_mel_bins", default=128)
     layer = _layer(hidden, heads, fields.count("encoder_ffn_dim", default=5120))
+    number = fields.num_layers("encoder_layers", default=32)
     fields.seen |= {"num_hidden_layers", "encoder_layerdrop", "scale_embedding", "activation_dropout", "init_std"}
     convolutions = (
         Linear("convolution 1", "spectrum", 3 * mels, (hidden,), biased=True, rows=2.0),
         Linear("convolution 2", "frames", 3 * hidden, (hidden,), biased=True),
     )
-    # Keys have no bias, unlike those of other encoders; a row of h per layer is subtracted.
+    # Keys have no bias, unlike in other encoders; a row of h per layer is subtracted.
     return Encoder(
-        "audio", (layer,) * fields.num_layers("encoder_layers", default=32), convolutions,
+        "audio", (layer,) * number, convolutions,
         (Linear("projector", "pooled", hidden, (text_size,), biased=True),),
-        own=(positions * hidden + 2 * hidden - hidden * fields.num_layers("encoder_layers", default=32), 0),
+        own=(positions * hidden + 2 * hidden - hidden * number, 0),
         merge=2, num_tokens=positions // 2, is_fixed=True, source="a clip of 30 s, max_source_positions",
     )  # fmt: skip
 

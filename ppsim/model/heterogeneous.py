@@ -36,9 +36,12 @@ def _mimo_v2_flash(fields: Fields) -> Model:
     """MiMo-V2-Flash: layers with a window have other numbers of heads, and a sink per head."""
     fields.seen |= {"attention_value_scale", "layernorm_epsilon", "swa_rope_theta", "attention_chunk_size"}
     number = fields.num_layers()
-    whole = replace(attention_of(fields, head_size=192), out_bias=False)
-    whole = replace(whole, value_size=fields.count("v_head_dim", default=128))
-    whole = replace(whole, sinks=fields.flag("add_full_attention_sink_bias", default=False))
+    whole = replace(
+        attention_of(fields, head_size=192),
+        out_bias=False,
+        value_size=fields.count("v_head_dim", default=128),
+        sinks=fields.flag("add_full_attention_sink_bias", default=False),
+    )
     # The window is a number of tokens before the query in `sliding_window_size`, and contains the query otherwise.
     before = fields.optional("sliding_window_size")
     window = fields.count("sliding_window", default=129)

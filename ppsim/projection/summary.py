@@ -117,7 +117,7 @@ def answer_of(
 def _by_stack(projection: Projection, seconds_of: Callable[[Plan], float]) -> dict[str, float]:
     """The iteration times with the plan's stack and with the others that can run the plan.
 
-    Table and layers per stage are those of the projection: a search of either takes longer than all other stacks.
+    Table and layers per stage are the projection's: a search of either takes longer than all other stacks.
     """
     plan = projection.plan
     if plan.job is None or not plan.by_stack:

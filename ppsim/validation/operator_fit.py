@@ -86,7 +86,8 @@ def _by_kernels(plan: Plan, job: Job, recorded: RecordedTimes) -> Iterator[tuple
     def measured_s(kind: str) -> float:
         return sum(one.seconds.get(kind, 0.0) + gap_s * one.counts.get(kind, 0.0) for one in recorded.kernels)
 
-    projected = {kind: sum(_projected_s(plan, job, kind)) for kind in _kinds(job)}
+    busy = _busy_s(plan)
+    projected = {kind: _projected_s(plan, job, kind, busy) for kind in _kinds(job)}
     for kind in ("attention", "memory"):
         if projected[kind] and measured_s(kind):
             yield kind, measured_s(kind) / projected[kind]
@@ -113,14 +114,14 @@ def _kinds(job: Job) -> list[str]:
     return list(dict.fromkeys((f"gemm-{wide}", f"gemm-{dtype}", f"experts-{dtype}", "attention", "memory")))
 
 
-def _projected_s(plan: Plan, job: Job, kind: str) -> list[float]:
-    """Projected seconds of a kind per step, of each pipeline rank."""
+def _projected_s(plan: Plan, job: Job, kind: str, busy: Sequence[float]) -> float:
+    """Projected seconds of a kind per step, of all pipeline ranks; `busy`: `_busy_s` of the plan."""
     cluster = job.cluster
     twice = cluster.with_constants(
         cluster.constants.having({f"operator_time.{kind}": Constant(value=2 * _before(job, kind))})
     )
     slower = replace(plan, job=replace(job, cluster=twice))
-    return [after - before for after, before in zip(_busy_s(slower), _busy_s(plan), strict=True)]
+    return sum(after - before for after, before in zip(_busy_s(slower), busy, strict=True))
 
 
 def _busy_s(plan: Plan) -> list[float]:
@@ -163,6 +164,7 @@ def _by_passes(plan: Plan, job: Job, recorded: RecordedTimes) -> Iterator[tuple[
         for mine in of_ranks(table, [(one.forward + one.backward).total_s for one in assembled.parts])
     ]
     busy = _busy_s(plan)
+    kinds = [kind for kind in _kinds(job) if _projected_s(plan, job, kind, busy)]
     if len(recorded.passes_s) == len(whole):
         others, measured = sum(whole) - sum(busy), sum(recorded.passes_s)
     elif len(recorded.passes_s) == 1:  # the rank with the longest passes
@@ -172,5 +174,4 @@ def _by_passes(plan: Plan, job: Job, recorded: RecordedTimes) -> Iterator[tuple[
         raise ConfigError(
             f"{recorded.source} has passes of {len(recorded.passes_s)} ranks, and the pipeline has {plan.pp}"
         )
-    kinds = (kind for kind in _kinds(job) if sum(_projected_s(plan, job, kind)))
     yield from ((kind, max(measured - others, 0.0) / sum(busy)) for kind in kinds)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from ppsim.base.errors import PpsimError
 from ppsim.machine.files import cluster_of
 from ppsim.projection.project import outcome_of
-from ppsim.trainers.stacks import StackErrors, current_stacks, stacks
+from ppsim.trainers.stacks import PLAIN, StackErrors, base_of, current_stacks, stacks
 from ppsim.validation.error_summary import score_of
 from ppsim.validation.project_case import PlanOf, measured_of
 from ppsim.validation.published_runs import WORDS, Case, case_sets, cases_of
@@ -46,7 +46,7 @@ def rows_by_stack(
         if told.order_only or told.section in ("measured costs", "memory"):
             continue
         for case in cases_of(name):
-            is_past = stacks()[str(case.words.get("stack", "plain")).partition("@")[0]].ended
+            is_past = stacks()[base_of(case.words.get("stack", PLAIN))].ended
             if case.told.use != use or case.is_memory or case.told.unexpressed or is_past:
                 continue
             if (row := _row(case, plan_of, stacks_of)) is not None:
@@ -62,7 +62,8 @@ def options_of(case: Case) -> dict[str, Any]:
 
 def _row(case: Case, plan_of: PlanOf, stacks_of: Callable[[str], Sequence[str | None]]) -> StackRow | None:
     options, errors = options_of(case), {}
-    generation, kind = cluster_of(options["cluster"]).device.generation, "dense"
+    generation = cluster_of(options["cluster"]).device.generation
+    kind: Literal["dense", "MoE"] = "dense"
     for stack in stacks_of(generation):
         try:
             plan = plan_of(options | {"stack": stack})
@@ -71,7 +72,7 @@ def _row(case: Case, plan_of: PlanOf, stacks_of: Callable[[str], Sequence[str | 
             return None
         if plan.job is not None and any(layer.is_moe for layer in plan.job.model.kinds):
             kind = "MoE"
-    return StackRow(generation, "MoE" if kind == "MoE" else "dense", errors)
+    return StackRow(generation, kind, errors)
 
 
 def errors_by_stack(rows: Sequence[StackRow]) -> list[StackErrors]:

@@ -52,7 +52,9 @@ def trace_of(words: Mapping[str, object], times: Mapping[str, float], *, names: 
             {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "ts": begin, "dur": whole_us}
         )
         for number, (kind, times_as_long) in enumerate(times.items()):
-            seconds = times_as_long * sum(operator_fit._projected_s(plan, plan.job, kind)) - gap_s
+            seconds = (
+                times_as_long * operator_fit._projected_s(plan, plan.job, kind, operator_fit._busy_s(plan)) - gap_s
+            )
             events.append(
                 {"ph": "X", "cat": "kernel", "name": names[kind], "ts": begin, "dur": 1e6 * seconds,
                  "args": {"correlation": 10 * step + number}}
