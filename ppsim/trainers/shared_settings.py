@@ -60,15 +60,18 @@ def moe_recipes(trainer: str, release: str, device: str, dtype: str) -> list[Rec
     return [
         one for one in recipes()
         if (one.trainer, one.release, one.precision) == (trainer, release, precision) and one.device in words
-        and _has_experts(one.model)
+        and _is_moe_text_model(one.model)
     ]  # fmt: skip
 
 
 @cache
-def _has_experts(model: str) -> bool:
+def _is_moe_text_model(model: str) -> bool:
+    """Whether a model has experts and no encoder, whose recipes have other settings."""
     from ppsim.model.registry import NAMES, find_model
 
-    return model in NAMES and any(kind.is_moe for kind in find_model(model).kinds)
+    return (
+        model in NAMES and not find_model(model).encoders and any(kind.is_moe for kind in find_model(model).kinds)
+    )
 
 
 @cache
