@@ -35,6 +35,7 @@ def trainer_options(
     >>> import ppsim
     >>> made = ppsim.project(model="llama3-8b", gpus=16, tp=2, pp=4, vpp=2, microbatches=8, runtime="megatron")
     >>> print(ppsim.trainer_options(made, "megatron"))  # doctest: +ELLIPSIS
+    # not expressible: --stack megatron-bridge
     # Megatron-LM. Add your own data, tokenizer, learning rate and checkpoints.
     torchrun --nproc-per-node 8 --nnodes 2 pretrain_gpt.py \\
     ...

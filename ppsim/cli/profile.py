@@ -76,7 +76,7 @@ def dry_run(
         return
     out.add(Columns(["model", "shape", "work", "time"], rows, left=2))
     _, what = assumed_rate(settings.device, jobs[0].keys[0].dtype, num_threads=settings.num_threads)
-    beside = f"{seconds(SHAPE_S[settings.device])} a shape for weights and memory"
+    beside = f"{seconds(SHAPE_S[settings.device])} per shape for weights and memory"
     if with_facts:
         total_s += FACTS_S[settings.device]
         beside += f", at most {seconds(FACTS_S[settings.device])} for the device's facts"

@@ -164,7 +164,7 @@ class Projection(Shown, Pictured):
 
         >>> import ppsim
         >>> round(ppsim.project(model="llama3-8b", gpus=64, tp=2, pp=4).days(15e12))
-        349
+        356
         """
         if self.tokens_per_s is None:
             raise ConfigError(f"--tokens needs a model: {self.plan.source.name}: no throughput; give --model too")
@@ -201,7 +201,7 @@ class Projection(Shown, Pictured):
         >>> import ppsim
         >>> made = ppsim.project(model="llama3-8b", gpus=8, pp=2, recompute="block/4")
         >>> [(row["layers"], row["recompute"]) for row in made.stages]
-        [(17, 'block/4'), (15, 'block/4')]
+        [(16, 'block/4'), (16, 'block/4')]
         """
         return stage_rows(self.plan, self.timeline, self.costs, self.split)
 

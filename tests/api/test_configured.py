@@ -22,6 +22,7 @@ SAME = {
     "model": "gpt3-350m", "gpus": 16, "tp": 2, "pp": 4, "vpp": 2, "micro_batch": 2, "global_batch": 64,
     "seq_len": 2048, "recompute": "core_attn", "runtime": "megatron", "sequence_parallel": False, "zero": 1,
     "overlap_dp": True, "dtype": "bfloat16", "overlap_tp": 0.5, "dropout": True, "cross_entropy": "unfused",
+    "stack": "plain",
 }  # fmt: skip
 
 

@@ -73,6 +73,7 @@ SAME |= {name: {"split"} for name in SAME["split"]}
 
 NOT_TYPED = {"run_config", "job", "recipe"}
 TEXTS = {
+    "calibration": str(Path(__file__).parents[1] / "frozen" / "files" / "overheads.json"),
     "stack": "megatron-lm-2022",
     "model": "llama3-8b",
     "schedule": "interleaved-1f1b",

@@ -86,6 +86,7 @@ def test_split_backwards_are_those_of_the_run_and_else_assumed(tmp_path: Path):
 
 
 JOB = {
+    "stack": "plain",  # the default with a run
     "runtime": "ideal",
     "model": "llama3-8b",
     "gpus": 4,

@@ -8,8 +8,8 @@ import ppsim
 from ppsim.errors import ConfigError
 from tests.cli.running import ppsim as command
 
-JOB = {"model": "llama3-70b", "gpus": 64, "tp": 4, "pp": 4, "global_batch": 64}
-LINE = "project --model llama3-70b --gpus 64 --tp 4 --pp 4 --global-batch-size 64"
+JOB = {"model": "llama3-70b", "gpus": 64, "tp": 4, "pp": 4, "global_batch": 64, "stack": "plain"}
+LINE = "project --model llama3-70b --gpus 64 --tp 4 --pp 4 --global-batch-size 64 --stack plain"
 
 
 def plan_file(tmp_path, stages: list[dict], name: str = "plan.json") -> str:
@@ -160,7 +160,7 @@ def test_a_plan_that_was_searched_for_is_named_in_a_comment() -> None:
 def test_whole_layers_are_the_layer_numbers_of_primus(tmp_path) -> None:
     """Read back, the experiment gives an equal plan."""
     file = plan_file(tmp_path, [{"layers": 20, "recompute": word} for word in ("full*2", "full*1", "none", "none")])
-    made = ppsim.project(**JOB, stage_plan=file, stack="primus", runtime="megatron")
+    made = ppsim.project(**JOB | {"stack": "primus"}, stage_plan=file, runtime="megatron")
     assert made.plan.job.execution.recompute == "full@0-1,20"
     assert [row["recompute"] for row in made.stages] == ["full*2", "full*1", "none", "none"]
     text = ppsim.trainer_options(made, "primus")
