@@ -35,7 +35,7 @@ def fit(runs: tuple[str, ...], output: str | None, as_json: bool, **options: Any
     """Fit the calibration constants of your cluster to measured step times.
 
     \b
-      ppsim fit runs.csv -o mine.json      then: ppsim project --calibration mine.json
+      ppsim fit runs.csv -o mine.json      for ppsim project --calibration
       ppsim fit runs.csv --rows 1 --json   one row only
       ppsim fit dgxc-gb200 --rows one      published rows
 

@@ -431,7 +431,7 @@ class MixtureOfExperts:
             routed = [
                 Linear("latent down", read, h, (width,), kind="latent"),
                 *routed,
-                *[Linear("norm of latent", "experts' output", 1, (width,), kind="vector")] * self.latent_norm,
+                *[Linear("norm of combined", "experts' output", 1, (width,), kind="vector")] * self.latent_norm,
                 Linear("latent up", "experts' output", width, (h,), kind="latent"),
             ]
         return [router, *routed, *shared, *gate]

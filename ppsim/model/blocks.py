@@ -199,7 +199,7 @@ def experts(ffn: MixtureOfExperts, h: int, cut: Cut, kernels: KernelChoice) -> I
         if ffn.latent_norm:
             last = "normed latent"
             normed = replace(joined, name=last)
-            yield Operator("norm of latent", "moe/latent", ("combined",), (normed,), ("combined",), kind="norm")
+            yield Operator("norm of combined", "moe/latent", ("combined",), (normed,), ("combined",), kind="norm")
         out = Tensor("combined up", "own_tokens", h, component)
         yield gemm(linears["latent", "latent up"], "moe/latent", last, (out,), quantized=False)
         last = out.name

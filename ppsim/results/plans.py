@@ -1,10 +1,10 @@
 """Output of `ppsim project`: memory verdict, iteration time, time budget, and advice."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ppsim.base.units import count, percent, seconds, signed_percent, size
 from ppsim.catalog.build import find
-from ppsim.costs.job import Job
 from ppsim.costs.profile import DEFAULT, load_profile
 from ppsim.model.recompute import is_by_stage
 from ppsim.projection.projection import Answer, Projection, Projections
@@ -13,6 +13,9 @@ from ppsim.results.steps import print_report, print_timeline
 from ppsim.results.text_layout import Columns, Page, bold, facts, verdict_line
 from ppsim.simulation.report import gap_of
 from ppsim.simulation.verdict import asks_for_gpus
+
+if TYPE_CHECKING:
+    from ppsim.costs.job import Job
 
 _MOST_SENSITIVE = 4
 _LEAST_PART = 1e-3  # × iteration: smaller parts are not in the table
@@ -137,7 +140,7 @@ def _delivered(projection: Projection, answer: Answer) -> list[tuple[str, str]]:
     return [*rows, *(("memory", text) for text in _components(projection.peak_components_bytes or {}))]
 
 
-def _stack(job: Job | None, answer: Answer) -> list[tuple[str, str]]:
+def _stack(job: "Job | None", answer: Answer) -> list[tuple[str, str]]:
     if job is None:
         return []
     basis = f" ({job.stack_basis})" if job.stack_basis else ""

@@ -43,13 +43,14 @@ LONG = {
     PlanOptions: (
         "project --model gpt --layers 4 --hidden 256 --heads 4 --kv-heads 2 --vocab 1000 --gpus 16 --tp 2 --pp 2 --cp 2 --vpp 2 "
         "--group-size 2 --micro-batch-size 1 --global-batch-size 8 --seq-len 512 --offload-modules core_attn --max-inflight-offloads 2 --json",
-        "project --model qwen3-30b-a3b --layers 4 --gpus 8 --pp 2 --ep 2 --etp 1 --tp 2 --global-batch-size 8 --seq-len 256 --json",
+        "project --model qwen3-30b-a3b --layers 4 --gpus 8 --pp 2 --ep 2 --etp 1 --tp 2 --global-batch-size 8 --seq-len 256 "
+        "--calibration overheads.json --json",
     ),
     TuneOptions: (
         "tune --model gpt --layers 4 --hidden 256 --heads 4 --kv-heads 2 --vocab 1000 --gpus 8 --tp 2 --pp 2 --cp 1 --vpp 1 "
         "--micro-batch-size 1,2 --schedule 1f1b --global-batch-size 8 --seq-len 256 --json",
         "tune --model qwen3-30b-a3b --layers 4 --gpus 8 --pp 2 --ep 2 --etp 1 --tp 2 --vpp 1 --micro-batch-size 1 --schedule 1f1b "
-        "--global-batch-size 8 --seq-len 256 --json",
+        "--global-batch-size 8 --seq-len 256 --calibration overheads.json --json",
     ),
 }  # fmt: skip
 
@@ -61,6 +62,7 @@ def test_project_and_tune_have_the_same_further_names() -> None:
     }
 
 
+@pytest.mark.usefixtures("inputs")
 @pytest.mark.parametrize("declared", LONG)
 def test_each_further_name_of_an_option_gives_the_same_result(declared: type) -> None:
     further = {word.flag: word.option.also for word in words_of(declared).values() if word.option.also}

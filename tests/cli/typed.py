@@ -205,7 +205,7 @@ OF_RUNS = {
     "calibrate run.csv": [
         same("--schedule T.csv"), "--costs C.json", "--warm-up 0", "-o overheads2.json", "--json",
     ],
-    "fit runs.csv --rows one": ["-o fitted.toml", "--json"],
+    "fit runs.csv --rows one": ["-o fitted.json", "--json"],
     "fit run.json --run-config train.sh": ["--cluster dgx-a100"],
     "validate runs.csv": [
         "--json", same("--rows"), same("--full"), "--commands", "--fit-on 1", "-o validated.csv",
@@ -229,9 +229,9 @@ OF_FIGURES = {
 CASES = OF_PROJECT | OF_TUNE | OF_TABLES | OF_RUNS | OF_FIGURES
 
 
-SCRIPT = """torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 8 --hidden-size 512 --num-attention-heads 8 \\
-  --seq-length 512 --max-position-embeddings 512 --micro-batch-size 1 --global-batch-size 16 --vocab-size 32000 \\
-  --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --bf16
+SCRIPT = """torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 8 --hidden-size 8192 --num-attention-heads 64 \\
+  --seq-length 4096 --max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 8 --vocab-size 32000 \\
+  --tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 1 --bf16
 """
 CLUSTER = 'format = "ppsim-cluster/1"\nname = "mine"\ndevice = "h200"\n[[tiers]]\nname = "node"\nlink = "nvlink4"\n'
 OVERHEADS = {

@@ -50,9 +50,9 @@ def test_a_field_of_a_csv_that_is_too_long_is_refused_with_its_row() -> None:
     Path("long.csv").write_text(
         "model,gpus,metric,value,remarks\nllama3-8b,8,iteration_s,1," + "r" * 140_000 + "\n"
     )
-    for command in (["validate", "long.csv"], ["fit", "long.csv", "-o", "x.toml"]):
+    for command in (["validate", "long.csv"], ["fit", "long.csv", "-o", "x.json"]):
         assert "long.csv, row 1 cannot be read as CSV: field larger" in ppsim(*command, code=2).output
-    assert not Path("x.toml").exists()
+    assert not Path("x.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from ppsim.model.stages import stages_of
 from ppsim.parallel.sizes import Cut
 
 FLUX = find_model("flux.1-dev")
-JOB = {"model": "flux.1-dev", "gpus": 8, "pp": 4, "global_batch": 32}
+JOB = {"model": "flux.1-dev", "gpus": 8, "pp": 4, "global_batch": 32, "stack": "plain"}
 SPLITS = {1: [13, 14, 15, 15], 2: [6, 7, 7, 7, 7, 7, 8, 8]}
 
 

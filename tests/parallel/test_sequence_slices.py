@@ -83,7 +83,7 @@ def test_even_slices_of_a_long_sequence_idle_longer_than_slices_of_equal_time():
     [
         ([0.5, 0.6], r"slice_time_shares sum to 1.1; the shares of a microbatch's slices sum to 1"),
         ([1.5, -0.5], "slice_time_shares holds -0.5"),
-        ([0.5, 0.25, 0.25], "slice_time_shares has 3 entries, but the schedule has 2 a microbatch"),
+        ([0.5, 0.25, 0.25], "slice_time_shares has 3 entries, but the schedule has 2 per microbatch"),
     ],
 )
 def test_shares_that_are_no_whole_or_of_another_number_of_slices_are_refused(shares, words):

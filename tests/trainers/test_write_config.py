@@ -7,7 +7,15 @@ import pytest
 import ppsim
 from ppsim.errors import ConfigError
 
-RUN: dict[str, Any] = {"model": "llama3-8b", "gpus": 32, "tp": 2, "pp": 4, "global_batch": 64, "micro_batch": 1}
+RUN: dict[str, Any] = {
+    "model": "llama3-8b",
+    "gpus": 32,
+    "tp": 2,
+    "pp": 4,
+    "global_batch": 64,
+    "micro_batch": 1,
+    "stack": "plain",
+}
 
 
 def written(trainer: Any, **words: Any) -> list[str]:
