@@ -72,6 +72,7 @@ NAVIGATION = {
     ],
     "Results and reasons": [
         "accuracy",
+        "validation-results",
         "explanation/limits",
         "explanation/simulator",
         "bounds",
