@@ -38,8 +38,7 @@ NAVIGATION = {
     "Start": ["tutorial", "python", "notebooks/*", "agents", "glossary", "faq"],
     "How to": [
         "howto/serve",
-        "howto/which_schedule",
-        "howto/fit",
+        "howto/schedule_and_memory",
         "project",
         "tune",
         "howto/run_config",
