@@ -47,7 +47,6 @@ NAVIGATION = {
         "howto/torchtitan",
         "howto/primus",
         "howto/cuda_graphs",
-        "howto/torch",
         "howto/own_model",
         "howto/slow_run",
         "howto/completion",
