@@ -37,7 +37,6 @@ python_maximum_signature_line_length = 100
 NAVIGATION = {
     "Start": ["tutorial", "python", "notebooks/*", "agents", "glossary", "faq"],
     "How to": [
-        "howto/serve",
         "howto/schedule_and_memory",
         "project",
         "tune",
@@ -53,9 +52,7 @@ NAVIGATION = {
         "calibration",
         "gpu",
         "own_schedule",
-        "auto",
-        "timeline",
-        "figures",
+        "pictures",
         "howto/*",
     ],
     "Reference": [
