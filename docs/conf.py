@@ -48,7 +48,6 @@ NAVIGATION = {
         "howto/cuda_graphs",
         "howto/own_model",
         "howto/slow_run",
-        "howto/completion",
         "calibration",
         "gpu",
         "own_schedule",
