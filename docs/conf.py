@@ -45,7 +45,6 @@ NAVIGATION = {
         "howto/megatron",
         "howto/torchtitan",
         "howto/primus",
-        "howto/cuda_graphs",
         "howto/own_model",
         "howto/slow_run",
         "calibration",
