@@ -205,7 +205,7 @@ while True:
         caller.send(bytes([code]))
         os._exit(code)
 """
-"""Run each `ppsim` command in a fork of a process that has imported ppsim, which takes longer than most commands."""
+"""Run each `ppsim` command in a fork of a process that has imported ppsim: the import takes longer."""
 
 _CLIENT = """#!{python} -ES
 import json, os, socket, sys
