@@ -24,6 +24,7 @@ updates them (`unprinted`). ``<!-- numbers: SOURCE -->``, on the line before a p
 of its numbers if no block has them. Tables are not checked.
 """
 
+import atexit
 import json
 import os
 import re
@@ -33,6 +34,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import click
@@ -163,13 +165,82 @@ for line in sys.stdin:
 """
 
 
+_SERVER = """
+import contextlib, io, json, os, signal, socket, sys
+from ppsim.__main__ import main
+from ppsim.cli import main as commands
+
+for warm_up in ("project --model gpt2 --cluster dgx-h100 --gpus 2 --pp 2", "build zbv --pp 2 --num-microbatches 4"):
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+        commands(warm_up.split())
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1])
+listener.listen()
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+print(flush=True)
+while True:
+    caller, _ = listener.accept()
+    if os.fork():
+        caller.close()
+        continue
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    text, opened, _, _ = socket.recv_fds(caller, 1 << 20, 3)
+    for number, descriptor in enumerate(opened):
+        os.dup2(descriptor, number)
+    told = json.loads(text)
+    os.chdir(told["folder"])
+    os.environ.clear()
+    os.environ.update(told["environment"])
+    sys.stdout.reconfigure(line_buffering=True)
+    sys.argv = told["arguments"]
+    code = 1
+    try:
+        main()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(bool(end.code))
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        caller.send(bytes([code]))
+        os._exit(code)
+"""
+"""Run each `ppsim` command in a fork of a process that has imported ppsim: the import takes longer."""
+
+_CLIENT = """#!{python} -ES
+import json, os, socket, sys
+server = socket.socket(socket.AF_UNIX)
+server.connect({address!r})
+told = {{"folder": os.getcwd(), "environment": dict(os.environ), "arguments": sys.argv}}
+socket.send_fds(server, [json.dumps(told).encode()], [0, 1, 2])
+sys.exit((server.recv(1) or b"\1")[0])
+"""
+
+
+@cache
+def _folder_of_ppsim() -> str:
+    """Start the server of `ppsim` commands and return the folder of its client, an executable named ppsim."""
+    folder = tempfile.TemporaryDirectory(prefix="ppsim-")
+    atexit.register(folder.cleanup)
+    address, client = str(Path(folder.name) / "socket"), Path(folder.name) / "ppsim"
+    server = subprocess.Popen(
+        [sys.executable, "-c", _SERVER, address], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    )
+    atexit.register(server.kill)
+    assert server.stdout is not None
+    server.stdout.readline()
+    client.write_text(_CLIENT.format(python=sys.executable, address=address))
+    client.chmod(0o755)
+    return folder.name
+
+
 class _Programs:
     """Runs blocks in a folder: each shell block separately, Python blocks in one interpreter."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._python: subprocess.Popen[str] | None = None
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        path = os.pathsep.join([_folder_of_ppsim(), str(Path(sys.executable).parent), os.environ["PATH"]])
         self._environment = os.environ | {"PATH": path, "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
 
     def __enter__(self) -> "_Programs":
