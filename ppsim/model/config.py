@@ -36,14 +36,10 @@ from ppsim.model.config_parts import (
     with_windows,
 )
 from ppsim.model.diffusion import DIFFUSERS
-from ppsim.model.hf_fields import Fields
+from ppsim.model.hf_fields import Fields, UnknownModelType
 from ppsim.model.hybrid import Halves
 from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention
 from ppsim.parallel.layer_partition import require_layers
-
-
-class UnknownModelType(ConfigError):
-    """A config.json of a `model_type` that ppsim does not know by name."""
 
 
 _TRACED: dict[str, dict[str, Any]] = {}
@@ -69,8 +65,10 @@ def model_from(data: Any, where: str = "config.json") -> Model:
     kind = data.get("model_type") or data.get("_class_name")
     if not isinstance(kind, str):
         raise ConfigError(f"{where}: model_type is missing; there are {', '.join(_READERS)}")
-    if kind not in _READERS and (traced := _TRACED.get(_key(data))):
+    if traced := _TRACED and _TRACED.get(_key(data)):
         data, kind = traced, traced["model_type"]
+    if kind not in _READERS and (model := _nested_text_model(data, where)):
+        return replace(model, left_out=f"text model only, other parts of model_type {kind} ignored")
     if kind not in _READERS:
         nearest = ", ".join(Names("model_type", _READERS).nearest(kind))
         raise UnknownModelType(f"{where}: unknown model_type '{kind}' (nearest: {nearest})")
@@ -79,6 +77,19 @@ def model_from(data: Any, where: str = "config.json") -> Model:
         model = _READERS[kind](fields)
     fields.require_all_known()
     return model
+
+
+_TEXT_CONFIGS = "text_config", "llm_config", "language_config", "thinker_config"
+"""Fields of a file with encoders that hold the text model's own configuration."""
+
+
+def _nested_text_model(data: dict[str, Any], where: str) -> Model | None:
+    """Return the text model of a file with an unknown `model_type`, if its own `model_type` is known."""
+    for name in _TEXT_CONFIGS:
+        text = data.get(name)
+        if isinstance(text, dict) and text.get("model_type") in _READERS:
+            return model_from(text, f"{where}, {name}")
+    return None
 
 
 def _llama(fields: Fields, part: Part | Sequence[Part], attention: Attention, *, has_window: bool) -> Model:
@@ -251,6 +262,15 @@ def _kimi_linear(fields: Fields) -> Model:
     return decoder_of(fields, layers, length=fields.optional("model_max_length"))
 
 
+def _gemma4(fields: Fields) -> Model:
+    """Gemma 4 with its image encoder; no release with an audio encoder is read by name."""
+    fields.seen |= {"boi_token_id", "eoi_token_id", "boa_token_id", "eoa_token_index", "eoa_token_id"}
+    fields.seen |= {"vision_soft_tokens_per_image"}
+    if not fields.is_word("audio_config", None):
+        fields.require_trace("audio_config")
+    return _of_media(fields, heterogeneous.READERS["gemma4_text"])
+
+
 def _kimi_k3(fields: Fields) -> Model:
     fields.seen.add("image_placeholder")
     return _of_media(fields, _kimi_linear)
@@ -352,24 +372,39 @@ _OF_MEDIA = frozenset(
 """Fields of a file with an encoder that change no size of the decoder."""
 
 
-def _of_media(fields: Fields, read: Callable[[Fields], Model], kind: str = "vision") -> Model:
-    """The model of a file with an encoder; its text model is in text_config, or among the file's own fields."""
+def _of_media(fields: Fields, read: Callable[[Fields], Model], kinds: Sequence[str] = ("vision",)) -> Model:
+    """The model of a file with encoders; its text model is in text_config, or among the file's own fields."""
     fields.seen |= _OF_MEDIA
     has_text = not fields.is_word("text_config", None)
     text = fields.nested("text_config") if has_text else fields
-    encoder = fields.nested(f"{kind}_config")
     found = read(text)
     if has_text:
         text.require_all_known()
         found = replace(found, tied_embeddings=fields.flag("tie_word_embeddings", default=found.tied_embeddings))
-    reader = encoder_readers.READERS.get(fields.text("model_type") or "")
-    if reader is None or not encoder.has_any("hidden_size", "vt_hidden_size", "d_model"):
-        what = "image" if kind == "vision" else kind
-        return replace(found, left_out=f"text model only, {what} encoder ignored")
-    made = reader(encoder, fields, found.hidden_size)
-    encoder.seen |= {"initializer_factor", "layer_norm_eps", "projector_hidden_act", "vocab_size"}
-    encoder.require_all_known()
-    return replace(found, encoders=(made,))
+    encoders, ignored = [], []
+    for kind in kinds:
+        encoder = fields.nested(f"{kind}_config")
+        reader = encoder_readers.READERS.get((fields.text("model_type") or "", kind))
+        if reader is None or not encoder.has_any("hidden_size", "vt_hidden_size", "d_model"):
+            ignored.append(f"{'image' if kind == 'vision' else kind} encoder")
+            continue
+        encoders.append(reader(encoder, fields, found.hidden_size))
+        encoder.seen |= {"initializer_factor", "layer_norm_eps", "projector_hidden_act", "vocab_size"}
+        encoder.require_all_known()
+    left_out = f"text model only, {' and '.join(ignored)} ignored" if ignored else found.left_out
+    return replace(found, encoders=tuple(encoders), left_out=left_out)
+
+
+def _omni(fields: Fields, read: Callable[[Fields], Model]) -> Model:
+    """Qwen-Omni: the thinker, a text model with an image and an audio encoder; the talker is left out."""
+    fields.seen |= {"talker_config", "code2wav_config", "token2wav_config", "enable_audio_output"}
+    fields.seen |= {"enable_talker"} | {name for name in fields.names() if name.endswith("_token_id")}
+    thinker = fields.nested("thinker_config")
+    thinker.seen |= {"position_id_per_seconds", "seconds_per_chunk"}
+    thinker.seen |= {name for name in thinker.names() if name.endswith(("_token_id", "_token_index"))}
+    found = _of_media(thinker, read, ("vision", "audio"))
+    thinker.require_all_known()
+    return replace(found, left_out="; ".join(filter(None, (found.left_out, "talker and speech decoder left out"))))
 
 
 def _nemotron_h(fields: Fields) -> Model:
@@ -456,6 +491,7 @@ _READERS: Mapping[str, Reader] = MappingProxyType(
         "gemma2": partial(_gemma, version=2),
         "gemma3_text": partial(_gemma, version=3),
         "gemma3": partial(_of_media, read=partial(_gemma, version=3)),
+        "gemma4": _gemma4,
         "llama4_text": _llama4,
         "llama4": partial(_of_media, read=_llama4),
         "kimi_k25": partial(_of_media, read=families.READERS["kimi_k2"]),
@@ -471,7 +507,9 @@ _READERS: Mapping[str, Reader] = MappingProxyType(
         "qwen3_vl_moe": partial(_of_media, read=partial(_qwen, version=3, has_experts=True)),
         "glm4v_moe": partial(_of_media, read=families.READERS["glm4_moe"]),
         "kimi_vl": partial(_of_media, read=families.READERS["deepseek_v3"]),
-        "qwen2_audio": partial(_of_media, read=partial(_qwen, version=2), kind="audio"),
+        "qwen2_audio": partial(_of_media, read=partial(_qwen, version=2), kinds=("audio",)),
+        "qwen2_5_omni": partial(_omni, read=partial(_qwen, version=2)),
+        "qwen3_omni_moe": partial(_omni, read=partial(_qwen, version=3, has_experts=True)),
         "nemotron_h": _nemotron_h,
         "mamba2": _mamba2,
         "bamba": _bamba,

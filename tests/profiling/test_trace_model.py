@@ -24,7 +24,7 @@ KNOWN = [
     "falcon-h1-0.5b", "llama4-scout", "gemma2-2b", "gemma3-1b", "mamba2-130m", "nemotron-h-4b", "glm-4.5-air",
     "olmo-2-1b", "olmo-3-7b", "olmoe-1b-7b", "seed-oss-36b", "phi-4-mini", "minimax-m2.5", "hunyuan-a13b", "hy3",
     "ernie-4.5-21b-a3b", "ministral-3-3b", "qwen3.5-35b-a3b", "glm-4.7-flash", "exaone-4.0-32b", "k-exaone-236b-a23b",
-    "mimo-v2-flash", "granite-4.0-h-tiny",
+    "mimo-v2-flash", "granite-4.0-h-tiny", "gemma4-31b", "gemma4-26b-a4b",
 ]  # fmt: skip
 """One name per `model_type` that both know. deepseek_v4 has residual streams and compressed keys, kimi_k2 is
 deepseek_v3 with a type of its own, and the files of lfm2_moe and deepseek_v2 leave out what transformers needs. A
