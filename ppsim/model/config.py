@@ -41,7 +41,6 @@ from ppsim.model.hybrid import Halves
 from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention
 from ppsim.parallel.layer_partition import require_layers
 
-
 _TRACED: dict[str, dict[str, Any]] = {}
 
 

@@ -163,8 +163,8 @@ def _minimax_m3(fields: Fields) -> Model:
 def _gemma4(fields: Fields) -> Model:
     """The text model of Gemma 4 31B, and of 26B-A4B, whose layers have experts next to a dense part.
 
-    Layers that see all tokens have other heads. Their keys are their values too if `attention_k_eq_v` is true. Layers
-    with experts have three more norms, and their router scales its input like a fourth.
+    Layers that see all tokens have other heads. Their keys are their values too if `attention_k_eq_v` is true.
+    Layers with experts have three more norms, and their router scales its input like a fourth.
     """
     for name, default in (("hidden_size_per_layer_input", 256), ("num_kv_shared_layers", 0)):
         if size := fields.number(name, default=default):
@@ -180,13 +180,11 @@ def _gemma4(fields: Fields) -> Model:
     are_windowed = are_of_kind(fields, "sliding_attention", number, lambda layer: (layer + 1) % 6 != 0)
     are_windowed[-1] = False  # as in Gemma4TextConfig
     # A file that transformers saved has the sizes of these layers apart.
-    own = fields.nested("per_layer_config").nested(
-        str(are_windowed.index(False))
-    )
-    own_size = own.count("head_dim", default=512)
+    other = fields.nested("per_layer_config").nested(str(are_windowed.index(False)))
+    own_size = other.count("head_dim", default=512)
     whole = replace(windowed, head_size=fields.count("global_head_dim", default=own_size), window=None)
     if fields.flag("attention_k_eq_v", default=False):
-        kv_heads = own.count("num_key_value_heads", default=whole.num_kv_heads)
+        kv_heads = other.count("num_key_value_heads", default=whole.num_kv_heads)
         kv_heads = fields.count("num_global_key_value_heads", default=kv_heads)
         whole = replace(whole, num_kv_heads=kv_heads, tied_values=True)
     part: Part = FeedForward(fields.count("intermediate_size", default=9216))

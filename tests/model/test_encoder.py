@@ -30,7 +30,10 @@ OF_LLAMA = {
 }  # fmt: skip
 CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("Gemma3", {"vision_config": SIGLIP}),
-    "gemma4": ("Gemma4", {"text_config": {"hidden_size_per_layer_input": 0}}),
+    "gemma4": (
+        "Gemma4",
+        {"text_config": {"hidden_size_per_layer_input": 0}, "vision_config": {"hidden_size": 768}},
+    ),
     "glm4v_moe": ("Glm4vMoe", {"text_config": {"head_dim": 128}}),
     "kimi_k25": ("Kimi_K25", {}),
     "llama4": ("Llama4", {"vision_config": OF_LLAMA}),
