@@ -101,7 +101,15 @@ def _llama(fields: Fields, part: Part | Sequence[Part], attention: Attention, *,
 
 
 def _mistral(fields: Fields) -> Model:
-    return _llama(fields, dense_of(fields), attention_of(fields), has_window=True)
+    attention = attention_of(fields)
+    if fields.is_word("model_type", "ministral3"):
+        attention = _with_head_size(fields, attention, 128)
+    return _llama(fields, dense_of(fields), attention, has_window=True)
+
+
+def _with_head_size(fields: Fields, attention: Attention, size: int) -> Attention:
+    """Return attention with this head size if the file has none, the default of some classes of transformers."""
+    return attention if fields.has_any("head_dim") else replace(attention, head_size=size)
 
 
 def _mixtral(fields: Fields) -> Model:
@@ -112,15 +120,21 @@ def _mixtral(fields: Fields) -> Model:
 def _qwen(fields: Fields, *, version: int, has_experts: bool = False) -> Model:
     """Version 2 has biases of queries, keys and values; version 3 norms, and biases if the file says so."""
     attention = attention_of(fields, qkv_bias=True) if version == 2 else attention_of(fields, qk_norm=True)
-    part: Part | Sequence[Part] = FeedForward(fields.count("intermediate_size"))
+    if version == 3 and not has_experts:
+        attention = _with_head_size(fields, attention, 128)
+    part: Part | Sequence[Part]
     if has_experts:
         fields.seen.add("qkv_bias")
         part = _qwen_parts(fields, fields.number("shared_expert_intermediate_size", default=0))
+    else:
+        part = FeedForward(fields.count("intermediate_size"))
     return _llama(fields, part, attention, has_window=fields.flag("use_sliding_window", default=False))
 
 
 def _qwen_parts(fields: Fields, shared_size: int) -> list[Part]:
     """The feed-forward part of each layer, by the rule of transformers' `Qwen2MoeDecoderLayer`."""
+    if fields.is_word("num_experts", 0):
+        return [dense_of(fields)] * fields.num_layers()
     experts = experts_of(
         fields, ("num_experts", "num_local_experts"), FeedForward(fields.count("moe_intermediate_size")),
         shared_size=shared_size, shared_gate=shared_size > 0,
