@@ -209,7 +209,7 @@ def experts(ffn: MixtureOfExperts, h: int, cut: Cut, kernels: KernelChoice) -> I
         pair = [linears["shared", "up"], linears["shared", "down"]]
         where = "moe/shared_experts", component
         yield from mlp(ffn.shared, pair, *where, kernels, made="shared")
-    reads = (last, "shared") if ffn.shared else (last,)
+    reads: tuple[str, ...] = (last, "shared") if ffn.shared else (last,)
     fed = Tensor("fed", "own_tokens", h, "norms")
     if ffn.joined_norms:
         for name in reads:

@@ -16,7 +16,7 @@ from typing import Any
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming
 from ppsim.base.name_lookup import Names
-from ppsim.model import encoder_readers, families, heterogeneous, mixers
+from ppsim.model import encoder_readers, families, heterogeneous, hf_fields, mixers
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.attention_and_mlp import Attention, FeedForward, MixtureOfExperts
 from ppsim.model.attention_base import Indexer
@@ -36,7 +36,7 @@ from ppsim.model.config_parts import (
     with_windows,
 )
 from ppsim.model.diffusion import DIFFUSERS
-from ppsim.model.hf_fields import Fields, UnknownModelType
+from ppsim.model.hf_fields import Fields
 from ppsim.model.hybrid import Halves
 from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention
 from ppsim.parallel.layer_partition import require_layers
@@ -64,13 +64,13 @@ def model_from(data: Any, where: str = "config.json") -> Model:
     kind = data.get("model_type") or data.get("_class_name")
     if not isinstance(kind, str):
         raise ConfigError(f"{where}: model_type is missing; there are {', '.join(_READERS)}")
-    if traced := _TRACED and _TRACED.get(_key(data)):
-        data, kind = traced, traced["model_type"]
+    if _TRACED and (traced := _TRACED.get(_key(data))):
+        data, kind = traced, str(traced["model_type"])
     if kind not in _READERS and (model := _nested_text_model(data, where)):
         return replace(model, left_out=f"text model only, other parts of model_type {kind} ignored")
     if kind not in _READERS:
         nearest = ", ".join(Names("model_type", _READERS).nearest(kind))
-        raise UnknownModelType(f"{where}: unknown model_type '{kind}' (nearest: {nearest})")
+        raise hf_fields.UnknownModelType(f"{where}: unknown model_type '{kind}' (nearest: {nearest})")
     fields = Fields(data, where)
     with naming(where):
         model = _READERS[kind](fields)

@@ -230,7 +230,8 @@ def _qwen2_omni(fields: Fields, top: Fields, text_size: int) -> Encoder:
     window, out = fields.count("n_window", default=100), fields.count("output_dim", default=3584)
     found = _whisper(fields, top, out)
     hidden, number = found.layers[0].hidden_size, len(found.layers)
-    layer = replace(found.layers[0], attention=replace(found.layers[0].attention, window=window))
+    heads = fields.count("encoder_attention_heads", default=20)
+    layer = _layer(hidden, heads, fields.count("encoder_ffn_dim", default=5120), window=window)
     own = 2 * hidden - hidden * number + 2 * out  # positions are constants
     return replace(found, layers=(layer,) * number, own=(own, 0))
 
@@ -252,8 +253,8 @@ def _qwen3_omni(fields: Fields, top: Fields, text_size: int) -> Encoder:
                rows=wide[one] * long[one] / long[-1])
         for one in (1, 2, 3)
     )  # fmt: skip
-    layer = _layer(hidden, heads, fields.count("encoder_ffn_dim", default=5120))
-    layer = replace(layer, attention=replace(layer.attention, window=max(1, seen // chunk) * long[-1]))
+    window = max(1, seen // chunk) * long[-1]
+    layer = _layer(hidden, heads, fields.count("encoder_ffn_dim", default=5120), window=window)
     fields.seen |= {"num_hidden_layers", "scale_embedding", "activation_dropout", "conv_chunksize"}
     fields.seen |= {"max_source_positions"}
     return Encoder(

@@ -187,12 +187,13 @@ def _gemma4(fields: Fields) -> Model:
         kv_heads = other.count("num_key_value_heads", default=whole.num_kv_heads)
         kv_heads = fields.count("num_global_key_value_heads", default=kv_heads)
         whole = replace(whole, num_kv_heads=kv_heads, tied_values=True)
-    part: Part = FeedForward(fields.count("intermediate_size", default=9216))
+    dense = FeedForward(fields.count("intermediate_size", default=9216))
+    part: Part = dense
     has_experts = fields.flag("enable_moe_block", default=False)
     if has_experts:
         expert = FeedForward(fields.count("moe_intermediate_size"))
         part = experts_of(
-            fields, ("num_experts",), expert, chosen=("top_k_experts",), shared_size=part.size, router_bias=True,
+            fields, ("num_experts",), expert, chosen=("top_k_experts",), shared_size=dense.size, router_bias=True,
             joined_norms=True,
         )  # fmt: skip
     layer = Layer(hidden, whole, part, num_norms=8 if has_experts else 4)

@@ -8,7 +8,8 @@ from ppsim.model.architecture import Model
 from ppsim.model.attention_and_mlp import Attention
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.blocks import operators_of
-from ppsim.model.config import UnknownModelType, model_from
+from ppsim.model.config import model_from
+from ppsim.model.hf_fields import UnknownModelType
 from ppsim.model.memory import MemorySettings, stage_activations
 from ppsim.model.registry import _told, find_model
 from ppsim.model.stages import stages_of
