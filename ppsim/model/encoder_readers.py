@@ -236,6 +236,11 @@ def _qwen2_omni(fields: Fields, top: Fields, text_size: int) -> Encoder:
     return replace(found, layers=(layer,) * number, own=(own, 0))
 
 
+def _qwen3_omni_images(fields: Fields, top: Fields, text_size: int) -> Encoder:
+    """Qwen3-Omni: the encoder of Qwen3-VL, in Megatron-Bridge the class of transformers, whole on each rank."""
+    return replace(_qwen(fields, top, text_size), is_divided=False)
+
+
 def _qwen3_omni(fields: Fields, top: Fields, text_size: int) -> Encoder:
     """Qwen3-Omni: three convolutions with stride 2 in both directions over chunks of `n_window` × 2 frames.
 
@@ -287,7 +292,7 @@ READERS: Mapping[tuple[str, str], EncoderReader] = MappingProxyType(
         ("qwen3_5_moe", "vision"): _qwen,
         ("qwen3_vl", "vision"): _qwen,
         ("qwen3_vl_moe", "vision"): _qwen,
-        ("qwen3_omni_moe_thinker", "vision"): _qwen,
+        ("qwen3_omni_moe_thinker", "vision"): _qwen3_omni_images,
         ("qwen3_omni_moe_thinker", "audio"): _qwen3_omni,
     }
 )

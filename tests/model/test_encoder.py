@@ -92,6 +92,7 @@ def test_a_thinker_has_the_parameters_of_transformers(kind: str, name: str) -> N
         whole = getattr(transformers, f"{name}ThinkerForConditionalGeneration")._from_config(config.thinker_config)
     model = model_from(json.loads(config.to_json_string(use_diff=False)))
     assert [one.kind for one in model.encoders] == ["image", "audio"]
+    assert not any(one.is_divided for one in model.encoders), "Megatron-Bridge: the class of transformers"
     assert model.parameters == sum(one.numel() for one in whole.parameters())
 
 
