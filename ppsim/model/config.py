@@ -88,6 +88,8 @@ def _nested_text_model(data: dict[str, Any], where: str) -> Model | None:
         text = data.get(name)
         if isinstance(text, dict) and text.get("model_type") in _READERS:
             return model_from(text, f"{where}, {name}")
+        if isinstance(text, dict) and (model := _nested_text_model(text, f"{where}, {name}")):
+            return model
     return None
 
 

@@ -58,6 +58,8 @@ def test_a_text_model_is_found_in_a_file_of_an_unknown_type() -> None:
         found = model_from({"model_type": "new_vl", name: _told()["llama3-8b"][0], "vision_config": {}})
         assert found.parameters == find_model("llama3-8b").parameters
         assert found.left_out == "text model only, other parts of model_type new_vl ignored"
+    inner = {"model_type": "new_thinker", "text_config": _told()["llama3-8b"][0]}
+    assert model_from({"model_type": "new_omni", "thinker_config": inner}).layers == find_model("llama3-8b").layers
 
 
 def test_step_has_more_heads_in_its_windows_and_a_gate_a_head() -> None:
