@@ -7,7 +7,8 @@ from typing import Any
 from ppsim.base.errors import ConfigError, MissingExtra
 from ppsim.base.files import read_json
 from ppsim.base.limits import CONFIG_BYTES
-from ppsim.model.config import UnknownModelType, model_from, remember_trace
+from ppsim.model.config import model_from, remember_trace
+from ppsim.model.hf_fields import UnknownModelType
 
 
 def trace_if_unknown(given: Any) -> None:

@@ -533,6 +533,13 @@ def _encoders(job: Job, stages: Sequence[Stage]) -> list[str]:
             if not trains
         ]  # fmt: skip
         how += f", {' and '.join(frozen)} frozen" if frozen else ""
+        without = [
+            word for word, is_given in (
+                ("adapters", job.lora), ("CUDA graphs", job.place.execution.cuda_graphs not in ("none", "full")),
+                ("offload", job.offloads),
+            ) if is_given
+        ]  # fmt: skip
+        how += f", without {' and '.join(without)}" if without else ""
         lines.append(
             f"{encoder.kind} encoder: {len(encoder.layers)} layers on stage {', '.join(held)}, 16 bits{how}"
         )

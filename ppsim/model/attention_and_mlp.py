@@ -25,6 +25,8 @@ class Attention(OneWidth):
     `qk_norm` is one RMSNorm over all query heads and one over all key heads, with a weight per column (OLMo 2,
     MiniMax-M2). `value_size`: columns of a value's head, if other than `head_size` (MiMo-V2). `head_gates`: the
     gate has one number per head (Step 3.5). `indexer`: a query attends to chosen blocks of keys (MiniMax-M3).
+    `value_norm`: an RMSNorm without weights over each head of values; `tied_values`: values are the keys before
+    their norm, without a projection (Gemma 4).
     """
 
     num_heads: int
@@ -42,6 +44,8 @@ class Attention(OneWidth):
     value_size: int | None = None
     head_gates: bool = False
     indexer: Indexer | None = None
+    value_norm: bool = False
+    tied_values: bool = False
 
     def __post_init__(self) -> None:
         require_positive(self, "num_heads", "num_kv_heads", "head_size", "window", "value_size")
@@ -85,10 +89,13 @@ class Attention(OneWidth):
         return max(min(1, self.num_kv_heads), self.num_kv_heads // tp)
 
     def linears(self, h: int, tp: int) -> list[Linear]:
-        """Return the projections on a rank: h × (n + 2g)d, with a gate (2n + 2g)d or n + (n + 2g)d, and nd × h."""
+        """Return the projections on a rank: h × (n + 2g)d, with a gate (2n + 2g)d or n + (n + 2g)d, and nd × h.
+
+        Tied values have none: h × (n + g)d.
+        """
         d, v, heads, groups = self.head_size, self.v_head_size, self.num_heads // tp, self.kv_heads_on_a_rank(tp)
         gates = (heads if self.head_gates else heads * v,) if self.gated else ()
-        qkv = heads * d, *gates, groups * d, groups * v
+        qkv = heads * d, *gates, groups * d, *(() if self.tied_values else (groups * v,))
         return [
             Linear("queries, keys, values", "attention input", h, qkv, split="outputs", biased=self.qkv_bias),
             *[of_columns("sinks", "scores", (heads,))] * self.sinks,
@@ -109,26 +116,32 @@ class Attention(OneWidth):
     def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
         """Yield queries, keys and values, (n + 2g)d/t columns, the core, and the output, nd/t."""
         inwards, *_, out = self.linears(h, cut.tp)
-        names = ("q", "gate", "k", "v") if self.gated else ("q", "k", "v")
+        names = ["q", *["gate"] * self.gated, "k", *([] if self.tied_values else ["v"])]
         made = tuple(
             Tensor(name, "tokens", size, "attention") for name, size in zip(names, inwards.columns, strict=True)
         )
         yield gemm(inwards, "qkv_linear", "n1", made, name="qkv")
-        last = [made[0], made[-2]]
+        last, values = [made[0], made[names.index("k")]], made[-1]
+        if self.value_norm:
+            normed = replace(values, name="normed values")
+            yield Operator(
+                "norm of v", "qkv_linear", (values.name,), (normed,), saved_for_i=(values.name,), kind="norm"
+            )
+            values = normed
         if self.qk_norm:
-            normed = [replace(one, name=f"normed {one.name}") for one in last]
-            for one, after in zip(last, normed, strict=True):
+            both = [replace(one, name=f"normed {one.name}") for one in last]
+            for one, after in zip(last, both, strict=True):
                 yield Operator(
                     f"norm of {one.name}", "qkv_linear", (one.name,), (after,), saved_for_i=(one.name,), kind="norm"
                 )
-            last = normed
+            last = both
         rotated = (replace(last[0], name="rotated q"), replace(last[1], name="rotated k"))
         columns = last[0].columns + last[1].columns
         reads = last[0].name, last[1].name
         yield Operator("rotate", "qkv_linear", reads, rotated, kind="rotation", columns=columns)
         yield from _choice(self.indexer, "attention input", h, h, sequence_length)
         yield from scored_core(
-            self, self.v_head_size, ("rotated q", "rotated k", "v"), cut, kernels, sequence_length
+            self, self.v_head_size, ("rotated q", "rotated k", values.name), cut, kernels, sequence_length
         )
         source = "o"
         if self.gated:
@@ -381,8 +394,9 @@ class MixtureOfExperts:
     `router_bias`: a bias per expert for load balance (DeepSeek-V3). `shared_gate`: h weights for a gate before the
     shared expert (Qwen2-MoE). `latent_size`: width of routed experts narrower than h, with a projection of every
     token down before the dispatch and up afterwards (Nemotron 3 Super); `latent_norm`: an RMSNorm before the latter
-    (Kimi K3). `grouped`: a rank's experts use grouped
-    GEMMs, which have their own workspaces; the time is assumed to be the same without.
+    (Kimi K3). `grouped`: a rank's experts use grouped GEMMs, which have their own workspaces; the time is assumed
+    to be the same without. `joined_norms`: an RMSNorm each for the outputs of the shared expert and of the routed
+    ones (Gemma 4).
     """
 
     expert: FeedForward
@@ -394,6 +408,7 @@ class MixtureOfExperts:
     latent_size: int | None = None
     grouped: bool = True
     latent_norm: bool = False
+    joined_norms: bool = False
 
     def __post_init__(self) -> None:
         require_positive(self, "latent_size")

@@ -209,6 +209,11 @@ def experts(ffn: MixtureOfExperts, h: int, cut: Cut, kernels: KernelChoice) -> I
         pair = [linears["shared", "up"], linears["shared", "down"]]
         where = "moe/shared_experts", component
         yield from mlp(ffn.shared, pair, *where, kernels, made="shared")
-    reads = (last, "shared") if ffn.shared else (last,)
+    reads: tuple[str, ...] = (last, "shared") if ffn.shared else (last,)
     fed = Tensor("fed", "own_tokens", h, "norms")
+    if ffn.joined_norms:
+        for name in reads:
+            normed = Tensor(f"normed {name}", "own_tokens", h, component)
+            yield Operator(f"norm of {name}", "moe", (name,), (normed,), saved_for_i=(name,), kind="norm")
+        reads = tuple(f"normed {name}" for name in reads)
     yield Operator("join", "moe", reads, (fed,), passes_gradient=True, kind="add" if ffn.shared else "")

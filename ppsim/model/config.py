@@ -16,7 +16,7 @@ from typing import Any
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming
 from ppsim.base.name_lookup import Names
-from ppsim.model import encoder_readers, families, heterogeneous, mixers
+from ppsim.model import encoder_readers, families, heterogeneous, hf_fields, mixers
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.attention_and_mlp import Attention, FeedForward, MixtureOfExperts
 from ppsim.model.attention_base import Indexer
@@ -41,11 +41,6 @@ from ppsim.model.hybrid import Halves
 from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention
 from ppsim.parallel.layer_partition import require_layers
 
-
-class UnknownModelType(ConfigError):
-    """A config.json of a `model_type` that ppsim does not know by name."""
-
-
 _TRACED: dict[str, dict[str, Any]] = {}
 
 
@@ -69,16 +64,33 @@ def model_from(data: Any, where: str = "config.json") -> Model:
     kind = data.get("model_type") or data.get("_class_name")
     if not isinstance(kind, str):
         raise ConfigError(f"{where}: model_type is missing; there are {', '.join(_READERS)}")
-    if kind not in _READERS and (traced := _TRACED.get(_key(data))):
-        data, kind = traced, traced["model_type"]
+    if _TRACED and (traced := _TRACED.get(_key(data))):
+        data, kind = traced, str(traced["model_type"])
+    if kind not in _READERS and (model := _nested_text_model(data, where)):
+        return replace(model, left_out=f"text model only, other parts of model_type {kind} ignored")
     if kind not in _READERS:
         nearest = ", ".join(Names("model_type", _READERS).nearest(kind))
-        raise UnknownModelType(f"{where}: unknown model_type '{kind}' (nearest: {nearest})")
+        raise hf_fields.UnknownModelType(f"{where}: unknown model_type '{kind}' (nearest: {nearest})")
     fields = Fields(data, where)
     with naming(where):
         model = _READERS[kind](fields)
     fields.require_all_known()
     return model
+
+
+_TEXT_CONFIGS = "text_config", "llm_config", "language_config", "thinker_config"
+"""Fields of a file with encoders that hold the text model's own configuration."""
+
+
+def _nested_text_model(data: dict[str, Any], where: str) -> Model | None:
+    """Return the text model of a file with an unknown `model_type`, if its own `model_type` is known."""
+    for name in _TEXT_CONFIGS:
+        text = data.get(name)
+        if isinstance(text, dict) and text.get("model_type") in _READERS:
+            return model_from(text, f"{where}, {name}")
+        if isinstance(text, dict) and (model := _nested_text_model(text, f"{where}, {name}")):
+            return model
+    return None
 
 
 def _llama(fields: Fields, part: Part | Sequence[Part], attention: Attention, *, has_window: bool) -> Model:
@@ -91,7 +103,15 @@ def _llama(fields: Fields, part: Part | Sequence[Part], attention: Attention, *,
 
 
 def _mistral(fields: Fields) -> Model:
-    return _llama(fields, dense_of(fields), attention_of(fields), has_window=True)
+    attention = attention_of(fields)
+    if fields.is_word("model_type", "ministral3"):
+        attention = _with_head_size(fields, attention, 128)
+    return _llama(fields, dense_of(fields), attention, has_window=True)
+
+
+def _with_head_size(fields: Fields, attention: Attention, size: int) -> Attention:
+    """Return attention with this head size if the file has none, the default of some classes of transformers."""
+    return attention if fields.has_any("head_dim") else replace(attention, head_size=size)
 
 
 def _mixtral(fields: Fields) -> Model:
@@ -102,15 +122,21 @@ def _mixtral(fields: Fields) -> Model:
 def _qwen(fields: Fields, *, version: int, has_experts: bool = False) -> Model:
     """Version 2 has biases of queries, keys and values; version 3 norms, and biases if the file says so."""
     attention = attention_of(fields, qkv_bias=True) if version == 2 else attention_of(fields, qk_norm=True)
-    part: Part | Sequence[Part] = FeedForward(fields.count("intermediate_size"))
+    if version == 3 and not has_experts:
+        attention = _with_head_size(fields, attention, 128)
+    part: Part | Sequence[Part]
     if has_experts:
         fields.seen.add("qkv_bias")
         part = _qwen_parts(fields, fields.number("shared_expert_intermediate_size", default=0))
+    else:
+        part = FeedForward(fields.count("intermediate_size"))
     return _llama(fields, part, attention, has_window=fields.flag("use_sliding_window", default=False))
 
 
 def _qwen_parts(fields: Fields, shared_size: int) -> list[Part]:
     """The feed-forward part of each layer, by the rule of transformers' `Qwen2MoeDecoderLayer`."""
+    if fields.is_word("num_experts", 0):
+        return [dense_of(fields)] * fields.num_layers()
     experts = experts_of(
         fields, ("num_experts", "num_local_experts"), FeedForward(fields.count("moe_intermediate_size")),
         shared_size=shared_size, shared_gate=shared_size > 0,
@@ -251,6 +277,15 @@ def _kimi_linear(fields: Fields) -> Model:
     return decoder_of(fields, layers, length=fields.optional("model_max_length"))
 
 
+def _gemma4(fields: Fields) -> Model:
+    """Gemma 4 with its image encoder; no release with an audio encoder is read by name."""
+    fields.seen |= {"boi_token_id", "eoi_token_id", "boa_token_id", "eoa_token_index", "eoa_token_id"}
+    fields.seen |= {"vision_soft_tokens_per_image"}
+    if not fields.is_word("audio_config", None):
+        fields.require_trace("audio_config")
+    return _of_media(fields, heterogeneous.READERS["gemma4_text"])
+
+
 def _kimi_k3(fields: Fields) -> Model:
     fields.seen.add("image_placeholder")
     return _of_media(fields, _kimi_linear)
@@ -352,24 +387,39 @@ _OF_MEDIA = frozenset(
 """Fields of a file with an encoder that change no size of the decoder."""
 
 
-def _of_media(fields: Fields, read: Callable[[Fields], Model], kind: str = "vision") -> Model:
-    """The model of a file with an encoder; its text model is in text_config, or among the file's own fields."""
+def _of_media(fields: Fields, read: Callable[[Fields], Model], kinds: Sequence[str] = ("vision",)) -> Model:
+    """The model of a file with encoders; its text model is in text_config, or among the file's own fields."""
     fields.seen |= _OF_MEDIA
     has_text = not fields.is_word("text_config", None)
     text = fields.nested("text_config") if has_text else fields
-    encoder = fields.nested(f"{kind}_config")
     found = read(text)
     if has_text:
         text.require_all_known()
         found = replace(found, tied_embeddings=fields.flag("tie_word_embeddings", default=found.tied_embeddings))
-    reader = encoder_readers.READERS.get(fields.text("model_type") or "")
-    if reader is None or not encoder.has_any("hidden_size", "vt_hidden_size", "d_model"):
-        what = "image" if kind == "vision" else kind
-        return replace(found, left_out=f"text model only, {what} encoder ignored")
-    made = reader(encoder, fields, found.hidden_size)
-    encoder.seen |= {"initializer_factor", "layer_norm_eps", "projector_hidden_act", "vocab_size"}
-    encoder.require_all_known()
-    return replace(found, encoders=(made,))
+    encoders, ignored = [], []
+    for kind in kinds:
+        encoder = fields.nested(f"{kind}_config")
+        reader = encoder_readers.READERS.get((fields.text("model_type") or "", kind))
+        if reader is None or not encoder.has_any("hidden_size", "vt_hidden_size", "d_model"):
+            ignored.append(f"{'image' if kind == 'vision' else kind} encoder")
+            continue
+        encoders.append(reader(encoder, fields, found.hidden_size))
+        encoder.seen |= {"initializer_factor", "layer_norm_eps", "projector_hidden_act", "vocab_size"}
+        encoder.require_all_known()
+    left_out = f"text model only, {' and '.join(ignored)} ignored" if ignored else found.left_out
+    return replace(found, encoders=tuple(encoders), left_out=left_out)
+
+
+def _omni(fields: Fields, read: Callable[[Fields], Model]) -> Model:
+    """Qwen-Omni: the thinker, a text model with an image and an audio encoder; the talker is left out."""
+    fields.seen |= {"talker_config", "code2wav_config", "token2wav_config", "enable_audio_output"}
+    fields.seen |= {"enable_talker"} | {name for name in fields.names() if name.endswith("_token_id")}
+    thinker = fields.nested("thinker_config")
+    thinker.seen |= {"position_id_per_seconds", "seconds_per_chunk"}
+    thinker.seen |= {name for name in thinker.names() if name.endswith(("_token_id", "_token_index"))}
+    found = _of_media(thinker, read, ("vision", "audio"))
+    thinker.require_all_known()
+    return replace(found, left_out="; ".join(filter(None, (found.left_out, "talker and speech decoder left out"))))
 
 
 def _nemotron_h(fields: Fields) -> Model:
@@ -456,6 +506,7 @@ _READERS: Mapping[str, Reader] = MappingProxyType(
         "gemma2": partial(_gemma, version=2),
         "gemma3_text": partial(_gemma, version=3),
         "gemma3": partial(_of_media, read=partial(_gemma, version=3)),
+        "gemma4": _gemma4,
         "llama4_text": _llama4,
         "llama4": partial(_of_media, read=_llama4),
         "kimi_k25": partial(_of_media, read=families.READERS["kimi_k2"]),
@@ -471,7 +522,9 @@ _READERS: Mapping[str, Reader] = MappingProxyType(
         "qwen3_vl_moe": partial(_of_media, read=partial(_qwen, version=3, has_experts=True)),
         "glm4v_moe": partial(_of_media, read=families.READERS["glm4_moe"]),
         "kimi_vl": partial(_of_media, read=families.READERS["deepseek_v3"]),
-        "qwen2_audio": partial(_of_media, read=partial(_qwen, version=2), kind="audio"),
+        "qwen2_audio": partial(_of_media, read=partial(_qwen, version=2), kinds=("audio",)),
+        "qwen2_5_omni": partial(_omni, read=partial(_qwen, version=2)),
+        "qwen3_omni_moe": partial(_omni, read=partial(_qwen, version=3, has_experts=True)),
         "nemotron_h": _nemotron_h,
         "mamba2": _mamba2,
         "bamba": _bamba,

@@ -30,9 +30,9 @@ def _layer(
     return Layer(hidden, attention, FeedForward(size, gated=gated, bias=bias), norm)
 
 
-def _patches(fields: Fields, hidden: int, *, times: int = 1, bias: bool = True) -> Linear:
+def _patches(fields: Fields, hidden: int, *, times: int = 1, bias: bool = True, side: int = 14) -> Linear:
     channels = fields.count("in_channels", "in_chans", "num_channels", default=3)
-    columns = channels * times * fields.count("patch_size", default=14) ** 2
+    columns = channels * times * fields.count("patch_size", default=side) ** 2
     return Linear("patch embedding", "patches", columns, (hidden,), biased=bias)
 
 
@@ -48,7 +48,8 @@ def _qwen(fields: Fields, top: Fields, text_size: int) -> Encoder:
     hidden, depth = fields.count("hidden_size"), fields.num_layers("depth")
     merge, times = fields.count("spatial_merge_size", default=2), fields.count("temporal_patch_size", default=2)
     positions, out = fields.count("num_position_embeddings", default=2304), fields.count("out_hidden_size")
-    fields.seen |= {"deepstack_visual_indexes"}
+    fields.seen |= {"deepstack_visual_indexes", "apply_vit_abs_pos_embed", "image_size", "spatial_patch_size",
+                    "tokens_per_second"}  # fmt: skip
     deep = len(fields.counts("deepstack_visual_indexes", 0) or ())
     layer = _layer(hidden, fields.count("num_heads"), fields.count("intermediate_size"))
     wide = merge**2 * hidden
@@ -67,7 +68,7 @@ def _qwen25(fields: Fields, top: Fields, text_size: int) -> Encoder:
     patch, heads = fields.count("patch_size", default=14), fields.count("num_heads", default=16)
     window = (fields.count("window_size", default=112) // patch) ** 2
     full = fields.layers("fullatt_block_indexes") or {7, 15, 23, 31}
-    fields.seen |= {"tokens_per_second", "spatial_patch_size"}
+    fields.seen |= {"tokens_per_second", "spatial_patch_size", "embed_dim"}
     size, out = fields.count("intermediate_size", default=3420), fields.count("out_hidden_size", default=text_size)
     kinds = [_layer(hidden, heads, size, gated=True, norm="rmsnorm", window=wide) for wide in (None, window)]
     side = round(_MOCK_IMAGE / (patch * merge))
@@ -138,9 +139,27 @@ def _siglip(fields: Fields, top: Fields, text_size: int) -> Encoder:
     if fields.flag("vision_use_head", default=False):
         fields.refuse("vision_use_head", "true is not known; it is false in every release")
     return Encoder(
-        "image", (layer,) * fields.num_layers(default=12), (_patches(fields, hidden),),
+        "image", (layer,) * fields.num_layers(default=12), (_patches(fields, hidden, side=16),),
         (Linear("projector", "pooled", hidden, (text_size,)),), own=(patches * hidden + 2 * hidden, hidden),
         merge=patches // tokens, num_tokens=tokens, is_fixed=True, source="mm_tokens_per_image",
+    )  # fmt: skip
+
+
+def _gemma4(fields: Fields, top: Fields, text_size: int) -> Encoder:
+    """Gemma 4: two tables of positions, norms as in its decoder, an average over patches, and one matrix."""
+    hidden, heads = fields.count("hidden_size", default=768), fields.count("num_attention_heads", default=12)
+    kv_heads, size = fields.count("num_key_value_heads", default=12), fields.count("head_dim", default=64)
+    attention = Attention(heads, kv_heads, size, qk_norm=True, value_norm=True, is_causal=False)
+    layer = Layer(hidden, attention, FeedForward(fields.count("intermediate_size", default=3072)), num_norms=4)
+    positions = fields.count("position_embedding_size", default=10 * 1024)
+    fields.seen |= {"default_output_length", "global_head_dim", "hidden_activation", "standardize"}
+    fields.seen |= {"use_clipped_linears", "attention_bias", "max_position_embeddings"}
+    return Encoder(
+        "image", (layer,) * fields.num_layers(default=16), (_patches(fields, hidden, bias=False, side=16),),
+        (Linear("projector", "pooled", hidden, (text_size,)),), own=(2 * positions * hidden, 0),
+        merge=fields.count("pooling_kernel_size", default=3) ** 2,
+        num_tokens=top.count("vision_soft_tokens_per_image", default=280),
+        source="vision_soft_tokens_per_image",
     )  # fmt: skip
 
 
@@ -205,12 +224,76 @@ def _whisper(fields: Fields, top: Fields, text_size: int) -> Encoder:
     )  # fmt: skip
 
 
+def _qwen2_omni(fields: Fields, top: Fields, text_size: int) -> Encoder:
+    """Qwen2.5-Omni: Whisper's layers, with attention in windows of `n_window` rows, and two learned tokens."""
+    fields.seen.add("n_window")
+    window, out = fields.count("n_window", default=100), fields.count("output_dim", default=3584)
+    found = _whisper(fields, top, out)
+    hidden, number = found.layers[0].hidden_size, len(found.layers)
+    heads = fields.count("encoder_attention_heads", default=20)
+    layer = _layer(hidden, heads, fields.count("encoder_ffn_dim", default=5120), window=window)
+    own = 2 * hidden - hidden * number + 2 * out  # positions are constants
+    return replace(found, layers=(layer,) * number, own=(own, 0))
+
+
+def _qwen3_omni_images(fields: Fields, top: Fields, text_size: int) -> Encoder:
+    """Qwen3-Omni: the encoder of Qwen3-VL, in Megatron-Bridge the class of transformers, whole on each rank."""
+    return replace(_qwen(fields, top, text_size), is_divided=False)
+
+
+def _qwen3_omni(fields: Fields, top: Fields, text_size: int) -> Encoder:
+    """Qwen3-Omni: three convolutions with stride 2 in both directions over chunks of `n_window` × 2 frames.
+
+    Attention is within `n_window_infer` frames; a frame is 10 ms.
+    """
+    hidden, heads = fields.count("d_model", default=1280), fields.count("encoder_attention_heads", default=20)
+    channels, mels = fields.count("downsample_hidden_size", default=480), fields.count("num_mel_bins", default=128)
+    chunk, seen = 2 * fields.count("n_window", default=50), fields.count("n_window_infer", default=800)
+    wide, long = [mels], [chunk]
+    for _ in range(3):
+        wide.append((wide[-1] + 1) // 2)
+        long.append((long[-1] + 1) // 2)
+    convolutions = tuple(
+        Linear(f"convolution {one}", "spectrum", 9 * (channels if one > 1 else 1), (channels,), biased=True,
+               rows=wide[one] * long[one] / long[-1])
+        for one in (1, 2, 3)
+    )  # fmt: skip
+    window = max(1, seen // chunk) * long[-1]
+    layer = _layer(hidden, heads, fields.count("encoder_ffn_dim", default=5120), window=window)
+    fields.seen |= {"num_hidden_layers", "scale_embedding", "activation_dropout", "conv_chunksize"}
+    fields.seen |= {"max_source_positions"}
+    return Encoder(
+        "audio", (layer,) * fields.num_layers("encoder_layers", default=32),
+        (*convolutions, Linear("convolved", "frames", channels * wide[-1], (hidden,))),
+        (
+            Linear("projector up", "encoded", hidden, (hidden,), biased=True),
+            Linear("projector down", "projector activation", hidden, (fields.count("output_dim", default=3584),),
+                   biased=True),
+        ),
+        own=(2 * hidden, 0), merge=1, num_tokens=3000 // chunk * long[-1], is_fixed=True, source="a clip of 30 s",
+    )  # fmt: skip
+
+
 EncoderReader = Callable[[Fields, Fields, int], Encoder]
-READERS: Mapping[str, EncoderReader] = MappingProxyType(
+READERS: Mapping[tuple[str, str], EncoderReader] = MappingProxyType(
     {
-        "gemma3": _siglip, "glm4v_moe": _glm, "kimi_k25": _moonvit, "kimi_vl": _moonvit, "llama4": _llama4,
-        "mistral3": _pixtral, "qwen2_5_vl": _qwen25, "qwen2_audio": _whisper, "qwen3_5": _qwen,
-        "qwen3_5_moe": _qwen, "qwen3_vl": _qwen, "qwen3_vl_moe": _qwen,
+        ("gemma3", "vision"): _siglip,
+        ("gemma4", "vision"): _gemma4,
+        ("glm4v_moe", "vision"): _glm,
+        ("kimi_k25", "vision"): _moonvit,
+        ("kimi_vl", "vision"): _moonvit,
+        ("llama4", "vision"): _llama4,
+        ("mistral3", "vision"): _pixtral,
+        ("qwen2_5_vl", "vision"): _qwen25,
+        ("qwen2_audio", "audio"): _whisper,
+        ("qwen2_5_omni_thinker", "vision"): _qwen25,
+        ("qwen2_5_omni_thinker", "audio"): _qwen2_omni,
+        ("qwen3_5", "vision"): _qwen,
+        ("qwen3_5_moe", "vision"): _qwen,
+        ("qwen3_vl", "vision"): _qwen,
+        ("qwen3_vl_moe", "vision"): _qwen,
+        ("qwen3_omni_moe_thinker", "vision"): _qwen3_omni_images,
+        ("qwen3_omni_moe_thinker", "audio"): _qwen3_omni,
     }
-)  # fmt: skip
-"""Readers by model_type, of the fields of the encoder and of the file, and of the hidden size of the decoder."""
+)
+"""Readers by model_type and kind of encoder, of its fields, the fields of the file, and the text's hidden size."""

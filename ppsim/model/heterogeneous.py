@@ -160,6 +160,47 @@ def _minimax_m3(fields: Fields) -> Model:
     return decoder_of(fields, layers_of(fields, mixers, parts))
 
 
+def _gemma4(fields: Fields) -> Model:
+    """The text model of Gemma 4 31B, and of 26B-A4B, whose layers have experts next to a dense part.
+
+    Layers that see all tokens have other heads. Their keys are their values too if `attention_k_eq_v` is true.
+    Layers with experts have three more norms, and their router scales its input like a fourth.
+    """
+    for name, default in (("hidden_size_per_layer_input", 256), ("num_kv_shared_layers", 0)):
+        if size := fields.number(name, default=default):
+            fields.require_trace(f"{name} {size}")
+    fields.seen |= {"hidden_activation", "num_global_key_value_heads", "use_double_wide_mlp"}
+    fields.seen |= {"vocab_size_per_layer_input", "num_experts", "top_k_experts", "moe_intermediate_size"}
+    number, hidden = fields.num_layers(default=30), fields.count("hidden_size", default=2304)
+    windowed = replace(
+        attention_of(fields, heads=8, kv_heads=4, head_size=256, qk_norm=True),
+        value_norm=True,
+        window=fields.count("sliding_window", default=512),
+    )
+    are_windowed = are_of_kind(fields, "sliding_attention", number, lambda layer: (layer + 1) % 6 != 0)
+    are_windowed[-1] = False  # as in Gemma4TextConfig
+    # A file that transformers saved has the sizes of these layers apart.
+    other = fields.nested("per_layer_config").nested(str(are_windowed.index(False)))
+    own_size = other.count("head_dim", default=512)
+    whole = replace(windowed, head_size=fields.count("global_head_dim", default=own_size), window=None)
+    if fields.flag("attention_k_eq_v", default=False):
+        kv_heads = other.count("num_key_value_heads", default=whole.num_kv_heads)
+        kv_heads = fields.count("num_global_key_value_heads", default=kv_heads)
+        whole = replace(whole, num_kv_heads=kv_heads, tied_values=True)
+    dense = FeedForward(fields.count("intermediate_size", default=9216))
+    part: Part = dense
+    has_experts = fields.flag("enable_moe_block", default=False)
+    if has_experts:
+        expert = FeedForward(fields.count("moe_intermediate_size"))
+        part = experts_of(
+            fields, ("num_experts",), expert, chosen=("top_k_experts",), shared_size=dense.size, router_bias=True,
+            joined_norms=True,
+        )  # fmt: skip
+    layer = Layer(hidden, whole, part, num_norms=8 if has_experts else 4)
+    layers = [replace(layer, attention=windowed) if is_windowed else layer for is_windowed in are_windowed]
+    return decoder_of(fields, layers, tied=True, vocab=262_144, length=131_072)
+
+
 def _granite_hybrid(fields: Fields) -> Model:
     """Granite 4: Mamba-2 or attention in each layer; experts with a shared one, or a dense feed-forward part."""
     fields.seen |= {"attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier"}
@@ -216,6 +257,7 @@ def _recurrent_of(fields: Fields) -> Mixer:
 
 READERS: Mapping[str, Reader] = MappingProxyType(
     {
+        "gemma4_text": _gemma4,
         "granitemoehybrid": _granite_hybrid,
         "mimo_v2_flash": _mimo_v2_flash,
         "minimax_m3": _minimax_m3,

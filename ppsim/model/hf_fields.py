@@ -54,6 +54,10 @@ _LARGEST = 10**9
 T = TypeVar("T")
 
 
+class UnknownModelType(ConfigError):
+    """A config.json that ppsim does not read by name, but that transformers may build."""
+
+
 class Fields:
     """A config's fields, which remembers those that were read."""
 
@@ -208,6 +212,10 @@ class Fields:
         if word not in letters:
             raise ConfigError(f"{self._where}: {name} must be of {', '.join(letters)}: got '{word}'")
         return letters[word]
+
+    def require_trace(self, what: str) -> None:
+        """Raise `UnknownModelType`, so that a model with this part is traced."""
+        raise UnknownModelType(f"{self._where}: {what} is not read by name: the model must be traced")
 
     def refuse(self, name: str, sentence: str) -> None:
         """Raise with the sentence about a field."""

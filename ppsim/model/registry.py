@@ -95,6 +95,7 @@ ALIASES = MappingProxyType(
         "step-3.7-flash": "step-3.5-flash",
         **{f"qwen3.{number}-27b": "qwen3.5-27b" for number in (6, 8)},
         "qwen3.6-35b-a3b": "qwen3.5-35b-a3b",
+        "gemma4-26b": "gemma4-26b-a4b",
         "glm-5.1": "glm-5",
         **dict.fromkeys(("kimi-k2.5", "kimi-k2.6", "kimi-k2.7-code"), "kimi-k2"),
         **{f"deepseek-r1-distill-llama-{size}": f"llama3-{size}" for size in ("8b", "70b")},

@@ -140,6 +140,8 @@ def _config(data: Mapping[str, Any], where: str) -> tuple[Any, Any, list[str]]:
     with contextlib.suppress(Exception):
         text.use_cache = False
     if hasattr(text, "is_decoder"):
+        if not text.is_decoder and not getattr(whole, "is_encoder_decoder", False):
+            notes.append("traced as a decoder (is_decoder true), unlike the configuration")
         text.is_decoder = True
     return text, whole, notes
 

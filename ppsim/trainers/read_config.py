@@ -10,7 +10,8 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_head, read_json, read_toml, read_yaml
 from ppsim.base.limits import CONFIG_BYTES
 from ppsim.model.architecture import Model
-from ppsim.model.config import UnknownModelType, model_from
+from ppsim.model.config import model_from
+from ppsim.model.hf_fields import UnknownModelType
 from ppsim.model.registry import read_model
 from ppsim.trainers import configurations
 from ppsim.trainers.adapters import with_adapters, without_adapters

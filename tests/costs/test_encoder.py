@@ -96,3 +96,16 @@ def test_a_recipe_trains_the_projector_on_one_small_image() -> None:
     job = ppsim.project(recipe="qwen3.5-vl-35b-a3b/h100/bf16@26.08").plan.job
     assert (job.freeze, job.image_tokens) == ("", "64")
     assert replace(job, image_tokens="2x64").model.encoders[0].tokens == 128
+
+
+@pytest.mark.parametrize(
+    ("options", "without"),
+    [
+        ({"lora": "16"}, "encoder and projector frozen, without adapters"),
+        ({"cuda_graphs": "attn"}, "as in Megatron-Bridge, without CUDA graphs"),
+        ({"offload_modules": "core_attn"}, "as in Megatron-Bridge, without offload"),
+    ],
+)
+def test_options_that_the_encoder_does_not_follow_are_named(options: dict[str, str], without: str) -> None:
+    made = ppsim.project(model="qwen3-vl-8b", gpus=16, tp=2, pp=2, **options)
+    assert any(line.startswith("image encoder: 27 layers") and line.endswith(without) for line in made.assumptions)

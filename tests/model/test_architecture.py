@@ -77,6 +77,9 @@ EXACT = {
     "gemma3-4b": (3_880_263_168, f"its text model alone; {BUILT}"),
     "gemma3-12b": (11_766_034_176, f"its text model alone; {BUILT}"),
     "gemma3-27b": (27_009_346_304, f"its text model alone; {BUILT}"),
+    "gemma4-31b": (30_697_345_280, f"its text model alone; {BUILT}"),
+    "gemma4-26b-a4b": (25_233_141_760, f"its text model alone; {BUILT}"),
+    "qwen3-omni-30b-a3b": (31_719_205_488, f"its thinker with both encoders; {BUILT}"),
     "mamba2-130m": (128_989_632, BUILT),
     "mamba2-370m": (368_346_624, BUILT),
     "mamba2-780m": (780_161_280, BUILT),
@@ -474,6 +477,8 @@ def test_a_model_cut_or_stretched_keeps_its_first_layers() -> None:
         ("mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b"),
         ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "llama4-scout"),
         ("google/gemma-3-27b-it", "gemma3-27b"),
+        ("google/gemma-4-26B-A4B-it", "gemma4-26b-a4b"),
+        ("Qwen/Qwen3-Omni-30B-A3B-Instruct", "qwen3-omni-30b-a3b"),
         ("GPT-3 175B", "gpt3-175b"),
     ],
 )

@@ -235,3 +235,34 @@ def test_what_is_wrong_is_said_in_a_sentence(case: str) -> None:
         model_from(config)
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+_SHORT = {
+    "hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16, "num_key_value_heads": 4,
+    "intermediate_size": 2816, "vocab_size": 32_000, "max_position_embeddings": 4096,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model_type": "llama", "num_key_value_heads": None},
+        {"model_type": "llama", "head_dim": None, "tie_word_embeddings": True},
+        {"model_type": "qwen3"},
+        {"model_type": "ministral3"},
+        {"model_type": "qwen3_moe", "num_experts": 0},
+        {"model_type": "qwen3_moe", "num_experts": 8, "intermediate_size": None, "moe_intermediate_size": 256},
+        {"model_type": "qwen3_moe", "num_experts": 8, "mlp_only_layers": [0, 1], "moe_intermediate_size": 256},
+    ],
+    ids=str,
+)
+def test_a_short_file_has_the_parameters_that_transformers_gives_it(changes: dict[str, object]) -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    data = _SHORT | changes
+    if data.get("num_experts"):
+        data["num_experts_per_tok"] = 2
+    given = {name: value for name, value in data.items() if value is not None}
+    config = transformers.AutoConfig.for_model(**given)
+    with torch.device("meta"):
+        whole = transformers.AutoModelForCausalLM.from_config(config)
+    assert model_from(data).parameters == sum(one.numel() for one in whole.parameters())

@@ -30,6 +30,10 @@ OF_LLAMA = {
 }  # fmt: skip
 CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("Gemma3", {"vision_config": SIGLIP}),
+    "gemma4": (
+        "Gemma4",
+        {"text_config": {"hidden_size_per_layer_input": 0}, "vision_config": {"hidden_size": 768}},
+    ),
     "glm4v_moe": ("Glm4vMoe", {"text_config": {"head_dim": 128}}),
     "kimi_k25": ("Kimi_K25", {}),
     "llama4": ("Llama4", {"vision_config": OF_LLAMA}),
@@ -71,6 +75,25 @@ def test_parameters_are_those_of_transformers(kind: str) -> None:
     )
     [encoder] = model_from(json.loads(config.to_json_string(use_diff=False))).encoders
     assert encoder.parameters == counted
+
+
+@pytest.mark.parametrize(("kind", "name"), [("qwen2_5_omni", "Qwen2_5Omni"), ("qwen3_omni_moe", "Qwen3OmniMoe")])
+def test_a_thinker_has_the_parameters_of_transformers(kind: str, name: str) -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    text = {"num_hidden_layers": 2, "hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 4}
+    text |= {"head_dim": 128} if kind == "qwen3_omni_moe" else {}
+    thinker = {
+        "text_config": text,
+        "vision_config": {"out_hidden_size": 2048},
+        "audio_config": {"output_dim": 2048},
+    }
+    config = transformers.AutoConfig.for_model(kind, thinker_config=thinker)
+    with torch.device("meta"):
+        whole = getattr(transformers, f"{name}ThinkerForConditionalGeneration")._from_config(config.thinker_config)
+    model = model_from(json.loads(config.to_json_string(use_diff=False)))
+    assert [one.kind for one in model.encoders] == ["image", "audio"]
+    assert not any(one.is_divided for one in model.encoders), "Megatron-Bridge: the class of transformers"
+    assert model.parameters == sum(one.numel() for one in whole.parameters())
 
 
 def test_flops_are_those_of_megatron_bridge() -> None:

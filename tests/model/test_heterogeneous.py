@@ -9,6 +9,7 @@ from ppsim.model.attention_and_mlp import Attention
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.blocks import operators_of
 from ppsim.model.config import model_from
+from ppsim.model.hf_fields import UnknownModelType
 from ppsim.model.memory import MemorySettings, stage_activations
 from ppsim.model.registry import _told, find_model
 from ppsim.model.stages import stages_of
@@ -32,6 +33,33 @@ def test_mimo_has_more_key_heads_and_sinks_in_its_windows() -> None:
     assert whole.score_width == 64 * (192 + 128)
     *_, out = whole.linears(4096, 2)
     assert out.inputs == 32 * 128, "values are narrower than queries"
+
+
+def test_gemma_4_uses_keys_as_values_in_full_attention() -> None:
+    model = find_model("gemma4-31b")
+    windowed, whole = (layer.attention for layer in model.kinds)
+    assert isinstance(whole, Attention)
+    assert isinstance(windowed, Attention)
+    assert (windowed.window, windowed.tied_values, whole.window, whole.tied_values) == (1024, False, None, True)
+    assert windowed.linears(5376, 4)[0].columns == (8 * 256, 4 * 256, 4 * 256)
+    assert whole.linears(5376, 4)[0].columns == (8 * 512, 512)
+    assert [layer.attention.window is None for layer in model.layers[:6]] == [False] * 5 + [True]
+
+
+@pytest.mark.parametrize("part", [{"num_kv_shared_layers": 2}, {"hidden_size_per_layer_input": 256}])
+def test_gemma_4_with_other_parts_is_traced(part: dict[str, int]) -> None:
+    data = dict(_told()["gemma4-31b"][0]) | part
+    with pytest.raises(UnknownModelType, match=f"{next(iter(part))} .* must be traced"):
+        model_from(data)
+
+
+def test_a_text_model_is_found_in_a_file_of_an_unknown_type() -> None:
+    for name in ("text_config", "llm_config", "language_config", "thinker_config"):
+        found = model_from({"model_type": "new_vl", name: _told()["llama3-8b"][0], "vision_config": {}})
+        assert found.parameters == find_model("llama3-8b").parameters
+        assert found.left_out == "text model only, other parts of model_type new_vl ignored"
+    inner = {"model_type": "new_thinker", "text_config": _told()["llama3-8b"][0]}
+    assert model_from({"model_type": "new_omni", "thinker_config": inner}).layers == find_model("llama3-8b").layers
 
 
 def test_step_has_more_heads_in_its_windows_and_a_gate_a_head() -> None:

@@ -24,14 +24,19 @@ KNOWN = [
     "falcon-h1-0.5b", "llama4-scout", "gemma2-2b", "gemma3-1b", "mamba2-130m", "nemotron-h-4b", "glm-4.5-air",
     "olmo-2-1b", "olmo-3-7b", "olmoe-1b-7b", "seed-oss-36b", "phi-4-mini", "minimax-m2.5", "hunyuan-a13b", "hy3",
     "ernie-4.5-21b-a3b", "ministral-3-3b", "qwen3.5-35b-a3b", "glm-4.7-flash", "exaone-4.0-32b", "k-exaone-236b-a23b",
-    "mimo-v2-flash", "granite-4.0-h-tiny",
+    "mimo-v2-flash", "granite-4.0-h-tiny", "gemma4-31b", "gemma4-26b-a4b",
+    "ernie-4.5-0.3b", "granite-4.0-micro", "qwen3.5-27b",
 ]  # fmt: skip
 """One name per `model_type` that both know. deepseek_v4 has residual streams and compressed keys, kimi_k2 is
 deepseek_v3 with a type of its own, and the files of lfm2_moe and deepseek_v2 leave out what transformers needs. A
 trace of deepseek_v32 and glm_moe_dsa attends to all keys."""
 
 RECURRENT = ("mamba2-130m", "nemotron-h-4b", "falcon-h1-0.5b", "kimi-linear-48b-a3b", "granite-4.0-h-tiny")
-LISTED = [name for name in KNOWN if name not in (*RECURRENT, "llama4-scout", "phi-4-mini", "qwen3.5-35b-a3b")]
+LISTED = [
+    name
+    for name in KNOWN
+    if name not in (*RECURRENT, "llama4-scout", "phi-4-mini", "qwen3.5-35b-a3b", "qwen3.5-27b")
+]
 """Those whose mixers, taken as lists of GEMMs, calls and tensors, save the same within 5 %. Kernels of recurrent
 mixers compute more again than pointwise operators, Llama 4 norms queries and keys without weights, and a slice of
 Phi-4's fused matrices keeps all of it. Gated delta nets differ by 5.4 % in Qwen3.5 (Qwen3-Next: 4.8 %)."""
