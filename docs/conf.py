@@ -37,9 +37,7 @@ python_maximum_signature_line_length = 100
 NAVIGATION = {
     "Start": ["tutorial", "python", "notebooks/*", "agents", "glossary", "faq"],
     "How to": [
-        "howto/serve",
-        "howto/which_schedule",
-        "howto/fit",
+        "howto/schedule_and_memory",
         "project",
         "tune",
         "howto/run_config",
@@ -47,17 +45,12 @@ NAVIGATION = {
         "howto/megatron",
         "howto/torchtitan",
         "howto/primus",
-        "howto/cuda_graphs",
-        "howto/torch",
         "howto/own_model",
         "howto/slow_run",
-        "howto/completion",
         "calibration",
         "gpu",
         "own_schedule",
-        "auto",
-        "timeline",
-        "figures",
+        "pictures",
         "howto/*",
     ],
     "Reference": [
@@ -72,6 +65,7 @@ NAVIGATION = {
     ],
     "Results and reasons": [
         "accuracy",
+        "validation-results",
         "explanation/limits",
         "explanation/simulator",
         "bounds",

@@ -46,9 +46,9 @@ def main() -> None:
     write_whole(SETS, csv_text(every_set(sets)))
     if not is_quick:
         found = validate(fit_on="one")
-        put(SUMMARY, FIT_ON_ONE, after_one_run(found, sets))
+        put(PAGE, FIT_ON_ONE, after_one_run(found, sets))
         write_whole(AFTER_FIT, csv_text(every_set_after_fit(found)))
-        put(SUMMARY, FIT_ON_ONE_A_MODEL, after_one_run(validate(fit_on="one-a-model"), sets))
+        put(PAGE, FIT_ON_ONE_A_MODEL, after_one_run(validate(fit_on="one-a-model"), sets))
 
 
 STACKS = "default of --stack"
@@ -60,7 +60,7 @@ def write_stacks() -> None:
     text = json.dumps([asdict(one) for one in calibration], indent=1)
     write_whole(data_folder("trainers/data") / ERRORS, f"{text}\n")
     test = errors_by_stack(list(rows_by_stack(plan_of, "judge", lambda generation: (None, PLAIN))))
-    put(SUMMARY, STACKS, stack_table(calibration, test))
+    put(PAGE, STACKS, stack_table(calibration, test))
 
 
 def stack_table(calibration: Sequence[StackErrors], test: Sequence[StackErrors]) -> str:

@@ -20,7 +20,7 @@ OVERVIEW = """# Schedules
 
 This page lists every schedule that ppsim can build, with its stages per rank and its peak activation memory. Each
 name links to a page with a picture, the bubble formula and the runtimes that can run the schedule. [Which
-schedule?](howto/which_schedule.md) helps you choose. `ppsim schedules NAME` prints the same facts.
+schedule?](howto/schedule_and_memory.md) helps you choose. `ppsim schedules NAME` prints the same facts.
 
 | schedule | description | stages per rank | peak activations |
 |---|---|---|---|

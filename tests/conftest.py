@@ -1,12 +1,14 @@
 """Nothing is tested by wall-clock limits, so hypothesis has no deadline either."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("ppsim", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("ppsim")
+settings.register_profile("ppsim", deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("long", settings.get_profile("ppsim"), max_examples=200)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ppsim"))
 
 PLAIN_FOLDERS = ("app", "cli", "costs", "plot", "projection", "results", "simulation", "tuning")
 """Folders whose tests were written for the stack `plain`. Others test jobs without `--stack` as users run them."""

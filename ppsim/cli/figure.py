@@ -62,7 +62,7 @@ def figure() -> None:
       ppsim figure bubble --pp 8 --schedule 1f1b,zb-h1 -o bubble.pdf
       ppsim figure pareto tune.json -o pareto.pdf
 
-    Text is 7 pt at this width, and fonts are embedded. The same input gives the same bytes. See docs/figures.md.
+    Text is 7 pt at this width, and fonts are embedded. The same input gives the same bytes. See docs/pictures.md.
     """
 
 

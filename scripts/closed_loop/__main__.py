@@ -1,4 +1,4 @@
-"""Project, run, compare, on this machine: the sections of docs/results/own_runs.md on step times.
+"""Project, run, compare, on this machine: the sections of docs/validation-results.md on step times.
 
     python scripts/closed_loop               everything, into that page and CSV files: 20 minutes on two quiet cores
     python scripts/closed_loop real --print  one part, printed
@@ -16,13 +16,13 @@ import real
 
 from ppsim.base.files import csv_text, write_whole
 
-PAGE = Path(__file__).parents[2] / "docs" / "results" / "own_runs.md"
+PAGE = Path(__file__).parents[2] / "docs" / "validation-results.md"
 PARTS = {
     "real": (real.section, "real_loops.csv"),
     "grid": (emulated.grid_section, "emulated_grid.csv"),
     "channels": (emulated.channel_section, "emulated_channels.csv"),
 }
-"""Per part, the function that runs it and the file of its rows, next to the page."""
+"""Per part, the function that runs it and the file of its rows in docs/results/."""
 
 
 def main() -> None:
@@ -39,7 +39,7 @@ def main() -> None:
         if arguments.only_print:
             print(csv_text(rows), end="")
         else:
-            write_whole(PAGE.with_name(file_name), csv_text(rows))
+            write_whole(PAGE.parent / "results" / file_name, csv_text(rows))
             write_whole(PAGE, replaced(PAGE.read_text(encoding="utf-8"), name, text))
 
 

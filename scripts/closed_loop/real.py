@@ -1,4 +1,4 @@
-"""Real compute: the loop of docs/howto/torch.md, its commands typed as they stand, in empty folders.
+"""Real compute: the loop of docs/howto/own_model.md, its commands typed as they stand, in empty folders.
 
 Errors are as seen, and at equal pace: as if the machine had run as fast as while it was profiled, by what the same
 work took it beside both.
@@ -21,7 +21,7 @@ from summary import row, summed_up
 
 from ppsim.base.units import percent, seconds, signed_percent
 
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "torch.md"
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "own_model.md"
 LOOP = ("profile", "project", "train", "compare")
 NUM_LOOPS = 5
 SHOWN = {

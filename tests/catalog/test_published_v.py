@@ -105,6 +105,7 @@ def test_no_table_of_the_authors_v_flex_search_is_faster_in_its_memory(forward, 
         ("v-min-fixed", "29718", -0.0866, 6),
     ],
 )
+@pytest.mark.long
 def test_v_half_and_v_min_as_published_are_always_slower_in_the_memory_that_they_take(
     algorithm, forward, mean, optimal
 ):
@@ -132,6 +133,7 @@ def primus_timeline(row, name):
 
 
 @pytest.mark.parametrize("algorithm", ["v-half", "v-min", "zbv-formatted"])
+@pytest.mark.long
 def test_primus_tables_for_a_v_are_never_faster_than_what_build_makes_in_no_more_memory(algorithm):
     rows = [row for row in PRIMUS if row["algorithm"] == algorithm and (row["f"], row["b"]) == ("12", "14")]
     assert len(rows) == (9 if algorithm == "zbv-formatted" else 12)
@@ -155,6 +157,7 @@ def test_bubbles_at_f_12_i_14_w_8_of_primus_v_half_and_v_min_and_of_ours(name, t
     assert 100 * primus_timeline(row, name).bubble_ratio <= ours + 0.005
 
 
+@pytest.mark.long
 def test_the_v_min_that_build_makes_for_four_ranks_is_the_best_that_neighbouring_ranks_allow():
     """Its first search ends 1.4 % above the bound, as in a projection of many schedules; `build` goes on."""
     (row,) = (

@@ -92,6 +92,7 @@ def test_the_environment_hides_what_it_says(environment: dict[str, str]) -> None
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.long
 def test_every_part_runs_from_another_folder_where_ppsim_is_not_installed(environment: dict[str, str]) -> None:
     """And leaves one file, with the device's log in each profile, and no process."""
     work = Path(environment["WORK"])

@@ -212,6 +212,7 @@ def test_ranks_are_balanced_and_inner_stages_keep_a_layer():
     assert balance_ranks([1, 1, 1, 1], [1.0] * 4, (0.0, 9.0), [[0, 3], [1, 2]]) == [0, 2, 2, 0]
 
 
+@pytest.mark.long
 def test_the_random_jobs_of_the_benchmark_are_near_the_best_of_all_splits(capsys, monkeypatch):
     """Ten of them; `benchmarks/splits.py` runs a hundred."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))

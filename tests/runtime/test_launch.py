@@ -117,6 +117,7 @@ def other_interface() -> tuple[str, str]:
     pytest.skip("this machine has no interface but loopback")
 
 
+@pytest.mark.long
 def test_an_interface_that_the_user_gave_gloo_is_not_for_local_runs(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +127,7 @@ def test_an_interface_that_the_user_gave_gloo_is_not_for_local_runs(
     assert finished(run)[0] == 0
 
 
+@pytest.mark.long
 def test_a_hostname_that_leads_elsewhere_leads_no_run_there(folder: Path) -> None:
     """Where nothing is said, gloo listens on the address of the hostname."""
     (folder / "hosts").write_text(f"127.0.0.1 localhost\n{other_interface()[1]} elsewhere\n")
@@ -260,6 +262,7 @@ def test_later_runs_of_a_process_are_forked_from_the_same_server_unless_the_envi
     assert not first[0].is_usable
 
 
+@pytest.mark.long
 def test_where_a_process_cannot_fork_after_importing_torch_each_rank_imports_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -170,6 +170,7 @@ def test_ctrl_c_ends_the_run_with_one_sentence(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("emulated", [False, True])
+@pytest.mark.long
 def test_it_runs_where_there_is_torch_and_little_else(emulated: bool, folder: Path) -> None:
     """As on a machine with a GPU: no pydantic, no plots, no pandas; the timeline is written all the same."""
     arguments = ["train", "--schedule", "T.csv", "--partitions", "2", *TINY, "--steps", "1", "-o", "measured.json"]

@@ -199,6 +199,7 @@ def test_constants_that_hang_together_leave_a_step_surer_than_by_themselves(tmp_
     assert width(-0.9) < 0.8 * width(0.0) < 0.8 * width(0.9)
 
 
+@pytest.mark.long
 def test_a_rest_is_the_jobs_and_in_no_cluster_file(tmp_path) -> None:
     """Two lengths of one job tell seconds per step from a rate."""
     jobs = [("llama3-8b", 8, 1, 2, batch) for batch in (8, 16, 64)]
