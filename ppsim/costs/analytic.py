@@ -310,7 +310,9 @@ def _exchanged_s(a: Mixer, core: PassKernels, h: int, place: Place, tokens: int)
     """Communication among cp ranks in a forward and in a backward, for one mixer.
 
     Attention in a ring adds gradients in the backward. In TransformerEngine's ring, each message overlaps with the
-    attention block of the previous message (`_beside_blocks`).
+    attention block of the previous message (`_beside_blocks`). In attention with one scale per tensor, a ring and
+    an all-to-all send 8 bits per element, gradients too with delayed scaling (`AttnFuncWithCPAndKVP2P`,
+    `AttnFuncWithCPAndQKVOA2A`); in MXFP8 they send 16.
 
     If keys and values are gathered, their gradients are passed on in float32 after each of cp blocks (torch,
     `_templated_ring_attention_backward`). With torch.compile, nothing overlaps with attention: a traced collective
@@ -337,6 +339,8 @@ def _exchanged_s(a: Mixer, core: PassKernels, h: int, place: Place, tokens: int)
         columns = (a.score_width // tp // 2,) * 2
     else:
         return 0.0, 0.0
+    if execution.attention_dtype == "float8" and execution.context != "all-gather":
+        e = 1
     queries, keys = (float(count * tokens * e) for count in columns)
     if execution.context == "all-to-all":
         took = 2 * place.seconds("all-to-all", queries, "cp") + 2 * place.seconds("all-to-all", keys, "cp")

@@ -22,7 +22,9 @@ def core_of(part: Mixer, place: Place, *, micro_batch: int, sequence_length: int
     """Return the kernels of a mixer's core for 1/cp of the queries; it has no W.
 
     Fused attention computes the causal half of the scores. With a window, it computes the scores in the window and
-    of `_TILE_EDGE` more keys per query, because the last tile extends beyond the window. Unfused attention computes
+    of `_TILE_EDGE` more keys per query, because the last tile extends beyond the window. Its backward in 8 bits
+    computes all causal scores: in NVIDIA/cudnn-frontend's training benchmark (3929da2, cuDNN 9.22, window 128) its
+    time grows with the square of the length, as without a window. Unfused attention computes
     all scores with two batched GEMMs; per score, softmax moves 2e bytes forward and 3e backward, dropout 2e + 1
     more each. If keys and values are gathered, there is one kernel per rank's keys, masked only for its own: 1/cp
     of the FLOPs, since ranks have pieces from both ends of a sequence (torch, `_RoundRobinLoadBalancer`, by
@@ -47,11 +49,12 @@ def core_of(part: Mixer, place: Place, *, micro_batch: int, sequence_length: int
         if isinstance(part, Attention) and part.window and part.window < sequence_length:
             seen = part.keys_a_query(sequence_length)
             tiled = replace(whole, keys=min(sequence_length, round(2 * (seen + _TILE_EDGE))))
+            forward, backward = fused_attention(times, tiled)
+            if execution.attention == "fused-fp8":  # cuDNN 9.22's backward in 8 bits computes all causal scores
+                backward = fused_attention(times, replace(whole, keys=sequence_length))[1]
             windowed = PassKernels(
-                *(
-                    replace(kernel, attention_ideal_s=kernel.attention_ideal_s * 2 * seen / tiled.keys)
-                    for kernel in fused_attention(times, tiled)
-                )
+                replace(forward, attention_ideal_s=forward.attention_ideal_s * 2 * seen / tiled.keys),
+                replace(backward, attention_ideal_s=2 * forward.attention_ideal_s * 2 * seen / tiled.keys),
             )
             return _in_its_format(windowed, part, place, tokens) + joined
         return _in_its_format(PassKernels(*fused_attention(times, whole)), part, place, tokens) + joined
@@ -73,18 +76,27 @@ def _in_its_format(kernels: PassKernels, part: Scored, place: Place, tokens: int
     """Kernels of 16-bit attention, or with fp8 attention faster ones and the casts before them.
 
     TransformerEngine casts queries, keys and values before the forward and the gradient of the output before the
-    backward, which reads two bytes and writes one per element.
+    backward. A cast reads two bytes and writes one per element; in MXFP8 it writes two, scaled along the head and
+    along the sequence (`mxfp8_quantize_fast_path`).
     """
-    if place.execution.attention != "fused-fp8":
+    style = place.execution.attention_dtype
+    if style is None:
         return kernels
-    gain, times = place.cluster.device.efficiency.attention_fp8_gain, place.wide_times
-    faster = PassKernels(*(replace(one, attention_s=one.attention_s / gain, measured_s=one.measured_s / gain)
-                           for one in kernels.passes))  # fmt: skip
+    gains = place.cluster.device.efficiency.attention_fp8_gain or {}
+    gain, times = gains.get(style, gains.get("float8", {})), place.wide_times
+    faster = PassKernels(
+        *(
+            replace(one, attention_s=one.attention_s / by, measured_s=one.measured_s / by)
+            for one, by in ((kernels.forward, gain.get("forward", 1.0)),
+                            (kernels.backward_input, gain.get("backward", 1.0)))
+        )
+    )  # fmt: skip
     heads = part.num_heads // place.cut.tp
     keys = part.kv_heads_on_a_rank(place.cut.tp) if isinstance(part, Attention) else heads
     cast = heads * part.qk_head_size + keys * (part.qk_head_size + part.v_head_size)
+    per_element = 4.0 if style == "mxfp8" else 3.0
     forward, backward = (
-        moved(times, "elementwise", 3.0 * tokens * columns, launches=launches)
+        moved(times, "elementwise", per_element * tokens * columns, launches=launches)
         for columns, launches in ((cast, 3), (heads * part.v_head_size, 1))
     )
     return faster + PassKernels(forward, backward)

@@ -103,6 +103,17 @@ class Execution:
     compute_share: float | None = None
 
     @property
+    def attention_dtype(self) -> Literal["float8", "mxfp8"] | None:
+        """Format of attention's GEMMs in 8 bits, None in 16 bits.
+
+        With GEMMs in MXFP8, attention is in MXFP8; otherwise it has one scale per tensor, with delayed scaling
+        (TransformerEngine, `NVTE_DPA_FP8_RECIPE`).
+        """
+        if self.attention != "fused-fp8":
+            return None
+        return "mxfp8" if self.dtype == "mxfp8" else "float8"
+
+    @property
     def overlap_tp(self) -> str:
         """Hidden fraction of tensor-parallel communication, as `--overlap-tp` has it: FORWARD,BACKWARD or both."""
         return ",".join(
@@ -165,9 +176,9 @@ class Execution:
         require_spelling(self.recompute)
         if (word := cuda_graphs_of(self.cuda_graphs)) != self.cuda_graphs:
             raise ConfigError(f"cuda_graphs '{self.cuda_graphs}' is spelled '{word}'")
-        if self.attention == "fused-fp8" and self.dtype not in ("float8", "float8-block", "float8-row", "mxfp8"):
+        if self.attention == "fused-fp8" and self.dtype not in OPERAND_BYTES:
             raise ConfigError(
-                f"attention fused-fp8 is for GEMMs in 8 bits: got dtype {self.dtype} (give --dtype mxfp8, or "
+                f"attention fused-fp8 is for GEMMs in 8 or 4 bits: got dtype {self.dtype} (give --dtype mxfp8, or "
                 "--attention fused)"
             )
         if self.deterministic_mode and self.cross_entropy != "unfused":

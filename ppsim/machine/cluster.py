@@ -47,7 +47,8 @@ class Efficiency:
         Share of the 16-bit peak that fused attention achieves, relative to its FLOPs (causal: half; backward: 2.5
         times the forward FLOPs).
     attention_fp8_gain
-        Throughput of fused attention in 8 bits, relative to 16 bits.
+        Throughput of fused attention in 8 bits, relative to 16 bits: "forward" and "backward" of "float8" (one
+        scale per tensor) and of "mxfp8" (default: as float8). None: as fast as in 16 bits.
     unmasked_attention
         The same shares ("forward", "backward") for scores without a mask; None: equal.
     deterministic_attention
@@ -100,7 +101,7 @@ class Efficiency:
     experts: float = 1.0
     spread: float | None = None
     experts_spread: float | None = None
-    attention_fp8_gain: float = 1.0
+    attention_fp8_gain: Mapping[str, Mapping[str, float]] | None = None
     unmasked_attention: Mapping[str, float] | None = None
     deterministic_attention: Mapping[str, float] | None = None
     in_situ: InSitu | None = None

@@ -67,6 +67,44 @@ def test_a_window_costs_its_pairs_and_the_tiles_at_its_end() -> None:
     assert of["window"].attention_s < of["whole"].attention_s / 10
 
 
+@pytest.mark.parametrize("dtype", ["float8", "mxfp8", "nvfp4"])
+def test_attention_in_8_bits_goes_by_format_and_pass_and_a_windows_backward_computes_all_scores(dtype: str) -> None:
+    in_16_bits, in_8_bits = (
+        place(cluster="gb200-nvl72", execution=Execution(dtype=dtype, attention=how))
+        for how in ("fused", "fused-fp8")
+    )
+    gain = in_8_bits.cluster.device.efficiency.attention_fp8_gain["mxfp8" if dtype == "mxfp8" else "float8"]
+
+    def core(layer, where):
+        return core_of(layer.attention, where, micro_batch=1, sequence_length=LENGTH)
+
+    whole, window = core(WHOLE, in_16_bits), core(WINDOWED, in_16_bits)
+    fp8, window_fp8 = core(WHOLE, in_8_bits), core(WINDOWED, in_8_bits)
+    assert fp8.forward.attention_s == pytest.approx(whole.forward.attention_s / gain["forward"])
+    assert fp8.backward_input.attention_s == pytest.approx(whole.backward_input.attention_s / gain["backward"])
+    assert window_fp8.forward.attention_s == pytest.approx(window.forward.attention_s / gain["forward"])
+    assert window_fp8.backward_input.attention_s == pytest.approx(fp8.backward_input.attention_s)
+    assert window_fp8.backward_input.attention_s > 2 * window.backward_input.attention_s
+    assert window_fp8.backward_input.attention_ideal_s == pytest.approx(window.backward_input.attention_ideal_s)
+    casts = fp8.forward.memory_s - 3 * in_8_bits.device.efficiency.kernel_s
+    assert casts == pytest.approx(
+        in_8_bits.wide_times.moved_s(
+            "elementwise", (4 if dtype == "mxfp8" else 3) * LENGTH * 64 * (64 + 8 + 8.0), launches=0
+        )
+    )
+
+
+@pytest.mark.parametrize(("dtype", "share"), [("float8", 0.5), ("nvfp4", 0.5), ("mxfp8", 1.0)])
+def test_context_parallel_attention_with_one_scale_per_tensor_sends_8_bits(dtype: str, share: float) -> None:
+    sent = [
+        estimate(WHOLE, place(cp=8, cluster="gb200-nvl72", execution=Execution(
+            dtype=dtype, attention=how, context="all-to-all"))).forward.cp_s
+        for how in ("fused", "fused-fp8")
+    ]  # fmt: skip
+    launches_s = 4 * place(cp=8, cluster="gb200-nvl72").seconds("all-to-all", 1e-9, "cp")
+    assert sent[1] - launches_s == pytest.approx(share * (sent[0] - launches_s), rel=1e-3)
+
+
 def test_a_window_of_the_whole_sequence_costs_what_no_window_does() -> None:
     wide = replace(WHOLE, attention=replace(WHOLE.attention, window=LENGTH))
     assert estimate(wide) == estimate(WHOLE)

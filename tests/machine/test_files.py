@@ -160,7 +160,7 @@ class EfficiencyTable(Strict):
     experts: AboveZero = 1.0
     spread: AboveZero | None = None
     experts_spread: AboveZero | None = None
-    attention_fp8_gain: AboveZero = 1.0
+    attention_fp8_gain: dict[str, dict[str, AboveZero]] | None = None
     unmasked_attention: Annotated[dict[str, Share], Within(min_length=2)] | None = None
     deterministic_attention: Annotated[dict[str, Share], Within(min_length=2)] | None = None
     in_situ: InSituTable | None = None

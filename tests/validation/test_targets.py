@@ -168,9 +168,9 @@ LIMITS = {
     ("zb-a100", "float16", "dense"): 1.3,
     ("dgx-h100", "bfloat16", "dense"): 2.8, ("dgx-h100", "float8", "dense"): 3.4,
     ("dgx-h100", "bfloat16", "MoE"): 5.2, ("dgx-h100", "float8", "MoE"): 6.7,
-    ("dgx-b200", "bfloat16", "dense"): 3.5, ("dgx-b200", "mxfp8", "MoE"): 7.0, ("dgx-b300", "mxfp8", "MoE"): 12.3,
+    ("dgx-b200", "bfloat16", "dense"): 3.5, ("dgx-b200", "mxfp8", "MoE"): 7.0, ("dgx-b300", "mxfp8", "MoE"): 11.7,
     ("gb200-nvl72", "float8", "dense"): 5.8, ("gb200-nvl72", "bfloat16", "MoE"): 20.9,
-    ("gb200-nvl72", "mxfp8", "MoE"): 9.6, ("gb300-nvl72", "mxfp8", "MoE"): 9.0,
+    ("gb200-nvl72", "mxfp8", "MoE"): 8.6, ("gb300-nvl72", "mxfp8", "MoE"): 8.2,
     ("grand-teton", "float8", "dense"): 8.0,
     ("mi300x-8", "float8", "dense"): 10.2, ("mi325x-8", "float8", "dense"): 5.5, ("mi355x-8", "bfloat16", "MoE"): 18.9,
 }  # fmt: skip
