@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ppsim.api.project import plan_of
+from ppsim.api.project import plan_of_keywords
 from ppsim.base.arrays import Floats
 from ppsim.base.errors import PpsimError
 from ppsim.machine.cluster import Cluster, Constants, Efficiency
-from ppsim.machine.files import load_cluster
-from ppsim.validation.project_case import measured_of, predict
-from ppsim.validation.published_runs import Case, case_sets, cases_of
+from ppsim.machine.cluster_files import load_cluster
+from ppsim.validation.project_case import measured_of, project_run
+from ppsim.validation.published_runs import PublishedRun, case_sets, cases_of
 
 OUTLIER = 0.1
 """Error of a row's logarithm above which the row counts linearly."""
@@ -53,7 +53,7 @@ OTHER_MODELS = ("GPT-OSS-120B",)
 class Row:
     """A fit row, its cluster without fitted constants, and the measured seconds."""
 
-    case: Case
+    case: PublishedRun
     cluster: Cluster
     measured: float
     has_experts: bool
@@ -61,7 +61,7 @@ class Row:
     def error(self, efficiency: Efficiency) -> float:
         tried = replace(self.cluster, device=replace(self.cluster.device, efficiency=efficiency))
         words = {**self.case.words, "cluster": tried, "rest": 0.0}
-        return math.log(predict(self.case, plan_of(words)) / self.measured)
+        return math.log(project_run(self.case, plan_of_keywords(words)) / self.measured)
 
 
 def fit_rows() -> dict[str, list[Row]]:
@@ -69,7 +69,7 @@ def fit_rows() -> dict[str, list[Row]]:
     for name in case_sets():
         for case in (one for one in cases_of(name) if name not in OTHER_PHYSICS and one.told.use == "fit"):
             try:
-                plan = plan_of(case.words)
+                plan = plan_of_keywords(case.words)
             except PpsimError:
                 continue
             job = plan.job

@@ -10,7 +10,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 
-from ppsim.api.project import plan_of
+from ppsim.api.project import plan_of_keywords
 from ppsim.validation.error_summary import CaseError, validate_set
 from ppsim.validation.published_runs import case_sets
 
@@ -36,7 +36,7 @@ def main(section: str) -> None:
         (name, row)
         for name, told in case_sets().items()
         if told.section == section
-        for row in validate_set(name, plan_of).judged
+        for row in validate_set(name, plan_of_keywords).judged
         if not row.case.is_memory
     ]
     print(f"{section}: {len(rows)} judged rows, {100 * sum(abs(row.error) for _, row in rows) / len(rows):.2f} %")

@@ -145,7 +145,7 @@ def test_an_importer(tree: Tree) -> None:
     tree.make("trainers/mine/__init__.py", '"""Mine."""\n')
     tree.make(
         "trainers/mine/read_trace.py",
-        '"""Mine."""\n\nfrom pathlib import Path\n\nfrom ppsim.runs.readers.rows import read_rows\n\n\n'
+        '"""Mine."""\n\nfrom pathlib import Path\n\nfrom ppsim.runs.readers.csv_rows import read_rows\n\n\n'
         'def read_mine(path: Path):\n    """Read a folder with a CSV of passes in it."""\n'
         '    return read_rows(str(next(path.glob("*.mine"))))\n',
     )

@@ -3,15 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ppsim.simulation.step import Piece
+from ppsim.simulation.step import StepActivity
 from ppsim.simulation.timeline import Timeline
-from ppsim.simulation.verdict import Verdict
+from ppsim.simulation.verdict import MemoryVerdict
 
 Fact = tuple[str, str]
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class TimelineView:
     """A timeline with everything that is shown with it.
 
     - `title`, `subject`: the timeline's name; the model and cluster in one line, for the page's title.
@@ -26,13 +26,13 @@ class View:
 
     timeline: Timeline
     title: str = ""
-    pieces: Sequence[Piece] = ()
+    pieces: Sequence[StepActivity] = ()
     budget_s: Mapping[str, float] = field(default_factory=dict)
     facts: Sequence[Fact] = ()
     budget_title: str = "Where an iteration goes"
     subject: str = ""
     about: Sequence[Fact] = ()
-    verdict: Verdict | None = None
+    verdict: MemoryVerdict | None = None
     notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property

@@ -10,10 +10,10 @@ from ppsim.model.attention_and_mlp import MixtureOfExperts
 from ppsim.model.registry import NAMES, find_model
 from ppsim.trainers.bridge.read_config import from_sections
 from ppsim.trainers.bridge.rules import RULES
-from ppsim.trainers.option_relevance import matters_for
+from ppsim.trainers.option_relevance import effect_of
 from ppsim.trainers.primus.read_config import from_arguments
 from ppsim.trainers.recipe_table import TITLES, Recipe, find_recipe
-from ppsim.trainers.run_config import Ignored, RunConfig
+from ppsim.trainers.run_config import IgnoredOption, RunConfig
 from ppsim.trainers.torchtitan.read_config import from_torchtitan
 
 CLUSTERS = {
@@ -86,7 +86,7 @@ def _of_bridge(recipe: Recipe) -> RunConfig:
             words |= {"mtp": False} if further == 0 else {"mtp_num_layers": further}
             words |= {"mtp_use_repeated_layer": True} if repeats else {}
         elif further:
-            ignored.append(Ignored("mtp_num_layers", further, "time and memory"))
+            ignored.append(IgnoredOption("mtp_num_layers", further, "time and memory"))
             if layout := settings.get("pipeline_model_parallel_layout"):
                 settings["pipeline_model_parallel_layout"] = layout.replace("m", "")
     if settings.get("expert_model_parallel_size"):
@@ -97,9 +97,9 @@ def _of_bridge(recipe: Recipe) -> RunConfig:
     found = from_sections({"model": settings | {"world_size": recipe.gpus}}, recipe.name)
     read = {*dict(found.understood), *(one.name for one in found.ignored)}
     ignored += [
-        Ignored(name, value, "unknown")
+        IgnoredOption(name, value, "unknown")
         for name, value in settings.items()
-        if value and name not in read and matters_for(name) == "unknown"
+        if value and name not in read and effect_of(name) == "unknown"
     ]
     words |= found.words
     ignored = [*found.ignored, *ignored]

@@ -4,21 +4,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ppsim.base.display import Shown
+from ppsim.base.display import Printable
 from ppsim.model.architecture import Model
 from ppsim.parallel.layout import assumed_devices
 from ppsim.trainers.local_batch import LocalBatch
 from ppsim.trainers.recipe_table import Recipe
 
 
-def short(value: object) -> str:
+def shorten(value: object) -> str:
     """Return a value for a table: flags as on and off, at most 40 characters."""
     text = "on" if value is True else "off" if value is False else str(value)
     return text if len(text) <= 40 else f"{text[:39]}…"
 
 
 @dataclass(frozen=True)
-class Ignored:
+class IgnoredOption:
     """An option of the trainer that ppsim ignores.
 
     `matters` is the quantity that it changes: "time", "memory", "time and memory" or "unknown".
@@ -31,11 +31,11 @@ class Ignored:
     @property
     def in_words(self) -> str:
         """The name and the shortened value."""
-        return f"{self.name} {short(self.value)}"
+        return f"{self.name} {shorten(self.value)}"
 
 
 @dataclass(frozen=True, repr=False)
-class RunConfig(Shown):
+class RunConfig(Printable):
     """A trainer's configuration as ppsim reads it.
 
     `words` are options of `ppsim.project` by name, without the model. If `model` is None, `why_no_model` is a
@@ -53,7 +53,7 @@ class RunConfig(Shown):
     model: Model | None
     why_no_model: str
     understood: tuple[tuple[str, str], ...]
-    ignored: tuple[Ignored, ...]
+    ignored: tuple[IgnoredOption, ...]
     notes: tuple[str, ...] = ()
     local_batch: LocalBatch | None = None
     needed: Mapping[str, tuple[str, str]] = field(default_factory=dict)

@@ -11,13 +11,13 @@ from typing import Any, Literal
 import numpy as np
 
 from ppsim.base.errors import ConfigError, PpsimError
-from ppsim.base.file_schema import beside_defaults
+from ppsim.base.file_schema import non_default_fields
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import outcome_of
 from ppsim.projection.projection_interval import fitted_spread
 from ppsim.projection.summary import interval_by_spread, spread_of
-from ppsim.validation.project_case import PlanOf, measured_of, predict
-from ppsim.validation.published_runs import Case, CaseSet, case_sets, cases_of, require_set
+from ppsim.validation.project_case import PlanOf, measured_of, project_run
+from ppsim.validation.published_runs import CaseSet, PublishedRun, case_sets, cases_of, require_set
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class CaseError:
     `spread` is the standard deviation of log(predicted seconds); 0 for bytes.
     """
 
-    case: Case
+    case: PublishedRun
     plan: Plan
     measured: float
     predicted: float
@@ -69,7 +69,7 @@ class CaseError:
         unit = "bytes" if self.case.is_memory else "s"
         plan = self.plan
         return {
-            **beside_defaults(self.case.told),
+            **non_default_fields(self.case.told),
             "use": self.case.told.use,
             "table": self.case.told.table,
             "title": self.case.told.title,
@@ -87,7 +87,7 @@ class CaseError:
 
 
 @dataclass(frozen=True)
-class Score:
+class ErrorSummary:
     """Summary of errors: number, mean, mean absolute error, and the largest error with its sign."""
 
     num_rows: int
@@ -97,7 +97,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Validation:
+class SetValidation:
     """A set's rows and their evaluation; scores use the test rows, or the fit rows if there are no others.
 
     - `ranks`: Spearman's correlation of measured and predicted values, per group of schedules.
@@ -111,7 +111,7 @@ class Validation:
     mfu_basis: str
     ranks: dict[str, float]
     right: int
-    not_possible: list[tuple[Case, str]]
+    not_possible: list[tuple[PublishedRun, str]]
 
     @property
     def judged(self) -> list[CaseError]:
@@ -124,7 +124,7 @@ class Validation:
         return [row for row in self.rows if row.case.told.use == "fit"]
 
     @property
-    def score(self) -> Score:
+    def score(self) -> ErrorSummary:
         """Errors of ppsim on the test rows."""
         return score_of([row.error for row in self.judged])
 
@@ -138,19 +138,19 @@ class Validation:
         return sorted(name for name, files in sources.items() if Path(self.name).name in files)
 
     @property
-    def fitted_score(self) -> Score | None:
+    def fitted_score(self) -> ErrorSummary | None:
         """Errors of ppsim on the rows used for fitting."""
         return score_of([row.error for row in self.fitted]) if self.fitted else None
 
     @property
-    def constant_mfu(self) -> Score | None:
+    def constant_mfu(self) -> ErrorSummary | None:
         """Errors of a constant MFU on the test rows."""
         errors = [row.constant_mfu_error for row in self.judged]
         known = [error for error in errors if error is not None]
         return score_of(known) if known and len(known) == len(errors) else None
 
     @property
-    def other(self) -> Score | None:
+    def other(self) -> ErrorSummary | None:
         """Errors of another tool on the test rows."""
         errors = [row.other_error for row in self.judged if row.other_error is not None]
         return score_of(errors) if errors else None
@@ -190,25 +190,25 @@ class Validation:
             "inside_intervals": self.coverage,
             "rows": [row.to_json() for row in self.rows],
             "not_possible": [
-                {**beside_defaults(case.told), "command": case.command, "reason": reason}
+                {**non_default_fields(case.told), "command": case.command, "reason": reason}
                 for case, reason in self.not_possible
             ],
         }
 
 
 @dataclass(frozen=True)
-class HardwareScore:
+class HardwareErrors:
     """Errors of the test rows with times for a cluster, a dtype and a kind of model (dense or MoE)."""
 
     cluster: str
     dtype: str
     kind: Literal["dense", "MoE"]
-    score: Score
-    constant_mfu: Score
+    score: ErrorSummary
+    constant_mfu: ErrorSummary
     coverage: tuple[int, int] | None
 
 
-def hardware_scores(sets: Sequence[Validation]) -> list[HardwareScore]:
+def hardware_scores(sets: Sequence[SetValidation]) -> list[HardwareErrors]:
     """Return the errors of all sets' test rows with times, by cluster, dtype and kind of model.
 
     Excluded are projections from measured costs, and sets that only compare the order of schedules.
@@ -219,7 +219,7 @@ def hardware_scores(sets: Sequence[Validation]) -> list[HardwareScore]:
         if row.constant_mfu is not None and job is not None and row.plan.measured is None:
             groups.setdefault((job.cluster.name, job.execution.dtype, row.kind), []).append(row)
     return [
-        HardwareScore(
+        HardwareErrors(
             *group,
             score_of([row.error for row in rows]),
             score_of([row.constant_mfu_error for row in rows if row.constant_mfu_error is not None]),
@@ -235,7 +235,7 @@ def coverage_of(rows: Sequence[CaseError]) -> tuple[int, int] | None:
     return (sum(inside), len(inside)) if inside else None
 
 
-def validate_set(name: str, plan_of: PlanOf, cases: Sequence[Case] | None = None) -> Validation:
+def validate_set(name: str, plan_of: PlanOf, cases: Sequence[PublishedRun] | None = None) -> SetValidation:
     """Compare a set or a user's file with projections; raises `ConfigError` for an unknown set.
 
     `cases` are some of its rows (None: all). Cases that cannot be projected are listed with the reason.
@@ -247,7 +247,7 @@ def validate_set(name: str, plan_of: PlanOf, cases: Sequence[Case] | None = None
             if case.told.unexpressed:
                 raise ConfigError(case.told.unexpressed)
             plan = plan_of(case.words)
-            projected.append((case, plan, measured_of(case, plan), predict(case, plan)))
+            projected.append((case, plan, measured_of(case, plan), project_run(case, plan)))
         except PpsimError as error:
             reasons.append((case, str(error).splitlines()[0]))
     constant, basis = _constant_mfu([(case, plan, seconds) for case, plan, seconds, _ in projected])
@@ -260,7 +260,7 @@ def validate_set(name: str, plan_of: PlanOf, cases: Sequence[Case] | None = None
         if row.case.told.group:
             groups.setdefault(row.case.told.group, []).append(row)
     groups = {group: members for group, members in groups.items() if len(members) > 1}
-    return Validation(
+    return SetValidation(
         name, told, rows, basis,
         {group: rank_correlation(*_pair(members)) for group, members in groups.items()},
         sum(_is_in_order(*_pair(members)) for members in groups.values()),
@@ -274,17 +274,17 @@ def _spread(plan: Plan, seconds: float) -> float:
     return fitted_spread(plan, seconds, lambda other: outcome_of(other)[0], of_class) or of_class
 
 
-def score_of(errors: Sequence[float]) -> Score:
+def score_of(errors: Sequence[float]) -> ErrorSummary:
     """Return the summary of errors; zeros without errors.
 
     >>> score_of([0.02, -0.04])
-    Score(num_rows=2, mean=-0.01, mean_absolute=0.03, worst=-0.04)
+    ErrorSummary(num_rows=2, mean=-0.01, mean_absolute=0.03, worst=-0.04)
     """
     if not errors:
-        return Score(0, 0.0, 0.0, 0.0)
+        return ErrorSummary(0, 0.0, 0.0, 0.0)
     absolute = [abs(error) for error in errors]
     count = len(errors)
-    return Score(count, sum(errors) / count, sum(absolute) / count, max(errors, key=abs))
+    return ErrorSummary(count, sum(errors) / count, sum(absolute) / count, max(errors, key=abs))
 
 
 def rank_correlation(measured: Sequence[float], predicted: Sequence[float]) -> float:
@@ -307,7 +307,7 @@ def _is_in_order(measured: Sequence[float], predicted: Sequence[float]) -> bool:
     return all(predicted[a] < predicted[b] for a, b in pairs)
 
 
-def _constant_mfu(cases: Sequence[tuple[Case, Plan, float]]) -> tuple[list[float | None], str]:
+def _constant_mfu(cases: Sequence[tuple[PublishedRun, Plan, float]]) -> tuple[list[float | None], str]:
     """Seconds at a constant MFU per dtype (mean of the fit rows, else the best fit), and a description.
 
     `cases` are (case, plan, measured seconds). All None for memory, and if a plan has no model.

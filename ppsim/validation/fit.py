@@ -7,8 +7,8 @@ import numpy as np
 from ppsim.base.arrays import Floats
 from ppsim.base.errors import ConfigError
 from ppsim.machine.cluster import Cluster
-from ppsim.machine.files import load_cluster
-from ppsim.validation.project_case import PlanOf, measured_of, predict
+from ppsim.machine.cluster_files import load_cluster
+from ppsim.validation.project_case import PlanOf, measured_of, project_run
 from ppsim.validation.published_runs import cases_of, require_set
 
 _START = {
@@ -58,7 +58,7 @@ def fit_cluster(name: str, plan_of: PlanOf, *, rounds: int = 30) -> FittedCluste
         machine = cluster.with_constants(cluster.constants.with_values(tried))
         words = {name: value for name, value in tried.items() if name not in cluster.constants.named}
         plans = (plan_of({**case.words, "cluster": machine, **words}) for case in cases)
-        found: Floats = np.array(list(map(predict, cases, plans))) / measured - 1
+        found: Floats = np.array(list(map(project_run, cases, plans))) / measured - 1
         return found
 
     for _ in range(rounds):

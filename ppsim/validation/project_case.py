@@ -6,13 +6,13 @@ from typing import Any
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import outcome_of, peaks_of, reserved_of
 from ppsim.validation.flops import flops_a_token
-from ppsim.validation.published_runs import Case
+from ppsim.validation.published_runs import PublishedRun
 
 PlanOf = Callable[[Mapping[str, Any]], Plan]
 """Function from options of `ppsim project` to its plan (`ppsim.api.project.plan_of`)."""
 
 
-def predict(case: Case, plan: Plan) -> float:
+def project_run(case: PublishedRun, plan: Plan) -> float:
     """Return the projected seconds of an iteration, or the peak bytes of the case's rank.
 
     For memory reserved by an allocator, this is the projected reserved memory; raises `ConfigError` if it is
@@ -27,7 +27,7 @@ def predict(case: Case, plan: Plan) -> float:
     return seconds
 
 
-def measured_of(case: Case, plan: Plan) -> float:
+def measured_of(case: PublishedRun, plan: Plan) -> float:
     """Return the measured seconds per step or bytes per device, converted with the plan's model and batch."""
     source, job = plan.modelled_source, plan.job
     tokens = source.tokens_per_microbatch * plan.num_microbatches

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 import ppsim
-from ppsim.base.option_declarations import words_of
+from ppsim.base.option_declarations import declared_options
 from ppsim.base.units import seconds
 from ppsim.costs.dp_and_optimizer import expected_maximum
 from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
 from ppsim.errors import ConfigError
 from ppsim.machine.cluster import Constant, Constants
-from ppsim.machine.files import load_cluster
+from ppsim.machine.cluster_files import load_cluster
 from ppsim.model.offloading import OffloadRules
-from ppsim.projection.options import PlanOptions, StudyOptions
+from ppsim.projection.options import PlanOptions, SearchBaseOptions
 from ppsim.trainers.stacks import stacks
 
 UNNAMED: dict[str, Any] = {"model": "llama3-8b", "gpus": 16, "tp": 4, "pp": 2, "global_batch": 32}
@@ -34,18 +34,24 @@ NOT_ASKED = {"model_name", "kernels", "allocator_slack", "vocab_multiple", "clus
     [(Execution, "job.execution"), (Job, "job"), (OffloadRules, "job.offload_rules")],
 )
 def test_every_field_of_how_a_job_runs_is_an_option(holder: type, under: str) -> None:
-    words = words_of(PlanOptions)
+    words = declared_options(PlanOptions)
     set_by = {word.option.field for word in words.values()}
     names = {one.name for one in fields(holder)} - NOT_ASKED
     assert {name for name in names if f"{under}.{name}" not in set_by and OTHERWISE.get(name) not in words} == set()
 
 
 def test_every_stack_is_a_choice_and_says_words_of_studies_with_sources() -> None:
-    words = words_of(PlanOptions)
+    words = declared_options(PlanOptions)
     for name, stack in stacks().items():
         assert all(line.source for line in stack.lines)
         for line in stack.lines:
-            assert line.word in {*words_of(StudyOptions), "zero", "sequence_parallel", "runtime", "overlap_p2p"}
+            assert line.word in {
+                *declared_options(SearchBaseOptions),
+                "zero",
+                "sequence_parallel",
+                "runtime",
+                "overlap_p2p",
+            }
             made = ppsim.project(**(SPARSE if line.experts else SMALL) | {line.word: line.value})
             assert made.iteration_time_s > 0, (name, words[line.word].flag)
 
@@ -103,7 +109,7 @@ def test_times_by_stack_are_of_the_same_stages() -> None:
     assert f"by stack: megatron-bridge {seconds(times['megatron-bridge'])}, plain " in str(made)
     for name, value in times.items():
         assert value == ppsim.project(**UNNAMED, stack=name, split=made.split).iteration_time_s, name
-    assert made.answered(with_advice=False).by_stack_s == {}
+    assert made.summarise(with_advice=False).by_stack_s == {}
     assert made.answer.to_json()["by_stack_s"] == times
 
 

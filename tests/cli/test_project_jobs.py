@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tests.cli.running import ppsim, words_of
-from tests.machine.test_files import OWN
+from tests.machine.test_cluster_files import OWN
 
 SMALL = ("--model", "llama3-8b", "--cluster", "dgx-h100", "--pp", 4, "--tp", 2, "--gpus", 16)
 

@@ -6,7 +6,7 @@ import pytest
 
 import ppsim
 from ppsim.errors import ConfigError
-from ppsim.model.stages import Stage
+from ppsim.model.pipeline_stages import Stage
 
 FIRST = Stage((), embedding=True)
 JOB = {"model": "qwen3-vl-8b", "gpus": 8, "pp": 2, "global_batch": 16, "seq_len": 2048}

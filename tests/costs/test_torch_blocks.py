@@ -7,14 +7,14 @@ import pytest
 import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.costs.analytic import layer_estimate
-from ppsim.costs.execution_context import Execution, Place
+from ppsim.costs.execution_context import Execution, ExecutionContext
 from ppsim.costs.recomputation import forward_again
 from ppsim.costs.torch_blocks import num_amax
-from ppsim.machine.files import load_cluster
+from ppsim.machine.cluster_files import load_cluster
 from ppsim.model.batch import Batch
-from ppsim.model.memory import MemorySettings, stage_activations
+from ppsim.model.pipeline_stages import Stage
+from ppsim.model.rank_memory import MemorySettings, stage_activations
 from ppsim.model.registry import find_model
-from ppsim.model.stages import Stage
 from ppsim.parallel.layout import Layout
 from tests.costs.timed import kernels, operators, passing, products_of, timed
 
@@ -42,14 +42,14 @@ class Bytes:
         return False
 
 
-def place_of(tp: int = 1, **execution) -> Place:
+def place_of(tp: int = 1, **execution) -> ExecutionContext:
     words = {"compile": True, "sequence_parallel": tp > 1, "recompute": "full"} | execution
-    place = Place(cluster=load_cluster("dgx-h100"), layout=Layout(tp=tp), execution=Execution(**words))
+    place = ExecutionContext(cluster=load_cluster("dgx-h100"), layout=Layout(tp=tp), execution=Execution(**words))
     object.__setattr__(place, "times", Bytes())
     return place
 
 
-def bytes_of(place: Place, *, tokens: int = 1) -> tuple[float, float, float]:
+def bytes_of(place: ExecutionContext, *, tokens: int = 1) -> tuple[float, float, float]:
     """Bytes a token beyond those of Megatron-LM's kernels, of F, I and W."""
     usual = replace(place, execution=replace(place.execution, compile=None, hidden_tp_forward=0.0))
     object.__setattr__(usual, "times", Bytes())

@@ -19,11 +19,11 @@ from typing import Any
 from click.testing import CliRunner
 
 import ppsim
-from ppsim.api.project import plan_of
+from ppsim.api.project import plan_of_keywords
 from ppsim.catalog.build import build, every_schedule, find
 from ppsim.cli import main
 from ppsim.costs.profile import load_profile, packaged_profiles
-from ppsim.costs.time_breakdown import Parts
+from ppsim.costs.time_breakdown import TimeBreakdown
 from ppsim.errors import PpsimError
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project_table, table_of
@@ -37,7 +37,7 @@ MEASURES = (
     "iteration_s", "peak_bytes", "forward_s", "backward_input_s", "backward_weight_s", "backward_s", "activation_bytes",
     "kept_bytes", "static_bytes", "forward_flops", "parameters",
 )  # fmt: skip
-PARTS = tuple(part.name for part in fields(Parts))
+PARTS = tuple(part.name for part in fields(TimeBreakdown))
 
 
 def measures(plan: Plan) -> dict[str, list[float]] | str:
@@ -77,7 +77,7 @@ def rows() -> dict[str, Any]:
 
 def _measures_of(words: Mapping[str, Any]) -> Any:
     try:
-        return measures(plan_of({"memory_limit": None, **words}))
+        return measures(plan_of_keywords({"memory_limit": None, **words}))
     except PpsimError as error:
         return str(error).splitlines()[0]
 

@@ -10,7 +10,7 @@ import pytest
 import ppsim
 from ppsim.api.read import open_run
 from ppsim.runs.calibrate import calibrate
-from ppsim.runs.readers import rows
+from ppsim.runs.readers import csv_rows as rows
 from ppsim.runs.run import Run
 from tests.cli.running import ppsim as command
 from tests.runs.test_calibrate import run_of
@@ -135,7 +135,7 @@ def test_the_fingerprint_is_of_the_last_step_whatever_path_warm_up_and_clocks() 
         opened.measured.run.fingerprint
         for path in ("fitted.csv", "moved/run.csv")
         for warm_up in (0, 1, 2)
-        if not isinstance(opened := open_run(path, warm_up=warm_up), ppsim.Totals)
+        if not isinstance(opened := open_run(path, warm_up=warm_up), ppsim.LogTotals)
     }
     assert len(prints) == 1
     run = run_of(noise=0.01)

@@ -9,7 +9,7 @@ import ppsim
 from ppsim.errors import ConfigError
 from ppsim.model.attention_and_mlp import MixtureOfExperts
 from ppsim.model.registry import find_model
-from ppsim.trainers.arguments import Arguments, normalised
+from ppsim.trainers.arguments import Arguments, megatron_names
 from ppsim.trainers.megatron.read_model import model_of
 from ppsim.trainers.megatron.write_model import model_arguments
 from ppsim.trainers.read_config import read_run_config
@@ -308,7 +308,7 @@ def test_sparse_latent_attention_is_read_and_written(name: str) -> None:
     arguments = model_arguments(model, 4096)
     assert arguments is not None
     assert arguments["experimental_attention_variant"] == "dsa"
-    read = model_of(Arguments(normalised(arguments | {"seq_length": 4096}), "arguments"))
+    read = model_of(Arguments(megatron_names(arguments | {"seq_length": 4096}), "arguments"))
     assert [layer.attention for layer in read.layers] == [layer.attention for layer in model.layers]
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from ppsim.errors import ConfigError
-from ppsim.machine.files import load_cluster
+from ppsim.machine.cluster_files import load_cluster
 from ppsim.trainers.read_recipe import read_recipe
 from ppsim.trainers.shared_settings import moe_recipes, release_named, settings_beside, shared_settings
 from ppsim.trainers.stacks import stack_of

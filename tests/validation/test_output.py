@@ -13,7 +13,7 @@ from ppsim.base.files import csv_text
 from ppsim.results.fits import every_set_after_fit
 from ppsim.results.validation import every_row, every_set, markdown, markdown_summary
 from ppsim.validation.error_summary import hardware_scores
-from ppsim.validation.rows import rows_of
+from ppsim.validation.table_rows import rows_of
 from tests.cli.running import ppsim, words_of
 
 

@@ -10,13 +10,22 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import ConfigError
-from ppsim.base.option_declarations import words_of
+from ppsim.base.option_declarations import declared_options
 from ppsim.model.parameters import held_parameters
-from ppsim.model.stages import stages_of
-from ppsim.parallel.sizes import Cut
+from ppsim.model.pipeline_stages import stages_of
+from ppsim.parallel.sizes import ParallelSizes
 from ppsim.projection.options import PlanOptions
 from ppsim.validation.error_summary import rank_correlation
-from ppsim.validation.published_runs import FOLDER, WORDS, Case, Told, case_sets, cases_of, read_cases, require_set
+from ppsim.validation.published_runs import (
+    FOLDER,
+    WORDS,
+    PublishedRun,
+    RowProperties,
+    case_sets,
+    cases_of,
+    read_cases,
+    require_set,
+)
 from tests.cli.running import ppsim as run
 
 
@@ -37,10 +46,10 @@ def test_rows_that_judge_are_never_rows_that_fit() -> None:
 def test_what_a_row_can_say_is_what_project_can_say() -> None:
     """Every option of a plan is a column, and a column is an option or told of the number that was measured."""
     header = {name for path in FOLDER.glob("*.csv") for name in _header(path)}
-    assert set(WORDS) == set(words_of(PlanOptions))
+    assert set(WORDS) == set(declared_options(PlanOptions))
     assert header | {word for told in case_sets().values() for word in told.defaults} <= {
         *WORDS,
-        *(one.name for one in fields(Told)),
+        *(one.name for one in fields(RowProperties)),
     }
 
 
@@ -172,7 +181,7 @@ DRAWN = ("bridge-moe-2608", "bridge-moe-h100", "bridge-moe-b200", "bridge-moe-b3
 )
 def test_of_each_dtype_the_run_on_the_fewest_devices_fits(name: str) -> None:
     """Drawn before any error was seen: fewest devices, the newest release of them, the first as published; by hash."""
-    by_dtype: dict[str, list[Case]] = {}
+    by_dtype: dict[str, list[PublishedRun]] = {}
     for case in cases_of(name):
         by_dtype.setdefault(case.words.get("dtype", "bfloat16"), []).append(case)
     fits = {case.number for case in cases_of(name) if name in DRAWN and _is_drawn(name, case)}
@@ -183,7 +192,7 @@ def test_of_each_dtype_the_run_on_the_fewest_devices_fits(name: str) -> None:
     assert {case.number for case in cases_of(name) if case.told.use == "fit"} == fits
 
 
-def _is_drawn(name: str, case: Case) -> bool:
+def _is_drawn(name: str, case: PublishedRun) -> bool:
     return int(hashlib.blake2b(f"{name}:{case.number}".encode()).hexdigest(), 16) % 5 == 0
 
 
@@ -220,7 +229,7 @@ def test_a_layer_that_is_repeated_for_further_tokens_is_computed_each_time_and_h
     assert repeated.training_flops(8192, causal=True) == pytest.approx(84.7e9, rel=0.01)
     assert repeated.mtp_parameters == own.mtp_parameters == apart.mtp_parameters / 2
     held = [
-        held_parameters(one, stages_of(one, [len(one.layers)]), Cut(ep=64, dp=64)).expert
+        held_parameters(one, stages_of(one, [len(one.layers)]), ParallelSizes(ep=64, dp=64)).expert
         for one in (own, repeated, apart)
     ]
     assert held[0] == held[1] < held[2]

@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 import pytest
 
-from ppsim.api.project import plan_of
+from ppsim.api.project import plan_of_keywords
 from ppsim.base.files import read_json
 from ppsim.base.package_data import data_folder
 from ppsim.trainers.stacks import ERRORS, stack_errors, stacks
@@ -16,7 +16,7 @@ def test_the_packaged_errors_are_those_of_the_calibration_rows() -> None:
     """scripts/make_accuracy.py wrote them."""
     packaged, derived = (
         read_json(data_folder("trainers/data") / ERRORS),
-        [asdict(one) for one in calibration_errors(plan_of)],
+        [asdict(one) for one in calibration_errors(plan_of_keywords)],
     )
     assert len(packaged) == len(derived)
     for one, other in zip(packaged, derived, strict=True):

@@ -5,12 +5,12 @@ import math
 
 import pytest
 
-from ppsim.api.project import plan_of
-from ppsim.api.validate import fitted_again, validate
-from ppsim.machine.files import load_cluster, packaged_clusters
+from ppsim.api.project import plan_of_keywords
+from ppsim.api.validate import refit_cluster, validate
+from ppsim.machine.cluster_files import load_cluster, packaged_clusters
 from ppsim.projection.project import outcome_of
 from ppsim.projection.summary import interval_by_spread
-from ppsim.validation.error_summary import Validation, coverage_of, rank_correlation, score_of, validate_set
+from ppsim.validation.error_summary import SetValidation, coverage_of, rank_correlation, score_of, validate_set
 from ppsim.validation.published_runs import cases_of
 
 
@@ -25,7 +25,7 @@ def test_zero_bubble_paper_within_1_percent_and_all_schedules_in_order(validatio
 
 
 def test_one_schedule_alone_has_no_order() -> None:
-    found = validate_set("zero-bubble", plan_of, cases_of("zero-bubble")[:1])
+    found = validate_set("zero-bubble", plan_of_keywords, cases_of("zero-bubble")[:1])
     assert (found.ranks, found.right, found.mean_rank_correlation) == ({}, 0, None)
 
 
@@ -38,7 +38,10 @@ def test_slow_ranks_of_8_tell_those_of_16_and_32(validations) -> None:
 
 def test_without_its_constants_the_zero_bubble_papers_machine_is_taken_to_be_too_fast(validations) -> None:
     rows = validations["zero-bubble"].rows
-    found = [outcome_of(plan_of({**row.case.words, "cluster": "dgx-a100"}))[0] / row.measured - 1 for row in rows]
+    found = [
+        outcome_of(plan_of_keywords({**row.case.words, "cluster": "dgx-a100"}))[0] / row.measured - 1
+        for row in rows
+    ]
     assert score_of(found).mean < -0.05
 
 
@@ -53,7 +56,7 @@ def test_mlperf_ladder_close_to_its_line(microbatches: int, within: float) -> No
     words = cases_of("mlperf-405b")[0].words
     replicas = words["global_batch"] // microbatches
     rung = {**words, "gpus": words["tp"] * words["cp"] * words["pp"] * replicas}
-    seconds, _ = outcome_of(plan_of(rung))
+    seconds, _ = outcome_of(plan_of_keywords(rung))
     assert seconds == pytest.approx(0.60 + 0.189 * microbatches, rel=within)
 
 
@@ -126,7 +129,7 @@ def test_the_command_line_alone(validations, kind: str, within: float, worst_mea
     assert abs(score.mean) < worst_mean
 
 
-def _on_nvidia(validations) -> list[Validation]:
+def _on_nvidia(validations) -> list[SetValidation]:
     sets = [one for one in validations.values() if not one.told.order_only]
     return [one for one in sets if not one.told.section.endswith("AMD")]
 
@@ -218,7 +221,7 @@ def test_order_of_the_schedules_on_mi300x(validations) -> None:
 def test_the_order_on_mi300x_holds_whatever_the_batch_that_is_not_stated(batch: int) -> None:
     cases = cases_of("primus-mi300x")
     measured = [case.told.value for case in cases]
-    projected = [outcome_of(plan_of({**case.words, "global_batch": batch}))[0] for case in cases]
+    projected = [outcome_of(plan_of_keywords({**case.words, "global_batch": batch}))[0] for case in cases]
     assert rank_correlation(measured, [-seconds for seconds in projected]) > 0.8
 
 
@@ -229,7 +232,7 @@ def test_the_order_on_mi355x_whatever_the_length_and_batch_that_are_not_stated(l
     cases = cases_of("primus-mi355x")
     measured = [case.told.value for case in cases]
     words = {"seq_len": length, "global_batch": batch}
-    projected = [-outcome_of(plan_of({**case.words, **words}))[0] for case in cases]
+    projected = [-outcome_of(plan_of_keywords({**case.words, **words}))[0] for case in cases]
     assert projected.index(max(projected)) == measured.index(max(measured))
     assert projected.index(min(projected)) == measured.index(min(measured))
     assert rank_correlation(measured, projected) > 0.89
@@ -237,6 +240,6 @@ def test_the_order_on_mi355x_whatever_the_length_and_batch_that_are_not_stated(l
 
 @pytest.mark.parametrize("name", [name for name in packaged_clusters() if load_cluster(name).constants.fitted_on])
 def test_constants_in_use_are_those_that_the_fit_rows_give(name: str) -> None:
-    fitted = fitted_again(name)
+    fitted = refit_cluster(name)
     assert list(fitted.found)[: len(load_cluster(name).constants.named)] == list(load_cluster(name).constants.named)
     assert fitted.found == fitted.in_use

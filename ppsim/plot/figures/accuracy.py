@@ -7,7 +7,7 @@ import numpy as np
 
 from ppsim.base.errors import ConfigError
 from ppsim.plot import palette
-from ppsim.plot.figures.style import GRID, TITLE_POINTS, Series, Width, new_figure, series, settings
+from ppsim.plot.figures.style import GRID, TITLE_POINTS, Series, Width, new_figure, series_style, settings
 
 if TYPE_CHECKING:
     import pandas
@@ -25,7 +25,8 @@ _UNITS = {"time": 1.0, "memory": 2.0**30}
 def accuracy_figure(rows: "pandas.DataFrame", *, title: str = "", width: Width = "two-column") -> "Figure":
     """Return scatter plots of projected over measured time and memory, and signed errors by set.
 
-    `rows` come from `ppsim.validation.rows`. Each set has its own colour and marker, named at its errors. Rows used
+    `rows` come from `ppsim.validation.table_rows`. Each set has its own colour and marker, named at its errors.
+    Rows used
     for fitting are hollow. The band is ±5 %. Percentages at the right are the mean absolute error, over the rows
     not used for fitting if there are any. Sets that only compare the order of schedules are left out. Raises
     `ConfigError` if no other set is left.
@@ -34,7 +35,7 @@ def accuracy_figure(rows: "pandas.DataFrame", *, title: str = "", width: Width =
     if rows.empty:
         raise ConfigError("there is nothing to draw: of these sets only the order of the schedules counts")
     sets = list(dict.fromkeys(rows["set"]))
-    looks = dict(zip(sets, series(len(sets)), strict=True))
+    looks = dict(zip(sets, series_style(len(sets)), strict=True))
     quantities = [name for name in _QUANTITIES if (rows["quantity"] == name).any()]
     with settings():
         figure, scatters, strip = _axes(width, len(quantities), len(sets))

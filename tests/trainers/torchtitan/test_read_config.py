@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import ppsim
-from ppsim.api.project import plan_of
+from ppsim.api.project import plan_of_keywords
 from ppsim.errors import ConfigError
 from ppsim.model.registry import find_model
 from ppsim.projection.plan import Plan
@@ -36,7 +36,7 @@ def read(folder: Path, text: str, name: str = "run.sh") -> RunConfig:
 def plan(folder: Path, text: str, **options: object) -> Plan:
     """The plan of a file of this text with further options."""
     (folder / "run.sh").write_text(text)
-    return plan_of({"run_config": folder / "run.sh", "cluster": "dgx-h100"} | options)
+    return plan_of_keywords({"run_config": folder / "run.sh", "cluster": "dgx-h100"} | options)
 
 
 def test_a_registry_entry_sets_what_the_command_leaves_open(tmp_path: Path) -> None:
