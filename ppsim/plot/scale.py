@@ -30,7 +30,7 @@ def time_scale(longest_s: float) -> AxisScale:
     """Return the scale of a time axis that ends at `longest_s`: s from 10 s on, else ms; seven digits.
 
     >>> time_scale(3.25), time_scale(83.0)
-    (Scale(unit='ms', size=0.001, decimals=3), Scale(unit='s', size=1.0, decimals=5))
+    (AxisScale(unit='ms', size=0.001, decimals=3), AxisScale(unit='s', size=1.0, decimals=5))
     """
     unit, size = ("s", 1.0) if longest_s >= 10 else ("ms", 1e-3)
     digits = 1 + math.floor(math.log10(longest_s / size)) if longest_s > 0 else 1
