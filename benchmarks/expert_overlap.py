@@ -49,16 +49,16 @@ def published() -> list[dict[str, str]]:
     for name in case_sets():
         for case in cases_of(name):
             if (
-                not case.words.get("overlap_ep")
-                or case.told.use != "judge"
+                not case.options.get("overlap_ep")
+                or case.properties.use != "judge"
                 or case.is_memory
-                or case.told.unexpressed
+                or case.properties.unexpressed
             ):
                 continue
-            words = dict(case.words)
+            words = dict(case.options)
             row = {
                 "set": name,
-                "model": case.told.title,
+                "model": case.properties.title,
                 "gpus": str(words["gpus"]),
                 "dispatcher": words.get("moe_dispatcher", "deepep"),
             }

@@ -83,14 +83,14 @@ def sets() -> list[Together]:
     """Return the rows with times, on clusters without fitted constants."""
     found = []
     for name, told in case_sets().items():
-        cases = [case for case in cases_of(name) if case.told.use == "fit"]
+        cases = [case for case in cases_of(name) if case.properties.use == "fit"]
         if told.order_only or told.section == "measured costs":
             continue
         clusters: dict[str, list[MeasuredStep]] = {}
         for row in rows_of(cases, plan_of_keywords, name)[0]:
             cluster = replace(_job(row).cluster, constants=Constants())
-            words = {**row.case.words, "cluster": cluster, "rest": 0.0}
-            bare = replace(row, case=replace(row.case, words=words), plan=plan_of_keywords(words))
+            words = {**row.case.options, "cluster": cluster, "rest": 0.0}
+            bare = replace(row, case=replace(row.case, options=words), plan=plan_of_keywords(words))
             clusters.setdefault(cluster.name, []).append(bare)
         found += [_together(rows) for rows in clusters.values()]
     return found

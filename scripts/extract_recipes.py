@@ -601,14 +601,14 @@ def primus_recipes(tree: Tree) -> list[Extracted]:
                 continue
             is_torchtitan = parts["framework"] == "torchtitan"
             settings = Recorded.last.settings({} if is_torchtitan else defaults)
-            names = [known_model(parts["model"]), parts["device"].lower(), FORMATS[config.words["dtype"]]]
+            names = [known_model(parts["model"]), parts["device"].lower(), FORMATS[config.options["dtype"]]]
             variant = [
                 one
                 for one in re.split("[-_]", parts["rest"].lower())
                 if one not in ("pretrain", "", *FORMATS.values())
             ]
             names += ["torchtitan"] * is_torchtitan + ["-".join(variant)] * bool(variant)
-            one = Extracted("/".join(names), config.words.get("gpus"), settings, path)
+            one = Extracted("/".join(names), config.options.get("gpus"), settings, path)
             found.append((one, parts["model"].lower().replace("_", "-")))
     return _told_apart(found)
 
@@ -659,7 +659,7 @@ def torchtitan_recipes() -> list[Extracted]:
                 re.sub("[._-]", "", f"{name}{options['model.flavor']}".lower())
             )
             variant = [rest] if rest and rest not in FORMATS else []
-            names = [model, "any", FORMATS[config.words["dtype"]], *variant]
+            names = [model, "any", FORMATS[config.options["dtype"]], *variant]
             found.append(Extracted("/".join(names), None, settings, module.source))
     return found
 

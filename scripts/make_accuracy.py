@@ -108,16 +108,16 @@ def put(path: Path, name: str, text: str) -> None:
 
 def after_one_run(found: AfterFits, sets: Sequence[SetValidation]) -> str:
     """Return a line for each section: errors of the rows that were not fitted, before and after."""
-    sections = {one.name: one.told.section for one in sets}
+    sections = {one.name: one.properties.section for one in sets}
     groups: dict[str, list[AfterFit]] = {}
     for one in found.sets:
-        if one.judged:
+        if one.test_rows:
             groups.setdefault(sections[one.name], []).append(one)
     return "\n".join(markdown_table([_before_and_after(*group) for group in groups.items()])) + "\n"
 
 
 def _before_and_after(section: str, sets: Sequence[AfterFit]) -> dict[str, str]:
-    pairs = [pair for one in sets for pair in one.judged]
+    pairs = [pair for one in sets for pair in one.test_rows]
     before, after = (score_of([pair[index].error for pair in pairs]) for index in (0, 1))
     inside = coverage_of([pair[1] for pair in pairs])
     closer = [one.name for one in sets if _absolute(one, 1) < _absolute(one, 0)]
@@ -136,7 +136,7 @@ def _before_and_after(section: str, sets: Sequence[AfterFit]) -> dict[str, str]:
 
 
 def _absolute(one: AfterFit, index: int) -> float:
-    return score_of([pair[index].error for pair in one.judged]).mean_absolute
+    return score_of([pair[index].error for pair in one.test_rows]).mean_absolute
 
 
 if __name__ == "__main__":

@@ -72,8 +72,8 @@ def test_a_schedule(tree: Tree) -> None:
     )
     tree.replace("catalog/entries.py", "    gpipe,\n", "    gpipe,\n    my_gpipe,\n")
     tree.replace(
-        "catalog/entries.py", "ENTRIES: tuple[Entry, ...] = (\n",
-        'ENTRIES: tuple[Entry, ...] = (\n    _one_stage(name="mine", title="Mine", build=my_gpipe, '
+        "catalog/entries.py", "ENTRIES: tuple[ScheduleEntry, ...] = (\n",
+        'ENTRIES: tuple[ScheduleEntry, ...] = (\n    _one_stage(name="mine", title="Mine", build=my_gpipe, '
         'splits_backward=False, bubble=Formula("(p - 1) * (F + I + W)"), peak_activations=Formula("m"), source="me"),\n',
     )  # fmt: skip
     tree.require_files_of("schedule")

@@ -110,7 +110,9 @@ def job_of_options(options: Mapping[str, Any]) -> Job | None:
         gpus_assumed=options["gpus"] is None and options["dp"] is None,
         assumed=(*options.get("assumed", ()), *assumed),
         stack_basis=options.get("stack_basis", ""),
-        without=config.without if isinstance(config := options["run_config"], RunConfig) else (),
+        ignored_memory_options=config.ignored_memory_options
+        if isinstance(config := options["run_config"], RunConfig)
+        else (),
         **field_values(_WORDS, given, "job"),
     )
 

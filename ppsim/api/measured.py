@@ -106,7 +106,8 @@ def compare(
     pace = comparing.pace_of(run, said.pace)
     between = (float(np.mean(run.gaps_s)), costs.step_overhead_s if costs else 0.0) if len(run.gaps_s) else None
     return replace(
-        compared, peaks=peaks, between_s=between, projected_costs=costs, interval_s=said.interval_s,
+        compared, peaks=peaks, between_s=between, projected_costs=costs,
+        iteration_time_interval_s=said.iteration_time_interval_s,
         overheads_fitted_on_this_run=run.fingerprint in said.fitted_runs, **pace,
     )  # fmt: skip
 
@@ -115,7 +116,7 @@ def _expectation(projection: Projection) -> timeline_json.Expectation:
     found, answer = projection.plan.rehearsal, projection.summarise(with_advice=False)
     pace = timeline_json.pace_from(found.pace_s, found.reference_ends_s, found.reference_work) if found else None
     said = timeline_json.Expectation(pace=pace, fitted_runs=projection.plan.fitted_runs)
-    return said.within(projection.timeline, projection.iteration_time_s, answer.interval_s)
+    return said.within(projection.timeline, projection.iteration_time_s, answer.iteration_time_interval_s)
 
 
 def explain(
@@ -138,7 +139,7 @@ def explain(
     'uneven stages or slow ranks'
     >>> abs(sum(loss.seconds for loss in found.losses) / found.step_s - 1) < 0.05
     True
-    >>> found.against.step_s < 1.2 * found.step_s
+    >>> found.comparison.step_s < 1.2 * found.step_s
     True
     """
     opened = open_run_if_path(measured)
@@ -152,7 +153,7 @@ def explain(
     is_megatron = costs is not None and costs.communication.startswith("megatron")
     call_s = float(np.mean(projected.costs.transfer_s)) + projected.costs.hop_overhead_s if is_megatron else None
     source = str(against) if isinstance(against, str | Path) else "the projection"
-    return replace(found, against=beside(found, projected, source=source, call_s=call_s))
+    return replace(found, comparison=beside(found, projected, source=source, call_s=call_s))
 
 
 def _megatron_call_s(facts: Mapping[str, Any]) -> float | None:

@@ -150,7 +150,7 @@ def _report_json(one: OneOfThem, costs: StageCosts | None) -> dict[str, Any]:
 
 
 def _projection_json(projection: Projection, answer: ProjectionSummary | None) -> dict[str, Any]:
-    return projection.judged() | timeline_to_json(
+    return projection.memory_fit_to_json() | timeline_to_json(
         projection.timeline,
         projection.costs,
         memory_limit_bytes=projection.plan.memory_limit_bytes,
@@ -178,7 +178,7 @@ def comparison_content(comparison: Comparison, fitted: FittedOverheads | None = 
 
 def explanation_content(found: Explanation) -> TimelineFileContent:
     """Return the file content of an explanation: texts, and the measured (and projected) step with its losses."""
-    words, timeline, against = explained_words, found.timeline, found.against
+    words, timeline, against = explained_words, found.timeline, found.comparison
     if timeline is None:
         raise ConfigError("the explanation has no timeline to draw: ppsim.explain makes one that has")
     facts = [(str(number), text) for number, text in enumerate(words.reasons(found), start=1)]
@@ -197,7 +197,7 @@ def explanation_content(found: Explanation) -> TimelineFileContent:
 
 def _explained_view(timeline: Timeline, title: str, facts: list[Fact], losses: dict[str, float]) -> TimelineView:
     found = {cause: lost for cause, lost in losses.items() if abs(lost) >= LEAST_SHOWN * timeline.step_time_s}
-    return TimelineView(timeline, title, budget_s=found, facts=facts, budget_title="Where a step goes")
+    return TimelineView(timeline, title, time_breakdown_s=found, facts=facts, budget_title="Where a step goes")
 
 
 def export(

@@ -203,7 +203,7 @@ def _require_split_of(config: "RunConfig", plan: Plan, options: Mapping[str, Any
     """Raise `ConfigError` if a configuration's layers per stage conflict with the rest of the plan."""
     words = ("split", *MEGATRON_SPLIT)
     kept = [
-        name for name in words if options[name] not in (None, False) and options[name] == config.words.get(name)
+        name for name in words if options[name] not in (None, False) and options[name] == config.options.get(name)
     ]
     if not kept or plan.job is None:
         return
@@ -310,7 +310,7 @@ def _split(options: Mapping[str, Any]) -> Split | None:
 def _split_of(config: "RunConfig | None") -> Split | None:
     """The split that a trainer's configuration says."""
     words = dict.fromkeys(("split", *MEGATRON_SPLIT))
-    return None if config is None else _split(words | {name: config.words.get(name) for name in words})
+    return None if config is None else _split(words | {name: config.options.get(name) for name in words})
 
 
 def _job(options: Mapping[str, Any]) -> "Job | None":

@@ -30,7 +30,7 @@ class RunResult(Printable):
         raise NotImplementedError
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """One-line description."""
         return f"{self.title}: {len(self.step_times_s)} steps, the median {seconds(self.timeline.step_time_s)}"
 

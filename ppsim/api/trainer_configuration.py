@@ -59,7 +59,7 @@ def with_run_config(options: Mapping[str, Any], *, tried: Collection[str] = ()) 
     config = read_source(path, recipe)
     given = {name for name, value in filled.items() if value not in (None, {}, ())}
     left = {name for word in given for name in _SAME_SETTING.get(word, ())} | given | {*tried}
-    taken = {name: value for name, value in config.words.items() if name in filled and name not in left}
+    taken = {name: value for name, value in config.options.items() if name in filled and name not in left}
     if "stack" in taken:
         from ppsim.trainers.stacks import without_recipes
 

@@ -22,7 +22,7 @@ def view_of(projection: Projection, title: str, answer: ProjectionSummary | None
 
     `answer` adds the interval and the advice.
     """
-    interval = f"; 90 % interval {' to '.join(map(seconds, answer.interval_s))}" if answer else ""
+    interval = f"; 90 % interval {' to '.join(map(seconds, answer.iteration_time_interval_s))}" if answer else ""
     about = _about(projection)
     texts = texts_of(projection, "page")
     texts["iteration"] += interval

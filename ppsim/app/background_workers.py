@@ -97,7 +97,7 @@ def optimise_schedule(request: ScheduleRequest, report: Callable[[Table], None])
 
     found = project_all(plan_of_options(request.options), [request.name], tables=noted)
     if not made:
-        raise PpsimError(found.reasons[request.name])
+        raise PpsimError(found.rejected[request.name])
     report(made[0])
 
 

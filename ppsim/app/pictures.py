@@ -76,8 +76,8 @@ def times_of_stages(answer: ProjectorResult) -> dict[str, list[float]]:
         return {}
     schedule = base.timeline.schedule
     stages = schedule.num_model_stages
-    costs = base.assembled.costs.resolved_for(schedule)
-    hops = np.broadcast_to(np.asarray(base.assembled.costs.transfer_s, dtype=np.float64), (stages,))
+    costs = base.stage_cost_set.costs.resolved_for(schedule)
+    hops = np.broadcast_to(np.asarray(base.stage_cost_set.costs.transfer_s, dtype=np.float64), (stages,))
     found = {
         "forward_ms": 1e3 * costs.values("forward_s")[:stages],
         "backward_input_ms": 1e3 * costs.values("backward_input_s")[:stages],
@@ -114,7 +114,7 @@ def cards_html(answer: ProjectorResult) -> str:
             cards.append(_card(answer, name, one, base if base is not None else one))
             continue
         waits = name in answer.awaited
-        told = "its table is being fitted to these costs …" if waits else answer.reasons.get(name, "")
+        told = "its table is being fitted to these costs …" if waits else answer.rejected.get(name, "")
         cards.append(
             f"<article class='card {'waits' if waits else 'refused'}' data-schedule='{escape(name)}'>"
             f"<h2>{escape(name)}</h2><p>{escape(told)}</p></article>"
@@ -207,7 +207,7 @@ def table_csv(answer: ProjectorResult) -> str:
             numbers = [step.step_time_s, one.iteration_time_s, one.tokens_per_s, step.bubble_ratio, peak]
             writer.writerow([name, one.plan.vpp, *numbers, why])
         else:
-            writer.writerow([name, *[""] * 6, answer.reasons.get(name, "")])
+            writer.writerow([name, *[""] * 6, answer.rejected.get(name, "")])
     return text.getvalue()
 
 
@@ -227,7 +227,7 @@ def configuration(state: PageState, answer: ProjectorResult, *, theme: Theme, wi
     """Return the timeline of a configuration found by a search, and the HTML above it."""
     one = answer.baseline
     if one is None:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in answer.reasons.items())
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in answer.rejected.items())
         return {"data": [], "layout": {}}, f"<p>{escape(reasons or 'its table is being fitted …')}</p>"
     look = DrawingOptions(
         with_texts=one.timeline.num_actions <= MOST_TEXTS, with_memory=True, theme=theme, wide_px=wide_px

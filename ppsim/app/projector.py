@@ -48,7 +48,7 @@ class ProjectorResult:
     state: PageState
     plan: Plan
     projections: Mapping[str, Projection]
-    reasons: Mapping[str, str]
+    rejected: Mapping[str, str]
     standing_in: frozenset[str]
     awaited: frozenset[str]
 
@@ -119,7 +119,7 @@ class Projector:
                     awaited.add(name)
                 continue
             projections |= {one.plan.schedule_name: one for one in found.projections}
-            reasons |= found.reasons
+            reasons |= found.rejected
         # If a replacement schedule does not run, the fitted one may still run.
         awaited |= {name for name in standing_in if name in reasons}
         for name in awaited:

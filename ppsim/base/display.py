@@ -24,12 +24,12 @@ class HasRepr:
     """An object with a one-line `repr` and, if its class has one, a notebook card."""
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """Content of the line: the fields that differ from their defaults."""
         return ", ".join(_set_fields(self))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.brief})"
+        return f"{type(self).__name__}({self.one_line})"
 
     def _repr_html_(self) -> str | None:
         """Return the card for a notebook; None if there is only the line."""

@@ -142,8 +142,7 @@ def time_limit(seconds: float) -> Iterator[None]:
     """Within the block, raise `TimeIsUp` instead of running a kernel that would exceed a time limit.
 
     The limit is in seconds of `working_clock`. A kernel's duration is extrapolated from its last long run; code
-    outside
-    of kernels counts as instant.
+    outside of kernels counts as instant.
     """
     token = _UNTIL_S.set(working_clock() + seconds)
     try:

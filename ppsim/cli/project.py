@@ -113,7 +113,7 @@ def project(
         shown = several.projections
         all_of_it = [one.to_json() for one in shown] if as_json else []
         fits = shown[0].fits if shown else None
-        found = {"fits": fits, "projections": all_of_it, "not_possible": several.reasons}
+        found = {"fits": fits, "projections": all_of_it, "rejected": several.rejected}
     else:
         one, answer = _answered(plan, options["tokens"])
         shown, found = [one], one.to_json() | answer.to_json() if as_json else {}

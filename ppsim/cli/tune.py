@@ -81,7 +81,7 @@ def tune(
         tried := [
             word
             for word in declared_options(RangeOptions)
-            if word != "zero" and word in config.words and not options[word]
+            if word != "zero" and word in config.options and not options[word]
         ]
     ):
         print_message(f"  tried, not taken from it: {', '.join(tried).replace('_', '-')}")

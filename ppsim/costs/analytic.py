@@ -66,11 +66,9 @@ def layer_estimate(
         launching_s=launching_s,
     )  # fmt: skip
     if not layer.has_backward:
-        passes = forward, TimeBreakdown(), TimeBreakdown()
-        launches = _launches_s(place, PassKernels(kernels.forward), launching_s)[0], 0.0
-        return CostEstimate(
-            *passes, known=_known(PassKernels(kernels.forward)), times=_times(operators, of, passes, launches)
-        )
+        passes, alone = (forward, TimeBreakdown(), TimeBreakdown()), PassKernels(kernels.forward)
+        launches = _launches_s(place, alone, launching_s)[0], 0.0
+        return CostEstimate(*passes, known=_known(alone), times=_times(operators, of, passes, launches))
     again, names = forward_again(timed, of)
     again = with_recomputed_launches(again, layer, place)
     repeated = [one for one in operators if one.name in names]

@@ -79,7 +79,7 @@ class Job(HasRepr):
     - `stack_basis`: why the job has this stack, if it was not named; empty if it was.
     - `gpus_assumed`: the number of GPUs was not given and is the smallest for the layout.
     - `assumed`: further sentences about options that were not given.
-    - `without`: ignored trainer options that affect memory.
+    - `ignored_memory_options`: ignored trainer options that affect memory.
 
     >>> import ppsim
     >>> job = ppsim.job(model="llama3-8b", gpus=16, tp=2, pp=4, micro_batch=2)
@@ -121,10 +121,10 @@ class Job(HasRepr):
     stack_basis: str = field(default="", compare=False)
     gpus_assumed: bool = field(default=False, compare=False)
     assumed: tuple[str, ...] = field(default=(), compare=False)
-    without: tuple[str, ...] = field(default=(), compare=False)
+    ignored_memory_options: tuple[str, ...] = field(default=(), compare=False)
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """One line with model, GPUs, parallel sizes and batch."""
         layout, batch = self.layout, f"{self.global_batch} sequences of {self.length} tokens"
         sizes = " ".join(f"{name} {getattr(layout, name)}" for name in ("tp", "cp", "ep", "pp", "dp"))

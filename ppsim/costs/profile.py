@@ -357,7 +357,7 @@ class Profile(HasRepr, FileSchema):
     device_facts: DeviceMicrobenchmarks | None = None
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """One line with name, model, device and number of measurements."""
         measured = f"{len(self.measurements)} measurements"
         return f"{self.name}, {self.model.name} on {self.provenance.device.name}, {measured}"

@@ -49,8 +49,7 @@ class StageCostSet:
     """Costs per stage, layers per stage, model FLOPs of a microbatch's forward, and the assumptions.
 
     `step_costs` is the part of the step outside the pipeline. `parts` has the costs of each stage by cause (empty
-    if
-    the causes cannot be separated), `contents` the layout string of each stage, of the letters E, t, m and L.
+    if the causes cannot be separated), `contents` the layout string of each stage, of the letters E, t, m and L.
     `layer_times` has the layers of each stage if passes run in pairs.
     """
 

@@ -2,9 +2,8 @@
 
 Static memory is exact arithmetic on shapes. Activations depend on the microbatches in flight at the peak, which the
 schedule determines (`ppsim.simulation.memory_per_action` has memory over time). The peak is the larger of two
-moments: the
-head's backward, with the gradient of the logits, or the backward of the first layer to run backward, with the
-gradient of its MLP.
+moments: the head's backward, with the gradient of the logits, or the backward of the first layer to run backward,
+with the gradient of its MLP.
 """
 
 from collections import Counter

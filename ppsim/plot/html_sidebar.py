@@ -38,7 +38,7 @@ def _plan(view: TimelineView) -> str:
     ]
     title = f"<h2>{escape(heading(timeline, view.title)[0])}</h2>"
     told = html_table([], [[escape(name), escape(text)] for name, text in facts], wide=1)
-    budget = _budget(view.budget_title, view.budget_s) if view.budget_s else ""
+    budget = _budget(view.budget_title, view.time_breakdown_s) if view.time_breakdown_s else ""
     notes = "".join(_note(name, lines) for name, lines in view.notes.items() if lines)
     return title + told + budget + _idle(timeline) + notes + _ranks(timeline)
 

@@ -18,8 +18,8 @@ class TimelineView:
     - `pieces`: work of the ranks outside the pipeline, in the timeline's own time.
     - `about`: names and texts for the page's header.
     - `facts`: names and texts above the tables next to the picture.
-    - `budget_s`: seconds of an iteration by part (`ppsim.projection.loss_breakdown.loss_budget`), empty if unknown;
-      its heading is `budget_title`.
+    - `time_breakdown_s`: seconds of an iteration by part (`ppsim.projection.loss_breakdown.loss_budget`), empty if
+      unknown; its heading is `budget_title`.
     - `verdict`: whether the plan fits in memory; None if memory is not projected.
     - `notes`: lines by heading, e.g. the assumptions.
     """
@@ -27,7 +27,7 @@ class TimelineView:
     timeline: Timeline
     title: str = ""
     pieces: Sequence[StepActivity] = ()
-    budget_s: Mapping[str, float] = field(default_factory=dict)
+    time_breakdown_s: Mapping[str, float] = field(default_factory=dict)
     facts: Sequence[Fact] = ()
     budget_title: str = "Where an iteration goes"
     subject: str = ""

@@ -190,10 +190,9 @@ def profile_module(
 
     The module is called as `module(*example_inputs)` and returns one tensor. It is measured on the device of its
     inputs, in its own mode and number formats, compiled or not. `settings` are fields of `MeasuringSettings`;
-    `shape_of`
-    derives micro-batch and sequence length. FLOPs are from torch's counter, which omits fused attention on a CPU.
-    The profile has no embedding and no head: a projection counts them as 0 and says so. If the backward cannot be
-    split, `say` gets the reason and only B is recorded.
+    `shape_of` derives micro-batch and sequence length. FLOPs are from torch's counter, which omits fused attention
+    on a CPU. The profile has no embedding and no head: a projection counts them as 0 and says so. If the backward
+    cannot be split, `say` gets the reason and only B is recorded.
 
     Raises `ConfigError` for inputs or an output that no pipeline stage could have.
 

@@ -43,7 +43,7 @@ def bubbles_of_plan(plan: Plan, *, schedules: Sequence[str], microbatches: Seque
             if entry.name in timelines:
                 rows.append(row | _measured(timelines[entry.name]))
             else:
-                rows.append(row | {"reason": found.reasons[entry.name]})
+                rows.append(row | {"reason": found.rejected[entry.name]})
     return _frame(rows)
 
 

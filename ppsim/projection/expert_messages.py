@@ -21,7 +21,7 @@ def expert_messages(projection: Projection) -> list[StepActivity]:
     A piece is a message or a part of one, hidden (overlapped with compute) or exposed. Its position follows the
     costs, stretched if the action takes longer. The embedding and the head run before or after all layers.
     """
-    assembled, timeline = projection.assembled, projection.timeline
+    assembled, timeline = projection.stage_cost_set, projection.timeline
     table, layers = timeline.schedule, assembled.layer_times
     if not layers:
         return []

@@ -102,7 +102,7 @@ def loss_budget(projection: Projection) -> dict[str, float]:
 
 
 def _compute(projection: Projection, busy: float) -> dict[str, float]:
-    table, assembled = projection.timeline.schedule, projection.assembled
+    table, assembled = projection.timeline.schedule, projection.stage_cost_set
     if not projection.plan.has_model:
         return {"compute": busy}
     if not assembled.parts:

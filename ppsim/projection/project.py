@@ -161,7 +161,7 @@ def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) ->
     return Projection(
         plan=plan,
         step=step,
-        assembled=assembled,
+        stage_cost_set=assembled,
         costs=costs,
         iteration_time_s=iteration,
         tokens_per_s=_tokens(plan, schedule) * of_tokens / iteration if plan.has_model else None,
@@ -268,7 +268,7 @@ def _step(plan: Plan, schedule: Schedule) -> tuple[StageCostSet, StageCosts, Tra
     if split == "auto" and _is_searched(plan, schedule):
         trial = _found_split(plan, schedule)
         if not plan.stragglers and plan.variation is None:
-            return trial.assembled, trial.costs, trial.step
+            return trial.stage_cost_set, trial.costs, trial.step
         split = AutoSplit(trial.counts)
     assembled = _assembled(plan, schedule, split)
     costs = with_variation(schedule, _costs_of(plan, schedule, assembled), plan.variation)
@@ -366,7 +366,7 @@ def project_all(
             projections.append(project_table(one, table, note=note))
         except ScheduleError as error:
             reasons[name] = str(error).splitlines()[0]
-    projections.sort(key=lambda projection: projection.place)
+    projections.sort(key=lambda projection: projection.sort_key)
     return Projections(projections, reasons)
 
 

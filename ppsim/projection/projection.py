@@ -38,10 +38,10 @@ Interval = tuple[float, float]
 class Projection(Printable, Drawable):
     """The projection of one step: timeline, report, throughput, and all assumptions.
 
-    `step` is the pipeline's `timeline` together with the rest of the step. `assembled` are the costs before the
-    runtime's special cases. `tokens_per_s` and `model_flops_utilization` refer to the iteration time: the step and
-    the time between two steps. Both are None for times given by hand without a model. `model_flops_utilization` is
-    also None if the profile has neither a peak for its dtype nor a measured GEMM rate. `str` is the output of
+    `step` is the pipeline's `timeline` together with the rest of the step. `stage_cost_set` are the costs before
+    the runtime's special cases. `tokens_per_s` and `model_flops_utilization` refer to the iteration time: the step
+    and the time between two steps. Both are None for times given by hand without a model. `model_flops_utilization`
+    is also None if the profile has neither a peak for its dtype nor a measured GEMM rate. `str` is the output of
     `ppsim project`. `summarise_function` computes the answer on request.
 
     >>> import ppsim
@@ -59,7 +59,7 @@ class Projection(Printable, Drawable):
 
     plan: Plan
     step: TrainingStep
-    assembled: StageCostSet
+    stage_cost_set: StageCostSet
     costs: StageCosts
     iteration_time_s: float
     tokens_per_s: float | None
@@ -69,7 +69,7 @@ class Projection(Printable, Drawable):
     summarise_function: "Callable[..., ProjectionSummary]" = field(repr=False, compare=False)
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """The one-line text."""
         table, peak = self.timeline.schedule, float(self.timeline.memory.peak_bytes.max())
         batch = microbatches_in_words(table.num_microbatches, table.num_rounds)
@@ -107,7 +107,9 @@ class Projection(Printable, Drawable):
 
         fullest, drawn = int(memory.peak_bytes.argmax()), sample_lengths(self.plan)
         of_tokens = drawn.linear_factor if drawn else None
-        return components_at_peak(job, self.timeline.schedule, self.assembled, memory, fullest, of_tokens=of_tokens)
+        return components_at_peak(
+            job, self.timeline.schedule, self.stage_cost_set, memory, fullest, of_tokens=of_tokens
+        )
 
     @cached_property
     def reserved_bytes(self) -> list[int] | None:
@@ -125,7 +127,7 @@ class Projection(Printable, Drawable):
 
         if why_nothing_is_reserved(job, schedule):
             return None
-        return reserved_bytes(job, schedule, self.assembled.contents)
+        return reserved_bytes(job, schedule, self.stage_cost_set.contents)
 
     @cached_property
     def step_time_by_channel_s(self) -> dict[str, float | None]:
@@ -140,9 +142,9 @@ class Projection(Printable, Drawable):
 
         >>> import ppsim
         >>> answer = ppsim.project(pp=4, microbatches=8).answer
-        >>> list(answer.budget_s)
+        >>> list(answer.time_breakdown_s)
         ['model FLOPs at peak', 'compute below peak', 'pipeline bubble', 'exposed P2P']
-        >>> answer.advice[0].change, round(answer.advice[0].gain, 2)
+        >>> answer.advice[0].change, round(answer.advice[0].throughput_gain, 2)
         ('--schedule zbv-fixed --vpp 2', 0.28)
         """
         return self.summarise()
@@ -154,16 +156,16 @@ class Projection(Printable, Drawable):
 
         >>> import ppsim
         >>> made = ppsim.project(pp=4, microbatches=8)
-        >>> round(made.summarise(tokens=1e9, with_advice=False).days, 2)
+        >>> round(made.summarise(tokens=1e9, with_advice=False).training_days, 2)
         0.82
         """
         return self.summarise_function(self, tokens=tokens, with_advice=with_advice)
 
-    def days(self, tokens: float) -> float:
+    def training_days(self, tokens: float) -> float:
         """Return the days of training on `tokens` tokens.
 
         >>> import ppsim
-        >>> round(ppsim.project(model="llama3-8b", gpus=64, tp=2, pp=4).days(15e12))
+        >>> round(ppsim.project(model="llama3-8b", gpus=64, tp=2, pp=4).training_days(15e12))
         356
         """
         if self.tokens_per_s is None:
@@ -192,7 +194,7 @@ class Projection(Printable, Drawable):
     @property
     def split(self) -> list[int]:
         """Layers per stage."""
-        return self.assembled.split
+        return self.stage_cost_set.split
 
     @cached_property
     def stages(self) -> list[dict[str, Any]]:
@@ -254,7 +256,7 @@ class Projection(Printable, Drawable):
         rank, job = int(peaks.argmax()), plan.job
         return MemoryVerdict(
             rank, float(peaks[rank]), plan.memory_bound_bytes,
-            without=job.without if job else (),
+            ignored_memory_options=job.ignored_memory_options if job else (),
             assumed_gpus=job.layout.num_devices if job and job.gpus_assumed else None,
             activations_only=not plan.has_model,
         )  # fmt: skip
@@ -285,15 +287,15 @@ class Projection(Printable, Drawable):
         )
 
     @property
-    def place(self) -> tuple[bool, bool, float, str]:
+    def sort_key(self) -> tuple[bool, bool, float, str]:
         """Sort key for lists: plans that fit, then plans that the runtime can run, then the iteration time."""
         return self.fits is False, bool(self.runtime_error), self.iteration_time_s, self.plan.schedule_name
 
     def to_json(self) -> dict[str, Any]:
         """Return the verdict, the report, throughput, layout and assumptions; keys carry units."""
-        return self.judged() | self.report | self.extra_report_rows()
+        return self.memory_fit_to_json() | self.report | self.extra_report_rows()
 
-    def judged(self) -> dict[str, Any]:
+    def memory_fit_to_json(self) -> dict[str, Any]:
         """Return the verdict as JSON: the first keys of every file and report."""
         return {"fits": self.fits, "memory_fit": self.verdict.to_json() if self.verdict else None}
 
@@ -309,11 +311,11 @@ class Projection(Printable, Drawable):
             "reference_work": rehearsal.reference_work if rehearsal else "",
             "overheads_fitted_runs": list(self.plan.fitted_runs),
             "layers_per_stage": self.split if self.plan.has_model else None,
-            "pipeline_layout": self.assembled.contents if self.plan.has_model else None,
+            "pipeline_layout": self.stage_cost_set.contents if self.plan.has_model else None,
             "stages": self.stages,
             "step_time_by_channel_s": self.step_time_by_channel_s,
-            "not_in_runtime": self.runtime_error,
-            "not_in_memory": self.memory_error,
+            "runtime_error": self.runtime_error,
+            "memory_error": self.memory_error,
             "peak_components_bytes": self.peak_components_bytes,
             "reserved_bytes": self.reserved_bytes,
             "assumptions": self.assumptions,
@@ -329,12 +331,12 @@ class Projections(Printable):
     """
 
     projections: list[Projection]
-    reasons: dict[str, str]
+    rejected: dict[str, str]
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """The one-line text."""
-        refused = f"{len(self.reasons)} not possible"
+        refused = f"{len(self.rejected)} not possible"
         if not self.projections:
             return refused
         best = self.projections[0]
@@ -349,7 +351,7 @@ class Projections(Printable):
 
         >>> import ppsim
         >>> found = ppsim.project_all(pp=4, microbatches=8).to_frame()
-        >>> found.loc[found["fits"] & found["not_in_runtime"].isna(), "iteration_time_s"].is_monotonic_increasing
+        >>> found.loc[found["fits"] & found["runtime_error"].isna(), "iteration_time_s"].is_monotonic_increasing
         True
         """
         import pandas
@@ -360,8 +362,8 @@ class Projections(Printable):
                 "vpp": one.plan.vpp,
                 **values(one, "columns"),
                 "fits": one.fits,
-                "not_in_runtime": one.runtime_error,
-                "not_in_memory": one.memory_error,
+                "runtime_error": one.runtime_error,
+                "memory_error": one.memory_error,
             }
             for one in self.projections
         ]
@@ -392,13 +394,13 @@ class ConfigurationChange:
 
     change: str
     projection: Projection
-    gain: float
+    throughput_gain: float
     makes_it_fit: bool = False
 
     @property
     def effect(self) -> str:
         """The effect of the change: throughput, and free memory or iteration time."""
-        gain, verdict = f"{signed_percent(self.gain)} throughput", self.projection.verdict
+        gain, verdict = f"{signed_percent(self.throughput_gain)} throughput", self.projection.verdict
         if self.makes_it_fit and verdict is not None and verdict.headroom_bytes is not None:
             return f"fits, {size(verdict.headroom_bytes)} free, {gain}"
         return f"{gain}, iteration {seconds(self.projection.iteration_time_s)}"
@@ -408,10 +410,10 @@ class ConfigurationChange:
         verdict = self.projection.verdict
         return {
             "change": self.change,
-            "gain": self.gain,
+            "throughput_gain": self.throughput_gain,
             "iteration_time_s": self.projection.iteration_time_s,
             "fits": self.projection.fits,
-            "margin_bytes": verdict.headroom_bytes if verdict else None,
+            "headroom_bytes": verdict.headroom_bytes if verdict else None,
         }
 
 
@@ -419,35 +421,34 @@ class ConfigurationChange:
 class ProjectionSummary(HasRepr):
     """The answer that `ppsim project` prints after the projection itself.
 
-    `interval_s` is the 5th to 95th percentile of the iteration time over sampled costs; `interval_basis` describes
-    their
-    spread. `days` is None if no number of tokens was given. `by_stack_s` are the iteration times with other stacks,
-    the shortest first, if the job did not name one.
+    `iteration_time_interval_s` is the 5th to 95th percentile of the iteration time over sampled costs;
+    `interval_basis` describes their spread. `training_days` is None if no number of tokens was given. `by_stack_s`
+    are the iteration times with other stacks, the shortest first, if the job did not name one.
     """
 
-    interval_s: Interval
+    iteration_time_interval_s: Interval
     interval_basis: str
-    budget_s: dict[str, float]
+    time_breakdown_s: dict[str, float]
     gain_per_percent: dict[str, float]
     bottleneck: str
     advice: list[ConfigurationChange]
-    days: float | None
+    training_days: float | None
     by_stack_s: dict[str, float] = field(default_factory=dict)
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """The one-line text."""
-        low, high = map(seconds, self.interval_s)
+        low, high = map(seconds, self.iteration_time_interval_s)
         return f"iteration between {low} and {high}, {self.bottleneck}, {len(self.advice)} changes that gain"
 
     def to_json(self) -> dict[str, Any]:
         """Return the answer with units in its keys."""
         return {
-            "iteration_time_interval_s": list(self.interval_s),
-            "loss_budget_s": self.budget_s,
+            "iteration_time_interval_s": list(self.iteration_time_interval_s),
+            "time_breakdown_s": self.time_breakdown_s,
             "gain_per_percent": self.gain_per_percent,
             "bottleneck": self.bottleneck,
             "advice": [one.to_json() for one in self.advice],
-            "days": self.days,
+            "training_days": self.training_days,
             "by_stack_s": self.by_stack_s,
         }

@@ -22,7 +22,7 @@ class SimulatedSplit:
     """A simulated split, its costs without variation of actions, and the iteration time in seconds."""
 
     counts: tuple[int, ...]
-    assembled: StageCostSet
+    stage_cost_set: StageCostSet
     costs: StageCosts
     step: TrainingStep
     seconds: float
@@ -45,7 +45,7 @@ def rank_bounds(trial: SimulatedSplit, layer: LayerCosts) -> tuple[Floats, tuple
 
 def path_weights(trial: SimulatedSplit, layer: LayerCosts) -> Floats:
     """Return the weight of each stage on the critical path of the trial's iteration."""
-    timeline, around = trial.step.timeline, trial.assembled.step_costs
+    timeline, around = trial.step.timeline, trial.stage_cost_set.step_costs
     schedule, blocker = timeline.schedule, timeline.blocker.tolist()
     slope = slopes(trial, layer)
     rank, node, added_s = _end(trial, layer, slope)
@@ -84,8 +84,8 @@ def slopes(trial: SimulatedSplit, layer: LayerCosts) -> Floats:
     """Return the seconds that one more layer adds to F, B, I and W of each stage, of shape [4, stages]."""
     schedule, costs = trial.step.timeline.schedule, trial.step.timeline.costs
     found = np.repeat(layer.passes_s[:, None], schedule.num_stages, axis=1)
-    if trial.assembled.parts and not np.array_equal(layer.passes_s, layer.exposed_s):
-        parts = [trial.assembled.parts[stage] for stage in schedule.model_stage.tolist()]
+    if trial.stage_cost_set.parts and not np.array_equal(layer.passes_s, layer.exposed_s):
+        parts = [trial.stage_cost_set.parts[stage] for stage in schedule.model_stage.tolist()]
         exposed_s = np.array([
             [one.dp_s for one in (part.forward, part.backward, part.backward_input, part.backward_weight)]
             for part in parts
@@ -103,7 +103,7 @@ def _mean(layer: LayerCosts) -> float:
 
 def _end(trial: SimulatedSplit, layer: LayerCosts, slope: Floats) -> tuple[int, int, Floats]:
     """Return the last rank, the action that its end waits for, and the seconds per layer after that action."""
-    timeline, around = trial.step.timeline, trial.assembled.step_costs
+    timeline, around = trial.step.timeline, trial.stage_cost_set.step_costs
     schedule, ends = timeline.schedule, timeline.rank_end_s.copy()
     reduces = [piece for piece in trial.step.pieces if piece.kind == "reduce"]
     for piece in reduces:
@@ -132,7 +132,7 @@ def _end(trial: SimulatedSplit, layer: LayerCosts, slope: Floats) -> tuple[int, 
 
 def _shared(trial: SimulatedSplit, reduced: Floats) -> tuple[int, Floats]:
     """Return the rank whose gradients end the iteration, and the seconds per layer of sums over model replicas."""
-    timeline, around = trial.step.timeline, trial.assembled.step_costs
+    timeline, around = trial.step.timeline, trial.stage_cost_set.step_costs
     schedule, ends = timeline.schedule, reduced.copy()
     num_stages, rank_of = schedule.num_model_stages, schedule.stage_to_rank
     stages = [stage for stage in range(num_stages) if len(set(rank_of[stage::num_stages].tolist())) > 1]
@@ -166,7 +166,7 @@ def _hidden(
     trial: SimulatedSplit, stage: int, took_s: float, grows_s: float, pass_s: float, pass_grows_s: float
 ) -> float:
     """Return the seconds that one more layer adds to the hidden part of a collective: all but one bucket."""
-    buckets = np.broadcast_to(trial.assembled.step_costs.num_buckets, trial.step.timeline.schedule.num_stages)[
+    buckets = np.broadcast_to(trial.stage_cost_set.step_costs.num_buckets, trial.step.timeline.schedule.num_stages)[
         stage
     ]
     hidden = 1 - 1 / max(float(buckets), 1.0)

@@ -53,7 +53,7 @@ def _useful(projection: Projection, changes: Iterable[tuple[str, Projection]]) -
             gain = made.tokens_per_s / projection.tokens_per_s - 1
         if gain >= _LEAST_GAIN or is_too_large:
             found.append(ConfigurationChange(change, made, gain, makes_it_fit=is_too_large))
-    return sorted(found, key=lambda advice: (-advice.gain, advice.change))
+    return sorted(found, key=lambda advice: (-advice.throughput_gain, advice.change))
 
 
 IterationOf = Callable[[Plan, Schedule], tuple[float, float]]
@@ -105,13 +105,15 @@ def answer_of(
         of_pace = f" (drift of this machine's speed: {percent(plan.rehearsal.pace_drift)})"
     of_ranks = f"{percent(plan.rank_spread)} per rank, " if plan.rank_spread else ""
     return ProjectionSummary(
-        interval_s=interval(projection, spread=spread, jitter=jitter, rank_spread=plan.rank_spread or 0.0),
+        iteration_time_interval_s=interval(
+            projection, spread=spread, jitter=jitter, rank_spread=plan.rank_spread or 0.0
+        ),
         interval_basis=f"cost error: {percent(spread)} common{of_pace}, {of_ranks}{of_actions} per action, 1 σ",
-        budget_s=loss_budget(projection),
+        time_breakdown_s=loss_budget(projection),
         gain_per_percent=found,
         bottleneck=largest_bottleneck(found),
         advice=advise(projection, project) if with_advice else [],
-        days=None if tokens is None else projection.days(tokens),
+        training_days=None if tokens is None else projection.training_days(tokens),
         by_stack_s=_by_stack(projection, seconds_of) if with_advice else {},
     )
 

@@ -93,10 +93,10 @@ def _memory(verdict: MemoryVerdict) -> str:
 
 
 def _delivered(projection: Projection, answer: ProjectionSummary) -> Iterator[str]:
-    low, high = map(seconds, answer.interval_s)
+    low, high = map(seconds, answer.iteration_time_interval_s)
     yield _row("iteration", f"{seconds(projection.iteration_time_s)}  (90 % interval {low} to {high})")
     if rates := texts_of(projection, "throughput"):
-        days = [] if answer.days is None else [f"{answer.days:.1f} days of training"]
+        days = [] if answer.training_days is None else [f"{answer.training_days:.1f} days of training"]
         yield _row("throughput", ", ".join([*rates.values(), *days]))
     mfu = projection.model_flops_utilization
     timeline = projection.timeline
@@ -108,7 +108,7 @@ def _delivered(projection: Projection, answer: ProjectionSummary) -> Iterator[st
 def _parts(projection: Projection, answer: ProjectionSummary, most: int) -> Iterator[str]:
     """One bar per part of the iteration; parts below 1 %, or without a free line, are combined into one."""
     whole = projection.iteration_time_s
-    parts = sorted(answer.budget_s.items(), key=lambda part: -part[1])
+    parts = sorted(answer.time_breakdown_s.items(), key=lambda part: -part[1])
     shown = [part for part in parts if part[1] >= _LEAST_PART * whole][: min(_MOST_PARTS, most - 1)]
     rest = whole - sum(value for _, value in shown)
     if rest >= _LEAST_PART * whole:
@@ -132,7 +132,7 @@ def _advice(projection: Projection, answer: ProjectionSummary) -> list[str]:
 
 
 def _effect(one: ConfigurationChange) -> str:
-    verdict, gain = one.projection.verdict, f"{100 * one.gain:+.1f} %"
+    verdict, gain = one.projection.verdict, f"{100 * one.throughput_gain:+.1f} %"
     if one.makes_it_fit and verdict is not None and verdict.headroom_bytes is not None:
         return f"fits, {size(verdict.headroom_bytes)} free, {gain} throughput"
     return f"{gain} throughput"

@@ -35,10 +35,10 @@ def print_fitted(found: FitResult) -> None:
         *[("far off", str(one)) for one in posterior.outliers],
         *([("at their priors", f"{left}: the rows do not determine them")] if left else []),
     ]
-    if num_rows < len(found.asked):
-        counts = f"{_steps(num_rows)} for {len(found.asked)} constants"
+    if num_rows < len(found.estimates):
+        counts = f"{_steps(num_rows)} for {len(found.estimates)} constants"
         told.append(("priors", f"{counts}: the priors decide what the rows do not determine"))
-    told += [("skipped", f"{case.number or case.told.title}: {reason}") for case, reason in found.listed]
+    told += [("skipped", f"{case.number or case.properties.title}: {reason}") for case, reason in found.skipped]
     out.add(facts(told))
 
 
@@ -78,10 +78,10 @@ def print_after_fits(found: AfterFits) -> None:
                 out.add(f"  far off: {doubt}")
         pairs = [
             _changed(str(before.case.number), before.measured, before.error, after.error)
-            for before, after in one.judged
+            for before, after in one.test_rows
         ]
         out.add("", TableLines.of(pairs))
-        if listed := [(str(case.number), reason) for case, reason in one.listed]:
+        if listed := [(str(case.number), reason) for case, reason in one.skipped]:
             out.add("skipped:", facts(listed))
     out.add(
         "",
@@ -93,17 +93,17 @@ def print_after_fits(found: AfterFits) -> None:
 
 def every_set_after_fit(found: AfterFits) -> list[dict[str, str]]:
     """Return the errors of every set before and after a fit on one run: docs/results/published_after_fit.csv."""
-    return [_errors_before_and_after(one) for one in found.sets if one.judged]
+    return [_errors_before_and_after(one) for one in found.sets if one.test_rows]
 
 
 def _errors_before_and_after(one: AfterFit) -> dict[str, str]:
-    before, after = (score_of([pair[index].error for pair in one.judged]) for index in (0, 1))
-    inside = coverage_of([pair[1] for pair in one.judged])
+    before, after = (score_of([pair[index].error for pair in one.test_rows]) for index in (0, 1))
+    inside = coverage_of([pair[1] for pair in one.test_rows])
     return {
         "set": one.name,
-        "rows": str(len(one.judged)),
+        "rows": str(len(one.test_rows)),
         "fit rows": str(sum(len(fit.rows) for fit in one.fits)),
-        "skipped": str(len(one.listed)),
+        "skipped": str(len(one.skipped)),
         **{f"{name} before": cell for name, cell in errors_of(before).items()},
         **{f"{name} after": cell for name, cell in errors_of(after).items()},
         "in interval after": f"{inside[0]}/{inside[1]}" if inside else "",
@@ -111,15 +111,15 @@ def _errors_before_and_after(one: AfterFit) -> dict[str, str]:
 
 
 def _summary(one: AfterFit) -> dict[str, str]:
-    before, after = (score_of([pair[index].error for pair in one.judged]) for index in (0, 1))
-    inside = coverage_of([pair[1] for pair in one.judged])
+    before, after = (score_of([pair[index].error for pair in one.test_rows]) for index in (0, 1))
+    inside = coverage_of([pair[1] for pair in one.test_rows])
     return {
         "set": one.name,
-        "rows": str(len(one.judged)),
+        "rows": str(len(one.test_rows)),
         "fit rows": str(sum(len(fit.rows) for fit in one.fits)),
-        "skipped": str(len(one.listed) or "–"),
-        **_scores("before", before, bool(one.judged)),
-        **_scores("after", after, bool(one.judged)),
+        "skipped": str(len(one.skipped) or "–"),
+        **_scores("before", before, bool(one.test_rows)),
+        **_scores("after", after, bool(one.test_rows)),
         "in 90 %": "–" if inside is None else f"{inside[0]}/{inside[1]}",
     }
 

@@ -216,7 +216,7 @@ def _is_set(value: Any) -> bool:
 
 
 def _reasons(several: Projections) -> list[str]:
-    return [f"{name}: {reason}" for name, reason in several.reasons.items()]
+    return [f"{name}: {reason}" for name, reason in several.rejected.items()]
 
 
 def _shape_of(schedule: Schedule) -> str:

@@ -55,7 +55,7 @@ def _print_full(
     whole = projection.iteration_time_s
     budget = [
         {"where an iteration goes": name, "time": seconds(value), "part": percent(value / whole)}
-        for name, value in answer.budget_s.items()
+        for name, value in answer.time_breakdown_s.items()
         if abs(value) >= _LEAST_PART * whole
     ]
     out.add("", TableLines.of(budget), "")
@@ -114,7 +114,7 @@ def projection_heading(projection: Projection) -> str:
     if not plan.has_model:
         return f"{plan.source.name}, {plan.pp} rank{'s' * (plan.pp > 1)}; --model for throughput, MFU and memory"
     profile = plan.profile or load_profile(DEFAULT)
-    layers = projection.assembled.split
+    layers = projection.stage_cost_set.split
     some = "" if sum(layers) == profile.model.num_layers else f"{sum(layers)} layers of "
     on = f"{some}{profile.model.name} on {devices} × {profile.provenance.device.name}"
     if profile.name != DEFAULT:
@@ -123,7 +123,7 @@ def projection_heading(projection: Projection) -> str:
 
 
 def _delivered(projection: Projection, answer: ProjectionSummary) -> list[tuple[str, str]]:
-    low, high = map(seconds, answer.interval_s)
+    low, high = map(seconds, answer.iteration_time_interval_s)
     tokens, num_gpus, plan = projection.tokens_per_s, projection.num_gpus, projection.plan
     verdict = projection.verdict
     on = f" on {num_gpus} GPUs" if num_gpus > 1 else ""
@@ -139,8 +139,8 @@ def _delivered(projection: Projection, answer: ProjectionSummary) -> list[tuple[
     if projection.model_flops_utilization is not None and projection.peak_flops_per_s is not None:
         peak = f"{count(projection.peak_flops_per_s)}FLOP/s"
         rows.append(("MFU", f"{percent(projection.model_flops_utilization)} of {peak}"))
-    if answer.days is not None:
-        rows.append(("training", f"{answer.days:.1f} days"))
+    if answer.training_days is not None:
+        rows.append(("training", f"{answer.training_days:.1f} days"))
     rows += [("note", note) for note in (verdict.notes if verdict else ())]
     return [*rows, *(("memory", text) for text in _components(projection.peak_components_bytes or {}))]
 
@@ -179,10 +179,10 @@ def print_plans(comparison: Projections, *, full: bool = False, with_timeline: b
         out.add(*_of_names(listed), *_of_marks(listed))
         if more := len(shown) - len(rows):
             out.add(f"{more} more: --full")
-    if comparison.reasons and (full or not shown):
-        out.add("", facts([("not possible", _by_reason(comparison.reasons))]))
-    elif comparison.reasons:
-        out.add(f"{len(comparison.reasons)} not possible: --full gives the reasons")
+    if comparison.rejected and (full or not shown):
+        out.add("", facts([("not possible", _by_reason(comparison.rejected))]))
+    elif comparison.rejected:
+        out.add(f"{len(comparison.rejected)} not possible: --full gives the reasons")
     if shown:
         name = shown[0].plan.schedule_name
         if full:

@@ -94,9 +94,9 @@ def print_explanation(found: Any, *, full: bool = False) -> None:
         _print_full_explanation(found)
         return
     lines = [bold(words.title(found)), "gain per step without one cause alone, the largest first"]
-    if found.against:
-        lines = [bold(words.whole_difference(found.against, found.step_s)), *lines]
-        lines[1:1] = [cut(sentence, WIDTH) for sentence in words.lacks(found.against, found.step_s)]
+    if found.comparison:
+        lines = [bold(words.whole_difference(found.comparison, found.step_s)), *lines]
+        lines[1:1] = [cut(sentence, WIDTH) for sentence in words.lacks(found.comparison, found.step_s)]
     reasons = words.notable_losses(found)
     if not reasons:
         lines += words.reasons(found)
@@ -125,9 +125,9 @@ def _print_full_explanation(found: Any) -> None:
     out.add("", TableLines.of(words.table_of(found), wraps=True))
     if late := words.faults(found):
         out.add("\nranks that others wait for", *late)
-    if found.against:
+    if found.comparison:
         out.add("")
-        _add_against(out, found.against, found.step_s)
+        _add_against(out, found.comparison, found.step_s)
     spread = "middle half of steps: what these lose. " if found.num_steps > 1 else ""
     out.add(
         "\ntime: what the step loses to each cause; causes are removed in this order in replays by the simulator, "

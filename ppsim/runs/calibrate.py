@@ -109,7 +109,7 @@ class FittedOverheads(Printable):
     fitted_runs: tuple[str, ...] = ()
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """Short text for the `repr`."""
         found = [f"{name} {fit.value:.4g}" for name, fit in self.fits.items() if fit is not None]
         return ", ".join([*found, *(f"no {name}" for name in self.not_fitted)])

@@ -1,9 +1,8 @@
 """Calibration files: everything that measured runs teach about a cluster and a pipeline runtime.
 
 `ppsim fit` writes the constants of a cluster, which `ppsim.machine.cluster_files` reads like a cluster file that
-extends
-`base`. `ppsim calibrate` writes the overheads of a runtime. One file can have both: a command that writes into an
-existing calibration keeps the other part.
+extends `base`. `ppsim calibrate` writes the overheads of a runtime. One file can have both: a command that writes
+into an existing calibration keeps the other part.
 """
 
 from dataclasses import dataclass, field

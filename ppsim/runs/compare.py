@@ -60,7 +60,7 @@ class Comparison(Printable, Drawable):
         Peak memory per rank, if both sides have bytes.
     `projected_costs`
         Costs of the projection, if known.
-    `interval_s`
+    `iteration_time_interval_s`
         The projection's 90 % interval of the step time.
     `pace`
         Machine speed during the run relative to profiling (0.9: 10 % slower), if both used the same reference work
@@ -89,7 +89,7 @@ class Comparison(Printable, Drawable):
     replay_hop_s: float | None = None
     peaks: list[PeakError] = field(default_factory=list)
     projected_costs: StageCosts | None = None
-    interval_s: tuple[float, float] | None = None
+    iteration_time_interval_s: tuple[float, float] | None = None
     pace: float | None = None
     reference_works: tuple[str, str] | None = None
     overheads_fitted_on_this_run: bool = False
@@ -106,9 +106,9 @@ class Comparison(Printable, Drawable):
     @property
     def is_inside(self) -> bool | None:
         """True if the measured step is inside the projection's 90 % interval, None without an interval."""
-        if self.interval_s is None:
+        if self.iteration_time_interval_s is None:
             return None
-        low, high = self.interval_s
+        low, high = self.iteration_time_interval_s
         return low <= self.measured.step_time_s <= high
 
     @property
@@ -120,8 +120,8 @@ class Comparison(Printable, Drawable):
     def told(self) -> list[str]:
         """Sentences on the 90 % interval and on the machine speed."""
         sentences = []
-        if self.interval_s is not None:
-            low, high = map(seconds, self.interval_s)
+        if self.iteration_time_interval_s is not None:
+            low, high = map(seconds, self.iteration_time_interval_s)
             where = "inside" if self.is_inside else "outside"
             sentences.append(f"the measured step is {where} of what was projected for nine of ten, {low} to {high}")
         if self.pace is not None:
@@ -142,7 +142,7 @@ class Comparison(Printable, Drawable):
         return []
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """Short text for the `repr`."""
         measured, projected = seconds(self.measured.step_time_s), seconds(self.projected.step_time_s)
         at_pace = f", at equal pace {signed_percent(self.error_at_pace)}" if self.error_at_pace is not None else ""
@@ -279,7 +279,7 @@ def summary_of(comparison: Comparison, fitted: FittedOverheads | None) -> dict[s
         "pace": comparison.pace,
         "error_at_pace": comparison.error_at_pace,
         "reference_works": comparison.reference_works and list(comparison.reference_works),
-        "projected_interval_s": comparison.interval_s and list(comparison.interval_s),
+        "projected_interval_s": comparison.iteration_time_interval_s and list(comparison.iteration_time_interval_s),
         "is_inside": comparison.is_inside,
         "ops": [op.to_json() for op in comparison.ops],
         "peaks": [peak.to_json() for peak in comparison.peaks],

@@ -32,7 +32,7 @@ class LogTotals(Printable):
     num_garbled: int = 0
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """Short text for the `repr`."""
         return f"{len(self.iterations_s)} iterations of {seconds(self.iteration_time_s)}"
 

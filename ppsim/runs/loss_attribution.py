@@ -97,8 +97,8 @@ class ExplainedDifference:
 class Explanation(Printable):
     """Causes of the time of a mean step: `losses` sum to `period_s`, the step and the time until the next one.
 
-    `late` are the ranks that hold up others, `pace_s` the time of each kind of action on the median stage,
-    `explain_difference` the comparison with a projection (None without one), `timeline` the median step.
+    `late_ranks` are the ranks that hold up others, `action_times_s` the time of each kind of action on the median
+    stage, `comparison` the comparison with a projection (None without one), `timeline` the median step.
 
     >>> found = Explanation("run", 1.0, 1.0, 3, [TimeLoss("uneven stages", 0.1, 0.1), TimeLoss("compute", 0.9,
     ...     0.9)])
@@ -111,9 +111,9 @@ class Explanation(Printable):
     median_s: float
     num_steps: int
     losses: list[TimeLoss]
-    late: list[LateRank] = field(default_factory=list)
-    pace_s: dict[str, float] = field(default_factory=dict)
-    against: ExplainedDifference | None = None
+    late_ranks: list[LateRank] = field(default_factory=list)
+    action_times_s: dict[str, float] = field(default_factory=dict)
+    comparison: ExplainedDifference | None = None
     timeline: Timeline | None = None
 
     @property
@@ -127,7 +127,7 @@ class Explanation(Printable):
         return any(loss.cause == BETWEEN for loss in self.losses)
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """Short text for the `repr`."""
         reasons = ", ".join(f"{loss.cause} {seconds(loss.gain_s)}" for loss in self.reasons[:3])
         return f"{self.num_steps} steps of {seconds(self.step_s)}: {reasons or 'nothing beside the schedule'}"
@@ -151,9 +151,9 @@ class Explanation(Printable):
             "num_steps": self.num_steps,
             "losses": [asdict(loss) for loss in self.losses],
             "reasons": [loss.cause for loss in self.reasons],
-            "late": [asdict(one) for one in self.late],
-            "pace_s": self.pace_s,
-            **({"against": self.against.to_json()} if self.against else {}),
+            "late_ranks": [asdict(one) for one in self.late_ranks],
+            "action_times_s": self.action_times_s,
+            **({"comparison": self.comparison.to_json()} if self.comparison else {}),
         }
 
 
@@ -197,8 +197,8 @@ def attribute_losses(
     terms.sort(key=lambda term: list(CAUSES).index(term.cause))
     return Explanation(
         run.source, float(lengths.mean()), float(np.median(lengths)), len(lengths), [_loss(term) for term in terms],
-        late=late_ranks(graph, steps[chosen], paces.even),
-        pace_s={op.name: one for op, one in paces.typical.items()},
+        late_ranks=late_ranks(graph, steps[chosen], paces.even),
+        action_times_s={op.name: one for op, one in paces.typical.items()},
     )  # fmt: skip
 
 
@@ -284,9 +284,9 @@ def _with_paces(one: Difference, measured: Explanation, projected: Explanation) 
     if one.cause != "compute":
         return one
     passes = ", ".join(
-        f"{kind} {seconds(taken)}, projected {seconds(projected.pace_s[kind])}"
-        for kind, taken in measured.pace_s.items()
-        if kind in projected.pace_s
+        f"{kind} {seconds(taken)}, projected {seconds(projected.action_times_s[kind])}"
+        for kind, taken in measured.action_times_s.items()
+        if kind in projected.action_times_s
     )
     return replace(one, detail=f"of the median stage {passes}")
 

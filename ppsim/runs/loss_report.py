@@ -98,7 +98,7 @@ def reasons(found: Explanation) -> list[str]:
 def faults(found: Explanation) -> list[str]:
     """Return a sentence per rank that holds up others, the largest gain first."""
     sentences = []
-    for late in found.late[:MOST_REASONS]:
+    for late in found.late_ranks[:MOST_REASONS]:
         if late.gain_s < _LEAST * found.step_s:
             continue
         most = f"; on the critical path most by {late.action}, {seconds(late.action_s)}" if late.action else ""
@@ -177,14 +177,16 @@ def markdown(found: Explanation) -> str:
     lines += [f"{GAINS.capitalize()}:", ""]
     lines += [f"{number}. {sentence}" for number, sentence in enumerate(reasons(found), start=1)]
     lines += ["", *_rows(table_of(found))]
-    if found.late:
+    if found.late_ranks:
         lines += ["", "## Ranks that others wait for", "", *(f"- {sentence}" for sentence in faults(found))]
-    if found.against:
-        lines += ["", "## Against the projection", "", whole_difference(found.against, found.step_s) + "."]
+    if found.comparison:
+        lines += ["", "## Against the projection", "", whole_difference(found.comparison, found.step_s) + "."]
         lines += [
-            f"- {sentence}" for sentence in [*lacks(found.against, found.step_s), found.against.note] if sentence
+            f"- {sentence}"
+            for sentence in [*lacks(found.comparison, found.step_s), found.comparison.note]
+            if sentence
         ]
-        lines += ["", *_rows(differences_of(found.against))]
+        lines += ["", *_rows(differences_of(found.comparison))]
     return "\n".join(lines) + "\n"
 
 

@@ -106,7 +106,7 @@ class Expectation:
     `fitted_runs` are the fingerprints of the runs on which its overheads were fitted, empty if unknown.
     """
 
-    interval_s: tuple[float, float] | None = None
+    iteration_time_interval_s: tuple[float, float] | None = None
     pace: ReferenceSpeed | None = None
     fitted_runs: tuple[str, ...] = ()
 
@@ -114,7 +114,7 @@ class Expectation:
         """Return a copy with the interval of a projected iteration, shifted to the step."""
         low, high = interval_s
         around = iteration_time_s - timeline.step_time_s
-        return replace(self, interval_s=(low - around, high - around))
+        return replace(self, iteration_time_interval_s=(low - around, high - around))
 
 
 MADE_BY = "ppsim project, train and simulate write a timeline with -o NAME.json"

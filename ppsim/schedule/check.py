@@ -60,7 +60,7 @@ class CheckReport(Printable):
     verdicts: list[CommunicationCheck] = field(default_factory=list)
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """One-line summary."""
         runs = sum(verdict.outcome == "runs" for verdict in self.verdicts)
         return f"{len(self.errors)} errors, runs on {runs} of {len(self.verdicts)} kinds of channels and receives"

@@ -305,7 +305,7 @@ class Schedule(HasRepr):
         return self.num_actions
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """One-line summary: name, sizes and number of actions."""
         counts = {"pp": self.num_ranks, "vpp": self.vpp, "microbatches": self.num_microbatches}
         counts |= {"replicas": self.num_replicas} if self.num_replicas > 1 else {}

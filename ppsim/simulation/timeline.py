@@ -48,7 +48,7 @@ class Timeline(Drawable):
     earliest: Floats | None = None
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """One-line summary: schedule, sizes, origin, step time and bubble."""
         table = self.schedule
         batch = microbatches_in_words(table.num_microbatches, table.num_rounds)

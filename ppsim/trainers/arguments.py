@@ -146,7 +146,7 @@ class Arguments:
     @property
     def ignored_that_matter(self) -> tuple[IgnoredOption, ...]:
         """Arguments that were not read and are known to change time or memory."""
-        return tuple(ignored for ignored in self.ignored if ignored.matters != "unknown")
+        return tuple(ignored for ignored in self.ignored if ignored.effect != "unknown")
 
     @property
     def understood(self) -> tuple[tuple[str, str], ...]:
@@ -171,4 +171,4 @@ class Arguments:
     def ignored(self) -> tuple[IgnoredOption, ...]:
         """Unread arguments of the user that may change time or memory."""
         found = [IgnoredOption(name, value, matters) for name, value in self.unread if (matters := effect_of(name))]
-        return tuple(one for one in found if one.matters != "unknown" or not self._is_complete)
+        return tuple(one for one in found if one.effect != "unknown" or not self._is_complete)

@@ -39,7 +39,7 @@ def with_adapters(config: RunConfig, found: RunConfig | None) -> RunConfig:
         return config
     return replace(
         config,
-        words={**config.words, **found.words},
+        options={**config.options, **found.options},
         understood=(*config.understood, *found.understood),
         ignored=(*config.ignored, *found.ignored),
     )

@@ -47,7 +47,7 @@ def read_run_config(path: str | Path) -> RunConfig:
     >>> script = Path(tempfile.mkdtemp(), "train.sh")
     >>> _ = script.write_text("pretrain_gpt.py --pipeline-model-parallel-size 4 --micro-batch-size 2 --bf16")
     >>> found = ppsim.read_run_config(script)
-    >>> found.words["pp"], found.words["micro_batch"], found.words["dtype"]
+    >>> found.options["pp"], found.options["micro_batch"], found.options["dtype"]
     (4, 2, 'bfloat16')
     """
     if isdir(path):

@@ -28,7 +28,7 @@ def read_recipe(name: str) -> RunConfig:
     """Return a recipe as a trainer's configuration; raises `ConfigError` as `find_recipe` does.
 
     >>> found = read_recipe("deepseek-v3/gb200/mxfp8@26.08")
-    >>> found.words["gpus"], found.words["pp"], found.words["dtype"], found.words["cluster"]
+    >>> found.options["gpus"], found.options["pp"], found.options["dtype"], found.options["cluster"]
     (256, 4, 'mxfp8', 'gb200-nvl72')
     """
     recipe = find_recipe(name)
@@ -37,7 +37,7 @@ def read_recipe(name: str) -> RunConfig:
     )
     words = {"cluster": CLUSTERS[recipe.device]} if recipe.device in CLUSTERS else {}
     trainer = f"{TITLES[recipe.trainer]} {recipe.release}, {recipe.source}"
-    found = replace(found, trainer=trainer, words={**words, **found.words}, recipe=recipe)
+    found = replace(found, trainer=trainer, options={**words, **found.options}, recipe=recipe)
     if found.model is None:
         return replace(found, why_no_model=f"recipe {recipe.name}: {found.why_no_model}")
     return found
@@ -101,17 +101,17 @@ def _of_bridge(recipe: Recipe) -> RunConfig:
         for name, value in settings.items()
         if value and name not in read and effect_of(name) == "unknown"
     ]
-    words |= found.words
+    words |= found.options
     ignored = [*found.ignored, *ignored]
     if model is None:
         why = f"{recipe.model} is not among `ppsim models`"
-        return replace(found, words=words, ignored=tuple(ignored), why_no_model=why)
+        return replace(found, options=words, ignored=tuple(ignored), why_no_model=why)
     words = {"model": recipe.model, **words}
     said = ("one image of 256 × 256 pixels per sequence, as in the trainer's synthetic data",) * bool(
         model.encoders
     )
     return replace(
-        found, words=words, ignored=tuple(ignored), notes=(*found.notes, *said), model=model, why_no_model=""
+        found, options=words, ignored=tuple(ignored), notes=(*found.notes, *said), model=model, why_no_model=""
     )
 
 
@@ -125,7 +125,7 @@ def require_accepted(recipe: Recipe, options: Mapping[str, Any], typed: Mapping[
             f"recipe {recipe.name} is for {recipe.device.upper()}, which no cluster has: give --cluster"
         )
     for rule in RULES if recipe.trainer == "megatron-bridge" else ():
-        given = [word for word in rule.words if typed.get(word) is not None]
+        given = [word for word in rule.options if typed.get(word) is not None]
         if given and rule.refuses(options):
             option = f"{flag_of(given[0])} {typed[given[0]]}"
             raise ConfigError(f"{TITLES[recipe.trainer]} refuses {option}: {rule.sentence} ({rule.source})")

@@ -21,12 +21,12 @@ def shorten(value: object) -> str:
 class IgnoredOption:
     """An option of the trainer that ppsim ignores.
 
-    `matters` is the quantity that it changes: "time", "memory", "time and memory" or "unknown".
+    `effect` is the quantity that it changes: "time", "memory", "time and memory" or "unknown".
     """
 
     name: str
     value: Any
-    matters: str
+    effect: str
 
     @property
     def in_words(self) -> str:
@@ -38,7 +38,7 @@ class IgnoredOption:
 class RunConfig(Printable):
     """A trainer's configuration as ppsim reads it.
 
-    `words` are options of `ppsim.project` by name, without the model. If `model` is None, `why_no_model` is a
+    `options` are options of `ppsim.project` by name, without the model. If `model` is None, `why_no_model` is a
     sentence with the reason. `understood` maps options of the trainer to options of ppsim. `notes` are sentences
     about settings that the file leaves open. `local_batch` is the batch per accumulation round, for trainers that
     have rounds. `needed` has the options that the file leaves to the launching program ("auto"), each with the
@@ -49,7 +49,7 @@ class RunConfig(Printable):
 
     trainer: str
     source: str
-    words: Mapping[str, Any]
+    options: Mapping[str, Any]
     model: Model | None
     why_no_model: str
     understood: tuple[tuple[str, str], ...]
@@ -64,7 +64,7 @@ class RunConfig(Printable):
     @property
     def assumed(self) -> tuple[str, ...]:
         """Assumptions as sentences: first the number of GPUs and the parts of the model that are left out."""
-        words = {name: value for name, value in {**self.words, **self.typed}.items() if isinstance(value, int)}
+        words = {name: value for name, value in {**self.options, **self.typed}.items() if isinstance(value, int)}
         sizes = {name: words.get(name) for name in ("tp", "cp", "ep", "pp", "etp")}
         gpus = [] if words.get("gpus") or words.get("dp") else [assumed_devices(**sizes)]
         of_model = []
@@ -79,18 +79,18 @@ class RunConfig(Printable):
         return replace(self, typed={name: value for name, value in options.items() if value is not None})
 
     @property
-    def without(self) -> tuple[str, ...]:
+    def ignored_memory_options(self) -> tuple[str, ...]:
         """Options that ppsim ignores and that change the memory of a rank, with their values."""
-        return tuple(one.in_words for one in self.ignored if "memory" in one.matters)
+        return tuple(one.in_words for one in self.ignored if "memory" in one.effect)
 
     def to_json(self) -> dict[str, Any]:
         """Return options, their origin, and ignored options as JSON."""
         return {
             "trainer": self.trainer,
             "source": self.source,
-            "words": dict(self.words),
+            "options": dict(self.options),
             "understood": dict(self.understood),
-            "ignored": [{"name": one.name, "value": one.value, "matters": one.matters} for one in self.ignored],
+            "ignored": [{"name": one.name, "value": one.value, "effect": one.effect} for one in self.ignored],
             "assumed": list(self.assumed),
             **({"recipe": self.recipe.to_json()} if self.recipe else {}),
         }

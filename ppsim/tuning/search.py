@@ -79,7 +79,7 @@ class TuneResult(Printable, Drawable):
     seed: int
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """One-line description."""
         job, best = (
             self.question.job,

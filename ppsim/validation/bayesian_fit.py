@@ -148,11 +148,11 @@ def rows_of(
     rows, refused = [], []
     for number, case in enumerate(cases, start=1):
         try:
-            if case.told.unexpressed:
-                raise ConfigError(case.told.unexpressed)
+            if case.properties.unexpressed:
+                raise ConfigError(case.properties.unexpressed)
             if case.is_memory:
                 raise ConfigError("memory tells nothing of times")
-            plan = plan_of(case.words)
+            plan = plan_of(case.options)
             if plan.job is None:
                 raise ConfigError("without a model, costs are measured and no cluster's")
             rows.append(MeasuredStep(case, plan, measured_of(case, plan), f"{source}, row {case.number or number}"))
@@ -231,7 +231,7 @@ def _is_measured(name: str, operators: Mapping[str, Constant]) -> bool:
 
 
 def _with_cluster(row: MeasuredStep, cluster: Cluster) -> dict[str, Any]:
-    return {**row.case.words, "cluster": cluster}
+    return {**row.case.options, "cluster": cluster}
 
 
 def _untold(asked: Sequence[Prior], solved: "_Solved", cluster: Cluster) -> list[ConstantEstimate]:

@@ -20,7 +20,7 @@ def calibration_rows(cases: Sequence[PublishedRun], selection: str, plan_of: Pla
     after one run of the model in question. Raises `ConfigError` for other values and unknown row numbers.
     """
     if selection == MARKED:
-        return [case for case in cases if case.told.use == "fit"]
+        return [case for case in cases if case.properties.use == "fit"]
     if selection in (ONE, ONE_A_MODEL):
         return _smallest(cases, plan_of, of_each_model=selection == ONE_A_MODEL)
     numbers = _numbers(selection)
@@ -33,7 +33,7 @@ def _smallest(cases: Sequence[PublishedRun], plan_of: PlanOf, *, of_each_model: 
     found: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
     for index, case in enumerate(cases):
         try:
-            job = None if case.told.unexpressed or case.is_memory else plan_of(case.words).job
+            job = None if case.properties.unexpressed or case.is_memory else plan_of(case.options).job
         except PpsimError:
             continue
         if job is not None:
@@ -41,7 +41,7 @@ def _smallest(cases: Sequence[PublishedRun], plan_of: PlanOf, *, of_each_model: 
             found.setdefault(kind, []).append((job.layout.num_devices, index))
     chosen = []
     for ran in found.values():
-        marked = [one for one in ran if cases[one[1]].told.use == "fit"]
+        marked = [one for one in ran if cases[one[1]].properties.use == "fit"]
         chosen.append(min(marked or ran)[1])
     return [cases[index] for index in sorted(chosen)]
 

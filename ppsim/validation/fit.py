@@ -44,20 +44,20 @@ def fit_cluster(name: str, plan_of: PlanOf, *, rounds: int = 30) -> FittedCluste
     """
     cluster = load_cluster(name)
     sets = [require_set(one) for one in cluster.constants.fitted_on]
-    cases = [case for one in cluster.constants.fitted_on for case in cases_of(one) if case.told.use == "fit"]
+    cases = [case for one in cluster.constants.fitted_on for case in cases_of(one) if case.properties.use == "fit"]
     if not cases:
         raise ConfigError(f"the constants of cluster '{name}' were fitted on no set")
     in_use = {constant: one.value for constant, one in cluster.constants.named.items()}
     in_use |= {word: told.defaults[word] for told in sets for word in told.fitted}
     names = list(in_use)
     values = np.array([_START[constant.partition(".")[0]] for constant in names])
-    measured = np.array([measured_of(case, plan_of(case.words)) for case in cases])
+    measured = np.array([measured_of(case, plan_of(case.options)) for case in cases])
 
     def errors(values: Floats) -> Floats:
         tried = dict(zip(names, values.tolist(), strict=True))
         machine = cluster.with_constants(cluster.constants.with_values(tried))
         words = {name: value for name, value in tried.items() if name not in cluster.constants.named}
-        plans = (plan_of({**case.words, "cluster": machine, **words}) for case in cases)
+        plans = (plan_of({**case.options, "cluster": machine, **words}) for case in cases)
         found: Floats = np.array(list(map(project_run, cases, plans))) / measured - 1
         return found
 

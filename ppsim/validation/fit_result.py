@@ -26,7 +26,7 @@ DEFAULT_BASE = "dgx-h100"
 class FitResult(Printable):
     """Constants fitted to measured steps of a cluster, whose name or file is `base`, and of its jobs.
 
-    `listed` are unusable rows with the reason. `source` names the files of the rows. `str` is the output of `ppsim
+    `skipped` are unusable rows with the reason. `source` names the files of the rows. `str` is the output of `ppsim
     fit`.
 
     >>> import ppsim
@@ -40,10 +40,10 @@ class FitResult(Printable):
     posterior: Posterior
     base: str
     source: str
-    listed: Sequence[tuple[PublishedRun, str]]
+    skipped: Sequence[tuple[PublishedRun, str]]
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """One-line description."""
         return f"{self.base}: {', '.join(self.constants.named) or 'nothing'} from {self.source}"
 
@@ -67,12 +67,12 @@ class FitResult(Printable):
     def _job_name(self, one: ConstantEstimate) -> str:
         model = self.posterior.jobs[int(one.prior.name.partition(".")[2])]
         return next(
-            row.case.told.title or row.plan.job.model_name
+            row.case.properties.title or row.plan.job.model_name
             for row in self.posterior.rows if row.plan.job and row.plan.job.model == model
         )  # fmt: skip
 
     @property
-    def asked(self) -> list[ConstantEstimate]:
+    def estimates(self) -> list[ConstantEstimate]:
         """All constants of the fit, those determined by the rows first."""
         return [*self.posterior.found, *self.posterior.left]
 
@@ -83,8 +83,8 @@ class FitResult(Printable):
             "cluster": posterior.cluster.name,
             "fitted_on": self.source,
             "constants": self._constants(),
-            "doubted": [asdict(one) for one in posterior.outliers],
-            "rest_s": {name: one.value for name, one in self.rests.items()},
+            "outliers": [asdict(one) for one in posterior.outliers],
+            "extra_step_time_s": {name: one.value for name, one in self.rests.items()},
             "correlation": dict(self.constants.correlation),
             "runs": [asdict(run) for run in self.constants.runs],
             "rows": [
@@ -92,15 +92,15 @@ class FitResult(Printable):
                  "error_before": before, "error_after": after}
                 for row, before, after in zip(posterior.rows, posterior.before, posterior.after, strict=True)
             ],
-            "listed": [{"command": case.command, "reason": reason} for case, reason in self.listed],
+            "skipped": [{"command": case.command, "reason": reason} for case, reason in self.skipped],
         }  # fmt: skip
 
     def _constants(self) -> list[dict[str, Any]]:
         return [
-            {"constant": one.prior.name, "is_told": index < len(self.posterior.found), "value": one.value,
+            {"constant": one.prior.name, "is_determined": index < len(self.posterior.found), "value": one.value,
              "relative_sigma": one.spread, "prior": one.prior.median, "prior_relative_sigma": one.prior.spread,
              "prior_reason": one.prior.reason}
-            for index, one in enumerate(self.asked)
+            for index, one in enumerate(self.estimates)
         ]  # fmt: skip
 
     def to_frame(self) -> "pandas.DataFrame":
@@ -177,4 +177,4 @@ def fit_cases(
 
 
 def _cluster_of(row: MeasuredStep) -> str:
-    return cluster_named(str(row.case.words.get("cluster") or DEFAULT_BASE))
+    return cluster_named(str(row.case.options.get("cluster") or DEFAULT_BASE))

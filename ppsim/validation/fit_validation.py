@@ -22,8 +22,8 @@ class AfterFit:
 
     name: str
     fits: list[Posterior]
-    judged: list[tuple[CaseError, CaseError]]
-    listed: list[tuple[PublishedRun, str]]
+    test_rows: list[tuple[CaseError, CaseError]]
+    skipped: list[tuple[PublishedRun, str]]
 
     def to_json(self) -> dict[str, Any]:
         """Return scores and rows; errors are predicted / measured − 1."""
@@ -32,17 +32,17 @@ class AfterFit:
             "fits": [
                 {"cluster": one.cluster.name, "rows": [row.name for row in one.rows],
                  "constants": {told.prior.name: told.value for told in one.found},
-                 "doubted": [asdict(doubt) for doubt in one.outliers]}
+                 "outliers": [asdict(doubt) for doubt in one.outliers]}
                 for one in self.fits
             ],
-            "before": asdict(score_of([before.error for before, _ in self.judged])),
-            "after": asdict(score_of([after.error for _, after in self.judged])),
-            "inside_intervals": coverage_of([after for _, after in self.judged]),
+            "before": asdict(score_of([before.error for before, _ in self.test_rows])),
+            "after": asdict(score_of([after.error for _, after in self.test_rows])),
+            "coverage": coverage_of([after for _, after in self.test_rows]),
             "rows": [
                 {**after.to_json(), "row": after.case.number, "error_before": before.error}
-                for before, after in self.judged
+                for before, after in self.test_rows
             ],
-            "listed": [{"command": case.command, "reason": reason} for case, reason in self.listed],
+            "skipped": [{"command": case.command, "reason": reason} for case, reason in self.skipped],
         }  # fmt: skip
 
 
@@ -53,7 +53,7 @@ class AfterFits(Printable):
     >>> import ppsim
     >>> found = ppsim.validate("dgxc-405b", fit_on="one")
     >>> (one,) = found.sets
-    >>> [row.name for row in one.fits[0].rows], len(one.judged)
+    >>> [row.name for row in one.fits[0].rows], len(one.test_rows)
     (['dgxc-405b, row 1', 'dgxc-405b, row 4'], 2)
     """
 
@@ -71,7 +71,7 @@ class AfterFits(Printable):
             [
                 {"set": one.name, "row": after.case.number, "measured_s": after.measured,
                  "error_before": before.error, "error_after": after.error}
-                for one in self.sets for before, after in one.judged
+                for one in self.sets for before, after in one.test_rows
             ]
         )  # fmt: skip
 
@@ -109,10 +109,10 @@ def _after_fit(name: str, which: str, plan_of: PlanOf) -> AfterFit:
     fits = {cluster: fit_rows(ran, plan_of) for cluster, ran in clusters.items()}
     used = {case.number for case in chosen}
     others = [
-        case for case in cases if case.number not in used and (case.told.use != "fit" or which not in SPARING)
+        case for case in cases if case.number not in used and (case.properties.use != "fit" or which not in SPARING)
     ]
     if not fits:
         return AfterFit(name, [], [], [])
     before = validate_set(name, plan_of, others)
     after = validate_set(name, fitted_plan_of(fits, plan_of), others)
-    return AfterFit(name, list(fits.values()), list(zip(before.rows, after.rows, strict=True)), before.not_possible)
+    return AfterFit(name, list(fits.values()), list(zip(before.rows, after.rows, strict=True)), before.skipped)

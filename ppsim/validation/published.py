@@ -46,14 +46,14 @@ def published_of(config: RunConfig, plan: Plan) -> PublishedResult | None:
         if not name.startswith("bridge"):
             continue
         for case in cases_of(name):
-            if case.told.table == f"{TITLES[recipe.trainer]} {recipe.release}" and _is_same(case, config):
-                told = case.told
+            if case.properties.table == f"{TITLES[recipe.trainer]} {recipe.release}" and _is_same(case, config):
+                told = case.properties
                 return PublishedResult(measured_of(case, plan), told.value, told.metric, told.table, one.source)
     return None
 
 
 def _is_same(case: PublishedRun, config: RunConfig) -> bool:
-    if find_model(str(case.words["model"])) is not config.model:
+    if find_model(str(case.options["model"])) is not config.model:
         return False
-    values = [{**_DEFAULTS, **words} for words in (case.words, config.words)]
+    values = [{**_DEFAULTS, **words} for words in (case.options, config.options)]
     return all((values[0].get(name) or None) == (values[1].get(name) or None) for name in _SAME)

@@ -76,12 +76,12 @@ class RowProperties(FileSchema, strict=False):  # CSV cells are texts: "8", "0.5
 class PublishedRun:
     """A measured value, the options of `ppsim project` that describe the run, and the row number in its file.
 
-    If the row names a recipe, `words` include the options of the recipe, and `typed` has only the row's options.
+    If the row names a recipe, `options` include the options of the recipe, and `typed` has only the row's options.
     `recorded` are the times of operators in the run, if they were recorded.
     """
 
-    told: RowProperties
-    words: Mapping[str, Any]
+    properties: RowProperties
+    options: Mapping[str, Any]
     number: int = 0
     typed: Mapping[str, Any] = field(default_factory=dict)
     recorded: "RecordedTimes | None" = None
@@ -89,13 +89,13 @@ class PublishedRun:
     @property
     def is_memory(self) -> bool:
         """Whether the value is memory, not time."""
-        return self.told.metric in ("peak_gib", "peak_gb")
+        return self.properties.metric in ("peak_gib", "peak_gb")
 
     @property
     def command(self) -> str:
         """The `ppsim project …` command of the case."""
         names = [name for names in options_by_section(WORDS.values()).values() for name in names]
-        words = self.typed or self.words
+        words = self.typed or self.options
         texts = [text for name in names for text in command_arguments(WORDS[name], words.get(name))]
         return " ".join(["ppsim project", *texts])
 
@@ -105,7 +105,7 @@ class PublishedRun:
         `sequences`, `tokens` and `flops` are per step, `flops` counted like in the publication; `peak` is the
         device's peak in FLOP/s.
         """
-        value, per_s = self.told.value, num_gpus * self.told.value
+        value, per_s = self.properties.value, num_gpus * self.properties.value
         return {
             "iteration_s": value,
             "samples_per_s_per_gpu": sequences / per_s,
@@ -114,7 +114,7 @@ class PublishedRun:
             "mfu_percent": flops / (per_s / 100 * peak) if peak else 0.0,
             "peak_gib": value * 2**30,
             "peak_gb": value * 1e9,
-        }[self.told.metric]
+        }[self.properties.metric]
 
 
 class CaseSet(FileSchema):
@@ -171,8 +171,7 @@ def read_cases(path: Path, defaults: Mapping[str, Any]) -> list[PublishedRun]:
     """Return the rows of a file; empty cells take the default.
 
     Columns are those in `RowProperties` and options of `ppsim project`, with dashes or underscores. A `run_config`
-    is a path
-    relative to the file. Raises `ConfigError` with the errors of all rows.
+    is a path relative to the file. Raises `ConfigError` with the errors of all rows.
     """
     lines = read_text(path).splitlines()
     rows = csv.DictReader(line for line in lines if not line.startswith("#"))
@@ -187,9 +186,9 @@ def read_cases(path: Path, defaults: Mapping[str, Any]) -> list[PublishedRun]:
                 names = _unknown_names(row) if len(wrong) < _MOST_WRONG else []
                 wrong.append("\n  ".join([str(error), *names]))
                 continue
-            if config := case.words.get("run_config"):
-                case = replace(case, words={**case.words, "run_config": str(path.parent / config)})
-            if case.words.get("recipe"):
+            if config := case.options.get("run_config"):
+                case = replace(case, options={**case.options, "run_config": str(path.parent / config)})
+            if case.options.get("recipe"):
                 case = _with_recipe(case)
             found.append(case)
     except csv.Error as error:
@@ -206,9 +205,9 @@ def _with_recipe(case: PublishedRun) -> PublishedRun:
     """A case with the options of its recipe, overridden by those in the row."""
     from ppsim.trainers.read_recipe import read_recipe  # heavy import
 
-    own = {name: value for name, value in case.words.items() if name != "recipe"}
-    words = {name: value for name, value in read_recipe(case.words["recipe"]).words.items() if name in WORDS}
-    return replace(case, words={**words, **own}, typed=case.words)
+    own = {name: value for name, value in case.options.items() if name != "recipe"}
+    words = {name: value for name, value in read_recipe(case.options["recipe"]).options.items() if name in WORDS}
+    return replace(case, options={**words, **own}, typed=case.options)
 
 
 _MOST_WRONG = 20

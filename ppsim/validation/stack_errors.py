@@ -46,8 +46,8 @@ def rows_by_stack(
         if told.order_only or told.section in ("measured costs", "memory"):
             continue
         for case in cases_of(name):
-            is_past = stacks()[base_of(case.words.get("stack", PLAIN))].ended
-            if case.told.use != use or case.is_memory or case.told.unexpressed or is_past:
+            is_past = stacks()[base_of(case.options.get("stack", PLAIN))].ended
+            if case.properties.use != use or case.is_memory or case.properties.unexpressed or is_past:
                 continue
             if (row := _row(case, plan_of, stacks_of)) is not None:
                 yield row
@@ -55,7 +55,7 @@ def rows_by_stack(
 
 def options_of(case: PublishedRun) -> dict[str, Any]:
     """Return the options of a user who names no stack; a fitted cluster is replaced by the one that it extends."""
-    found = {name: case.words[name] for name in OPTIONS if name in case.words}
+    found = {name: case.options[name] for name in OPTIONS if name in case.options}
     cluster = cluster_of(found.get("cluster"))
     return found | {"cluster": cluster.base or cluster.name}
 

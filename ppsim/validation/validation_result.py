@@ -29,7 +29,7 @@ class ValidationReport(Printable):
     sets: list[SetValidation]
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """One-line description."""
         return ", ".join(f"{one.name}: {len(one.rows)} rows" for one in self.sets)
 

@@ -111,7 +111,7 @@ def test_an_option_replaces_only_its_own_setting(tmp_path: Path, name: str) -> N
     for option, hint in hints.items():
         if option in NOT_TYPED:
             continue
-        typed = {**needed, option: another(option, hint, config.words.get(option))}
+        typed = {**needed, option: another(option, hint, config.options.get(option))}
         try:
             found = with_run_config(dict.fromkeys(hints) | typed | {"run_config": config})
         except ConfigError as error:
@@ -119,7 +119,7 @@ def test_an_option_replaces_only_its_own_setting(tmp_path: Path, name: str) -> N
             continue
         lost += [
             (option, word, value, found[word])
-            for word, value in config.words.items()
+            for word, value in config.options.items()
             if word not in (option, *SAME.get(option, ())) and found[word] != value
         ]
     if name == "titan.toml":  # its rounds are counted again, and a stack decides what is compiled

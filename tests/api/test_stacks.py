@@ -25,7 +25,7 @@ SPARSE = SMALL | {"model": "qwen3-30b-a3b", "tp": 1, "ep": 8}
 OTHERWISE = {"hidden_tp_forward": "overlap_tp", "hidden_tp_backward": "overlap_tp", "launch_s": "launch_ms",
              "stage_plans": "stage_plan"}  # fmt: skip
 NOT_ASKED = {"model_name", "kernels", "allocator_slack", "vocab_multiple", "cluster", "layout", "model", "optimizer",
-             "execution", "offload_rules", "gpus_assumed", "assumed", "without", "stack_basis"}  # fmt: skip
+             "execution", "offload_rules", "gpus_assumed", "assumed", "ignored_memory_options", "stack_basis"}  # fmt: skip
 """Of a job: what is made of other words, and what is the trainer's own."""
 
 
@@ -191,7 +191,8 @@ def test_hidden_parts_scale_what_is_exposed() -> None:
         (moe, "overlap_ep", "EP", 1 - 20 / 132), (long, "overlap_cp", "CP", 1.0),
     ):  # fmt: skip
         whole, half = (
-            ppsim.project(**words, **{option: part}).answer.budget_s[f"{term} communication"] for part in (0.0, 0.5)
+            ppsim.project(**words, **{option: part}).answer.time_breakdown_s[f"{term} communication"]
+            for part in (0.0, 0.5)
         )
         assert half == pytest.approx(whole * (1 - gain / 2))
 
@@ -220,8 +221,8 @@ def test_what_runs_said_of_an_installation_is_in_measured_times_the_slowest_rank
     varies = ppsim.project(**words, cluster=machine.with_constants(Constants(jitter=Constant(value=0.04))))
     longer = 0.04 * expected_maximum(8) * 32 * 28e-3
     assert varies.iteration_time_s - none.iteration_time_s == pytest.approx(longer)
-    assert varies.answer.budget_s["slow ranks"] == pytest.approx(longer)
-    assert sum(varies.answer.budget_s.values()) == pytest.approx(varies.iteration_time_s)
+    assert varies.answer.time_breakdown_s["slow ranks"] == pytest.approx(longer)
+    assert sum(varies.answer.time_breakdown_s.values()) == pytest.approx(varies.iteration_time_s)
     parts = {**words, "forward_ms": [10.0] * 8}  # each rank's own: the slowest is among them
     assert ppsim.project(**parts, cluster=varies.plan.job.cluster).iteration_time_s == pytest.approx(
         none.iteration_time_s
@@ -229,7 +230,9 @@ def test_what_runs_said_of_an_installation_is_in_measured_times_the_slowest_rank
     slows = ppsim.project(**words, cluster=machine.with_constants(Constants(overlap_slowdown=Constant(value=0.5))))
     assert slows.costs.overlap_slowdown == 0.5
     assert slows.iteration_time_s > none.iteration_time_s
-    assert slows.answer.budget_s["slower next to P2P"] > 0.9 * (slows.iteration_time_s - none.iteration_time_s)
+    assert slows.answer.time_breakdown_s["slower next to P2P"] > 0.9 * (
+        slows.iteration_time_s - none.iteration_time_s
+    )
 
 
 def test_tables_are_fitted_to_what_the_update_waits_for() -> None:

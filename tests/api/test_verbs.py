@@ -128,7 +128,7 @@ def test_project_all_is_the_command() -> None:
     told = json.loads(command("project", "--pp", 2, "--num-microbatches", 4, "--schedule", "all", "--json").output)
     found = ppsim.project_all(pp=2, microbatches=4)
     assert found.to_frame()["step_time_s"].tolist() == [one["step_time_s"] for one in told["projections"]]
-    assert found.reasons == told["not_possible"]
+    assert found.rejected == told["rejected"]
 
 
 def test_tune_is_the_command() -> None:

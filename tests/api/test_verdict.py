@@ -113,5 +113,5 @@ def test_every_change_that_is_advised_for_a_job_can_be_typed_and_makes_it_fit():
     for one in made.answer.advice:
         found = json.loads(command(*words, *one.change.split(), "--json").stdout)
         assert found["fits"]
-        assert found["memory_fit"]["margin_bytes"] == pytest.approx(one.projection.verdict.headroom_bytes)
-        assert found["tokens_per_s"] == pytest.approx(made.tokens_per_s * (1 + one.gain))
+        assert found["memory_fit"]["headroom_bytes"] == pytest.approx(one.projection.verdict.headroom_bytes)
+        assert found["tokens_per_s"] == pytest.approx(made.tokens_per_s * (1 + one.throughput_gain))

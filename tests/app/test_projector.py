@@ -82,8 +82,8 @@ def test_a_fitted_table_is_searched_for_beside_and_stands_in_for_the_next_costs(
 def test_a_schedule_that_cannot_be_says_why_and_the_others_stay(bench):
     answer = bench.answer(PageState({"pp": "4", "vpp": "2", "microbatches": "8"}, ("1f1b", "interleaved-1f1b")))
     assert list(answer.projections) == ["interleaved-1f1b"]
-    assert "vpp" in answer.reasons["1f1b"]
-    assert answer.reasons["1f1b"] in pictures.cards_html(answer)
+    assert "vpp" in answer.rejected["1f1b"]
+    assert answer.rejected["1f1b"] in pictures.cards_html(answer)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_the_exported_table_has_the_numbers_and_the_reasons(bench):
     rows = list(csv.DictReader(io.StringIO(pictures.table_csv(answer))))
     assert [row["schedule"] for row in rows] == ["interleaved-1f1b", "1f1b"]
     assert float(rows[0]["iteration_time_s"]) == answer.projections["interleaved-1f1b"].iteration_time_s
-    assert rows[1]["reason"] == answer.reasons["1f1b"]
+    assert rows[1]["reason"] == answer.rejected["1f1b"]
 
 
 def test_all_schedules_are_spots_and_those_compared_have_a_bound(bench):

@@ -85,7 +85,7 @@ def test_a_log_larger_than_a_configuration_is_read_from_its_head(tmp_path: Path)
     head = "".join(f"  {name} {'.' * 20} {value}\n" for name, value in names.items())
     (tmp_path / "train.log").write_text(head + " iteration 1 | elapsed time per iteration (ms): 5.0 |\n" * 50_000)
     assert read_head(tmp_path / "train.log")[1]
-    assert ppsim.read_run_config(tmp_path / "train.log").words["pp"] == 2
+    assert ppsim.read_run_config(tmp_path / "train.log").options["pp"] == 2
 
 
 def test_a_table_with_as_many_parts_as_a_configuration_has_is_read(tmp_path: Path) -> None:

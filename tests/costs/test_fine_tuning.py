@@ -43,10 +43,10 @@ def test_a_frozen_layer_has_an_input_gradient_if_anything_before_it_is_trained()
 
 def test_split_backwards_have_next_to_nothing_to_delay() -> None:
     """Zero-bubble schedules gain little: their W is that of adapters."""
-    found = ppsim.project(**SMALL | {"pp": 4, "schedule": "zb-h1", "lora": 16}).assembled.costs
+    found = ppsim.project(**SMALL | {"pp": 4, "schedule": "zb-h1", "lora": 16}).stage_cost_set.costs
     assert max(found.backward_weight_s) < 0.3 * max(found.backward_input_s)
     frozen = ppsim.project(**SMALL | {"schedule": "zb-h1", "freeze": "embedding+layers@0-15", "split": "even"})
-    costs = frozen.assembled.costs
+    costs = frozen.stage_cost_set.costs
     assert costs.backward_weight_s[0] == costs.backward_input_s[0] == costs.activation_bytes[0] == 0
 
 
@@ -60,7 +60,7 @@ def test_replicas_reduce_and_update_adapters_only() -> None:
     assert seconds < 0.05 * replica_collective_s(
         full, parameters_of_stages(full, [Stage(full.model.layers)]), "reduce-scatter"
     )
-    fast, slow = (ppsim.project(job=one).assembled.step_costs.optimizer_s[0] for one in (job, full))
+    fast, slow = (ppsim.project(job=one).stage_cost_set.step_costs.optimizer_s[0] for one in (job, full))
     assert fast < 0.01 * slow
     sharded = ppsim.job(**SMALL | {"tp": 1, "pp": 1}, lora=16, zero=3)
     assert replica_collective_s(sharded, held, "all-gather") > 10 * seconds  # all weights are gathered
@@ -82,7 +82,7 @@ def test_packed_sequences_attend_to_themselves_only() -> None:
     job = made.plan.job
     assert job is not None
     of_sequences = job.model.training_flops(512, causal=True) * 512 / 3 / 2  # of one of tp 2 ranks
-    assert made.assembled.forward_flops == pytest.approx(of_sequences, rel=1e-4)
+    assert made.stage_cost_set.forward_flops == pytest.approx(of_sequences, rel=1e-4)
 
 
 @pytest.mark.parametrize(

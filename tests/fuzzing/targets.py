@@ -46,7 +46,7 @@ def _configuration(path: Path) -> None:
         print_run_config(config)
     text.getvalue().encode()
     json.dumps(config.to_json(), allow_nan=False)
-    words = config.words
+    words = config.options
     batch = words.get("global_batch") or (words.get("microbatches") or 1) * (words.get("micro_batch") or 1)
     if isinstance(batch, int) and batch * (words.get("pp") or 1) * (words.get("vpp") or 1) < _MOST_ACTIONS:
         model = {} if config.model else {"model": "gpt2"}

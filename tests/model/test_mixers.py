@@ -124,7 +124,7 @@ def test_recomputing_the_core_of_parallel_mixers_takes_less_than_full(tmp_path: 
     (tmp_path / "config.json").write_text(json.dumps(FALCON))
     none, core, full = (
         ppsim.project(model=str(tmp_path / "config.json"), recompute=how, **job)
-        .assembled.parts[0]
+        .stage_cost_set.parts[0]
         .backward.recompute_s
         for how in ("none", "core_attn", "full")
     )

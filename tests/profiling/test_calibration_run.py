@@ -81,11 +81,11 @@ def test_what_varying_passes_cost_is_no_overhead_and_comes_back_in_the_projectio
     made = ppsim.project(pp=2, schedule="1f1b", layers=4, profile=profile, split=[2, 2])
     expected = drawn(published, 2, spread, slowdown).step_times_s
     assert made.timeline.step_time_s == pytest.approx(np.mean(expected), rel=0.01)
-    assert made.answer.budget_s["passes that vary"] == pytest.approx(
+    assert made.answer.time_breakdown_s["passes that vary"] == pytest.approx(
         made.timeline.step_time_s
         - ppsim.simulate(made.timeline.schedule, made.costs.replace(variation_s=0)).step_time_s
     )
-    low, high = made.answer.interval_s
+    low, high = made.answer.iteration_time_interval_s
     assert low < made.iteration_time_s < high
 
 
@@ -150,7 +150,7 @@ def test_the_interval_is_as_wide_as_the_machines_own_pace(published: Profile) ->
         with_pace = replace(rehearsed, reference_s=windows_s)
         made = ppsim.project(pp=2, schedule="1f1b", layers=8, profile=replace(published, rehearsal=with_pace))
         answer = made.summarise(with_advice=False)
-        low, high = answer.interval_s
+        low, high = answer.iteration_time_interval_s
         widths.append(
             (
                 np.log(high / low) / 2 / 1.645,
@@ -230,7 +230,7 @@ def test_what_the_machine_gave_is_told_from_what_the_projection_is_off_by(
         assert found.pace == pytest.approx(1 / factor)
         assert found.error_at_pace == pytest.approx(1 / (1 + off) - 1)
         assert found.is_inside == (factor == 1.0)
-        assert made.answer.interval_s == pytest.approx(found.interval_s)
+        assert made.answer.iteration_time_interval_s == pytest.approx(found.iteration_time_interval_s)
     page, summary = tmp_path / "compare.html", tmp_path / "compare.json"
     words = words_of(command("compare", path, projected, "-o", page, "-o", summary).stdout)
     both = f"({signed_percent(found.step_error)}, at equal pace {signed_percent(found.error_at_pace)})"

@@ -25,9 +25,9 @@ def test_a_job_of_equal_stages_takes_m_plus_p_minus_1_slots_and_its_tail() -> No
     """(m + p − 1)(F + B), with the stages at the ends made equal to the others."""
     plan = uniform()
     made = project(plan)
-    inner = made.assembled.parts[1]
+    inner = made.stage_cost_set.parts[1]
     ends = [
-        sum(part.forward.total_s + part.backward.total_s for part in (made.assembled.parts[0], inner, made.assembled.parts[3]))
+        sum(part.forward.total_s + part.backward.total_s for part in (made.stage_cost_set.parts[0], inner, made.stage_cost_set.parts[3]))
     ]  # fmt: skip
     budget = loss_budget(made)
     equal = sum(
@@ -185,12 +185,12 @@ def test_advice_fits_and_gains() -> None:
     assert made.timeline.memory.peak_bytes.max() <= bound
     advice = advise(made, project)
     assert advice
-    gains = [one.gain for one in advice]
+    gains = [one.throughput_gain for one in advice]
     assert gains == sorted(gains, reverse=True)
     for one in advice:
-        assert one.gain >= 0.005
+        assert one.throughput_gain >= 0.005
         assert one.projection.timeline.memory.peak_bytes.max() <= bound
-        assert one.projection.tokens_per_s == pytest.approx(made.tokens_per_s * (1 + one.gain))
+        assert one.projection.tokens_per_s == pytest.approx(made.tokens_per_s * (1 + one.throughput_gain))
         again = project(one.projection.plan)
         assert again.iteration_time_s == one.projection.iteration_time_s
 
@@ -228,7 +228,7 @@ def test_two_changes_are_advised_if_no_single_one_makes_a_plan_fit() -> None:
 def test_days_are_tokens_by_throughput() -> None:
     made = project(Plan(pp=4, job=job(pp=4)))
     answer = made.summarise(tokens=1e12, with_advice=False)
-    assert answer.days == pytest.approx(1e12 / made.tokens_per_s / 86400)
+    assert answer.training_days == pytest.approx(1e12 / made.tokens_per_s / 86400)
     with pytest.raises(ConfigError, match="--tokens must be more than 0: got -1"):
         made.summarise(tokens=-1.0, with_advice=False)
 

@@ -21,7 +21,7 @@ def test_sequences_of_the_sequence_length_change_nothing_but_what_is_said():
 def test_two_sequences_of_half_the_length_take_half_of_what_the_job_of_four_such_does():
     half = ppsim.project(**JOB | {"seq_len": 2048, "micro_batch": 4, "global_batch": 32})
     drawn = ppsim.project(**JOB, lengths=[2048] * 16)
-    assert half.assembled.split == drawn.assembled.split
+    assert half.stage_cost_set.split == drawn.stage_cost_set.split
     assert 2 * drawn.timeline.busy_s == pytest.approx(half.timeline.busy_s, rel=1e-9)
     assert drawn.tokens_per_s * drawn.iteration_time_s == pytest.approx(16 * 2048)
 
@@ -86,8 +86,8 @@ def test_the_step_is_of_the_order_drawn_and_a_line_says_what_others_would_take()
     assert "longest first" in line
     even = float(line.rsplit("packed evenly ", 1)[1].split(" %")[0])
     assert even < 0
-    assert found.answer.budget_s["microbatch imbalance"] > 0
-    assert sum(found.answer.budget_s.values()) == pytest.approx(found.iteration_time_s)
+    assert found.answer.time_breakdown_s["microbatch imbalance"] > 0
+    assert sum(found.answer.time_breakdown_s.values()) == pytest.approx(found.iteration_time_s)
 
 
 @pytest.mark.parametrize(

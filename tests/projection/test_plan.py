@@ -255,7 +255,7 @@ def test_advice_for_what_does_not_fit_are_options_to_type_that_make_it_fit():
 
 def test_a_sequence_too_short_for_its_slices_is_a_reason():
     plan = Plan(pp=2, microbatches=4, profile=profile(), num_slices=17)
-    assert project_all(plan, ["seq1f1b", "1f1b"]).reasons == {
+    assert project_all(plan, ["seq1f1b", "1f1b"]).rejected == {
         "seq1f1b": "16 tokens are too few for 17 slices of equal time"
     }
     with pytest.raises(ConfigError, match="16 tokens are too few for 17 slices of equal time"):
@@ -371,11 +371,11 @@ def test_all_schedules_are_sorted_and_each_is_either_projected_or_explained(draw
     ]
     assert places == sorted(places)
     names = [made.plan.schedule_name for made in comparison.projections]
-    assert sorted([*names, *comparison.reasons]) == sorted(CATALOG)
+    assert sorted([*names, *comparison.rejected]) == sorted(CATALOG)
     for made in comparison.projections:
         assert made.fits == (made.timeline.memory.peak_bytes.max() <= limit * CAP_ROUNDING)
         assert made.plan.vpp == CATALOG[made.plan.schedule_name].stages_per_rank[0]
-    for name, reason in comparison.reasons.items():
+    for name, reason in comparison.rejected.items():
         entry, vpp = CATALOG[name], CATALOG[name].stages_per_rank[0]
         assert reason in (
             entry.why_not(pp=plan.pp, vpp=vpp, microbatches=plan.microbatches),
@@ -456,8 +456,8 @@ def test_what_a_schedule_forbids_is_a_reason():
     comparison = project_all(Plan(pp=4, vpp=3, microbatches=8))
     looped = {name for name, entry in CATALOG.items() if entry.stages_per_rank[1] is None and entry.stages_by == 1}
     assert {made.plan.schedule_name for made in comparison.projections} == looped
-    assert comparison.reasons["zbv-fixed"] == "zbv-fixed needs exactly 2 stages per rank: got vpp=3 (nearest: 2)"
-    assert comparison.reasons["1f1b"] == "1f1b needs exactly 1 stage per rank: got vpp=3 (nearest: 1)"
+    assert comparison.rejected["zbv-fixed"] == "zbv-fixed needs exactly 2 stages per rank: got vpp=3 (nearest: 2)"
+    assert comparison.rejected["1f1b"] == "1f1b needs exactly 1 stage per rank: got vpp=3 (nearest: 1)"
 
 
 def test_no_stages_a_rank_are_not_taken_for_the_default():
@@ -468,12 +468,12 @@ def test_a_given_split_is_for_the_schedules_with_as_many_stages():
     comparison = project_all(Plan(pp=4, split=[7, 8, 8, 7]))
     one_stage = {name for name, entry in CATALOG.items() if entry.stages_per_rank[0] == entry.num_replicas}
     assert {made.plan.schedule_name for made in comparison.projections} == one_stage >= {"gpipe", "1f1b", "zb-h2"}
-    assert comparison.reasons["zbv-fixed"] == "the split has 4 entries, but there are 8 stages"
+    assert comparison.rejected["zbv-fixed"] == "the split has 4 entries, but there are 8 stages"
 
 
 def test_too_few_layers_for_a_schedules_stages_are_a_reason():
     comparison = project_all(Plan(pp=8, num_layers=8))
-    assert comparison.reasons["zbv-fixed"] == "8 layers are too few for 16 stages: some would hold nothing"
+    assert comparison.rejected["zbv-fixed"] == "8 layers are too few for 16 stages: some would hold nothing"
     assert "1f1b" in {made.plan.schedule_name for made in comparison.projections}
 
 

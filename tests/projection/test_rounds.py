@@ -86,7 +86,7 @@ def test_a_pipeline_reduces_once_per_round_in_a_job_too() -> None:
 
 def test_the_budget_sums_to_the_iteration_and_has_the_drains_and_the_collectives() -> None:
     one, four = rounds_of(1), rounds_of(4)
-    budgets = [made.summarise(with_advice=False).budget_s for made in (one, four)]
+    budgets = [made.summarise(with_advice=False).time_breakdown_s for made in (one, four)]
     for made, budget in zip((one, four), budgets, strict=True):
         assert sum(budget.values()) == pytest.approx(made.iteration_time_s)
     assert budgets[1]["pipeline bubble"] == pytest.approx(4 * budgets[0]["pipeline bubble"], rel=0.1)

@@ -104,7 +104,7 @@ def test_objects_in_python_know_it_as_files_do() -> None:
         assert ppsim.compare(measured, calibration=fitted).overheads_fitted_on_this_run
         projected = ppsim.project(pp=2, microbatches=4, calibration=fitted)
         assert ppsim.compare(measured, projected).overheads_fitted_on_this_run
-    assert "overheads fitted on this run" in ppsim.compare(run, calibration=fitted).brief
+    assert "overheads fitted on this run" in ppsim.compare(run, calibration=fitted).one_line
 
 
 def test_overheads_files_without_runs_are_read_and_claim_nothing() -> None:

@@ -118,14 +118,16 @@ def test_the_rank_that_others_wait_for_is_named_with_the_gain() -> None:
     """1F1B without noise, rank 2's third forward 30 ms late: the step gains 30 ms, the ranks behind it wait as long."""
     made = quiet(TABLES[0])
     found = attribute_losses(made.run())
-    assert found.late == []
+    assert found.late_ranks == []
     late = int(np.flatnonzero((made.table.stage == 2) & (made.table.op == Op.F))[2])
     made.taken[:, late] += 0.03
     found = attribute_losses(made.run())
-    assert [(one.rank, one.action) for one in found.late] == [(2, "2F2")]
-    assert found.late[0].gain_s == pytest.approx(found.step_s - attribute_losses(quiet(TABLES[0]).run()).step_s)
-    assert found.late[0].action_s == pytest.approx(0.03)
-    assert found.late[0].others_wait_s > 2 * found.late[0].gain_s
+    assert [(one.rank, one.action) for one in found.late_ranks] == [(2, "2F2")]
+    assert found.late_ranks[0].gain_s == pytest.approx(
+        found.step_s - attribute_losses(quiet(TABLES[0]).run()).step_s
+    )
+    assert found.late_ranks[0].action_s == pytest.approx(0.03)
+    assert found.late_ranks[0].others_wait_s > 2 * found.late_ranks[0].gain_s
 
 
 def test_a_first_stage_without_an_input_to_differentiate_is_not_uneven() -> None:
@@ -182,8 +184,8 @@ def test_a_real_step_is_explained_to_the_last() -> None:
         "step 16: rank 2, 2F8, 317 ms instead of 58.4 ms; step 18: rank 3, 3F10, 342 ms instead of 61.2 ms"
     )
     assert by_cause["pipeline bubble"].seconds == pytest.approx(7 / 16 * by_cause["compute"].seconds, rel=1e-6)
-    assert [late.rank for late in found.late][:2] == [7, 0]
-    assert found.late[1].action == "0B15"
+    assert [late.rank for late in found.late_ranks][:2] == [7, 0]
+    assert found.late_ranks[1].action == "0B15"
 
 
 def test_the_calls_of_megatron_replay_a_real_run_within_half_a_percent() -> None:
@@ -219,11 +221,11 @@ def test_a_projection_is_set_beside_cause_by_cause() -> None:
     other = public.simulate(build("interleaved-1f1b", pp=8, microbatches=16), costs)
     for projected in (costs, other):
         found = public.explain(DUMP, against=projected)
-        assert found.against is not None
-        apart = sum(one.seconds for one in found.against.differences)
-        assert apart == pytest.approx(found.step_s - found.against.step_s)
-        assert ("another table" in found.against.note) == (projected is other)
-    by_cause = {one.cause: one for one in public.explain(DUMP, against=costs).against.differences}  # type: ignore[union-attr]
+        assert found.comparison is not None
+        apart = sum(one.seconds for one in found.comparison.differences)
+        assert apart == pytest.approx(found.step_s - found.comparison.step_s)
+        assert ("another table" in found.comparison.note) == (projected is other)
+    by_cause = {one.cause: one for one in public.explain(DUMP, against=costs).comparison.differences}  # type: ignore[union-attr]
     assert by_cause["sends and receives"].projected_s == pytest.approx(0.02, rel=0.01)
     assert by_cause[STAGES_OR_RANKS].projected_s == pytest.approx(0, abs=1e-9)
     assert "F 59.9 ms, projected 58.0 ms" in by_cause["compute"].detail
@@ -283,8 +285,8 @@ def test_first_passes_and_drift_are_no_part_of_what_varying_passes_would_gain() 
 
 def test_the_same_steps_have_nothing_to_tell_apart() -> None:
     found = public.explain(DUMP, against=public.read(DUMP).timeline)
-    assert found.against is not None
-    apart = {one.cause: one.seconds for one in found.against.differences}
+    assert found.comparison is not None
+    apart = {one.cause: one.seconds for one in found.comparison.differences}
     assert apart["pipeline bubble"] == pytest.approx(0, abs=0.01 * found.step_s)
     assert sum(apart.values()) == pytest.approx(found.step_s - found.median_s, abs=1e-9)
 
@@ -324,8 +326,8 @@ def test_the_command_takes_a_plan_in_words_and_writes_pages(folder: Path) -> Non
     assert "against the projection" in text
     assert "uneven stages or slow ranks" in (folder / "e.html").read_text()
     written = json.loads((folder / "e.json").read_text())
-    assert sum(one["seconds"] for one in written["against"]["differences"]) == pytest.approx(
-        written["step_s"] - written["against"]["step_s"]
+    assert sum(one["seconds"] for one in written["comparison"]["differences"]) == pytest.approx(
+        written["step_s"] - written["comparison"]["step_s"]
     )
     assert "| compute |" in (folder / "e.md").read_text()
 

@@ -24,14 +24,14 @@ PEFT = """peft:
 def test_the_section_of_megatron_bridge_is_a_rank_and_modules(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(BRIDGE + PEFT)
     found = read_run_config(tmp_path / "run.yaml")
-    assert found.words["lora"] == "16:linear_qkv+linear_fc2"
+    assert found.options["lora"] == "16:linear_qkv+linear_fc2"
     assert ("peft.dim", "lora") in found.understood
     assert [one.name for one in found.ignored if one.name.startswith("peft")] == ["peft.dropout"]
 
 
 def test_modules_that_are_not_named_are_the_default_of_the_trainer(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(BRIDGE + "peft:\n  dim: 8\n  alpha: 16\n")
-    assert read_run_config(tmp_path / "run.yaml").words["lora"] == "8"
+    assert read_run_config(tmp_path / "run.yaml").options["lora"] == "8"
 
 
 def test_the_section_of_primus_is_read(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_the_section_of_primus_is_read(tmp_path: Path) -> None:
     at = text.index("overrides:") + len("overrides:\n")
     indent = len(text[at:]) - len(text[at:].lstrip(" "))
     path.write_text(text[:at] + " " * indent + lora + "\n" + text[at:])
-    assert read_run_config(path).words["lora"] == "16:linear_qkv"
+    assert read_run_config(path).options["lora"] == "16:linear_qkv"
 
 
 def test_patterns_of_modules_are_refused_in_a_sentence(tmp_path: Path) -> None:

@@ -95,4 +95,4 @@ def test_sections_of_bridge_that_are_not_read_are_listed(tmp_path: Path) -> None
         "model:\n  num_layers: 4\n  vision_config: {hidden_size: 1152}\n  empty: {}\n"
         "logger: {log_interval: 10}\nprofiling: {use_pytorch_profiler: true}\n"
     )
-    assert [(one.name, one.matters) for one in read_run_config(path).ignored] == [("vision_config", "unknown")]
+    assert [(one.name, one.effect) for one in read_run_config(path).ignored] == [("vision_config", "unknown")]

@@ -40,7 +40,7 @@ def test_there_are_recipes_of_every_trainer_and_release():
 
 def test_a_recipe_is_the_complete_plan_that_its_file_has():
     """Read by hand: perf_recipes/deepseek/gb200/deepseek_v3.py of v0.6.0, deepseek_v3_pretrain_256gpu_gb200_fp8mx."""
-    words = read_recipe(NEWEST).words
+    words = read_recipe(NEWEST).options
     expected = {
         "model": "deepseek-v3", "cluster": "gb200-nvl72", "gpus": 256, "pp": 4, "vpp": 4, "ep": 64, "etp": 1,
         "micro_batch": 1, "global_batch": 4096, "seq_len": 4096, "dtype": "mxfp8", "recompute": "mla_up_proj",
@@ -54,7 +54,7 @@ def test_a_recipe_is_the_complete_plan_that_its_file_has():
 
 def test_a_recipe_of_an_older_release_has_the_settings_of_its_variant():
     """Read by hand: LLAMA3_70B_PRETRAIN_CONFIG_GB200_FP8_CS_V1 of v0.3.0: FSDP, and 40 of 80 layers offloaded."""
-    words = read_recipe("llama3-70b/gb200/fp8@26.02").words
+    words = read_recipe("llama3-70b/gb200/fp8@26.02").options
     expected = {"gpus": 64, "micro_batch": 2, "global_batch": 256, "zero": 3, "offload": 0.5, "pp": 1,
                 "gradient_accumulation_fusion": False, "dtype": "float8", "cuda_graphs": "none"}  # fmt: skip
     assert {name: words[name] for name in expected} == expected
@@ -63,7 +63,7 @@ def test_a_recipe_of_an_older_release_has_the_settings_of_its_variant():
 def test_settings_that_are_not_modelled_are_listed():
     ignored = {one.name: one for one in read_recipe("deepseek-v3/gb300/mxfp8@26.08").ignored}
     assert ignored["moe_router_fusion"].value is True
-    assert ignored["main_grads_dtype"].matters == "memory"
+    assert ignored["main_grads_dtype"].effect == "memory"
     assert "global_batch_size" not in ignored
 
 
@@ -94,7 +94,7 @@ def test_every_recipe_of_megatron_bridge_of_a_known_model_and_cluster_is_a_plan_
 @pytest.mark.parametrize("name", ["qwen3-235b-a22b/mi355x/bf16@26.5", "llama3-70b/mi300x/fp8/torchtitan@26.5"])
 def test_an_experiment_of_primus_is_read_for_its_device(name):
     found = read_recipe(name)
-    assert found.words["cluster"] in ("mi300x-8", "mi355x-8")
+    assert found.options["cluster"] in ("mi300x-8", "mi355x-8")
     assert found.model is not None
     assert plan_of_keywords({"recipe": name, "gpus": 64}).job.layout.num_devices == 64
 
@@ -104,7 +104,7 @@ def test_an_entry_of_torchtitan_is_the_same_by_name_and_by_its_flags(tmp_path):
         "torchrun train.py --module llama3 --config llama3_70b --training.seq_len 8192\n"
     )
     by_flags, by_name = ppsim.read_run_config(tmp_path / "run.sh"), read_recipe("llama3-70b/any/bf16@0.3.0")
-    assert by_name.words == by_flags.words
+    assert by_name.options == by_flags.options
     assert replace(by_name.model, source="") == replace(by_flags.model, source="")
 
 
@@ -145,7 +145,7 @@ def test_an_option_that_the_trainer_refuses_gets_the_rule(typed, sentence):
 
 def test_no_published_recipe_breaks_a_rule_by_itself():
     for one in matching_recipes(["megatron-bridge"]):
-        words = read_recipe(one.name).words if one.release in ("26.04", "26.08") else {}
+        words = read_recipe(one.name).options if one.release in ("26.04", "26.08") else {}
         assert [rule.sentence for rule in RULES if words and rule.refuses(words)] == [], one.name
 
 

@@ -163,7 +163,7 @@ def test_the_spread_of_the_step_that_was_fitted_is_that_of_two_normals(tmp_path)
     at = np.zeros(len(priors))
     slopes = question.slopes(priors, at, question.logs(priors, at))
     prior = np.sum(slopes**2) + (1 - SHARES.machine**2) * spread_of(row.plan) ** 2
-    plan = plan_of_keywords({**row.case.words, "cluster": BASE.with_constants(found.constants("runs.csv"))})
+    plan = plan_of_keywords({**row.case.options, "cluster": BASE.with_constants(found.constants("runs.csv"))})
     spread = fitted_spread(plan, outcome_of(plan)[0], lambda other: outcome_of(other)[0], spread_of(row.plan))
     of_constants = np.sqrt(spread**2 - MEASURED_SPREAD**2)
     assert of_constants == pytest.approx((1 / prior + MEASURED_SPREAD**-2) ** -0.5, rel=0.1)
@@ -173,13 +173,15 @@ def test_the_interval_after_a_fit_is_narrower_and_has_the_measured_step(tmp_path
     path = written(tmp_path / "runs.csv", JOBS[:1], times=1.08)
     found = ppsim.fit(path)
     ppsim.save(found, tmp_path / "mine.json")
-    words = {**found.posterior.rows[0].case.words}
+    words = {**found.posterior.rows[0].case.options}
     before, after = (ppsim.project(**{**words, "cluster": cluster}) for cluster in (BASE, tmp_path / "mine.json"))
     widths = [
-        (high - low) / made.iteration_time_s for made in (before, after) for low, high in [made.answer.interval_s]
+        (high - low) / made.iteration_time_s
+        for made in (before, after)
+        for low, high in [made.answer.iteration_time_interval_s]
     ]
     assert widths[1] < 0.85 * widths[0]
-    low, high = after.answer.interval_s
+    low, high = after.answer.iteration_time_interval_s
     assert low < found.posterior.rows[0].measured_s < high
 
 
@@ -196,7 +198,9 @@ def test_constants_that_hang_together_leave_a_step_surer_than_by_themselves(tmp_
             correlation={"compute_share.bfloat16 link_efficiency.node": correlation},
         )  # fmt: skip
         made = ppsim.project(**{**words, "cluster": BASE.with_constants(constants)})
-        return (made.answer.interval_s[1] - made.answer.interval_s[0]) / made.iteration_time_s
+        return (
+            made.answer.iteration_time_interval_s[1] - made.answer.iteration_time_interval_s[0]
+        ) / made.iteration_time_s
 
     assert width(-0.9) < 0.8 * width(0.0) < 0.8 * width(0.9)
 
@@ -211,7 +215,7 @@ def test_a_rest_is_the_jobs_and_in_no_cluster_file(tmp_path) -> None:
     assert "rest" not in found.to_calibration(tmp_path / "mine.json")["constants"]
     assert "add --extra-step-time 0." in str(found)
     one = ppsim.validate(path, fit_on="1,3").sets[0]
-    assert all(abs(after.error) < 0.02 < abs(before.error) for before, after in one.judged[:1])
+    assert all(abs(after.error) < 0.02 < abs(before.error) for before, after in one.test_rows[:1])
 
 
 def test_a_rest_that_no_row_tells_takes_nothing_of_the_rates(tmp_path) -> None:
@@ -280,7 +284,7 @@ def test_a_row_that_contradicts_itself_is_listed_and_rows_of_no_use_are_refused(
     bad, memory = "gpt2,8,3,2,32,dgx-h100,iteration_s,1\n", "gpt2,8,2,2,32,dgx-h100,peak_gib,9\n"
     path.write_text(header + bad + "gpt2,8,2,2,32,dgx-h100,iteration_s,0.1\n" + memory)
     found = ppsim.fit(path)
-    assert [case.number for case, _ in found.listed] == [1, 3]
+    assert [case.number for case, _ in found.skipped] == [1, 3]
     assert "memory tells nothing of times" in str(found)
     path.write_text(header + bad + memory)
     with pytest.raises(ConfigError, match=r"(?s)no row to fit on\n  1: .*\n  3?2?: memory tells"):
@@ -294,7 +298,7 @@ def test_rows_of_two_clusters_need_a_word(tmp_path) -> None:
     with pytest.raises(ConfigError, match="rows are of 2 clusters, dgx-h100, dgx-a100: name one by --cluster"):
         ppsim.fit(path)
     found = ppsim.fit(path, cluster="dgx-a100")
-    assert (found.cluster.name, found.base, [reason for _, reason in found.listed]) == (
+    assert (found.cluster.name, found.base, [reason for _, reason in found.skipped]) == (
         "dgx-a100", "dgx-a100", ["ran on dgx-h100"],
     )  # fmt: skip
 
@@ -302,18 +306,23 @@ def test_rows_of_two_clusters_need_a_word(tmp_path) -> None:
 def test_rows_are_chosen_by_mark_by_number_and_the_smallest_of_a_dtype() -> None:
     rows = cases.cases_of("dgxc-405b")
     smallest = calibration_rows(rows, "one", plan_of_keywords)
-    assert [(case.words["dtype"], case.words["layers"]) for case in smallest] == [("bfloat16", 7), ("float8", 7)]
+    assert [(case.options["dtype"], case.options["layers"]) for case in smallest] == [
+        ("bfloat16", 7),
+        ("float8", 7),
+    ]
     assert [case.number for case in calibration_rows(rows, "1,3-4", plan_of_keywords)] == [1, 3, 4]
     both = cases.cases_of("dgxc-moe-gb200")
     titles = {
-        which: [one.told.title for one in calibration_rows(both, which, plan_of_keywords)]
+        which: [one.properties.title for one in calibration_rows(both, which, plan_of_keywords)]
         for which in ("one", "one-a-model")
     }
     assert titles == {
         "one": ["DeepSeek-V3", "Grok-1"],
         "one-a-model": ["DeepSeek-V3", "Grok-1", "Grok-1"],
     }  # bfloat16 and float8, and of bfloat16 both models
-    assert calibration_rows(rows, "fit", plan_of_keywords) == [case for case in rows if case.told.use == "fit"]
+    assert calibration_rows(rows, "fit", plan_of_keywords) == [
+        case for case in rows if case.properties.use == "fit"
+    ]
     with pytest.raises(ConfigError, match="there is no row 7: rows are 1 to 6"):
         calibration_rows(rows, "7", plan_of_keywords)
     with pytest.raises(ConfigError, match=r"fit, one, one-a-model or numbers as 1,3-5: got '1-x'"):
@@ -323,9 +332,9 @@ def test_rows_are_chosen_by_mark_by_number_and_the_smallest_of_a_dtype() -> None
 def test_after_one_run_of_each_dtype_a_set_is_judged_on_the_others() -> None:
     one = ppsim.validate("dgxc-405b", fit_on="one").sets[0]
     used = {row.case.number for row in one.fits[0].rows}
-    assert used.isdisjoint(after.case.number for _, after in one.judged)
-    assert all(after.case.told.use == "judge" for _, after in one.judged)
-    assert np.mean([abs(after.error) for _, after in one.judged]) < 0.025
+    assert used.isdisjoint(after.case.number for _, after in one.test_rows)
+    assert all(after.case.properties.use == "judge" for _, after in one.test_rows)
+    assert np.mean([abs(after.error) for _, after in one.test_rows]) < 0.025
 
 
 def test_constants_only_of_rows_on_which_they_bear(tmp_path) -> None:

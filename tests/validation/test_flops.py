@@ -18,11 +18,11 @@ IN_STEPS = {"Megatron-Bridge 26.04.01", "Megatron-Bridge 26.06.01"}
 
 def test_time_and_flops_of_the_same_run_agree(validations) -> None:
     """To the rounding of what is published, a unit, and 0.1 % (what of norms and routers is counted: experts 0.6)."""
-    rows = [row for one in validations.values() for row in one.rows if row.case.told.tflops]
-    rows = [row for row in rows if row.case.told.title not in COUNTED_OTHERWISE]
+    rows = [row for one in validations.values() for row in one.rows if row.case.properties.tflops]
+    rows = [row for row in rows if row.case.properties.title not in COUNTED_OTHERWISE]
     assert len(rows) > 80
     for row in rows:
-        told, job = row.case.told, row.plan.job
+        told, job = row.case.properties, row.plan.job
         flops = flops_a_token(job.model, job.length, told.counted) * job.tokens_per_step
         said = flops / (row.measured * job.layout.num_devices * 1e12)
         unit = min(512, int(told.value) & -int(told.value)) if told.table in IN_STEPS else 1

@@ -49,8 +49,7 @@ def list_schedule(
 
     A free rank runs the most urgent action that has arrived and fits. A patient rank waits instead if a more urgent
     action will arrive before the first would end, and would otherwise start too late. `free_bytes` is working
-    space with
-    one entry per stage.
+    space with one entry per stage.
     """
     while True:
         rank = _first_to_decide(decide_s)

@@ -31,7 +31,9 @@ def from_sections(content: Mapping[str, Any], source: str) -> RunConfig:
     sections = tuple(
         IgnoredOption(name, value, matters) for name, value in others.items() if (matters := effect_of(name))
     )
-    return replace(found, words={**found.words, "stack": "megatron-bridge"}, ignored=(*found.ignored, *sections))
+    return replace(
+        found, options={**found.options, "stack": "megatron-bridge"}, ignored=(*found.ignored, *sections)
+    )
 
 
 def _flatten(content: Mapping[str, Any], flat: dict[str, Any], others: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ SCHEDULES = ("1f1b", "interleaved-1f1b", "combined-1f1b")
 class OptionRule:
     """A rule: its options, a test on all options in force, an error sentence, and the trainer's file."""
 
-    words: tuple[str, ...]
+    options: tuple[str, ...]
     refuses: Callable[[Mapping[str, Any]], bool]
     sentence: str
     source: str

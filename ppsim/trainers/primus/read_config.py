@@ -61,14 +61,14 @@ def from_primus(content: Mapping[str, Any], path: Path) -> RunConfig:
     asked = megatron_names(overrides)
     arguments = Arguments(megatron_names({**base, **model, **overrides}), str(path), asked)
     found = from_megatron(arguments, "Primus, Megatron-LM")
-    return replace(found, words={**found.words, "stack": "primus"}, notes=(*note, *found.notes))
+    return replace(found, options={**found.options, "stack": "primus"}, notes=(*note, *found.notes))
 
 
 def from_arguments(overrides: Mapping[str, Any], source: str) -> RunConfig:
     """Return the options for arguments on top of Primus' own defaults for Megatron-LM (data/primus.toml)."""
     asked = megatron_names(overrides)
     found = from_megatron(Arguments({**megatron_names(_defaults()), **asked}, source, asked), "Primus, Megatron-LM")
-    return replace(found, words={**found.words, "stack": "primus"})
+    return replace(found, options={**found.options, "stack": "primus"})
 
 
 def _defaults() -> dict[str, Any]:
