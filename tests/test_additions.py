@@ -136,7 +136,7 @@ def test_a_trainer(tree: Tree) -> None:
     )  # fmt: skip
     tree.require_files_of("trainer")
     (tree.root / "mine.json").write_text('{"mine_stages": 4}')
-    code = "import ppsim; print(ppsim.read_run_config('mine.json').words['pp'])"
+    code = "import ppsim; print(ppsim.read_run_config('mine.json').options['pp'])"
     assert tree.run("-c", code).strip() == "4"
     assert "Mine JSON" in tree.run("-c", "from ppsim.trainers import configurations; print(configurations())")
 

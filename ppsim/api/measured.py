@@ -63,11 +63,11 @@ def compare(
     `-o NAME.json`; None simulates the measured run's own costs, with its own variation of action times. The
     overheads of `calibration` are added in this case, and their variation is used instead if they have one.
 
-    Errors are projected / measured − 1: negative is too optimistic. For a projection, `is_inside` says whether the
-    measured step is inside the 90 % interval. `error_at_pace` is the clock-corrected error, if the profile and the
-    run contain the machine speed. `overheads_fitted_on_this_run` is True if the projection's overheads were fitted
-    to the measured run, so that the errors are no test. Raises `ConfigError` for files without a timeline, for runs
-    that were not measured, and if the two schedules differ.
+    Errors are projected / measured − 1: negative is too optimistic. For a projection, `inside_interval` says
+    whether the measured step is inside the 90 % interval. `error_at_pace` is the clock-corrected error, if the
+    profile and the run contain the machine speed. `overheads_fitted_on_this_run` is True if the projection's
+    overheads were fitted to the measured run, so that the errors are no test. Raises `ConfigError` for files
+    without a timeline, for runs that were not measured, and if the two schedules differ.
 
     >>> import ppsim
     >>> table = ppsim.build("1f1b", pp=2, microbatches=4)

@@ -104,7 +104,7 @@ class Comparison(Printable, Drawable):
         return self.measured.step_time_s + measured, self.projected.step_time_s + projected
 
     @property
-    def is_inside(self) -> bool | None:
+    def inside_interval(self) -> bool | None:
         """True if the measured step is inside the projection's 90 % interval, None without an interval."""
         if self.iteration_time_interval_s is None:
             return None
@@ -122,7 +122,7 @@ class Comparison(Printable, Drawable):
         sentences = []
         if self.iteration_time_interval_s is not None:
             low, high = map(seconds, self.iteration_time_interval_s)
-            where = "inside" if self.is_inside else "outside"
+            where = "inside" if self.inside_interval else "outside"
             sentences.append(f"the measured step is {where} of what was projected for nine of ten, {low} to {high}")
         if self.pace is not None:
             sentences.append(
@@ -280,7 +280,7 @@ def summary_of(comparison: Comparison, fitted: FittedOverheads | None) -> dict[s
         "error_at_pace": comparison.error_at_pace,
         "reference_works": comparison.reference_works and list(comparison.reference_works),
         "projected_interval_s": comparison.iteration_time_interval_s and list(comparison.iteration_time_interval_s),
-        "is_inside": comparison.is_inside,
+        "inside_interval": comparison.inside_interval,
         "ops": [op.to_json() for op in comparison.ops],
         "peaks": [peak.to_json() for peak in comparison.peaks],
     }

@@ -229,7 +229,7 @@ def test_what_the_machine_gave_is_told_from_what_the_projection_is_off_by(
         assert found.step_error == pytest.approx(1 / factor / (1 + off) - 1)
         assert found.pace == pytest.approx(1 / factor)
         assert found.error_at_pace == pytest.approx(1 / (1 + off) - 1)
-        assert found.is_inside == (factor == 1.0)
+        assert found.inside_interval == (factor == 1.0)
         assert made.answer.iteration_time_interval_s == pytest.approx(found.iteration_time_interval_s)
     page, summary = tmp_path / "compare.html", tmp_path / "compare.json"
     words = words_of(command("compare", path, projected, "-o", page, "-o", summary).stdout)
