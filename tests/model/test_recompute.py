@@ -87,7 +87,7 @@ def test_megatrons_method_and_number_are_read(tmp_path) -> None:
     script = tmp_path / "train.sh"
     for method, number, word in (("block", 0, "none"), ("block", 10, "block/10"), ("uniform", 10, "uniform/10")):
         script.write_text(SCRIPT.format(method, number))
-        assert ppsim.read_run_config(script).words["recompute"] == word
+        assert ppsim.read_run_config(script).options["recompute"] == word
 
 
 def test_a_layer_alone_and_a_search_refuse_them_in_a_sentence() -> None:
