@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def rows_of(sets: Sequence[dict[str, Any]]) -> "pandas.DataFrame":
-    """Return every row of sets, each given in the form of `ppsim.validation.error_summary.Validation.to_json`.
+    """Return every row of sets, each given in the form of `ppsim.validation.error_summary.SetValidation.to_json`.
 
     Columns: set, table (of the publication), title, schedule, gpus, cluster, dtype, use (fit or judge), quantity
-    (time or memory), measured and predicted (seconds or bytes), error (signed: predicted / measured − 1),
+    (time or memory), measured and projected (seconds or bytes), error (signed: projected / measured − 1),
     constant_mfu_error and other_error (of a constant MFU and of another tool on the same row; NaN: none),
     order_only. Rows that cannot be projected are omitted.
     """
@@ -30,7 +30,7 @@ def read_rows(path: str | Path) -> "pandas.DataFrame":
     found = read_json(path, made_by="ppsim validate writes a validation with -o NAME.json")
     try:
         rows = rows_of(found["sets"]).astype(_KINDS)
-        are_above_zero = rows[["measured", "predicted"]].gt(0).all(axis=None)
+        are_above_zero = rows[["measured", "projected"]].gt(0).all(axis=None)
         if not are_above_zero or not rows[_NUMBERS].abs().lt(1e30).all(axis=None):
             raise ValueError("a time or a size is more than 0 and finite")
     except (LookupError, TypeError, ValueError, OverflowError, AttributeError):
@@ -38,7 +38,7 @@ def read_rows(path: str | Path) -> "pandas.DataFrame":
     return rows
 
 
-_NUMBERS = ["measured", "predicted", "error"]
+_NUMBERS = ["measured", "projected", "error"]
 _KINDS = (
     dict.fromkeys(("set", "table", "title", "schedule", "use"), str)
     | dict.fromkeys(_NUMBERS, float)
@@ -59,7 +59,7 @@ def _number_of(one: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
         "use": row["use"],
         "quantity": quantity,
         "measured": row[f"measured_{unit}"],
-        "predicted": row[f"predicted_{unit}"],
+        "projected": row.get(f"projected_{unit}", row.get(f"predicted_{unit}")),  # the second: 0.3.0.dev0
         "error": row["error"],
         "constant_mfu_error": row["constant_mfu_error"],
         "other_error": row["other_error"],

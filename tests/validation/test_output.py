@@ -126,3 +126,10 @@ def test_wrong_use_is_a_sentence() -> None:
     assert "four kinds of output" in ppsim("validate", "--json", "--fit", code=2).output
     assert "-o writes a comparison" in ppsim("validate", "--fit", "-o", "a.json", code=2).output
     assert "give it one of .json, .csv, .svg, .pdf, .png" in ppsim("validate", "-o", "a.html", code=2).output
+
+
+def test_rows_of_0_3_0_dev0_are_read() -> None:
+    row = {"table": "1", "title": "", "gpus": 8, "use": "judge", "measured_s": 2.0, "error": -0.05,
+           "constant_mfu_error": None, "other_error": None}  # fmt: skip
+    old, new = (rows_of([{"set": "one", "rows": [row | {key: 1.9}]}]) for key in ("predicted_s", "projected_s"))
+    assert old["projected"].tolist() == new["projected"].tolist() == [1.9]

@@ -63,14 +63,14 @@ def _axes(width: Width, num_scatters: int, num_sets: int) -> tuple["Figure", lis
 
 def _draw_scatter(axes: "Axes", rows: "pandas.DataFrame", looks: dict[str, Series], quantity: str) -> None:
     unit = _UNITS[quantity]
-    least = float(rows[["measured", "predicted"]].min().min()) / unit / 1.3
-    most = float(rows[["measured", "predicted"]].max().max()) / unit * 1.3
+    least = float(rows[["measured", "projected"]].min().min()) / unit / 1.3
+    most = float(rows[["measured", "projected"]].max().max()) / unit * 1.3
     ends = np.array([least, most])
     axes.fill_between(ends, (1 - _BAND) * ends, (1 + _BAND) * ends, color=GRID, linewidth=0)
     axes.plot(ends, ends, color=palette.QUIET_TEXT, linewidth=0.5)
     for name, look in looks.items():
         mine = rows[rows["set"] == name]
-        _points(axes, mine["measured"] / unit, mine["predicted"] / unit, mine["use"] == "fit", look)
+        _points(axes, mine["measured"] / unit, mine["projected"] / unit, mine["use"] == "fit", look)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(least, most)

@@ -41,7 +41,7 @@ ROWS = pandas.DataFrame(
         "use": ["fit", "judge", "judge"],
         "quantity": ["time", "time", "memory"],
         "measured": [1.0, 2.0, 2.0**34],
-        "predicted": [1.0, 2.1, 2.0**34],
+        "projected": [1.0, 2.1, 2.0**34],
         "error": [0.0, 0.05, 0.0],
         "order_only": [False, False, False],
     }
