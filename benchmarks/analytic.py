@@ -17,13 +17,13 @@ from ppsim.base.units import seconds, signed_percent
 from ppsim.costs.analytic import embedding_estimate, head_estimate, layer_estimate
 from ppsim.costs.dp_and_optimizer import NORM_BYTES, optimizer_s
 from ppsim.costs.estimate import model_of
-from ppsim.costs.execution_context import Execution, Place
+from ppsim.costs.execution_context import Execution, ExecutionContext
 from ppsim.costs.profile import Profile, load_profile
-from ppsim.costs.time_breakdown import Estimate
+from ppsim.costs.time_breakdown import CostEstimate
 from ppsim.costs.utilization import PASSES
 from ppsim.machine import collectives
 from ppsim.machine.cluster import Cluster
-from ppsim.machine.files import load_cluster
+from ppsim.machine.cluster_files import load_cluster
 from ppsim.model.architecture import Model
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.recompute import recompute_of
@@ -106,7 +106,7 @@ def layer_errors(profile: Profile, cluster: Cluster) -> dict[str, list[float]]:
         if part.component != "layer" or shape.dtype not in ("bfloat16", "float16"):
             continue
         layout = layout_on(shape.tp * shape.ep, tp=shape.tp, cp=1, ep=shape.ep, dp=shape.ep)
-        place = Place(cluster=cluster, layout=layout, execution=Execution(dtype=shape.dtype))
+        place = ExecutionContext(cluster=cluster, layout=layout, execution=Execution(dtype=shape.dtype))
         one = layer_estimate(
             layer_of(model.layer), place, micro_batch=shape.micro_batch, sequence_length=shape.sequence_length
         )
@@ -151,7 +151,7 @@ def estimate_of(row: dict[str, str]) -> float:
         hidden_tp_backward=float(row["hidden_tp_backward"]),
         expert_capacity=1.0 if "tokendrop" in row["model"] else None,
     )
-    place = Place(cluster=cluster, layout=layout, execution=execution)
+    place = ExecutionContext(cluster=cluster, layout=layout, execution=execution)
     shape = {"micro_batch": int(row["micro_batch"]), "sequence_length": int(row["seq_len"])}
     one = layer_estimate(layer, place, **shape)
     if row["metric"] == "layer_forward":
@@ -168,7 +168,7 @@ def estimate_of(row: dict[str, str]) -> float:
     return int(row["global_batch"]) / (layout.dp * int(row["micro_batch"])) * microbatch_s + end_s
 
 
-def step_end_s(place: Place, parameters: float, name: GroupName, *, sharded: bool) -> float:
+def step_end_s(place: ExecutionContext, parameters: float, name: GroupName, *, sharded: bool) -> float:
     """Return the seconds after the last backward pass, all exposed: gradients, norm, Adam, parameter all-gather."""
     cluster, device = place.cluster, place.cluster.device
     ranks = group(place.layout, name, place.domain_sizes)
@@ -179,7 +179,7 @@ def step_end_s(place: Place, parameters: float, name: GroupName, *, sharded: boo
     return reduced + gathered + norm + optimizer_s(device, updated, bytes_per_parameter=Optimizer().traffic_bytes)
 
 
-def both(estimate: Estimate) -> float:
+def both(estimate: CostEstimate) -> float:
     return estimate.forward.total_s + estimate.backward.total_s
 
 

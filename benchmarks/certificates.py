@@ -11,10 +11,10 @@ from time import perf_counter
 import numpy as np
 from published_tables import read
 
-from ppsim.catalog.search.best_table import fitted, tables_without_end
-from ppsim.catalog.search.evaluate_table import value_s
+from ppsim.catalog.search.best_table import best_table, tables_without_end
+from ppsim.catalog.search.evaluate_table import criterion_value_s
 from ppsim.catalog.search.exact import optimal
-from ppsim.catalog.search.target import Target
+from ppsim.catalog.search.target import SearchTarget
 from ppsim.schedule.placement import loop, v_shape
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.bounds.lower import lower_bounds
@@ -29,13 +29,13 @@ Heuristic = Callable[[Problem, Criterion, float], Schedule]
 
 
 def by_fitting(problem: Problem, criterion: Criterion, goal_s: float) -> Schedule:
-    return fitted(problem, criterion=criterion)
+    return best_table(problem, criterion=criterion)
 
 
 def by_search(problem: Problem, criterion: Criterion, goal_s: float) -> Schedule:
     """Run `build auto` without its catalogue and without the exact solver, for up to SEARCH_S."""
     end = perf_counter() + SEARCH_S
-    for candidate in tables_without_end(Target(problem, criterion)):
+    for candidate in tables_without_end(SearchTarget(problem, criterion)):
         if candidate.is_optimal or candidate.score_s <= goal_s * (1 + TIGHT) or perf_counter() > end:
             break
     return candidate.schedule("auto")
@@ -71,7 +71,7 @@ def published() -> None:
                     bounds = lower_bounds(problem)
                     for criterion in CRITERIA:
                         table = heuristic(problem, criterion, bounds.of(criterion))
-                        gap = value_s(table, problem, criterion) / bounds.of(criterion) - 1
+                        gap = criterion_value_s(table, problem, criterion) / bounds.of(criterion) - 1
                         gaps.append(f"{100 * max(gap, 0.0):.4f}")
             print(f"| {row['model']} | {p} | {row['microbatches']} | {name} | {' | '.join(gaps)} |")
 
@@ -167,7 +167,7 @@ def certify(problem: Problem, criterion: Criterion, tally: Tally, time_limit_s: 
     bound = lower_bounds(problem).of(criterion)
     began = perf_counter()
     best = optimal(
-        problem, criterion=criterion, hint=fitted(problem, criterion=criterion), time_limit_s=time_limit_s
+        problem, criterion=criterion, hint=best_table(problem, criterion=criterion), time_limit_s=time_limit_s
     )
     tally.seconds.append(perf_counter() - began)
     searched = bound if bound >= best.value_s * (1 - TIGHT) else max(bound, window_bound(problem, criterion))
@@ -181,7 +181,7 @@ def certify(problem: Problem, criterion: Criterion, tally: Tally, time_limit_s: 
     began = perf_counter()
     for name, heuristic in HEURISTICS.items():
         began = perf_counter()
-        value = value_s(heuristic(problem, criterion, best.value_s), problem, criterion)
+        value = criterion_value_s(heuristic(problem, criterion, best.value_s), problem, criterion)
         tally.above[name].append(value / best.value_s - 1)
     tally.until_found.append(perf_counter() - began)
     return f"{value:g} > {best.value_s:g}" if value > best.value_s * (1 + TIGHT) else None

@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ppsim.api.project import plan_of
+from ppsim.api.project import plan_of_keywords
 from ppsim.base.arrays import Floats
 from ppsim.base.errors import PpsimError
 from ppsim.machine.cluster import Cluster, Constants, Efficiency
-from ppsim.machine.files import load_cluster
-from ppsim.validation.project_case import measured_of, predict
-from ppsim.validation.published_runs import Case, case_sets, cases_of
+from ppsim.machine.cluster_files import load_cluster
+from ppsim.validation.project_case import measured_of, project_run
+from ppsim.validation.published_runs import PublishedRun, case_sets, cases_of
 
 OUTLIER = 0.1
 """Error of a row's logarithm above which the row counts linearly."""
@@ -53,27 +53,27 @@ OTHER_MODELS = ("GPT-OSS-120B",)
 class Row:
     """A fit row, its cluster without fitted constants, and the measured seconds."""
 
-    case: Case
+    case: PublishedRun
     cluster: Cluster
     measured: float
     has_experts: bool
 
     def error(self, efficiency: Efficiency) -> float:
         tried = replace(self.cluster, device=replace(self.cluster.device, efficiency=efficiency))
-        words = {**self.case.words, "cluster": tried, "rest": 0.0}
-        return math.log(predict(self.case, plan_of(words)) / self.measured)
+        words = {**self.case.options, "cluster": tried, "rest": 0.0}
+        return math.log(project_run(self.case, plan_of_keywords(words)) / self.measured)
 
 
 def fit_rows() -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
     for name in case_sets():
-        for case in (one for one in cases_of(name) if name not in OTHER_PHYSICS and one.told.use == "fit"):
+        for case in (one for one in cases_of(name) if name not in OTHER_PHYSICS and one.properties.use == "fit"):
             try:
-                plan = plan_of(case.words)
+                plan = plan_of_keywords(case.options)
             except PpsimError:
                 continue
             job = plan.job
-            if job is not None and not case.is_memory and case.told.title not in OTHER_MODELS:
+            if job is not None and not case.is_memory and case.properties.title not in OTHER_MODELS:
                 base = load_cluster(job.cluster.base or job.cluster.name)  # device without fitted constants
                 cluster = replace(job.cluster, constants=Constants(), device=base.device)
                 has_experts = any(layer.is_moe for layer in job.model.kinds)
@@ -87,7 +87,7 @@ def constants_of(rows: list[Row]) -> dict[str, float]:
     efficiency = rows[0].cluster.device.efficiency
     found = {"experts": efficiency.experts} if rows[0].has_experts else {}
     for row in (row for row in rows if not row.has_experts):
-        dtype = str(row.case.words.get("dtype") or "bfloat16")
+        dtype = str(row.case.options.get("dtype") or "bfloat16")
         in_situ = efficiency.in_situ.factors if efficiency.in_situ else {}
         for table, values in (("in_situ", in_situ), ("matmul", efficiency.matmul)):
             name = next((one for one in (dtype, "float8" if dtype == "mxfp8" else dtype) if one in values), None)
@@ -152,8 +152,8 @@ def show(name: str, rows: list[Row]) -> None:
     print(name, *(f"{one} {value:g} (in use {in_use[one]:g})" for one, value in found.items()))
     for row in rows:
         before, after = row.error(efficiency), row.error(with_constants(efficiency, found))
-        words = row.case.words
-        what = f"{row.case.told.title} {words['gpus']} {words.get('dtype')} tp {words.get('tp')}"
+        words = row.case.options
+        what = f"{row.case.properties.title} {words['gpus']} {words.get('dtype')} tp {words.get('tp')}"
         print(f"   {100 * math.expm1(before):+6.1f} % → {100 * math.expm1(after):+6.1f} %  {what}")
 
 

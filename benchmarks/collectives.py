@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from ppsim.base.units import rate, signed_percent
 from ppsim.base.units import seconds as in_words
+from ppsim.machine.cluster_files import load_cluster
 from ppsim.machine.collectives import Operation, bus_bytes_per_s, seconds
 from ppsim.machine.dispatch import Routing, dispatch_s, distinct_domains
-from ppsim.machine.files import load_cluster
-from ppsim.parallel.groups import Group, group
+from ppsim.parallel.groups import RankGroup, group
 from ppsim.parallel.layout import Layout
 
 PUBLISHED: dict[str, dict[Operation, tuple[float, float, float]]] = {  # GB/s at 512 MiB among 2, 4 and 8 ranks
@@ -67,7 +67,9 @@ class Combine:
             experts_per_token=8,
         )
         extents = (8, self.nodes)
-        return dispatch_s("deepep", routing, Group("ep", math.prod(extents), extents), load_cluster(self.cluster))
+        return dispatch_s(
+            "deepep", routing, RankGroup("ep", math.prod(extents), extents), load_cluster(self.cluster)
+        )
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class Hybrid:
     def estimated_s(self) -> float:
         routing = Routing(tokens=4096, token_bytes=2 * 7168, num_experts=8 * self.num_ranks, experts_per_token=8)
         return dispatch_s(
-            "hybridep", routing, Group("ep", self.num_ranks, (self.num_ranks, 1)), load_cluster(self.cluster)
+            "hybridep", routing, RankGroup("ep", self.num_ranks, (self.num_ranks, 1)), load_cluster(self.cluster)
         )
 
 

@@ -30,7 +30,7 @@ from ppsim.schedule.check import validate
 from ppsim.schedule.graph import CHANNELS, EventGraph, build_graph
 from ppsim.simulation.engine import evaluate, evaluate_many
 from ppsim.simulation.report import report_of
-from ppsim.simulation.run import durations_s, overheads_s, simulate_graph
+from ppsim.simulation.simulate import durations_s, overheads_s, simulate_graph
 
 SIZES = ((8, 2, 64), (64, 8, 1024))
 COSTS = ppsim.StageCosts(
@@ -129,7 +129,7 @@ def grown(p: int, v: int, m: int) -> dict[str, Any]:
             timeline = ppsim.simulate(table, COSTS)
 
         work = (build, lambda: ppsim.check(table), simulate, lambda: report_of(timeline, COSTS),
-                lambda: timeline_html([View(timeline)]))  # fmt: skip
+                lambda: timeline_html([TimelineView(timeline)]))  # fmt: skip
         for stage, one in zip(STAGES, work, strict=True):
             begin = resource.getrusage(resource.RUSAGE_SELF)
             one()
@@ -139,7 +139,7 @@ def grown(p: int, v: int, m: int) -> dict[str, Any]:
         found["actions"] = len(table)
 
     from ppsim.plot.html import timeline_html
-    from ppsim.plot.plot_model import View
+    from ppsim.plot.plot_model import TimelineView
 
     with every_kernel_compiled():
         before = 0.0

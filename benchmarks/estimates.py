@@ -19,22 +19,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from ppsim.costs.estimate import estimated, model_of
-from ppsim.costs.kernels import PassSeconds, estimate
+from ppsim.costs.layer_kernels import PassSeconds, estimate
 from ppsim.costs.profile import Measurement, Profile, describe, load_profile
 from ppsim.profiling.device_microbenchmarks import add_facts
-from ppsim.profiling.models import find_model
-from ppsim.profiling.settings import Key, Settings
+from ppsim.profiling.model_shapes import find_model
+from ppsim.profiling.settings import MeasurementKey, MeasuringSettings
 from ppsim.profiling.sweep import SuiteJob, sweep
-from ppsim.runtime.clock import Clock
+from ppsim.runtime.clock import HostClock
 
 MODELS = {"mini": (64, 128, 256), "llama-mini": (64, 128, 256)}
 MICRO_BATCHES = (1, 2, 3)
 PASSES = {"F": "forward_s", "B": "backward_s", "I": "backward_input_s", "W": "backward_weight_s"}
 
 
-def measured(name: str, folder: Path, settings: Settings) -> Profile:
+def measured(name: str, folder: Path, settings: MeasuringSettings) -> Profile:
     path = folder / f"{name}.json"
-    keys = [Key(b, s, "float32") for s in MODELS[name] for b in MICRO_BATCHES]
+    keys = [MeasurementKey(b, s, "float32") for s in MODELS[name] for b in MICRO_BATCHES]
     sweep(SuiteJob(name, find_model(name), tuple(keys), path), settings)
     add_facts(str(path), settings, "float32")
     return load_profile(path)
@@ -72,7 +72,7 @@ def held_out(profile: Profile, again: Profile | None = None) -> list[tuple[str, 
 
 def measure_thread_time() -> None:
     """Time actions by the CPU time of their thread, independent of the load on this machine."""
-    Clock.now = lambda clock: time.thread_time()  # type: ignore[method-assign]
+    HostClock.now = lambda clock: time.thread_time()  # type: ignore[method-assign]
 
 
 def main() -> None:
@@ -87,7 +87,7 @@ def main() -> None:
     if options.cpu_time:
         measure_thread_time()
     gc.freeze()
-    settings = Settings(num_repeats=options.repeats, num_warm_up=3, component_s=0.3)
+    settings = MeasuringSettings(num_repeats=options.repeats, num_warm_up=3, component_s=0.3)
     print("| model, component, how | F mean / worst | B | I | W | all, mean absolute |")
     print("|---|--:|--:|--:|--:|--:|")
     if options.profiles:

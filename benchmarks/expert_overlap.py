@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from ppsim.api.project import plan_of
+from ppsim.api.project import plan_of_keywords
 from ppsim.base.errors import PpsimError
 from ppsim.base.units import percent, seconds, signed_percent
 from ppsim.projection.project import outcome_of
-from ppsim.results.text_layout import Columns, Page
-from ppsim.validation.project_case import measured_of, predict
+from ppsim.results.text_layout import Page, TableLines
+from ppsim.validation.project_case import measured_of, project_run
 from ppsim.validation.published_runs import case_sets, cases_of
 
 QWEN3 = {
@@ -49,24 +49,24 @@ def published() -> list[dict[str, str]]:
     for name in case_sets():
         for case in cases_of(name):
             if (
-                not case.words.get("overlap_ep")
-                or case.told.use != "judge"
+                not case.options.get("overlap_ep")
+                or case.properties.use != "judge"
                 or case.is_memory
-                or case.told.unexpressed
+                or case.properties.unexpressed
             ):
                 continue
-            words = dict(case.words)
+            words = dict(case.options)
             row = {
                 "set": name,
-                "model": case.told.title,
+                "model": case.properties.title,
                 "gpus": str(words["gpus"]),
                 "dispatcher": words.get("moe_dispatcher", "deepep"),
             }
             try:
                 found = []
                 for options in (words, in_order(words)):
-                    plan = plan_of(options)
-                    found.append(predict(case, plan) / measured_of(case, plan) - 1)
+                    plan = plan_of_keywords(options)
+                    found.append(project_run(case, plan) / measured_of(case, plan) - 1)
             except PpsimError as error:
                 rows.append(row | {"part": "–", "order": str(error).splitlines()[0][:60]})
                 continue
@@ -100,8 +100,8 @@ def pairs() -> list[dict[str, str]]:
 
 
 def predict_s(words: dict[str, Any]) -> float:
-    return outcome_of(plan_of(words))[0]
+    return outcome_of(plan_of_keywords(words))[0]
 
 
 if __name__ == "__main__":
-    Page().add(Columns.of(published(), left=4), "", Columns.of(pairs(), left=4))
+    Page().add(TableLines.of(published(), left=4), "", TableLines.of(pairs(), left=4))

@@ -20,19 +20,26 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ppsim.api.project import plan_of
+from ppsim.api.project import plan_of_keywords
 from ppsim.base.arrays import Floats
 from ppsim.costs.job import Job
 from ppsim.machine.cluster import Constants
-from ppsim.machine.job_similarity import MEASURED_SPREAD, SHARES, USUAL, Likeness, Shares, in_common
+from ppsim.machine.job_similarity import (
+    MEASURED_SPREAD,
+    SHARES,
+    USUAL,
+    CovarianceParameters,
+    JobFeatures,
+    job_covariance,
+)
 from ppsim.projection.summary import ESTIMATE_SPREAD, EXPERTS_SPREAD, spread_of
-from ppsim.validation.bayesian_fit import Question, Row, rows_of
+from ppsim.validation.bayesian_fit import FitProblem, MeasuredStep, rows_of
 from ppsim.validation.priors import priors_of
 from ppsim.validation.published_runs import case_sets, cases_of
 
 FREEDOM = 3
 OF_ALL = 4
-START = Shares(machine=0.4, cut=1.0, size=4.0, dtype=0.5)
+START = CovarianceParameters(machine=0.4, cut=1.0, size=4.0, dtype=0.5)
 FACTOR = 2.0
 
 
@@ -40,27 +47,27 @@ FACTOR = 2.0
 class Together:
     """Rows of a set and cluster: their jobs, device classes, spreads, logarithms of errors, and slopes."""
 
-    jobs: Sequence[Likeness]
+    jobs: Sequence[JobFeatures]
     classes: Sequence[str]
     has_experts: Sequence[bool]
     spreads: Floats
     errors: Floats
     slopes: Floats
 
-    def covariance(self, shares: Shares) -> Floats:
-        of_jobs = np.outer(self.spreads, self.spreads) * in_common(self.jobs, self.jobs, shares)
+    def covariance(self, shares: CovarianceParameters) -> Floats:
+        of_jobs = np.outer(self.spreads, self.spreads) * job_covariance(self.jobs, self.jobs, shares)
         return (
             shares.machine**2 * self.slopes @ self.slopes.T + of_jobs + MEASURED_SPREAD**2 * np.eye(len(self.jobs))
         )
 
-    def badness(self, shares: Shares) -> float:
+    def badness(self, shares: CovarianceParameters) -> float:
         """Return minus the logarithm of the density, up to a constant."""
         whole = self.covariance(shares)
         off = float(self.errors @ np.linalg.solve(whole, self.errors))
         tail = (FREEDOM + len(self.errors)) / 2 * math.log1p(off / FREEDOM)
         return 0.5 * float(np.linalg.slogdet(whole)[1]) + tail
 
-    def after(self, shares: Shares, usual: float = USUAL) -> list[tuple[float, float, bool]]:
+    def after(self, shares: CovarianceParameters, usual: float = USUAL) -> list[tuple[float, float, bool]]:
         """Return the absolute errors of each row before and after a fit on another row, and the coverage."""
         whole, found = self.covariance(shares), []
         for one, other in np.argwhere(~np.eye(len(self.jobs), dtype=bool)):
@@ -76,27 +83,27 @@ def sets() -> list[Together]:
     """Return the rows with times, on clusters without fitted constants."""
     found = []
     for name, told in case_sets().items():
-        cases = [case for case in cases_of(name) if case.told.use == "fit"]
+        cases = [case for case in cases_of(name) if case.properties.use == "fit"]
         if told.order_only or told.section == "measured costs":
             continue
-        clusters: dict[str, list[Row]] = {}
-        for row in rows_of(cases, plan_of, name)[0]:
+        clusters: dict[str, list[MeasuredStep]] = {}
+        for row in rows_of(cases, plan_of_keywords, name)[0]:
             cluster = replace(_job(row).cluster, constants=Constants())
-            words = {**row.case.words, "cluster": cluster, "rest": 0.0}
-            bare = replace(row, case=replace(row.case, words=words), plan=plan_of(words))
+            words = {**row.case.options, "cluster": cluster, "rest": 0.0}
+            bare = replace(row, case=replace(row.case, options=words), plan=plan_of_keywords(words))
             clusters.setdefault(cluster.name, []).append(bare)
         found += [_together(rows) for rows in clusters.values()]
     return found
 
 
-def _together(rows: Sequence[Row]) -> Together:
+def _together(rows: Sequence[MeasuredStep]) -> Together:
     plans, jobs = [row.plan for row in rows], [_job(row) for row in rows]
     priors = priors_of(jobs[0].cluster, plans)
-    question = Question(jobs[0].cluster, rows, [job.model for job in jobs], plan_of)
+    question = FitProblem(jobs[0].cluster, rows, [job.model for job in jobs], plan_of_keywords)
     at = np.zeros(len(priors))
     errors = question.logs(priors, at)
     return Together(
-        [job.likeness for job in jobs],
+        [job.job_features for job in jobs],
         [job.cluster.device.efficiency_class for job in jobs],
         [any(layer.is_moe for layer in job.model.kinds) for job in jobs],
         np.array([spread_of(plan) for plan in plans]), errors,
@@ -104,7 +111,7 @@ def _together(rows: Sequence[Row]) -> Together:
     )  # fmt: skip
 
 
-def _job(row: Row) -> Job:
+def _job(row: MeasuredStep) -> Job:
     assert row.plan.job is not None
     return row.plan.job
 
@@ -115,16 +122,16 @@ def badness(groups: Sequence[Together], logs: Floats) -> float:
     return sum(one.badness(_shares(logs)) for one in groups) + 0.5 * float(off @ off)
 
 
-def _logs(shares: Shares) -> Floats:
+def _logs(shares: CovarianceParameters) -> Floats:
     """Return logarithms of the shares; for fractions, which are below 1, the logarithm of their odds."""
     return np.array(
         [math.log(one / (1 - one)) if name in _PARTS else math.log(one) for name, one in vars(shares).items()]
     )
 
 
-def _shares(logs: Floats) -> Shares:
+def _shares(logs: Floats) -> CovarianceParameters:
     values = np.exp(logs)
-    return Shares(*(
+    return CovarianceParameters(*(
         float(value / (1 + value) if name in _PARTS else value)
         for name, value in zip(vars(START), values, strict=True)
     ))  # fmt: skip

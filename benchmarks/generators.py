@@ -86,7 +86,7 @@ def uneven(vpp: int, p: int) -> dict[str, Any]:
 def fitted() -> None:
     from heuristics import zb_heuristic, zbv_heuristic
 
-    from ppsim.catalog.search.best_table import fitted
+    from ppsim.catalog.search.best_table import best_table
     from ppsim.schedule.placement import STYLES
     from ppsim.simulation.bounds.problem import Problem
 
@@ -105,7 +105,7 @@ def fitted() -> None:
                 timed(lambda problem=problem, published=published: published(problem)),
                 *(
                     timed(
-                        lambda problem=problem, criterion=criterion: fitted(
+                        lambda problem=problem, criterion=criterion: best_table(
                             problem, criterion=criterion, engine="compiled"
                         )
                     )

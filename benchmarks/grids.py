@@ -16,7 +16,7 @@ from heuristics import zbv_heuristic
 from published_tables import read
 
 import ppsim
-from ppsim.catalog.search.best_table import fitted
+from ppsim.catalog.search.best_table import best_table
 from ppsim.schedule.placement import v_shape
 from ppsim.simulation.bounds.lower import lower_bounds
 from ppsim.simulation.bounds.problem import Criterion, Problem
@@ -78,7 +78,7 @@ class Found:
     def of(cls, case: Case) -> "Found":
         problem = case.problem
         began = perf_counter()
-        table = fitted(problem, criterion=case.criterion, is_thorough=True)
+        table = best_table(problem, criterion=case.criterion, is_thorough=True)
         wall_s = perf_counter() - began
         timeline = ppsim.simulate(table, case.stage_costs)
         assert timeline.memory.peak_activation_bytes.max() <= case.cap * (1 + TIGHT), case
@@ -253,7 +253,7 @@ if __name__ == "__main__":
     parser.add_argument("--only", default="", help="a word of the grids' names: print their rows alone")
     parser.add_argument("--pp", type=int, help="ranks of the rows that are so printed")
     options = parser.parse_args()
-    fitted(next(iter(patterns().values()))[0].problem)  # compile
+    best_table(next(iter(patterns().values()))[0].problem)  # compile
     began = perf_counter()
     of_primus = primus()
     grids = (

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ppsim.base.files import write_whole
+from ppsim.base.files import write_atomically
 from ppsim.base.units import seconds, signed_percent
 from ppsim.costs.pair_overlap import LayerTimes, pair_s
 
@@ -360,7 +360,7 @@ def record(path: Path) -> None:
         except Exception as error:
             found[f"{name} failed"] = f"{type(error).__name__}: {error}"
             print(f"{name}: {found[f'{name} failed']}")
-        write_whole(path, json.dumps(found, indent=1, allow_nan=False) + "\n")
+        write_atomically(path, json.dumps(found, indent=1, allow_nan=False) + "\n")
 
 
 def report(found: dict[str, Any]) -> None:

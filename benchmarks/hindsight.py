@@ -10,15 +10,20 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 
-from ppsim.api.project import plan_of
+from ppsim.api.project import plan_of_keywords
 from ppsim.validation.error_summary import CaseError, validate_set
 from ppsim.validation.published_runs import case_sets
 
 GROUPS: dict[str, Callable[[str, CaseError], Hashable]] = {
     "a set": lambda name, row: name,
-    "a set and model": lambda name, row: (name, row.case.told.title),
-    "a set, model and tp": lambda name, row: (name, row.case.told.title, row.case.words.get("tp")),
-    "a set, model, tp and pp": lambda name, row: (name, row.case.told.title, row.case.words.get("tp"), row.plan.pp),
+    "a set and model": lambda name, row: (name, row.case.properties.title),
+    "a set, model and tp": lambda name, row: (name, row.case.properties.title, row.case.options.get("tp")),
+    "a set, model, tp and pp": lambda name, row: (
+        name,
+        row.case.properties.title,
+        row.case.options.get("tp"),
+        row.plan.pp,
+    ),
 }
 
 
@@ -36,7 +41,7 @@ def main(section: str) -> None:
         (name, row)
         for name, told in case_sets().items()
         if told.section == section
-        for row in validate_set(name, plan_of).judged
+        for row in validate_set(name, plan_of_keywords).test_rows
         if not row.case.is_memory
     ]
     print(f"{section}: {len(rows)} judged rows, {100 * sum(abs(row.error) for _, row in rows) / len(rows):.2f} %")

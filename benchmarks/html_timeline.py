@@ -74,7 +74,7 @@ def written(shape: dict, path: Path) -> dict:
 
     from ppsim import StageCosts, build, simulate
     from ppsim.plot.html import timeline_html
-    from ppsim.plot.plot_model import View
+    from ppsim.plot.plot_model import TimelineView
 
     jitter = shape.pop("jitter", 0.0)
     costs = StageCosts(
@@ -88,7 +88,7 @@ def written(shape: dict, path: Path) -> dict:
     timeline = simulate(schedule, costs)
     before = peak_gb()
     begin = time.process_time()
-    path.write_text(timeline_html([View(timeline)]), encoding="utf-8")
+    path.write_text(timeline_html([TimelineView(timeline)]), encoding="utf-8")
     write_s = time.process_time() - begin
     return {"actions": timeline.num_actions, "write_s": write_s, "peak_gb": peak_gb(), "before_gb": before}
 

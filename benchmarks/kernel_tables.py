@@ -13,10 +13,10 @@ import numpy as np
 from ppsim.base.arrays import Floats
 from ppsim.base.units import signed_percent
 from ppsim.machine.devices import hardware
-from ppsim.machine.kernels.published_tables import Grid, kernel_table
+from ppsim.machine.kernels.published_tables import RateGrid, kernel_table
 
 
-def left_out(grid: Grid) -> Iterator[Floats]:
+def left_out(grid: RateGrid) -> Iterator[Floats]:
     """Yield the errors of the inner cells, one array per axis; for unmeasured cells, of their filled values."""
     for number, axis in enumerate(grid.axes):
         places = np.array(axis)

@@ -21,7 +21,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from ppsim.base.files import to_json, write_whole
+from ppsim.base.files import to_json, write_atomically
 from ppsim.base.units import seconds, signed_percent
 
 SEQUENCE_LENGTH = 4096
@@ -67,9 +67,9 @@ def measured(name: str, recompute: str, training: str, device: str) -> dict[str,
     import torch
 
     from ppsim.profiling.layers import build_layer
-    from ppsim.profiling.measure import Module, measure
-    from ppsim.profiling.models import find_model
-    from ppsim.profiling.settings import Settings
+    from ppsim.profiling.measure import MeasuredModule, measure
+    from ppsim.profiling.model_shapes import find_model
+    from ppsim.profiling.settings import MeasuringSettings
 
     shape = find_model(name)
     shard = shape.shard(tp=1, ep=MODELS[name])
@@ -81,7 +81,7 @@ def measured(name: str, recompute: str, training: str, device: str) -> dict[str,
         inputs = [torch.randn(1, SEQUENCE_LENGTH, shard.layer.hidden_size, dtype=kind) for _ in range(2)]
     for parameter in layer.parameters():
         parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
-    subject = Module(layer, inputs)
+    subject = MeasuredModule(layer, inputs)
     subject.pass_once(subject.next_input())  # workspaces of libraries
     memory = Memory(device)
     x = subject.next_input()
@@ -94,7 +94,9 @@ def measured(name: str, recompute: str, training: str, device: str) -> dict[str,
     _, backward_peak = memory.read()
     saved_bytes, input_bytes = held - output.nbytes, x[0].nbytes
     del output, x, grad
-    [samples] = measure([subject], Settings(device, num_repeats=20, num_warm_up=3), can_split=[training == "all"])
+    [samples] = measure(
+        [subject], MeasuringSettings(device, num_repeats=20, num_warm_up=3), can_split=[training == "all"]
+    )
     return {
         "model": name, "recompute": recompute, "training": training,
         "seconds": {action: statistics.median(taken) for action, taken in samples.seconds.items()},
@@ -140,7 +142,7 @@ def record(path: Path, device: str) -> None:
     rows = [measured(name, recompute, "all", device) for name, plans in PLANS.items() for recompute in plans]
     rows += [measured(next(iter(MODELS)), "none", training, device) for training in TRAININGS[1:]]
     where = torch.cuda.get_device_name() if device == "cuda" else "a CPU"
-    write_whole(path, to_json({"device": where, "torch": torch.__version__, "rows": rows}))
+    write_atomically(path, to_json({"device": where, "torch": torch.__version__, "rows": rows}))
     print(f"wrote {path}: {len(rows)} layers on {where}")
 
 
@@ -150,7 +152,7 @@ def report(content: dict[str, Any]) -> None:
     from ppsim.model.batch import Batch, KernelChoice
     from ppsim.model.fine_tuning import fine_tuning_of
     from ppsim.model.registry import find_model
-    from ppsim.parallel.sizes import Cut
+    from ppsim.parallel.sizes import ParallelSizes
 
     kernels = KernelChoice(
         fused_activation=False, gradient_placeholders=False, eager=True, weighted_output=True, norm_in_gemm=False
@@ -164,7 +166,7 @@ def report(content: dict[str, Any]) -> None:
         tuning = fine_tuning_of(LORA if training == "lora" else "", FROZEN if training == "frozen" else "")
         layer = find_model(row["model"]).with_fine_tuning(tuning).layers[-1]
         batch = Batch(1, SEQUENCE_LENGTH, recompute=row["recompute"])
-        cut = Cut(dp=MODELS[row["model"]], ep=MODELS[row["model"]])
+        cut = ParallelSizes(dp=MODELS[row["model"]], ep=MODELS[row["model"]])
         saved = sum(layer_activations(layer, batch, cut, kernels).values())
         peak = layer_backward(layer, batch, cut, kernels)
         held = row["saved_bytes"] + row["input_bytes"]

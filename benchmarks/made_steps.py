@@ -13,7 +13,7 @@ import numpy as np
 
 from ppsim import build
 from ppsim.runs.links import pairs_of
-from ppsim.runs.loss_attribution import Loss, explained
+from ppsim.runs.loss_attribution import TimeLoss, attribute_losses
 from ppsim.runs.loss_causes import BETWEEN, STAGES_OR_RANKS
 from ppsim.runs.run import Run, median_costs
 from ppsim.schedule.graph import build_graph
@@ -235,7 +235,7 @@ class Draw:
 
     gains: dict[str, float]
     places: dict[str, str]
-    losses: list[Loss]
+    losses: list[TimeLoss]
     noise_s: float
 
     @property
@@ -283,7 +283,7 @@ def draw(table: Schedule, seed: int, causes: Sequence[str]) -> Draw:
     steps = made(table, seed, causes)
     whole = steps.period_s
     names = {cause: expected(table, cause) for cause in causes}
-    found = [loss for loss in explained(steps.run(), call_s=steps.call_s).reasons if loss.gain_s > 0]
+    found = [loss for loss in attribute_losses(steps.run(), call_s=steps.call_s).reasons if loss.gain_s > 0]
     if set(causes) == {"slow ranks", "uneven stages"} and found[0].cause == STAGES_OR_RANKS:
         names = dict.fromkeys(causes, STAGES_OR_RANKS)  # with two ranks they cannot be distinguished
     gains, places = {}, {}

@@ -12,11 +12,11 @@ import ppsim
 from ppsim import Op
 from ppsim.model.architecture import Model
 from ppsim.model.batch import Batch, KernelChoice
-from ppsim.model.memory import MemorySettings, RankMemory, rank_memory
-from ppsim.model.memory import Optimizer as Adam
+from ppsim.model.pipeline_stages import Stage, stages_of
+from ppsim.model.rank_memory import MemorySettings, RankMemory, rank_memory
+from ppsim.model.rank_memory import Optimizer as Adam
 from ppsim.model.registry import find_model, gpt
-from ppsim.model.stages import Stage, stages_of
-from ppsim.parallel.sizes import Cut
+from ppsim.parallel.sizes import ParallelSizes
 
 FILE = Path(__file__).parent / "published" / "memory.csv"
 PAPER = KernelChoice(flash_attention=False, dropout=True, cross_entropy="unfused", gradient_placeholders=False)
@@ -46,7 +46,7 @@ def simumax(row: dict[str, str]) -> float:
     model, pp = find_model("llama3-70b").with_layers(int(row["layers"])), int(row["pp"])
     settings = MemorySettings(
         Batch(int(row["micro_batch"]), int(row["seq_len"])),
-        Cut(tp=int(row["tp"]), cp=int(row["cp"]), dp=int(row["dp"])),
+        ParallelSizes(tp=int(row["tp"]), cp=int(row["cp"]), dp=int(row["dp"])),
         kernels=KernelChoice(cp_communication="a2a"),
         vocab_multiple=128,
     )
@@ -63,7 +63,7 @@ def korthikanti(row: dict[str, str]) -> float:
     parallel = row["recompute"] == "selective + SP"
     settings = MemorySettings(
         Batch(int(row["micro_batch"]), int(row["seq_len"]), recompute="core_attn" if parallel else "none"),
-        Cut(tp=int(row["tp"]), sequence_parallel=parallel),
+        ParallelSizes(tp=int(row["tp"]), sequence_parallel=parallel),
         Adam("fp16", zero_stage=0, gradient_bytes=4),
         PAPER,
         workspace_bytes=0,
@@ -80,7 +80,7 @@ def zero_bubble(row: dict[str, str]) -> float:
     model = gpt(layers, int(row["hidden"]), int(row["heads"]), sequence_length=int(row["seq_len"]))
     settings = MemorySettings(
         Batch(int(row["micro_batch"]), int(row["seq_len"])),
-        Cut(),
+        ParallelSizes(),
         Adam("fp16", zero_stage=0),
         PAPER,
         vocab_multiple=128,

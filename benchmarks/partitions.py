@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import ppsim
-from ppsim.base.files import to_json, write_whole
+from ppsim.base.files import to_json, write_atomically
 from ppsim.base.units import seconds, signed_percent
-from ppsim.profiling.samples import quantity
-from ppsim.runs.timeline_import import Measured, measured_of
-from ppsim.runtime.config import MODELS, TrainConfig
+from ppsim.profiling.samples import summarise_samples
+from ppsim.runs.timeline_import import ImportedRun, import_result
 from ppsim.runtime.partitions import queue_streams_apart, run_partitions
+from ppsim.runtime.train_config import MODELS, TrainConfig
 from ppsim.schedule.grammar import format_table, parse_table
 
 SCHEDULES = {"1f1b": None, "zb-h1": None, "zbv-fixed": 2}
@@ -76,7 +76,7 @@ def run_case(p: int, schedule: str, folder: Path, arguments: argparse.Namespace)
     return case | {"result": thinned(result, measured(case | {"result": result}, table))}
 
 
-def thinned(result: dict[str, Any], run: Measured) -> dict[str, Any]:
+def thinned(result: dict[str, Any], run: ImportedRun) -> dict[str, Any]:
     """Return the result with the median step only, in seconds from its start, and the quartiles of all steps."""
     step = result["steps"][run.chosen_step]
     zero = min(record["begin"] for rank in step for record in rank["records"])
@@ -97,7 +97,9 @@ def thinned(result: dict[str, Any], run: Measured) -> dict[str, Any]:
     schedule, taken = run.timeline.schedule, run.run.end - run.run.start
     ops = [schedule[entry].op.name for entry in range(len(schedule))]
     took = {
-        op: quantity(taken[:, [entry for entry, other in enumerate(ops) if other == op]].flatten().tolist())
+        op: summarise_samples(
+            taken[:, [entry for entry, other in enumerate(ops) if other == op]].flatten().tolist()
+        )
         for op in dict.fromkeys(ops)
     }
     return result | {"steps": [ranks], "num_warm_up": 0, "step_times_s": run.step_times_s, "took_s": took}
@@ -109,8 +111,8 @@ def given_costs(case: dict[str, Any], table: ppsim.Schedule) -> ppsim.StageCosts
     )
 
 
-def measured(case: dict[str, Any], table: ppsim.Schedule) -> Measured:
-    return measured_of(case["result"], table, given_costs(case, table))
+def measured(case: dict[str, Any], table: ppsim.Schedule) -> ImportedRun:
+    return import_result(case["result"], table, given_costs(case, table))
 
 
 def report(cases: list[dict[str, Any]]) -> None:
@@ -161,7 +163,7 @@ def main() -> None:
 
     def keep(cases: list[dict[str, Any]]) -> None:
         if arguments.record:
-            write_whole(arguments.record, json.dumps(cases, separators=(",", ":"), allow_nan=False) + "\n")
+            write_atomically(arguments.record, json.dumps(cases, separators=(",", ":"), allow_nan=False) + "\n")
 
     record(arguments, cases, keep)
     if not arguments.record:

@@ -21,12 +21,12 @@ from ppsim.costs.assemble_profile import assemble
 from ppsim.costs.profile import Profile
 from ppsim.model.recompute import LayerPlan
 from ppsim.profiling.harness import measure_shape, model_header
-from ppsim.profiling.models import of_gpt
-from ppsim.profiling.settings import Key, Settings
+from ppsim.profiling.model_shapes import of_gpt
+from ppsim.profiling.settings import MeasurementKey, MeasuringSettings
 from ppsim.runs.peaks import peak_errors, peaks_in
-from ppsim.runtime.config import MODELS, TrainConfig
 from ppsim.runtime.gpt import build_stage
 from ppsim.runtime.partitions import run_partitions
+from ppsim.runtime.train_config import MODELS, TrainConfig
 from ppsim.schedule.grammar import format_table
 
 SCHEDULES = {"1f1b": None, "interleaved-1f1b": 2, "zb-h1": None, "zbv-fixed": 2}
@@ -34,9 +34,11 @@ SHAPE, MICRO_BATCH = replace(MODELS["nano"], num_layers=8), 2
 
 
 def measured_profile() -> Profile:
-    model, settings = of_gpt(SHAPE), Settings(num_repeats=2, num_warm_up=0)
+    model, settings = of_gpt(SHAPE), MeasuringSettings(num_repeats=2, num_warm_up=0)
     content = model_header("nano", "nano", model, settings)
-    content["measurements"] = measure_shape(model, Key(MICRO_BATCH, SHAPE.sequence_length, "float32"), settings)
+    content["measurements"] = measure_shape(
+        model, MeasurementKey(MICRO_BATCH, SHAPE.sequence_length, "float32"), settings
+    )
     return validated(Profile, content, "the profile")
 
 

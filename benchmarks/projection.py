@@ -19,7 +19,7 @@ from contextlib import nullcontext
 from ppsim.base.numba_jit import every_kernel_compiled
 from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
-from ppsim.machine.files import load_cluster
+from ppsim.machine.cluster_files import load_cluster
 from ppsim.model.registry import read_model
 from ppsim.parallel.layout import layout_on
 from ppsim.projection.plan import Plan
@@ -64,8 +64,8 @@ def main() -> None:
         "project, same job": lambda: project(same),
         "project, new job": lambda: project(Plan(pp=8, vpp=2, job=job())),
         "… and its report": lambda: project(same).report,
-        "answer without advice": lambda: projection.answered(with_advice=False),
-        "answer": lambda: projection.answered(),
+        "answer without advice": lambda: projection.summarise(with_advice=False),
+        "answer": lambda: projection.summarise(),
     }
     for engine in ("plain", "compiled"):
         with every_kernel_compiled() if engine == "compiled" else nullcontext():

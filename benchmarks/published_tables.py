@@ -10,7 +10,7 @@ from typing import Any
 from heuristics import zb_heuristic, zbv_heuristic
 
 import ppsim
-from ppsim.catalog.search.best_table import fitted
+from ppsim.catalog.search.best_table import best_table
 from ppsim.schedule.placement import loop, v_shape
 from ppsim.simulation.bounds.problem import Problem
 from tests.paper_wraparound import simulate_as_in_the_paper
@@ -105,7 +105,7 @@ def capped() -> None:
         for caps in (1, 2):
             cap = caps * p * activation
             problem = Problem.of(**shape, **seconds, **memory, cap=cap)
-            tables = (zb_heuristic(problem), fitted(problem, criterion="span"))
+            tables = (zb_heuristic(problem), best_table(problem, criterion="span"))
             ours = [ppsim.simulate(table, ppsim.StageCosts(**seconds)).span_bubble_ratio for table in tables]
             cells.append(f"{row[f'bubble_zb_{caps}p']} / {ours[0]:.4f} / {ours[1]:.4f}")
         print(f"| {row['model']} | {p} | {row['microbatches']} | {' | '.join(cells)} |")

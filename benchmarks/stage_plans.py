@@ -48,7 +48,7 @@ def main() -> None:
         took = time.perf_counter() - begin
         [line] = [one for one in made.assumptions if one.startswith("plan: ")]
         _, uniform, text, busiest = _LINE.search(line).groups()  # type: ignore[union-attr]
-        fits = "" if made.not_in_memory is None else ", does not fit"
+        fits = "" if made.memory_error is None else ", does not fit"
         gain = f"{100 * (1 - made.iteration_time_s / _seconds(uniform)):5.1f} %" if uniform else "       "
         same = f"{uniform} ({text})" if uniform else "none fits"
         print(f"{name:23} {same:30} {made.iteration_time_s:6.2f} s {gain}  {busiest or '':13} {took:5.1f} s{fits}")

@@ -11,11 +11,11 @@ import time
 
 from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
-from ppsim.machine.files import load_cluster
+from ppsim.machine.cluster_files import load_cluster
 from ppsim.model.registry import read_model
 from ppsim.parallel.layout import Layout
 from ppsim.tuning.search import tune
-from ppsim.tuning.space import Question, space_for
+from ppsim.tuning.space import SearchProblem, space_for
 
 
 def main(workers: str) -> None:
@@ -24,7 +24,7 @@ def main(workers: str) -> None:
         model=read_model("llama3-405b"), model_name="llama3-405b", cluster=cluster, layout=Layout(), global_batch=512,
         sequence_length=8192, execution=Execution(cross_entropy="fused"),
     )  # fmt: skip
-    question = Question(job=job, num_gpus=1024, memory_limit_bytes=0.95 * cluster.device.memory_bytes)
+    question = SearchProblem(job=job, num_gpus=1024, memory_limit_bytes=0.95 * cluster.device.memory_bytes)
     space = space_for(question, vpp=range(1, 9))
     begin, cpu = time.perf_counter(), time.process_time()
     found = tune(question, space, where=workers)

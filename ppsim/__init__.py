@@ -13,8 +13,8 @@ Types of arguments and results:
 
 tables          Op, Action, Schedule
 costs           StageCosts, Profile, Job, Plan
-results         Timeline, Projection, Tuned, Trained, MeasuredRun, Totals, Explanation,
-                Comparison, Calibration, Fitted, Validated
+results         Timeline, Projection, TuneResult, TrainResult, MeasuredRun, LogTotals, Explanation,
+                Comparison, FittedOverheads, FitResult, ValidationReport
 
 Inside are seconds and bytes, and names include the unit. Results have `to_frame()`, a pandas view.
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ppsim.api.project import project, project_all
     from ppsim.api.read import MeasuredRun, read
     from ppsim.api.to_config import trainer_options
-    from ppsim.api.train import Trained, train
+    from ppsim.api.train import TrainResult, train
     from ppsim.api.tune import tune
     from ppsim.api.validate import validate
     from ppsim.catalog.build import build
@@ -50,28 +50,28 @@ if TYPE_CHECKING:
     from ppsim.costs.profile import Profile, load_profile
     from ppsim.projection.plan import Plan
     from ppsim.projection.projection import Projection
-    from ppsim.runs.calibrate import Calibration
+    from ppsim.runs.calibrate import FittedOverheads
     from ppsim.runs.compare import Comparison
-    from ppsim.runs.log_totals import Totals
+    from ppsim.runs.log_totals import LogTotals
     from ppsim.runs.loss_attribution import Explanation
     from ppsim.schedule.check import check
     from ppsim.schedule.grammar import read_schedule
     from ppsim.schedule.table import Action, Op, Schedule
-    from ppsim.simulation.run import simulate
+    from ppsim.simulation.simulate import simulate
     from ppsim.simulation.stage_costs import StageCosts
     from ppsim.simulation.timeline import Timeline
     from ppsim.trainers.read_config import read_run_config
-    from ppsim.tuning.search import Tuned
-    from ppsim.validation.fit_result import Fitted
-    from ppsim.validation.validation_result import Validated
+    from ppsim.tuning.search import TuneResult
+    from ppsim.validation.fit_result import FitResult
+    from ppsim.validation.validation_result import ValidationReport
 
 
 _HOME = {  # imported on first use, so that `import ppsim` is fast
     "Action": "ppsim.schedule.table",
-    "Calibration": "ppsim.runs.calibrate",
+    "FittedOverheads": "ppsim.runs.calibrate",
     "Comparison": "ppsim.runs.compare",
     "Explanation": "ppsim.runs.loss_attribution",
-    "Fitted": "ppsim.validation.fit_result",
+    "FitResult": "ppsim.validation.fit_result",
     "Job": "ppsim.costs.job",
     "MeasuredRun": "ppsim.api.read",
     "Op": "ppsim.schedule.table",
@@ -81,10 +81,10 @@ _HOME = {  # imported on first use, so that `import ppsim` is fast
     "Schedule": "ppsim.schedule.table",
     "StageCosts": "ppsim.simulation.stage_costs",
     "Timeline": "ppsim.simulation.timeline",
-    "Totals": "ppsim.runs.log_totals",
-    "Trained": "ppsim.api.train",
-    "Tuned": "ppsim.tuning.search",
-    "Validated": "ppsim.validation.validation_result",
+    "LogTotals": "ppsim.runs.log_totals",
+    "TrainResult": "ppsim.api.train",
+    "TuneResult": "ppsim.tuning.search",
+    "ValidationReport": "ppsim.validation.validation_result",
     "build": "ppsim.catalog.build",
     "calibrate": "ppsim.api.measured",
     "check": "ppsim.schedule.check",
@@ -106,7 +106,7 @@ _HOME = {  # imported on first use, so that `import ppsim` is fast
     "report": "ppsim.api.outputs",
     "save": "ppsim.api.outputs",
     "schedules": "ppsim.api.catalogues",
-    "simulate": "ppsim.simulation.run",
+    "simulate": "ppsim.simulation.simulate",
     "train": "ppsim.api.train",
     "trainer_options": "ppsim.api.to_config",
     "tune": "ppsim.api.tune",
@@ -115,20 +115,20 @@ _HOME = {  # imported on first use, so that `import ppsim` is fast
 
 TEXTS = {  # printer for each result class, loaded on first use
     "AfterFits": "ppsim.results.fits:print_after_fits",
-    "Calibration": "ppsim.results.runs:print_calibration",
+    "FittedOverheads": "ppsim.results.runs:print_calibration",
     "CheckReport": "ppsim.results.schedules:print_check",
     "Comparison": "ppsim.results.runs:print_comparison",
     "Explanation": "ppsim.results.runs:print_explanation",
-    "Fitted": "ppsim.results.fits:print_fitted",
+    "FitResult": "ppsim.results.fits:print_fitted",
     "MeasuredRun": "ppsim.results.runs:print_measured",
     "Projection": "ppsim.results.plans:print_answer",
     "Projections": "ppsim.results.plans:print_plans",
     "RunConfig": "ppsim.results.run_config:print_run_config",
     "Timeline": "ppsim.results.steps:print_simulated",
-    "Totals": "ppsim.results.runs:print_totals",
-    "Trained": "ppsim.results.steps:print_trained",
-    "Tuned": "ppsim.results.tuning:print_tuned",
-    "Validated": "ppsim.results.validation:print_validations",
+    "LogTotals": "ppsim.results.runs:print_totals",
+    "TrainResult": "ppsim.results.steps:print_trained",
+    "TuneResult": "ppsim.results.tuning:print_tuned",
+    "ValidationReport": "ppsim.results.validation:print_validations",
 }
 
 CARDS = {  # notebook card for each result class
@@ -140,23 +140,62 @@ CARDS = {  # notebook card for each result class
         "Projections": "card_of_projections",
         "Schedule": "card_of_schedule",
         "Timeline": "card_of_timeline",
-        "Tuned": "card_of_search",
+        "TuneResult": "card_of_search",
     }.items()
 }
 
 PICTURES = {  # functions that draw a result with plotly and with matplotlib
     name: (f"ppsim.api.figures:figure_of_{kind}", f"ppsim.api.figures:axes_of_{kind}")
     for name, kind in {
-        "Comparison": "timelines", "Projection": "timelines", "Timeline": "timelines", "Tuned": "search",
+        "Comparison": "timelines", "Projection": "timelines", "Timeline": "timelines", "TuneResult": "search",
     }.items()
 }  # fmt: skip
 
 __all__ = [
-    "Action", "Calibration", "Comparison", "Explanation", "Fitted", "Job", "MeasuredRun", "Op", "Plan", "Profile",
-    "Projection", "Schedule", "StageCosts", "Timeline", "Totals", "Trained", "Tuned", "Validated", "build",
-    "calibrate", "check", "clusters", "compare", "explain", "export", "fit", "job", "load_profile", "models",
-    "profile", "project", "project_all", "read", "read_run_config", "read_schedule", "read_timeline", "report",
-    "save", "schedules", "simulate", "train", "trainer_options", "tune", "validate",
+    "Action",
+    "Comparison",
+    "Explanation",
+    "FitResult",
+    "FittedOverheads",
+    "Job",
+    "LogTotals",
+    "MeasuredRun",
+    "Op",
+    "Plan",
+    "Profile",
+    "Projection",
+    "Schedule",
+    "StageCosts",
+    "Timeline",
+    "TrainResult",
+    "TuneResult",
+    "ValidationReport",
+    "build",
+    "calibrate",
+    "check",
+    "clusters",
+    "compare",
+    "explain",
+    "export",
+    "fit",
+    "job",
+    "load_profile",
+    "models",
+    "profile",
+    "project",
+    "project_all",
+    "read",
+    "read_run_config",
+    "read_schedule",
+    "read_timeline",
+    "report",
+    "save",
+    "schedules",
+    "simulate",
+    "train",
+    "trainer_options",
+    "tune",
+    "validate",
 ]  # fmt: skip
 
 

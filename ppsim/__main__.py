@@ -36,9 +36,9 @@ def command() -> None:
     try:
         main()
     except SystemExit as ended:
-        from ppsim.base.process_startup import end_lean
+        from ppsim.base.process_startup import exit_fast
 
-        end_lean(ended.code)
+        exit_fast(ended.code)
         raise
 
 

@@ -21,7 +21,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
 from ppsim.base.units import percent, seconds
 from ppsim.costs.utilization import PASSES, implausible, pass_flops
-from ppsim.model.measurement_key import in_words
+from ppsim.model.measurement_key import describe_key
 
 WIDEST_QUARTILES = 0.05
 COSTLY_SPLIT = 1.3
@@ -42,7 +42,7 @@ def findings(profile: dict[str, Any]) -> Iterator[Finding]:
         yield "impossible", sentence
     yield from _not_monotone(profile)
     for part in profile["measurements"]:
-        where = f"{part['component']} at {in_words(part['shape'])}"
+        where = f"{part['component']} at {describe_key(part['shape'])}"
         for severity, sentence in (*_backward(profile, part), *_spread(part)):
             yield severity, f"{where}: {sentence}"
     yield from _facts(profile)
@@ -64,7 +64,7 @@ def _not_monotone(profile: dict[str, Any]) -> Iterator[Finding]:
                 if less > SHORTEST and 0 < greater < less * (1 - ROUNDING):
                     fewer_at = f"micro-batch {fewer['shape']['micro_batch']}"
                     times = f"{letter} takes {seconds(greater)}, less than the {seconds(less)} of {fewer_at}"
-                    yield "odd", f"{more['component']} at {in_words(more['shape'])}: {times}"
+                    yield "odd", f"{more['component']} at {describe_key(more['shape'])}: {times}"
 
 
 def _backward(profile: dict[str, Any], part: dict[str, Any]) -> Iterator[Finding]:

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ppsim.base.files import read_json, to_json, write_whole
+from ppsim.base.files import read_json, to_json, write_atomically
 from ppsim.base.units import percent
-from ppsim.profiling.samples import quantity
+from ppsim.profiling.samples import summarise_samples
 
 FIELDS = (
     "timestamp,driver_version,clocks.sm,clocks.mem,power.draw,temperature.gpu,utilization.gpu,"
@@ -53,7 +53,7 @@ def under_load(path: str | Path, spans: Sequence[Sequence[float]] | None = None)
         return None
     found: dict[str, Any] = {"driver": rows[0][1], "num_samples": len(rows)}
     for name, column in _QUANTITIES.items():
-        found[name] = quantity([row[column] for row in rows])
+        found[name] = summarise_samples([row[column] for row in rows])
     parts = {why: sum(bool(row[_REASONS] & bit) for row in rows) / len(rows) for bit, why in _HELD_BACK.items()}
     return found | {"held_back": {why: part for why, part in parts.items() if part}}
 
@@ -89,7 +89,7 @@ def main(log: str, profiles: Sequence[str]) -> None:
         provenance = content["provenance"]
         found = under_load(log, provenance.get("measured_at", []))
         if found is not None:
-            write_whole(path, to_json(content | {"provenance": provenance | {"under_load": found}}))
+            write_atomically(path, to_json(content | {"provenance": provenance | {"under_load": found}}))
         print(f"{path}: {in_words(found)}")
 
 

@@ -26,11 +26,11 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import read_toml, write_whole
+from ppsim.base.files import read_toml, write_atomically
 from ppsim.model.attention_and_mlp import MixtureOfExperts
 from ppsim.model.registry import NAMES, find_model, read_model
 from ppsim.trainers.arguments import Arguments
-from ppsim.trainers.option_relevance import matters_for
+from ppsim.trainers.option_relevance import effect_of
 from ppsim.trainers.primus import read_config as read_primus
 from ppsim.trainers.read_config import read_run_config
 from ppsim.trainers.torchtitan import read_config as read_torchtitan
@@ -427,7 +427,7 @@ def settings_of(config: Any, model: str) -> dict[str, Any]:
             continue
         if name in LEFT_OUT or OF_MODELS.fullmatch(name) or name.startswith("_"):
             continue
-        if (name not in READ and not matters_for(name)) or (is_dense and OF_EXPERTS.fullmatch(name)):
+        if (name not in READ and not effect_of(name)) or (is_dense and OF_EXPERTS.fullmatch(name)):
             continue
         found[name] = value
     return found
@@ -601,14 +601,14 @@ def primus_recipes(tree: Tree) -> list[Extracted]:
                 continue
             is_torchtitan = parts["framework"] == "torchtitan"
             settings = Recorded.last.settings({} if is_torchtitan else defaults)
-            names = [known_model(parts["model"]), parts["device"].lower(), FORMATS[config.words["dtype"]]]
+            names = [known_model(parts["model"]), parts["device"].lower(), FORMATS[config.options["dtype"]]]
             variant = [
                 one
                 for one in re.split("[-_]", parts["rest"].lower())
                 if one not in ("pretrain", "", *FORMATS.values())
             ]
             names += ["torchtitan"] * is_torchtitan + ["-".join(variant)] * bool(variant)
-            one = Extracted("/".join(names), config.words.get("gpus"), settings, path)
+            one = Extracted("/".join(names), config.options.get("gpus"), settings, path)
             found.append((one, parts["model"].lower().replace("_", "-")))
     return _told_apart(found)
 
@@ -659,7 +659,7 @@ def torchtitan_recipes() -> list[Extracted]:
                 re.sub("[._-]", "", f"{name}{options['model.flavor']}".lower())
             )
             variant = [rest] if rest and rest not in FORMATS else []
-            names = [model, "any", FORMATS[config.words["dtype"]], *variant]
+            names = [model, "any", FORMATS[config.options["dtype"]], *variant]
             found.append(Extracted("/".join(names), None, settings, module.source))
     return found
 
@@ -691,7 +691,7 @@ def main() -> None:
     parser.add_argument("--primus", type=Path, required=True, metavar="DIR")
     found = parser.parse_args()
     folders = {"megatron-bridge": found.megatron_bridge, "primus": found.primus, "torchtitan": None}
-    write_whole(TABLE, as_text(table_of(folders)))
+    write_atomically(TABLE, as_text(table_of(folders)))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from ppsim.base.files import write_whole  # noqa: E402
+from ppsim.base.files import write_atomically  # noqa: E402
 from tests.frozen.values import FOLDER, TOPICS, configs  # noqa: E402
 
 
@@ -34,7 +34,7 @@ def main() -> None:
 def write(topic: str, found: dict[str, Any]) -> None:
     """Write a topic, one line per key."""
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in found.items()]
-    write_whole(FOLDER / f"{topic}.json", "{\n" + ",\n".join(lines) + "\n}\n")
+    write_atomically(FOLDER / f"{topic}.json", "{\n" + ",\n".join(lines) + "\n}\n")
     print(f"{topic}: {len(found)} values")
 
 

@@ -15,7 +15,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ppsim.base.files import to_json, write_whole
+from ppsim.base.files import to_json, write_atomically
 
 SCRIPTS = Path(__file__).parent
 QUICK = ["--repeats", "5", "--warm-up", "1", "--micro-batch-size", "1"]
@@ -75,15 +75,15 @@ def trace(folder: Path, device: str) -> None:
 
     from ppsim.base.units import seconds
     from ppsim.profiling.layers import build_layer
-    from ppsim.profiling.measure import Module
-    from ppsim.profiling.models import MODELS
+    from ppsim.profiling.measure import MeasuredModule
+    from ppsim.profiling.model_shapes import MODELS
     from ppsim.runs.traces import result_of
     from ppsim.trainers.torch.read_trace import read_trace
 
     shape = MODELS["llama-mini"]
     layer = build_layer(shape.layer, shape.sequence_length).to(device, torch.bfloat16)
     x = torch.randn(1, shape.sequence_length, shape.layer.hidden_size, device=device, dtype=torch.bfloat16)
-    subject, path = Module(layer, [x]), folder / "trace.json.gz"
+    subject, path = MeasuredModule(layer, [x]), folder / "trace.json.gz"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
     with profile(activities=activities) as profiler:
         for _ in range(4):
@@ -124,7 +124,7 @@ def main() -> None:
     end = time.monotonic() + arguments.seconds
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = list(pool.map(lambda name: tried(name, there[name], arguments.folder, end), chosen))
-    write_whole(arguments.folder / "probe.json", to_json(found))
+    write_atomically(arguments.folder / "probe.json", to_json(found))
     for one in found:
         print(f"{one['case']:<11} {one['outcome']:<9} {one['seconds']:>5} s  {str(one['said'])[:90]}")
     sys.exit(any(one["outcome"] != "ok" for one in found))

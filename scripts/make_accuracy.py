@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from ppsim.api.project import plan_of
+from ppsim.api.project import plan_of_keywords
 from ppsim.api.validate import validate
-from ppsim.base.files import csv_text, write_whole
+from ppsim.base.files import csv_text, write_atomically
 from ppsim.base.package_data import data_folder
 from ppsim.base.units import percent, signed_percent
 from ppsim.results.fits import every_set_after_fit
 from ppsim.results.validation import every_row, every_set, markdown, markdown_summary, markdown_table
 from ppsim.trainers.stacks import ERRORS, PLAIN, StackErrors
-from ppsim.validation.error_summary import Validation, coverage_of, score_of
+from ppsim.validation.error_summary import SetValidation, coverage_of, score_of
 from ppsim.validation.fit_validation import AfterFit, AfterFits
 from ppsim.validation.stack_errors import calibration_errors, errors_by_stack, rows_by_stack
 
@@ -42,12 +42,12 @@ def main() -> None:
     sets = validate().sets
     put(SUMMARY, VALIDATE, markdown_summary(sets))
     put(PAGE, MARKDOWN, markdown(sets))
-    write_whole(ROWS, csv_text(every_row(sets)))
-    write_whole(SETS, csv_text(every_set(sets)))
+    write_atomically(ROWS, csv_text(every_row(sets)))
+    write_atomically(SETS, csv_text(every_set(sets)))
     if not is_quick:
         found = validate(fit_on="one")
         put(PAGE, FIT_ON_ONE, after_one_run(found, sets))
-        write_whole(AFTER_FIT, csv_text(every_set_after_fit(found)))
+        write_atomically(AFTER_FIT, csv_text(every_set_after_fit(found)))
         put(PAGE, FIT_ON_ONE_A_MODEL, after_one_run(validate(fit_on="one-a-model"), sets))
 
 
@@ -56,10 +56,10 @@ STACKS = "default of --stack"
 
 def write_stacks() -> None:
     """Write the errors of each stack on the calibration rows, and a table of them with the errors of test rows."""
-    calibration = calibration_errors(plan_of)
+    calibration = calibration_errors(plan_of_keywords)
     text = json.dumps([asdict(one) for one in calibration], indent=1)
-    write_whole(data_folder("trainers/data") / ERRORS, f"{text}\n")
-    test = errors_by_stack(list(rows_by_stack(plan_of, "judge", lambda generation: (None, PLAIN))))
+    write_atomically(data_folder("trainers/data") / ERRORS, f"{text}\n")
+    test = errors_by_stack(list(rows_by_stack(plan_of_keywords, "judge", lambda generation: (None, PLAIN))))
     put(PAGE, STACKS, stack_table(calibration, test))
 
 
@@ -103,21 +103,21 @@ def put(path: Path, name: str, text: str) -> None:
     """Replace the text after a mark of a page."""
     page = path.read_text(encoding="utf-8")
     begin, end = marked(page, name)
-    write_whole(path, f"{page[:begin]}\n{text}\n{page[end:]}")
+    write_atomically(path, f"{page[:begin]}\n{text}\n{page[end:]}")
 
 
-def after_one_run(found: AfterFits, sets: Sequence[Validation]) -> str:
+def after_one_run(found: AfterFits, sets: Sequence[SetValidation]) -> str:
     """Return a line for each section: errors of the rows that were not fitted, before and after."""
-    sections = {one.name: one.told.section for one in sets}
+    sections = {one.name: one.properties.section for one in sets}
     groups: dict[str, list[AfterFit]] = {}
     for one in found.sets:
-        if one.judged:
+        if one.test_rows:
             groups.setdefault(sections[one.name], []).append(one)
     return "\n".join(markdown_table([_before_and_after(*group) for group in groups.items()])) + "\n"
 
 
 def _before_and_after(section: str, sets: Sequence[AfterFit]) -> dict[str, str]:
-    pairs = [pair for one in sets for pair in one.judged]
+    pairs = [pair for one in sets for pair in one.test_rows]
     before, after = (score_of([pair[index].error for pair in pairs]) for index in (0, 1))
     inside = coverage_of([pair[1] for pair in pairs])
     closer = [one.name for one in sets if _absolute(one, 1) < _absolute(one, 0)]
@@ -136,7 +136,7 @@ def _before_and_after(section: str, sets: Sequence[AfterFit]) -> dict[str, str]:
 
 
 def _absolute(one: AfterFit, index: int) -> float:
-    return score_of([pair[index].error for pair in one.judged]).mean_absolute
+    return score_of([pair[index].error for pair in one.test_rows]).mean_absolute
 
 
 if __name__ == "__main__":

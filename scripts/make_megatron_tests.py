@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from ppsim.base.files import csv_text, write_whole
+from ppsim.base.files import csv_text, write_atomically
 
 COMMIT = "d98e8a64ddf34856e74b24714e3bedb2f5a39553"
 DATA = Path(__file__).parents[1] / "ppsim" / "validation" / "data"
@@ -51,8 +51,8 @@ def main() -> None:
             }
         )  # fmt: skip
         (DATA / name).parent.mkdir(parents=True, exist_ok=True)
-        write_whole(DATA / name, yaml.safe_dump({"MODEL_ARGS": arguments}, sort_keys=False))
-    write_whole(DATA / f"{SET}.csv", text_of(rows))
+        write_atomically(DATA / name, yaml.safe_dump({"MODEL_ARGS": arguments}, sort_keys=False))
+    write_atomically(DATA / f"{SET}.csv", text_of(rows))
     print(f"{len(rows)} rows, {len({row['table'] for row in rows})} cases")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ppsim.base.file_schema import validated
-from ppsim.base.files import to_json, write_whole
+from ppsim.base.files import to_json, write_atomically
 from ppsim.costs.profile import FORMAT, Profile
 
 ROOT = Path(__file__).parents[1]
@@ -100,7 +100,7 @@ def main() -> None:
     """Write the files."""
     for name, profile in profiles().items():
         validated(Profile, profile, name)
-        write_whole(PROFILES / f"{name}.json", to_json(profile))
+        write_atomically(PROFILES / f"{name}.json", to_json(profile))
         print(f"wrote {name}.json")
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 import ppsim
-from ppsim.base.files import write_whole
-from ppsim.catalog.build import CATALOG, Entry
-from ppsim.plot.palette import COLOURS, LIGHTER, mixed
+from ppsim.base.files import write_atomically
+from ppsim.catalog.build import CATALOG, ScheduleEntry
+from ppsim.plot.palette import COLOURS, LIGHTER, mix_colours
 from ppsim.schedule.table import Op
 from ppsim.simulation.timeline import Timeline
 from ppsim.trainers.write_schedule import runtime_facts
@@ -59,7 +59,7 @@ def main() -> None:
         old.unlink()
     for name, text in pages().items():
         (DOCS / name).parent.mkdir(exist_ok=True)
-        write_whole(DOCS / name, text)
+        write_atomically(DOCS / name, text)
     print(f"wrote {len(CATALOG)} schedules")
 
 
@@ -72,7 +72,7 @@ def pages() -> dict[str, str]:
     return found
 
 
-def _row(entry: Entry) -> str:
+def _row(entry: ScheduleEntry) -> str:
     facts = dict(entry.facts)
     stages, peak = facts["stages per rank"], facts["peak activations"].partition("   ")[0]
     title = entry.title.replace("stages per rank", "stages per rank")
@@ -84,7 +84,7 @@ def _plain(text: str) -> str:
     return text.replace("*", "\\*")
 
 
-def page(entry: Entry) -> str:
+def page(entry: ScheduleEntry) -> str:
     """Return the page of one schedule, from the catalogue."""
     facts = [*entry.facts, *runtime_facts(entry)]
     return "\n".join(
@@ -98,7 +98,7 @@ def page(entry: Entry) -> str:
     )
 
 
-def picture(entry: Entry) -> str:
+def picture(entry: ScheduleEntry) -> str:
     """Return the schedule as an SVG: a row per rank, a cell per action."""
     fewest = round(entry.least_microbatches(p=4))
     table = ppsim.build(
@@ -130,7 +130,7 @@ def _cell(timeline: Timeline, node: int) -> str:
     left, right = (round(moment * _UNIT, 1) for moment in (timeline.start[node], timeline.end[node]))
     top = _top(int(table.rank[node]))
     is_lighter = stage // table.num_ranks % 2 == 1
-    fill = mixed(COLOURS[op], "#FFFFFF", LIGHTER[op]) if is_lighter else COLOURS[op]
+    fill = mix_colours(COLOURS[op], "#FFFFFF", LIGHTER[op]) if is_lighter else COLOURS[op]
     ink = "#FFFFFF" if op is Op.F and not is_lighter else "#000000"
     return (
         f'<rect x="{left:g}" y="{top}" width="{right - left:g}" height="{_HEIGHT}" fill="{fill}" stroke="#FFFFFF"/>'

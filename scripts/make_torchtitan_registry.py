@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ppsim.base.files import write_whole
+from ppsim.base.files import write_atomically
 
 TABLE = Path(__file__).parents[1] / "ppsim" / "trainers" / "data" / "torchtitan.toml"
 EXECUTED = ("typing", "functools", "math")
@@ -179,7 +179,7 @@ def main() -> None:
         for name, config in entries_of(path).items():
             lines += ["", f"[modules.{module}.entries.{name}]"]
             lines += [f'"{option}" = {as_toml(value)}' for option, value in options_of(config).items()]
-    write_whole(TABLE, "\n".join(lines) + "\n")
+    write_atomically(TABLE, "\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ppsim.base.files import write_whole
+from ppsim.base.files import write_atomically
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
 MEASURED = "measured"
@@ -36,7 +36,7 @@ def main() -> None:
         if arguments.write:
             import nbformat
 
-            write_whole(path, nbformat.writes(storable(notebook)) + "\n")
+            write_atomically(path, nbformat.writes(storable(notebook)) + "\n")
 
 
 def executed(path: Path, folder: str | Path) -> Any:

@@ -39,7 +39,7 @@ def jobs() -> list[dict[str, Any]]:
     return found
 
 
-def larger(job: dict[str, Any], micro_batch: int) -> list[ppsim.Tuned]:
+def larger(job: dict[str, Any], micro_batch: int) -> list[ppsim.TuneResult]:
     """Return searches of the larger space."""
     words = [word for word in _WORDS if _is_possible(job, word)]
     every = {"vpp": range(1, 13), "recompute": ["none", "full", "full/2", "full/4", *words]}

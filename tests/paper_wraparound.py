@@ -12,7 +12,7 @@ import numpy as np
 
 from ppsim.schedule.graph import EventGraph, build_graph
 from ppsim.schedule.table import Op, Schedule
-from ppsim.simulation.run import simulate_graph
+from ppsim.simulation.simulate import simulate_graph
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
 

@@ -72,8 +72,8 @@ def test_a_schedule(tree: Tree) -> None:
     )
     tree.replace("catalog/entries.py", "    gpipe,\n", "    gpipe,\n    my_gpipe,\n")
     tree.replace(
-        "catalog/entries.py", "ENTRIES: tuple[Entry, ...] = (\n",
-        'ENTRIES: tuple[Entry, ...] = (\n    _one_stage(name="mine", title="Mine", build=my_gpipe, '
+        "catalog/entries.py", "ENTRIES: tuple[ScheduleEntry, ...] = (\n",
+        'ENTRIES: tuple[ScheduleEntry, ...] = (\n    _one_stage(name="mine", title="Mine", build=my_gpipe, '
         'splits_backward=False, bubble=Formula("(p - 1) * (F + I + W)"), peak_activations=Formula("m"), source="me"),\n',
     )  # fmt: skip
     tree.require_files_of("schedule")
@@ -136,7 +136,7 @@ def test_a_trainer(tree: Tree) -> None:
     )  # fmt: skip
     tree.require_files_of("trainer")
     (tree.root / "mine.json").write_text('{"mine_stages": 4}')
-    code = "import ppsim; print(ppsim.read_run_config('mine.json').words['pp'])"
+    code = "import ppsim; print(ppsim.read_run_config('mine.json').options['pp'])"
     assert tree.run("-c", code).strip() == "4"
     assert "Mine JSON" in tree.run("-c", "from ppsim.trainers import configurations; print(configurations())")
 
@@ -145,7 +145,7 @@ def test_an_importer(tree: Tree) -> None:
     tree.make("trainers/mine/__init__.py", '"""Mine."""\n')
     tree.make(
         "trainers/mine/read_trace.py",
-        '"""Mine."""\n\nfrom pathlib import Path\n\nfrom ppsim.runs.readers.rows import read_rows\n\n\n'
+        '"""Mine."""\n\nfrom pathlib import Path\n\nfrom ppsim.runs.readers.csv_rows import read_rows\n\n\n'
         'def read_mine(path: Path):\n    """Read a folder with a CSV of passes in it."""\n'
         '    return read_rows(str(next(path.glob("*.mine"))))\n',
     )

@@ -10,7 +10,7 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import ConfigError, MissingExtra, install_hint
-from ppsim.base.files import naming
+from ppsim.base.files import prefix_errors
 from ppsim.base.version import DISTRIBUTION
 
 ROOT = Path(__file__).parents[1]
@@ -99,6 +99,9 @@ def test_the_sentence_has_the_command_for_an_installed_ppsim_and_for_a_clone():
 def test_a_missing_extra_survives_processes_and_the_name_of_a_file():
     error = MissingExtra.of("dask", "this needs distributed")
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
-    with pytest.raises(MissingExtra, match=r"^f\.json: this needs distributed: pip install"), naming("f.json"):
+    with (
+        pytest.raises(MissingExtra, match=r"^f\.json: this needs distributed: pip install"),
+        prefix_errors("f.json"),
+    ):
         raise error
     assert not isinstance(error, ConfigError)

@@ -7,14 +7,14 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.machine.cluster import Cluster
-from ppsim.machine.files import cluster_named, load_cluster
-from ppsim.runs.calibrate import Calibration
+from ppsim.machine.cluster_files import cluster_named, load_cluster
+from ppsim.runs.calibrate import FittedOverheads
 from ppsim.runs.calibration_file import Overheads, read_calibration
 
 
-def overheads_of(given: str | Path | Calibration) -> Overheads | None:
+def overheads_of(given: str | Path | FittedOverheads) -> Overheads | None:
     """Return the overheads of a calibration or of its file; None if it has only constants of a cluster."""
-    if isinstance(given, Calibration):
+    if isinstance(given, FittedOverheads):
         constants = {name: fit.value for name, fit in given.fits.items() if fit is not None}
         spreads = given.spreads.action, given.spreads.rank, given.spreads.factors
         return Overheads(constants, given.line, *spreads, given.communication, given.fitted_runs)
@@ -22,13 +22,13 @@ def overheads_of(given: str | Path | Calibration) -> Overheads | None:
 
 
 def calibrated_cluster(
-    given: str | Path | Calibration, cluster: str | Path | Cluster | None
+    given: str | Path | FittedOverheads, cluster: str | Path | Cluster | None
 ) -> str | Path | Cluster | None:
     """Return the cluster with the constants of a calibration; `cluster` if the calibration has none.
 
     Raises `ConfigError` if the constants extend another cluster than the given one.
     """
-    if isinstance(cluster, Cluster) or isinstance(given, Calibration):
+    if isinstance(cluster, Cluster) or isinstance(given, FittedOverheads):
         return cluster
     base = read_calibration(given).base
     if base is None:
@@ -42,7 +42,7 @@ def _path_of(base: str, file: str | Path) -> str:
     return base if cluster_named(base) == base and not Path(base).suffix else os.path.join(Path(file).parent, base)
 
 
-def plan_fields_of(given: str | Path | Calibration, options: Mapping[str, Any]) -> dict[str, Any]:
+def plan_fields_of(given: str | Path | FittedOverheads, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the plan fields (and `runtime`) that a calibration's overheads set, unless `options` set them.
 
     Raises `ConfigError` if `launch_ms` is given too, because measured actions include their launches.

@@ -3,11 +3,11 @@
 import json
 from typing import TYPE_CHECKING, Any
 
-from ppsim.api.traces import trace, trace_if_unknown
-from ppsim.base.files import write_whole
+from ppsim.api.model_traces import trace, trace_if_unknown
+from ppsim.base.files import write_atomically
 from ppsim.base.option_declarations import require_tokens
 from ppsim.catalog.build import every_schedule
-from ppsim.machine.files import load_cluster, packaged_clusters
+from ppsim.machine.cluster_files import load_cluster, packaged_clusters
 from ppsim.model.architecture import Model
 from ppsim.model.config import model_from
 from ppsim.model.registry import NAMES
@@ -74,18 +74,18 @@ def models() -> "pandas.DataFrame":
 def model_counts(name: str, seq_len: int | None = None) -> dict[str, Any]:
     """Return a model's parameter counts and training FLOPs per token at `seq_len` (None: its own length)."""
     trace_if_unknown(name)
-    return counts_of(model_named(name), name, seq_len)
+    return count_parameters(model_named(name), name, seq_len)
 
 
 def traced_counts(config: str, output: str | None, seq_len: int | None = None) -> dict[str, Any]:
     """Return the same counts for a traced config.json, and write the traced model to `output` (None: no file)."""
     data = trace(config)
     if output is not None:
-        write_whole(output, json.dumps(data, indent=1) + "\n")
-    return counts_of(model_from(data, config), config, seq_len)
+        write_atomically(output, json.dumps(data, indent=1) + "\n")
+    return count_parameters(model_from(data, config), config, seq_len)
 
 
-def counts_of(model: Model, name: str, seq_len: int | None) -> dict[str, Any]:
+def count_parameters(model: Model, name: str, seq_len: int | None) -> dict[str, Any]:
     """Return a model's parameter counts and training FLOPs per token; for a traced model also the assumptions."""
     require_tokens("seq_len", seq_len)
     length = model.sequence_length if seq_len is None else seq_len

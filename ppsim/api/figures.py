@@ -10,7 +10,7 @@ from ppsim.projection.projection import Projection
 from ppsim.runs.compare import Comparison
 from ppsim.simulation.timeline import Timeline
 from ppsim.tuning.command_line import command_of
-from ppsim.tuning.search import Found, Tuned
+from ppsim.tuning.search import FoundConfiguration, TuneResult
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 def figure_of_timelines(what: Timeline | Projection | Comparison) -> "go.Figure":
     """Return the plotly figure of timelines, with memory and its limit below if known."""
-    from ppsim.plot.plotly_figures import Look, timeline_figure
+    from ppsim.plot.plotly_figures import DrawingOptions, timeline_figure
 
     timelines, titles = _timelines_of(what)
     limit = what.plan.memory_bound_bytes if isinstance(what, Projection) else None
-    look = Look(with_memory=all(map(has_memory, timelines)), memory_limit_bytes=limit)
+    look = DrawingOptions(with_memory=all(map(has_memory, timelines)), memory_limit_bytes=limit)
     return timeline_figure(timelines, titles=titles if any(titles) else None, look=look)
 
 
@@ -45,15 +45,15 @@ def _timelines_of(what: Timeline | Projection | Comparison) -> tuple[list[Timeli
     return [what], [""]
 
 
-def figure_of_search(tuned: Tuned) -> "go.Figure":
+def figure_of_search(tuned: TuneResult) -> "go.Figure":
     """Return the plotly figure of a search: iteration time over memory, with the ends of the Pareto set named."""
-    from ppsim.plot.plotly_tradeoffs import Point, tradeoff_figure
+    from ppsim.plot.plotly_tradeoffs import TradeoffPoint, tradeoff_figure
 
     named = {tuned.pareto[0].candidate.key, tuned.pareto[-1].candidate.key, tuned.best[0].candidate.key}
 
-    def point(found: Found) -> Point:
+    def point(found: FoundConfiguration) -> TradeoffPoint:
         is_named = found.candidate.key in named
-        return Point(
+        return TradeoffPoint(
             found.candidate.schedule, found.peak_bytes, found.iteration_time_s, told=command_of(tuned, found),
             kind="compared" if is_named else "possible", key=found.candidate.key,
         )  # fmt: skip
@@ -63,7 +63,7 @@ def figure_of_search(tuned: Tuned) -> "go.Figure":
     )
 
 
-def axes_of_search(tuned: Tuned, ax: "Axes | None") -> "Axes":
+def axes_of_search(tuned: TuneResult, ax: "Axes | None") -> "Axes":
     """Draw iteration time over memory on axes (None: new ones)."""
     from ppsim.plot.figures.pareto import draw_pareto
 

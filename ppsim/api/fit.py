@@ -5,18 +5,18 @@ from statistics import median
 
 import numpy as np
 
-from ppsim.api.project import plan_of
-from ppsim.api.read import MeasuredRun, files_of, kind_of, read
+from ppsim.api.project import plan_of_keywords
+from ppsim.api.read import MeasuredRun, file_format, files_of, read
 from ppsim.base.errors import ConfigError
-from ppsim.runs.log_totals import Totals
+from ppsim.runs.log_totals import LogTotals
 from ppsim.runs.readers.nsight import read_recordings
 from ppsim.runs.readers.recording import Recording, kernels_per_step
 from ppsim.trainers.primus.read_trace import is_dump
 from ppsim.trainers.torch.read_trace import recording_of
-from ppsim.validation.calibration_rows import chosen_rows
-from ppsim.validation.fit_result import Fitted, fitted
+from ppsim.validation.calibration_rows import calibration_rows
+from ppsim.validation.fit_result import FitResult, fit_cases
 from ppsim.validation.operator_fit import RecordedTimes
-from ppsim.validation.published_runs import Case, Told, cases_of
+from ppsim.validation.published_runs import PublishedRun, RowProperties, cases_of
 
 
 def fit(
@@ -24,7 +24,7 @@ def fit(
     cluster: str | None = None,
     run_config: str | Path | None = None,
     rows: str | None = None,
-) -> Fitted:
+) -> FitResult:
     """Fit the constants of a cluster and of its jobs to measured steps; the priors are the GPU type's constants.
 
     `runs` are
@@ -52,13 +52,13 @@ def fit(
     if not runs:
         raise ConfigError("there must be at least one measured run")
     cases = [case for one in runs for case in _cases(str(one), cluster, run_config, rows)]
-    return fitted(cases, plan_of, source=", ".join(Path(one).name for one in runs), cluster=cluster)
+    return fit_cases(cases, plan_of_keywords, source=", ".join(Path(one).name for one in runs), cluster=cluster)
 
 
-def _cases(path: str, cluster: str | None, run_config: str | Path | None, rows: str | None) -> list[Case]:
+def _cases(path: str, cluster: str | None, run_config: str | Path | None, rows: str | None) -> list[PublishedRun]:
     if Path(path).suffix.lower() == ".csv" or not Path(path).suffix:
         cases = cases_of(path)
-        return chosen_rows(cases, rows or "fit", plan_of) or cases
+        return calibration_rows(cases, rows or "fit", plan_of_keywords) or cases
     seconds, recorded, is_log = _step_of(path)
     if run_config is None and not is_log:
         raise ConfigError(
@@ -66,7 +66,11 @@ def _cases(path: str, cluster: str | None, run_config: str | Path | None, rows: 
             "step into a .csv with the words of ppsim project"
         )
     words = {"run_config": str(run_config or path), **({"cluster": cluster} if cluster else {})}
-    return [Case(Told(metric="iteration_s", value=seconds, title=Path(path).name), words, recorded=recorded)]
+    return [
+        PublishedRun(
+            RowProperties(metric="iteration_s", value=seconds, title=Path(path).name), words, recorded=recorded
+        )
+    ]
 
 
 def _step_of(path: str) -> tuple[float, RecordedTimes | None, bool]:
@@ -79,7 +83,7 @@ def _step_of(path: str) -> tuple[float, RecordedTimes | None, bool]:
             return max(steps_s), times, False
         return _run_of(path)[0], times, False
     found = read(path)
-    if isinstance(found, Totals):
+    if isinstance(found, LogTotals):
         timers = [found.timers_s.get(f"{one}-compute") for one in ("forward", "backward")]
         passes_s = [sum(timer[1] for timer in timers if timer)] if all(timers) else []
         return found.iteration_time_s, RecordedTimes(name, passes_s=passes_s) if passes_s else None, True
@@ -93,7 +97,7 @@ def _recordings(path: str) -> list[Recording]:
         return []
     found = []
     for file in files_of(path):
-        kind = kind_of(file)
+        kind = file_format(file)
         if kind not in ("trace", "sqlite"):
             return []
         found += [recording_of(file)] if kind == "trace" else read_recordings(file)

@@ -6,15 +6,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
-from ppsim.api.keyword_options import takes
-from ppsim.api.option_values import parse_overlap, parse_parts, parse_share
-from ppsim.api.trainer_configuration import configured, require_no_job
+from ppsim.api.keyword_options import accept_options
+from ppsim.api.option_values import parse_overlap, parse_share, parse_stage_sizes
+from ppsim.api.trainer_configuration import require_no_job, with_run_config
 from ppsim.base.errors import ConfigError
-from ppsim.base.option_declarations import fields_of, flag_of, given_of, require_least, words_of
+from ppsim.base.option_declarations import declared_options, field_values, flag_of, given_options, require_least
 from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
 from ppsim.costs.profile import profile_of
-from ppsim.machine.files import cluster_of
+from ppsim.machine.cluster_files import cluster_of
 from ppsim.model.architecture import Model
 from ppsim.model.attention_and_mlp import Attention
 from ppsim.model.cuda_graphs import cuda_graphs_of
@@ -28,10 +28,10 @@ from ppsim.parallel.layout import Layout, fewest_replicas, layout_on
 from ppsim.projection.options import GPT, JobOptions
 from ppsim.trainers.run_config import RunConfig
 
-_WORDS = words_of(JobOptions)
+_WORDS = declared_options(JobOptions)
 
 
-@takes(JobOptions)
+@accept_options(JobOptions)
 def job(**options: Unpack[JobOptions]) -> Job:
     """Return a training job: a `model` on a `cluster`, and its division among `gpus`.
 
@@ -46,13 +46,13 @@ def job(**options: Unpack[JobOptions]) -> Job:
     >>> made.layout.dp, made.num_microbatches
     (8, 64)
     """
-    made = job_from(configured(options))
+    made = job_of_options(with_run_config(options))
     if made is None:
         raise ConfigError("--model must be given: a job trains one")
     return made
 
 
-def job_from(options: Mapping[str, Any]) -> Job | None:
+def job_of_options(options: Mapping[str, Any]) -> Job | None:
     """Return the job that the options describe, or None without a model.
 
     `options` has every option of `JobOptions`, None if not given. Raises `ConfigError` for job options without a
@@ -92,9 +92,9 @@ def job_from(options: Mapping[str, Any]) -> Job | None:
         "overlap_ep": parse_overlap(options["overlap_ep"] or 0.0),
         "profile": None if options["profile"] is None else profile_of(options["profile"]),
     }
-    given = depending | given_of(options) | read
-    execution = fields_of(_WORDS, given, "job.execution")
-    hidden = parse_parts(given.get("overlap_tp", _WORDS["overlap_tp"].option.default))
+    given = depending | given_options(options) | read
+    execution = field_values(_WORDS, given, "job.execution")
+    hidden = parse_stage_sizes(given.get("overlap_tp", _WORDS["overlap_tp"].option.default))
     execution |= {"hidden_tp_forward": hidden[0], "hidden_tp_backward": hidden[-1]}
     execution["sequence_parallel"] &= layout.tp > 1
     precision = _PRECISIONS.get(execution["dtype"], "bf16")
@@ -105,24 +105,26 @@ def job_from(options: Mapping[str, Any]) -> Job | None:
         layout=layout,
         execution=Execution(**execution),
         launch_s=None if options["launch_ms"] is None else options["launch_ms"] / 1e3,
-        optimizer=Optimizer(**fields_of(_WORDS, given, "job.optimizer"), precision=precision),
-        offload_rules=OffloadRules(**fields_of(_WORDS, given, "job.offload_rules")),
+        optimizer=Optimizer(**field_values(_WORDS, given, "job.optimizer"), precision=precision),
+        offload_rules=OffloadRules(**field_values(_WORDS, given, "job.offload_rules")),
         gpus_assumed=options["gpus"] is None and options["dp"] is None,
         assumed=(*options.get("assumed", ()), *assumed),
         stack_basis=options.get("stack_basis", ""),
-        without=config.without if isinstance(config := options["run_config"], RunConfig) else (),
-        **fields_of(_WORDS, given, "job"),
+        ignored_memory_options=config.ignored_memory_options
+        if isinstance(config := options["run_config"], RunConfig)
+        else (),
+        **field_values(_WORDS, given, "job"),
     )
 
 
 def _model(given: str | Path | RunConfig, source: str, options: Mapping[str, Any]) -> Model:
     """The model of a name or file (with --layers: that number of layers), or a GPT of the given sizes."""
-    sizes = given_of({name: options[name] for name in ("hidden", "heads", "vocab", "kv_heads")})
+    sizes = given_options({name: options[name] for name in ("hidden", "heads", "vocab", "kv_heads")})
     is_tied = options["tied_embeddings"]
     if given != GPT:
         if wrong := [*sizes, *([] if is_tied is None else ["tied_embeddings"])]:
             raise ConfigError(f"{flag_of(wrong[0])} is for --model gpt: {source} has its own")
-        from ppsim.api.traces import trace_if_unknown
+        from ppsim.api.model_traces import trace_if_unknown
         from ppsim.trainers.read_config import model_named  # heavy import
 
         trace_if_unknown(given)
@@ -139,7 +141,7 @@ def _model(given: str | Path | RunConfig, source: str, options: Mapping[str, Any
         if part in sizes and sizes[whole] % sizes[part]:
             of = part.replace("_", "-")
             raise ConfigError(f"--{of} must divide --{whole}: got {sizes[part]} with {sizes[whole]}")
-    others = given_of({"vocab": options["vocab"], "sequence_length": options["seq_len"]})
+    others = given_options({"vocab": options["vocab"], "sequence_length": options["seq_len"]})
     model = gpt(options["layers"], sizes["hidden"], sizes["heads"], **others)
     [layer] = model.kinds
     assert isinstance(layer.attention, Attention)
@@ -152,7 +154,7 @@ _PRECISIONS: dict[str, Precision] = {"float16": "fp16", "float32": "fp32"}
 
 
 def _layout(options: Mapping[str, Any], num_devices: int | None) -> tuple[Layout, tuple[str, ...]]:
-    sizes = fields_of(_WORDS, options, "job.layout")
+    sizes = field_values(_WORDS, options, "job.layout")
     given_etp = sizes.pop("etp", None)
     if options["gpus"] is not None:
         on: Callable[..., Layout] = partial(layout_on, options["gpus"])

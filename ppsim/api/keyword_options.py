@@ -9,13 +9,13 @@ from types import NoneType
 from typing import Any, ForwardRef, Literal, TypeVar, get_args, get_origin
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.name_lookup import Names
-from ppsim.base.option_declarations import choices_of, kinds_of, words_of
+from ppsim.base.name_lookup import NameLookup
+from ppsim.base.option_declarations import allowed_values, declared_options, value_types
 
 _Verb = TypeVar("_Verb", bound=Callable[..., Any])
 
 
-def takes(declared: type) -> Callable[[_Verb], _Verb]:
+def accept_options(declared: type) -> Callable[[_Verb], _Verb]:
     """Return a decorator for a function with `**options: Unpack[declared]`.
 
     The function receives every option, None if not given. Its signature lists the options for `help()` and
@@ -23,8 +23,8 @@ def takes(declared: type) -> Callable[[_Verb], _Verb]:
     an unknown option (with close matches), for an invalid choice, and for a value of the wrong type. Quoted types
     in the declaration stay quoted and are not imported.
     """
-    hints = hints_of(declared)
-    keywords = {word.keyword: name for name, word in words_of(declared).items()}
+    hints = option_types(declared)
+    keywords = {word.keyword: name for name, word in declared_options(declared).items()}
 
     def decorate(verb: _Verb) -> _Verb:
         signature = inspect.signature(verb)
@@ -39,7 +39,7 @@ def takes(declared: type) -> Callable[[_Verb], _Verb]:
                 twice = next(name for name in options if name != names.get(name, name) in options)
                 raise ConfigError(f"{names[twice]} and {twice} are one option: give one of them")
             words = {name: value for name, value in given.items() if name not in own_names}
-            require_words(hints, words, verb.__name__)
+            require_valid_options(hints, words, verb.__name__)
             return verb(*args, **dict.fromkeys(hints) | given)
 
         added = [
@@ -52,7 +52,7 @@ def takes(declared: type) -> Callable[[_Verb], _Verb]:
     return decorate
 
 
-def hints_of(declared: type) -> dict[str, Any]:
+def option_types(declared: type) -> dict[str, Any]:
     """Return the declared types of the options."""
     hints = declared.__annotations__.items()
     return {name: get_args(hint)[0] if hasattr(hint, "__metadata__") else hint for name, hint in hints}
@@ -62,14 +62,14 @@ def _quoted(hint: Any) -> Any:
     return hint.__forward_arg__ if isinstance(hint, ForwardRef) else hint
 
 
-def require_words(hints: Mapping[str, Any], options: Mapping[str, Any], verb: str) -> None:
+def require_valid_options(hints: Mapping[str, Any], options: Mapping[str, Any], verb: str) -> None:
     """Raise `ConfigError` for the first option with an unknown name or an invalid value."""
     for name, value in options.items():
         if name not in hints:
-            raise ConfigError(f"{verb} has no '{name}': {Names('word', hints).hint(name)}")
+            raise ConfigError(f"{verb} has no '{name}': {NameLookup('word', hints).hint(name)}")
         if value is None:
             continue
-        if (choices := choices_of(kinds_of(hints[name]))) and value not in choices:
+        if (choices := allowed_values(value_types(hints[name]))) and value not in choices:
             raise ConfigError(f"{name} is {value!r}: choose one of {', '.join(map(str, choices))}")
         inside = get_args(hints[name])
         kinds = [kind for kind in inside if kind is not NoneType] if NoneType in inside else [hints[name]]

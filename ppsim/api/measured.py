@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 
 from ppsim.api.calibration import overheads_of
-from ppsim.api.read import MeasuredRun, at_costs, kind_of, open_run
-from ppsim.api.run_result import Recorded
-from ppsim.api.train import Trained
+from ppsim.api.read import MeasuredRun, file_format, open_run, with_costs
+from ppsim.api.run_result import RunResult
+from ppsim.api.train import TrainResult
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import naming, read_json
+from ppsim.base.files import prefix_errors, read_json
 from ppsim.projection.projection import Projection
 from ppsim.runs import calibrate as fitting
 from ppsim.runs import compare as comparing
 from ppsim.runs import timeline_file as timeline_json
-from ppsim.runs.calibrate import Calibration
+from ppsim.runs.calibrate import FittedOverheads
 from ppsim.runs.calibration_file import Overheads
 from ppsim.runs.compare import Comparison
-from ppsim.runs.log_totals import Totals
-from ppsim.runs.loss_attribution import Explanation, explained
-from ppsim.runs.loss_attribution import against as beside
+from ppsim.runs.log_totals import LogTotals
+from ppsim.runs.loss_attribution import Explanation, attribute_losses
+from ppsim.runs.loss_attribution import explain_difference as beside
 from ppsim.runs.peaks import peak_errors, peaks_in
 from ppsim.runs.run import Run
 from ppsim.runs.spreads import spreads_of
@@ -31,7 +31,7 @@ from ppsim.runs.timeline_file import FORMAT, timeline_from_json
 from ppsim.schedule.grammar import read_schedule
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.cost_files import costs_from
-from ppsim.simulation.run import simulate
+from ppsim.simulation.simulate import simulate
 from ppsim.simulation.stage_costs import OVERHEADS, StageCosts
 from ppsim.simulation.timeline import Timeline
 from ppsim.simulation.variation import with_variation
@@ -52,10 +52,10 @@ def read_timeline(path: str | Path) -> Timeline:
 
 
 def compare(
-    measured: Trained | MeasuredRun | str | Path,
-    projected: Projection | Trained | Timeline | str | Path | None = None,
+    measured: TrainResult | MeasuredRun | str | Path,
+    projected: Projection | TrainResult | Timeline | str | Path | None = None,
     *,
-    calibration: str | Path | Calibration | None = None,
+    calibration: str | Path | FittedOverheads | None = None,
 ) -> Comparison:
     """Compare a measured step with a projected one: signed errors by step, action, stage and peak memory.
 
@@ -63,11 +63,11 @@ def compare(
     `-o NAME.json`; None simulates the measured run's own costs, with its own variation of action times. The
     overheads of `calibration` are added in this case, and their variation is used instead if they have one.
 
-    Errors are projected / measured − 1: negative is too optimistic. For a projection, `is_inside` says whether the
-    measured step is inside the 90 % interval. `error_at_pace` is the clock-corrected error, if the profile and the
-    run contain the machine speed. `overheads_fitted_on_this_run` is True if the projection's overheads were fitted
-    to the measured run, so that the errors are no test. Raises `ConfigError` for files without a timeline, for runs
-    that were not measured, and if the two schedules differ.
+    Errors are projected / measured − 1: negative is too optimistic. For a projection, `inside_interval` says
+    whether the measured step is inside the 90 % interval. `error_at_pace` is the clock-corrected error, if the
+    profile and the run contain the machine speed. `overheads_fitted_on_this_run` is True if the projection's
+    overheads were fitted to the measured run, so that the errors are no test. Raises `ConfigError` for files
+    without a timeline, for runs that were not measured, and if the two schedules differ.
 
     >>> import ppsim
     >>> table = ppsim.build("1f1b", pp=2, microbatches=4)
@@ -76,8 +76,8 @@ def compare(
     >>> abs(ppsim.compare(run).step_error) < 0.5
     True
     """
-    source = "the run" if isinstance(measured, Recorded) else str(measured)
-    opened = opened_run(measured)
+    source = "the run" if isinstance(measured, RunResult) else str(measured)
+    opened = open_run_if_path(measured)
     run, real = opened.measured.run, opened.timeline
     costs: StageCosts | None = None
     said = timeline_json.Expectation()
@@ -94,34 +94,35 @@ def compare(
         raise ConfigError("--calibration is for comparing without a projection: give it to the projection instead")
     elif isinstance(projected, Timeline):
         expected = projected
-    elif isinstance(projected, Projection | Trained):
+    elif isinstance(projected, Projection | TrainResult):
         expected, costs = projected.timeline, projected.costs
         if isinstance(projected, Projection):
             said = _expectation(projected)
     else:
         expected, costs, said = timeline_json.read_expected(projected)
     peaks = peak_errors(peaks_in(opened.facts, source), expected)
-    with naming(f"{source} and {projected if isinstance(projected, str | Path) else 'the projection'}"):
+    with prefix_errors(f"{source} and {projected if isinstance(projected, str | Path) else 'the projection'}"):
         compared = comparing.compare(real, expected)
     pace = comparing.pace_of(run, said.pace)
     between = (float(np.mean(run.gaps_s)), costs.step_overhead_s if costs else 0.0) if len(run.gaps_s) else None
     return replace(
-        compared, peaks=peaks, between_s=between, projected_costs=costs, interval_s=said.interval_s,
+        compared, peaks=peaks, between_s=between, projected_costs=costs,
+        iteration_time_interval_s=said.iteration_time_interval_s,
         overheads_fitted_on_this_run=run.fingerprint in said.fitted_runs, **pace,
     )  # fmt: skip
 
 
 def _expectation(projection: Projection) -> timeline_json.Expectation:
-    found, answer = projection.plan.rehearsal, projection.answered(with_advice=False)
+    found, answer = projection.plan.rehearsal, projection.summarise(with_advice=False)
     pace = timeline_json.pace_from(found.pace_s, found.reference_ends_s, found.reference_work) if found else None
     said = timeline_json.Expectation(pace=pace, fitted_runs=projection.plan.fitted_runs)
-    return said.within(projection.timeline, projection.iteration_time_s, answer.interval_s)
+    return said.within(projection.timeline, projection.iteration_time_s, answer.iteration_time_interval_s)
 
 
 def explain(
-    measured: Trained | MeasuredRun | str | Path,
+    measured: TrainResult | MeasuredRun | str | Path,
     *,
-    against: Projection | Trained | Timeline | StageCosts | str | Path | None = None,
+    against: Projection | TrainResult | Timeline | StageCosts | str | Path | None = None,
 ) -> Explanation:
     """Explain a measured step: losses by cause, which sum to the step, and the reasons.
 
@@ -138,13 +139,13 @@ def explain(
     'uneven stages or slow ranks'
     >>> abs(sum(loss.seconds for loss in found.losses) / found.step_s - 1) < 0.05
     True
-    >>> found.against.step_s < 1.2 * found.step_s
+    >>> found.comparison.step_s < 1.2 * found.step_s
     True
     """
-    opened = opened_run(measured)
+    opened = open_run_if_path(measured)
     real = opened.timeline
     first_step = 1 + int(opened.facts.get("num_warm_up") or 0)
-    found = explained(opened.measured.run, call_s=_megatron_call_s(opened.facts), first_step=first_step)
+    found = attribute_losses(opened.measured.run, call_s=_megatron_call_s(opened.facts), first_step=first_step)
     found = replace(found, timeline=replace(real, start=real.start - real.begin_s, end=real.end - real.begin_s))
     if against is None:
         return found
@@ -152,7 +153,7 @@ def explain(
     is_megatron = costs is not None and costs.communication.startswith("megatron")
     call_s = float(np.mean(projected.costs.transfer_s)) + projected.costs.hop_overhead_s if is_megatron else None
     source = str(against) if isinstance(against, str | Path) else "the projection"
-    return replace(found, against=beside(found, projected, source=source, call_s=call_s))
+    return replace(found, comparison=beside(found, projected, source=source, call_s=call_s))
 
 
 def _megatron_call_s(facts: Mapping[str, Any]) -> float | None:
@@ -162,12 +163,12 @@ def _megatron_call_s(facts: Mapping[str, Any]) -> float | None:
 
 
 def _projected(
-    against: Projection | Trained | Timeline | StageCosts | str | Path, table: Schedule
+    against: Projection | TrainResult | Timeline | StageCosts | str | Path, table: Schedule
 ) -> tuple[Timeline, StageCosts | None]:
     """The projected step, and its costs if known; costs alone are simulated on the measured schedule."""
     if isinstance(against, Timeline):
         return against, None
-    if isinstance(against, Projection | Trained):
+    if isinstance(against, Projection | TrainResult):
         return against.timeline, against.costs
     if not isinstance(against, StageCosts):
         data = read_json(against)
@@ -183,11 +184,11 @@ def _projected(
 
 
 def calibrate(
-    *measured: Trained | MeasuredRun | str | Path,
+    *measured: TrainResult | MeasuredRun | str | Path,
     schedule: Schedule | str | Path | None = None,
     costs: StageCosts | str | Path | None = None,
     warm_up: int = 1,
-) -> Calibration:
+) -> FittedOverheads:
     """Fit overheads to measured runs: host time per action, P2P transfers, overlap slowdown, time between steps.
 
     `measured` are runs, or anything that `ppsim.read` reads. A folder is one run; all single trace files together
@@ -224,12 +225,12 @@ def _costs_of(given: StageCosts | str | Path) -> StageCosts:
     return found.replace(**dict.fromkeys(OVERHEADS, 0.0))
 
 
-def opened_run(*measured: Any, **options: Any) -> Recorded:
+def open_run_if_path(*measured: Any, **options: Any) -> RunResult:
     """Return a run with its timeline: the object itself, or what `open_run` returns for files and folders."""
-    if isinstance(measured[0], Recorded):
+    if isinstance(measured[0], RunResult):
         return measured[0]
     opened = open_run(*measured, **options)
-    if isinstance(opened, Totals):
+    if isinstance(opened, LogTotals):
         raise ConfigError(
             f"{opened.source} is a log, which has totals and no timeline: ppsim read prints them, and says how a "
             f"timeline is recorded"
@@ -238,17 +239,17 @@ def opened_run(*measured: Any, **options: Any) -> Recorded:
 
 
 def _runs(
-    measured: Sequence[Recorded | str | Path], table: Schedule | None, given: StageCosts | None, warm_up: int
+    measured: Sequence[RunResult | str | Path], table: Schedule | None, given: StageCosts | None, warm_up: int
 ) -> list[Run]:
     """One run per object, file or folder, and one for all single trace files together."""
     runs, loose = [], []
     for one in measured:
-        if isinstance(one, Recorded):
-            runs.append(at_costs(one.measured.run, "the run", table, given))
-        elif not isdir(one) and kind_of(one) in ("trace", "sqlite"):
+        if isinstance(one, RunResult):
+            runs.append(with_costs(one.measured.run, "the run", table, given))
+        elif not isdir(one) and file_format(one) in ("trace", "sqlite"):
             loose.append(one)
         else:
-            runs.append(opened_run(one, table=table, given=given, warm_up=warm_up).measured.run)
+            runs.append(open_run_if_path(one, table=table, given=given, warm_up=warm_up).measured.run)
     if loose:
-        runs.append(opened_run(*loose, table=table, given=given, warm_up=warm_up).measured.run)
+        runs.append(open_run_if_path(*loose, table=table, given=given, warm_up=warm_up).measured.run)
     return runs

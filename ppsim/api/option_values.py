@@ -29,10 +29,10 @@ def parse_split(given: str | Sequence[int]) -> Any:
         ) from None
 
 
-def parse_parts(given: str | float) -> list[float]:
+def parse_stage_sizes(given: str | float) -> list[float]:
     """Return the values of --overlap-tp: one for both passes, or forward and backward.
 
-    >>> parse_parts("0.75,0.5"), parse_parts(0.5)
+    >>> parse_stage_sizes("0.75,0.5"), parse_stage_sizes(0.5)
     ([0.75, 0.5], [0.5])
     """
     try:

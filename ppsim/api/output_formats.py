@@ -8,29 +8,29 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ppsim.base.display import loaded
+from ppsim.base.display import load_function
 from ppsim.base.files import csv_text, to_json
-from ppsim.base.outputs import Formats
+from ppsim.base.write_outputs import Formats
 
 if TYPE_CHECKING:  # `ppsim train` also works without pydantic, which a search needs
     from matplotlib.figure import Figure
 
-    from ppsim.plot.plot_model import View
+    from ppsim.plot.plot_model import TimelineView
     from ppsim.runs.compare import Comparison
     from ppsim.runs.loss_attribution import Explanation
     from ppsim.schedule.table import Schedule
-    from ppsim.tuning.search import Tuned
+    from ppsim.tuning.search import TuneResult
 
 
 @dataclass(frozen=True)
-class Drawn:
+class TimelineFileContent:
     """Content of timeline files: pictures and trace of all views, the schedule of the first, the report.
 
     `comparison` compares the two views, measured and projected; `explanation` explains the first. `command` made
     the files.
     """
 
-    views: "Sequence[View]"
+    views: "Sequence[TimelineView]"
     report: Callable[[], dict[str, Any]]
     memory_limit_bytes: float | None = None
     comparison: "Comparison | None" = None
@@ -44,10 +44,10 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Searched:
+class SearchFileContent:
     """Content of search files; `command` made them."""
 
-    found: "Tuned"
+    found: "TuneResult"
     command: str = ""
 
 
@@ -60,7 +60,7 @@ def _figures(name: str, figure_of: "Callable[[Any], Figure]") -> dict[str, tuple
     return {suffix: (name, partial(made, suffix)) for suffix in (".svg", ".pdf", ".png")}
 
 
-def _timeline_page(drawn: Drawn) -> str:
+def _timeline_page(drawn: TimelineFileContent) -> str:
     from ppsim.plot.html import timeline_html
 
     return timeline_html(
@@ -76,14 +76,14 @@ def _today() -> str:
     return now.strftime("%Y-%m-%d")
 
 
-def _timeline_figure(drawn: Drawn) -> "Figure":
+def _timeline_figure(drawn: TimelineFileContent) -> "Figure":
     from ppsim.plot.figures.timeline import timeline_figure
 
     timelines = [view.timeline for view in drawn.views]
     return timeline_figure(timelines, titles=drawn.titles, memory_limit_bytes=drawn.memory_limit_bytes)
 
 
-def _trace(drawn: Drawn) -> bytes:
+def _trace(drawn: TimelineFileContent) -> bytes:
     import gzip
 
     from ppsim.plot.trace import chrome_trace
@@ -92,40 +92,40 @@ def _trace(drawn: Drawn) -> bytes:
     return gzip.compress(json.dumps(trace).encode(), mtime=0)
 
 
-def _search_page(searched: Searched) -> str:
+def _search_page(searched: SearchFileContent) -> str:
     from ppsim.api.views import search_view
-    from ppsim.plot.pareto import pareto_html
+    from ppsim.plot.pareto_page import pareto_html
 
     return pareto_html(search_view(searched.found), command=searched.command, date=_today())
 
 
-def _search_figure(searched: Searched) -> "Figure":
+def _search_figure(searched: SearchFileContent) -> "Figure":
     from ppsim.plot.figures.pareto import pareto_figure
 
     tuned = searched.found
     return pareto_figure(tuned.configurations(), memory_limit_bytes=tuned.question.memory_limit_bytes)
 
 
-def _search_csv(searched: Searched) -> str:
+def _search_csv(searched: SearchFileContent) -> str:
     """One line per member of the best and the Pareto set, fastest first; `pareto` is 1 in the Pareto set."""
     return csv_text([row | {"pareto": int(row["pareto"])} for row in searched.found.rows()])
 
 
 def _validation_figure(sets: Sequence[dict[str, Any]]) -> "Figure":
     from ppsim.plot.figures.accuracy import accuracy_figure
-    from ppsim.validation.rows import rows_of
+    from ppsim.validation.table_rows import rows_of
 
     return accuracy_figure(rows_of(sets))
 
 
 def _one_round(table: "Schedule") -> "Schedule":
     """The schedule of one accumulation round, which a runtime repeats for each round."""
-    found: Schedule = loaded("ppsim.schedule.rounds:one_round")(table)
+    found: Schedule = load_function("ppsim.schedule.rounds:one_round")(table)
     return found
 
 
 def _csv_of(table: "Schedule") -> str:
-    return str(loaded("ppsim.schedule.grammar:format_table")(table))
+    return str(load_function("ppsim.schedule.grammar:format_table")(table))
 
 
 FIGURE: Formats = _figures("figure", lambda figure: figure)
@@ -135,12 +135,12 @@ TIMELINE: Formats = {
     ".json": ("report with the timeline", lambda drawn: to_json(drawn.report())),
     ".csv": ("schedule table", lambda drawn: _csv_of(_one_round(drawn.views[0].timeline.schedule))),
     ".json.gz": ("trace for Perfetto", _trace),
-    ".toml": ("plan of each stage", lambda drawn: loaded("ppsim.api.plan_file:stages_toml")(drawn.report())),
+    ".toml": ("plan of each stage", lambda drawn: load_function("ppsim.api.plan_file:stages_toml")(drawn.report())),
 }
 EXPLANATION: Formats = {
     ".html": ("interactive timeline with the losses beside", _timeline_page),
     ".json": ("explanation", lambda drawn: to_json(drawn.report())),
-    ".md": ("explanation", lambda drawn: loaded("ppsim.runs.loss_report:markdown")(drawn.explanation)),
+    ".md": ("explanation", lambda drawn: load_function("ppsim.runs.loss_report:markdown")(drawn.explanation)),
 }
 SEARCH: Formats = {
     ".json": ("answer, with which a search goes on", lambda searched: to_json(searched.found.to_json())),
@@ -152,13 +152,15 @@ VALIDATION: Formats = {
     ".json": ("validation", lambda sets: to_json({"sets": sets})),
     ".csv": (
         "rows",
-        lambda sets: loaded("ppsim.validation.rows:rows_of")(sets).to_csv(index=False, lineterminator="\n"),
+        lambda sets: load_function("ppsim.validation.table_rows:rows_of")(sets).to_csv(
+            index=False, lineterminator="\n"
+        ),
     ),
     **_figures("projected against measured", _validation_figure),
 }
 TABLE: Formats = {
     ".csv": ("", _csv_of),
-    ".json": ("", lambda table: to_json(loaded("ppsim.trainers.table_json:table_to_json")(table))),
+    ".json": ("", lambda table: to_json(load_function("ppsim.trainers.table_json:table_to_json")(table))),
 }
 TOTALS: Formats = {".json": ("totals", lambda totals: to_json(totals.to_json()))}
 

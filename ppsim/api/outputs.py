@@ -6,21 +6,29 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from ppsim.api.option_values import parse_split
-from ppsim.api.output_formats import CALIBRATION, EXPLANATION, SEARCH, TABLE, TIMELINE, Drawn, Searched
+from ppsim.api.output_formats import (
+    CALIBRATION,
+    EXPLANATION,
+    SEARCH,
+    TABLE,
+    TIMELINE,
+    SearchFileContent,
+    TimelineFileContent,
+)
 from ppsim.api.read import MeasuredRun
-from ppsim.api.run_result import Recorded
-from ppsim.api.train import Trained
+from ppsim.api.run_result import RunResult
+from ppsim.api.train import TrainResult
 from ppsim.api.views import view_of
 from ppsim.base.argument_checks import require_kind
 from ppsim.base.display import text_of
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import to_json
-from ppsim.base.outputs import Formats, suffix_of, write
 from ppsim.base.units import LEAST_SHOWN
-from ppsim.plot.plot_model import Fact, View
-from ppsim.projection.projection import Answer, Projection, Projections
+from ppsim.base.write_outputs import Formats, suffix_of, write
+from ppsim.plot.plot_model import Fact, TimelineView
+from ppsim.projection.projection import Projection, Projections, ProjectionSummary
 from ppsim.runs import loss_report as explained_words
-from ppsim.runs.calibrate import Calibration
+from ppsim.runs.calibrate import FittedOverheads
 from ppsim.runs.compare import Comparison, compare, summary_of
 from ppsim.runs.loss_attribution import Explanation
 from ppsim.runs.timeline_file import timeline_to_json
@@ -36,10 +44,10 @@ from ppsim.trainers.table_json import table_to_json
 from ppsim.trainers.torch.write_schedule import torch_csv
 from ppsim.trainers.torchtitan.write_schedule import name_of_placement
 from ppsim.trainers.write_schedule import RUNTIMES
-from ppsim.tuning.search import Tuned
-from ppsim.validation.fit_result import Fitted
+from ppsim.tuning.search import TuneResult
+from ppsim.validation.fit_result import FitResult
 
-OneOfThem: TypeAlias = Timeline | Projection | Trained | MeasuredRun
+OneOfThem: TypeAlias = Timeline | Projection | TrainResult | MeasuredRun
 
 
 def save(
@@ -49,9 +57,9 @@ def save(
         | Projections
         | Comparison
         | Explanation
-        | Tuned
-        | Calibration
-        | Fitted
+        | TuneResult
+        | FittedOverheads
+        | FitResult
         | Schedule
     ),
     path: str | Path,
@@ -65,9 +73,9 @@ def save(
       timeline, .svg/.pdf/.png figure, .json.gz Perfetto trace, .json report with the timeline, .csv schedule.
       `costs` are the costs of a bare `Timeline`, which its .json needs.
     - `Explanation`: .html timeline with the losses, .json, .md.
-    - `Tuned`: .html/.svg/.pdf/.png iteration time over memory, .json answer, .csv table.
-    - `Calibration`: .json, for `calibration`.
-    - `Fitted`: .toml, for `cluster`.
+    - `TuneResult`: .html/.svg/.pdf/.png iteration time over memory, .json answer, .csv table.
+    - `FittedOverheads`: .json, for `calibration`.
+    - `FitResult`: .toml, for `cluster`.
     - `Schedule`: .csv, or .json, which also has the parts that a CSV cannot express.
 
     `what` is the result, `path` the file. Raises `ConfigError` for an unknown suffix, for a path that cannot be
@@ -81,17 +89,17 @@ def save(
     if isinstance(what, Schedule):
         _require_suffix(path, TABLE, "a table (simulate it for a timeline)")
         write([path], TABLE, what)
-    elif isinstance(what, Calibration):
+    elif isinstance(what, FittedOverheads):
         _require_suffix(path, CALIBRATION, "a calibration")
         write([path], CALIBRATION, (what, path))
-    elif isinstance(what, Fitted):
+    elif isinstance(what, FitResult):
         write([path], CALIBRATION, (what, path))
-    elif isinstance(what, Tuned):
-        write([path], SEARCH, Searched(what))
+    elif isinstance(what, TuneResult):
+        write([path], SEARCH, SearchFileContent(what))
     elif isinstance(what, Comparison):
-        write([path], TIMELINE, comparison_drawn(what))
+        write([path], TIMELINE, comparison_content(what))
     elif isinstance(what, Explanation):
-        write([path], EXPLANATION, explanation_drawn(what))
+        write([path], EXPLANATION, explanation_content(what))
     else:
         those = what.projections if isinstance(what, Projections) else what
         several = those if isinstance(those, Sequence) else [those]
@@ -103,7 +111,9 @@ def _require_suffix(path: str, formats: Formats, what: str) -> None:
         raise ConfigError(f"cannot write {path}: {what} goes into {' or '.join(formats)}")
 
 
-def _drawn(those: Sequence[OneOfThem], path: str, titles: Sequence[str] | None, costs: StageCosts | None) -> Drawn:
+def _drawn(
+    those: Sequence[OneOfThem], path: str, titles: Sequence[str] | None, costs: StageCosts | None
+) -> TimelineFileContent:
     if wrong := [one for one in those if not isinstance(one, OneOfThem)]:
         raise ConfigError(f"cannot save {type(wrong[0]).__name__}: it is no timeline, projection or run")
     if not those:
@@ -120,53 +130,55 @@ def _drawn(those: Sequence[OneOfThem], path: str, titles: Sequence[str] | None, 
     views = [_view_of(one, is_page=is_page) for one in those]
     if titles is not None:
         views = [replace(view, title=title) for view, title in zip(views, titles, strict=True)]
-    return Drawn(views, lambda: _report_json(first, costs), limits.pop() if len(limits) == 1 else None)
+    return TimelineFileContent(
+        views, lambda: _report_json(first, costs), limits.pop() if len(limits) == 1 else None
+    )
 
 
-def _view_of(one: OneOfThem, *, is_page: bool) -> View:
+def _view_of(one: OneOfThem, *, is_page: bool) -> TimelineView:
     if isinstance(one, Projection):
         return view_of(one, one.plan.schedule_name, one.answer if is_page else None)
-    if isinstance(one, Recorded):
-        return View(one.timeline, one.title)
-    return View(one, one.schedule.name + (", measured" if one.origin == "measured" else ""))
+    if isinstance(one, RunResult):
+        return TimelineView(one.timeline, one.title)
+    return TimelineView(one, one.schedule.name + (", measured" if one.origin == "measured" else ""))
 
 
 def _report_json(one: OneOfThem, costs: StageCosts | None) -> dict[str, Any]:
     if isinstance(one, Projection):
         return _projection_json(one, one.answer)
-    return one.to_json() if isinstance(one, Recorded) else timeline_to_json(one, cast(StageCosts, costs))
+    return one.to_json() if isinstance(one, RunResult) else timeline_to_json(one, cast(StageCosts, costs))
 
 
-def _projection_json(projection: Projection, answer: Answer | None) -> dict[str, Any]:
-    return projection.judged() | timeline_to_json(
+def _projection_json(projection: Projection, answer: ProjectionSummary | None) -> dict[str, Any]:
+    return projection.memory_fit_to_json() | timeline_to_json(
         projection.timeline,
         projection.costs,
         memory_limit_bytes=projection.plan.memory_limit_bytes,
-        **projection.beside_report() | (answer.to_json() if answer else {}),
+        **projection.extra_report_rows() | (answer.to_json() if answer else {}),
     )
 
 
-def projections_drawn(projections: Sequence[Projection], answer: Answer | None) -> Drawn:
+def projections_content(projections: Sequence[Projection], answer: ProjectionSummary | None) -> TimelineFileContent:
     """Return the file content of projections: pictures of all, report and schedule of the first."""
     first = projections[0]
     views = [view_of(one, one.plan.schedule_name, answer) for one in projections]
-    return Drawn(views, lambda: _projection_json(first, answer), first.plan.memory_bound_bytes)
+    return TimelineFileContent(views, lambda: _projection_json(first, answer), first.plan.memory_bound_bytes)
 
 
-def comparison_drawn(comparison: Comparison, fitted: Calibration | None = None) -> Drawn:
+def comparison_content(comparison: Comparison, fitted: FittedOverheads | None = None) -> TimelineFileContent:
     """Return the file content of a comparison: both timelines, the errors, and the projection with its costs."""
 
     def report() -> dict[str, Any]:
         costs, summary = comparison.projected_costs, summary_of(comparison, fitted)
         return summary | ({"projected": timeline_to_json(comparison.projected, costs)} if costs else {})
 
-    views = [View(comparison.measured, "measured"), View(comparison.projected, "projected")]
-    return Drawn(views, report, comparison=comparison)
+    views = [TimelineView(comparison.measured, "measured"), TimelineView(comparison.projected, "projected")]
+    return TimelineFileContent(views, report, comparison=comparison)
 
 
-def explanation_drawn(found: Explanation) -> Drawn:
+def explanation_content(found: Explanation) -> TimelineFileContent:
     """Return the file content of an explanation: texts, and the measured (and projected) step with its losses."""
-    words, timeline, against = explained_words, found.timeline, found.against
+    words, timeline, against = explained_words, found.timeline, found.comparison
     if timeline is None:
         raise ConfigError("the explanation has no timeline to draw: ppsim.explain makes one that has")
     facts = [(str(number), text) for number, text in enumerate(words.reasons(found), start=1)]
@@ -180,12 +192,12 @@ def explanation_drawn(found: Explanation) -> Drawn:
         views.append(_explained_view(against.timeline, "projected", [one for one in told if one[1]], thought))
         if timeline.schedule == against.timeline.schedule:
             comparison = compare(timeline, against.timeline)
-    return Drawn(views, found.to_json, comparison=comparison, explanation=found)
+    return TimelineFileContent(views, found.to_json, comparison=comparison, explanation=found)
 
 
-def _explained_view(timeline: Timeline, title: str, facts: list[Fact], losses: dict[str, float]) -> View:
+def _explained_view(timeline: Timeline, title: str, facts: list[Fact], losses: dict[str, float]) -> TimelineView:
     found = {cause: lost for cause, lost in losses.items() if abs(lost) >= LEAST_SHOWN * timeline.step_time_s}
-    return View(timeline, title, budget_s=found, facts=facts, budget_title="Where a step goes")
+    return TimelineView(timeline, title, time_breakdown_s=found, facts=facts, budget_title="Where a step goes")
 
 
 def export(
@@ -243,7 +255,14 @@ def _exported(table: Schedule, target: str, split: str | Sequence[int] | None) -
 
 
 def report(
-    what: Timeline | Comparison | Calibration | CheckReport | Projection | Projections | Trained | Tuned,
+    what: Timeline
+    | Comparison
+    | FittedOverheads
+    | CheckReport
+    | Projection
+    | Projections
+    | TrainResult
+    | TuneResult,
     *,
     costs: StageCosts | None = None,
     full: bool = False,

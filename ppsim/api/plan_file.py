@@ -6,24 +6,24 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.file_schema import After, Count, Strict, Within, validated
+from ppsim.base.file_schema import Bounds, ConvertAfter, Count, FileSchema, validated
 from ppsim.base.files import CONFIG_READERS
 from ppsim.catalog.build import find
 from ppsim.costs.job import Job
 from ppsim.model.offloading import offload_modules_of
+from ppsim.model.pipeline_stages import StagePlan
 from ppsim.model.recompute import plan_of_stage, recompute_of
-from ppsim.model.stages import StagePlan
 from ppsim.projection.plan import AUTO, Plan
 
 
-class _Stage(Strict):
+class _Stage(FileSchema):
     layers: Count | None = None
-    recompute: Annotated[str, After(recompute_of)] | None = None
-    offload_modules: Annotated[str, After(offload_modules_of)] | None = None
+    recompute: Annotated[str, ConvertAfter(recompute_of)] | None = None
+    offload_modules: Annotated[str, ConvertAfter(offload_modules_of)] | None = None
 
 
-class _File(Strict):
-    stages: Annotated[list[_Stage], Within(min_length=1)]
+class _File(FileSchema):
+    stages: Annotated[list[_Stage], Bounds(min_length=1)]
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,15 @@ class StagesFile:
         counts = [stage.layers for stage in self.stages]
         return [count for count in counts if count is not None] if None not in counts else None
 
-    def split(self, asked: Any) -> Any:
+    def split(self, given: Any) -> Any:
         """Return the layers per stage, or the given split; raises `ConfigError` if both are given and differ."""
-        if self.layers is None or asked is None:
-            return self.layers or asked
-        is_layout = isinstance(asked, list) and any(isinstance(one, str) for one in asked)
-        counts = [str(one).count("t") for one in asked] if is_layout else asked
+        if self.layers is None or given is None:
+            return self.layers or given
+        is_layout = isinstance(given, list) and any(isinstance(one, str) for one in given)
+        counts = [str(one).count("t") for one in given] if is_layout else given
         if counts != self.layers:
             raise ConfigError(f"{self.path} says the layers of each stage: leave out --split")
-        return asked
+        return given
 
     def plans(self, job: Job) -> tuple[StagePlan, ...]:
         """Return the plan of each stage; missing settings come from the job."""

@@ -6,10 +6,10 @@ from dataclasses import fields
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.option_declarations import given_of, values_in, words_of
+from ppsim.base.option_declarations import declared_options, given_options, option_values
 from ppsim.catalog.build import find
 from ppsim.costs.job import Job
-from ppsim.machine.files import packaged_clusters
+from ppsim.machine.cluster_files import packaged_clusters
 from ppsim.parallel.layer_partition import MegatronSplit, even_split
 from ppsim.projection.options import PlanOptions
 from ppsim.projection.plan import AUTO, Plan
@@ -17,7 +17,7 @@ from ppsim.trainers.megatron.write_model import without_source
 from ppsim.trainers.megatron.write_schedule import layout_string, parse_layout
 from ppsim.tuning.command_line import sizes_of
 
-WORDS = words_of(PlanOptions)
+WORDS = declared_options(PlanOptions)
 MODEL = (
     "model", "layers", "hidden", "heads", "vocab", "kv_heads", "tied_embeddings", "mtp", "mtp_num_layers",
     "mtp_use_repeated_layer",
@@ -45,15 +45,17 @@ def job_of(plan: Plan) -> Job:
     return plan.job
 
 
-def words_of_plan(plan: Plan, split: Sequence[int], *, given: Mapping[str, Any]) -> dict[str, Any]:
+def options_of_plan(plan: Plan, split: Sequence[int], *, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return every option of a plan with a job by name, None if not set.
 
     `split` are the layers per stage of its projection. `given` are the options as the user typed them, if known.
     """
-    job, values = job_of(plan), values_in(WORDS, plan)
+    job, values = job_of(plan), option_values(WORDS, plan)
     execution, layout = job.execution, _layout(plan)
-    words = values | dict.fromkeys((*_SAID_OTHERWISE, *MODEL)) | given_of({name: values[name] for name in RULE})
-    words |= given_of(sizes_of(job)) | _measured(plan)
+    words = (
+        values | dict.fromkeys((*_SAID_OTHERWISE, *MODEL)) | given_options({name: values[name] for name in RULE})
+    )
+    words |= given_options(sizes_of(job)) | _measured(plan)
     words |= {
         "model": job.model_name,
         "cluster": job.cluster.name,
@@ -75,7 +77,7 @@ def words_of_plan(plan: Plan, split: Sequence[int], *, given: Mapping[str, Any])
         words["launch_ms"] = None  # overheads include launches
         if job.cluster.name not in packaged_clusters():
             words["cluster"] = None  # the calibration's
-    typed = given_of({name: given.get(name) for name in _TYPED})
+    typed = given_options({name: given.get(name) for name in _TYPED})
     if typed.get("stage_plan") == AUTO:  # no option can express its result
         del typed["stage_plan"]
     return words | typed
@@ -88,7 +90,7 @@ def marks_of(plan: Plan, split: Sequence[int] | None = None) -> dict[str, Any]:
     """
     job = job_of(plan)
     execution = job.execution
-    marks = values_in(WORDS, plan) | dict.fromkeys((*_SAID_OTHERWISE, *MODEL, *_MEASURED))
+    marks = option_values(WORDS, plan) | dict.fromkeys((*_SAID_OTHERWISE, *MODEL, *_MEASURED))
     return marks | {
         "model": (without_source(job.model.with_fine_tuning(None)), job.scale),
         "cluster": job.cluster,
@@ -112,7 +114,7 @@ def marks_of(plan: Plan, split: Sequence[int] | None = None) -> dict[str, Any]:
 _OF_STAGES = "the plan of each stage (write it with -o plan.toml, and give --plan plan.toml)"
 
 
-def unsaid(plan: Plan, read: Plan) -> list[str]:
+def inexpressible_differences(plan: Plan, read: Plan) -> list[str]:
     """Return the differences between two plans that no option expresses: fields that can be set in Python only."""
     found = []
     for one, other, said in (
@@ -140,7 +142,7 @@ def _searched(plan: Plan) -> dict[str, Any]:
     return {
         "slices": plan.num_slices if takes_slices else None,
         "seed": plan.seed if is_auto or plan.lengths else None,
-        "search_time": plan.search_s if is_auto else None,
+        "search_time": plan.search_time_s if is_auto else None,
     }
 
 
@@ -163,7 +165,7 @@ def _milliseconds(seconds: Any) -> Any:
 
 
 def _stages(plan: Plan, job: Job, split: Sequence[int] | None) -> Any:
-    how, vpp, num_layers = plan.how_split, _vpp(plan) or 1, len(job.model.layers)
+    how, vpp, num_layers = plan.layer_split_rule, _vpp(plan) or 1, len(job.model.layers)
     if plan.pp * vpp == 1:
         return "all"
     if layout := _layout(plan):
@@ -181,7 +183,7 @@ def _stages(plan: Plan, job: Job, split: Sequence[int] | None) -> Any:
 
 
 def _layout(plan: Plan) -> str | None:
-    how = plan.how_split
+    how = plan.layer_split_rule
     if isinstance(how, str | MegatronSplit) or not isinstance(how[0], str):
         return None
     return layout_string([str(one) for one in how])

@@ -9,22 +9,22 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ppsim.api.keyword_options import takes
+from ppsim.api.keyword_options import accept_options
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import check_place, to_json, write_whole
-from ppsim.base.option_declarations import flag_of, given_of, require_least, words_of
+from ppsim.base.files import require_writable, to_json, write_atomically
+from ppsim.base.option_declarations import declared_options, flag_of, given_options, require_least
 from ppsim.model.recompute import require_of_layer
 from ppsim.profiling.options import OF_MODELS, ProfileOptions
-from ppsim.runtime.config import MODELS
 from ppsim.runtime.launch import require_device, require_extra
 from ppsim.runtime.options import DEFAULT_MODEL
+from ppsim.runtime.train_config import MODELS
 
 if TYPE_CHECKING:  # pydantic may be missing on the measured machine
     from ppsim.costs.profile import Profile
     from ppsim.model.shapes import ModelShape
-    from ppsim.profiling.grids import Grid
+    from ppsim.profiling.grids import BenchmarkGrid
     from ppsim.profiling.measuring_progress import Watch
-    from ppsim.profiling.settings import Key, Say, Settings
+    from ppsim.profiling.settings import MeasurementKey, MeasuringSettings, Say
     from ppsim.profiling.sweep import SuiteJob
 
 _LEAST_S = 1.0
@@ -33,10 +33,10 @@ _LEAST_S = 1.0
 DEFAULT_RANKS = 2
 """The smallest pipeline."""
 
-_WORDS = words_of(ProfileOptions)
+_WORDS = declared_options(ProfileOptions)
 
 
-@takes(ProfileOptions)
+@accept_options(ProfileOptions)
 def profile(output: str | Path | None = None, **options: Unpack[ProfileOptions]) -> "Profile":
     """Measure the costs of a layer on this device (F, B, I and W, memory, optimizer step) and return the profile.
 
@@ -64,11 +64,11 @@ def profile(output: str | Path | None = None, **options: Unpack[ProfileOptions])
         path = Path(folder) / f"{name}.json" if output is None else Path(output)
         if path.suffix != ".json":
             raise ConfigError(f"a profile is a .json file: got {path}")
-        check_place(path)
+        require_writable(path)
         if options["module"] is not None:
-            write_whole(path, to_json(profiled_module(options, settings)))
+            write_atomically(path, to_json(profiled_module(options, settings)))
             return load_profile(path)
-        job, num_processes = job_from(options, path)
+        job, num_processes = measurement_job(options, path)
         measure([job], settings, options, num_processes=num_processes)
         return load_profile(path)
 
@@ -80,18 +80,18 @@ def _silently() -> "Iterator[tuple[Say, Watch]]":
 
 def measure(
     jobs: "Sequence[SuiteJob]",
-    settings: "Settings",
+    settings: "MeasuringSettings",
     options: Mapping[str, Any],
     *,
     num_processes: int,
-    grid: "Grid | None" = None,
+    grid: "BenchmarkGrid | None" = None,
     show: Callable[[list[dict[str, Any]]], None] = lambda contents: None,
-    telling: "Callable[[], AbstractContextManager[tuple[Say, Watch]]]" = _silently,
+    progress: "Callable[[], AbstractContextManager[tuple[Say, Watch]]]" = _silently,
 ) -> None:
     """Measure jobs into their files, then run the calibration run of a single job with `num_processes` (1: none).
 
     `options` has the options of `ProfileOptions`; `grid` also measures the device. `show` receives the files'
-    contents after all measurements; `telling` opens the progress output of each part. Raises as `profile`.
+    contents after all measurements; `progress` opens the progress output of each part. Raises as `profile`.
     """
     from ppsim.profiling.calibration_run import rehearse
     from ppsim.profiling.grids import grid_of
@@ -101,7 +101,7 @@ def measure(
     optimizers = ["adamw"] if options["optimizer"] is None else list(options["optimizer"])
     gc.freeze()  # so that garbage collections do not scan all objects that torch has imported
     try:
-        with telling() as (say, watch):
+        with progress() as (say, watch):
             contents = run_jobs(
                 jobs, settings, optimizers=[] if optimizers == ["none"] else optimizers,
                 facts=grid or (grid_of(settings.device) if options["facts"] else None),
@@ -113,11 +113,11 @@ def measure(
     require_success(contents)
     if num_processes > 1:
         [job] = jobs
-        with telling() as (say, watch):
+        with progress() as (say, watch):
             rehearse(job.path, job.model, job.keys[0], settings, num_processes=num_processes, say=say, watch=watch)
 
 
-def job_from(options: Mapping[str, Any], path: Path) -> "tuple[SuiteJob, int]":
+def measurement_job(options: Mapping[str, Any], path: Path) -> "tuple[SuiteJob, int]":
     """Return the measurement job of the options, and the number of ranks of its calibration run (1: none)."""
     from ppsim.profiling.sweep import SuiteJob
 
@@ -128,7 +128,7 @@ def job_from(options: Mapping[str, Any], path: Path) -> "tuple[SuiteJob, int]":
     )
 
 
-def ranks_to_rehearse(options: Mapping[str, Any], model: "ModelShape", key: "Key") -> int:
+def ranks_to_rehearse(options: Mapping[str, Any], model: "ModelShape", key: "MeasurementKey") -> int:
     """Return the number of ranks of the calibration run: `pp`, else `DEFAULT_RANKS` if possible, 1 for none.
 
     Without `pp`, there is none if the runtime cannot run it or `repeats` is given. Raises `ConfigError` if the
@@ -148,7 +148,7 @@ def ranks_to_rehearse(options: Mapping[str, Any], model: "ModelShape", key: "Key
 
 
 def profiled_module(
-    options: Mapping[str, Any], settings: "Settings", say: "Say" = lambda message: None
+    options: Mapping[str, Any], settings: "MeasuringSettings", say: "Say" = lambda message: None
 ) -> dict[str, Any]:
     """Return the profile of the user's model or layer that `options["module"]` names, as file content."""
     from ppsim.profiling.module import profile_made
@@ -165,9 +165,9 @@ def profiled_module(
     )
 
 
-def settings_from(options: Mapping[str, Any], of_suite: "Settings | None" = None) -> "Settings":
+def settings_from(options: Mapping[str, Any], of_suite: "MeasuringSettings | None" = None) -> "MeasuringSettings":
     """Return the measurement settings: the suite's or the defaults, changed by the options."""
-    from ppsim.profiling.settings import Settings
+    from ppsim.profiling.settings import MeasuringSettings
 
     repeats, warm_up, limit = options["repeats"], options["warm_up"], options["time_limit"]
     if (repeats is not None and repeats < 1) or (warm_up is not None and warm_up < 0):
@@ -181,8 +181,9 @@ def settings_from(options: Mapping[str, Any], of_suite: "Settings | None" = None
     require_least("threads", num_threads)
     given = {"device": options["device"], "num_repeats": repeats, "num_warm_up": warm_up}
     settings = dataclasses.replace(
-        of_suite or (Settings(least_s=_LEAST_S, component_s=_LEAST_S) if repeats is None else Settings()),
-        **given_of(given),
+        of_suite
+        or (MeasuringSettings(least_s=_LEAST_S, component_s=_LEAST_S) if repeats is None else MeasuringSettings()),
+        **given_options(given),
         num_threads=num_threads,
         compiled=bool(options["compile"]),
         cuda_graphs=bool(options["cuda_graphs"]),
@@ -194,11 +195,11 @@ def settings_from(options: Mapping[str, Any], of_suite: "Settings | None" = None
 
 def model_from(options: Mapping[str, Any]) -> "ModelShape":
     """Return the named model, changed by the options."""
-    from ppsim.profiling.models import find_model, of_gpt
+    from ppsim.profiling.model_shapes import find_model, of_gpt
 
     name = options["model"] or DEFAULT_MODEL
     model = find_model(name)
-    if changed := given_of({"hidden_size": options["hidden"], "num_heads": options["heads"]}):
+    if changed := given_options({"hidden_size": options["hidden"], "num_heads": options["heads"]}):
         if name not in MODELS:
             raise ConfigError(
                 f"--hidden and --heads are for {', '.join(MODELS)}: {name} has other sizes beside them"
@@ -207,15 +208,15 @@ def model_from(options: Mapping[str, Any]) -> "ModelShape":
     return model if options["layers"] is None else dataclasses.replace(model, num_layers=options["layers"])
 
 
-def keys_from(options: Mapping[str, Any], model: "ModelShape") -> "list[Key]":
+def keys_from(options: Mapping[str, Any], model: "ModelShape") -> "list[MeasurementKey]":
     """Return all combinations of the given shapes, in their order."""
-    from ppsim.profiling.settings import Key
+    from ppsim.profiling.settings import MeasurementKey
 
     usual = {"tp": 1, "cp": 1, "ep": 1, "seq_len": model.sequence_length, "micro_batch": 2}
     dtype = options["dtype"] or _WORDS["dtype"].option.default
     recompute = require_of_layer(options["recompute"] or "none")
     return [
-        Key(
+        MeasurementKey(
             micro_batch=micro_batch, sequence_length=sequence_length, dtype=dtype, tp=tp, cp=cp, ep=ep,
             recompute=recompute,
         )

@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ppsim.api.keyword_options import hints_of, require_words, takes
+from ppsim.api.keyword_options import accept_options, option_types, require_valid_options
 from ppsim.api.option_values import parse_size, parse_split
-from ppsim.api.trainer_configuration import MEGATRON_SPLIT, configured, require_no_job
+from ppsim.api.trainer_configuration import MEGATRON_SPLIT, require_no_job, with_run_config
 from ppsim.base.argument_checks import require_kind
 from ppsim.base.errors import ConfigError, PpsimError
-from ppsim.base.option_declarations import fields_of, require_least, words_of
+from ppsim.base.option_declarations import declared_options, field_values, require_least
 from ppsim.costs.cost_sources import RankCosts
 from ppsim.costs.profile import DEFAULT, Profile, Shape, profile_of
 from ppsim.model.recompute import require_of_layer
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from ppsim.costs.job import Job
     from ppsim.trainers.run_config import RunConfig
 
-_WORDS = words_of(PlanOptions)
-_OF_JOBS = tuple(name for name in words_of(JobOptions) if name != "pp")
-_HINTS = hints_of(PlanOptions)
+_WORDS = declared_options(PlanOptions)
+_OF_JOBS = tuple(name for name in declared_options(JobOptions) if name != "pp")
+_HINTS = option_types(PlanOptions)
 
 
-@takes(PlanOptions)
+@accept_options(PlanOptions)
 def project(plan: Plan | None = None, **options: Unpack[PlanOptions]) -> Projection:
     """Project a step: time, throughput, bubble, memory per rank, and explanations.
 
@@ -57,7 +57,7 @@ def project(plan: Plan | None = None, **options: Unpack[PlanOptions]) -> Project
     return planning.project(_plan(plan, options))
 
 
-@takes(PlanOptions)
+@accept_options(PlanOptions)
 def project_all(
     plan: Plan | None = None,
     *,
@@ -83,7 +83,7 @@ def project_all(
 
 def _plan(plan: Plan | None, options: Mapping[str, Any]) -> Plan:
     if plan is None:
-        return plan_from(options)
+        return plan_of_options(options)
     if given := [name for name, value in options.items() if value is not None]:
         raise ConfigError(
             f"a plan says everything itself: leave out {given[0]}, or change it by dataclasses.replace"
@@ -92,12 +92,12 @@ def _plan(plan: Plan | None, options: Mapping[str, Any]) -> Plan:
     return plan
 
 
-def plan_from(options: Mapping[str, Any]) -> Plan:
+def plan_of_options(options: Mapping[str, Any]) -> Plan:
     """Return the plan that the options describe; `options` has every option of `PlanOptions`, None if not given.
 
     Raises `ConfigError` for contradictory options, and as `job_from`.
     """
-    asked, options = options, configured(options)
+    asked, options = options, with_run_config(options)
     recorded = _recorded(options)
     job = _job(options)
     measured = _measured(options) if recorded is None else recorded.costs
@@ -140,7 +140,7 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
     counted = stages.stages if stages is not None else read["split"]
     if options["vpp"] is None and isinstance(counted, list) and len(counted) % pp == 0:
         options["vpp"] = len(counted) // pp
-    fields = fields_of(_WORDS, {**options, **of_profile, **read})
+    fields = field_values(_WORDS, {**options, **of_profile, **read})
     fields["searches_stages"] = options["stage_plan"] == AUTO
     plan = Plan(pp=pp, job=job, profile=profile, shape=shape, measured=measured, **fields, **overheads)
     if stages is not None and job is not None:
@@ -161,7 +161,7 @@ def _by_stack(plan: Plan, asked: Mapping[str, Any]) -> dict[str, Plan]:
     for name in measured_stacks(job.cluster.device.generation, has_experts=has_experts):
         if name != base_of(job.stack):
             with suppress(PpsimError):
-                other = plan_from({**asked, "stack": name})
+                other = plan_of_options({**asked, "stack": name})
                 found[other.job.stack_name if other.job else name] = other
     return found
 
@@ -203,7 +203,7 @@ def _require_split_of(config: "RunConfig", plan: Plan, options: Mapping[str, Any
     """Raise `ConfigError` if a configuration's layers per stage conflict with the rest of the plan."""
     words = ("split", *MEGATRON_SPLIT)
     kept = [
-        name for name in words if options[name] not in (None, False) and options[name] == config.words.get(name)
+        name for name in words if options[name] not in (None, False) and options[name] == config.options.get(name)
     ]
     if not kept or plan.job is None:
         return
@@ -213,7 +213,7 @@ def _require_split_of(config: "RunConfig", plan: Plan, options: Mapping[str, Any
     entry, vpp = find(plan.schedule_name) if plan.schedule != AUTO else None, _vpp(plan)
     try:
         num_stages = plan.pp * vpp // (entry.num_replicas if entry else 1)
-        layers_per_stage(plan.job, num_stages, plan.how_split, [[stage] for stage in range(num_stages)])
+        layers_per_stage(plan.job, num_stages, plan.layer_split_rule, [[stage] for stage in range(num_stages)])
     except ConfigError as error:
         raise ConfigError(
             f"{error}; {', '.join(_WORDS[name].flag for name in kept)} is from {config.source}: replace it, as by "
@@ -293,14 +293,14 @@ def _lengths(given: str | Path | Sequence[int] | None) -> tuple[int, ...] | None
     return tuple(given)
 
 
-def plan_of(words: Mapping[str, Any]) -> Plan:
+def plan_of_keywords(words: Mapping[str, Any]) -> Plan:
     """Return the plan of `ppsim.project(**words)`; raises `ConfigError` like it."""
-    require_words(_HINTS, words, "project")
-    return plan_from(dict.fromkeys(_HINTS) | dict(words))
+    require_valid_options(_HINTS, words, "project")
+    return plan_of_options(dict.fromkeys(_HINTS) | dict(words))
 
 
 def _split(options: Mapping[str, Any]) -> Split | None:
-    given, split = fields_of(_WORDS, options, "split"), options["split"]
+    given, split = field_values(_WORDS, options, "split"), options["split"]
     if given and split not in (None, "megatron"):
         name = next(name for name, word in _WORDS.items() if word.option.field == f"split.{next(iter(given))}")
         raise ConfigError(f"{_WORDS[name].flag} is of Megatron-LM's own rule: leave out --split {split}")
@@ -310,7 +310,7 @@ def _split(options: Mapping[str, Any]) -> Split | None:
 def _split_of(config: "RunConfig | None") -> Split | None:
     """The split that a trainer's configuration says."""
     words = dict.fromkeys(("split", *MEGATRON_SPLIT))
-    return None if config is None else _split(words | {name: config.words.get(name) for name in words})
+    return None if config is None else _split(words | {name: config.options.get(name) for name in words})
 
 
 def _job(options: Mapping[str, Any]) -> "Job | None":
@@ -318,9 +318,9 @@ def _job(options: Mapping[str, Any]) -> "Job | None":
     if job and (wrong := [name for name in _OF_JOBS if options[name] is not None]):
         raise ConfigError(f"the job says everything itself: leave out {wrong[0]}, or give it to ppsim.job")
     if options["model"] is not None:
-        from ppsim.api.job import job_from  # heavy import
+        from ppsim.api.job import job_of_options  # heavy import
 
-        job = job_from(options)
+        job = job_of_options(options)
     else:
         require_no_job(options)
     if job and options["transfer_ms"] is not None and options["forward_ms"] is None:

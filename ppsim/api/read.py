@@ -7,21 +7,22 @@ from os.path import isdir
 from pathlib import Path
 from typing import Any
 
-from ppsim.api.run_result import Recorded
-from ppsim.api.schedule_detection import recognised
+from ppsim.api.run_result import RunResult
+from ppsim.api.schedule_detection import detect_schedule
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
 from ppsim.catalog.build import build
 from ppsim.runs.clocks import Alignment
-from ppsim.runs.log_totals import Totals
-from ppsim.runs.rank_alignment import assembled
-from ppsim.runs.readers import nsight, rows
-from ppsim.runs.readers.patterns import Pattern, patterns_with
+from ppsim.runs.log_totals import LogTotals
+from ppsim.runs.rank_alignment import align_ranks
+from ppsim.runs.readers import csv_rows as rows
+from ppsim.runs.readers import nsight
+from ppsim.runs.readers.patterns import NamePattern, patterns_with
 from ppsim.runs.readers.stream import entries_of, lines_of, opened
 from ppsim.runs.run import Run
 from ppsim.runs.timeline_file import FORMAT, run_from_json, timeline_from_json
-from ppsim.runs.timeline_import import Measured, measured_in
-from ppsim.runs.traces import RankTrace, Recordings
+from ppsim.runs.timeline_import import ImportedRun, import_run
+from ppsim.runs.traces import RankTrace, RunRecordings
 from ppsim.schedule.grammar import read_schedule
 from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.stage_costs import StageCosts
@@ -36,7 +37,7 @@ _PEEKED = 2**16
 
 
 @dataclass(frozen=True, repr=False)
-class MeasuredRun(Recorded):
+class MeasuredRun(RunResult):
     """A measured run: its steps, the timeline of the median step, and facts about it.
 
     `facts` are the `run` of `ppsim read --json`: source, detected schedule, content of the recording. `str` is the
@@ -60,7 +61,7 @@ def read(
     schedule: Schedule | str | Path | None = None,
     pattern: Sequence[str] = (),
     warm_up: int = 1,
-) -> MeasuredRun | Totals:
+) -> MeasuredRun | LogTotals:
     """Return a recorded run: its steps on one clock, the detected schedule, and facts about it.
 
     `recorded` is one of
@@ -70,7 +71,7 @@ def read(
     - torch.profiler traces, Nsight Systems sqlite exports or OpenTelemetry spans of Megatron-LM (files or a folder;
       one file per rank or node),
     - a CSV of actions, or
-    - a Megatron-LM log, which gives `Totals`.
+    - a Megatron-LM log, which gives `LogTotals`.
 
     `schedule` is the schedule of the run; it is needed if ranks have several stages and the recording does not name
     the stage of each action. `pattern` are regular expressions with the groups kind, stage, chunk, microbatch,
@@ -86,9 +87,9 @@ def read(
     """
     table = schedule if schedule is None or isinstance(schedule, Schedule) else read_schedule(schedule)
     opened = open_run(*recorded, table=table, patterns=patterns_with(pattern), warm_up=warm_up)
-    if isinstance(opened, Totals):
+    if isinstance(opened, LogTotals):
         return opened
-    found = recognised(opened.timeline.schedule)
+    found = detect_schedule(opened.timeline.schedule)
     told = vars(found) | {"sentence": found.sentence}
     return replace(opened, facts=opened.facts | {"schedule": told})
 
@@ -96,10 +97,10 @@ def read(
 def open_run(
     *recorded: str | Path,
     table: Schedule | None = None,
-    patterns: Sequence[Pattern] | None = None,
+    patterns: Sequence[NamePattern] | None = None,
     given: StageCosts | None = None,
     warm_up: int = 1,
-) -> MeasuredRun | Totals:
+) -> MeasuredRun | LogTotals:
     """Return the run in files or a folder, its schedule not detected; `given` are the expected action times."""
     if warm_up < 0:
         raise ConfigError(f"--warm-up must not be negative: got {warm_up}")
@@ -107,23 +108,23 @@ def open_run(
         raise ConfigError("there must be at least one measured run")
     patterns = patterns_with(()) if patterns is None else patterns
     if len(recorded) == 1 and not isdir(recorded[0]):
-        kind = kind_of(recorded[0])
+        kind = file_format(recorded[0])
         if kind in ("timeline", "other"):
             return _of_file(recorded[0], table, given)
         if kind == "log":
             return read_log(recorded[0], num_warm_up=warm_up)
-    recordings = recordings_of(recorded, patterns)
+    recordings = read_recordings(recorded, patterns)
     if table is None:
         table = _table_told(recordings)
-    found = assembled(recordings, table=table, given=given, num_warm_up=warm_up)
-    measured = measured_in(found.run, warm_up)
+    found = align_ranks(recordings, table=table, given=given, num_warm_up=warm_up)
+    measured = import_run(found.run, warm_up)
     return MeasuredRun(measured, found.facts() | {"chosen_step": measured.chosen_step})
 
 
 def _of_file(path: str | Path, table: Schedule | None, given: StageCosts | None) -> MeasuredRun:
     data = read_json(path)
     run, (timeline, _) = run_from_json(data, str(path)), timeline_from_json(data, str(path))
-    run = at_costs(run, str(path), table, given)
+    run = with_costs(run, str(path), table, given)
     told = data.get("run") or {}
     known = {
         "emulated": run.has_own_costs,
@@ -135,7 +136,7 @@ def _of_file(path: str | Path, table: Schedule | None, given: StageCosts | None)
         "clocks": told["clocks"] if _is_alignment(told.get("clocks")) else None,
         "reserved_bytes": told["reserved_bytes"] if _are_numbers(told.get("reserved_bytes")) else None,
     }
-    measured = Measured(timeline, run, known["step_times_s"], known["chosen_step"])
+    measured = ImportedRun(timeline, run, known["step_times_s"], known["chosen_step"])
     return MeasuredRun(measured, told | known)
 
 
@@ -148,7 +149,7 @@ def _are_numbers(told: Any) -> bool:
     return isinstance(told, list) and bool(told) and all(type(one) in (int, float) for one in told)
 
 
-def at_costs(run: Run, source: str, table: Schedule | None, given: StageCosts | None) -> Run:
+def with_costs(run: Run, source: str, table: Schedule | None, given: StageCosts | None) -> Run:
     """Return the run with the given costs (None: its own) and its own P2P settings, for which its graph is built.
 
     Raises `ConfigError` for a run of another schedule.
@@ -161,7 +162,7 @@ def at_costs(run: Run, source: str, table: Schedule | None, given: StageCosts | 
     return replace(run, costs=given.replace(**network), has_own_costs=True)
 
 
-def kind_of(path: str | Path) -> str:
+def file_format(path: str | Path) -> str:
     """Return the format of a file: timeline, trace, spans, dump, sqlite, csv, log, or other (JSON).
 
     Raises `ConfigError` for other files, with the list of formats.
@@ -206,13 +207,13 @@ def _kind_of_json(path: str | Path) -> str:
     return "other"
 
 
-def recordings_of(recorded: Sequence[str | Path], patterns: Sequence[Pattern]) -> Recordings:
+def read_recordings(recorded: Sequence[str | Path], patterns: Sequence[NamePattern]) -> RunRecordings:
     """Return the ranks in files and folders that belong to one run."""
     paths = [Path(one) for one in recorded]
     if len(paths) == 1 and is_dump(paths[0]):
         return read_dump(paths[0])
     files = [file for path in paths for file in files_of(path)]
-    kinds = {kind_of(file) for file in files}
+    kinds = {file_format(file) for file in files}
     if len(kinds) > 1 or not kinds <= {"trace", "spans", "sqlite", "csv"} or (kinds == {"csv"} and len(files) > 1):
         raise ConfigError(_why_not_together(files, kinds))
     if kinds == {"csv"}:
@@ -225,7 +226,7 @@ def recordings_of(recorded: Sequence[str | Path], patterns: Sequence[Pattern]) -
             traces.append(read_trace(file, patterns))
         else:
             traces += nsight.read_processes(file, patterns)
-    return Recordings(
+    return RunRecordings(
         source=str(recorded[0]),
         traces=traces,
         kind="traces of torch.profiler" if kinds == {"trace"} else "exports of Nsight Systems",
@@ -265,7 +266,7 @@ def inputs_of(path: str | Path) -> list[str]:
     return [str(file) for file in Path(path).iterdir()] if isdir(path) else [str(path)]
 
 
-def _table_told(recordings: Recordings) -> Schedule | None:
+def _table_told(recordings: RunRecordings) -> Schedule | None:
     """Megatron-LM's interleaved schedule, if ranks have several stages and the recording does not name them."""
     if recordings.vpp is None or recordings.vpp == 1 or all(trace.is_told for trace in recordings.traces):
         return None

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ppsim.api.measured import opened_run
-from ppsim.api.schedule_detection import recognised
+from ppsim.api.measured import open_run_if_path
+from ppsim.api.schedule_detection import detect_schedule
 from ppsim.base.errors import ConfigError
 from ppsim.costs.cost_sources import Measured, RunCosts
 from ppsim.parallel.layer_partition import Split
-from ppsim.runs.calibrate import Calibration, calibrate
-from ppsim.runs.run import Run, costs_alone
+from ppsim.runs.calibrate import FittedOverheads, calibrate
+from ppsim.runs.run import Run, unslowed_costs
 from ppsim.schedule.pairs import fused_pairs
 
 
@@ -20,12 +20,12 @@ class RecordedCosts:
     """Costs per stage and overheads of a run."""
 
     costs: RunCosts
-    overheads: Calibration
+    overheads: FittedOverheads
 
     @property
     def schedule(self) -> str:
         """The name of the schedule that was run; raises `ConfigError` if the table is in no catalogue."""
-        found = recognised(self.costs.table)
+        found = detect_schedule(self.costs.table)
         if not found.names:
             raise ConfigError(f"{self.costs.source} ran {found.sentence}: give --schedule")
         return found.names[0]
@@ -41,7 +41,7 @@ def recorded_costs(
     slices of sequences or with pairs of a forward and a backward, because their actions have no times of their own.
     """
     source = str(path)
-    run = opened_run(path).measured.run
+    run = open_run_if_path(path).measured.run
     table = run.graph.schedule.compute_only()
     if table.num_slices > 1:
         raise ConfigError(f"{source} ran slices of sequences: --run needs whole microbatches per action")
@@ -52,11 +52,11 @@ def recorded_costs(
     return RecordedCosts(costs, overheads)
 
 
-def _stage_costs(run: Run, overheads: Calibration, source: str) -> RunCosts:
+def _stage_costs(run: Run, overheads: FittedOverheads, source: str) -> RunCosts:
     """The costs of each model stage, of several model replicas the mean."""
     table = run.graph.schedule.compute_only()
     slowdown = overheads.slowdown.value if overheads.slowdown else 0.0
-    found = (run.costs if run.has_own_costs else costs_alone(run, slowdown)).resolved_for(table)
+    found = (run.costs if run.has_own_costs else unslowed_costs(run, slowdown)).resolved_for(table)
     names = ("forward_s", "backward_input_s", "backward_weight_s", "backward_s")
     forward, inputs, weights, whole = (
         np.bincount(table.model_stage, weights=getattr(found, name)) / table.num_replicas for name in names

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ppsim.api.output_formats import Drawn
-from ppsim.base.display import Shown
+from ppsim.api.output_formats import TimelineFileContent
+from ppsim.base.display import Printable
 from ppsim.base.units import seconds
-from ppsim.plot.plot_model import View
+from ppsim.plot.plot_model import TimelineView
 from ppsim.runs.timeline_file import timeline_to_json
-from ppsim.runs.timeline_import import Measured
+from ppsim.runs.timeline_import import ImportedRun
 from ppsim.simulation.report import report_of
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class Recorded(Shown):
+class RunResult(Printable):
     """Recorded steps, and the facts of the run (`run` in `--json`)."""
 
-    measured: Measured
+    measured: ImportedRun
     facts: dict[str, Any]
 
     @property
@@ -30,7 +30,7 @@ class Recorded(Shown):
         raise NotImplementedError
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """One-line description."""
         return f"{self.title}: {len(self.step_times_s)} steps, the median {seconds(self.timeline.step_time_s)}"
 
@@ -68,6 +68,6 @@ class Recorded(Shown):
         return self.timeline.to_frame()
 
 
-def recorded_drawn(run: Recorded) -> Drawn:
+def run_content(run: RunResult) -> TimelineFileContent:
     """Return the file content of a run: the median step; .json has every step."""
-    return Drawn([View(run.timeline, run.title)], run.to_json)
+    return TimelineFileContent([TimelineView(run.timeline, run.title)], run.to_json)

@@ -12,7 +12,7 @@ from ppsim.schedule.table import Schedule
 
 
 @dataclass(frozen=True)
-class Recognised:
+class ScheduleDetection:
     """Result of the detection: equal schedules, usually one, or else the nearest and the first difference.
 
     `difference` is "" for an equal schedule. Without names and `nearest`, no schedule has this placement.
@@ -32,7 +32,7 @@ class Recognised:
         return f"an own order, nearest to {self.nearest}: {self.difference}"
 
 
-def recognised(table: Schedule) -> Recognised:
+def detect_schedule(table: Schedule) -> ScheduleDetection:
     """Return the schedules of the catalogue that equal a schedule; schedules fitted to costs are not compared."""
     table = table.compute_only()
     names, nearest, most = [], None, -1
@@ -42,8 +42,8 @@ def recognised(table: Schedule) -> Recognised:
         elif (common := _common(table, candidate)) > most:
             nearest, most = candidate, common
     if names or nearest is None:
-        return Recognised(names)
-    return Recognised([], nearest.name, _difference(table, nearest))
+        return ScheduleDetection(names)
+    return ScheduleDetection([], nearest.name, _difference(table, nearest))
 
 
 def _candidates(table: Schedule) -> Iterator[Schedule]:

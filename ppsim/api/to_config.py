@@ -6,10 +6,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ppsim.api.plan_options import MODEL, RULE, WORDS, job_of, marks_of, unsaid, words_of_plan
-from ppsim.api.project import plan_of
+from ppsim.api.plan_options import MODEL, RULE, WORDS, inexpressible_differences, job_of, marks_of, options_of_plan
+from ppsim.api.project import plan_of_keywords
 from ppsim.base.errors import ConfigError
-from ppsim.base.option_declarations import given_of, texts_of
+from ppsim.base.option_declarations import command_arguments, given_options
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project
 from ppsim.projection.projection import Projection
@@ -18,11 +18,11 @@ from ppsim.trainers.megatron.write_schedule import layout_string
 from ppsim.trainers.read_config import read_run_config
 from ppsim.trainers.run_config import RunConfig
 from ppsim.trainers.write_config import files_of
-from ppsim.tuning.search import Tuned
+from ppsim.tuning.search import TuneResult
 
 
 def trainer_options(
-    result: Projection | Tuned, trainer: ConfigTarget, *, given: Mapping[str, Any] | None = None
+    result: Projection | TuneResult, trainer: ConfigTarget, *, given: Mapping[str, Any] | None = None
 ) -> str:
     """Return a projection's plan, or the best configuration of a search, as a trainer's configuration.
 
@@ -40,11 +40,11 @@ def trainer_options(
     torchrun --nproc-per-node 8 --nnodes 2 pretrain_gpt.py \\
     ...
     """
-    made = project(_best_of(result)) if isinstance(result, Tuned) else result
+    made = project(_best_of(result)) if isinstance(result, TuneResult) else result
     plan, job = made.plan, job_of(made.plan)
-    if isinstance(result, Tuned):
+    if isinstance(result, TuneResult):
         given = {"calibration": result.question.calibration_file} | dict(given or {})
-    words = words_of_plan(plan, made.split, given=given or {})
+    words = options_of_plan(plan, made.split, given=given or {})
     layout = layout_string(made.split, num_mtp_layers=len(job.model.mtp))
     found = []
     for text in files_of(words, job.model.with_fine_tuning(None), trainer, layout):
@@ -53,7 +53,7 @@ def trainer_options(
     return min(found)[1]
 
 
-def _best_of(tuned: Tuned) -> Plan:
+def _best_of(tuned: TuneResult) -> Plan:
     """The plan of a search's best configuration, with the split that the search balanced.
 
     A memory limit that equals the default of the device is dropped.
@@ -80,8 +80,8 @@ class _Comments:
     def __init__(self, plan: Plan, words: Mapping[str, Any], marks: Mapping[str, Any]) -> None:
         job = job_of(plan)
         self._plan, self._marks = plan, marks
-        self._words = given_of({name: value for name, value in words.items() if name not in RULE})
-        self._values = self._words | given_of({"cluster": job.cluster, "profile": job.profile})
+        self._words = given_options({name: value for name, value in words.items() if name not in RULE})
+        self._values = self._words | given_options({"cluster": job.cluster, "profile": job.profile})
 
     def of(self, config: RunConfig) -> list[str]:
         """Return the comments, one per option."""
@@ -94,15 +94,17 @@ class _Comments:
             others = [one for one in added if one != name]
             if not self._differing(config, others):
                 added = others
-        texts = (text for name in WORDS if name in added for text in texts_of(WORDS[name], self._words[name]))
-        others = unsaid(self._plan, self._plan_of(config, added))
+        texts = (
+            text for name in WORDS if name in added for text in command_arguments(WORDS[name], self._words[name])
+        )
+        others = inexpressible_differences(self._plan, self._plan_of(config, added))
         return [
             *(f"# not expressible: {text}" for text in texts),
             *(f"# not expressible by any option: {one}" for one in others),
         ]
 
     def _plan_of(self, config: RunConfig, added: Iterable[str]) -> Plan:
-        return plan_of({name: self._values[name] for name in added} | {"run_config": config})
+        return plan_of_keywords({name: self._values[name] for name in added} | {"run_config": config})
 
     def _differing(self, config: RunConfig, added: Iterable[str]) -> list[str]:
         """The options in which the plans differ; all options if the configuration alone is no valid plan."""

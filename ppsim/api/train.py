@@ -10,21 +10,21 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from ppsim.api.keyword_options import takes
+from ppsim.api.keyword_options import accept_options
 from ppsim.api.option_values import parse_split
-from ppsim.api.run_result import Recorded
+from ppsim.api.run_result import RunResult
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import naming, to_json, write_whole
-from ppsim.base.name_lookup import Names
-from ppsim.base.option_declarations import fields_of, flag_of, require_least, with_defaults, words_of
+from ppsim.base.files import prefix_errors, to_json, write_atomically
+from ppsim.base.name_lookup import NameLookup
+from ppsim.base.option_declarations import declared_options, field_values, flag_of, require_least, with_defaults
 from ppsim.catalog.build import build
+from ppsim.model.pipeline_stages import plans_of_stages
 from ppsim.model.recompute import LayerPlan, is_by_stage, recompute_of, require_layers, words_of_layers
-from ppsim.model.stages import plans_of_stages
 from ppsim.parallel.layer_partition import counts_of, even_split, given_split
-from ppsim.runs.timeline_import import Measured, measured_of, require_agreement
-from ppsim.runtime.config import MODELS, GPTShape, OwnModel, TrainConfig
+from ppsim.runs.timeline_import import ImportedRun, import_result, require_agreement
 from ppsim.runtime.launch import is_worker, launch, require_device, require_extra
 from ppsim.runtime.options import DEFAULT_MODEL, TrainOptions
+from ppsim.runtime.train_config import MODELS, GPTShape, TrainConfig, UserModel
 from ppsim.schedule.check import compute_for
 from ppsim.schedule.grammar import format_table, read_schedule
 from ppsim.schedule.graph import build_graph
@@ -33,11 +33,11 @@ from ppsim.simulation.cost_files import costs_to_json, message_bytes_in, read_co
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.trainers.torch.write_schedule import why_not_loaded
 
-_WORDS = words_of(TrainOptions)
+_WORDS = declared_options(TrainOptions)
 
 
 @dataclass(frozen=True, repr=False)
-class Trained(Recorded):
+class TrainResult(RunResult):
     """A training run: its recorded steps, the timeline of the median step, losses and facts.
 
     `facts` are the `run` of `ppsim train --json`: step times, losses, memory, device, versions. `str` is the output
@@ -62,8 +62,8 @@ class Trained(Recorded):
         return f"{self.timeline.schedule.name}, measured"
 
 
-@takes(TrainOptions)
-def train(table: Schedule | str | Path, **options: Unpack[TrainOptions]) -> Trained:
+@accept_options(TrainOptions)
+def train(table: Schedule | str | Path, **options: Unpack[TrainOptions]) -> TrainResult:
     """Execute a schedule with torch, and return losses and the measured timeline.
 
     Options and defaults are as for `ppsim train`: a GPT called micro, 3 steps after one warm-up step, float32 on
@@ -97,12 +97,12 @@ def as_files(table: Schedule | str | Path, costs: Any) -> Iterator[tuple[str, st
     with tempfile.TemporaryDirectory(prefix="ppsim-") as folder:
         if isinstance(table, Schedule):
             path = Path(folder) / f"{table.name or 'table'}.csv"
-            write_whole(path, format_table(table))
+            write_atomically(path, format_table(table))
         else:
             path = Path(table)
         if isinstance(costs, StageCosts):
             costs_path = Path(folder) / "costs.json"
-            write_whole(costs_path, to_json(costs_to_json(costs)))
+            write_atomically(costs_path, to_json(costs_to_json(costs)))
             costs = costs_path
         yield str(path), None if costs is None else str(costs)
 
@@ -128,12 +128,12 @@ def table_from(
     return build(name, pp=pp, vpp=vpp, microbatches=4 * pp if microbatches is None else microbatches)
 
 
-def require_verified(trained: Trained) -> None:
+def require_verified(trained: TrainResult) -> None:
     """Raise `RunFailed` if the comparison with one process found more than rounding differences."""
     require_agreement(trained.facts["differences"], trained.config.dtype)
 
 
-def train_from(options: Mapping[str, Any]) -> Trained | None:
+def train_from(options: Mapping[str, Any]) -> TrainResult | None:
     """Return the run that the options describe, None in torchrun workers other than the first.
 
     `options` has every option of `TrainOptions`, None if not given and without a default, and the path `schedule`.
@@ -142,7 +142,7 @@ def train_from(options: Mapping[str, Any]) -> Trained | None:
     if options["trace"] is not None and not Path(options["trace"]).is_dir():
         raise ConfigError(f"--trace {options['trace']}: there is no such folder; make it first")
     table = read_schedule(options["schedule"])
-    with naming(options["schedule"]):
+    with prefix_errors(options["schedule"]):
         compute_for("ppsim train", table)
         build_graph(table)
     if options["partitions"] is not None:
@@ -164,15 +164,15 @@ def train_from(options: Mapping[str, Any]) -> Trained | None:
         result = launch(config)
     if result is None:
         return None
-    measured = measured_of(result, table, costs, message_bytes=_message_bytes(config))
-    return Trained(measured, _facts(config, result, measured), config)
+    measured = import_result(result, table, costs, message_bytes=_message_bytes(config))
+    return TrainResult(measured, _facts(config, result, measured), config)
 
 
 def _emulated(config: TrainConfig, table: Schedule) -> StageCosts | None:
     if config.emulate_costs is None:
         return None
     given = read_costs(config.emulate_costs)
-    with naming(config.emulate_costs):
+    with prefix_errors(config.emulate_costs):
         given.resolved_for(table)
     if "transfer_s" in given.resolved_for(table).by_microbatch and np.any(given.transfer_s):
         raise ConfigError(
@@ -217,7 +217,7 @@ def _train_config(table: Schedule, options: Mapping[str, Any]) -> TrainConfig:
     if options["module"] is None:
         shape = _shape(options)
         layers, given["recompute"], plans = _planned(shape.num_layers, table, options)
-        model: GPTShape | OwnModel = shape
+        model: GPTShape | UserModel = shape
     else:
         model, layers, given["dtype"] = _own_model(table, options)
         plans = None
@@ -227,7 +227,7 @@ def _train_config(table: Schedule, options: Mapping[str, Any]) -> TrainConfig:
         model=model,
         layers_per_stage=layers,
         layer_plans=plans,
-        **fields_of(_WORDS, given),
+        **field_values(_WORDS, given),
     )
 
 
@@ -299,19 +299,19 @@ def _layers(num_layers: int, table: Schedule, options: Mapping[str, Any]) -> lis
 
 def _shape(options: Mapping[str, Any]) -> GPTShape:
     name = options["model"] or DEFAULT_MODEL
-    names = Names("model", MODELS)
+    names = NameLookup("model", MODELS)
     if (known := names.find(name)) is None:
         raise ConfigError(names.unknown(name))
-    return replace(MODELS[known], **fields_of(_WORDS, options, "model"))
+    return replace(MODELS[known], **field_values(_WORDS, options, "model"))
 
 
 _OF_GPTS = ("model", "hidden", "heads", "seq_len", "dtype", "recompute", "stage_plan")
 """Options of the GPT, which do not apply to --module."""
 
 
-def _own_model(table: Schedule, options: Mapping[str, Any]) -> tuple[OwnModel, list[int], str]:
+def _own_model(table: Schedule, options: Mapping[str, Any]) -> tuple[UserModel, list[int], str]:
     """The user's model, its layers per stage and its dtype; tested with one microbatch."""
-    from ppsim.runtime.user_model import function_of, tried
+    from ppsim.runtime.user_model import check_user_model, function_of
 
     if wrong := [name for name in _OF_GPTS if options[name] is not None]:
         raise ConfigError(f"--module says what is trained: leave out {flag_of(wrong[0])}")
@@ -320,24 +320,24 @@ def _own_model(table: Schedule, options: Mapping[str, Any]) -> tuple[OwnModel, l
     function = function_of(options["module"])
     num_layers = function.num_layers(options["layers"])
     layers = _layers(num_layers, table, options)
-    boundaries, dtype = tried(
+    boundaries, dtype = check_user_model(
         function, layers, micro_batch=options["micro_batch"], seed=options["seed"], device=options["device"],
         splits=table.splits_backward,
     )  # fmt: skip
-    return OwnModel(function.where, num_layers, boundaries), layers, dtype
+    return UserModel(function.where, num_layers, boundaries), layers, dtype
 
 
 def _message_bytes(config: TrainConfig) -> float | None:
     """Bytes per microbatch between stages; for emulated costs, the value in the costs file."""
     if config.emulate_costs is not None:
         return message_bytes_in(config.emulate_costs)
-    if isinstance(config.model, OwnModel):
+    if isinstance(config.model, UserModel):
         return max((float(one.num_bytes) for one in config.model.boundaries[1:-1]), default=None)
     element = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}[config.dtype]
     return config.micro_batch * config.model.sequence_length * config.model.hidden_size * element
 
 
-def _facts(config: TrainConfig, result: dict[str, Any], measured: Measured) -> dict[str, Any]:
+def _facts(config: TrainConfig, result: dict[str, Any], measured: ImportedRun) -> dict[str, Any]:
     return {
         "torch": result["torch"],
         "device": config.device,

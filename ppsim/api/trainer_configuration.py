@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.option_declarations import flag_of, require_tokens, words_of
+from ppsim.base.option_declarations import declared_options, flag_of, require_tokens
 from ppsim.model.offloading import OffloadRules
-from ppsim.projection.options import GPT, JobOptions, StudyOptions
+from ppsim.projection.options import GPT, JobOptions, SearchBaseOptions
 
 if TYPE_CHECKING:
     from ppsim.trainers.run_config import RunConfig
@@ -34,11 +34,11 @@ _OF_PIPELINES = ("split", *MEGATRON_SPLIT, "vpp", "group_size", "overlap_p2p", "
 _OF_INTERLEAVING = ("group_size", "overlap_p2p")
 
 _NOT_SHARED = ("dp", "sequence_parallel", "offload", "offload_modules", *(one.name for one in fields(OffloadRules)))
-_OF_STUDIES = {*words_of(StudyOptions), *_NOT_SHARED} - {"model", "run_config", "recipe"}
-_ONLY_FOR_JOBS = [name for name in words_of(JobOptions) if name in _OF_STUDIES]
+_OF_STUDIES = {*declared_options(SearchBaseOptions), *_NOT_SHARED} - {"model", "run_config", "recipe"}
+_ONLY_FOR_JOBS = [name for name in declared_options(JobOptions) if name in _OF_STUDIES]
 
 
-def configured(options: Mapping[str, Any], *, tried: Collection[str] = ()) -> dict[str, Any]:
+def with_run_config(options: Mapping[str, Any], *, tried: Collection[str] = ()) -> dict[str, Any]:
     """Return options, with None replaced by the settings and the model of their `run_config` or `recipe`.
 
     A given option replaces only the same setting of the configuration. Options that a search has `tried` stay None.
@@ -59,7 +59,7 @@ def configured(options: Mapping[str, Any], *, tried: Collection[str] = ()) -> di
     config = read_source(path, recipe)
     given = {name for name, value in filled.items() if value not in (None, {}, ())}
     left = {name for word in given for name in _SAME_SETTING.get(word, ())} | given | {*tried}
-    taken = {name: value for name, value in config.words.items() if name in filled and name not in left}
+    taken = {name: value for name, value in config.options.items() if name in filled and name not in left}
     if "stack" in taken:
         from ppsim.trainers.stacks import without_recipes
 
@@ -111,7 +111,7 @@ def _stages_per_rank(config: "RunConfig", filled: Mapping[str, Any], given: Coll
     vpp: int | None = filled["vpp"]
     each, pp = config.layers_per_virtual_stage, filled["pp"] or 1
     if each is not None and {"model", "layers", "pp"}.intersection(given):
-        from ppsim.api.traces import trace_if_unknown
+        from ppsim.api.model_traces import trace_if_unknown
         from ppsim.trainers.read_config import model_named  # heavy import
 
         if filled["model"] == GPT or filled["layers"]:
@@ -169,8 +169,8 @@ def _with_stack(options: dict[str, Any]) -> dict[str, Any]:
         from ppsim.api.calibration import calibrated_cluster  # readers of recordings
 
         options = options | {"cluster": calibrated_cluster(calibration, options.get("cluster"))}
-    from ppsim.api.traces import trace_if_unknown
-    from ppsim.machine.files import cluster_of
+    from ppsim.api.model_traces import trace_if_unknown
+    from ppsim.machine.cluster_files import cluster_of
     from ppsim.trainers.read_config import model_named  # heavy import
     from ppsim.trainers.stacks import PLAIN, default_stack, stack_of
 

@@ -6,28 +6,28 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack, get_args
 
-from ppsim.api.job import job_from
-from ppsim.api.keyword_options import takes
+from ppsim.api.job import job_of_options
+from ppsim.api.keyword_options import accept_options
 from ppsim.api.option_values import parse_size
-from ppsim.api.trainer_configuration import configured
+from ppsim.api.trainer_configuration import with_run_config
 from ppsim.base.errors import ConfigError
-from ppsim.base.option_declarations import flag_of, with_defaults, words_of
+from ppsim.base.option_declarations import declared_options, flag_of, with_defaults
 from ppsim.model.recompute import is_by_stage, recompute_of
 from ppsim.projection.options import JobOptions
 from ppsim.tuning import search
 from ppsim.tuning.options import RangeOptions, TuneOptions
 from ppsim.tuning.refine import REFINEMENTS, Refinement
-from ppsim.tuning.search import Counted, Tuned
-from ppsim.tuning.space import Question, space_for
+from ppsim.tuning.search import Counted, TuneResult
+from ppsim.tuning.space import SearchProblem, space_for
 from ppsim.tuning.workers import HERE
 
-_WORDS, _RANGES = words_of(TuneOptions), words_of(RangeOptions)
-_OF_JOBS = [name for name in words_of(JobOptions) if name in _WORDS and name not in _RANGES]
+_WORDS, _RANGES = declared_options(TuneOptions), declared_options(RangeOptions)
+_OF_JOBS = [name for name in declared_options(JobOptions) if name in _WORDS and name not in _RANGES]
 _SPLITS = get_args(_RANGES["split"].listed)
 
 
-@takes(TuneOptions)
-def tune(*, progress: Counted = lambda decided, total, best_s: None, **options: Unpack[TuneOptions]) -> Tuned:
+@accept_options(TuneOptions)
+def tune(*, progress: Counted = lambda decided, total, best_s: None, **options: Unpack[TuneOptions]) -> TuneResult:
     """Return the best layouts, schedules and batches for a model on a number of GPUs.
 
     Options and defaults are as for `ppsim tune`; `model`, `gpus` and `global_batch` are required. Ranges to try
@@ -47,17 +47,17 @@ def tune(*, progress: Counted = lambda decided, total, best_s: None, **options: 
     return search_of(options)(progress=progress)
 
 
-def search_of(options: Mapping[str, Any]) -> Callable[..., Tuned]:
+def search_of(options: Mapping[str, Any]) -> Callable[..., TuneResult]:
     """Return the search of the options, not started, as a function of the `progress` of `tune`.
 
     `options` has every option of `TuneOptions`, None if not given. Raises `ConfigError` for invalid options.
     """
     zero = _listed("zero", options["zero"])
-    options = configured(dict(options), tried=_RANGES.keys() - {"zero"})
+    options = with_run_config(dict(options), tried=_RANGES.keys() - {"zero"})
     given = with_defaults(_WORDS, options)
     ranges = {name: _listed(name, options[name]) for name in _RANGES if name != "zero"}
     own = options["zero"] if zero is None else None  # from the file, else from the stack
-    from_file = options["run_config"] and "zero" in options["run_config"].words
+    from_file = options["run_config"] and "zero" in options["run_config"].options
     ranges["zero"] = [own] if from_file and own is not None else zero
     given["zero"] = zero[0] if zero else own
     if ranges["recompute"] is not None:
@@ -84,7 +84,7 @@ def search_of(options: Mapping[str, Any]) -> Callable[..., Tuned]:
     )
 
 
-def _calibrated(question: Question, options: Mapping[str, Any]) -> Question:
+def _calibrated(question: SearchProblem, options: Mapping[str, Any]) -> SearchProblem:
     from ppsim.api.calibration import plan_fields_of  # heavy import
 
     given = options["calibration"]
@@ -116,7 +116,7 @@ def _refined(options: Mapping[str, Any]) -> list[Refinement]:
     return [*found, "plan"] if options["stage_plan"] else found
 
 
-def _question(options: Mapping[str, Any]) -> Question:
+def _question(options: Mapping[str, Any]) -> SearchProblem:
     for name in ("model", "gpus", "global_batch"):
         if options[name] is None:
             raise ConfigError(f"{flag_of(name)} must be given: tune searches the layout for it")
@@ -128,7 +128,9 @@ def _question(options: Mapping[str, Any]) -> Question:
     decided = {name: options[name] for name in _OF_JOBS if name not in ("gpus", "etp", instances)}
     decided["zero"] = options["zero"]
     about = {name: options[name] for name in ("stack_basis", "assumed") if name in options}
-    job = job_from(dict.fromkeys(words_of(JobOptions)) | decided | about | {"sequence_parallel": False})
+    job = job_of_options(
+        dict.fromkeys(declared_options(JobOptions)) | decided | about | {"sequence_parallel": False}
+    )
     assert job is not None
     if options[instances]:
         job = replace(job, optimizer=replace(job.optimizer, **{instances: options[instances]}))
@@ -140,7 +142,7 @@ def _question(options: Mapping[str, Any]) -> Question:
         raise ConfigError("--memory-limit and --memory-share say the same twice: give one of them")
     if share is not None and not 0 < share <= 1:
         raise ConfigError(f"--memory-share is a part above 0, up to 1: got {share:g}")
-    return Question(
+    return SearchProblem(
         job=replace(job, gpus_assumed=False),
         num_gpus=options["gpus"],
         memory_limit_bytes=job.cluster.device.usable_bytes(share) if limit is None else limit,

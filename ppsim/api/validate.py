@@ -4,26 +4,28 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import overload
 
-from ppsim.api.project import plan_of
-from ppsim.base.outputs import silent
+from ppsim.api.project import plan_of_keywords
+from ppsim.base.write_outputs import ignore_message
 from ppsim.validation.fit import FittedCluster, fit_cluster
 from ppsim.validation.fit_validation import AfterFits, after_fits
-from ppsim.validation.validation_result import Validated, validated
+from ppsim.validation.validation_result import ValidationReport, validate_sets
 
 Announce = Callable[[str], None]
 
 
 @overload
-def validate(runs: str | Path | None = None, *, fit_on: None = None, announce: Announce = silent) -> Validated: ...
+def validate(
+    runs: str | Path | None = None, *, fit_on: None = None, announce: Announce = ignore_message
+) -> ValidationReport: ...
 
 
 @overload
-def validate(runs: str | Path | None = None, *, fit_on: str, announce: Announce = silent) -> AfterFits: ...
+def validate(runs: str | Path | None = None, *, fit_on: str, announce: Announce = ignore_message) -> AfterFits: ...
 
 
 def validate(
-    runs: str | Path | None = None, *, fit_on: str | None = None, announce: Announce = silent
-) -> Validated | AfterFits:
+    runs: str | Path | None = None, *, fit_on: str | None = None, announce: Announce = ignore_message
+) -> ValidationReport | AfterFits:
     """Compare measurements with projections: for one set by name, for a CSV file, or for all sets (None).
 
     A row has options of `ppsim.project`, a metric and a value. It is projected like `ppsim.project(**options)`;
@@ -41,10 +43,10 @@ def validate(
     """
     name = None if runs is None else str(runs)
     if fit_on is not None:
-        return after_fits(name, fit_on, plan_of, announce=announce)
-    return validated(name, plan_of, announce=announce)
+        return after_fits(name, fit_on, plan_of_keywords, announce=announce)
+    return validate_sets(name, plan_of_keywords, announce=announce)
 
 
-def fitted_again(cluster: str) -> FittedCluster:
+def refit_cluster(cluster: str) -> FittedCluster:
     """Refit the constants of a packaged cluster to their original rows."""
-    return fit_cluster(cluster, plan_of)
+    return fit_cluster(cluster, plan_of_keywords)

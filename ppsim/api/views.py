@@ -4,31 +4,31 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ppsim.base.units import percent, seconds
-from ppsim.plot.pareto import SearchView
-from ppsim.plot.plot_model import Fact, View
+from ppsim.plot.pareto_page import SearchView
+from ppsim.plot.plot_model import Fact, TimelineView
 from ppsim.projection.expert_messages import expert_messages
 from ppsim.projection.loss_breakdown import loss_budget
 from ppsim.projection.options import GPT
-from ppsim.projection.projection import Answer, Projection
-from ppsim.results.quantities import texts_of
+from ppsim.projection.projection import Projection, ProjectionSummary
+from ppsim.results.quantity_texts import texts_of
 from ppsim.schedule.rounds import microbatches_in_words
 from ppsim.simulation.report import gap_of
 from ppsim.tuning.command_line import command_of
-from ppsim.tuning.search import Found, Tuned
+from ppsim.tuning.search import FoundConfiguration, TuneResult
 
 
-def view_of(projection: Projection, title: str, answer: Answer | None = None) -> View:
+def view_of(projection: Projection, title: str, answer: ProjectionSummary | None = None) -> TimelineView:
     """Return the picture content of a projection: its step, time budget and results.
 
     `answer` adds the interval and the advice.
     """
-    interval = f"; 90 % interval {' to '.join(map(seconds, answer.interval_s))}" if answer else ""
+    interval = f"; 90 % interval {' to '.join(map(seconds, answer.iteration_time_interval_s))}" if answer else ""
     about = _about(projection)
     texts = texts_of(projection, "page")
     texts["iteration"] += interval
     facts = [*texts.items(), bound_of(projection.report)]
     notes = {"To change": _advice(answer, projection) if answer else [], "Assumed": projection.assumptions}
-    return View(
+    return TimelineView(
         projection.timeline,
         title,
         [*projection.step.pieces, *expert_messages(projection)],
@@ -50,8 +50,8 @@ def bound_of(report: Mapping[str, Any]) -> Fact:
     return "lower bound", f"{seconds(bound_s)} for any schedule on this placement; the step is {gap} above it"
 
 
-def _advice(answer: Answer, projection: Projection) -> list[str]:
-    lines = [f"{one.change}: {one.effect}" for one in answer.advice] or [projection.without_advice]
+def _advice(answer: ProjectionSummary, projection: Projection) -> list[str]:
+    lines = [f"{one.change}: {one.effect}" for one in answer.advice] or [projection.summary_without_advice]
     job = projection.plan.job
     if job is not None and job.model_name != GPT:  # the command would also need the sizes of a GPT
         sizes = f"--gpus {projection.num_gpus} --global-batch-size {job.global_batch} --seq-len {job.length}"
@@ -84,11 +84,11 @@ def _about(projection: Projection) -> list[Fact]:
     ]
 
 
-def search_view(tuned: Tuned) -> SearchView:
+def search_view(tuned: TuneResult) -> SearchView:
     """Return the picture content of a search, each configuration with its `ppsim project` command."""
     job = tuned.question.job
 
-    def rows(found: Sequence[Found]) -> list[dict[str, Any]]:
+    def rows(found: Sequence[FoundConfiguration]) -> list[dict[str, Any]]:
         return [tuned.row(one) | {"command": command_of(tuned, one)} for one in found]
 
     return SearchView(

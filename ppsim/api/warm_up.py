@@ -10,11 +10,11 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.numba_jit import cache_folder, compilations, every_kernel_compiled
 from ppsim.catalog.auto import optimise
 from ppsim.catalog.build import CATALOG, build, find
-from ppsim.catalog.entry import Entry
+from ppsim.catalog.entry import ScheduleEntry
 from ppsim.schedule.check import check
 from ppsim.schedule.graph import build_graph
 from ppsim.simulation.engine import blockers_of
-from ppsim.simulation.run import simulate
+from ppsim.simulation.simulate import simulate
 from ppsim.simulation.stage_costs import StageCosts
 
 _SHAPES = ((2, 4), (4, 8))  # (ranks, microbatches); every schedule supports one of these
@@ -69,7 +69,7 @@ def _work() -> Iterator[tuple[str, str, Callable[[], object]]]:
         )  # fmt: skip
 
 
-def _tried(entry: Entry, costs: StageCosts) -> None:
+def _tried(entry: ScheduleEntry, costs: StageCosts) -> None:
     vpp = entry.stages_per_rank[0]
     for pp, microbatches in _SHAPES:
         if entry.why_not(pp=pp, vpp=vpp, microbatches=microbatches) is None:

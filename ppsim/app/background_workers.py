@@ -11,12 +11,12 @@ from multiprocessing.process import BaseProcess
 from threading import RLock
 from typing import Any
 
-from ppsim.api.project import plan_from
+from ppsim.api.project import plan_of_options
 from ppsim.api.tune import search_of
 from ppsim.api.views import search_view
 from ppsim.base.errors import PpsimError
-from ppsim.catalog.entry import Entry
-from ppsim.plot.pareto import SearchView
+from ppsim.catalog.entry import ScheduleEntry
+from ppsim.plot.pareto_page import SearchView
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project_all, table_of
 from ppsim.schedule.table import Schedule
@@ -79,7 +79,7 @@ def _working(work: Work, pipe: Connection) -> None:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ScheduleRequest:
     """A schedule to fit to the costs of a plan's options; `key` identifies it."""
 
     key: Key
@@ -87,31 +87,31 @@ class Wanted:
     name: str
 
 
-def fit(wanted: Wanted, tell: Callable[[Table], None]) -> None:
-    """Pass the schedule at a plan's costs to `tell`, found as by the command line; raises `PpsimError`."""
+def optimise_schedule(request: ScheduleRequest, report: Callable[[Table], None]) -> None:
+    """Pass the schedule at a plan's costs to `report`, found as by the command line; raises `PpsimError`."""
     made: list[Table] = []
 
-    def noted(plan: Plan, entry: Entry) -> Table:
+    def noted(plan: Plan, entry: ScheduleEntry) -> Table:
         made.append(table_of(plan, entry))
         return made[-1]
 
-    found = project_all(plan_from(wanted.options), [wanted.name], tables=noted)
+    found = project_all(plan_of_options(request.options), [request.name], tables=noted)
     if not made:
-        raise PpsimError(found.reasons[wanted.name])
-    tell(made[0])
+        raise PpsimError(found.rejected[request.name])
+    report(made[0])
 
 
 @dataclass
-class Fitter:
+class ScheduleOptimiser:
     """The current and the next schedules to fit; the process starts with the first."""
 
-    _next: list[Wanted] = field(default_factory=list)
-    _current: Wanted | None = None
-    _worker: Worker = field(default_factory=lambda: Worker(fit))
+    _next: list[ScheduleRequest] = field(default_factory=list)
+    _current: ScheduleRequest | None = None
+    _worker: Worker = field(default_factory=lambda: Worker(optimise_schedule))
 
-    def want(self, wanted: Sequence[Wanted]) -> None:
+    def want(self, requests: Sequence[ScheduleRequest]) -> None:
         """Replace the queue of schedules to fit; the current one is finished."""
-        self._next = [one for one in wanted if self._current is None or one.key != self._current.key]
+        self._next = [one for one in requests if self._current is None or one.key != self._current.key]
         self._go_on()
 
     def found(self) -> list[tuple[Key, Table | str]]:
@@ -136,7 +136,7 @@ class Fitter:
 
 
 @dataclass(frozen=True)
-class Progress:
+class SearchProgress:
     """Progress of a search: numbers of configurations, then `found`, or `failed` with a message."""
 
     decided: int = 0
@@ -146,21 +146,21 @@ class Progress:
     failed: str = ""
 
 
-def search(options: Mapping[str, Any], tell: Callable[[Progress], None]) -> None:
-    """Run a search and pass its progress and at last its result to `tell`; raises `PpsimError`."""
+def search(options: Mapping[str, Any], report: Callable[[SearchProgress], None]) -> None:
+    """Run a search and pass its progress and at last its result to `report`; raises `PpsimError`."""
 
     def counted(decided: int, total: int, best_s: float | None) -> None:
-        tell(Progress(decided, total, best_s))
+        report(SearchProgress(decided, total, best_s))
 
-    tell(Progress(found=search_view(search_of(options)(progress=counted))))
+    report(SearchProgress(found=search_view(search_of(options)(progress=counted))))
 
 
 @dataclass
-class Searches:
+class SearchWorker:
     """The running search, identified by its command; at most one."""
 
     _command: str = ""
-    _last: Progress = field(default_factory=Progress)
+    _last: SearchProgress = field(default_factory=SearchProgress)
     _worker: Worker = field(default_factory=lambda: Worker(search))
     _lock: RLock = field(default_factory=RLock)
 
@@ -170,16 +170,16 @@ class Searches:
             if command == self._command and not self._last.failed:
                 return
             self.close()
-            self._command, self._last = command, Progress()
+            self._command, self._last = command, SearchProgress()
             self._worker.ask(dict(options))
 
-    def progress(self, command: str) -> Progress | None:
+    def progress(self, command: str) -> SearchProgress | None:
         """Return the progress of a command's search, None if it is not the latest."""
         with self._lock:
             if command != self._command:
                 return None
             while told := self._worker.answer():
-                self._last = Progress(failed=str(told)) if isinstance(told, PpsimError) else told
+                self._last = SearchProgress(failed=str(told)) if isinstance(told, PpsimError) else told
             return self._last
 
     def close(self) -> None:

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from html import escape
 from typing import Literal
 
-from ppsim.base.option_declarations import choices_of, words_of
+from ppsim.base.option_declarations import allowed_values, declared_options
 from ppsim.catalog.build import every_schedule
 from ppsim.costs.profile import DEFAULT, packaged_profiles
-from ppsim.machine.files import packaged_clusters
+from ppsim.machine.cluster_files import packaged_clusters
 from ppsim.model.registry import NAMES
 from ppsim.projection.options import PlanOptions
 from ppsim.tuning.options import TuneOptions
 
 Kind = Literal["text", "number", "slider", "scale", "select"]
 
-_WORDS, _TUNED = words_of(PlanOptions), words_of(TuneOptions)
+_WORDS, _TUNED = declared_options(PlanOptions), declared_options(TuneOptions)
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _field_html(one: Field, prefix: str) -> str:
     empty = f" placeholder='{escape(one.empty, quote=True)}'" if one.empty else ""
     unit_joined = f" data-unit='{one.unit}'" if one.joined else ""
     if one.kind == "select":
-        choices = "".join(f"<option>{value}</option>" for value in choices_of(_WORDS[one.word].kinds))
+        choices = "".join(f"<option>{value}</option>" for value in allowed_values(_WORDS[one.word].kinds))
         control = f"<select {common}><option value=''>{escape(one.empty)}</option>{choices}</select>"
     elif one.kind in ("slider", "scale"):
         ends = f"min={one.least:g} max={one.most:g}" if one.kind == "slider" else f"min={int(one.joined)} max=600"

@@ -11,13 +11,13 @@ from importlib.resources import files
 from typing import Any
 
 from ppsim.app import pictures
-from ppsim.app.background_workers import Searches
-from ppsim.app.projector import Reader, Workbench
-from ppsim.app.state import State, field_of
+from ppsim.app.background_workers import SearchWorker
+from ppsim.app.projector import Projector, Reader
+from ppsim.app.state import PageState, field_of
 from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.base.units import count, seconds
 from ppsim.catalog.build import every_schedule
-from ppsim.plot.pareto import pareto_plotly
+from ppsim.plot.pareto_page import pareto_plotly
 
 _REST = "<div id=rendered>{%app_entry%}</div>{%config%}{%scripts%}{%renderer%}</body></html>"
 _GRAPH = {
@@ -33,7 +33,7 @@ _TO_SCRIPT = (
 """Notifications of the page's script: (function, component, property)."""
 
 
-def dash_application(workbench: Workbench, searches: Searches, read_search: Reader, *, prefix: str) -> Any:
+def dash_application(workbench: Projector, searches: SearchWorker, read_search: Reader, *, prefix: str) -> Any:
     """Return the WSGI application; all its paths begin with `prefix`.
 
     Its page is the part after the HTML of `ppsim.app.server`.
@@ -56,11 +56,11 @@ def dash_application(workbench: Workbench, searches: Searches, read_search: Read
     return made.server
 
 
-def _table(workbench: Workbench) -> Any:
+def _table(workbench: Projector) -> Any:
     from flask import Response, request
 
     try:
-        state = State.read(request.query_string.decode())
+        state = PageState.read(request.query_string.decode())
         workbench.wait(state)
         text = pictures.table_csv(workbench.answer(state))
     except PpsimError as error:
@@ -83,19 +83,19 @@ def _layout(dash: Any) -> Any:
     return html.Div([*stores, *graphs])
 
 
-def _add_answers(dash: Any, made: Any, workbench: Workbench) -> None:
+def _add_answers(dash: Any, made: Any, workbench: Projector) -> None:
     keep = dash.no_update
 
     def answered(asked: Mapping[str, Any]) -> tuple[Any, ...]:
         """The figures of a state; for an invalid state, the error message and unchanged figures."""
         base = {"serial": asked["serial"], "quick": asked["quick"]}
         try:
-            state = State.read(asked["query"])
+            state = PageState.read(asked["query"])
             answer = workbench.answer(state)
         except PpsimError as error:
-            return keep, keep, keep, base | wrong(error)
+            return keep, keep, keep, base | field_error(error)
         theme, wide_px = pictures.theme_of(dark=asked["dark"]), asked["wide"]
-        told = base | pictures.told(answer, theme=theme)
+        told = base | pictures.page_texts(answer, theme=theme)
         if not answer.projections:
             drawn: tuple[Any, ...] = (keep, keep, keep)
         elif asked["quick"]:
@@ -106,8 +106,8 @@ def _add_answers(dash: Any, made: Any, workbench: Workbench) -> None:
             told |= {"missing": missing, "table": pictures.table_html(spots, state.schedules)}
             drawn = (
                 pictures.timelines(answer, quick=False, theme=theme, wide_px=wide_px),
-                pictures.tradeoff(answer, spots, theme=theme),
-                pictures.idle(answer, theme=theme),
+                pictures.tradeoff_picture(answer, spots, theme=theme),
+                pictures.idle_figure(answer, theme=theme),
             )
         return *drawn, told
 
@@ -116,31 +116,31 @@ def _add_answers(dash: Any, made: Any, workbench: Workbench) -> None:
     made.callback(*drawn_in, dash.Output("told", "data"), asked_in, prevent_initial_call=True)(answered)
 
 
-def wrong(error: PpsimError) -> dict[str, str]:
+def field_error(error: PpsimError) -> dict[str, str]:
     """Return the error message and the field to show it at ("": no particular field)."""
     sentence = " ".join(str(error).split())
     return {"error": sentence, "field": field_of(sentence) or ""}
 
 
-def _add_searches(dash: Any, made: Any, workbench: Workbench, searches: Searches, read_search: Reader) -> None:
+def _add_searches(dash: Any, made: Any, workbench: Projector, searches: SearchWorker, read_search: Reader) -> None:
     keep = dash.no_update
 
     def searched(asked: Mapping[str, Any]) -> tuple[Any, ...]:
         """Progress of a search, and its picture at the end; `start` starts one."""
         base: dict[str, Any] = {"serial": asked["serial"]}
         try:
-            state = State.read(asked["query"])
+            state = PageState.read(asked["query"])
             command = state.search_command
             if asked["start"]:
                 searches.start(command, read_search(state.search_arguments))
         except PpsimError as error:
-            return keep, base | wrong(error) | {"over": True}
+            return keep, base | field_error(error) | {"over": True}
         progress = searches.progress(command)
         base["command"] = command
         if progress is None:
             return keep, base | {"over": True}
         if progress.failed:
-            return keep, base | wrong(ConfigError(progress.failed)) | {"over": True}
+            return keep, base | field_error(ConfigError(progress.failed)) | {"over": True}
         if progress.found is None:
             best = "" if progress.best_s is None else f", best {seconds(progress.best_s)}"
             decided = f"{count(progress.decided)} of {count(progress.total)} configurations decided{best}"
@@ -153,11 +153,11 @@ def _add_searches(dash: Any, made: Any, workbench: Workbench, searches: Searches
     def opened(asked: Mapping[str, Any]) -> tuple[Any, ...]:
         """The timeline of the configuration whose command was clicked."""
         try:
-            state = State.read(asked["query"]).showing(shlex.split(asked["command"])[2:])
+            state = PageState.read(asked["query"]).showing(shlex.split(asked["command"])[2:])
             workbench.wait(state)
             answer = workbench.answer(state)
         except PpsimError as error:
-            return keep, wrong(error)
+            return keep, field_error(error)
         theme = pictures.theme_of(dark=asked["dark"])
         picture, told = pictures.configuration(state, answer, theme=theme, wide_px=asked["wide"])
         return picture, {"told": told}

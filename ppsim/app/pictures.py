@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from ppsim.app.projector import Answer
-from ppsim.app.state import State
+from ppsim.app.projector import ProjectorResult
+from ppsim.app.state import PageState
 from ppsim.base.units import count, percent, seconds, signed_percent, size
 from ppsim.plot.action_colours import fills_of
 from ppsim.plot.html_sidebar import html_table, verdict_html
 from ppsim.plot.palette import CAUSE_COLOURS, CAUSE_TITLES, CRITICAL_PATH, TITLES
-from ppsim.plot.pareto import SearchView, in_columns
-from ppsim.plot.plotly_figures import Look, timeline_plotly
+from ppsim.plot.pareto_page import SearchView, in_columns
+from ppsim.plot.plotly_figures import DrawingOptions, timeline_plotly
 from ppsim.plot.plotly_frame import DARK, LIGHT, Theme
-from ppsim.plot.plotly_tradeoffs import Point, idle_plotly, tradeoff_plotly
+from ppsim.plot.plotly_tradeoffs import TradeoffPoint, idle_plotly, tradeoff_plotly
 from ppsim.projection.projection import Projection
 from ppsim.schedule.table import Op
 from ppsim.simulation.report import gap_of
@@ -34,12 +34,12 @@ def theme_of(*, dark: bool) -> Theme:
     return DARK if dark else LIGHT
 
 
-def timelines(answer: Answer, *, quick: bool, theme: Theme, wide_px: int = Look.wide_px) -> Data:
+def timelines(answer: ProjectorResult, *, quick: bool, theme: Theme, wide_px: int = DrawingOptions.wide_px) -> Data:
     """Return the timelines of an answer on one time axis; `quick` gives a sketch, for moving sliders."""
     state, shown = answer.state, list(answer.projections.values())
     few = sum(one.timeline.num_actions for one in shown) <= MOST_TEXTS
     limits = {one.plan.memory_bound_bytes for one in shown}
-    look = Look(
+    look = DrawingOptions(
         colour="cause" if state.view("colour") == "cause" else "kind",
         with_texts=few,
         is_sketch=quick,
@@ -53,14 +53,14 @@ def timelines(answer: Answer, *, quick: bool, theme: Theme, wide_px: int = Look.
     return timeline_plotly([one.timeline for one in shown], titles=list(answer.projections), look=look)
 
 
-def idle(answer: Answer, *, theme: Theme) -> Data:
+def idle_figure(answer: ProjectorResult, *, theme: Theme) -> Data:
     """Return the ranks' idle time by cause."""
     return idle_plotly(
         [one.timeline for one in answer.projections.values()], titles=list(answer.projections), theme=theme
     )
 
 
-def tradeoff(answer: Answer, spots: Sequence[Point], *, theme: Theme) -> Data:
+def tradeoff_picture(answer: ProjectorResult, spots: Sequence[TradeoffPoint], *, theme: Theme) -> Data:
     """Return all schedules by memory and time; compared schedules have names and lower bounds."""
     points = [
         replace(spot, kind="compared") if spot.name in answer.projections else replace(spot, bound_s=None)
@@ -69,15 +69,15 @@ def tradeoff(answer: Answer, spots: Sequence[Point], *, theme: Theme) -> Data:
     return tradeoff_plotly(points, memory_limit_bytes=answer.plan.memory_bound_bytes, theme=theme)
 
 
-def times_of_stages(answer: Answer) -> dict[str, list[float]]:
+def times_of_stages(answer: ProjectorResult) -> dict[str, list[float]]:
     """Return the costs per stage of the baseline in ms and GiB, by the option that sets them."""
     base = answer.baseline
     if base is None:
         return {}
     schedule = base.timeline.schedule
     stages = schedule.num_model_stages
-    costs = base.assembled.costs.resolved_for(schedule)
-    hops = np.broadcast_to(np.asarray(base.assembled.costs.transfer_s, dtype=np.float64), (stages,))
+    costs = base.stage_cost_set.costs.resolved_for(schedule)
+    hops = np.broadcast_to(np.asarray(base.stage_cost_set.costs.transfer_s, dtype=np.float64), (stages,))
     found = {
         "forward_ms": 1e3 * costs.values("forward_s")[:stages],
         "backward_input_ms": 1e3 * costs.values("backward_input_s")[:stages],
@@ -93,7 +93,7 @@ def _of_microbatches(values: Any) -> Any:
     return np.mean(values, axis=1) if np.ndim(values) == 2 else values
 
 
-def times_of_rank(answer: Answer) -> dict[str, str]:
+def times_of_rank(answer: ProjectorResult) -> dict[str, str]:
     """Return the costs of the average rank of the baseline, by the option that sets them."""
     base, of_stages = answer.baseline, times_of_stages(answer)
     if base is None:
@@ -106,7 +106,7 @@ def times_of_rank(answer: Answer) -> dict[str, str]:
     }
 
 
-def cards_html(answer: Answer) -> str:
+def cards_html(answer: ProjectorResult) -> str:
     """Return one card per schedule: verdict and numbers compared with the baseline, or the reason against it."""
     base, cards = answer.baseline, []
     for name in answer.state.schedules:
@@ -114,7 +114,7 @@ def cards_html(answer: Answer) -> str:
             cards.append(_card(answer, name, one, base if base is not None else one))
             continue
         waits = name in answer.awaited
-        told = "its table is being fitted to these costs …" if waits else answer.reasons.get(name, "")
+        told = "its table is being fitted to these costs …" if waits else answer.rejected.get(name, "")
         cards.append(
             f"<article class='card {'waits' if waits else 'refused'}' data-schedule='{escape(name)}'>"
             f"<h2>{escape(name)}</h2><p>{escape(told)}</p></article>"
@@ -122,7 +122,7 @@ def cards_html(answer: Answer) -> str:
     return "".join(cards)
 
 
-def _card(answer: Answer, name: str, one: Projection, base: Projection) -> str:
+def _card(answer: ProjectorResult, name: str, one: Projection, base: Projection) -> str:
     tokens = base.tokens_per_s
     numbers = [
         ("step", one.iteration_time_s, base.iteration_time_s, seconds, -1),
@@ -136,7 +136,7 @@ def _card(answer: Answer, name: str, one: Projection, base: Projection) -> str:
         change = "<dd></dd>" if is_base else _change(value, other, better)
         rows += f"<div><dt>{title}</dt><dd>{escape(shown(value))}</dd>{change}</div>"
     pinned = "true" if is_base else "false"
-    notes = [one.not_in_runtime] if one.not_in_runtime else []
+    notes = [one.runtime_error] if one.runtime_error else []
     if name in answer.standing_in:
         notes.insert(0, "drawn with a table fitted to other costs; its own is being searched for …")
     told = "".join(f"<p class=note>{escape(note)}</p>" for note in notes)
@@ -168,7 +168,7 @@ def _peak(one: Projection) -> float:
     return float(one.timeline.memory.peak_bytes.max())
 
 
-def table_html(spots: Sequence[Point], compared: Sequence[str]) -> str:
+def table_html(spots: Sequence[TradeoffPoint], compared: Sequence[str]) -> str:
     """Return all schedules as a table, fastest first, with buttons to add or remove them from the comparison."""
     best = min((spot.iteration_time_s for spot in spots if not spot.told), default=None)
     rows = []
@@ -195,19 +195,19 @@ _EXPORTED = (
 )  # fmt: skip
 
 
-def table_csv(answer: Answer) -> str:
+def table_csv(answer: ProjectorResult) -> str:
     """Return the compared schedules as CSV in seconds and bytes, with a reason if a schedule has no numbers."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_EXPORTED)
     for name in answer.state.schedules:
         if one := answer.projections.get(name):
-            step, why = one.timeline, one.not_in_memory or one.not_in_runtime or ""
+            step, why = one.timeline, one.memory_error or one.runtime_error or ""
             peak = _peak(one) if one.plan.knows_memory else None
             numbers = [step.step_time_s, one.iteration_time_s, one.tokens_per_s, step.bubble_ratio, peak]
             writer.writerow([name, one.plan.vpp, *numbers, why])
         else:
-            writer.writerow([name, *[""] * 6, answer.reasons.get(name, "")])
+            writer.writerow([name, *[""] * 6, answer.rejected.get(name, "")])
     return text.getvalue()
 
 
@@ -223,13 +223,15 @@ def search_table_html(view: SearchView) -> str:
     return html_table(["timeline", *map(escape, in_columns(view.best[0]))], rows)
 
 
-def configuration(state: State, answer: Answer, *, theme: Theme, wide_px: int) -> tuple[Data, str]:
+def configuration(state: PageState, answer: ProjectorResult, *, theme: Theme, wide_px: int) -> tuple[Data, str]:
     """Return the timeline of a configuration found by a search, and the HTML above it."""
     one = answer.baseline
     if one is None:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in answer.reasons.items())
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in answer.rejected.items())
         return {"data": [], "layout": {}}, f"<p>{escape(reasons or 'its table is being fitted …')}</p>"
-    look = Look(with_texts=one.timeline.num_actions <= MOST_TEXTS, with_memory=True, theme=theme, wide_px=wide_px)
+    look = DrawingOptions(
+        with_texts=one.timeline.num_actions <= MOST_TEXTS, with_memory=True, theme=theme, wide_px=wide_px
+    )
     facts = " · ".join(
         [
             f"step {seconds(one.iteration_time_s)}",
@@ -242,7 +244,7 @@ def configuration(state: State, answer: Answer, *, theme: Theme, wide_px: int) -
     return timeline_plotly([one.timeline], titles=[one.plan.schedule_name], look=look), told + link
 
 
-def told(answer: Answer, *, theme: Theme) -> Data:
+def page_texts(answer: ProjectorResult, *, theme: Theme) -> Data:
     """Return the texts that the page's script inserts: cards, command, times, legend, pending schedules."""
     return {
         "cards": cards_html(answer),
@@ -254,7 +256,7 @@ def told(answer: Answer, *, theme: Theme) -> Data:
     }
 
 
-def _legend(answer: Answer, theme: Theme) -> list[tuple[str, str]]:
+def _legend(answer: ProjectorResult, theme: Theme) -> list[tuple[str, str]]:
     timelines = [one.timeline for one in answer.projections.values()]
     if not timelines:
         return []

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any
 
-from ppsim.api.project import plan_from
-from ppsim.app.background_workers import Fitter, Table, Wanted
-from ppsim.app.state import State
+from ppsim.api.project import plan_of_options
+from ppsim.app.background_workers import ScheduleOptimiser, ScheduleRequest, Table
+from ppsim.app.state import PageState
 from ppsim.base.errors import PpsimError
-from ppsim.base.lru_cache import Kept
+from ppsim.base.lru_cache import LRUCache
 from ppsim.catalog.build import every_schedule, find
-from ppsim.catalog.entry import Entry
-from ppsim.plot.plotly_tradeoffs import Point
+from ppsim.catalog.entry import ScheduleEntry
+from ppsim.plot.plotly_tradeoffs import TradeoffPoint
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project_all, table_of
 from ppsim.projection.projection import Projection
@@ -39,16 +39,16 @@ class _NotYet(PpsimError):
 
 
 @dataclass(frozen=True)
-class Answer:
+class ProjectorResult:
     """Projections of the possible schedules, in the requested order, and the reasons against the others.
 
     `standing_in` schedules are drawn with a schedule fitted to other costs; `awaited` schedules have none yet.
     """
 
-    state: State
+    state: PageState
     plan: Plan
     projections: Mapping[str, Projection]
-    reasons: Mapping[str, str]
+    rejected: Mapping[str, str]
     standing_in: frozenset[str]
     awaited: frozenset[str]
 
@@ -64,24 +64,24 @@ class Answer:
 
 
 @dataclass
-class Workbench:
+class Projector:
     """Caches of plans and fitted schedules by state, and the process that fits schedules."""
 
     read: Reader
-    _plans: Kept[Plan] = field(default_factory=lambda: Kept(64))
-    _fitted: Kept[Table] = field(default_factory=lambda: Kept(_ACTIONS))
-    _last: Kept[Table] = field(default_factory=lambda: Kept(_ACTIONS))
-    _spots: Kept[Point] = field(default_factory=lambda: Kept(_POINTS))
+    _plans: LRUCache[Plan] = field(default_factory=lambda: LRUCache(64))
+    _fitted: LRUCache[Table] = field(default_factory=lambda: LRUCache(_ACTIONS))
+    _last: LRUCache[Table] = field(default_factory=lambda: LRUCache(_ACTIONS))
+    _spots: LRUCache[TradeoffPoint] = field(default_factory=lambda: LRUCache(_POINTS))
     _failed: dict[tuple[str, ...], str] = field(default_factory=dict)
-    _fitter: Fitter = field(default_factory=Fitter)
+    _fitter: ScheduleOptimiser = field(default_factory=ScheduleOptimiser)
     _lock: RLock = field(default_factory=RLock)
 
-    def plan(self, state: State) -> Plan:
+    def plan(self, state: PageState) -> Plan:
         """Return the plan of a state without its schedules; raises `PpsimError` like the command line."""
         options = tuple(state.options)
-        return self._plans.get(options, size=1, make=lambda: plan_from(self.read(options)))
+        return self._plans.get(options, size=1, make=lambda: plan_of_options(self.read(options)))
 
-    def answer(self, state: State, names: Iterable[str] | None = None) -> Answer:
+    def answer(self, state: PageState, names: Iterable[str] | None = None) -> ProjectorResult:
         """Project a state's schedules, or those in `names`, without waiting for a search.
 
         Raises `PpsimError` for errors that affect all schedules.
@@ -89,14 +89,14 @@ class Workbench:
         with self._lock:
             return self._answer(state, names)
 
-    def _answer(self, state: State, names: Iterable[str] | None) -> Answer:
+    def _answer(self, state: PageState, names: Iterable[str] | None) -> ProjectorResult:
         self._collect()
         plan, options = self.plan(state), tuple(state.options)
         projections: dict[str, Projection] = {}
         reasons: dict[str, str] = {}
         standing_in, awaited = set(), set()
 
-        def kept(one: Plan, entry: Entry) -> Table:
+        def kept(one: Plan, entry: ScheduleEntry) -> Table:
             if not entry.takes("costs"):
                 return table_of(one, entry)
             key = (*options, entry.name)
@@ -119,14 +119,16 @@ class Workbench:
                     awaited.add(name)
                 continue
             projections |= {one.plan.schedule_name: one for one in found.projections}
-            reasons |= found.reasons
+            reasons |= found.rejected
         # If a replacement schedule does not run, the fitted one may still run.
         awaited |= {name for name in standing_in if name in reasons}
         for name in awaited:
             reasons.pop(name, None)
-        return Answer(state, plan, projections, reasons, frozenset(standing_in - awaited), frozenset(awaited))
+        return ProjectorResult(
+            state, plan, projections, reasons, frozenset(standing_in - awaited), frozenset(awaited)
+        )
 
-    def spots(self, state: State) -> tuple[list[Point], int]:
+    def spots(self, state: PageState) -> tuple[list[TradeoffPoint], int]:
         """Return a point for every possible schedule, and the number of schedules still to be fitted.
 
         A point contains the reason if its schedule cannot be used. Points of schedules fitted to exactly these
@@ -147,7 +149,7 @@ class Workbench:
                 found += spots
         return found, missing
 
-    def search(self, state: State, names: Iterable[str]) -> None:
+    def search(self, state: PageState, names: Iterable[str]) -> None:
         """Fit these schedules to a state's costs, in this order; the previous queue is dropped."""
         options = tuple(state.options)
         with self._lock:
@@ -156,9 +158,9 @@ class Workbench:
             decided = {key for key in keys if key in self._fitted or key in self._failed}
             missing = {key: name for key, name in keys.items() if key not in decided}
             given = self.read(options) if missing else {}
-            self._fitter.want([Wanted(key, given, name) for key, name in missing.items()])
+            self._fitter.want([ScheduleRequest(key, given, name) for key, name in missing.items()])
 
-    def wait(self, state: State) -> None:
+    def wait(self, state: PageState) -> None:
         """Wait until the schedules of a state are fitted; for files, not for sliders."""
         self.search(state, state.schedules)
         while not self.answer(state).is_final:
@@ -182,15 +184,15 @@ class Workbench:
             self._last.get(last, size=size, make=lambda found=found: found)  # type: ignore[misc]
 
 
-def _shape(plan: Plan, entry: Entry) -> tuple[str, int, int, int]:
+def _shape(plan: Plan, entry: ScheduleEntry) -> tuple[str, int, int, int]:
     vpp = entry.stages_per_rank[0] if plan.vpp is None else plan.vpp
     return entry.name, plan.pp, vpp, plan.num_microbatches
 
 
-def _spot(name: str, one: Projection) -> Point:
+def _spot(name: str, one: Projection) -> TradeoffPoint:
     bounds = bounds_of(one.timeline.schedule, one.costs)
-    reason = one.not_in_memory or one.not_in_runtime or ""
-    return Point(
+    reason = one.memory_error or one.runtime_error or ""
+    return TradeoffPoint(
         name,
         float(one.timeline.memory.peak_bytes.max()),
         one.iteration_time_s,

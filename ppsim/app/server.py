@@ -20,8 +20,8 @@ from ppsim.plot.page import page_part
 from ppsim.plot.palette import theme_style
 
 if TYPE_CHECKING:
-    from ppsim.app.background_workers import Searches
-    from ppsim.app.projector import Reader, Workbench
+    from ppsim.app.background_workers import SearchWorker
+    from ppsim.app.projector import Projector, Reader
 
 HOST = "127.0.0.1"
 PORT = 8050
@@ -38,21 +38,21 @@ _HEADERS = {
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedApplication:
     """The WSGI application that serves the page's data, and its state."""
 
     application: Any
-    workbench: "Workbench"
-    searches: "Searches"
+    workbench: "Projector"
+    searches: "SearchWorker"
 
 
 @dataclass
-class Served:
+class RunningServer:
     """A listening werkzeug server, its address with the token, and the application that loads in the background."""
 
     server: Any
     url: str
-    loaded: Future[Loaded]
+    loaded: Future[LoadedApplication]
 
     def __enter__(self) -> Self:
         return self
@@ -65,9 +65,9 @@ class Served:
             self.loaded.result().searches.close()
 
 
-def served(
+def start_server(
     read: "Reader", read_search: "Reader", *, port: int = PORT, token: str | None = None, query: str = ""
-) -> Served:
+) -> RunningServer:
     """Return a server on this machine, on `port` or, if it is occupied, on a free port.
 
     `read` and `read_search` parse the arguments of `ppsim project` and `ppsim tune`. `query` is the state that the
@@ -85,25 +85,27 @@ def served(
     forms, loaded = loading.submit(_forms), loading.submit(_loaded, read, read_search, token)
     if not query:
         loading.submit(_project, read, query)
-    server = _listening(Opening(token, forms, loaded), port)
-    return Served(server, f"http://{HOST}:{server.port}/{token}/{query and '?'}{query}", loaded)
+    server = _listening(TokenCheck(token, forms, loaded), port)
+    return RunningServer(server, f"http://{HOST}:{server.port}/{token}/{query and '?'}{query}", loaded)
 
 
 def _project(read: "Reader", query: str) -> None:
     """Project a state to load all modules before the first slider moves; raises `PpsimError` if it is invalid."""
-    from ppsim.app.projector import Workbench
-    from ppsim.app.state import State
+    from ppsim.app.projector import Projector
+    from ppsim.app.state import PageState
 
-    Workbench(read).answer(State.read(query))
+    Projector(read).answer(PageState.read(query))
 
 
-def _loaded(read: "Reader", read_search: "Reader", token: str) -> Loaded:
-    from ppsim.app.background_workers import Searches
+def _loaded(read: "Reader", read_search: "Reader", token: str) -> LoadedApplication:
+    from ppsim.app.background_workers import SearchWorker
     from ppsim.app.page import dash_application
-    from ppsim.app.projector import Workbench
+    from ppsim.app.projector import Projector
 
-    workbench, searches = Workbench(read), Searches()
-    return Loaded(dash_application(workbench, searches, read_search, prefix=f"/{token}/"), workbench, searches)
+    workbench, searches = Projector(read), SearchWorker()
+    return LoadedApplication(
+        dash_application(workbench, searches, read_search, prefix=f"/{token}/"), workbench, searches
+    )
 
 
 def _forms() -> list[str]:
@@ -113,7 +115,7 @@ def _forms() -> list[str]:
 
 
 @dataclass(frozen=True)
-class Opening:
+class TokenCheck:
     """A WSGI application that answers 403 to every path without the token.
 
     The page is sent in pieces as they are loaded: frame, forms, and Dash's part.
@@ -121,7 +123,7 @@ class Opening:
 
     token: str
     forms: Future[list[str]]
-    loaded: Future[Loaded]
+    loaded: Future[LoadedApplication]
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Answer a request."""

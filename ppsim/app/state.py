@@ -11,11 +11,11 @@ from functools import cached_property
 from urllib.parse import parse_qsl, urlencode
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.option_declarations import Word, sections_of, words_of
+from ppsim.base.option_declarations import OptionDeclaration, declared_options, options_by_section
 from ppsim.projection.options import PlanOptions
 from ppsim.tuning.options import TuneOptions
 
-_WORDS, _TUNED = words_of(PlanOptions), words_of(TuneOptions)
+_WORDS, _TUNED = declared_options(PlanOptions), declared_options(TuneOptions)
 _TUNE = "tune."
 """Prefix of the search's options in a query, to distinguish them from the projection's options."""
 
@@ -29,17 +29,17 @@ VIEWS = {
 
 
 @dataclass(frozen=True)
-class State:
+class PageState:
     """Options and view settings.
 
     - `words`: options of `ppsim project` by name, as texts; `more`: further options as typed.
     - `schedules`: the compared schedules; `baseline`: the reference (None: the first).
     - `searched`: options of `ppsim tune`; `search_more`: further ones.
 
-    >>> state = State.read("pp=8&microbatches=32&schedule=1f1b,zb-h1&baseline=zb-h1")
+    >>> state = PageState.read("pp=8&microbatches=32&schedule=1f1b,zb-h1&baseline=zb-h1")
     >>> state.command
     'ppsim project --pp 8 --num-microbatches 32 --schedule 1f1b,zb-h1'
-    >>> State.read(state.query) == state
+    >>> PageState.read(state.query) == state
     True
     """
 
@@ -52,7 +52,7 @@ class State:
     views: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, query: str) -> "State":
+    def read(cls, query: str) -> "PageState":
         """Return the state in a URL's query, the default state for an empty query.
 
         Raises `ConfigError` for unknown names.
@@ -115,7 +115,7 @@ class State:
         """Return a view setting, by a key of `VIEWS`."""
         return self.views.get(name, VIEWS[name][0])
 
-    def showing(self, arguments: list[str]) -> "State":
+    def showing(self, arguments: list[str]) -> "PageState":
         """Return the state with its plan replaced by arguments of `ppsim project`.
 
         If the arguments name no schedules, or all, the default schedules are compared.
@@ -161,12 +161,12 @@ def field_of(sentence: str) -> str | None:
 _ALSO = {"tokens": "seq_len", "devices": "gpus"}
 
 
-def _in_order(known: Mapping[str, Word], words: Mapping[str, str]) -> dict[str, str]:
-    listed = [name for names in sections_of(known.values()).values() for name in names]
+def _in_order(known: Mapping[str, OptionDeclaration], words: Mapping[str, str]) -> dict[str, str]:
+    listed = [name for names in options_by_section(known.values()).values() for name in names]
     return {name: words[name] for name in listed if name in words}
 
 
-def _options(known: Mapping[str, Word], words: Mapping[str, str], more: str) -> list[str]:
+def _options(known: Mapping[str, OptionDeclaration], words: Mapping[str, str], more: str) -> list[str]:
     try:
         typed = shlex.split(more)
     except ValueError as error:

@@ -7,12 +7,12 @@ from typing import Any
 from ppsim.base.errors import ConfigError
 
 
-def require_kind(name: str, value: Any, kind: type, said: str, *, verb: str = "is") -> None:
-    """Raise `ConfigError` if the argument `name` has another class; `said` describes the expected one.
+def require_kind(name: str, value: Any, kind: type, expected: str, *, verb: str = "is") -> None:
+    """Raise `ConfigError` if the argument `name` has another class; `expected` describes the expected one.
 
     >>> require_kind("pp", "2", Integral, "a whole number")
     Traceback (most recent call last):
     ppsim.base.errors.ConfigError: pp is a whole number: got '2'
     """
     if not isinstance(value, kind) or (kind is Integral and isinstance(value, bool)):
-        raise ConfigError(f"{name} {verb} {said}: got {in_short(value)}")
+        raise ConfigError(f"{name} {verb} {expected}: got {in_short(value)}")

@@ -20,42 +20,42 @@ if TYPE_CHECKING:
 _LONGEST = 40  # characters of a value in a line
 
 
-class InBrief:
+class HasRepr:
     """An object with a one-line `repr` and, if its class has one, a notebook card."""
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """Content of the line: the fields that differ from their defaults."""
         return ", ".join(_set_fields(self))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.brief})"
+        return f"{type(self).__name__}({self.one_line})"
 
     def _repr_html_(self) -> str | None:
         """Return the card for a notebook; None if there is only the line."""
         import ppsim
 
         made_by = ppsim.CARDS.get(type(self).__name__)
-        return str(loaded(made_by)(self)) if made_by else None
+        return str(load_function(made_by)(self)) if made_by else None
 
 
-class Shown(InBrief):
+class Printable(HasRepr):
     """A result whose `str` is the output of the command line."""
 
     def __str__(self) -> str:
         return text_of(self)
 
 
-class Pictured(InBrief):
+class Drawable(HasRepr):
     """A result that can be drawn, interactively by plotly or as a static matplotlib picture."""
 
     def figure(self) -> "go.Figure":
         """Return an interactive plotly figure with hover texts."""
-        return loaded(self._pictures()[0])(self)
+        return load_function(self._pictures()[0])(self)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw with matplotlib on `ax` (None: axes of a new pyplot figure), and return the axes."""
-        axes: Axes = loaded(self._pictures()[1])(self, ax)
+        axes: Axes = load_function(self._pictures()[1])(self, ax)
         return axes
 
     def _pictures(self) -> tuple[str, str]:
@@ -64,7 +64,7 @@ class Pictured(InBrief):
         return ppsim.PICTURES[type(self).__name__]
 
 
-def loaded(place: str) -> Callable[..., Any]:
+def load_function(place: str) -> Callable[..., Any]:
     """Import and return the function named "module:name"."""
     module, _, name = place.partition(":")
     found: Callable[..., Any] = getattr(import_module(module), name)
@@ -89,7 +89,7 @@ def _in_short(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     text = " ".join(repr(value).split())
-    if isinstance(value, InBrief) or len(text) <= _LONGEST:
+    if isinstance(value, HasRepr) or len(text) <= _LONGEST:
         return text
     if isinstance(value, str):
         return f"{text[:_LONGEST]}…'"
@@ -102,15 +102,15 @@ def show(what: Any, **options: Any) -> None:
 
     if (made_by := ppsim.TEXTS.get(type(what).__name__)) is None:
         raise ConfigError(f"cannot print {type(what).__name__}: it is no result of ppsim's")
-    loaded(made_by)(what, **options)
+    load_function(made_by)(what, **options)
 
 
 def text_of(what: Any, **options: Any) -> str:
     """Return the text of a result."""
-    return printed(show, what, **options)
+    return capture_output(show, what, **options)
 
 
-def printed(show: Callable[..., None], *shown: Any, **options: Any) -> str:
+def capture_output(show: Callable[..., None], *shown: Any, **options: Any) -> str:
     """Return the standard output of `show(*shown, **options)`: plain text, 100 columns wide, like in a pipe."""
     page = io.StringIO()
     with redirect_stdout(page):

@@ -1,7 +1,7 @@
 """Validation of input files: reports all errors at once, with key paths.
 
 A file format is declared once, as a frozen dataclass. Pydantic checks users' files (`validated`) and is imported
-only if there is one. Files that ship with ppsim are loaded without checks (`packaged`), because tests check
+only if there is one. Files that ship with ppsim are loaded without checks (`load_packaged`), because tests check
 them.
 """
 
@@ -13,14 +13,14 @@ from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, dataclass_transform, get_args, get_origin
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.limits import LARGEST_COUNT, shown, whole
+from ppsim.base.limits import LARGEST_COUNT, integer_if_equal, short_text
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-class Strict:
+class FileSchema:
     """Base class of file formats: rejects unknown keys, strings in place of numbers, NaN and infinity.
 
     Each subclass becomes a frozen dataclass with keyword arguments. It uses the methods below, because generating
@@ -65,7 +65,7 @@ class Strict:
         return handler(source) | {"strict": False}
 
 
-class Within:
+class Bounds:
     """Bounds of a number or a length in an annotation: `ge`, `gt`, `le`, `lt`, `min_length`."""
 
     __is_annotated_types_grouped_metadata__ = True  # makes pydantic iterate over it
@@ -79,7 +79,7 @@ class Within:
         yield from Field(**self.bounds).metadata  # type: ignore[call-overload]
 
 
-class Before:
+class ConvertBefore:
     """Converts a value before the check of its type; a `ValueError` becomes the error message."""
 
     def __init__(self, made: Callable[[Any], Any]) -> None:
@@ -92,7 +92,7 @@ class Before:
         return core_schema.no_info_before_validator_function(self.made, handler(source))
 
 
-class After(Before):
+class ConvertAfter(ConvertBefore):
     """Converts a value after the check of its type."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
@@ -102,22 +102,24 @@ class After(Before):
         return core_schema.no_info_after_validator_function(self.made, handler(source))
 
 
-NonNegative = Annotated[float, Within(ge=0, le=1e30)]  # sums of such numbers stay finite
-AboveZero = Annotated[float, Within(gt=0, le=1e30)]
-Moment = Annotated[float, Within(ge=-1e12, le=1e12)]  # seconds, more than 30,000 years
-Count = Annotated[int, Within(ge=0, le=LARGEST_COUNT), Before(whole)]  # JSON may contain 8.5e10 for bytes
-Positive = Annotated[int, Within(ge=1, le=LARGEST_COUNT), Before(whole)]
+NonNegative = Annotated[float, Bounds(ge=0, le=1e30)]  # sums of such numbers stay finite
+AboveZero = Annotated[float, Bounds(gt=0, le=1e30)]
+Moment = Annotated[float, Bounds(ge=-1e12, le=1e12)]  # seconds, more than 30,000 years
+Count = Annotated[
+    int, Bounds(ge=0, le=LARGEST_COUNT), ConvertBefore(integer_if_equal)
+]  # JSON may contain 8.5e10 for bytes
+Positive = Annotated[int, Bounds(ge=1, le=LARGEST_COUNT), ConvertBefore(integer_if_equal)]
 OneOrMany = Annotated[
     list[NonNegative],
-    Within(min_length=1),
-    Before(lambda value: value if isinstance(value, list) else [value]),
+    Bounds(min_length=1),
+    ConvertBefore(lambda value: value if isinstance(value, list) else [value]),
 ]
 
-Matrix = Annotated[list[Annotated[list[NonNegative], Within(min_length=1)]], Within(min_length=1)]
+Matrix = Annotated[list[Annotated[list[NonNegative], Bounds(min_length=1)]], Bounds(min_length=1)]
 """Rows of numbers."""
 
 
-Model = TypeVar("Model", bound=Strict)
+Model = TypeVar("Model", bound=FileSchema)
 
 
 def validated(model: type[Model], data: Any, source: str) -> Model:
@@ -142,7 +144,7 @@ def _checker(model: Any) -> "TypeAdapter[Any]":
     return TypeAdapter(model)
 
 
-def packaged(model: type[Model], data: Any) -> Model:
+def load_packaged(model: type[Model], data: Any) -> Model:
     """Return the `data` of a file that ships with ppsim as a `model`, without checks."""
     made: Model = _maker(model)(data)  # type: ignore[arg-type]
     return made
@@ -151,14 +153,14 @@ def packaged(model: type[Model], data: Any) -> Model:
 @cache
 def _maker(kind: Any) -> Callable[[Any], Any]:
     origin, inner = get_origin(kind), [one for one in get_args(kind) if one is not NoneType]
-    if isinstance(kind, type) and issubclass(kind, Strict):
+    if isinstance(kind, type) and issubclass(kind, FileSchema):
         makers = {one.name: _maker(one.type) for one in fields(kind)}  # type: ignore[arg-type]
         return lambda data: kind(**{name: makers[name](value) for name, value in data.items()})
     if origin is Annotated:
         steps = [_maker(inner[0])]
         for one in kind.__metadata__:
-            if isinstance(one, Before):
-                steps.insert(len(steps) if isinstance(one, After) else 0, one.made)
+            if isinstance(one, ConvertBefore):
+                steps.insert(len(steps) if isinstance(one, ConvertAfter) else 0, one.made)
         return lambda value: _through(steps, value)
     if origin is list:
         return lambda value: [*map(_maker(inner[0]), value)]
@@ -175,13 +177,15 @@ def _through(steps: list[Callable[[Any], Any]], value: Any) -> Any:
     return value
 
 
-def retyped(model: type[Model], types: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> type[Model]:
+def with_field_types(
+    model: type[Model], types: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+) -> type[Model]:
     """Return a model with other types for the given fields; fields without an entry in `defaults` are required."""
     of_class = {name: (defaults or {}).get(name, field()) for name in types}
     return type(model.__name__, (model,), {"__annotations__": dict(types), **of_class})
 
 
-def beside_defaults(what: Strict) -> dict[str, Any]:
+def non_default_fields(what: FileSchema) -> dict[str, Any]:
     """Return the fields of an object that differ from their defaults."""
     return {
         one.name: value for one in fields(what)  # type: ignore[arg-type]
@@ -217,7 +221,7 @@ def _path(loc: tuple[Any, ...], data: Any) -> str:
     return text.lstrip(".")
 
 
-def _sentence(model: type[Strict], finding: Any, path: str) -> str:
+def _sentence(model: type[FileSchema], finding: Any, path: str) -> str:
     if finding["type"] == "unexpected_keyword_argument":
         close = difflib.get_close_matches(str(finding["loc"][-1]), _keys_at(model, finding["loc"][:-1]), n=1)
         return f"{path}: unknown key" + (f" (did you mean {close[0]}?)" if close else "")
@@ -225,7 +229,7 @@ def _sentence(model: type[Strict], finding: Any, path: str) -> str:
         return f"{path}: missing"
     if finding["type"] == "value_error":
         return f"{path}: {finding['ctx']['error']}"
-    got = shown(finding["input"])
+    got = short_text(finding["input"])
     if finding["type"] in _MESSAGES:
         message = _MESSAGES[finding["type"]].format(**finding.get("ctx", {}))
     else:
@@ -233,7 +237,7 @@ def _sentence(model: type[Strict], finding: Any, path: str) -> str:
     return f"{path or 'the whole'}: {message}, got {got}"
 
 
-def _keys_at(model: type[Strict], path: tuple[Any, ...]) -> list[str]:
+def _keys_at(model: type[FileSchema], path: tuple[Any, ...]) -> list[str]:
     for part in path:
         if isinstance(part, int):
             continue
@@ -245,8 +249,8 @@ def _keys_at(model: type[Strict], path: tuple[Any, ...]) -> list[str]:
     return [one.name for one in fields(model)]  # type: ignore[arg-type]
 
 
-def _models_in(kind: Any) -> "Iterator[type[Strict]]":
-    if isinstance(kind, type) and issubclass(kind, Strict):
+def _models_in(kind: Any) -> "Iterator[type[FileSchema]]":
+    if isinstance(kind, type) and issubclass(kind, FileSchema):
         yield kind
     for one in get_args(kind):
         yield from _models_in(one)

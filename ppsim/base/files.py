@@ -143,7 +143,7 @@ def _decoded(data: bytes, path: str | Path) -> str:
 
 
 @contextmanager
-def naming(source: str | Path, errors: type[PpsimError] = PpsimError) -> Iterator[None]:
+def prefix_errors(source: str | Path, errors: type[PpsimError] = PpsimError) -> Iterator[None]:
     """Prepend a file's name to errors in its content, if the message lacks it."""
     try:
         yield
@@ -158,7 +158,7 @@ def to_json(value: Any) -> str:
     return json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def check_place(path: str | Path) -> None:
+def require_writable(path: str | Path) -> None:
     """Raise `ConfigError` if a file could not be written; for a check before the work."""
     if not str(path):
         raise ConfigError("cannot write '': give the file a name")
@@ -179,7 +179,7 @@ def check_place(path: str | Path) -> None:
         raise ConfigError(f"cannot write {path}: no permission")
 
 
-def write_whole(path: str | Path, content: str | bytes) -> None:
+def write_atomically(path: str | Path, content: str | bytes) -> None:
     """Write a file atomically: readers see the old content or all of the new; raises `ConfigError` on failure.
 
     Links are followed, and a replaced file keeps its mode. Devices and pipes (/dev/stdout) are written directly.

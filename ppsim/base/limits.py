@@ -39,10 +39,10 @@ LARGEST_COUNT = 10**15
 """Largest count or number of bytes."""
 
 
-def whole(value: Any) -> Any:
+def integer_if_equal(value: Any) -> Any:
     """Return a float with an integer value as int, and anything else unchanged.
 
-    >>> whole(8.5e10), whole(0.5), whole("8")
+    >>> integer_if_equal(8.5e10), integer_if_equal(0.5), integer_if_equal("8")
     (85000000000, 0.5, '8')
     """
     return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -54,11 +54,11 @@ def count_from(value: Any, key: str, *, least: int = 0, most: int = LARGEST_COUN
     >>> count_from(4.0, "config.json: num_layers")
     4
     """
-    number = whole(value)
+    number = integer_if_equal(value)
     if isinstance(number, bool) or not isinstance(number, int) or number < least:
-        raise ConfigError(f"{key} must be a whole number of {least} or more: got {shown(value)}")
+        raise ConfigError(f"{key} must be a whole number of {least} or more: got {short_text(value)}")
     if number > most:
-        raise ConfigError(f"{key} must be at most {most:,}: got {shown(value)}")
+        raise ConfigError(f"{key} must be at most {most:,}: got {short_text(value)}")
     return number
 
 
@@ -74,14 +74,14 @@ def number_from(value: Any, key: str, *, least: float = -float(LARGEST), most: f
         number = math.nan
     if not least <= number <= most:
         between = f"from {least:g} to {most:g}" if math.isfinite(number) or number == math.inf else ""
-        raise ConfigError(f"{key} must be a number{f' {between}' * bool(between)}: got {shown(value)}")
+        raise ConfigError(f"{key} must be a number{f' {between}' * bool(between)}: got {short_text(value)}")
     return number
 
 
-def shown(value: Any) -> str:
+def short_text(value: Any) -> str:
     """Return a value as text for an error message, at most 60 characters.
 
-    >>> shown(10**400)
+    >>> short_text(10**400)
     'a number of 401 digits'
     """
     if type(value) is int and abs(value) > LARGEST:
@@ -117,7 +117,7 @@ def _check_values(one: Any, path: str, source: str, below: list[tuple[Any, str]]
     for key, value in one.items() if is_table else enumerate(values):
         if type(value) is int and not -LARGEST < value < LARGEST:
             name = (of(key) if one is not value else "").lstrip(".")
-            raise ConfigError(f"{source}: {name or 'the whole'} is {shown(value)}: numbers may have 30")
+            raise ConfigError(f"{source}: {name or 'the whole'} is {short_text(value)}: numbers may have 30")
         if type(value) in (list, dict) and value is not one:
             below.append((value, of(key)))
 

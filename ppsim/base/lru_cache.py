@@ -11,12 +11,12 @@ _LARGEST_PART = 4
 """A value larger than 1/4 of the capacity is not cached, so that it does not evict all others."""
 
 
-class Kept(Generic[Value]):
+class LRUCache(Generic[Value]):
     """A least-recently-used cache: the sizes of its values sum to at most `most`.
 
     Returned values are shared and must not be changed.
 
-    >>> kept = Kept(most=8)
+    >>> kept = LRUCache(most=8)
     >>> [kept.get(key, size=2, make=lambda key=key: key.upper()) for key in "abcda"]
     ['A', 'B', 'C', 'D', 'A']
     >>> kept.get("e", size=2, make=lambda: "E"), "b" in kept, "a" in kept

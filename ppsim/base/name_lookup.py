@@ -18,13 +18,13 @@ NUMBER_FORMATS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp6
 """torch's names of number formats, by short name."""
 
 
-class Names:
+class NameLookup:
     """The names of one kind of thing, with aliases (`also`: alias → name).
 
     `kind` is its name in messages, `plain_of` the normalisation of names. `listed_by` is the command that lists all
     names: if there are many, messages contain only the three nearest.
 
-    >>> names = Names("schedule", ["1f1b", "zb-h1"], also={"dapple": "1f1b"})
+    >>> names = NameLookup("schedule", ["1f1b", "zb-h1"], also={"dapple": "1f1b"})
     >>> names.find("ZB_H1"), names.find("DAPPLE"), names.find("zb-h9")
     ('zb-h1', '1f1b', None)
     >>> names.unknown("zb-h9")

@@ -63,7 +63,7 @@ def running_on(engine: Engine) -> Iterator[None]:
 
 
 @contextmanager
-def told_of_compiling(say: Callable[[str], None]) -> Iterator[None]:
+def announce_compiling(say: Callable[[str], None]) -> Iterator[None]:
     """Within the block, call `say` with `COMPILING`, at most once, when a kernel must be compiled.
 
     Loading a kernel from the cache does not count.
@@ -81,7 +81,7 @@ class Compilations:
     number, seconds, depth, began = 0, 0.0, 0, 0.0
 
     def on_start(self, _: Any) -> None:
-        """Start the clock at an outermost compilation, and notify the listener of `told_of_compiling`."""
+        """Start the clock at an outermost compilation, and notify the listener of `announce_compiling`."""
         if self.depth == 0:
             self.began = time.monotonic()
             if say := _TOLD.get():
@@ -121,14 +121,14 @@ def cache_folder() -> str:
     return os.environ.get("NUMBA_CACHE_DIR") or "__pycache__ beside the code, or numba's cache of this user"
 
 
-def working_s() -> float:
+def working_clock() -> float:
     """Return a clock in seconds that does not run during compilations."""
     compiled_s = compilations().seconds if sys.modules.get("numba") else 0.0
     return time.monotonic() - compiled_s
 
 
 class TimeIsUp(Exception):
-    """The time of `ending_in` is over, or a kernel would exceed it; the work is not finished."""
+    """The time of `time_limit` is over, or a kernel would exceed it; the work is not finished."""
 
 
 _UNTIL_S: ContextVar[float] = ContextVar("_UNTIL_S", default=math.inf)
@@ -138,13 +138,13 @@ _PACE_S: dict[Callable[..., Any], tuple[int, float]] = {}
 
 
 @contextmanager
-def ending_in(seconds: float) -> Iterator[None]:
+def time_limit(seconds: float) -> Iterator[None]:
     """Within the block, raise `TimeIsUp` instead of running a kernel that would exceed a time limit.
 
-    The limit is in seconds of `working_s`. A kernel's duration is extrapolated from its last long run; code outside
-    of kernels counts as instant.
+    The limit is in seconds of `working_clock`. A kernel's duration is extrapolated from its last long run; code
+    outside of kernels counts as instant.
     """
-    token = _UNTIL_S.set(working_s() + seconds)
+    token = _UNTIL_S.set(working_clock() + seconds)
     try:
         yield
     finally:
@@ -154,7 +154,7 @@ def ending_in(seconds: float) -> Iterator[None]:
 def _require_time(kernel: Callable[..., Any], size: int) -> None:
     if (until_s := _UNTIL_S.get()) < math.inf:
         _, pace_s = _PACE_S.get(kernel, (0, 0.0))
-        if working_s() + size * pace_s > until_s:
+        if working_clock() + size * pace_s > until_s:
             raise TimeIsUp
 
 
@@ -281,15 +281,15 @@ def run_kernel(
     iterations in this process, and compiled kernels in the cache are used. Plain and compiled runs give identical
     bits, because kernels add and compare in a fixed order.
 
-    Raises `TimeIsUp` within `ending_in`.
+    Raises `TimeIsUp` within `time_limit`.
     """
     _require_time(kernel, size)
     engine = _ENGINE.get() if engine == "auto" else engine
     # May import numba or load its cache: happens once, so it is outside of the measured time.
     is_compiled = engine == "compiled" or (engine == "auto" and _pays(kernel, (*inputs, *outputs), size))
-    began_s = working_s()
+    began_s = working_clock()
     result = _run(kernel, inputs, outputs, is_compiled=is_compiled)
-    _note_pace(kernel, size, working_s() - began_s)
+    _note_pace(kernel, size, working_clock() - began_s)
     return result
 
 

@@ -73,7 +73,7 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Word:
+class OptionDeclaration:
     """An option: key, types of its value (without None), and properties."""
 
     name: str
@@ -99,7 +99,7 @@ class Word:
     @property
     def choices(self) -> list[Any]:
         """All allowed values, empty if any text is allowed."""
-        return choices_of(self.kinds)
+        return allowed_values(self.kinds)
 
     @property
     def listed(self) -> Any:
@@ -137,29 +137,29 @@ def flag_of(name: str) -> str:
 
 
 @cache
-def words_of(declared: type) -> dict[str, Word]:
+def declared_options(declared: type) -> dict[str, OptionDeclaration]:
     """Return the options of a TypedDict by key, in the order of their declaration."""
     return {
-        name: Word(name, kinds_of(get_args(hint)[0]), option)
+        name: OptionDeclaration(name, value_types(get_args(hint)[0]), option)
         for name, hint in declared.__annotations__.items()
         for option in get_args(hint)
         if isinstance(option, Option)
     }
 
 
-def kinds_of(hint: Any) -> tuple[Any, ...]:
+def value_types(hint: Any) -> tuple[Any, ...]:
     """Return the types of a union, or the single type; quoted ppsim classes become texts."""
     kinds = get_args(hint) if type(None) in get_args(hint) else (hint,)
     return tuple(str if isinstance(kind, ForwardRef) else kind for kind in kinds if kind is not type(None))
 
 
-def choices_of(kinds: Sequence[Any]) -> list[Any]:
+def allowed_values(kinds: Sequence[Any]) -> list[Any]:
     """Return all allowed values of these types, empty if any text is allowed."""
     found = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
     return [] if str in kinds else found
 
 
-def texts_of(word: Word, value: Any) -> list[str]:
+def command_arguments(word: OptionDeclaration, value: Any) -> list[str]:
     """Return the command-line arguments for a value of an option: "--tp 8", "--no-dropout"; nothing for None."""
     if value is None:
         return []
@@ -172,7 +172,7 @@ def texts_of(word: Word, value: Any) -> list[str]:
     return [f"{word.flag} {shlex.quote(','.join(map(str, value)) if listed else str(value))}"]
 
 
-def sections_of(words: Iterable[Word]) -> dict[str, list[str]]:
+def options_by_section(words: Iterable[OptionDeclaration]) -> dict[str, list[str]]:
     """Return the keys of each section, in the order of the help page."""
     found: dict[str, list[str]] = {}
     last: dict[str, str] = {}
@@ -199,17 +199,19 @@ def require_tokens(name: str, tokens: int | None) -> None:
         raise ConfigError(f"{flag_of(name)} must be at most {_MOST_TOKENS}: got {tokens}, for one sequence")
 
 
-def given_of(options: Mapping[str, Any]) -> dict[str, Any]:
+def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that are not None."""
     return {name: value for name, value in options.items() if value is not None}
 
 
-def with_defaults(words: Mapping[str, Word], options: Mapping[str, Any]) -> dict[str, Any]:
+def with_defaults(words: Mapping[str, OptionDeclaration], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options, with defaults for those that are not given."""
-    return {name: word.option.default for name, word in words.items()} | given_of(options)
+    return {name: word.option.default for name, word in words.items()} | given_options(options)
 
 
-def fields_of(words: Mapping[str, Word], options: Mapping[str, Any], under: str = "") -> dict[str, Any]:
+def field_values(
+    words: Mapping[str, OptionDeclaration], options: Mapping[str, Any], under: str = ""
+) -> dict[str, Any]:
     """Return the fields directly below `under` that the options and their defaults set."""
     found = {}
     given = with_defaults(words, options)
@@ -220,8 +222,8 @@ def fields_of(words: Mapping[str, Word], options: Mapping[str, Any], under: str 
     return found
 
 
-def values_in(words: Mapping[str, Word], holder: Any) -> dict[str, Any]:
-    """Return the value of each option's field in an object, None without a field: the inverse of `fields_of`."""
+def option_values(words: Mapping[str, OptionDeclaration], holder: Any) -> dict[str, Any]:
+    """Return the value of each option's field in an object, None without a field: the inverse of `field_values`."""
     found = {}
     for name, word in words.items():
         value = holder if word.option.field else None

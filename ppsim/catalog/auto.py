@@ -14,21 +14,21 @@ from typing import Any
 import numpy as np
 
 from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
-from ppsim.base.numba_jit import TimeIsUp, ending_in, working_s
+from ppsim.base.numba_jit import TimeIsUp, time_limit, working_clock
 from ppsim.base.units import percent
-from ppsim.catalog.build import Entry, build, every_schedule, fit, require_shape
+from ppsim.catalog.build import ScheduleEntry, build, every_schedule, optimise_entry, require_shape
 from ppsim.catalog.cost_optimised import memory_cap
-from ppsim.catalog.search.best_table import Unfinished, tables_without_end
-from ppsim.catalog.search.evaluate_table import joined
+from ppsim.catalog.search.best_table import SearchTimeout, tables_without_end
+from ppsim.catalog.search.evaluate_table import join_backwards
 from ppsim.catalog.search.exact import Progress, has_ortools, optimal, require_ortools
-from ppsim.catalog.search.target import Target
+from ppsim.catalog.search.target import SearchTarget
 from ppsim.schedule.placement import STYLES
-from ppsim.schedule.size_limit import require_room
+from ppsim.schedule.size_limit import require_memory
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.bounds.for_table import bounds_of, problem_of
 from ppsim.simulation.bounds.problem import Criterion, is_within
 from ppsim.simulation.bounds.windows import window_bound
-from ppsim.simulation.run import simulate
+from ppsim.simulation.simulate import simulate
 from ppsim.simulation.stage_costs import StageCosts
 
 MOST_TO_PROVE = 800
@@ -44,7 +44,7 @@ _MOST_WHATEVER_THE_TIME = 30_000  # actions; trying all patterns takes some 0.1 
 
 
 @dataclass(frozen=True, eq=False)
-class Optimised:
+class OptimisedSchedule:
     """The best table found, its time by `criterion`, the start of the search, and a lower bound for all tables.
 
     The bound holds for all placements that were searched. `started_from` is the best schedule of the catalogue for
@@ -93,7 +93,7 @@ def optimise(
     seed: int = 0,
     prove: bool = False,
     progress: Progress | None = None,
-) -> Optimised:
+) -> OptimisedSchedule:
     """Return the best table found within `time_limit_s` for one placement, or for the better of "loop" and "v".
 
     `costs` may be a function of the placement's name. `memory_limit_bytes` is per rank, static bytes included.
@@ -124,7 +124,7 @@ def optimise(
     _require(pp=pp, vpp=vpp, microbatches=microbatches, placement=placement, prove=prove)
     _require_limits(time_limit_s, max_rounds=max_rounds or 0, seed=seed)
     styles = [placement] if placement else ["loop"] if vpp == 1 else list(STYLES)
-    end = working_s() + time_limit_s
+    end = working_clock() + time_limit_s
     searches, reasons = [], []
     for number, style in enumerate(styles):
         try:
@@ -138,14 +138,14 @@ def optimise(
         searches.append((search, style))
         if any(_meets(other.value_s, search.bound_s) for other, _ in searches):
             continue
-        now = working_s()
+        now = working_clock()
         until = now + (end - now) / (len(styles) - number)
         search.begin(until)
         if max_rounds is None:
             search.prove_first(until, seed, progress)
         if any(_meets(other.value_s, search.bound_s) for other, _ in searches):
             continue
-        if working_s() < until:
+        if working_clock() < until:
             search.run(until, max_rounds, seed, progress)
         if prove and not search.is_over:
             search.prove(time_limit_s / len(styles), seed, progress)
@@ -155,7 +155,7 @@ def optimise(
     start = min((search for search, _ in searches), key=lambda search: search.start_s)
     if best.best is None:
         raise DoesNotFit("no table was found that keeps the memory limit and runs on these channels")
-    return Optimised(
+    return OptimisedSchedule(
         schedule=best.best.named("auto"),
         criterion=criterion,
         value_s=best.value_s,
@@ -181,7 +181,7 @@ def _require(*, pp: int, vpp: int, microbatches: int, placement: str | None, pro
     if placement is not None and placement not in STYLES:
         raise ConfigError(f"placement is '{placement}'; choose one of {', '.join(STYLES)}")
     num_actions = 3 * pp * vpp * microbatches
-    require_room(num_actions)
+    require_memory(num_actions)
     if prove and num_actions > MOST_TO_PROVE:
         raise ConfigError(
             f"a proof is for up to {MOST_TO_PROVE} actions: {pp * vpp} stages and {microbatches} microbatches have "
@@ -212,7 +212,7 @@ class _Search:
                 raise ConfigError("a memory limit needs costs with activation_bytes: these have none")
             memory_cap(memory_limit_bytes, stage_to_rank, arrays)  # raises if one microbatch does not fit
         problem = problem_of(stage_to_rank, num_microbatches, costs, memory_limit_bytes=memory_limit_bytes)
-        self.target = Target(problem, criterion)
+        self.target = SearchTarget(problem, criterion)
         outline = Schedule.outline(stage_to_rank, num_microbatches=num_microbatches)
         self.bound_s = bounds_of(outline, costs, memory_limit_bytes=memory_limit_bytes).of(criterion)
         self.is_joining_worth_it = problem.backward_s < problem.input_s + problem.weight_s  # one entry per stage
@@ -249,7 +249,7 @@ class _Search:
                 continue
             if STYLES[entry.placement](num_ranks, len(self.stage_to_rank)) != self.stage_to_rank:
                 continue
-            is_late = self.best is not None and working_s() >= until  # continue until one table fits
+            is_late = self.best is not None and working_clock() >= until  # continue until one table fits
             is_slow = entry.takes("costs") or self.target.num_actions > _MOST_WHATEVER_THE_TIME
             if (entry.takes("costs") and self.is_over) or (is_slow and is_late):
                 return
@@ -265,14 +265,16 @@ class _Search:
                 if table.stage_to_rank.tolist() == self.stage_to_rank:
                     yield entry.name, table
 
-    def _fits(self, entry: Entry, until: float, **options: Any) -> list[Schedule]:
+    def _fits(self, entry: ScheduleEntry, until: float, **options: Any) -> list[Schedule]:
         """Return the table as `build` makes it or, after half of the remaining time, the best candidates so far."""
-        seconds = (until - working_s()) / 2 if self.best is not None else np.inf
+        seconds = (until - working_clock()) / 2 if self.best is not None else np.inf
         try:
-            with ending_in(seconds):
+            with time_limit(seconds):
                 criterion = self.target.criterion
-                return [fit(entry, **options, costs=self.costs, criterion=criterion, is_thorough=True)[0]]
-        except Unfinished as end:
+                return [
+                    optimise_entry(entry, **options, costs=self.costs, criterion=criterion, is_thorough=True)[0]
+                ]
+        except SearchTimeout as end:
             return end.tables
         except TimeIsUp:
             return []
@@ -298,8 +300,8 @@ class _Search:
         """
         self._take(table)
         if self.is_joining_worth_it.any():
-            self._take(joined(table, self.is_joining_worth_it))
-            self._take(joined(table, self.is_joining_worth_it & (np.arange(table.num_stages) == 0)))
+            self._take(join_backwards(table, self.is_joining_worth_it))
+            self._take(join_backwards(table, self.is_joining_worth_it & (np.arange(table.num_stages) == 0)))
 
     def run(self, until: float, max_rounds: int | None, seed: int, progress: Progress | None) -> None:
         """Search until the time limit, the last round or the lower bound."""
@@ -307,7 +309,7 @@ class _Search:
         rounds = islice(tables_without_end(self.target, start=self.best, seed=seed), max_rounds)
         while True:
             try:
-                with ending_in(until - working_s() if self.best is not None else np.inf):
+                with time_limit(until - working_clock() if self.best is not None else np.inf):
                     found = next(rounds)
             except (TimeIsUp, StopIteration):
                 return
@@ -318,7 +320,7 @@ class _Search:
                     self.start_s = self.value_s
             if progress:
                 progress(self.value_s, self.bound_s)
-            if self.is_over or working_s() > until:
+            if self.is_over or working_clock() > until:
                 return
 
     def prove_first(self, until: float, seed: int, progress: Progress | None) -> None:
@@ -326,7 +328,7 @@ class _Search:
         is_small = self.target.num_actions <= _MOST_TO_PROVE_FIRST
         if self.is_over or not is_small or not self._is_proof_of_all_tables or not has_ortools():
             return
-        seconds = min(_MOST_S_TO_PROVE_FIRST, (until - working_s()) / 4)
+        seconds = min(_MOST_S_TO_PROVE_FIRST, (until - working_clock()) / 4)
         if seconds >= _LEAST_S_TO_PROVE_FIRST:
             self.prove(seconds, seed, progress)
 
@@ -336,11 +338,11 @@ class _Search:
         The solver splits every backward and uses the faster of full and split backward as its time. No table is
         faster.
         """
-        problem, criterion, until = self.target.problem, self.target.criterion, working_s() + time_limit_s
+        problem, criterion, until = self.target.problem, self.target.criterion, working_clock() + time_limit_s
         found = optimal(
             problem.with_cheapest_backwards(), criterion=criterion, hint=self.best,
             lower_bound_s=window_bound(problem, criterion, time_limit_s=time_limit_s / 2),
-            time_limit_s=max(0.0, until - working_s()), seed=seed % 2**31, progress=progress,
+            time_limit_s=max(0.0, until - working_clock()), seed=seed % 2**31, progress=progress,
         )  # fmt: skip
         self._take_split_or_joined(found.schedule)
         if self._is_proof_of_all_tables:

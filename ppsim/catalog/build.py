@@ -10,28 +10,38 @@ import numpy as np
 
 from ppsim.base.argument_checks import require_kind
 from ppsim.base.errors import ConfigError
-from ppsim.base.lru_cache import Kept
-from ppsim.base.name_lookup import Names, plain
+from ppsim.base.lru_cache import LRUCache
+from ppsim.base.name_lookup import NameLookup, plain
 from ppsim.catalog.entries import ENTRIES
-from ppsim.catalog.entry import Entry, Formula
-from ppsim.catalog.search_cache import answer
-from ppsim.schedule.size_limit import require_room
+from ppsim.catalog.entry import Formula, ScheduleEntry
+from ppsim.catalog.search_cache import cached_result
+from ppsim.schedule.size_limit import require_memory
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.bounds.problem import Criterion
 from ppsim.simulation.stage_costs import StageCosts
 
 if TYPE_CHECKING:
-    from ppsim.catalog.search.best_table import Judge
+    from ppsim.catalog.search.best_table import TableEvaluator
 
-__all__ = ["CATALOG", "PLUGINS", "Entry", "Formula", "build", "every_schedule", "find", "fit", "schedule_named"]
+__all__ = [
+    "CATALOG",
+    "PLUGINS",
+    "Formula",
+    "ScheduleEntry",
+    "build",
+    "every_schedule",
+    "find",
+    "optimise_entry",
+    "schedule_named",
+]
 
-CATALOG: dict[str, Entry] = {entry.name: entry for entry in ENTRIES}
+CATALOG: dict[str, ScheduleEntry] = {entry.name: entry for entry in ENTRIES}
 
 PLUGINS = "ppsim.schedules"
-"""Entry-point group in which other packages register an `Entry`, or a function that returns one."""
+"""Entry-point group in which other packages register an `ScheduleEntry`, or a function that returns one."""
 
 
-TABLES: Kept[Schedule] = Kept(4_000_000)
+TABLES: LRUCache[Schedule] = LRUCache(4_000_000)
 """Cache of tables that do not depend on costs: up to 4 million actions at 13 bytes each."""
 
 _TIE = 1e-12
@@ -43,10 +53,10 @@ def _plain(name: str) -> str:
     return plain(re.sub(r"^schedule(?=\w)", "", name.strip(), flags=re.IGNORECASE))
 
 
-def _names_of(entries: Iterable[Entry]) -> Names:
+def _names_of(entries: Iterable[ScheduleEntry]) -> NameLookup:
     entries = list(entries)
     also = {word: entry.name for entry in entries for word in entry.also}
-    return Names("schedule", [entry.name for entry in entries], also=also, plain_of=_plain)
+    return NameLookup("schedule", [entry.name for entry in entries], also=also, plain_of=_plain)
 
 
 _NAMES = _names_of(ENTRIES)
@@ -61,7 +71,7 @@ def schedule_named(name: str) -> str:
     return _NAMES.find(name) or name
 
 
-def every_schedule() -> dict[str, Entry]:
+def every_schedule() -> dict[str, ScheduleEntry]:
     """Return the catalogue, followed by the schedules that installed packages register.
 
     Raises `ConfigError` for an entry point that cannot be loaded or whose name is in use.
@@ -72,10 +82,10 @@ def every_schedule() -> dict[str, Entry]:
     for point in entry_points(group=PLUGINS):
         try:
             loaded = point.load()
-            entry = loaded if isinstance(loaded, Entry) else loaded()
+            entry = loaded if isinstance(loaded, ScheduleEntry) else loaded()
         except Exception as error:
             raise ConfigError(f"cannot load schedule '{point.name}' from {point.value}: {error}") from error
-        if not isinstance(entry, Entry):
+        if not isinstance(entry, ScheduleEntry):
             raise ConfigError(f"schedule '{point.name}' from {point.value} is no ppsim.catalog.build.Entry")
         if entry.name in found:
             raise ConfigError(f"schedule '{entry.name}' from {point.value} takes a name that is taken already")
@@ -83,7 +93,7 @@ def every_schedule() -> dict[str, Entry]:
     return found
 
 
-def find(name: str) -> Entry:
+def find(name: str) -> ScheduleEntry:
     """Return the schedule with this name in any spelling; raises `ConfigError` with close matches."""
     if (known := schedule_named(name)) in CATALOG:
         return CATALOG[known]
@@ -99,7 +109,7 @@ def find(name: str) -> Entry:
 
 
 def build(
-    name: str | Entry,
+    name: str | ScheduleEntry,
     *,
     pp: int,
     microbatches: int,
@@ -109,7 +119,7 @@ def build(
     costs: StageCosts | None = None,
     memory_limit_bytes: float | None = None,
 ) -> Schedule:
-    """Return the table of a schedule, by name or `Entry`, for `pp` ranks and `microbatches` microbatches.
+    """Return the table of a schedule, by name or `ScheduleEntry`, for `pp` ranks and `microbatches` microbatches.
 
     `vpp` is the number of stages per rank (None: the smallest that the schedule allows). `group_size` is for
     interleaved-1f1b and combined-1f1b, `num_slices` for schedules that slice microbatches (None: their defaults).
@@ -125,7 +135,7 @@ def build(
     ['0F0', '0F1', '0B0', '0B1', '1F0', '1B0', '1F1', '1B1']
     """
     entry = find(name) if isinstance(name, str) else name
-    require_kind("a schedule", entry, Entry, "a name or an Entry")
+    require_kind("a schedule", entry, ScheduleEntry, "a name or an Entry")
     shape: dict[str, Any] = {
         "pp": pp, "microbatches": microbatches, "vpp": vpp, "group_size": group_size, "num_slices": num_slices,
     }  # fmt: skip
@@ -139,11 +149,11 @@ def build(
         most = 3 * max(pp, 1) * (vpp or 2) * max(microbatches, 1) * (num_slices or entry.num_slices)
         return TABLES.get((entry.name, *shape.values()), size=most, make=lambda: _made(entry, **shape))
     require_kind("costs", costs, StageCosts, "a ppsim.StageCosts", verb="are")
-    return fit(entry, **shape, costs=costs, memory_limit_bytes=memory_limit_bytes, is_thorough=True)[0]
+    return optimise_entry(entry, **shape, costs=costs, memory_limit_bytes=memory_limit_bytes, is_thorough=True)[0]
 
 
-def fit(
-    entry: Entry,
+def optimise_entry(
+    entry: ScheduleEntry,
     *,
     costs: StageCosts,
     memory_limit_bytes: float | None = None,
@@ -157,9 +167,9 @@ def fit(
     `criterion` compares them on the network in `costs`. `is_thorough` is explained in
     `ppsim.catalog.search.best_table`; `shape` are the other arguments of `build`.
     """
-    from ppsim.catalog.search.best_table import Judge  # deferred: loads the search kernels
+    from ppsim.catalog.search.best_table import TableEvaluator  # deferred: loads the search kernels
 
-    judge = Judge(costs, criterion)
+    judge = TableEvaluator(costs, criterion)
     differ = costs.differ_by_microbatch
     network = costs.communication, costs.channel, costs.overlap_slowdown
     is_ideal = network == ("overlap", "ideal", 0.0) and not differ
@@ -179,22 +189,25 @@ def fit(
     return ours, f"schedule: fitted to the costs of every stage{mean}{gain}"
 
 
-def _answered(entry: Entry, **options: Any) -> Schedule:
+def _answered(entry: ScheduleEntry, **options: Any) -> Schedule:
     make = partial(_made, entry, **options)
-    return answer((entry.name, sorted(options.items())), make) if CATALOG.get(entry.name) is entry else make()
+    return (
+        cached_result((entry.name, sorted(options.items())), make) if CATALOG.get(entry.name) is entry else make()
+    )
 
 
 def _made(
-    entry: Entry,
+    entry: ScheduleEntry,
     *,
     pp: int,
     microbatches: int,
     vpp: int | None = None,
-    judge: "Judge | Criterion" = "step",
+    judge: "TableEvaluator | Criterion" = "step",
     is_thorough: bool = False,
     **others: Any,
 ) -> Schedule:
-    """Build the table of an entry; `judge` is explained in `Entry`, `others` are the options in `_REFUSALS`."""
+    """Build the table of an entry; `judge` is explained in `ScheduleEntry`, `others` are the options in
+    `_REFUSALS`."""
     options: dict[str, Any] = dict.fromkeys(_REFUSALS) | others
     num_slices, costs = options["num_slices"], options["costs"]
     require_shape(pp=pp, microbatches=microbatches)
@@ -204,7 +217,7 @@ def _made(
         raise ConfigError(reason)
     if num_slices is not None and num_slices < 1:
         raise ConfigError(f"slices must be at least 1: got {num_slices}")
-    require_room((num_slices or entry.num_slices) * entry.num_actions(pp=pp, vpp=vpp, microbatches=microbatches))
+    require_memory((num_slices or entry.num_slices) * entry.num_actions(pp=pp, vpp=vpp, microbatches=microbatches))
     for option, refusal in _REFUSALS.items():
         if options[option] is not None and not entry.takes(option) and (option, num_slices) != ("num_slices", 1):
             takers = " or ".join(name for name, other in CATALOG.items() if other.takes(option))

@@ -20,11 +20,11 @@ from ppsim.schedule.placement import loop, v_shape
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.bounds.problem import CAP_ROUNDING, Criterion, Problem
 from ppsim.simulation.cost_arrays import CostArrays
-from ppsim.simulation.memory import held
+from ppsim.simulation.memory_per_action import memory_per_action
 from ppsim.simulation.stage_costs import StageCosts
 
 if TYPE_CHECKING:
-    from ppsim.catalog.search.best_table import Judge
+    from ppsim.catalog.search.best_table import TableEvaluator
 
 CapOf: TypeAlias = Callable[[list[int], int, CostArrays], Floats]
 """Memory cap per rank, in the unit of `_activations`, from placement, number of microbatches and costs."""
@@ -38,7 +38,7 @@ def _fitted(
     num_ranks: int,
     num_microbatches: int,
     costs: CostArrays | None = None,
-    judge: "Judge | Criterion" = "step",
+    judge: "TableEvaluator | Criterion" = "step",
     is_thorough: bool = False,
 ) -> Schedule:
     """Return the best table found in which no rank exceeds its cap; `costs` are arrays with one entry per stage."""
@@ -49,10 +49,10 @@ def _fitted(
     problem = Problem.of_costs(
         stage_to_rank, num_microbatches, costs, cap=cap, counts_activations=not _knows_bytes(costs)
     )
-    from ppsim.catalog.search.best_table import fitted  # deferred: loads the search kernels
+    from ppsim.catalog.search.best_table import best_table  # deferred: loads the search kernels
 
     criterion, there = (judge, None) if isinstance(judge, str) else (judge.criterion, judge)
-    found = fitted(problem.always_split(), criterion=criterion, judge=there, is_thorough=is_thorough)
+    found = best_table(problem.always_split(), criterion=criterion, judge=there, is_thorough=is_thorough)
     return found.named(name)
 
 
@@ -84,7 +84,7 @@ def _as_in(
     activation = _activations(costs)
 
     def peaks(sizes: Floats) -> Floats:
-        _, after = held(table, sizes, sizes)
+        _, after = memory_per_action(table, sizes, sizes)
         return np.maximum.reduceat(after, table.rank_offsets[:-1])
 
     whole = np.bincount(stage_to_rank, weights=activation)
@@ -99,7 +99,7 @@ def _to_limit(
     num_ranks: int,
     num_microbatches: int,
     costs: CostArrays | None = None,
-    judge: "Judge | Criterion" = "step",
+    judge: "TableEvaluator | Criterion" = "step",
     is_thorough: bool = False,
     memory_limit_bytes: float | None = None,
 ) -> Schedule:

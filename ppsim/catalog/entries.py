@@ -1,9 +1,9 @@
-"""All schedules of the catalogue, one `Entry` each, in the order of `ppsim schedules`."""
+"""All schedules of the catalogue, one `ScheduleEntry` each, in the order of `ppsim schedules`."""
 
 from functools import partial
 
 from ppsim.catalog.cost_optimised import v_flex, v_half, v_min, zb_1p, zb_2p, zb_auto, zbv
-from ppsim.catalog.entry import Entry, Formula
+from ppsim.catalog.entry import Formula, ScheduleEntry
 from ppsim.catalog.published.controllable_memory import one_f_one_b_v, v_half_fixed, v_min_fixed
 from ppsim.catalog.published.dual_pipe import dual_pipe, dual_pipe_v
 from ppsim.catalog.published.greedy import chimera, hanayo
@@ -25,10 +25,10 @@ from ppsim.catalog.published.one_f_one_b import (
 )
 from ppsim.catalog.published.v_shape import zbv_fixed
 
-_one_stage = partial(Entry, placement="loop", stages_per_rank=(1, 1), messages=Formula("p - 1"))
-_looped = partial(Entry, placement="loop", stages_per_rank=(2, None), messages=Formula("p * v - 1"))
+_one_stage = partial(ScheduleEntry, placement="loop", stages_per_rank=(1, 1), messages=Formula("p - 1"))
+_looped = partial(ScheduleEntry, placement="loop", stages_per_rank=(2, None), messages=Formula("p * v - 1"))
 _in_a_v = partial(
-    Entry, placement="v", stages_per_rank=(2, 2), splits_backward=True, messages=Formula("2 * (p - 1)")
+    ScheduleEntry, placement="v", stages_per_rank=(2, 2), splits_backward=True, messages=Formula("2 * (p - 1)")
 )
 _fitted_zero_bubble = partial(
     _one_stage,
@@ -36,7 +36,7 @@ _fitted_zero_bubble = partial(
     source="Qi et al. 2024 (arXiv 2401.10241), §3.1; costs per stage and more candidates: ppsim",
 )
 _two_chains = partial(
-    Entry,
+    ScheduleEntry,
     placement="v",
     stages_per_rank=(2, 2),
     messages=Formula("p - 1"),
@@ -46,7 +46,7 @@ _two_chains = partial(
     not_in_torch="two replicas of the model in opposite directions; torch holds one chain of stages",
 )
 
-ENTRIES: tuple[Entry, ...] = (
+ENTRIES: tuple[ScheduleEntry, ...] = (
     _one_stage(
         name="gpipe",
         title="GPipe: all forwards, then all backwards",
@@ -306,7 +306,7 @@ ENTRIES: tuple[Entry, ...] = (
         source="Li and Hoefler 2021 (arXiv 2107.06925); merged by greedy list scheduling at F = B: ppsim",
         constraint="an even number; half of them each way",
     ),
-    Entry(
+    ScheduleEntry(
         name="hanayo",
         title="Hanayo: v stages per rank; each microbatch passes v/2 times down and up the ranks",
         build=hanayo,
@@ -320,7 +320,7 @@ ENTRIES: tuple[Entry, ...] = (
         source="Liu et al. 2023 (arXiv 2308.15762), abstract; order by greedy list scheduling at F = B: ppsim. "
         "The paper's own table of bubbles has not been checked",
     ),
-    Entry(
+    ScheduleEntry(
         name="seq1f1b",
         title="Seq1F1B: 1F1B over k slices of each microbatch's sequence",
         build=seq_one_f_one_b,

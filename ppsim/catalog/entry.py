@@ -50,7 +50,7 @@ def _code(expression: str) -> CodeType:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ScheduleEntry:
     """A schedule of the catalogue: how to build it, its constraints and its closed forms.
 
     `build` takes `num_ranks`, `num_microbatches` and any of the options `vpp`, `group_size`, `num_slices`, `costs`

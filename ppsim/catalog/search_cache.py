@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import write_whole
+from ppsim.base.files import write_atomically
 from ppsim.schedule.table import Schedule
 
 FOLDER = "PPSIM_CACHE_DIR"
@@ -36,7 +36,7 @@ def folder() -> Path | None:
     return None
 
 
-def answer(question: object, find: Callable[[], Schedule]) -> Schedule:
+def cached_result(question: object, find: Callable[[], Schedule]) -> Schedule:
     """Return the cached table of this request, or the result of `find`.
 
     A request consists of dataclasses, sequences, arrays and values with a distinct `repr`.
@@ -52,7 +52,7 @@ def answer(question: object, find: Callable[[], Schedule]) -> Schedule:
         place.mkdir(parents=True, exist_ok=True)
         content = io.BytesIO()
         np.savez_compressed(content, **{field.name: getattr(found, field.name) for field in fields(found)})
-        write_whole(path, content.getvalue())
+        write_atomically(path, content.getvalue())
         _forget_oldest(place)
     return found
 

@@ -17,7 +17,7 @@ import click
 
 from ppsim.base.errors import PpsimError
 from ppsim.base.help_front_page import ABOUT, COMMANDS, front_page
-from ppsim.base.process_startup import start_lean
+from ppsim.base.process_startup import reduce_startup
 from ppsim.base.version import __version__
 
 _RUN_TORCH = ("train", "profile")  # not `start_lean`: tensors must not wait for a late garbage collection
@@ -54,9 +54,9 @@ class Commands(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Return the command of the first argument, or fail with similar names."""
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            from ppsim.base.name_lookup import Names
+            from ppsim.base.name_lookup import NameLookup
 
-            ctx.fail(Names("command", self.commands).unknown(args[0]))
+            ctx.fail(NameLookup("command", self.commands).unknown(args[0]))
         return super().resolve_command(ctx, args)
 
 
@@ -76,7 +76,7 @@ class _Imported(Mapping[str, click.Command]):
 
     def __getitem__(self, name: str) -> click.Command:
         if name not in _RUN_TORCH:
-            start_lean()
+            reduce_startup()
         command: click.Command = getattr(import_module(f"ppsim.cli.{COMMANDS[name][0]}"), name.replace("-", "_"))
         return command
 

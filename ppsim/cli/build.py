@@ -7,17 +7,17 @@ import click
 
 from ppsim.api.output_formats import TABLE
 from ppsim.base.errors import ConfigError, CostsError
-from ppsim.base.files import naming, write_whole
-from ppsim.base.option_declarations import Option, flag_of, given_of, words_of
+from ppsim.base.files import prefix_errors, write_atomically
+from ppsim.base.option_declarations import Option, declared_options, flag_of, given_options
 from ppsim.base.units import percent, seconds
 from ppsim.cli.click_options import command_with
-from ppsim.cli.common import check_outputs, say, time_left_s
+from ppsim.cli.common import check_outputs, print_message, time_left_s
 from ppsim.cli.completion import completing
 from ppsim.cli.progress import progress, searching
 from ppsim.projection.options import GROUP_SIZE, SLICES
 
 if TYPE_CHECKING:
-    from ppsim.catalog.auto import Optimised
+    from ppsim.catalog.auto import OptimisedSchedule
     from ppsim.schedule.table import Schedule
 
 _TIME_LIMIT_S = 10.0
@@ -107,15 +107,15 @@ def build(name: str, output: str | None, **options: Any) -> None:
     if output is None:
         click.echo(text, nl=False)
     else:
-        write_whole(output, text)
+        write_atomically(output, text)
         needs_option = table.num_replicas > 1 and not as_json
         to_read = f"; read it with --replicas {table.num_replicas}" if needs_option else ""
-        say(f"wrote {output} ({table.num_ranks} ranks, {table.num_actions} actions{to_read})")
+        print_message(f"wrote {output} ({table.num_ranks} ranks, {table.num_actions} actions{to_read})")
     if found:
-        say(_verdict(found))
+        print_message(_verdict(found))
 
 
-def _searched(options: dict[str, Any]) -> "Optimised":
+def _searched(options: dict[str, Any]) -> "OptimisedSchedule":
     """Search with a progress bar on a terminal; a proof doubles the time."""
     from ppsim.api.option_values import parse_size
     from ppsim.catalog.auto import optimise
@@ -128,7 +128,7 @@ def _searched(options: dict[str, Any]) -> "Optimised":
         raise ConfigError("--group-size and --slices are for schedules by name; auto has neither")
     given = _of_search(options)
     time_limit = given.pop("time_limit", _TIME_LIMIT_S)
-    with naming(options["costs"], CostsError):
+    with prefix_errors(options["costs"], CostsError):
         costs = read_costs(options["costs"])
         with progress("searching for a table", limit_s=2 * time_limit if options["prove"] else time_limit) as bar:
             return optimise(
@@ -139,7 +139,7 @@ def _searched(options: dict[str, Any]) -> "Optimised":
 
 
 def _of_search(options: dict[str, Any]) -> dict[str, Any]:
-    return given_of({name: options[name] for name in words_of(SearchOptions)})
+    return given_options({name: options[name] for name in declared_options(SearchOptions)})
 
 
 def _built(name: str, options: dict[str, Any]) -> "Schedule":
@@ -158,14 +158,14 @@ def _built(name: str, options: dict[str, Any]) -> "Schedule":
             "with bytes"
         )
     shape = {one: options[one] for one in ("pp", "vpp", "microbatches", "group_size")}
-    with progress(f"building {name}"), naming(costs or "", CostsError):
+    with progress(f"building {name}"), prefix_errors(costs or "", CostsError):
         return build_table(
             entry, **shape, num_slices=options["slices"], costs=read_costs(costs) if costs else None,
             memory_limit_bytes=limit,
         )  # fmt: skip
 
 
-def _verdict(found: "Optimised") -> str:
+def _verdict(found: "OptimisedSchedule") -> str:
 
     gain = 1 - found.value_s / found.start_s if found.start_s > 0 else 0.0
     better = f"{percent(gain)} below" if gain > 1e-9 else "no better than"

@@ -5,8 +5,8 @@ from typing import Any
 import click
 
 from ppsim.api.output_formats import CALIBRATION
-from ppsim.base.outputs import write
-from ppsim.cli.common import check_outputs, json_option, say, tell
+from ppsim.base.write_outputs import write
+from ppsim.cli.common import check_outputs, json_option, print_message, print_result
 from ppsim.cli.progress import progress
 
 
@@ -53,5 +53,5 @@ def calibrate(measured: tuple[str, ...], output: str | None, as_json: bool, **op
     with progress("fitting overheads: reading every step of every run, and taking medians"):
         found = runs.calibrate(*measured, **options)
     if output:
-        write([output], CALIBRATION, (found, output), announce=say)
-    tell(found, as_json, content=found.to_json)
+        write([output], CALIBRATION, (found, output), announce=print_message)
+    print_result(found, as_json, content=found.to_json)

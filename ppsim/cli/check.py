@@ -6,8 +6,8 @@ from ppsim.cli.click_options import options_of
 from ppsim.cli.common import (
     ReadOptions,
     json_option,
+    print_result,
     read_table,
-    tell,
 )  # fmt: skip
 from ppsim.cli.progress import progress
 
@@ -34,6 +34,6 @@ def check(table: str, as_json: bool, **read: int | None) -> None:
 
     with progress(f"checking {table}, on every kind of channel"):
         report = check_table(read_table(table, **read))
-    tell(report, as_json, content=lambda: asdict(report), name=table)
+    print_result(report, as_json, content=lambda: asdict(report), name=table)
     if report.errors:
         raise click.exceptions.Exit(1 if report.errors[0].rule == "deadlock" else 2)

@@ -9,8 +9,8 @@ from typing import Any, get_args
 import click
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.name_lookup import NUMBER_FORMATS, Names
-from ppsim.base.option_declarations import Word, sections_of, words_of
+from ppsim.base.name_lookup import NUMBER_FORMATS, NameLookup
+from ppsim.base.option_declarations import OptionDeclaration, declared_options, options_by_section
 from ppsim.cli.common import parse_names, parse_numbers
 from ppsim.cli.completion import completing
 
@@ -147,8 +147,8 @@ def command_with(
     `click.option` that differ on the command line. `removed` maps options of earlier versions to their
     replacements.
     """
-    words = words_of(declared)
-    sections = sections_of(words.values())
+    words = declared_options(declared)
+    sections = options_by_section(words.values())
     pages = {title: sections[key] for key, title in titles.items()}
 
     def decorate(command: Any) -> Any:
@@ -162,7 +162,7 @@ def options_of(declared: type, **changed: Mapping[str, Any]) -> Callable[[Any], 
     """Return a decorator that adds the options of a TypedDict to a command."""
 
     def decorate(command: Any) -> Any:
-        for word in reversed(words_of(declared).values()):
+        for word in reversed(declared_options(declared).values()):
             command = option_of(word, **changed.get(word.name, {}))(command)
         return command
 
@@ -178,10 +178,10 @@ def options_in(command: click.Command, declared: type, arguments: Sequence[str])
         raise ConfigError("--help is for a terminal: leave it out") from None
     except click.ClickException as error:
         raise ConfigError(error.format_message()) from None
-    return {name: given.get(name) for name in words_of(declared)}
+    return {name: given.get(name) for name in declared_options(declared)}
 
 
-def option_of(word: Word, **changed: Any) -> Callable[[Any], Any]:
+def option_of(word: OptionDeclaration, **changed: Any) -> Callable[[Any], Any]:
     """Return the click option of a declared option; `changed` are parameters that differ."""
     said = word.option
     given: dict[str, Any] = {
@@ -241,10 +241,10 @@ class Choice(click.Choice[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the selected choice."""
         also = {short: name for short, name in NUMBER_FORMATS.items() if name in self.choices}
-        return super().convert(Names("", self.choices, also=also).find(value) or value, param, ctx)
+        return super().convert(NameLookup("", self.choices, also=also).find(value) or value, param, ctx)
 
 
-def _type_of(word: Word) -> Any:
+def _type_of(word: OptionDeclaration) -> Any:
     if word.listed is not None:
         return str
     if choices := word.choices:

@@ -17,15 +17,15 @@ from ppsim.cli import BEGAN_S, WORDS
 from ppsim.trainers import ConfigTarget
 
 if TYPE_CHECKING:
-    from ppsim.api.output_formats import Drawn, Searched
+    from ppsim.api.output_formats import SearchFileContent, TimelineFileContent
     from ppsim.schedule.table import Schedule
 
-Made = TypeVar("Made", "Drawn", "Searched")
+Made = TypeVar("Made", "TimelineFileContent", "SearchFileContent")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _LOOK = ("with_rows", "with_timeline")
 
 
-def say(message: str) -> None:
+def print_message(message: str) -> None:
     """Print a message on standard error."""
     click.echo(message, err=True)
 
@@ -37,7 +37,7 @@ def print_json(value: Any) -> None:
     click.echo(to_json(value), nl=False)
 
 
-def tell(found: Any, as_json: bool, *, content: Callable[[], Any] | None = None, **options: Any) -> None:
+def print_result(found: Any, as_json: bool, *, content: Callable[[], Any] | None = None, **options: Any) -> None:
     """Print a result: as one JSON object (`content()` or its own), or as text with the given options."""
     if as_json:
         print_json(content() if content else found.to_json())
@@ -86,8 +86,8 @@ def check_outputs(
     `suffixes` are the accepted suffixes, None for any. `beside` is another file that is written. Inputs are
     `inputs` and all existing files on the command line.
     """
-    from ppsim.base.files import check_place
-    from ppsim.base.outputs import suffix_of
+    from ppsim.base.files import require_writable
+    from ppsim.base.write_outputs import suffix_of
 
     if suffixes is not None:
         for path in outputs:
@@ -99,7 +99,7 @@ def check_outputs(
     named = Counter(one for one in texts if isinstance(one, str)) - Counter(written)
     read = {_identity(path) for path in (*named, *inputs) if os.path.isfile(path)}
     for path in written:
-        check_place(path)
+        require_writable(path)
         if _identity(path) in read:
             raise ConfigError(f"cannot write {path}: this command reads it; give another name")
     if len(set(map(_identity, written))) < len(written):
@@ -133,7 +133,7 @@ def parse_names(name: str, text: str | None, choices: Sequence[str] | None = Non
     return found
 
 
-def by_command(what: Made) -> Made:
+def run_as_command(what: Made) -> Made:
     """Add the command line to the content of files; HTML pages show it."""
     typed: list[str] = click.get_current_context().meta.get(WORDS, [])
     return replace(what, command=shlex.join(["ppsim", *typed]) if typed else "")
@@ -177,7 +177,7 @@ def step_options(command: _Command) -> _Command:
     return command
 
 
-def look_of(options: dict[str, Any]) -> dict[str, Any]:
+def drawing_options(options: dict[str, Any]) -> dict[str, Any]:
     """Remove and return the options for the amount of detail."""
     return {name: options.pop(name) for name in _LOOK}
 
@@ -216,7 +216,7 @@ def run_config_of(options: dict[str, Any]) -> Any:
 
     config = read_source(path, recipe).beside(options)
     for line in run_config_lines(config):
-        say(line)
+        print_message(line)
     return config
 
 

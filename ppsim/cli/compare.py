@@ -4,17 +4,17 @@ import click
 
 from ppsim.api.output_formats import CALIBRATION, TIMELINE
 from ppsim.base.display import show
-from ppsim.base.option_declarations import words_of
-from ppsim.base.outputs import suffix_of, write
+from ppsim.base.option_declarations import declared_options
+from ppsim.base.write_outputs import suffix_of, write
 from ppsim.cli.click_options import option_of
 from ppsim.cli.common import (
-    by_command,
     check_outputs,
     json_option,
     output_option,
+    print_message,
+    print_result,
     rows_option,
-    say,
-    tell,
+    run_as_command,
 )  # fmt: skip
 from ppsim.cli.progress import progress
 from ppsim.projection.options import PlanOptions
@@ -23,7 +23,7 @@ from ppsim.projection.options import PlanOptions
 @click.command()
 @click.argument("measured", metavar="MEASURED")
 @click.argument("projected", metavar="[PROJECTED.json]", required=False)
-@option_of(words_of(PlanOptions)["calibration"])
+@option_of(declared_options(PlanOptions)["calibration"])
 @click.option(
     "--fit", metavar="FILE",
     help="Also fit overheads to the run, as `ppsim calibrate` does, and write them to this file.",
@@ -54,7 +54,7 @@ def compare(
     `ppsim explain`.
     """
     from ppsim.api import measured as runs
-    from ppsim.api.outputs import comparison_drawn
+    from ppsim.api.outputs import comparison_content
     from ppsim.api.read import inputs_of
     from ppsim.runs.compare import summary_of
 
@@ -65,8 +65,8 @@ def compare(
         comparison = runs.compare(measured, projected, calibration=calibration)
         fitted = runs.calibrate(measured) if fit else None
     if fit and fitted:
-        write([fit], CALIBRATION, (fitted, fit), announce=say)
-    write(outputs, TIMELINE, by_command(comparison_drawn(comparison, fitted)), announce=say)
-    tell(comparison, as_json, content=lambda: summary_of(comparison, fitted), with_rows=with_rows)
+        write([fit], CALIBRATION, (fitted, fit), announce=print_message)
+    write(outputs, TIMELINE, run_as_command(comparison_content(comparison, fitted)), announce=print_message)
+    print_result(comparison, as_json, content=lambda: summary_of(comparison, fitted), with_rows=with_rows)
     if fitted and not as_json:
         show(fitted)

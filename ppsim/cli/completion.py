@@ -46,7 +46,7 @@ def _names_of(kind: NamesOf, command: str | None) -> Iterable[tuple[str, str]]:
 
         return [(name, "") for name in NAMES]
     if kind == "cluster":
-        from ppsim.machine.files import packaged_clusters
+        from ppsim.machine.cluster_files import packaged_clusters
 
         return [(name, "") for name in packaged_clusters()]
     if kind == "recipe":

@@ -7,18 +7,18 @@ import click
 
 from ppsim.api.output_formats import EXPLANATION
 from ppsim.base.errors import ConfigError
-from ppsim.base.outputs import write
+from ppsim.base.write_outputs import write
 from ppsim.cli.click_options import options_in
 from ppsim.cli.common import (
-    by_command,
     check_outputs,
     full_option,
     has_layout,
     json_option,
     output_option_of,
+    print_message,
+    print_result,
+    run_as_command,
     run_config_of,
-    say,
-    tell,
 )  # fmt: skip
 from ppsim.cli.progress import progress
 from ppsim.projection.options import PlanOptions
@@ -54,7 +54,7 @@ def explain(measured: str, against: str | None, as_json: bool, full: bool, outpu
     up others.
     """
     from ppsim.api import measured as runs
-    from ppsim.api.outputs import explanation_drawn
+    from ppsim.api.outputs import explanation_content
     from ppsim.api.read import inputs_of
 
     check_outputs(outputs, EXPLANATION, inputs=inputs_of(measured))
@@ -62,12 +62,12 @@ def explain(measured: str, against: str | None, as_json: bool, full: bool, outpu
     with progress("reading the run, and replaying it without each cause"):
         found = runs.explain(measured, against=projected)
     if outputs:
-        write(outputs, EXPLANATION, by_command(explanation_drawn(found)), announce=say)
-    tell(found, as_json, full=full)
+        write(outputs, EXPLANATION, run_as_command(explanation_content(found)), announce=print_message)
+    print_result(found, as_json, full=full)
 
 
 def _projection_of(words: str) -> "Projection":
-    from ppsim.api.project import plan_from
+    from ppsim.api.project import plan_of_options
     from ppsim.cli.project import project as command
     from ppsim.projection.project import project
 
@@ -78,4 +78,4 @@ def _projection_of(words: str) -> "Projection":
     options["run_config"] = run_config_of(options)
     if not has_layout(options):
         raise ConfigError(f"--against '{words}' lacks --pp: the pipeline ranks")
-    return project(plan_from(options))
+    return project(plan_of_options(options))

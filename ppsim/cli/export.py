@@ -6,14 +6,14 @@ from typing import Any
 import click
 
 from ppsim.base.errors import ConfigError, ScheduleError
-from ppsim.base.files import naming, to_json, write_whole
-from ppsim.base.option_declarations import flag_of, require_least, words_of
+from ppsim.base.files import prefix_errors, to_json, write_atomically
+from ppsim.base.option_declarations import declared_options, flag_of, require_least
 from ppsim.cli.click_options import AliasedOption, Choice, option_of, options_of
 from ppsim.cli.common import (
     ReadOptions,
     check_outputs,
+    print_message,
     read_table,
-    say,
 )  # fmt: skip
 from ppsim.projection.options import PlanOptions
 from ppsim.trainers import export_targets
@@ -70,7 +70,7 @@ def _torchtitan(schedule: Any, content: str, output: str, options: dict[str, Any
         schedule, csv=output, version=version, micro_batch=options["micro_batch"] or 1, layers_per_stage=layers
     )
     for warning in warnings_of(schedule, version):
-        say(f"warning: {warning}")
+        print_message(f"warning: {warning}")
     return content, settings_text(settings, version)
 
 
@@ -100,7 +100,7 @@ def _primus(schedule: Any, content: str, output: str, options: dict[str, Any]) -
          "list of each rank.",
 )  # fmt: skip
 @option_of(
-    words_of(PlanOptions)["receives"],
+    declared_options(PlanOptions)["receives"],
     help="When --to torch-comms posts receives: as early as torch does (torch), just before use (deferred), or in "
          "the order of the sender (ordered). [default: torch, or as in a table with communication]",
 )  # fmt: skip
@@ -156,11 +156,11 @@ def export(
     check_outputs([output])
     _check_options(target, trainer)
     schedule = read_table(table, replicas=replicas, slices=slices)
-    with naming(table, ScheduleError):
+    with prefix_errors(table, ScheduleError):
         split = trainer["split"]
         content = exported(schedule, to=target, receives=receives, torch_version=torch_version, split=split)
         content, told = _for_trainer(target, schedule, content, output, trainer)
-    write_whole(output, content)
-    say(f"wrote {output}")
+    write_atomically(output, content)
+    print_message(f"wrote {output}")
     if told:
         click.echo(told, nl=False)

@@ -8,12 +8,12 @@ import click
 
 from ppsim.api.output_formats import FIGURE
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import naming, read_json
+from ppsim.base.files import prefix_errors, read_json
 from ppsim.base.option_declarations import require_least
-from ppsim.base.outputs import write
+from ppsim.base.write_outputs import write
 from ppsim.cli import Commands
 from ppsim.cli.click_options import AliasedOption
-from ppsim.cli.common import check_outputs, parse_names, parse_numbers, say
+from ppsim.cli.common import check_outputs, parse_names, parse_numbers, print_message
 from ppsim.cli.completion import completing
 from ppsim.cli.progress import progress
 
@@ -43,7 +43,7 @@ def _drawn(command: "Callable[..., Figure]") -> Any:
     @wraps(command)
     def draw(outputs: tuple[str, ...], **options: Any) -> None:
         check_outputs(outputs, FIGURE)
-        write(outputs, FIGURE, command(**options), announce=say)
+        write(outputs, FIGURE, command(**options), announce=print_message)
 
     return _width(_output(".pdf, .svg or .png")(draw))
 
@@ -137,7 +137,7 @@ def memory(file: str, memory_limit: str | None, **look: Any) -> "Figure":
     from ppsim.plot.figures.memory import memory_figure
 
     found, limit = _read(file)
-    with naming(file):
+    with prefix_errors(file):
         return memory_figure(found, memory_limit_bytes=parse_size(memory_limit) or limit, **look)
 
 
@@ -189,11 +189,11 @@ def bubble(title: str, width: Any, by: Any, outputs: tuple[str, ...], **options:
     with progress("projecting each schedule at each number of microbatches"):
         sweep = _sweep(**options)
     for row in sweep[sweep["reason"] != ""].itertuples():
-        say(f"left out: {row.schedule} with {row.microbatches} microbatches: {row.reason}")
+        print_message(f"left out: {row.schedule} with {row.microbatches} microbatches: {row.reason}")
     if drawn := [path for path in outputs if not path.endswith(".csv")]:
-        write(drawn, FIGURE, bubble_figure(sweep, by=by, title=title, width=width), announce=say)
+        write(drawn, FIGURE, bubble_figure(sweep, by=by, title=title, width=width), announce=print_message)
     numbers = {".csv": ("numbers", lambda rows: rows.to_csv(index=False, lineterminator="\n"))}
-    write([path for path in outputs if path not in drawn], numbers, sweep, announce=say)
+    write([path for path in outputs if path not in drawn], numbers, sweep, announce=print_message)
 
 
 @figure.command(short_help="Iteration time against memory of a search.")
@@ -233,9 +233,9 @@ def accuracy(file: str, **look: Any) -> "Figure":
     VALIDATION.json is a file of `ppsim validate` with -o NAME.json, of all sets or of one.
     """
     from ppsim.plot.figures.accuracy import accuracy_figure
-    from ppsim.validation.rows import read_rows
+    from ppsim.validation.table_rows import read_rows
 
-    with naming(file):
+    with prefix_errors(file):
         return accuracy_figure(read_rows(file), **look)
 
 
@@ -270,5 +270,5 @@ def _sweep(
             raise ConfigError(f"{given} is for measured costs; --costs says all of costs and network itself")
         return bubbles_at(read_costs(costs), pp=pp, vpp=vpp, schedules=names, microbatches=counts)
     plan = Plan(pp=pp, vpp=vpp, profile=load_profile(profile or DEFAULT), runtime=runtime or "torch")
-    say(f"costs: {plan.source.name}, {plan.runtime} network")
+    print_message(f"costs: {plan.source.name}, {plan.runtime} network")
     return bubbles_of_plan(plan, schedules=names, microbatches=counts)

@@ -5,8 +5,8 @@ from typing import Any
 import click
 
 from ppsim.api.output_formats import CALIBRATION
-from ppsim.base.outputs import write
-from ppsim.cli.common import check_outputs, json_option, say, tell
+from ppsim.base.write_outputs import write
+from ppsim.cli.common import check_outputs, json_option, print_message, print_result
 from ppsim.cli.progress import progress
 
 
@@ -55,5 +55,5 @@ def fit(runs: tuple[str, ...], output: str | None, as_json: bool, **options: Any
     with progress("fitting constants: projecting every run, each constant changed in turn"):
         found = fit_runs(*runs, **options)
     if output:
-        write([output], CALIBRATION, (found, output), announce=say)
-    tell(found, as_json)
+        write([output], CALIBRATION, (found, output), announce=print_message)
+    print_result(found, as_json)

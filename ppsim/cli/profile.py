@@ -8,33 +8,33 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import click
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import check_place, to_json, write_whole
+from ppsim.base.files import require_writable, to_json, write_atomically
 from ppsim.base.option_declarations import Option, flag_of
 from ppsim.base.units import count, seconds
 from ppsim.cli.click_options import command_with
-from ppsim.cli.common import check_outputs, say
+from ppsim.cli.common import check_outputs, print_message
 from ppsim.cli.progress import progress
 from ppsim.profiling.options import OF_MODELS, ProfileOptions
 
 if TYPE_CHECKING:
-    from ppsim.profiling.measuring_progress import Pace, Watch
-    from ppsim.profiling.settings import Say, Settings
+    from ppsim.profiling.measuring_progress import MeasuringProgress, Watch
+    from ppsim.profiling.settings import MeasuringSettings, Say
     from ppsim.profiling.sweep import SuiteJob
 
 
 @contextmanager
-def telling() -> "Iterator[tuple[Say, Watch]]":
+def progress_messages() -> "Iterator[tuple[Say, Watch]]":
     """Show a bar; yield a function that prints a line above it, and one that updates the progress."""
     with progress("", total=1) as bar:
 
-        def watch(pace: "Pace") -> None:
+        def watch(pace: "MeasuringProgress") -> None:
             left = f"about {seconds(pace.left_s)} left" if pace.left_s else ""
             bar.update(left, done=pace.done_work, total=pace.total or 1.0)
 
         yield bar.say, watch
 
 
-def show(jobs: "Sequence[SuiteJob]", contents: Sequence[dict[str, Any]], *, with_names: bool) -> None:
+def print_profiles(jobs: "Sequence[SuiteJob]", contents: Sequence[dict[str, Any]], *, with_names: bool) -> None:
     """Print the results, and warn about implausible ones."""
     from ppsim.costs.utilization import implausible
     from ppsim.profiling.harness import costly_splits
@@ -50,18 +50,23 @@ def show(jobs: "Sequence[SuiteJob]", contents: Sequence[dict[str, Any]], *, with
     for content, (name, path) in zip(contents, names, strict=False):
         of_model = f"{name}, " if with_names else ""
         for sentence in costly_splits(content) + implausible(content):
-            say(of_model + sentence)
-        say(f"wrote {path}")
+            print_message(of_model + sentence)
+        print_message(f"wrote {path}")
 
 
 def dry_run(
-    jobs: "Sequence[SuiteJob]", settings: "Settings", *, with_facts: bool, start_over: bool, num_processes: int
+    jobs: "Sequence[SuiteJob]",
+    settings: "MeasuringSettings",
+    *,
+    with_facts: bool,
+    start_over: bool,
+    num_processes: int,
 ) -> None:
     """Print a plan without measuring: missing shapes, their FLOPs, and their expected time."""
     from ppsim.profiling.calibration_run import expected_s
     from ppsim.profiling.duration_estimate import FACTS_S, SHAPE_S, assumed_rate
     from ppsim.profiling.suite import expected_of, waiting_keys
-    from ppsim.results.text_layout import Columns, Page
+    from ppsim.results.text_layout import Page, TableLines
 
     out, rows, total_flops, total_s = Page(), [], 0.0, 0.0
     for job in jobs:
@@ -71,10 +76,10 @@ def dry_run(
             rows.append([job.model_name, str(key), f"{count(one.flops)}FLOP", seconds(one.seconds)])
             total_flops, total_s = total_flops + one.flops, total_s + one.seconds
         if done := len(job.keys) - len(keys):
-            say(f"{done} of {len(job.keys)} shapes are in {job.path} already")
+            print_message(f"{done} of {len(job.keys)} shapes are in {job.path} already")
     if not rows:
         return
-    out.add(Columns(["model", "shape", "work", "time"], rows, left=2))
+    out.add(TableLines(["model", "shape", "work", "time"], rows, left=2))
     _, what = assumed_rate(settings.device, jobs[0].keys[0].dtype, num_threads=settings.num_threads)
     beside = f"{seconds(SHAPE_S[settings.device])} per shape for weights and memory"
     if with_facts:
@@ -89,7 +94,7 @@ def dry_run(
 
 
 if TYPE_CHECKING:
-    from ppsim.profiling.settings import Settings
+    from ppsim.profiling.settings import MeasuringSettings
     from ppsim.profiling.sweep import SuiteJob
 
 
@@ -141,7 +146,7 @@ def profile(output: str, **options: Any) -> None:
 
     require_extra("ppsim profile")
     _check(output, options)
-    from ppsim.api.profile import job_from, measure, settings_from
+    from ppsim.api.profile import measure, measurement_job, settings_from
     from ppsim.profiling.suite import SUITES
 
     given = options | {"threads": _threads(options["threads"])}
@@ -149,7 +154,7 @@ def profile(output: str, **options: Any) -> None:
     settings = settings_from(given, suite.settings if suite else None)
     jobs, num_processes = suite.jobs(output) if suite else [], 1
     if suite is None and options["module"] is None:
-        job, num_processes = job_from(given, Path(output))
+        job, num_processes = measurement_job(given, Path(output))
         jobs = [job]
     if options["dry_run"]:
         if options["module"] is not None:
@@ -173,11 +178,12 @@ def profile(output: str, **options: Any) -> None:
             given["facts"] = True
         measure(
             jobs, settings, given, num_processes=num_processes, grid=suite.grid if suite else None,
-            show=lambda contents: show(jobs, contents, with_names=suite is not None), telling=telling,
+            show=lambda contents: print_profiles(jobs, contents, with_names=suite is not None),
+            progress=progress_messages,
         )  # fmt: skip
 
 
-def _say_how_long(job: "SuiteJob", settings: "Settings", num_processes: int, *, start_over: bool) -> None:
+def _say_how_long(job: "SuiteJob", settings: "MeasuringSettings", num_processes: int, *, start_over: bool) -> None:
     from ppsim.base.units import seconds
     from ppsim.profiling.calibration_run import expected_s
     from ppsim.profiling.suite import expected_of, waiting_keys
@@ -187,25 +193,25 @@ def _say_how_long(job: "SuiteJob", settings: "Settings", num_processes: int, *, 
         rehearsed = f" and {seconds(expected_s(job.model, keys[0], settings, num_processes))}" * (num_processes > 1)
         steps = "measuring and rehearsing" if rehearsed else "measuring"
         when = "at the pace of just now" if settings.device == "cpu" else "on an idle device"
-        say(f"{steps} will take {measured}{rehearsed} {when}")
+        print_message(f"{steps} will take {measured}{rehearsed} {when}")
 
 
-def _measure_module(given: dict[str, Any], settings: "Settings", path: Path) -> None:
+def _measure_module(given: dict[str, Any], settings: "MeasuringSettings", path: Path) -> None:
     from ppsim.api.profile import profiled_module
-    from ppsim.costs.chunks import components_of
+    from ppsim.costs.chunk_costs import components_of
     from ppsim.profiling.harness import costly_splits
     from ppsim.results.profiles import print_beside, print_measurements
 
-    content = profiled_module(given, settings, say=say)
+    content = profiled_module(given, settings, say=print_message)
     content["name"] = path.stem
-    write_whole(path, to_json(content))
+    write_atomically(path, to_json(content))
     if chunks := content.get("chunks"):
         content["measurements"] = components_of(chunks, content["model"]["layer_kinds"])
     print_measurements(content)
     print_beside(content)
     for sentence in costly_splits(content):
-        say(sentence)
-    say(f"wrote {path}")
+        print_message(sentence)
+    print_message(f"wrote {path}")
 
 
 def _path_in_suite(module: str, jobs: "Sequence[SuiteJob]", folder: str) -> Path:
@@ -225,7 +231,7 @@ def _check(output: str, options: dict[str, Any]) -> None:
             raise ConfigError(f"--suite says what is measured: leave out {flag_of(wrong[0])}")
         if Path(output).is_file():
             raise ConfigError(f"a suite is written to a folder: {output} is a file")
-        check_place(Path(output, "x.json") if Path(output).is_dir() else output)
+        require_writable(Path(output, "x.json") if Path(output).is_dir() else output)
 
 
 def _threads(text: str) -> int:

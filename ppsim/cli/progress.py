@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, RLock, Thread
 
-from ppsim.cli.common import say
+from ppsim.cli.common import print_message
 
 _LENGTH = 40  # columns of a bar
 _REDRAWN_S = 0.1
@@ -39,7 +39,7 @@ class Bar:
         with self._lock:
             if self._is_shown:
                 sys.stderr.write(_BACK)
-            say(message)
+            print_message(message)
             self._draw()
 
     @contextmanager
@@ -109,10 +109,10 @@ def progress(
     `total` is the number of items, each a `unit`, or 1 without a unit; with None the bar only moves. `limit_s` is
     for work that stops after a time limit, in seconds.
     """
-    from ppsim.base.numba_jit import told_of_compiling
+    from ppsim.base.numba_jit import announce_compiling
 
     bar = Bar(text, total=total, unit=unit, limit_s=limit_s)
-    with told_of_compiling(bar.say):
+    with announce_compiling(bar.say):
         if not sys.stderr.isatty() or os.environ.get("TERM") in ("dumb", "unknown"):
             yield bar
             return

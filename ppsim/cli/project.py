@@ -5,19 +5,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from ppsim.api.output_formats import TIMELINE
-from ppsim.base.option_declarations import Option, words_of
-from ppsim.base.outputs import write
+from ppsim.base.option_declarations import Option, declared_options
+from ppsim.base.write_outputs import write
 from ppsim.cli.click_options import command_with
 from ppsim.cli.common import (
-    by_command,
     check_outputs,
+    drawing_options,
     full_option,
     has_layout,
-    look_of,
+    print_message,
+    print_result,
+    run_as_command,
     run_config_of,
-    say,
     step_options,
-    tell,
     to_config_option,
     trainer_lines,
 )  # fmt: skip
@@ -27,9 +27,9 @@ from ppsim.trainers import ConfigTarget
 
 if TYPE_CHECKING:
     from ppsim.projection.plan import Plan
-    from ppsim.projection.projection import Answer, Projection, Projections
+    from ppsim.projection.projection import Projection, Projections, ProjectionSummary
     from ppsim.trainers.run_config import RunConfig
-    from ppsim.validation.published import Published
+    from ppsim.validation.published import PublishedResult
 
 
 class ProjectOptions(PlanOptions, total=False):
@@ -93,35 +93,35 @@ def project(
     The first line shows if the plan fits in memory. If it does not (of several schedules: if none does), the exit
     code is 1, or 0 with --allow-oom.
     """
-    from ppsim.api.project import plan_from
+    from ppsim.api.project import plan_of_options
 
     check_outputs(outputs, TIMELINE)
-    look = look_of(options)
+    look = drawing_options(options)
     names = _compared(options["schedule"])
     if not has_layout(options):
         if options["model"] not in (None, GPT):
-            from ppsim.api.traces import trace_if_unknown
+            from ppsim.api.model_traces import trace_if_unknown
             from ppsim.trainers.read_config import model_named
 
             trace_if_unknown(options["model"])
             model_named(options["model"])  # raises for an unknown model, the most important error
         raise click.UsageError("--pp must be given: the pipeline ranks")
     config = options["run_config"] = run_config_of(options)
-    plan = plan_from(options | {"schedule": None if names else options["schedule"]})
+    plan = plan_of_options(options | {"schedule": None if names else options["schedule"]})
     if names:
         several, answer = _projected(plan, names), None
         shown = several.projections
         all_of_it = [one.to_json() for one in shown] if as_json else []
         fits = shown[0].fits if shown else None
-        found = {"fits": fits, "projections": all_of_it, "not_possible": several.reasons}
+        found = {"fits": fits, "projections": all_of_it, "rejected": several.rejected}
     else:
         one, answer = _answered(plan, options["tokens"])
         shown, found = [one], one.to_json() | answer.to_json() if as_json else {}
     drawn = shown[:_DRAWN_OF_ALL] if options["schedule"] == "all" else shown
     if outputs and drawn:
-        from ppsim.api.outputs import projections_drawn  # imports all drawing code
+        from ppsim.api.outputs import projections_content  # imports all drawing code
 
-        write(outputs, TIMELINE, by_command(projections_drawn(drawn, answer)), announce=say)
+        write(outputs, TIMELINE, run_as_command(projections_content(drawn, answer)), announce=print_message)
     if config is not None:
         found["run_config"] = config.to_json()
     published = _published(config, plan, shown[0]) if shown else None
@@ -130,7 +130,7 @@ def project(
     lines = trainer_lines(shown[0], to_config, options) if shown else {}
     look = look | {"answer": answer} if answer else {"with_timeline": look["with_timeline"]}
     look["full"] = full
-    tell(one if answer else several, as_json, content=lambda: found | lines, **look)
+    print_result(one if answer else several, as_json, content=lambda: found | lines, **look)
     if published is not None and not as_json:
         from ppsim.results.recipes import print_published
 
@@ -144,13 +144,13 @@ def project(
 _DRAWN_OF_ALL = 2  # of `--schedule all`, the fastest are drawn
 
 
-def _published(config: "RunConfig | None", plan: "Plan", projection: "Projection") -> "Published | None":
+def _published(config: "RunConfig | None", plan: "Plan", projection: "Projection") -> "PublishedResult | None":
     """Return the published run of a recipe, if the user did not change its plan."""
     if config is None or config.recipe is None:
         return None
     from ppsim.validation.published import published_of
 
-    changes = (words_of(PlanOptions).keys() & config.typed.keys()) - {"memory_limit", "search_time", "seed"}
+    changes = (declared_options(PlanOptions).keys() & config.typed.keys()) - {"memory_limit", "search_time", "seed"}
     return None if changes else published_of(config, plan)
 
 
@@ -170,17 +170,19 @@ def _projected(plan: "Plan", names: list[str]) -> "Projections":
         return project_all(plan, names, announce=show)
 
 
-def _answered(plan: "Plan", tokens: float | None) -> "tuple[Projection, Answer]":
+def _answered(plan: "Plan", tokens: float | None) -> "tuple[Projection, ProjectionSummary]":
     from ppsim.projection import project as planning
     from ppsim.projection.plan import AUTO
 
     is_auto = plan.schedule == AUTO
     name = plan.schedule_name
-    bars = progress("searching for a table", limit_s=plan.search_s) if is_auto else progress(f"projecting {name}")
+    bars = (
+        progress("searching for a table", limit_s=plan.search_time_s) if is_auto else progress(f"projecting {name}")
+    )
     with bars as bar:
         made = planning.project(plan, progress=searching(bar))
     with progress("looking for what would gain: projecting other schedules, layouts and recomputation"):
-        return made, made.answered(tokens=tokens)
+        return made, made.summarise(tokens=tokens)
 
 
 def _compared(schedule: str | None) -> list[str]:

@@ -5,14 +5,14 @@ from typing import Any
 import click
 
 from ppsim.api.output_formats import TIMELINE, TOTALS
-from ppsim.base.outputs import write
+from ppsim.base.write_outputs import write
 from ppsim.cli.common import (
-    by_command,
     check_outputs,
-    look_of,
-    say,
+    drawing_options,
+    print_message,
+    print_result,
+    run_as_command,
     step_options,
-    tell,
 )  # fmt: skip
 from ppsim.cli.progress import progress
 
@@ -49,17 +49,17 @@ def read(recorded: tuple[str, ...], outputs: tuple[str, ...], as_json: bool, **o
     contains step totals only. Different clocks are aligned by the P2P messages.
     """
     from ppsim.api import read as reading
-    from ppsim.api.run_result import recorded_drawn
-    from ppsim.runs.log_totals import Totals
+    from ppsim.api.run_result import run_content
+    from ppsim.runs.log_totals import LogTotals
 
-    look = look_of(options)
+    look = drawing_options(options)
     inputs = [file for one in recorded for file in reading.inputs_of(one)]
     check_outputs(outputs, TIMELINE, inputs=inputs)
     with progress("reading every pass of every rank"):
         found = reading.read(*recorded, **options)
-    if isinstance(found, Totals):
-        write(outputs, TOTALS, found, announce=say)
-        tell(found, as_json)
+    if isinstance(found, LogTotals):
+        write(outputs, TOTALS, found, announce=print_message)
+        print_result(found, as_json)
         return
-    write(outputs, TIMELINE, by_command(recorded_drawn(found)), announce=say)
-    tell(found, as_json, content=lambda: found.report() | {"run": found.facts}, **look)
+    write(outputs, TIMELINE, run_as_command(run_content(found)), announce=print_message)
+    print_result(found, as_json, content=lambda: found.report() | {"run": found.facts}, **look)

@@ -28,7 +28,7 @@ def recipes(words: tuple[str, ...], as_json: bool, full: bool, **filters: str | 
     match all words are listed. NAME is the full name of a recipe, of the newest release unless it ends in @RELEASE.
     """
     from ppsim.results import recipes as show
-    from ppsim.trainers.recipe_table import find_recipe, matching
+    from ppsim.trainers.recipe_table import find_recipe, matching_recipes
 
     if len(words) == 1 and "/" in words[0]:
         recipe = find_recipe(words[0])
@@ -37,7 +37,7 @@ def recipes(words: tuple[str, ...], as_json: bool, full: bool, **filters: str | 
         else:
             show.print_recipe(recipe)
         return
-    found = matching(words, **filters)
+    found = matching_recipes(words, **filters)
     if as_json:
         print_json({"recipes": [one.to_json() for one in found]})
     else:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ppsim.cli.click_options import options_in
-from ppsim.cli.common import say
+from ppsim.cli.common import print_message
 
 
 @click.command()
@@ -35,23 +35,25 @@ def serve(options: tuple[str, ...], port: int, opens: bool) -> None:
     The server listens on this machine only (127.0.0.1). Requests need the token in the address that it prints. Over
     ssh: ssh -L 8050:localhost:8050 HOST. Ctrl-C stops the server. Requires the extra `app`.
     """
-    from ppsim.app.server import served
+    from ppsim.app.server import start_server
 
     query = ""
     if options:
-        from ppsim.app.state import State
+        from ppsim.app.state import PageState
 
-        query = State().showing(list(options)).query
-    made = served(_read_project, _read_tune, port=port, query=query)
+        query = PageState().showing(list(options)).query
+    made = start_server(_read_project, _read_tune, port=port, query=query)
     if port and made.server.port != port:
-        say(f"port {port} is taken: another was free")
+        print_message(f"port {port} is taken: another was free")
     with suppress(KeyboardInterrupt), made:
         click.echo(made.url)
-        say("listening on this machine alone; the address holds the token that every request needs. Ctrl-C ends it")
+        print_message(
+            "listening on this machine alone; the address holds the token that every request needs. Ctrl-C ends it"
+        )
         if opens:
             click.launch(made.url)
         made.server.serve_forever()
-    say("\nended")
+    print_message("\nended")
 
 
 def _read_project(arguments: Sequence[str]) -> dict[str, Any]:

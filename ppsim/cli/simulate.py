@@ -5,21 +5,21 @@ from typing import Annotated, Any, TypedDict
 
 import click
 
-from ppsim.api.output_formats import TIMELINE, Drawn
+from ppsim.api.output_formats import TIMELINE, TimelineFileContent
 from ppsim.base.errors import ConfigError, CostsError, ScheduleError
-from ppsim.base.files import naming
+from ppsim.base.files import prefix_errors
 from ppsim.base.option_declarations import Option
-from ppsim.base.outputs import write
+from ppsim.base.write_outputs import write
 from ppsim.cli.click_options import command_with
 from ppsim.cli.common import (
     ReadOptions,
-    by_command,
     check_outputs,
-    look_of,
+    drawing_options,
+    print_message,
+    print_result,
     read_table,
-    say,
+    run_as_command,
     step_options,
-    tell,
 )  # fmt: skip
 from ppsim.cli.progress import progress
 from ppsim.projection.options import CALIBRATION, CHANNEL, RECEIVES
@@ -79,11 +79,11 @@ def simulate(table: str, as_json: bool, outputs: tuple[str, ...], **options: Any
     """
     from ppsim.api.calibration import overheads_of
     from ppsim.api.views import bound_of
-    from ppsim.plot.plot_model import View
+    from ppsim.plot.plot_model import TimelineView
     from ppsim.runs.timeline_file import timeline_to_json
     from ppsim.simulation.cost_files import read_costs
     from ppsim.simulation.report import report_of
-    from ppsim.simulation.run import simulate as run
+    from ppsim.simulation.simulate import simulate as run
 
     check_outputs(outputs, TIMELINE)
     if options["costs"] is None:
@@ -94,13 +94,17 @@ def simulate(table: str, as_json: bool, outputs: tuple[str, ...], **options: Any
     network = {name: options[name] for name in ("communication", "channel", "receives") if options[name]}
     overheads = options["calibration"] and overheads_of(options["calibration"])
     stage_costs = read_costs(options["costs"]).replace(**network, **(overheads.constants if overheads else {}))
-    with progress(f"simulating {table}"), naming(table, ScheduleError), naming(options["costs"], CostsError):
+    with (
+        progress(f"simulating {table}"),
+        prefix_errors(table, ScheduleError),
+        prefix_errors(options["costs"], CostsError),
+    ):
         timeline = run(schedule, stage_costs)
         report = report_of(timeline, stage_costs)
     shape = f"pp {schedule.num_ranks}, vpp {schedule.vpp}, {schedule.num_microbatches} microbatches"
     fitted_runs = list(overheads.fitted_runs) if overheads else []
     runs: dict[str, Any] = {"overheads_fitted_runs": fitted_runs} if fitted_runs else {}
-    view = View(timeline, f"{table}: {shape}", facts=[bound_of(report)])
-    drawn = Drawn([view], lambda: timeline_to_json(timeline, stage_costs, **runs))
-    write(outputs, TIMELINE, by_command(drawn), announce=say)
-    tell(timeline, as_json, content=lambda: report, report=report, **look_of(options))
+    view = TimelineView(timeline, f"{table}: {shape}", facts=[bound_of(report)])
+    drawn = TimelineFileContent([view], lambda: timeline_to_json(timeline, stage_costs, **runs))
+    write(outputs, TIMELINE, run_as_command(drawn), announce=print_message)
+    print_result(timeline, as_json, content=lambda: report, report=report, **drawing_options(options))

@@ -3,16 +3,16 @@
 from typing import Annotated, Any, TypedDict
 
 from ppsim.api.output_formats import TIMELINE
-from ppsim.base.option_declarations import Option, words_of
-from ppsim.base.outputs import write
+from ppsim.base.option_declarations import Option, declared_options
+from ppsim.base.write_outputs import write
 from ppsim.cli.click_options import command_with
 from ppsim.cli.common import (
-    by_command,
     check_outputs,
-    look_of,
-    say,
+    drawing_options,
+    print_message,
+    print_result,
+    run_as_command,
     step_options,
-    tell,
 )  # fmt: skip
 from ppsim.runtime.options import TrainOptions
 
@@ -60,20 +60,20 @@ def train(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
     ppsim's own executor runs all ranks in one process on one device, instead of torch's runtime. The activation
     memory of each rank is measured in the last warm-up step.
     """
-    from ppsim.api.run_result import recorded_drawn
+    from ppsim.api.run_result import run_content
     from ppsim.api.train import as_files, require_verified, table_from, train_from
     from ppsim.runtime.launch import require_extra
 
     require_extra("ppsim train")
     check_outputs(outputs, TIMELINE)
-    look = look_of(options)
-    table = table_from(**{name: options.pop(name) for name in words_of(TableOptions)})
+    look = drawing_options(options)
+    table = table_from(**{name: options.pop(name) for name in declared_options(TableOptions)})
     with as_files(table, None) as (schedule, _):
         trained = train_from(options | {"schedule": schedule})
     if trained is None:
         return
     try:
-        write(outputs, TIMELINE, by_command(recorded_drawn(trained)), announce=say)
+        write(outputs, TIMELINE, run_as_command(run_content(trained)), announce=print_message)
     finally:  # if a file cannot be written, the result is at least printed
-        tell(trained, as_json, content=lambda: trained.report() | {"run": trained.facts}, **look)
+        print_result(trained, as_json, content=lambda: trained.report() | {"run": trained.facts}, **look)
     require_verified(trained)

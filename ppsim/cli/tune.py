@@ -6,26 +6,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ppsim.api.output_formats import SEARCH, Searched
+from ppsim.api.output_formats import SEARCH, SearchFileContent
 from ppsim.base.errors import ConfigError
-from ppsim.base.option_declarations import words_of
-from ppsim.base.outputs import write
+from ppsim.base.option_declarations import declared_options
 from ppsim.base.units import seconds
+from ppsim.base.write_outputs import write
 from ppsim.cli.click_options import command_with
 from ppsim.cli.common import (
-    by_command,
     check_outputs,
     full_option,
     json_option,
     output_option_of,
+    print_message,
+    print_result,
+    run_as_command,
     run_config_of,
-    say,
-    tell,
     to_config_option,
     trainer_lines,
 )
 from ppsim.cli.progress import progress
-from ppsim.projection.options import StudyOptions
+from ppsim.projection.options import SearchBaseOptions
 from ppsim.trainers import ConfigTarget
 from ppsim.tuning.options import RangeOptions, TuneOptions
 
@@ -79,13 +79,15 @@ def tune(
     config = options["run_config"] = run_config_of(options)
     if config and (
         tried := [
-            word for word in words_of(RangeOptions) if word != "zero" and word in config.words and not options[word]
+            word
+            for word in declared_options(RangeOptions)
+            if word != "zero" and word in config.options and not options[word]
         ]
     ):
-        say(f"  tried, not taken from it: {', '.join(tried).replace('_', '-')}")
+        print_message(f"  tried, not taken from it: {', '.join(tried).replace('_', '-')}")
     search = search_of(options)
     if not sys.stderr.isatty():
-        say("finding a lower bound of each configuration, then simulating those that may be best")
+        print_message("finding a lower bound of each configuration, then simulating those that may be best")
     with progress("finding a lower bound of each", total=1, unit="configurations") as bar:
 
         def show(decided: int, total: int, best_s: float | None) -> None:
@@ -95,10 +97,10 @@ def tune(
             )
 
         found = search(progress=show)
-    write(outputs, SEARCH, by_command(Searched(found)), announce=say)
+    write(outputs, SEARCH, run_as_command(SearchFileContent(found)), announce=print_message)
     lines = trainer_lines(found, to_config, options)
     of_recipe = _of_recipe(config, options)
-    tell(found, as_json, content=lambda: found.to_json() | lines | of_recipe, full=full)
+    print_result(found, as_json, content=lambda: found.to_json() | lines | of_recipe, full=full)
     if of_recipe and not as_json:
         from ppsim.results.recipes import print_improvement
 
@@ -111,12 +113,12 @@ def _of_recipe(config: "RunConfig | None", options: Mapping[str, Any]) -> dict[s
     """Return the step time of the recipe itself with the user's common options; empty without a recipe."""
     if config is None or config.recipe is None:
         return {}
-    from ppsim.api.project import plan_of
+    from ppsim.api.project import plan_of_keywords
     from ppsim.projection.project import outcome_of
 
-    same = {name: options[name] for name in words_of(StudyOptions) if options.get(name) is not None}
+    same = {name: options[name] for name in declared_options(SearchBaseOptions) if options.get(name) is not None}
     try:
-        return {"recipe_iteration_time_s": outcome_of(plan_of(same))[0]}
+        return {"recipe_iteration_time_s": outcome_of(plan_of_keywords(same))[0]}
     except ConfigError as error:
-        say(f"  the recipe itself is not possible with these options: {error}")
+        print_message(f"  the recipe itself is not possible with these options: {error}")
         return {}

@@ -4,8 +4,8 @@ import click
 
 from ppsim.api.output_formats import VALIDATION
 from ppsim.base.errors import ConfigError
-from ppsim.base.outputs import write
-from ppsim.cli.common import check_outputs, full_option, json_option, output_option_of, say, tell
+from ppsim.base.write_outputs import write
+from ppsim.cli.common import check_outputs, full_option, json_option, output_option_of, print_message, print_result
 from ppsim.cli.progress import progress
 
 
@@ -56,7 +56,7 @@ def validate(
     """
     from itertools import count
 
-    from ppsim.api.validate import fitted_again
+    from ppsim.api.validate import refit_cluster
     from ppsim.api.validate import validate as validated
     from ppsim.results import validation as show_validation
     from ppsim.validation.published_runs import case_sets, cases_of
@@ -67,7 +67,7 @@ def validate(
         if as_markdown or is_fit or with_commands or outputs:
             raise ConfigError("--fit-on prints rows before and after: leave out all but SET, --json and --rows")
         with progress("fitting") as bar:
-            tell(validated(name, fit_on=fit_on, announce=lambda one: bar.update(f"fitting {one}")), as_json)
+            print_result(validated(name, fit_on=fit_on, announce=lambda one: bar.update(f"fitting {one}")), as_json)
         return
     if outputs and (is_fit or with_commands):
         raise ConfigError(f"-o writes a comparison; {'--fit' if is_fit else '--commands'} prints")
@@ -79,24 +79,24 @@ def validate(
         return
     if is_fit:
         with progress("fitting"):
-            show_validation.print_fits([fitted_again(one) for one in _fitted_clusters(names)])
+            show_validation.print_fits([refit_cluster(one) for one in _fitted_clusters(names)])
         return
     with progress("projecting", total=len(names), unit="sets") as bar:
         number = count()
         found = validated(name, announce=lambda one: bar.update(f"projecting {one}", done=next(number)))
-    write(outputs, VALIDATION, found.to_json()["sets"], announce=say)
+    write(outputs, VALIDATION, found.to_json()["sets"], announce=print_message)
     if as_markdown:
         click.echo(show_validation.markdown(found.sets), nl=False)
     else:
-        tell(found, as_json, full=look["full"], with_rows=look["with_rows"] or None)
+        print_result(found, as_json, full=look["full"], with_rows=look["with_rows"] or None)
 
 
 def _fitted_clusters(names: list[str]) -> list[str]:
     """Return the clusters of sets whose constants were fitted on a set."""
-    from ppsim.machine.files import load_cluster
+    from ppsim.machine.cluster_files import load_cluster
     from ppsim.validation.published_runs import cases_of
 
-    clusters = dict.fromkeys(case.words.get("cluster") for one in names for case in cases_of(one))
+    clusters = dict.fromkeys(case.options.get("cluster") for one in names for case in cases_of(one))
     found = [one for one in clusters if one and load_cluster(one).constants.fitted_on]
     if not found:
         raise ConfigError(f"set '{names[0]}' has no cluster with constants that were fitted on a set")

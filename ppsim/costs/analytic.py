@@ -9,21 +9,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from ppsim.costs.cuda_graph_launches import launched, launched_again, waits_for_counts
-from ppsim.costs.execution_context import Place
-from ppsim.costs.messages import Messages
+from ppsim.costs.cuda_graph_launches import waits_for_counts, with_launches, with_recomputed_launches
+from ppsim.costs.execution_context import ExecutionContext
+from ppsim.costs.layer_messages import LayerMessages
 from ppsim.costs.operator_kernels import OperatorKernels, computed_rows, layer_operators
 from ppsim.costs.pair_overlap import LayerTimes
 from ppsim.costs.pass_kernels import PassKernels, products, total
 from ppsim.costs.recomputation import forward_again
-from ppsim.costs.time_breakdown import Estimate, Known, Parts
+from ppsim.costs.time_breakdown import CostEstimate, MeasuredSeconds, TimeBreakdown
 from ppsim.costs.torch_blocks import TorchKernels, copied_along_sequence, norm_passes
 from ppsim.machine import collectives
 from ppsim.machine.dispatch import Routing, dispatch_s
-from ppsim.machine.kernels.times import KernelTime, moved
+from ppsim.machine.kernels.times import KernelTime, memory_kernel_time
 from ppsim.model.architecture import Layer, Model, mtp_linears
 from ppsim.model.attention_and_mlp import Attention, MixtureOfExperts
-from ppsim.model.attention_base import Scored
+from ppsim.model.attention_base import ScoredAttention
 from ppsim.model.blocks import layer_input
 from ppsim.model.compressed_attention import CompressedAttention
 from ppsim.model.hyper_connections import end_passes, further_passes
@@ -31,13 +31,15 @@ from ppsim.model.mixer import Mixer
 from ppsim.model.operators import Operator
 from ppsim.model.parameters import padded_vocabulary
 from ppsim.model.recurrent import Recurrent
-from ppsim.model.weight_matrices import Linear
+from ppsim.model.weight_matrices import WeightMatrix
 
 Cores: TypeAlias = list[tuple[Mixer, PassKernels]]
 """The mixers of a layer, each with the kernels of its core."""
 
 
-def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_length: int) -> Estimate:
+def layer_estimate(
+    layer: Layer, place: ExecutionContext, *, micro_batch: int, sequence_length: int
+) -> CostEstimate:
     """Return the seconds of one whole layer on the ranks of a layout.
 
     Raises `ConfigError` if tp, cp or ep do not divide the shape, or the device has no peak for the dtype.
@@ -48,8 +50,8 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
     kind = OperatorKernels if execution.compile is None else TorchKernels
     timed = kind(place, operators, layer_input(layer), rows, micro_batch, sequence_length)
     of = timed.of_all()
-    kernels = launched(total(of.values()), layer, place, operators, of)
-    messages = Messages.of(timed)
+    kernels = with_launches(total(of.values()), layer, place, operators, of)
+    messages = LayerMessages.of(timed)
     ep_s = _experts_s(layer, place, tokens / place.cut.norm_divisor)
     cores = [(one.core, of[one.name]) for one in operators if one.core is not None]
     cp_s, cp_backward_s = _context_s(layer, place, tokens, cores)
@@ -64,13 +66,11 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
         launching_s=launching_s,
     )  # fmt: skip
     if not layer.has_backward:
-        passes = forward, Parts(), Parts()
-        launches = _launches_s(place, PassKernels(kernels.forward), launching_s)[0], 0.0
-        return Estimate(
-            *passes, known=_known(PassKernels(kernels.forward)), times=_times(operators, of, passes, launches)
-        )
+        passes, alone = (forward, TimeBreakdown(), TimeBreakdown()), PassKernels(kernels.forward)
+        launches = _launches_s(place, alone, launching_s)[0], 0.0
+        return CostEstimate(*passes, known=_known(alone), times=_times(operators, of, passes, launches))
     again, names = forward_again(timed, of)
-    again = launched_again(again, layer, place)
+    again = with_recomputed_launches(again, layer, place)
     repeated = [one for one in operators if one.name in names]
     cores_again = [(one.core, of[one.name]) for one in repeated if one.core is not None]
     sent_again_s = messages.forward_s(names)
@@ -88,9 +88,9 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
             parts_of(place, again, launching_s=launching_s * (execution.recompute == "full")).total_s + sent_again_s
         ),
     )
-    frozen = 2.0 * layer.frozen_weights_a_token * tokens / tp
+    frozen = 2.0 * layer.frozen_weights_per_token * tokens / tp
     backward_weight = parts_of(place, kernels.backward_weight, flops - scores - frozen)
-    return Estimate(
+    return CostEstimate(
         forward,
         backward_input,
         backward_weight,
@@ -105,7 +105,7 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
 def _times(
     operators: Sequence[Operator],
     of: Mapping[str, PassKernels],
-    passes: tuple[Parts, Parts, Parts],
+    passes: tuple[TimeBreakdown, TimeBreakdown, TimeBreakdown],
     launches: tuple[float, float],
 ) -> LayerTimes:
     """Split a layer's seconds into those before and those in its experts, or its MLP if it has no experts."""
@@ -113,7 +113,7 @@ def _times(
     if "dispatch" in kinds:
         inside = operators[kinds.index("dispatch") : kinds.index("combine") + 1]
     else:
-        inside = [one for one in operators if one.half == 2]
+        inside = [one for one in operators if one.sublayer == 2]
     experts = [kernels.busy_s for kernels in total(of[one.name] for one in inside).passes]
     before = [
         max(0.0, one.total_s - one.ep_s - one.host_s - experts_s)
@@ -128,7 +128,7 @@ def _times(
     )
 
 
-def _launches_s(place: Place, kernels: PassKernels, launching_s: float) -> tuple[float, float]:
+def _launches_s(place: ExecutionContext, kernels: PassKernels, launching_s: float) -> tuple[float, float]:
     if place.execution.cuda_graphs == "full":
         return 0.0, 0.0
     of_kernel_s = place.cluster.device.efficiency.host_s
@@ -136,11 +136,13 @@ def _launches_s(place: Place, kernels: PassKernels, launching_s: float) -> tuple
     return max(kernels.forward.count * of_kernel_s, launching_s), max(backward * of_kernel_s, launching_s)
 
 
-def _known(kernels: PassKernels, *others: KernelTime) -> Known:
-    return Known(table_s=sum(one.measured_s for one in (*kernels.passes, *others)))
+def _known(kernels: PassKernels, *others: KernelTime) -> MeasuredSeconds:
+    return MeasuredSeconds(table_s=sum(one.measured_s for one in (*kernels.passes, *others)))
 
 
-def embedding_estimate(model: Model, place: Place, *, micro_batch: int, sequence_length: int) -> Estimate:
+def embedding_estimate(
+    model: Model, place: ExecutionContext, *, micro_batch: int, sequence_length: int
+) -> CostEstimate:
     """Return the seconds of the embedding: F is a look-up, reduced over tp; W its gradient, if trained; I is free.
 
     For projected patches and text, includes their GEMMs. Residual streams are copies of the embedding.
@@ -152,32 +154,36 @@ def embedding_estimate(model: Model, place: Place, *, micro_batch: int, sequence
     projected = products(linears, times, tokens=elements // model.hidden_size)
     passed, copies = 3 if execution.dropout else 2, end_passes(model.streams)
     along = copied_along_sequence(place, message)
-    looked_up = projected.forward + moved(times, "copy", (passed + copies) * message, launches=2) + along
-    added = moved(times, "copy", (1 + copies) * message + 8.0 * elements, launches=2) + along
-    return Estimate(
+    looked_up = (
+        projected.forward + memory_kernel_time(times, "copy", (passed + copies) * message, launches=2) + along
+    )
+    added = memory_kernel_time(times, "copy", (1 + copies) * message + 8.0 * elements, launches=2) + along
+    return CostEstimate(
         parts_of(place, looked_up, tp_s=place.reduced_s(message)),
-        Parts(),
+        TimeBreakdown(),
         parts_of(
             place,
             projected.backward_weight + added,
             tp_s=place.gathered_s(message),
         )
         if model.trains("embedding")
-        else Parts(),
+        else TimeBreakdown(),
     )
 
 
-def conditioning_estimate(model: Model, place: Place) -> Estimate:
+def conditioning_estimate(model: Model, place: ExecutionContext) -> CostEstimate:
     """Return the seconds of conditional embedders, per stage: one vector per sequence, so only weights matter."""
     if not model.patches:
-        return Estimate(Parts(), Parts(), Parts())
+        return CostEstimate(TimeBreakdown(), TimeBreakdown(), TimeBreakdown())
     weights, e = model.patches.conditioning_parameters(model.hidden_size), place.execution.element_bytes
     launches = 2 * len(model.patches.conditions)
-    read, written = (moved(place.times, "copy", size * weights, launches=launches) for size in (e, e + 8))
-    return Estimate(parts_of(place, read), parts_of(place, read), parts_of(place, written))
+    read, written = (
+        memory_kernel_time(place.times, "copy", size * weights, launches=launches) for size in (e, e + 8)
+    )
+    return CostEstimate(parts_of(place, read), parts_of(place, read), parts_of(place, written))
 
 
-def mtp_estimate(model: Model, place: Place, *, micro_batch: int, sequence_length: int) -> Estimate:
+def mtp_estimate(model: Model, place: ExecutionContext, *, micro_batch: int, sequence_length: int) -> CostEstimate:
     """Return the seconds of a multi-token prediction layer besides the layer itself and its use of the head.
 
     Includes the token's embedding, norms of embedding and hidden state, their concatenation, its projection from 2h
@@ -191,7 +197,9 @@ def mtp_estimate(model: Model, place: Place, *, micro_batch: int, sequence_lengt
     flops = 2.0 * tokens * sum(one.size * one.rows for one in linears)
     normed, joined = further_passes(model.streams)
     around = [
-        moved(place.times, "norm", (normed * norm + joined) * message / place.cut.norm_divisor, launches=4)
+        memory_kernel_time(
+            place.times, "norm", (normed * norm + joined) * message / place.cut.norm_divisor, launches=4
+        )
         for norm in (2, 5)
     ]
     kernels = products(linears, place.times, tokens=tokens) + PassKernels(*around)
@@ -201,15 +209,15 @@ def mtp_estimate(model: Model, place: Place, *, micro_batch: int, sequence_lengt
         own, summed = gathered + whole, place.seconds("reduce-scatter", 2 * message, "tp") + whole + gathered
     else:
         own, summed = gathered, place.seconds("all-reduce", 2 * message, "tp")
-    return Estimate(
+    return CostEstimate(
         parts_of(place, kernels.forward, flops, tp_s=(1 - execution.hidden_tp_forward) * own),
         parts_of(place, kernels.backward_input, flops, tp_s=(1 - execution.hidden_tp_backward) * summed),
-        parts_of(place, kernels.backward_weight, flops) if model.trains("mtp") else Parts(),
+        parts_of(place, kernels.backward_weight, flops) if model.trains("mtp") else TimeBreakdown(),
         known=_known(kernels),
     ) + embedding_estimate(model, place, micro_batch=micro_batch, sequence_length=sequence_length)
 
 
-def head_estimate(model: Model, place: Place, *, micro_batch: int, sequence_length: int) -> Estimate:
+def head_estimate(model: Model, place: ExecutionContext, *, micro_batch: int, sequence_length: int) -> CostEstimate:
     """Return the seconds of final norm, projection to the vocabulary and cross entropy, divided by tp.
 
     Residual streams are joined before. Bytes moved per logit of e bytes, forward and backward:
@@ -234,36 +242,40 @@ def head_estimate(model: Model, place: Place, *, micro_batch: int, sequence_leng
         per_logit, launches = (20 + e, 16 + e), (3, 3)
     along = copied_along_sequence(place, message)
     around = [
-        moved(place.times, "norm", (passes + end_passes(model.streams)) * message / place.cut.norm_divisor)
-        + moved(place.times, "elementwise", per_logit[index] * float(tokens * columns), launches=launches[index])
+        memory_kernel_time(
+            place.times, "norm", (passes + end_passes(model.streams)) * message / place.cut.norm_divisor
+        )
+        + memory_kernel_time(
+            place.times, "elementwise", per_logit[index] * float(tokens * columns), launches=launches[index]
+        )
         + along
         for index, passes in enumerate(norm_passes(place))
     ]
-    linear = Linear("head", "hidden state", model.hidden_size, (columns,), split="outputs")
+    linear = WeightMatrix("head", "hidden state", model.hidden_size, (columns,), split="outputs")
     kernels = products([linear], place.wide_times, tokens=tokens) + PassKernels(*around)
     gathered, sums = place.gathered_s(message), 3 * place.seconds("all-reduce", tokens * 4.0, "tp")
     summed = gathered + place.reduced_s(message)
     if model.trains("head"):
         weight = parts_of(place, kernels.backward_weight, flops)
     else:
-        kernels, weight = replace(kernels, backward_weight=KernelTime()), Parts()
+        kernels, weight = replace(kernels, backward_weight=KernelTime()), TimeBreakdown()
     if model.head_gives_gradient:
         back = parts_of(place, kernels.backward_input, flops, tp_s=(1 - execution.hidden_tp_backward) * summed)
     else:
         kernels, back = replace(kernels, backward_input=around[1]), parts_of(place, around[1])
-    return Estimate(
+    return CostEstimate(
         parts_of(place, kernels.forward, flops, tp_s=gathered + sums), back, weight, known=_known(kernels)
     )
 
 
 def parts_of(
-    place: Place,
+    place: ExecutionContext,
     kernels: KernelTime,
     model_flops: float = 0.0,
     *,
     launching_s: float = 0.0,
     **communication: float,
-) -> Parts:
+) -> TimeBreakdown:
     """Split the seconds of kernels by cause; the device waits if the host launches more slowly.
 
     `model_flops` are the model FLOPs of these kernels. `launching_s` is host time for other launches, which
@@ -273,7 +285,7 @@ def parts_of(
     count = 0 if place.execution.cuda_graphs == "full" else kernels.count
     launches = max(count * device.efficiency.host_s, launching_s - sum(communication.values()))
     ideal_s = model_flops / device.peak(place.execution.dtype)
-    return Parts(
+    return TimeBreakdown(
         ideal_s=ideal_s,
         more_flops_s=kernels.matmul_ideal_s + kernels.attention_ideal_s - ideal_s,
         matmul_loss_s=kernels.matmul_s - kernels.matmul_ideal_s,
@@ -284,7 +296,7 @@ def parts_of(
     )
 
 
-def _experts_s(layer: Layer, place: Place, tokens: float) -> float:
+def _experts_s(layer: Layer, place: ExecutionContext, tokens: float) -> float:
     """Dispatch to the experts and combine; the rank with the most tokens takes longest."""
     if not isinstance(layer.ffn, MixtureOfExperts):
         return 0.0
@@ -298,7 +310,7 @@ def _experts_s(layer: Layer, place: Place, tokens: float) -> float:
     return 2 * dispatch_s(execution.moe_dispatcher, routing, place.ranks("ep"), place.cluster)
 
 
-def _context_s(layer: Layer, place: Place, tokens: int, cores: Cores) -> tuple[float, float]:
+def _context_s(layer: Layer, place: ExecutionContext, tokens: int, cores: Cores) -> tuple[float, float]:
     """Communication among cp ranks in a forward and in a backward, for all mixers."""
     if place.layout.cp == 1 or not layer.has_mixer:
         return 0.0, 0.0
@@ -306,7 +318,7 @@ def _context_s(layer: Layer, place: Place, tokens: int, cores: Cores) -> tuple[f
     return sum(forward for forward, _ in took), sum(backward for _, backward in took)
 
 
-def _exchanged_s(a: Mixer, core: PassKernels, h: int, place: Place, tokens: int) -> tuple[float, float]:
+def _exchanged_s(a: Mixer, core: PassKernels, h: int, place: ExecutionContext, tokens: int) -> tuple[float, float]:
     """Communication among cp ranks in a forward and in a backward, for one mixer.
 
     Attention in a ring adds gradients in the backward. In TransformerEngine's ring, each message overlaps with the
@@ -334,8 +346,8 @@ def _exchanged_s(a: Mixer, core: PassKernels, h: int, place: Place, tokens: int)
         both = [place.seconds(how, gathered, "cp") if gathered else 0.0 for how in ("all-gather", "reduce-scatter")]
         return before_s + both[0], before_s + both[1]
     if isinstance(a, Attention):
-        columns = a.num_heads // tp * a.head_size, a.kv_heads_on_a_rank(tp) * a.head_size
-    elif isinstance(a, Scored):
+        columns = a.num_heads // tp * a.head_size, a.kv_heads_per_rank(tp) * a.head_size
+    elif isinstance(a, ScoredAttention):
         columns = (a.score_width // tp // 2,) * 2
     else:
         return 0.0, 0.0

@@ -10,26 +10,33 @@ from itertools import product
 
 from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.base.units import count, percent, seconds
-from ppsim.costs.dp_and_optimizer import held_of, passes_s, step_costs
+from ppsim.costs.dp_and_optimizer import parameters_of_stages, passes_s, step_costs
 from ppsim.costs.job import Job, work_of
 from ppsim.costs.offload import HOST_EFFICIENCY, buffer_bytes, offload_of, with_copies
 from ppsim.costs.pair_overlap import LayerTimes, StageBytes, pair_bytes, pair_s
-from ppsim.costs.stage_cost_set import Assembled, Known, of_ranks, short_counts, sliced, stages_of_ranks
-from ppsim.costs.time_breakdown import BASIS, Estimate, Parts
+from ppsim.costs.stage_cost_set import (
+    StageCostCache,
+    StageCostSet,
+    short_counts,
+    slice_costs,
+    stages_of_ranks,
+    values_of_ranks,
+)
+from ppsim.costs.time_breakdown import BASIS, CostEstimate, TimeBreakdown
 from ppsim.machine import collectives
 from ppsim.machine.kernels.corrected import Corrected
-from ppsim.machine.kernels.published_tables import Tabled
-from ppsim.machine.kernels.times import moved
-from ppsim.model.activations import kept_for_weight
+from ppsim.machine.kernels.published_tables import TableTimes
+from ppsim.machine.kernels.times import memory_kernel_time
+from ppsim.model.activations import weight_gradient_bytes
 from ppsim.model.architecture import Layer
-from ppsim.model.memory import gathered_bytes, of_encoder, rank_memory, stage_activations
 from ppsim.model.parameters import held_parameters
+from ppsim.model.pipeline_stages import Stage, StagePlan, call_per_group, contents_of, stages_of, stages_of_layout
+from ppsim.model.rank_memory import gathered_bytes, of_encoder, rank_memory, stage_activations
 from ppsim.model.recompute import BY_OPERATORS
-from ppsim.model.stages import Stage, StagePlan, contents_of, once_each, stages_of, stages_of_layout
 from ppsim.parallel.groups import GroupName, tier_between
 from ppsim.parallel.layer_balance import balance_ranks
 from ppsim.parallel.layer_partition import MegatronSplit, Split, layer_split, rule_of, split_layers, why_no_split
-from ppsim.parallel.sizes import Cut
+from ppsim.parallel.sizes import ParallelSizes
 from ppsim.schedule.table import NONE, Schedule
 from ppsim.simulation.stage_costs import StageCosts
 
@@ -39,9 +46,9 @@ def assemble_job(
     schedule: Schedule,
     *,
     split: Split = "auto",
-    known: Known | None = None,
+    known: StageCostCache | None = None,
     plans: Sequence[StagePlan] | None = None,
-) -> Assembled:
+) -> StageCostSet:
     """Return the costs per stage of a job for a schedule's placement of stages, and the costs around its step.
 
     `split` "auto" balances F + B of ranks, embedding and head included (`ppsim.projection.split_search` improves
@@ -53,10 +60,10 @@ def assemble_job(
     stages = _stages(job, schedule.num_model_stages, split, stages_of_ranks(schedule), plans)
     _require_backwards(job, schedule)
     _require_pairs(job, schedule)
-    known = Known() if known is None else known
+    known = StageCostCache() if known is None else known
     alone = [(stage,) for stage in stages]
-    costs = once_each(lambda one: estimate_of(job, *one), alone, known["costs"])
-    kept = once_each(lambda one: activation_bytes(job, *one), alone, known["kept"])
+    costs = call_per_group(lambda one: estimate_of(job, *one), alone, known["costs"])
+    kept = call_per_group(lambda one: activation_bytes(job, *one), alone, known["kept"])
     offloads = [offload_of(job, stage, whole) for stage, (whole, _) in zip(stages, kept, strict=True)]
     if any(sum(one.copied) for one in offloads):
         costs = [with_copies(job, *three) for three in zip(stages, costs, offloads, strict=True)]
@@ -64,12 +71,12 @@ def assemble_job(
             (whole - one.freed, min(whole - one.freed, (1 - job.offload) * part))
             for (whole, part), one in zip(kept, offloads, strict=True)
         ]
-    held = once_each(
+    held = call_per_group(
         lambda mine: rank_memory(job.model, mine, job.settings, in_flight=[0] * len(mine)).total,
-        of_ranks(schedule, stages),
+        values_of_ranks(schedule, stages),
         known["static"],
     )
-    of_rank = zip(of_ranks(schedule, stages), of_ranks(schedule, offloads), strict=True)
+    of_rank = zip(values_of_ranks(schedule, stages), values_of_ranks(schedule, offloads), strict=True)
     buffers = [buffer_bytes(job, *both) for both in of_rank]
     hop_s, hops = _hops(job, schedule, stages)
     stage_costs = _stage_costs(costs).replace(
@@ -80,14 +87,14 @@ def assemble_job(
         transfer_s=hop_s,
         static_bytes=[one + buffer for one, buffer in zip(held, buffers, strict=True)],
     )
-    stage_costs, slices = sliced(stage_costs, schedule, job.length, job.model.hidden_size, "time")
+    stage_costs, slices = slice_costs(stage_costs, schedule, job.length, job.model.hidden_size, "time")
     counts = [len(stage.layers) for stage in stages]
-    return Assembled(
+    return StageCostSet(
         stage_costs,
         counts,
         job.forward_flops,
         [*_assumptions(job, schedule, stages, split, hops, known), *slices],
-        around=step_costs(job, schedule, stages, known),
+        step_costs=step_costs(job, schedule, stages, known),
         parts=costs,
         contents=contents_of(stages),
         layer_times=_layer_times(job, stages) if job.execution.ep_order else [],
@@ -138,7 +145,11 @@ def _require_pairs(job: Job, schedule: Schedule) -> None:
 def _why_not_in_megatron(job: Job) -> str | None:
     """Megatron-Core's rules for `--overlap-moe-expert-parallel-comm` (core/transformer/transformer_config.py)."""
     execution = job.execution
-    words = {part for word in job.words_of_layers for part in word.replace("*", "+").replace("/", "+").split("+")}
+    words = {
+        part
+        for word in job.recompute_options_of_layers
+        for part in word.replace("*", "+").replace("/", "+").split("+")
+    }
     if words & {"full", "uniform", "block"}:
         return "full recomputation (give --recompute none, or modules such as layernorm+moe_act)"
     if "moe" in words:
@@ -155,7 +166,7 @@ def _why_not_in_megatron(job: Job) -> str | None:
 
 
 def _pairs_s(
-    job: Job, schedule: Schedule, stages: Sequence[Stage], costs: Sequence[Estimate]
+    job: Job, schedule: Schedule, stages: Sequence[Stage], costs: Sequence[CostEstimate]
 ) -> list[list[float]] | None:
     """Seconds of a forward of each stage (row) that runs together with a backward of each stage (column).
 
@@ -172,7 +183,7 @@ def _pairs_s(
         one.backward.total_s - sum(layer.backward_s for layer in of) for one, of in zip(costs, layers, strict=True)
     ]
     pairs_s = [[one.forward.total_s + other.backward.total_s for other in costs] for one in costs]
-    for mine in of_ranks(schedule, range(len(stages))):
+    for mine in values_of_ranks(schedule, range(len(stages))):
         for one, other in product(mine, mine):
             together_s = pair_s(layers[one], layers[other], order, slowdown=slowdown)
             pairs_s[one][other] = forward_s[one] + backward_s[other] + together_s
@@ -201,7 +212,7 @@ def _pairs_bytes(job: Job, stages: Sequence[Stage], kept: Sequence[float]) -> li
     return [[pair_bytes(one, other) for other in sizes] for one in sizes]
 
 
-def _stage_costs(costs: Sequence[Estimate]) -> StageCosts:
+def _stage_costs(costs: Sequence[CostEstimate]) -> StageCosts:
     is_measured = any(cost.whole_backward for cost in costs)
     return StageCosts(
         forward_s=[cost.forward.total_s for cost in costs],
@@ -255,10 +266,10 @@ def _balanced(job: Job, num_stages: int, stages_of_ranks: Sequence[Sequence[int]
     return balance_ranks(counts, layers, (embedding, mtp + head), stages_of_ranks)
 
 
-def estimate_of(job: Job, stage: Stage) -> Estimate:
+def estimate_of(job: Job, stage: Stage) -> CostEstimate:
     """Return F, I, W and B of a stage."""
     embedding, head = job.ends
-    total = job.beside_layers * bool(stage.layers)
+    total = job.costs_outside_layers * bool(stage.layers)
     for costs in (job.costs_in_order(stage), [job.mtp_costs[layer] for layer in stage.mtp]):
         for one in {id(cost): cost for cost in costs}.values():
             total += one * sum(cost is one for cost in costs)
@@ -270,23 +281,23 @@ def estimate_of(job: Job, stage: Stage) -> Estimate:
     return _with_replicas(job, stage, total) if job.optimizer.zero_stage >= 2 else total
 
 
-def _accumulated(job: Job, stage: Stage) -> Estimate:
+def _accumulated(job: Job, stage: Stage) -> CostEstimate:
     """Time to accumulate gradients after each microbatch's GEMMs, without gradient accumulation fusion.
 
     Up to ZeRO 1, gradients are added to a buffer. If the buffer has their dtype, the first gradient becomes the
     buffer (torch, `AccumulateGrad`); a wider buffer exists before. From ZeRO 2 on, gradients are copied into the
     buffer of the reduction.
     """
-    held, optimizer = held_of(job, [stage]), job.optimizer
+    held, optimizer = parameters_of_stages(job, [stage]), job.optimizer
     of_each, of_sum = optimizer.weight_bytes, optimizer.bytes_of_gradient
     adding = 1 - (of_sum == of_each) / job.num_microbatches
     moved_of_each = of_each + of_sum if optimizer.zero_stage >= 2 else adding * (of_each + 2.0 * of_sum)
     num_bytes = moved_of_each * (held.trained + held.trained_expert)
-    moved_s = moved(job.place.wide_times, "elementwise", num_bytes, launches=0).memory_s
-    return Estimate(Parts(), Parts(), Parts(memory_s=moved_s))
+    moved_s = memory_kernel_time(job.place.wide_times, "elementwise", num_bytes, launches=0).memory_s
+    return CostEstimate(TimeBreakdown(), TimeBreakdown(), TimeBreakdown(memory_s=moved_s))
 
 
-def _with_replicas(job: Job, stage: Stage, costs: Estimate) -> Estimate:
+def _with_replicas(job: Job, stage: Stage, costs: CostEstimate) -> CostEstimate:
     """Add the exposed time of parameter gathering for each pass and of the gradient reduce-scatter after it.
 
     FSDP2 copies gathered parameters into each parameter, on the compute stream (`foreach_all_gather_copy_out`).
@@ -302,15 +313,15 @@ def _with_replicas(job: Job, stage: Stage, costs: Estimate) -> Estimate:
         )
     gather_s, reduce_s = passes_s(job, stage)
 
-    def exposed(parts: Parts, seconds_of: float) -> Parts:
+    def exposed(parts: TimeBreakdown, seconds_of: float) -> TimeBreakdown:
         beside = parts.total_s if job.overlap else 0.0
-        return parts + Parts(dp_s=max(0.0, seconds_of - beside))
+        return parts + TimeBreakdown(dp_s=max(0.0, seconds_of - beside))
 
     backward_input = exposed(costs.backward_input, gather_s)
     backward_weight = exposed(costs.backward_weight, reduce_s)
     whole = costs.whole_backward
     if whole is not None:
-        whole += Parts(dp_s=max(0.0, gather_s + reduce_s - whole.total_s * job.overlap))
+        whole += TimeBreakdown(dp_s=max(0.0, gather_s + reduce_s - whole.total_s * job.overlap))
     return replace(
         costs,
         forward=exposed(costs.forward, gather_s),
@@ -320,13 +331,13 @@ def _with_replicas(job: Job, stage: Stage, costs: Estimate) -> Estimate:
     )
 
 
-def _copied_out(job: Job, stage: Stage) -> Parts:
+def _copied_out(job: Job, stage: Stage) -> TimeBreakdown:
     """Copy gathered parameters (read and write), in the dtype of the all-gather."""
     if job.place.cut.replicas == 1:
-        return Parts()
-    held = held_of(job, [stage])
+        return TimeBreakdown()
+    held = parameters_of_stages(job, [stage])
     num_bytes = 2 * gathered_bytes(job.settings) * (held.dense + held.expert)
-    return Parts(memory_s=moved(job.place.wide_times, "copy", num_bytes, launches=0).memory_s)
+    return TimeBreakdown(memory_s=memory_kernel_time(job.place.wide_times, "copy", num_bytes, launches=0).memory_s)
 
 
 def activation_bytes(job: Job, stage: Stage) -> tuple[float, float]:
@@ -339,10 +350,10 @@ def bytes_for_weight(job: Job, stage: Stage) -> float:
     """Return the bytes per microbatch that a stage holds between I and W, unless its forward saves fewer."""
     batch, cut = job.settings.batch, job.settings.cut
     layers = Counter((*stage.layers, *stage.mtp))
-    kept = sum(number * kept_for_weight(layer, batch, cut) for layer, number in layers.items())
+    kept = sum(number * weight_gradient_bytes(layer, batch, cut) for layer, number in layers.items())
     for part in stage.encoder_parts(job.model):
         if own := of_encoder(part.encoder, job.settings):
-            kept += sum(kept_for_weight(layer, own.batch, own.cut) for layer in part.layers)
+            kept += sum(weight_gradient_bytes(layer, own.batch, own.cut) for layer in part.layers)
     return job.allocator_slack * kept
 
 
@@ -428,7 +439,7 @@ def _fine_tuning(job: Job) -> list[str]:
     tuning, model = job.model.fine_tuning, job.model
     if tuning is None:
         return []
-    held = held_parameters(model, stages_of(model, [len(model.layers)]), Cut())
+    held = held_parameters(model, stages_of(model, [len(model.layers)]), ParallelSizes())
     trained, whole = held.trained + held.trained_expert, held.dense + held.expert
     how = f"LoRA of rank {tuning.rank} on {', '.join(tuning.modules)}" if tuning.rank else f"{job.freeze} frozen"
     lines = [
@@ -487,7 +498,7 @@ def _kernels(job: Job) -> list[str]:
     """Lines about the measured part of compute, and about extrapolation of the kernel table."""
     times, shares = job.place.times, {name: f"{100 * share:.0f} %" for name, share in job.shares.items() if share}
     times = times.source if isinstance(times, Corrected) else times
-    if "table" not in shares or not isinstance(times, Tabled):
+    if "table" not in shares or not isinstance(times, TableTimes):
         return []
     names = (name for name in ("data sheet", "profile", "links") if name in shares)
     others = "".join(f", {shares[name]} by the {name}" for name in names)
@@ -552,7 +563,7 @@ def _assumptions(
     stages: Sequence[Stage],
     split: Split,
     hops: dict[str, float],
-    known: Known,
+    known: StageCostCache,
 ) -> list[str]:
     layout, execution, optimizer = job.layout, job.execution, job.optimizer
     counts = [len(stage.layers) for stage in stages]
@@ -569,7 +580,7 @@ def _assumptions(
         f"model: {job.model_name}, {len(job.model.layers)} layers, split {short_counts(counts)} ({how}), embedding "
         f"on stage {embedded}, head and loss on the last",
         *_encoders(job, stages),
-        f"stack: {job.stack_in_words} ({job.stack_basis or '--stack'})",
+        f"stack: {job.stack_description} ({job.stack_basis or '--stack'})",
         f"layout: tp {layout.tp}{sp}, cp {layout.cp}, ep {layout.ep}{etp}, dp {layout.dp}, pp {layout.pp}, ranks "
         f"placed {layout.order}",
         f"batch: {job.global_batch} sequences of {job.length} tokens, micro-batch {job.micro_batch}",
@@ -599,6 +610,6 @@ def _assumptions(
         )
     if schedule.num_replicas > 1:
         lines.append(f"replicas: {schedule.num_replicas} on each pipeline, each with all of the model")
-    if schedule.splits_backward and {BY_OPERATORS, "full"} & set(job.words_of_layers):
+    if schedule.splits_backward and {BY_OPERATORS, "full"} & set(job.recompute_options_of_layers):
         lines.append("recomputed layers: W keeps no more memory than their forward did")
     return lines

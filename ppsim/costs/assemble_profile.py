@@ -9,9 +9,16 @@ from numpy.typing import NDArray
 from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.base.units import percent, rate, seconds, size
 from ppsim.costs.affine_layer_cost import line_through
-from ppsim.costs.chunks import FIRST, LAST, LAYER, ChunkNumbers, short_contents, stages_of
+from ppsim.costs.chunk_costs import FIRST, LAST, LAYER, ChunkNumbers, short_contents, stages_of
 from ppsim.costs.profile import Measurement, Profile, Quantity, Shape, describe
-from ppsim.costs.stage_cost_set import Assembled, LayerCosts, of_ranks, short_counts, sliced, stages_of_ranks
+from ppsim.costs.stage_cost_set import (
+    LayerCosts,
+    StageCostSet,
+    short_counts,
+    slice_costs,
+    stages_of_ranks,
+    values_of_ranks,
+)
 from ppsim.parallel.layer_balance import balance_ranks
 from ppsim.parallel.layer_partition import MegatronSplit, Split, balanced_split, layer_split, rule_of, split_layers
 from ppsim.schedule.table import Schedule
@@ -124,7 +131,7 @@ def assemble(
     transfer_s: float | None = None,
     bandwidth_bytes_per_s: float | None = None,
     bytes_per_parameter: float = BYTES_PER_PARAMETER,
-) -> Assembled:
+) -> StageCostSet:
     """Return stage costs for the placement of `schedule`: embedding on the first stage, head and loss on the last.
 
     Model replicas have equal stages, so layers and costs have one entry per model stage. Slices of a microbatch
@@ -159,13 +166,13 @@ def assemble(
         *parts.said(counts),
         *_more_assumptions(profile, schedule, shape, hop),
     ]
-    static = [bytes_per_parameter * sum(mine) for mine in of_ranks(schedule, parameters)]
+    static = [bytes_per_parameter * sum(mine) for mine in values_of_ranks(schedule, parameters)]
     costs = _stage_costs(parts, counts, hop_s).replace(static_bytes=static)
     costs, rehearsed = _rehearsed(profile, schedule, costs)
-    costs, slices = sliced(costs, schedule, shape.sequence_length, profile.model.hidden_size, _SLICE_TIME)
+    costs, slices = slice_costs(costs, schedule, shape.sequence_length, profile.model.hidden_size, _SLICE_TIME)
     flops = float(parts.per_stage("forward_flops", counts).sum())
     contents = stages_of(num_layers * LAYER, counts)
-    return Assembled(costs, counts, flops, assumptions + rehearsed + slices, contents=contents)
+    return StageCostSet(costs, counts, flops, assumptions + rehearsed + slices, contents=contents)
 
 
 def layer_costs_of(profile: Profile, shape: Shape, num_layers: int) -> LayerCosts:
@@ -197,10 +204,10 @@ def assumption(profile: Profile, shape: Shape) -> str | None:
     )
 
 
-def threads(number: int) -> str:
+def threads_in_words(number: int) -> str:
     """Return the threads per process in words.
 
-    >>> threads(1)
+    >>> threads_in_words(1)
     '1 thread each'
     """
     return f"{number} thread{'s' * (number > 1)} each"
@@ -210,7 +217,7 @@ def _rehearsed(profile: Profile, schedule: Schedule, costs: StageCosts) -> tuple
     """Apply the slowdown of the calibration run if its number of processes is the schedule's number of ranks."""
     if (found := profile.rehearsal) is None:
         return costs, []
-    there = f"{found.num_processes} processes at once, {threads(found.num_threads)}"
+    there = f"{found.num_processes} processes at once, {threads_in_words(found.num_threads)}"
     if schedule.num_ranks != found.num_processes:
         return costs, [
             f"rehearsed with {there}: for {schedule.num_ranks} ranks passes are taken as measured by one"

@@ -7,18 +7,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from ppsim.costs.execution_context import Place
+from ppsim.costs.execution_context import ExecutionContext
 from ppsim.costs.pass_kernels import NOTHING, PassKernels
 from ppsim.machine.kernels.data_sheet_times import activation_bytes, at_least_16_bits
-from ppsim.machine.kernels.times import AttentionCore, KernelTime, fused_attention, moved, product
+from ppsim.machine.kernels.times import AttentionCore, KernelTime, attention_time, gemm_time, memory_kernel_time
 from ppsim.model.attention_and_mlp import Attention
-from ppsim.model.attention_base import Scored
+from ppsim.model.attention_base import ScoredAttention
 from ppsim.model.compressed_attention import CompressedAttention
 from ppsim.model.mixer import Mixer
 from ppsim.model.recurrent import Recurrent
 
 
-def core_of(part: Mixer, place: Place, *, micro_batch: int, sequence_length: int) -> PassKernels:
+def core_of(part: Mixer, place: ExecutionContext, *, micro_batch: int, sequence_length: int) -> PassKernels:
     """Return the kernels of a mixer's core for 1/cp of the queries; it has no W.
 
     Fused attention computes the causal half of the scores. With a window, it computes the scores in the window and
@@ -35,11 +35,11 @@ def core_of(part: Mixer, place: Place, *, micro_batch: int, sequence_length: int
     tokens = place.tokens(micro_batch, sequence_length)
     if isinstance(part, Recurrent):
         return recurrence(part, place, tokens=tokens)
-    if not isinstance(part, Scored):
+    if not isinstance(part, ScoredAttention):
         return NOTHING
     heads, queries = micro_batch * (part.num_heads // place.cut.tp), sequence_length // place.cut.cp
     if execution.attention != "unfused":
-        mean = _of_last(part.keys_a_query, sequence_length, _pieces(part, place))
+        mean = _of_last(part.keys_per_query, sequence_length, _pieces(part, place))
         keys = round(2 * mean)  # AttentionCore counts the causal half of its keys
         unmasked = 1 - 1 / place.cut.cp if execution.context == "all-gather" else 0.0
         whole = AttentionCore(heads, queries, keys, part.qk_head_size, part.v_head_size, unmasked)
@@ -47,32 +47,35 @@ def core_of(part: Mixer, place: Place, *, micro_batch: int, sequence_length: int
             part, place, tokens=tokens
         )
         if isinstance(part, Attention) and part.window and part.window < sequence_length:
-            seen = part.keys_a_query(sequence_length)
+            seen = part.keys_per_query(sequence_length)
             tiled = replace(whole, keys=min(sequence_length, round(2 * (seen + _TILE_EDGE))))
-            forward, backward = fused_attention(times, tiled)
+            forward, backward = attention_time(times, tiled)
             if execution.attention == "fused-fp8":  # cuDNN 9.22's backward in 8 bits computes all causal scores
-                backward = fused_attention(times, replace(whole, keys=sequence_length))[1]
+                backward = attention_time(times, replace(whole, keys=sequence_length))[1]
             windowed = PassKernels(
                 replace(forward, attention_ideal_s=forward.attention_ideal_s * 2 * seen / tiled.keys),
                 replace(backward, attention_ideal_s=2 * forward.attention_ideal_s * 2 * seen / tiled.keys),
             )
             return _in_its_format(windowed, part, place, tokens) + joined
-        return _in_its_format(PassKernels(*fused_attention(times, whole)), part, place, tokens) + joined
+        return _in_its_format(PassKernels(*attention_time(times, whole)), part, place, tokens) + joined
     rows, e = heads * queries, activation_bytes(at_least_16_bits(execution.dtype))
     keys = part.unmasked_keys(sequence_length)
-    wide = product(times, "forward", rows, keys, part.qk_head_size, groups=heads)
-    deep = product(times, "forward", rows, part.v_head_size, keys, groups=heads)
+    wide = gemm_time(times, "forward", rows, keys, part.qk_head_size, groups=heads)
+    deep = gemm_time(times, "forward", rows, part.v_head_size, keys, groups=heads)
     scores, masked = float(rows * keys), (2 * e + 1) * execution.dropout
     launches = 2 if execution.dropout else 1
     softmax, gradient = (
-        moved(times, "elementwise", (count * e + masked) * scores, launches=launches) for count in (2, 3)
+        memory_kernel_time(times, "elementwise", (count * e + masked) * scores, launches=launches)
+        for count in (2, 3)
     )
     return PassKernels(
         (wide + deep + softmax).as_attention(), (wide + wide + deep + deep + gradient).as_attention()
     )
 
 
-def _in_its_format(kernels: PassKernels, part: Scored, place: Place, tokens: int) -> PassKernels:
+def _in_its_format(
+    kernels: PassKernels, part: ScoredAttention, place: ExecutionContext, tokens: int
+) -> PassKernels:
     """Kernels of 16-bit attention, or with fp8 attention faster ones and the casts before them.
 
     TransformerEngine casts queries, keys and values before the forward and the gradient of the output before the
@@ -92,17 +95,17 @@ def _in_its_format(kernels: PassKernels, part: Scored, place: Place, tokens: int
         )
     )  # fmt: skip
     heads = part.num_heads // place.cut.tp
-    keys = part.kv_heads_on_a_rank(place.cut.tp) if isinstance(part, Attention) else heads
+    keys = part.kv_heads_per_rank(place.cut.tp) if isinstance(part, Attention) else heads
     cast = heads * part.qk_head_size + keys * (part.qk_head_size + part.v_head_size)
     per_element = 4.0 if style == "mxfp8" else 3.0
     forward, backward = (
-        moved(times, "elementwise", per_element * tokens * columns, launches=launches)
+        memory_kernel_time(times, "elementwise", per_element * tokens * columns, launches=launches)
         for columns, launches in ((cast, 3), (heads * part.v_head_size, 1))
     )
     return faster + PassKernels(forward, backward)
 
 
-def _pieces(part: Scored, place: Place) -> int:
+def _pieces(part: ScoredAttention, place: ExecutionContext) -> int:
     """Pieces of a sequence in rank order; 1 if pieces are balanced, so that all queries see equally many keys."""
     return place.cut.cp if isinstance(part, CompressedAttention) else 1
 
@@ -118,7 +121,7 @@ def _of_last(seen: Callable[[int], float], sequence_length: int, pieces: int) ->
     return (sequence_length * seen(sequence_length) - (before * seen(before) if before else 0.0)) / behind
 
 
-def _choice(part: Scored, place: Place, *, tokens: int, sequence_length: int) -> PassKernels:
+def _choice(part: ScoredAttention, place: ExecutionContext, *, tokens: int, sequence_length: int) -> PassKernels:
     """Return the kernels of the indexer, which scores the (compressed) keys before a query and chooses the best.
 
     F: GEMMs of its queries with these keys, and a float32 score per pair, written once and read once. I: its loss,
@@ -130,19 +133,19 @@ def _choice(part: Scored, place: Place, *, tokens: int, sequence_length: int) ->
     times, indexer = place.wide_times, part.indexer
     if isinstance(part, CompressedAttention):
         blocks, chosen = (
-            _of_last(partial(part.blocks_a_query, at_most=at_most), sequence_length, place.cut.cp)
+            _of_last(partial(part.blocks_per_query, at_most=at_most), sequence_length, place.cut.cp)
             for at_most in (None, indexer.num_keys)
         )
     else:
-        blocks, chosen = sequence_length / 2, part.keys_a_query(sequence_length)
-    scored = product(times, "forward", float(tokens * indexer.num_heads), blocks, indexer.head_size)
-    scored += moved(times, "elementwise", 8.0 * tokens * blocks, launches=2)
-    again = product(times, "forward", float(tokens * indexer.num_heads), chosen, indexer.head_size)
-    target = product(times, "forward", float(tokens * part.num_heads), chosen, part.qk_head_size)
+        blocks, chosen = sequence_length / 2, part.keys_per_query(sequence_length)
+    scored = gemm_time(times, "forward", float(tokens * indexer.num_heads), blocks, indexer.head_size)
+    scored += memory_kernel_time(times, "elementwise", 8.0 * tokens * blocks, launches=2)
+    again = gemm_time(times, "forward", float(tokens * indexer.num_heads), chosen, indexer.head_size)
+    target = gemm_time(times, "forward", float(tokens * part.num_heads), chosen, part.qk_head_size)
     return PassKernels(scored.as_attention(), (again + again + again + target).as_attention())
 
 
-def _blocks_joined(part: Scored, place: Place, *, tokens: int) -> PassKernels:
+def _blocks_joined(part: ScoredAttention, place: ExecutionContext, *, tokens: int) -> PassKernels:
     """Return the kernels that join attention over the keys of each cp rank; bytes per column and token of a rank.
 
     Keys gathered by torch, in float32. Forward: a cast 6; for each block beyond the first a difference 12, its
@@ -162,17 +165,20 @@ def _blocks_joined(part: Scored, place: Place, *, tokens: int) -> PassKernels:
     if place.execution.context == "all-gather":
         size = float(tokens * heads * part.v_head_size)
         return PassKernels(
-            moved(times, "elementwise", (38 * cp - 26) * size, launches=4 * cp - 2),
-            moved(times, "elementwise", (46 * cp + 18) * size, launches=4 * cp + 3),
+            memory_kernel_time(times, "elementwise", (38 * cp - 26) * size, launches=4 * cp - 2),
+            memory_kernel_time(times, "elementwise", (46 * cp + 18) * size, launches=4 * cp + 3),
         )
     if place.execution.context != "ring" or place.execution.compile is not None:
         return NOTHING
-    keys = part.kv_heads_on_a_rank(place.cut.tp) if isinstance(part, Attention) else heads
+    keys = part.kv_heads_per_rank(place.cut.tp) if isinstance(part, Attention) else heads
     of_keys = keys * (part.qk_head_size + part.v_head_size)
     forward = 2 * of_keys + (3 * cp - 1) * heads * part.v_head_size
     backward = (1.5 * cp + 3) * of_keys + (3 * cp - 1) * heads * part.qk_head_size
     return PassKernels(
-        *(moved(times, "elementwise", tokens * e * one, launches=2 * cp + 1) for one in (forward, backward))
+        *(
+            memory_kernel_time(times, "elementwise", tokens * e * one, launches=2 * cp + 1)
+            for one in (forward, backward)
+        )
     )
 
 
@@ -180,7 +186,7 @@ _TILE_EDGE = 64
 """Masked keys that a query computes beyond its window: half a tile of 128 (Dao 2023, arXiv 2307.08691)."""
 
 
-def recurrence(mixer: Recurrent, place: Place, *, tokens: int) -> PassKernels:
+def recurrence(mixer: Recurrent, place: ExecutionContext, *, tokens: int) -> PassKernels:
     """Return the chunked scan or delta rule of a rank's heads, including the passing of states.
 
     FLOPs of the chunks' GEMMs, masked entries included, at `Efficiency.scan_flops_per_s` per core, which includes
@@ -193,7 +199,7 @@ def recurrence(mixer: Recurrent, place: Place, *, tokens: int) -> PassKernels:
     return PassKernels(*(_scanned(flops, place, launches=2 + len(products)) for flops in (forward, backward)))
 
 
-def _scanned(flops: float, place: Place, *, launches: int) -> KernelTime:
+def _scanned(flops: float, place: ExecutionContext, *, launches: int) -> KernelTime:
     device, efficiency = place.device, place.device.efficiency
     ideal_s = flops / place.wide_times.peak("products")
     took = flops / (device.num_cores * efficiency.scan_flops_per_s) + launches * efficiency.kernel_s

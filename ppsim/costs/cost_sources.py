@@ -12,10 +12,10 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.units import size
 from ppsim.costs.assemble_profile import assemble, layer_costs_of
 from ppsim.costs.profile import DEFAULT, Profile, Shape, load_profile
-from ppsim.costs.stage_cost_set import Assembled, Known, LayerCosts
+from ppsim.costs.stage_cost_set import LayerCosts, StageCostCache, StageCostSet
 from ppsim.costs.utilization import BY_DATA_SHEET, peak_of
 from ppsim.parallel.layer_partition import Split
-from ppsim.schedule.analysis_cache import kept
+from ppsim.schedule.analysis_cache import cached
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.step_costs import StepCosts
@@ -76,7 +76,7 @@ class ProfileSource:
         """tp · cp."""
         return self.shape.tp * self.shape.cp
 
-    def assemble(self, schedule: Schedule, split: Split, known: Known | None = None) -> Assembled:
+    def assemble(self, schedule: Schedule, split: Split, known: StageCostCache | None = None) -> StageCostSet:
         """Return the costs of a schedule's stages; raises `ConfigError` for a split that does not fit."""
         asked: dict[str, Any] = {
             "num_layers": self.num_layers, "split": split, "transfer_s": self.transfer_s,
@@ -85,7 +85,7 @@ class ProfileSource:
         # Cached, because stragglers, overheads and networks change, but measured costs do not. The cache stores the
         # profile so that its id stays valid.
         key = ("assembled", id(self.profile), repr(self.shape), repr(asked))
-        return kept(
+        return cached(
             schedule, key, lambda: (self.profile, assemble(self.profile, schedule, shape=self.shape, **asked))
         )[1]
 
@@ -154,7 +154,7 @@ class RankCosts:
                     flag = f"--{name.replace('_', '-')[:-2]}-ms"
                     raise ConfigError(f"{flag} must be 0 or more: got {1e3 * value:g}")
 
-    def replacing(self, estimated: Assembled, schedule: Schedule) -> Assembled:
+    def replacing(self, estimated: StageCostSet, schedule: Schedule) -> StageCostSet:
         """Return `estimated` with measured costs of each stage and nothing around the pipeline.
 
         Raises `ConfigError` if stages neither divide nor sum the parts.
@@ -183,7 +183,7 @@ class RankCosts:
             of = "the fullest part" if isinstance(self.activation_bytes, tuple) else "a rank"
             told.append(f"activations: {most} per microbatch on {of}, as given")
         lines = [line for line in estimated.assumptions if not line.startswith(_OF_TIME)]
-        return replace(estimated, costs=costs, assumptions=[*told, *lines], around=StepCosts(), parts=[])
+        return replace(estimated, costs=costs, assumptions=[*told, *lines], step_costs=StepCosts(), parts=[])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +208,7 @@ class RunCosts(RankCosts):
         """Name of these costs in titles and error messages."""
         return f"recorded run {self.source}"
 
-    def replacing(self, estimated: Assembled, schedule: Schedule) -> Assembled:
+    def replacing(self, estimated: StageCostSet, schedule: Schedule) -> StageCostSet:
         """Return costs with their share of the recorded stages in place of each stage's.
 
         Recorded stages are divided evenly, or neighbours are summed. If there are at least three, the time that the
@@ -236,7 +236,7 @@ class RunCosts(RankCosts):
             lines.insert(1, "I and W: each half of the recorded B, assumed (the run has full backwards)")
         return replace(found, assumptions=lines)
 
-    def correcting(self, estimated: Assembled, own: Assembled) -> Assembled:
+    def correcting(self, estimated: StageCostSet, own: StageCostSet) -> StageCostSet:
         """Return estimated costs times recorded / estimated of the run's stages.
 
         `own` has the estimate of the run's own stages. A stage gets the mean of the ratios of the recorded stages
@@ -273,7 +273,7 @@ class RunCosts(RankCosts):
             for letter, ratio in zip("FIW", ratios.values(), strict=True)
         )
         lines.insert(0, f"costs: the model's, times recorded / estimated per stage of {self.source}: {told}")
-        return replace(estimated, costs=costs, assumptions=lines, around=StepCosts(), parts=[])
+        return replace(estimated, costs=costs, assumptions=lines, step_costs=StepCosts(), parts=[])
 
 
 def _with_ends(stages: Numbers, recorded: Sequence[float], pieces: int) -> Floats:
@@ -337,9 +337,9 @@ class RankSource:
         """Name of these costs in error messages."""
         return self.costs.name
 
-    def assemble(self, schedule: Schedule, split: Split, known: Known | None = None) -> Assembled:
+    def assemble(self, schedule: Schedule, split: Split, known: StageCostCache | None = None) -> StageCostSet:
         """Divide the costs of a rank over its stages; `split` is not used, because there are no layers."""
-        nothing = Assembled(StageCosts(forward_s=0.0, backward_input_s=0.0, backward_weight_s=0.0), [], 0.0)
+        nothing = StageCostSet(StageCosts(forward_s=0.0, backward_input_s=0.0, backward_weight_s=0.0), [], 0.0)
         found = self.costs.replacing(nothing, schedule)
         unknown = "memory" if self.costs.activation_bytes is None else "memory except activations"
         line = f"no --model: throughput, MFU and {unknown} are not known"
@@ -364,6 +364,6 @@ class MeasuredProfileSource(ProfileSource):
 
     costs: RankCosts
 
-    def assemble(self, schedule: Schedule, split: Split, known: Known | None = None) -> Assembled:
+    def assemble(self, schedule: Schedule, split: Split, known: StageCostCache | None = None) -> StageCostSet:
         """Divide the costs of a rank over its stages."""
         return self.costs.replacing(super().assemble(schedule, split, known), schedule)

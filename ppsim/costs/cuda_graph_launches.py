@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ppsim.costs.execution_context import Place
+from ppsim.costs.execution_context import ExecutionContext
 from ppsim.costs.pass_kernels import PassKernels, total
 from ppsim.machine.kernels.times import KernelTime
 from ppsim.model.architecture import Layer
@@ -12,8 +12,12 @@ from ppsim.model.cuda_graphs import CudaGraphs, captures
 from ppsim.model.operators import Operator
 
 
-def launched(
-    kernels: PassKernels, layer: Layer, place: Place, operators: Sequence[Operator], of: Mapping[str, PassKernels]
+def with_launches(
+    kernels: PassKernels,
+    layer: Layer,
+    place: ExecutionContext,
+    operators: Sequence[Operator],
+    of: Mapping[str, PassKernels],
 ) -> PassKernels:
     """Return the kernels of a layer with the number of launches that the host makes for them.
 
@@ -31,18 +35,18 @@ def launched(
 
 def _is_captured(one: Operator, graphs: CudaGraphs, layer: Layer) -> bool:
     """True if a graph contains the operator, as part of a captured mixer, MLP, or router before the all-to-all."""
-    if one.half == 1:
+    if one.sublayer == 1:
         return captures_mixer(graphs, layer)
     is_before = one.kind == "norm" or "shared_experts" in one.module or "router" in one.module
     return captures_feed_forward(graphs, layer) or (captures_router(graphs, layer) and is_before)
 
 
-def launched_again(kernels: KernelTime, layer: Layer, place: Place) -> KernelTime:
+def with_recomputed_launches(kernels: KernelTime, layer: Layer, place: ExecutionContext) -> KernelTime:
     """Return recomputed kernels without their launches if the layer's graph contains them."""
     return replace(kernels, count=0) if captures_all(place.execution.cuda_graphs, layer) else kernels
 
 
-def waits_for_counts(layer: Layer, place: Place) -> bool:
+def waits_for_counts(layer: Layer, place: ExecutionContext) -> bool:
     """Return whether the host reads the number of tokens per expert before it launches the experts' kernels.
 
     It does if no capacity (per expert or per rank) fixes the sizes. If the operators before the exchange are

@@ -10,21 +10,23 @@ import numpy as np
 from ppsim.base.errors import ConfigError
 from ppsim.costs.job import Job
 from ppsim.costs.offload import HOST_EFFICIENCY, copy_s
-from ppsim.costs.stage_cost_set import Known, of_ranks
+from ppsim.costs.stage_cost_set import StageCostCache, values_of_ranks
 from ppsim.machine import collectives
 from ppsim.machine.cluster import Device
 from ppsim.model.architecture import Layer
-from ppsim.model.parameters import Held, held_parameters, padded_vocabulary
-from ppsim.model.stages import Stage, once_each
-from ppsim.parallel.groups import Group, all_devices, tier_between
+from ppsim.model.parameters import RankParameters, held_parameters, padded_vocabulary
+from ppsim.model.pipeline_stages import Stage, call_per_group
+from ppsim.parallel.groups import RankGroup, all_devices, tier_between
 from ppsim.schedule.table import Schedule
-from ppsim.simulation.step_costs import Sharing, StepCosts
+from ppsim.simulation.step_costs import SharedGradients, StepCosts
 
 NORM_BYTES = 4
 """The gradient norm reads each gradient once."""
 
 
-def step_costs(job: Job, schedule: Schedule, stages: Sequence[Stage], known: Known | None = None) -> StepCosts:
+def step_costs(
+    job: Job, schedule: Schedule, stages: Sequence[Stage], known: StageCostCache | None = None
+) -> StepCosts:
     """Return the costs around the pipeline of a step; `stages` are the model's stages.
 
     Up to ZeRO 1, gradients are reduced once per step. From ZeRO 2 on no rank keeps them whole, so every backward
@@ -32,16 +34,16 @@ def step_costs(job: Job, schedule: Schedule, stages: Sequence[Stage], known: Kno
     3.
     """
     device, zero, replicas = job.cluster.device, job.optimizer.zero_stage, schedule.num_replicas
-    known = Known() if known is None else known
-    held = once_each(lambda one: held_of(job, one), [(stage,) for stage in stages], known["held"])
+    known = StageCostCache() if known is None else known
+    held = call_per_group(lambda one: parameters_of_stages(job, one), [(stage,) for stage in stages], known["held"])
     reduce_s = gather_s = [0.0] * len(stages)
     if zero < 2:
         operation: collectives.Operation = "reduce-scatter" if zero else "all-reduce"
-        reduce_s = _for_each(held, lambda one: among_replicas_s(job, one, operation), known["reduce"])
+        reduce_s = _for_each(held, lambda one: replica_collective_s(job, one, operation), known["reduce"])
     if zero in (1, 2):
-        gather_s = _for_each(held, lambda one: among_replicas_s(job, one, "all-gather"), known["gather"])
-    rank_stages = of_ranks(schedule, stages)
-    parts = once_each(lambda mine: _parts_of_replica(job, mine), rank_stages, known["parts"])
+        gather_s = _for_each(held, lambda one: replica_collective_s(job, one, "all-gather"), known["gather"])
+    rank_stages = values_of_ranks(schedule, stages)
+    parts = call_per_group(lambda mine: _parts_of_replica(job, mine), rank_stages, known["parts"])
     norm_s = max(dense + expert for dense, expert in parts) * NORM_BYTES
     norm_s /= device.memory_bytes_per_s * device.efficiency.memory
     everyone = all_devices(job.layout, job.domain_sizes)
@@ -52,21 +54,21 @@ def step_costs(job: Job, schedule: Schedule, stages: Sequence[Stage], known: Kno
         overlap=job.overlap,
         sharing=_sharing(job, schedule, stages, held),
         norm_s=norm_s + collectives.seconds("all-reduce", 4.0, everyone, job.cluster),
-        optimizer_s=once_each(lambda mine: _update_s(job, mine), rank_stages, known["update"]),
+        optimizer_s=call_per_group(lambda mine: _update_s(job, mine), rank_stages, known["update"]),
         update=job.update,
         rest_s=job.rest_s,
         straggling=device.efficiency.jitter * expected_maximum(num_independent(job)),
     )
 
 
-def added_s(job: Job, layer: Layer) -> tuple[float, float]:
+def layer_reduction_s(job: Job, layer: Layer) -> tuple[float, float]:
     """Return the seconds per step that one more layer adds to a stage's gradient reduction and to the update."""
     one, two = ([Stage((layer,) * number)] for number in (1, 2))
     update_s = _update_s(job, two) - _update_s(job, one)
     if job.optimizer.zero_stage >= 2:  # reduced after each pass
         return 0.0, update_s
     operation: collectives.Operation = "reduce-scatter" if job.optimizer.zero_stage else "all-reduce"
-    took_s = [among_replicas_s(job, held_of(job, stages), operation) for stages in (one, two)]
+    took_s = [replica_collective_s(job, parameters_of_stages(job, stages), operation) for stages in (one, two)]
     return took_s[1] - took_s[0], update_s
 
 
@@ -93,16 +95,20 @@ def expected_maximum(count: int) -> float:
     return step * sum((x > 0) - (0.5 * (1 + math.erf(x / math.sqrt(2)))) ** count for x in at)
 
 
-def num_buckets(job: Job, held: Held) -> float:
+def num_buckets(job: Job, parameters: RankParameters) -> float:
     """Return the number of gradient buckets.
 
     Megatron-LM's hold 40 million gradients, or a million per dp · cp rank if that is more.
     """
     largest = max(40_000_000, 1_000_000 * job.layout.dp * job.layout.cp)
-    return float(max(1, -(-(held.trained + held.trained_expert) // largest)))
+    return float(max(1, -(-(parameters.trained + parameters.trained_expert) // largest)))
 
 
-def _for_each(held: Sequence[Held], seconds_of: Callable[[Held], float], known: dict[Held, float]) -> list[float]:
+def _for_each(
+    held: Sequence[RankParameters],
+    seconds_of: Callable[[RankParameters], float],
+    known: dict[RankParameters, float],
+) -> list[float]:
     for one in set(held) - known.keys():
         known[one] = seconds_of(one)
     return [known[one] for one in held]
@@ -111,12 +117,12 @@ def _for_each(held: Sequence[Held], seconds_of: Callable[[Held], float], known: 
 def passes_s(job: Job, stage: Stage) -> tuple[float, float]:
     """Return seconds per pass to gather a stage's parameters (ZeRO 3) and reduce its gradients (ZeRO 2 and 3)."""
     zero = job.optimizer.zero_stage
-    held = held_of(job, [stage])
-    gather_s = among_replicas_s(job, held, "all-gather") if zero == 3 else 0.0
-    return gather_s, among_replicas_s(job, held, "reduce-scatter") if zero >= 2 else 0.0
+    held = parameters_of_stages(job, [stage])
+    gather_s = replica_collective_s(job, held, "all-gather") if zero == 3 else 0.0
+    return gather_s, replica_collective_s(job, held, "reduce-scatter") if zero >= 2 else 0.0
 
 
-def held_of(job: Job, stages: Sequence[Stage]) -> Held:
+def parameters_of_stages(job: Job, stages: Sequence[Stage]) -> RankParameters:
     """Return the parameters that a rank holds of these stages."""
     return held_parameters(job.model, list(stages), job.settings.cut, vocab_multiple=job.vocab_multiple)
 
@@ -125,13 +131,13 @@ ReplicaGroup: TypeAlias = Literal["dp-cp", "expert-dp"]
 _GROUPS: tuple[ReplicaGroup, ...] = ("dp-cp", "expert-dp")
 
 
-def among_replicas_s(job: Job, held: Held, operation: collectives.Operation) -> float:
+def replica_collective_s(job: Job, parameters: RankParameters, operation: collectives.Operation) -> float:
     """Return the seconds of a collective over weights or gradients among their data-parallel ranks.
 
     ZeRO 3 gathers frozen weights too.
     """
     is_whole = operation == "all-gather" and job.optimizer.zero_stage == 3
-    counts = (held.dense, held.expert) if is_whole else (held.trained, held.trained_expert)
+    counts = (parameters.dense, parameters.expert) if is_whole else (parameters.trained, parameters.trained_expert)
     of = job.optimizer.weight_bytes if operation == "all-gather" else job.optimizer.bytes_of_gradient
     return sum(
         _among_instances_s(job, operation, count * of, name)
@@ -167,14 +173,14 @@ def _share(job: Job, name: ReplicaGroup, stages: Sequence[Stage]) -> float:
 
 
 def _parts_of_replica(job: Job, stages: Sequence[Stage]) -> tuple[float, float]:
-    held = held_of(job, stages)
+    held = parameters_of_stages(job, stages)
     return held.trained * _share(job, "dp-cp", stages), held.trained_expert * _share(job, "expert-dp", stages)
 
 
 def _update_s(job: Job, stages: Sequence[Stage]) -> float:
     """Optimizer step of a rank: memory traffic, and for Muon the GEMMs that orthogonalise matrices."""
     optimizer, device = job.optimizer, job.place.device
-    held, traffic = held_of(job, stages), optimizer.traffic_bytes
+    held, traffic = parameters_of_stages(job, stages), optimizer.traffic_bytes
     dense, expert = _parts_of_replica(job, stages)
     if optimizer.name == "adam":
         on_host = optimizer.offload_fraction * (dense + expert)
@@ -243,7 +249,9 @@ def _muon_flops(job: Job, layer: Layer, share: float, expert_share: float) -> fl
     return of_others * share + of_experts * expert_share
 
 
-def _sharing(job: Job, schedule: Schedule, stages: Sequence[Stage], held: Sequence[Held]) -> tuple[Sharing, ...]:
+def _sharing(
+    job: Job, schedule: Schedule, stages: Sequence[Stage], held: Sequence[RankParameters]
+) -> tuple[SharedGradients, ...]:
     """All-reduces of gradients among pipeline ranks: shared embeddings, conditional embedders, and model replicas.
 
     Replicas of a stage are data-parallel too (Li & Hoefler 2021, arXiv 2107.06925, §3.2: an all-reduce among them).
@@ -274,9 +282,9 @@ def _sharing(job: Job, schedule: Schedule, stages: Sequence[Stage], held: Sequen
     return tuple(shared)
 
 
-def _sum_over(job: Job, ranks: tuple[int, ...], num_bytes: float) -> Sharing:
+def _sum_over(job: Job, ranks: tuple[int, ...], num_bytes: float) -> SharedGradients:
     sizes = job.domain_sizes
     tier = max(tier_between(job.layout, sizes, ranks[0], other) for other in ranks[1:])
     extents = tuple(len(ranks) if index == tier else 1 for index in range(len(sizes)))
-    found = collectives.seconds("all-reduce", num_bytes, Group("embedding", len(ranks), extents), job.cluster)
-    return Sharing(ranks, found)
+    found = collectives.seconds("all-reduce", num_bytes, RankGroup("embedding", len(ranks), extents), job.cluster)
+    return SharedGradients(ranks, found)

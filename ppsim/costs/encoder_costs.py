@@ -4,17 +4,17 @@ from collections import Counter
 from dataclasses import replace
 
 from ppsim.costs.analytic import layer_estimate, parts_of
-from ppsim.costs.execution_context import Place
+from ppsim.costs.execution_context import ExecutionContext
 from ppsim.costs.pass_kernels import PassKernels, products
-from ppsim.costs.time_breakdown import Estimate, Known, Parts
+from ppsim.costs.time_breakdown import CostEstimate, MeasuredSeconds, TimeBreakdown
 from ppsim.machine.kernels.data_sheet_times import at_least_16_bits
-from ppsim.machine.kernels.times import KernelTime, moved
+from ppsim.machine.kernels.times import KernelTime, memory_kernel_time
 from ppsim.model.encoder import Encoder, EncoderPart
 
-_NOTHING = Estimate(Parts(), Parts(), Parts())
+_NOTHING = CostEstimate(TimeBreakdown(), TimeBreakdown(), TimeBreakdown())
 
 
-def encoder_estimate(part: EncoderPart, place: Place, *, micro_batch: int) -> Estimate:
+def encoder_estimate(part: EncoderPart, place: ExecutionContext, *, micro_batch: int) -> CostEstimate:
     """Return the seconds of a part of an encoder for the images of a microbatch.
 
     Ranks that compute the same patches (all cp ranks, and tp ranks that the encoder is not divided over) have FLOPs
@@ -29,7 +29,7 @@ def encoder_estimate(part: EncoderPart, place: Place, *, micro_batch: int) -> Es
         total += layer_estimate(layer, own, micro_batch=number, sequence_length=encoder.rows) * times
     total += _projector(part, place, own, number * encoder.num_tokens)
     counted = own.layout.tp / (place.layout.tp * place.layout.cp)
-    return Estimate(
+    return CostEstimate(
         _counted(total.forward, counted),
         _counted(total.backward_input, counted),
         _counted(total.backward_weight, counted),
@@ -37,7 +37,7 @@ def encoder_estimate(part: EncoderPart, place: Place, *, micro_batch: int) -> Es
     )
 
 
-def encoder_place(encoder: Encoder, place: Place) -> Place:
+def encoder_place(encoder: Encoder, place: ExecutionContext) -> ExecutionContext:
     """Return the settings of an encoder: 16 bits, no sequence or context parallelism, nothing hidden, no dropout.
 
     Full recomputation is the decoder's if tp ranks divide the encoder (`get_vision_model_config`).
@@ -58,18 +58,18 @@ def encoder_place(encoder: Encoder, place: Place) -> Place:
     )  # fmt: skip
 
 
-def _embedding(part: EncoderPart, own: Place, patches: int) -> Estimate:
+def _embedding(part: EncoderPart, own: ExecutionContext, patches: int) -> CostEstimate:
     """The matrices before the layers, whole on every rank, and the sum with positions; patches have no gradient."""
     if not part.embedding:
         return _NOTHING
     kernels, e = products(part.embedding, own.times, tokens=patches), own.execution.element_bytes
-    added = moved(own.times, "elementwise", 3.0 * patches * part.embedding[-1].outputs * e)
+    added = memory_kernel_time(own.times, "elementwise", 3.0 * patches * part.embedding[-1].outputs * e)
     weight = kernels.backward_weight + added if part.encoder.trains_layers else KernelTime()
     kernels = replace(kernels, forward=kernels.forward + added, backward_input=KernelTime())
     return _estimate(own, kernels, weight, counted=1 / own.layout.tp)
 
 
-def _projector(part: EncoderPart, place: Place, own: Place, tokens: int) -> Estimate:
+def _projector(part: EncoderPart, place: ExecutionContext, own: ExecutionContext, tokens: int) -> CostEstimate:
     """The matrices after the layers, each with a norm or activation, and the copy into the decoder's embedding.
 
     Ranks that divide a pair of matrices sum its output, and the gradient of its input.
@@ -81,7 +81,8 @@ def _projector(part: EncoderPart, place: Place, own: Place, tokens: int) -> Esti
     kernels = products(linears, own.times, tokens=tokens)
     columns = sum(one.rows * one.inputs for one in linears) + 2 * linears[-1].outputs
     forward, backward = (
-        moved(own.times, "norm", passes * columns * tokens * e, launches=len(linears)) for passes in (2, 3)
+        memory_kernel_time(own.times, "norm", passes * columns * tokens * e, launches=len(linears))
+        for passes in (2, 3)
     )
     has_backward = encoder.trains_layers or encoder.trains_projector
     summed = sum(
@@ -97,14 +98,14 @@ def _projector(part: EncoderPart, place: Place, own: Place, tokens: int) -> Esti
 
 
 def _estimate(
-    own: Place,
+    own: ExecutionContext,
     kernels: PassKernels,
     weight: KernelTime,
     *,
     tp_s: float = 0.0,
     again_s: float = 0.0,
     counted: float = 1.0,
-) -> Estimate:
+) -> CostEstimate:
     """Split the seconds by cause; `counted`: the part of the FLOPs that is the model's."""
     passes = (kernels.forward, kernels.backward_input, weight)
     peak = own.device.peak(own.execution.dtype)
@@ -112,10 +113,12 @@ def _estimate(
         parts_of(own, one, counted * one.matmul_ideal_s * peak, tp_s=sent)
         for one, sent in zip(passes, (tp_s, again_s, 0.0), strict=True)
     )
-    return Estimate(forward, backward, of_weight, known=Known(table_s=sum(one.measured_s for one in passes)))
+    return CostEstimate(
+        forward, backward, of_weight, known=MeasuredSeconds(table_s=sum(one.measured_s for one in passes))
+    )
 
 
-def _counted(parts: Parts, share: float) -> Parts:
+def _counted(parts: TimeBreakdown, share: float) -> TimeBreakdown:
     """Return the parts with `share` of the FLOPs counted as the model's."""
     more = (1 - share) * parts.ideal_s
     return replace(parts, ideal_s=parts.ideal_s - more, more_flops_s=parts.more_flops_s + more)

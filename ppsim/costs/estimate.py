@@ -1,6 +1,7 @@
 """Estimates for shapes that were not measured, from measured shapes and device microbenchmarks.
 
-A sum of kernel times (`ppsim.costs.kernels`) is rough: kernel fusion differs, and gaps between kernels are missing.
+A sum of kernel times (`ppsim.costs.layer_kernels`) is rough: kernel fusion differs, and gaps between kernels are
+missing.
 An estimate is therefore anchored: the time measured at the nearest shape, times the ratio of the sums at both
 shapes. With two measured shapes, a line through both gives a fixed part and a multiple of the sum.
 """
@@ -11,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.costs.kernels import estimate
+from ppsim.costs.layer_kernels import estimate
 from ppsim.costs.profile import Component, Measurement, Profile, Quantity, Shape
 from ppsim.machine.kernels.curves import ELEMENT_BYTES
 from ppsim.model import shapes

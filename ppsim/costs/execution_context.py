@@ -17,9 +17,9 @@ from ppsim.machine.kernels.times import KernelTime, KernelTimes
 from ppsim.model.cuda_graphs import CudaGraphs, cuda_graphs_of
 from ppsim.model.losses import CrossEntropy
 from ppsim.model.recompute import Recompute, require_spelling
-from ppsim.parallel.groups import Group, GroupName, group
+from ppsim.parallel.groups import GroupName, RankGroup, group
 from ppsim.parallel.layout import Layout
-from ppsim.parallel.sizes import Cut
+from ppsim.parallel.sizes import ParallelSizes
 
 _DISPATCH_CORES = 20
 """SMs that send tokens to experts and back: DeepEP's default, and the number that Megatron-LM requests."""
@@ -219,7 +219,7 @@ class Execution:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class ExecutionContext:
     """Cluster, layout of ranks, execution options, and padding of the vocabulary."""
 
     cluster: Cluster
@@ -228,7 +228,7 @@ class Place:
     vocab_multiple: int = 1
 
     @property
-    def cut(self) -> Cut:
+    def cut(self) -> ParallelSizes:
         """Division of a stage's work among its ranks."""
         return self.layout.cut(sequence_parallel=self.execution.sequence_parallel)
 
@@ -281,9 +281,9 @@ class Place:
             raise ConfigError(f"cp must divide the sequence: got {self.layout.cp} with {sequence_length}")
         return micro_batch * sequence_length // self.layout.cp
 
-    def hidden_ep_s(self, ep_s: float, beside: KernelTime) -> float:
+    def hidden_ep_s(self, ep_s: float, concurrent: KernelTime) -> float:
         """Return the hidden part of `ep_s`, less the slowdown of the concurrent kernels, which lose SMs to it."""
-        hidden_s = self.execution.hidden_ep * min(ep_s, beside.busy_s)
+        hidden_s = self.execution.hidden_ep * min(ep_s, concurrent.busy_s)
         return hidden_s * (1 - self.dispatch_slowdown)
 
     @property
@@ -296,7 +296,7 @@ class Place:
         """Number of the layout's devices per domain of each tier."""
         return self.cluster.domain_sizes(self.layout.num_devices)
 
-    def ranks(self, name: GroupName) -> Group:
+    def ranks(self, name: GroupName) -> RankGroup:
         """Return the placement of the groups with this name on the cluster."""
         return group(self.layout, name, self.domain_sizes)
 

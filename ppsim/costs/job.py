@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import PurePath
 
-from ppsim.base.display import InBrief
+from ppsim.base.display import HasRepr
 from ppsim.base.errors import ConfigError
 from ppsim.costs.analytic import (
     conditioning_estimate,
@@ -16,23 +16,24 @@ from ppsim.costs.analytic import (
     mtp_estimate,
 )
 from ppsim.costs.encoder_costs import encoder_estimate
-from ppsim.costs.execution_context import Execution, Place
-from ppsim.costs.measured import ProfileCosts
+from ppsim.costs.execution_context import Execution, ExecutionContext
 from ppsim.costs.profile import Profile, Shape
+from ppsim.costs.profile_costs import ProfileCosts
 from ppsim.costs.recomputable import why_not_recomputed
-from ppsim.costs.time_breakdown import Estimate, Parts
+from ppsim.costs.time_breakdown import CostEstimate, TimeBreakdown
 from ppsim.machine.cluster import Cluster
-from ppsim.machine.job_similarity import Likeness, said_of
+from ppsim.machine.job_similarity import JobFeatures, correction_of
 from ppsim.machine.kernels.data_sheet_times import OPERAND_BYTES
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.attention_and_mlp import MixtureOfExperts
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.cuda_graph_scope import why_not_captured
 from ppsim.model.fine_tuning import fine_tuning_of
-from ppsim.model.memory import GraphBuffers, MemorySettings
 from ppsim.model.offloading import OffloadRules, offload_modules_of
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import VOCAB_MULTIPLE, require_division
+from ppsim.model.pipeline_stages import Stage, StagePlan, plans_of_stages
+from ppsim.model.rank_memory import GraphBuffers, MemorySettings
 from ppsim.model.recompute import (
     BY_OPERATORS,
     Recompute,
@@ -43,18 +44,17 @@ from ppsim.model.recompute import (
     words_of_layers,
 )
 from ppsim.model.shapes import why_no_context_parallel
-from ppsim.model.stages import Stage, StagePlan, plans_of_stages
 from ppsim.parallel.layout import Layout, assumed_devices
 from ppsim.schedule.choices import Update
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Job(InBrief):
+class Job(HasRepr):
     """A model, a cluster and a parallel configuration; `Plan` adds the pipeline schedule.
 
     - `global_batch`: sequences per step.
     - `optimizer`: `zero_stage` 1 is Megatron-LM's distributed optimizer.
-    - `profile`: measured times, used if they match (`ppsim.costs.measured`); collectives are the cluster's.
+    - `profile`: measured times, used if they match (`ppsim.costs.profile_costs`); collectives are the cluster's.
     - `kernels`: kernel choices for memory; `execution` overrides attention, dropout and cross entropy.
     - `overlap`: overlap gradient reduction and parameter gathering with compute.
     - `rest_s`: extra host time per step.
@@ -79,7 +79,7 @@ class Job(InBrief):
     - `stack_basis`: why the job has this stack, if it was not named; empty if it was.
     - `gpus_assumed`: the number of GPUs was not given and is the smallest for the layout.
     - `assumed`: further sentences about options that were not given.
-    - `without`: ignored trainer options that affect memory.
+    - `ignored_memory_options`: ignored trainer options that affect memory.
 
     >>> import ppsim
     >>> job = ppsim.job(model="llama3-8b", gpus=16, tp=2, pp=4, micro_batch=2)
@@ -121,10 +121,10 @@ class Job(InBrief):
     stack_basis: str = field(default="", compare=False)
     gpus_assumed: bool = field(default=False, compare=False)
     assumed: tuple[str, ...] = field(default=(), compare=False)
-    without: tuple[str, ...] = field(default=(), compare=False)
+    ignored_memory_options: tuple[str, ...] = field(default=(), compare=False)
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """One line with model, GPUs, parallel sizes and batch."""
         layout, batch = self.layout, f"{self.global_batch} sequences of {self.length} tokens"
         sizes = " ".join(f"{name} {getattr(layout, name)}" for name in ("tp", "cp", "ep", "pp", "dp"))
@@ -165,7 +165,7 @@ class Job(InBrief):
             raise ConfigError(
                 f"profile {self.profile.name} was measured without deterministic mode: leave out one of them"
             )
-        for word in self.words_of_layers:
+        for word in self.recompute_options_of_layers:
             reason = why_not_recomputed(self.model, self.execution, word, self.layout.tp) or why_not_captured(
                 self.execution.cuda_graphs,
                 self.model.kinds,
@@ -183,7 +183,7 @@ class Job(InBrief):
         return self.model.sequence_length if self.sequence_length is None else self.sequence_length
 
     @property
-    def seconds_a_launch(self) -> float:
+    def seconds_per_launch(self) -> float:
         """Host seconds per launch by the schedule: an action has one launch, a message between ranks two.
 
         0 if the whole step is one CUDA graph.
@@ -200,16 +200,16 @@ class Job(InBrief):
         return constant.value if constant else 0.0
 
     @cached_property
-    def likeness(self) -> Likeness:
+    def job_features(self) -> JobFeatures:
         """Key for the similarity to other jobs; an unnamed model is identified by its hidden size.
 
         >>> import ppsim
-        >>> ppsim.job(model="llama3-8b", gpus=16, tp=2, pp=4, micro_batch=2).likeness.title
+        >>> ppsim.job(model="llama3-8b", gpus=16, tp=2, pp=4, micro_batch=2).job_features.title
         'llama3-8b/bfloat16 on 16, tp2-cp1-ep1-pp4-b2-s8192'
         """
         execution, layout = self.execution, self.layout
         name = "-".join(PurePath(self.model_name).name.split())
-        return Likeness(
+        return JobFeatures(
             model=f"{name}{self.model.hidden_size if name == _UNNAMED else ''}", dtype=execution.dtype,
             tp=layout.tp, cp=layout.cp, ep=layout.ep,
             micro_batch=self.micro_batch, seq_len=self.length, recompute=execution.recompute,
@@ -231,7 +231,7 @@ class Job(InBrief):
         return self.stack.removesuffix("@none")
 
     @property
-    def stack_in_words(self) -> str:
+    def stack_description(self) -> str:
         """One line with the name of the stack and the settings that depend on it."""
         execution, tp = self.execution, self.execution.overlap_tp
         said = [f"{execution.attention} attention", "dropout" if execution.dropout else "no dropout"]
@@ -245,7 +245,7 @@ class Job(InBrief):
     @property
     def scale(self) -> float:
         """Ratio of measured step time to the sum of parts for such jobs, from runs on the cluster."""
-        return said_of(self.cluster.constants.runs, self.likeness).times
+        return correction_of(self.cluster.constants.runs, self.job_features).times
 
     @property
     def num_microbatches(self) -> int:
@@ -273,7 +273,7 @@ class Job(InBrief):
 
     @cached_property
     def settings(self) -> MemorySettings:
-        """The job as settings for `ppsim.model.memory`."""
+        """The job as settings for `ppsim.model.rank_memory`."""
         execution = self.execution
         kernels = replace(
             self.kernels,
@@ -358,7 +358,7 @@ class Job(InBrief):
         for is_given, other in (
             (self.profile is not None, "--profile, which measured the training of all weights"),
             (self.fully_shard, "--fully-shard, whose memory is known for the training of all weights"),
-            (BY_OPERATORS in self.words_of_layers, f"--recompute {BY_OPERATORS}"),
+            (BY_OPERATORS in self.recompute_options_of_layers, f"--recompute {BY_OPERATORS}"),
         ):
             if is_given:
                 raise ConfigError(f"{option} does not go with {other}: leave out one of them")
@@ -376,9 +376,9 @@ class Job(InBrief):
         return min(limit or self.num_microbatches, self.num_microbatches)
 
     @cached_property
-    def place(self) -> Place:
+    def place(self) -> ExecutionContext:
         """The job as settings for `ppsim.costs.analytic`."""
-        return Place(
+        return ExecutionContext(
             cluster=self.cluster,
             layout=self.layout,
             execution=self.execution.overlapping(self.cluster.constants.overlap),
@@ -398,12 +398,12 @@ class Job(InBrief):
         return ProfileCosts.at(self.profile, shape)
 
     @cached_property
-    def layer_costs(self) -> dict[Layer, Estimate]:
+    def layer_costs(self) -> dict[Layer, CostEstimate]:
         """F, I, W and B of one more layer on a stage, for each kind of layer."""
         return {layer: one for layer, (one, _) in self._layers.items()}
 
     @cached_property
-    def words_of_layers(self) -> list[Recompute]:
+    def recompute_options_of_layers(self) -> list[Recompute]:
         """The distinct recomputation options of the layers."""
         texts = [one.recompute for one in self.stage_plans] or [self.execution.recompute]
         for text in texts:
@@ -460,7 +460,7 @@ class Job(InBrief):
         execution = replace(self.execution, recompute=text)
         return replace(self, execution=execution, offload_modules=plans[0].offload_modules, stage_plans=())
 
-    def costs_in_order(self, stage: Stage) -> list[Estimate]:
+    def costs_in_order(self, stage: Stage) -> list[CostEstimate]:
         """Return F, I, W and B of each layer of a stage.
 
         >>> import ppsim
@@ -493,22 +493,22 @@ class Job(InBrief):
         return {}
 
     @cached_property
-    def mtp_costs(self) -> dict[Layer, Estimate]:
+    def mtp_costs(self) -> dict[Layer, CostEstimate]:
         """F, I, W and B of each kind of multi-token prediction layer, without its use of the head."""
         batch = {"micro_batch": self.micro_batch, "sequence_length": self.length}
         beside = mtp_estimate(self.model, self.place, **batch) if self.model.mtp else None
         return {layer: self.layer_costs[layer] + beside for layer in self.model.mtp if beside}
 
     @cached_property
-    def beside_layers(self) -> Estimate:
+    def costs_outside_layers(self) -> CostEstimate:
         """Costs of a stage besides its layers: conditional embedders, and the largest measured fixed cost."""
         measured = max((beside for _, beside in self._layers.values()), key=work_of)
         return measured + conditioning_estimate(self.model, self.place)
 
     @cached_property
-    def _layers(self) -> dict[Layer, tuple[Estimate, Estimate]]:
+    def _layers(self) -> dict[Layer, tuple[CostEstimate, CostEstimate]]:
         batch = {"micro_batch": self.micro_batch, "sequence_length": self.length}
-        found, nothing = {}, Estimate(Parts(), Parts(), Parts())
+        found, nothing = {}, CostEstimate(TimeBreakdown(), TimeBreakdown(), TimeBreakdown())
         execution = replace(self.place.execution, recompute=of_layer(self.execution.recompute))
         place = replace(self.place, execution=execution)
         for layer in dict.fromkeys((*self.model.layers, *self.model.mtp)):
@@ -520,14 +520,14 @@ class Job(InBrief):
             )
         return found
 
-    def encoder_estimate(self, stage: Stage) -> Estimate:
+    def encoder_estimate(self, stage: Stage) -> CostEstimate:
         """Return F, I, W and B of the encoders on a stage.
 
         >>> import ppsim
         >>> ppsim.job(model="llama3-8b", gpus=8).encoder_estimate(Stage((), embedding=True)).forward.total_s
         0.0
         """
-        total = Estimate(Parts(), Parts(), Parts())
+        total = CostEstimate(TimeBreakdown(), TimeBreakdown(), TimeBreakdown())
         for part in stage.encoder_parts(self.model):
             key = id(part.encoder), part.first, part.last  # hashing a whole encoder takes long
             if key not in self._of_encoders:
@@ -536,11 +536,11 @@ class Job(InBrief):
         return total
 
     @cached_property
-    def _of_encoders(self) -> dict[tuple[int, int, int], Estimate]:
+    def _of_encoders(self) -> dict[tuple[int, int, int], CostEstimate]:
         return {}
 
     @cached_property
-    def ends(self) -> tuple[Estimate, Estimate]:
+    def ends(self) -> tuple[CostEstimate, CostEstimate]:
         """F, I, W and B of embedding and head."""
         batch = {"micro_batch": self.micro_batch, "sequence_length": self.length}
         embedding, head = (make(self.model, self.place, **batch) for make in (embedding_estimate, head_estimate))
@@ -579,6 +579,6 @@ _UNNAMED = "gpt"
 """Name of models that are given by their sizes."""
 
 
-def work_of(estimate: Estimate) -> float:
+def work_of(estimate: CostEstimate) -> float:
     """Return the seconds of F + B."""
     return estimate.forward.total_s + estimate.backward.total_s

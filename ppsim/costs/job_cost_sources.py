@@ -9,7 +9,7 @@ from ppsim.costs.cost_sources import RankCosts, RunCosts
 from ppsim.costs.dp_and_optimizer import expected_maximum
 from ppsim.costs.job import Job
 from ppsim.costs.layer_costs import layer_costs_of
-from ppsim.costs.stage_cost_set import Assembled, Known, LayerCosts
+from ppsim.costs.stage_cost_set import LayerCosts, StageCostCache, StageCostSet
 from ppsim.parallel.layer_partition import Split
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.step_costs import StepCosts
@@ -51,9 +51,9 @@ class JobSource:
         """tp · cp · dp."""
         return self.job.layout.num_devices // self.job.layout.pp
 
-    def assemble(self, schedule: Schedule, split: Split, known: Known | None = None) -> Assembled:
+    def assemble(self, schedule: Schedule, split: Split, known: StageCostCache | None = None) -> StageCostSet:
         """Return the costs of a schedule's stages; raises `ConfigError` for a split that does not fit."""
-        return assemble_job(self.job, schedule, split=split, known=known).taking(self.job.scale)
+        return assemble_job(self.job, schedule, split=split, known=known).scaled(self.job.scale)
 
     def layer_costs(self) -> LayerCosts:
         """Return the costs that one more layer adds."""
@@ -100,7 +100,7 @@ class MeasuredSource(JobSource):
 
     costs: RankCosts
 
-    def assemble(self, schedule: Schedule, split: Split, known: Known | None = None) -> Assembled:
+    def assemble(self, schedule: Schedule, split: Split, known: StageCostCache | None = None) -> StageCostSet:
         """Divide the measured costs of a rank over its stages; bytes that are not given come from the job."""
         estimated = super().assemble(schedule, split, known)
         without = "not in the step time: data-parallel communication, optimizer, gradient norm"
@@ -117,7 +117,7 @@ class MeasuredSource(JobSource):
                 f"the slowest of {schedule.num_ranks} ranks takes {percent(slow)} longer than those measured"
             )
         around = StepCosts(update=self.job.update, rest_s=self.job.rest_s, slow_rank=slow)
-        return replace(found, assumptions=lines, around=around)
+        return replace(found, assumptions=lines, step_costs=around)
 
     def _slow_rank(self, num_ranks: int) -> float:
         """Expected extra time, as a fraction, of the slowest of equal ranks; 0 without a jitter constant."""

@@ -7,14 +7,14 @@ import numpy as np
 
 from ppsim.base.arrays import Floats
 from ppsim.costs.assemble_job import activation_bytes, estimate_of
-from ppsim.costs.dp_and_optimizer import added_s, passes_s
+from ppsim.costs.dp_and_optimizer import layer_reduction_s, passes_s
 from ppsim.costs.job import Job, work_of
 from ppsim.costs.offload import offload_of
 from ppsim.costs.stage_cost_set import LayerCosts
 from ppsim.model.architecture import Layer
-from ppsim.model.memory import rank_memory
+from ppsim.model.pipeline_stages import Stage, stages_of
+from ppsim.model.rank_memory import rank_memory
 from ppsim.model.recompute import LayerPlan, Recompute
-from ppsim.model.stages import Stage, stages_of
 from ppsim.parallel.layer_partition import even_split
 
 
@@ -41,7 +41,7 @@ def layer_costs_of(job: Job) -> LayerCosts:
         **{name: job.scale * mean(name) for name in ("passes_s", "exposed_s", "reduce_s", "optimizer_s")},
         static_bytes=mean("static_bytes"),
         activation_bytes=mean("activation_bytes"),
-        fixed=work_of(job.beside_layers) / (float(passes[:2].sum()) or 1.0),
+        fixed=work_of(job.costs_outside_layers) / (float(passes[:2].sum()) or 1.0),
     )
 
 
@@ -54,7 +54,7 @@ def _costs_of(job: Job, layer: Layer, recompute: Recompute, joined: bool, offloa
     kept = [activation_bytes(job, stage)[0] for stage in (one, two)]
     gone = [offload_of(job, stage, whole).freed for stage, whole in zip((one, two), kept, strict=True)]
     passes = _passes_s(job, two) - _passes_s(job, one)
-    reduce_s, optimizer_s = added_s(job, layer)
+    reduce_s, optimizer_s = layer_reduction_s(job, layer)
     return {
         "passes_s": passes, "exposed_s": _exposed_s(job, layer, passes), "reduce_s": reduce_s,
         "optimizer_s": optimizer_s, "static_bytes": held[1] - held[0],

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from ppsim.base.errors import ConfigError
 from ppsim.costs.job import Job
-from ppsim.costs.time_breakdown import Estimate, Parts
+from ppsim.costs.time_breakdown import CostEstimate, TimeBreakdown
 from ppsim.model.activations import LayerOffload, layer_backward, layer_offload
 from ppsim.model.architecture import Layer
-from ppsim.model.memory import moment_bytes
+from ppsim.model.pipeline_stages import Stage
+from ppsim.model.rank_memory import moment_bytes
 from ppsim.model.recompute import Recompute
-from ppsim.model.stages import Stage
 
 HOST_EFFICIENCY = 0.8
 """Fraction of the line rate for copies of pinned memory. Assumed, not measured."""
@@ -40,14 +40,14 @@ class Offload:
     forward: float = 0.0
 
 
-def offload_of(job: Job, stage: Stage, kept: float) -> Offload:
-    """Return the offload of a stage that saves `kept` bytes per microbatch.
+def offload_of(job: Job, stage: Stage, saved_bytes: float) -> Offload:
+    """Return the offload of a stage that saves `saved_bytes` bytes per microbatch.
 
     With `--offload`, `NUM_BUFFERS` microbatches stay on the device; for modules see `_ahead`. The last stage never
     offloads its last layer's modules, because the backward follows at once.
     """
     if job.offload:
-        part = job.offload * kept
+        part = job.offload * saved_bytes
         return Offload(part, (part,), NUM_BUFFERS * part, NUM_BUFFERS * part)
     layers = _layers(job, stage)
     groups = [_Group(at, *group) for at, one in enumerate(layers) for group in one.groups]
@@ -136,7 +136,7 @@ def copy_s(job: Job, num_bytes: float) -> float:
     return num_bytes / (rate * HOST_EFFICIENCY)
 
 
-def with_copies(job: Job, stage: Stage, costs: Estimate, one: Offload) -> Estimate:
+def with_copies(job: Job, stage: Stage, costs: CostEstimate, one: Offload) -> CostEstimate:
     """Return a stage's costs with the exposed time of a microbatch's copies, out and back.
 
     Each direction has its own stream. Copies back overlap with the backward. With `--offload`, copies out overlap
@@ -148,10 +148,10 @@ def with_copies(job: Job, stage: Stage, costs: Estimate, one: Offload) -> Estima
     late_s = max(0.0, seconds - costs.forward.total_s)
     waits_s = late_s if job.offload else _waits_s(job, stage, one)
     after_s = max(0.0, late_s - waits_s) if stage.head else 0.0
-    beyond_b = Parts(offload_s=max(0.0, after_s + seconds - costs.backward.total_s))
+    beyond_b = TimeBreakdown(offload_s=max(0.0, after_s + seconds - costs.backward.total_s))
     return replace(
         costs,
-        forward=costs.forward + Parts(offload_s=waits_s),
+        forward=costs.forward + TimeBreakdown(offload_s=waits_s),
         backward_input=costs.backward_input + beyond_b,
         whole_backward=None if costs.whole_backward is None else costs.whole_backward + beyond_b,
     )

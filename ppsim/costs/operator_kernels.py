@@ -12,19 +12,19 @@ from functools import cached_property
 from types import MappingProxyType
 
 from ppsim.costs.cores import core_of
-from ppsim.costs.execution_context import Place
+from ppsim.costs.execution_context import ExecutionContext
 from ppsim.costs.pass_kernels import NOTHING, PassKernels, products
 from ppsim.machine.choices import FLEX
 from ppsim.machine.kernels.data_sheet_times import OPERAND_BYTES
-from ppsim.machine.kernels.times import KernelTime, moved
+from ppsim.machine.kernels.times import KernelTime, memory_kernel_time
 from ppsim.model.architecture import Layer
 from ppsim.model.batch import KernelChoice
 from ppsim.model.blocks import operators_of
 from ppsim.model.hyper_connections import passes
 from ppsim.model.operators import Kind, Operator, Rows, Tensor, gathered_inputs, summed_outputs, tensors_of
 from ppsim.model.parameters import require_division_of_layer
-from ppsim.model.weight_matrices import Linear
-from ppsim.parallel.sizes import Cut
+from ppsim.model.weight_matrices import WeightMatrix
+from ppsim.parallel.sizes import ParallelSizes
 
 _STREAMS = 4
 """Streams on which TransformerEngine launches the GEMMs of experts in turn (`nvte_get_num_compute_streams`)."""
@@ -60,7 +60,7 @@ weighted and added to the rows of each expert, and the rows are joined (Megatron
 `weighted_bias_quick_geglu_impl`, `TEGroupedMLP._apply_bias`, `token_dispatcher.py`)."""
 
 
-def layer_operators(layer: Layer, place: Place, sequence_length: int) -> tuple[Operator, ...]:
+def layer_operators(layer: Layer, place: ExecutionContext, sequence_length: int) -> tuple[Operator, ...]:
     """Return the operators of a rank's part of a layer; raises `ConfigError` if ranks cannot divide it."""
     require_division_of_layer(layer, place.cut)
     execution = place.execution
@@ -72,7 +72,7 @@ def layer_operators(layer: Layer, place: Place, sequence_length: int) -> tuple[O
     return operators_of(layer, place.cut, kernels, sequence_length)
 
 
-def computed_rows(layer: Layer, cut: Cut, *, tokens: int, load: float = 1.0) -> dict[Rows, float]:
+def computed_rows(layer: Layer, cut: ParallelSizes, *, tokens: int, load: float = 1.0) -> dict[Rows, float]:
     """Return the rows that a rank computes from `tokens`; its experts get `load` times the mean number of pairs.
 
     With even loads, a rank receives the number of tokens that it sends, and etp ranks receive the same tokens.
@@ -85,7 +85,7 @@ def computed_rows(layer: Layer, cut: Cut, *, tokens: int, load: float = 1.0) -> 
 class OperatorKernels:
     """Kernels of a layer's operators on one rank, in Megatron-LM's implementation."""
 
-    place: Place
+    place: ExecutionContext
     operators: Sequence[Operator]
     layer_input: Tensor
     rows: Mapping[Rows, float]
@@ -127,7 +127,7 @@ class OperatorKernels:
             return products([one.weight], self.place.wide_times, tokens=self.rows[one.rows])
         return self._experts(one.weight) if one.weight.kind == "routed" else self.gemm(one.weight)
 
-    def gemm(self, linear: Linear) -> PassKernels:
+    def gemm(self, linear: WeightMatrix) -> PassKernels:
         """Return the GEMMs of a weight matrix.
 
         Matrices replicated on tensor-parallel ranks (down-projections of latent attention, routers) multiply a
@@ -136,7 +136,7 @@ class OperatorKernels:
         rows = self.rows["tokens"] if linear.split or linear.kind == "shared" else self.rows["own_tokens"]
         return products([linear], self.place.times, tokens=rows)
 
-    def _experts(self, linear: Linear) -> PassKernels:
+    def _experts(self, linear: WeightMatrix) -> PassKernels:
         """GEMMs of all experts of a rank; a single expert is a GEMM like any other.
 
         They take `Efficiency.experts` times as long as a single kernel, with one launch per expert on one of
@@ -180,31 +180,31 @@ class OperatorKernels:
 
     def moved(self, num_bytes: float, launches: int) -> KernelTime:
         """Return the time of kernels that read and write `num_bytes`."""
-        return moved(self.place.times, "elementwise", num_bytes, launches=launches)
+        return memory_kernel_time(self.place.times, "elementwise", num_bytes, launches=launches)
 
     def moving(self, passed: tuple[int, int, int, int], elements: float) -> PassKernels:
         """Return F and I from (passes over the elements in F, in I, kernels in F, in I)."""
         size, (forward, backward, *launches) = self.place.execution.element_bytes * elements, passed
         return PassKernels(self.moved(forward * size, launches[0]), self.moved(backward * size, launches[1]))
 
-    def _around(self, linear: Linear) -> PassKernels:
+    def _around(self, linear: WeightMatrix) -> PassKernels:
         """Kernels for a bias gradient, which read the gradient of the output, or for the weights of a condition."""
         e, times = self.place.execution.element_bytes, self.place.times
         if linear.kind == "condition":
-            read, written = (moved(times, "copy", float(size * linear.weights)) for size in (e, e + 8))
+            read, written = (memory_kernel_time(times, "copy", float(size * linear.weights)) for size in (e, e + 8))
             return PassKernels(read, read, written)
         if linear.kind != "dense":
             return NOTHING
         rows = self.rows["tokens" if linear.split == "outputs" else "own_tokens"]
         return PassKernels(backward_weight=self.moved(e * linear.rows * linear.biases * rows, 1))
 
-    def _around_routed(self, linear: Linear) -> PassKernels:
+    def _around_routed(self, linear: WeightMatrix) -> PassKernels:
         if linear.split == "inputs":
             return self._casts(linear) + self._biases(linear)
         inside = self._fused(linear) if self.place.execution.fused_experts else self._casts(linear)
         return inside + self._stash(linear)
 
-    def _casts(self, linear: Linear) -> PassKernels:
+    def _casts(self, linear: WeightMatrix) -> PassKernels:
         """Casts of the experts' GEMM inputs and output gradients to a narrow dtype.
 
         Bytes per element: e read, and the narrow size written `Place.operand_copies` times, with one kernel per
@@ -218,7 +218,7 @@ class OperatorKernels:
         of_input, of_output = (self.moved(each * side, linear.count) for side in (linear.inputs, linear.outputs))
         return PassKernels(of_input, of_output)
 
-    def _fused(self, up: Linear) -> PassKernels:
+    def _fused(self, up: WeightMatrix) -> PassKernels:
         """Memory traffic of fused experts beyond the operands and results of their two GEMMs.
 
         Bytes per pair: inputs and gradients of outputs are cast by separate kernels, e read and c written per
@@ -236,7 +236,7 @@ class OperatorKernels:
             *(self.moved(self.rows["capacity"] * (cast + inside), launches) for inside in (forward, backward))
         )
 
-    def _biases(self, down: Linear) -> PassKernels:
+    def _biases(self, down: WeightMatrix) -> PassKernels:
         if not down.biased or self.place.execution.fused_experts:
             return NOTHING
         elements, e = self.rows["capacity"] * down.outputs, self.place.execution.element_bytes
@@ -247,7 +247,7 @@ class OperatorKernels:
             )
         )
 
-    def _stash(self, up: Linear) -> PassKernels:
+    def _stash(self, up: WeightMatrix) -> PassKernels:
         """Copies of experts' activations to pages in F and back in I, each read and written.
 
         Per pair: input and activated values as column-wise operands, and the result of the up-projection
@@ -258,7 +258,7 @@ class OperatorKernels:
         e = self.place.execution.element_bytes
         narrow = OPERAND_BYTES.get(self.place.execution.dtype, float(e))
         columns = narrow * (up.inputs + up.columns[0]) + e * up.outputs
-        copied = moved(self.place.times, "copy", 2 * self.rows["capacity"] * columns, launches=3)
+        copied = memory_kernel_time(self.place.times, "copy", 2 * self.rows["capacity"] * columns, launches=3)
         return PassKernels(copied, copied)
 
     @property

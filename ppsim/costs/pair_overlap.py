@@ -83,7 +83,7 @@ _WHOLE_BACKWARD: dict[Operation, tuple[Operation, int]] = {
 
 
 @dataclass(frozen=True)
-class Message:
+class PairMessage:
     """All or part of a message of a pair: hidden by the compute operations `next_to`, exposed if there are none.
 
     Times are seconds from the start of the layers; `layer` is the layer's index in the stage of its pass.
@@ -153,7 +153,7 @@ def _pair_s(
 
 def pair_messages(
     forward: Sequence[LayerTimes], backward: Sequence[LayerTimes], order: Order, *, slowdown: float = 0.0
-) -> list[Message]:
+) -> list[PairMessage]:
     """Return the messages of a forward and a backward that run together, or of one alone (the other is empty).
 
     Layers that run alone follow the pairs, the backward's first.
@@ -170,7 +170,7 @@ def pair_messages(
         if now > together_s > 0:  # stretch all times to the host's launch time
             late = now / together_s
             parts = [(late * begin, late * end, message, compute) for begin, end, message, compute in parts]
-    found: list[Message] = []
+    found: list[PairMessage] = []
     for start, end, (number, operation), compute in parts:
         layer = number if operation.endswith("F") else len(backward) - 1 - number
         last = found[-1] if found else None
@@ -178,7 +178,7 @@ def pair_messages(
             next_to = last.next_to if compute in last.next_to or not compute else (*last.next_to, compute)
             found[-1] = replace(last, end_s=end, next_to=next_to)
         else:
-            found.append(Message(operation, layer, start, end, (compute,) if compute else ()))
+            found.append(PairMessage(operation, layer, start, end, (compute,) if compute else ()))
     for place in range(len(backward) - 1 - len(pairs), -1, -1):
         one = backward[place]
         dispatched_s = now + one.exchange_s + sum(one.experts[1:])
@@ -199,11 +199,11 @@ def _launches_s(pairs: Sequence[tuple[LayerTimes, LayerTimes]]) -> float:
 
 def _alone(
     layer: LayerTimes, place: int, first_s: float, second_s: float, first: Operation, second: Operation
-) -> list[Message]:
+) -> list[PairMessage]:
     if not layer.exchange_s:
         return []
     return [
-        Message(name, place, start_s, start_s + layer.exchange_s)
+        PairMessage(name, place, start_s, start_s + layer.exchange_s)
         for name, start_s in ((first, first_s), (second, second_s))
     ]
 

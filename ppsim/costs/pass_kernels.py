@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ppsim.machine.kernels.times import KernelTime, KernelTimes, product
-from ppsim.model.weight_matrices import Linear
+from ppsim.machine.kernels.times import KernelTime, KernelTimes, gemm_time
+from ppsim.model.weight_matrices import WeightMatrix
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,9 @@ def total(kernels: Iterable[PassKernels]) -> PassKernels:
     )
 
 
-def products(linears: Iterable[Linear], times: KernelTimes, *, tokens: float, pairs: float = 0.0) -> PassKernels:
+def products(
+    linears: Iterable[WeightMatrix], times: KernelTimes, *, tokens: float, pairs: float = 0.0
+) -> PassKernels:
     """Return the GEMMs of F, I and W for the weight matrices of a layer.
 
     `pairs`, the number of (token, expert) pairs, is distributed evenly over the experts, whose GEMMs are one launch
@@ -55,8 +57,8 @@ def products(linears: Iterable[Linear], times: KernelTimes, *, tokens: float, pa
         rows = pairs if one.kind == "routed" else tokens * one.rows * one.groups
         inputs, outputs, groups = one.inputs // one.groups, one.outputs // one.groups, one.count * one.groups
         found += PassKernels(
-            product(times, "forward", rows, outputs, inputs, groups=groups),
-            product(times, "input", rows, inputs, outputs, groups=groups),
-            product(times, "weight", outputs, inputs, rows, groups=groups),
+            gemm_time(times, "forward", rows, outputs, inputs, groups=groups),
+            gemm_time(times, "input", rows, inputs, outputs, groups=groups),
+            gemm_time(times, "weight", outputs, inputs, rows, groups=groups),
         )
     return found

@@ -10,26 +10,26 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from ppsim.base.display import InBrief
+from ppsim.base.display import HasRepr
 from ppsim.base.errors import ConfigError
 from ppsim.base.file_schema import (
     AboveZero,
-    After,
+    Bounds,
+    ConvertAfter,
     Count,
+    FileSchema,
     NonNegative,
     Positive,
-    Strict,
-    Within,
-    packaged,
+    load_packaged,
     validated,
 )
 from ppsim.base.files import read_json
 from ppsim.base.limits import MOST_LAYERS
-from ppsim.base.name_lookup import Names
+from ppsim.base.name_lookup import NameLookup
 from ppsim.base.package_data import data_folder
-from ppsim.costs.chunks import LAYER, alike, components_of, require_contents
-from ppsim.machine.kernels.microbenchmarks import DeviceFacts
-from ppsim.model.measurement_key import Kind, in_words
+from ppsim.costs.chunk_costs import LAYER, components_of, cost_key, require_contents
+from ppsim.machine.kernels.microbenchmarks import DeviceMicrobenchmarks
+from ppsim.model.measurement_key import Kind, describe_key
 from ppsim.model.recompute import Recompute, recompute_of
 
 FORMAT: Literal["ppsim-profile/1"] = "ppsim-profile/1"
@@ -41,11 +41,11 @@ _RECOMPUTED_IN_0_2 = "layernorm+mlp_act+moe_act"
 """Modules that ppsim 0.2.0 recomputed under the name "selective"."""
 
 Recomputation = Annotated[
-    Recompute, After(lambda word: _RECOMPUTED_IN_0_2 if word == "selective" else recompute_of(word))
+    Recompute, ConvertAfter(lambda word: _RECOMPUTED_IN_0_2 if word == "selective" else recompute_of(word))
 ]
 
 
-class Spread(Strict):
+class Spread(FileSchema):
     """Median and quartiles of samples."""
 
     median: NonNegative
@@ -57,7 +57,7 @@ class Quantity(Spread):
     """Seconds: median and quartiles of the repeats, or the values of a publication."""
 
 
-class ProfiledDevice(Strict):
+class ProfiledDevice(FileSchema):
     """The measured device; `peak_flops_per_s` is the data sheet's dense peak per dtype."""
 
     name: str
@@ -69,7 +69,7 @@ class ProfiledDevice(Strict):
     peak_flops_per_s: dict[str, AboveZero] = field(default_factory=dict)
 
 
-class UnderLoad(Strict):
+class LoadSamples(FileSchema):
     """Samples of nvidia-smi while the device was busy; `held_back` has their fraction per clock throttle reason."""
 
     driver: str
@@ -81,7 +81,7 @@ class UnderLoad(Strict):
     held_back: dict[str, NonNegative] = field(default_factory=dict)
 
 
-class Provenance(Strict):
+class Provenance(FileSchema):
     """Source of the numbers: a publication and its table, or the software of a measurement.
 
     Each component was measured a multiple of `num_repeats` times, for at least `least_s` seconds; if `compiled`,
@@ -100,11 +100,11 @@ class Provenance(Strict):
     compiled: bool = False
     cuda_graphs: bool = False
     measured_at: list[list[float]] = field(default_factory=list)
-    under_load: UnderLoad | None = None
+    under_load: LoadSamples | None = None
     notes: list[str] = field(default_factory=list)
 
 
-class LayerSizes(Strict):
+class LayerSizes(FileSchema):
     """Sizes of one whole layer: the fields of `ppsim.model.shapes.LayerShape`."""
 
     kind: Kind
@@ -118,7 +118,7 @@ class LayerSizes(Strict):
     shared_ffn_size: Count = 0
 
 
-class ProfiledModel(Strict):
+class ProfiledModel(FileSchema):
     """The model whose components were measured.
 
     For a user's own module, heads, vocabulary and `layer_sizes` are unknown, so nothing can be estimated.
@@ -126,7 +126,7 @@ class ProfiledModel(Strict):
     """
 
     name: str
-    num_layers: Annotated[Positive, Within(le=MOST_LAYERS)]
+    num_layers: Annotated[Positive, Bounds(le=MOST_LAYERS)]
     hidden_size: Positive
     num_heads: Positive | None = None
     vocab_size: Positive | None = None
@@ -138,7 +138,7 @@ class ProfiledModel(Strict):
             raise ValueError(f"layer_kinds has {len(self.layer_kinds)} letters for {self.num_layers} layers")
 
 
-class Shape(Strict):
+class Shape(FileSchema):
     """Key of a measurement: microbatch, parallel sizes, dtype and recomputation.
 
     With tp and ep above 1, one rank's part was measured: its heads, columns and experts.
@@ -153,7 +153,7 @@ class Shape(Strict):
     recompute: Recomputation = "none"
 
 
-class Times(Strict):
+class Times(FileSchema):
     """Seconds of each pass; null if not measured, and for I and W if the backward cannot be split."""
 
     forward_s: Quantity
@@ -162,16 +162,16 @@ class Times(Strict):
     backward_weight_s: Quantity | None = None
 
 
-class Alone(Times):
+class SingleLayerTimes(Times):
     """Seconds of one layer alone; the other times are means over `num_in_row` layers in a row.
 
     Both determine the a + n·b of a stage with n layers (`ppsim.costs.affine_layer_cost`).
     """
 
-    num_in_row: Annotated[int, Within(ge=2)]
+    num_in_row: Annotated[int, Bounds(ge=2)]
 
 
-class OptimizerStep(Strict):
+class OptimizerStep(FileSchema):
     """One optimizer step for one layer, the embedding or the head, on one rank, without sharding or collectives.
 
     `dtype` is the dtype of the parameters. If it has 16 bits, gradients and master weights are float32, and the
@@ -192,7 +192,7 @@ class OptimizerStep(Strict):
     fused: bool = False
 
 
-class Measurement(Strict):
+class Measurement(FileSchema):
     """Costs of one microbatch through one component.
 
     I and W are null if the backward cannot be split. F saves `activation_bytes` for the backward, W needs
@@ -215,7 +215,7 @@ class Measurement(Strict):
     transient_bytes: Count | None = None
     forward_flops: NonNegative = 0.0
     attention: str | None = None
-    alone: Alone | None = None
+    alone: SingleLayerTimes | None = None
     launch: Times | None = None
     estimated_from: list[Shape] = field(default_factory=list)
 
@@ -232,13 +232,13 @@ class Measurement(Strict):
 
 
 class Chunk(Times):
-    """Costs of one microbatch through a chunk of a model, as its trainer builds it (`ppsim.costs.chunks`).
+    """Costs of one microbatch through a chunk of a model, as its trainer builds it (`ppsim.costs.chunk_costs`).
 
     `contents` is E, a letter per layer, L. Bytes are as in a `Measurement`. I and W are null for a chunk with the
     embedding, and if the backward cannot be split.
     """
 
-    contents: Annotated[str, After(require_contents)]
+    contents: Annotated[str, ConvertAfter(require_contents)]
     shape: Shape
     backward_s: Quantity = field()  # required here, unlike in Times
     activation_bytes: Count
@@ -250,14 +250,14 @@ class Chunk(Times):
     launch: Times | None = None
 
 
-class Transfer(Strict):
+class Transfer(FileSchema):
     """One message between two neighbouring stages."""
 
     bytes: Positive
     seconds: Quantity
 
 
-class Rehearsal(Strict):
+class CalibrationRun(FileSchema):
     """Conditions of a calibration run in the runtime, beyond the measured passes, on `num_processes` ranks.
 
     Each rank is a process of `num_threads` threads on the same device. A pass takes `slowdown` times its measured
@@ -271,7 +271,7 @@ class Rehearsal(Strict):
     of older versions, which measured machine speed with other work.
     """
 
-    num_processes: Annotated[int, Within(ge=2)]
+    num_processes: Annotated[int, Bounds(ge=2)]
     num_threads: Positive
     slowdown: AboveZero
     action_overhead_s: NonNegative
@@ -279,7 +279,7 @@ class Rehearsal(Strict):
     step_spread: NonNegative
     pass_factors: list[NonNegative] | None = None
     reference_s: list[AboveZero] = field(default_factory=list)
-    reference_ends_s: Annotated[list[float], Within(min_length=2, max_length=2)] | None = None
+    reference_ends_s: Annotated[list[float], Bounds(min_length=2, max_length=2)] | None = None
     reference_work: str = ""
 
     @property
@@ -303,7 +303,7 @@ class Rehearsal(Strict):
         return 2 * self.pace_spread
 
 
-class Failure(Strict):
+class Failure(FileSchema):
     """An error that ended the measurement of a shape, or of an optimizer step for it."""
 
     shape: Shape
@@ -320,7 +320,7 @@ def _require_once(parts: Iterable[tuple[str, Shape, str]]) -> None:
 
 
 def _built_once(chunks: list[Chunk]) -> list[Chunk]:
-    _require_once((alike(one.contents), one.shape, f"chunk {one.contents}") for one in chunks)
+    _require_once((cost_key(one.contents), one.shape, f"chunk {one.contents}") for one in chunks)
     return chunks
 
 
@@ -329,7 +329,7 @@ def _measured_once(measurements: list[Measurement]) -> list[Measurement]:
     return measurements
 
 
-class Profile(InBrief, Strict):
+class Profile(HasRepr, FileSchema):
     """A measured or published profile; `load_profile` reads one.
 
     If a model was measured in `chunks`, `measurements` of its embedding, layers and head are derived from them.
@@ -347,17 +347,17 @@ class Profile(InBrief, Strict):
     name: str
     provenance: Provenance
     model: ProfiledModel
-    chunks: Annotated[list[Chunk], After(_built_once)] = field(default_factory=list)
-    measurements: Annotated[list[Measurement], After(_measured_once)] = field(default_factory=list)
+    chunks: Annotated[list[Chunk], ConvertAfter(_built_once)] = field(default_factory=list)
+    measurements: Annotated[list[Measurement], ConvertAfter(_measured_once)] = field(default_factory=list)
     optimizer: list[OptimizerStep] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
-    rehearsal: Rehearsal | None = None
+    rehearsal: CalibrationRun | None = None
     does_not_fit: list[Shape] = field(default_factory=list)
     failed: list[Failure] = field(default_factory=list)
-    device_facts: DeviceFacts | None = None
+    device_facts: DeviceMicrobenchmarks | None = None
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """One line with name, model, device and number of measurements."""
         measured = f"{len(self.measurements)} measurements"
         return f"{self.name}, {self.model.name} on {self.provenance.device.name}, {measured}"
@@ -462,7 +462,7 @@ def describe(shape: Shape) -> str:
     >>> describe(Shape(micro_batch=3, sequence_length=1024, dtype="fp16"))
     'micro-batch 3, sequence length 1024, fp16'
     """
-    return in_words(vars(shape))
+    return describe_key(vars(shape))
 
 
 def packaged_profiles() -> dict[str, Path]:
@@ -482,9 +482,9 @@ def load_profile(name_or_path: str | Path) -> Profile:
     'NVIDIA A100-SXM4-80GB'
     """
     text, there = str(name_or_path), packaged_profiles()
-    names = Names("profile", there)
+    names = NameLookup("profile", there)
     if known := names.find(text):
-        return packaged(Profile, read_json(there[known]))
+        return load_packaged(Profile, read_json(there[known]))
     if Path(name_or_path).suffix == ".json":
         return validated(
             Profile, read_json(Path(name_or_path), made_by="ppsim profile writes a profile with -o NAME.json"), text

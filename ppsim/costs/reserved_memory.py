@@ -7,24 +7,24 @@ import numpy as np
 from ppsim.base.arrays import Floats
 from ppsim.base.errors import ConfigError
 from ppsim.costs.job import Job
-from ppsim.costs.stage_cost_set import Assembled, of_ranks
-from ppsim.model.fully_shard import Launch, Pass, replayed, why_no_replay
-from ppsim.model.memory import rank_memory
-from ppsim.model.stages import stages_of_layout
+from ppsim.costs.stage_cost_set import StageCostSet, values_of_ranks
+from ppsim.model.fully_shard import LaunchSettings, MicrobatchPass, replay_memory, why_no_replay
+from ppsim.model.pipeline_stages import stages_of_layout
+from ppsim.model.rank_memory import rank_memory
 from ppsim.schedule.table import Op, Schedule
-from ppsim.simulation.memory import Memory
+from ppsim.simulation.memory_per_action import RankMemoryUse
 
 
 def components_at_peak(
     job: Job,
     schedule: Schedule,
-    assembled: Assembled,
-    memory: Memory,
+    assembled: StageCostSet,
+    memory: RankMemoryUse,
     rank: int,
     *,
     of_tokens: Floats | None = None,
 ) -> dict[str, int]:
-    """Return the bytes of a rank at its peak, by component of `ppsim.model.memory`.
+    """Return the bytes of a rank at its peak, by component of `ppsim.model.rank_memory`.
 
     The values sum to the peak. Between I and W, a microbatch counts with the part of its activations that W needs.
     `of_tokens` has the tokens of each microbatch as a fraction of the job's microbatch; None means equal
@@ -43,7 +43,7 @@ def components_at_peak(
         freed = {Op.F: -1.0, Op.B: 1.0, Op.I: 1 - waits, Op.W: waits}[Op(op)]
         if freed < 0 or action < memory.peak_at[rank]:
             in_flight[stage] -= freed * float(costs.token_shares[place] * whole_microbatches[microbatch])
-    mine = of_ranks(schedule, stages_of_layout(job.model, assembled.contents))[rank]
+    mine = values_of_ranks(schedule, stages_of_layout(job.model, assembled.contents))[rank]
     held = [max(0.0, number) for number in in_flight.values()]
     return dict(rank_memory(job.model, mine, job.settings, in_flight=held).components)
 
@@ -65,18 +65,18 @@ def reserved_bytes(job: Job, schedule: Schedule, contents: Sequence[str]) -> lis
     """
     if reason := why_nothing_is_reserved(job, schedule):
         raise ConfigError(reason)
-    launch = Launch(
+    launch = LaunchSettings(
         is_pipelined=schedule.num_ranks > 1,
         is_async=job.layout.tp > 1 and job.execution.hidden_tp_forward > 0,
         is_expandable=job.domain_sizes[0] in (None, job.layout.num_devices),
         num_rounds=schedule.num_rounds,
     )
     found, offsets = [], schedule.rank_offsets.tolist()
-    for rank, mine in enumerate(of_ranks(schedule, stages_of_layout(job.model, contents))):
+    for rank, mine in enumerate(values_of_ranks(schedule, stages_of_layout(job.model, contents))):
         here = slice(offsets[rank], offsets[rank + 1])
         places = {stage: place for place, stage in enumerate(schedule.stages_of(rank))}
         passes = [
-            Pass(op == Op.F, places[stage], microbatch)
+            MicrobatchPass(op == Op.F, places[stage], microbatch)
             for op, stage, microbatch in zip(
                 schedule.op[here].tolist(),
                 schedule.stage[here].tolist(),
@@ -84,5 +84,5 @@ def reserved_bytes(job: Job, schedule: Schedule, contents: Sequence[str]) -> lis
                 strict=True,
             )
         ]
-        found.append(replayed(job.model, mine, job.settings, passes, launch).reserved)
+        found.append(replay_memory(job.model, mine, job.settings, passes, launch).reserved)
     return found

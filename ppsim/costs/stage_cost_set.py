@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from ppsim.base.arrays import Floats
 from ppsim.costs.pair_overlap import LayerTimes
-from ppsim.costs.time_breakdown import Estimate
+from ppsim.costs.time_breakdown import CostEstimate
 from ppsim.parallel.sequence_slices import equal_time_slices
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
@@ -37,7 +37,7 @@ class LayerCosts:
     fixed: float = 0.0
 
 
-class Known(defaultdict[str, dict[Any, Any]]):
+class StageCostCache(defaultdict[str, dict[Any, Any]]):
     """Cache of results per stage and rank of one job and schedule, by name; other splits reuse entries."""
 
     def __init__(self) -> None:
@@ -45,11 +45,11 @@ class Known(defaultdict[str, dict[Any, Any]]):
 
 
 @dataclass(frozen=True)
-class Assembled:
+class StageCostSet:
     """Costs per stage, layers per stage, model FLOPs of a microbatch's forward, and the assumptions.
 
-    `around` is the part of the step outside the pipeline. `parts` has the costs of each stage by cause (empty if
-    the causes cannot be separated), `contents` the layout string of each stage, of the letters E, t, m and L.
+    `step_costs` is the part of the step outside the pipeline. `parts` has the costs of each stage by cause (empty
+    if the causes cannot be separated), `contents` the layout string of each stage, of the letters E, t, m and L.
     `layer_times` has the layers of each stage if passes run in pairs.
     """
 
@@ -57,29 +57,29 @@ class Assembled:
     split: list[int]
     forward_flops: float
     assumptions: list[str] = field(default_factory=list)
-    around: StepCosts = field(default_factory=StepCosts)
-    parts: list[Estimate] = field(default_factory=list)
+    step_costs: StepCosts = field(default_factory=StepCosts)
+    parts: list[CostEstimate] = field(default_factory=list)
     contents: list[str] = field(default_factory=list)
     layer_times: list[list[LayerTimes]] = field(default_factory=list)
 
-    def taking(self, times: float) -> "Assembled":
+    def scaled(self, times: float) -> "StageCostSet":
         """Return the costs with all times except the fixed extra time of the step multiplied by `times`."""
         if times == 1:
             return self
         return replace(
             self,
-            costs=self.costs.taking(times),
-            around=self.around.taking(times),
+            costs=self.costs.scaled(times),
+            step_costs=self.step_costs.scaled(times),
             parts=[one * times for one in self.parts],
         )
 
 
 def stages_of_ranks(schedule: Schedule) -> list[list[int]]:
     """Return the model stages of each rank, for all model replicas."""
-    return of_ranks(schedule, range(schedule.num_model_stages))
+    return values_of_ranks(schedule, range(schedule.num_model_stages))
 
 
-def of_ranks(schedule: Schedule, of_stages: Sequence[Entry]) -> list[list[Entry]]:
+def values_of_ranks(schedule: Schedule, of_stages: Sequence[Entry]) -> list[list[Entry]]:
     """Return the entries of each rank, from one entry per model stage; stages of model replicas are included."""
     return [
         [of_stages[schedule.model_stage[stage]] for stage in schedule.stages_of(rank)]
@@ -87,7 +87,7 @@ def of_ranks(schedule: Schedule, of_stages: Sequence[Entry]) -> list[list[Entry]
     ]
 
 
-def sliced(
+def slice_costs(
     costs: StageCosts, schedule: Schedule, sequence_length: int, hidden_size: int, time: str
 ) -> tuple[StageCosts, list[str]]:
     """Return the costs for microbatches cut into slices of equal time, and the assumption line about it.

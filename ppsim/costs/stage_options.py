@@ -13,9 +13,9 @@ from ppsim.base.errors import ConfigError
 from ppsim.costs.job import Job, work_of
 from ppsim.costs.offload import copy_s, layer_buffer_bytes, offload_of_layer
 from ppsim.model.architecture import Layer
-from ppsim.model.memory import kept_of_layer, rank_memory, stage_activations
+from ppsim.model.pipeline_stages import Stage, StagePlan
+from ppsim.model.rank_memory import kept_of_layer, rank_memory, stage_activations
 from ppsim.model.recompute import BY_OPERATORS, MODULES, LayerPlan, Recompute, text_of, words_of_layers
-from ppsim.model.stages import Stage, StagePlan
 
 _MOST_POINTS = 128
 """Maximum number of points on a frontier, evenly spaced by index if there are more."""
@@ -24,7 +24,7 @@ _ACTIVATION_ALONE = "mlp_act"
 """A module that no trainer recomputes alone."""
 
 
-class Way(NamedTuple):
+class LayerOption(NamedTuple):
     """One way to run a layer: recomputation, seconds of F + B, bytes saved on the device, buffers for copies."""
 
     recompute: Recompute
@@ -33,7 +33,7 @@ class Way(NamedTuple):
     buffer_bytes: float
 
 
-class Point(NamedTuple):
+class FrontierPoint(NamedTuple):
     """The way to run a stage with the fewest seconds of F + B for its saved bytes; `words`: its layers' options."""
 
     seconds: float
@@ -96,14 +96,14 @@ class StageOptions:
         return ["", modules] if modules and not self.splits_backward else [""]
 
     @cached_property
-    def _ways(self) -> dict[tuple[Layer, str], list[Way]]:
+    def _ways(self) -> dict[tuple[Layer, str], list[LayerOption]]:
         return {
             (kind, offload): [self._way(kind, word, offload) for word in self.words]
             for kind in self._kinds
             for offload in self.offloads
         }
 
-    def _way(self, layer: Layer, word: Recompute, offload: str) -> Way:
+    def _way(self, layer: Layer, word: Recompute, offload: str) -> LayerOption:
         """Costs of a way to run a layer; copies of offloaded tensors are exposed beyond the layer's backward."""
         settings, cost = self.job.settings.recomputing(word), self.job.recomputing(word).layer_costs[layer]
         saved, buffer, exposed_s = float(sum(kept_of_layer(layer, settings).values())), 0.0, 0.0
@@ -112,7 +112,7 @@ class StageOptions:
             buffer = layer_buffer_bytes(self.job, layer, word, offload)
             exposed_s = max(0.0, copy_s(self.job, part * one.copied) - cost.backward.total_s)
             saved -= part * one.freed
-        return Way(word, work_of(cost) + exposed_s, self.job.allocator_slack * saved, buffer)
+        return LayerOption(word, work_of(cost) + exposed_s, self.job.allocator_slack * saved, buffer)
 
     @property
     def _part_gone(self) -> float:
@@ -145,19 +145,21 @@ class StageOptions:
     def _statics(self) -> dict[object, int]:
         return {}
 
-    def frontier(self, stage: Stage, allowed: frozenset[Recompute], offload: str) -> list[Point]:
+    def frontier(self, stage: Stage, allowed: frozenset[Recompute], offload: str) -> list[FrontierPoint]:
         """Return the Pareto-optimal ways to run a stage, fastest first; seconds and bytes include its ends.
 
-        The words of a point are grouped by kind of layer (`in_order`).
+        The words of a point are grouped by kind of layer (`join_options`).
         """
         key = _held(stage), allowed, offload
         if key not in self._frontiers:
             kinds = {id(layer): layer for layer in stage.layers}
-            points = [Point(*self._ends(stage), ())]
+            points = [FrontierPoint(*self._ends(stage), ())]
             for kind, number in Counter(map(id, stage.layers)).items():
                 of_kind = self._of_kind(kinds[kind], number, allowed, offload)
                 points = _pruned(
-                    Point(one.seconds + other.seconds, one.saved_bytes + other.saved_bytes, one.words + other.words)
+                    FrontierPoint(
+                        one.seconds + other.seconds, one.saved_bytes + other.saved_bytes, one.words + other.words
+                    )
                     for one in points
                     for other in of_kind
                 )
@@ -165,7 +167,7 @@ class StageOptions:
         return self._frontiers[key]
 
     @cached_property
-    def _frontiers(self) -> dict[object, list[Point]]:
+    def _frontiers(self) -> dict[object, list[FrontierPoint]]:
         return {}
 
     def _ends(self, stage: Stage) -> tuple[float, float]:
@@ -175,16 +177,20 @@ class StageOptions:
         seconds += sum(work_of(job.mtp_costs[layer]) for layer in stage.mtp)
         seconds += work_of(job.encoder_estimate(stage))
         saved = sum(stage_activations(job.model, bare, job.settings).values())
-        return seconds + work_of(job.beside_layers) * bool(stage.layers), job.allocator_slack * saved
+        return seconds + work_of(job.costs_outside_layers) * bool(stage.layers), job.allocator_slack * saved
 
-    def _of_kind(self, layer: Layer, number: int, allowed: frozenset[Recompute], offload: str) -> list[Point]:
+    def _of_kind(
+        self, layer: Layer, number: int, allowed: frozenset[Recompute], offload: str
+    ) -> list[FrontierPoint]:
         """The frontier of `number` equal layers, extended one layer at a time."""
-        found = self._of_kinds.setdefault((id(layer), allowed, offload), [[Point(0.0, 0.0, ())]])
+        found = self._of_kinds.setdefault((id(layer), allowed, offload), [[FrontierPoint(0.0, 0.0, ())]])
         ways = _hull(way for way in self._ways[layer, offload] if way.recompute in allowed)
         while len(found) <= number:
             found.append(
                 _pruned(
-                    Point(one.seconds + way.seconds, one.saved_bytes + way.saved_bytes, (*one.words, way.recompute))
+                    FrontierPoint(
+                        one.seconds + way.seconds, one.saved_bytes + way.saved_bytes, (*one.words, way.recompute)
+                    )
                     for one in found[-1]
                     for way in ways
                     if not one.words or _order(way.recompute) >= _order(one.words[-1])
@@ -193,7 +199,7 @@ class StageOptions:
         return found[number]
 
     @cached_property
-    def _of_kinds(self) -> dict[object, list[list[Point]]]:
+    def _of_kinds(self) -> dict[object, list[list[FrontierPoint]]]:
         return {}
 
     def buffers(self, stage: Stage, offload: str) -> float:
@@ -202,17 +208,17 @@ class StageOptions:
         return max((way.buffer_bytes for way in ways), default=0.0)
 
 
-def plan_of(layers: Sequence[Layer], point: Point, offload: str) -> StagePlan:
+def plan_of(layers: Sequence[Layer], point: FrontierPoint, offload: str) -> StagePlan:
     """Return the plan of a stage with these layers for a point of its frontier."""
-    runs = [LayerPlan(len(list(same)), word) for word, same in groupby(in_order(layers, point.words))]
+    runs = [LayerPlan(len(list(same)), word) for word, same in groupby(join_options(layers, point.words))]
     return StagePlan(text_of(runs), offload)
 
 
-def in_order(layers: Sequence[Any], words: Sequence[Recompute]) -> Iterator[Recompute]:
+def join_options(layers: Sequence[Any], words: Sequence[Recompute]) -> Iterator[Recompute]:
     """Yield the option of each layer; `words` are grouped by kind of layer.
 
     >>> dense, experts = object(), object()
-    >>> list(in_order([dense, experts, dense], ["full", "none", "moe"]))
+    >>> list(join_options([dense, experts, dense], ["full", "none", "moe"]))
     ['full', 'moe', 'none']
     """
     left, begin = {}, 0
@@ -233,12 +239,12 @@ def _order(word: Recompute) -> tuple[int, str]:
     return {"full": 0, "none": 2}.get(word, 1), word
 
 
-def _hull(ways: Iterable[Way]) -> list[Way]:
+def _hull(ways: Iterable[LayerOption]) -> list[LayerOption]:
     """The ways on the lower convex hull of seconds over bytes, fastest first.
 
     Over several layers, any other way is beaten by a mix of two on the hull.
     """
-    found: list[Way] = []
+    found: list[LayerOption] = []
     for way in sorted(ways, key=lambda one: (one.seconds, one.saved_bytes)):
         if found and way.saved_bytes >= found[-1].saved_bytes:
             continue
@@ -248,13 +254,13 @@ def _hull(ways: Iterable[Way]) -> list[Way]:
     return found
 
 
-def _price(faster: Way, smaller: Way) -> float:
+def _price(faster: LayerOption, smaller: LayerOption) -> float:
     return (smaller.seconds - faster.seconds) / (faster.saved_bytes - smaller.saved_bytes)
 
 
-def _pruned(points: Iterable[Point]) -> list[Point]:
+def _pruned(points: Iterable[FrontierPoint]) -> list[FrontierPoint]:
     """The Pareto-optimal points, fastest first, at most `_MOST_POINTS`."""
-    found: list[Point] = []
+    found: list[FrontierPoint] = []
     for point in sorted(points):
         if not found or point.saved_bytes < found[-1].saved_bytes:
             found.append(point)

@@ -9,7 +9,7 @@ MEASURED = "measured"
 
 
 @dataclass(frozen=True)
-class Parts:
+class TimeBreakdown:
     """Seconds of a pass by cause, for a loss budget; `total_s` is their sum.
 
     `ideal_s` is the pass's share of the model FLOPs (`Model.training_flops`, causal) at the device's peak for the
@@ -49,29 +49,29 @@ class Parts:
         """Exposed communication, except of the recomputation."""
         return self.tp_s + self.ep_s + self.cp_s + self.dp_s
 
-    def __add__(self, other: "Parts") -> "Parts":
-        return Parts(*(mine + its for mine, its in zip(self.numbers, other.numbers, strict=True)))
+    def __add__(self, other: "TimeBreakdown") -> "TimeBreakdown":
+        return TimeBreakdown(*(mine + its for mine, its in zip(self.numbers, other.numbers, strict=True)))
 
-    def __mul__(self, factor: float) -> "Parts":
-        return Parts(*(factor * number for number in self.numbers))
+    def __mul__(self, factor: float) -> "TimeBreakdown":
+        return TimeBreakdown(*(factor * number for number in self.numbers))
 
 
 @dataclass(frozen=True)
-class Known:
+class MeasuredSeconds:
     """Measured seconds of F + B: passes from the profile, and single kernels from the device's kernel table."""
 
     profile_s: float = 0.0
     table_s: float = 0.0
 
-    def __add__(self, other: "Known") -> "Known":
-        return Known(self.profile_s + other.profile_s, self.table_s + other.table_s)
+    def __add__(self, other: "MeasuredSeconds") -> "MeasuredSeconds":
+        return MeasuredSeconds(self.profile_s + other.profile_s, self.table_s + other.table_s)
 
-    def __mul__(self, factor: float) -> "Known":
-        return Known(factor * self.profile_s, factor * self.table_s)
+    def __mul__(self, factor: float) -> "MeasuredSeconds":
+        return MeasuredSeconds(factor * self.profile_s, factor * self.table_s)
 
 
 @dataclass(frozen=True)
-class Estimate:
+class CostEstimate:
     """F, I and W of one microbatch through one component of one rank.
 
     B, the full backward, is I + W unless it was measured whole. `known` is the measured part of F + B; the rest is
@@ -80,23 +80,23 @@ class Estimate:
     and token exchange.
     """
 
-    forward: Parts
-    backward_input: Parts
-    backward_weight: Parts
+    forward: TimeBreakdown
+    backward_input: TimeBreakdown
+    backward_weight: TimeBreakdown
     basis: str = BASIS
-    whole_backward: Parts | None = None
-    known: Known = field(default_factory=Known)
+    whole_backward: TimeBreakdown | None = None
+    known: MeasuredSeconds = field(default_factory=MeasuredSeconds)
     sent_again_s: float = 0.0
     times: LayerTimes | None = None
 
     @property
-    def backward(self) -> Parts:
+    def backward(self) -> TimeBreakdown:
         """B, the full backward."""
         return self.whole_backward or self.backward_input + self.backward_weight
 
-    def __add__(self, other: "Estimate") -> "Estimate":
+    def __add__(self, other: "CostEstimate") -> "CostEstimate":
         is_whole = self.whole_backward is not None or other.whole_backward is not None
-        return Estimate(
+        return CostEstimate(
             self.forward + other.forward,
             self.backward_input + other.backward_input,
             self.backward_weight + other.backward_weight,
@@ -104,8 +104,8 @@ class Estimate:
             known=self.known + other.known,
         )
 
-    def __mul__(self, factor: float) -> "Estimate":
-        return Estimate(
+    def __mul__(self, factor: float) -> "CostEstimate":
+        return CostEstimate(
             self.forward * factor,
             self.backward_input * factor,
             self.backward_weight * factor,

@@ -25,12 +25,12 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ppsim.costs.execution_context import Place
+from ppsim.costs.execution_context import ExecutionContext
 from ppsim.costs.operator_kernels import OperatorKernels
 from ppsim.costs.pass_kernels import NOTHING, PassKernels, products, total
-from ppsim.machine.kernels.times import KernelTime, moved
+from ppsim.machine.kernels.times import KernelTime, memory_kernel_time
 from ppsim.model.operators import Operator
-from ppsim.model.weight_matrices import Linear
+from ppsim.model.weight_matrices import WeightMatrix
 
 _NORM_FORWARD, _NORM_BACKWARD = (4, 28), (8, 68)
 """Bytes per element of an eager norm in F and in I, as a multiple of e and a constant: x in float32, its square,
@@ -46,7 +46,7 @@ float32, times the scale, clamped, cast (torchao, float8_utils.py: `tensor_to_sc
 class TorchKernels(OperatorKernels):
     """Kernels of the operators in torch: `OperatorKernels`, and torch's further memory-bound kernels."""
 
-    def gemm(self, linear: Linear) -> PassKernels:
+    def gemm(self, linear: WeightMatrix) -> PassKernels:
         """Return a separate GEMM for each matrix.
 
         If pipelined with tensor-parallel messages, a forward, and the gradient of an input whose output was
@@ -54,7 +54,7 @@ class TorchKernels(OperatorKernels):
         `_pipelined_multi_all_gather_and_consume`, `_pipelined_produce_and_all2all`).
         """
         tokens, pieces, found = self.rows["tokens"], self.place.cut.tp, NOTHING
-        for one in linear.apart():
+        for one in linear.separate_matrices():
             whole = products([one], self.place.times, tokens=tokens)
             if not self.place.is_async or one.kind != "dense" or one.split is None:
                 found += whole
@@ -132,7 +132,7 @@ class TorchKernels(OperatorKernels):
         of_matrices = self.moved(passes * size, len(read))
         return super().sums() + PassKernels(backward_input=of_matrices)
 
-    def _casts_of(self, linear: Linear) -> PassKernels:
+    def _casts_of(self, linear: WeightMatrix) -> PassKernels:
         """8-bit casts of a matrix' operands in torchao, whose layers save 16-bit inputs."""
         is_narrow = self.place.execution.dtype in ("float8", "float8-row")
         return _Casts(self, linear).passes if is_narrow and linear.kind in ("dense", "shared") else NOTHING
@@ -148,7 +148,7 @@ def _inputs(operators: Iterable[Operator]) -> list[tuple[int, int]]:
     return [(width[name], count) for name, count in number.items()]
 
 
-def num_amax(operators: Iterable[Operator], place: Place) -> tuple[int, int]:
+def num_amax(operators: Iterable[Operator], place: ExecutionContext) -> tuple[int, int]:
     """Return how many scales, one per tensor, tensor-parallel ranks agree on in a forward and in a backward."""
     if place.execution.dtype != "float8" or place.cut.tp == 1:
         return 0, 0
@@ -156,7 +156,7 @@ def num_amax(operators: Iterable[Operator], place: Place) -> tuple[int, int]:
     return len(inputs), sum(number for _, number in inputs)
 
 
-def norm_passes(place: Place) -> tuple[float, float]:
+def norm_passes(place: ExecutionContext) -> tuple[float, float]:
     """Return the number of passes of the final norm over its input, in F and I; torch never compiles this norm."""
     if place.execution.compile is None:
         return 2.0, 3.0
@@ -165,10 +165,10 @@ def norm_passes(place: Place) -> tuple[float, float]:
     return forward, backward
 
 
-def copied_along_sequence(place: Place, message: float) -> KernelTime:
+def copied_along_sequence(place: ExecutionContext, message: float) -> KernelTime:
     """Return torch's copies around a gather or scatter of `message` bytes along the sequence."""
     is_copied = place.execution.compile is not None and place.cut.norm_divisor > 1
-    return moved(place.wide_times, "copy", 2 * message) if is_copied else KernelTime()
+    return memory_kernel_time(place.wide_times, "copy", 2 * message) if is_copied else KernelTime()
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class _Casts:
     """
 
     kernels: OperatorKernels
-    linear: Linear
+    linear: WeightMatrix
 
     @property
     def is_row(self) -> bool:

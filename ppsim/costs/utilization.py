@@ -9,7 +9,7 @@ means a wrong time.
 from typing import Any
 
 from ppsim.machine.devices import TYPE_NAMES, DataSheet
-from ppsim.model.measurement_key import in_words
+from ppsim.model.measurement_key import describe_key
 
 BY_DATA_SHEET = "the data sheet's peak"
 
@@ -80,7 +80,7 @@ def implausible(profile: dict[str, Any]) -> list[str]:
             _, what = peak_of(profile, part["shape"]["dtype"]) or (0.0, "")
             passes = ", ".join(f"{letter} {100 * mfu:.0f} %" for letter, mfu in above.items())
             sentences.append(
-                f"{part['component']} at {in_words(part['shape'])}: {passes} of {what}: this measurement "
+                f"{part['component']} at {describe_key(part['shape'])}: {passes} of {what}: this measurement "
                 "is implausible, measure again on a quiet device"
             )
     return sentences

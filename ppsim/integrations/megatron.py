@@ -93,7 +93,7 @@ def measure(
 
     from ppsim.integrations.megatron_chunks import MegatronBuilder, layer_shape_of
     from ppsim.profiling.chunks import profile_inside
-    from ppsim.profiling.settings import Settings
+    from ppsim.profiling.settings import MeasuringSettings
 
     where = "cuda" if torch.cuda.is_available() else "cpu"
     builder = MegatronBuilder(
@@ -110,7 +110,8 @@ def measure(
     )
     try:
         return profile_inside(
-            ("Megatron-core", megatron.core.__version__), builder, splits, Settings(where, **settings), model=model,
+            ("Megatron-core", megatron.core.__version__), builder, splits, MeasuringSettings(where, **settings),
+            model=model,
             note=note, output=output, say=say,
         )  # fmt: skip
     finally:

@@ -23,11 +23,11 @@ from torch import Tensor, nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ppsim.base.errors import ConfigError
-from ppsim.costs.chunks import LAST, layers_of
+from ppsim.costs.chunk_costs import LAST, layers_of
 from ppsim.model.measurement_key import Kind
 from ppsim.model.recompute import recompute_of
 from ppsim.model.shapes import LayerShape, ModelShape, head_forward_flops, layer_forward_flops
-from ppsim.profiling.chunks import Built, Window
+from ppsim.profiling.chunks import BuiltChunk, LayerWindow
 
 Provider = Callable[..., Any]
 
@@ -37,7 +37,7 @@ _SEED = 1234
 class GptChunk(nn.Module):
     """A chunk as the pipeline calls it: tokens or hidden states in, hidden states or the loss of each token out."""
 
-    def __init__(self, model: Any, *, tokens: Tensor, window: Window) -> None:
+    def __init__(self, model: Any, *, tokens: Tensor, window: LayerWindow) -> None:
         super().__init__()
         self.model, self._window, self._tokens = model, window, tokens
         length = tokens.shape[1]
@@ -98,7 +98,7 @@ class MegatronBuilder:
             get_num_layers_to_build(config, vp_stage=chunk, pp_rank=rank) for chunk in chunks for rank in range(pp)
         ]
 
-    def build(self, window: Window) -> Built:
+    def build(self, window: LayerWindow) -> BuiltChunk:
         """Return the chunk with a window of layers; its rank's process groups stay active until `close`."""
         self.close()
         layout, rank = _layout_of(window, self.num_layers, self.config.mtp_num_layers or 0)
@@ -119,7 +119,7 @@ class MegatronBuilder:
         if self.config.fp16 or self.config.bf16:
             model = Float16Module(self.config, model)
         chunk = GptChunk(model, tokens=self.tokens(), window=window)
-        return Built(chunk, layers, torch.mean if window.is_last else None)
+        return BuiltChunk(chunk, layers, torch.mean if window.is_last else None)
 
     def close(self) -> None:
         """Leave the process groups of the last chunk, and restore the configuration."""
@@ -130,7 +130,7 @@ class MegatronBuilder:
         shape = (self.micro_batch, self.sequence_length // self.config.context_parallel_size)
         return torch.randint(0, self.vocab_size, shape, device=self.device)
 
-    def input_of(self, window: Window) -> Tensor:
+    def input_of(self, window: LayerWindow) -> Tensor:
         """Return tokens, or random hidden states [tokens per rank, micro-batch, hidden size]."""
         config = self.config
         if window.is_first:
@@ -197,7 +197,7 @@ def layer_shape_of(config: Any) -> LayerShape | None:
         return None
 
 
-def _layout_of(window: Window, num_layers: int, num_predictions: int) -> tuple[list[list[str]], int]:
+def _layout_of(window: LayerWindow, num_layers: int, num_predictions: int) -> tuple[list[list[str]], int]:
     """A layout in which one stage is the window, and the index of the stage."""
     before, after = window.start, num_layers - window.stop
     stages = [window.num_layers]

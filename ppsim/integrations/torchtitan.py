@@ -85,12 +85,12 @@ def measure(
 
     from ppsim.integrations.torchtitan_chunks import TitanBuilder
     from ppsim.profiling.chunks import profile_inside
-    from ppsim.profiling.settings import Settings
+    from ppsim.profiling.settings import MeasuringSettings
 
     sizes = trainer.model_config
     return profile_inside(
         ("TorchTitan", torchtitan.__version__), TitanBuilder(trainer), splits,
-        Settings(trainer.device.type, compiled=bool(trainer.config.compile.enable), **settings),
+        MeasuringSettings(trainer.device.type, compiled=bool(trainer.config.compile.enable), **settings),
         model={"hidden_size": sizes.dim, "vocab_size": sizes.vocab_size},
         note="Chunks of a TorchTitan model, built in its dry mode: no collective is in the times.", output=output,
         say=say,

@@ -16,7 +16,7 @@ from torchtitan.tools import utils
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.recompute import BY_OPERATORS
-from ppsim.profiling.chunks import Built, Window
+from ppsim.profiling.chunks import BuiltChunk, LayerWindow
 
 
 class DecoderChunk(nn.Module):
@@ -67,7 +67,7 @@ class TitanBuilder:
             parts = pipeline_parallel._generate_llm_fqn_per_model_part(stages, *rest)
         return [sum(name.startswith("layers.") for name in part) for part in parts]
 
-    def build(self, window: Window) -> Built:
+    def build(self, window: LayerWindow) -> BuiltChunk:
         """Return the chunk with a window of layers."""
         trainer, config = self.trainer, self.config
         names = [
@@ -101,7 +101,7 @@ class TitanBuilder:
             trainer.loss_fn.set_lm_head(model.lm_head)
             model._skip_lm_head = True
         chunk = DecoderChunk(model, self._arguments, trainer)
-        return Built(chunk, list(model.layers.values()), self._loss if window.is_last else None)
+        return BuiltChunk(chunk, list(model.layers.values()), self._loss if window.is_last else None)
 
     def _loss(self, output: Tensor) -> Tensor:
         valid = torch.tensor(float(self._labels.numel()), device=self._labels.device)
@@ -114,12 +114,12 @@ class TitanBuilder:
         length //= self.trainer.parallel_dims.cp
         return torch.randint(0, self.trainer.model_config.vocab_size, (batch, length), device=self.trainer.device)
 
-    def input_of(self, window: Window) -> Tensor:
+    def input_of(self, window: LayerWindow) -> Tensor:
         """Return tokens, or random hidden states of the shape and type of the embedding's output."""
         if window.is_first:
             return self.tokens()
         if self._hidden is None:
-            built = self.build(Window(0, 0, is_first=True))
+            built = self.build(LayerWindow(0, 0, is_first=True))
             with torch.no_grad():
                 self._hidden = built.module(self.tokens())
             if type(self._hidden) is not Tensor:

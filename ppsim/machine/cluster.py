@@ -1,6 +1,6 @@
 """Devices, links, and clusters: nested domains of devices, each with its link.
 
-All data come from files, packaged or a user's, read by `ppsim.machine.files`.
+All data come from files, packaged or a user's, read by `ppsim.machine.cluster_files`.
 """
 
 import math
@@ -10,11 +10,11 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.machine.choices import MEMORY_SHARE
-from ppsim.machine.job_similarity import Run
+from ppsim.machine.job_similarity import MeasuredJob
 
 
 @dataclass(frozen=True, kw_only=True)
-class InSitu:
+class InSituRatio:
     """Ratio of kernel times inside a training run to those in a table of isolated kernels.
 
     factors
@@ -27,7 +27,7 @@ class InSitu:
     sigma: float
     source: str
 
-    def times(self, factor: float) -> "InSitu":
+    def times(self, factor: float) -> "InSituRatio":
         """Return the factors multiplied by `factor` (slower kernels)."""
         return replace(self, factors={name: factor * value for name, value in self.factors.items()})
 
@@ -104,7 +104,7 @@ class Efficiency:
     attention_fp8_gain: Mapping[str, Mapping[str, float]] | None = None
     unmasked_attention: Mapping[str, float] | None = None
     deterministic_attention: Mapping[str, float] | None = None
-    in_situ: InSitu | None = None
+    in_situ: InSituRatio | None = None
     operator_time: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -350,7 +350,7 @@ class Constants:
     routing_host_s: Constant | None = None
     jitter: Constant | None = None
     overlap_slowdown: Constant | None = None
-    runs: tuple[Run, ...] = ()
+    runs: tuple[MeasuredJob, ...] = ()
     fitted_on: tuple[str, ...] = ()
     correlation: Mapping[str, float] = field(default_factory=dict)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ppsim.machine.cluster import Cluster, Link
-from ppsim.parallel.groups import Group
+from ppsim.parallel.groups import RankGroup
 
 Operation = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all"]
 Algorithm = Literal["ring", "tree", "hierarchical", "direct"]
@@ -26,7 +26,7 @@ class Collective:
     link: str
 
 
-def collective(operation: Operation, num_bytes: float, group: Group, cluster: Cluster) -> Collective:
+def collective(operation: Operation, num_bytes: float, group: RankGroup, cluster: Cluster) -> Collective:
     """Return the fastest algorithm for a group on a cluster.
 
     - ring: pipelined, R - 1 steps, twice for an all-reduce. The slowest link limits the bandwidth; between domains,
@@ -51,12 +51,12 @@ def collective(operation: Operation, num_bytes: float, group: Group, cluster: Cl
     return replace(fastest, seconds=cluster.device.efficiency.operator_time.get(operation, 1.0) * whole_s)
 
 
-def seconds(operation: Operation, num_bytes: float, group: Group, cluster: Cluster) -> float:
+def seconds(operation: Operation, num_bytes: float, group: RankGroup, cluster: Cluster) -> float:
     """Return the seconds of `collective`."""
     return collective(operation, num_bytes, group, cluster).seconds
 
 
-def bus_bytes_per_s(operation: Operation, num_bytes: float, group: Group, cluster: Cluster) -> float:
+def bus_bytes_per_s(operation: Operation, num_bytes: float, group: RankGroup, cluster: Cluster) -> float:
     """Return the bus bandwidth, which is independent of the number of ranks if a link is fully used."""
     ranks = group.num_ranks
     factor = (2 if operation == "all-reduce" else 1) * (ranks - 1) / ranks

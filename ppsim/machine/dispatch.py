@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ppsim.machine import collectives
 from ppsim.machine.choices import Dispatcher
 from ppsim.machine.cluster import Cluster
-from ppsim.parallel.groups import Group
+from ppsim.parallel.groups import RankGroup
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ def distinct_domains(num_domains: int, num_experts: int, experts_per_token: int)
     return num_domains * (1 - math.comb(others, experts_per_token) / math.comb(num_experts, experts_per_token))
 
 
-def dispatch_s(dispatcher: Dispatcher, routing: Routing, group: Group, cluster: Cluster) -> float:
+def dispatch_s(dispatcher: Dispatcher, routing: Routing, group: RankGroup, cluster: Cluster) -> float:
     """Return the seconds of one direction, to the experts or back; 0 for a group of one rank.
 
     - deepep, hybridep: a token is sent once to each domain with one of its experts, and from there once to each
@@ -56,7 +56,7 @@ def dispatch_s(dispatcher: Dispatcher, routing: Routing, group: Group, cluster: 
     return corrected * _deduplicated_s(routing, group, cluster, hybrid=dispatcher == "hybridep")
 
 
-def _deduplicated_s(routing: Routing, group: Group, cluster: Cluster, *, hybrid: bool) -> float:
+def _deduplicated_s(routing: Routing, group: RankGroup, cluster: Cluster, *, hybrid: bool) -> float:
     """Seconds with one copy per domain and per rank.
 
     At each level, 1/extent of the copies need no transfer: the outer level's transfer arrived at that unit.

@@ -24,7 +24,7 @@ configuration. The best value of 0.5 to 3 for the rows marked fit (`python bench
 
 
 @dataclass(frozen=True)
-class Shares:
+class CovarianceParameters:
     """Hyperparameters of the covariance.
 
     - `machine`: spread of a constant among installations, relative to the spread of the GPU type.
@@ -40,7 +40,7 @@ class Shares:
     dtype: float
 
 
-SHARES = Shares(machine=0.42, cut=0.79, size=6.4, dtype=0.57)
+SHARES = CovarianceParameters(machine=0.42, cut=0.79, size=6.4, dtype=0.57)
 """Maximum-likelihood values for the rows of `ppsim validate` marked fit (`python benchmarks/fit_shares.py`)."""
 
 _CUT = ("tp", "cp", "ep", "micro_batch", "seq_len")
@@ -48,7 +48,7 @@ _SIZE = ("pp", "gpus")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Likeness:
+class JobFeatures:
     """Properties of a job that define its similarity to others: model, layer configuration, and size."""
 
     model: str
@@ -64,7 +64,7 @@ class Likeness:
     gpus: int
 
     @property
-    def of_cut(self) -> tuple[object, ...]:
+    def layer_configuration(self) -> tuple[object, ...]:
         """The layer configuration; jobs with the same one run the same kernels and messages per layer."""
         return self.model, self.dtype, self.recompute, self.cuda_graphs, *(getattr(self, name) for name in _CUT)
 
@@ -76,7 +76,7 @@ class Likeness:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(Likeness):
+class MeasuredJob(JobFeatures):
     """A measured run: `times` is its time relative to the time by its cluster's constants.
 
     `sigma` is the standard deviation of log(`times`), `spread` the spread of its GPU type.
@@ -88,7 +88,7 @@ class Run(Likeness):
 
 
 @dataclass(frozen=True)
-class Said:
+class JobCorrection:
     """Correction of a job by runs: `times` is its time relative to the time by the constants.
 
     `weight`: share of an error common to all runs that the correction removes. `unknown`: standard deviation of the
@@ -100,7 +100,9 @@ class Said:
     unknown: float
 
 
-def in_common(ones: Sequence[Likeness], others: Sequence[Likeness], shares: Shares = SHARES) -> Floats:
+def job_covariance(
+    ones: Sequence[JobFeatures], others: Sequence[JobFeatures], shares: CovarianceParameters = SHARES
+) -> Floats:
     """Return the covariance matrix of jobs, without the cluster's part, in units of both spreads."""
     found = np.zeros((len(ones), len(others)))
     for row, one in enumerate(ones):
@@ -114,26 +116,26 @@ def in_common(ones: Sequence[Likeness], others: Sequence[Likeness], shares: Shar
     return (1 - shares.machine**2) * found
 
 
-def _apart(one: Likeness, other: Likeness, names: Sequence[str]) -> float:
+def _apart(one: JobFeatures, other: JobFeatures, names: Sequence[str]) -> float:
     """Squared distance: sum of log2(ratio)² over the named sizes."""
     return float(sum(math.log2(getattr(one, name) / getattr(other, name)) ** 2 for name in names))
 
 
-def said_of(runs: Sequence[Run], job: Likeness) -> Said:
+def correction_of(runs: Sequence[MeasuredJob], job: JobFeatures) -> JobCorrection:
     """Return the correction of a job by runs on its cluster.
 
     The excess of an unusual run (beyond `USUAL` spreads) applies only to jobs with the same layer configuration.
     """
     same = [run for run in runs if run.model == job.model]
     if not same:
-        return Said(1.0, 0.0, math.sqrt(1 - SHARES.machine**2))
-    beside = in_common(same, [job])[:, 0]
-    among = in_common(same, same) + np.diag([(run.sigma / run.spread) ** 2 for run in same])
+        return JobCorrection(1.0, 0.0, math.sqrt(1 - SHARES.machine**2))
+    beside = job_covariance(same, [job])[:, 0]
+    among = job_covariance(same, same) + np.diag([(run.sigma / run.spread) ** 2 for run in same])
     logs = np.array([math.log(run.times) for run in same])
     most = np.array([USUAL * run.spread for run in same])
     usual = np.clip(logs, -most, most)
-    cut_so = np.array([run.of_cut == job.of_cut for run in same])
+    cut_so = np.array([run.layer_configuration == job.layer_configuration for run in same])
     weights = np.linalg.solve(among, beside)
     gained = weights @ usual + (beside * cut_so) @ np.linalg.solve(among, logs - usual)
     unknown = 1 - SHARES.machine**2 - float(weights @ beside)
-    return Said(math.exp(gained), float(weights.sum()), math.sqrt(max(0.0, unknown)))
+    return JobCorrection(math.exp(gained), float(weights.sum()), math.sqrt(max(0.0, unknown)))

@@ -16,24 +16,24 @@ from ppsim.model.backward import backward_peak, forward_peak
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.blocks import layer_input, operators_of
 from ppsim.model.operators import (
-    Columns,
     Dtype,
     RowCounts,
     Tensor,
+    TensorColumns,
     bytes_of,
     offload_groups,
     plan_of,
     saved,
     saved_for_weight,
-    summed,
+    sum_columns,
 )
 from ppsim.model.parameters import padded_vocabulary
 from ppsim.model.recompute import BY_OPERATORS, Recompute, by_operators
 from ppsim.model.weight_matrices import UP_AND_DOWN
-from ppsim.parallel.sizes import Cut, share
+from ppsim.parallel.sizes import ParallelSizes, share
 
 
-def layer_activations(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -> dict[str, int]:
+def layer_activations(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: KernelChoice) -> dict[str, int]:
     """Return the bytes that a layer saves per microbatch: "norms", "attention", "scores", "feed-forward", …
 
     `batch.recompute` is the option of one layer. `selective-op` saves the layer's input and the outputs of
@@ -49,15 +49,17 @@ def layer_activations(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoic
 
 
 def _saved_columns(
-    layer: Layer, recompute: Recompute, cut: Cut, kernels: KernelChoice, sequence_length: int
-) -> tuple[Columns, ...]:
+    layer: Layer, recompute: Recompute, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
+) -> tuple[TensorColumns, ...]:
     """The saved columns of a layer, cached per layer object."""
     key = recompute, cut.tp, cut.cp, cut.ep, cut.expert_tp, kernels, sequence_length
     if key not in layer.lists:
         operators = operators_of(layer, cut, kernels, sequence_length)
         plan = plan_of(operators, recompute)
-        layer.lists[key] = summed(saved(operators, layer_input(layer), plan, casts=kernels.input_bytes is not None))
-    found: tuple[Columns, ...] = layer.lists[key]
+        layer.lists[key] = sum_columns(
+            saved(operators, layer_input(layer), plan, casts=kernels.input_bytes is not None)
+        )
+    found: tuple[TensorColumns, ...] = layer.lists[key]
     return found
 
 
@@ -84,7 +86,7 @@ class LayerOffload:
 
 
 def layer_offload(
-    layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice, modules: str, min_elements: int
+    layer: Layer, batch: Batch, cut: ParallelSizes, kernels: KernelChoice, modules: str, min_elements: int
 ) -> LayerOffload:
     """Return the offload of `modules` (joined by +), without tensors of fewer than `min_elements` elements.
 
@@ -119,7 +121,7 @@ def _size(rows: RowCounts, widths: Mapping[Dtype, float], tensor: Tensor) -> flo
     return float(rows[tensor.rows]) * tensor.columns * widths[tensor.dtype]
 
 
-def layer_backward(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -> int:
+def layer_backward(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: KernelChoice) -> int:
     """Return the bytes at the peak of a layer's backward beyond those saved by its forward.
 
     The gradient of its output is not included; `selective-op` counts as "none".
@@ -140,17 +142,17 @@ def _widths(batch: Batch, kernels: KernelChoice) -> dict[Dtype, float]:
     return {"act": e, "operand": kernels.input_bytes or e, "f32": 4, "mask": 1}
 
 
-def _rows(layer: Layer, batch: Batch, cut: Cut, expert_room: float = 1.0) -> RowCounts:
+def _rows(layer: Layer, batch: Batch, cut: ParallelSizes, expert_room: float = 1.0) -> RowCounts:
     own = share(batch.tokens(cut), cut.norm_divisor)
     pairs = own * layer.experts_per_token * cut.expert_tp
     capacity = pairs if expert_room == 1 else pairs * Fraction(expert_room).limit_denominator(10**6)
     return {"tokens": batch.tokens(cut), "own_tokens": own, "capacity": capacity}
 
 
-def _of_operators(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -> dict[str, int]:
+def _of_operators(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: KernelChoice) -> dict[str, int]:
     """Bytes that `selective-op` saves besides the layer's input: attention's output and statistics, `by_operators`.
 
-    The reduce-scattered output of attention has T·h·e/t bytes. Eager mode adds `held_for_nothing`.
+    The reduce-scattered output of attention has T·h·e/t bytes. Eager mode adds `unused_output_bytes`.
     """
     a, tokens, e = layer.attention, batch.tokens(cut), batch.element_bytes
     assert isinstance(a, Attention)
@@ -161,18 +163,20 @@ def _of_operators(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -
         "attention": (tokens * of_attention + scattered) * e,
         "scores": 4 * a.num_heads // cut.tp * tokens,
         "feed-forward": tokens * sum(one.outputs for one in kept if one.name in UP_AND_DOWN) * e
-        + sum(held_for_nothing(layer, batch, cut, kernels)),
+        + sum(unused_output_bytes(layer, batch, cut, kernels)),
     }
 
 
-def held_for_nothing(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -> tuple[int, int]:
+def unused_output_bytes(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: KernelChoice) -> tuple[int, int]:
     """Return the bytes of a layer's last GEMM output and of its scattered part that `selective-op` holds unused."""
     whole = batch.tokens(cut) * layer.hidden_size * batch.element_bytes * kernels.eager
-    counted = sum(not one.biased for linear in layer.linears(cut) if linear.is_product for one in linear.apart())
+    counted = sum(
+        not one.biased for linear in layer.linears(cut) if linear.is_product for one in linear.separate_matrices()
+    )
     return whole * (counted % 2), share(whole, cut.norm_divisor) * (cut.tp > 1)
 
 
-def kept_for_weight(layer: Layer, batch: Batch, cut: Cut) -> int:
+def weight_gradient_bytes(layer: Layer, batch: Batch, cut: ParallelSizes) -> int:
     """Return the bytes that a layer holds between I and W of a split backward, for evenly loaded experts.
 
     8-bit operands are assumed to be held in the dtype of activations.
@@ -182,12 +186,12 @@ def kept_for_weight(layer: Layer, batch: Batch, cut: Cut) -> int:
     key = "weight", cut.tp, cut.cp, cut.ep, cut.expert_tp
     if key not in layer.lists:
         operators = operators_of(layer, cut, KernelChoice(), batch.sequence_length)
-        layer.lists[key] = summed(saved_for_weight(operators, layer_input(layer)))
+        layer.lists[key] = sum_columns(saved_for_weight(operators, layer_input(layer)))
     return sum(bytes_of(layer.lists[key], _rows(layer, batch, cut), {"act": batch.element_bytes}).values())
 
 
 def head_activations(
-    model: Model, batch: Batch, cut: Cut, kernels: KernelChoice, *, vocab_multiple: int = 1
+    model: Model, batch: Batch, cut: ParallelSizes, kernels: KernelChoice, *, vocab_multiple: int = 1
 ) -> dict[str, int]:
     """Return the bytes saved by final norm, projection and cross entropy: "head" 2T·h·e/q, and "logits".
 
@@ -208,7 +212,7 @@ def head_activations(
     return {"head": passes * norms, "logits": passes * logits}
 
 
-def mtp_activations(model: Model, num_layers: int, batch: Batch, cut: Cut) -> dict[str, int]:
+def mtp_activations(model: Model, num_layers: int, batch: Batch, cut: ParallelSizes) -> dict[str, int]:
     """Return the bytes saved before multi-token prediction layers: inputs of two norms and projection, 4T·h·e/q.
 
     With n residual streams, whose norm reads the head's saved input, (2 + n)T·h·e/q.
@@ -218,7 +222,7 @@ def mtp_activations(model: Model, num_layers: int, batch: Batch, cut: Cut) -> di
     return {"multi-token prediction": kept * num_layers * hidden * batch.element_bytes}
 
 
-def embedding_activations(model: Model, batch: Batch, cut: Cut, kernels: KernelChoice) -> dict[str, int]:
+def embedding_activations(model: Model, batch: Batch, cut: ParallelSizes, kernels: KernelChoice) -> dict[str, int]:
     """Return the bytes saved by the embedding: 8 per token id and, with dropout, a mask of T·h/q."""
     tokens = batch.tokens(cut)
     mask = share(tokens * model.hidden_size, cut.norm_divisor) if kernels.dropout else 0

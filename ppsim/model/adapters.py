@@ -13,13 +13,13 @@ from typing import Any
 
 from ppsim.model.fine_tuning import LayerTraining, group_of, lora_module_of
 from ppsim.model.operators import Operator, Tensor
-from ppsim.model.weight_matrices import Linear, LinearKind
-from ppsim.parallel.sizes import Cut
+from ppsim.model.weight_matrices import LinearKind, WeightMatrix
+from ppsim.parallel.sizes import ParallelSizes
 
 
 def trained_matrices(
-    matrices: Iterable[Linear], mixer: Sequence[Linear], training: LayerTraining, cut: Cut
-) -> Iterator[Linear]:
+    matrices: Iterable[WeightMatrix], mixer: Sequence[WeightMatrix], training: LayerTraining, cut: ParallelSizes
+) -> Iterator[WeightMatrix]:
     """Yield the matrices of a layer, each followed by its adapter; `mixer` has the token mixer's matrices."""
     for one in matrices:
         yield replace(one, trainable=training.trains(group_of(one, 1 if one in mixer else 2)))
@@ -27,11 +27,12 @@ def trained_matrices(
             yield from adapter_of(one, training.rank, cut)
 
 
-def adapter_of(linear: Linear, rank: int, cut: Cut) -> tuple[Linear, Linear]:
+def adapter_of(linear: WeightMatrix, rank: int, cut: ParallelSizes) -> tuple[WeightMatrix, WeightMatrix]:
     """Return A and B of the adapter of a matrix, as one rank holds them.
 
-    >>> qkv = Linear("queries, keys, values", "x", 8, (8, 2, 2), split="outputs")
-    >>> [one.weights for one in adapter_of(qkv, 4, Cut(tp=2))]  # inputs · rank / tp, rank · outputs of this rank
+    >>> qkv = WeightMatrix("queries, keys, values", "x", 8, (8, 2, 2), split="outputs")
+    >>> # inputs · rank / tp, rank · outputs of this rank
+    >>> [one.weights for one in adapter_of(qkv, 4, ParallelSizes(tp=2))]
     [16, 48]
     """
     is_routed, is_divided = linear.kind == "routed", linear.split == "outputs"
@@ -40,13 +41,17 @@ def adapter_of(linear: Linear, rank: int, cut: Cut) -> tuple[Linear, Linear]:
     narrow = (rank if linear.split == "inputs" else rank // tp,)
     wide = (linear.outputs if is_divided else linear.outputs // tp,)
     return (
-        Linear(f"{linear.name}, A", linear.reads, linear.inputs, narrow, kind=kind, rows=linear.rows),
-        Linear(f"{linear.name}, B", f"{linear.name}, A", rank, wide, kind=kind, rows=linear.rows),
+        WeightMatrix(f"{linear.name}, A", linear.reads, linear.inputs, narrow, kind=kind, rows=linear.rows),
+        WeightMatrix(f"{linear.name}, B", f"{linear.name}, A", rank, wide, kind=kind, rows=linear.rows),
     )
 
 
 def trained_operators(
-    operators: Sequence[Operator], source: Tensor, mixer: Sequence[Linear], training: LayerTraining, cut: Cut
+    operators: Sequence[Operator],
+    source: Tensor,
+    mixer: Sequence[WeightMatrix],
+    training: LayerTraining,
+    cut: ParallelSizes,
 ) -> Iterator[Operator]:
     """Yield the operators of a layer with its adapters; `source` is the layer's input.
 
@@ -58,7 +63,7 @@ def trained_operators(
             yield one if one.kind != "norm" else replace(one, trainable=training.trains("norms"))
             continue
         base = one
-        if not training.trains(group_of(one.weight, one.half)):
+        if not training.trains(group_of(one.weight, one.sublayer)):
             base = replace(one, saved_for_i=(), saved_for_w=(), trainable=False)
         if one.writes and lora_module_of(one.weight, mixer) in training.adapted:
             yield from _with_adapter(base, tensors[one.reads[0]], training.rank, cut)
@@ -66,14 +71,14 @@ def trained_operators(
             yield base
 
 
-def _with_adapter(one: Operator, source: Tensor, rank: int, cut: Cut) -> Iterator[Operator]:
+def _with_adapter(one: Operator, source: Tensor, rank: int, cut: ParallelSizes) -> Iterator[Operator]:
     """A GEMM, the gathered input of A, A, B, scaling by alpha / rank, and the sum of both outputs."""
     assert one.weight is not None
     down, up = adapter_of(one.weight, rank, cut)
     name, component = one.name, source.component
 
     def step(what: str, reads: tuple[str, ...], writes: Tensor, **fields: Any) -> Operator:
-        return Operator(f"{name} {what}", one.module, reads, (writes,), half=one.half, **fields)
+        return Operator(f"{name} {what}", one.module, reads, (writes,), sublayer=one.sublayer, **fields)
 
     plain = tuple(replace(made, name=f"{made.name} of W", storage=None) for made in one.writes)
     yield replace(one, writes=plain)

@@ -20,7 +20,7 @@ _LARGE, _ROUND = 10 * 2**20, 2 * 2**20
 
 
 @dataclass(frozen=True)
-class Block:
+class AllocatorBlock:
     """A block in a stream's segment: begin and size in bytes."""
 
     stream: str
@@ -42,7 +42,7 @@ class Segment:
     _sizes: dict[int, int] = field(default_factory=dict)
     _begins: dict[int, int] = field(default_factory=dict)
 
-    def take(self, size: int) -> Block:
+    def take(self, size: int) -> AllocatorBlock:
         """Return a block of at least `size` bytes."""
         index = bisect_left(self._by_size, (size, 0))
         if index < len(self._by_size):
@@ -63,9 +63,9 @@ class Segment:
             self._remember(begin + size, found - size)
             found = size
         self.held += found
-        return Block(self.name, begin, found)
+        return AllocatorBlock(self.name, begin, found)
 
-    def give(self, block: Block) -> None:
+    def give(self, block: AllocatorBlock) -> None:
         """Free a block, and merge it with its free neighbours."""
         begin, end = block.begin, block.begin + block.size
         self.held -= block.size
@@ -109,7 +109,7 @@ class Allocator:
         """Bytes that the process has reserved on the device; they never shrink."""
         return sum(segment.mapped for segment in self._segments.values())
 
-    def make(self, num_bytes: float, stream: str = "compute") -> Block | None:
+    def make(self, num_bytes: float, stream: str = "compute") -> AllocatorBlock | None:
         """Return the block of a new tensor; None for a tensor without bytes."""
         size = -(-int(num_bytes) // _UNIT) * _UNIT
         if not size:
@@ -120,7 +120,7 @@ class Allocator:
         self.peak_allocated = max(self.peak_allocated, self.allocated)
         return block
 
-    def drop(self, *blocks: Block | None) -> None:
+    def drop(self, *blocks: AllocatorBlock | None) -> None:
         """Free tensors."""
         for block in blocks:
             if block is not None:

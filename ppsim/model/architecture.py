@@ -18,12 +18,12 @@ from ppsim.model.attention_and_mlp import FeedForward, MixtureOfExperts, NoAtten
 from ppsim.model.conditioning import Conditioning, Patches
 from ppsim.model.encoder import Encoder, EncoderPart, parse_images
 from ppsim.model.fine_tuning import DEFAULT_MODULES, FineTuning, LayerTraining, group_of, lora_module_of
-from ppsim.model.hyper_connections import joining_parameters, mixing
+from ppsim.model.hyper_connections import joining_parameters, mixing_operators
 from ppsim.model.mixer import Mixer
 from ppsim.model.recurrent import Recurrent
-from ppsim.model.weight_matrices import Linear
+from ppsim.model.weight_matrices import WeightMatrix
 from ppsim.parallel.layer_partition import require_layers
-from ppsim.parallel.sizes import Cut, require_positive
+from ppsim.parallel.sizes import ParallelSizes, require_positive
 
 Norm = Literal["layernorm", "rmsnorm", "plain"]
 """"plain" is a LayerNorm without weights, which a condition modulates instead."""
@@ -76,7 +76,7 @@ class Layer:
         return not isinstance(self.ffn, NoFeedForward)
 
     @property
-    def num_halves(self) -> int:
+    def num_sublayers(self) -> int:
         """Number of mixers (token and channel), each with a residual connection."""
         return self.has_mixer + self.has_feed_forward
 
@@ -105,7 +105,7 @@ class Layer:
         """Routed experts per token, 0 without experts."""
         return self.ffn.experts_per_token if isinstance(self.ffn, MixtureOfExperts) else 0
 
-    def linears(self, cut: Cut) -> tuple[Linear, ...]:
+    def linears(self, cut: ParallelSizes) -> tuple[WeightMatrix, ...]:
         """Return every matrix of the layer on one rank, once each, in forward order."""
         key = cut.tp, cut.expert_tp, cut.ep
         if key not in self._linears_of:
@@ -114,15 +114,15 @@ class Layer:
             found = [*self.attention.linears(h, cut.tp), *of_ffn]
             if self.conditioned:
                 found = self.conditioned.linears(h, cut.tp, found)
-            found += mixing(self.streams, h, self.num_halves) if self.streams > 1 else ()
-            found += [_weighing(h)] * self.num_halves if self.summed_residuals else ()
+            found += mixing_operators(self.streams, h, self.num_sublayers) if self.streams > 1 else ()
+            found += [_weighing(h)] * self.num_sublayers if self.summed_residuals else ()
             if self.training:
                 found = list(trained_matrices(found, self.attention.linears(h, cut.tp), self.training, cut))
             self._linears_of[key] = tuple(found)
         return self._linears_of[key]
 
     @cached_property
-    def _linears_of(self) -> dict[tuple[int, int, int], tuple[Linear, ...]]:
+    def _linears_of(self) -> dict[tuple[int, int, int], tuple[WeightMatrix, ...]]:
         """Cache by division, since a search asks for the same divisions repeatedly."""
         return {}
 
@@ -132,9 +132,9 @@ class Layer:
         return {}
 
     @cached_property
-    def all_linears(self) -> tuple[Linear, ...]:
+    def all_linears(self) -> tuple[WeightMatrix, ...]:
         """Every matrix of the whole layer."""
-        return self.linears(Cut())
+        return self.linears(ParallelSizes())
 
     @property
     def norm_parameters(self) -> int:
@@ -163,22 +163,22 @@ class Layer:
         return self.parameters - self.expert_parameters // ffn.num_experts * unused
 
     @cached_property
-    def weights_a_token(self) -> float:
+    def weights_per_token(self) -> float:
         """Weights that multiply a token on average: k experts only, and only the token's stream."""
         return sum(
             self._weights_a_token(one) for one in self.all_linears if one.kind not in ("vector", "condition")
         )
 
     @cached_property
-    def frozen_weights_a_token(self) -> float:
-        """The frozen part of `weights_a_token`."""
+    def frozen_weights_per_token(self) -> float:
+        """The frozen part of `weights_per_token`."""
         return sum(
             self._weights_a_token(one)
             for one in self.all_linears
             if not one.trainable and one.kind not in ("vector", "condition")
         )
 
-    def _weights_a_token(self, one: Linear) -> float:
+    def _weights_a_token(self, one: WeightMatrix) -> float:
         return one.size * (self.experts_per_token if one.kind in ("routed", "routed adapter") else one.rows)
 
     def forward_flops(self, sequence_length: int, *, causal: bool = False) -> float:
@@ -187,13 +187,13 @@ class Layer:
         `causal`: half the scores. A window counts the scores in it, Mamba and delta rules the GEMMs of their
         chunks. Norms, activations, rotations and convolutions are not counted.
         """
-        return 2.0 * self.weights_a_token + self.attention.core_flops(sequence_length, causal=causal)
+        return 2.0 * self.weights_per_token + self.attention.core_flops(sequence_length, causal=causal)
 
     def left_out_flops(self, sequence_length: int, *, causal: bool = False) -> float:
         """Return the training FLOPs per token that frozen weights save: weight gradients, or the whole backward."""
         if not self.has_backward:
             return 2.0 * self.forward_flops(sequence_length, causal=causal)
-        return 2.0 * self.frozen_weights_a_token
+        return 2.0 * self.frozen_weights_per_token
 
 
 @dataclass(frozen=True)
@@ -455,9 +455,9 @@ def _require_parts(model: Model, tuning: FineTuning) -> None:
         )
 
 
-def _weighing(h: int) -> Linear:
+def _weighing(h: int) -> WeightMatrix:
     """Return the weights of a sum of residuals: a norm and a projection to one number."""
-    return Linear("weights of residuals", "residuals", 1, (h, h), kind="vector")
+    return WeightMatrix("weights of residuals", "residuals", 1, (h, h), kind="vector")
 
 
 def norm_parameters(norm: Norm, h: int) -> int:
@@ -465,16 +465,16 @@ def norm_parameters(norm: Norm, h: int) -> int:
     return {"layernorm": 2 * h, "rmsnorm": h, "plain": 0}[norm]
 
 
-def mtp_linears(layer: Layer, tp: int = 1) -> list[Linear]:
+def mtp_linears(layer: Layer, tp: int = 1) -> list[WeightMatrix]:
     """Return the projection before a multi-token prediction layer, from concatenated hidden state and embedding.
 
     With residual streams, one projection of the embedding and one per stream are added.
     """
     h, out = layer.hidden_size, (layer.hidden_size // tp,)
     if layer.streams == 1:
-        return [Linear("projection of two tokens", "both in a row", 2 * h, out, split="outputs")]
-    streams = Linear("projection of streams", "streams", h, out, split="outputs", rows=layer.streams)
-    return [Linear("projection of the token", "embedding", h, out, split="outputs"), streams]
+        return [WeightMatrix("projection of two tokens", "both in a row", 2 * h, out, split="outputs")]
+    streams = WeightMatrix("projection of streams", "streams", h, out, split="outputs", rows=layer.streams)
+    return [WeightMatrix("projection of the token", "embedding", h, out, split="outputs"), streams]
 
 
 def mtp_own_parameters(layer: Layer, tp: int = 1) -> int:

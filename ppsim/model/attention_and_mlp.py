@@ -5,17 +5,17 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ppsim.base.errors import ConfigError
-from ppsim.model.attention_base import Indexer, OneWidth, Scored, keys_in_window
+from ppsim.model.attention_base import EqualWidthAttention, Indexer, ScoredAttention, keys_in_window
 from ppsim.model.batch import KernelChoice
 from ppsim.model.compressed_attention import CompressedAttention
 from ppsim.model.mixer import gemm, output, scored_core
 from ppsim.model.operators import Operator, Tensor
-from ppsim.model.weight_matrices import Linear, LinearKind, of_columns, out_of_heads
-from ppsim.parallel.sizes import Cut, require_positive
+from ppsim.model.weight_matrices import LinearKind, WeightMatrix, of_columns, out_of_heads
+from ppsim.parallel.sizes import ParallelSizes, require_positive
 
 
 @dataclass(frozen=True)
-class Attention(OneWidth):
+class Attention(EqualWidthAttention):
     """Multi-head or grouped-query attention.
 
     `qk_norm`: an RMSNorm over each head of queries and keys. `window`: tokens that a query sees, itself included
@@ -70,40 +70,40 @@ class Attention(OneWidth):
         found = super().core_flops(sequence_length, causal=causal)
         return found + self.choice_flops(sequence_length, causal=causal)
 
-    def keys_a_query(self, sequence_length: int) -> float:
+    def keys_per_query(self, sequence_length: int) -> float:
         """Return the mean number of keys that a query sees: half of the sequence, all, or those in its window.
 
         Chunks of w tokens: w/2. Windows of images (Qwen2.5-VL) are chunks without a mask: w. With an indexer, the
         chosen keys.
         """
         if self.indexer:
-            return self.indexer.keys_a_query(sequence_length)
+            return self.indexer.keys_per_query(sequence_length)
         if self.window is None or self.window >= sequence_length:
-            return super().keys_a_query(sequence_length)
+            return super().keys_per_query(sequence_length)
         if not self.is_causal:
             return float(self.window)
         return self.window / 2 if self.is_chunked else keys_in_window(self.window, sequence_length)
 
-    def kv_heads_on_a_rank(self, tp: int) -> int:
+    def kv_heads_per_rank(self, tp: int) -> int:
         """Return the key/value heads per rank; heads are replicated if there are more ranks than heads."""
         return max(min(1, self.num_kv_heads), self.num_kv_heads // tp)
 
-    def linears(self, h: int, tp: int) -> list[Linear]:
+    def linears(self, h: int, tp: int) -> list[WeightMatrix]:
         """Return the projections on a rank: h × (n + 2g)d, with a gate (2n + 2g)d or n + (n + 2g)d, and nd × h.
 
         Tied values have none: h × (n + g)d.
         """
-        d, v, heads, groups = self.head_size, self.v_head_size, self.num_heads // tp, self.kv_heads_on_a_rank(tp)
+        d, v, heads, groups = self.head_size, self.v_head_size, self.num_heads // tp, self.kv_heads_per_rank(tp)
         gates = (heads if self.head_gates else heads * v,) if self.gated else ()
         qkv = heads * d, *gates, groups * d, *(() if self.tied_values else (groups * v,))
         return [
-            Linear("queries, keys, values", "attention input", h, qkv, split="outputs", biased=self.qkv_bias),
+            WeightMatrix("queries, keys, values", "attention input", h, qkv, split="outputs", biased=self.qkv_bias),
             *[of_columns("sinks", "scores", (heads,))] * self.sinks,
             *_of_indexer(self.indexer, "attention input", h, h),
             out_of_heads(heads * v, h, biased=self.out_bias),
         ]
 
-    def require_division(self, cut: Cut) -> None:
+    def require_division(self, cut: ParallelSizes) -> None:
         """Raise `ConfigError` also if ranks neither divide nor replicate the key/value heads evenly."""
         super().require_division(cut)
         if cut.cp > 1 and self.indexer:
@@ -113,7 +113,9 @@ class Attention(OneWidth):
                 f"tp must divide the key/value heads or be a multiple: got {cut.tp} with {self.num_kv_heads}"
             )
 
-    def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
+    def operators(
+        self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
+    ) -> Iterator[Operator]:
         """Yield queries, keys and values, (n + 2g)d/t columns, the core, and the output, nd/t."""
         inwards, *_, out = self.linears(h, cut.tp)
         names = ["q", *["gate"] * self.gated, "k", *([] if self.tied_values else ["v"])]
@@ -150,20 +152,22 @@ class Attention(OneWidth):
         yield output(out, source, out.outputs)
 
 
-def _gate(name: str, out: Linear) -> Operator:
+def _gate(name: str, out: WeightMatrix) -> Operator:
     """Return the gate before the output projection."""
     gated = Tensor(name, "tokens", out.inputs, "attention")
     return Operator("gate", "attn", ("o", "gate"), (gated,), saved_for_i=("o", "gate"), kind="gate")
 
 
-def _of_indexer(indexer: Indexer | None, read: str, inputs: int, h: int) -> list[Linear]:
+def _of_indexer(indexer: Indexer | None, read: str, inputs: int, h: int) -> list[WeightMatrix]:
     """Return the indexer's matrices, replicated: its queries read `read`, with `inputs` columns."""
     if indexer is None:
         return []
-    weights = [] if indexer.block else [Linear("indexer's weights", "attention input", h, (indexer.num_heads,))]
+    weights = (
+        [] if indexer.block else [WeightMatrix("indexer's weights", "attention input", h, (indexer.num_heads,))]
+    )
     return [
-        Linear("indexer's queries up", read, inputs, (indexer.columns,)),
-        Linear("indexer's keys", "attention input", h, (indexer.head_size,)),
+        WeightMatrix("indexer's queries up", read, inputs, (indexer.columns,)),
+        WeightMatrix("indexer's keys", "attention input", h, (indexer.head_size,)),
         *weights,
     ]
 
@@ -200,13 +204,13 @@ class NoAttention(Attention):
     def __post_init__(self) -> None:
         """Skip the checks."""
 
-    def linears(self, h: int, tp: int) -> list[Linear]:
+    def linears(self, h: int, tp: int) -> list[WeightMatrix]:
         """Return an empty list."""
         return []
 
 
 @dataclass(frozen=True)
-class LatentAttention(Scored):
+class LatentAttention(ScoredAttention):
     """Multi-head latent attention (MLA; DeepSeek-AI 2024, arXiv 2405.04434, §2.1).
 
     `q_lora_rank` None: queries are projected directly, as in DeepSeek-V2-Lite.
@@ -246,10 +250,10 @@ class LatentAttention(Scored):
         """Weights of the norms of both latents, and weights and biases of the LayerNorm of the indexer's keys."""
         return (self.q_lora_rank or 0) + self.kv_lora_rank + (2 * self.indexer.head_size if self.indexer else 0)
 
-    def keys_a_query(self, sequence_length: int) -> float:
+    def keys_per_query(self, sequence_length: int) -> float:
         """Return how many keys a query attends to on average: half of the sequence, or those that are chosen."""
         if self.num_keys is None or self.num_keys >= sequence_length:
-            return super().keys_a_query(sequence_length)
+            return super().keys_per_query(sequence_length)
         return keys_in_window(self.num_keys, sequence_length)
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
@@ -257,13 +261,13 @@ class LatentAttention(Scored):
         found = super().core_flops(sequence_length, causal=causal)
         return found + self.choice_flops(sequence_length, causal=causal)
 
-    def require_division(self, cut: Cut) -> None:
+    def require_division(self, cut: ParallelSizes) -> None:
         """Raise `ConfigError` also for context parallelism of sparse attention."""
         super().require_division(cut)
         if cut.cp > 1 and self.num_keys is not None:
             raise ConfigError(f"context parallelism is not known with sparse latent attention: got cp {cut.cp}")
 
-    def linears(self, h: int, tp: int) -> list[Linear]:
+    def linears(self, h: int, tp: int) -> list[WeightMatrix]:
         """Return the matrices on a rank: down-projections to both latents, up-projections, the indexer's, output.
 
         The down-projections and the indexer's matrices are replicated.
@@ -271,19 +275,21 @@ class LatentAttention(Scored):
         heads, rank, latent = self.num_heads // tp, self.q_lora_rank, self.kv_lora_rank
         queries, values = (heads * self.qk_head_size,), heads * self.v_head_size
         keys = heads * self.qk_nope_head_size
-        down = [] if rank is None else [Linear("queries down", "attention input", h, (rank,))]
+        down = [] if rank is None else [WeightMatrix("queries down", "attention input", h, (rank,))]
         read = "attention input" if rank is None else "latent of queries"
         return [
             *down,
-            Linear("queries up", read, rank or h, queries, split="outputs"),
-            Linear("keys and values down", "attention input", h, (latent, self.qk_rope_head_size)),
-            Linear("keys and values up", "latent", latent, (keys, values), split="outputs"),
-            *[Linear("output gate", "attention input", h, (values,), split="outputs")] * self.gated,
+            WeightMatrix("queries up", read, rank or h, queries, split="outputs"),
+            WeightMatrix("keys and values down", "attention input", h, (latent, self.qk_rope_head_size)),
+            WeightMatrix("keys and values up", "latent", latent, (keys, values), split="outputs"),
+            *[WeightMatrix("output gate", "attention input", h, (values,), split="outputs")] * self.gated,
             *_of_indexer(self.indexer, "latent of queries", self.q_lora_rank or h, h),
             out_of_heads(values, h),
         ]
 
-    def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
+    def operators(
+        self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
+    ) -> Iterator[Operator]:
         """Yield both latents before and after their norms, queries, keys with rotation, and the core.
 
         Keys with their rotated part, and values, are written to separate tensors (Megatron-LM,
@@ -356,13 +362,13 @@ class FeedForward:
     def __post_init__(self) -> None:
         require_positive(self, "size")
 
-    def linears(self, h: int, tp: int, *, kind: LinearKind = "dense", count: int = 1) -> list[Linear]:
+    def linears(self, h: int, tp: int, *, kind: LinearKind = "dense", count: int = 1) -> list[WeightMatrix]:
         """Return the matrices on one of `tp` ranks: gate and up, or up alone, and down."""
         size, inputs = self.size // tp, "routed tokens" if kind == "routed" else "feed-forward input"
         up = (size, size) if self.gated else (size,)
         return [
-            Linear("up", inputs, h, up, kind=kind, split="outputs", count=count, biased=self.bias),
-            Linear(
+            WeightMatrix("up", inputs, h, up, kind=kind, split="outputs", count=count, biased=self.bias),
+            WeightMatrix(
                 "down", f"{kind} activation", size, (h,), kind=kind, split="inputs", count=count, biased=self.bias
             ),
         ]
@@ -378,7 +384,7 @@ class NoFeedForward(FeedForward):
     def __post_init__(self) -> None:
         """Skip the checks."""
 
-    def linears(self, h: int, tp: int, *, kind: LinearKind = "dense", count: int = 1) -> list[Linear]:
+    def linears(self, h: int, tp: int, *, kind: LinearKind = "dense", count: int = 1) -> list[WeightMatrix]:
         """Return an empty list."""
         return []
 
@@ -435,19 +441,20 @@ class MixtureOfExperts:
         """The shared expert."""
         return replace(self.expert, size=self.shared_size) if self.shared_size else None
 
-    def linears(self, h: int, cut: Cut) -> list[Linear]:
+    def linears(self, h: int, cut: ParallelSizes) -> list[WeightMatrix]:
         """Return the matrices on a rank: router, latents, its experts, the shared expert and its gate."""
         read, width = "feed-forward input", self.latent_size or h
-        router = Linear("router", read, h, (self.num_experts,), kind="router", biased=self.router_bias)
+        router = WeightMatrix("router", read, h, (self.num_experts,), kind="router", biased=self.router_bias)
         routed = self.expert.linears(width, cut.expert_tp, kind="routed", count=self.num_experts // cut.ep)
         shared = self.shared.linears(h, cut.tp, kind="shared") if self.shared else []
-        gate = [Linear("shared gate", read, h, (1,), kind="gate")] if self.shared_gate else []
+        gate = [WeightMatrix("shared gate", read, h, (1,), kind="gate")] if self.shared_gate else []
         if self.latent_size:
             routed = [
-                Linear("latent down", read, h, (width,), kind="latent"),
+                WeightMatrix("latent down", read, h, (width,), kind="latent"),
                 *routed,
-                *[Linear("norm of combined", "experts' output", 1, (width,), kind="vector")] * self.latent_norm,
-                Linear("latent up", "experts' output", width, (h,), kind="latent"),
+                *[WeightMatrix("norm of combined", "experts' output", 1, (width,), kind="vector")]
+                * self.latent_norm,
+                WeightMatrix("latent up", "experts' output", width, (h,), kind="latent"),
             ]
         return [router, *routed, *shared, *gate]
 

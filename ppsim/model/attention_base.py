@@ -33,10 +33,10 @@ class Indexer:
         """Indices that it writes per query."""
         return self.num_heads * self.num_keys / self.block if self.block else self.num_keys
 
-    def keys_a_query(self, sequence_length: int) -> float:
+    def keys_per_query(self, sequence_length: int) -> float:
         """Return the mean number of keys that a query attends to: fewer in the first queries and its own block.
 
-        >>> Indexer(1, 8, 4, block=2).keys_a_query(8) == (1 + 2 + 3 + 4 + 3 + 4 + 3 + 4) / 8
+        >>> Indexer(1, 8, 4, block=2).keys_per_query(8) == (1 + 2 + 3 + 4 + 3 + 4 + 3 + 4) / 8
         True
         """
         if self.num_keys >= sequence_length:
@@ -45,7 +45,7 @@ class Indexer:
         return keys_in_window(self.num_keys, sequence_length) - missing
 
 
-class Scored(Mixer):
+class ScoredAttention(Mixer):
     """Heads whose queries score keys, `qk_head_size` columns wide, and whose values are `v_head_size` wide."""
 
     num_heads: int
@@ -64,7 +64,7 @@ class Scored(Mixer):
         """Sizes that tensor-parallel ranks divide."""
         return {"heads": self.num_heads}
 
-    def keys_a_query(self, sequence_length: int) -> float:
+    def keys_per_query(self, sequence_length: int) -> float:
         """Return the mean number of keys that a query sees: half of the sequence, or all."""
         return sequence_length / 2 if self.is_causal else float(sequence_length)
 
@@ -75,14 +75,14 @@ class Scored(Mixer):
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
         """Return the FLOPs per token of scores and their use; twice that if masked scores count."""
         masked = self.is_causal and not causal
-        return 2.0 * self.keys_a_query(sequence_length) * self.score_width * (1 + masked)
+        return 2.0 * self.keys_per_query(sequence_length) * self.score_width * (1 + masked)
 
     def choice_flops(self, sequence_length: int, *, causal: bool) -> float:
         """Return the FLOPs per token of an indexer's scores over all keys before the query."""
         return self.indexer.columns * sequence_length * (1.0 if causal else 2.0) if self.indexer else 0.0
 
 
-class OneWidth(Scored):
+class EqualWidthAttention(ScoredAttention):
     """Queries, keys and values with heads of the same width."""
 
     head_size: int

@@ -6,7 +6,7 @@ from typing import Literal
 from ppsim.base.errors import ConfigError
 from ppsim.model.losses import CrossEntropy
 from ppsim.model.recompute import Recompute, recomputes, require_spelling
-from ppsim.parallel.sizes import Cut, require_positive
+from ppsim.parallel.sizes import ParallelSizes, require_positive
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Batch:
         """Return whether a module is recomputed selectively."""
         return recomputes(self.recompute, module)
 
-    def tokens(self, cut: Cut) -> int:
+    def tokens(self, cut: ParallelSizes) -> int:
         """Return the tokens on a context-parallel rank."""
         if self.sequence_length % cut.cp:
             raise ConfigError(f"cp must divide the sequence length: got {cut.cp} with {self.sequence_length}")

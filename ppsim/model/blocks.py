@@ -14,8 +14,8 @@ from ppsim.model.attention_and_mlp import FeedForward, MixtureOfExperts
 from ppsim.model.batch import KernelChoice
 from ppsim.model.mixer import gemm
 from ppsim.model.operators import Kind, Operator, Rows, Tensor
-from ppsim.model.weight_matrices import Linear
-from ppsim.parallel.sizes import Cut
+from ppsim.model.weight_matrices import WeightMatrix
+from ppsim.parallel.sizes import ParallelSizes
 
 
 def layer_input(layer: Layer) -> Tensor:
@@ -23,12 +23,14 @@ def layer_input(layer: Layer) -> Tensor:
     return Tensor("x", "own_tokens", layer.streams * layer.hidden_size, "norms")
 
 
-def operators_of(layer: Layer, cut: Cut, kernels: KernelChoice, sequence_length: int) -> tuple[Operator, ...]:
+def operators_of(
+    layer: Layer, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
+) -> tuple[Operator, ...]:
     """Return the operators of a layer, cached per layer object, because a search asks for them repeatedly."""
     key = cut.tp, cut.cp, cut.ep, cut.expert_tp, kernels, sequence_length
     if key not in layer.lists:
         found = list(_mixer_half(layer, cut, kernels, sequence_length))
-        found += [replace(one, half=2) for one in _channel_half(layer, cut, kernels)]
+        found += [replace(one, sublayer=2) for one in _channel_half(layer, cut, kernels)]
         if layer.conditioned:
             found = list(layer.conditioned.conditioned(found, layer.hidden_size, cut.tp))
         if layer.training:
@@ -50,7 +52,9 @@ def has_norm_in_gemm(layer: Layer, half: int) -> bool:
     return not is_apart and layer.streams == 1 and layer.summed_residuals is None
 
 
-def _mixer_half(layer: Layer, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
+def _mixer_half(
+    layer: Layer, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
+) -> Iterator[Operator]:
     if not layer.has_mixer:
         return
     h = layer.hidden_size
@@ -61,7 +65,7 @@ def _mixer_half(layer: Layer, cut: Cut, kernels: KernelChoice, sequence_length: 
     yield from _after_half(layer, 1, "mixed", h, kernels)
 
 
-def _channel_half(layer: Layer, cut: Cut, kernels: KernelChoice) -> Iterator[Operator]:
+def _channel_half(layer: Layer, cut: ParallelSizes, kernels: KernelChoice) -> Iterator[Operator]:
     if not layer.has_feed_forward:
         return
     h, ffn, component = layer.hidden_size, layer.ffn, "experts" if layer.is_moe else "feed-forward"
@@ -86,7 +90,7 @@ def _before_half(
         # `stage_activations` adds.
         wide = Tensor("streams", "own_tokens", layer.streams * h, "residual streams")
         mixed = Tensor(f"h{number}", "own_tokens", h, "norms")
-        linear = next(one for one in layer.linears(Cut()) if one.kind == "streams")
+        linear = next(one for one in layer.linears(ParallelSizes()) if one.kind == "streams")
         written = (wide if number == 1 or not layer.has_mixer else replace(wide, name="streams 2"), mixed)
         gives = Tensor(f"numbers {number}", "own_tokens", linear.outputs, "residual streams")
         yield Operator(f"mix{number}", "mhc", (), written, saved_for_i=(written[0].name,), kind="mix")
@@ -138,7 +142,7 @@ _ACTIVATIONS = {"fed": "mlp_act", "routed": "moe_act"}
 
 def mlp(
     ffn: FeedForward,
-    linears: list[Linear],
+    linears: list[WeightMatrix],
     module: str,
     component: str,
     kernels: KernelChoice,
@@ -168,7 +172,7 @@ def mlp(
     yield gemm(down, module, active[0].name, (out,), name=f"{made} down")
 
 
-def experts(ffn: MixtureOfExperts, h: int, cut: Cut, kernels: KernelChoice) -> Iterator[Operator]:
+def experts(ffn: MixtureOfExperts, h: int, cut: ParallelSizes, kernels: KernelChoice) -> Iterator[Operator]:
     """Yield router, dispatch, routed experts, combine, and the shared expert, for evenly loaded experts.
 
     Router: logits and probabilities in float32. `capacity` rows: T·k·etp/q pairs of token and expert, times the

@@ -18,7 +18,7 @@ wq8 … w28 copies of weights.
 from collections import defaultdict
 from functools import cached_property
 
-from ppsim.model.allocator import Block
+from ppsim.model.allocator import AllocatorBlock
 from ppsim.model.layer_trace import Kept, LayerTrace
 
 _ROTATED = """
@@ -175,8 +175,8 @@ class CompiledTrace(LayerTrace):
             return self._plan(_WHOLE_FORWARD), self._plan(_WHOLE_BACKWARD)
         return self._plan(_forward(is_async=self.is_async)), self._plan(_backward(is_async=self.is_async))
 
-    def _run(self, plan: Plan) -> dict[str, Block | None]:
-        made: dict[str, Block | None] = {}
+    def _run(self, plan: Plan) -> dict[str, AllocatorBlock | None]:
+        made: dict[str, AllocatorBlock | None] = {}
         steps, left = plan
         for name, size in steps:
             if size:
@@ -185,11 +185,13 @@ class CompiledTrace(LayerTrace):
                 self.memory.drop(made[name])
         return {name: made[block] for name, block in left.items()}
 
-    def forward(self, *, keeps: bool) -> tuple[Block | None, Kept]:
+    def forward(self, *, keeps: bool) -> tuple[AllocatorBlock | None, Kept]:
         """Return the output; layers that are not recomputed run as in `LayerTrace`."""
         return super().forward(keeps=True) if keeps else (self._run(self._plans[0])["out"], {})
 
-    def backward_again(self, gradient: Block | None) -> tuple[Block | None, list[Block | None]]:
+    def backward_again(
+        self, gradient: AllocatorBlock | None
+    ) -> tuple[AllocatorBlock | None, list[AllocatorBlock | None]]:
         """Return the result of `backward`, after the forward in the same graph."""
         left = self._run(self._plans[1])
         self.memory.drop(gradient)

@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ppsim.base.errors import ConfigError
-from ppsim.model.attention_base import Indexer, OneWidth, blocks_before, keys_in_window
+from ppsim.model.attention_base import EqualWidthAttention, Indexer, blocks_before, keys_in_window
 from ppsim.model.batch import KernelChoice
 from ppsim.model.mixer import opaque_mixer
 from ppsim.model.operators import Operator
-from ppsim.model.weight_matrices import Linear, of_columns
-from ppsim.parallel.sizes import Cut, require_positive
+from ppsim.model.weight_matrices import WeightMatrix, of_columns
+from ppsim.parallel.sizes import ParallelSizes, require_positive
 
 
 @dataclass(frozen=True)
-class CompressedAttention(OneWidth):
+class CompressedAttention(EqualWidthAttention):
     """Multi-query attention with one key per token in a window, and one compressed key per earlier block.
 
     Each key is also the value. A block of `block` tokens is compressed with softmax weights per column (None: the
@@ -88,7 +88,7 @@ class CompressedAttention(OneWidth):
             (self.head_size + (self.indexer.head_size if self.indexer else 0)) / self.block if self.block else 0.0
         )
 
-    def blocks_a_query(self, sequence_length: int, at_most: int | None = None) -> float:
+    def blocks_per_query(self, sequence_length: int, at_most: int | None = None) -> float:
         """Return the mean number of whole blocks that end at or before a query; at most `at_most` are chosen."""
         return blocks_before(self.block, sequence_length, at_most) if self.block else 0.0
 
@@ -96,9 +96,9 @@ class CompressedAttention(OneWidth):
     def _chosen(self) -> int | None:
         return self.indexer.num_keys if self.indexer else None
 
-    def keys_a_query(self, sequence_length: int) -> float:
+    def keys_per_query(self, sequence_length: int) -> float:
         """Return the mean number of keys that a query sees: in its window, and compressed."""
-        return keys_in_window(self.window, sequence_length) + self.blocks_a_query(sequence_length, self._chosen)
+        return keys_in_window(self.window, sequence_length) + self.blocks_per_query(sequence_length, self._chosen)
 
     def unmasked_keys(self, sequence_length: int) -> int:
         """Return the number of keys gathered per query, masked ones included: window and blocks."""
@@ -111,10 +111,10 @@ class CompressedAttention(OneWidth):
         2·2nd per key; 2 per column of the indexer's queries and per earlier block (⌊t/r⌋ for a query at position
         t). Twice that if masked scores count. The indexer's sum over heads and its choice are not counted.
         """
-        scored = self.indexer.columns * self.blocks_a_query(sequence_length) if self.indexer else 0.0
+        scored = self.indexer.columns * self.blocks_per_query(sequence_length) if self.indexer else 0.0
         return super().core_flops(sequence_length, causal=causal) + 2.0 * scored * (2 - causal)
 
-    def require_division(self, cut: Cut) -> None:
+    def require_division(self, cut: ParallelSizes) -> None:
         """Raise `ConfigError` also for any tp above 1."""
         super().require_division(cut)
         if cut.tp > 1:
@@ -156,7 +156,9 @@ class CompressedAttention(OneWidth):
         """Return the bytes per token that the core saves: a float32 sum per head, and an int32 per visible key."""
         return 4 * (self.num_heads + self.unmasked_keys(sequence_length))
 
-    def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
+    def operators(
+        self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
+    ) -> Iterator[Operator]:
         """Yield its GEMMs and its saved tensors: up-projections, choice of keys, and all others."""
         kept = {
             "ups": ("mla_up_proj", 2 * self.inner_size + self.head_size),
@@ -167,30 +169,30 @@ class CompressedAttention(OneWidth):
         yield Operator("core", "core_attn", (), (), core=self)
         yield from opaque_mixer(self.linears(h, cut.tp), kept)
 
-    def linears(self, h: int, tp: int) -> list[Linear]:
+    def linears(self, h: int, tp: int) -> list[WeightMatrix]:
         """Return the matrices, whole on every rank: query latent, up-projections, keys, compression, output."""
         read, groups = "attention input", self.out_groups
         return [
-            Linear("queries down", read, h, (self.q_lora_rank,)),
-            Linear("queries up", "latent of queries", self.q_lora_rank, (self.inner_size,)),
-            Linear("keys and values up", read, h, (self.head_size,)),
+            WeightMatrix("queries down", read, h, (self.q_lora_rank,)),
+            WeightMatrix("queries up", "latent of queries", self.q_lora_rank, (self.inner_size,)),
+            WeightMatrix("keys and values up", read, h, (self.head_size,)),
             *[
                 one
                 for name, columns in zip(("keys", "indexer's keys"), self._compressing, strict=False)
                 for one in (
-                    Linear(f"compressed {name} and weights", read, h, (columns, columns)),
+                    WeightMatrix(f"compressed {name} and weights", read, h, (columns, columns)),
                     of_columns(f"places of {name} in a block", name, (columns,), inputs=self.block or 1),
                 )
             ],
             *(self._of_indexer(h) if self.indexer else []),
             of_columns("sinks", "scores", (self.num_heads,)),
-            Linear("heads down", "heads", self.inner_size, (groups * self.out_rank,), groups=groups),
-            Linear("attention output", "narrow heads", groups * self.out_rank, (h,)),
+            WeightMatrix("heads down", "heads", self.inner_size, (groups * self.out_rank,), groups=groups),
+            WeightMatrix("attention output", "narrow heads", groups * self.out_rank, (h,)),
         ]
 
-    def _of_indexer(self, h: int) -> list[Linear]:
+    def _of_indexer(self, h: int) -> list[WeightMatrix]:
         assert self.indexer
         return [
-            Linear("indexer's queries up", "latent of queries", self.q_lora_rank, (self.indexer.columns,)),
-            Linear("indexer's weights", "attention input", h, (self.indexer.num_heads,)),
+            WeightMatrix("indexer's queries up", "latent of queries", self.q_lora_rank, (self.indexer.columns,)),
+            WeightMatrix("indexer's weights", "attention input", h, (self.indexer.num_heads,)),
         ]

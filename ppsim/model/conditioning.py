@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ppsim.model.operators import Operator
-from ppsim.model.weight_matrices import Linear
+from ppsim.model.weight_matrices import WeightMatrix
 
 _KEYS_AND_VALUES = "queries, keys, values"
 
@@ -31,7 +31,7 @@ class Conditioning:
         """Norms whose result is scaled and shifted, each followed by a gate."""
         return self.modulations // 3
 
-    def linears(self, h: int, tp: int, of_layer: Sequence[Linear]) -> list[Linear]:
+    def linears(self, h: int, tp: int, of_layer: Sequence[WeightMatrix]) -> list[WeightMatrix]:
         """Return the matrices of a layer for each stream, followed by the stream's modulation."""
         found = [replace(one, rows=1 - self.text) for one in of_layer] + [
             self._modulation(h, tp, "", self.modulations)
@@ -59,11 +59,11 @@ class Conditioning:
                 name, reads = f"{one.name} of text", f"{one.weight.reads} of text"
                 yield Operator(name, one.module, (), (), weight=replace(one.weight, reads=reads, rows=self.text))
 
-    def _of_text(self, h: int, tp: int) -> list[Linear]:
+    def _of_text(self, h: int, tp: int) -> list[WeightMatrix]:
         return [self._modulation(h, tp, " of text", 2 if self.text_ends else self.modulations)] * (self.text > 0)
 
-    def _modulation(self, h: int, tp: int, stream: str, number: int) -> Linear:
-        return Linear(
+    def _modulation(self, h: int, tp: int, stream: str, number: int) -> WeightMatrix:
+        return WeightMatrix(
             f"modulation{stream}",
             "condition",
             h,
@@ -90,10 +90,10 @@ class Patches:
     outputs: int
     classes: int = 0
 
-    def linears(self, h: int) -> list[Linear]:
+    def linears(self, h: int) -> list[WeightMatrix]:
         """Return the projections to h."""
         return [
-            Linear(f"embedding {number}", f"input {number}", columns, (h,), rows=share, biased=True)
+            WeightMatrix(f"embedding {number}", f"input {number}", columns, (h,), rows=share, biased=True)
             for number, (columns, share) in enumerate(self.embedded, start=1)
         ]
 

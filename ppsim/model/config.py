@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import naming
-from ppsim.base.name_lookup import Names
+from ppsim.base.files import prefix_errors
+from ppsim.base.name_lookup import NameLookup
 from ppsim.model import encoder_readers, families, heterogeneous, hf_fields, mixers
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.attention_and_mlp import Attention, FeedForward, MixtureOfExperts
@@ -36,8 +36,8 @@ from ppsim.model.config_parts import (
     with_windows,
 )
 from ppsim.model.diffusion import DIFFUSERS
-from ppsim.model.hf_fields import Fields
-from ppsim.model.hybrid import Halves
+from ppsim.model.hf_fields import ConfigFields
+from ppsim.model.hybrid import HybridMixers
 from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention
 from ppsim.parallel.layer_partition import require_layers
 
@@ -69,17 +69,17 @@ def model_from(data: Any, where: str = "config.json") -> Model:
     if kind not in _READERS and (model := _nested_text_model(data, where)):
         return replace(model, left_out=f"text model only, other parts of model_type {kind} ignored")
     if kind not in _READERS:
-        nearest = ", ".join(Names("model_type", _READERS).nearest(kind))
+        nearest = ", ".join(NameLookup("model_type", _READERS).nearest(kind))
         raise hf_fields.UnknownModelType(f"{where}: unknown model_type '{kind}' (nearest: {nearest})")
-    fields = Fields(data, where)
-    with naming(where):
+    fields = ConfigFields(data, where)
+    with prefix_errors(where):
         model = _READERS[kind](fields)
     fields.require_all_known()
     return model
 
 
 _TEXT_CONFIGS = "text_config", "llm_config", "language_config", "thinker_config"
-"""Fields of a file with encoders that hold the text model's own configuration."""
+"""ConfigFields of a file with encoders that hold the text model's own configuration."""
 
 
 def _nested_text_model(data: dict[str, Any], where: str) -> Model | None:
@@ -93,7 +93,7 @@ def _nested_text_model(data: dict[str, Any], where: str) -> Model | None:
     return None
 
 
-def _llama(fields: Fields, part: Part | Sequence[Part], attention: Attention, *, has_window: bool) -> Model:
+def _llama(fields: ConfigFields, part: Part | Sequence[Part], attention: Attention, *, has_window: bool) -> Model:
     """Layers with a window: by layer_types, or from layer max_window_layers on."""
     layers = layers_of(fields, attention, part)
     first = fields.number("max_window_layers", default=0) if has_window else 0
@@ -102,24 +102,24 @@ def _llama(fields: Fields, part: Part | Sequence[Part], attention: Attention, *,
     return decoder_of(fields, with_windows(layers, window, are_windowed))
 
 
-def _mistral(fields: Fields) -> Model:
+def _mistral(fields: ConfigFields) -> Model:
     attention = attention_of(fields)
     if fields.is_word("model_type", "ministral3"):
         attention = _with_head_size(fields, attention, 128)
     return _llama(fields, dense_of(fields), attention, has_window=True)
 
 
-def _with_head_size(fields: Fields, attention: Attention, size: int) -> Attention:
+def _with_head_size(fields: ConfigFields, attention: Attention, size: int) -> Attention:
     """Return attention with this head size if the file has none, the default of some classes of transformers."""
     return attention if fields.has_any("head_dim") else replace(attention, head_size=size)
 
 
-def _mixtral(fields: Fields) -> Model:
+def _mixtral(fields: ConfigFields) -> Model:
     experts = experts_of(fields, ("num_local_experts",), FeedForward(fields.count("intermediate_size")))
     return _llama(fields, experts, attention_of(fields, qkv_bias=False), has_window=True)
 
 
-def _qwen(fields: Fields, *, version: int, has_experts: bool = False) -> Model:
+def _qwen(fields: ConfigFields, *, version: int, has_experts: bool = False) -> Model:
     """Version 2 has biases of queries, keys and values; version 3 norms, and biases if the file says so."""
     attention = attention_of(fields, qkv_bias=True) if version == 2 else attention_of(fields, qk_norm=True)
     if version == 3 and not has_experts:
@@ -133,7 +133,7 @@ def _qwen(fields: Fields, *, version: int, has_experts: bool = False) -> Model:
     return _llama(fields, part, attention, has_window=fields.flag("use_sliding_window", default=False))
 
 
-def _qwen_parts(fields: Fields, shared_size: int) -> list[Part]:
+def _qwen_parts(fields: ConfigFields, shared_size: int) -> list[Part]:
     """The feed-forward part of each layer, by the rule of transformers' `Qwen2MoeDecoderLayer`."""
     if fields.is_word("num_experts", 0):
         return [dense_of(fields)] * fields.num_layers()
@@ -148,7 +148,7 @@ def _qwen_parts(fields: Fields, shared_size: int) -> list[Part]:
     return [dense if is_dense else experts for is_dense in are_dense]
 
 
-def _qwen3_next(fields: Fields, *, has_experts: bool = True) -> Model:
+def _qwen3_next(fields: ConfigFields, *, has_experts: bool = True) -> Model:
     """Qwen3-Next and Qwen3.5: gated delta nets, and gated attention in one of `full_attention_interval` layers."""
     delta = GatedDeltaNet(
         fields.count("linear_num_key_heads"), fields.count("linear_num_value_heads"),
@@ -174,7 +174,7 @@ _BLOCKS = MappingProxyType(
 """Default tokens per compressed key for DeepSeek-V4's `layer_types`, without `compress_rates`."""
 
 
-def _deepseek_v4(fields: Fields) -> Model:
+def _deepseek_v4(fields: ConfigFields) -> Model:
     """Compressed attention, residual streams, experts in all layers; the first layers route by token id."""
     number, num_mtp = fields.num_layers(), fields.number("num_nextn_predict_layers", default=1)
     require_layers(number + num_mtp, "num_hidden_layers + num_nextn_predict_layers")
@@ -201,7 +201,7 @@ def _deepseek_v4(fields: Fields) -> Model:
     return decoder_of(fields, layers[:number], mtp=tuple(layers[number:]))
 
 
-def _compressed_blocks(fields: Fields, number: int, num_mtp: int) -> tuple[list[int], int]:
+def _compressed_blocks(fields: ConfigFields, number: int, num_mtp: int) -> tuple[list[int], int]:
     """Tokens per compressed key of each layer, MTP layers included, and for layers with an indexer.
 
     A file has `compress_ratios`, or `layer_types` with `compress_rates`. The default is transformers': two heavily
@@ -220,7 +220,7 @@ def _compressed_blocks(fields: Fields, number: int, num_mtp: int) -> tuple[list[
     return (found + [0] * num_mtp)[: number + num_mtp], sparse
 
 
-def _compressed_attention(fields: Fields) -> CompressedAttention:
+def _compressed_attention(fields: ConfigFields) -> CompressedAttention:
     """Attention of a layer with a window, compressed keys and an indexer."""
     fields.seen |= {"kv_lora_rank", "qk_nope_head_dim", "first_k_dense_replace"}  # of earlier versions: not read
     if fields.flag("attention_bias", default=False):
@@ -236,7 +236,7 @@ def _compressed_attention(fields: Fields) -> CompressedAttention:
     )  # fmt: skip
 
 
-def _kimi_linear(fields: Fields) -> Model:
+def _kimi_linear(fields: ConfigFields) -> Model:
     """Latent attention in `full_attn_layers`, which count from 1, and Kimi delta attention in the others.
 
     Kimi K3 also has gates of full rank, latent experts, and weighted sums of residuals: each mixer reads a sum of
@@ -277,7 +277,7 @@ def _kimi_linear(fields: Fields) -> Model:
     return decoder_of(fields, layers, length=fields.optional("model_max_length"))
 
 
-def _gemma4(fields: Fields) -> Model:
+def _gemma4(fields: ConfigFields) -> Model:
     """Gemma 4 with its image encoder; no release with an audio encoder is read by name."""
     fields.seen |= {"boi_token_id", "eoi_token_id", "boa_token_id", "eoa_token_index", "eoa_token_id"}
     fields.seen |= {"vision_soft_tokens_per_image"}
@@ -286,12 +286,12 @@ def _gemma4(fields: Fields) -> Model:
     return _of_media(fields, heterogeneous.READERS["gemma4_text"])
 
 
-def _kimi_k3(fields: Fields) -> Model:
+def _kimi_k3(fields: ConfigFields) -> Model:
     fields.seen.add("image_placeholder")
     return _of_media(fields, _kimi_linear)
 
 
-def _step3p7(fields: Fields) -> Model:
+def _step3p7(fields: ConfigFields) -> Model:
     """Step 3.7: the text model in text_config, or at the top."""
     read = heterogeneous.READERS["step3p5"]
     fields.seen |= {"understand_projector_stride", "projector_bias", "im_end_token", "image_token_len",
@@ -299,7 +299,7 @@ def _step3p7(fields: Fields) -> Model:
     return read(fields) if fields.is_word("text_config", None) else _of_media(fields, read)
 
 
-def _gpt2(fields: Fields) -> Model:
+def _gpt2(fields: ConfigFields) -> Model:
     hidden, heads = fields.count("n_embd", "hidden_size"), fields.count("n_head", "num_attention_heads")
     if hidden % heads:
         fields.refuse("n_embd", f"{hidden} is no multiple of n_head {heads}")
@@ -313,7 +313,7 @@ def _gpt2(fields: Fields) -> Model:
     )  # fmt: skip
 
 
-def _opt(fields: Fields) -> Model:
+def _opt(fields: ConfigFields) -> Model:
     """OPT: two more positions than the sequence; OPT-350m's narrower embedding and norms after the mixers."""
     bias, width = fields.flag("enable_bias", default=True), fields.optional("word_embed_proj_dim")
     ffn = FeedForward(fields.count("ffn_dim"), gated=False, bias=bias)
@@ -327,14 +327,14 @@ def _opt(fields: Fields) -> Model:
     )  # fmt: skip
 
 
-def _layernorm(fields: Fields, *, biased: bool) -> Model:
+def _layernorm(fields: ConfigFields, *, biased: bool) -> Model:
     """gpt_neox, whose feed-forward part always has biases, and nemotron, which has them if the file says so."""
     bias = biased or fields.flag("mlp_bias", default=False)
     part = FeedForward(fields.count("intermediate_size"), gated=False, bias=bias)
     return decoder_of(fields, layers_of(fields, attention_of(fields, biased=biased), part, "layernorm"))
 
 
-def _gpt_oss(fields: Fields) -> Model:
+def _gpt_oss(fields: ConfigFields) -> Model:
     experts = experts_of(
         fields, ("num_local_experts", "num_experts"),
         FeedForward(fields.count("intermediate_size"), bias=True, clamped=True),
@@ -345,7 +345,7 @@ def _gpt_oss(fields: Fields) -> Model:
     return decoder_of(fields, with_windows(layers, fields.count("sliding_window", default=128), are_windowed))
 
 
-def _gemma(fields: Fields, *, version: int) -> Model:
+def _gemma(fields: ConfigFields, *, version: int) -> Model:
     fields.seen.add("hidden_activation")
     attention = attention_of(fields, heads=8, kv_heads=4, head_size=256, qk_norm=version == 3)
     ffn = FeedForward(fields.count("intermediate_size", default=9216))
@@ -358,7 +358,7 @@ def _gemma(fields: Fields, *, version: int) -> Model:
     return decoder_of(fields, seen, tied=True, vocab=vocab, length=length)
 
 
-def _llama4(fields: Fields) -> Model:
+def _llama4(fields: ConfigFields) -> Model:
     """The text model of Llama 4: a layer of `interleave_moe_layer_step` has experts, and a shared one."""
     attention, num_layers = attention_of(fields, head_size=128), fields.num_layers()
     expert, dense = (FeedForward(fields.count(f"intermediate_size{end}")) for end in ("", "_mlp"))
@@ -387,7 +387,9 @@ _OF_MEDIA = frozenset(
 """Fields of a file with an encoder that change no size of the decoder."""
 
 
-def _of_media(fields: Fields, read: Callable[[Fields], Model], kinds: Sequence[str] = ("vision",)) -> Model:
+def _of_media(
+    fields: ConfigFields, read: Callable[[ConfigFields], Model], kinds: Sequence[str] = ("vision",)
+) -> Model:
     """The model of a file with encoders; its text model is in text_config, or among the file's own fields."""
     fields.seen |= _OF_MEDIA
     has_text = not fields.is_word("text_config", None)
@@ -410,7 +412,7 @@ def _of_media(fields: Fields, read: Callable[[Fields], Model], kinds: Sequence[s
     return replace(found, encoders=tuple(encoders), left_out=left_out)
 
 
-def _omni(fields: Fields, read: Callable[[Fields], Model]) -> Model:
+def _omni(fields: ConfigFields, read: Callable[[ConfigFields], Model]) -> Model:
     """Qwen-Omni: the thinker, a text model with an image and an audio encoder; the talker is left out."""
     fields.seen |= {"talker_config", "code2wav_config", "token2wav_config", "enable_audio_output"}
     fields.seen |= {"enable_talker"} | {name for name in fields.names() if name.endswith("_token_id")}
@@ -422,7 +424,7 @@ def _omni(fields: Fields, read: Callable[[Fields], Model]) -> Model:
     return replace(found, left_out="; ".join(filter(None, (found.left_out, "talker and speech decoder left out"))))
 
 
-def _nemotron_h(fields: Fields) -> Model:
+def _nemotron_h(fields: ConfigFields) -> Model:
     """Nemotron-H and Nemotron 3: a pattern with one letter per layer; its length is the number of layers."""
     pattern = fields.text("hybrid_override_pattern", "layers_block_type")
     if not pattern:
@@ -433,7 +435,7 @@ def _nemotron_h(fields: Fields) -> Model:
         fields.refuse("num_hidden_layers", f"{given} is not the {len(pattern)} layers of the pattern")
     fields.seen.update(("intermediate_size", "mlp_bias"))
     heads = fields.count("mamba_num_heads"), fields.count("mamba_head_dim"), fields.count("ssm_state_size")
-    parts = Halves(
+    parts = HybridMixers(
         fields.count("hidden_size"),
         mamba=mamba_of(fields, *heads, chunk=128),
         attention=attention_of(fields, head_size=128),
@@ -446,7 +448,7 @@ def _nemotron_h(fields: Fields) -> Model:
     return decoder_of(fields, layers, mtp=(parts.whole(further),) * num_mtp if num_mtp else ())
 
 
-def _relu2_experts(fields: Fields) -> MixtureOfExperts:
+def _relu2_experts(fields: ConfigFields) -> MixtureOfExperts:
     expert = FeedForward(fields.count("moe_intermediate_size"), gated=False)
     shared = fields.number("n_shared_experts", default=1)
     shared *= fields.number("moe_shared_expert_intermediate_size", default=expert.size)
@@ -456,14 +458,14 @@ def _relu2_experts(fields: Fields) -> MixtureOfExperts:
     )
 
 
-def _mamba2(fields: Fields) -> Model:
+def _mamba2(fields: ConfigFields) -> Model:
     heads, size = fields.count("num_heads", default=128), fields.count("head_dim", default=64)
     mamba = mamba_of(fields, heads, size, fields.count("state_size", default=128), chunk=256)
-    layer = Halves(fields.count("hidden_size"), mamba=mamba).of_letter("M", "M")
+    layer = HybridMixers(fields.count("hidden_size"), mamba=mamba).of_letter("M", "M")
     return decoder_of(fields, [layer] * fields.num_layers(), length=2048)
 
 
-def _bamba(fields: Fields) -> Model:
+def _bamba(fields: ConfigFields) -> Model:
     """Mamba-2 or, in the layers of `attn_layer_indices`, attention; then a feed-forward part."""
     heads, expanded = fields.count("mamba_n_heads"), fields.count("mamba_expand", default=2)
     expanded *= fields.count("hidden_size")

@@ -5,17 +5,17 @@ from typing import Any, TypeAlias
 
 from ppsim.model.architecture import Layer, Model, Norm
 from ppsim.model.attention_and_mlp import Attention, FeedForward, LatentAttention, MixtureOfExperts
-from ppsim.model.hf_fields import Fields
+from ppsim.model.hf_fields import ConfigFields
 from ppsim.model.hybrid import windowed
 from ppsim.model.mixer import Mixer
 from ppsim.model.recurrent import Mamba
 
 Part: TypeAlias = FeedForward | MixtureOfExperts
-Reader: TypeAlias = Callable[[Fields], Model]
+Reader: TypeAlias = Callable[[ConfigFields], Model]
 
 
 def decoder_of(
-    fields: Fields,
+    fields: ConfigFields,
     layers: Sequence[Layer],
     *,
     mtp: tuple[Layer, ...] = (),
@@ -36,7 +36,7 @@ def decoder_of(
 
 
 def layers_of(
-    fields: Fields, mixers: Mixer | Sequence[Mixer], parts: Part | Sequence[Part], norm: Norm = "rmsnorm"
+    fields: ConfigFields, mixers: Mixer | Sequence[Mixer], parts: Part | Sequence[Part], norm: Norm = "rmsnorm"
 ) -> list[Layer]:
     """Return layers of these token and channel mixers: one mixer for all layers, or one per layer."""
     hidden, number = fields.count("hidden_size"), fields.num_layers()
@@ -46,7 +46,7 @@ def layers_of(
 
 
 def attention_of(
-    fields: Fields,
+    fields: ConfigFields,
     *,
     heads: int | None = None,
     kv_heads: int | None = None,
@@ -77,7 +77,7 @@ def attention_of(
     )
 
 
-def latent_attention_of(fields: Fields) -> LatentAttention:
+def latent_attention_of(fields: ConfigFields) -> LatentAttention:
     """Return latent attention, with the field names of DeepSeek and Kimi."""
     fields.seen |= {"num_key_value_heads", "head_dim"}  # of the latent: they follow
     return LatentAttention(
@@ -91,7 +91,7 @@ def latent_attention_of(fields: Fields) -> LatentAttention:
 
 
 def mamba_of(
-    fields: Fields, num_heads: int, head_size: int, state_size: int, *, chunk: int, groups: int = 8
+    fields: ConfigFields, num_heads: int, head_size: int, state_size: int, *, chunk: int, groups: int = 8
 ) -> Mamba:
     """Return a Mamba-2 mixer of these sizes; `chunk` and `groups` are defaults for fields that the file lacks."""
     return Mamba(
@@ -104,13 +104,13 @@ def mamba_of(
     )  # fmt: skip
 
 
-def dense_of(fields: Fields, *, gated: bool = True) -> FeedForward:
+def dense_of(fields: ConfigFields, *, gated: bool = True) -> FeedForward:
     """Return a feed-forward part, with biases if the file says so."""
     return FeedForward(fields.count("intermediate_size"), gated=gated, bias=fields.flag("mlp_bias", default=False))
 
 
 def experts_of(
-    fields: Fields,
+    fields: ConfigFields,
     names: Sequence[str],
     expert: FeedForward,
     *,
@@ -123,7 +123,7 @@ def experts_of(
 
 
 def sparse_parts(
-    fields: Fields, experts: MixtureOfExperts, *, first: int = 0, dense: FeedForward | None = None
+    fields: ConfigFields, experts: MixtureOfExperts, *, first: int = 0, dense: FeedForward | None = None
 ) -> list[Part]:
     """Return the feed-forward part of each layer: dense ones first, then experts in one of `moe_layer_freq`.
 
@@ -143,7 +143,7 @@ def sparse_parts(
     return [experts if is_sparse else dense for is_sparse in are_sparse]
 
 
-def are_of_kind(fields: Fields, word: str, number: int, otherwise: Callable[[int], bool]) -> list[bool]:
+def are_of_kind(fields: ConfigFields, word: str, number: int, otherwise: Callable[[int], bool]) -> list[bool]:
     """Return for each layer if `layer_types` has this word; without that list, if `otherwise` is true."""
     listed = fields.words("layer_types", {word: True, "full_attention": False}, number)
     return listed or [otherwise(layer) for layer in range(number)]

@@ -23,7 +23,7 @@ def captures_router(graphs: CudaGraphs, layer: Layer) -> bool:
 def captures_all(graphs: CudaGraphs, layer: Layer) -> bool:
     """Return whether graphs capture the whole layer."""
     halves = captures_mixer(graphs, layer) + captures_feed_forward(graphs, layer)
-    return halves == layer.num_halves
+    return halves == layer.num_sublayers
 
 
 def num_outputs_beside(graphs: CudaGraphs, layer: Layer) -> int:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.attention_and_mlp import Attention, FeedForward
 from ppsim.model.conditioning import Conditioning, Patches
-from ppsim.model.hf_fields import Fields
+from ppsim.model.hf_fields import ConfigFields
 
 _TIME = 256  # sinusoidal features of a time step
 _IMAGE = 4096  # patches of a 1024 × 1024 image
@@ -23,7 +23,7 @@ def _layer(attention: Attention, conditioned: Conditioning) -> Layer:
     return Layer(hidden, attention, ffn, norm="plain", conditioned=conditioned)
 
 
-def _with_text(fields: Fields, layers: Sequence[Layer], patch: int, times: int, text: int) -> Model:
+def _with_text(fields: ConfigFields, layers: Sequence[Layer], patch: int, times: int, text: int) -> Model:
     """A model of image patches and text, conditioned by `times` time embeddings and by pooled text."""
     share = text / (_IMAGE + text)
     embedded = (patch, 1 - share), (fields.count("joint_attention_dim"), share)
@@ -31,7 +31,7 @@ def _with_text(fields: Fields, layers: Sequence[Layer], patch: int, times: int, 
     return Model(tuple(layers), patch, _IMAGE + text, final_norm=False, patches=patches, source="config.json")
 
 
-def _dit(fields: Fields) -> Model:
+def _dit(fields: ConfigFields) -> Model:
     """DiT (facebookresearch/DiT, models.py), conditioned by class (including "none"); predicts mean and variance.
 
     Sinusoidal positions are counted, as in published parameter numbers.
@@ -51,7 +51,7 @@ def _dit(fields: Fields) -> Model:
     )  # fmt: skip
 
 
-def _stable_diffusion_3(fields: Fields) -> Model:
+def _stable_diffusion_3(fields: ConfigFields) -> Model:
     """Layers of two streams; in the last, the text has only queries, keys and values."""
     heads, size = fields.count("num_attention_heads"), fields.count("attention_head_dim")
     patch = fields.count("in_channels") * fields.count("patch_size") ** 2
@@ -67,7 +67,7 @@ def _stable_diffusion_3(fields: Fields) -> Model:
     return _with_text(fields, [layer] * (fields.num_layers("num_layers") - 1) + [last], patch, 1, text)
 
 
-def _flux(fields: Fields) -> Model:
+def _flux(fields: ConfigFields) -> Model:
     """Layers of two streams, then layers with attention and MLP in parallel.
 
     Layers of one stream have one norm, one modulation of three vectors, and one bias after both mixers.
@@ -82,7 +82,7 @@ def _flux(fields: Fields) -> Model:
     return _with_text(fields, layers, patch, 1 + fields.flag("guidance_embeds", default=False), text)
 
 
-DIFFUSERS: Mapping[str, Callable[[Fields], Model]] = MappingProxyType(
+DIFFUSERS: Mapping[str, Callable[[ConfigFields], Model]] = MappingProxyType(
     {"FluxTransformer2DModel": _flux, "SD3Transformer2DModel": _stable_diffusion_3, "DiT": _dit}
 )
 """Readers by `_class_name`."""

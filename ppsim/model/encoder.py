@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.fine_tuning import GROUPS, FineTuning, LayerTraining
-from ppsim.model.weight_matrices import Linear
-from ppsim.parallel.sizes import Cut
+from ppsim.model.weight_matrices import WeightMatrix
+from ppsim.parallel.sizes import ParallelSizes
 
 MEANING_OF_IMAGES = (
     "Image tokens per sequence: N in one image, or IMAGESxTOKENS, as 4x256. They are part of --seq-len. 0: the "
@@ -52,8 +52,8 @@ class Encoder:
 
     kind: Literal["image", "audio"]
     layers: tuple[Any, ...]
-    embedding: tuple[Linear, ...]
-    projector: tuple[Linear, ...]
+    embedding: tuple[WeightMatrix, ...]
+    projector: tuple[WeightMatrix, ...]
     own: tuple[int, int]
     merge: int
     num_tokens: int
@@ -90,7 +90,7 @@ class Encoder:
     @property
     def parameters(self) -> int:
         """All parameters."""
-        return EncoderPart(self, 0, len(self.layers)).held(Cut())[0]
+        return EncoderPart(self, 0, len(self.layers)).held(ParallelSizes())[0]
 
     @property
     def forward_flops(self) -> float:
@@ -116,10 +116,10 @@ class Encoder:
     def _projector_flops(self) -> float:
         return 2.0 * self.tokens * sum(one.size * one.rows for one in self.projector)
 
-    def cut(self, cut: Cut) -> Cut:
+    def cut(self, cut: ParallelSizes) -> ParallelSizes:
         """Return the division of the encoder over the ranks of a stage."""
         tp = cut.tp if self.is_divided else 1
-        return Cut(tp=tp, dp=cut.num_ranks // tp, sequence_parallel=False)
+        return ParallelSizes(tp=tp, dp=cut.num_ranks // tp, sequence_parallel=False)
 
     def with_training(self, tuning: FineTuning | None) -> "Encoder":
         """Return the encoder with these trained weights; adapters have none on an encoder."""
@@ -167,12 +167,12 @@ class EncoderPart(NamedTuple):
         return self.encoder.layers[self.first : self.last]
 
     @property
-    def embedding(self) -> tuple[Linear, ...]:
+    def embedding(self) -> tuple[WeightMatrix, ...]:
         """Matrices before the first layer."""
         return self.encoder.embedding if self.first == 0 else ()
 
     @property
-    def projector(self) -> tuple[Linear, ...]:
+    def projector(self) -> tuple[WeightMatrix, ...]:
         """Matrices after the last layer."""
         return self.encoder.projector if self.is_last else ()
 
@@ -181,7 +181,7 @@ class EncoderPart(NamedTuple):
         """True if this part has the projector."""
         return self.last == len(self.encoder.layers)
 
-    def own_projector(self, cut: Cut) -> tuple[Linear, ...]:
+    def own_projector(self, cut: ParallelSizes) -> tuple[WeightMatrix, ...]:
         """Return a rank's matrices of the projector: the first of a pair by outputs, the last by inputs."""
         tp = self.encoder.cut(cut).tp
         return tuple(
@@ -193,7 +193,7 @@ class EncoderPart(NamedTuple):
             for one in self.projector
         )
 
-    def held(self, cut: Cut) -> tuple[int, int]:
+    def held(self, cut: ParallelSizes) -> tuple[int, int]:
         """Return a rank's parameters, and how many of them are frozen."""
         encoder, own_cut = self.encoder, self.encoder.cut(cut)
         matrices = [one for layer in self.layers for one in layer.linears(own_cut)] + list(self.embedding)

@@ -7,8 +7,8 @@ from types import MappingProxyType
 from ppsim.model.architecture import Layer, Norm
 from ppsim.model.attention_and_mlp import Attention, FeedForward
 from ppsim.model.encoder import Encoder
-from ppsim.model.hf_fields import Fields
-from ppsim.model.weight_matrices import Linear
+from ppsim.model.hf_fields import ConfigFields
+from ppsim.model.weight_matrices import WeightMatrix
 
 _MOCK_IMAGE = 256
 """Side in pixels of an image in Megatron-Bridge's synthetic data (data/builders/mock_vlm_sft.py: `image_size`)."""
@@ -30,20 +30,28 @@ def _layer(
     return Layer(hidden, attention, FeedForward(size, gated=gated, bias=bias), norm)
 
 
-def _patches(fields: Fields, hidden: int, *, times: int = 1, bias: bool = True, side: int = 14) -> Linear:
+def _patches(
+    fields: ConfigFields, hidden: int, *, times: int = 1, bias: bool = True, side: int = 14
+) -> WeightMatrix:
     channels = fields.count("in_channels", "in_chans", "num_channels", default=3)
     columns = channels * times * fields.count("patch_size", default=side) ** 2
-    return Linear("patch embedding", "patches", columns, (hidden,), biased=bias)
+    return WeightMatrix("patch embedding", "patches", columns, (hidden,), biased=bias)
 
 
-def _pair(inputs: int, wide: int, outputs: int, *, bias: bool = True, rows: float = 1.0) -> tuple[Linear, Linear]:
+def _pair(
+    inputs: int, wide: int, outputs: int, *, bias: bool = True, rows: float = 1.0
+) -> tuple[WeightMatrix, WeightMatrix]:
     return (
-        Linear("projector up", "patches of a token", inputs, (wide,), split="outputs", biased=bias, rows=rows),
-        Linear("projector down", "projector activation", wide, (outputs,), split="inputs", biased=bias, rows=rows),
+        WeightMatrix(
+            "projector up", "patches of a token", inputs, (wide,), split="outputs", biased=bias, rows=rows
+        ),
+        WeightMatrix(
+            "projector down", "projector activation", wide, (outputs,), split="inputs", biased=bias, rows=rows
+        ),
     )
 
 
-def _qwen(fields: Fields, top: Fields, text_size: int) -> Encoder:
+def _qwen(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
     """Qwen3-VL and Qwen3.5: a merger at the end, and one after each of `deepstack_visual_indexes`."""
     hidden, depth = fields.count("hidden_size"), fields.num_layers("depth")
     merge, times = fields.count("spatial_merge_size", default=2), fields.count("temporal_patch_size", default=2)
@@ -61,7 +69,7 @@ def _qwen(fields: Fields, top: Fields, text_size: int) -> Encoder:
     )  # fmt: skip
 
 
-def _qwen25(fields: Fields, top: Fields, text_size: int) -> Encoder:
+def _qwen25(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
     """Qwen2.5-VL: RMSNorm, SwiGLU, and attention in windows except in `fullatt_block_indexes`."""
     hidden, depth = fields.count("hidden_size", default=1280), fields.num_layers("depth", default=32)
     merge, times = fields.count("spatial_merge_size", default=2), fields.count("temporal_patch_size", default=2)
@@ -80,7 +88,7 @@ def _qwen25(fields: Fields, top: Fields, text_size: int) -> Encoder:
     )  # fmt: skip
 
 
-def _glm(fields: Fields, top: Fields, text_size: int) -> Encoder:
+def _glm(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
     """GLM-4.5V: a convolution to the text's width, a matrix, and a gated MLP."""
     hidden, out = fields.count("hidden_size", default=1536), fields.count("out_hidden_size", default=4096)
     heads, depth = fields.count("num_heads", default=12), fields.num_layers("depth", default=24)
@@ -90,10 +98,10 @@ def _glm(fields: Fields, top: Fields, text_size: int) -> Encoder:
     layer = _layer(hidden, heads, out, bias=False, gated=True, norm="rmsnorm")
     layer = replace(layer, attention=Attention(heads, heads, hidden // heads, qkv_bias=bias, is_causal=False))
     projector = (
-        Linear("downsample", "patches of a token", merge**2 * hidden, (out,), biased=True),
-        Linear("projector", "downsampled", out, (out,)),
-        Linear("projector up", "projected", out, (wide, wide)),
-        Linear("projector down", "projector activation", wide, (out,)),
+        WeightMatrix("downsample", "patches of a token", merge**2 * hidden, (out,), biased=True),
+        WeightMatrix("projector", "downsampled", out, (out,)),
+        WeightMatrix("projector up", "projected", out, (wide, wide)),
+        WeightMatrix("projector down", "projector activation", wide, (out,)),
     )
     return Encoder(
         "image", (layer,) * depth, (_patches(fields, hidden, times=times),), projector,
@@ -102,7 +110,7 @@ def _glm(fields: Fields, top: Fields, text_size: int) -> Encoder:
     )  # fmt: skip
 
 
-def _llama4(fields: Fields, top: Fields, text_size: int) -> Encoder:
+def _llama4(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
     """Llama 4: a class token, a pixel shuffle, two matrices, and one to the text's width."""
     hidden = fields.count("hidden_size", default=768)
     layer = _layer(
@@ -119,9 +127,9 @@ def _llama4(fields: Fields, top: Fields, text_size: int) -> Encoder:
     fields.seen |= {"multi_modal_projector_bias", "projector_dropout", "vision_feature_layer",
                     "vision_feature_select_strategy"}  # fmt: skip
     projector = (
-        Linear("adapter up", "patches of a token", merge * hidden, (inner,)),
-        Linear("adapter down", "adapter activation", middle, (middle,)),
-        Linear("projector", "adapted", out, (text_size,)),
+        WeightMatrix("adapter up", "patches of a token", merge * hidden, (inner,)),
+        WeightMatrix("adapter down", "adapter activation", middle, (middle,)),
+        WeightMatrix("projector", "adapted", out, (text_size,)),
     )
     return Encoder(
         "image", (layer,) * fields.num_layers(default=34), (_patches(fields, hidden, bias=False),), projector,
@@ -130,7 +138,7 @@ def _llama4(fields: Fields, top: Fields, text_size: int) -> Encoder:
     )  # fmt: skip
 
 
-def _siglip(fields: Fields, top: Fields, text_size: int) -> Encoder:
+def _siglip(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
     """Gemma 3: SigLIP, an average over `merge` patches, a norm and one matrix."""
     hidden, heads = fields.count("hidden_size", default=768), fields.count("num_attention_heads", default=12)
     layer = _layer(hidden, heads, fields.count("intermediate_size", default=3072))
@@ -140,12 +148,12 @@ def _siglip(fields: Fields, top: Fields, text_size: int) -> Encoder:
         fields.refuse("vision_use_head", "true is not known; it is false in every release")
     return Encoder(
         "image", (layer,) * fields.num_layers(default=12), (_patches(fields, hidden, side=16),),
-        (Linear("projector", "pooled", hidden, (text_size,)),), own=(patches * hidden + 2 * hidden, hidden),
+        (WeightMatrix("projector", "pooled", hidden, (text_size,)),), own=(patches * hidden + 2 * hidden, hidden),
         merge=patches // tokens, num_tokens=tokens, is_fixed=True, source="mm_tokens_per_image",
     )  # fmt: skip
 
 
-def _gemma4(fields: Fields, top: Fields, text_size: int) -> Encoder:
+def _gemma4(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
     """Gemma 4: two tables of positions, norms as in its decoder, an average over patches, and one matrix."""
     hidden, heads = fields.count("hidden_size", default=768), fields.count("num_attention_heads", default=12)
     kv_heads, size = fields.count("num_key_value_heads", default=12), fields.count("head_dim", default=64)
@@ -156,14 +164,14 @@ def _gemma4(fields: Fields, top: Fields, text_size: int) -> Encoder:
     fields.seen |= {"use_clipped_linears", "attention_bias", "max_position_embeddings"}
     return Encoder(
         "image", (layer,) * fields.num_layers(default=16), (_patches(fields, hidden, bias=False, side=16),),
-        (Linear("projector", "pooled", hidden, (text_size,)),), own=(2 * positions * hidden, 0),
+        (WeightMatrix("projector", "pooled", hidden, (text_size,)),), own=(2 * positions * hidden, 0),
         merge=fields.count("pooling_kernel_size", default=3) ** 2,
         num_tokens=top.count("vision_soft_tokens_per_image", default=280),
         source="vision_soft_tokens_per_image",
     )  # fmt: skip
 
 
-def _pixtral(fields: Fields, top: Fields, text_size: int) -> Encoder:
+def _pixtral(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
     """Mistral 3 and Ministral 3: Pixtral, a norm, a merger of patches and two matrices."""
     hidden, heads = fields.count("hidden_size", default=1024), fields.count("num_attention_heads", default=16)
     layer = _layer(
@@ -173,9 +181,9 @@ def _pixtral(fields: Fields, top: Fields, text_size: int) -> Encoder:
     side = fields.count("image_size", default=1540) // fields.count("patch_size", default=14)
     fields.seen.add("head_dim")
     projector = (
-        Linear("merger", "patches of a token", merge**2 * hidden, (hidden,)),
-        Linear("projector up", "merged", hidden, (text_size,), biased=bias),
-        Linear("projector down", "projector activation", text_size, (text_size,), biased=bias),
+        WeightMatrix("merger", "patches of a token", merge**2 * hidden, (hidden,)),
+        WeightMatrix("projector up", "merged", hidden, (text_size,), biased=bias),
+        WeightMatrix("projector down", "projector activation", text_size, (text_size,), biased=bias),
     )
     return Encoder(
         "image", (layer,) * fields.num_layers(default=24), (_patches(fields, hidden, bias=False),), projector,
@@ -184,7 +192,7 @@ def _pixtral(fields: Fields, top: Fields, text_size: int) -> Encoder:
     )  # fmt: skip
 
 
-def _moonvit(fields: Fields, top: Fields, text_size: int) -> Encoder:
+def _moonvit(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
     """Kimi-VL and Kimi K2.5: MoonViT, and a norm and two matrices over the patches of a token."""
     hidden = fields.count("hidden_size", "vt_hidden_size", default=1152)
     heads = fields.count("num_attention_heads", "vt_num_attention_heads", default=16)
@@ -204,7 +212,7 @@ def _moonvit(fields: Fields, top: Fields, text_size: int) -> Encoder:
     )  # fmt: skip
 
 
-def _whisper(fields: Fields, top: Fields, text_size: int) -> Encoder:
+def _whisper(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
     """Qwen2-Audio: Whisper's encoder of 30 s, an average over two frames and one matrix."""
     hidden, heads = fields.count("d_model", default=1280), fields.count("encoder_attention_heads", default=20)
     positions, mels = fields.count("max_source_positions", default=1500), fields.count("num_mel_bins", default=128)
@@ -212,19 +220,19 @@ def _whisper(fields: Fields, top: Fields, text_size: int) -> Encoder:
     number = fields.num_layers("encoder_layers", default=32)
     fields.seen |= {"num_hidden_layers", "encoder_layerdrop", "scale_embedding", "activation_dropout", "init_std"}
     convolutions = (
-        Linear("convolution 1", "spectrum", 3 * mels, (hidden,), biased=True, rows=2.0),
-        Linear("convolution 2", "frames", 3 * hidden, (hidden,), biased=True),
+        WeightMatrix("convolution 1", "spectrum", 3 * mels, (hidden,), biased=True, rows=2.0),
+        WeightMatrix("convolution 2", "frames", 3 * hidden, (hidden,), biased=True),
     )
     # Keys have no bias, unlike in other encoders; a row of h per layer is subtracted.
     return Encoder(
         "audio", (layer,) * number, convolutions,
-        (Linear("projector", "pooled", hidden, (text_size,), biased=True),),
+        (WeightMatrix("projector", "pooled", hidden, (text_size,), biased=True),),
         own=(positions * hidden + 2 * hidden - hidden * number, 0),
         merge=2, num_tokens=positions // 2, is_fixed=True, source="a clip of 30 s, max_source_positions",
     )  # fmt: skip
 
 
-def _qwen2_omni(fields: Fields, top: Fields, text_size: int) -> Encoder:
+def _qwen2_omni(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
     """Qwen2.5-Omni: Whisper's layers, with attention in windows of `n_window` rows, and two learned tokens."""
     fields.seen.add("n_window")
     window, out = fields.count("n_window", default=100), fields.count("output_dim", default=3584)
@@ -236,12 +244,12 @@ def _qwen2_omni(fields: Fields, top: Fields, text_size: int) -> Encoder:
     return replace(found, layers=(layer,) * number, own=(own, 0))
 
 
-def _qwen3_omni_images(fields: Fields, top: Fields, text_size: int) -> Encoder:
+def _qwen3_omni_images(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
     """Qwen3-Omni: the encoder of Qwen3-VL, in Megatron-Bridge the class of transformers, whole on each rank."""
     return replace(_qwen(fields, top, text_size), is_divided=False)
 
 
-def _qwen3_omni(fields: Fields, top: Fields, text_size: int) -> Encoder:
+def _qwen3_omni(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
     """Qwen3-Omni: three convolutions with stride 2 in both directions over chunks of `n_window` × 2 frames.
 
     Attention is within `n_window_infer` frames; a frame is 10 ms.
@@ -254,7 +262,7 @@ def _qwen3_omni(fields: Fields, top: Fields, text_size: int) -> Encoder:
         wide.append((wide[-1] + 1) // 2)
         long.append((long[-1] + 1) // 2)
     convolutions = tuple(
-        Linear(f"convolution {one}", "spectrum", 9 * (channels if one > 1 else 1), (channels,), biased=True,
+        WeightMatrix(f"convolution {one}", "spectrum", 9 * (channels if one > 1 else 1), (channels,), biased=True,
                rows=wide[one] * long[one] / long[-1])
         for one in (1, 2, 3)
     )  # fmt: skip
@@ -264,17 +272,17 @@ def _qwen3_omni(fields: Fields, top: Fields, text_size: int) -> Encoder:
     fields.seen |= {"max_source_positions"}
     return Encoder(
         "audio", (layer,) * fields.num_layers("encoder_layers", default=32),
-        (*convolutions, Linear("convolved", "frames", channels * wide[-1], (hidden,))),
+        (*convolutions, WeightMatrix("convolved", "frames", channels * wide[-1], (hidden,))),
         (
-            Linear("projector up", "encoded", hidden, (hidden,), biased=True),
-            Linear("projector down", "projector activation", hidden, (fields.count("output_dim", default=3584),),
+            WeightMatrix("projector up", "encoded", hidden, (hidden,), biased=True),
+            WeightMatrix("projector down", "projector activation", hidden, (fields.count("output_dim", default=3584),),
                    biased=True),
         ),
         own=(2 * hidden, 0), merge=1, num_tokens=3000 // chunk * long[-1], is_fixed=True, source="a clip of 30 s",
     )  # fmt: skip
 
 
-EncoderReader = Callable[[Fields, Fields, int], Encoder]
+EncoderReader = Callable[[ConfigFields, ConfigFields, int], Encoder]
 READERS: Mapping[tuple[str, str], EncoderReader] = MappingProxyType(
     {
         ("gemma3", "vision"): _siglip,

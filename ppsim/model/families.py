@@ -33,7 +33,7 @@ from ppsim.model.config_parts import (
     sparse_parts,
     with_windows,
 )
-from ppsim.model.hf_fields import Fields
+from ppsim.model.hf_fields import ConfigFields
 from ppsim.model.mixer import Mixer
 from ppsim.parallel.layer_partition import require_layers
 
@@ -41,13 +41,13 @@ _EVERY = 4
 """Period of the layers with full attention, if the file has neither layer_types nor a pattern."""
 
 
-def _dense(fields: Fields, attention: Mixer, *, windows: bool = False) -> Model:
+def _dense(fields: ConfigFields, attention: Mixer, *, windows: bool = False) -> Model:
     """Return a dense decoder; `windows`: its layers may have a sliding window."""
     layers = layers_of(fields, attention, dense_of(fields))
     return decoder_of(fields, _windowed(fields, layers) if windows else layers)
 
 
-def _windowed(fields: Fields, layers: list[Layer]) -> list[Layer]:
+def _windowed(fields: ConfigFields, layers: list[Layer]) -> list[Layer]:
     """Return the layers with the windows of layer_types, or in all layers but one of `sliding_window_pattern`."""
     pattern = "sliding_window_pattern"
     every = _EVERY if fields.is_word(pattern, "LLLG") else fields.count(pattern, default=_EVERY)
@@ -55,7 +55,7 @@ def _windowed(fields: Fields, layers: list[Layer]) -> list[Layer]:
     return with_windows(layers, fields.optional("sliding_window"), are_windowed)
 
 
-def _olmo(fields: Fields, *, version: int) -> Model:
+def _olmo(fields: ConfigFields, *, version: int) -> Model:
     """OLMo 2 and 3: one norm over all heads; the two norms of a layer are after its halves."""
     attention = attention_of(fields, qk_norm=True, joint_norm=True, **_biases(fields, default=False))
     if version == 3 and fields.is_word("sliding_window", None):
@@ -63,20 +63,20 @@ def _olmo(fields: Fields, *, version: int) -> Model:
     return _dense(fields, attention, windows=version == 3)
 
 
-def _biases(fields: Fields, *, default: bool, out: str = "attention_bias") -> dict[str, bool]:
+def _biases(fields: ConfigFields, *, default: bool, out: str = "attention_bias") -> dict[str, bool]:
     """Return whether queries, keys and values have biases, and the output by the field `out`."""
     bias = fields.flag("attention_bias", default=default)
     return {"qkv_bias": bias, "out_bias": bias if out == "attention_bias" else fields.flag(out, default=False)}
 
 
-def _seed_oss(fields: Fields) -> Model:
+def _seed_oss(fields: ConfigFields) -> Model:
     fields.seen.add("residual_dropout")
     return _dense(
         fields, attention_of(fields, head_size=128, **_biases(fields, default=True, out="attention_out_bias"))
     )
 
 
-def _phi3(fields: Fields) -> Model:
+def _phi3(fields: ConfigFields) -> Model:
     """Phi-3 and Phi-4, whose fused matrices have the sizes of separate ones; all layers have the window."""
     fields.seen |= {"full_attn_mod", "interpolate_factor"}  # transformers does not read them
     if fields.flag("lm_head_bias", default=False):
@@ -85,14 +85,14 @@ def _phi3(fields: Fields) -> Model:
     return decoder_of(fields, with_windows(layers, fields.optional("sliding_window"), [True] * len(layers)))
 
 
-def _mimo(fields: Fields) -> Model:
+def _mimo(fields: ConfigFields) -> Model:
     """MiMo: Qwen2 with layers for further tokens."""
     fields.seen |= {"attention_bias", "use_mrope"}
     model = _dense(fields, attention_of(fields, qkv_bias=True))
     return replace(model, mtp=(model.layers[-1],) * fields.number("num_nextn_predict_layers", default=0))
 
 
-def _ernie_biases(fields: Fields) -> dict[str, bool]:
+def _ernie_biases(fields: ConfigFields) -> dict[str, bool]:
     if fields.flag("use_bias", default=False):
         fields.refuse("use_bias", "true is not known; it is false in every release")
     fields.seen |= {"compression_ratio", "fuse_rms_norm", "fuse_swiglu", "fuse_rope", "micro_batch_size"}
@@ -106,13 +106,13 @@ def _ernie_biases(fields: Fields) -> dict[str, bool]:
     return {"qkv_bias": False}
 
 
-def _ernie(fields: Fields) -> Model:
+def _ernie(fields: ConfigFields) -> Model:
     """ERNIE 4.5 without experts."""
     model = _dense(fields, attention_of(fields, head_size=128, **_ernie_biases(fields)))
     return replace(model, tied_embeddings=fields.flag("tie_word_embeddings", default=True))
 
 
-def _ernie_moe(fields: Fields) -> Model:
+def _ernie_moe(fields: ConfigFields) -> Model:
     """ERNIE 4.5 with experts from `moe_layer_start_index` to `moe_layer_end_index`, one in `moe_layer_interval`."""
     fields.seen |= {"moe_capacity", "moe_gate", "moe_gate_act", "moe_norm_min", "moe_use_aux_free"}
     attention = attention_of(fields, **_ernie_biases(fields))
@@ -133,7 +133,7 @@ def _ernie_moe(fields: Fields) -> Model:
     return decoder_of(fields, layers_of(fields, attention, parts), tied=True)
 
 
-def _minimax_m2(fields: Fields) -> Model:
+def _minimax_m2(fields: ConfigFields) -> Model:
     """MiniMax-M2: experts in all layers, and one norm over all heads."""
     fields.seen |= {"attn_type_list", "mtp_transformer_layers", "num_mtp_modules", "qk_norm_type", "rotary_dim"}
     fields.seen |= {"use_mtp", "use_routing_bias"}
@@ -146,14 +146,14 @@ def _minimax_m2(fields: Fields) -> Model:
     return replace(model, left_out="modules for multi-token prediction left out, as in the released weights")
 
 
-def _olmoe(fields: Fields) -> Model:
+def _olmoe(fields: ConfigFields) -> Model:
     fields.seen.add("clip_qkv")
     attention = attention_of(fields, qk_norm=True, joint_norm=True, **_biases(fields, default=False))
     expert = FeedForward(fields.count("intermediate_size"))
     return decoder_of(fields, layers_of(fields, attention, experts_of(fields, ("num_experts",), expert)))
 
 
-def _granite(fields: Fields, *, has_experts: bool = False, has_shared: bool = False) -> Model:
+def _granite(fields: ConfigFields, *, has_experts: bool = False, has_shared: bool = False) -> Model:
     """Granite: like Llama, with multipliers that change no size; or experts, with a dense part next to them."""
     fields.seen |= {f"{name}_multiplier" for name in ("attention", "embedding", "residual")} | {"logits_scaling"}
     dense = dense_of(fields)
@@ -180,7 +180,7 @@ _HUNYUAN = frozenset(
 """Fields of Hunyuan's config.json for images, tokens and kinds of attention that no release of experts has."""
 
 
-def _hunyuan(fields: Fields) -> Model:
+def _hunyuan(fields: ConfigFields) -> Model:
     """Hunyuan-A13B: experts in all layers; sizes of experts may be lists, of one value in every release."""
     for name in ("use_cla", "use_mla"):
         if fields.flag(name, default=False):
@@ -199,7 +199,7 @@ def _hunyuan(fields: Fields) -> Model:
     return decoder_of(fields, layers_of(fields, attention, experts))
 
 
-def _same(fields: Fields, name: str) -> int | None:
+def _same(fields: ConfigFields, name: str) -> int | None:
     """A number, or the one that a list repeats; None if there is none."""
     if fields.is_list(name):
         values = set(fields.counts(name, 1) or ())
@@ -209,17 +209,17 @@ def _same(fields: Fields, name: str) -> int | None:
     return fields.optional(name)
 
 
-def _exaone(fields: Fields) -> Model:
+def _exaone(fields: ConfigFields) -> Model:
     """EXAONE 4: norms of queries, keys and outputs; three layers in four have a window if there is one."""
     return _dense(fields, attention_of(fields, qk_norm=True, qkv_bias=False), windows=True)
 
 
-def _exaone_moe(fields: Fields) -> Model:
+def _exaone_moe(fields: ConfigFields) -> Model:
     attention = attention_of(fields, qk_norm=True, qkv_bias=False)
     return _sparse(fields, attention, windows=True)
 
 
-def _nemotron_nas(fields: Fields) -> Model:
+def _nemotron_nas(fields: ConfigFields) -> Model:
     """Llama-Nemotron Super and Ultra: each layer has its own feed-forward width, and attention or none.
 
     A width is 2/3 of `ffn_mult` · hidden_size, rounded up to a multiple of 256.
@@ -230,7 +230,9 @@ def _nemotron_nas(fields: Fields) -> Model:
             fields.refuse(name, "true is not known; it is false in every release")
     fields.seen |= {"intermediate_size", "num_key_value_heads"}  # null: they are in block_configs
     for block in fields.objects("block_configs"):
-        mixer, part = (Fields(block.get(name) or {}, f"block_configs, {name}") for name in ("attention", "ffn"))
+        mixer, part = (
+            ConfigFields(block.get(name) or {}, f"block_configs, {name}") for name in ("attention", "ffn")
+        )
         if any(one.flag("replace_with_linear", default=False) for one in (mixer, part)):
             fields.refuse("block_configs", "has a layer with replace_with_linear, which is not known")
         attention: Attention = NoAttention()
@@ -240,25 +242,25 @@ def _nemotron_nas(fields: Fields) -> Model:
         if not part.flag("no_op", default=False):
             ffn = FeedForward(-(-int(2 * part.factor("ffn_mult") * hidden / 3) // 256) * 256)
         layer = Layer(hidden, attention, ffn)
-        layers.append(replace(layer, num_norms=layer.num_halves))
+        layers.append(replace(layer, num_norms=layer.num_sublayers))
     if len(layers) != fields.num_layers():
         fields.refuse("block_configs", f"has {len(layers)} layers, not num_hidden_layers {fields.num_layers()}")
     return decoder_of(fields, layers)
 
 
-def _glm(fields: Fields) -> Model:
+def _glm(fields: ConfigFields) -> Model:
     """GLM-4.5 to 4.7: biases of queries, keys and values; the larger model norms queries and keys."""
     bias, qk_norm = fields.flag("attention_bias", default=False), fields.flag("use_qk_norm", default=False)
     return _sparse(fields, attention_of(fields, qkv_bias=bias, qk_norm=qk_norm))
 
 
-def _hy_v3(fields: Fields) -> Model:
+def _hy_v3(fields: ConfigFields) -> Model:
     fields.seen |= {"router_scaling_factor", "mlp_bias"}
     attention = attention_of(fields, head_size=128, qk_norm=True, **_biases(fields, default=False))
     return _sparse(fields, attention, first=1)
 
 
-def _bailing(fields: Fields) -> Model:
+def _bailing(fields: ConfigFields) -> Model:
     """Ling 2.0 and Sarvam: few dense layers first, a shared expert, norms of queries and keys."""
     fields.seen |= {"embedding_dropout", "output_dropout", "mtp_loss_scaling_factor", "norm_head", "norm_softmax"}
     fields.seen |= {"moe_shared_expert_intermediate_size", "rotary_dim", "router_dtype", "score_function"}
@@ -267,7 +269,7 @@ def _bailing(fields: Fields) -> Model:
     return _sparse(fields, attention, router_bias=fields.flag("moe_router_enable_expert_bias", default=True))
 
 
-def _latent(fields: Fields, *, router_bias: bool = True, is_sparse: bool = False) -> Model:
+def _latent(fields: ConfigFields, *, router_bias: bool = True, is_sparse: bool = False) -> Model:
     """DeepSeek-V2, V3, Kimi K2, GLM-4.7-Flash, Sarvam 105B: latent attention; V3.2 and GLM-5: to chosen keys."""
     attention = latent_attention_of(fields)
     fields.seen |= {"qk_head_dim", "q_head_dim", "mlp_bias"}
@@ -277,7 +279,7 @@ def _latent(fields: Fields, *, router_bias: bool = True, is_sparse: bool = False
     return _sparse(fields, mixers, router_bias=router_bias)
 
 
-def _choosing(fields: Fields, attention: LatentAttention) -> list[LatentAttention]:
+def _choosing(fields: ConfigFields, attention: LatentAttention) -> list[LatentAttention]:
     """Return the attention of each layer to chosen keys: with an indexer, or with the choice of a layer before."""
     fields.seen |= {"index_share_for_mtp_iteration", "index_skip_topk_offset", "index_topk_freq"}
     fields.seen |= {"index_topk_pattern", "indexer_rope_interleave", "moe_router_dtype"}
@@ -288,7 +290,7 @@ def _choosing(fields: Fields, attention: LatentAttention) -> list[LatentAttentio
 
 
 def _sparse(
-    fields: Fields,
+    fields: ConfigFields,
     attention: Mixer | Sequence[Mixer],
     *,
     router_bias: bool = True,

@@ -8,7 +8,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.limits import MOST_LAYERS
 from ppsim.model.modules import joined_modules
 from ppsim.model.recompute import numbers_of_layers, spelled_layers
-from ppsim.model.weight_matrices import UP_AND_DOWN, Linear
+from ppsim.model.weight_matrices import UP_AND_DOWN, WeightMatrix
 
 LORA_MODULES = {
     "linear_qkv": "queries, keys and values",
@@ -74,7 +74,7 @@ _OF_ATTENTION = {
 }
 
 
-def lora_module_of(linear: Linear, mixer: Iterable[Linear]) -> str | None:
+def lora_module_of(linear: WeightMatrix, mixer: Iterable[WeightMatrix]) -> str | None:
     """Return Megatron-Core's module name of a matrix; `mixer` has the matrices of its layer's token mixer."""
     if linear.kind == "router":
         return "router"
@@ -90,10 +90,11 @@ def lora_module_of(linear: Linear, mixer: Iterable[Linear]) -> str | None:
     return _OF_ATTENTION.get(linear.name)
 
 
-def group_of(linear: Linear, half: int) -> str:
+def group_of(linear: WeightMatrix, half: int) -> str:
     """Return the group (see `GROUPS`) of a matrix of a token mixer (`half` 1) or channel mixer (2).
 
-    >>> group_of(Linear("router", "x", 8, (4,), kind="router"), 2), group_of(Linear("up", "x", 8, (4,)), 2)
+    >>> group_of(WeightMatrix("router", "x", 8, (4,), kind="router"), 2), group_of(WeightMatrix("up", "x", 8,
+    ...     (4,)), 2)
     ('router', 'mlp')
     """
     if linear.kind == "streams":

@@ -19,22 +19,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ppsim.base.errors import ConfigError
-from ppsim.model.activations import held_for_nothing
-from ppsim.model.allocator import Allocator, Block
+from ppsim.model.activations import unused_output_bytes
+from ppsim.model.allocator import Allocator, AllocatorBlock
 from ppsim.model.architecture import Model
 from ppsim.model.compiled_trace import CompiledTrace
 from ppsim.model.layer_trace import Kept, LayerTrace, why_no_trace
-from ppsim.model.memory import MemorySettings, gathered_bytes
 from ppsim.model.parameters import padded_vocabulary
+from ppsim.model.pipeline_stages import Stage, layers_of
+from ppsim.model.rank_memory import MemorySettings, gathered_bytes
 from ppsim.model.recompute import BY_OPERATORS, whole_layers
-from ppsim.model.stages import Stage, layers_of
 
 NUM_STEPS = 2
 """Simulated steps: Adam's moments are allocated at the end of the first, in memory that activations used before."""
 
 
 @dataclass(frozen=True)
-class Pass:
+class MicrobatchPass:
     """A forward or backward of a microbatch, on one of a rank's stages (index among the rank's stages)."""
 
     is_forward: bool
@@ -43,7 +43,7 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchSettings:
     """How a run is started: with a pipeline, with messages inside GEMMs (async tp), with expandable segments.
 
     `num_rounds` is the number of accumulation rounds per step.
@@ -56,7 +56,7 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Replayed:
+class ReplayedMemory:
     """Peak bytes of tensors, and bytes that the process has reserved at the end."""
 
     allocated: int
@@ -74,25 +74,29 @@ def why_no_replay(model: Model, settings: MemorySettings) -> str | None:
     return next((reason for layer in model.kinds if (reason := why_no_trace(layer))), None)
 
 
-def replayed(
-    model: Model, stages: Sequence[Stage], settings: MemorySettings, passes: Sequence[Pass], launch: Launch
-) -> Replayed:
+def replay_memory(
+    model: Model,
+    stages: Sequence[Stage],
+    settings: MemorySettings,
+    passes: Sequence[MicrobatchPass],
+    launch: LaunchSettings,
+) -> ReplayedMemory:
     """Return the memory of a rank with these stages and passes; raises `ConfigError` if it cannot be simulated."""
     if reason := why_no_replay(model, settings):
         raise ConfigError(reason)
     rank = _Rank(model, list(stages), settings, launch)
     for _ in range(NUM_STEPS):
         rank.step(passes, launch.num_rounds)
-    return Replayed(rank.memory.peak_allocated, rank.memory.reserved)
+    return ReplayedMemory(rank.memory.peak_allocated, rank.memory.reserved)
 
 
 @dataclass
 class _Flight:
     """Saved tensors of a microbatch in flight: each layer's input and saved tensors, and those for the loss."""
 
-    inputs: list[Block | None] = field(default_factory=list)
+    inputs: list[AllocatorBlock | None] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)
-    of_loss: list[Block | None] = field(default_factory=list)
+    of_loss: list[AllocatorBlock | None] = field(default_factory=list)
 
 
 _FLOAT = 4
@@ -101,7 +105,7 @@ _FLOAT = 4
 class _Rank:
     """Memory of one rank over steps. A unit is a layer of a stage, or a stage's embedding and head."""
 
-    def __init__(self, model: Model, stages: list[Stage], settings: MemorySettings, launch: Launch) -> None:
+    def __init__(self, model: Model, stages: list[Stage], settings: MemorySettings, launch: LaunchSettings) -> None:
         self.memory = Allocator(is_expandable=launch.is_expandable)
         self.stages, self.is_pipelined = stages, launch.is_pipelined
         self.settings, batch, cut, optimizer = settings, settings.batch, settings.cut, settings.optimizer
@@ -115,7 +119,7 @@ class _Rank:
                 operand,
                 self.memory,
                 is_async=launch.is_async,
-                held=held_for_nothing(layer, batch, cut, settings.kernels),
+                held=unused_output_bytes(layer, batch, cut, settings.kernels),
             )
             for layer in set(layers_of(stages))
         }
@@ -128,15 +132,15 @@ class _Rank:
         for size in self._all_sizes():
             self._shard(size)
         self.memory.make(settings.workspace_bytes)
-        self.moments: list[Block | None] = []
-        self.gathered: dict[tuple[int, int], list[Block | None]] = {}
-        self.sums: dict[tuple[int, int], list[Block | None]] = {}
+        self.moments: list[AllocatorBlock | None] = []
+        self.gathered: dict[tuple[int, int], list[AllocatorBlock | None]] = {}
+        self.sums: dict[tuple[int, int], list[AllocatorBlock | None]] = {}
         self.flights: dict[tuple[int, int], _Flight] = {}
-        self.received: list[Block | None] = []
-        self.outputs: list[Block | None] = []
-        self.gradients: dict[tuple[int, int], Block | None] = {}
-        self.copied_in: Block | None = None
-        self.reduced: dict[int, Block | None] = {}
+        self.received: list[AllocatorBlock | None] = []
+        self.outputs: list[AllocatorBlock | None] = []
+        self.gradients: dict[tuple[int, int], AllocatorBlock | None] = {}
+        self.copied_in: AllocatorBlock | None = None
+        self.reduced: dict[int, AllocatorBlock | None] = {}
 
     def _units(self) -> list[tuple[int, int]]:
         """All units as (stage, layer); layer -1 is the stage's embedding and head."""
@@ -156,7 +160,7 @@ class _Rank:
     def _all_sizes(self) -> list[int]:
         return [size for unit in self._units() for size in self._sizes(unit)]
 
-    def _shard(self, size: int) -> Block | None:
+    def _shard(self, size: int) -> AllocatorBlock | None:
         return self.memory.make(_FLOAT * size / self.settings.sharding_ranks)
 
     def _gather(self, unit: tuple[int, int]) -> None:
@@ -176,7 +180,7 @@ class _Rank:
     def _free(self, unit: tuple[int, int]) -> None:
         self.memory.drop(*self.gathered.pop(unit, []))
 
-    def _reduce(self, unit: tuple[int, int], gradients: Sequence[Block | None]) -> None:
+    def _reduce(self, unit: tuple[int, int], gradients: Sequence[AllocatorBlock | None]) -> None:
         size = sum(self._sizes(unit)) * self.settings.optimizer.bytes_of_gradient
         self.memory.drop(self.reduced.get(unit[0]))
         self.reduced[unit[0]] = self.memory.make(size)
@@ -187,7 +191,9 @@ class _Rank:
         else:
             self.gradients[unit] = part
 
-    def _accumulate(self, unit: tuple[int, int], sizes: Sequence[int], gradients: Sequence[Block | None]) -> None:
+    def _accumulate(
+        self, unit: tuple[int, int], sizes: Sequence[int], gradients: Sequence[AllocatorBlock | None]
+    ) -> None:
         if unit not in self.sums:
             element = self.settings.optimizer.bytes_of_gradient
             self.sums[unit] = []
@@ -197,13 +203,13 @@ class _Rank:
         else:
             self.memory.drop(*gradients)
 
-    def step(self, passes: Sequence[Pass], num_rounds: int) -> None:
+    def step(self, passes: Sequence[MicrobatchPass], num_rounds: int) -> None:
         of_round = len(passes) // num_rounds
         for number in range(num_rounds):
             self._round(passes[number * of_round : (number + 1) * of_round])
         self._update()
 
-    def _round(self, passes: Sequence[Pass]) -> None:
+    def _round(self, passes: Sequence[MicrobatchPass]) -> None:
         """Run passes with the same number of microbatches each, then reduce gradients (`schedule.step()`)."""
         if self.is_pipelined and not self.received:
             self._infer_shapes()
@@ -235,7 +241,7 @@ class _Rank:
                 self.memory.drop(before)
             self.memory.drop(*self._logits(hidden) if stage.head else [hidden])
 
-    def _logits(self, hidden: Block | None) -> list[Block | None]:
+    def _logits(self, hidden: AllocatorBlock | None) -> list[AllocatorBlock | None]:
         """Final norm and head: return their saved tensors, and the logits."""
         normed, kept = self._forward_of_norm(hidden)
         if self.trace.cut.tp > 1:
@@ -256,7 +262,7 @@ class _Rank:
         self.memory.drop(*self.gradients.values())
         self.gradients = {}
 
-    def _forward(self, one: Pass) -> None:
+    def _forward(self, one: MicrobatchPass) -> None:
         stage, flight = self.stages[one.stage], _Flight()
         self.flights[one.stage, one.microbatch] = flight
         self._gather((one.stage, -1))
@@ -274,7 +280,7 @@ class _Rank:
         else:
             self.outputs.append(hidden)
 
-    def _forward_of_loss(self, flight: _Flight, hidden: Block | None) -> None:
+    def _forward_of_loss(self, flight: _Flight, hidden: AllocatorBlock | None) -> None:
         """Final norm, logits, their float32 copy and its log-softmax, which is saved.
 
         With tensor parallelism, the log-softmax is computed step by step (distributed/tensor/parallel/loss.py). A
@@ -295,7 +301,9 @@ class _Rank:
             drop(logits)
         flight.of_loss.append(softmax)
 
-    def _forward_of_norm(self, hidden: Block | None) -> tuple[Block | None, list[Block | None]]:
+    def _forward_of_norm(
+        self, hidden: AllocatorBlock | None
+    ) -> tuple[AllocatorBlock | None, list[AllocatorBlock | None]]:
         """Eager final norm (norms.py: `RMSNorm`): return its output and saved tensors.
 
         x in float32, its square, the product with the root, its cast to the activations' dtype, and the product
@@ -310,7 +318,9 @@ class _Rank:
         drop(product)
         return make(self.trace.own), [exact, scaled]
 
-    def _backward_of_norm(self, gradient: Block | None, kept: list[Block | None]) -> Block | None:
+    def _backward_of_norm(
+        self, gradient: AllocatorBlock | None, kept: list[AllocatorBlock | None]
+    ) -> AllocatorBlock | None:
         make, drop = self.memory.make, self.memory.drop
         exact, scaled = kept
         of_scaled, of_weight = make(self.trace.own), make(self.trace.own)
@@ -327,7 +337,7 @@ class _Rank:
         drop(total)
         return found
 
-    def _backward_of_loss(self, flight: _Flight) -> tuple[Block | None, list[Block | None]]:
+    def _backward_of_loss(self, flight: _Flight) -> tuple[AllocatorBlock | None, list[AllocatorBlock | None]]:
         make, drop, element = self.memory.make, self.memory.drop, self.trace.batch.element_bytes
         *of_norm, normed, softmax = flight.of_loss
         if self.fused_loss:
@@ -344,9 +354,9 @@ class _Rank:
         drop(of_logits, normed)
         return self._backward_of_norm(self.trace.scattered(whole), of_norm), [of_head]
 
-    def _backward(self, one: Pass, *, is_last: bool) -> None:
+    def _backward(self, one: MicrobatchPass, *, is_last: bool) -> None:
         stage, flight = self.stages[one.stage], self.flights.pop((one.stage, one.microbatch))
-        around: list[Block | None] = []
+        around: list[AllocatorBlock | None] = []
         if stage.head:
             gradient, around = self._backward_of_loss(flight)
         else:
@@ -370,7 +380,7 @@ class _Rank:
             self.memory.drop(gradient)
         self._end_backward(one, around, is_last=is_last)
 
-    def _end_backward(self, one: Pass, around: list[Block | None], *, is_last: bool) -> None:
+    def _end_backward(self, one: MicrobatchPass, around: list[AllocatorBlock | None], *, is_last: bool) -> None:
         unit, element = (one.stage, -1), self.trace.batch.element_bytes
         if self.stages[one.stage].embedding:
             gathered = self.trace.gathered(self.trace.whole)

@@ -25,14 +25,14 @@ from ppsim.model.config_parts import (
     mamba_of,
     sparse_parts,
 )
-from ppsim.model.hf_fields import Fields
-from ppsim.model.hybrid import Halves
+from ppsim.model.hf_fields import ConfigFields
+from ppsim.model.hybrid import HybridMixers
 from ppsim.model.mixer import Mixer
 from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention
 from ppsim.parallel.layer_partition import require_layers
 
 
-def _mimo_v2_flash(fields: Fields) -> Model:
+def _mimo_v2_flash(fields: ConfigFields) -> Model:
     """MiMo-V2-Flash: layers with a window have other numbers of heads, and a sink per head."""
     fields.seen |= {"attention_value_scale", "layernorm_epsilon", "swa_rope_theta", "attention_chunk_size"}
     number = fields.num_layers()
@@ -65,7 +65,7 @@ def _mimo_v2_flash(fields: Fields) -> Model:
     return decoder_of(fields, layers_of(fields, mixers, sparse_parts(fields, experts, first=1)))
 
 
-def _step(fields: Fields) -> Model:
+def _step(fields: ConfigFields) -> Model:
     """Step 3.5 and 3.7: layers with a window have more heads; a gate per head; dense first and MTP layers.
 
     `layer_types` may contain the MTP layers, and `attention_other_setting` has the sizes of layers with a window.
@@ -125,7 +125,7 @@ def _step(fields: Fields) -> Model:
     return decoder_of(fields, layers, mtp=mtp)
 
 
-def _minimax_m3(fields: Fields) -> Model:
+def _minimax_m3(fields: ConfigFields) -> Model:
     """The text model of MiniMax-M3: attention to chosen blocks of keys, experts with a shared one.
 
     The release has no weights of MTP layers (Megatron-Bridge 067f987, docs/models/minimax/minimax-m3.md).
@@ -160,7 +160,7 @@ def _minimax_m3(fields: Fields) -> Model:
     return decoder_of(fields, layers_of(fields, mixers, parts))
 
 
-def _gemma4(fields: Fields) -> Model:
+def _gemma4(fields: ConfigFields) -> Model:
     """The text model of Gemma 4 31B, and of 26B-A4B, whose layers have experts next to a dense part.
 
     Layers that see all tokens have other heads. Their keys are their values too if `attention_k_eq_v` is true.
@@ -201,7 +201,7 @@ def _gemma4(fields: Fields) -> Model:
     return decoder_of(fields, layers, tied=True, vocab=262_144, length=131_072)
 
 
-def _granite_hybrid(fields: Fields) -> Model:
+def _granite_hybrid(fields: ConfigFields) -> Model:
     """Granite 4: Mamba-2 or attention in each layer; experts with a shared one, or a dense feed-forward part."""
     fields.seen |= {"attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier"}
     fields.seen |= {"init_method", "mamba_expand", "normalization_function", "position_embedding_type"}
@@ -229,17 +229,17 @@ def _granite_hybrid(fields: Fields) -> Model:
     return decoder_of(fields, layers_of(fields, mixers, part))
 
 
-def _zebra_llama(fields: Fields) -> Model:
+def _zebra_llama(fields: ConfigFields) -> Model:
     """Zebra-Llama: a pattern of latent attention (*), MLPs (-), and Mamba-2 or a delta rule (M)."""
     pattern, mixer = fields.text("hybrid_override_pattern") or "", _recurrent_of(fields)
     latent = latent_attention_of(fields) if "*" in pattern else None
     fields.seen.add("num_attention_heads")
-    parts = Halves(fields.count("hidden_size"), mamba=mixer, attention=latent, dense=dense_of(fields))
+    parts = HybridMixers(fields.count("hidden_size"), mamba=mixer, attention=latent, dense=dense_of(fields))
     layers: list[Layer] = list(parts.layers(pattern))
     return decoder_of(fields, layers, tied=True)
 
 
-def _recurrent_of(fields: Fields) -> Mixer:
+def _recurrent_of(fields: ConfigFields) -> Mixer:
     """Return Mamba-2 if the file has its heads, else a delta rule, Kimi's if `use_kda` is true."""
     if (heads := fields.optional("mamba_num_heads")) is not None:
         size = fields.count("mamba_head_dim", default=64)

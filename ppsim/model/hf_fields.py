@@ -58,7 +58,7 @@ class UnknownModelType(ConfigError):
     """A config.json that ppsim does not read by name, but that transformers may build."""
 
 
-class Fields:
+class ConfigFields:
     """A config's fields, which remembers those that were read."""
 
     def __init__(self, data: dict[str, Any], where: str) -> None:
@@ -171,12 +171,12 @@ class Fields:
             raise ConfigError(f"{self._where}: {name} must be a list of strings")
         return value
 
-    def nested(self, name: str) -> "Fields":
+    def nested(self, name: str) -> "ConfigFields":
         """The fields of a nested object, such as the language model of a file with images."""
         value = self._get(name, default={})
         if not isinstance(value, dict):
             raise ConfigError(f"{self._where}: {name} must be an object: got {value!r}")
-        return Fields(value, f"{self._where}, {name}")
+        return ConfigFields(value, f"{self._where}, {name}")
 
     def words(self, name: str, known: Mapping[str, T], length: int) -> list[T] | None:
         """The meaning of each layer's word, or None if the list is missing or null."""

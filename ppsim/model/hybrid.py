@@ -22,7 +22,7 @@ LETTERS: Mapping[str, str] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Halves:
+class HybridMixers:
     """Mixers of a hybrid's layers, one per layer; None: no such layers."""
 
     hidden_size: int
@@ -51,7 +51,7 @@ class Halves:
     def layers(self, pattern: str) -> tuple[Layer, ...]:
         """Return the layers of a pattern; "|" between pipeline stages is skipped.
 
-        >>> parts = Halves(64, attention=Attention(4, 4, 16), dense=FeedForward(256, gated=False))
+        >>> parts = HybridMixers(64, attention=Attention(4, 4, 16), dense=FeedForward(256, gated=False))
         >>> [layer.has_mixer for layer in parts.layers("*-|*-")]
         [True, False, True, False]
         """

@@ -7,14 +7,14 @@ All streams are sent between pipeline stages: [s, b, nh] (`schedules.py`: `get_t
 n weights per token sum them (`learned_output_contract`).
 """
 
-from ppsim.model.weight_matrices import Linear, of_columns
+from ppsim.model.weight_matrices import WeightMatrix, of_columns
 
 
-def mixing(num_streams: int, h: int, num_halves: int) -> list[Linear]:
+def mixing_operators(num_streams: int, h: int, num_halves: int) -> list[WeightMatrix]:
     """Return the projections to the weights for each mixer: nh × (n² + 2n) with biases, and three scales."""
     columns = num_streams**2 + 2 * num_streams
     of_half = [
-        Linear("mixing", "streams", num_streams * h, (columns,), kind="streams", biased=True),
+        WeightMatrix("mixing", "streams", num_streams * h, (columns,), kind="streams", biased=True),
         of_columns("scales of mixing", "streams", (1, 1, 1)),
     ]
     return num_halves * of_half

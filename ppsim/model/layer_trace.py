@@ -8,14 +8,14 @@ torch.compile, with one output. Context-parallel ranks hold the keys and values 
 tensor (torch, distributed/tensor/experimental/_attention.py: `_AllGatherRotater`, the default).
 """
 
-from ppsim.model.allocator import Allocator, Block
+from ppsim.model.allocator import Allocator, AllocatorBlock
 from ppsim.model.architecture import Layer
 from ppsim.model.attention_and_mlp import Attention, FeedForward, NoAttention, NoFeedForward
 from ppsim.model.batch import Batch
 from ppsim.model.recompute import BY_OPERATORS
-from ppsim.parallel.sizes import Cut, share
+from ppsim.parallel.sizes import ParallelSizes, share
 
-Kept = dict[str, Block | None]
+Kept = dict[str, AllocatorBlock | None]
 """Saved tensors of a forward, by name."""
 
 _OF_ACCUMULATED = 4
@@ -47,7 +47,7 @@ class LayerTrace:
         self,
         layer: Layer,
         batch: Batch,
-        cut: Cut,
+        cut: ParallelSizes,
         operand_bytes: float,
         memory: Allocator,
         *,
@@ -62,14 +62,14 @@ class LayerTrace:
         self.tokens = batch.tokens(cut)
         self.whole = self.tokens * layer.hidden_size * e
         self.own = share(self.whole, cut.norm_divisor)
-        self.products = tuple(one for fused in layer.linears(cut) for one in fused.apart())
+        self.products = tuple(one for fused in layer.linears(cut) for one in fused.separate_matrices())
         self.weights = tuple(one.size for one in self.products)
         self._operand = self.tokens * layer.hidden_size * operand_bytes
         self._queries = self.tokens * a.num_heads // tp * a.head_size * e
-        self._keys = self.tokens * a.kv_heads_on_a_rank(tp) * a.head_size * e
+        self._keys = self.tokens * a.kv_heads_per_rank(tp) * a.head_size * e
         self._columns = self.tokens * ffn.size // tp * e
 
-    def gathered(self, num_bytes: float) -> Block | None:
+    def gathered(self, num_bytes: float) -> AllocatorBlock | None:
         """Return operands gathered along the sequence and copied into order."""
         raw = self.memory.make(num_bytes)
         if self.cut.tp == 1:
@@ -78,7 +78,7 @@ class LayerTrace:
         self.memory.drop(raw)
         return found
 
-    def scattered(self, whole: Block | None) -> Block | None:
+    def scattered(self, whole: AllocatorBlock | None) -> AllocatorBlock | None:
         """Return a rank's part of partial sums, which are cut into pieces in a copy and reduced."""
         if self.cut.tp == 1:
             return whole
@@ -88,11 +88,11 @@ class LayerTrace:
         self.memory.drop(pieces)
         return found
 
-    def _into_product(self, num_bytes: float) -> Block | None:
+    def _into_product(self, num_bytes: float) -> AllocatorBlock | None:
         """Operands gathered along the sequence, by the GEMM itself if pipelined."""
         return self.memory.make(num_bytes) if self.is_async else self.gathered(num_bytes)
 
-    def _out_of_product(self, whole: Block | None) -> Block | None:
+    def _out_of_product(self, whole: AllocatorBlock | None) -> AllocatorBlock | None:
         """A rank's part of a GEMM's partial sums; a pipelined GEMM has the sums of all ranks."""
         if not self.is_async:
             return self.scattered(whole)
@@ -100,7 +100,7 @@ class LayerTrace:
         self.memory.drop(whole)
         return found
 
-    def forward(self, *, keeps: bool) -> tuple[Block | None, Kept]:
+    def forward(self, *, keeps: bool) -> tuple[AllocatorBlock | None, Kept]:
         """Return the output and the saved tensors; without `keeps` each tensor is freed after its last use.
 
         `selective-op` saves the outputs of GEMMs, of attention and of a scatter instead. From these, `backward`
@@ -125,7 +125,7 @@ class LayerTrace:
         kept[name] = self._into_product(self._operand)
         drop(cast, normed)
 
-    def _attend(self, kept: Kept, *, keeps: bool, by_operators: bool) -> Block | None:
+    def _attend(self, kept: Kept, *, keeps: bool, by_operators: bool) -> AllocatorBlock | None:
         make, drop = self.memory.make, self.memory.drop
         self._into_products(kept, "attention input")
         projected = [make(size) for size in (self._queries, self._keys, self._keys)]
@@ -146,7 +146,7 @@ class LayerTrace:
             drop(mixed)
         return residual
 
-    def _into_core(self, kept: Kept, projected: list[Block | None], *, keeps_projected: bool) -> None:
+    def _into_core(self, kept: Kept, projected: list[AllocatorBlock | None], *, keeps_projected: bool) -> None:
         """Attention's inputs from queries, keys and values; `selective-op` saves queries and values."""
         make, drop = self.memory.make, self.memory.drop
         if keeps_projected:
@@ -163,7 +163,9 @@ class LayerTrace:
         elif keeps_projected:
             kept["projected values"] = kept.pop("values")
 
-    def _rotated(self, given: list[Block | None], *, drops_queries: bool = True) -> list[Block | None]:
+    def _rotated(
+        self, given: list[AllocatorBlock | None], *, drops_queries: bool = True
+    ) -> list[AllocatorBlock | None]:
         """Rotated queries and keys, or their gradients, each as complex float32 numbers."""
         make, drop, sizes = self.memory.make, self.memory.drop, (self._queries, self._keys)
         wide = [size * _OF_ACCUMULATED // self.batch.element_bytes for size in sizes]
@@ -177,7 +179,9 @@ class LayerTrace:
         drop(*turned)
         return found
 
-    def _feed(self, kept: Kept, residual: Block | None, *, keeps: bool, by_operators: bool) -> Block | None:
+    def _feed(
+        self, kept: Kept, residual: AllocatorBlock | None, *, keeps: bool, by_operators: bool
+    ) -> AllocatorBlock | None:
         make, drop = self.memory.make, self.memory.drop
         self._into_products(kept, "feed-forward input")
         kept["gate"], kept["up"] = make(self._columns), make(self._columns)
@@ -196,13 +200,13 @@ class LayerTrace:
         self._unless(keeps, kept, "residual")
         return output
 
-    def _of_other_ranks(self) -> list[Block | None]:
+    def _of_other_ranks(self) -> list[AllocatorBlock | None]:
         """Keys and values of a rank in one tensor, and of all context-parallel ranks."""
         if self.cut.cp == 1:
             return []
         return [self.memory.make(2 * self._queries), self.memory.make(2 * self.cut.cp * self._queries)]
 
-    def _product_into(self, input_bytes: int, output_bytes: int) -> Block | None:
+    def _product_into(self, input_bytes: int, output_bytes: int) -> AllocatorBlock | None:
         """The output of a GEMM, whose input is cast first if operands are narrower."""
         share_of = self.operand_bytes / self.batch.element_bytes
         cast = self.memory.make(input_bytes * share_of) if share_of < 1 else None
@@ -214,15 +218,19 @@ class LayerTrace:
         if not keeps:
             self.memory.drop(*(kept.pop(name, None) for name in names))
 
-    def backward_again(self, gradient: Block | None) -> tuple[Block | None, list[Block | None]]:
+    def backward_again(
+        self, gradient: AllocatorBlock | None
+    ) -> tuple[AllocatorBlock | None, list[AllocatorBlock | None]]:
         """Return the result of `backward` for a layer that saved only its input and is recomputed."""
         again, kept = self.forward(keeps=True)
         self.memory.drop(again)
         return self.backward(gradient, kept)
 
-    def backward(self, gradient: Block | None, kept: Kept) -> tuple[Block | None, list[Block | None]]:
+    def backward(
+        self, gradient: AllocatorBlock | None, kept: Kept
+    ) -> tuple[AllocatorBlock | None, list[AllocatorBlock | None]]:
         """Return the gradients of the input and of the weights; saved tensors are freed on the way."""
-        of_weights: list[Block | None] = []
+        of_weights: list[AllocatorBlock | None] = []
         if self.batch.recompute == BY_OPERATORS:
             self._feed_again(kept)
         residual = self._feed_backward(gradient, kept, of_weights)
@@ -243,7 +251,7 @@ class LayerTrace:
         projected = [kept.pop("projected queries"), self.memory.make(self._keys), kept.pop("projected values")]
         self._into_core(kept, projected, keeps_projected=False)
 
-    def _of_weight(self, of_weights: list[Block | None]) -> None:
+    def _of_weight(self, of_weights: list[AllocatorBlock | None]) -> None:
         """The gradient of the next weight, in reverse order.
 
         In 8 bits both operands are copied first, tokens last (torchao, float8_ops.py: `preprocess_addmm`).
@@ -253,7 +261,7 @@ class LayerTrace:
         of_weights.append(self.memory.make(one.size * self.batch.element_bytes))
         self.memory.drop(*copies)
 
-    def _copied(self, num_elements: int) -> Block | None:
+    def _copied(self, num_elements: int) -> AllocatorBlock | None:
         """A transposed copy of an 8-bit GEMM operand."""
         return (
             self.memory.make(num_elements * self.operand_bytes)
@@ -261,20 +269,22 @@ class LayerTrace:
             else None
         )
 
-    def _of_input(self, of_weights: list[Block | None], num_bytes: float) -> Block | None:
+    def _of_input(self, of_weights: list[AllocatorBlock | None], num_bytes: float) -> AllocatorBlock | None:
         """The gradient of the next weight's input; in 8 bits the weight is copied first."""
         copied = self._copied(self.weights[len(self.weights) - 1 - len(of_weights)])
         found = self.memory.make(num_bytes)
         self.memory.drop(copied)
         return found
 
-    def _of_output(self) -> Block | None:
+    def _of_output(self) -> AllocatorBlock | None:
         """Gradient of a scattered output, gathered in the operand dtype."""
         if self.cut.tp > 1:
             return self._into_product(self._operand)
         return self.memory.make(self._operand) if self.operand_bytes < self.batch.element_bytes else None
 
-    def _feed_backward(self, gradient: Block | None, kept: Kept, of_weights: list[Block | None]) -> Block | None:
+    def _feed_backward(
+        self, gradient: AllocatorBlock | None, kept: Kept, of_weights: list[AllocatorBlock | None]
+    ) -> AllocatorBlock | None:
         make, drop = self.memory.make, self.memory.drop
         gathered, of_activated = self._of_output(), self._of_input(of_weights, self._columns)
         self._of_weight(of_weights)
@@ -295,7 +305,9 @@ class LayerTrace:
         drop(normed, gradient)
         return residual
 
-    def _attend_backward(self, gradient: Block | None, kept: Kept, of_weights: list[Block | None]) -> Block | None:
+    def _attend_backward(
+        self, gradient: AllocatorBlock | None, kept: Kept, of_weights: list[AllocatorBlock | None]
+    ) -> AllocatorBlock | None:
         make, drop = self.memory.make, self.memory.drop
         gathered, of_heads = self._of_output(), self._of_input(of_weights, self._queries)
         self._of_weight(of_weights)

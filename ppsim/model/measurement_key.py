@@ -6,10 +6,10 @@ from typing import Any, Literal
 Kind = Literal["gpt", "llama", "moe"]
 
 
-def in_words(shape: Mapping[str, Any]) -> str:
+def describe_key(shape: Mapping[str, Any]) -> str:
     """Return the key of a measurement in words; missing sizes are 1, missing recomputation is none.
 
-    >>> in_words({"micro_batch": 1, "sequence_length": 4096, "dtype": "bfloat16", "tp": 8, "recompute": "full"})
+    >>> describe_key({"micro_batch": 1, "sequence_length": 4096, "dtype": "bfloat16", "tp": 8, "recompute": "full"})
     'micro-batch 1, sequence length 4096, bfloat16, tp 8, recompute full'
     """
     cuts = [f"{name} {shape[name]}" for name in ("tp", "cp", "ep") if shape.get(name, 1) > 1]

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from ppsim.model.batch import KernelChoice
 from ppsim.model.operators import Operator, Rows, Tensor
-from ppsim.model.weight_matrices import UPS_OF_LATENTS, Linear
-from ppsim.parallel.sizes import Cut, require_divides
+from ppsim.model.weight_matrices import UPS_OF_LATENTS, WeightMatrix
+from ppsim.parallel.sizes import ParallelSizes, require_divides
 
 
 class Mixer(ABC):
@@ -24,11 +24,13 @@ class Mixer(ABC):
     graph_module = "attn"
 
     @abstractmethod
-    def linears(self, h: int, tp: int) -> list[Linear]:
+    def linears(self, h: int, tp: int) -> list[WeightMatrix]:
         """Return the matrices on one of `tp` ranks, in forward order."""
 
     @abstractmethod
-    def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
+    def operators(
+        self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
+    ) -> Iterator[Operator]:
         """Yield the operators on a rank, from the norm's output `n1` to `mixed`."""
 
     @abstractmethod
@@ -55,14 +57,14 @@ class Mixer(ABC):
         """Transient bytes per token of its backward."""
         return 0
 
-    def require_division(self, cut: Cut) -> None:
+    def require_division(self, cut: ParallelSizes) -> None:
         """Raise `ConfigError` that names a size that ranks cannot divide."""
         for what, count in self.divided.items():
             require_divides("tp", cut.tp, what, count)
 
 
 def gemm(
-    linear: Linear,
+    linear: WeightMatrix,
     module: str,
     source: str,
     writes: tuple[Tensor, ...],
@@ -77,7 +79,12 @@ def gemm(
 
 
 def scored_core(
-    mixer: Mixer, width: int, read: tuple[str, str, str], cut: Cut, kernels: KernelChoice, sequence_length: int
+    mixer: Mixer,
+    width: int,
+    read: tuple[str, str, str],
+    cut: ParallelSizes,
+    kernels: KernelChoice,
+    sequence_length: int,
 ) -> Iterator[Operator]:
     """Yield scores, softmax and their use, with `width` value columns per head; log-sum-exp or softmax is saved."""
     heads = mixer.num_heads // cut.tp
@@ -108,16 +115,16 @@ def scored_core(
     yield Operator("core", "core_attn", (names[0], read[2]), (out,), saved_for_i=(names[0], read[2]), core=mixer)
 
 
-def output(linear: Linear, source: str, h: int) -> Operator:
+def output(linear: WeightMatrix, source: str, h: int) -> Operator:
     """Return the projection of all heads back to the hidden size."""
     # In 8 bits the projection saves a copy; its input is counted too, even if no other operator saves it.
     made = Tensor("mixed", "own_tokens", h, "norms")
     return replace(gemm(linear, "attn_proj", source, (made,)), saved_for_i=(source,))
 
 
-def opaque_mixer(linears: list[Linear], kept: dict[str, tuple[str, float]]) -> Iterator[Operator]:
+def opaque_mixer(linears: list[WeightMatrix], saved_columns: dict[str, tuple[str, float]]) -> Iterator[Operator]:
     """Yield a mixer's operators from its saved columns: names, modules that write them, numbers."""
-    for name, (module, columns) in kept.items():
+    for name, (module, columns) in saved_columns.items():
         made = Tensor(name, "tokens", columns, "scores" if name == "index" else "attention")
         made = replace(made, dtype="f32") if name == "index" else made
         yield Operator(f"makes {name}", module, (), (made,), saved_for_i=(name,))
@@ -135,6 +142,6 @@ def opaque_mixer(linears: list[Linear], kept: dict[str, tuple[str, float]]) -> I
         yield gemm(one, module, "n1" if reads_input else source, (made,), quantized=reads_input)
 
 
-def _rows_of(linear: Linear, side: str) -> Rows:
+def _rows_of(linear: WeightMatrix, side: str) -> Rows:
     """Rows on one side of a GEMM: all tokens on the side that ranks divide, else the rank's own."""
     return "tokens" if linear.split == side else "own_tokens"

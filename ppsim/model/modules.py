@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.name_lookup import Names
+from ppsim.base.name_lookup import NameLookup
 
 
 def joined_modules(
@@ -24,6 +24,6 @@ def joined_modules(
     named = [(also or {}).get(module.strip(), module.strip()) for module in text.split("+")]
     for module in named:
         if module not in known:
-            hint = Names("module", [*known, *near], plain_of=str).hint(module)
+            hint = NameLookup("module", [*known, *near], plain_of=str).hint(module)
             raise ConfigError(f"{field} must be {words} or modules joined by +: got '{text}' ({hint})")
     return "+".join(module for module in known if module in named)

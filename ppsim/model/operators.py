@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Any, Literal, TypeAlias
 
 from ppsim.model.recompute import require_of_layer
-from ppsim.model.weight_matrices import Linear
+from ppsim.model.weight_matrices import WeightMatrix
 
 Rows = Literal["tokens", "own_tokens", "capacity"]
 Dtype = Literal["act", "operand", "f32", "mask"]
@@ -62,7 +62,7 @@ class Operator:
     and `saved_for_w` are names of tensors that the input gradient and the weight gradient read. `weight`: of a
     GEMM, which saves a copy of its input in the operand dtype if it is `quantized`. `share`: fraction of the tokens
     that it computes. `passes_gradient`: its inputs have the gradient of its output (sums and views). `trainable`:
-    the weight of a GEMM or norm has a gradient. `half`: 1 for the token mixer, 2 for the channel mixer.
+    the weight of a GEMM or norm has a gradient. `sublayer`: 1 for the token mixer, 2 for the channel mixer.
 
     Its time is the time of its GEMM, of its `core` (a `ppsim.model.mixer.Mixer`), or of memory traffic for
     `columns` by its kind; columns None: its first output's.
@@ -74,14 +74,14 @@ class Operator:
     writes: tuple[Tensor, ...]
     saved_for_i: tuple[str, ...] = ()
     saved_for_w: tuple[str, ...] = ()
-    weight: Linear | None = None
+    weight: WeightMatrix | None = None
     quantized: bool = False
     share: float = 1.0
     passes_gradient: bool = False
     kind: Kind = ""
     columns: float | None = None
     core: Any = None
-    half: Literal[1, 2] = 1
+    sublayer: Literal[1, 2] = 1
     trainable: bool = True
 
     @property
@@ -254,7 +254,7 @@ def offload_groups(
 
 
 @dataclass(frozen=True)
-class Columns:
+class TensorColumns:
     """Number of columns with the same rows, dtype and component."""
 
     component: str
@@ -263,15 +263,15 @@ class Columns:
     columns: float
 
 
-def summed(tensors: Iterable[Tensor]) -> tuple[Columns, ...]:
+def sum_columns(tensors: Iterable[Tensor]) -> tuple[TensorColumns, ...]:
     """Return the columns of tensors, summed over tensors that differ only in name."""
     found: Counter[tuple[str, Rows, Dtype]] = Counter()
     for one in tensors:
         found[one.component, one.rows, one.dtype] += one.columns  # type: ignore[assignment]
-    return tuple(Columns(*key, columns) for key, columns in found.items())
+    return tuple(TensorColumns(*key, columns) for key, columns in found.items())
 
 
-def bytes_of(columns: Iterable[Columns], rows: RowCounts, widths: Mapping[Dtype, float]) -> dict[str, int]:
+def bytes_of(columns: Iterable[TensorColumns], rows: RowCounts, widths: Mapping[Dtype, float]) -> dict[str, int]:
     """Return the bytes of each component."""
     found: dict[str, int] = {}
     for one in columns:

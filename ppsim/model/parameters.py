@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import naming
+from ppsim.base.files import prefix_errors
 from ppsim.model.architecture import Layer, Model, mtp_own_parameters
 from ppsim.model.attention_and_mlp import FeedForward
-from ppsim.model.stages import Stage
-from ppsim.parallel.sizes import Cut, require_divides
+from ppsim.model.pipeline_stages import Stage
+from ppsim.parallel.sizes import ParallelSizes, require_divides
 
 
 @dataclass(frozen=True)
-class Held:
+class RankParameters:
     """Parameters on a rank: dense ones, replicated over cp·dp ranks, and routed experts, with their own replicas.
 
     `matrices`: the part of `dense` in GEMMs inside layers, which Muon updates. `frozen` and `frozen_expert`: the
@@ -37,12 +37,12 @@ class Held:
         return self.expert - self.frozen_expert
 
 
-def require_division(model: Model, cut: Cut) -> None:
+def require_division(model: Model, cut: ParallelSizes) -> None:
     """Raise `ConfigError` that names the first part of the model that cannot be divided so."""
     for layer in model.kinds:
         require_division_of_layer(layer, cut)
     for encoder in model.encoders:
-        with naming(f"the {encoder.kind} encoder"):
+        with prefix_errors(f"the {encoder.kind} encoder"):
             require_division_of_layer(encoder.layers[0], encoder.cut(cut))
     if any(layer.is_moe for layer in model.kinds):
         return
@@ -51,7 +51,7 @@ def require_division(model: Model, cut: Cut) -> None:
             raise ConfigError(f"the model has no experts to divide: got {name} {value}")
 
 
-def require_division_of_layer(layer: Layer, cut: Cut) -> None:
+def require_division_of_layer(layer: Layer, cut: ParallelSizes) -> None:
     """Raise `ConfigError` that names the first part of the layer that cannot be divided so."""
     ffn = layer.ffn
     layer.attention.require_division(cut)
@@ -80,7 +80,9 @@ def padded_vocabulary(vocab_size: int, *, tp: int, multiple: int) -> int:
     return -(-vocab_size // step) * step
 
 
-def held_parameters(model: Model, stages: list[Stage], cut: Cut, *, vocab_multiple: int = 1) -> Held:
+def held_parameters(
+    model: Model, stages: list[Stage], cut: ParallelSizes, *, vocab_multiple: int = 1
+) -> RankParameters:
     """Return the parameters on a rank for these stages (the chunks of one pipeline rank).
 
     As in Megatron-LM, weights of projections, experts, the vocabulary and the multi-token prediction projection are
@@ -112,10 +114,10 @@ def held_parameters(model: Model, stages: list[Stage], cut: Cut, *, vocab_multip
         dense += everywhere + of_mtp + of_embedding + of_norm + of_head
         parts = {"mtp": of_mtp, "embedding": of_embedding, "norms": of_norm, "head": of_head}
         frozen += sum(count for word, count in parts.items() if not model.trains(word))
-    return Held(dense, expert, matrices, frozen, frozen_expert)
+    return RankParameters(dense, expert, matrices, frozen, frozen_expert)
 
 
-def held_of_layer(layer: Layer, cut: Cut) -> Held:
+def held_of_layer(layer: Layer, cut: ParallelSizes) -> RankParameters:
     """Return a rank's parameters of a layer: its part of the matrices, and whole norms."""
     dense, expert, matrices = layer.norm_parameters, 0, 0
     frozen, frozen_expert = 0 if layer.trains_norms else layer.norm_parameters, 0
@@ -128,9 +130,9 @@ def held_of_layer(layer: Layer, cut: Cut) -> Held:
             dense += held
             frozen += held * (not one.trainable)
             matrices += one.weights * (one.is_orthogonalised and one.trainable)
-    return Held(dense, expert, matrices, frozen, frozen_expert)
+    return RankParameters(dense, expert, matrices, frozen, frozen_expert)
 
 
-def exactly(value: int, factor: float) -> int:
+def exact_multiple(value: int, factor: float) -> int:
     """Return a number of bytes times a factor, rounded half to even without floating-point error."""
     return round(value * Fraction(factor).limit_denominator(10**6))

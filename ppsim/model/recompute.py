@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeAlias
 from ppsim.base.errors import ConfigError
 from ppsim.base.limits import MOST_LAYERS
 from ppsim.model.modules import joined_modules
-from ppsim.model.weight_matrices import Linear
-from ppsim.parallel.sizes import Cut
+from ppsim.model.weight_matrices import WeightMatrix
+from ppsim.parallel.sizes import ParallelSizes
 
 Recompute: TypeAlias = str
 
@@ -276,7 +276,9 @@ def recomputes(recompute: Recompute, module: str) -> bool:
     return module in recompute.split("+")
 
 
-def by_operators(linears: Iterable[Linear], cut: Cut) -> tuple[list[Linear], list[Linear]]:
+def by_operators(
+    linears: Iterable[WeightMatrix], cut: ParallelSizes
+) -> tuple[list[WeightMatrix], list[WeightMatrix]]:
     """Return the GEMMs of a layer whose outputs `selective-op` saves, and those that it recomputes.
 
     In forward order every second GEMM is recomputed; queries, keys, values, gate and up count separately. A GEMM
@@ -285,14 +287,15 @@ def by_operators(linears: Iterable[Linear], cut: Cut) -> tuple[list[Linear], lis
     recomputed one (TorchTitan, activation_checkpoint.py: `SelectiveAC`; at 9dec370 parallelize_llama.py:
     `_save_list`).
 
-    >>> one = [Linear("queries, keys, values", "x", 8, (8, 2, 2)), Linear("attention output", "heads", 8, (8,))]
-    >>> [[product.outputs for product in half] for half in by_operators(one, Cut())]
+    >>> one = [WeightMatrix("queries, keys, values", "x", 8, (8, 2, 2)), WeightMatrix("attention output", "heads",
+    ...     8, (8,))]
+    >>> [[product.outputs for product in half] for half in by_operators(one, ParallelSizes())]
     [[8, 2], [2, 8]]
     """
-    kept: list[Linear] = []
-    again: list[Linear] = []
+    kept: list[WeightMatrix] = []
+    again: list[WeightMatrix] = []
     counted = 0
-    for one in (part for linear in linears if linear.is_product for part in linear.apart()):
+    for one in (part for linear in linears if linear.is_product for part in linear.separate_matrices()):
         counted += not one.biased
         if one.name != "down" and not (one.name == "attention output" and cut.tp > 1):
             (kept if one.biased or counted % 2 else again).append(one)

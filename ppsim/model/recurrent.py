@@ -14,8 +14,8 @@ from ppsim.base.errors import ConfigError
 from ppsim.model.batch import KernelChoice
 from ppsim.model.mixer import Mixer, opaque_mixer
 from ppsim.model.operators import Operator
-from ppsim.model.weight_matrices import Linear, of_columns, out_of_heads
-from ppsim.parallel.sizes import Cut, require_divides, require_positive
+from ppsim.model.weight_matrices import WeightMatrix, of_columns, out_of_heads
+from ppsim.parallel.sizes import ParallelSizes, require_divides, require_positive
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,9 @@ class Recurrent(Mixer):
     def kept_columns(self) -> int:
         """Columns that a forward saves besides its input."""
 
-    def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
+    def operators(
+        self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
+    ) -> Iterator[Operator]:
         """Yield the scan's saved tensors, convolution, scan, gate, and GEMMs."""
         yield Operator("convolution", "scan", (), (), kind="convolution", columns=self.convolved // cut.tp)
         yield Operator("scan", "scan", (), (), core=self)
@@ -125,7 +127,7 @@ class Mamba(Recurrent):
         """Sizes that tensor-parallel ranks divide."""
         return {"Mamba heads": self.num_heads, "Mamba groups": self.num_groups}
 
-    def require_division(self, cut: Cut) -> None:
+    def require_division(self, cut: ParallelSizes) -> None:
         """Raise `ConfigError` also for heads that ranks of tp and cp do not divide."""
         super().require_division(cut)
         require_divides("tp × cp", cut.tp * cut.cp, "Mamba heads", self.num_heads)
@@ -154,13 +156,13 @@ class Mamba(Recurrent):
             ChunkProduct(heads, q, p, n),
         )
 
-    def linears(self, h: int, tp: int) -> list[Linear]:
+    def linears(self, h: int, tp: int) -> list[WeightMatrix]:
         """Return the matrices on a rank: input, convolution, scalars per head, norm, output."""
         heads, inner, state = self.num_heads // tp, self.inner_size // tp, self.num_groups * self.state_size // tp
         columns = inner, inner, state, state, heads
         read, convolved = "attention input", (inner, state, state)
         return [
-            Linear("gate, x, B, C, time step", read, h, columns, split="outputs", biased=self.bias),
+            WeightMatrix("gate, x, B, C, time step", read, h, columns, split="outputs", biased=self.bias),
             of_columns("convolution", "x, B, C", convolved, inputs=self.kernel, biased=self.conv_bias),
             of_columns("decay, skip, bias of time step", "x", (heads,) * 3),
             *[of_columns("gated norm", "heads", (inner,))] * self.gated_norm,
@@ -216,7 +218,7 @@ class GatedDeltaNet(Recurrent):
         """Sizes that tensor-parallel ranks divide."""
         return {"key heads of the delta net": self.num_key_heads, "its value heads": self.num_value_heads}
 
-    def require_division(self, cut: Cut) -> None:
+    def require_division(self, cut: ParallelSizes) -> None:
         """Raise `ConfigError` also for context parallelism."""
         super().require_division(cut)
         if cut.cp > 1:
@@ -259,7 +261,7 @@ class GatedDeltaNet(Recurrent):
             ChunkProduct(heads, k, v, q, is_again=True),
         )
 
-    def linears(self, h: int, tp: int) -> list[Linear]:
+    def linears(self, h: int, tp: int) -> list[WeightMatrix]:
         """Return the matrices on a rank: input with gates, convolution, decay, output."""
         heads, inner, keys = (
             count // tp for count in (self.num_value_heads, self.inner_size, self.num_key_heads * self.key_size)
@@ -271,11 +273,11 @@ class GatedDeltaNet(Recurrent):
             out_of_heads(inner, h),
         ]
 
-    def _inwards(self, h: int, heads: int, inner: int, keys: int) -> list[Linear]:
+    def _inwards(self, h: int, heads: int, inner: int, keys: int) -> list[WeightMatrix]:
         columns = keys, keys, inner, inner, heads, heads
-        return [Linear("queries, keys, values, gates", "attention input", h, columns, split="outputs")]
+        return [WeightMatrix("queries, keys, values, gates", "attention input", h, columns, split="outputs")]
 
-    def _decay(self, heads: int) -> Linear:
+    def _decay(self, heads: int) -> WeightMatrix:
         return of_columns("decay, bias of time step", "gates", (heads,) * 2)
 
 
@@ -303,21 +305,21 @@ class KimiDeltaAttention(GatedDeltaNet):
         projected = self.convolved + narrow + heads + keys + self.inner_size
         return projected + 2 * keys + 3 * self.inner_size + 2 * heads * self.chunk_size
 
-    def _inwards(self, h: int, heads: int, inner: int, keys: int) -> list[Linear]:
+    def _inwards(self, h: int, heads: int, inner: int, keys: int) -> list[WeightMatrix]:
         read, low = "attention input", self.value_size
         if self.full_gate:
             columns = keys, keys, inner, heads, inner
             return [
-                Linear("queries, keys, values, strength, gate", read, h, columns, split="outputs"),
-                Linear("decay down", read, h, (low,)),
-                Linear("decay up", "narrow decay", low, (heads * self.key_size,), split="outputs"),
+                WeightMatrix("queries, keys, values, strength, gate", read, h, columns, split="outputs"),
+                WeightMatrix("decay down", read, h, (low,)),
+                WeightMatrix("decay up", "narrow decay", low, (heads * self.key_size,), split="outputs"),
             ]
         return [
-            Linear("queries, keys, values, strength", read, h, (keys, keys, inner, heads), split="outputs"),
-            Linear("decay and gate down", read, h, (low, low)),
-            Linear("decay up", "narrow decay", low, (heads * self.key_size,), split="outputs"),
-            Linear("gate up", "narrow gate", low, (inner,), split="outputs", biased=self.gate_bias),
+            WeightMatrix("queries, keys, values, strength", read, h, (keys, keys, inner, heads), split="outputs"),
+            WeightMatrix("decay and gate down", read, h, (low, low)),
+            WeightMatrix("decay up", "narrow decay", low, (heads * self.key_size,), split="outputs"),
+            WeightMatrix("gate up", "narrow gate", low, (inner,), split="outputs", biased=self.gate_bias),
         ]
 
-    def _decay(self, heads: int) -> Linear:
+    def _decay(self, heads: int) -> WeightMatrix:
         return of_columns("rate and bias of decay", "decay", (heads, heads * self.key_size))

@@ -11,7 +11,7 @@ from typing import Any
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json, read_toml
 from ppsim.base.limits import CONFIG_BYTES, LONGEST_NAME
-from ppsim.base.name_lookup import Names
+from ppsim.base.name_lookup import NameLookup
 from ppsim.base.package_data import data_folder
 from ppsim.model.architecture import Model
 from ppsim.model.config import model_from
@@ -114,8 +114,8 @@ def __getattr__(name: str) -> Any:
 
 
 @cache
-def _names() -> Names:
-    return Names("model", _told(), also=ALIASES, plain_of=plain_model, listed_by="`ppsim models`")
+def _names() -> NameLookup:
+    return NameLookup("model", _told(), also=ALIASES, plain_of=plain_model, listed_by="`ppsim models`")
 
 
 _LEFT_OUT = re.compile(

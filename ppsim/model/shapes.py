@@ -20,7 +20,7 @@ from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.measurement_key import Kind
 from ppsim.model.parameters import VOCAB_MULTIPLE, padded_vocabulary
 from ppsim.model.recompute import BY_OPERATORS, Recompute
-from ppsim.parallel.sizes import Cut, require_divides, require_positive
+from ppsim.parallel.sizes import ParallelSizes, require_divides, require_positive
 
 _EAGER = KernelChoice(fused_activation=False, cross_entropy="unfused", weighted_output=True, norm_in_gemm=False)
 
@@ -132,10 +132,10 @@ def layer_of(shape: LayerShape) -> Layer:
     return Layer(shape.hidden_size, attention, ffn, "layernorm" if is_gpt else "rmsnorm")
 
 
-def cut_of(shape: LayerShape) -> Cut:
+def cut_of(shape: LayerShape) -> ParallelSizes:
     """Return the division of a layer with a shard's sizes: only of experts, because the rest is already divided."""
     ep = shape.num_experts // shape.local_experts if shape.kind == "moe" else 1
-    return Cut(dp=ep, ep=ep)
+    return ParallelSizes(dp=ep, ep=ep)
 
 
 def shape_of(layer: Layer) -> LayerShape | None:
@@ -268,8 +268,8 @@ def head_activation_bytes(
     per token, and the int64 target, 8.
     """
     batch, h, e = Batch(micro_batch, sequence_length, element_bytes), model.layer.hidden_size, element_bytes
-    kept = sum(head_activations(model.whole, batch, Cut(), _EAGER).values())
-    return kept + batch.tokens(Cut()) * (_norm_bytes(model.layer.kind, h, e, fused_norm) - h * e + 8)
+    kept = sum(head_activations(model.whole, batch, ParallelSizes(), _EAGER).values())
+    return kept + batch.tokens(ParallelSizes()) * (_norm_bytes(model.layer.kind, h, e, fused_norm) - h * e + 8)
 
 
 def _norm_bytes(kind: Kind, h: int, e: int, fused: bool) -> int:

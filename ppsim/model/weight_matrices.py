@@ -21,7 +21,7 @@ UP_AND_DOWN = ("up", "down")
 
 
 @dataclass(frozen=True)
-class Linear:
+class WeightMatrix:
     """A matrix [outputs, inputs], or `count` parallel matrices over which tokens are distributed.
 
     name, reads
@@ -97,16 +97,18 @@ class Linear:
         """True if Muon updates it: a matrix inside a layer, except routers."""
         return self.kind in ("dense", "routed", "shared", "latent")
 
-    def apart(self) -> list["Linear"]:
+    def separate_matrices(self) -> list["WeightMatrix"]:
         """Return the separate matrices that are one in Megatron-LM."""
         return [replace(self, columns=(outputs,)) for outputs in self.columns]
 
 
-def of_columns(name: str, reads: str, columns: tuple[int, ...], *, inputs: int = 1, biased: bool = False) -> Linear:
+def of_columns(
+    name: str, reads: str, columns: tuple[int, ...], *, inputs: int = 1, biased: bool = False
+) -> WeightMatrix:
     """Return weights that multiply each column separately, `inputs` per column, divided like the heads."""
-    return Linear(name, reads, inputs, columns, kind="vector", split="outputs", biased=biased)
+    return WeightMatrix(name, reads, inputs, columns, kind="vector", split="outputs", biased=biased)
 
 
-def out_of_heads(inputs: int, h: int, *, biased: bool = False) -> Linear:
+def out_of_heads(inputs: int, h: int, *, biased: bool = False) -> WeightMatrix:
     """Return the projection of all heads' outputs back to the hidden size."""
-    return Linear("attention output", "heads", inputs, (h,), split="inputs", biased=biased)
+    return WeightMatrix("attention output", "heads", inputs, (h,), split="inputs", biased=biased)

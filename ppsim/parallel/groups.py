@@ -16,7 +16,7 @@ GroupName = Literal["tp", "cp", "ep", "etp", "dp", "pp", "dp-cp", "expert-dp"]
 
 
 @dataclass(frozen=True)
-class Group:
+class RankGroup:
     """Ranks of one collective, for the group with the worst placement.
 
     `extents` has one entry per tier, innermost first: the number of ranks that share an innermost domain (the
@@ -32,12 +32,12 @@ class Group:
         """Index of the outermost tier that the group crosses, whose link connects the whole group."""
         return max((index for index, extent in enumerate(self.extents) if extent > 1), default=0)
 
-    def instances(self, number: int) -> tuple["Group", "Group"]:
+    def instances(self, number: int) -> tuple["RankGroup", "RankGroup"]:
         """Divide the group into `number` parts of nearest ranks.
 
         Returns one part, and the group of ranks with the same place in all parts.
 
-        >>> inner, outer = Group("dp", 16, (8, 2)).instances(4)
+        >>> inner, outer = RankGroup("dp", 16, (8, 2)).instances(4)
         >>> inner.extents, outer.extents
         ((4, 1), (2, 2))
         """
@@ -46,11 +46,11 @@ class Group:
             inner.append(math.gcd(extent, left))
             left //= inner[-1]
         outer = tuple(whole // part for whole, part in zip(self.extents, inner, strict=True))
-        return Group(self.name, math.prod(inner), tuple(inner)), Group(self.name, math.prod(outer), outer)
+        return RankGroup(self.name, math.prod(inner), tuple(inner)), RankGroup(self.name, math.prod(outer), outer)
 
 
 @lru_cache(maxsize=65536)
-def group(layout: Layout, name: GroupName, domain_sizes: tuple[int | None, ...]) -> Group:
+def group(layout: Layout, name: GroupName, domain_sizes: tuple[int | None, ...]) -> RankGroup:
     """Return the group with this name on domains of these sizes (`Cluster.domain_sizes`).
 
     "dp-cp" are the ranks with the same weights, "expert-dp" those with the same experts, "etp" those that share an
@@ -76,10 +76,10 @@ def group(layout: Layout, name: GroupName, domain_sizes: tuple[int | None, ...])
         extents.append(-(-before // count))
         before = count
     extents[-1] *= before
-    return Group(name, len(offsets), tuple(extents))
+    return RankGroup(name, len(offsets), tuple(extents))
 
 
-def all_devices(layout: Layout, domain_sizes: tuple[int | None, ...]) -> Group:
+def all_devices(layout: Layout, domain_sizes: tuple[int | None, ...]) -> RankGroup:
     """Return the group of all devices of a layout.
 
     >>> all_devices(Layout(tp=8, pp=4), (8, None)).extents
@@ -90,7 +90,7 @@ def all_devices(layout: Layout, domain_sizes: tuple[int | None, ...]) -> Group:
         domains = 1 if num_devices is None else -(-layout.num_devices // num_devices)
         extents.append(-(-before // domains))
         before = domains
-    return Group("all", layout.num_devices, tuple(extents))
+    return RankGroup("all", layout.num_devices, tuple(extents))
 
 
 def hop_tiers(layout: Layout, domain_sizes: tuple[int | None, ...]) -> tuple[int, ...]:

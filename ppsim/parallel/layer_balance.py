@@ -23,19 +23,19 @@ def possible_moves(counts: Sequence[int]) -> tuple[Ints64, Ints64]:
     return giving, taking
 
 
-def moved(counts: Sequence[int], giving: int, taking: int) -> tuple[int, ...]:
+def move_layer(counts: Sequence[int], source: int, target: int) -> tuple[int, ...]:
     """Return the layers per stage after one layer moves between two stages.
 
-    >>> moved((2, 2, 2), 0, 2)
+    >>> move_layer((2, 2, 2), 0, 2)
     (1, 2, 3)
     """
     after = list(counts)
-    after[giving] -= 1
-    after[taking] += 1
+    after[source] -= 1
+    after[target] += 1
     return tuple(after)
 
 
-class Functions:
+class LinearFunctions:
     """Linear functions of the layers per stage, with common layer costs (seconds, or 1 for each).
 
     `fixed` is an additional cost of each stage that has layers.
@@ -114,7 +114,7 @@ def balance_ranks(
     """
     if all(len(stages) == 1 for stages in stages_of_ranks):
         return list(counts)
-    functions, now, least = Functions(layer_costs, len(counts)), tuple(counts), min(layer_costs)
+    functions, now, least = LinearFunctions(layer_costs, len(counts)), tuple(counts), min(layer_costs)
     of_stages = functions.stage_costs(now)
     of_stages[0] += end_costs[0]
     of_stages[-1] += end_costs[1]
@@ -140,7 +140,7 @@ def balance_ranks(
         best = int(np.lexsort((_squares(now, giving, taking), unevenness.round(9)))[0])
         if unevenness[best] >= ((loads / loads.max()) ** _POWER).sum() - 1e-9:
             return list(now)
-        now = moved(now, int(giving[best]), int(taking[best]))
+        now = move_layer(now, int(giving[best]), int(taking[best]))
 
 
 def _squares(counts: Sequence[int], giving: Ints64, taking: Ints64) -> Ints64:

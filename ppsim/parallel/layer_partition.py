@@ -102,7 +102,7 @@ class MegatronSplit:
         return ", ".join(["Megatron-LM's rule: even", *parts])
 
 
-class FoundSplit(tuple[int, ...]):
+class AutoSplit(tuple[int, ...]):
     """Layers per stage found by "auto"."""
 
     def __repr__(self) -> str:
@@ -126,7 +126,7 @@ def rule_of(split: Split, num_layers: int, *, pp: int, vpp: int) -> str:
     """Return the rule of a split as text."""
     if isinstance(split, MegatronSplit):
         return split.in_words(num_layers, pp=pp, vpp=vpp)
-    if isinstance(split, FoundSplit):
+    if isinstance(split, AutoSplit):
         return "auto"
     return split if isinstance(split, str) else "as given"
 

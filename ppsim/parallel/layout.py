@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from ppsim.base.errors import ConfigError
-from ppsim.parallel.sizes import Cut, require_positive
+from ppsim.parallel.sizes import ParallelSizes, require_positive
 
 DEFAULT_ORDER = "tp-cp-ep-dp-pp"
 
@@ -93,9 +93,9 @@ class Layout:
         replicas = self.cp * self.dp
         return self.tp > 1 and ep > 0 and replicas % ep != 0 and self.tp * replicas % ep == 0
 
-    def cut(self, *, sequence_parallel: bool) -> Cut:
+    def cut(self, *, sequence_parallel: bool) -> ParallelSizes:
         """Return the parallel sizes of one stage."""
-        return Cut(
+        return ParallelSizes(
             tp=self.tp, cp=self.cp, dp=self.dp, ep=self.ep, etp=self.etp, sequence_parallel=sequence_parallel
         )
 

@@ -6,7 +6,7 @@ from ppsim.base.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Cut:
+class ParallelSizes:
     """Parallel sizes of one pipeline stage, which tp·cp·dp ranks hold.
 
     Experts are distributed over `ep` ranks, and each expert's columns over `etp` ranks (None: tp, as in

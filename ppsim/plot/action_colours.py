@@ -28,7 +28,7 @@ _BEGINS = tuple(accumulate(map(len, _PARTS), initial=0))
 
 
 @dataclass(frozen=True)
-class Fills:
+class ActionColours:
     """The fills of all cells of a picture whose ranks have up to `num_chunks` stages.
 
     `colours` begins with two fills per kind of action. The other groups begin at the indices given by the class
@@ -74,6 +74,6 @@ class Fills:
         return [(palette.TITLES[op], [palette.fill_of(op, chunk=chunk) for chunk in chunks]) for op in used]
 
 
-def fills_of(timelines: Sequence[Timeline]) -> Fills:
+def fills_of(timelines: Sequence[Timeline]) -> ActionColours:
     """Return common fills for timelines in one picture, so that each chunk has one look."""
-    return Fills(max(timeline.schedule.vpp for timeline in timelines))
+    return ActionColours(max(timeline.schedule.vpp for timeline in timelines))

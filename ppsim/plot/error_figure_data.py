@@ -12,7 +12,7 @@ _LIMITS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
-class Errors:
+class ActionErrors:
     """Two timelines of one schedule, compared by action."""
 
     measured: Timeline

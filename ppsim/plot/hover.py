@@ -16,9 +16,9 @@ from functools import cached_property, lru_cache
 from ppsim.base.units import seconds, size
 from ppsim.plot.lanes import Lane, chunk_of_stage
 from ppsim.plot.palette import CAUSE_TITLES
-from ppsim.plot.scale import Scale
+from ppsim.plot.scale import AxisScale
 from ppsim.schedule.table import NONE
-from ppsim.simulation.explain import CAUSES, Gaps, compute_causes, gaps
+from ppsim.simulation.idle_causes import CAUSES, IdleGaps, compute_causes, gaps
 from ppsim.simulation.timeline import Timeline
 
 Lines = tuple[str, str, str, str]
@@ -31,7 +31,7 @@ class Hover:
     """The hover texts of a timeline; `scale` is the scale of its time axis."""
 
     timeline: Timeline
-    scale: Scale
+    scale: AxisScale
 
     def lines_of(self, lane: Lane) -> list[Lines]:
         """Return the lines of every cell of a lane."""
@@ -168,7 +168,7 @@ class Hover:
         return list(held.tolist())
 
     @cached_property
-    def _gaps(self) -> Gaps:
+    def _gaps(self) -> IdleGaps:
         return gaps(self.timeline)
 
     @cached_property

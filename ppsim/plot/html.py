@@ -10,11 +10,11 @@ from typing import Any
 from ppsim.base.units import signed_percent
 from ppsim.plot import palette
 from ppsim.plot.action_colours import fills_of
-from ppsim.plot.error_figure_data import Errors
+from ppsim.plot.error_figure_data import ActionErrors
 from ppsim.plot.html_sidebar import side_html, swatch, verdict_html
 from ppsim.plot.page import timeline_page
 from ppsim.plot.picture import picture_of
-from ppsim.plot.plot_model import Fact, View
+from ppsim.plot.plot_model import Fact, TimelineView
 from ppsim.plot.scale import heading
 from ppsim.runs.compare import Comparison
 
@@ -27,7 +27,7 @@ _PANEL_TITLES = {
 
 
 def timeline_html(
-    views: Sequence[View],
+    views: Sequence[TimelineView],
     *,
     memory_limit_bytes: float | None = None,
     comparison: Comparison | None = None,
@@ -40,7 +40,7 @@ def timeline_html(
     projected timeline, and each rank's row shows both, one above the other. `command` and `date` say how and when
     the page was made. The page makes no request and needs no library: its own script draws the visible part.
     """
-    errors = Errors(comparison.measured, comparison.projected) if comparison else None
+    errors = ActionErrors(comparison.measured, comparison.projected) if comparison else None
     picture = picture_of(views, memory_limit_bytes=memory_limit_bytes, errors=errors)
     names = [heading(view.timeline, view.title)[0] for view in views]
     subjects = dict.fromkeys(view.subject for view in views if view.subject)
@@ -69,13 +69,13 @@ def _packed(data: Any) -> str:
     return base64.b64encode(zlib.compress(json.dumps(data, separators=(",", ":")).encode())).decode()
 
 
-def _verdicts(views: Sequence[View]) -> str:
+def _verdicts(views: Sequence[TimelineView]) -> str:
     return "".join(
         verdict_html(view.verdict, view.title if len(views) > 1 else "") for view in views if view.verdict
     )
 
 
-def _abouts(views: Sequence[View]) -> list[Fact]:
+def _abouts(views: Sequence[TimelineView]) -> list[Fact]:
     told: dict[str, dict[str, None]] = {}
     for name, text in (fact for view in views for fact in view.about):
         told.setdefault(name, {})[text] = None
@@ -109,7 +109,7 @@ def _input(kind: str, name: str, value: str, text: str, told: str, *, is_checked
     return f"<label title='{told}'><input type='{kind}' name='{name}' value='{value}'{checked}>{text}</label>"
 
 
-def _legends(views: Sequence[View], picture: dict[str, Any], errors: Errors | None) -> str:
+def _legends(views: Sequence[TimelineView], picture: dict[str, Any], errors: ActionErrors | None) -> str:
     timelines = [view.timeline for view in views]
     fills = fills_of(timelines)
     done = {piece.kind for view in views for piece in view.pieces if piece.end_s > piece.start_s}

@@ -6,12 +6,12 @@ from html import escape
 from ppsim.base.units import LEAST_SHOWN, percent, seconds, signed_percent, size
 from ppsim.plot import palette
 from ppsim.plot.lanes import has_memory
-from ppsim.plot.plot_model import View
+from ppsim.plot.plot_model import TimelineView
 from ppsim.plot.scale import bubbles, heading
 from ppsim.runs.compare import Comparison
-from ppsim.simulation.explain import CAUSES, idle_by_cause_s
+from ppsim.simulation.idle_causes import CAUSES, idle_by_cause_s
 from ppsim.simulation.timeline import Timeline
-from ppsim.simulation.verdict import Verdict
+from ppsim.simulation.verdict import MemoryVerdict
 
 _SHORT_CAUSES = {
     "warm_up": "warm",
@@ -23,13 +23,13 @@ _SHORT_CAUSES = {
 assert list(_SHORT_CAUSES) == list(CAUSES)
 
 
-def side_html(views: Sequence[View], comparison: Comparison | None = None) -> str:
+def side_html(views: Sequence[TimelineView], comparison: Comparison | None = None) -> str:
     """Return one HTML section per plan, after a section on the comparison if one is given."""
     sections = [_errors(comparison)] if comparison else []
     return "".join(f"<section>{section}</section>" for section in [*sections, *map(_plan, views)])
 
 
-def _plan(view: View) -> str:
+def _plan(view: TimelineView) -> str:
     timeline = view.timeline
     facts = [
         ("step", seconds(timeline.step_time_s)),
@@ -38,7 +38,7 @@ def _plan(view: View) -> str:
     ]
     title = f"<h2>{escape(heading(timeline, view.title)[0])}</h2>"
     told = html_table([], [[escape(name), escape(text)] for name, text in facts], wide=1)
-    budget = _budget(view.budget_title, view.budget_s) if view.budget_s else ""
+    budget = _budget(view.budget_title, view.time_breakdown_s) if view.time_breakdown_s else ""
     notes = "".join(_note(name, lines) for name, lines in view.notes.items() if lines)
     return title + told + budget + _idle(timeline) + notes + _ranks(timeline)
 
@@ -134,7 +134,7 @@ def _errors(comparison: Comparison) -> str:
     return f"<h2>Projected against measured</h2>{told}{table}{note}"
 
 
-def verdict_html(verdict: Verdict, name: str = "") -> str:
+def verdict_html(verdict: MemoryVerdict, name: str = "") -> str:
     """Return the banner that says whether a plan fits in memory; `name` is the plan's name if there are several."""
     kind, role = ("misfit", " role=alert") if verdict.fits is False else ("", "")
     told = f"{name}: {verdict}" if name else str(verdict)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ppsim.base.arrays import Floats, Ints32
 from ppsim.schedule.table import NONE, Op, Schedule
-from ppsim.simulation.explain import CAUSES, compute_causes, critical_path, gaps
+from ppsim.simulation.idle_causes import CAUSES, compute_causes, critical_path, gaps
 from ppsim.simulation.timeline import Timeline
 
 HALF_HEIGHT = 0.42  # of a cell, if a rank's row is 1 high
@@ -102,7 +102,7 @@ def transfer_lanes(timeline: Timeline) -> list[Lane]:
         start = timeline.start[mine]
         end = np.maximum(timeline.end[mine], start)
         mine = mine[np.lexsort((end, start))]
-        lane_of = packed(timeline.start[mine], timeline.end[mine])
+        lane_of = pack_intervals(timeline.start[mine], timeline.end[mine])
         for lane in range(lane_of.max(initial=NONE) + 1):
             lanes.append(_lane(timeline, rank, mine[lane_of == lane].astype(np.int32), chunks))
     return lanes
@@ -120,7 +120,7 @@ def placed_transfer_lanes(timeline: Timeline) -> list[tuple[Lane, float, float]]
     return placed
 
 
-def packed(start: Floats, end: Floats) -> Ints32:
+def pack_intervals(start: Floats, end: Floats) -> Ints32:
     """Return a lane index for each interval (sorted by start) so that intervals of one lane do not overlap.
 
     Each interval gets the lowest free lane, which minimises the number of lanes. An interval that overlaps no other
@@ -186,11 +186,11 @@ class MemoryLine:
 
 def shown_ranks(timeline: Timeline) -> list[int]:
     """Return the ranks of a memory picture: all or `MOST_MEMORY_LINES`, and the one with the highest peak."""
-    ranks = spread(range(timeline.schedule.num_ranks), MOST_MEMORY_LINES)
+    ranks = spread_evenly(range(timeline.schedule.num_ranks), MOST_MEMORY_LINES)
     return sorted({*ranks, int(np.argmax(timeline.memory.peak_bytes))})
 
 
-def spread(ranks: Sequence[int], most: int) -> list[int]:
+def spread_evenly(ranks: Sequence[int], most: int) -> list[int]:
     """Return at most `most` of the ranks, evenly spread, first and last included."""
     places = np.linspace(0, len(ranks) - 1, min(len(ranks), most)).round().astype(int)
     return [ranks[place] for place in places.tolist()]

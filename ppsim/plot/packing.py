@@ -28,7 +28,7 @@ def tick_of(longest_s: float) -> float:
     return 10.0 ** (math.floor(math.log10(longest_s)) - _TICKS) if longest_s > 0 else 1.0
 
 
-class Numbers:
+class PackedNumbers:
     """Rows of numbers in one compressed stream; each `add` method returns the row's address and encoding.
 
     The keys are `type` (i1, i2, i4, f4 or f8), `at` (offset of the first byte), `length`, and `how` (decoding): ""

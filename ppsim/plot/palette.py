@@ -87,10 +87,10 @@ THEMES = {
 _RANK_RAMP = ("#332288", "#AA4499", "#EE99AA")  # lightness grows, so that the ramp also works in grey
 
 
-def mixed(colour: str, other: str, share: float) -> str:
+def mix_colours(colour: str, other: str, share: float) -> str:
     """Return `colour` with `share` (0 to 1) replaced by `other`; colours are written `#RRGGBB`.
 
-    >>> mixed("#000000", "#FFFFFF", 0.5)
+    >>> mix_colours("#000000", "#FFFFFF", 0.5)
     '#808080'
     """
     pairs = zip(_channels(colour), _channels(other), strict=True)
@@ -99,7 +99,7 @@ def mixed(colour: str, other: str, share: float) -> str:
 
 def fill_of(op: Op, *, chunk: int = 0) -> str:
     """Return the fill of an action: even chunks in their kind's colour, odd ones lighter."""
-    return mixed(COLOURS[op], "#FFFFFF", LIGHTER[op] * (chunk % 2))
+    return mix_colours(COLOURS[op], "#FFFFFF", LIGHTER[op] * (chunk % 2))
 
 
 def text_on(fill: str) -> str:
@@ -147,7 +147,7 @@ def rank_colour(rank: int, num_ranks: int) -> str:
 def _along(ramp: tuple[str, ...], place: float) -> str:
     position = place * (len(ramp) - 1)
     index = min(int(position), len(ramp) - 2)
-    return mixed(ramp[index], ramp[index + 1], position - index)
+    return mix_colours(ramp[index], ramp[index + 1], position - index)
 
 
 def _channels(colour: str) -> tuple[int, int, int]:

@@ -14,8 +14,8 @@ import numpy as np
 from ppsim.base.arrays import Floats
 from ppsim.base.units import percent, seconds, signed_percent, size
 from ppsim.plot import palette
-from ppsim.plot.action_colours import Fills, fills_of
-from ppsim.plot.error_figure_data import Errors
+from ppsim.plot.action_colours import ActionColours, fills_of
+from ppsim.plot.error_figure_data import ActionErrors
 from ppsim.plot.lanes import (
     HALF_HEIGHT,
     PATH_OFFSET,
@@ -30,13 +30,13 @@ from ppsim.plot.lanes import (
     placed_transfer_lanes,
     shown_ranks,
 )
-from ppsim.plot.packing import Numbers, tick_of
-from ppsim.plot.plot_model import View
-from ppsim.plot.scale import Scale, bytes_scale, heading, panel_prefixes, time_scale
+from ppsim.plot.packing import PackedNumbers, tick_of
+from ppsim.plot.plot_model import TimelineView
+from ppsim.plot.scale import AxisScale, bytes_scale, heading, panel_prefixes, time_scale
 from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.table import NONE
-from ppsim.simulation.explain import CAUSES
-from ppsim.simulation.step import Piece
+from ppsim.simulation.idle_causes import CAUSES
+from ppsim.simulation.step import StepActivity
 from ppsim.simulation.timeline import Timeline
 
 PanelKind = Literal["compute", "messages", "transfers", "beside", "memory"]
@@ -57,12 +57,12 @@ class Picture:
     """
 
     data: Data
-    drawn: Numbers
-    told: Numbers
+    drawn: PackedNumbers
+    told: PackedNumbers
 
 
 def picture_of(
-    views: Sequence[View], *, memory_limit_bytes: float | None = None, errors: Errors | None = None
+    views: Sequence[TimelineView], *, memory_limit_bytes: float | None = None, errors: ActionErrors | None = None
 ) -> Picture:
     """Return the page's content: `panels`, `plans` (schedule columns and dependencies), `fills`, the time axis.
 
@@ -72,7 +72,7 @@ def picture_of(
     timelines, titles = [view.timeline for view in views], [view.title for view in views]
     begin_s, end_s = min(view.begin_s for view in views), max(view.end_s for view in views)
     scale, tick_s = time_scale(end_s - begin_s), tick_of(end_s - begin_s)
-    drawn, told = Numbers(tick_s), Numbers(tick_s)
+    drawn, told = PackedNumbers(tick_s), PackedNumbers(tick_s)
     fills = fills_of(timelines)
     prefixes = panel_prefixes(timelines, titles)
     largest = max(float(timeline.memory.peak_bytes.max()) for timeline in timelines)
@@ -111,7 +111,7 @@ def picture_of(
     return Picture(data, drawn, told)
 
 
-def _plan(timeline: Timeline, drawn: Numbers, told: Numbers) -> Data:
+def _plan(timeline: Timeline, drawn: PackedNumbers, told: PackedNumbers) -> Data:
     schedule, graph, memory = timeline.schedule, timeline.graph, timeline.memory
     needs = dependencies(schedule)
     columns = [column for column in (needs.own, needs.neighbour, needs.slice) if (column != NONE).any()]
@@ -136,7 +136,7 @@ def _plan(timeline: Timeline, drawn: Numbers, told: Numbers) -> Data:
     }
 
 
-def _errors(errors: Errors, told: Numbers) -> Data:
+def _errors(errors: ActionErrors, told: PackedNumbers) -> Data:
     return {
         "limit": errors.limit,
         "ofAction": told.add(errors.of_action),
@@ -150,10 +150,10 @@ def _errors(errors: Errors, told: Numbers) -> Data:
 class _Drawing:
     """Draws the panels of each plan; a plan is an index into `views`."""
 
-    views: Sequence[View]
-    scale: Scale
-    fills: Fills
-    numbers: Numbers
+    views: Sequence[TimelineView]
+    scale: AxisScale
+    fills: ActionColours
+    numbers: PackedNumbers
 
     def compute(self, plan: int) -> Data:
         timeline = self.views[plan].timeline
@@ -214,7 +214,7 @@ class _Drawing:
         caption = f"{prefix}beside the pipeline: collectives of data parallelism, optimizer"
         return self._pieces("beside", plan, caption, pieces)
 
-    def _pieces(self, kind: PanelKind, plan: int, caption: str, pieces: Sequence[Piece]) -> Data | None:
+    def _pieces(self, kind: PanelKind, plan: int, caption: str, pieces: Sequence[StepActivity]) -> Data | None:
         if not pieces:
             return None
         view = self.views[plan]

@@ -3,36 +3,36 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ppsim.simulation.step import Piece
+from ppsim.simulation.step import StepActivity
 from ppsim.simulation.timeline import Timeline
-from ppsim.simulation.verdict import Verdict
+from ppsim.simulation.verdict import MemoryVerdict
 
 Fact = tuple[str, str]
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class TimelineView:
     """A timeline with everything that is shown with it.
 
     - `title`, `subject`: the timeline's name; the model and cluster in one line, for the page's title.
     - `pieces`: work of the ranks outside the pipeline, in the timeline's own time.
     - `about`: names and texts for the page's header.
     - `facts`: names and texts above the tables next to the picture.
-    - `budget_s`: seconds of an iteration by part (`ppsim.projection.loss_breakdown.loss_budget`), empty if unknown;
-      its heading is `budget_title`.
+    - `time_breakdown_s`: seconds of an iteration by part (`ppsim.projection.loss_breakdown.loss_budget`), empty if
+      unknown; its heading is `budget_title`.
     - `verdict`: whether the plan fits in memory; None if memory is not projected.
     - `notes`: lines by heading, e.g. the assumptions.
     """
 
     timeline: Timeline
     title: str = ""
-    pieces: Sequence[Piece] = ()
-    budget_s: Mapping[str, float] = field(default_factory=dict)
+    pieces: Sequence[StepActivity] = ()
+    time_breakdown_s: Mapping[str, float] = field(default_factory=dict)
     facts: Sequence[Fact] = ()
     budget_title: str = "Where an iteration goes"
     subject: str = ""
     about: Sequence[Fact] = ()
-    verdict: Verdict | None = None
+    verdict: MemoryVerdict | None = None
     notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ppsim.base.arrays import Floats
 from ppsim.plot import palette
-from ppsim.plot.action_colours import Fills, fills_of
+from ppsim.plot.action_colours import ActionColours, fills_of
 from ppsim.plot.hover import Hover
 from ppsim.plot.lanes import (
     HALF_HEIGHT,
@@ -33,9 +33,9 @@ from ppsim.plot.lanes import (
     memory_lines,
     shown_ranks,
 )
-from ppsim.plot.plotly_frame import LIGHT, Data, Theme, axis_in, binary, figure_of, layout_in, limit_line, listed
-from ppsim.plot.scale import Scale, bytes_scale, heading, time_scale
-from ppsim.schedule.analysis_cache import kept
+from ppsim.plot.plotly_frame import LIGHT, Data, Theme, as_list, axis_in, binary, figure_of, layout_in, limit_line
+from ppsim.plot.scale import AxisScale, bytes_scale, heading, time_scale
+from ppsim.schedule.analysis_cache import cached
 from ppsim.schedule.table import NONE, Op, Schedule
 from ppsim.simulation.timeline import Timeline
 
@@ -46,7 +46,7 @@ Colouring = Literal["kind", "cause"]
 
 
 @dataclass(frozen=True)
-class Look:
+class DrawingOptions:
     """Drawing options of timelines.
 
     - `colour`: "cause" colours idle cells by cause.
@@ -77,14 +77,17 @@ _SEPARATED_PX = 4  # minimum width of a row's median cell for lines between cell
 
 
 def timeline_figure(
-    timelines: Sequence[Timeline] | Timeline, *, titles: Sequence[str] | None = None, look: Look | None = None
+    timelines: Sequence[Timeline] | Timeline,
+    *,
+    titles: Sequence[str] | None = None,
+    look: DrawingOptions | None = None,
 ) -> "go.Figure":
     """Return the plotly figure of `timeline_plotly`."""
-    return figure_of(timeline_plotly(listed(timelines), titles=titles, look=look))
+    return figure_of(timeline_plotly(as_list(timelines), titles=titles, look=look))
 
 
 def timeline_plotly(
-    timelines: Sequence[Timeline], *, titles: Sequence[str] | None = None, look: Look | None = None
+    timelines: Sequence[Timeline], *, titles: Sequence[str] | None = None, look: DrawingOptions | None = None
 ) -> Data:
     """Return timelines on one time axis, one above the other, as plotly's `data` and `layout`.
 
@@ -98,7 +101,7 @@ def timeline_plotly(
     >>> sum(trace["type"] == "heatmap" for trace in picture["data"]), picture["layout"]["xaxis"]["range"]
     (8, [0, 33.0])
     """
-    look = look or Look()
+    look = look or DrawingOptions()
     longest_s = max((timeline.step_time_s for timeline in timelines), default=0.0)
     scale, names = time_scale(longest_s), ["" for _ in timelines] if titles is None else list(titles)
     fills, stack = fills_of(timelines), _Stack(look.theme)
@@ -116,8 +119,8 @@ def timeline_plotly(
 
 
 def colours_in(theme: Theme) -> list[str]:
-    """Return the colours of `Fills` with the theme's colour for idle cells."""
-    return [theme.idle if colour == palette.COLOURS[Op.IDLE] else colour for colour in Fills.colours]
+    """Return the colours of `ActionColours` with the theme's colour for idle cells."""
+    return [theme.idle if colour == palette.COLOURS[Op.IDLE] else colour for colour in ActionColours.colours]
 
 
 def _row_px(num_ranks: int, num_timelines: int) -> float:
@@ -196,10 +199,10 @@ def _above_panel(caption: Sequence[str], y: float) -> Data:
 class _Rows:
     """Draws the rows of timelines that share a time axis of length `longest` (in units of `scale`)."""
 
-    scale: Scale
-    fills: Fills
+    scale: AxisScale
+    fills: ActionColours
     longest: float
-    look: Look
+    look: DrawingOptions
 
     def rows(self, timeline: Timeline, lanes: Sequence[Lane], row_px: float) -> list[Data]:
         look = self.look
@@ -335,16 +338,16 @@ def _padded(number: int, digits: int) -> str:
 
 
 _LABELLED_PX = 10  # minimum row height for readable labels
-_INKS = [palette.text_on(colour) for colour in Fills.colours]
+_INKS = [palette.text_on(colour) for colour in ActionColours.colours]
 
 
 def names_of(schedule: Schedule) -> list[str]:
     """Return the name of every action and, at index −1, the name of an idle cell; cached per schedule."""
-    return kept(schedule, "names", lambda: [*(str(action) for action in schedule), "idle"])
+    return cached(schedule, "names", lambda: [*(str(action) for action in schedule), "idle"])
 
 
 def _add_memory(
-    stack: _Stack, timelines: Sequence[Timeline], titles: Sequence[str], scale: Scale, look: Look
+    stack: _Stack, timelines: Sequence[Timeline], titles: Sequence[str], scale: AxisScale, look: DrawingOptions
 ) -> None:
     shown = [(timeline, title) for timeline, title in zip(timelines, titles, strict=True) if has_memory(timeline)]
     limit = look.memory_limit_bytes
@@ -378,7 +381,7 @@ def _colours(colours: Sequence[str]) -> Data:
     return {"cmin": -0.5, "cmax": number - 0.5, "colorscale": scale, "showscale": False}
 
 
-def _caption(name: str, facts: str, look: Look) -> list[str]:
+def _caption(name: str, facts: str, look: DrawingOptions) -> list[str]:
     first, letters = f"{name}   ", max(24, int(look.wide_px / _LETTER_PX))
     facts = facts.replace(" ", "\xa0").replace("\xa0·\xa0", "\xa0· ")  # lines break only after a " · "
     lines = textwrap.wrap(facts, letters, initial_indent=first, break_long_words=False, break_on_hyphens=False)

@@ -37,7 +37,7 @@ LIGHT, DARK = (
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
 
-def listed(timelines: Sequence[Timeline] | Timeline) -> Sequence[Timeline]:
+def as_list(timelines: Sequence[Timeline] | Timeline) -> Sequence[Timeline]:
     """Return a single timeline as a list."""
     return [timelines] if isinstance(timelines, Timeline) else timelines
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ppsim.base.pareto import front_of
+from ppsim.base.pareto import pareto_front
 from ppsim.base.units import seconds, size
 from ppsim.plot import palette
 from ppsim.plot.plotly_frame import LIGHT, Data, Theme, axis_in, binary, figure_of, layout_with, limit_line
-from ppsim.plot.scale import Scale, bytes_scale, heading, time_scale
+from ppsim.plot.scale import AxisScale, bytes_scale, heading, time_scale
 from ppsim.schedule.table import Op
-from ppsim.simulation.explain import CAUSES, idle_by_cause_s
+from ppsim.simulation.idle_causes import CAUSES, idle_by_cause_s
 from ppsim.simulation.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -23,14 +23,14 @@ _SIZE = {"height": 420, "margin": {"l": 62, "r": 16, "t": 120, "b": 52}}  # 120:
 
 
 def tradeoff_figure(
-    points: "Sequence[Point]", *, memory_limit_bytes: float | None = None, theme: Theme = LIGHT
+    points: "Sequence[TradeoffPoint]", *, memory_limit_bytes: float | None = None, theme: Theme = LIGHT
 ) -> "go.Figure":
     """Return the plotly figure of `tradeoff_plotly`."""
     return figure_of(tradeoff_plotly(points, memory_limit_bytes=memory_limit_bytes, theme=theme))
 
 
 @dataclass(frozen=True)
-class Point:
+class TradeoffPoint:
     """A schedule in the plane of memory and time.
 
     - `bound_s`: lower bound of the time of all schedules with the same placement.
@@ -55,7 +55,7 @@ _GROUPS = {"compared": "compared", "possible": "others", "refused": "do not run 
 
 
 def tradeoff_plotly(
-    points: Sequence[Point], *, memory_limit_bytes: float | None = None, theme: Theme = LIGHT
+    points: Sequence[TradeoffPoint], *, memory_limit_bytes: float | None = None, theme: Theme = LIGHT
 ) -> Data:
     """Return points in the plane of peak memory and time, the Pareto front, lower bounds, and the memory limit.
 
@@ -95,14 +95,14 @@ def tradeoff_plotly(
     return {"data": data, "layout": layout}
 
 
-def _told(point: Point) -> str:
+def _told(point: TradeoffPoint) -> str:
     bound = "" if point.bound_s is None else f", at least {seconds(point.bound_s)}"
     return f"{seconds(point.iteration_time_s)}{bound}<br>{size(point.peak_bytes)} peak memory" + (
         f"<br>{html.escape(point.told)}" if point.told else ""
     )
 
 
-def _bounds(points: Sequence[Point], memory: Scale, time: Scale, theme: Theme) -> list[Data]:
+def _bounds(points: Sequence[TradeoffPoint], memory: AxisScale, time: AxisScale, theme: Theme) -> list[Data]:
     known = [(point, point.bound_s) for point in points if point.bound_s is not None]
     if not known:
         return []
@@ -124,9 +124,9 @@ def _bounds(points: Sequence[Point], memory: Scale, time: Scale, theme: Theme) -
     ]  # fmt: skip
 
 
-def _front(points: Sequence[Point], memory: Scale, time: Scale) -> list[Data]:
+def _front(points: Sequence[TradeoffPoint], memory: AxisScale, time: AxisScale) -> list[Data]:
     usable = [point for point in points if point.kind != "refused"]
-    front = front_of(usable, lambda one: (one.peak_bytes, one.iteration_time_s))
+    front = pareto_front(usable, lambda one: (one.peak_bytes, one.iteration_time_s))
     return [
         {
             "type": "scatter", "mode": "lines", "name": "least of both", "hoverinfo": "skip",

@@ -10,7 +10,7 @@ from ppsim.simulation.timeline import Timeline
 
 
 @dataclass(frozen=True)
-class Scale:
+class AxisScale:
     """The unit of an axis: its size in seconds or bytes, and the decimals that distinguish neighbouring values."""
 
     unit: str
@@ -20,24 +20,24 @@ class Scale:
     def value(self, amount: float) -> str:
         """Return an amount in this unit, without the unit.
 
-        >>> Scale("ms", 1e-3, 2).value(1.23456)
+        >>> AxisScale("ms", 1e-3, 2).value(1.23456)
         '1234.56'
         """
         return f"{amount / self.size:.{self.decimals}f}"
 
 
-def time_scale(longest_s: float) -> Scale:
+def time_scale(longest_s: float) -> AxisScale:
     """Return the scale of a time axis that ends at `longest_s`: s from 10 s on, else ms; seven digits.
 
     >>> time_scale(3.25), time_scale(83.0)
-    (Scale(unit='ms', size=0.001, decimals=3), Scale(unit='s', size=1.0, decimals=5))
+    (AxisScale(unit='ms', size=0.001, decimals=3), AxisScale(unit='s', size=1.0, decimals=5))
     """
     unit, size = ("s", 1.0) if longest_s >= 10 else ("ms", 1e-3)
     digits = 1 + math.floor(math.log10(longest_s / size)) if longest_s > 0 else 1
-    return Scale(unit, size, max(0, 7 - max(1, digits)))
+    return AxisScale(unit, size, max(0, 7 - max(1, digits)))
 
 
-def bytes_scale(largest: float) -> Scale:
+def bytes_scale(largest: float) -> AxisScale:
     """Return the scale of a memory axis that ends at `largest` bytes.
 
     >>> bytes_scale(80e9).unit
@@ -45,8 +45,8 @@ def bytes_scale(largest: float) -> Scale:
     """
     for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if largest >= size:
-            return Scale(unit, float(size), 2)
-    return Scale("B", 1.0)
+            return AxisScale(unit, float(size), 2)
+    return AxisScale("B", 1.0)
 
 
 def heading(timeline: Timeline, title: str) -> tuple[str, str]:

@@ -19,34 +19,34 @@ import numpy as np
 
 from ppsim.base.arrays import Floats
 from ppsim.base.file_schema import validated
-from ppsim.base.files import read_json, to_json, write_whole
+from ppsim.base.files import read_json, to_json, write_atomically
 from ppsim.base.units import percent, seconds
 from ppsim.catalog.build import build
-from ppsim.costs.assemble_profile import threads
-from ppsim.costs.profile import Profile, Rehearsal, Shape
+from ppsim.costs.assemble_profile import threads_in_words
+from ppsim.costs.profile import CalibrationRun, Profile, Shape
 from ppsim.model.shapes import ModelShape
 from ppsim.profiling.duration_estimate import assumed_rate
 from ppsim.profiling.harness import forward_flops
-from ppsim.profiling.measuring_progress import Pace, Watch
-from ppsim.profiling.settings import Key, Say, Settings
+from ppsim.profiling.measuring_progress import MeasuringProgress, Watch
+from ppsim.profiling.settings import MeasurementKey, MeasuringSettings, Say
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project_table
 from ppsim.projection.projection import Projection
 from ppsim.runs.calibrate import calibrate
 from ppsim.runs.run import Run
-from ppsim.runs.timeline_import import Measured, measured_in, run_of
-from ppsim.runtime.config import GPTShape, OwnModel, TrainConfig, Turns
+from ppsim.runs.timeline_import import ImportedRun, import_run, run_of
 from ppsim.runtime.launch import launch_all
+from ppsim.runtime.train_config import GPTShape, TrainConfig, TurnLimits, UserModel
 from ppsim.schedule.choices import Dtype
 from ppsim.schedule.grammar import format_table
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.engine import evaluate_many
-from ppsim.simulation.run import durations_s, overheads_s
+from ppsim.simulation.simulate import durations_s, overheads_s
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
-from ppsim.simulation.variation import drawn_steps, relative_spread
+from ppsim.simulation.variation import relative_spread, simulate_samples
 
-ModelOf = Callable[[int], GPTShape | OwnModel]
+ModelOf = Callable[[int], GPTShape | UserModel]
 """Builds the model that the runtime trains, from its number of layers."""
 
 FEW, MORE = 1, 3
@@ -82,7 +82,7 @@ _FURTHEST = 2.0
 
 
 def rehearse(
-    path: Path, model: ModelShape, key: Key, settings: Settings, *, num_processes: int,
+    path: Path, model: ModelShape, key: MeasurementKey, settings: MeasuringSettings, *, num_processes: int,
     say: Say = lambda message: None, watch: Watch = lambda pace: None,
 ) -> None:  # fmt: skip
     """Do a calibration run for the model of a profile file, and write the result into the file.
@@ -104,10 +104,10 @@ def rehearse(
         say=say,
         watch=watch,
     )
-    write_whole(path, to_json(content | {"rehearsal": found}))
+    write_atomically(path, to_json(content | {"rehearsal": found}))
 
 
-def expected_s(model: ModelShape, key: Key, settings: Settings, num_processes: int) -> float:
+def expected_s(model: ModelShape, key: MeasurementKey, settings: MeasuringSettings, num_processes: int) -> float:
     """Return the expected seconds of a calibration run, from FLOPs as in `ppsim.profiling.duration_estimate`."""
     layer, head = forward_flops(model, key)
     rate, _ = assumed_rate("cpu", key.dtype, num_threads=settings.num_threads)
@@ -117,8 +117,8 @@ def expected_s(model: ModelShape, key: Key, settings: Settings, num_processes: i
 def rehearsal_of(
     profile: Profile,
     model_of: ModelOf,
-    key: Key,
-    settings: Settings,
+    key: MeasurementKey,
+    settings: MeasuringSettings,
     *,
     num_processes: int,
     say: Say,
@@ -129,14 +129,14 @@ def rehearsal_of(
     `model_of` builds the model with a given number of layers; `watch` is called after each turn. Raises `RunFailed`
     if a rank fails.
     """
-    conditions = f"{num_processes} processes at once, {threads(settings.num_threads)}"
+    conditions = f"{num_processes} processes at once, {threads_in_words(settings.num_threads)}"
     shape = profile.shape_at(micro_batch=key.micro_batch, sequence_length=key.sequence_length, tp=1, cp=1, ep=1)
     short = _table(num_processes, 1)
     steps_s = [_projected(profile, shape, short, layers).timeline.step_time_s for layers in (FEW, MORE)]
     turns = _Turns.of([step_s / (2 * num_processes - 1) for step_s in steps_s], num_processes)
     table = _table(num_processes, turns.microbatches)
     say(f"rehearsing with {conditions}: about {seconds(turns.seconds)}")
-    pace = Pace(turns.most)
+    pace = MeasuringProgress(turns.most)
 
     def watched(done: int) -> None:
         pace.done(1)
@@ -157,11 +157,11 @@ def rehearsal_of(
         ]  # fmt: skip
         results = launch_all(configs, quiet=True, turns=turns.turns, watch=watched)
     runs = [run_of(one, table, None, source="") for one in results]
-    pair = [joined(runs[index::2]) for index in range(2)]
+    pair = [join_turns(runs[index::2]) for index in range(2)]
     windows_s = [np.median(one.reference_s, axis=0).tolist() for one in runs]
-    found = Rehearsal(
+    found = CalibrationRun(
         num_processes=num_processes, num_threads=settings.num_threads,
-        **told(profile, shape, pair, windows_s=windows_s), reference_work=runs[0].reference_work,
+        **fit_overheads(profile, shape, pair, windows_s=windows_s), reference_work=runs[0].reference_work,
     )  # fmt: skip
     say(
         f"measured by one process, rehearsed with {conditions}: passes take {found.slowdown:.2f} times as long and "
@@ -178,8 +178,8 @@ def rehearsal_of(
     return asdict(found)
 
 
-def told(
-    profile: Profile, shape: Shape, pair: Sequence[Measured], *, windows_s: Sequence[Sequence[float]] = ()
+def fit_overheads(
+    profile: Profile, shape: Shape, pair: Sequence[ImportedRun], *, windows_s: Sequence[Sequence[float]] = ()
 ) -> dict[str, Any]:
     """Return the constants fitted to measured pipelines with `FEW` and with `MORE` layers per stage.
 
@@ -191,7 +191,7 @@ def told(
     paces: dict[str, Any] = {"reference_s": [], "reference_ends_s": None}
     if windows_s:
         ranks_s, paces = _paces(np.array(windows_s))
-        pair = [measured_in(one.run.at_pace(taken_s), 0) for one, taken_s in zip(pair, ranks_s, strict=True)]
+        pair = [import_run(one.run.at_pace(taken_s), 0) for one, taken_s in zip(pair, ranks_s, strict=True)]
     table = pair[0].timeline.graph.schedule
     found = calibrate([one.run for one in pair])
     hop_s = found.hop.value if found.hop else 0.0
@@ -200,7 +200,7 @@ def told(
     pipelines = [
         _Pipeline(
             one.timeline, one.costs.replace(hop_overhead_s=hop_s), float(np.median(measured.step_times_s)),
-            drawn_steps(one.timeline.graph, factors),
+            simulate_samples(one.timeline.graph, factors),
         )
         for one, measured in zip(projected, pair, strict=True)
     ]  # fmt: skip
@@ -326,21 +326,21 @@ class _Turns:
         return cls(most, microbatches, num_steps, num_warm_up, most * turn_s + num_warm_up * step_s + _STARTED_S)
 
     @property
-    def turns(self) -> Turns:
+    def turns(self) -> TurnLimits:
         """The number of turns; fewer are allowed if they take longer than expected."""
-        return Turns(self.most, min(_LEAST_TURNS, self.most), _PATIENCE * _REHEARSED_S)
+        return TurnLimits(self.most, min(_LEAST_TURNS, self.most), _PATIENCE * _REHEARSED_S)
 
 
-def _gpt_of(model: ModelShape, key: Key, num_layers: int) -> GPTShape:
+def _gpt_of(model: ModelShape, key: MeasurementKey, num_layers: int) -> GPTShape:
     layer = model.layer
     return GPTShape(num_layers, layer.hidden_size, layer.num_heads, key.sequence_length, model.vocab_size)
 
 
-def joined(turns: Sequence[Run]) -> Measured:
+def join_turns(turns: Sequence[Run]) -> ImportedRun:
     """Join the steps of several runs of one table into one run."""
     start, end = (np.concatenate([getattr(one, name) for one in turns]) for name in ("start", "end"))
     references = [ranks for one in turns for ranks in one.reference_s]
-    return measured_in(replace(turns[0], start=start, end=end, reference_s=references, gaps_s=()), 0)
+    return import_run(replace(turns[0], start=start, end=end, reference_s=references, gaps_s=()), 0)
 
 
 def _grown(costs: Sequence[StageCosts]) -> float:

@@ -1,7 +1,7 @@
 """Measure the chunks of a model as a trainer builds them, one after the other on this device.
 
 A trainer provides a `Builder` that builds any window of its layers. Each different chunk is built and measured
-once; the costs of a pipeline with other chunks are derived from these (`ppsim.costs.chunks`).
+once; the costs of a pipeline with other chunks are derived from these (`ppsim.costs.chunk_costs`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,17 +14,25 @@ import torch
 from torch import Tensor, nn
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import to_json, write_whole
+from ppsim.base.files import to_json, write_atomically
 from ppsim.base.version import __version__
-from ppsim.costs.chunks import FIRST, KINDS, LAST, alike, short_contents, untold
+from ppsim.costs.chunk_costs import FIRST, KINDS, LAST, cost_key, short_contents, undetermined_parts
 from ppsim.costs.utilization import split_ratio
-from ppsim.profiling.harness import COSTLY_SPLIT, NUM_BLOCKS, Part, counted, header, measured_costs, num_inputs
-from ppsim.profiling.measure import Module, give_back_memory
-from ppsim.profiling.settings import Say, Settings
+from ppsim.profiling.harness import (
+    COSTLY_SPLIT,
+    NUM_BLOCKS,
+    MeasuredPart,
+    count_flops,
+    header,
+    measured_costs,
+    num_inputs,
+)
+from ppsim.profiling.measure import MeasuredModule, release_memory
+from ppsim.profiling.settings import MeasuringSettings, Say
 
 
 @dataclass(frozen=True)
-class Window:
+class LayerWindow:
     """The layers from `start` to before `stop`; `is_first` adds the embedding, `is_last` the head and loss.
 
     A window without layers is the embedding or the head alone.
@@ -46,7 +54,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Built:
+class BuiltChunk:
     """A chunk ready to be called with tokens, or with the hidden states that the chunk before it sends.
 
     `layers` are its layers in order; `loss` computes a scalar from the last chunk's output.
@@ -64,10 +72,10 @@ class Builder(Protocol):
     def num_layers(self) -> int:
         """Number of layers of the model."""
 
-    def build(self, window: Window) -> Built:
+    def build(self, window: LayerWindow) -> BuiltChunk:
         """Return the chunk with a window of layers, as the trainer's pipeline would have it."""
 
-    def input_of(self, window: Window) -> Tensor:
+    def input_of(self, window: LayerWindow) -> Tensor:
         """Return an input of the chunk: tokens, or random numbers in place of the previous chunk's output."""
 
     def forward_flops(self, contents: str) -> float | None:
@@ -84,7 +92,7 @@ class TrainersBuilder(Builder, Protocol):
         """Return the layers per stage of the configured pipeline, by the trainer's rule."""
 
 
-def windows_of(counts: Sequence[int]) -> list[Window]:
+def windows_of(counts: Sequence[int]) -> list[LayerWindow]:
     """Return the windows of stages, given the number of layers of each.
 
     >>> [window.contents("tttt") for window in windows_of([0, 3, 1])]
@@ -95,7 +103,7 @@ def windows_of(counts: Sequence[int]) -> list[Window]:
         ends.append(ends[-1] + count)
     last = len(counts) - 1
     return [
-        Window(start, stop, is_first=stage == 0, is_last=stage == last)
+        LayerWindow(start, stop, is_first=stage == 0, is_last=stage == last)
         for stage, (start, stop) in enumerate(pairwise(ends))
     ]
 
@@ -103,7 +111,7 @@ def windows_of(counts: Sequence[int]) -> list[Window]:
 def profile_chunks(
     builder: Builder,
     splits: Sequence[Sequence[int]],
-    settings: Settings,
+    settings: MeasuringSettings,
     *,
     model: dict[str, Any],
     notes: list[str],
@@ -138,7 +146,7 @@ def profile_inside(
     trainer: tuple[str, str],
     builder: TrainersBuilder,
     splits: Sequence[Sequence[int]],
-    settings: Settings,
+    settings: MeasuringSettings,
     *,
     model: dict[str, Any],
     note: str,
@@ -161,7 +169,7 @@ def profile_inside(
     provenance["source"] = f"ppsim {__version__} inside {name}"
     provenance["software"][name.lower()] = version
     if output is not None:
-        write_whole(output, to_json(content))
+        write_atomically(output, to_json(content))
     return content
 
 
@@ -171,7 +179,7 @@ def kinds_of(builder: Builder, counts: Sequence[int], *, say: Say = lambda messa
     for chunk, window in enumerate(windows_of(counts)):
         say(f"building {window.num_layers} layers from {window.start} on")
         layers += [_Layer.of(layer, chunk) for layer in _built(builder, window).layers]
-        give_back_memory()
+        release_memory()
     by_structure: dict[str, list[int]] = {}
     for index, layer in enumerate(layers):
         by_structure.setdefault(layer.structure, []).append(index)
@@ -222,20 +230,20 @@ def _is_place(name: str, members: Sequence[int], layers: Sequence[_Layer]) -> bo
     return all(len(differences) == 1 for differences in firsts.values()) and len(members) > len(firsts)
 
 
-def _wanted(kinds: str, splits: Sequence[Sequence[int]]) -> dict[str, Window]:
+def _wanted(kinds: str, splits: Sequence[Sequence[int]]) -> dict[str, LayerWindow]:
     """A window for each different chunk of the splits, and for chunks to derive all others."""
-    wanted: dict[str, Window] = {}
+    wanted: dict[str, LayerWindow] = {}
     for window in [window for counts in splits for window in windows_of(counts)]:
         if contents := window.contents(kinds):
-            wanted.setdefault(alike(contents), window)
+            wanted.setdefault(cost_key(contents), window)
     for window in _more_windows(kinds, longest=max(NUM_BLOCKS, *(max(counts) for counts in splits))):
-        missing = untold(list(wanted))
+        missing = undetermined_parts(list(wanted))
         if not missing:
             break
-        contents = alike(window.contents(kinds))
+        contents = cost_key(window.contents(kinds))
         if contents not in wanted and set(contents) & set(missing):
             wanted[contents] = window
-    if untold(list(wanted)):
+    if undetermined_parts(list(wanted)):
         raise ConfigError(
             f"the chunks of a model with {len(kinds)} layer{'s' * (len(kinds) > 1)} cannot be told apart: "
             f"each kind of layer has to come twice in a row"
@@ -243,20 +251,20 @@ def _wanted(kinds: str, splits: Sequence[Sequence[int]]) -> dict[str, Window]:
     return wanted
 
 
-def _more_windows(kinds: str, *, longest: int) -> Iterator[Window]:
+def _more_windows(kinds: str, *, longest: int) -> Iterator[LayerWindow]:
     """Windows of one layer, then of several equal layers in a row, then the ends; inner layers come first."""
     num_layers = len(kinds)
     for count in (1, NUM_BLOCKS, *range(2, longest + 1)):
         starts = range(num_layers - count + 1)
         for start in sorted(starts, key=lambda start: start in (0, num_layers - count)):
             if len(set(kinds[start : start + count])) == 1:
-                yield Window(start, start + count)
+                yield LayerWindow(start, start + count)
     for count in range(1, min(longest, num_layers - 1) + 1):
-        yield Window(num_layers - count, num_layers, is_last=True)
-        yield Window(0, count, is_first=True)
+        yield LayerWindow(num_layers - count, num_layers, is_last=True)
+        yield LayerWindow(0, count, is_first=True)
 
 
-def _built(builder: Builder, window: Window) -> Built:
+def _built(builder: Builder, window: LayerWindow) -> BuiltChunk:
     built = builder.build(window)
     if len(built.layers) != window.num_layers:
         raise ConfigError(
@@ -266,23 +274,25 @@ def _built(builder: Builder, window: Window) -> Built:
     return built
 
 
-def _measured(builder: Builder, window: Window, contents: str, settings: Settings, say: Say) -> dict[str, Any]:
+def _measured(
+    builder: Builder, window: LayerWindow, contents: str, settings: MeasuringSettings, say: Say
+) -> dict[str, Any]:
     """Costs of a chunk; the model is released before the next one is built."""
     subject = subject_of(builder, window)
     flops = builder.forward_flops(contents)
     if flops is None:
-        flops, _ = counted(subject)
-    [found] = measured_costs([Part(short_contents(contents), [subject], flops)], settings, say=say)
+        flops, _ = count_flops(subject)
+    [found] = measured_costs([MeasuredPart(short_contents(contents), [subject], flops)], settings, say=say)
     if window.is_first:
         found |= {"backward_input_s": None, "backward_weight_s": None}
         found["activation_bytes_kept_for_weight"] = found["activation_bytes"]
     del subject
-    give_back_memory()
+    release_memory()
     return found | {"forward_flops": flops}
 
 
-def subject_of(builder: Builder, window: Window) -> Module:
+def subject_of(builder: Builder, window: LayerWindow) -> MeasuredModule:
     """Return the chunk of a window, ready to be measured."""
     built, first = _built(builder, window), builder.input_of(window)
     inputs = [first, *(builder.input_of(window) for _ in range(num_inputs(first.device, first) - 1))]
-    return Module(built.module, inputs, is_first=window.is_first, loss=built.loss)
+    return MeasuredModule(built.module, inputs, is_first=window.is_first, loss=built.loss)

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ppsim.base.files import read_json, to_json, write_whole
+from ppsim.base.files import read_json, to_json, write_atomically
 from ppsim.base.units import size
 from ppsim.profiling.failures import first_sentence, is_out_of_memory
-from ppsim.profiling.grids import AttentionSizes, Grid, grid_of
+from ppsim.profiling.grids import AttentionSizes, BenchmarkGrid, grid_of
 from ppsim.profiling.layers import grouped_mm
-from ppsim.profiling.measure import is_beside
-from ppsim.profiling.samples import quantity
-from ppsim.profiling.settings import Say, Settings
+from ppsim.profiling.measure import is_asynchronous
+from ppsim.profiling.samples import summarise_samples
+from ppsim.profiling.settings import MeasuringSettings, Say
 from ppsim.runtime.clock import clock_of
 
 Work = Callable[[], object]
@@ -36,7 +36,12 @@ _MOST_OPERANDS = 200
 
 
 def add_facts(
-    path: str, settings: Settings, dtype: str, *, grid: Grid | None = None, say: Say = lambda message: None
+    path: str,
+    settings: MeasuringSettings,
+    dtype: str,
+    *,
+    grid: BenchmarkGrid | None = None,
+    say: Say = lambda message: None,
 ) -> dict[str, Any]:
     """Benchmark the device in one number format, add the results to the profile at `path`, and return all of them.
 
@@ -52,7 +57,7 @@ def add_facts(
         there = facts.get(name, [])
         of_no_type = [point for point in there if "dtype" not in point]
         facts[name] = there + [point for point in points if point not in there and not of_no_type]
-    write_whole(path, to_json(content | {"device_facts": facts}))
+    write_atomically(path, to_json(content | {"device_facts": facts}))
     return facts
 
 
@@ -62,7 +67,7 @@ def has_facts(facts: dict[str, Any], dtype: str) -> bool:
 
 
 def measure_facts(
-    settings: Settings, dtype: str, *, grid: Grid | None = None, say: Say = lambda message: None
+    settings: MeasuringSettings, dtype: str, *, grid: BenchmarkGrid | None = None, say: Say = lambda message: None
 ) -> dict[str, Any]:
     """Return the content of `device_facts` for one number format: plain dicts, in seconds and bytes."""
     torch.set_num_threads(settings.num_threads)
@@ -90,7 +95,7 @@ def measure_facts(
 class _Bench:
     """Device, number format and grid of a benchmark, and the list of points that were left out."""
 
-    def __init__(self, where: torch.device, kind: torch.dtype, grid: Grid) -> None:
+    def __init__(self, where: torch.device, kind: torch.dtype, grid: BenchmarkGrid) -> None:
         self.where, self.kind, self.grid = where, kind, grid
         self.not_measured: list[str] = []
 
@@ -123,9 +128,9 @@ class _Bench:
         once = max(clock.time(run, len(works))[1]() / len(works), 1e-7)
         times = max(1, min(_MOST_RUNS, round(self.grid.sample_s / once)))
         num_samples = max(_FEWEST, min(_MOST, int(self.grid.point_s / (once * times))))
-        launch_s = clock.time_launch(run, times)[1]() if is_beside(self.where) else 0.0
+        launch_s = clock.time_launch(run, times)[1]() if is_asynchronous(self.where) else 0.0
         samples = [clock.time(run, times, launch_s=launch_s)[1] for _ in range(num_samples)]
-        return quantity([seconds() / times for seconds in samples])
+        return summarise_samples([seconds() / times for seconds in samples])
 
     @contextmanager
     def fits(self, what: str) -> Iterator[None]:

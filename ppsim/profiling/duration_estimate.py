@@ -13,12 +13,12 @@ from ppsim.model.shapes import ModelShape
 from ppsim.profiling.graphs import NUM_WARM_UP as GRAPH_WARM_UP
 from ppsim.profiling.harness import NUM_BLOCKS, forward_flops, type_of
 from ppsim.profiling.measure import FEWEST_WARM_UPS, LAUNCHES, LAUNCHES_BEFORE
-from ppsim.profiling.models import of_gpt
-from ppsim.profiling.settings import LEAST_REPEATS, Key, Settings
+from ppsim.profiling.model_shapes import of_gpt
+from ppsim.profiling.settings import LEAST_REPEATS, MeasurementKey, MeasuringSettings
 from ppsim.profiling.timing import PATIENCE
-from ppsim.runtime.config import MODELS
 from ppsim.runtime.gpt import Block
 from ppsim.runtime.options import DEFAULT_MODEL
+from ppsim.runtime.train_config import MODELS
 from ppsim.schedule.choices import Dtype
 
 PART_OF_PEAK = 0.4
@@ -44,7 +44,7 @@ _REFERENCE = "NVIDIA H100 80GB HBM3"
 
 
 @dataclass(frozen=True)
-class Expected:
+class DurationEstimate:
     """FLOPs and seconds of measuring one or several shapes."""
 
     flops: float
@@ -55,7 +55,7 @@ class Expected:
 def _rate_of_cpu(dtype: str, num_threads: int) -> float:
     """Current FLOP/s of F and B, for a layer of the runtime's default model."""
     shape = MODELS[DEFAULT_MODEL]
-    key = Key(micro_batch=1, sequence_length=shape.sequence_length, dtype=cast(Dtype, dtype))
+    key = MeasurementKey(micro_batch=1, sequence_length=shape.sequence_length, dtype=cast(Dtype, dtype))
     before = torch.get_num_threads()
     torch.set_num_threads(num_threads)
     with torch.random.fork_rng(devices=[]):
@@ -89,7 +89,7 @@ def assumed_rate(device: str, dtype: str, *, num_threads: int = 1) -> tuple[floa
     return PART_OF_PEAK * peak, f"{100 * PART_OF_PEAK:.0f} % of {peak / 1e12:.1f} TFLOP/s ({name}, {sheet.source})"
 
 
-def expected(model: ModelShape, key: Key, settings: Settings) -> Expected:
+def estimate_duration(model: ModelShape, key: MeasurementKey, settings: MeasuringSettings) -> DurationEstimate:
     """Return the cost of measuring a model at a key, with repeats limited by `settings.component_s`."""
     rate, _ = assumed_rate(settings.device, key.dtype, num_threads=settings.num_threads)
     layer, head = forward_flops(model, key)
@@ -100,11 +100,11 @@ def expected(model: ModelShape, key: Key, settings: Settings) -> Expected:
     if not settings.compiled:
         flops += layer  # to observe its attention
     least_s = _COMPONENTS * settings.least_s * (PATIENCE if settings.device == "cpu" else 1)  # uncertain medians
-    return Expected(flops, max(flops / rate, least_s) + SHAPE_S[settings.device])
+    return DurationEstimate(flops, max(flops / rate, least_s) + SHAPE_S[settings.device])
 
 
 def _component_flops(
-    row: float, alone: float, launched: float, settings: Settings, rate: float, again: tuple[float, float]
+    row: float, alone: float, launched: float, settings: MeasuringSettings, rate: float, again: tuple[float, float]
 ) -> float:
     """FLOPs of measuring a component, given the FLOPs of its forwards; mirrors `harness.measured_costs`."""
     both, whole, split = row + alone, _B + again[0], _SPLIT + again[1]

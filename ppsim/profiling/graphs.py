@@ -4,16 +4,16 @@ import torch
 
 from ppsim.base.errors import RunFailed
 from ppsim.profiling.failures import first_sentence, is_out_of_memory
-from ppsim.profiling.measure import Module
-from ppsim.profiling.settings import Settings
-from ppsim.profiling.timing import undisturbed
+from ppsim.profiling.measure import MeasuredModule
+from ppsim.profiling.settings import MeasuringSettings
+from ppsim.profiling.timing import without_interruptions
 from ppsim.runtime.clock import Seconds, clock_of
 
 NUM_WARM_UP = 3
 """Repeats on a side stream before capture, as torch's documentation requires: libraries initialise in them."""
 
 
-def replayed(subject: Module, settings: Settings) -> dict[str, list[float]]:
+def replay_graph(subject: MeasuredModule, settings: MeasuringSettings) -> dict[str, list[float]]:
     """Return the seconds of F and of B, one entry per repeat; every replay reads the same input.
 
     Raises `RunFailed` if an action cannot be captured because something in it waits for the device.
@@ -42,7 +42,7 @@ def replayed(subject: Module, settings: Settings) -> dict[str, list[float]]:
     def replay() -> dict[str, Seconds]:
         return {name: clock.time(graph.replay)[1] for name, graph in (("F", forward), ("B", backward))}
 
-    with undisturbed():
+    with without_interruptions():
         for _ in range(settings.num_warm_up):
             replay()
         taken = [replay() for _ in range(settings.num_repeats)]

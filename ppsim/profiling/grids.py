@@ -17,7 +17,7 @@ class AttentionSizes:
 
 
 @dataclass(frozen=True)
-class Grid:
+class BenchmarkGrid:
     """Sizes of a device's microbenchmarks.
 
     `tokens` and `weights` (in, out of a linear layer) are combined. `groups` (number, in, out) use `tokens` rows in
@@ -36,7 +36,7 @@ class Grid:
     sample_s: float
 
 
-CUDA = Grid(
+CUDA = BenchmarkGrid(
     tokens=(512, 2048, 8192, 16384),
     # Llama-3 8B, 70B and 405B, GPT-3 175B and their tensor-parallel parts, and two heads.
     weights=(
@@ -57,7 +57,7 @@ CUDA = Grid(
     sample_s=1e-3,
 )  # fmt: skip
 
-CPU = Grid(
+CPU = BenchmarkGrid(
     tokens=(32, 128, 512, 2048),
     weights=((64, 64), (64, 256), (128, 128), (128, 352), (352, 128), (256, 256), (256, 1024), (1024, 256)),
     groups=((4, 128, 128),),
@@ -73,7 +73,7 @@ CPU = Grid(
     sample_s=2e-4,
 )
 
-QUICK = Grid(
+QUICK = BenchmarkGrid(
     tokens=(16, 64),
     weights=((32, 32), (32, 128), (128, 32)),
     groups=((2, 32, 32),),
@@ -87,6 +87,6 @@ QUICK = Grid(
 """For `--suite smoke` and tests: every microbenchmark in a fraction of a second, without accuracy."""
 
 
-def grid_of(device: str) -> Grid:
+def grid_of(device: str) -> BenchmarkGrid:
     """Return the default grid of a device, "cpu" or "cuda"."""
     return CUDA if device == "cuda" else CPU

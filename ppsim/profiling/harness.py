@@ -18,13 +18,13 @@ from ppsim.model import shapes
 from ppsim.model.recompute import BY_OPERATORS, recomputes
 from ppsim.model.shapes import ModelShape
 from ppsim.profiling.float8 import fused_cast, require_float8, to_float8
-from ppsim.profiling.graphs import replayed
+from ppsim.profiling.graphs import replay_graph
 from ppsim.profiling.layers import build_embedding, build_head, build_layer
-from ppsim.profiling.measure import Input, Module, Samples, is_beside, launch_seconds, measure
-from ppsim.profiling.samples import quantity
-from ppsim.profiling.settings import LEAST_REPEATS, Key, Say, Settings
+from ppsim.profiling.measure import Input, MeasuredModule, Samples, is_asynchronous, launch_seconds, measure
+from ppsim.profiling.samples import summarise_samples
+from ppsim.profiling.settings import LEAST_REPEATS, MeasurementKey, MeasuringSettings, Say
 from ppsim.profiling.split import why_not_split
-from ppsim.runtime.attention import attention_in
+from ppsim.runtime.fused_attention import attention_in
 from ppsim.runtime.gpt import loss_of
 
 NUM_BLOCKS = 4
@@ -40,7 +40,7 @@ _TIMES = {"F": "forward_s", "B": "backward_s", "I": "backward_input_s", "W": "ba
 
 
 def measure_shape(
-    model: ModelShape, key: Key, settings: Settings, *, say: Say = lambda message: None
+    model: ModelShape, key: MeasurementKey, settings: MeasuringSettings, *, say: Say = lambda message: None
 ) -> list[dict[str, Any]]:
     """Return the measurements of a model's embedding, layer and head at one shape, as in a profile file.
 
@@ -71,13 +71,13 @@ def measure_shape(
             end.compile()
     for module in (blocks, *ends):
         module.to(where, kind)
-    row, alone = Module(blocks, hidden), Module(blocks[0], hidden)
-    head = Module(ends[1], hidden, loss=lambda logits: loss_of(logits, tokens[0]))
+    row, alone = MeasuredModule(blocks, hidden), MeasuredModule(blocks[0], hidden)
+    head = MeasuredModule(ends[1], hidden, loss=lambda logits: loss_of(logits, tokens[0]))
     found = measured_components(
         [
-            Part("embedding", [Module(ends[0], tokens, is_first=True)], flops=0.0),
-            Part("layer", [row, alone], flops=layer_flops, num_units=NUM_BLOCKS),
-            Part("head", [head], flops=head_flops),
+            MeasuredPart("embedding", [MeasuredModule(ends[0], tokens, is_first=True)], flops=0.0),
+            MeasuredPart("layer", [row, alone], flops=layer_flops, num_units=NUM_BLOCKS),
+            MeasuredPart("head", [head], flops=head_flops),
         ],
         settings, shape=asdict(key), say=say,
     )  # fmt: skip
@@ -87,21 +87,21 @@ def measure_shape(
 
 
 @dataclass(frozen=True)
-class Part:
+class MeasuredPart:
     """Modules to measure: the first subject has `num_units` equal units, a second one is one unit alone.
 
     `flops` are the FLOPs of one unit's forward.
     """
 
     name: str
-    subjects: Sequence[Module]
+    subjects: Sequence[MeasuredModule]
     flops: float
     num_units: int = 1
 
 
 def measured_components(
-    parts: Sequence[Part],
-    settings: Settings,
+    parts: Sequence[MeasuredPart],
+    settings: MeasuringSettings,
     *,
     shape: dict[str, Any],
     say: Say = lambda message: None,
@@ -121,7 +121,7 @@ def measured_components(
     ]
 
 
-def build_blocks(shard: ModelShape, key: Key, settings: Settings) -> nn.Sequential:
+def build_blocks(shard: ModelShape, key: MeasurementKey, settings: MeasuringSettings) -> nn.Sequential:
     """Return `NUM_BLOCKS` layers of a shard, ready to be measured."""
     blocks = [
         build_layer(
@@ -135,7 +135,7 @@ def build_blocks(shard: ModelShape, key: Key, settings: Settings) -> nn.Sequenti
     return nn.Sequential(*blocks)
 
 
-def require_measurable(model: ModelShape, key: Key, settings: Settings) -> None:
+def require_measurable(model: ModelShape, key: MeasurementKey, settings: MeasuringSettings) -> None:
     """Raise `ConfigError` if a model cannot be sharded, or a layer not be computed, as asked."""
     model.shard(tp=key.tp, ep=key.ep)
     if reason := shapes.why_no_context_parallel(key.sequence_length, key.cp):
@@ -158,7 +158,7 @@ def require_measurable(model: ModelShape, key: Key, settings: Settings) -> None:
                 raise ConfigError(f"{module} is of {what}, which profile has not: leave it out")
 
 
-def forward_flops(model: ModelShape, key: Key) -> tuple[float, float]:
+def forward_flops(model: ModelShape, key: MeasurementKey) -> tuple[float, float]:
     """Return the forward FLOPs of a layer and of the head, for one rank's part."""
     shard, batch, length = model.shard(tp=key.tp, ep=key.ep), key.micro_batch, key.sequence_length
     return (
@@ -168,7 +168,7 @@ def forward_flops(model: ModelShape, key: Key) -> tuple[float, float]:
 
 
 class ModuleSettings(TypedDict, total=False):
-    """The fields of `Settings` for measuring a user's module."""
+    """The fields of `MeasuringSettings` for measuring a user's module."""
 
     num_repeats: int
     num_warm_up: int
@@ -189,10 +189,10 @@ def profile_module(
     """Return the profile of a user's module, as one of `num_layers` equal layers.
 
     The module is called as `module(*example_inputs)` and returns one tensor. It is measured on the device of its
-    inputs, in its own mode and number formats, compiled or not. `settings` are fields of `Settings`; `shape_of`
-    derives micro-batch and sequence length. FLOPs are from torch's counter, which omits fused attention on a CPU.
-    The profile has no embedding and no head: a projection counts them as 0 and says so. If the backward cannot be
-    split, `say` gets the reason and only B is recorded.
+    inputs, in its own mode and number formats, compiled or not. `settings` are fields of `MeasuringSettings`;
+    `shape_of` derives micro-batch and sequence length. FLOPs are from torch's counter, which omits fused attention
+    on a CPU. The profile has no embedding and no head: a projection counts them as 0 and says so. If the backward
+    cannot be split, `say` gets the reason and only B is recorded.
 
     Raises `ConfigError` for inputs or an output that no pipeline stage could have.
 
@@ -207,12 +207,14 @@ def profile_module(
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ConfigError(f"{name} has no parameter that learns: there is no backward to measure")
     first = inputs[0]
-    how = Settings(first.device.type, **settings)
+    how = MeasuringSettings(first.device.type, **settings)
     torch.set_num_threads(how.num_threads)
     rotated = [tuple(one.clone() for one in inputs) for _ in range(num_inputs(first.device, *inputs))]
-    subject = Module(module, rotated, is_first=not any(one.is_floating_point() for one in inputs))
-    flops, width = counted(subject)
-    [layer] = measured_components([Part(name, [subject], flops)], how, shape=shape_of(first, module), say=say)
+    subject = MeasuredModule(module, rotated, is_first=not any(one.is_floating_point() for one in inputs))
+    flops, width = count_flops(subject)
+    [layer] = measured_components(
+        [MeasuredPart(name, [subject], flops)], how, shape=shape_of(first, module), say=say
+    )
     notes = ["A module of one's own, as a layer. Median and quartiles. FLOPs by torch's counter."]
     model = {"name": name, "num_layers": num_layers, "hidden_size": width}
     return {**header(name, model, how, notes), "measurements": [layer | {"component": "layer"}]}
@@ -233,7 +235,7 @@ def shape_of(first: torch.Tensor, module: nn.Module) -> dict[str, Any]:
     }
 
 
-def model_header(name: str, model_name: str, model: ModelShape, settings: Settings) -> dict[str, Any]:
+def model_header(name: str, model_name: str, model: ModelShape, settings: MeasuringSettings) -> dict[str, Any]:
     """Return a model's profile file without its measurements."""
     facts = {
         "name": f"GPT {model_name}" if model.layer.kind == "gpt" else model_name,
@@ -250,7 +252,7 @@ def model_header(name: str, model_name: str, model: ModelShape, settings: Settin
     return header(name, facts, settings, notes)
 
 
-def header(name: str, model: dict[str, Any], settings: Settings, notes: list[str]) -> dict[str, Any]:
+def header(name: str, model: dict[str, Any], settings: MeasuringSettings, notes: list[str]) -> dict[str, Any]:
     """Return a profile file without its measurements."""
     return {
         "format": "ppsim-profile/1",
@@ -282,12 +284,12 @@ def costly_splits(content: dict[str, Any]) -> list[str]:
     return sentences
 
 
-def measured_costs(parts: Sequence[Part], settings: Settings, *, say: Say) -> list[dict[str, Any]]:
+def measured_costs(parts: Sequence[MeasuredPart], settings: MeasuringSettings, *, say: Say) -> list[dict[str, Any]]:
     """Return the costs of one unit of each part, measured in turns.
 
     `say` gets a sentence for each backward that cannot be split.
     """
-    subjects: list[Module] = []
+    subjects: list[MeasuredModule] = []
     can_split: list[bool] = []
     for part in parts:
         reason = "with --cuda-graphs I and W are not captured" if settings.cuda_graphs else (
@@ -305,7 +307,7 @@ def measured_costs(parts: Sequence[Part], settings: Settings, *, say: Say) -> li
     return [_costs_of(part, [next(samples) for _ in part.subjects], settings) for part in parts]
 
 
-def _costs_of(part: Part, found: Sequence[Samples], settings: Settings) -> dict[str, Any]:
+def _costs_of(part: MeasuredPart, found: Sequence[Samples], settings: MeasuringSettings) -> dict[str, Any]:
     whole, where, num_units = found[0], torch.device(settings.device), part.num_units
     content = {
         **_times(whole.seconds, num_units),
@@ -317,26 +319,26 @@ def _costs_of(part: Part, found: Sequence[Samples], settings: Settings) -> dict[
     }
     if len(found) > 1:
         content["alone"] = {"num_in_row": num_units, **_times(found[1].seconds)}
-    if is_beside(where) and not settings.cuda_graphs:
+    if is_asynchronous(where) and not settings.cuda_graphs:
         content["launch"] = launch_times(part.subjects[-1], where, can_split="I" in whole.seconds)
     return content
 
 
-def launch_times(subject: Module, device: torch.device, *, can_split: bool) -> dict[str, Any]:
+def launch_times(subject: MeasuredModule, device: torch.device, *, can_split: bool) -> dict[str, Any]:
     """Return the seconds that the host takes to enqueue each action, as in a profile."""
     return _times(launch_seconds(subject, device=device, can_split=can_split))
 
 
-def _replayed(subject: Module, settings: Settings) -> Samples:
+def _replayed(subject: MeasuredModule, settings: MeasuringSettings) -> Samples:
     """Times by replay of CUDA graphs, bytes without them."""
     [eager] = measure([subject], replace(settings, num_repeats=1, num_warm_up=0, least_s=0.0), can_split=[False])
-    return replace(eager, seconds=replayed(subject, settings))
+    return replace(eager, seconds=replay_graph(subject, settings))
 
 
 def _times(taken: dict[str, list[float]], num_units: int = 1) -> dict[str, Any]:
     """Seconds of each action of one unit; None for actions that were not measured."""
     return {
-        key: quantity([seconds / num_units for seconds in taken[name]]) if name in taken else None
+        key: summarise_samples([seconds / num_units for seconds in taken[name]]) if name in taken else None
         for name, key in _TIMES.items()
     }
 
@@ -349,13 +351,13 @@ def num_inputs(device: torch.device, *inputs: torch.Tensor) -> int:
     return int(max(_NUM_INPUTS, cache // sum(one.nbytes for one in inputs) + 2))
 
 
-def type_of(key: Key) -> torch.dtype:
+def type_of(key: MeasurementKey) -> torch.dtype:
     """Return the number format of weights and activations; fp8 GEMMs use bfloat16 tensors."""
     kind: torch.dtype = torch.bfloat16 if key.dtype == "fp8" else getattr(torch, key.dtype)
     return kind
 
 
-def counted(subject: Module) -> tuple[float, int]:
+def count_flops(subject: MeasuredModule) -> tuple[float, int]:
     """Return the forward FLOPs by torch's counter, and the width of the output."""
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -364,7 +366,7 @@ def counted(subject: Module) -> tuple[float, int]:
     return float(counter.get_total_flops()), output.shape[-1] if output.dim() else 1
 
 
-def _provenance(settings: Settings, notes: list[str]) -> dict[str, Any]:
+def _provenance(settings: MeasuringSettings, notes: list[str]) -> dict[str, Any]:
     facts: dict[str, Any] = {"name": _cpu_name(), "kind": settings.device}
     if settings.device == "cuda":
         properties = torch.cuda.get_device_properties(torch.device(settings.device))

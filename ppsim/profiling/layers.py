@@ -13,12 +13,12 @@ from torch.utils.checkpoint import checkpoint
 
 from ppsim.model.recompute import Recompute, recomputes
 from ppsim.model.shapes import LayerShape, ModelShape
-from ppsim.profiling.attention import ContextCore, Core, RecomputedCore
-from ppsim.profiling.recompute import Cheaply, again, plainly
+from ppsim.profiling.attention_modules import AttentionCoreModule, ContextCore, RecomputedCore
+from ppsim.profiling.checkpointing import Cheaply, recompute_result, save_as_usual
 from ppsim.runtime import gpt
 from ppsim.runtime.gpt import Recomputed
 
-AnyCore: TypeAlias = Core | ContextCore | RecomputedCore
+AnyCore: TypeAlias = AttentionCoreModule | ContextCore | RecomputedCore
 
 ROTARY_BASE = 500_000.0
 """Llama 3's value; it does not affect any cost."""
@@ -65,7 +65,7 @@ class AttentionModule(nn.Module):
 class SwiGLU(nn.Module):
     """down(silu(gate(x)) · up(x)) (Shazeer 2020, arXiv 2002.05202)."""
 
-    def __init__(self, hidden_size: int, ffn_size: int, *, cheaply: Cheaply = plainly) -> None:
+    def __init__(self, hidden_size: int, ffn_size: int, *, cheaply: Cheaply = save_as_usual) -> None:
         super().__init__()
         self.cheaply = cheaply  # how the activation is stored for the GEMM after it
         self.gate = nn.Linear(hidden_size, ffn_size, bias=False)
@@ -135,7 +135,7 @@ def grouped_mm(rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
     return torch.cat([part @ weight for part, weight in parts])
 
 
-class Mixture(nn.Module):
+class MoEModule(nn.Module):
     """Routed experts, and a shared expert for all tokens if the shape has one."""
 
     def __init__(self, shape: LayerShape, *, recompute: Recompute = "none") -> None:
@@ -165,7 +165,7 @@ class LayerModule(nn.Module):
             dense = SwiGLU(hidden, shape.ffn_size, cheaply=_kept(recompute, "mlp_act"))
             self.feed_forward = _whole(dense, recompute, "mlp")
         else:
-            self.feed_forward = _whole(Mixture(shape, recompute=recompute), recompute, "moe")
+            self.feed_forward = _whole(MoEModule(shape, recompute=recompute), recompute, "moe")
 
     def forward(self, x: Tensor) -> Tensor:
         """Return attention and feed-forward, each added to its input."""
@@ -207,7 +207,7 @@ class GPTLayer(gpt.Block):
 
 def _kept(recompute: Recompute, module: str) -> Cheaply:
     """How the output of a cheap operation is stored."""
-    return again if recomputes(recompute, module) else plainly
+    return recompute_result if recomputes(recompute, module) else save_as_usual
 
 
 def _whole(part: nn.Module, recompute: Recompute, module: str) -> nn.Module:
@@ -225,13 +225,13 @@ def build_layer(
     context-parallel rank.
     """
     positions = torch.arange(sequence_length)
-    core: AnyCore = Core(shape)
+    core: AnyCore = AttentionCoreModule(shape)
     is_core_whole = recomputes(recompute, "core_attn")
     if cp > 1:
         chunk = sequence_length // (2 * cp)
         positions = torch.cat((positions[:chunk], positions[-chunk:]))
         is_whole = recompute == "full" or compiled or is_core_whole
-        core = ContextCore(shape, sequence_length, cp, cheaply=plainly if is_whole else again)
+        core = ContextCore(shape, sequence_length, cp, cheaply=save_as_usual if is_whole else recompute_result)
     if is_core_whole:
         core = RecomputedCore(core)
     if shape.kind != "gpt":

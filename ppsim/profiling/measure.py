@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.distributed.pipelining._backward import stage_backward, stage_backward_input, stage_backward_weight
 
 from ppsim.base.errors import ConfigError
-from ppsim.profiling.settings import LEAST_REPEATS, Settings
-from ppsim.profiling.timing import sampled, undisturbed
+from ppsim.profiling.settings import LEAST_REPEATS, MeasuringSettings
+from ppsim.profiling.timing import sample_times, without_interruptions
 from ppsim.runtime.clock import Seconds, clock_of
 from ppsim.runtime.live_bytes import LiveBytes
 
@@ -47,7 +47,7 @@ _FEWEST_GRADS = 3
 Input = tuple[Tensor, ...]
 
 
-class Module:
+class MeasuredModule:
     """A module as a pipeline stage: inputs, one output, and a loss for the last stage.
 
     `inputs` are arguments of the module, each a tensor or a tuple of tensors. They are rotated, because a pipeline
@@ -121,7 +121,7 @@ class Module:
 
 
 def measure(
-    subjects: Sequence[Module], settings: Settings, *, can_split: Sequence[bool] | None = None
+    subjects: Sequence[MeasuredModule], settings: MeasuringSettings, *, can_split: Sequence[bool] | None = None
 ) -> list[Samples]:
     """Return the samples of each module, measured in turns so that other load affects all modules equally.
 
@@ -139,7 +139,7 @@ def measure(
     def repeat() -> dict[tuple[int, str], Seconds]:
         return {(index, name): taken for index, run in enumerate(runs) for name, taken in run.repeat().items()}
 
-    with undisturbed():
+    with without_interruptions():
         for done in range(1, settings.num_warm_up + 1):
             begin = clock.done()
             repeat()
@@ -148,7 +148,7 @@ def measure(
                 num_repeats = min(settings.num_repeats, max(LEAST_REPEATS, affordable))
                 if done >= FEWEST_WARM_UPS and affordable < LEAST_REPEATS:
                     break
-        taken = sampled(repeat, num_repeats=num_repeats, least_s=settings.least_s)
+        taken = sample_times(repeat, num_repeats=num_repeats, least_s=settings.least_s)
     for run in runs:
         run.forget()
     return [
@@ -157,12 +157,12 @@ def measure(
     ]
 
 
-def is_beside(device: torch.device) -> bool:
+def is_asynchronous(device: torch.device) -> bool:
     """Return if a device computes asynchronously to the host, which launches its work and counts its memory."""
     return device.type == "cuda"
 
 
-def give_back_memory() -> None:
+def release_memory() -> None:
     """Collect garbage, and free a GPU's unused memory once it is idle."""
     gc.collect()
     if torch.cuda.is_initialized():
@@ -175,7 +175,7 @@ Timed = Callable[..., tuple[Any, Seconds]]
 
 
 class _Run:
-    def __init__(self, subject: Module, timed: Timed, *, can_split: bool) -> None:
+    def __init__(self, subject: MeasuredModule, timed: Timed, *, can_split: bool) -> None:
         self.subject, self.can_split, self._timed = subject, can_split, timed
         self._waiting = [self._forward() for _ in range(2)]
 
@@ -202,25 +202,25 @@ class _Run:
         self.subject.module.zero_grad(set_to_none=True)
 
 
-def _samples(subject: Module, taken: dict[str, list[float]], device: torch.device) -> Samples:
+def _samples(subject: MeasuredModule, taken: dict[str, list[float]], device: torch.device) -> Samples:
     activation_bytes, kept_bytes, output_bytes = _saved_bytes(subject, can_split="I" in taken)
-    transient_bytes = _transient_bytes(subject, activation_bytes) if is_beside(device) else None
+    transient_bytes = _transient_bytes(subject, activation_bytes) if is_asynchronous(device) else None
     return Samples(taken, activation_bytes, kept_bytes, output_bytes, transient_bytes)
 
 
-def launch_seconds(subject: Module, *, device: torch.device, can_split: bool) -> dict[str, list[float]]:
+def launch_seconds(subject: MeasuredModule, *, device: torch.device, can_split: bool) -> dict[str, list[float]]:
     """Return the host's time to enqueue each action on an idle device, `LAUNCHES` times.
 
     On a CPU, which computes synchronously, this is the time of the action itself.
     """
     run = _Run(subject, clock_of(device).time_launch, can_split=can_split)
-    with undisturbed():
+    with without_interruptions():
         taken = [run.repeat() for _ in range(LAUNCHES_BEFORE + LAUNCHES)][LAUNCHES_BEFORE:]
     run.forget()
     return {name: [one[name]() for one in taken] for name in taken[0]}
 
 
-def _saved_bytes(subject: Module, *, can_split: bool) -> tuple[int, int, int]:
+def _saved_bytes(subject: MeasuredModule, *, can_split: bool) -> tuple[int, int, int]:
     """Bytes of distinct storages that autograd saves after F, and of these after I, and bytes of the output."""
     held = LiveBytes([subject.module])
     with held.counting():
@@ -241,7 +241,7 @@ def _saved_bytes(subject: Module, *, can_split: bool) -> tuple[int, int, int]:
     return after_forward, min(after_input, after_forward), output_bytes
 
 
-def _transient_bytes(subject: Module, activation_bytes: int) -> int:
+def _transient_bytes(subject: MeasuredModule, activation_bytes: int) -> int:
     """Peak allocation of F and B beyond the activations and the gradient buffers, which exist already."""
     for parameter in subject.module.parameters():
         parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None

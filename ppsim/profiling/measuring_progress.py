@@ -6,7 +6,7 @@ from collections.abc import Callable
 from ppsim.base.units import seconds
 
 
-class Pace:
+class MeasuringProgress:
     """Work done of a total, in any unit proportional to time, and an optional time limit from now."""
 
     def __init__(self, total: float, *, time_limit_s: float | None = None) -> None:
@@ -47,5 +47,5 @@ class Pace:
         return self.elapsed_s * work / self.done_work if self.done_work else 0.0
 
 
-Watch = Callable[[Pace], None]
+Watch = Callable[[MeasuringProgress], None]
 """Called with the progress after each part of the work."""

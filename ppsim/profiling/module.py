@@ -8,16 +8,25 @@ import torch
 from torch import Tensor, nn
 
 from ppsim.base.errors import ConfigError
-from ppsim.profiling.chunks import Window, subject_of
+from ppsim.profiling.chunks import LayerWindow, subject_of
 from ppsim.profiling.failures import is_out_of_memory
-from ppsim.profiling.harness import NUM_BLOCKS, Part, counted, header, measured_components, profile_module, shape_of
-from ppsim.profiling.settings import Say, Settings
-from ppsim.profiling.user_chunks import FIRST, SEED, OwnBuilder, profile_pipeline
-from ppsim.runtime.user_model import Function, function_of, tried
+from ppsim.profiling.harness import (
+    NUM_BLOCKS,
+    MeasuredPart,
+    count_flops,
+    header,
+    measured_components,
+    profile_module,
+    shape_of,
+)
+from ppsim.profiling.settings import MeasuringSettings, Say
+from ppsim.profiling.user_chunks import FIRST, SEED, UserChunkBuilder, profile_pipeline
+from ppsim.runtime.user_model import UserFunction, check_user_model, function_of
 
 
 def profile_made(
-    where: str, settings: Settings, *, num_layers: int | None, micro_batches: Sequence[int] | None, pp: int = 1,
+    where: str, settings: MeasuringSettings, *, num_layers: int | None, micro_batches: Sequence[int] | None,
+    pp: int = 1,
     say: Say,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the profile of the model or layer that a function builds.
@@ -57,7 +66,7 @@ def profile_made(
         gc.unfreeze()
 
 
-def _layer_made(function: Function, device: str) -> tuple[nn.Module, tuple[Any, ...]]:
+def _layer_made(function: UserFunction, device: str) -> tuple[nn.Module, tuple[Any, ...]]:
     made = function.made()
     module, inputs = made if isinstance(made, tuple | list) and len(made) == 2 else (None, None)
     inputs = (inputs,) if isinstance(inputs, Tensor) else inputs
@@ -70,7 +79,12 @@ def _layer_made(function: Function, device: str) -> tuple[nn.Module, tuple[Any, 
 
 
 def _profile_stages(
-    function: Function, settings: Settings, *, num_layers: int | None, micro_batches: Sequence[int] | None, say: Say
+    function: UserFunction,
+    settings: MeasuringSettings,
+    *,
+    num_layers: int | None,
+    micro_batches: Sequence[int] | None,
+    say: Say,
 ) -> dict[str, Any]:
     """Profile of a model: its ends without layers, `NUM_BLOCKS` layers in sequence, and one layer alone."""
     num_layers = function.num_layers(num_layers)
@@ -78,17 +92,17 @@ def _profile_stages(
     measurements: list[dict[str, Any]] = []
     width = 1
     for micro_batch in micro_batches or [2]:
-        tried(function, [0, 1, 0], micro_batch=micro_batch, seed=SEED, device=settings.device)
-        builder = OwnBuilder(function, NUM_BLOCKS, micro_batch, settings.device)
-        row, alone = (subject_of(builder, Window(0, count)) for count in (NUM_BLOCKS, 1))
+        check_user_model(function, [0, 1, 0], micro_batch=micro_batch, seed=SEED, device=settings.device)
+        builder = UserChunkBuilder(function, NUM_BLOCKS, micro_batch, settings.device)
+        row, alone = (subject_of(builder, LayerWindow(0, count)) for count in (NUM_BLOCKS, 1))
         like, shape = row.next_input()[0], shape_of(builder.input_of(FIRST), row.module)
         width = like.shape[-1] if like.dim() else 1
-        last = subject_of(builder, Window(NUM_BLOCKS, NUM_BLOCKS, is_last=True))
+        last = subject_of(builder, LayerWindow(NUM_BLOCKS, NUM_BLOCKS, is_last=True))
         named = {"embedding": [subject_of(builder, FIRST)], "layer": [row, alone], "head": [last]}
         parts = []
         for name, subjects in named.items():
             num_units = NUM_BLOCKS if name == "layer" else 1
-            parts.append(Part(name, subjects, counted(subjects[0])[0] / num_units, num_units))
+            parts.append(MeasuredPart(name, subjects, count_flops(subjects[0])[0] / num_units, num_units))
         measurements += measured_components(parts, settings, shape=shape, say=say)
     notes = [
         f"A model of one's own: stages of 0, {NUM_BLOCKS} and 0 layers, per layer divided by {NUM_BLOCKS}. Median "

@@ -3,10 +3,10 @@
 import statistics
 
 
-def quantity(samples: list[float]) -> dict[str, float]:
+def summarise_samples(samples: list[float]) -> dict[str, float]:
     """Return median and quartiles in the form of a profile file, limited to the range of the samples.
 
-    >>> quantity([5.0, 1.0, 3.0, 2.0, 4.0])
+    >>> summarise_samples([5.0, 1.0, 3.0, 2.0, 4.0])
     {'median': 3.0, 'low': 1.5, 'high': 4.5}
     """
     low, median, high = statistics.quantiles(samples, n=4) if len(samples) > 1 else samples * 3

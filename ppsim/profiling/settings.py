@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
-from ppsim.model.measurement_key import in_words
+from ppsim.model.measurement_key import describe_key
 from ppsim.model.recompute import Recompute
 from ppsim.model.shapes import ModelShape
 from ppsim.schedule.choices import Dtype
@@ -19,7 +19,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Settings:
+class MeasuringSettings:
     """How to measure: device "cpu" or "cuda", measured and warm-up repeats, CPU threads.
 
     `component_s` limits the seconds per component, but not below `LEAST_REPEATS` repeats. `least_s` is the minimum
@@ -37,14 +37,14 @@ class Settings:
     compiled: bool = False
     cuda_graphs: bool = False
 
-    def of_many(self, count: int) -> "Settings":
+    def of_many(self, count: int) -> "MeasuringSettings":
         """Return the settings for components measured in turns, with the time limits of all together."""
         component_s = None if self.component_s is None else self.component_s * count
         return replace(self, component_s=component_s, least_s=self.least_s * count)
 
 
 @dataclass(frozen=True)
-class Key:
+class MeasurementKey:
     """Key of a measurement: microbatch, parallelism, number format and recomputation.
 
     `micro_batch` is the number of sequences. With "fp8", weights and activations are in bfloat16 and the GEMMs of
@@ -61,14 +61,14 @@ class Key:
     recompute: Recompute = "none"
 
     def __str__(self) -> str:
-        return in_words(asdict(self))
+        return describe_key(asdict(self))
 
 
-def why_not_rehearsed(model: ModelShape, key: Key, *, device: str, compiled: bool) -> str:
+def why_not_rehearsed(model: ModelShape, key: MeasurementKey, *, device: str, compiled: bool) -> str:
     """Return why the runtime cannot run a model as it was measured, "" if it can.
 
-    >>> from ppsim.profiling.models import find_model
-    >>> key = Key(micro_batch=1, sequence_length=16, dtype="float32")
+    >>> from ppsim.profiling.model_shapes import find_model
+    >>> key = MeasurementKey(micro_batch=1, sequence_length=16, dtype="float32")
     >>> why_not_rehearsed(find_model("nano"), key, device="cpu", compiled=False)
     ''
     >>> why_not_rehearsed(find_model("moe-mini"), key, device="cpu", compiled=False)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ppsim.profiling.failures import first_sentence, is_out_of_memory
-from ppsim.profiling.measure import Module
+from ppsim.profiling.measure import MeasuredModule
 
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
 _TOLERANCE_16_BIT = 5e-2
@@ -12,7 +12,7 @@ _NOISE, _OTHERS = 2.0, 3
 """Allowed distance from a whole backward, relative to the distances of three other whole backwards."""
 
 
-def why_not_split(subject: Module) -> str | None:
+def why_not_split(subject: MeasuredModule) -> str | None:
     """Return the reason why I and W cannot replace B, as part of a sentence, or None if they can.
 
     All run from the same random state. The backward cannot be split if I or W raises (reentrant checkpointing
@@ -58,7 +58,7 @@ def why_not_split(subject: Module) -> str | None:
     return None
 
 
-def _taken_gradients(subject: Module, of_inputs: tuple[Tensor | None, ...]) -> dict[str, Tensor | None]:
+def _taken_gradients(subject: MeasuredModule, of_inputs: tuple[Tensor | None, ...]) -> dict[str, Tensor | None]:
     gradients = {name: parameter.grad for name, parameter in subject.module.named_parameters()}
     gradients |= {f"input {index}": grad for index, grad in enumerate(of_inputs)}
     subject.module.zero_grad(set_to_none=True)

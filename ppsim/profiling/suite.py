@@ -6,20 +6,20 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-from ppsim.base.files import read_json, to_json, write_whole
+from ppsim.base.files import read_json, to_json, write_atomically
 from ppsim.profiling.device_microbenchmarks import add_facts, has_facts
-from ppsim.profiling.duration_estimate import FACTS_S, Expected, expected
-from ppsim.profiling.grids import QUICK, Grid
+from ppsim.profiling.duration_estimate import FACTS_S, DurationEstimate, estimate_duration
+from ppsim.profiling.grids import QUICK, BenchmarkGrid
 from ppsim.profiling.harness import model_header, type_of
-from ppsim.profiling.measuring_progress import Pace, Watch
-from ppsim.profiling.models import find_model
-from ppsim.profiling.settings import Key, Say, Settings
-from ppsim.profiling.sweep import SuiteJob, begun, continued, finished_keys, sweep
+from ppsim.profiling.measuring_progress import MeasuringProgress, Watch
+from ppsim.profiling.model_shapes import find_model
+from ppsim.profiling.settings import MeasurementKey, MeasuringSettings, Say
+from ppsim.profiling.sweep import SuiteJob, continue_profile, finished_keys, read_unfinished, sweep
 from ppsim.schedule.choices import Dtype
 
 
 @dataclass(frozen=True)
-class Part:
+class SuiteModel:
     """Shapes of a model: all combinations of (tp, ep), sequence length and micro-batch, in this order."""
 
     model: str
@@ -28,10 +28,10 @@ class Part:
     micro_batches: tuple[int, ...]
     dtype: Dtype | Literal["fp8"]
 
-    def keys(self) -> tuple[Key, ...]:
+    def keys(self) -> tuple[MeasurementKey, ...]:
         """Return the keys of the measurements; of a sharded model, one rank's part is measured."""
         return tuple(
-            Key(micro_batch=micro_batch, sequence_length=length, dtype=self.dtype, tp=tp, ep=ep)
+            MeasurementKey(micro_batch=micro_batch, sequence_length=length, dtype=self.dtype, tp=tp, ep=ep)
             for (tp, ep), length, micro_batch in product(self.cut, self.sequence_lengths, self.micro_batches)
         )
 
@@ -41,9 +41,9 @@ class Suite:
     """Parts of models, the most important ones first, because the time may not suffice for all."""
 
     device: str
-    parts: tuple[Part, ...]
-    settings: Settings
-    grid: Grid | None = None
+    parts: tuple[SuiteModel, ...]
+    settings: MeasuringSettings
+    grid: BenchmarkGrid | None = None
 
     @property
     def micro_batches(self) -> list[int]:
@@ -64,53 +64,53 @@ SUITES = {
     "standard": Suite(
         device="cuda",
         parts=(
-            Part("llama3-8b", ((1, 1),), _LENGTHS, (1, 2, 4), "bfloat16"),
-            Part("mixtral-8x7b", ((1, 8), (1, 2)), _LENGTHS, (1, 2), "bfloat16"),
-            Part("llama3-70b", ((8, 1), (4, 1)), _LENGTHS, (1, 2), "bfloat16"),
-            Part("llama3-8b", ((1, 1),), _LENGTHS, (1, 2), "fp8"),
-            Part("deepseek-v3-like", ((1, 64), (1, 32)), _LENGTHS, (1, 2), "bfloat16"),
-            Part("llama3-405b", ((8, 1),), _LENGTHS, (1, 2), "bfloat16"),
-            Part("gpt3-175b", ((8, 1),), _LENGTHS, (1, 2), "bfloat16"),
-            Part("llama3-70b", ((2, 1), (1, 1)), _LENGTHS, (1, 2), "bfloat16"),
-            Part("llama3-70b", ((8, 1),), _LENGTHS, (1, 2), "fp8"),
+            SuiteModel("llama3-8b", ((1, 1),), _LENGTHS, (1, 2, 4), "bfloat16"),
+            SuiteModel("mixtral-8x7b", ((1, 8), (1, 2)), _LENGTHS, (1, 2), "bfloat16"),
+            SuiteModel("llama3-70b", ((8, 1), (4, 1)), _LENGTHS, (1, 2), "bfloat16"),
+            SuiteModel("llama3-8b", ((1, 1),), _LENGTHS, (1, 2), "fp8"),
+            SuiteModel("deepseek-v3-like", ((1, 64), (1, 32)), _LENGTHS, (1, 2), "bfloat16"),
+            SuiteModel("llama3-405b", ((8, 1),), _LENGTHS, (1, 2), "bfloat16"),
+            SuiteModel("gpt3-175b", ((8, 1),), _LENGTHS, (1, 2), "bfloat16"),
+            SuiteModel("llama3-70b", ((2, 1), (1, 1)), _LENGTHS, (1, 2), "bfloat16"),
+            SuiteModel("llama3-70b", ((8, 1),), _LENGTHS, (1, 2), "fp8"),
         ),
-        settings=Settings("cuda", num_repeats=30, num_warm_up=2, component_s=1.2),
+        settings=MeasuringSettings("cuda", num_repeats=30, num_warm_up=2, component_s=1.2),
     ),
     "smoke": Suite(
         device="cpu",
         parts=(
-            Part("nano", ((1, 1),), (16, 32), (1,), "float32"),
-            Part("llama-mini", ((1, 1), (2, 1)), (16, 32), (1,), "float32"),
-            Part("moe-mini", ((1, 4),), (16, 32), (1,), "float32"),
-            Part("nano", ((1, 1),), (16,), (2,), "float32"),
+            SuiteModel("nano", ((1, 1),), (16, 32), (1,), "float32"),
+            SuiteModel("llama-mini", ((1, 1), (2, 1)), (16, 32), (1,), "float32"),
+            SuiteModel("moe-mini", ((1, 4),), (16, 32), (1,), "float32"),
+            SuiteModel("nano", ((1, 1),), (16,), (2,), "float32"),
         ),
-        settings=Settings("cpu", num_repeats=5, num_warm_up=1, component_s=0.05),
+        settings=MeasuringSettings("cpu", num_repeats=5, num_warm_up=1, component_s=0.05),
         grid=QUICK,
     ),
 }
 """`standard` makes the profiles that ppsim ships; `smoke` only tests the code, in seconds on a CPU."""
 
 
-def waiting_keys(job: SuiteJob) -> list[Key]:
+def waiting_keys(job: SuiteJob) -> list[MeasurementKey]:
     """Return the keys of a job that its file does not contain yet."""
     if not job.path.exists():
         return list(job.keys)
-    finished = finished_keys(begun(job.path))
+    finished = finished_keys(read_unfinished(job.path))
     return [key for key in job.keys if key not in finished]
 
 
-def expected_of(job: SuiteJob, keys: Sequence[Key], settings: Settings) -> Expected:
+def expected_of(job: SuiteJob, keys: Sequence[MeasurementKey], settings: MeasuringSettings) -> DurationEstimate:
     """Return the expected FLOPs and seconds of measuring a job at these keys."""
-    parts = [expected(job.model, key, settings) for key in keys]
-    return Expected(sum(part.flops for part in parts), sum(part.seconds for part in parts))
+    parts = [estimate_duration(job.model, key, settings) for key in keys]
+    return DurationEstimate(sum(part.flops for part in parts), sum(part.seconds for part in parts))
 
 
 def run_jobs(
     jobs: Sequence[SuiteJob],
-    settings: Settings,
+    settings: MeasuringSettings,
     *,
     optimizers: Sequence[str] = (),
-    facts: Grid | None = None,
+    facts: BenchmarkGrid | None = None,
     start_over: bool = False,
     time_limit_s: float | None = None,
     say: Say = lambda message: None,
@@ -127,10 +127,10 @@ def run_jobs(
     """
     for job in jobs:
         if job.path.exists() and not start_over:
-            continued(job.path, model_header(job.path.stem, job.model_name, job.model, settings))
+            continue_profile(job.path, model_header(job.path.stem, job.model_name, job.model, settings))
     waiting = [list(job.keys) if start_over else waiting_keys(job) for job in jobs]
     total = sum(expected_of(job, keys, settings).seconds for job, keys in zip(jobs, waiting, strict=True))
-    pace = Pace(total, time_limit_s=time_limit_s)
+    pace = MeasuringProgress(total, time_limit_s=time_limit_s)
     watch(pace)
 
     def watched(message: str) -> None:
@@ -157,7 +157,8 @@ def run_jobs(
 
 
 def _with_facts(
-    job: SuiteJob, content: dict[str, Any], settings: Settings, *, known: dict[str, Any], grid: Grid, pace: Pace,
+    job: SuiteJob, content: dict[str, Any], settings: MeasuringSettings, *, known: dict[str, Any],
+    grid: BenchmarkGrid, pace: MeasuringProgress,
     say: Say,
 ) -> dict[str, Any]:  # fmt: skip
     """Put microbenchmark results into a file: its own, another file's, or measured now."""
@@ -165,7 +166,7 @@ def _with_facts(
     if has_facts(there, dtype):
         return there
     if has_facts(known, dtype):
-        write_whole(job.path, to_json(content | {"device_facts": known}))
+        write_atomically(job.path, to_json(content | {"device_facts": known}))
         return known
     if not pace.has_time_for(FACTS_S[settings.device]):
         say("facts of the device are left: the time is over")

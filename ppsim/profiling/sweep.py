@@ -10,17 +10,17 @@ from typing import Any
 import torch
 
 from ppsim.base.errors import ConfigError, RunFailed
-from ppsim.base.files import read_json, to_json, write_whole
-from ppsim.model.measurement_key import in_words
+from ppsim.base.files import read_json, to_json, write_atomically
+from ppsim.model.measurement_key import describe_key
 from ppsim.model.shapes import ModelShape
-from ppsim.profiling.duration_estimate import expected
+from ppsim.profiling.duration_estimate import estimate_duration
 from ppsim.profiling.failures import first_sentence, is_out_of_memory
 from ppsim.profiling.float8 import fused_cast
 from ppsim.profiling.harness import measure_shape, model_header, require_measurable
-from ppsim.profiling.measure import give_back_memory
-from ppsim.profiling.measuring_progress import Pace
-from ppsim.profiling.optimizer import measure_optimizer, require_optimizer
-from ppsim.profiling.settings import Key, Say, Settings
+from ppsim.profiling.measure import release_memory
+from ppsim.profiling.measuring_progress import MeasuringProgress
+from ppsim.profiling.optimizer_steps import measure_optimizer, require_optimizer
+from ppsim.profiling.settings import MeasurementKey, MeasuringSettings, Say
 from ppsim.runtime.clock import raise_clock
 
 
@@ -30,18 +30,18 @@ class SuiteJob:
 
     model_name: str
     model: ModelShape
-    keys: tuple[Key, ...]
+    keys: tuple[MeasurementKey, ...]
     path: Path
 
 
 def sweep(
     job: SuiteJob,
-    settings: Settings,
+    settings: MeasuringSettings,
     *,
     optimizers: Sequence[str] = (),
     start_over: bool = False,
     say: Say = lambda message: None,
-    pace: Pace | None = None,
+    pace: MeasuringProgress | None = None,
 ) -> dict[str, Any]:
     """Measure a model at every key, into the job's profile file, and return the file's content.
 
@@ -61,7 +61,7 @@ def sweep(
         require_optimizer(name)
     content = model_header(job.path.stem, job.model_name, job.model, settings)
     if not start_over and job.path.exists():
-        content = continued(job.path, content)
+        content = continue_profile(job.path, content)
     finished = finished_keys(content)
     waiting = [key for key in dict.fromkeys(job.keys) if key not in finished]
     if there := len(job.keys) - len(waiting):
@@ -69,8 +69,8 @@ def sweep(
     notes = content["provenance"]["notes"]
     casts = [fused_cast(settings.device, compiled=settings.compiled)[1] for key in job.keys if key.dtype == "fp8"]
     notes += [note for note in dict.fromkeys(casts) if note not in notes]
-    works = {key: expected(job.model, key, settings).seconds for key in waiting}
-    filling = _Filling(job, settings, content, say, pace or Pace(sum(works.values())))
+    works = {key: estimate_duration(job.model, key, settings).seconds for key in waiting}
+    filling = _Filling(job, settings, content, say, pace or MeasuringProgress(sum(works.values())))
     filling.add_shapes(works)
     filling.add_steps(optimizers)
     return content
@@ -79,10 +79,12 @@ def sweep(
 class _Filling:
     """A profile file during measurement, written whole after each shape and step."""
 
-    def __init__(self, job: SuiteJob, settings: Settings, content: dict[str, Any], say: Say, pace: Pace) -> None:
+    def __init__(
+        self, job: SuiteJob, settings: MeasuringSettings, content: dict[str, Any], say: Say, pace: MeasuringProgress
+    ) -> None:
         self.job, self.settings, self.content, self.say, self.pace = job, settings, content, say, pace
 
-    def add_shapes(self, works: dict[Key, float]) -> None:
+    def add_shapes(self, works: dict[MeasurementKey, float]) -> None:
         """Measure these keys with their expected seconds, while there is time."""
         job, spans = self.job, self.content["provenance"].setdefault("measured_at", [])
         if works and not self.pace.is_stopped:
@@ -110,7 +112,11 @@ class _Filling:
             self._write()
 
     def _try(
-        self, into: str, measure: Callable[[], list[dict[str, Any]]], key: Key, optimizer: str | None = None
+        self,
+        into: str,
+        measure: Callable[[], list[dict[str, Any]]],
+        key: MeasurementKey,
+        optimizer: str | None = None,
     ) -> bool:
         """Return if a measurement succeeded; otherwise record the error in its place."""
         what = f"a step of {optimizer} for {key}" if optimizer else str(key)
@@ -133,9 +139,9 @@ class _Filling:
 
     def _write(self) -> None:
         """Write the file, then free memory. After an error in a kernel, the process cannot use CUDA any more."""
-        write_whole(self.job.path, to_json(self.content))
+        write_atomically(self.job.path, to_json(self.content))
         try:
-            give_back_memory()
+            release_memory()
         except RuntimeError as error:
             raise RunFailed(
                 f"the device answers no more ({first_sentence(error)}); {self.job.path} is whole: repeat the "
@@ -147,20 +153,20 @@ def require_success(contents: Sequence[dict[str, Any]]) -> None:
     """Raise `RunFailed` with the first error if profile files have failures other than lack of memory."""
     failed = [one for content in contents for one in content["failed"]]
     if failed:
-        what = f"{in_words(failed[0]['shape'])}: {failed[0]['error']}"
+        what = f"{describe_key(failed[0]['shape'])}: {failed[0]['error']}"
         raise RunFailed(f"{len(failed)} {'shape' if len(failed) == 1 else 'shapes'} failed, first {what}")
 
 
 def _missing_steps(
-    content: dict[str, Any], keys: Sequence[Key], optimizers: Sequence[str]
-) -> list[tuple[Key, str]]:
+    content: dict[str, Any], keys: Sequence[MeasurementKey], optimizers: Sequence[str]
+) -> list[tuple[MeasurementKey, str]]:
     """Optimizer steps that the file lacks, each with the first key of its tp, ep and dtype that fits."""
     there = {(part["optimizer"], part["tp"], part["ep"], part["dtype"]) for part in content["optimizer"]}
     too_large = [*content["does_not_fit"], *(one["shape"] for one in content["failed"] if not one["optimizer"])]
     there |= {
         (one["optimizer"], *(one["shape"][name] for name in ("tp", "ep", "dtype"))) for one in content["failed"]
     }
-    missing: dict[tuple[str, int, int, str], Key] = {}
+    missing: dict[tuple[str, int, int, str], MeasurementKey] = {}
     for key in keys:
         for name in optimizers:
             if (what := (name, key.tp, key.ep, key.dtype)) not in there and asdict(key) not in too_large:
@@ -168,7 +174,7 @@ def _missing_steps(
     return [(key, name) for (name, *_), key in missing.items()]
 
 
-def begun(path: str | Path) -> dict[str, Any]:
+def read_unfinished(path: str | Path) -> dict[str, Any]:
     """Return the content of an existing profile file; raises `ConfigError` if it is not a profile."""
     content = read_json(path)
     if not isinstance(content, dict) or not isinstance(content.get("measurements"), list):
@@ -176,9 +182,10 @@ def begun(path: str | Path) -> dict[str, Any]:
     return content | {name: content.get(name, []) for name in ("does_not_fit", "failed", "optimizer")}
 
 
-def continued(path: str | Path, fresh: dict[str, Any]) -> dict[str, Any]:
-    """Return the content like `begun`; raises `ConfigError` if it was measured with other settings than `fresh`."""
-    content = begun(path)
+def continue_profile(path: str | Path, fresh: dict[str, Any]) -> dict[str, Any]:
+    """Return the content like `read_unfinished`; raises `ConfigError` if it was measured with other settings than
+    `fresh`."""
+    content = read_unfinished(path)
     for name, keys in _SAME.items():
         for key in keys:
             there, here = (_at(one, name, key) for one in (content, fresh))
@@ -212,9 +219,9 @@ def _at(content: dict[str, Any], name: str, key: str) -> Any:
     return part.get(key) if isinstance(part, dict) else None
 
 
-def finished_keys(content: dict[str, Any]) -> set[Key]:
+def finished_keys(content: dict[str, Any]) -> set[MeasurementKey]:
     """Return all shapes of a file: measured, too large or failed."""
     others = [one["shape"] for one in (*content["measurements"], *content["failed"])]
     shapes = [*others, *content["does_not_fit"]]
-    names = Key.__dataclass_fields__
-    return {Key(**{name: value for name, value in shape.items() if name in names}) for shape in shapes}
+    names = MeasurementKey.__dataclass_fields__
+    return {MeasurementKey(**{name: value for name, value in shape.items() if name in names}) for shape in shapes}

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from ppsim.runtime.allocator import keep_freed_memory
 from ppsim.runtime.clock import Seconds
+from ppsim.runtime.malloc_settings import keep_freed_memory
 
 Pass = TypeVar("Pass")
 
@@ -21,7 +21,7 @@ PATIENCE = 4
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def without_interruptions() -> Iterator[None]:
     """Disable garbage collection within the block, and keep freed memory in the process from now on.
 
     Collections and page faults would otherwise happen at different moments in every run.
@@ -55,7 +55,7 @@ def are_enough(samples: Iterable[Sequence[float]], spent_s: float, least_s: floa
     return spent_s >= least_s and (spent_s >= PATIENCE * least_s or all(is_certain(one) for one in samples))
 
 
-def sampled(
+def sample_times(
     repeat: Callable[[], Mapping[Pass, Seconds]], *, num_repeats: int, least_s: float
 ) -> dict[Pass, list[float]]:
     """Return the seconds of each action in `num_repeats` repeats, or in a multiple until they are enough.

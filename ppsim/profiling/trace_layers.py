@@ -29,10 +29,10 @@ from ppsim.model.mixers.traced import (
     TracedMixer,
     TracedSaved,
     TracedScan,
-    side_by_side,
+    parallel_mixers,
 )
 from ppsim.model.recurrent import ChunkProduct, GatedDeltaNet, KimiDeltaAttention, Mamba
-from ppsim.profiling.trace_recorder import Event, Recorder, storage
+from ppsim.profiling.trace_recorder import ForwardRecorder, TracedOperation, storage
 
 Ffn = FeedForward | MixtureOfExperts
 
@@ -68,7 +68,13 @@ class TracedLayer:
     """A layer of a kind, with its events, saved tensors and parameters."""
 
     def __init__(
-        self, recorder: Recorder, layer: nn.Module, path: str, plan: Mapping[str, str], tokens: int, where: str
+        self,
+        recorder: ForwardRecorder,
+        layer: nn.Module,
+        path: str,
+        plan: Mapping[str, str],
+        tokens: int,
+        where: str,
     ) -> None:
         self.recorder, self.path, self.plan, self.tokens, self.where = recorder, path, plan, tokens, where
         biases = dict(router_biases(layer))
@@ -113,12 +119,12 @@ class TracedLayer:
         path = f"{self.path}.{module}" if module else self.path
         return ConfigError(f"{self.where}: module {path} {why}, which ppsim cannot express")
 
-    def of_kind(self, *kinds: str) -> list[Event]:
+    def of_kind(self, *kinds: str) -> list[TracedOperation]:
         """Return the events of these kinds."""
         return [one for one in self.events if one.kind in kinds]
 
     @property
-    def gemms(self) -> list[Event]:
+    def gemms(self) -> list[TracedOperation]:
         """The GEMMs with weights."""
         return self.of_kind("gemm")
 
@@ -136,7 +142,7 @@ class TracedLayer:
                 }  # fmt: skip
                 reads = (*waiting.reads, one.reads[-1])
                 found.remove(waiting)
-                found.append(Event("attention", one.module, reads=reads, writes=one.writes, sizes=sizes))
+                found.append(TracedOperation("attention", one.module, reads=reads, writes=one.writes, sizes=sizes))
                 self.notes.append(
                     "attention that transformers writes as single operators is taken as one fused kernel"
                 )
@@ -170,7 +176,7 @@ class TracedLayer:
 
     # The feed-forward part.
 
-    def _feed_forward(self) -> tuple[Ffn, list[Event]]:
+    def _feed_forward(self) -> tuple[Ffn, list[TracedOperation]]:
         grouped = self.of_kind("experts")
         if grouped:
             return self._experts(grouped)
@@ -179,12 +185,12 @@ class TracedLayer:
                 return found, group
         return NoFeedForward(), []
 
-    def _groups(self) -> list[list[Event]]:
+    def _groups(self) -> list[list[TracedOperation]]:
         """GEMMs outside the mixer, by part of the layer.
 
         If several parts have a single GEMM, these also form one group together.
         """
-        found: list[tuple[str, list[Event]]] = []
+        found: list[tuple[str, list[TracedOperation]]] = []
         for one in self.gemms:
             part = _component(one.module)
             if part in self.mixers or not part:
@@ -197,7 +203,7 @@ class TracedLayer:
         singles = [events[0] for events in groups if len(events) == 1]
         return [*([singles] if len(singles) > 1 else []), *groups]
 
-    def _experts(self, grouped: list[Event]) -> tuple[Ffn, list[Event]]:
+    def _experts(self, grouped: list[TracedOperation]) -> tuple[Ffn, list[TracedOperation]]:
         """The mixture of experts from two grouped GEMMs, with its router and shared expert."""
         up, down = grouped[0], grouped[1]
         part = _component(up.module)
@@ -227,9 +233,10 @@ class TracedLayer:
         return self._with_extra(expert, up, router, gate, shared_size, latents, [*grouped, *shared])
 
     def _with_extra(
-        self, expert: FeedForward, up: Event, router: list[Event], gate: list[Event], shared: int,
-        latents: list[Event], others: list[Event],
-    ) -> tuple[Ffn, list[Event]]:  # fmt: skip
+        self, expert: FeedForward, up: TracedOperation, router: list[TracedOperation], gate: list[TracedOperation],
+        shared: int,
+        latents: list[TracedOperation], others: list[TracedOperation],
+    ) -> tuple[Ffn, list[TracedOperation]]:  # fmt: skip
         pairs = up.m / self.tokens
         if pairs != int(pairs) or not 1 <= pairs <= up.count:
             raise self.refusal(up.module, f"takes {pairs:g} experts per token")
@@ -249,7 +256,7 @@ class TracedLayer:
     # The mixer.
 
     @property
-    def own(self) -> list[Event]:
+    def own(self) -> list[TracedOperation]:
         """The events of the mixer."""
         return [one for one in self.events if id(one) not in self.taken]
 
@@ -295,8 +302,8 @@ class TracedLayer:
         traced = (
             sum(one.k * one.n * one.m * (one.count if one.kind == "gemm" else 1) for one in events) / self.tokens
         )
-        if abs(layer.weights_a_token - traced) > 1e-9 * traced:
-            raise self.refusal("", f"has {traced:,.0f} multiply-adds per token, not {layer.weights_a_token:,.0f}")
+        if abs(layer.weights_per_token - traced) > 1e-9 * traced:
+            raise self.refusal("", f"has {traced:,.0f} multiply-adds per token, not {layer.weights_per_token:,.0f}")
 
     def _layer(self, mixer: Mixer, norm: Norm, num_norms: int) -> Layer:
         return Layer(self.hidden, mixer, self.ffn, norm, num_norms)
@@ -319,7 +326,7 @@ class TracedLayer:
             None if self.of_kind(*_SCANS) else self._attention_of([one for one in self.own if one.kind == "gemm"])
         )
 
-    def _attention_of(self, gemms: list[Event]) -> Attention | None:
+    def _attention_of(self, gemms: list[TracedOperation]) -> Attention | None:
         call = self._call()
         if call is None or len(gemms) < 2:
             return None
@@ -364,7 +371,7 @@ class TracedLayer:
             return None
         return self._mamba_of(scans[0])
 
-    def _mamba_of(self, scan: Event) -> Mamba:
+    def _mamba_of(self, scan: TracedOperation) -> Mamba:
         sizes, part = scan.sizes, _component(scan.module)
         inner = sizes["heads"] * sizes["head"]
         biased = [one.biased for one in self.own if one.kind == "gemm" and _component(one.module) == part]
@@ -405,12 +412,12 @@ class TracedLayer:
         attention = self._attention_of(
             [one for one in self.own if one.kind == "gemm" and _component(one.module) != part]
         )
-        return None if attention is None else side_by_side((attention, self._mamba_of(scans[0])))
+        return None if attention is None else parallel_mixers((attention, self._mamba_of(scans[0])))
 
     def _none(self) -> Mixer | None:
         return None if self.own else NoAttention()
 
-    def split(self, one: Event, *, ends: bool) -> str | None:
+    def split(self, one: TracedOperation, *, ends: bool) -> str | None:
         """Return the side of a GEMM that tensor-parallel ranks divide, by transformers' plan or a rule.
 
         `ends`: the GEMM reads the result of attention or of a scan.
@@ -454,7 +461,7 @@ class TracedLayer:
         used.add(number)
         return _columns_of(self.kept[number][1], self.tokens)
 
-    def _core(self, one: Event, used: set[int]) -> TracedCore:
+    def _core(self, one: TracedOperation, used: set[int]) -> TracedCore:
         used.add(one.writes)
         sizes, (q, k, v) = one.sizes, (self._columns(number, used) for number in one.reads[:3])
         return TracedCore(
@@ -473,7 +480,7 @@ class TracedLayer:
             index_columns=sizes.get("index_columns", 0),
         )
 
-    def _gemm(self, one: Event, used: set[int], outputs: Mapping[int, str]) -> TracedGemm:
+    def _gemm(self, one: TracedOperation, used: set[int], outputs: Mapping[int, str]) -> TracedGemm:
         number = self.recorder.source(one.reads[0]) if one.reads else 0
         maker, rows = self.recorder.makers.get(number, ""), one.m / self.tokens
         is_first = number == self.source or (
@@ -490,7 +497,7 @@ class TracedLayer:
             rows=rows * one.count, saves=saves, count=one.count,
         )  # fmt: skip
 
-    def _scan(self, one: Event) -> TracedScan:
+    def _scan(self, one: TracedOperation) -> TracedScan:
         sizes = one.sizes
         if one.kind == "mamba":
             mixer = Mamba(sizes["heads"], sizes["head"], sizes["state"], sizes["groups"], chunk_size=sizes["chunk"])
@@ -501,7 +508,7 @@ class TracedLayer:
         products = (ChunkProduct(1, sizes["channels"], 1, sizes["state"]),) if sizes["state"] else ()
         return TracedScan(sizes["channels"], 1, products)
 
-    def _of_products(self, found: Sequence[Event]) -> TracedScan:
+    def _of_products(self, found: Sequence[TracedOperation]) -> TracedScan:
         """GEMMs without weights that are not attention."""
         modules = dict.fromkeys(one.module for one in found)
         self.notes.append(
@@ -542,7 +549,7 @@ def _columns_of(tensor: Tensor, tokens: int) -> float:
     return numel / tokens if numel % tokens == 0 else 0.0
 
 
-def _dense(group: Sequence[Event], h: int) -> FeedForward | None:
+def _dense(group: Sequence[TracedOperation], h: int) -> FeedForward | None:
     """The feed-forward part formed by GEMMs: up (one, two, or two in one) and down."""
     sizes, down = [(one.k, one.n) for one in group], group[-1]
     f = down.k
@@ -593,7 +600,12 @@ def kinds_of(traced: Mapping[int, TracedLayer], order: Sequence[int], *, promote
 
 
 def outside_of(
-    model: Any, recorder: Recorder, path: str, layers: Sequence[Any], described: Mapping[str, Any], where: str
+    model: Any,
+    recorder: ForwardRecorder,
+    path: str,
+    layers: Sequence[Any],
+    described: Mapping[str, Any],
+    where: str,
 ) -> dict[str, Any]:
     """Return the vocabulary, the parameters before and after the layers, and the GEMMs after them."""
     counts = [sum(one.numel() for one in layer.parameters()) for layer in layers]
@@ -640,7 +652,7 @@ ENCODERS = ("image", "vision", "visual", "audio", "speech", "multi_modal", "mult
 """Words in paths of modules that read images or sound."""
 
 
-def encoder_parameters(model: nn.Module, recorder: Recorder) -> list[Tensor]:
+def encoder_parameters(model: nn.Module, recorder: ForwardRecorder) -> list[Tensor]:
     """Return the parameters of image and sound encoders, which do not run for text."""
     return [
         one
@@ -649,13 +661,13 @@ def encoder_parameters(model: nn.Module, recorder: Recorder) -> list[Tensor]:
     ]
 
 
-def _last_entry(recorder: Recorder, path: str) -> int:
+def _last_entry(recorder: ForwardRecorder, path: str) -> int:
     """Position at which the last module of the layers was first entered."""
     return max(number for number, name in enumerate(recorder.order) if name.startswith(f"{path}."))
 
 
 def _parameters_around(
-    model: Any, recorder: Recorder, path: str, layers: Sequence[Any], tables: tuple[Tensor, Tensor]
+    model: Any, recorder: ForwardRecorder, path: str, layers: Sequence[Any], tables: tuple[Tensor, Tensor]
 ) -> tuple[int, int, int]:
     """Parameters before and after the layers, without embedding and head, and rows of learned positions."""
     entered, last = {name: number for number, name in enumerate(recorder.order)}, _last_entry(recorder, path)
@@ -679,12 +691,12 @@ def _parameters_around(
     return before, behind, positions
 
 
-def _has_norm_behind(model: Any, recorder: Recorder, path: str) -> bool:
+def _has_norm_behind(model: Any, recorder: ForwardRecorder, path: str) -> bool:
     names = list(recorder.order)[_last_entry(recorder, path) + 1 :]
     return any("norm" in (name + type(model.get_submodule(name)).__name__).lower() for name in names)
 
 
-def _multiplied_around(model: Any, recorder: Recorder, path: str, head: Tensor, where: str) -> int:
+def _multiplied_around(model: Any, recorder: ForwardRecorder, path: str, head: Tensor, where: str) -> int:
     """Weights of GEMMs outside the layers per token, without the head; refuses attention and scans there."""
     multiplied = 0.0
     for event in recorder.events:
@@ -700,6 +712,6 @@ def _multiplied_around(model: Any, recorder: Recorder, path: str, head: Tensor, 
     return round(multiplied)
 
 
-def recorder_tokens(recorder: Recorder) -> int:
+def recorder_tokens(recorder: ForwardRecorder) -> int:
     """Tokens of the traced sequence."""
     return int(recorder.inputs[""].shape[-1])

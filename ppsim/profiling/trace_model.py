@@ -22,7 +22,7 @@ from ppsim.profiling.trace_layers import (
     outside_of,
     router_biases,
 )
-from ppsim.profiling.trace_recorder import ATTENTION, STAND_INS, Recorder, attend, experts, recording
+from ppsim.profiling.trace_recorder import ATTENTION, STAND_INS, ForwardRecorder, attend, experts, recording
 
 TOKENS = 256
 """Tokens of the traced sequence: a multiple of the usual chunks. No stored value depends on it."""
@@ -240,14 +240,14 @@ def _first_of_kind(layers: list[Any]) -> list[int]:
     return [first.setdefault(_signature(layer), number) for number, layer in enumerate(layers)]
 
 
-class Found:
+class RecordedModel:
     """A recorded model: recorder, path and kinds of its layers, and any error of the backward."""
 
-    def __init__(self, recorder: Recorder, path: str, kinds: list[int], why_no_backward: str) -> None:
+    def __init__(self, recorder: ForwardRecorder, path: str, kinds: list[int], why_no_backward: str) -> None:
         self.recorder, self.path, self.kinds, self.why_no_backward = recorder, path, kinds, why_no_backward
 
 
-def _built_and_recorded(config: Any, whole: Any, where: str) -> tuple[Any, Found]:
+def _built_and_recorded(config: Any, whole: Any, where: str) -> tuple[Any, RecordedModel]:
     """Build and run the model in 16 bits, or in float32 if its code needs it."""
     import torch
 
@@ -261,7 +261,7 @@ def _built_and_recorded(config: Any, whole: Any, where: str) -> tuple[Any, Found
     return model, _recorded(model, where)
 
 
-def _recorded(model: Any, where: str) -> Found:
+def _recorded(model: Any, where: str) -> RecordedModel:
     """Run a forward and a backward of one layer of each kind; of all layers if that fails."""
     path, layers = layers_in(model, where)
     kinds, failure = _first_of_kind(layers), None
@@ -276,15 +276,15 @@ def _recorded(model: Any, where: str) -> Found:
             except Exception as error:  # the next way may work
                 failure = failure or error
                 continue
-        return Found(recorder, path, kinds, why)
+        return RecordedModel(recorder, path, kinds, why)
     assert failure is not None
     raise failure
 
 
-def _run(model: Any) -> tuple[Recorder, str]:
+def _run(model: Any) -> tuple[ForwardRecorder, str]:
     import torch
 
-    recorder = Recorder(model)
+    recorder = ForwardRecorder(model)
     ids = torch.empty(1, TOKENS, dtype=torch.long, device="meta")
     with _stand_ins(model), recording(recorder, model):
         try:
@@ -347,7 +347,7 @@ def _masks() -> Iterator[None]:
             store.pop(ATTENTION, None)
 
 
-def _described(model: Any, config: Any, found: Found, where: str, *, promote: bool) -> dict[str, Any]:
+def _described(model: Any, config: Any, found: RecordedModel, where: str, *, promote: bool) -> dict[str, Any]:
     plan = {
         name: how
         for name, how in (getattr(type(config), "base_model_tp_plan", None) or {}).items()
@@ -388,7 +388,7 @@ def _plan_in_words(has_plan: bool, by_rule: list[str]) -> str:
     return "base_model_tp_plan of transformers" + (f", and {rule} for others: {names}" if names else "")
 
 
-def _unseen(config: Any, recorder: Recorder) -> list[str]:
+def _unseen(config: Any, recorder: ForwardRecorder) -> list[str]:
     """Assumptions about facts that a trace cannot see."""
     unseen = []
     for name in _MTP:

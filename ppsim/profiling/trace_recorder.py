@@ -34,7 +34,7 @@ _GEMMS = frozenset(("mm", "addmm", "bmm", "baddbmm", "_grouped_mm"))
 
 
 @dataclass
-class Event:
+class TracedOperation:
     """A recorded operator: `kind` is "gemm", "product", "attention", "experts", "convolution", "mamba", ….
 
     gemm (with a weight) and product (without): `count` GEMMs [m, k] · [k, n]; `weight` is the name of the
@@ -61,7 +61,7 @@ def storage(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-class Recorder(TorchDispatchMode):
+class ForwardRecorder(TorchDispatchMode):
     """Records one forward of a model; all meta tensors stay alive, so that numbers of storages are unique."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -70,7 +70,7 @@ class Recorder(TorchDispatchMode):
         self.shapes = {name: tuple(one.shape) for name, one in model.named_parameters()}
         self.copies: dict[int, str] = {}
         self.stack = [""]
-        self.events: list[Event] = []
+        self.events: list[TracedOperation] = []
         self.saved: dict[int, tuple[str, Tensor]] = {}
         self.makers: dict[int, str] = {}
         self.sources: dict[int, tuple[str, list[Tensor]]] = {}
@@ -127,7 +127,9 @@ class Recorder(TorchDispatchMode):
         self.operands.update(reads)
         kind = "gemm" if weight else "product"
         self.events.append(
-            Event(kind, self.stack[-1], m, k, n, count, weight, biased, reads, storage(out), tuple(out.shape))
+            TracedOperation(
+                kind, self.stack[-1], m, k, n, count, weight, biased, reads, storage(out), tuple(out.shape)
+            )
         )
 
     def record(self, kind: str, reads: list[Tensor], out: Tensor, **sizes: Any) -> None:
@@ -137,7 +139,7 @@ class Recorder(TorchDispatchMode):
             self.scanned.add(self.stack[-1])
         if kind != "mamba":
             self.operands.update(numbers)
-        self.events.append(Event(kind, self.stack[-1], reads=numbers, writes=storage(out), sizes=sizes))
+        self.events.append(TracedOperation(kind, self.stack[-1], reads=numbers, writes=storage(out), sizes=sizes))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator on meta tensors and record it."""
@@ -179,13 +181,13 @@ class Recorder(TorchDispatchMode):
             m = int(out.numel() // out.shape[1])
             biased = args[2] is not None
             self.events.append(
-                Event(
+                TracedOperation(
                     "gemm", self.stack[-1], m, k, int(weight.shape[0]), 1, self.parameter(weight), biased,
                     reads, storage(out), tuple(out.shape),
                 )
             )  # fmt: skip
         else:
-            self.events.append(Event("convolution", self.stack[-1], weight=self.parameter(weight)))
+            self.events.append(TracedOperation("convolution", self.stack[-1], weight=self.parameter(weight)))
 
     def pack(self, tensor: Tensor) -> Tensor:
         """Store a tensor that autograd saves, once per storage."""
@@ -231,12 +233,12 @@ class Recorder(TorchDispatchMode):
         )
 
 
-_RECORDERS: list[Recorder] = []
+_RECORDERS: list[ForwardRecorder] = []
 """The recorder of the running trace is the last one."""
 
 
 @contextmanager
-def recording(recorder: Recorder, model: nn.Module) -> Iterator[None]:
+def recording(recorder: ForwardRecorder, model: nn.Module) -> Iterator[None]:
     """Record the operators within the block, with the replaced functions."""
     _RECORDERS.append(recorder)
     try:
@@ -318,7 +320,7 @@ class _Grouped(torch.autograd.Function):
         recorder = _RECORDERS[-1]
         recorder.operands.add(storage(x))
         recorder.events.append(
-            Event(
+            TracedOperation(
                 "experts", recorder.stack[-1], num_rows, int(k), int(n), int(weight.shape[0]),
                 recorder.parameter(weight), biased, (storage(x),), storage(out),
             )

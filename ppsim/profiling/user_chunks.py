@@ -13,34 +13,34 @@ from ppsim.base.file_schema import validated
 from ppsim.costs.profile import Profile
 from ppsim.parallel.layer_partition import even_split
 from ppsim.profiling.calibration_run import rehearsal_of
-from ppsim.profiling.chunks import Built, Window, profile_chunks
+from ppsim.profiling.chunks import BuiltChunk, LayerWindow, profile_chunks
 from ppsim.profiling.harness import shape_of
-from ppsim.profiling.settings import Key, Say, Settings
-from ppsim.runtime.config import OwnModel
-from ppsim.runtime.user_model import Function, Made, made_by, tried
+from ppsim.profiling.settings import MeasurementKey, MeasuringSettings, Say
+from ppsim.runtime.train_config import UserModel
+from ppsim.runtime.user_model import UserFunction, UserModelParts, build_user_model, check_user_model
 from ppsim.schedule.choices import Dtype
 
 SEED = 0
 """Seed of the weights and of the first measured microbatch."""
 
-FIRST = Window(0, 0, is_first=True)
+FIRST = LayerWindow(0, 0, is_first=True)
 """The first stage without layers."""
 
 
 @dataclass(frozen=True)
-class OwnBuilder:
+class UserChunkBuilder:
     """Builds any window of layers of a user's model, as a stage of its own between the other layers."""
 
-    function: Function
+    function: UserFunction
     num_layers: int
     micro_batch: int
     device: str
 
-    def build(self, window: Window) -> Built:
+    def build(self, window: LayerWindow) -> BuiltChunk:
         """Return the chunk; the other stages that the function builds are released."""
         before = [] if window.is_first else [window.start]
         behind = [] if window.is_last else [self.num_layers - window.stop]
-        made = made_by(self.function, [*before, window.num_layers, *behind], seed=SEED)
+        made = build_user_model(self.function, [*before, window.num_layers, *behind], seed=SEED)
         [module] = [one.to(self.device) for stage, one in enumerate(made.stages()) if stage == len(before)]
         loss: Callable[[Tensor], Tensor] | None = None
         if window.is_last:
@@ -49,34 +49,34 @@ class OwnBuilder:
             def loss(output: Tensor) -> Tensor:
                 return made.loss(output, targets)
 
-        return Built(module, self._layers[window.start : window.stop], loss)
+        return BuiltChunk(module, self._layers[window.start : window.stop], loss)
 
-    def input_of(self, window: Window) -> Tensor:
+    def input_of(self, window: LayerWindow) -> Tensor:
         """Return a microbatch's inputs, or random numbers shaped like the output of the layers before."""
         if window.is_first:
             return self._made.rows(self.micro_batch, SEED)[0].to(self.device)
         if window.start not in self._sent:
-            first = self.build(Window(0, window.start, is_first=True)).module
+            first = self.build(LayerWindow(0, window.start, is_first=True)).module
             with torch.no_grad():
                 self._sent[window.start] = first(self.input_of(FIRST))
         return torch.randn_like(self._sent[window.start])
 
     def shape(self) -> dict[str, Any]:
         """Return the key of the measurements in a profile file; the number format is the first stage's."""
-        return shape_of(self.input_of(FIRST), self.build(Window(0, 1, is_first=True)).module)
+        return shape_of(self.input_of(FIRST), self.build(LayerWindow(0, 1, is_first=True)).module)
 
     def forward_flops(self, contents: str) -> float | None:
         """Return None: torch's counter is used."""
 
     @cached_property
-    def _made(self) -> Made:
+    def _made(self) -> UserModelParts:
         """The whole model, for its data only."""
-        return made_by(self.function, [self.num_layers], seed=SEED)
+        return build_user_model(self.function, [self.num_layers], seed=SEED)
 
     @cached_property
     def _layers(self) -> list[nn.Module]:
         """Each layer as a stage of its own on the meta device: only its structure is needed, not its weights."""
-        made = made_by(self.function, [0, *[1] * self.num_layers, 0], seed=SEED)
+        made = build_user_model(self.function, [0, *[1] * self.num_layers, 0], seed=SEED)
         return [module.to("meta") for module in made.stages()][1:-1]
 
     @cached_property
@@ -86,8 +86,8 @@ class OwnBuilder:
 
 
 def profile_pipeline(
-    function: Function,
-    settings: Settings,
+    function: UserFunction,
+    settings: MeasuringSettings,
     *,
     pp: int,
     num_layers: int | None,
@@ -112,8 +112,10 @@ def profile_pipeline(
         f"quartiles. FLOPs by torch's counter."
     ]
     for micro_batch in micro_batches:
-        boundaries, _ = tried(function, counts, micro_batch=micro_batch, seed=SEED, device=settings.device)
-        builder = OwnBuilder(function, num_layers, micro_batch, settings.device)
+        boundaries, _ = check_user_model(
+            function, counts, micro_batch=micro_batch, seed=SEED, device=settings.device
+        )
+        builder = UserChunkBuilder(function, num_layers, micro_batch, settings.device)
         model = {"name": function.name, "hidden_size": boundaries[1].shape[-1]}
         content = profile_chunks(builder, [counts], settings, model=model, notes=notes, say=say)
         chunks += content["chunks"]
@@ -124,7 +126,7 @@ def profile_pipeline(
     return content | {"rehearsal": _rehearsed(function, content, settings, num_processes=pp, say=say)}
 
 
-def _why_not_rehearsed(content: dict[str, Any], settings: Settings) -> str:
+def _why_not_rehearsed(content: dict[str, Any], settings: MeasuringSettings) -> str:
     """Return why the runtime cannot run short pipelines of such layers here, "" if it can."""
     if settings.device != "cpu":
         return f"it takes a {settings.device} device for each rank"
@@ -134,16 +136,18 @@ def _why_not_rehearsed(content: dict[str, Any], settings: Settings) -> str:
 
 
 def _rehearsed(
-    function: Function, content: dict[str, Any], settings: Settings, *, num_processes: int, say: Say
+    function: UserFunction, content: dict[str, Any], settings: MeasuringSettings, *, num_processes: int, say: Say
 ) -> dict[str, Any]:
     """Calibration run for a profile, with short pipelines of the same layers at the profile's first shape."""
     profile = validated(Profile, content, function.where)
     first = content["chunks"][0]["shape"]
-    key = Key(first["micro_batch"], first["sequence_length"], cast(Dtype, first["dtype"]))
+    key = MeasurementKey(first["micro_batch"], first["sequence_length"], cast(Dtype, first["dtype"]))
 
-    def model_of(num_layers: int) -> OwnModel:
+    def model_of(num_layers: int) -> UserModel:
         counts = even_split(num_layers, num_processes)
-        boundaries, _ = tried(function, counts, micro_batch=key.micro_batch, seed=SEED, device=settings.device)
-        return OwnModel(function.where, num_layers, boundaries)
+        boundaries, _ = check_user_model(
+            function, counts, micro_batch=key.micro_batch, seed=SEED, device=settings.device
+        )
+        return UserModel(function.where, num_layers, boundaries)
 
     return rehearsal_of(profile, model_of, key, settings, num_processes=num_processes, say=say)

@@ -1,7 +1,7 @@
 """The assumptions of a projection, as sentences."""
 
 from ppsim.base.units import percent, seconds
-from ppsim.costs.stage_cost_set import Assembled
+from ppsim.costs.stage_cost_set import StageCostSet
 from ppsim.projection.plan import RUNTIMES, Plan
 from ppsim.schedule.check import why_not_in_torch
 from ppsim.schedule.table import NONE, Schedule
@@ -9,7 +9,7 @@ from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.variation import relative_spread
 
 
-def assumptions_of(plan: Plan, schedule: Schedule, assembled: Assembled, costs: StageCosts) -> list[str]:
+def assumptions_of(plan: Plan, schedule: Schedule, assembled: StageCostSet, costs: StageCosts) -> list[str]:
     """Return the lines that list the assumptions of a projection; the assumptions about costs come first."""
     lines = list(assembled.assumptions)
     if plan.microbatches is None and plan.job is None:

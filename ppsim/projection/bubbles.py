@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ppsim.base.errors import ConfigError, ScheduleError
-from ppsim.catalog.build import Entry, build, find, fit
+from ppsim.catalog.build import ScheduleEntry, build, find, optimise_entry
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project_all
-from ppsim.simulation.run import simulate
+from ppsim.simulation.simulate import simulate
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
 
@@ -43,7 +43,7 @@ def bubbles_of_plan(plan: Plan, *, schedules: Sequence[str], microbatches: Seque
             if entry.name in timelines:
                 rows.append(row | _measured(timelines[entry.name]))
             else:
-                rows.append(row | {"reason": found.reasons[entry.name]})
+                rows.append(row | {"reason": found.rejected[entry.name]})
     return _frame(rows)
 
 
@@ -72,7 +72,11 @@ def bubbles_at(
                 shared = _shared(costs, v // entry.num_replicas)
                 try:
                     shape: dict[str, Any] = {"pp": pp, "vpp": v, "microbatches": count}
-                    table = fit(entry, **shape, costs=shared)[0] if entry.takes("costs") else build(entry, **shape)
+                    table = (
+                        optimise_entry(entry, **shape, costs=shared)[0]
+                        if entry.takes("costs")
+                        else build(entry, **shape)
+                    )
                     timeline = simulate(table, shared)
                 except ScheduleError as error:
                     reason = str(error).splitlines()[0]
@@ -83,7 +87,7 @@ def bubbles_at(
     return _frame(rows)
 
 
-def _entries(schedules: Sequence[str], microbatches: Sequence[int]) -> list[Entry]:
+def _entries(schedules: Sequence[str], microbatches: Sequence[int]) -> list[ScheduleEntry]:
     if not schedules or not microbatches:
         raise ConfigError("a sweep needs at least one schedule and one number of microbatches")
     if wrong := [count for count in microbatches if count < 1]:
@@ -98,7 +102,7 @@ def _with_microbatches(plan: Plan, count: int) -> Plan:
     return replace(plan, job=replace(job, global_batch=count * job.micro_batch * job.layout.dp))
 
 
-def _not_measured(entry: Entry, pp: int, vpp: int | None, count: int) -> dict[str, Any]:
+def _not_measured(entry: ScheduleEntry, pp: int, vpp: int | None, count: int) -> dict[str, Any]:
     return {
         "schedule": entry.name,
         "pp": pp,

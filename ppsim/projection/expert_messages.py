@@ -5,33 +5,33 @@ from functools import cache
 
 import numpy as np
 
-from ppsim.costs.pair_overlap import LayerTimes, Message, pair_messages
+from ppsim.costs.pair_overlap import LayerTimes, PairMessage, pair_messages
 from ppsim.projection.projection import Projection
 from ppsim.schedule.pairs import fused_pairs
 from ppsim.schedule.table import NONE, Op
-from ppsim.simulation.step import Piece
+from ppsim.simulation.step import StepActivity
 
 MOST_SHOWN = 30_000
 """Number of messages above which a figure shows none: they would be too short to see."""
 
 
-def expert_messages(projection: Projection) -> list[Piece]:
+def expert_messages(projection: Projection) -> list[StepActivity]:
     """Return the expert-parallel messages of each rank if actions run in pairs (`--overlap-ep ORDER`), else none.
 
     A piece is a message or a part of one, hidden (overlapped with compute) or exposed. Its position follows the
     costs, stretched if the action takes longer. The embedding and the head run before or after all layers.
     """
-    assembled, timeline = projection.assembled, projection.timeline
+    assembled, timeline = projection.stage_cost_set, projection.timeline
     table, layers = timeline.schedule, assembled.layer_times
     if not layers:
         return []
     assert projection.plan.job is not None
     order, slowdown = projection.plan.job.execution.ep_order, projection.plan.job.place.dispatch_slowdown
     assert order is not None
-    costs = projection.costs.alike().resolved_for(table)
+    costs = projection.costs.with_equal_microbatches().resolved_for(table)
 
     @cache
-    def messages(forward: int, backward: int, op: Op) -> tuple[list[Message], float]:
+    def messages(forward: int, backward: int, op: Op) -> tuple[list[PairMessage], float]:
         """The messages of a pass or a pair, and when its layers begin: behind the embedding, or the head's B."""
         one, other = (layers[table.model_stage[stage]] if stage != NONE else [] for stage in (forward, backward))
         begin_s = 0.0
@@ -59,7 +59,7 @@ def expert_messages(projection: Projection) -> list[Piece]:
             stages = (stage, NONE) if op == Op.F else (NONE, stage)
             yield [entry], *stages, op, float(seconds_of[op][stage])
 
-    pieces: list[Piece] = []
+    pieces: list[StepActivity] = []
     for entries, forward, backward, op, cost_s in passes():
         found, begin_s = messages(forward, backward, op)
         if len(pieces) + len(found) > MOST_SHOWN:
@@ -69,7 +69,9 @@ def expert_messages(projection: Projection) -> list[Piece]:
         for one in found:
             stage = forward if one.operation.endswith("F") else backward
             begin, end = (start + stretched * (begin_s + one_s) for one_s in (one.start_s, one.end_s))
-            pieces.append(Piece(rank, "hidden" if one.next_to else "exposed", stage, begin, end, _told(one, stage)))
+            pieces.append(
+                StepActivity(rank, "hidden" if one.next_to else "exposed", stage, begin, end, _told(one, stage))
+            )
     return pieces
 
 
@@ -78,6 +80,6 @@ def _without_weights(layer: LayerTimes) -> LayerTimes:
     return LayerTimes(before, experts, layer.exchange_s, layer.launches, layer.waits)
 
 
-def _told(one: Message, stage: int) -> str:
+def _told(one: PairMessage, stage: int) -> str:
     where = f"{one.operation}, layer {one.layer} of stage {stage}"
     return f"{where}, next to {', '.join(one.next_to)}" if one.next_to else where

@@ -14,9 +14,9 @@ import numpy as np
 from ppsim.base.arrays import Floats
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_text
-from ppsim.base.limits import DATA_BYTES, shown
+from ppsim.base.limits import DATA_BYTES, short_text
 from ppsim.base.units import percent
-from ppsim.costs.stage_cost_set import Assembled
+from ppsim.costs.stage_cost_set import StageCostSet
 from ppsim.projection.plan import Plan
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.cost_arrays import CostArrays
@@ -33,7 +33,9 @@ def read_lengths(path: str | Path) -> tuple[int, ...]:
         if not text:
             continue
         if not text.isdecimal() or len(text) > len(str(_MOST_TOKENS)) or not 1 <= int(text) <= _MOST_TOKENS:
-            raise ConfigError(f"{path}: line {number} is {shown(text)}; give the tokens of a sequence, 1 or more")
+            raise ConfigError(
+                f"{path}: line {number} is {short_text(text)}; give the tokens of a sequence, 1 or more"
+            )
         lengths.append(int(text))
     if not lengths:
         raise ConfigError(f"{path} holds no sequence: give the tokens of each, one a line")
@@ -41,7 +43,7 @@ def read_lengths(path: str | Path) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class SampledLengths:
     """The sequences of a step, in tokens, of shape [microbatches, sequences per microbatch]."""
 
     tokens: Floats
@@ -50,7 +52,7 @@ class Drawn:
     @classmethod
     def of(
         cls, lengths: tuple[int, ...], *, num_microbatches: int, length: int, micro_batch: int, seed: int
-    ) -> "Drawn":
+    ) -> "SampledLengths":
         """Draw the sequences of a step: without repetition if there are enough, else with repetition."""
         shape = (num_microbatches, micro_batch)
         enough = len(lengths) >= num_microbatches * micro_batch
@@ -58,18 +60,18 @@ class Drawn:
         return cls(drawn, length)
 
     @property
-    def of_tokens(self) -> Floats:
+    def linear_factor(self) -> Floats:
         """Tokens of each microbatch, relative to a microbatch of full-length sequences."""
         parts: Floats = self.tokens.mean(axis=1) / self.sequence_length
         return parts
 
     @property
-    def of_squares(self) -> Floats:
+    def quadratic_factor(self) -> Floats:
         """Sum of squared lengths of each microbatch, relative to a microbatch of full-length sequences."""
         parts: Floats = (self.tokens**2).mean(axis=1) / self.sequence_length**2
         return parts
 
-    def packed_evenly(self) -> "Drawn":
+    def packed_evenly(self) -> "SampledLengths":
         """Repack the sequences, longest first, each into the microbatch with the smallest sum of squares so far."""
         rows: list[list[float]] = [[] for _ in self.tokens]
         room = self.tokens.shape[1]
@@ -79,13 +81,13 @@ class Drawn:
         return replace(self, tokens=np.array(rows))
 
 
-def drawn_of(plan: Plan) -> Drawn | None:
+def sample_lengths(plan: Plan) -> SampledLengths | None:
     """Return the sequences of a plan's step, or None if all have the plan's sequence length."""
     if plan.lengths is None:
         return None
     source = plan.modelled_source
     micro_batch = plan.job.micro_batch if plan.job else source.tokens_per_microbatch // source.sequence_length
-    return Drawn.of(
+    return SampledLengths.of(
         plan.lengths, num_microbatches=plan.num_microbatches, length=source.sequence_length,
         micro_batch=micro_batch, seed=plan.seed,
     )  # fmt: skip
@@ -103,7 +105,7 @@ def quadratic_part(plan: Plan) -> float:
     return source.sequence_length / (source.sequence_length + 12 * source.hidden_size + 1)
 
 
-def quadratic_parts(plan: Plan, schedule: Schedule, assembled: Assembled) -> tuple[dict[str, Floats], str]:
+def quadratic_parts(plan: Plan, schedule: Schedule, assembled: StageCostSet) -> tuple[dict[str, Floats], str]:
     """Return the quadratic fraction of each action's time (one entry per stage), and a text that names the method.
 
     The method compares the same job with twice the sequences at half the length: tokens and GEMMs stay the same,
@@ -115,7 +117,7 @@ def quadratic_parts(plan: Plan, schedule: Schedule, assembled: Assembled) -> tup
     job, half = plan.job, plan.modelled_source.sequence_length // 2
     if job is None or job.profile is not None or plan.measured is not None:
         return by_flops
-    split = assembled.split if plan.how_split in ("auto", "balanced") else plan.how_split
+    split = assembled.split if plan.layer_split_rule in ("auto", "balanced") else plan.layer_split_rule
     try:
         shorter = replace(
             job, sequence_length=half, micro_batch=2 * job.micro_batch, global_batch=2 * job.global_batch
@@ -132,18 +134,20 @@ def quadratic_parts(plan: Plan, schedule: Schedule, assembled: Assembled) -> tup
     return parts, f"the job's costs with twice the sequences of {half}"
 
 
-def _plain(assembled: Assembled, schedule: Schedule) -> CostArrays:
+def _plain(assembled: StageCostSet, schedule: Schedule) -> CostArrays:
     return assembled.costs.plain(
         num_stages=schedule.num_stages, num_ranks=schedule.num_ranks, num_replicas=schedule.num_replicas
     )
 
 
-def with_lengths(plan: Plan, schedule: Schedule, assembled: Assembled, drawn: Drawn | None) -> Assembled:
+def with_lengths(
+    plan: Plan, schedule: Schedule, assembled: StageCostSet, drawn: SampledLengths | None
+) -> StageCostSet:
     """Return the costs for a plan's sequences, with lines that describe them; unchanged if `drawn` is None."""
     if drawn is None:
         return assembled
     parts, by = quadratic_parts(plan, schedule, assembled)
-    whole, linear, squares = _plain(assembled, schedule), drawn.of_tokens, drawn.of_squares
+    whole, linear, squares = _plain(assembled, schedule), drawn.linear_factor, drawn.quadratic_factor
     fields: dict[str, Floats | None] = {
         name: getattr(whole, name)[:, None] * ((1 - part)[:, None] * linear + part[:, None] * squares)
         for name, part in parts.items()

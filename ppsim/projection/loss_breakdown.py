@@ -4,15 +4,15 @@ from dataclasses import fields
 
 import numpy as np
 
-from ppsim.costs.time_breakdown import Parts
+from ppsim.costs.time_breakdown import TimeBreakdown
 from ppsim.projection.projection import Interval, Projection
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.pairs import fused_pairs
 from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.engine import evaluate_many
-from ppsim.simulation.run import durations_s, overheads_s, simulate_graph
+from ppsim.simulation.simulate import durations_s, overheads_s, simulate_graph
 from ppsim.simulation.stage_costs import StageCosts
-from ppsim.simulation.variation import Variation, drawn
+from ppsim.simulation.variation import Variation, draw_factors
 
 _OF_PARTS = {
     "more_flops_s": "non-model FLOPs",
@@ -77,7 +77,7 @@ def loss_budget(projection: Projection) -> dict[str, float]:
         busy,
         *(
             simulate_graph(ideal, one).step_time_s
-            for one in (_balanced(without, schedule), without.alike(), without)
+            for one in (_balanced(without, schedule), without.with_equal_microbatches(), without)
         ),
         simulate_graph(timeline.graph, network).step_time_s,
         simulate_graph(timeline.graph, in_one_go.replace(variation_s=0.0, overlap_slowdown=0.0)).step_time_s,
@@ -102,7 +102,7 @@ def loss_budget(projection: Projection) -> dict[str, float]:
 
 
 def _compute(projection: Projection, busy: float) -> dict[str, float]:
-    table, assembled = projection.timeline.schedule, projection.assembled
+    table, assembled = projection.timeline.schedule, projection.stage_cost_set
     if not projection.plan.has_model:
         return {"compute": busy}
     if not assembled.parts:
@@ -110,11 +110,11 @@ def _compute(projection: Projection, busy: float) -> dict[str, float]:
         flops = 3 * assembled.forward_flops * table.num_microbatches / table.num_ranks
         ideal = flops / peak if peak else 0.0
         return {IDEAL: ideal, "compute below peak": busy - ideal}
-    total = Parts()
+    total = TimeBreakdown()
     for stage, part in enumerate(assembled.parts):
         halves = part.backward_input, part.backward_weight
         if stage == 0 and projection.plan.runtime == "torch":  # torch runs the whole backward pass of stage 0 as W
-            halves = Parts(), part.backward
+            halves = TimeBreakdown(), part.backward
         passes = (part.forward, part.backward, *halves)
         for op, one in zip((Op.F, Op.B, Op.I, Op.W), passes, strict=True):
             times = np.count_nonzero((table.op == op) & (table.model_stage[table.stage] == stage))
@@ -137,7 +137,7 @@ def _compute(projection: Projection, busy: float) -> dict[str, float]:
 def _saved_by_pairs_s(projection: Projection) -> float:
     """Return the time saved by fused pairs of forward and backward pass, mean over ranks."""
     table = projection.timeline.schedule
-    costs = projection.costs.alike().resolved_for(table)
+    costs = projection.costs.with_equal_microbatches().resolved_for(table)
     if costs.fused_s is None:
         return 0.0
     forward, backward = (table.stage[entries] for entries in fused_pairs(table))
@@ -147,7 +147,7 @@ def _saved_by_pairs_s(projection: Projection) -> float:
 
 def _balanced(costs: StageCosts, schedule: Schedule) -> StageCosts:
     found = costs.resolved_for(schedule)
-    return costs.alike().replace(
+    return costs.with_equal_microbatches().replace(
         forward_s=float(found.forward_s.mean()),
         backward_s=float(found.backward_s.mean()),
         backward_input_s=float(found.backward_input_s.mean()),
@@ -194,13 +194,13 @@ def sensitivities(projection: Projection) -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-def bottleneck(found: dict[str, float]) -> str:
+def largest_bottleneck(found: dict[str, float]) -> str:
     """Return the limiting resource according to `sensitivities`: links, a collective, the optimizer, or a stage.
 
     All stages together compete with the other resources, because a single stage of many has a small share of the
     step. If compute wins, the result is the stage with the largest gain.
 
-    >>> bottleneck({"compute of all stages": 0.9, "transfers": 0.05, "compute of stage 3": 0.02})
+    >>> largest_bottleneck({"compute of all stages": 0.9, "transfers": 0.05, "compute of stage 3": 0.02})
     'compute of stage 3'
     """
     of_one = [name for name in found if name.startswith("compute of stage ")]
@@ -227,7 +227,7 @@ def interval(
     graph = timeline.graph
     random = np.random.default_rng(seed)
     durations = durations_s(graph, costs.resolved_for(timeline.schedule))
-    noise = drawn(jitter, random, (num_samples, graph.num_nodes))
+    noise = draw_factors(jitter, random, (num_samples, graph.num_nodes))
     if rank_spread:
         of_ranks = np.exp(rank_spread * random.standard_normal((num_samples, timeline.schedule.num_ranks)))
         noise[:, : graph.num_actions] *= of_ranks[:, timeline.schedule.rank]

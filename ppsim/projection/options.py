@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ppsim.costs.job import Job
     from ppsim.costs.profile import Profile
     from ppsim.machine.cluster import Cluster
-    from ppsim.runs.calibrate import Calibration
+    from ppsim.runs.calibrate import FittedOverheads
     from ppsim.trainers.run_config import RunConfig
 
 Runtime = Literal["torch", "megatron", "ideal"]
@@ -78,7 +78,7 @@ SEQUENCE_PARALLEL = Option(
 
 
 # fmt: off
-class StudyOptions(TypedDict, total=False):
+class SearchBaseOptions(TypedDict, total=False):
     """A job whose layout is not decided; `ppsim tune --help` has each word's meaning and default."""
 
     model: Annotated[str | Path | None, Option(
@@ -343,7 +343,7 @@ class StudyOptions(TypedDict, total=False):
     )]
 
 
-class JobOptions(StudyOptions, total=False):
+class JobOptions(SearchBaseOptions, total=False):
     """A job with its layout; `ppsim project --help` has each word's meaning and default."""
 
     pp: Annotated[int | None, Option(
@@ -521,7 +521,7 @@ class PlanOptions(JobOptions, total=False):
         "schedule, vpp, split or number of microbatches of the same job. [default of these: the run's]",
         metavar="PATH", section="measured", after="profile",
     )]
-    calibration: Annotated["str | Path | Calibration | None", CALIBRATION]
+    calibration: Annotated["str | Path | FittedOverheads | None", CALIBRATION]
     runtime: Annotated[Runtime | None, RUNTIME]
     channel: Annotated[Channel | None, CHANNEL]
     receives: Annotated[Receives | None, RECEIVES]
@@ -533,7 +533,7 @@ class PlanOptions(JobOptions, total=False):
     )]
     search_time: Annotated[float | None, Option(
         "Maximum duration of the search. It ends earlier if it reaches the lower bound. [default: {default}]",
-        metavar="SECONDS", section="search", field="search_s", default=10.0,
+        metavar="SECONDS", section="search", field="search_time_s", default=10.0,
     )]
     seed: Annotated[int | None, Option(
         "Random seed of the search, and of the lengths drawn from --sequence-lengths. [default: {default}]",

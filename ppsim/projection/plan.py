@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ppsim.base.display import InBrief
+from ppsim.base.display import HasRepr
 from ppsim.base.errors import ConfigError
 from ppsim.catalog.build import schedule_named
 from ppsim.costs.cost_sources import MeasuredProfileSource, ProfileSource, RankCosts, RankSource
-from ppsim.costs.profile import Profile, Rehearsal, Shape
+from ppsim.costs.profile import CalibrationRun, Profile, Shape
 from ppsim.machine.choices import MEMORY_SHARE
 from ppsim.parallel.layer_partition import MegatronSplit, Split
 from ppsim.projection.options import Runtime
@@ -40,17 +40,17 @@ AUTO = "auto"
 
 
 @dataclass(frozen=True, repr=False)
-class Plan(InBrief):
+class Plan(HasRepr):
     """The input of a projection: one schedule, its shape, and the source of its costs.
 
     Costs come from a `job` on a cluster or, without one, from a `profile`: one pipeline of the measured ranks.
 
     - `schedule` None: 1f1b for one stage per rank, interleaved-1f1b for more. "auto" searches for a schedule, for
-      up to `search_s` seconds from `seed` (`ppsim.catalog.auto`).
+      up to `search_time_s` seconds from `seed` (`ppsim.catalog.auto`).
     - `microbatches` None: the job's, or 4·pp. `num_slices` None: the schedule's.
     - `profile` None: the packaged default. `shape` None: its `shape_at()`. `num_layers` None: its model's.
     - `channel` None: the runtime's. `transfer_s` None: the profile's.
-    - `split` None: balanced stages, or Megatron-LM's own rule on runtime megatron (`how_split`).
+    - `split` None: balanced stages, or Megatron-LM's own rule on runtime megatron (`layer_split_rule`).
     - `searches_stages`: search layers, recomputation and offloading of each stage (`--plan auto`).
     - `bandwidth_bytes_per_s` replaces the profile's transfers if it is known; `hop_overhead_s` is then the whole
       latency.
@@ -108,7 +108,7 @@ class Plan(InBrief):
     memory_limit_bytes: float | None = None
     stragglers: tuple[tuple[int, float], ...] = ()
     lengths: tuple[int, ...] | None = None
-    search_s: float = 10.0
+    search_time_s: float = 10.0
     seed: int = 0
     by_stack: "Mapping[str, Plan]" = field(default_factory=dict, compare=False)
 
@@ -161,7 +161,7 @@ class Plan(InBrief):
         return self.has_model or (self.measured is not None and self.measured.activation_bytes is not None)
 
     @property
-    def rehearsal(self) -> Rehearsal | None:
+    def rehearsal(self) -> CalibrationRun | None:
         """The profile's calibration run, if the profile's costs are used and the number of ranks is equal."""
         found = self.profile.rehearsal if self.profile and self.measured is None else None
         return found if found and found.num_processes == self.pp else None
@@ -208,7 +208,7 @@ class Plan(InBrief):
         return "span" if self.job is not None and self.job.update == "post-validated" else "step"
 
     @property
-    def how_split(self) -> Split:
+    def layer_split_rule(self) -> Split:
         """The rule or list that assigns layers to stages."""
         if self.split is None:
             return MegatronSplit() if self.runtime == "megatron" else "auto"

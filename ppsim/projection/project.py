@@ -9,32 +9,32 @@ import numpy as np
 
 from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
 from ppsim.base.units import seconds
-from ppsim.catalog.build import Entry, build, every_schedule, find, fit, require_shape
+from ppsim.catalog.build import ScheduleEntry, build, every_schedule, find, optimise_entry, require_shape
 from ppsim.costs.profile import DEFAULT
-from ppsim.costs.stage_cost_set import Assembled, Known
-from ppsim.parallel.layer_partition import FoundSplit, Split, why_no_split
+from ppsim.costs.stage_cost_set import StageCostCache, StageCostSet
+from ppsim.parallel.layer_partition import AutoSplit, Split, why_no_split
 from ppsim.parallel.sequence_slices import why_no_slices
 from ppsim.projection.assumptions import assumptions_of
-from ppsim.projection.lengths import drawn_of, with_lengths
+from ppsim.projection.lengths import sample_lengths, with_lengths
 from ppsim.projection.plan import AUTO, RUNTIMES, Plan
 from ppsim.projection.projection import Projection, Projections
-from ppsim.projection.split_bounds import Trial
+from ppsim.projection.split_bounds import SimulatedSplit
 from ppsim.projection.split_search import SplitSearch
 from ppsim.projection.summary import answer_of
 from ppsim.schedule.blocking_calls import has_megatron_loop
 from ppsim.schedule.choices import Communication
 from ppsim.schedule.placement import STYLES
-from ppsim.schedule.rounds import in_rounds
-from ppsim.schedule.size_limit import BYTES_PROJECTED, require_room
+from ppsim.schedule.rounds import repeat_rounds
+from ppsim.schedule.size_limit import BYTES_PROJECTED, require_memory
 from ppsim.schedule.table import Schedule
-from ppsim.simulation.run import simulate_graph
+from ppsim.simulation.simulate import simulate_graph
 from ppsim.simulation.stage_costs import StageCosts
-from ppsim.simulation.step import Step, between_rounds_s, simulate_step
+from ppsim.simulation.step import TrainingStep, between_rounds_s, simulate_step
 from ppsim.simulation.variation import with_variation
 
 if TYPE_CHECKING:
     from ppsim.catalog.search.exact import Progress
-    from ppsim.model.stages import StagePlan
+    from ppsim.model.pipeline_stages import StagePlan
 
 
 def project(plan: Plan | None = None, *, progress: "Progress | None" = None, **fields: Any) -> Projection:
@@ -58,15 +58,15 @@ def _require_room(plan: Plan) -> None:
     require_shape(pp=plan.pp, microbatches=plan.num_microbatches)
     _ = plan.round_microbatches  # raises if rounds cannot have equal shares
     num_units = plan.num_microbatches * (plan.num_slices or 1)
-    require_room(2 * plan.pp * (plan.vpp or 1) * num_units, bytes_each=BYTES_PROJECTED)
+    require_memory(2 * plan.pp * (plan.vpp or 1) * num_units, bytes_each=BYTES_PROJECTED)
 
 
-def _project(plan: Plan, entry: Entry) -> Projection:
+def _project(plan: Plan, entry: ScheduleEntry) -> Projection:
     table, note = table_of(plan, entry)
     return project_table(plan, table, note=note)
 
 
-def table_of(plan: Plan, entry: Entry) -> tuple[Schedule, str | None]:
+def table_of(plan: Plan, entry: ScheduleEntry) -> tuple[Schedule, str | None]:
     """Return the table of a schedule for a plan, and a note on its origin; fitted schedules use the plan's costs.
 
     The table contains all rounds of the step. Raises as `project` does.
@@ -84,14 +84,14 @@ def table_of(plan: Plan, entry: Entry) -> tuple[Schedule, str | None]:
         shape |= {"costs": costs, "criterion": plan.criterion}
         if entry.takes("memory_limit_bytes"):
             (table, note), unlimited = _within_memory(
-                plan, lambda limit: fit(entry, **shape, memory_limit_bytes=limit)
+                plan, lambda limit: optimise_entry(entry, **shape, memory_limit_bytes=limit)
             )
             note += unlimited
         else:
-            table, note = fit(entry, **shape)
+            table, note = optimise_entry(entry, **shape)
     else:
         table, note = build(entry, **shape), None
-    return in_rounds(table, plan.gradient_accumulation_steps), note
+    return repeat_rounds(table, plan.gradient_accumulation_steps), note
 
 
 Found = TypeVar("Found")
@@ -119,12 +119,12 @@ def _project_auto(plan: Plan, progress: "Progress | None" = None) -> Projection:
         lambda limit: optimise(
             pp=plan.pp, vpp=vpp, microbatches=plan.round_microbatches,
             costs=lambda style: _costs_on(plan, style, vpp),
-            memory_limit_bytes=limit, criterion=plan.criterion, time_limit_s=plan.search_s, seed=plan.seed,
+            memory_limit_bytes=limit, criterion=plan.criterion, time_limit_s=plan.search_time_s, seed=plan.seed,
             progress=progress,
         ),
     )  # fmt: skip
     note = f"schedule: searched for, from {found.started_from} on; placement {found.placement}; {found.proof}"
-    table = in_rounds(found.schedule, plan.gradient_accumulation_steps)
+    table = repeat_rounds(found.schedule, plan.gradient_accumulation_steps)
     return project_table(replace(plan, vpp=vpp), table, note=note + unlimited)
 
 
@@ -136,7 +136,7 @@ def _costs_on(plan: Plan, style: str, vpp: int) -> StageCosts:
     outline = Schedule.outline(STYLES[style](plan.pp, plan.pp * vpp), num_microbatches=plan.num_microbatches)
     costs = _for_runtime(plan, outline, _assembled(plan, outline).costs)
     if plan.gradient_accumulation_steps > 1:
-        costs = costs.alike()  # one table for all rounds
+        costs = costs.with_equal_microbatches()  # one table for all rounds
     return costs.replace(overlap_slowdown=plan.overlap_slowdown)
 
 
@@ -154,14 +154,14 @@ def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) ->
     if iteration == 0:
         raise ConfigError(f"a step takes 0 s at the costs of {source.name}: there is nothing to project")
     peak, of_peak = source.peak()
-    drawn = drawn_of(plan)
-    of_tokens = 1.0 if drawn is None else float(drawn.of_tokens.mean())
+    drawn = sample_lengths(plan)
+    of_tokens = 1.0 if drawn is None else float(drawn.linear_factor.mean())
     # Model FLOPs: a backward pass counts as two forward passes, recomputation is not counted.
     model_flops = 3 * assembled.forward_flops * schedule.num_microbatches
     return Projection(
         plan=plan,
         step=step,
-        assembled=assembled,
+        stage_cost_set=assembled,
         costs=costs,
         iteration_time_s=iteration,
         tokens_per_s=_tokens(plan, schedule) * of_tokens / iteration if plan.has_model else None,
@@ -174,7 +174,7 @@ def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) ->
             *of_peak,
             *_other_orders(plan, step, assembled),
         ],
-        answers=partial(answer_of, project=project, iteration_of=iteration_of),
+        summarise_function=partial(answer_of, project=project, iteration_of=iteration_of),
     )
 
 
@@ -182,19 +182,19 @@ def _tokens(plan: Plan, schedule: Schedule) -> int:
     return schedule.num_microbatches * plan.modelled_source.tokens_per_microbatch
 
 
-def _other_orders(plan: Plan, step: Step, found: Assembled) -> list[str]:
+def _other_orders(plan: Plan, step: TrainingStep, found: StageCostSet) -> list[str]:
     """Return a line with the step times of the same sequences in other orders, if microbatches differ."""
-    drawn, timeline = drawn_of(plan), step.timeline
+    drawn, timeline = sample_lengths(plan), step.timeline
     if drawn is None or len(drawn.tokens) == 1:
         return []
-    order = np.argsort(drawn.of_squares, kind="stable")
+    order = np.argsort(drawn.quadratic_factor, kind="stable")
     others = {
         "shortest microbatch first": replace(drawn, tokens=drawn.tokens[order]),
         "longest first": replace(drawn, tokens=drawn.tokens[order[::-1]]),
     }
     if drawn.tokens.shape[1] > 1:
         others["sequences packed evenly"] = drawn.packed_evenly()
-    split = FoundSplit(found.split) if plan.how_split == "auto" else plan.how_split
+    split = AutoSplit(found.split) if plan.layer_split_rule == "auto" else plan.layer_split_rule
     lines, assembled = [], plan.source.assemble(timeline.schedule, split)
     for name, other in others.items():
         costs = _for_runtime(plan, timeline.schedule, with_lengths(plan, timeline.schedule, assembled, other).costs)
@@ -224,7 +224,7 @@ def outcome_of(plan: Plan) -> tuple[float, float]:
     return iteration_of(plan, table)
 
 
-def assembled_of(plan: Plan) -> tuple[Schedule, Assembled]:
+def assembled_of(plan: Plan) -> tuple[Schedule, StageCostSet]:
     """Return only the schedule and the costs of stages and around the step; raises as `project` does."""
     if plan.schedule == AUTO:
         raise ConfigError("the schedule of a recorded run is known: give --schedule")
@@ -255,27 +255,29 @@ def reserved_of(plan: Plan) -> int:
     return max(reserved_bytes(plan.job, table, _step(plan, table)[0].contents))
 
 
-def _assembled(plan: Plan, schedule: Schedule, split: Split | None = None, known: Known | None = None) -> Assembled:
+def _assembled(
+    plan: Plan, schedule: Schedule, split: Split | None = None, known: StageCostCache | None = None
+) -> StageCostSet:
     """Return the costs at a split, by default the plan's; "auto" is balanced here, not searched for."""
-    found = plan.source.assemble(schedule, plan.how_split if split is None else split, known)
-    return with_lengths(plan, schedule, found, drawn_of(plan))
+    found = plan.source.assemble(schedule, plan.layer_split_rule if split is None else split, known)
+    return with_lengths(plan, schedule, found, sample_lengths(plan))
 
 
-def _step(plan: Plan, schedule: Schedule) -> tuple[Assembled, StageCosts, Step]:
-    split = plan.how_split
+def _step(plan: Plan, schedule: Schedule) -> tuple[StageCostSet, StageCosts, TrainingStep]:
+    split = plan.layer_split_rule
     if split == "auto" and _is_searched(plan, schedule):
         trial = _found_split(plan, schedule)
         if not plan.stragglers and plan.variation is None:
-            return trial.assembled, trial.costs, trial.step
-        split = FoundSplit(trial.counts)
+            return trial.stage_cost_set, trial.costs, trial.step
+        split = AutoSplit(trial.counts)
     assembled = _assembled(plan, schedule, split)
     costs = with_variation(schedule, _costs_of(plan, schedule, assembled), plan.variation)
-    return assembled, costs, simulate_step(schedule, costs, assembled.around)
+    return assembled, costs, simulate_step(schedule, costs, assembled.step_costs)
 
 
-def _costs_of(plan: Plan, schedule: Schedule, assembled: Assembled) -> StageCosts:
+def _costs_of(plan: Plan, schedule: Schedule, assembled: StageCostSet) -> StageCosts:
     costs = _for_runtime(plan, schedule, assembled.costs)
-    return costs.replace(between_rounds_s=between_rounds_s(schedule, costs, assembled.around))
+    return costs.replace(between_rounds_s=between_rounds_s(schedule, costs, assembled.step_costs))
 
 
 def _is_searched(plan: Plan, schedule: Schedule) -> bool:
@@ -283,34 +285,34 @@ def _is_searched(plan: Plan, schedule: Schedule) -> bool:
     return schedule.num_model_stages > 1 and plan.measured is None
 
 
-def _found_split(plan: Plan, schedule: Schedule) -> Trial:
+def _found_split(plan: Plan, schedule: Schedule) -> SimulatedSplit:
     """Return the fastest split for a table. Stragglers are accidents, so they do not move layers."""
-    usual, known = replace(plan, stragglers=()), Known()
+    usual, known = replace(plan, stragglers=()), StageCostCache()
 
-    def simulated(counts: tuple[int, ...] | None) -> Trial:
-        split = "auto" if counts is None else FoundSplit(counts)
+    def simulated(counts: tuple[int, ...] | None) -> SimulatedSplit:
+        split = "auto" if counts is None else AutoSplit(counts)
         return _trial(usual, schedule, _assembled(usual, schedule, split, known))
 
     return SplitSearch(simulated, plan.modelled_source.layer_costs(), plan.memory_bound_bytes).best()
 
 
-def _trial(plan: Plan, schedule: Schedule, assembled: Assembled) -> Trial:
+def _trial(plan: Plan, schedule: Schedule, assembled: StageCostSet) -> SimulatedSplit:
     costs = _costs_of(plan, schedule, assembled)
-    step = simulate_step(schedule, costs, assembled.around)
-    return Trial(tuple(assembled.split), assembled, costs, step, step.time_s + costs.step_overhead_s)
+    step = simulate_step(schedule, costs, assembled.step_costs)
+    return SimulatedSplit(tuple(assembled.split), assembled, costs, step, step.time_s + costs.step_overhead_s)
 
 
 def _with_stages(plan: Plan, schedule: Schedule) -> tuple[Plan, str]:
     from ppsim.costs.assemble_job import assemble_job  # costs of models
     from ppsim.projection.stage_search import StageSearch
 
-    job, usual, known = plan.job, replace(plan, stragglers=()), Known()
+    job, usual, known = plan.job, replace(plan, stragglers=()), StageCostCache()
     assert job is not None
 
-    def simulated(split: Sequence[int] | str, plans: "Sequence[StagePlan]") -> Trial:
-        counts: Split = split if isinstance(split, str) else FoundSplit(split)
+    def simulated(split: Sequence[int] | str, plans: "Sequence[StagePlan]") -> SimulatedSplit:
+        counts: Split = split if isinstance(split, str) else AutoSplit(split)
         assembled = assemble_job(job, schedule, split=counts, known=known, plans=plans)
-        return _trial(usual, schedule, assembled.taking(job.scale))
+        return _trial(usual, schedule, assembled.scaled(job.scale))
 
     limit = plan.memory_bound_bytes or np.inf
     found = StageSearch(job, schedule, simulated, limit).best()
@@ -320,10 +322,10 @@ def _with_stages(plan: Plan, schedule: Schedule) -> tuple[Plan, str]:
         line += f"; with the same recomputation on all stages {seconds(found.uniform_s)} ({found.uniform})"
     if found.busiest_s is not None:
         line += f"; busiest rank at least {seconds(found.busiest_s)} (dynamic program)"
-    return replace(plan, job=planned, split=FoundSplit(found.trial.counts), searches_stages=False), line
+    return replace(plan, job=planned, split=AutoSplit(found.trial.counts), searches_stages=False), line
 
 
-Tables: TypeAlias = Callable[[Plan, Entry], tuple[Schedule, str | None]]
+Tables: TypeAlias = Callable[[Plan, ScheduleEntry], tuple[Schedule, str | None]]
 """Builder of a schedule's table for a plan, like `table_of`; a `ScheduleError` becomes a reason."""
 
 
@@ -364,7 +366,7 @@ def project_all(
             projections.append(project_table(one, table, note=note))
         except ScheduleError as error:
             reasons[name] = str(error).splitlines()[0]
-    projections.sort(key=lambda projection: projection.place)
+    projections.sort(key=lambda projection: projection.sort_key)
     return Projections(projections, reasons)
 
 
@@ -375,7 +377,7 @@ def _why_no_stages(plan: Plan, num_stages: int, *, num_slices: int = 1) -> str |
     source, plans = plan.modelled_source, plan.job.stage_plans if plan.job else ()
     if plans and len(plans) != num_stages:
         return f"the plan of --plan has {len(plans)} stages: got {num_stages}"
-    return why_no_split(plan.how_split, source.num_layers, num_stages) or why_no_slices(
+    return why_no_split(plan.layer_split_rule, source.num_layers, num_stages) or why_no_slices(
         source.sequence_length, num_slices, hidden_size=source.hidden_size
     )
 
@@ -394,7 +396,7 @@ def _for_runtime(plan: Plan, schedule: Schedule, costs: StageCosts) -> StageCost
         in_torch=plan.runtime == "torch",
         factor=np.array([slow.get(rank, 1.0) for rank in schedule.stage_to_rank.tolist()]) if slow else None,
     )  # fmt: skip
-    launch_s = plan.job.seconds_a_launch if plan.job else 0.0
+    launch_s = plan.job.seconds_per_launch if plan.job else 0.0
     costs = costs.replace(hop_overhead_s=plan.hop_overhead_s).with_calls(communication_of(plan, schedule))
     return costs.replace(
         channel=plan.channel or RUNTIMES[plan.runtime][0],

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ppsim.base.display import InBrief, Pictured, Shown
+from ppsim.base.display import Drawable, HasRepr, Printable
 from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.base.units import count, percent, seconds, signed_percent, size
-from ppsim.costs.stage_cost_set import Assembled
+from ppsim.costs.stage_cost_set import StageCostSet
 from ppsim.model.recompute import BY_OPERATORS
-from ppsim.projection.lengths import drawn_of
+from ppsim.projection.lengths import sample_lengths
 from ppsim.projection.plan import Plan
 from ppsim.projection.quantities import values
 from ppsim.projection.stage_rows import stage_rows
@@ -19,11 +19,11 @@ from ppsim.schedule.graph import CHANNELS
 from ppsim.schedule.rounds import microbatches_in_words
 from ppsim.schedule.table import Op
 from ppsim.simulation.report import report_of
-from ppsim.simulation.run import simulate
+from ppsim.simulation.simulate import simulate
 from ppsim.simulation.stage_costs import StageCosts
-from ppsim.simulation.step import Step
+from ppsim.simulation.step import TrainingStep
 from ppsim.simulation.timeline import Timeline
-from ppsim.simulation.verdict import Verdict
+from ppsim.simulation.verdict import MemoryVerdict
 
 if TYPE_CHECKING:
     import pandas
@@ -35,14 +35,14 @@ Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, repr=False)
-class Projection(Shown, Pictured):
+class Projection(Printable, Drawable):
     """The projection of one step: timeline, report, throughput, and all assumptions.
 
-    `step` is the pipeline's `timeline` together with the rest of the step. `assembled` are the costs before the
-    runtime's special cases. `tokens_per_s` and `model_flops_utilization` refer to the iteration time: the step and
-    the time between two steps. Both are None for times given by hand without a model. `model_flops_utilization` is
-    also None if the profile has neither a peak for its dtype nor a measured GEMM rate. `str` is the output of
-    `ppsim project`. `answers` computes the answer on request.
+    `step` is the pipeline's `timeline` together with the rest of the step. `stage_cost_set` are the costs before
+    the runtime's special cases. `tokens_per_s` and `model_flops_utilization` refer to the iteration time: the step
+    and the time between two steps. Both are None for times given by hand without a model. `model_flops_utilization`
+    is also None if the profile has neither a peak for its dtype nor a measured GEMM rate. `str` is the output of
+    `ppsim project`. `summarise_function` computes the answer on request.
 
     >>> import ppsim
     >>> made = ppsim.project(pp=4, microbatches=8)
@@ -58,18 +58,18 @@ class Projection(Shown, Pictured):
     """
 
     plan: Plan
-    step: Step
-    assembled: Assembled
+    step: TrainingStep
+    stage_cost_set: StageCostSet
     costs: StageCosts
     iteration_time_s: float
     tokens_per_s: float | None
     model_flops_utilization: float | None
     peak_flops_per_s: float | None
     assumptions: list[str]
-    answers: "Callable[..., Answer]" = field(repr=False, compare=False)
+    summarise_function: "Callable[..., ProjectionSummary]" = field(repr=False, compare=False)
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """The one-line text."""
         table, peak = self.timeline.schedule, float(self.timeline.memory.peak_bytes.max())
         batch = microbatches_in_words(table.num_microbatches, table.num_rounds)
@@ -105,9 +105,11 @@ class Projection(Shown, Pictured):
             return None
         from ppsim.costs.reserved_memory import components_at_peak  # every tensor of a model
 
-        fullest, drawn = int(memory.peak_bytes.argmax()), drawn_of(self.plan)
-        of_tokens = drawn.of_tokens if drawn else None
-        return components_at_peak(job, self.timeline.schedule, self.assembled, memory, fullest, of_tokens=of_tokens)
+        fullest, drawn = int(memory.peak_bytes.argmax()), sample_lengths(self.plan)
+        of_tokens = drawn.linear_factor if drawn else None
+        return components_at_peak(
+            job, self.timeline.schedule, self.stage_cost_set, memory, fullest, of_tokens=of_tokens
+        )
 
     @cached_property
     def reserved_bytes(self) -> list[int] | None:
@@ -125,7 +127,7 @@ class Projection(Shown, Pictured):
 
         if why_nothing_is_reserved(job, schedule):
             return None
-        return reserved_bytes(job, schedule, self.assembled.contents)
+        return reserved_bytes(job, schedule, self.stage_cost_set.contents)
 
     @cached_property
     def step_time_by_channel_s(self) -> dict[str, float | None]:
@@ -133,37 +135,37 @@ class Projection(Shown, Pictured):
         return _by_channel(self.timeline, self.costs)
 
     @cached_property
-    def answer(self) -> "Answer":
+    def answer(self) -> "ProjectionSummary":
         """Interval, loss budget, sensitivities, bottleneck and advice, as printed by `ppsim project`.
 
         The first access projects the alternatives of the plan.
 
         >>> import ppsim
         >>> answer = ppsim.project(pp=4, microbatches=8).answer
-        >>> list(answer.budget_s)
+        >>> list(answer.time_breakdown_s)
         ['model FLOPs at peak', 'compute below peak', 'pipeline bubble', 'exposed P2P']
-        >>> answer.advice[0].change, round(answer.advice[0].gain, 2)
+        >>> answer.advice[0].change, round(answer.advice[0].throughput_gain, 2)
         ('--schedule zbv-fixed --vpp 2', 0.28)
         """
-        return self.answered()
+        return self.summarise()
 
-    def answered(self, *, tokens: float | None = None, with_advice: bool = True) -> "Answer":
+    def summarise(self, *, tokens: float | None = None, with_advice: bool = True) -> "ProjectionSummary":
         """Return the answer, optionally with the days for `tokens`, or without the advice, which takes most time.
 
         Raises `ConfigError` for an invalid number of tokens.
 
         >>> import ppsim
         >>> made = ppsim.project(pp=4, microbatches=8)
-        >>> round(made.answered(tokens=1e9, with_advice=False).days, 2)
+        >>> round(made.summarise(tokens=1e9, with_advice=False).training_days, 2)
         0.82
         """
-        return self.answers(self, tokens=tokens, with_advice=with_advice)
+        return self.summarise_function(self, tokens=tokens, with_advice=with_advice)
 
-    def days(self, tokens: float) -> float:
+    def training_days(self, tokens: float) -> float:
         """Return the days of training on `tokens` tokens.
 
         >>> import ppsim
-        >>> round(ppsim.project(model="llama3-8b", gpus=64, tp=2, pp=4).days(15e12))
+        >>> round(ppsim.project(model="llama3-8b", gpus=64, tp=2, pp=4).training_days(15e12))
         356
         """
         if self.tokens_per_s is None:
@@ -192,7 +194,7 @@ class Projection(Shown, Pictured):
     @property
     def split(self) -> list[int]:
         """Layers per stage."""
-        return self.assembled.split
+        return self.stage_cost_set.split
 
     @cached_property
     def stages(self) -> list[dict[str, Any]]:
@@ -226,7 +228,7 @@ class Projection(Shown, Pictured):
         return {name: ranks for name, ranks in found.items() if ranks > 1} | {"pp": plan.pp}
 
     @property
-    def not_in_runtime(self) -> str | None:
+    def runtime_error(self) -> str | None:
         """The reason why the plan's runtime cannot run the table, or None if it can."""
         schedule, job = self.timeline.schedule, self.plan.job
         if self.plan.runtime == "ideal":
@@ -239,7 +241,7 @@ class Projection(Shown, Pictured):
         return why_not_in_torch(schedule)
 
     @cached_property
-    def verdict(self) -> Verdict | None:
+    def verdict(self) -> MemoryVerdict | None:
         """The comparison of peak memory with the memory limit or, without one, with the device's memory.
 
         None if no bytes are known.
@@ -252,9 +254,9 @@ class Projection(Shown, Pictured):
         if not plan.knows_memory:
             return None
         rank, job = int(peaks.argmax()), plan.job
-        return Verdict(
+        return MemoryVerdict(
             rank, float(peaks[rank]), plan.memory_bound_bytes,
-            without=job.without if job else (),
+            ignored_memory_options=job.ignored_memory_options if job else (),
             assumed_gpus=job.layout.num_devices if job and job.gpus_assumed else None,
             activations_only=not plan.has_model,
         )  # fmt: skip
@@ -265,13 +267,13 @@ class Projection(Shown, Pictured):
         return self.verdict.fits if self.verdict else None
 
     @property
-    def without_advice(self) -> str:
+    def summary_without_advice(self) -> str:
         """The sentence that replaces an empty advice."""
         is_too_large = self.fits is False
         return f"no change that was tried {'makes it fit' if is_too_large else 'gains half a percent'}"
 
     @property
-    def not_in_memory(self) -> str | None:
+    def memory_error(self) -> str | None:
         """If the step does not fit: the highest peak, its action, and the forward passes in flight."""
         verdict, timeline = self.verdict, self.timeline
         if verdict is None or verdict.fits is not False:
@@ -285,19 +287,19 @@ class Projection(Shown, Pictured):
         )
 
     @property
-    def place(self) -> tuple[bool, bool, float, str]:
+    def sort_key(self) -> tuple[bool, bool, float, str]:
         """Sort key for lists: plans that fit, then plans that the runtime can run, then the iteration time."""
-        return self.fits is False, bool(self.not_in_runtime), self.iteration_time_s, self.plan.schedule_name
+        return self.fits is False, bool(self.runtime_error), self.iteration_time_s, self.plan.schedule_name
 
     def to_json(self) -> dict[str, Any]:
         """Return the verdict, the report, throughput, layout and assumptions; keys carry units."""
-        return self.judged() | self.report | self.beside_report()
+        return self.memory_fit_to_json() | self.report | self.extra_report_rows()
 
-    def judged(self) -> dict[str, Any]:
+    def memory_fit_to_json(self) -> dict[str, Any]:
         """Return the verdict as JSON: the first keys of every file and report."""
         return {"fits": self.fits, "memory_fit": self.verdict.to_json() if self.verdict else None}
 
-    def beside_report(self) -> dict[str, Any]:
+    def extra_report_rows(self) -> dict[str, Any]:
         """Return the part of `to_json` that is not in the report."""
         rehearsal = self.plan.rehearsal
         return {
@@ -309,11 +311,11 @@ class Projection(Shown, Pictured):
             "reference_work": rehearsal.reference_work if rehearsal else "",
             "overheads_fitted_runs": list(self.plan.fitted_runs),
             "layers_per_stage": self.split if self.plan.has_model else None,
-            "pipeline_layout": self.assembled.contents if self.plan.has_model else None,
+            "pipeline_layout": self.stage_cost_set.contents if self.plan.has_model else None,
             "stages": self.stages,
             "step_time_by_channel_s": self.step_time_by_channel_s,
-            "not_in_runtime": self.not_in_runtime,
-            "not_in_memory": self.not_in_memory,
+            "runtime_error": self.runtime_error,
+            "memory_error": self.memory_error,
             "peak_components_bytes": self.peak_components_bytes,
             "reserved_bytes": self.reserved_bytes,
             "assumptions": self.assumptions,
@@ -321,7 +323,7 @@ class Projection(Shown, Pictured):
 
 
 @dataclass(frozen=True, repr=False)
-class Projections(Shown):
+class Projections(Printable):
     """The projections of all possible schedules, and for the others a sentence with the reason.
 
     Schedules that fit in memory come first, among them those that the runtime can run, then by iteration time.
@@ -329,12 +331,12 @@ class Projections(Shown):
     """
 
     projections: list[Projection]
-    reasons: dict[str, str]
+    rejected: dict[str, str]
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """The one-line text."""
-        refused = f"{len(self.reasons)} not possible"
+        refused = f"{len(self.rejected)} not possible"
         if not self.projections:
             return refused
         best = self.projections[0]
@@ -349,7 +351,7 @@ class Projections(Shown):
 
         >>> import ppsim
         >>> found = ppsim.project_all(pp=4, microbatches=8).to_frame()
-        >>> found.loc[found["fits"] & found["not_in_runtime"].isna(), "iteration_time_s"].is_monotonic_increasing
+        >>> found.loc[found["fits"] & found["runtime_error"].isna(), "iteration_time_s"].is_monotonic_increasing
         True
         """
         import pandas
@@ -360,8 +362,8 @@ class Projections(Shown):
                 "vpp": one.plan.vpp,
                 **values(one, "columns"),
                 "fits": one.fits,
-                "not_in_runtime": one.not_in_runtime,
-                "not_in_memory": one.not_in_memory,
+                "runtime_error": one.runtime_error,
+                "memory_error": one.memory_error,
             }
             for one in self.projections
         ]
@@ -384,7 +386,7 @@ def _by_channel(timeline: Timeline, costs: StageCosts) -> dict[str, float | None
 
 
 @dataclass(frozen=True)
-class Advice:
+class ConfigurationChange:
     """One change, the projection of the plan with it, and the relative gain in throughput.
 
     `change` has the options to add to the command. `makes_it_fit`: without the change the plan does not fit.
@@ -392,15 +394,15 @@ class Advice:
 
     change: str
     projection: Projection
-    gain: float
+    throughput_gain: float
     makes_it_fit: bool = False
 
     @property
     def effect(self) -> str:
         """The effect of the change: throughput, and free memory or iteration time."""
-        gain, verdict = f"{signed_percent(self.gain)} throughput", self.projection.verdict
-        if self.makes_it_fit and verdict is not None and verdict.margin_bytes is not None:
-            return f"fits, {size(verdict.margin_bytes)} free, {gain}"
+        gain, verdict = f"{signed_percent(self.throughput_gain)} throughput", self.projection.verdict
+        if self.makes_it_fit and verdict is not None and verdict.headroom_bytes is not None:
+            return f"fits, {size(verdict.headroom_bytes)} free, {gain}"
         return f"{gain}, iteration {seconds(self.projection.iteration_time_s)}"
 
     def to_json(self) -> dict[str, Any]:
@@ -408,45 +410,45 @@ class Advice:
         verdict = self.projection.verdict
         return {
             "change": self.change,
-            "gain": self.gain,
+            "throughput_gain": self.throughput_gain,
             "iteration_time_s": self.projection.iteration_time_s,
             "fits": self.projection.fits,
-            "margin_bytes": verdict.margin_bytes if verdict else None,
+            "headroom_bytes": verdict.headroom_bytes if verdict else None,
         }
 
 
 @dataclass(frozen=True, repr=False)
-class Answer(InBrief):
+class ProjectionSummary(HasRepr):
     """The answer that `ppsim project` prints after the projection itself.
 
-    `interval_s` is the 5th to 95th percentile of the iteration time over sampled costs; `sampled` describes their
-    spread. `days` is None if no number of tokens was given. `by_stack_s` are the iteration times with other stacks,
-    the shortest first, if the job did not name one.
+    `iteration_time_interval_s` is the 5th to 95th percentile of the iteration time over sampled costs;
+    `interval_basis` describes their spread. `training_days` is None if no number of tokens was given. `by_stack_s`
+    are the iteration times with other stacks, the shortest first, if the job did not name one.
     """
 
-    interval_s: Interval
-    sampled: str
-    budget_s: dict[str, float]
+    iteration_time_interval_s: Interval
+    interval_basis: str
+    time_breakdown_s: dict[str, float]
     gain_per_percent: dict[str, float]
     bottleneck: str
-    advice: list[Advice]
-    days: float | None
+    advice: list[ConfigurationChange]
+    training_days: float | None
     by_stack_s: dict[str, float] = field(default_factory=dict)
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """The one-line text."""
-        low, high = map(seconds, self.interval_s)
+        low, high = map(seconds, self.iteration_time_interval_s)
         return f"iteration between {low} and {high}, {self.bottleneck}, {len(self.advice)} changes that gain"
 
     def to_json(self) -> dict[str, Any]:
         """Return the answer with units in its keys."""
         return {
-            "iteration_time_interval_s": list(self.interval_s),
-            "loss_budget_s": self.budget_s,
+            "iteration_time_interval_s": list(self.iteration_time_interval_s),
+            "time_breakdown_s": self.time_breakdown_s,
             "gain_per_percent": self.gain_per_percent,
             "bottleneck": self.bottleneck,
             "advice": [one.to_json() for one in self.advice],
-            "days": self.days,
+            "training_days": self.training_days,
             "by_stack_s": self.by_stack_s,
         }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ppsim.machine.job_similarity import MEASURED_SPREAD, SHARES, said_of
+from ppsim.machine.job_similarity import MEASURED_SPREAD, SHARES, correction_of
 from ppsim.projection.plan import Plan
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def fitted_spread(plan: Plan, seconds: float, seconds_of: SecondsOf, class_sprea
     job = plan.job
     if job is None or job.execution.compute_share is not None or not job.cluster.constants.runs:
         return None
-    constants, said = job.cluster.constants, said_of(job.cluster.constants.runs, job.likeness)
+    constants, said = job.cluster.constants, correction_of(job.cluster.constants.runs, job.job_features)
     unsure = {name: one for name, one in constants.named.items() if one.sigma and one.value}
     machine = SHARES.machine * class_spread
     if f"compute_share.{job.execution.dtype}" in unsure or any(

@@ -13,7 +13,7 @@ Unit = Literal["", "s", "bytes", "ratio", "tokens/s", "tokens/s per GPU", "FLOP/
 
 
 @dataclass(frozen=True)
-class Quantity:
+class ReportedQuantity:
     """One number of a `Projection`; `of` returns it in `unit`, or None if it is unknown.
 
     `key` is its name in JSON and in columns, `label` its name for people. Views: `json` is `Projection.to_json`,
@@ -42,53 +42,53 @@ def _peak(one: Any) -> float | None:
 
 
 QUANTITIES = (
-    Quantity(
+    ReportedQuantity(
         "iteration_time_s", "iteration", "s",
         "time of a training step: the pipeline, data parallelism, the optimizer and what comes between two steps",
         lambda one: one.iteration_time_s, ("json", "columns", "card", "page"),
     ),
-    Quantity(
+    ReportedQuantity(
         "step_time_s", "step time", "s", "time of the pipeline, from the first start to the last end of all ranks",
         lambda one: one.timeline.step_time_s, ("json", "columns"),
     ),
-    Quantity(
+    ReportedQuantity(
         "tokens_per_s", "throughput", "tokens/s", "tokens of all data-parallel ranks per second of iteration time",
         lambda one: one.tokens_per_s, ("json", "columns", "throughput", "card", "page"),
     ),
-    Quantity(
+    ReportedQuantity(
         "tokens_per_s_per_gpu", "throughput per GPU", "tokens/s per GPU", "tokens_per_s over num_gpus",
         _per_gpu(lambda one: one.tokens_per_s), ("json", "throughput"),
     ),
-    Quantity(
+    ReportedQuantity(
         "model_flops_utilization", "MFU", "ratio",
         "model FLOPs per second over peak_flops_per_s; recomputation is not counted, of attention the causal half",
         lambda one: one.model_flops_utilization, ("json", "columns", "page"),
     ),
-    Quantity(
+    ReportedQuantity(
         "peak_flops_per_s", "peak", "FLOP/s", "peak of a GPU for the number format, by its data sheet",
         lambda one: one.peak_flops_per_s,
     ),
-    Quantity(
+    ReportedQuantity(
         "model_flops_per_s_per_gpu", "model FLOP/s", "FLOP/s per GPU",
         "model FLOPs per second and GPU, the number that Megatron-LM logs as throughput per GPU",
         lambda one: None if not one.peak_flops_per_s or one.model_flops_utilization is None
         else one.model_flops_utilization * one.peak_flops_per_s,
         ("json", "columns", "throughput", "page"),
     ),
-    Quantity(
+    ReportedQuantity(
         "bubble_ratio", "bubble", "ratio", "idle part of step_time_s, mean over ranks",
         lambda one: one.timeline.bubble_ratio, ("json", "columns", "card"),
     ),
-    Quantity(
+    ReportedQuantity(
         "span_bubble_ratio", "span bubble", "ratio",
         "idle part of the longest time of a rank from its own first start to its own last end",
         lambda one: one.timeline.span_bubble_ratio, ("json", "columns"),
     ),
-    Quantity(
+    ReportedQuantity(
         "peak_bytes", "peak memory", "bytes", "highest memory of all ranks; None if no bytes are known",
         _peak, ("json", "columns", "card"),
     ),
-    Quantity("num_gpus", "GPUs", "", "number of GPUs", lambda one: one.num_gpus),
+    ReportedQuantity("num_gpus", "GPUs", "", "number of GPUs", lambda one: one.num_gpus),
 )  # fmt: skip
 
 

@@ -11,20 +11,20 @@ from itertools import pairwise
 import numpy as np
 
 from ppsim.base.arrays import Floats
-from ppsim.costs.stage_cost_set import Assembled, LayerCosts
+from ppsim.costs.stage_cost_set import LayerCosts, StageCostSet
 from ppsim.schedule.table import NONE, Op
 from ppsim.simulation.stage_costs import StageCosts
-from ppsim.simulation.step import Piece, Step
+from ppsim.simulation.step import StepActivity, TrainingStep
 
 
 @dataclass(frozen=True)
-class Trial:
+class SimulatedSplit:
     """A simulated split, its costs without variation of actions, and the iteration time in seconds."""
 
     counts: tuple[int, ...]
-    assembled: Assembled
+    stage_cost_set: StageCostSet
     costs: StageCosts
-    step: Step
+    step: TrainingStep
     seconds: float
 
     @property
@@ -33,7 +33,7 @@ class Trial:
         return self.step.timeline.memory.peak_bytes
 
 
-def rank_bounds(trial: Trial, layer: LayerCosts) -> tuple[Floats, tuple[int, ...], Floats]:
+def rank_bounds(trial: SimulatedSplit, layer: LayerCosts) -> tuple[Floats, tuple[int, ...], Floats]:
     """Return the bounds by each rank's work: weights [ranks, stages], the trial's split, its values."""
     schedule = trial.step.timeline.schedule
     shape = schedule.num_ranks, schedule.num_model_stages
@@ -43,9 +43,9 @@ def rank_bounds(trial: Trial, layer: LayerCosts) -> tuple[Floats, tuple[int, ...
     return weights / _mean(layer), trial.counts, trial.step.timeline.busy_s
 
 
-def path_weights(trial: Trial, layer: LayerCosts) -> Floats:
+def path_weights(trial: SimulatedSplit, layer: LayerCosts) -> Floats:
     """Return the weight of each stage on the critical path of the trial's iteration."""
-    timeline, around = trial.step.timeline, trial.assembled.around
+    timeline, around = trial.step.timeline, trial.stage_cost_set.step_costs
     schedule, blocker = timeline.schedule, timeline.blocker.tolist()
     slope = slopes(trial, layer)
     rank, node, added_s = _end(trial, layer, slope)
@@ -64,7 +64,7 @@ def path_weights(trial: Trial, layer: LayerCosts) -> Floats:
     return np.asarray(of_model * (1 + around.straggling) / _mean(layer), dtype=np.float64)
 
 
-def byte_weights(trial: Trial, layer: LayerCosts) -> Floats:
+def byte_weights(trial: SimulatedSplit, layer: LayerCosts) -> Floats:
     """Return the bytes that one more layer of each stage adds to the peak of each rank, [ranks, stages]."""
     timeline = trial.step.timeline
     schedule, peak_at = timeline.schedule, timeline.memory.peak_at
@@ -80,12 +80,12 @@ def byte_weights(trial: Trial, layer: LayerCosts) -> Floats:
     )
 
 
-def slopes(trial: Trial, layer: LayerCosts) -> Floats:
+def slopes(trial: SimulatedSplit, layer: LayerCosts) -> Floats:
     """Return the seconds that one more layer adds to F, B, I and W of each stage, of shape [4, stages]."""
     schedule, costs = trial.step.timeline.schedule, trial.step.timeline.costs
     found = np.repeat(layer.passes_s[:, None], schedule.num_stages, axis=1)
-    if trial.assembled.parts and not np.array_equal(layer.passes_s, layer.exposed_s):
-        parts = [trial.assembled.parts[stage] for stage in schedule.model_stage.tolist()]
+    if trial.stage_cost_set.parts and not np.array_equal(layer.passes_s, layer.exposed_s):
+        parts = [trial.stage_cost_set.parts[stage] for stage in schedule.model_stage.tolist()]
         exposed_s = np.array([
             [one.dp_s for one in (part.forward, part.backward, part.backward_input, part.backward_weight)]
             for part in parts
@@ -101,9 +101,9 @@ def _mean(layer: LayerCosts) -> float:
     return float(layer.work_s.mean()) or 1.0
 
 
-def _end(trial: Trial, layer: LayerCosts, slope: Floats) -> tuple[int, int, Floats]:
+def _end(trial: SimulatedSplit, layer: LayerCosts, slope: Floats) -> tuple[int, int, Floats]:
     """Return the last rank, the action that its end waits for, and the seconds per layer after that action."""
-    timeline, around = trial.step.timeline, trial.assembled.around
+    timeline, around = trial.step.timeline, trial.stage_cost_set.step_costs
     schedule, ends = timeline.schedule, timeline.rank_end_s.copy()
     reduces = [piece for piece in trial.step.pieces if piece.kind == "reduce"]
     for piece in reduces:
@@ -130,9 +130,9 @@ def _end(trial: Trial, layer: LayerCosts, slope: Floats) -> tuple[int, int, Floa
     return rank, node, added_s
 
 
-def _shared(trial: Trial, reduced: Floats) -> tuple[int, Floats]:
+def _shared(trial: SimulatedSplit, reduced: Floats) -> tuple[int, Floats]:
     """Return the rank whose gradients end the iteration, and the seconds per layer of sums over model replicas."""
-    timeline, around = trial.step.timeline, trial.assembled.around
+    timeline, around = trial.step.timeline, trial.stage_cost_set.step_costs
     schedule, ends = timeline.schedule, reduced.copy()
     num_stages, rank_of = schedule.num_model_stages, schedule.stage_to_rank
     stages = [stage for stage in range(num_stages) if len(set(rank_of[stage::num_stages].tolist())) > 1]
@@ -153,7 +153,7 @@ def _shared(trial: Trial, reduced: Floats) -> tuple[int, Floats]:
     return int(origin[rank]), added[rank]
 
 
-def _chain(pieces: list[Piece]) -> list[Piece]:
+def _chain(pieces: list[StepActivity]) -> list[StepActivity]:
     first = len(pieces) - 1
     for before, after in reversed(list(pairwise(pieces))):
         if after.start_s > before.end_s:
@@ -162,8 +162,12 @@ def _chain(pieces: list[Piece]) -> list[Piece]:
     return pieces[first:]
 
 
-def _hidden(trial: Trial, stage: int, took_s: float, grows_s: float, pass_s: float, pass_grows_s: float) -> float:
+def _hidden(
+    trial: SimulatedSplit, stage: int, took_s: float, grows_s: float, pass_s: float, pass_grows_s: float
+) -> float:
     """Return the seconds that one more layer adds to the hidden part of a collective: all but one bucket."""
-    buckets = np.broadcast_to(trial.assembled.around.num_buckets, trial.step.timeline.schedule.num_stages)[stage]
+    buckets = np.broadcast_to(trial.stage_cost_set.step_costs.num_buckets, trial.step.timeline.schedule.num_stages)[
+        stage
+    ]
     hidden = 1 - 1 / max(float(buckets), 1.0)
     return hidden * (pass_grows_s if pass_s < took_s else grows_s)

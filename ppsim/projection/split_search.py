@@ -14,9 +14,9 @@ import numpy as np
 
 from ppsim.base.arrays import Floats
 from ppsim.costs.stage_cost_set import LayerCosts
-from ppsim.parallel.layer_balance import Functions, moved, possible_moves
+from ppsim.parallel.layer_balance import LinearFunctions, move_layer, possible_moves
 from ppsim.parallel.layer_partition import even_split
-from ppsim.projection.split_bounds import Trial, byte_weights, path_weights, rank_bounds
+from ppsim.projection.split_bounds import SimulatedSplit, byte_weights, path_weights, rank_bounds
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
 
 _MOST_TRIALS = 24
@@ -45,7 +45,7 @@ class SplitSearch:
 
     def __init__(
         self,
-        simulate: Callable[[tuple[int, ...] | None], Trial],
+        simulate: Callable[[tuple[int, ...] | None], SimulatedSplit],
         layer: LayerCosts,
         limit_bytes: float | None,
     ) -> None:
@@ -53,9 +53,9 @@ class SplitSearch:
         self._limit = np.inf if limit_bytes is None else limit_bytes * CAP_ROUNDING
         start = simulate(None)
         num_stages = len(start.counts)
-        self._trials: dict[tuple[int, ...], Trial] = {}
-        self._seconds = Functions(layer.work_s.tolist(), num_stages, layer.fixed * float(layer.work_s.mean()))
-        self._bytes = Functions([1.0] * len(layer.work_s), num_stages)
+        self._trials: dict[tuple[int, ...], SimulatedSplit] = {}
+        self._seconds = LinearFunctions(layer.work_s.tolist(), num_stages, layer.fixed * float(layer.work_s.mean()))
+        self._bytes = LinearFunctions([1.0] * len(layer.work_s), num_stages)
         self._seconds.add(*rank_bounds(start, layer))
         self._add(start)
         even = tuple(even_split(sum(start.counts), num_stages))
@@ -64,7 +64,7 @@ class SplitSearch:
         most = _MOST_NODES // start.step.timeline.graph.num_nodes
         self._most_trials = min(_MOST_TRIALS, max(_LEAST_TRIALS, most))
 
-    def best(self) -> Trial:
+    def best(self) -> SimulatedSplit:
         """Return the best split found, not slower than the even split unless the even split does not fit."""
         self._search()
         if self._over(self._best.peak_bytes) > 0:  # no split fits: search again without a limit
@@ -82,7 +82,7 @@ class SplitSearch:
             self._add(self._simulate(lowest[2]))
 
     @property
-    def _best(self) -> Trial:
+    def _best(self) -> SimulatedSplit:
         """The fastest split that fits, else the one with the smallest excess; ties go to the most even split."""
         over = [float(self._over(one.peak_bytes)) for one in self._trials.values()]
         fitting = [one for one, excess in zip(self._trials.values(), over, strict=True) if excess == min(over)]
@@ -94,7 +94,7 @@ class SplitSearch:
         over: Floats = np.maximum(peak_bytes - self._limit, 0.0).sum(axis=0)
         return over
 
-    def _add(self, trial: Trial) -> None:
+    def _add(self, trial: SimulatedSplit) -> None:
         self._trials[trial.counts] = trial
         weights = path_weights(trial, self._layer)
         self._seconds.add(weights[None, :], trial.counts, np.array([trial.seconds]))
@@ -131,6 +131,6 @@ class SplitSearch:
         over = self._over(peak_bytes[:, None] + self._bytes.changes(counts, giving, taking))
         order = np.lexsort((after_s, over))[: 2 * _WIDTH].tolist()
         return [
-            (float(over[move]), float(after_s[move]), moved(counts, int(giving[move]), int(taking[move])))
+            (float(over[move]), float(after_s[move]), move_layer(counts, int(giving[move]), int(taking[move])))
             for move in order
         ]

@@ -19,10 +19,10 @@ from ppsim.costs.assemble_job import bytes_for_weight
 from ppsim.costs.job import Job
 from ppsim.costs.layer_costs import layer_costs_of
 from ppsim.costs.stage_cost_set import stages_of_ranks
-from ppsim.costs.stage_options import Point, StageOptions, plan_of
+from ppsim.costs.stage_options import FrontierPoint, StageOptions, plan_of
+from ppsim.model.pipeline_stages import Stage, StagePlan, stages_of
 from ppsim.model.recompute import Recompute
-from ppsim.model.stages import Stage, StagePlan, stages_of
-from ppsim.projection.split_bounds import Trial
+from ppsim.projection.split_bounds import SimulatedSplit
 from ppsim.projection.split_search import SplitSearch
 from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
@@ -45,23 +45,23 @@ _UNIFORM_SPLITS = ("balanced", "even")
 
 
 @dataclass(frozen=True)
-class FoundStages:
+class StageSearchResult:
     """The fastest plan, and the fastest one with the same recomputation on every stage (None: none fits).
 
     `busiest_s` is a lower bound on the seconds of the busiest rank, None if unknown.
     """
 
     plans: tuple[StagePlan, ...]
-    trial: Trial
+    trial: SimulatedSplit
     uniform_s: float | None
     uniform: str
     busiest_s: float | None
 
 
-Planned: TypeAlias = tuple[tuple[StagePlan, ...], Trial]
+Planned: TypeAlias = tuple[tuple[StagePlan, ...], SimulatedSplit]
 """A plan of each stage, and its trial."""
 
-Simulate: TypeAlias = Callable[[Sequence[int] | str, Sequence[StagePlan]], Trial]
+Simulate: TypeAlias = Callable[[Sequence[int] | str, Sequence[StagePlan]], SimulatedSplit]
 """Function that runs the trial of layers per stage (or of a rule for them), with a plan for each stage."""
 
 
@@ -73,7 +73,7 @@ class StageSearch:
     schedule: Schedule
     simulate: Simulate
     limit_bytes: float
-    _trials: dict[tuple[Any, ...], Trial] = field(default_factory=dict)
+    _trials: dict[tuple[Any, ...], SimulatedSplit] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         splits = bool(((self.schedule.op == Op.I) | (self.schedule.op == Op.W)).any())
@@ -86,7 +86,7 @@ class StageSearch:
         """Stages of the model."""
         return self.schedule.num_model_stages
 
-    def best(self) -> FoundStages:
+    def best(self) -> StageSearchResult:
         """Return the fastest simulated plan; if none fits, the one with the smallest excess."""
         uniform = self._best_uniform()
         program = StageProgram(self)
@@ -95,7 +95,7 @@ class StageSearch:
         start = min((self._planned(counts) for counts in dict.fromkeys(starts)), key=self._rank_of)
         plans, trial = min(self._climb(start), uniform, key=self._rank_of)
         fits = self._rank_of(uniform)[0] <= 0
-        return FoundStages(
+        return StageSearchResult(
             plans,
             trial,
             uniform[1].seconds if fits else None,
@@ -103,14 +103,14 @@ class StageSearch:
             found.seconds if found else None,
         )
 
-    def _over(self, trial: Trial) -> float:
+    def _over(self, trial: SimulatedSplit) -> float:
         return float(np.maximum(trial.peak_bytes - self.limit_bytes * CAP_ROUNDING, 0.0).max())
 
     def _rank_of(self, found: Planned) -> tuple[float, float]:
         _, trial = found
         return self._over(trial), trial.seconds
 
-    def _run(self, counts: Sequence[int] | str, plans: Sequence[StagePlan]) -> Trial:
+    def _run(self, counts: Sequence[int] | str, plans: Sequence[StagePlan]) -> SimulatedSplit:
         key = counts if isinstance(counts, str) else tuple(counts), tuple(plans)
         if key not in self._trials:
             self._trials[key] = self.simulate(counts, plans)
@@ -149,7 +149,7 @@ class StageSearch:
         job = replace(self.job, execution=replace(self.job.execution, recompute=recompute), offload_modules="")
         limit = self.limit_bytes if np.isfinite(self.limit_bytes) else None
 
-        def simulated(counts: tuple[int, ...] | None) -> Trial:
+        def simulated(counts: tuple[int, ...] | None) -> SimulatedSplit:
             return self._run("balanced" if counts is None else counts, plans)
 
         return plans, SplitSearch(simulated, layer_costs_of(job), limit).best()
@@ -180,7 +180,7 @@ class StageSearch:
 
     def of_rank(self, stages: Sequence[Stage], in_flight: Floats, limit: float) -> tuple[float, list[StagePlan]]:
         """Return the seconds of F + B of all stages of a rank (infinite if they do not fit), and their plans."""
-        best: tuple[float, float, list[Point], str] = (np.inf, np.inf, [], "")
+        best: tuple[float, float, list[FrontierPoint], str] = (np.inf, np.inf, [], "")
         for static, allowed in self.options.transients(stages):
             for offload in self.options.offloads:
                 room = limit - static - max(self.options.buffers(stage, offload) for stage in stages)
@@ -213,7 +213,7 @@ class StageSearch:
                 return best
         return best
 
-    def _neighbours(self, trial: Trial, *, is_over: bool) -> Iterator[tuple[int, ...]]:
+    def _neighbours(self, trial: SimulatedSplit, *, is_over: bool) -> Iterator[tuple[int, ...]]:
         """Yield layers per stage one move away, from the busiest ranks (or highest peaks) to the opposite end."""
         of_rank = trial.peak_bytes if is_over else trial.step.timeline.busy_s
         order = sorted(range(self.num_stages), key=lambda at: -of_rank[self.schedule.stage_to_rank[at]])
@@ -234,7 +234,7 @@ class _Choices:
         self.kept = np.minimum(self.saved, bytes_for_weight(options.job, stage))
 
 
-def _fastest(choices: Sequence[_Choices], in_flight: Floats, room: float) -> tuple[list[Point], float]:
+def _fastest(choices: Sequence[_Choices], in_flight: Floats, room: float) -> tuple[list[FrontierPoint], float]:
     """Return the fastest points of a rank's stages within the memory, and the bytes over the limit.
 
     `in_flight` [moment, stage, 2] counts the microbatches that hold all tensors saved by F, and those that hold the

@@ -11,9 +11,9 @@ from ppsim.costs.time_breakdown import MEASURED
 from ppsim.machine.job_similarity import MEASURED_SPREAD
 from ppsim.parallel.layer_partition import without_search
 from ppsim.projection.changes import projected_changes, projected_with_checkpoints
-from ppsim.projection.loss_breakdown import bottleneck, interval, loss_budget, sensitivities
+from ppsim.projection.loss_breakdown import interval, largest_bottleneck, loss_budget, sensitivities
 from ppsim.projection.plan import Plan
-from ppsim.projection.projection import Advice, Answer, Projection
+from ppsim.projection.projection import ConfigurationChange, Projection, ProjectionSummary
 from ppsim.projection.projection_interval import fitted_spread
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.variation import Variation, relative_spread
@@ -22,7 +22,9 @@ _LEAST_GAIN = 0.005
 """Smallest gain of a recommended change: 0.5 %."""
 
 
-def advise(projection: Projection, project: Callable[[Plan], Projection], *, limit: int = 3) -> list[Advice]:
+def advise(
+    projection: Projection, project: Callable[[Plan], Projection], *, limit: int = 3
+) -> list[ConfigurationChange]:
     """Return the changes that gain most throughput, best first; all fit in memory and gain at least 0.5 %.
 
     A change must run on the runtime if the plan itself does. If the plan does not fit in memory, the result is the
@@ -32,7 +34,7 @@ def advise(projection: Projection, project: Callable[[Plan], Projection], *, lim
     plan, is_too_large = projection.plan, projection.fits is False
 
     def balanced(other: Plan) -> Projection:
-        return project(replace(other, split=without_search(other.how_split)))
+        return project(replace(other, split=without_search(other.layer_split_rule)))
 
     found = _useful(projection, projected_changes(plan, balanced, is_too_large=is_too_large))
     if is_too_large and not found:
@@ -40,18 +42,18 @@ def advise(projection: Projection, project: Callable[[Plan], Projection], *, lim
     return found[:limit]
 
 
-def _useful(projection: Projection, changes: Iterable[tuple[str, Projection]]) -> list[Advice]:
+def _useful(projection: Projection, changes: Iterable[tuple[str, Projection]]) -> list[ConfigurationChange]:
     found, is_too_large = [], projection.fits is False
     for change, made in changes:
-        if made.fits is False or (made.not_in_runtime and not projection.not_in_runtime):
+        if made.fits is False or (made.runtime_error and not projection.runtime_error):
             continue
         if made.tokens_per_s is None or projection.tokens_per_s is None:  # no model: same microbatches
             gain = projection.iteration_time_s / made.iteration_time_s - 1
         else:
             gain = made.tokens_per_s / projection.tokens_per_s - 1
         if gain >= _LEAST_GAIN or is_too_large:
-            found.append(Advice(change, made, gain, makes_it_fit=is_too_large))
-    return sorted(found, key=lambda advice: (-advice.gain, advice.change))
+            found.append(ConfigurationChange(change, made, gain, makes_it_fit=is_too_large))
+    return sorted(found, key=lambda advice: (-advice.throughput_gain, advice.change))
 
 
 IterationOf = Callable[[Plan, Schedule], tuple[float, float]]
@@ -78,7 +80,7 @@ def answer_of(
     iteration_of: IterationOf,
     tokens: float | None,
     with_advice: bool,
-) -> Answer:
+) -> ProjectionSummary:
     """Return the answer to a projection; `tokens` is the total number of tokens of the training run.
 
     `project` projects the plans that the advice tries, `iteration_of` the same table with other constants. Raises
@@ -92,7 +94,7 @@ def answer_of(
 
     def seconds_of(other: Plan) -> float:
         # Changed constants must not change the split.
-        split = projection.split if other.how_split == "auto" else other.split
+        split = projection.split if other.layer_split_rule == "auto" else other.split
         return iteration_of(replace(other, split=split), schedule)[0]
 
     spread = fitted_spread(plan, projection.iteration_time_s, seconds_of, spread) or spread
@@ -102,14 +104,16 @@ def answer_of(
     if plan.rehearsal and plan.rehearsal.reference_s:
         of_pace = f" (drift of this machine's speed: {percent(plan.rehearsal.pace_drift)})"
     of_ranks = f"{percent(plan.rank_spread)} per rank, " if plan.rank_spread else ""
-    return Answer(
-        interval_s=interval(projection, spread=spread, jitter=jitter, rank_spread=plan.rank_spread or 0.0),
-        sampled=f"cost error: {percent(spread)} common{of_pace}, {of_ranks}{of_actions} per action, 1 σ",
-        budget_s=loss_budget(projection),
+    return ProjectionSummary(
+        iteration_time_interval_s=interval(
+            projection, spread=spread, jitter=jitter, rank_spread=plan.rank_spread or 0.0
+        ),
+        interval_basis=f"cost error: {percent(spread)} common{of_pace}, {of_ranks}{of_actions} per action, 1 σ",
+        time_breakdown_s=loss_budget(projection),
         gain_per_percent=found,
-        bottleneck=bottleneck(found),
+        bottleneck=largest_bottleneck(found),
         advice=advise(projection, project) if with_advice else [],
-        days=None if tokens is None else projection.days(tokens),
+        training_days=None if tokens is None else projection.training_days(tokens),
         by_stack_s=_by_stack(projection, seconds_of) if with_advice else {},
     )
 

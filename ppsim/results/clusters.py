@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ppsim.base.units import count, percent, rate, seconds, size
 from ppsim.machine.cluster import Cluster, Constant, Link, Tier
-from ppsim.results.text_layout import Columns, Page, bold, facts
+from ppsim.results.text_layout import Page, TableLines, bold, facts
 
 
 def print_clusters(clusters: Sequence[Cluster]) -> None:
@@ -23,7 +23,7 @@ def print_clusters(clusters: Sequence[Cluster]) -> None:
         for cluster in clusters
     ]
     out = Page()
-    out.add(Columns.of(rows, left=2, spare=["bandwidth", "memory"]))
+    out.add(TableLines.of(rows, left=2, spare=["bandwidth", "memory"]))
     out.add("", "bfloat16: dense peak. links: devices of a domain, and what one device sends. NAME gives sources.")
 
 

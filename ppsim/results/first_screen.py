@@ -5,11 +5,11 @@ from textwrap import wrap
 
 from ppsim.base.units import percent, seconds, size
 from ppsim.costs.profile import DEFAULT
-from ppsim.projection.projection import Advice, Answer, Projection
-from ppsim.results.quantities import texts_of
+from ppsim.projection.projection import ConfigurationChange, Projection, ProjectionSummary
+from ppsim.results.quantity_texts import texts_of
 from ppsim.results.text_layout import SCREEN_LINES, WIDTH, Page, bold, cut, verdict_line
 from ppsim.schedule.rounds import microbatches_in_words
-from ppsim.simulation.verdict import Verdict
+from ppsim.simulation.verdict import MemoryVerdict
 
 _MOST_PARTS, _LEAST_PART = 5, 0.01
 _MOST_ADVICE = 2
@@ -17,7 +17,7 @@ _BAR = 24  # columns of the longest bar
 _LABEL = 15  # columns before the values
 
 
-def first_screen(projection: Projection, answer: Answer) -> None:
+def first_screen(projection: Projection, answer: ProjectionSummary) -> None:
     """Print at most `SCREEN_LINES` lines, and two more for a stack that was not named.
 
     If the plan does not fit in memory, the first line says so.
@@ -67,7 +67,7 @@ def _configuration(projection: Projection) -> str:
     return " · ".join(shown)
 
 
-def _stack(projection: Projection, answer: Answer) -> list[str]:
+def _stack(projection: Projection, answer: ProjectionSummary) -> list[str]:
     """The stack of a job that names none, and the times with the others."""
     job = projection.plan.job
     if job is None or not job.stack_basis:
@@ -76,12 +76,12 @@ def _stack(projection: Projection, answer: Answer) -> list[str]:
     return [chosen, *([cut(f"by stack: {times_by_stack(answer)}", WIDTH)] if answer.by_stack_s else [])]
 
 
-def times_by_stack(answer: Answer) -> str:
+def times_by_stack(answer: ProjectionSummary) -> str:
     """Return the iteration times with each stack, the shortest first."""
     return ", ".join(f"{name} {seconds(value)}" for name, value in answer.by_stack_s.items())
 
 
-def _memory(verdict: Verdict) -> str:
+def _memory(verdict: MemoryVerdict) -> str:
     peak = size(verdict.peak_bytes)
     if verdict.limit_bytes is None:
         return f"{peak} on rank {verdict.rank} (not checked: set --memory-limit)"
@@ -92,11 +92,11 @@ def _memory(verdict: Verdict) -> str:
     return f"{peak} of {limit}{activations} (rank {verdict.rank})"
 
 
-def _delivered(projection: Projection, answer: Answer) -> Iterator[str]:
-    low, high = map(seconds, answer.interval_s)
+def _delivered(projection: Projection, answer: ProjectionSummary) -> Iterator[str]:
+    low, high = map(seconds, answer.iteration_time_interval_s)
     yield _row("iteration", f"{seconds(projection.iteration_time_s)}  (90 % interval {low} to {high})")
     if rates := texts_of(projection, "throughput"):
-        days = [] if answer.days is None else [f"{answer.days:.1f} days of training"]
+        days = [] if answer.training_days is None else [f"{answer.training_days:.1f} days of training"]
         yield _row("throughput", ", ".join([*rates.values(), *days]))
     mfu = projection.model_flops_utilization
     timeline = projection.timeline
@@ -105,10 +105,10 @@ def _delivered(projection: Projection, answer: Answer) -> Iterator[str]:
     yield _row("bubble", bubble) if mfu is None else _row("MFU", f"{percent(mfu)}   bubble {bubble}")
 
 
-def _parts(projection: Projection, answer: Answer, most: int) -> Iterator[str]:
+def _parts(projection: Projection, answer: ProjectionSummary, most: int) -> Iterator[str]:
     """One bar per part of the iteration; parts below 1 %, or without a free line, are combined into one."""
     whole = projection.iteration_time_s
-    parts = sorted(answer.budget_s.items(), key=lambda part: -part[1])
+    parts = sorted(answer.time_breakdown_s.items(), key=lambda part: -part[1])
     shown = [part for part in parts if part[1] >= _LEAST_PART * whole][: min(_MOST_PARTS, most - 1)]
     rest = whole - sum(value for _, value in shown)
     if rest >= _LEAST_PART * whole:
@@ -120,10 +120,10 @@ def _parts(projection: Projection, answer: Answer, most: int) -> Iterator[str]:
         yield _row(label, f"{name:22}{seconds(value):>8}  {percent(value / whole):>8}  {bar}")
 
 
-def _advice(projection: Projection, answer: Answer) -> list[str]:
+def _advice(projection: Projection, answer: ProjectionSummary) -> list[str]:
     shown = answer.advice[:_MOST_ADVICE]
     if not shown:
-        return [_row("try next", projection.without_advice)]
+        return [_row("try next", projection.summary_without_advice)]
     longest = max(len(one.change) for one in shown)
     return [
         _row("" if number else "try next", f"{one.change:{longest}}   {_effect(one)}")
@@ -131,10 +131,10 @@ def _advice(projection: Projection, answer: Answer) -> list[str]:
     ]
 
 
-def _effect(one: Advice) -> str:
-    verdict, gain = one.projection.verdict, f"{100 * one.gain:+.1f} %"
-    if one.makes_it_fit and verdict is not None and verdict.margin_bytes is not None:
-        return f"fits, {size(verdict.margin_bytes)} free, {gain} throughput"
+def _effect(one: ConfigurationChange) -> str:
+    verdict, gain = one.projection.verdict, f"{100 * one.throughput_gain:+.1f} %"
+    if one.makes_it_fit and verdict is not None and verdict.headroom_bytes is not None:
+        return f"fits, {size(verdict.headroom_bytes)} free, {gain} throughput"
     return f"{gain} throughput"
 
 

@@ -3,42 +3,42 @@
 from collections.abc import Sequence
 
 from ppsim.base.units import percent, seconds, signed_percent
-from ppsim.results.text_layout import Columns, Page, bold, facts
+from ppsim.results.text_layout import Page, TableLines, bold, facts
 from ppsim.results.validation import errors_of
-from ppsim.validation.bayesian_fit import Told
-from ppsim.validation.error_summary import Score, coverage_of, score_of
-from ppsim.validation.fit_result import Fitted
+from ppsim.validation.bayesian_fit import ConstantEstimate
+from ppsim.validation.error_summary import ErrorSummary, coverage_of, score_of
+from ppsim.validation.fit_result import FitResult
 from ppsim.validation.fit_validation import AfterFit, AfterFits
 
 
-def print_fitted(found: Fitted) -> None:
+def print_fitted(found: FitResult) -> None:
     """Print the fitted constants, those that the rows do not determine, and the errors before and after the fit."""
     posterior, out = found.posterior, Page()
     num_rows = len(posterior.rows)
     out.add(f"{bold(posterior.cluster.name)}   fitted to {_steps(num_rows)} of {found.source}")
     machine = [one for one in posterior.found if one not in found.rests.values()]
     if machine:
-        out.add(Columns.of([_as_row(one.prior.name, one) for one in machine], wraps=True))
+        out.add(TableLines.of([_as_row(one.prior.name, one) for one in machine], wraps=True))
     else:
         out.add("no constant of the machine: the rows tell none of them apart from what they are off by")
     for name, one in found.rests.items():
         spread = seconds(one.value * one.spread)
         out.add(f"job {name}: add --extra-step-time {one.value:.4g} (± {spread}), which is none of the cluster's")
     rows = zip(posterior.rows, posterior.before, posterior.after, posterior.runs[-num_rows:], strict=True)
-    out.add("", Columns.of([
+    out.add("", TableLines.of([
         _changed(row.name, row.measured_s, *errors) | {"its job": f"{run.times:.4g} ± {percent(run.sigma)}"}
         for row, *errors, run in rows
     ]))  # fmt: skip
     left = ", ".join(one.prior.name for one in posterior.left)
     told: list[tuple[str, str]] = [
         ("its job", "how many times as long it takes beside these constants, others the less the less alike"),
-        *[("far off", str(one)) for one in posterior.doubted],
+        *[("far off", str(one)) for one in posterior.outliers],
         *([("at their priors", f"{left}: the rows do not determine them")] if left else []),
     ]
-    if num_rows < len(found.asked):
-        counts = f"{_steps(num_rows)} for {len(found.asked)} constants"
+    if num_rows < len(found.estimates):
+        counts = f"{_steps(num_rows)} for {len(found.estimates)} constants"
         told.append(("priors", f"{counts}: the priors decide what the rows do not determine"))
-    told += [("skipped", f"{case.number or case.told.title}: {reason}") for case, reason in found.listed]
+    told += [("skipped", f"{case.number or case.properties.title}: {reason}") for case, reason in found.skipped]
     out.add(facts(told))
 
 
@@ -51,7 +51,7 @@ def _steps(number: int) -> str:
     return f"{number} measured step{'' if number == 1 else 's'}"
 
 
-def _as_row(name: str, one: Told) -> dict[str, str]:
+def _as_row(name: str, one: ConstantEstimate) -> dict[str, str]:
     shown = seconds if name.endswith("_s") else "{:.4g}".format
     return {
         "constant": name,
@@ -66,7 +66,7 @@ def _as_row(name: str, one: Told) -> dict[str, str]:
 def print_after_fits(found: AfterFits) -> None:
     """Print one line per set: errors of the test rows before and after the fit; for a single set, also its rows."""
     out = Page()
-    out.add(Columns.of([_summary(one) for one in found.sets]))
+    out.add(TableLines.of([_summary(one) for one in found.sets]))
     if len(found.sets) == 1:
         (one,) = found.sets
         out.add("")
@@ -74,14 +74,14 @@ def print_after_fits(found: AfterFits) -> None:
             machine = ", ".join(f"{told.prior.name} {told.value:.4g}" for told in cluster.found)
             out.add(f"{cluster.cluster.name}: {machine or 'no setting'}")
             out.add(f"  on {', '.join(row.name for row in cluster.rows)}")
-            for doubt in cluster.doubted:
+            for doubt in cluster.outliers:
                 out.add(f"  far off: {doubt}")
         pairs = [
             _changed(str(before.case.number), before.measured, before.error, after.error)
-            for before, after in one.judged
+            for before, after in one.test_rows
         ]
-        out.add("", Columns.of(pairs))
-        if listed := [(str(case.number), reason) for case, reason in one.listed]:
+        out.add("", TableLines.of(pairs))
+        if listed := [(str(case.number), reason) for case, reason in one.skipped]:
             out.add("skipped:", facts(listed))
     out.add(
         "",
@@ -93,17 +93,17 @@ def print_after_fits(found: AfterFits) -> None:
 
 def every_set_after_fit(found: AfterFits) -> list[dict[str, str]]:
     """Return the errors of every set before and after a fit on one run: docs/results/published_after_fit.csv."""
-    return [_errors_before_and_after(one) for one in found.sets if one.judged]
+    return [_errors_before_and_after(one) for one in found.sets if one.test_rows]
 
 
 def _errors_before_and_after(one: AfterFit) -> dict[str, str]:
-    before, after = (score_of([pair[index].error for pair in one.judged]) for index in (0, 1))
-    inside = coverage_of([pair[1] for pair in one.judged])
+    before, after = (score_of([pair[index].error for pair in one.test_rows]) for index in (0, 1))
+    inside = coverage_of([pair[1] for pair in one.test_rows])
     return {
         "set": one.name,
-        "rows": str(len(one.judged)),
+        "rows": str(len(one.test_rows)),
         "fit rows": str(sum(len(fit.rows) for fit in one.fits)),
-        "skipped": str(len(one.listed)),
+        "skipped": str(len(one.skipped)),
         **{f"{name} before": cell for name, cell in errors_of(before).items()},
         **{f"{name} after": cell for name, cell in errors_of(after).items()},
         "in interval after": f"{inside[0]}/{inside[1]}" if inside else "",
@@ -111,20 +111,20 @@ def _errors_before_and_after(one: AfterFit) -> dict[str, str]:
 
 
 def _summary(one: AfterFit) -> dict[str, str]:
-    before, after = (score_of([pair[index].error for pair in one.judged]) for index in (0, 1))
-    inside = coverage_of([pair[1] for pair in one.judged])
+    before, after = (score_of([pair[index].error for pair in one.test_rows]) for index in (0, 1))
+    inside = coverage_of([pair[1] for pair in one.test_rows])
     return {
         "set": one.name,
-        "rows": str(len(one.judged)),
+        "rows": str(len(one.test_rows)),
         "fit rows": str(sum(len(fit.rows) for fit in one.fits)),
-        "skipped": str(len(one.listed) or "–"),
-        **_scores("before", before, bool(one.judged)),
-        **_scores("after", after, bool(one.judged)),
+        "skipped": str(len(one.skipped) or "–"),
+        **_scores("before", before, bool(one.test_rows)),
+        **_scores("after", after, bool(one.test_rows)),
         "in 90 %": "–" if inside is None else f"{inside[0]}/{inside[1]}",
     }
 
 
-def _scores(when: str, score: Score, is_any: bool) -> dict[str, str]:
+def _scores(when: str, score: ErrorSummary, is_any: bool) -> dict[str, str]:
     cells: Sequence[str] = tuple(errors_of(score).values())
     names = (when, f"MAPE{' ' * (when == 'after')}", f"worst{' ' * (when == 'after')}")
     return dict(zip(names, cells if is_any else ("–",) * 3, strict=True))

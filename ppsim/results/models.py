@@ -5,7 +5,7 @@ from typing import Any
 
 from ppsim.base.units import count
 from ppsim.model.architecture import Model
-from ppsim.results.text_layout import Columns, Page, bold, facts
+from ppsim.results.text_layout import Page, TableLines, bold, facts
 
 
 def print_models(found: Mapping[str, Model], *, with_sources: bool = False) -> None:
@@ -21,7 +21,7 @@ def print_models(found: Mapping[str, Model], *, with_sources: bool = False) -> N
         ]
         for name, model in found.items()
     ]
-    out.add(Columns(["model", "parameters", "active", "layers", "hidden"], rows))
+    out.add(TableLines(["model", "parameters", "active", "layers", "hidden"], rows))
     if with_sources:
         out.add("\nsources of the sizes\n")
         out.add(facts((name, model.source) for name, model in found.items()))

@@ -15,20 +15,20 @@ from ppsim.catalog.build import build, find
 from ppsim.plot.figures.pareto import pareto_figure
 from ppsim.plot.figures.style import figure_bytes
 from ppsim.plot.figures.timeline import timeline_figure
-from ppsim.plot.pareto import in_columns
+from ppsim.plot.pareto_page import in_columns
 from ppsim.projection.plan import AUTO, Plan
 from ppsim.projection.projection import Projection, Projections
-from ppsim.results.plans import what_is_projected
-from ppsim.results.quantities import texts_of
+from ppsim.results.plans import projection_heading
+from ppsim.results.quantity_texts import texts_of
 from ppsim.runs.compare import Comparison
-from ppsim.schedule.rounds import in_rounds, microbatches_in_words
+from ppsim.schedule.rounds import microbatches_in_words, repeat_rounds
 from ppsim.schedule.table import Schedule
-from ppsim.simulation.explain import idle_by_cause_s
-from ppsim.simulation.run import simulate
+from ppsim.simulation.idle_causes import idle_by_cause_s
+from ppsim.simulation.simulate import simulate
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
-from ppsim.simulation.verdict import Verdict
-from ppsim.tuning.search import Tuned
+from ppsim.simulation.verdict import MemoryVerdict
+from ppsim.tuning.search import TuneResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -144,7 +144,7 @@ def card_of_plan(plan: Plan) -> str:
             find(plan.schedule_name), pp=plan.pp, vpp=plan.vpp, microbatches=plan.round_microbatches,
             group_size=plan.group_size, num_slices=plan.num_slices,
         )  # fmt: skip
-        return in_rounds(round_table, plan.gradient_accumulation_steps)
+        return repeat_rounds(round_table, plan.gradient_accumulation_steps)
 
     picture, why = _outlined(table)
     set_fields = [{"field": name, "value": repr(value)} for name, value in vars(plan).items() if _is_set(value)]
@@ -186,7 +186,7 @@ def card_of_comparison(comparison: Comparison) -> str:
     )
 
 
-def card_of_search(tuned: Tuned) -> str:
+def card_of_search(tuned: TuneResult) -> str:
     """Return the card of a search."""
     job, best = tuned.question.job, tuned.best[0]
     picture = pareto_figure(tuned.configurations(), memory_limit_bytes=tuned.question.memory_limit_bytes)
@@ -208,7 +208,7 @@ def card_of_search(tuned: Tuned) -> str:
 
 
 def _projected(projection: Projection) -> str:
-    return what_is_projected(projection).partition(";")[0]
+    return projection_heading(projection).partition(";")[0]
 
 
 def _is_set(value: Any) -> bool:
@@ -216,7 +216,7 @@ def _is_set(value: Any) -> bool:
 
 
 def _reasons(several: Projections) -> list[str]:
-    return [f"{name}: {reason}" for name, reason in several.reasons.items()]
+    return [f"{name}: {reason}" for name, reason in several.rejected.items()]
 
 
 def _shape_of(schedule: Schedule) -> str:
@@ -273,7 +273,7 @@ def _image(figure: "Figure") -> str:
 _MISFIT = "color:#fff;background:#b00020;font-weight:600;padding:.3em .7em;border-radius:.3em;display:inline-block"
 
 
-def _verdict(verdict: Verdict | None) -> str:
+def _verdict(verdict: MemoryVerdict | None) -> str:
     if verdict is None:
         return ""
     style = f' style="{_MISFIT}"' if verdict.fits is False else ""
@@ -285,7 +285,7 @@ def _card(
     numbers: Mapping[str, str],
     picture: str,
     folded: Mapping[str, str],
-    verdict: Verdict | None = None,
+    verdict: MemoryVerdict | None = None,
 ) -> str:
     cells = "".join(
         f'<div style="min-width:8em"><div style="font-size:1.4em;font-weight:600">{escape(value)}</div>'

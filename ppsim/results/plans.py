@@ -7,10 +7,10 @@ from ppsim.base.units import count, percent, seconds, signed_percent, size
 from ppsim.catalog.build import find
 from ppsim.costs.profile import DEFAULT, load_profile
 from ppsim.model.recompute import is_by_stage
-from ppsim.projection.projection import Answer, Projection, Projections
+from ppsim.projection.projection import Projection, Projections, ProjectionSummary
 from ppsim.results.first_screen import first_screen, times_by_stack
 from ppsim.results.steps import print_report, print_timeline
-from ppsim.results.text_layout import Columns, Page, bold, facts, verdict_line
+from ppsim.results.text_layout import Page, TableLines, bold, facts, verdict_line
 from ppsim.simulation.report import gap_of
 from ppsim.simulation.verdict import asks_for_gpus
 
@@ -24,7 +24,7 @@ _LEAST_GAIN = 5e-5  # smaller gains would print as 0.00 %
 
 def print_answer(
     projection: Projection,
-    answer: Answer | None = None,
+    answer: ProjectionSummary | None = None,
     *,
     full: bool = False,
     with_rows: bool = False,
@@ -43,8 +43,10 @@ def print_answer(
         print_timeline(projection.timeline, is_wanted=True)
 
 
-def _print_full(projection: Projection, answer: Answer, *, with_rows: bool, with_timeline: bool | None) -> None:
-    Page().add(*verdict_line(projection.verdict), what_is_projected(projection))
+def _print_full(
+    projection: Projection, answer: ProjectionSummary, *, with_rows: bool, with_timeline: bool | None
+) -> None:
+    Page().add(*verdict_line(projection.verdict), projection_heading(projection))
     print_report(projection.report, _delivered(projection, answer), with_rows=with_rows)
     if stages := _stages(projection):
         Page().add("", stages)
@@ -53,10 +55,10 @@ def _print_full(projection: Projection, answer: Answer, *, with_rows: bool, with
     whole = projection.iteration_time_s
     budget = [
         {"where an iteration goes": name, "time": seconds(value), "part": percent(value / whole)}
-        for name, value in answer.budget_s.items()
+        for name, value in answer.time_breakdown_s.items()
         if abs(value) >= _LEAST_PART * whole
     ]
-    out.add("", Columns.of(budget), "")
+    out.add("", TableLines.of(budget), "")
     sensitive = [
         f"{name} {percent(value)}"
         for name, value in list(answer.gain_per_percent.items())[:_MOST_SENSITIVE]
@@ -71,13 +73,13 @@ def _print_full(projection: Projection, answer: Answer, *, with_rows: bool, with
     rows = [
         ("bottleneck", answer.bottleneck),
         ("gain of 1 % faster", ", ".join(sensitive)),
-        ("try next", advice or [projection.without_advice]),
+        ("try next", advice or [projection.summary_without_advice]),
         ("P2P serialization", ", ".join(others)),
     ]
     out.add(facts(rows), "", facts([("assumed", projection.assumptions)]))
 
 
-def _stages(projection: Projection) -> Columns | None:
+def _stages(projection: Projection) -> TableLines | None:
     job = projection.plan.job
     if job is None or not (job.stage_plans or is_by_stage(job.execution.recompute)):
         return None
@@ -97,10 +99,10 @@ def _stages(projection: Projection) -> Columns | None:
     ]
     if not any(row["offload_modules"] for row in projection.stages):
         rows = [{name: value for name, value in row.items() if name != "offload"} for row in rows]
-    return Columns.of(rows, left=len(rows[0]) - 6)
+    return TableLines.of(rows, left=len(rows[0]) - 6)
 
 
-def what_is_projected(projection: Projection) -> str:
+def projection_heading(projection: Projection) -> str:
     """Return the sentence with the model, the devices and the source of the costs."""
     plan, devices = projection.plan, projection.num_gpus
     if plan.job is not None:
@@ -112,7 +114,7 @@ def what_is_projected(projection: Projection) -> str:
     if not plan.has_model:
         return f"{plan.source.name}, {plan.pp} rank{'s' * (plan.pp > 1)}; --model for throughput, MFU and memory"
     profile = plan.profile or load_profile(DEFAULT)
-    layers = projection.assembled.split
+    layers = projection.stage_cost_set.split
     some = "" if sum(layers) == profile.model.num_layers else f"{sum(layers)} layers of "
     on = f"{some}{profile.model.name} on {devices} × {profile.provenance.device.name}"
     if profile.name != DEFAULT:
@@ -120,31 +122,34 @@ def what_is_projected(projection: Projection) -> str:
     return f"{on}: packaged profile; --model/--cluster or --profile for yours"
 
 
-def _delivered(projection: Projection, answer: Answer) -> list[tuple[str, str]]:
-    low, high = map(seconds, answer.interval_s)
+def _delivered(projection: Projection, answer: ProjectionSummary) -> list[tuple[str, str]]:
+    low, high = map(seconds, answer.iteration_time_interval_s)
     tokens, num_gpus, plan = projection.tokens_per_s, projection.num_gpus, projection.plan
     verdict = projection.verdict
     on = f" on {num_gpus} GPUs" if num_gpus > 1 else ""
     rows = [
         *_stack(plan.job, answer),
-        ("iteration", f"{seconds(projection.iteration_time_s)}; 90 % interval {low} to {high} ({answer.sampled})"),
+        (
+            "iteration",
+            f"{seconds(projection.iteration_time_s)}; 90 % interval {low} to {high} ({answer.interval_basis})",
+        ),
     ]
     if tokens is not None:
         rows.append(("throughput", f"{count(tokens)} tokens/s, {count(tokens / num_gpus)} tokens/s per GPU{on}"))
     if projection.model_flops_utilization is not None and projection.peak_flops_per_s is not None:
         peak = f"{count(projection.peak_flops_per_s)}FLOP/s"
         rows.append(("MFU", f"{percent(projection.model_flops_utilization)} of {peak}"))
-    if answer.days is not None:
-        rows.append(("training", f"{answer.days:.1f} days"))
+    if answer.training_days is not None:
+        rows.append(("training", f"{answer.training_days:.1f} days"))
     rows += [("note", note) for note in (verdict.notes if verdict else ())]
     return [*rows, *(("memory", text) for text in _components(projection.peak_components_bytes or {}))]
 
 
-def _stack(job: "Job | None", answer: Answer) -> list[tuple[str, str]]:
+def _stack(job: "Job | None", answer: ProjectionSummary) -> list[tuple[str, str]]:
     if job is None:
         return []
     basis = f" ({job.stack_basis})" if job.stack_basis else ""
-    rows = [("assumed", f"stack {job.stack_in_words}{basis}")]
+    rows = [("assumed", f"stack {job.stack_description}{basis}")]
     return [*rows, ("by stack", times_by_stack(answer))] if answer.by_stack_s else rows
 
 
@@ -166,18 +171,18 @@ def print_plans(comparison: Projections, *, full: bool = False, with_timeline: b
     """
     out, shown = Page(), comparison.projections
     if shown:
-        out.add(*_none_fits(shown), what_is_projected(shown[0]), "")
+        out.add(*_none_fits(shown), projection_heading(shown[0]), "")
         rows = _without_constants([_row_of(one, shown[0].iteration_time_s) for one in shown])
         rows = rows if full else rows[:MOST_LISTED]
-        out.add(Columns.of(rows, spare=["rank", "span bubble", "above bound", "step time", "vpp", "bubble"]))
+        out.add(TableLines.of(rows, spare=["rank", "span bubble", "above bound", "step time", "vpp", "bubble"]))
         listed = shown[: len(rows)]
         out.add(*_of_names(listed), *_of_marks(listed))
         if more := len(shown) - len(rows):
             out.add(f"{more} more: --full")
-    if comparison.reasons and (full or not shown):
-        out.add("", facts([("not possible", _by_reason(comparison.reasons))]))
-    elif comparison.reasons:
-        out.add(f"{len(comparison.reasons)} not possible: --full gives the reasons")
+    if comparison.rejected and (full or not shown):
+        out.add("", facts([("not possible", _by_reason(comparison.rejected))]))
+    elif comparison.rejected:
+        out.add(f"{len(comparison.rejected)} not possible: --full gives the reasons")
     if shown:
         name = shown[0].plan.schedule_name
         if full:
@@ -247,15 +252,15 @@ def _of_names(projections: Sequence[Projection]) -> list[str]:
 
 
 def _marks(projection: Projection) -> str:
-    return ("*" if projection.not_in_runtime else "") + ("!" if projection.not_in_memory else "")
+    return ("*" if projection.runtime_error else "") + ("!" if projection.memory_error else "")
 
 
 def _of_marks(projections: Sequence[Projection]) -> list[str]:
     plan, lines = projections[0].plan, []
-    if any(one.not_in_runtime for one in projections):
+    if any(one.runtime_error for one in projections):
         says_why = "ppsim schedules NAME says why."
         lines.append(f"* {plan.runtime} cannot run this table; its network is assumed. {says_why}")
-    if any(one.not_in_memory for one in projections):
+    if any(one.memory_error for one in projections):
         whose = "" if plan.memory_limit_bytes else " (95 % of the device's memory)"
         job = plan.job
         asked = f"; {asks_for_gpus(job.layout.num_devices)}" if job and job.gpus_assumed else ""

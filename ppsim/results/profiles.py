@@ -6,8 +6,8 @@ from typing import Any
 from ppsim.base.units import count, seconds, size
 from ppsim.costs.affine_layer_cost import stage_lines
 from ppsim.costs.utilization import PASSES, peak_of, split_ratio, utilization
-from ppsim.model.measurement_key import in_words
-from ppsim.results.text_layout import Columns, Page
+from ppsim.model.measurement_key import describe_key
+from ppsim.results.text_layout import Page, TableLines
 
 
 def print_beside(profile: dict[str, Any]) -> None:
@@ -16,22 +16,22 @@ def print_beside(profile: dict[str, Any]) -> None:
     parts = profile["measurements"]
     if lines := [row for part in parts if part.get("alone") for row in _stage_lines(part)]:
         out.add("\na stage of n layers takes a + n·b")
-        out.add(Columns(["", "pass", "a", "b"], lines, left=2))
+        out.add(TableLines(["", "pass", "a", "b"], lines, left=2))
     launches = [
-        {"component": part["component"], "": in_words(part["shape"]), **_medians(part["launch"])}
+        {"component": part["component"], "": describe_key(part["shape"]), **_medians(part["launch"])}
         for part in parts
         if part.get("launch")
     ]
     if launches:
         out.add("\nthe host takes to launch a pass")
-        out.add(Columns.of(launches))
+        out.add(TableLines.of(launches))
     if steps := profile.get("optimizer"):
         out.add("\na step, for one layer, the embedding and the head")
-        out.add(Columns.of([_optimizer_step(step) for step in steps]))
+        out.add(TableLines.of([_optimizer_step(step) for step in steps]))
 
 
 def _stage_lines(part: dict[str, Any]) -> Iterable[list[str]]:
-    shape = in_words(part["shape"])
+    shape = describe_key(part["shape"])
     for letter, line in stage_lines(part).items():
         yield [shape, letter, *map(seconds, line)]
         shape = ""
@@ -66,7 +66,7 @@ def print_measurements(profile: dict[str, Any]) -> None:
     by_shape: dict[str, list[dict[str, Any]]] = {}
     peaks: dict[str, tuple[float, str]] = {}
     for part in profile["measurements"]:
-        by_shape.setdefault(in_words(part["shape"]), []).append(part)
+        by_shape.setdefault(describe_key(part["shape"]), []).append(part)
     for index, (shape, parts) in enumerate(by_shape.items()):
         if len(by_shape) > 1:
             out.add(f"\n{shape}" if index else shape)
@@ -76,11 +76,11 @@ def print_measurements(profile: dict[str, Any]) -> None:
             _measurement(part) | ({"MFU F B I W, %": _in_percent(utilization(profile, part))} if peak else {})
             for part in parts
         ]
-        out.add(Columns.of(rows, spare=["kept for W", "(I+W)/B"]))
+        out.add(TableLines.of(rows, spare=["kept for W", "(I+W)/B"]))
     for shape in profile["does_not_fit"]:
-        out.add(f"\n{in_words(shape)}: does not fit")
+        out.add(f"\n{describe_key(shape)}: does not fit")
     for failure in profile["failed"]:
-        out.add(f"\n{in_words(failure['shape'])}: {failure['error']}")
+        out.add(f"\n{describe_key(failure['shape'])}: {failure['error']}")
     for dtype, (best, what) in peaks.items():
         out.add(f"\nMFU, {dtype}: of {count(best)}FLOP/s, {what}; of attention the causal half is counted")
 

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import percent, seconds
-from ppsim.results.text_layout import SCREEN_LINES, Columns, Page, bold, facts
+from ppsim.results.text_layout import SCREEN_LINES, Page, TableLines, bold, facts
 from ppsim.trainers.recipe_table import TITLES, Recipe, recipes
 
 if TYPE_CHECKING:
-    from ppsim.validation.published import Published
+    from ppsim.validation.published import PublishedResult
 
 
 def print_recipes(found: Sequence[Recipe], *, is_filtered: bool, full: bool) -> None:
@@ -25,7 +25,7 @@ def print_recipes(found: Sequence[Recipe], *, is_filtered: bool, full: bool) -> 
         )
     out = Page()
     if not is_filtered:
-        out.add(Columns.of(_by_model(found), left=4, spare=["trainer"]))
+        out.add(TableLines.of(_by_model(found), left=4, spare=["trainer"]))
         out.add("", "ppsim recipes MODEL DEVICE lists the recipes; ppsim project --recipe NAME projects one.")
         return
     named: dict[tuple[str, str], list[Recipe]] = {}
@@ -41,7 +41,7 @@ def print_recipes(found: Sequence[Recipe], *, is_filtered: bool, full: bool) -> 
         for (trainer, base), same in named.items()
     ]
     shown = rows if full else rows[:SCREEN_LINES]
-    out.add(Columns.of(shown, left=3, spare=["trainer"]))
+    out.add(TableLines.of(shown, left=3, spare=["trainer"]))
     if len(shown) < len(rows):
         out.add(f"{len(rows) - len(shown)} more: --full")
 
@@ -91,7 +91,7 @@ def print_recipe(recipe: Recipe) -> None:
     out.add("", *run_config_lines(read_recipe(recipe.name))[1:], "", f"ppsim project --recipe {recipe.name}")
 
 
-def print_published(published: "Published", projected_s: float) -> None:
+def print_published(published: "PublishedResult", projected_s: float) -> None:
     """Print the published step time of a recipe next to the projected one."""
     error = projected_s / published.seconds - 1
     unit = published.metric.replace("_per_", "/").replace("/gpu", "/GPU")

@@ -2,18 +2,18 @@
 
 import textwrap
 
-from ppsim.trainers.run_config import RunConfig, short
+from ppsim.trainers.run_config import RunConfig, shorten
 
 
 def run_config_lines(config: RunConfig) -> list[str]:
     """Return a summary of the configuration for the output of a projection."""
     lines = [f"{config.source}: {config.trainer}"]
-    words = ", ".join(f"{word.replace('_', '-')} {short(value)}" for word, value in config.words.items())
+    words = ", ".join(f"{word.replace('_', '-')} {shorten(value)}" for word, value in config.options.items())
     if config.model is not None:
         words = f"a model of {config.model.parameters / 1e9:,.3g} G parameters, {words}".rstrip(", ")
     lines.append(f"  understood: {words}")
     for what in ("time and memory", "time", "memory", "unknown"):
-        names = [one.in_words for one in config.ignored if one.matters == what]
+        names = [one.in_words for one in config.ignored if one.effect == what]
         if names:
             reason = "nobody knows what for" if what == "unknown" else f"matters for {what}"
             lines.append(f"  not followed ({reason}): {', '.join(names)}")

@@ -6,9 +6,9 @@ from typing import Any
 
 from ppsim.base.units import percent, rate, seconds, signed_percent, size
 from ppsim.results.steps import print_report, print_timeline
-from ppsim.results.text_layout import SCREEN_LINES, WIDTH, Columns, Page, bold, cut, facts, some_of
+from ppsim.results.text_layout import SCREEN_LINES, WIDTH, Page, TableLines, bold, cut, facts, notable_items
 from ppsim.runs import loss_report as words
-from ppsim.runs.calibrate import Calibration
+from ppsim.runs.calibrate import FittedOverheads
 from ppsim.runs.compare import Comparison
 from ppsim.runs.peaks import PeakError
 
@@ -94,10 +94,10 @@ def print_explanation(found: Any, *, full: bool = False) -> None:
         _print_full_explanation(found)
         return
     lines = [bold(words.title(found)), "gain per step without one cause alone, the largest first"]
-    if found.against:
-        lines = [bold(words.whole_difference(found.against, found.step_s)), *lines]
-        lines[1:1] = [cut(sentence, WIDTH) for sentence in words.lacks(found.against, found.step_s)]
-    reasons = words.worth_saying(found)
+    if found.comparison:
+        lines = [bold(words.whole_difference(found.comparison, found.step_s)), *lines]
+        lines[1:1] = [cut(sentence, WIDTH) for sentence in words.lacks(found.comparison, found.step_s)]
+    reasons = words.notable_losses(found)
     if not reasons:
         lines += words.reasons(found)
     for number, loss in enumerate(reasons, start=1):
@@ -122,12 +122,12 @@ def _print_full_explanation(found: Any) -> None:
     out.add(bold(words.title(found)), words.GAINS)
     for number, sentence in enumerate(words.reasons(found), start=1):
         out.add(f"{number}. {sentence}")
-    out.add("", Columns.of(words.table_of(found), wraps=True))
+    out.add("", TableLines.of(words.table_of(found), wraps=True))
     if late := words.faults(found):
         out.add("\nranks that others wait for", *late)
-    if found.against:
+    if found.comparison:
         out.add("")
-        _add_against(out, found.against, found.step_s)
+        _add_against(out, found.comparison, found.step_s)
     spread = "middle half of steps: what these lose. " if found.num_steps > 1 else ""
     out.add(
         "\ntime: what the step loses to each cause; causes are removed in this order in replays by the simulator, "
@@ -143,7 +143,7 @@ def _add_against(out: Page, against: Any, measured_s: float) -> None:
     for number, sentence in enumerate(words.lacks(against, measured_s), start=1):
         out.add(f"{number}. {sentence}")
     rows = words.differences_of(against)
-    out.add("", Columns.of([{name: cell for name, cell in row.items() if name != "where"} for row in rows]))
+    out.add("", TableLines.of([{name: cell for name, cell in row.items() if name != "where"} for row in rows]))
 
 
 def print_totals(found: Any) -> None:
@@ -170,7 +170,7 @@ def print_totals(found: Any) -> None:
             }
             for name, (least, most) in found.timers_s.items()
         ]
-        out.add("", Columns.of(timers))
+        out.add("", TableLines.of(timers))
 
 
 _WORTH_SAYING = 0.01
@@ -197,17 +197,17 @@ def print_comparison(comparison: Comparison, *, with_rows: bool = False) -> None
         steps.append(("step to next step", real, expected, expected / real - 1))
     for sentence in comparison.warnings:
         out.add(sentence, "")
-    out.add(Columns.of([{"": name} | _errors(*numbers) for name, *numbers in steps]))
+    out.add(TableLines.of([{"": name} | _errors(*numbers) for name, *numbers in steps]))
     for sentence in comparison.told:
         out.add(sentence)
     num_stages, worst = measured.schedule.num_stages, comparison.worst_stage
-    shown = set(range(num_stages) if with_rows else some_of(num_stages, [worst]))
+    shown = set(range(num_stages) if with_rows else notable_items(num_stages, [worst]))
     rows = [
         {"pass": op.op, "stage": str(op.stage)} | _errors(op.measured_s, op.projected_s, op.error)
         for op in comparison.ops
         if op.stage in shown
     ]
-    out.add("", Columns.of(rows))
+    out.add("", TableLines.of(rows))
     if len(shown) < num_stages:
         out.add(f"{len(shown)} of {num_stages} stages; stage {worst} has the largest error. --rows prints all")
     replayed = "each taking what it took from when it could start"
@@ -238,7 +238,7 @@ _FITTED = {
 _CALL = "a blocking call"
 
 
-def print_calibration(found: Calibration) -> None:
+def print_calibration(found: FittedOverheads) -> None:
     """Print the fitted constants with sample counts, the reasons for missing constants, and remaining errors."""
     out = Page()
     rows = []
@@ -250,7 +250,7 @@ def print_calibration(found: Calibration) -> None:
             is_call = name == "hop_overhead_s" and found.communication != "overlap"
             off = {"±": written(fit.deviation).lstrip("+")}
             rows.append({"": _CALL if is_call else _FITTED[name], "fitted": written(fit.value), **off, **half})
-    out.add(Columns.of(rows))
+    out.add(TableLines.of(rows))
     for what, spread, deviation in (
         ("passes of a kind", found.spreads.action, found.spreads.action_deviation),
         ("ranks", found.spreads.rank, found.spreads.rank_deviation),
@@ -269,7 +269,7 @@ def print_calibration(found: Calibration) -> None:
         | {"without overheads": signed_percent(one.error_without)}
         for one in found.residuals
     ]
-    out.add("", Columns.of(errors))
+    out.add("", TableLines.of(errors))
     for one in found.residuals:
         out.add(*(f"slow link of {one.source}, in no constant: {link}" for link in one.slow_links))
     out.add("errors: on the runs that the overheads were fitted on, so they are not a test of a projection")
@@ -277,7 +277,7 @@ def print_calibration(found: Calibration) -> None:
 
 def _add_peaks(out: Page, peaks: Sequence[PeakError], *, with_all: bool) -> None:
     worst = max(peaks, key=lambda peak: abs(peak.error)).rank
-    shown = range(len(peaks)) if with_all else some_of(len(peaks), [worst])
+    shown = range(len(peaks)) if with_all else notable_items(len(peaks), [worst])
     header = ["rank", "measured peak", "at", "projected peak", "at", "error"]
     rows = [
         [
@@ -286,6 +286,6 @@ def _add_peaks(out: Page, peaks: Sequence[PeakError], *, with_all: bool) -> None
         ]
         for peak in (peaks[rank] for rank in shown)
     ]  # fmt: skip
-    out.add("", Columns(header, rows))
+    out.add("", TableLines(header, rows))
     if len(shown) < len(peaks):
         out.add(f"{len(shown)} of {len(peaks)} ranks; rank {worst} has the largest error. --rows prints all")

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ppsim.catalog.build import Entry
-from ppsim.results.text_layout import Columns, Page, bold, facts, styled
+from ppsim.catalog.build import ScheduleEntry
+from ppsim.results.text_layout import Page, TableLines, bold, facts, styled
 from ppsim.schedule.check import CheckReport
 
 _MOST_LINKS = 6
 """Longer circular waits are shortened."""
 
 
-def print_catalog(entries: Sequence[Entry]) -> None:
+def print_catalog(entries: Sequence[ScheduleEntry]) -> None:
     """Print one line per schedule."""
     out = Page()
     rows = [
@@ -25,11 +25,11 @@ def print_catalog(entries: Sequence[Entry]) -> None:
         for entry in entries
         for least, most in [entry.stages_per_rank]
     ]
-    out.add(Columns.of(rows, left=4, wraps=True))
+    out.add(TableLines.of(rows, left=4, wraps=True))
     out.add("\nppsim schedules NAME prints constraints, closed forms and source of one.")
 
 
-def print_entry(entry: Entry, runtimes: Sequence[tuple[str, str]]) -> None:
+def print_entry(entry: ScheduleEntry, runtimes: Sequence[tuple[str, str]]) -> None:
     """Print one schedule in full, with the runtimes that support it."""
     out = Page()
     out.add(f"{bold(entry.name)}   {entry.title}")
@@ -57,7 +57,7 @@ def print_check(report: CheckReport, name: str = "the table") -> None:
     outcomes: dict[str, dict[str, str]] = {}
     for verdict in report.verdicts:
         outcomes.setdefault(verdict.receives, {"receives": verdict.receives})[_way(verdict)] = verdict.outcome
-    out.add(Columns.of(list(outcomes.values())))
+    out.add(TableLines.of(list(outcomes.values())))
     shown: set[str] = set()
     for verdict in report.verdicts:
         first = verdict.reason.split("\n")[0]

@@ -5,8 +5,8 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import percent, seconds, size
-from ppsim.results.text_layout import Columns, Page, bold, facts, some_of
-from ppsim.results.timeline import Drawing, drawing_of, lines_of, readable_drawing
+from ppsim.results.text_layout import Page, TableLines, bold, facts, notable_items
+from ppsim.results.text_timeline import TextTimeline, drawing_of, lines_of, readable_drawing
 from ppsim.schedule.rounds import microbatches_in_words
 from ppsim.simulation.bounds.problem import is_within
 from ppsim.simulation.report import gap_of, report_of
@@ -68,7 +68,7 @@ def _add_ranks(out: Page, ranks: Sequence[dict[str, Any]], *, with_all: bool) ->
     names = {cause: cause.replace("_", "-") for cause in causes}
     names |= {"exposed_communication": "comm", "waiting_compute": "waiting"}
     notable = {word: max(range(len(ranks)), key=lambda rank: ranks[rank][key]) for word, key in _NOTABLE.items()}
-    shown = range(len(ranks)) if with_all else some_of(len(ranks), notable.values())
+    shown = range(len(ranks)) if with_all else notable_items(len(ranks), notable.values())
     rows = [
         {
             "rank": str(rank["rank"]),
@@ -80,7 +80,7 @@ def _add_ranks(out: Page, ranks: Sequence[dict[str, Any]], *, with_all: bool) ->
         }
         for rank in (ranks[index] for index in shown)
     ]
-    out.add(Columns.of(rows))
+    out.add(TableLines.of(rows))
     if len(shown) < len(ranks):
         said = ", ".join(f"rank {rank} {word}" for word, rank in notable.items())
         out.add(f"{len(shown)} of {len(ranks)} ranks: {said}. --rows prints all")
@@ -92,7 +92,7 @@ def print_timeline(timeline: Timeline, *, is_wanted: bool | None) -> None:
         return
     out = Page()
     if is_wanted:
-        drawing: Drawing | None = drawing_of(timeline, width=out.width, most_lines=_MOST_LINES)
+        drawing: TextTimeline | None = drawing_of(timeline, width=out.width, most_lines=_MOST_LINES)
     else:
         drawing = readable_drawing(timeline, width=out.width)
     if drawing is not None:

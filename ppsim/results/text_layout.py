@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ppsim.simulation.verdict import Verdict
+from ppsim.simulation.verdict import MemoryVerdict
 
 WIDTH = 100
 """Columns of output into a pipe or a file; on a terminal, its width counts."""
@@ -26,7 +26,7 @@ _WORDS = re.compile(r"\s*\S+\s*")
 _STYLES = r"\x1b\[[\d;]*m"
 
 
-class Lines(Protocol):
+class WrappedLines(Protocol):
     """Content that can be laid out in a given width."""
 
     def lines(self, width: int) -> Iterator[str]:
@@ -45,7 +45,7 @@ class Page:
 
         return get_terminal_size().columns
 
-    def add(self, *parts: "str | Lines", wraps: bool = True) -> None:
+    def add(self, *parts: "str | WrappedLines", wraps: bool = True) -> None:
         """Print texts and tables, one below the other; "" is an empty line. A number and its unit stay together.
 
         With `wraps=False`, lines that are too long are truncated.
@@ -90,7 +90,7 @@ def bold(text: str) -> str:
     return styled(text, 1)
 
 
-def verdict_line(verdict: Verdict | None, more: str = "") -> list[str]:
+def verdict_line(verdict: MemoryVerdict | None, more: str = "") -> list[str]:
     """Return the line that says whether a step fits in memory, red if not; nothing if memory is unknown."""
     if verdict is None:
         return []
@@ -181,7 +181,7 @@ class _Facts:
         return _beside(self._columns, width, gap=2, wraps=(False, True), right=(False, False), has_header=False)
 
 
-def facts(rows: Iterable[tuple[str, str | Sequence[str]]]) -> Lines:
+def facts(rows: Iterable[tuple[str, str | Sequence[str]]]) -> WrappedLines:
     """Return names and values in two columns; a value may have several lines."""
     return _Facts(
         ("" if index else name, _tied(line))
@@ -191,7 +191,7 @@ def facts(rows: Iterable[tuple[str, str | Sequence[str]]]) -> Lines:
 
 
 @dataclass(frozen=True)
-class Columns:
+class TableLines:
     """A table.
 
     The first `left` columns are aligned left, the others right. With `wraps`, the last column is text that may
@@ -206,7 +206,7 @@ class Columns:
     spare: Sequence[str] = ()
 
     @classmethod
-    def of(cls, rows: Sequence[Mapping[str, str]], **options: Any) -> "Columns":
+    def of(cls, rows: Sequence[Mapping[str, str]], **options: Any) -> "TableLines":
         """Return the table of rows (at least one) given as mappings with the same keys."""
         header = list(rows[0])
         return cls(header, [[row[name] for name in header] for row in rows], **options)
@@ -239,14 +239,14 @@ class Columns:
         return sum(widths) + gap * (len(shown) - 1)
 
 
-def some_of(count: int, notable: Iterable[int], *, most: int = MOST_ROWS) -> list[int]:
+def notable_items(count: int, notable: Iterable[int], *, most: int = MOST_ROWS) -> list[int]:
     """Return the rows to show of `count`, ascending: all up to `most`, else first, last, notable and every k-th.
 
     k is the smallest power of two that leaves at most `most` rows, the notable ones not counted.
 
-    >>> some_of(6, [3])
+    >>> notable_items(6, [3])
     [0, 1, 2, 3, 4, 5]
-    >>> some_of(64, [5], most=8)
+    >>> notable_items(64, [5], most=8)
     [0, 5, 16, 32, 48, 63]
     """
     if count <= most:

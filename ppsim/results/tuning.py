@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 
 from ppsim.base.units import size
-from ppsim.plot.pareto import WITH, in_columns
+from ppsim.plot.pareto_page import WITH, in_columns
 from ppsim.results.plans import MOST_LISTED
-from ppsim.results.text_layout import Columns, Page, bold, facts
+from ppsim.results.text_layout import Page, TableLines, bold, facts
 from ppsim.trainers.write_schedule import not_run_by
 from ppsim.tuning.command_line import command_of
-from ppsim.tuning.search import Found, Tuned
+from ppsim.tuning.search import FoundConfiguration, TuneResult
 
 _MOST_OF_THE_FRONT = 12
 
 
-def print_tuned(tuned: Tuned, *, full: bool = False) -> None:
+def print_tuned(tuned: TuneResult, *, full: bool = False) -> None:
     """Print the fastest configurations and the best one's command; `full`: also the Pareto set and statistics."""
     out, job = Page(), tuned.question.job
     title = bold(f"{job.model_name} on {tuned.question.num_gpus} × {job.cluster.device.name}")
@@ -28,7 +28,7 @@ def print_tuned(tuned: Tuned, *, full: bool = False) -> None:
         out.add(facts([("more", "--full (less memory, what was searched) · -o tune.html · --to-config megatron")]))
 
 
-def _add_search(out: Page, tuned: Tuned) -> None:
+def _add_search(out: Page, tuned: TuneResult) -> None:
     question, counts = tuned.question, tuned.counts
     job = question.job
     front = tuned.pareto[:_MOST_OF_THE_FRONT]
@@ -55,11 +55,11 @@ def _add_search(out: Page, tuned: Tuned) -> None:
     out.add("", facts(rows))
 
 
-def _add_found(out: Page, tuned: Tuned, found: Sequence[Found]) -> None:
+def _add_found(out: Page, tuned: TuneResult, found: Sequence[FoundConfiguration]) -> None:
     rows = [in_columns(tuned.row(one)) for one in found]
     alike = {name: rows[0][name] for name in rows[0] if len({row[name] for row in rows}) == 1 and len(rows) > 1}
     shown = [{name: text for name, text in row.items() if name not in alike} for row in rows]
     left = sum(name in shown[0] for name in ("schedule", WITH)) or 1
-    out.add(Columns.of(shown, left=left, spare=["tokens/s", "MFU", "vpp"]))
+    out.add(TableLines.of(shown, left=left, spare=["tokens/s", "MFU", "vpp"]))
     if said := [f"{name} {text}" for name, text in alike.items() if text]:
         out.add(f"all: {' · '.join(said)}")

@@ -7,14 +7,21 @@ from typing import get_args
 
 from ppsim.base.units import percent, seconds, signed_percent, size
 from ppsim.projection.options import GPT
-from ppsim.results.text_layout import Columns, Page, bold, facts
-from ppsim.validation.error_summary import CaseError, Score, Validation, coverage_of, hardware_scores, score_of
+from ppsim.results.text_layout import Page, TableLines, bold, facts
+from ppsim.validation.error_summary import (
+    CaseError,
+    ErrorSummary,
+    SetValidation,
+    coverage_of,
+    hardware_scores,
+    score_of,
+)
 from ppsim.validation.fit import FittedCluster
-from ppsim.validation.published_runs import Case, Section
-from ppsim.validation.validation_result import Validated
+from ppsim.validation.published_runs import PublishedRun, Section
+from ppsim.validation.validation_result import ValidationReport
 
 
-def print_validations(found: Validated, *, full: bool = False, with_rows: bool | None = None) -> None:
+def print_validations(found: ValidationReport, *, full: bool = False, with_rows: bool | None = None) -> None:
     """Print a line per class of hardware and model; for one set or `with_rows` every row, if `full` every set."""
     out = Page()
     if len(found.sets) > 1 and not full and not with_rows:
@@ -27,14 +34,14 @@ def print_validations(found: Validated, *, full: bool = False, with_rows: bool |
     for section, sets in _sections(found.sets):
         if len(found.sets) > 1:
             out.add(bold(section))
-        out.add(Columns.of([_summary(one) for one in sets], spare=["others", "order"]), "")
+        out.add(TableLines.of([_summary(one) for one in sets], spare=["others", "order"]), "")
     if len(found.sets) > 1:
-        hardware = Columns.of(_hardware_rows(found.sets), left=3)
+        hardware = TableLines.of(_hardware_rows(found.sets), left=3)
         out.add(bold("times of all sets, by hardware"), hardware, "")
         out.add(_total(found.sets), "")
-        worst = Columns.of(_worst_rows(found.sets), wraps=True)
+        worst = TableLines.of(_worst_rows(found.sets), wraps=True)
         out.add(bold("the ten largest errors of times"), worst, "")
-        out.add(Columns.of(_listed_rows(found.sets), wraps=True), "")
+        out.add(TableLines.of(_listed_rows(found.sets), wraps=True), "")
     out.add(
         "Errors are projected / measured - 1 of test rows (* marks sets with fitted rows only): positive means "
         "that the projection is slower or larger. MAPE: mean absolute error; constant MFU and others: the MAPE of "
@@ -49,11 +56,11 @@ _MOST_WORST = 5
 _USES = {"judge": "test", "fit": "fitted"}
 
 
-def _print_classes(out: Page, sets: Sequence[Validation]) -> None:
-    sections = [(name, [one for one in some if not one.told.order_only]) for name, some in _sections(sets)]
+def _print_classes(out: Page, sets: Sequence[SetValidation]) -> None:
+    sections = [(name, [one for one in some if not one.properties.order_only]) for name, some in _sections(sets)]
     rows = [_section_row(name, some) for name, some in sections if some]
-    out.add(Columns.of(rows, spare=["fitted", "skipped"]), "", _total(sets), "")
-    out.add(bold("largest errors"), Columns.of(_worst_rows(sets, _MOST_WORST), wraps=True), "")
+    out.add(TableLines.of(rows, spare=["fitted", "skipped"]), "", _total(sets), "")
+    out.add(bold("largest errors"), TableLines.of(_worst_rows(sets, _MOST_WORST), wraps=True), "")
     out.add(
         "Errors are projected / measured - 1: positive means that the projection is slower. MAPE: mean absolute "
         "error."
@@ -71,11 +78,11 @@ def print_fits(fits: Sequence[FittedCluster]) -> None:
             {"constant": name, "found": f"{value:g}", "in use": f"{fit.in_use[name]:g}"}
             for name, value in fit.found.items()
         ]
-        out.add(Columns.of(rows))
+        out.add(TableLines.of(rows))
         out.add(f"{fit.num_rows} rows, of {', '.join(fit.cluster.constants.fitted_on)}", "")
 
 
-def markdown(found: Sequence[Validation]) -> str:
+def markdown(found: Sequence[SetValidation]) -> str:
     """Return the tables of docs/results/published_runs.md: errors per set, and per cluster and dtype."""
     lines = []
     for section, sets in _sections(found):
@@ -86,117 +93,117 @@ def markdown(found: Sequence[Validation]) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def markdown_summary(found: Sequence[Validation]) -> str:
+def markdown_summary(found: Sequence[SetValidation]) -> str:
     """Return the part of docs/accuracy.md about all sets: a row per section, coverage, and the ten worst."""
-    sections = [(name, [one for one in sets if not one.told.order_only]) for name, sets in _sections(found)]
+    sections = [(name, [one for one in sets if not one.properties.order_only]) for name, sets in _sections(found)]
     lines = [*markdown_table([_section_row(name, sets) for name, sets in sections if sets]), ""]
     lines += [_total(found), "", "The ten largest errors of times:", ""]
     return "\n".join([*lines, *markdown_table(_worst_rows(found))]) + "\n"
 
 
-def _section_row(name: str, sets: Sequence[Validation]) -> dict[str, str]:
+def _section_row(name: str, sets: Sequence[SetValidation]) -> dict[str, str]:
     judged = [row for one in sets for row in _unseen(one)]
     constant = [row.constant_mfu_error for row in judged if row.constant_mfu_error is not None]
     score = score_of([row.error for row in judged])
     return {
         "published runs": _capital(name),
         "rows": str(len(judged)),
-        "fitted": str(sum(len(one.fitted) for one in sets)),
-        "skipped": str(sum(len(one.not_possible) for one in sets)),
+        "fitted": str(sum(len(one.calibration_rows) for one in sets)),
+        "skipped": str(sum(len(one.skipped) for one in sets)),
         **errors_of(score),
         "constant MFU": percent(score_of(constant).mean_absolute) if constant else "–",
         "in 90 %": _inside(coverage_of(judged)),
     }
 
 
-def _unseen(one: Validation) -> list[CaseError]:
-    return [row for row in one.rows if row.case.told.use == "judge"]
+def _unseen(one: SetValidation) -> list[CaseError]:
+    return [row for row in one.rows if row.case.properties.use == "judge"]
 
 
-def every_row(found: Sequence[Validation]) -> list[dict[str, str]]:
+def every_row(found: Sequence[SetValidation]) -> list[dict[str, str]]:
     """Return every row of every set as text for docs/results/published_rows.csv."""
     columns = ("set", "use", "measured", "ppsim", "error", "constant MFU", "other tool", "run", "why")
     rows = []
     for one in found:
         for row in one.rows:
             cells = _as_printed(one, row)
-            rows.append({"set": one.name, **cells, "other tool": cells.get(one.told.other_tool, "")})
-        for case, reason in one.not_possible:
+            rows.append({"set": one.name, **cells, "other tool": cells.get(one.properties.other_tool, "")})
+        for case, reason in one.skipped:
             listed = _as_listed(case, reason)
             rows.append({"set": one.name, **listed, "use": "skipped", "measured": listed["published"]})
     return [{column: row.get(column, "") for column in columns} for row in rows]
 
 
-def every_set(found: Sequence[Validation]) -> list[dict[str, str]]:
+def every_set(found: Sequence[SetValidation]) -> list[dict[str, str]]:
     """Return title, source and notes of every set: docs/results/published_sets.csv."""
     return [
         {
             "set": one.name,
-            "section": one.told.section,
-            "title": one.told.title,
-            "source": one.told.source,
-            "notes": one.told.notes,
+            "section": one.properties.section,
+            "title": one.properties.title,
+            "source": one.properties.source,
+            "notes": one.properties.notes,
         }
         for one in found
     ]
 
 
-def _print_rows(out: Page, one: Validation) -> None:
-    out.add(f"{bold(one.name)}   {one.told.title}")
+def _print_rows(out: Page, one: SetValidation) -> None:
+    out.add(f"{bold(one.name)}   {one.properties.title}")
     if one.rows:
-        out.add(Columns.of([_as_printed(one, row) for row in one.rows], wraps=True, spare=["constant MFU"]))
-    if one.not_possible:
+        out.add(TableLines.of([_as_printed(one, row) for row in one.rows], wraps=True, spare=["constant MFU"]))
+    if one.skipped:
         out.add("skipped:")
-        out.add(Columns.of([_as_listed(case, reason) for case, reason in one.not_possible], left=3, wraps=True))
-    told: list[tuple[str, str | list[str]]] = [("source", one.told.source), ("notes", one.told.notes)]
+        out.add(TableLines.of([_as_listed(case, reason) for case, reason in one.skipped], left=3, wraps=True))
+    told: list[tuple[str, str | list[str]]] = [("source", one.properties.source), ("notes", one.properties.notes)]
     if clusters := one.clusters_fitted_on_file:
         what = f"the constants of {', '.join(clusters)} were fitted on rows of a file named {Path(one.name).name}"
         told.append(("fitted", f"{what}: errors of these rows are not a test of the projection"))
     if one.mfu_basis:
         told.append(("constant MFU", one.mfu_basis))
-    if score := one.fitted_score:
+    if score := one.calibration_score:
         mean, absolute = signed_percent(score.mean), percent(score.mean_absolute)
         told.append(("fit rows", f"{score.num_rows} rows, mean {mean}, mean absolute {absolute}"))
     out.add(facts(told))
 
 
-def _summary(one: Validation) -> dict[str, str]:
+def _summary(one: SetValidation) -> dict[str, str]:
     score, constant, other = one.score, one.constant_mfu, one.other
-    others = [f"{one.told.other_tool} {percent(other.mean_absolute)}"] if other else []
-    others += [one.told.others] if one.told.others else []
+    others = [f"{one.properties.other_tool} {percent(other.mean_absolute)}"] if other else []
+    others += [one.properties.others] if one.properties.others else []
     errors = {
         **errors_of(score),
         "constant MFU": percent(constant.mean_absolute) if constant else "–",
         "others": ", ".join(others) or "–",
         "in 90 %": _inside(one.coverage),
     }
-    if one.told.order_only or not one.rows:
+    if one.properties.order_only or not one.rows:
         errors = dict.fromkeys(errors, "–")
     mean = one.mean_rank_correlation
     return {
         "set": one.name,
-        "rows": f"{len(one.judged)}{'*' if one.rows and len(one.fitted) == len(one.rows) else ''}",
-        "skipped": str(len(one.not_possible) or "–"),
+        "rows": f"{len(one.test_rows)}{'*' if one.rows and len(one.calibration_rows) == len(one.rows) else ''}",
+        "skipped": str(len(one.skipped) or "–"),
         **errors,
-        "order": "–" if mean is None else f"{mean:.2f}, {one.right}/{len(one.ranks)}",
+        "order": "–" if mean is None else f"{mean:.2f}, {one.groups_in_order}/{len(one.rank_correlations)}",
     }
 
 
-def errors_of(score: Score) -> dict[str, str]:
+def errors_of(score: ErrorSummary) -> dict[str, str]:
     """Return the error columns of a table row."""
     mean, absolute, worst = signed_percent(score.mean), percent(score.mean_absolute), signed_percent(score.worst)
     return {"mean error": mean, "MAPE": absolute, "worst": worst}
 
 
-def _sections(sets: Sequence[Validation]) -> list[tuple[str, list[Validation]]]:
+def _sections(sets: Sequence[SetValidation]) -> list[tuple[str, list[SetValidation]]]:
     return [
         (section, here)
         for section in get_args(Section)
-        if (here := [one for one in sets if one.told.section == section])
+        if (here := [one for one in sets if one.properties.section == section])
     ]
 
 
-def _hardware_rows(sets: Sequence[Validation]) -> list[dict[str, str]]:
+def _hardware_rows(sets: Sequence[SetValidation]) -> list[dict[str, str]]:
     return [
         {
             "cluster": one.cluster,
@@ -215,9 +222,9 @@ def _inside(coverage: tuple[int, int] | None) -> str:
     return "–" if coverage is None else f"{coverage[0]}/{coverage[1]}"
 
 
-def _total(sets: Sequence[Validation]) -> str:
+def _total(sets: Sequence[SetValidation]) -> str:
     """Coverage of the 90 % interval over all test rows with times, in total and for dense and MoE models."""
-    rows = [row for one in sets if not one.told.order_only for row in _unseen(one)]
+    rows = [row for one in sets if not one.properties.order_only for row in _unseen(one)]
     named = {"of all test times": rows} | {
         f"of {kind} models": [row for row in rows if row.plan.job and row.kind == kind] for kind in ("dense", "MoE")
     }
@@ -229,22 +236,28 @@ def _total(sets: Sequence[Validation]) -> str:
     return f"Inside the projection's 90 % interval: {', '.join(parts)}."
 
 
-def _worst_rows(sets: Sequence[Validation], count: int = 10) -> list[dict[str, str]]:
-    rows = [(one, row) for one in sets if not one.told.order_only for row in one.judged if not row.case.is_memory]
+def _worst_rows(sets: Sequence[SetValidation], count: int = 10) -> list[dict[str, str]]:
+    rows = [
+        (one, row)
+        for one in sets
+        if not one.properties.order_only
+        for row in one.test_rows
+        if not row.case.is_memory
+    ]
     rows.sort(key=lambda found: -abs(found[1].error))
     return [
-        {"set": one.name, "error": signed_percent(row.error), "run": _with_remarks(row.case, what_ran(row))}
+        {"set": one.name, "error": signed_percent(row.error), "run": _with_remarks(row.case, describe_run(row))}
         for one, row in rows[:count]
     ]
 
 
-def _listed_rows(sets: Sequence[Validation]) -> list[dict[str, str]]:
-    counts = Counter((one.name, _in_short(reason)) for one in sets for _, reason in one.not_possible)
+def _listed_rows(sets: Sequence[SetValidation]) -> list[dict[str, str]]:
+    counts = Counter((one.name, _in_short(reason)) for one in sets for _, reason in one.skipped)
     return [{"set": name, "rows": str(count), "why": reason} for (name, reason), count in counts.items()]
 
 
-def _as_listed(case: Case, reason: str) -> dict[str, str]:
-    told, words = case.told, case.words
+def _as_listed(case: PublishedRun, reason: str) -> dict[str, str]:
+    told, words = case.properties, case.options
     sizes = [f"{name}{words[name]}" for name in ("tp", "cp", "ep", "pp", "vpp") if words.get(name, 1) != 1]
     what = ", ".join(part for part in (told.title, f"{words.get('gpus', '?')} GPUs", " ".join(sizes)) if part)
     return {
@@ -259,37 +272,37 @@ def _in_short(reason: str) -> str:
     return reason.partition(": did you mean")[0].partition(": there are")[0]
 
 
-def _as_printed(one: Validation, row: CaseError) -> dict[str, str]:
+def _as_printed(one: SetValidation, row: CaseError) -> dict[str, str]:
     """A case as a table row; another tool has a column if any row of the set has its result."""
     case, constant = row.case, row.constant_mfu_error
     amount = size if case.is_memory else seconds
     cells = {
-        "use": _USES[case.told.use],
+        "use": _USES[case.properties.use],
         "measured": amount(row.measured),
-        "ppsim": amount(row.predicted),
-        "error": "–" if one.told.order_only else signed_percent(row.error),
-        "constant MFU": "–" if constant is None or one.told.order_only else signed_percent(constant),
+        "ppsim": amount(row.projected),
+        "error": "–" if one.properties.order_only else signed_percent(row.error),
+        "constant MFU": "–" if constant is None or one.properties.order_only else signed_percent(constant),
     }
-    if any(row.case.told.other is not None for row in one.rows):
-        cells[one.told.other_tool] = "–" if row.other_error is None else signed_percent(row.other_error)
-    return cells | {"run": _with_remarks(row.case, what_ran(row))}
+    if any(row.case.properties.other is not None for row in one.rows):
+        cells[one.properties.other_tool] = "–" if row.other_error is None else signed_percent(row.other_error)
+    return cells | {"run": _with_remarks(row.case, describe_run(row))}
 
 
-def _with_remarks(case: Case, what: str) -> str:
-    return f"{what} ({case.told.remarks})" if case.told.remarks else what
+def _with_remarks(case: PublishedRun, what: str) -> str:
+    return f"{what} ({case.properties.remarks})" if case.properties.remarks else what
 
 
-def what_ran(row: CaseError) -> str:
+def describe_run(row: CaseError) -> str:
     """Return model, devices, layout, schedule and batch of a case in short.
 
     "b 512/2" is a global batch of 512 sequences in microbatches of 2, "8k" the tokens per sequence.
     """
-    plan, words, job = row.plan, row.case.words, row.plan.job
+    plan, words, job = row.plan, row.case.options, row.plan.job
     dtype = job.execution.dtype if job else ""
     schedule = [plan.schedule_name] if plan.pp > 1 else []
     if job is None:
-        return ", ".join([row.case.told.title or plan.source.name, *schedule])
-    title = row.case.told.title or job.model_name
+        return ", ".join([row.case.properties.title or plan.source.name, *schedule])
+    title = row.case.properties.title or job.model_name
     layers = [f"{words['layers']} layers"] if "layers" in words and job.model_name != GPT else []
     sizes = {name: getattr(job.layout, name) for name in ("tp", "cp", "ep", "pp")} | {"vpp": plan.vpp or 1}
     cuts = " ".join(f"{name}{size}" for name, size in sizes.items() if size > 1)

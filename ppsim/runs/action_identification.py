@@ -15,7 +15,7 @@ from ppsim.runs.traces import CellRange, RankTrace, require_like_steps, split_by
 from ppsim.schedule.table import NONE, Action, Op, Schedule
 
 
-def numbered(traces: Sequence[RankTrace], table: Schedule | None = None) -> list[RankTrace]:
+def identify_actions(traces: Sequence[RankTrace], table: Schedule | None = None) -> list[RankTrace]:
     """Return the traces, in steps, with the stage and microbatch of every action.
 
     The traces form one pipeline, in the given order if they lack ranks. `table` is the schedule that was run,

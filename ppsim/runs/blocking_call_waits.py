@@ -3,7 +3,7 @@
 import numpy as np
 
 from ppsim.base.arrays import Floats, Ints64
-from ppsim.runs.links import needed_of
+from ppsim.runs.links import input_times
 from ppsim.runs.run import Run
 from ppsim.schedule.blocking_calls import megatron_calls
 from ppsim.schedule.dependencies import transfers_of
@@ -40,7 +40,7 @@ def waits_by_calls(run: Run) -> dict[int, list[Floats]]:
     """
     schedule, actions = run.graph.schedule, run.graph.num_actions
     begin, end = run.start[:, :actions], run.end[:, :actions]
-    before, made, _ = needed_of(run.graph, end)
+    before, made, _ = input_times(run.graph, end)
     calls = num_calls_before(schedule, overlap=run.communication == "megatron")
     is_first = np.isin(np.arange(actions), schedule.rank_offsets[:-1])
     return {

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ppsim.base.arrays import Floats, Ints32
-from ppsim.base.display import Shown
+from ppsim.base.display import Printable
 from ppsim.base.units import seconds, size
 from ppsim.runs.blocking_call_waits import waits_by_calls
-from ppsim.runs.links import Excess, slow_links_of
-from ppsim.runs.run import Run, costs_alone, passes_of
-from ppsim.runs.spreads import Spreads, ends_of, spreads_of
+from ppsim.runs.links import SlowPairs, slow_links_of
+from ppsim.runs.run import Run, passes_of, unslowed_costs
+from ppsim.runs.spreads import TimeSpreads, ends_of, spreads_of
 from ppsim.schedule.choices import Communication
 from ppsim.schedule.graph import EventGraph, build_graph
 from ppsim.schedule.table import last_of_cell
 from ppsim.simulation.engine import blockers_of
 from ppsim.simulation.overlap import evaluate_slowed, overlapped_fraction
-from ppsim.simulation.run import durations_s, overheads_s, simulate, simulate_graph
+from ppsim.simulation.simulate import durations_s, overheads_s, simulate, simulate_graph
 from ppsim.simulation.stage_costs import OVERHEADS, StageCosts
 from ppsim.simulation.variation import with_variation
 
@@ -54,7 +54,7 @@ class FittedConstant:
 
 
 @dataclass(frozen=True)
-class Hops:
+class TransferTime:
     """Time of P2P transfers of one size (None: unknown), from the end of the action that sent them."""
 
     message_bytes: float | None
@@ -78,7 +78,7 @@ class Residual:
 
 
 @dataclass(frozen=True, repr=False)
-class Calibration(Shown):
+class FittedOverheads(Printable):
     """The fitted constants, None if not fitted; `not_fitted` gives the reason per constant.
 
     `hop` is the time of a P2P transfer beyond the transfer time of the runs' costs. With `communication` "megatron"
@@ -97,11 +97,11 @@ class Calibration(Shown):
     hop: FittedConstant | None
     slowdown: FittedConstant | None
     step: FittedConstant | None
-    hops: list[Hops]
+    hops: list[TransferTime]
     latency_s: float | None
     bandwidth_bytes_per_s: float | None
     residuals: list[Residual] = field(default_factory=list)
-    spreads: Spreads = field(default_factory=Spreads)
+    spreads: TimeSpreads = field(default_factory=TimeSpreads)
     not_fitted: dict[str, str] = field(default_factory=dict)
     first_pass: FittedConstant | None = None
     last_pass: FittedConstant | None = None
@@ -109,7 +109,7 @@ class Calibration(Shown):
     fitted_runs: tuple[str, ...] = ()
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """Short text for the `repr`."""
         found = [f"{name} {fit.value:.4g}" for name, fit in self.fits.items() if fit is not None]
         return ", ".join([*found, *(f"no {name}" for name in self.not_fitted)])
@@ -124,7 +124,7 @@ class Calibration(Shown):
         """Return costs with the constants, and with transfers by latency and bandwidth if both are known.
 
         >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
-        >>> found = Calibration(FittedConstant(0.1, (0.1, 0.1), 8), None, None, None, [], None, None)
+        >>> found = FittedOverheads(FittedConstant(0.1, (0.1, 0.1), 8), None, None, None, [], None, None)
         >>> found.on(costs, None).action_overhead_s
         0.1
         """
@@ -136,7 +136,7 @@ class Calibration(Shown):
 
         Columns: value, lower_quartile, upper_quartile (of the samples), num_samples.
 
-        >>> Calibration(FittedConstant(1e-4, (9e-5, 2e-4), 8), None, None, None, [], None, None).to_frame()
+        >>> FittedOverheads(FittedConstant(1e-4, (9e-5, 2e-4), 8), None, None, None, [], None, None).to_frame()
                             value  lower_quartile  upper_quartile  num_samples
         action_overhead_s  0.0001         0.00009          0.0002            8
         """
@@ -186,7 +186,7 @@ def with_overheads(
     return costs.replace(hop_overhead_s=line[0], transfer_s=message_bytes / line[1])
 
 
-def calibrate(runs: Sequence[Run]) -> Calibration:
+def calibrate(runs: Sequence[Run]) -> FittedOverheads:
     """Fit the constants to runs, and return them with the remaining errors.
 
     Slow-down: two actions of one kind and stage in one step take d₁ and d₂ seconds, with fractions f₁ and f₂
@@ -209,7 +209,7 @@ def calibrate(runs: Sequence[Run]) -> Calibration:
     not_fitted: dict[str, str] = {}
     slowdown = _fit_slowdown(runs, not_fitted)
     factor = slowdown.value if slowdown else 0.0
-    bases = [run.costs if run.has_own_costs else costs_alone(run, factor) for run in runs]
+    bases = [run.costs if run.has_own_costs else unslowed_costs(run, factor) for run in runs]
     communication = runs[0].communication
     slow = [_slow_links(run) for run in runs]
     if communication == "overlap":
@@ -226,7 +226,7 @@ def calibrate(runs: Sequence[Run]) -> Calibration:
         not_fitted["step_overhead_s"] = "a step begins on some rank before the one before it has ended on all"
         step = None
     latency_s, bandwidth = line or (None, None)
-    found = Calibration(
+    found = FittedOverheads(
         action, hop, slowdown, step, hops, latency_s, bandwidth, spreads=spreads_of(runs, factor),
         not_fitted=not_fitted, first_pass=first, last_pass=last, communication=communication,
         fitted_runs=tuple(run.fingerprint for run in runs),
@@ -350,7 +350,7 @@ class _HopSamples:
 
 
 def _fit_action(
-    runs: Sequence[Run], bases: Sequence[StageCosts], factor: float, slow: Sequence[Excess | None]
+    runs: Sequence[Run], bases: Sequence[StageCosts], factor: float, slow: Sequence[SlowPairs | None]
 ) -> tuple[FittedConstant, list[_HopSamples]]:
     """Fit the host time per action, and collect each step's transfer samples without slow links' excess."""
     samples, hops = [], []
@@ -388,7 +388,7 @@ def _only_waited(graph: EventGraph, end: Floats, blocker: Ints32, waiting: Any, 
 
 def _fit_hops(
     runs: Sequence[Run], samples: Sequence[_HopSamples], action_s: float, not_fitted: dict[str, str]
-) -> tuple[FittedConstant | None, list[Hops], tuple[float, float] | None]:
+) -> tuple[FittedConstant | None, list[TransferTime], tuple[float, float] | None]:
     """Fit the transfer time beyond the costs, the whole time per message size, and the line through the sizes."""
     beyond = _fit([one.whole_s - action_s - one.cost_s for one in samples], at_least=0.0)
     if beyond is None:
@@ -401,11 +401,11 @@ def _fit_hops(
     sized = [one for one in samples if one.message_bytes is not None]
     unsized = _fit([one.whole_s - action_s for one in samples if one.message_bytes is None])
     if unsized is not None:
-        hops.append(Hops(None, unsized))
+        hops.append(TransferTime(None, unsized))
     for num_bytes in np.unique(np.concatenate([one.message_bytes for one in sized])) if sized else ():
         fit = _fit([(one.whole_s - action_s)[one.message_bytes == num_bytes] for one in sized])
         assert fit is not None
-        hops.append(Hops(float(num_bytes), fit))
+        hops.append(TransferTime(float(num_bytes), fit))
     known = [hop for hop in hops if hop.message_bytes is not None]
     if len(known) < 2:
         at = f", {seconds(known[0].seconds.value)} for {size(known[0].message_bytes or 0)}" if known else ""
@@ -444,7 +444,7 @@ def _fit(by_step: Sequence[Floats], *, at_least: float = -np.inf) -> FittedConst
     )
 
 
-def _slow_links(run: Run) -> Excess | None:
+def _slow_links(run: Run) -> SlowPairs | None:
     """Return the excess of slow links; None for blocking calls, at which all ranks wait.
 
     Also None if the transfer times are known, because their queues are simulated.
@@ -456,7 +456,7 @@ def _slow_links(run: Run) -> Excess | None:
     return found if found.named else None
 
 
-def _residual(run: Run, base: StageCosts, found: Calibration, slow: Excess | None) -> Residual:
+def _residual(run: Run, base: StageCosts, found: FittedOverheads, slow: SlowPairs | None) -> Residual:
     measured = float(np.median(run.step_times_s))
     without = simulate_graph(run.graph, run.costs).step_time_s
     costs = found.on(base, run.message_bytes).with_calls(run.communication)
@@ -466,7 +466,7 @@ def _residual(run: Run, base: StageCosts, found: Calibration, slow: Excess | Non
     return Residual(run.source, measured, projected, projected / measured - 1, without / measured - 1, told)
 
 
-def _with_slow_links(run: Run, costs: StageCosts, slow: Excess) -> float:
+def _with_slow_links(run: Run, costs: StageCosts, slow: SlowPairs) -> float:
     """Simulate the step with the excess of slow links, on messages and on actions after a send."""
     graph = build_graph(run.graph.schedule)
     durations, waits = durations_s(graph, costs.resolved_for(graph.schedule)), overheads_s(graph, costs)

@@ -1,8 +1,8 @@
 """Calibration files: everything that measured runs teach about a cluster and a pipeline runtime.
 
-`ppsim fit` writes the constants of a cluster, which `ppsim.machine.files` reads like a cluster file that extends
-`base`. `ppsim calibrate` writes the overheads of a runtime. One file can have both: a command that writes into an
-existing calibration keeps the other part.
+`ppsim fit` writes the constants of a cluster, which `ppsim.machine.cluster_files` reads like a cluster file that
+extends `base`. `ppsim calibrate` writes the overheads of a runtime. One file can have both: a command that writes
+into an existing calibration keeps the other part.
 """
 
 from dataclasses import dataclass, field
@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.file_schema import AboveZero, Count, NonNegative, Strict, validated
+from ppsim.base.file_schema import AboveZero, Count, FileSchema, NonNegative, validated
 from ppsim.base.files import read_json
-from ppsim.machine.files import CALIBRATION
+from ppsim.machine.cluster_files import CALIBRATION
 from ppsim.schedule.choices import Communication
 from ppsim.simulation.stage_costs import OVERHEADS
 
 
-class _Samples(Strict):
+class _Samples(FileSchema):
     num: Count
     quartiles: list[float]
     deviation: NonNegative | None = None
@@ -29,7 +29,7 @@ class _Hops(_Samples):
     hop_s: float
 
 
-class _Residual(Strict):
+class _Residual(FileSchema):
     source: str
     measured_step_s: NonNegative
     projected_step_s: NonNegative
@@ -38,7 +38,7 @@ class _Residual(Strict):
     slow_links: list[str] = field(default_factory=list)
 
 
-class _Overheads(Strict):
+class _Overheads(FileSchema):
     action_overhead_s: NonNegative
     hop_overhead_s: NonNegative | None
     overlap_slowdown: NonNegative | None = None
@@ -64,7 +64,7 @@ class _OldFile(_Overheads):
     format: Literal["ppsim-overheads/1"] = "ppsim-overheads/1"
 
 
-class _File(Strict):
+class _File(FileSchema):
     format: Literal["ppsim-calibration/1"]
     name: str = ""
     base: str | None = None
@@ -111,7 +111,7 @@ class CalibrationFile:
 def read_calibration(path: str | Path) -> CalibrationFile:
     """Read a file of `ppsim calibrate` or `ppsim fit`, or an overheads file of ppsim 0.3.
 
-    Constants of a cluster are not checked here, because `ppsim.machine.files.load_cluster` reads them.
+    Constants of a cluster are not checked here, because `ppsim.machine.cluster_files.load_cluster` reads them.
     """
     if Path(path).suffix in (".toml", ".yaml", ".yml"):
         raise ConfigError(f"{path} is a cluster file (as of earlier versions of ppsim fit): give it with --cluster")

@@ -35,7 +35,7 @@ class Alignment:
     hop_s: float
 
 
-def aligned(run: Run, clocks: Sequence[int], *, by_step: bool) -> tuple[Run, Alignment | None]:
+def align_clocks(run: Run, clocks: Sequence[int], *, by_step: bool) -> tuple[Run, Alignment | None]:
     """Return a run with all ranks on one clock, and the alignment (None if they already share a clock).
 
     Ranks with the same entry in `clocks` share a clock. With `by_step`, clocks restart in every step, so that the

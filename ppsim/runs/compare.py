@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
-from ppsim.base.display import Pictured, Shown
+from ppsim.base.display import Drawable, Printable
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import seconds, signed_percent
-from ppsim.runs.calibrate import Calibration, with_overheads
+from ppsim.runs.calibrate import FittedOverheads, with_overheads
 from ppsim.runs.peaks import PeakError
-from ppsim.runs.run import PaceOf, Run, costs_alone, described, pass_medians
-from ppsim.runs.step_replay import Steps, median_gap_s, replayed_s, steps_of, waits_for_messages
+from ppsim.runs.run import ReferenceSpeed, Run, pass_medians, table_in_words, unslowed_costs
+from ppsim.runs.step_replay import MeasuredSteps, median_gap_s, replayed_step_s, steps_of, waits_for_messages
 from ppsim.schedule.graph import build_graph
 from ppsim.simulation.engine import evaluate_many
-from ppsim.simulation.explain import gaps
-from ppsim.simulation.run import durations_s
+from ppsim.simulation.idle_causes import gaps
+from ppsim.simulation.simulate import durations_s
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
 
@@ -44,7 +44,7 @@ class OpError:
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison(Shown, Pictured):
+class Comparison(Printable, Drawable):
     """A measured step against a projected step.
 
     Errors are projected / measured − 1, negative if the projection is too fast.
@@ -60,7 +60,7 @@ class Comparison(Shown, Pictured):
         Peak memory per rank, if both sides have bytes.
     `projected_costs`
         Costs of the projection, if known.
-    `interval_s`
+    `iteration_time_interval_s`
         The projection's 90 % interval of the step time.
     `pace`
         Machine speed during the run relative to profiling (0.9: 10 % slower), if both used the same reference work
@@ -89,7 +89,7 @@ class Comparison(Shown, Pictured):
     replay_hop_s: float | None = None
     peaks: list[PeakError] = field(default_factory=list)
     projected_costs: StageCosts | None = None
-    interval_s: tuple[float, float] | None = None
+    iteration_time_interval_s: tuple[float, float] | None = None
     pace: float | None = None
     reference_works: tuple[str, str] | None = None
     overheads_fitted_on_this_run: bool = False
@@ -104,11 +104,11 @@ class Comparison(Shown, Pictured):
         return self.measured.step_time_s + measured, self.projected.step_time_s + projected
 
     @property
-    def is_inside(self) -> bool | None:
+    def inside_interval(self) -> bool | None:
         """True if the measured step is inside the projection's 90 % interval, None without an interval."""
-        if self.interval_s is None:
+        if self.iteration_time_interval_s is None:
             return None
-        low, high = self.interval_s
+        low, high = self.iteration_time_interval_s
         return low <= self.measured.step_time_s <= high
 
     @property
@@ -120,9 +120,9 @@ class Comparison(Shown, Pictured):
     def told(self) -> list[str]:
         """Sentences on the 90 % interval and on the machine speed."""
         sentences = []
-        if self.interval_s is not None:
-            low, high = map(seconds, self.interval_s)
-            where = "inside" if self.is_inside else "outside"
+        if self.iteration_time_interval_s is not None:
+            low, high = map(seconds, self.iteration_time_interval_s)
+            where = "inside" if self.inside_interval else "outside"
             sentences.append(f"the measured step is {where} of what was projected for nine of ten, {low} to {high}")
         if self.pace is not None:
             sentences.append(
@@ -142,7 +142,7 @@ class Comparison(Shown, Pictured):
         return []
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """Short text for the `repr`."""
         measured, projected = seconds(self.measured.step_time_s), seconds(self.projected.step_time_s)
         at_pace = f", at equal pace {signed_percent(self.error_at_pace)}" if self.error_at_pace is not None else ""
@@ -185,7 +185,7 @@ def compare(measured: Timeline, projected: Timeline) -> Comparison:
     it.
     """
     if measured.schedule != projected.schedule:
-        ours, theirs = described(measured.schedule), described(projected.schedule)
+        ours, theirs = table_in_words(measured.schedule), table_in_words(projected.schedule)
         raise ConfigError(f"the two timelines run different tables: {ours} and {theirs}")
     if measured.step_time_s == 0:
         raise ConfigError("the measured step took 0 s: there is nothing to compare a projection with")
@@ -203,20 +203,20 @@ def compare(measured: Timeline, projected: Timeline) -> Comparison:
     )
 
 
-class Pace(TypedDict, total=False):
+class MachineSpeed(TypedDict, total=False):
     """The fields of `Comparison` on machine speed that are known."""
 
     pace: float
     reference_works: tuple[str, str]
 
 
-def pace_of(run: Run, told: PaceOf | None) -> Pace:
+def pace_of(run: Run, reference: ReferenceSpeed | None) -> MachineSpeed:
     """Return the machine speed of a run relative to the projection's, if their reference work is the same."""
-    if told is None or not run.reference_s:
+    if reference is None or not run.reference_s:
         return {}
-    if told.work != run.reference_work or not told.work:
-        return {"reference_works": (told.work, run.reference_work)}
-    expected_s = told.ranks_s(run.graph.schedule, run.reference_layers)
+    if reference.work != run.reference_work or not reference.work:
+        return {"reference_works": (reference.work, run.reference_work)}
+    expected_s = reference.ranks_s(run.graph.schedule, run.reference_layers)
     return {"pace": float(np.median(run.at_pace(expected_s).step_times_s) / np.median(run.step_times_s))}
 
 
@@ -229,7 +229,7 @@ def expected_costs(run: Run, constants: Mapping[str, float], line: tuple[float, 
     constants, costs = dict(constants), run.costs
     if not run.has_own_costs and constants.get("overlap_slowdown"):
         if run.knows_transfers:
-            costs = costs_alone(run, constants["overlap_slowdown"])
+            costs = unslowed_costs(run, constants["overlap_slowdown"])
         else:
             constants["overlap_slowdown"] = 0.0
     return with_overheads(costs, constants, line, run.message_bytes)
@@ -254,20 +254,20 @@ def _replayed(measured: Timeline) -> tuple[float, float | None, float | None]:
     if graph.num_transfers and not np.any(measured.end[actions:] > measured.start[actions:]):
         # Transfers that were not recorded have length 0: use one wait for all actions.
         gap = median_gap_s(steps)
-        steps = Steps(steps.taken, np.zeros_like(start), np.full_like(start, gap))
-        return float(replayed_s(build_graph(measured.schedule), steps)[0]), gap, None
+        steps = MeasuredSteps(steps.taken, np.zeros_like(start), np.full_like(start, gap))
+        return float(replayed_step_s(build_graph(measured.schedule), steps)[0]), gap, None
     waits = waits_for_messages(graph, start[0], end[0])
     if measured.origin != "measured" or measured.costs.transfer_s.any() or not waits.any():
         return replay_s(measured), None, None
     hop = float(steps.hop[0][waits > 0].mean())
-    steps = Steps(steps.taken, np.full_like(start, hop), steps.after_own)
-    return float(replayed_s(build_graph(measured.schedule), steps)[0]), None, hop
+    steps = MeasuredSteps(steps.taken, np.full_like(start, hop), steps.after_own)
+    return float(replayed_step_s(build_graph(measured.schedule), steps)[0]), None, hop
 
 
 _NUMBERS = ("step_error", "span_error", "replay_s", "replay_error", "replay_gap_s", "replay_hop_s")
 
 
-def summary_of(comparison: Comparison, fitted: Calibration | None) -> dict[str, Any]:
+def summary_of(comparison: Comparison, fitted: FittedOverheads | None) -> dict[str, Any]:
     """Return a comparison as JSON; errors are projected / measured − 1."""
     summary: dict[str, Any] = {
         "schedule": comparison.measured.schedule.name,
@@ -279,8 +279,8 @@ def summary_of(comparison: Comparison, fitted: Calibration | None) -> dict[str, 
         "pace": comparison.pace,
         "error_at_pace": comparison.error_at_pace,
         "reference_works": comparison.reference_works and list(comparison.reference_works),
-        "projected_interval_s": comparison.interval_s and list(comparison.interval_s),
-        "is_inside": comparison.is_inside,
+        "projected_interval_s": comparison.iteration_time_interval_s and list(comparison.iteration_time_interval_s),
+        "inside_interval": comparison.inside_interval,
         "ops": [op.to_json() for op in comparison.ops],
         "peaks": [peak.to_json() for peak in comparison.peaks],
     }

@@ -23,7 +23,7 @@ _LEAST_SLOPE = 1e-6
 """Smaller slopes are rounding, as of projected actions, which do not vary at all."""
 
 
-def over_steps(paces: Floats) -> Floats:
+def drift_over_steps(paces: Floats) -> Floats:
     """Return the trend of the action times over the steps, relative to the run's fast end; 1 without a trend.
 
     `paces` has, per step, the time of its actions over their usual time. The Mann-Kendall test detects a trend; its
@@ -39,14 +39,14 @@ def over_steps(paces: Floats) -> Floats:
     return 1 + _beyond_fast_end(slope, np.arange(n, dtype=np.float64), paces)
 
 
-def over_the_step(schedule: Schedule, taken: Floats, usual: Floats) -> Floats:
+def drift_within_step(schedule: Schedule, durations: Floats, usual: Floats) -> Floats:
     """Return each action's relative excess over the fast end of its rank's step; 0 without a trend.
 
     Arrays have shapes [steps, actions] and [actions]. Each rank has its own slope: the median over pairs of actions
     of one kind and stage, one from each half of the row. The first action of each kind and stage is excluded
     because it is slow for other reasons.
     """
-    ratio = np.median(taken, axis=0) / np.where(usual > 0, usual, np.inf)
+    ratio = np.median(durations, axis=0) / np.where(usual > 0, usual, np.inf)
     beyond = np.zeros(len(schedule))
     for begin, end in zip(schedule.rank_offsets[:-1], schedule.rank_offsets[1:], strict=True):
         place = np.arange(end - begin) / max(end - begin - 1, 1)

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 from ppsim.base.arrays import Floats
-from ppsim.runs.step_replay import Steps, median_gap_s, replay, waited_s
+from ppsim.runs.step_replay import MeasuredSteps, median_gap_s, rank_waits_s, replay
 from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.table import NONE
 
 
 @dataclass(frozen=True)
-class Late:
+class LateRank:
     """A rank that holds up the step, and the gain if its actions and gaps were like the other ranks'.
 
     `others_wait_s` is the waiting time that all other ranks would save in total. `action` is the rank's action on
@@ -26,7 +26,7 @@ class Late:
     action_s: float
 
 
-def late_ranks(graph: EventGraph, step: Steps, even: Floats) -> list[Late]:
+def late_ranks(graph: EventGraph, step: MeasuredSteps, even: Floats) -> list[LateRank]:
     """Return the ranks whose lateness makes a step longer, the largest gain first.
 
     For each rank the step is replayed with that rank's actions limited to `even`, their times on the median stage,
@@ -35,12 +35,12 @@ def late_ranks(graph: EventGraph, step: Steps, even: Floats) -> list[Late]:
     schedule, gap = graph.schedule, median_gap_s(step)
     as_it_was = replay(graph, step)
     ends = as_it_was.end[: graph.num_actions]
-    waited, on_path = waited_s(graph, ends), _critical_path(as_it_was.blocker, ends)
+    waited, on_path = rank_waits_s(graph, ends), _critical_path(as_it_was.blocker, ends)
     excess = np.where(np.isin(np.arange(len(schedule)), on_path), step.taken[0] - even, 0.0)
     found = []
     for rank in range(schedule.num_ranks):
         its = schedule.rank == rank
-        on_time = Steps(
+        on_time = MeasuredSteps(
             np.where(its, np.minimum(step.taken, even), step.taken),
             step.hop,
             np.where(its, np.minimum(step.after_own, gap), step.after_own),
@@ -49,11 +49,11 @@ def late_ranks(graph: EventGraph, step: Steps, even: Floats) -> list[Late]:
         gain = float(ends.max()) - float(sooner.max())
         if gain <= 0:
             continue
-        others = float(np.delete(waited - waited_s(graph, sooner), rank).sum())
+        others = float(np.delete(waited - rank_waits_s(graph, sooner), rank).sum())
         worst = int(np.argmax(np.where(its, excess, -np.inf)))
         named = excess[worst] > 0
         found.append(
-            Late(rank, gain, others, str(schedule[worst]) if named else "", max(float(excess[worst]), 0.0))
+            LateRank(rank, gain, others, str(schedule[worst]) if named else "", max(float(excess[worst]), 0.0))
         )
     return sorted(found, key=lambda late: -late.gain_s)
 

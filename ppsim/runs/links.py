@@ -24,7 +24,7 @@ _BLOCKS = 2.5
 
 
 @dataclass(frozen=True)
-class Pairs:
+class RankPairs:
     """The directed pairs of ranks of a table, as `from · ranks + to`; NONE for an action without a message.
 
     Both arrays have one entry per action. `taken` is the pair of the action's input message. `sent` is the pair to
@@ -40,7 +40,7 @@ class Pairs:
         return f"rank {pair // self.num_ranks} → {pair % self.num_ranks}"
 
 
-def pairs_of(graph: EventGraph) -> Pairs:
+def pairs_of(graph: EventGraph) -> RankPairs:
     """Return the pairs of ranks between which a table sends messages."""
     schedule = graph.schedule
     rank, needs = schedule.rank.astype(np.int64), dependencies(schedule).neighbour
@@ -49,18 +49,18 @@ def pairs_of(graph: EventGraph) -> Pairs:
     result = np.full(len(schedule), NONE, dtype=np.int64)
     result[needs[crosses]] = taken[crosses]
     previous = previous_on_rank(schedule)
-    return Pairs(schedule.num_ranks, taken, np.where(previous == NONE, NONE, result[previous]))
+    return RankPairs(schedule.num_ranks, taken, np.where(previous == NONE, NONE, result[previous]))
 
 
 @dataclass(frozen=True)
-class Links:
+class LinkTimes:
     """Usual transit time of each pair's messages, and usual gap of a rank before an action.
 
     `transits` and `gaps` have the quartiles over the pair's messages, shape [3, actions], in seconds. The gap
     depends on the pair to which the previous action sent, because a send may block its rank.
     """
 
-    pairs: Pairs
+    pairs: RankPairs
     transits: Floats
     gaps: Floats
 
@@ -83,7 +83,7 @@ class Links:
 
 
 @dataclass(frozen=True)
-class Excess:
+class SlowPairs:
     """Excess of slow pairs over the others, in seconds: in transit, and on the sending rank. One entry per action.
 
     `named` has the slow pairs with both times, the slowest first. Pairs towards a rank that is blocked by its own
@@ -105,7 +105,7 @@ class Excess:
         return sentences
 
 
-def links_of(graph: EventGraph, start: Floats, before: Floats, made: Floats) -> Links:
+def links_of(graph: EventGraph, start: Floats, before: Floats, made: Floats) -> LinkTimes:
     """Return the usual times of each pair from all steps; arrays have shape [steps, actions].
 
     `before` is when the rank became free, `made` when the input was made. The wait is transit time if the rank was
@@ -128,16 +128,18 @@ def links_of(graph: EventGraph, start: Floats, before: Floats, made: Floats) -> 
             sooner = (its_since < candidate) & ~its_late
             if sooner.sum() < its_late.sum():
                 transit[its] = candidate
-    found = Links(pairs, np.tile(transit, (3, 1)), _by_pair(pairs.sent, wait, ~crosses | (late < -transit - usual)))
+    found = LinkTimes(
+        pairs, np.tile(transit, (3, 1)), _by_pair(pairs.sent, wait, ~crosses | (late < -transit - usual))
+    )
     _, under_way, is_waited = found.parts_of(start, before, made)
     return replace(found, transits=_by_pair(pairs.taken, under_way, crosses & is_waited))
 
 
-def slow_links_of(graph: EventGraph, start: Floats, end: Floats) -> Excess:
+def slow_links_of(graph: EventGraph, start: Floats, end: Floats) -> SlowPairs:
     """Return the excess of slow pairs in measured steps; arrays have shape [steps, actions]."""
     first = start.min(axis=1, keepdims=True)
-    before, made, _ = needed_of(graph, end - first)
-    return excess_of(links_of(graph, start - first, before, made), float(np.median(end - start)))
+    before, made, _ = input_times(graph, end - first)
+    return slow_pairs_excess(links_of(graph, start - first, before, made), float(np.median(end - start)))
 
 
 def _by_pair(pair: Ints64, values: Floats, chosen: Any) -> Floats:
@@ -157,7 +159,7 @@ def _quartiles(values: Floats) -> Floats:
     return np.quantile(values, [0.25, 0.5, 0.75]) if len(values) else np.zeros(3)
 
 
-def excess_of(links: Links, pass_s: float) -> Excess:
+def slow_pairs_excess(links: LinkTimes, pass_s: float) -> SlowPairs:
     """Return the excess of slow pairs over the usual pair (lower median).
 
     `pass_s` is the time of a usual action; an excess below a fraction of it does not count.
@@ -180,7 +182,7 @@ def excess_of(links: Links, pass_s: float) -> Excess:
         if wait or late > _BLOCKS * blocked[pair % pairs.num_ranks]
     ]
     named = sorted(slow, key=lambda one: -sum(one[1]))
-    return Excess(transit, block, {pairs.name(pair): both for pair, both in named})
+    return SlowPairs(transit, block, {pairs.name(pair): both for pair, both in named})
 
 
 def _beyond(pair: Ints64, times: Floats, pass_s: float) -> Floats:
@@ -200,7 +202,7 @@ def median_of_some(values: Floats) -> float:
     return float(np.median(values)) if len(values) else 0.0
 
 
-def needed_of(graph: EventGraph, end: Floats) -> tuple[Floats, Floats, Any]:
+def input_times(graph: EventGraph, end: Floats) -> tuple[Floats, Floats, Any]:
     """Return, per action, when its rank became free, when its input was made, and if on another rank."""
     schedule = graph.schedule
     previous = previous_on_rank(schedule)

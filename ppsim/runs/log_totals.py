@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from ppsim.base.display import Shown
+from ppsim.base.display import Printable
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import seconds
 
@@ -13,14 +13,14 @@ FORMAT = "ppsim-totals/1"
 
 
 @dataclass(frozen=True, repr=False)
-class Totals(Shown):
+class LogTotals(Printable):
     """Iteration times and timers of a training log, in seconds.
 
     `timers_s` has, per timer, the minimum (None: not logged) and the maximum over the ranks, as medians over the
     log. `num_warm_up` iterations were dropped. `memory_bytes` has the values in the allocator's log line, each the
     maximum over the ranks that print one. `num_garbled` lines had a number that could not be parsed.
 
-    >>> Totals("log", [2.0, 2.1, 2.0], {"forward-backward": (1.8, 1.9)}).iteration_time_s
+    >>> LogTotals("log", [2.0, 2.1, 2.0], {"forward-backward": (1.8, 1.9)}).iteration_time_s
     2.0
     """
 
@@ -32,7 +32,7 @@ class Totals(Shown):
     num_garbled: int = 0
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """Short text for the `repr`."""
         return f"{len(self.iterations_s)} iterations of {seconds(self.iteration_time_s)}"
 

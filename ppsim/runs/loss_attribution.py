@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 
 from ppsim.base.arrays import Floats
-from ppsim.base.display import Shown
+from ppsim.base.display import Printable
 from ppsim.base.errors import Deadlock, ScheduleError
 from ppsim.base.units import seconds
-from ppsim.runs.late_ranks import Late, late_ranks
-from ppsim.runs.links import excess_of, links_of, needed_of
-from ppsim.runs.loss_causes import BETWEEN, CAUSES, STAGES_OR_RANKS, Paces, Removal, removals
+from ppsim.runs.late_ranks import LateRank, late_ranks
+from ppsim.runs.links import input_times, links_of, slow_pairs_excess
+from ppsim.runs.loss_causes import BETWEEN, CAUSES, STAGES_OR_RANKS, ActionSpeeds, CauseRemoval, cause_removals
 from ppsim.runs.pauses import LONG
-from ppsim.runs.run import Run, described, median_costs
-from ppsim.runs.step_factors import Factors
-from ppsim.runs.step_replay import Steps, replayed_s, steps_of
+from ppsim.runs.run import Run, median_costs, table_in_words
+from ppsim.runs.step_factors import StepFactors
+from ppsim.runs.step_replay import MeasuredSteps, replayed_step_s, steps_of
 from ppsim.schedule.graph import EventGraph, build_graph
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.timeline import Timeline
@@ -34,7 +34,7 @@ _OWN = ("pipeline bubble", "compute", "rest")
 
 
 @dataclass(frozen=True)
-class Loss:
+class TimeLoss:
     """A cause, its seconds in the mean step, and the gain of the mean step without this cause alone.
 
     `detail` says where it occurs and how large it is. `median_s` and `quartiles_s` are over the losses of all
@@ -69,7 +69,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Against:
+class ExplainedDifference:
     """A projection explained likewise; the differences sum to the measured step's excess."""
 
     source: str
@@ -94,13 +94,14 @@ class Against:
 
 
 @dataclass(frozen=True, repr=False)
-class Explanation(Shown):
+class Explanation(Printable):
     """Causes of the time of a mean step: `losses` sum to `period_s`, the step and the time until the next one.
 
-    `late` are the ranks that hold up others, `pace_s` the time of each kind of action on the median stage,
-    `against` the comparison with a projection (None without one), `timeline` the median step.
+    `late_ranks` are the ranks that hold up others, `action_times_s` the time of each kind of action on the median
+    stage, `comparison` the comparison with a projection (None without one), `timeline` the median step.
 
-    >>> found = Explanation("run", 1.0, 1.0, 3, [Loss("uneven stages", 0.1, 0.1), Loss("compute", 0.9, 0.9)])
+    >>> found = Explanation("run", 1.0, 1.0, 3, [TimeLoss("uneven stages", 0.1, 0.1), TimeLoss("compute", 0.9,
+    ...     0.9)])
     >>> [loss.cause for loss in found.reasons]
     ['uneven stages']
     """
@@ -109,10 +110,10 @@ class Explanation(Shown):
     step_s: float
     median_s: float
     num_steps: int
-    losses: list[Loss]
-    late: list[Late] = field(default_factory=list)
-    pace_s: dict[str, float] = field(default_factory=dict)
-    against: Against | None = None
+    losses: list[TimeLoss]
+    late_ranks: list[LateRank] = field(default_factory=list)
+    action_times_s: dict[str, float] = field(default_factory=dict)
+    comparison: ExplainedDifference | None = None
     timeline: Timeline | None = None
 
     @property
@@ -126,13 +127,13 @@ class Explanation(Shown):
         return any(loss.cause == BETWEEN for loss in self.losses)
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """Short text for the `repr`."""
         reasons = ", ".join(f"{loss.cause} {seconds(loss.gain_s)}" for loss in self.reasons[:3])
         return f"{self.num_steps} steps of {seconds(self.step_s)}: {reasons or 'nothing beside the schedule'}"
 
     @property
-    def reasons(self) -> list[Loss]:
+    def reasons(self) -> list[TimeLoss]:
         """Causes other than the pipeline bubble, compute and the rest, the largest gain first.
 
         A gain does not depend on the order of removal.
@@ -150,9 +151,9 @@ class Explanation(Shown):
             "num_steps": self.num_steps,
             "losses": [asdict(loss) for loss in self.losses],
             "reasons": [loss.cause for loss in self.reasons],
-            "late": [asdict(one) for one in self.late],
-            "pace_s": self.pace_s,
-            **({"against": self.against.to_json()} if self.against else {}),
+            "late_ranks": [asdict(one) for one in self.late_ranks],
+            "action_times_s": self.action_times_s,
+            **({"comparison": self.comparison.to_json()} if self.comparison else {}),
         }
 
 
@@ -166,7 +167,7 @@ class _Term:
     detail: str = ""
 
 
-def explained(
+def attribute_losses(
     run: Run, *, call_s: float | None = None, variation_s: float = 0.0, first_step: int = 1
 ) -> Explanation:
     """Return the causes of the time of a run's steps.
@@ -182,11 +183,11 @@ def explained(
     graph = build_graph(schedule)
     first = run.start[:, :actions].min(axis=1, keepdims=True)
     start, end = run.start[:, :actions] - first, run.end[:, :actions] - first
-    usual = links_of(graph, start, *needed_of(graph, end)[:2])
+    usual = links_of(graph, start, *input_times(graph, end)[:2])
     steps = steps_of(graph, start, end, usual)
-    paces = Paces(schedule, Factors(schedule, steps.taken, float(lengths.mean())))
-    excess = excess_of(usual, float(np.median(paces.factors.usual)))
-    causes = removals(paces, steps, start, excess, usual, first_step=first_step, variation_s=variation_s)
+    paces = ActionSpeeds(schedule, StepFactors(schedule, steps.taken, float(lengths.mean())))
+    excess = slow_pairs_excess(usual, float(np.median(paces.factors.usual)))
+    causes = cause_removals(paces, steps, start, excess, usual, first_step=first_step, variation_s=variation_s)
     terms = _terms(graph, steps, lengths, causes)
     if call_s is not None and (calls := _calls_of(schedule)) is not None:
         terms = _with_gains(_with_calls(terms, graph, calls, steps, call_s), causes, calls, steps, call_s)
@@ -196,8 +197,8 @@ def explained(
     terms.sort(key=lambda term: list(CAUSES).index(term.cause))
     return Explanation(
         run.source, float(lengths.mean()), float(np.median(lengths)), len(lengths), [_loss(term) for term in terms],
-        late=late_ranks(graph, steps[chosen], paces.even),
-        pace_s={op.name: one for op, one in paces.typical.items()},
+        late_ranks=late_ranks(graph, steps[chosen], paces.even),
+        action_times_s={op.name: one for op, one in paces.typical.items()},
     )  # fmt: skip
 
 
@@ -225,7 +226,9 @@ def _between(run: Run, first_step: int) -> str:
     return f"{told}, {seconds(float(gaps[longest]))} after step {first_step + longest}"
 
 
-def against(measured: Explanation, projected: Timeline, *, source: str, call_s: float | None) -> Against:
+def explain_difference(
+    measured: Explanation, projected: Timeline, *, source: str, call_s: float | None
+) -> ExplainedDifference:
     """Return the contribution of each cause to the difference between a measured and a projected step.
 
     The projected step is explained like a measured one, with its own `call_s`; if it is of another table, the note
@@ -234,23 +237,23 @@ def against(measured: Explanation, projected: Timeline, *, source: str, call_s: 
     graph = projected.graph
     costs = median_costs(graph, (projected.end - projected.start)[None, : graph.num_actions])
     run = Run(source, graph, costs, projected.start[None], projected.end[None])
-    thought_of = explained(run, call_s=call_s, variation_s=projected.costs.variation_s)
+    thought_of = attribute_losses(run, call_s=call_s, variation_s=projected.costs.variation_s)
     both = [measured, thought_of]
     told = [{loss.cause for loss in one.losses} for one in both]
     merged = [merge for merge in _ALIKE if told[0].intersection(merge[1]) != told[1].intersection(merge[1])]
     real, thought = (_by_cause(one, merged) for one in both)
-    none = Loss("", 0.0, 0.0)
+    none = TimeLoss("", 0.0, 0.0)
     differences = []
     for cause in sorted(real | thought, key=_place):
         ours, theirs = real.get(cause, none), thought.get(cause, none)
         differences.append(Difference(cause, ours.seconds, theirs.seconds, ours.detail))
     note = ""
     if measured.timeline is not None and measured.timeline.schedule != projected.schedule:
-        ran = described(measured.timeline.schedule)
-        note = f"another table was projected: {described(projected.schedule)}; measured: {ran}"
+        ran = table_in_words(measured.timeline.schedule)
+        note = f"another table was projected: {table_in_words(projected.schedule)}; measured: {ran}"
     if measured.timeline is None or measured.timeline.schedule.num_stages == projected.schedule.num_stages:
         differences = [_with_paces(one, measured, thought_of) for one in differences]
-    return Against(source, thought_of.step_s, differences, note, projected)
+    return ExplainedDifference(source, thought_of.step_s, differences, note, projected)
 
 
 _ALIKE = (
@@ -260,14 +263,14 @@ _ALIKE = (
 """Causes that are compared as one if only one of the steps distinguishes them."""
 
 
-def _by_cause(found: Explanation, merged: Sequence[tuple[str, tuple[str, ...]]]) -> dict[str, Loss]:
+def _by_cause(found: Explanation, merged: Sequence[tuple[str, tuple[str, ...]]]) -> dict[str, TimeLoss]:
     names = {cause: name for name, causes in merged for cause in causes}
-    losses: dict[str, Loss] = {}
+    losses: dict[str, TimeLoss] = {}
     for loss in found.losses:
         name = names.get(loss.cause, loss.cause)
-        before = losses.get(name, Loss(name, 0.0, 0.0))
+        before = losses.get(name, TimeLoss(name, 0.0, 0.0))
         details = "; ".join(detail for detail in (before.detail, loss.detail) if detail)
-        losses[name] = Loss(name, before.seconds + loss.seconds, 0.0, details)
+        losses[name] = TimeLoss(name, before.seconds + loss.seconds, 0.0, details)
     return losses
 
 
@@ -281,27 +284,29 @@ def _with_paces(one: Difference, measured: Explanation, projected: Explanation) 
     if one.cause != "compute":
         return one
     passes = ", ".join(
-        f"{kind} {seconds(taken)}, projected {seconds(projected.pace_s[kind])}"
-        for kind, taken in measured.pace_s.items()
-        if kind in projected.pace_s
+        f"{kind} {seconds(taken)}, projected {seconds(projected.action_times_s[kind])}"
+        for kind, taken in measured.action_times_s.items()
+        if kind in projected.action_times_s
     )
     return replace(one, detail=f"of the median stage {passes}")
 
 
-def _loss(term: _Term) -> Loss:
+def _loss(term: _Term) -> TimeLoss:
     low, middle, high = np.quantile(term.seconds, [0.25, 0.5, 0.75]).tolist()
-    return Loss(term.cause, float(term.seconds.mean()), float(term.gain.mean()), term.detail, middle, (low, high))
+    return TimeLoss(
+        term.cause, float(term.seconds.mean()), float(term.gain.mean()), term.detail, middle, (low, high)
+    )
 
 
-def _terms(graph: EventGraph, steps: Steps, lengths: Floats, causes: Sequence[Removal]) -> list[_Term]:
+def _terms(graph: EventGraph, steps: MeasuredSteps, lengths: Floats, causes: Sequence[CauseRemoval]) -> list[_Term]:
     """The rest, each cause, the pipeline bubble and compute, which sum to each step."""
-    replayed = replayed_s(graph, steps)
+    replayed = replayed_step_s(graph, steps)
     terms = [_Term("rest", lengths - replayed, np.zeros_like(lengths))]
     before, current = replayed, steps
     for removal in causes:
         current = removal.without(current)
-        after = replayed_s(graph, current)
-        gain = replayed - replayed_s(graph, removal.without_others(steps))
+        after = replayed_step_s(graph, current)
+        gain = replayed - replayed_step_s(graph, removal.without_others(steps))
         terms.append(_Term(removal.cause, before - after, gain, removal.detail))
         before = after
     busy = current.taken.sum(axis=1) / graph.schedule.num_ranks
@@ -321,15 +326,15 @@ def _calls_of(schedule: Schedule) -> EventGraph | None:
 
 
 def _with_calls(
-    terms: list[_Term], graph: EventGraph, calls: EventGraph, steps: Steps, call_s: float
+    terms: list[_Term], graph: EventGraph, calls: EventGraph, steps: MeasuredSteps, call_s: float
 ) -> list[_Term]:
     """Divide waits for messages and gaps into blocking calls and remaining gaps."""
     waits = {"waits for messages", "gaps between passes"}
     others = [term for term in terms if term.cause not in waits]
     gaps = next(term for term in terms if term.cause == "gaps between passes")
     whole = np.sum([term.seconds for term in terms if term.cause in waits], axis=0)
-    with_calls = replayed_s(calls, steps, hop_s=call_s)
-    blocking = with_calls - replayed_s(graph, steps, hop_s=0.0)
+    with_calls = replayed_step_s(calls, steps, hop_s=call_s)
+    blocking = with_calls - replayed_step_s(graph, steps, hop_s=0.0)
     detail = f"{seconds(call_s)} per message in Megatron-LM's own calls"
     return [
         *others,
@@ -339,12 +344,12 @@ def _with_calls(
 
 
 def _with_gains(
-    terms: list[_Term], causes: Sequence[Removal], calls: EventGraph, steps: Steps, call_s: float
+    terms: list[_Term], causes: Sequence[CauseRemoval], calls: EventGraph, steps: MeasuredSteps, call_s: float
 ) -> list[_Term]:
     """Recompute the gains of causes in actions with blocking calls, which pass on delays."""
-    as_it_was, by_cause = replayed_s(calls, steps, hop_s=call_s), {one.cause: one for one in causes}
+    as_it_was, by_cause = replayed_step_s(calls, steps, hop_s=call_s), {one.cause: one for one in causes}
     return [
-        replace(term, gain=as_it_was - replayed_s(calls, one.without_others(steps), hop_s=call_s))
+        replace(term, gain=as_it_was - replayed_step_s(calls, one.without_others(steps), hop_s=call_s))
         if (one := by_cause.get(term.cause)) and term.cause not in _OF_WAITS
         else term
         for term in terms

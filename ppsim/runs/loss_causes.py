@@ -8,10 +8,10 @@ import numpy as np
 
 from ppsim.base.arrays import Floats
 from ppsim.base.units import seconds, signed_percent
-from ppsim.runs.links import Excess, Links
-from ppsim.runs.pauses import MOST_PLACES, listed, passes_in_words, pauses_between, waits_in_words
-from ppsim.runs.step_factors import Factors
-from ppsim.runs.step_replay import Steps
+from ppsim.runs.links import LinkTimes, SlowPairs
+from ppsim.runs.pauses import MOST_PLACES, join_places, passes_in_words, pauses_between, waits_in_words
+from ppsim.runs.step_factors import StepFactors
+from ppsim.runs.step_replay import MeasuredSteps
 from ppsim.schedule.table import Op, Schedule
 
 STAGES_OR_RANKS = "uneven stages or slow ranks"
@@ -49,7 +49,7 @@ _NOTHING = 0.1
 
 
 @dataclass(frozen=True)
-class Removal:
+class CauseRemoval:
     """A cause: `without` removes it from steps, `detail` says where it occurs and how large it is.
 
     `without` expects steps from which the earlier causes were removed. `alone` removes only this cause from
@@ -57,21 +57,21 @@ class Removal:
     """
 
     cause: str
-    without: Callable[[Steps], Steps]
+    without: Callable[[MeasuredSteps], MeasuredSteps]
     detail: str
-    alone: Callable[[Steps], Steps] | None = None
+    alone: Callable[[MeasuredSteps], MeasuredSteps] | None = None
 
-    def without_others(self, steps: Steps) -> Steps:
+    def without_others(self, steps: MeasuredSteps) -> MeasuredSteps:
         """Remove only this cause from original steps."""
         return (self.alone or self.without)(steps)
 
 
 @dataclass(frozen=True)
-class Paces:
+class ActionSpeeds:
     """Usual times of a run's actions, by stage and rank."""
 
     schedule: Schedule
-    factors: Factors
+    factors: StepFactors
 
     @property
     def medians(self) -> dict[tuple[Op, int], float]:
@@ -180,51 +180,53 @@ class Paces:
         return np.array([max(min(one, default=1.0), 1.0) for one in ratios])
 
 
-def removals(
-    paces: Paces,
-    steps: Steps,
+def cause_removals(
+    paces: ActionSpeeds,
+    steps: MeasuredSteps,
     start: Floats,
-    excess: Excess,
-    usual: Links,
+    excess: SlowPairs,
+    usual_links: LinkTimes,
     *,
     first_step: int = 1,
     variation_s: float = 0.0,
-) -> list[Removal]:
+) -> list[CauseRemoval]:
     """Return the causes in the order of removal: first those between actions, then those within actions.
 
-    `start` are the starts of the actions, `usual` their usual waits, `excess` the extra time of slow pairs of
+    `start` are the starts of the actions, `usual_links` their usual waits, `excess` the extra time of slow pairs of
     ranks. `first_step` is the number of the first step. `variation_s` is the wait with which a projection replaces
     random action times.
     """
     factors = paces.factors
-    pauses = pauses_between(steps, usual, factors.step_s)
+    pauses = pauses_between(steps, usual_links, factors.step_s)
     gaps = np.maximum(steps.after_own - pauses.after_own - excess.block_s - variation_s, 0.0)
 
-    def minus(steps: Steps, hop: Floats, own: Floats) -> Steps:
-        return Steps(steps.taken, np.maximum(steps.hop - hop, 0.0), np.maximum(steps.after_own - own, 0.0))
+    def minus(steps: MeasuredSteps, hop: Floats, own: Floats) -> MeasuredSteps:
+        return MeasuredSteps(steps.taken, np.maximum(steps.hop - hop, 0.0), np.maximum(steps.after_own - own, 0.0))
 
     found = [
-        Removal(
+        CauseRemoval(
             "slow links",
             lambda steps: minus(steps, excess.transit_s, excess.block_s),
-            listed(excess.told[:MOST_PLACES], len(excess.named)),
+            join_places(excess.told[:MOST_PLACES], len(excess.named)),
         ),
-        Removal(
+        CauseRemoval(
             "pauses between passes",
             lambda steps: minus(steps, pauses.hop, pauses.after_own),
             waits_in_words(paces.schedule, pauses, start, first_step),
         ),
-        Removal(
+        CauseRemoval(
             "waits for messages",
-            lambda steps: Steps(steps.taken, np.zeros_like(steps.hop), steps.after_own),
+            lambda steps: MeasuredSteps(steps.taken, np.zeros_like(steps.hop), steps.after_own),
             _median_wait(steps.hop - pauses.hop - excess.transit_s, "message"),
-            lambda steps: Steps(steps.taken, np.minimum(steps.hop, pauses.hop + excess.transit_s), steps.after_own),
+            lambda steps: MeasuredSteps(
+                steps.taken, np.minimum(steps.hop, pauses.hop + excess.transit_s), steps.after_own
+            ),
         ),
-        Removal(
+        CauseRemoval(
             "gaps between passes",
-            lambda steps: Steps(steps.taken, steps.hop, np.minimum(steps.after_own, variation_s)),
+            lambda steps: MeasuredSteps(steps.taken, steps.hop, np.minimum(steps.after_own, variation_s)),
             _median_wait(gaps, "gap"),
-            lambda steps: Steps(
+            lambda steps: MeasuredSteps(
                 steps.taken, steps.hop, np.minimum(steps.after_own, pauses.after_own + excess.block_s + variation_s)
             ),
         ),
@@ -238,7 +240,7 @@ def removals(
     return [*found, _variation(paces, variation_s), *_of_stages(paces)]
 
 
-def _of_factors(paces: Paces, first_step: int) -> list[Removal]:
+def _of_factors(paces: ActionSpeeds, first_step: int) -> list[CauseRemoval]:
     """Causes that slow down actions by a pattern; factors that are 1 everywhere are left out."""
     factors, schedule = paces.factors, paces.schedule
     firsts, expected = factors.firsts, factors.expected
@@ -251,7 +253,7 @@ def _of_factors(paces: Paces, first_step: int) -> list[Removal]:
     for cause, factor, detail in (
         ("straggling steps", factors.slow_steps[:, schedule.rank], _slow_steps(factors.slow_steps, first_step)),
         ("drift over steps", factors.drift[:, schedule.rank], _drifting(factors)),
-        ("drift over the step", factors.in_step, _worst_drift(paces)),
+        ("drift over the step", factors.drift_in_step, _worst_drift(paces)),
         ("uneven microbatches", factors.sizes, _sizes(factors)),
     ):
         if (np.abs(factor - 1) > 0).any():
@@ -263,22 +265,22 @@ def _divided_by(factor: Floats) -> Callable[[Floats], Floats]:
     return lambda taken: taken / factor
 
 
-def _variation(paces: Paces, variation_s: float) -> Removal:
+def _variation(paces: ActionSpeeds, variation_s: float) -> CauseRemoval:
     """Set actions to the median of their stage, and remove the wait that replaces their variation.
 
     Alone, it leaves pauses, first actions and all factors unchanged.
     """
     factors = paces.factors
 
-    def without(steps: Steps, taken: Floats) -> Steps:
-        return Steps(taken, steps.hop, np.maximum(steps.after_own - variation_s, 0.0))
+    def without(steps: MeasuredSteps, taken: Floats) -> MeasuredSteps:
+        return MeasuredSteps(taken, steps.hop, np.maximum(steps.after_own - variation_s, 0.0))
 
     def as_expected() -> Floats:
         return np.where(factors.firsts, np.maximum(factors.without_pauses, factors.expected), factors.expected)
 
     spread = f"{seconds(variation_s)} before a pass" if variation_s else ""
     excess = np.where(factors.firsts, 0.0, factors.without_pauses - factors.expected).mean(axis=0)
-    return Removal(
+    return CauseRemoval(
         "passes that vary",
         lambda steps: without(steps, np.broadcast_to(factors.usual, steps.taken.shape)),
         spread or _worst_pass(paces.schedule, excess),
@@ -286,7 +288,7 @@ def _variation(paces: Paces, variation_s: float) -> Removal:
     )
 
 
-def _of_stages(paces: Paces) -> list[Removal]:
+def _of_stages(paces: ActionSpeeds) -> list[CauseRemoval]:
     """Slow ranks and uneven stages; one cause if they cannot be distinguished."""
     schedule, usual, even, factors = paces.schedule, paces.factors.usual, paces.even, paces.factors
     of_rank = paces.of_ranks[schedule.rank] if paces.is_told else np.ones_like(usual)
@@ -307,16 +309,16 @@ def _of_stages(paces: Paces) -> list[Removal]:
 
 
 def _of_passes(
-    cause: str, taken_without: Callable[[Floats], Floats], detail: str, factors: Factors | None = None
-) -> Removal:
+    cause: str, taken_without: Callable[[Floats], Floats], detail: str, factors: StepFactors | None = None
+) -> CauseRemoval:
     """A cause within actions; with `factors`, its removal alone leaves the pauses as they were."""
 
-    def with_taken(taken: Callable[[Floats], Floats]) -> Callable[[Steps], Steps]:
-        return lambda steps: Steps(taken(steps.taken), steps.hop, steps.after_own)
+    def with_taken(taken: Callable[[Floats], Floats]) -> Callable[[MeasuredSteps], MeasuredSteps]:
+        return lambda steps: MeasuredSteps(taken(steps.taken), steps.hop, steps.after_own)
 
     pauses = factors.pauses if factors else 0.0
     alone = with_taken(lambda taken: pauses + taken_without(taken - pauses))
-    return Removal(cause, with_taken(taken_without), detail, alone if factors else None)
+    return CauseRemoval(cause, with_taken(taken_without), detail, alone if factors else None)
 
 
 def _lower_median(values: list[float]) -> float:
@@ -343,10 +345,10 @@ def _slow_steps(slow: Floats, first_step: int) -> str:
         ranks = np.flatnonzero(slow[step] > 1)
         whose = "all ranks" if len(ranks) == slow.shape[1] else f"rank {int(np.argmax(slow[step]))}"
         places.append(f"step {first_step + step}: {whose} {signed_percent(float(slow[step].max()) - 1)}")
-    return listed(places, len(steps))
+    return join_places(places, len(steps))
 
 
-def _drifting(factors: Factors) -> str:
+def _drifting(factors: StepFactors) -> str:
     """Describe the largest drift of a rank and the drift of all ranks over the steps."""
     of_ranks, of_all = (one[-1] / one[0] - 1 for one in (factors.drift_of_ranks, factors.drift_of_all))
     places = [f"rank {rank}: {signed_percent(float(of_ranks[rank]))}" for rank in np.argsort(-np.abs(of_ranks))[:1]]
@@ -356,19 +358,19 @@ def _drifting(factors: Factors) -> str:
     return f"{', '.join(places)} from the first step to the last"
 
 
-def _sizes(factors: Factors) -> str:
+def _sizes(factors: StepFactors) -> str:
     low, high = float(factors.sizes.min()), float(factors.sizes.max())
     return f"from {low:.2f} to {high:.2f} times the mean"
 
 
-def _worst_drift(paces: Paces) -> str:
+def _worst_drift(paces: ActionSpeeds) -> str:
     begins, ends = paces.schedule.rank_offsets[:-1], paces.schedule.rank_offsets[1:] - 1
-    change = paces.factors.in_step[ends] / paces.factors.in_step[begins] - 1
+    change = paces.factors.drift_in_step[ends] / paces.factors.drift_in_step[begins] - 1
     worst = int(np.argmax(np.abs(change)))
     return f"rank {worst}: {signed_percent(float(change[worst]))} from its first pass to its last"
 
 
-def _worst_stage(paces: Paces) -> str:
+def _worst_stage(paces: ActionSpeeds) -> str:
     schedule, whole = paces.schedule, paces.whole_s
     worst, typical = int(np.argmax(whole)), _lower_median(whole.tolist())
     more = signed_percent(float(whole[worst]) / typical - 1) if typical > 0 else "all"

@@ -1,7 +1,7 @@
 """An explanation as sentences and as Markdown: reasons, late ranks, differences from a projection."""
 
 from ppsim.base.units import percent, seconds, signed_percent
-from ppsim.runs.loss_attribution import Against, Difference, Explanation, Loss
+from ppsim.runs.loss_attribution import Difference, ExplainedDifference, Explanation, TimeLoss
 from ppsim.runs.loss_causes import STAGES_OR_RANKS
 
 MOST_REASONS = 3
@@ -67,7 +67,7 @@ ADVICE = {
 }
 
 
-def reason(loss: Loss, step_s: float) -> str:
+def loss_sentence(loss: TimeLoss, step_s: float) -> str:
     """Return a sentence on a cause: its gain per step, its place, and advice."""
     detail = f"{loss.detail}. " if loss.detail else ""
     advice = ADVICE[loss.cause]
@@ -82,14 +82,14 @@ def title(found: Explanation) -> str:
     return f"a step of {seconds(found.step_s)}, the mean of {found.num_steps}{rest}"
 
 
-def worth_saying(found: Explanation) -> list[Loss]:
+def notable_losses(found: Explanation) -> list[TimeLoss]:
     """Return up to `MOST_REASONS` causes whose gain is 0.1 % of a step or more."""
     return [loss for loss in found.reasons[:MOST_REASONS] if loss.gain_s >= _LEAST * found.period_s]
 
 
 def reasons(found: Explanation) -> list[str]:
     """Return a sentence per likely cause, the largest gain first."""
-    return [reason(loss, found.period_s) for loss in worth_saying(found)] or [
+    return [loss_sentence(loss, found.period_s) for loss in notable_losses(found)] or [
         f"no cause takes {percent(_LEAST)} of the step or more: the rest is the schedule's idle time, and the "
         "passes themselves"
     ]
@@ -98,7 +98,7 @@ def reasons(found: Explanation) -> list[str]:
 def faults(found: Explanation) -> list[str]:
     """Return a sentence per rank that holds up others, the largest gain first."""
     sentences = []
-    for late in found.late[:MOST_REASONS]:
+    for late in found.late_ranks[:MOST_REASONS]:
         if late.gain_s < _LEAST * found.step_s:
             continue
         most = f"; on the critical path most by {late.action}, {seconds(late.action_s)}" if late.action else ""
@@ -110,14 +110,14 @@ def faults(found: Explanation) -> list[str]:
     return sentences
 
 
-def lacks(found: Against, measured_s: float) -> list[str]:
+def lacks(found: ExplainedDifference, measured_s: float) -> list[str]:
     """Return a sentence per cause that a projection lacks or overestimates, the largest first."""
     return [
         _lack(one, measured_s) for one in found.reasons[:MOST_REASONS] if abs(one.seconds) >= _LEAST * measured_s
     ]
 
 
-def whole_difference(found: Against, measured_s: float) -> str:
+def whole_difference(found: ExplainedDifference, measured_s: float) -> str:
     """Return both step times and the projection's signed error."""
     return (
         f"projected {seconds(found.step_s)}, measured {seconds(measured_s)}: "
@@ -148,7 +148,7 @@ def table_of(found: Explanation) -> list[dict[str, str]]:
     return rows
 
 
-def differences_of(found: Against) -> list[dict[str, str]]:
+def differences_of(found: ExplainedDifference) -> list[dict[str, str]]:
     """Return measured and projected seconds, one row per cause."""
     whole = sum(one.measured_s for one in found.differences)
     return [
@@ -177,14 +177,16 @@ def markdown(found: Explanation) -> str:
     lines += [f"{GAINS.capitalize()}:", ""]
     lines += [f"{number}. {sentence}" for number, sentence in enumerate(reasons(found), start=1)]
     lines += ["", *_rows(table_of(found))]
-    if found.late:
+    if found.late_ranks:
         lines += ["", "## Ranks that others wait for", "", *(f"- {sentence}" for sentence in faults(found))]
-    if found.against:
-        lines += ["", "## Against the projection", "", whole_difference(found.against, found.step_s) + "."]
+    if found.comparison:
+        lines += ["", "## Against the projection", "", whole_difference(found.comparison, found.step_s) + "."]
         lines += [
-            f"- {sentence}" for sentence in [*lacks(found.against, found.step_s), found.against.note] if sentence
+            f"- {sentence}"
+            for sentence in [*lacks(found.comparison, found.step_s), found.comparison.note]
+            if sentence
         ]
-        lines += ["", *_rows(differences_of(found.against))]
+        lines += ["", *_rows(differences_of(found.comparison))]
     return "\n".join(lines) + "\n"
 
 

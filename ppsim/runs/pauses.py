@@ -4,8 +4,8 @@ import numpy as np
 
 from ppsim.base.arrays import Floats
 from ppsim.base.units import seconds
-from ppsim.runs.links import Links
-from ppsim.runs.step_replay import Steps
+from ppsim.runs.links import LinkTimes
+from ppsim.runs.step_replay import MeasuredSteps
 from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.table import NONE, Schedule
 
@@ -17,13 +17,13 @@ MOST_PLACES = 4
 """Maximum number of places listed per cause, the largest first."""
 
 
-def pauses_beyond(taken: Floats, expected: Floats, step_s: float) -> Floats:
+def pauses_beyond(durations: Floats, expected: Floats, step_s: float) -> Floats:
     """Return the excess over the expected time, 0 if it is not a pause."""
-    is_pause = (taken > LONG * expected) & (taken > expected + PART_OF_STEP * step_s)
-    return np.where(is_pause, taken - expected, 0.0)
+    is_pause = (durations > LONG * expected) & (durations > expected + PART_OF_STEP * step_s)
+    return np.where(is_pause, durations - expected, 0.0)
 
 
-def pauses_between(steps: Steps, usual: Links, step_s: float) -> Steps:
+def pauses_between(steps: MeasuredSteps, usual: LinkTimes, step_s: float) -> MeasuredSteps:
     """Return single waits far above the usual ones at their place: for messages, and of ranks."""
 
     def beyond(waits: Floats, usual_s: Floats) -> Floats:
@@ -31,10 +31,10 @@ def pauses_between(steps: Steps, usual: Links, step_s: float) -> Steps:
         return pauses_beyond(waits, np.maximum(usual_s, in_most_steps), step_s)
 
     own, hop = beyond(steps.after_own, usual.gap_s), beyond(steps.hop, usual.transit_s)
-    return Steps(np.zeros_like(steps.taken), hop, own)
+    return MeasuredSteps(np.zeros_like(steps.taken), hop, own)
 
 
-def listed(places: list[str], num: int) -> str:
+def join_places(places: list[str], num: int) -> str:
     """Join places into one text, with the number of places that are not listed."""
     more = f"; {num - len(places)} more" if num > len(places) else ""
     return "; ".join(places) + more
@@ -58,20 +58,20 @@ def spread_in_words(places: list[tuple[int, int]]) -> str:
     return "several ranks in the same step: "
 
 
-def passes_in_words(schedule: Schedule, pauses: Floats, taken: Floats, first_step: int) -> str:
+def passes_in_words(schedule: Schedule, pauses: Floats, durations: Floats, first_step: int) -> str:
     """Describe the longest pauses in actions, by step; arrays have shape [steps, actions]."""
     found = np.argwhere(pauses > 0)
     order = np.argsort([-pauses[step, entry] for step, entry in found], kind="stable")[:MOST_PLACES]
     places = []
     for step, entry in sorted(found[order].tolist()):
-        whole, usual = float(taken[step, entry]), float(taken[step, entry] - pauses[step, entry])
+        whole, usual = float(durations[step, entry]), float(durations[step, entry] - pauses[step, entry])
         place = f"rank {schedule.rank[entry]}, {schedule[entry]}"
         places.append(f"step {first_step + step}: {place}, {seconds(whole)} instead of {seconds(usual)}")
     spread = spread_in_words([(step, int(schedule.rank[entry])) for step, entry in found.tolist()])
-    return spread + listed(places, len(found))
+    return spread + join_places(places, len(found))
 
 
-def waits_in_words(schedule: Schedule, pauses: Steps, start: Floats, first_step: int) -> str:
+def waits_in_words(schedule: Schedule, pauses: MeasuredSteps, start: Floats, first_step: int) -> str:
     """Describe the longest pauses between actions, by step; `start` has shape [steps, actions].
 
     A rank that pauses sends late, so that other ranks wait as well. Among simultaneous waits, the text names the
@@ -88,7 +88,7 @@ def waits_in_words(schedule: Schedule, pauses: Steps, start: Floats, first_step:
         f"step {first_step + step}: rank {rank}, {seconds(pause)} before {schedule[entry]}"
         for pause, step, rank, entry in sorted(largest, key=lambda place: place[1])
     ]
-    return spread_in_words([(step, rank) for _, step, rank, _ in places]) + listed(told, len(places))
+    return spread_in_words([(step, rank) for _, step, rank, _ in places]) + join_places(told, len(places))
 
 
 def _at_the_same_time(pauses: Floats, start: Floats) -> list[list[int]]:
@@ -103,7 +103,7 @@ def _at_the_same_time(pauses: Floats, start: Floats) -> list[list[int]]:
     return groups
 
 
-def _whose(schedule: Schedule, pauses: Steps, step: int, entries: list[int]) -> tuple[int, int]:
+def _whose(schedule: Schedule, pauses: MeasuredSteps, step: int, entries: list[int]) -> tuple[int, int]:
     """Return the rank with the largest part in the pauses, as waiting rank or sender, and its first action."""
     part = np.zeros(schedule.num_ranks)
     needs = dependencies(schedule).neighbour

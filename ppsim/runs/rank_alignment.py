@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from ppsim.base.errors import ConfigError, Deadlock
-from ppsim.base.files import naming
-from ppsim.runs.action_identification import numbered
-from ppsim.runs.clocks import Alignment, aligned
+from ppsim.base.files import prefix_errors
+from ppsim.runs.action_identification import identify_actions
+from ppsim.runs.clocks import Alignment, align_clocks
 from ppsim.runs.run import Run
 from ppsim.runs.timeline_import import run_of
-from ppsim.runs.traces import Recordings, in_rank_order, message_bytes_of, result_of, table_rows_of
+from ppsim.runs.traces import RunRecordings, in_rank_order, message_bytes_of, result_of, table_rows_of
 from ppsim.schedule.blocking_calls import has_megatron_loop
 from ppsim.schedule.check import validate
 from ppsim.schedule.table import Schedule
@@ -19,7 +19,7 @@ from ppsim.simulation.stage_costs import StageCosts
 
 
 @dataclass(frozen=True)
-class Assembled:
+class AlignedRun:
     """A run, the alignment of its ranks' clocks (None: they share one clock), and its recordings.
 
     `stages_by` is the source of the stages: "names", "table", "chunks", "rank" or "configuration".
@@ -27,7 +27,7 @@ class Assembled:
 
     run: Run
     alignment: Alignment | None
-    recordings: Recordings
+    recordings: RunRecordings
     num_warm_up: int
     stages_by: str
 
@@ -54,9 +54,9 @@ class Assembled:
         }
 
 
-def assembled(
-    recordings: Recordings, *, table: Schedule | None, given: StageCosts | None, num_warm_up: int
-) -> Assembled:
+def align_ranks(
+    recordings: RunRecordings, *, table: Schedule | None, given: StageCosts | None, num_warm_up: int
+) -> AlignedRun:
     """Return the steps of a run after the first `num_warm_up` steps, on one clock.
 
     `table` is the schedule that was run, needed if the recording does not give stages. `given` are the emulated
@@ -64,8 +64,8 @@ def assembled(
     table.
     """
     source, stages_by = recordings.source, _stages_by(recordings, table)
-    with naming(source):
-        ranks = in_rank_order(numbered(recordings.traces, table))
+    with prefix_errors(source):
+        ranks = in_rank_order(identify_actions(recordings.traces, table))
         ran = Schedule.from_rows(table_rows_of(ranks), name=source)
         if table is not None and table.num_stages == ran.num_stages:
             ran = replace(ran, num_replicas=table.num_replicas, num_slices=table.num_slices,
@@ -88,14 +88,14 @@ def assembled(
         if recordings.clocks == "one" or (
             recordings.clocks == "host" and len(set(hosts)) == 1 and _is_ordered(run)
         ):
-            return Assembled(run, None, recordings, num_warm_up, stages_by)
+            return AlignedRun(run, None, recordings, num_warm_up, stages_by)
         by_step = recordings.clocks == "step"
         apart = list(range(len(ranks))) if by_step or len(set(hosts)) == 1 else [hosts.index(one) for one in hosts]
-        run, alignment = aligned(run, apart, by_step=by_step)
-    return Assembled(run, alignment, recordings, num_warm_up, stages_by)
+        run, alignment = align_clocks(run, apart, by_step=by_step)
+    return AlignedRun(run, alignment, recordings, num_warm_up, stages_by)
 
 
-def _stages_by(recordings: Recordings, table: Schedule | None) -> str:
+def _stages_by(recordings: RunRecordings, table: Schedule | None) -> str:
     if all(trace.is_told for trace in recordings.traces):
         return "names"
     if table is not None:

@@ -118,7 +118,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class PaceOf:
+class ReferenceSpeed:
     """Machine speed of a projection: the time of its reference work, F and B of each rank's own stages.
 
     A layer takes `layer_s`; `ends_s` is the extra time of the first and the last stage. `work` describes the work.
@@ -143,7 +143,7 @@ def gaps_between(graph: EventGraph, start: Floats, end: Floats) -> list[float]:
     return gaps
 
 
-def described(schedule: Schedule) -> str:
+def table_in_words(schedule: Schedule) -> str:
     """Return a table's name and size as text."""
     return (
         f"{schedule.name or 'a table'}, {schedule.num_ranks} ranks, {schedule.num_stages} stages, "
@@ -151,18 +151,18 @@ def described(schedule: Schedule) -> str:
     )
 
 
-def costs_alone(run: Run, slowdown: float) -> StageCosts:
+def unslowed_costs(run: Run, slowdown: float) -> StageCosts:
     """Return a run's costs from the median durations of its actions, without the slow-down by transfers."""
     return median_costs(run.graph, run.alone(slowdown), run.costs)
 
 
-def median_costs(graph: EventGraph, taken: Floats, costs: StageCosts | None = None) -> StageCosts:
+def median_costs(graph: EventGraph, durations: Floats, costs: StageCosts | None = None) -> StageCosts:
     """Return costs with the median time of each kind of action and stage; 0 if the table lacks it.
 
     Durations have shape [steps, actions]; the medians are over all microbatches and steps. The other fields come
     from `costs`.
     """
-    medians, stages = pass_medians(graph.schedule, taken), range(graph.schedule.num_stages)
+    medians, stages = pass_medians(graph.schedule, durations), range(graph.schedule.num_stages)
     forward, full, inputs, weights = (
         [medians.get((op, stage), 0.0) for stage in stages] for op in (Op.F, Op.B, Op.I, Op.W)
     )
@@ -181,9 +181,9 @@ def median_costs(graph: EventGraph, taken: Floats, costs: StageCosts | None = No
     return costs.replace(**passes) if costs else StageCosts(**passes)
 
 
-def pass_medians(schedule: Schedule, taken: Floats) -> dict[tuple[Op, int], float]:
+def pass_medians(schedule: Schedule, durations: Floats) -> dict[tuple[Op, int], float]:
     """Return the median time per kind of action and stage; the last axis of the durations is the action."""
-    return {key: float(np.median(taken[..., chosen])) for key, chosen in passes_of(schedule)}
+    return {key: float(np.median(durations[..., chosen])) for key, chosen in passes_of(schedule)}
 
 
 def passes_of(schedule: Schedule) -> Iterator[tuple[tuple[Op, int], NDArray[np.bool_]]]:

@@ -24,7 +24,7 @@ _DIGITS = 6
 
 
 @dataclass(frozen=True)
-class Spreads:
+class TimeSpreads:
     """Relative standard deviations (None if there are too few samples) and the standard error of each.
 
     `action`: of an action relative to others of its kind and stage in the step. `rank`: of a rank's median action
@@ -39,7 +39,7 @@ class Spreads:
     rank_deviation: float = 0.0
 
 
-def spreads_of(runs: Sequence[Run], slowdown: float = 0.0) -> Spreads:
+def spreads_of(runs: Sequence[Run], slowdown: float = 0.0) -> TimeSpreads:
     """Return the spreads, from quartiles and the median absolute deviation, which stragglers hardly affect.
 
     Quantiles of a typical step are medians over all steps. `factors` exclude each rank's first action, the last
@@ -68,7 +68,7 @@ def spreads_of(runs: Sequence[Run], slowdown: float = 0.0) -> Spreads:
         rank_deviation = _UNCERTAIN * rank / len(together) ** 0.5
     if of_steps:
         factors = tuple(np.round(np.median(np.concatenate(of_steps), axis=0), _DIGITS).tolist())
-    return Spreads(action, rank, factors, action_deviation, rank_deviation)
+    return TimeSpreads(action, rank, factors, action_deviation, rank_deviation)
 
 
 def ends_of(schedule: Schedule) -> tuple[Ints64, int]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ppsim.base.arrays import Floats
-from ppsim.runs.drift import over_steps, over_the_step
+from ppsim.runs.drift import drift_over_steps, drift_within_step
 from ppsim.runs.pauses import pauses_beyond
 from ppsim.runs.run import pass_medians
 from ppsim.schedule.table import Op, Schedule
@@ -38,7 +38,7 @@ _LEAST_PASSES = 2
 
 
 @dataclass(frozen=True)
-class Factors:
+class StepFactors:
     """The factors of each action, from their durations: seconds, shape [steps, actions]."""
 
     schedule: Schedule
@@ -85,13 +85,13 @@ class Factors:
     @cached_property
     def drift_of_all(self) -> Floats:
         """Trend of all ranks over the steps, [steps, 1]; 1 without a trend."""
-        return over_steps(self._common_pace[:, 0])[:, None]
+        return drift_over_steps(self._common_pace[:, 0])[:, None]
 
     @cached_property
     def drift_of_ranks(self) -> Floats:
         """Trend of each rank over the steps, relative to the trend of all ranks, [steps, ranks]."""
         beyond = self._paces / self._common_pace
-        return np.stack([over_steps(one) for one in beyond.T], axis=1)
+        return np.stack([drift_over_steps(one) for one in beyond.T], axis=1)
 
     @cached_property
     def drift(self) -> Floats:
@@ -111,16 +111,16 @@ class Factors:
         return factors
 
     @cached_property
-    def in_step(self) -> Floats:
+    def drift_in_step(self) -> Floats:
         """Drift over the step: factor of each action relative to the fast end of its rank's step."""
         taken = self.taken / self.of_steps
-        return 1 + over_the_step(self.schedule, taken, self.each(pass_medians(self.schedule, taken)))
+        return 1 + drift_within_step(self.schedule, taken, self.each(pass_medians(self.schedule, taken)))
 
     @cached_property
     def _ratios(self) -> Floats:
         """Time of each action over the median of its stage, without the drift over the step."""
         schedule = self.schedule
-        beyond = over_the_step(schedule, self.taken, self.each(pass_medians(schedule, self.taken)))
+        beyond = drift_within_step(schedule, self.taken, self.each(pass_medians(schedule, self.taken)))
         taken = self.taken / (1 + beyond)
         return _over(taken, self.each(pass_medians(schedule, taken)))
 
@@ -193,7 +193,7 @@ class Factors:
 
     @cached_property
     def _all(self) -> Floats:
-        return self.of_steps * self.in_step * self.sizes
+        return self.of_steps * self.drift_in_step * self.sizes
 
     @cached_property
     def pauses(self) -> Floats:

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ppsim.base.arrays import Floats
-from ppsim.runs.links import Links, links_of, median_of_some, needed_of
+from ppsim.runs.links import LinkTimes, input_times, links_of, median_of_some
 from ppsim.schedule.graph import EventGraph
-from ppsim.simulation.engine import Times, evaluate, evaluate_many
+from ppsim.simulation.engine import NodeTimes, evaluate, evaluate_many
 
 
 @dataclass(frozen=True)
-class Steps:
+class MeasuredSteps:
     """Durations and waits of measured steps, all of shape [steps, actions] and in seconds.
 
     `taken` is the duration of an action, `hop` the time in transit of its input (0 from the same rank), and
@@ -22,12 +22,12 @@ class Steps:
     hop: Floats
     after_own: Floats
 
-    def __getitem__(self, step: int) -> "Steps":
+    def __getitem__(self, step: int) -> "MeasuredSteps":
         chosen = slice(step, step + 1)
-        return Steps(self.taken[chosen], self.hop[chosen], self.after_own[chosen])
+        return MeasuredSteps(self.taken[chosen], self.hop[chosen], self.after_own[chosen])
 
 
-def steps_of(graph: EventGraph, start: Floats, end: Floats, links: Links | None = None) -> Steps:
+def steps_of(graph: EventGraph, start: Floats, end: Floats, links: LinkTimes | None = None) -> MeasuredSteps:
     """Return the durations and waits of steps; arrays have shape [steps, actions].
 
     Fused actions send their results when all parts have ended. A wait is the rank's own up to its usual wait at
@@ -35,27 +35,27 @@ def steps_of(graph: EventGraph, start: Floats, end: Floats, links: Links | None 
     of its pair of ranks, or less if it was made only just before. `links` are the usual times of the pairs (None:
     from these steps).
     """
-    before, made, _ = needed_of(graph, end)
+    before, made, _ = input_times(graph, end)
     links = links or links_of(graph, start, before, made)
     own, since, is_waited = links.parts_of(start, before, made)
     hop = np.where(is_waited, since, np.minimum(since, links.transit_s))
-    return Steps(end - start, hop, own)
+    return MeasuredSteps(end - start, hop, own)
 
 
 def waits_for_messages(graph: EventGraph, start: Floats, end: Floats) -> Floats:
     """Return how long each action of a step waited for a sent message while its rank was free."""
-    before, made, crosses = needed_of(graph, end[None])
+    before, made, crosses = input_times(graph, end[None])
     own = steps_of(graph, start[None], end[None]).after_own
     waits: Floats = np.where(crosses, np.maximum(start - np.maximum(before, made) - own, 0.0), 0.0)[0]
     return waits
 
 
-def median_gap_s(steps: Steps) -> float:
+def median_gap_s(steps: MeasuredSteps) -> float:
     """Return the median of the ranks' own waits before actions, over the waits above 0."""
     return median_of_some(steps.after_own[steps.after_own > 0])
 
 
-def replayed_s(graph: EventGraph, steps: Steps, *, hop_s: float | None = None) -> Floats:
+def replayed_step_s(graph: EventGraph, steps: MeasuredSteps, *, hop_s: float | None = None) -> Floats:
     """Return the replayed time from the first start to the last end, one entry per step.
 
     With `hop_s` the measured waits are left out, and each message takes `hop_s` in the graph's blocking calls.
@@ -65,21 +65,21 @@ def replayed_s(graph: EventGraph, steps: Steps, *, hop_s: float | None = None) -
     return evaluate_many(graph, durations, waits).step_time_s
 
 
-def replay(graph: EventGraph, steps: Steps) -> Times:
+def replay(graph: EventGraph, steps: MeasuredSteps) -> NodeTimes:
     """Return the replayed times of the first step."""
     durations, waits = _node_times(graph, steps, None)
     return evaluate(graph, durations[0], waits[0])
 
 
-def waited_s(graph: EventGraph, end: Floats) -> Floats:
+def rank_waits_s(graph: EventGraph, end: Floats) -> Floats:
     """Return how long each rank waits for other ranks' actions, from the ends of a step's actions."""
     schedule = graph.schedule
-    before, made, crosses = needed_of(graph, end[None])
+    before, made, crosses = input_times(graph, end[None])
     waits = np.where(crosses, np.maximum(made - before, 0.0), 0.0)[0]
     return np.bincount(schedule.rank, weights=waits, minlength=schedule.num_ranks).astype(np.float64)
 
 
-def _node_times(graph: EventGraph, steps: Steps, hop_s: float | None) -> tuple[Floats, Floats]:
+def _node_times(graph: EventGraph, steps: MeasuredSteps, hop_s: float | None) -> tuple[Floats, Floats]:
     """Durations and waits of all graph nodes; with `hop_s`, transfers take `hop_s` without waits."""
     none = np.zeros((len(steps.taken), graph.num_transfers))
     transfers = steps.hop[:, graph.target] if hop_s is None else none + hop_s

@@ -9,9 +9,9 @@ import numpy as np
 
 from ppsim.base.arrays import Ints32
 from ppsim.base.errors import ConfigError
-from ppsim.base.file_schema import AboveZero, Count, Moment, NonNegative, Positive, Strict, Within, validated
-from ppsim.base.files import naming, read_json
-from ppsim.runs.run import PaceOf, Run
+from ppsim.base.file_schema import AboveZero, Bounds, Count, FileSchema, Moment, NonNegative, Positive, validated
+from ppsim.base.files import prefix_errors, read_json
+from ppsim.runs.run import ReferenceSpeed, Run
 from ppsim.schedule.check import validate
 from ppsim.schedule.choices import Communication
 from ppsim.schedule.grammar import format_rows, parse_table
@@ -25,7 +25,7 @@ from ppsim.simulation.timeline import Timeline
 FORMAT: Literal["ppsim-timeline/1"] = "ppsim-timeline/1"
 
 
-class _NodeTimes(Strict):
+class _NodeTimes(FileSchema):
     """Seconds, and the last blocker, one entry per node."""
 
     start_s: list[Moment]
@@ -33,7 +33,7 @@ class _NodeTimes(Strict):
     blocker: list[int]
 
 
-class _Steps(Strict):
+class _Steps(FileSchema):
     between_steps_s: list[Moment]
     message_bytes: NonNegative | None
     knows_transfers: bool
@@ -46,7 +46,7 @@ class _Steps(Strict):
     end_s: list[list[Moment]]
 
 
-class _File(Strict, extra="ignore"):
+class _File(FileSchema, extra="ignore"):
     """The fields needed to load a timeline; the rest of the report is for people.
 
     CSV tables lack `replicas` and `slices`. Projections also have the 90 % interval of an iteration and the machine
@@ -64,9 +64,9 @@ class _File(Strict, extra="ignore"):
     steps: _Steps | None = None
     run: dict[str, Any] = field(default_factory=dict)
     iteration_time_s: NonNegative | None = None
-    iteration_time_interval_s: Annotated[list[NonNegative], Within(min_length=2, max_length=2)] | None = None
+    iteration_time_interval_s: Annotated[list[NonNegative], Bounds(min_length=2, max_length=2)] | None = None
     reference_s: AboveZero | None = None
-    reference_ends_s: Annotated[list[Moment], Within(min_length=2, max_length=2)] | None = None
+    reference_ends_s: Annotated[list[Moment], Bounds(min_length=2, max_length=2)] | None = None
     reference_work: str = ""
     overheads_fitted_runs: list[str] = field(default_factory=list)
 
@@ -106,15 +106,15 @@ class Expectation:
     `fitted_runs` are the fingerprints of the runs on which its overheads were fitted, empty if unknown.
     """
 
-    interval_s: tuple[float, float] | None = None
-    pace: PaceOf | None = None
+    iteration_time_interval_s: tuple[float, float] | None = None
+    pace: ReferenceSpeed | None = None
     fitted_runs: tuple[str, ...] = ()
 
     def within(self, timeline: Timeline, iteration_time_s: float, interval_s: Sequence[float]) -> "Expectation":
         """Return a copy with the interval of a projected iteration, shifted to the step."""
         low, high = interval_s
         around = iteration_time_s - timeline.step_time_s
-        return replace(self, interval_s=(low - around, high - around))
+        return replace(self, iteration_time_interval_s=(low - around, high - around))
 
 
 MADE_BY = "ppsim project, train and simulate write a timeline with -o NAME.json"
@@ -135,11 +135,13 @@ def read_expected(path: str | Path) -> tuple[Timeline, StageCosts, Expectation]:
     return timeline, costs, said
 
 
-def pace_from(layer_s: float | None, ends_s: Sequence[float] | None, work: str) -> PaceOf | None:
+def pace_from(layer_s: float | None, ends_s: Sequence[float] | None, work: str) -> ReferenceSpeed | None:
     """Return the machine speed in a file, None without one; files of an older version used other reference work."""
     if layer_s is None:
         return None
-    return PaceOf(work, layer_s, (ends_s[0], ends_s[1])) if ends_s else PaceOf("", layer_s, (0.0, 0.0))
+    return (
+        ReferenceSpeed(work, layer_s, (ends_s[0], ends_s[1])) if ends_s else ReferenceSpeed("", layer_s, (0.0, 0.0))
+    )
 
 
 def run_from_json(data: Any, source: str) -> Run:
@@ -213,7 +215,7 @@ def _loaded(data: Any, source: str) -> tuple[_File, Timeline, StageCosts]:
         "\n".join(file.table) + "\n", name=file.schedule, source=source, num_replicas=file.replicas,
         num_slices=file.slices,
     )  # fmt: skip
-    with naming(source):
+    with prefix_errors(source):
         table = replace(table, num_rounds=file.gradient_accumulation_steps)
         validate(table)
         graph = build_graph(

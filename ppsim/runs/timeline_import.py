@@ -23,7 +23,7 @@ TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
 
 
 @dataclass(frozen=True)
-class Measured:
+class ImportedRun:
     """A run's recorded steps, their times, and the timeline of the median step."""
 
     timeline: Timeline
@@ -53,23 +53,23 @@ class Measured:
         }
 
 
-def measured_of(
+def import_result(
     result: dict[str, Any],
     table: Schedule,
     given: StageCosts | None,
     *,
     source: str = "",
     message_bytes: float | None = None,
-) -> Measured:
+) -> ImportedRun:
     """Return the steps after the warm-up, and the timeline of the step with the (lower) median time.
 
     The costs are `given`, the emulated ones, or else the median durations of each stage.
     """
     run = run_of(result, table, given, source=source, message_bytes=message_bytes)
-    return measured_in(run, result["num_warm_up"])
+    return import_run(run, result["num_warm_up"])
 
 
-def measured_in(run: Run, num_warm_up: int) -> Measured:
+def import_run(run: Run, num_warm_up: int) -> ImportedRun:
     """Return a run with the timeline of the step whose time is the (lower) median."""
     length = run.step_times_s.tolist()
     chosen = sorted(range(len(length)), key=length.__getitem__)[(len(length) - 1) // 2]
@@ -83,7 +83,7 @@ def measured_in(run: Run, num_warm_up: int) -> Measured:
         costs=run.costs.resolved_for(run.graph.schedule),
         origin="measured",
     )
-    return Measured(timeline, run, length, num_warm_up + chosen)
+    return ImportedRun(timeline, run, length, num_warm_up + chosen)
 
 
 def run_of(

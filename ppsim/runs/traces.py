@@ -12,7 +12,7 @@ from ppsim.schedule.table import NONE, Action, Cell, Op
 
 
 @dataclass(frozen=True)
-class Span:
+class TimeRange:
     """A time range, in seconds of the host's clock."""
 
     begin: float
@@ -20,7 +20,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class CellRange(Span):
+class CellRange(TimeRange):
     """One execution of an action, or of fused actions, and everything traced inside it.
 
     `waits` are waits for receives. `device` has the launched work, each with its launch time. `nodes` (autograd's)
@@ -30,10 +30,10 @@ class CellRange(Span):
     """
 
     cell: Cell
-    waits: list[Span] = field(default_factory=list)
-    device: list[tuple[float, Span]] = field(default_factory=list)
-    nodes: list[Span] = field(default_factory=list)
-    operators: list[Span] = field(default_factory=list)
+    waits: list[TimeRange] = field(default_factory=list)
+    device: list[tuple[float, TimeRange]] = field(default_factory=list)
+    nodes: list[TimeRange] = field(default_factory=list)
+    operators: list[TimeRange] = field(default_factory=list)
     message_bytes: float | None = None
     chunk: int | None = None
 
@@ -80,7 +80,7 @@ class RankTrace:
 
 
 @dataclass(frozen=True)
-class Recordings:
+class RunRecordings:
     """The ranks of one run as a reader found them.
 
     `kind`
@@ -153,7 +153,7 @@ def require_as_many_steps(traces: Sequence[RankTrace]) -> None:
 
 def _later(told: Any, seconds: float) -> Any:
     """Shift a time, or all times of a range or list, by some seconds."""
-    if isinstance(told, Span):
+    if isinstance(told, TimeRange):
         times = [one.name for one in fields(told) if one.name not in ("cell", "message_bytes", "chunk")]
         return replace(told, **{name: _later(getattr(told, name), seconds) for name in times})
     return type(told)(_later(one, seconds) for one in told) if isinstance(told, list | tuple) else told + seconds
@@ -248,7 +248,7 @@ def message_bytes_of(traces: Sequence[RankTrace]) -> float | None:
 def _step_record(ranks: list[list[CellRange]], traces: Sequence[RankTrace]) -> list[dict[str, Any]]:
     """Records of one step of all ranks; a transfer is known if both of its ends are kernels."""
     ends = {
-        str(cell.members[0]): Span(cell.device[0][1].begin, max(one.end for _, one in cell.device))
+        str(cell.members[0]): TimeRange(cell.device[0][1].begin, max(one.end for _, one in cell.device))
         for rank in ranks
         for cell in rank
         if cell.device and not cell.is_compute

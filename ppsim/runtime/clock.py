@@ -17,7 +17,7 @@ Seconds = Callable[[], float]
 """Returns the seconds of a piece of work, once the device has finished it."""
 
 
-class Clock:
+class HostClock:
     """Clock of a CPU: moments are host time, common to all processes (CLOCK_MONOTONIC on Linux)."""
 
     def zero(self) -> None:
@@ -74,7 +74,7 @@ class Clock:
         """Wait for the current stream."""
 
 
-class CudaClock(Clock):
+class CudaClock(HostClock):
     """Clock of a GPU: a moment is an event on the current stream, tied to host time by `zero`."""
 
     def __init__(self, where: torch.device) -> None:
@@ -119,7 +119,7 @@ class CudaClock(Clock):
 
 
 @dataclass
-class Range:
+class RecordedRange:
     """One action (or fused actions) of a rank: name, start, end, waits inside, and calls of the stage."""
 
     name: str
@@ -139,9 +139,9 @@ class Range:
         }
 
 
-def clock_of(where: torch.device) -> Clock:
+def clock_of(where: torch.device) -> HostClock:
     """Return the clock of a device."""
-    return CudaClock(where) if where.type == "cuda" else Clock()
+    return CudaClock(where) if where.type == "cuda" else HostClock()
 
 
 def raise_clock(where: torch.device) -> None:

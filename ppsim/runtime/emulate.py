@@ -14,15 +14,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ppsim.base.errors import RunFailed
-from ppsim.runtime.config import TrainConfig
 from ppsim.runtime.jobs import JobThread
+from ppsim.runtime.train_config import TrainConfig
 from ppsim.schedule.choices import Channel
 from ppsim.schedule.grammar import parse_cell
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.table import Action, Op, Schedule
 from ppsim.simulation.cost_arrays import CostArrays
 from ppsim.simulation.cost_files import read_costs
-from ppsim.simulation.run import durations_s
+from ppsim.simulation.simulate import durations_s
 from ppsim.simulation.stage_costs import StageCosts
 
 SPIN_S = 3e-4

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ppsim.base.arrays import Floats
 from ppsim.base.errors import RunFailed
-from ppsim.runtime.clock import Clock, Range
+from ppsim.runtime.clock import HostClock, RecordedRange
 from ppsim.runtime.emulate import SPIN_S
 from ppsim.runtime.jobs import JobThread
 from ppsim.runtime.live_bytes import LiveBytes
@@ -36,10 +36,10 @@ class SharedDevice:
     step.
     """
 
-    clock: Clock
+    clock: HostClock
 
     def __init__(self, num_threads: int = 1) -> None:
-        self.clock = Clock()
+        self.clock = HostClock()
         self._num_threads = num_threads
         self._stopped = threading.Event()
 
@@ -62,7 +62,7 @@ class SharedDevice:
         while time.perf_counter() < end and not self._stopped.is_set():
             pass
 
-    def send(self, tensor: Tensor | None, edge: Edge, seconds: float) -> "Parcel":
+    def send(self, tensor: Tensor | None, edge: Edge, seconds: float) -> "DeviceTransfer":
         """Copy the current rank's last output, or emulate a copy that takes some seconds.
 
         A copy overlaps with compute. It starts when its content is ready, whether or not the receiver is.
@@ -70,7 +70,7 @@ class SharedDevice:
         del edge
         begin = self.clock.now()
         clone = None if tensor is None else tensor.clone()
-        return Parcel(clone, begin, begin + seconds if seconds else self.clock.now(), self.spin)
+        return DeviceTransfer(clone, begin, begin + seconds if seconds else self.clock.now(), self.spin)
 
     def finish_step(self, timeout_s: float) -> None:
         """Return when all ranks have finished; raises `RunFailed` after the timeout."""
@@ -80,7 +80,7 @@ class SharedDevice:
         self._stopped.set()
 
 
-class Parcel:
+class DeviceTransfer:
     """A transfer between two ranks: a copy that is complete at `end`. A receiver on a CPU spins until then."""
 
     def __init__(self, tensor: Tensor | None, begin: Any, end: Any, spin: Any = None) -> None:
@@ -201,14 +201,14 @@ class Executor:
 
 @dataclass
 class _RankLog:
-    actions: list[Range] = field(default_factory=list)
-    parcels: dict[str, Parcel] = field(default_factory=dict)
+    actions: list[RecordedRange] = field(default_factory=list)
+    parcels: dict[str, DeviceTransfer] = field(default_factory=dict)
 
 
 class _Slot:
     def __init__(self) -> None:
         self.posted = threading.Event()
-        self.parcel: Parcel | None = None
+        self.parcel: DeviceTransfer | None = None
 
 
 class _Step:
@@ -275,12 +275,14 @@ class _Step:
                 self._counters[rank].action = name
             kept[entry] = executor.stages[action.stage].run(action.op, action.microbatch, received)
             del received
-            row.actions.append(Range(name, begin, now(), [(begin, call)] if call is not begin else [], [call]))
+            row.actions.append(
+                RecordedRange(name, begin, now(), [(begin, call)] if call is not begin else [], [call])
+            )
             for made, receiver in executor._sends.get(entry, ()):
                 begin = now()
                 parcel = device.send(kept.pop(made), (rank, receiver), executor.transfer_s(made))
                 name = executor.name_of_send(made)
-                row.actions.append(Range(name, begin, now(), [], [begin]))
+                row.actions.append(RecordedRange(name, begin, now(), [], [begin]))
                 row.parcels[name] = parcel
                 self._slots[made].parcel = parcel
                 self._slots[made].posted.set()

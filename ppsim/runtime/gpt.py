@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ppsim.model.recompute import LayerPlan
 from ppsim.model.shapes import LayerShape
-from ppsim.runtime.config import GPTShape, TrainConfig
+from ppsim.runtime.train_config import GPTShape, TrainConfig
 
 
 def batch(step: int, *, batch_size: int, sequence_length: int, seed: int) -> tuple[Tensor, Tensor]:

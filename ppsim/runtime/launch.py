@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from ppsim.base.errors import ConfigError, MissingExtra, RunFailed
-from ppsim.runtime.config import ONCE, TrainConfig, Turns, turns_of, word_of
 from ppsim.runtime.fork_server import ForkServer
+from ppsim.runtime.train_config import ONCE, TrainConfig, TurnLimits, turns_of, word_of
 
 _BEAT_S = 0.05
 """Polling interval."""
@@ -60,7 +60,7 @@ def launch_all(
     configs: Sequence[TrainConfig],
     *,
     quiet: bool = False,
-    turns: Turns = ONCE,
+    turns: TurnLimits = ONCE,
     watch: Callable[[int], None] = lambda done: None,
 ) -> list[dict[str, Any]]:
     """Run configurations with equal numbers of ranks one after the other in the same processes.

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 
-class Peak(TypedDict):
+class RankPeak(TypedDict):
     """Peak activation bytes of a rank in a step, and the action at the peak.
 
     `peak_allocated_bytes` is the peak of the allocator of the rank's own device, without parameters, gradients and
@@ -25,7 +25,7 @@ class Peak(TypedDict):
     peak_allocated_bytes: int | None
 
 
-class HeldTensor:
+class SavedTensor:
     """A tensor saved for a backward; `on_release`, if set, is called when it is released."""
 
     __slots__ = ("_tensor", "on_release")
@@ -46,12 +46,12 @@ class HeldTensor:
         return self._tensor
 
 
-_WATCH: ContextVar[Callable[[HeldTensor], None] | None] = ContextVar("_WATCH", default=None)
+_WATCH: ContextVar[Callable[[SavedTensor], None] | None] = ContextVar("_WATCH", default=None)
 
 
 @contextmanager
-def held_seen_by(watch: Callable[[HeldTensor], None]) -> Iterator[None]:
-    """Pass every `HeldTensor` created within the block to `watch`.
+def held_seen_by(watch: Callable[[SavedTensor], None]) -> Iterator[None]:
+    """Pass every `SavedTensor` created within the block to `watch`.
 
     Torch's outer saved-tensor hooks do not see the tensors that inner hooks save.
     """
@@ -82,7 +82,7 @@ class LiveBytes:
     @contextmanager
     def counting(self) -> Iterator[None]:
         """Count the tensors that this thread's forwards save within the context."""
-        with held_seen_by(self._count), saved_tensors_hooks(HeldTensor, HeldTensor.tensor):
+        with held_seen_by(self._count), saved_tensors_hooks(SavedTensor, SavedTensor.tensor):
             yield
 
     @property
@@ -91,16 +91,16 @@ class LiveBytes:
         self._settle()
         return self._live
 
-    def peak(self, rank: int, allocated_bytes: int | None = None) -> Peak:
+    def peak(self, rank: int, allocated_bytes: int | None = None) -> RankPeak:
         """Return the peak so far, in the form of a run's result."""
-        return Peak(
+        return RankPeak(
             rank=rank,
             peak_activation_bytes=self.peak_bytes,
             peak_at=self.peak_at,
             peak_allocated_bytes=allocated_bytes,
         )
 
-    def _count(self, held: HeldTensor) -> None:
+    def _count(self, held: SavedTensor) -> None:
         storage = held.tensor().untyped_storage()
         pointer, size = storage.data_ptr(), storage.nbytes()
         if pointer in self._static:

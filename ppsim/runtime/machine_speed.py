@@ -12,11 +12,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from ppsim.runtime.config import GPTShape, TrainConfig
+from ppsim.runtime.train_config import GPTShape, TrainConfig
 from ppsim.runtime.trained import RunModel
 
 
-class Reference:
+class ReferenceWork:
     """F of a microbatch through each stage of a rank, then B of each; B adds to the gradients.
 
     `work` describes the work except the layers of each stage; equal work has an equal description. torch's random

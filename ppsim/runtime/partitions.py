@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from ppsim.base.errors import ConfigError, RunFailed
-from ppsim.runtime.clock import Clock, CudaClock
-from ppsim.runtime.config import TrainConfig
+from ppsim.runtime.clock import CudaClock, HostClock
 from ppsim.runtime.emulate import emulated_costs, factor_of, waits_of
-from ppsim.runtime.executor import Edge, Executor, Parcel, SharedDevice, quick_turns, timed_out
+from ppsim.runtime.executor import DeviceTransfer, Edge, Executor, SharedDevice, quick_turns, timed_out
 from ppsim.runtime.threads import empty_result, print_progress, train_threads
+from ppsim.runtime.train_config import TrainConfig
 from ppsim.schedule.check import validate
 from ppsim.schedule.dependencies import transfers_of
 from ppsim.schedule.grammar import read_schedule
@@ -173,7 +173,7 @@ class Streams(SharedDevice):
         if seconds > 0:
             torch.cuda._sleep(round(seconds * self._cycles_per_s))
 
-    def send(self, tensor: Tensor | None, edge: Edge, seconds: float) -> Parcel:
+    def send(self, tensor: Tensor | None, edge: Edge, seconds: float) -> DeviceTransfer:
         """Spin on the stream of the edge; without seconds, the receiver waits for the sender only."""
         del tensor
         made = self.clock.now()
@@ -202,14 +202,14 @@ class Streams(SharedDevice):
         """Do nothing: no rank waits on the host for the device."""
 
 
-class _Transfer(Parcel):
+class _Transfer(DeviceTransfer):
     """An emulated transfer, for which the stream of the receiver waits."""
 
     def _wait(self) -> None:
         torch.cuda.current_stream().wait_event(self._end)
 
 
-def _cycles_per_s(clock: Clock) -> float:
+def _cycles_per_s(clock: HostClock) -> float:
     """Cycles that `torch.cuda._sleep` spins per second, from the difference of two lengths, which cancels launches.
 
     A GPU's clock rises with work, and falls if the work needs much power, unlike spinning. Therefore the GPU only

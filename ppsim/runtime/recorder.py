@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from ppsim.runtime.clock import Clock, Range
+from ppsim.runtime.clock import HostClock, RecordedRange
 from ppsim.runtime.torch_private import schedules
 from ppsim.trainers.torch.read_trace import WAIT_MARK
 
@@ -19,18 +19,18 @@ _ONE_CHUNK = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_ch
 BeforeCall = Callable[[Any, str, int], None]
 
 
-class Recorder:
+class StepRecorder:
     """Records the ranges of one step of this rank.
 
     `mark_trace` also keeps torch's own ranges, for a running torch.profiler.
     """
 
-    def __init__(self, clock: Clock, *, mark_trace: bool = False) -> None:
+    def __init__(self, clock: HostClock, *, mark_trace: bool = False) -> None:
         self.clock, self.mark_trace = clock, mark_trace
-        self.ranges: list[Range] = []
+        self.ranges: list[RecordedRange] = []
 
     @property
-    def current(self) -> Range | None:
+    def current(self) -> RecordedRange | None:
         """The range that is being executed."""
         return self.ranges[-1] if self.ranges and self.ranges[-1].end is None else None
 
@@ -50,7 +50,7 @@ class Recorder:
                 self._mark = real_record(name) if recorder.mark_trace else nullcontext()
 
             def __enter__(self) -> None:
-                recorder.ranges.append(Range(self._name, recorder.clock.now()))
+                recorder.ranges.append(RecordedRange(self._name, recorder.clock.now()))
                 self._mark.__enter__()
 
             def __exit__(self, *_: object) -> None:

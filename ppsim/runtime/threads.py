@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.pipelining._backward import stage_backward, stage_backward_input, stage_backward_weight
 
-from ppsim.runtime.attention import attention_in
-from ppsim.runtime.config import TrainConfig
 from ppsim.runtime.executor import Executor, SharedDevice, StageRunner
+from ppsim.runtime.fused_attention import attention_in
 from ppsim.runtime.live_bytes import LiveBytes
+from ppsim.runtime.train_config import TrainConfig
 from ppsim.runtime.trained import model_of
 from ppsim.runtime.verify import differences
 from ppsim.schedule.table import Op, Schedule

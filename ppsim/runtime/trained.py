@@ -5,9 +5,9 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from ppsim.runtime.config import OwnModel, TrainConfig
 from ppsim.runtime.gpt import GPT
-from ppsim.runtime.user_model import OwnStages
+from ppsim.runtime.train_config import TrainConfig, UserModel
+from ppsim.runtime.user_model import UserModelStages
 
 
 class RunModel(Protocol):
@@ -38,4 +38,4 @@ class TrainedModel(RunModel, Protocol):
 
 def model_of(config: TrainConfig) -> TrainedModel:
     """Return the model of a run."""
-    return OwnStages(config) if isinstance(config.model, OwnModel) else GPT(config)
+    return UserModelStages(config) if isinstance(config.model, UserModel) else GPT(config)

@@ -26,13 +26,13 @@ from torch.distributed.pipelining._backward import stage_backward_input, stage_b
 
 from ppsim.base.errors import ConfigError
 from ppsim.parallel.layer_partition import require_layers
-from ppsim.runtime.config import Boundary, OwnModel, TrainConfig
+from ppsim.runtime.train_config import StageBoundary, TrainConfig, UserModel
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Function:
+class UserFunction:
     """A user's function; `where` is its FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION as given.
 
     `home` is the folder of its file, "" for a module.
@@ -83,15 +83,15 @@ class Function:
     def made(self, *arguments: Any) -> Any:
         """Call the function; its errors become `ConfigError`."""
         told = f" for the layers {list(arguments[0])}" if arguments else ""
-        with imports_from(self.home), _failing(f"{self.where} fails{told}"):
+        with import_folder(self.home), _failing(f"{self.where} fails{told}"):
             return self.call(*arguments)
 
 
 @dataclass(frozen=True)
-class Made:
+class UserModelParts:
     """Result of a user's function for given numbers of layers per stage."""
 
-    function: Function
+    function: UserFunction
     layers: Sequence[int]
     modules: Iterable[nn.Module]
     inputs: Tensor
@@ -104,7 +104,7 @@ class Made:
         modules = iter(self.modules)
         while True:
             with (
-                imports_from(self.function.home),
+                import_folder(self.function.home),
                 _failing(f"{where} fails at stage {found} of the layers {list(self.layers)}"),
             ):
                 module = next(modules, None)
@@ -124,7 +124,7 @@ class Made:
         return self.inputs[drawn], self.targets[drawn]
 
 
-def function_of(where: str) -> Function:
+def function_of(where: str) -> UserFunction:
     """Return the function that FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION names; runs the code of its file.
 
     Raises `ConfigError` if there is no such file, module or function, or if the file fails.
@@ -136,7 +136,7 @@ def function_of(where: str) -> Function:
     if is_file and not Path(home).is_file():
         raise ConfigError(f"--module {where}: there is no file {home}")
     folder = str(Path(home).resolve().parent) if is_file else ""
-    with imports_from(folder), _failing(f"--module {where} fails"):
+    with import_folder(folder), _failing(f"--module {where} fails"):
         module = _module_in(Path(home).resolve()) if is_file else importlib.import_module(home)
     call = getattr(module, name, None)
     if not callable(call):
@@ -144,10 +144,10 @@ def function_of(where: str) -> Function:
         close = difflib.get_close_matches(name, functions, n=1)
         there = f"did you mean {close[0]}?" if close else f"there are {', '.join(functions) or 'none'}"
         raise ConfigError(f"--module {where}: {home} has no function {name} ({there})")
-    return Function(where, call, folder)
+    return UserFunction(where, call, folder)
 
 
-def made_by(function: Function, layers: Sequence[int], *, seed: int) -> Made:
+def build_user_model(function: UserFunction, layers: Sequence[int], *, seed: int) -> UserModelParts:
     """Return a function's result for the layers of each stage, with torch's random seed set.
 
     Raises `ConfigError` if it does not return stages, inputs, targets and loss.
@@ -176,22 +176,22 @@ def made_by(function: Function, layers: Sequence[int], *, seed: int) -> Made:
             f"{where} gives no loss: the fourth that it returns must be a function of output and targets, got "
             f"{_kind(loss)}"
         )
-    return Made(function, layers, modules, inputs, targets, loss)
+    return UserModelParts(function, layers, modules, inputs, targets, loss)
 
 
-class OwnStages:
+class UserModelStages:
     """A user's model in a run, a `ppsim.runtime.trained.TrainedModel`."""
 
     def __init__(self, config: TrainConfig) -> None:
-        assert isinstance(config.model, OwnModel)
+        assert isinstance(config.model, UserModel)
         self._config, self._model = config, config.model
         self._function = function_of(config.model.module)
-        self._without_modules: Made | None = None
+        self._without_modules: UserModelParts | None = None
 
-    def _made(self, layers: Sequence[int]) -> Made:
-        return made_by(self._function, layers, seed=self._config.seed)
+    def _made(self, layers: Sequence[int]) -> UserModelParts:
+        return build_user_model(self._function, layers, seed=self._config.seed)
 
-    def _data(self) -> Made:
+    def _data(self) -> UserModelParts:
         if self._without_modules is None:
             self._without_modules = replace(self._made(self._config.layers_per_stage), modules=())
         return self._without_modules
@@ -209,7 +209,7 @@ class OwnStages:
         """
         stages = self.stages(range(len(self._config.layers_per_stage)))
         (whole,) = self._made([self._model.num_layers]).stages()
-        return whole, same_weights(whole, list(stages.values()), self._model.module)
+        return whole, copy_weights(whole, list(stages.values()), self._model.module)
 
     def boundary(self, stage: int) -> Tensor:
         """Return zeros like a microbatch before a stage, or after the last."""
@@ -226,7 +226,7 @@ class OwnStages:
         return self._data().loss(output, targets)
 
 
-def same_weights(whole: nn.Module, stages: Sequence[nn.Module], where: str) -> list[list[nn.Parameter]]:
+def copy_weights(whole: nn.Module, stages: Sequence[nn.Module], where: str) -> list[list[nn.Parameter]]:
     """Copy the weights of the stages into the whole model, and return its parameters per stage.
 
     Parameters match, in order, if their names differ in numbers only: "layers.5.up.weight" of the model may be
@@ -260,16 +260,16 @@ def _without_numbers(name: str) -> str:
     return re.sub(r"\d+", "#", name)
 
 
-def tried(
-    function: Function, layers: Sequence[int], *, micro_batch: int, seed: int, device: str, splits: bool = False
-) -> tuple[list[Boundary], str]:
+def check_user_model(
+    function: UserFunction, layers: Sequence[int], *, micro_batch: int, seed: int, device: str, splits: bool = False
+) -> tuple[list[StageBoundary], str]:
     """Run one microbatch through the stages one after the other, each forward and backward by itself.
 
     With `splits`, the backward is split into I and W as in torch's runtime, except on the first stage. Returns the
     microbatch's shape before, between and after the stages, and the name of the parameters' number format (the
     shortest, if there are several). Raises `ConfigError`, naming the stage, for a model that no pipeline could run.
     """
-    made = made_by(function, layers, seed=seed)
+    made = build_user_model(function, layers, seed=seed)
     inputs, targets = (part.to(device) for part in made.rows(micro_batch, seed))
     boundaries, kinds, x = [_boundary(inputs)], set(), inputs
     for stage, module in enumerate(made.stages()):
@@ -283,7 +283,7 @@ def tried(
 
 
 def _tried_stage(
-    made: Made, stage: int, module: nn.Module, x: Tensor, *, targets: Tensor | None, splits: bool
+    made: UserModelParts, stage: int, module: nn.Module, x: Tensor, *, targets: Tensor | None, splits: bool
 ) -> Tensor:
     """Return the output of a stage after its backward has run too; `targets` are given for the last stage."""
     where = made.function.where
@@ -322,7 +322,7 @@ def _tried_stage(
     return output.detach()
 
 
-def _tried_loss(made: Made, output: Tensor, targets: Tensor) -> Tensor:
+def _tried_loss(made: UserModelParts, output: Tensor, targets: Tensor) -> Tensor:
     where = made.function.where
     with _failing(f"{where}: the loss fails on {_shown(output)} and targets {_shown(targets)}"):
         loss = made.loss(output, targets)
@@ -332,8 +332,8 @@ def _tried_loss(made: Made, output: Tensor, targets: Tensor) -> Tensor:
     return loss
 
 
-def _boundary(x: Tensor) -> Boundary:
-    return Boundary(list(x.shape), _name(x.dtype), x.nbytes)
+def _boundary(x: Tensor) -> StageBoundary:
+    return StageBoundary(list(x.shape), _name(x.dtype), x.nbytes)
 
 
 def _name(kind: torch.dtype) -> str:
@@ -361,7 +361,7 @@ def _module_in(path: Path) -> ModuleType:
 
 
 @contextmanager
-def imports_from(folder: str) -> Iterator[None]:
+def import_folder(folder: str) -> Iterator[None]:
     """Search modules in a folder first ("" is the current one), as `python FILE.py` and `python -m` do."""
     sys.path.insert(0, folder)
     try:

@@ -5,7 +5,7 @@ from typing import TypedDict
 import torch
 from torch import Tensor
 
-from ppsim.runtime.config import TrainConfig
+from ppsim.runtime.train_config import TrainConfig
 from ppsim.runtime.trained import model_of
 from ppsim.schedule.table import Schedule
 

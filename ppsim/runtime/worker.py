@@ -21,15 +21,15 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.rendezvous import rendezvous
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import to_json, write_whole
+from ppsim.base.files import to_json, write_atomically
 from ppsim.runtime import emulate
-from ppsim.runtime.allocator import keep_freed_memory
 from ppsim.runtime.clock import clock_of
-from ppsim.runtime.config import ONCE, TrainConfig, Turns, turns_of, word_of
 from ppsim.runtime.live_bytes import AllocatedPeak, LiveBytes
-from ppsim.runtime.machine_speed import Reference
-from ppsim.runtime.recorder import Recorder
+from ppsim.runtime.machine_speed import ReferenceWork
+from ppsim.runtime.malloc_settings import keep_freed_memory
+from ppsim.runtime.recorder import StepRecorder
 from ppsim.runtime.torch_private import require_torch, schedule_runtime, schedules
+from ppsim.runtime.train_config import ONCE, TrainConfig, TurnLimits, turns_of, word_of
 from ppsim.runtime.trained import RunModel, model_of
 from ppsim.runtime.verify import Differences, differences
 from ppsim.schedule.check import validate
@@ -40,7 +40,7 @@ from ppsim.schedule.table import Schedule
 def run_all(
     configs: Sequence[TrainConfig],
     store: Store | None = None,
-    turns: Turns = ONCE,
+    turns: TurnLimits = ONCE,
     watch: Callable[[int], None] = lambda done: None,
 ) -> list[dict[str, Any]] | None:
     """Run this process's rank of each run, one after the other; return the results on rank 0, None elsewhere.
@@ -106,7 +106,7 @@ class _Rank:
         modules = self.model.stages(table.stages_of(rank))
         self.stages = [self._stage(stage, modules[stage]) for stage in table.stages_of(rank)]
         self.live_bytes = LiveBytes(stage.submod for stage in self.stages)
-        self.recorder = Recorder(clock_of(device), mark_trace=config.trace is not None)
+        self.recorder = StepRecorder(clock_of(device), mark_trace=config.trace is not None)
         self.runtime = schedule_runtime(
             self.stages, table.num_microbatches, self.model.loss, defer_receives=config.receives == "deferred"
         )
@@ -117,7 +117,7 @@ class _Rank:
         self.optimizer = torch.optim.AdamW(self.parameters, lr=config.learning_rate)
         own = {stage.stage_index: stage.submod for stage in self.stages}
         knows_pace = device.type == "cpu" and not self.costs and config.trace is None
-        self.reference = Reference(config, self.model, own) if knows_pace else None
+        self.reference = ReferenceWork(config, self.model, own) if knows_pace else None
         self.num_done = 0
 
     def _stage(self, stage: int, module: torch.nn.Module) -> Any:
@@ -266,14 +266,14 @@ def main(name: str) -> None:
     word = None
     try:
         told = json.loads((folder / "configs.json").read_text())
-        configs, turns = [TrainConfig.from_dict(item) for item in told["configs"]], Turns(**told["turns"])
+        configs, turns = [TrainConfig.from_dict(item) for item in told["configs"]], TurnLimits(**told["turns"])
         store = FileStore(str(folder / "store"), configs[0].num_ranks)
-        results = run_all(configs, store, turns, lambda done: write_whole(turns_of(folder), str(done)))
+        results = run_all(configs, store, turns, lambda done: write_atomically(turns_of(folder), str(done)))
         if results is not None:
-            write_whole(folder / "results.json", to_json(results))
+            write_atomically(folder / "results.json", to_json(results))
     except BaseException as error:
         word = {"kind": type(error).__name__, "message": str(error), "callstack": traceback.format_exc()}
-    write_whole(word_of(folder, rank), to_json(word))
+    write_atomically(word_of(folder, rank), to_json(word))
     launcher.join()
 
 

@@ -7,7 +7,7 @@ durations on existing graphs.
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
-from ppsim.base.lru_cache import Kept
+from ppsim.base.lru_cache import LRUCache
 from ppsim.schedule.table import Schedule
 
 _ACTIONS = 2_000_000
@@ -16,12 +16,12 @@ _ACTIONS = 2_000_000
 _BESIDE = 40
 """Fixed size of a cached result, in the same unit as `_ACTIONS`. It dominates for small tables."""
 
-KEPT: Kept[tuple[Schedule, Any]] = Kept(_ACTIONS)
+KEPT: LRUCache[tuple[Schedule, Any]] = LRUCache(_ACTIONS)
 
 Found = TypeVar("Found")
 
 
-def kept(schedule: Schedule, what: Hashable, make: Callable[[], Found], *, part: float = 1.0) -> Found:
+def cached(schedule: Schedule, what: Hashable, make: Callable[[], Found], *, part: float = 1.0) -> Found:
     """Return the cached result `what` for a table object; compute it with `make` at the first request.
 
     `part` is the result's size per action, relative to 50 bytes. If `make` raises, nothing is cached.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ppsim.base.arrays import Ints32, Ints64
 from ppsim.base.errors import ScheduleError
-from ppsim.schedule.analysis_cache import kept
+from ppsim.schedule.analysis_cache import cached
 from ppsim.schedule.dependencies import transfers_of
 from ppsim.schedule.table import NONE, Op, Schedule
 
@@ -26,7 +26,7 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Ends:
+class MessageEnds:
     """One end (send or receive) of each message; arrays have one entry per message.
 
     `after`: the compute action that precedes the call, −1 for a call before the rank's first action. `turn`: 0 for
@@ -38,14 +38,14 @@ class Ends:
     holds: Bools
 
     @classmethod
-    def of(cls, after: Ints32, *, turn: Ints32 | int = 0, holds: Bools | bool = True) -> "Ends":
+    def of(cls, after: Ints32, *, turn: Ints32 | int = 0, holds: Bools | bool = True) -> "MessageEnds":
         """Return ends; `turn` and `holds` may be one value for all messages."""
         shape = after.shape
         return cls(after, np.broadcast_to(turn, shape).astype(np.int32), np.broadcast_to(holds, shape))
 
-    def where(self, condition: Bools, other: "Ends") -> "Ends":
+    def where(self, condition: Bools, other: "MessageEnds") -> "MessageEnds":
         """Return these ends if the condition is true, else the other's, per message."""
-        return Ends(*(np.where(condition, *both) for both in zip(self.columns, other.columns, strict=True)))
+        return MessageEnds(*(np.where(condition, *both) for both in zip(self.columns, other.columns, strict=True)))
 
     @property
     def columns(self) -> tuple[Ints32, Ints32, Bools]:
@@ -105,7 +105,9 @@ _NOT_MEGATRON = (
 )
 
 
-def megatron_calls(table: Schedule, source: Ints32, target: Ints32, *, overlap: bool) -> tuple[Ends, Ends]:
+def megatron_calls(
+    table: Schedule, source: Ints32, target: Ints32, *, overlap: bool
+) -> tuple[MessageEnds, MessageEnds]:
     """Return the calls in which Megatron-LM sends and receives the messages from actions `source` to `target`.
 
     `overlap` is `--overlap-p2p-communication`; it has no effect on 1F1B. Raises `ScheduleError` for a table that no
@@ -128,7 +130,7 @@ def megatron_calls(table: Schedule, source: Ints32, target: Ints32, *, overlap: 
 
 def has_megatron_loop(table: Schedule) -> bool:
     """Return whether Megatron-LM has a loop that runs this compute-only table."""
-    return kept(table, "has a loop of Megatron-LM", lambda: _has_loop(table))
+    return cached(table, "has a loop of Megatron-LM", lambda: _has_loop(table))
 
 
 def _has_loop(table: Schedule) -> bool:
@@ -145,21 +147,21 @@ def _at(entries: Ints64, rank: Ints32, number: Ints64) -> Ints32:
     return np.where(number < 0, NONE, found).astype(np.int32)
 
 
-def _single_forward(table: Schedule, row: _Row, source: Ints32, target: Ints32) -> tuple[Ends, Ends]:
+def _single_forward(table: Schedule, row: _Row, source: Ints32, target: Ints32) -> tuple[MessageEnds, MessageEnds]:
     rank, number = table.rank[target], row.number[target]
     warmup = row.warmup[rank]
-    alone = Ends.of(_at(row.forward, rank, number - 1), turn=1)  # recv_forward, after a send_forward
-    with_a_send = Ends.of(_at(row.backward, rank, number - 1 - warmup))  # send_backward_recv_forward
-    return Ends.of(source), alone.where(number <= warmup, with_a_send)
+    alone = MessageEnds.of(_at(row.forward, rank, number - 1), turn=1)  # recv_forward, after a send_forward
+    with_a_send = MessageEnds.of(_at(row.backward, rank, number - 1 - warmup))  # send_backward_recv_forward
+    return MessageEnds.of(source), alone.where(number <= warmup, with_a_send)
 
 
-def _single_backward(table: Schedule, row: _Row, source: Ints32, target: Ints32) -> tuple[Ends, Ends]:
+def _single_backward(table: Schedule, row: _Row, source: Ints32, target: Ints32) -> tuple[MessageEnds, MessageEnds]:
     rank, number = table.rank[target], row.number[target]
     warmup = row.warmup[rank]
-    with_a_send = Ends.of(_at(row.forward, rank, number + warmup))  # send_forward_recv_backward
+    with_a_send = MessageEnds.of(_at(row.forward, rank, number + warmup))  # send_forward_recv_backward
     last_forward = _at(row.forward, rank, np.full_like(number, row.count - 1))
-    alone = Ends.of(np.where(number == 0, last_forward, _at(row.backward, rank, number - 1)), turn=1)
-    return Ends.of(source), with_a_send.where(number < row.count - warmup, alone)
+    alone = MessageEnds.of(np.where(number == 0, last_forward, _at(row.backward, rank, number - 1)), turn=1)
+    return MessageEnds.of(source), with_a_send.where(number < row.count - warmup, alone)
 
 
 def _slots(table: Schedule, row: _Row, source: Ints32, target: Ints32) -> Ints64:
@@ -178,27 +180,27 @@ def _slots(table: Schedule, row: _Row, source: Ints32, target: Ints32) -> Ints64
 
 def _interleaved_forward(
     table: Schedule, row: _Row, source: Ints32, target: Ints32, slots: Ints64, overlap: bool
-) -> tuple[Ends, Ends]:
-    def end(rank: Ints32, number: Ints64) -> Ends:
+) -> tuple[MessageEnds, MessageEnds]:
+    def end(rank: Ints32, number: Ints64) -> MessageEnds:
         steady = number - row.warmup[rank]
         own = _at(row.forward, rank, number)
         held = own if overlap else np.where(steady < 0, own, _at(row.backward, rank, steady)).astype(np.int32)
-        return Ends.of(held, holds=(steady < 0) | (not overlap))
+        return MessageEnds.of(held, holds=(steady < 0) | (not overlap))
 
     return end(table.rank[source], row.number[source]), end(table.rank[target], slots)
 
 
 def _interleaved_backward(
     table: Schedule, row: _Row, source: Ints32, target: Ints32, slots: Ints64, overlap: bool
-) -> tuple[Ends, Ends]:
-    def end(rank: Ints32, number: Ints64) -> Ends:
+) -> tuple[MessageEnds, MessageEnds]:
+    def end(rank: Ints32, number: Ints64) -> MessageEnds:
         cools = number >= row.count - row.warmup[rank]
-        return Ends.of(_at(row.backward, rank, number), holds=cools | (not overlap))
+        return MessageEnds.of(_at(row.backward, rank, number), holds=cools | (not overlap))
 
     rank = table.rank[target]
     warmup = row.warmup[rank]
     is_all_warmup = warmup == row.count
-    first = Ends.of(
+    first = MessageEnds.of(
         _at(row.forward, rank, warmup - 1),
         turn=(is_all_warmup | overlap).astype(np.int32),
         holds=is_all_warmup | (not overlap),

@@ -13,16 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.base.argument_checks import require_kind
-from ppsim.base.display import Shown
+from ppsim.base.display import Printable
 from ppsim.base.errors import Deadlock, ScheduleError
-from ppsim.schedule.analysis_cache import kept
+from ppsim.schedule.analysis_cache import cached
 from ppsim.schedule.choices import Channel, Communication, Receives
 from ppsim.schedule.dependencies import dependencies, index_of
 from ppsim.schedule.explain_cycle import lines_around
 from ppsim.schedule.grammar import MOST
-from ppsim.schedule.graph import CHANNELS, build_graph, graph_of, messages_in, ordered
+from ppsim.schedule.graph import CHANNELS, build_graph, graph_of, messages_in, order_messages
 from ppsim.schedule.lowering import RECEIVES
-from ppsim.schedule.messages import Messages
+from ppsim.schedule.messages import MessageTable
 from ppsim.schedule.placement import style_of
 from ppsim.schedule.table import NONE, Op, Schedule
 from ppsim.schedule.waits import broken_waits
@@ -42,7 +42,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CommunicationCheck:
     """Whether a table runs with one way of communicating; `reason` is empty if it runs."""
 
     communication: Communication
@@ -53,14 +53,14 @@ class Verdict:
 
 
 @dataclass(frozen=True, repr=False)
-class CheckReport(Shown):
+class CheckReport(Printable):
     """Findings of a check, and the channels and receives with which the table runs (empty after an error)."""
 
     findings: list[Finding] = field(default_factory=list)
-    verdicts: list[Verdict] = field(default_factory=list)
+    verdicts: list[CommunicationCheck] = field(default_factory=list)
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """One-line summary."""
         runs = sum(verdict.outcome == "runs" for verdict in self.verdicts)
         return f"{len(self.errors)} errors, runs on {runs} of {len(self.verdicts)} kinds of channels and receives"
@@ -77,7 +77,7 @@ def validate(schedule: Schedule) -> None:
     The rules cover placement, numbering, completeness and order on each rank; `build_graph` detects deadlocks
     between ranks. Takes linear time; cached per table.
     """
-    kept(schedule, "rules", lambda: _require_rules(schedule))
+    cached(schedule, "rules", lambda: _require_rules(schedule))
 
 
 def _require_rules(schedule: Schedule) -> None:
@@ -117,10 +117,10 @@ _AS_IN = {"edge": ("rank", "pair"), "pair": ("rank",), "direction": ("rank",)}
 """For each channel, the channels whose queues contain its queues: a table that runs on those also runs on it."""
 
 
-def _verdicts(messages: Callable[[], Messages], receives: Receives) -> list[Verdict]:
+def _verdicts(messages: Callable[[], MessageTable], receives: Receives) -> list[CommunicationCheck]:
     """Return the verdict for each channel with queues, then the verdict for blocking communication."""
-    found: dict[tuple[Communication, Channel], Verdict] = {}
-    placed: Messages | None = None
+    found: dict[tuple[Communication, Channel], CommunicationCheck] = {}
+    placed: MessageTable | None = None
     ways: list[tuple[Communication, Channel]] = [("overlap", channel) for channel in CHANNELS if channel != "ideal"]
     ways.append(("blocking", "ideal"))
     for way in sorted(ways, key=lambda way: len(_AS_IN.get(way[1], ()))):
@@ -130,12 +130,14 @@ def _verdicts(messages: Callable[[], Messages], receives: Receives) -> list[Verd
         reason = ""
         if not any(verdict.outcome == "runs" for verdict in known):
             try:
-                placed = placed or ordered(messages().moved(), receives)  # a copy: its caches are freed with it
+                placed = placed or order_messages(
+                    messages().moved(), receives
+                )  # a copy: its caches are freed with it
                 graph_of(placed, communication=communication, channel=channel)
             except ScheduleError as error:
                 outcome = "deadlock" if isinstance(error, Deadlock) else "misordered"
                 reason = str(error)
-        found[way] = Verdict(communication, channel, receives, outcome, reason)
+        found[way] = CommunicationCheck(communication, channel, receives, outcome, reason)
     return [found[way] for way in ways]
 
 

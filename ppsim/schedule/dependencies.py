@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ppsim.base.arrays import Ints32
-from ppsim.schedule.analysis_cache import kept
+from ppsim.schedule.analysis_cache import cached
 from ppsim.schedule.table import NONE, Op, Schedule, is_one_of
 
 
@@ -55,7 +55,7 @@ def dependencies(schedule: Schedule) -> Dependencies:
 
     A dependency that is missing from the table is −1, so that the checker can call this on unchecked tables.
     """
-    return kept(schedule, "dependencies", lambda: _dependencies(schedule), part=12 / 50)
+    return cached(schedule, "dependencies", lambda: _dependencies(schedule), part=12 / 50)
 
 
 def _dependencies(schedule: Schedule) -> Dependencies:

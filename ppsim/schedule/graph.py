@@ -36,13 +36,13 @@ from numpy.typing import NDArray
 from ppsim.base.arrays import Ints32, Ints64
 from ppsim.base.errors import Deadlock, ScheduleError
 from ppsim.base.numba_jit import run_kernel
-from ppsim.schedule.analysis_cache import kept
-from ppsim.schedule.blocking_calls import Ends, megatron_calls
+from ppsim.schedule.analysis_cache import cached
+from ppsim.schedule.blocking_calls import MessageEnds, megatron_calls
 from ppsim.schedule.choices import Channel, Communication, Pairs, Receives
 from ppsim.schedule.dependencies import transfers_of
 from ppsim.schedule.explain_cycle import explain_cycle
 from ppsim.schedule.lowering import lowered_messages, with_receives
-from ppsim.schedule.messages import Messages, messages_of
+from ppsim.schedule.messages import MessageTable, messages_of
 from ppsim.schedule.table import NONE, Op, Schedule, first_of_cell, last_of_cell
 
 COMMUNICATIONS: dict[Communication, str] = {
@@ -107,7 +107,7 @@ def build_graph(
     other, and `ScheduleError` if sends and receives match out of order. The graph is cached per table and network,
     and shared.
     """
-    return kept(
+    return cached(
         schedule,
         ("graph", communication, channel, receives, pairs),
         lambda: _graph(schedule, communication, channel, receives, pairs),
@@ -121,7 +121,7 @@ def _graph(
         return _megatron_graph(schedule, communication)
     if (communication, channel) != ("overlap", "ideal") or schedule.has_communication:
         receives = "torch" if schedule.has_communication else receives
-        messages = kept(schedule, ("messages", receives), lambda: ordered(messages_in(schedule), receives))
+        messages = cached(schedule, ("messages", receives), lambda: order_messages(messages_in(schedule), receives))
         return graph_of(messages, communication=communication, channel=channel, pairs=pairs)
     compute = schedule.compute_only()
     source, target = transfers_of(compute)
@@ -129,20 +129,20 @@ def _graph(
     return _in_order(compute, source, target, waits)
 
 
-def messages_in(schedule: Schedule) -> Messages:
+def messages_in(schedule: Schedule) -> MessageTable:
     """Return the table's own sends and receives; for a compute-only table, the ones that torch's lowering adds.
 
     Raises `ScheduleError` if a send or receive in the table is missing or at an impossible position.
     """
 
-    def make() -> Messages:
+    def make() -> MessageTable:
         compute = schedule.compute_only()
         return messages_of(schedule, compute) if schedule.has_communication else lowered_messages(compute)
 
-    return kept(schedule, "messages", make)
+    return cached(schedule, "messages", make)
 
 
-def ordered(messages: Messages, receives: Receives) -> Messages:
+def order_messages(messages: MessageTable, receives: Receives) -> MessageTable:
     """Return messages with moved receives; raises `ScheduleError` if they match out of order."""
     placed = with_receives(messages, receives)
     placed.check_order()
@@ -150,7 +150,7 @@ def ordered(messages: Messages, receives: Receives) -> Messages:
 
 
 def graph_of(
-    messages: Messages, *, communication: Communication, channel: Channel, pairs: Pairs = "parts"
+    messages: MessageTable, *, communication: Communication, channel: Channel, pairs: Pairs = "parts"
 ) -> EventGraph:
     """Return the event graph for the given sends and receives; other arguments and errors as in `build_graph`."""
     compute, source, target = messages.compute, messages.source, messages.target
@@ -203,7 +203,7 @@ def _overlapping_waits(compute: Schedule, target: Ints32, pairs: Pairs, causes: 
         holds_up[place, holder] = np.arange(num_actions, num_nodes, dtype=np.int32)
         return _listed([previous_on_rank(compute), *holds_up])
 
-    return _joined(kept(compute, ("held up", pairs), held_up, part=10 / 50), _listed(causes))
+    return _joined(cached(compute, ("held up", pairs), held_up, part=10 / 50), _listed(causes))
 
 
 _AT_ONCE = 1 << 15
@@ -228,7 +228,7 @@ def _joined(*parts: _Listed) -> _Waits:
     return np.cumsum(offsets, out=offsets), np.concatenate([one for _, waits_for in parts for one in waits_for])
 
 
-def _ahead_in_queue(messages: Messages, channel: Channel) -> list[Ints32]:
+def _ahead_in_queue(messages: MessageTable, channel: Channel) -> list[Ints32]:
     """Return the transfer directly ahead of each transfer in its queue.
 
     One array for "edge"; otherwise two, for the queues at the sender and at the receiver.
@@ -277,7 +277,7 @@ def _line_up(
             last[first + queue] = end - num_transfers
 
 
-def _blocking_waits(messages: Messages) -> _Waits:
+def _blocking_waits(messages: MessageTable) -> _Waits:
     """A transfer starts when both ranks reach it. A rank continues when its batch of transfers is done."""
     compute, ends = messages.compute, messages.ends.copy()
     counts = np.zeros(len(compute), dtype=np.int32)
@@ -328,7 +328,9 @@ def _megatron_graph(schedule: Schedule, communication: Communication) -> EventGr
     return _in_order(schedule, source, target, _called_waits(schedule, source, target, *ends))
 
 
-def _called_waits(compute: Schedule, source: Ints32, target: Ints32, sends: Ends, receives: Ends) -> _Waits:
+def _called_waits(
+    compute: Schedule, source: Ints32, target: Ints32, sends: MessageEnds, receives: MessageEnds
+) -> _Waits:
     """A transfer starts when both ranks reach its call. A rank continues when the calls that block it are done.
 
     Transfers of one kind between two ranks run one after another. A rank waits for a non-blocking transfer when it
@@ -345,7 +347,7 @@ def _called_waits(compute: Schedule, source: Ints32, target: Ints32, sends: Ends
 
     wait(target, transfer, np.ones(num_transfers, dtype=np.bool_))
     rank = np.concatenate([compute.rank[source], compute.rank[target]])
-    calls = Ends(*(np.concatenate(both) for both in zip(sends.columns, receives.columns, strict=True)))
+    calls = MessageEnds(*(np.concatenate(both) for both in zip(sends.columns, receives.columns, strict=True)))
     both = np.concatenate([transfer, transfer])
     wait(both, calls.after, calls.after != NONE)
     following = np.where(calls.after == NONE, compute.rank_offsets[rank], calls.after + 1)
@@ -367,7 +369,7 @@ def _called_waits(compute: Schedule, source: Ints32, target: Ints32, sends: Ends
     return _joined((np.bincount(node, minlength=num_actions + num_transfers), [cause[by_node]]))
 
 
-def _first_calls(compute: Schedule, rank: Ints32, ends: Ends) -> tuple[Ints64, Ints64]:
+def _first_calls(compute: Schedule, rank: Ints32, ends: MessageEnds) -> tuple[Ints64, Ints64]:
     """Return pairs (second, first) of calls after the same action, if the first call blocks the rank."""
     place = np.where(ends.after == NONE, len(compute) + rank, ends.after)
     held = np.flatnonzero((ends.turn == 0) & ends.holds)

@@ -24,7 +24,7 @@ from ppsim.base.errors import ScheduleError
 from ppsim.base.numba_jit import run_kernel
 from ppsim.schedule.choices import Receives
 from ppsim.schedule.dependencies import dependencies, transfers_of
-from ppsim.schedule.messages import Messages, sorted_by
+from ppsim.schedule.messages import MessageTable, sorted_by
 from ppsim.schedule.table import NONE, Op, Schedule, first_of_cell, is_compute
 from ppsim.schedule.waits import with_send_waits
 
@@ -57,7 +57,7 @@ def lower(schedule: Schedule, *, receives: Receives = "torch", waits: bool = Fal
     return with_send_waits(lowered) if waits else lowered
 
 
-def lowered_messages(compute: Schedule, *, waits: bool = False) -> Messages:
+def lowered_messages(compute: Schedule, *, waits: bool = False) -> MessageTable:
     """Return the messages of a compute-only table in torch's order; arguments and errors as in `lower`."""
     lowered, entry, role = _torch_order(compute, waits)
     place = np.empty(len(compute), dtype=np.int32)
@@ -68,10 +68,12 @@ def lowered_messages(compute: Schedule, *, waits: bool = False) -> Messages:
         return place[actions]
 
     source, target = transfers_of(compute)
-    return Messages(lowered, compute, source, target, send=placed(_SEND, source), receive=placed(_RECEIVE, target))
+    return MessageTable(
+        lowered, compute, source, target, send=placed(_SEND, source), receive=placed(_RECEIVE, target)
+    )
 
 
-def with_receives(messages: Messages, receives: Receives) -> Messages:
+def with_receives(messages: MessageTable, receives: Receives) -> MessageTable:
     """Move the receives of messages that are in torch's order; `receives` is a key of `RECEIVES`."""
     if receives == "torch":
         return messages
@@ -300,7 +302,7 @@ def _decode(schedule: Schedule, codes: Ints32, offsets: Ints64) -> tuple[Schedul
 # --- other places for the receives ---
 
 
-def _deferred(messages: Messages) -> Messages:
+def _deferred(messages: MessageTable) -> MessageTable:
     """Place receives as torch's `defer_pp_recv` does: just before the consumer, or before a send to a higher peer.
 
     A receive ignores the order of the other receives, so this order can violate first in, first out.
@@ -322,7 +324,7 @@ def _deferred(messages: Messages) -> Messages:
     )
 
 
-def _ordered(messages: Messages) -> Messages:
+def _ordered(messages: MessageTable) -> MessageTable:
     """Place each receive just before its consumer, together with the earlier messages of the same peer."""
     sent, consumer = messages.by_route, _consumers(messages)
     floor = messages.route[sent].astype(np.int64) * len(messages.table)  # offset that separates the routes
@@ -331,11 +333,11 @@ def _ordered(messages: Messages) -> Messages:
     return _received_before(messages, first_of_cell(messages.table)[taker], taker)
 
 
-def _consumers(messages: Messages) -> Ints32:
+def _consumers(messages: MessageTable) -> Ints32:
     return np.flatnonzero(is_compute(messages.table.op)).astype(np.int32)[messages.target]
 
 
-def _received_before(messages: Messages, place: Ints32, turn: Ints32) -> Messages:
+def _received_before(messages: MessageTable, place: Ints32, turn: Ints32) -> MessageTable:
     """Move each receive before the entry `place`; order receives at one place by `turn`, then by sending."""
     num_entries = len(messages.table)
     key = place.astype(np.int64) * num_entries + turn

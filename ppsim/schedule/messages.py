@@ -15,7 +15,7 @@ _SENT_OR_RECEIVED = Op.SEND_F, Op.RECV_F, Op.SEND_B, Op.RECV_B
 
 
 @dataclass(frozen=True)
-class Messages:
+class MessageTable:
     """Positions of the send and the receive of each transfer; every array has one entry per transfer.
 
     `source` and `target` are indices into the compute-only table `compute`. `send` and `receive` are indices into
@@ -37,7 +37,7 @@ class Messages:
             return self.table
         order = np.empty_like(self.moved_to)
         order[self.moved_to] = np.arange(len(order), dtype=np.int32)
-        return self.table.taking(order)
+        return self.table.scaled(order)
 
     @cached_property
     def _in_rows(self) -> tuple[Ints32, Ints32]:
@@ -94,7 +94,7 @@ class Messages:
         found: Ints32 = by_send[sorted_by(self.route[by_send])]
         return found
 
-    def moved(self, **places: Any) -> "Messages":
+    def moved(self, **places: Any) -> "MessageTable":
         """Return a copy with new `send`, `receive` and `moved_to`; routes and their order stay cached."""
         moved = replace(self, **places)
         vars(moved).update(route=self.route, by_route=self.by_route)
@@ -124,7 +124,7 @@ def sorted_by(key: Ints32) -> Ints64:
     return np.argsort(key.astype(np.min_scalar_type(int(key.max(initial=0)))), kind="stable")
 
 
-def messages_of(lowered: Schedule, compute: Schedule) -> Messages:
+def messages_of(lowered: Schedule, compute: Schedule) -> MessageTable:
     """Return the messages of `lowered` for the transfers of its `compute` table.
 
     Raises `ScheduleError` for a transfer without SEND or RECV, for a duplicate or unmatched SEND or RECV, for one
@@ -135,7 +135,7 @@ def messages_of(lowered: Schedule, compute: Schedule) -> Messages:
     receive = _find(lowered, compute, target, (Op.RECV_F, Op.RECV_B))
     _refuse_strays(lowered, send, receive)
 
-    messages = Messages(lowered, compute, source, target, send, receive)
+    messages = MessageTable(lowered, compute, source, target, send, receive)
     early = np.flatnonzero(messages.after[0] < source)
     if len(early):
         made, sent = compute[int(source[early[0]])], lowered[int(send[early[0]])]

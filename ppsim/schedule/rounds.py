@@ -15,14 +15,14 @@ from ppsim.base.errors import ScheduleError
 from ppsim.schedule.table import NONE, Schedule
 
 
-def in_rounds(schedule: Schedule, num_rounds: int) -> Schedule:
+def repeat_rounds(schedule: Schedule, num_rounds: int) -> Schedule:
     """Return the table of a step that runs `schedule`, the table of one round, `num_rounds` times.
 
     The microbatches of each chain are renumbered in the order of the rounds. Raises `ScheduleError` if the model
     replicas cannot share the microbatches of a round equally.
 
     >>> import ppsim
-    >>> step = in_rounds(ppsim.build("1f1b", pp=2, microbatches=2), 2)
+    >>> step = repeat_rounds(ppsim.build("1f1b", pp=2, microbatches=2), 2)
     >>> [str(action) for action in step][:8]
     ['0F0', '0F1', '0B0', '0B1', '0F2', '0F3', '0B2', '0B3']
     """
@@ -61,11 +61,11 @@ def _by_rank(rank_offsets: Ints64, num_rounds: int) -> tuple[Ints64, Ints64, Int
 
 
 def one_round(schedule: Schedule) -> Schedule:
-    """Return the table of one round, which a runtime executes: the inverse of `in_rounds`.
+    """Return the table of one round, which a runtime executes: the inverse of `repeat_rounds`.
 
     >>> import ppsim
     >>> table = ppsim.build("zbv", pp=2, microbatches=4)
-    >>> one_round(in_rounds(table, 3)) == table
+    >>> one_round(repeat_rounds(table, 3)) == table
     True
     """
     if schedule.num_rounds == 1:

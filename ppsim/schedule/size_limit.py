@@ -17,7 +17,7 @@ _ALWAYS_FREE = 2**24
 """Requests up to 16 MiB are always allowed: Python and numpy need more themselves."""
 
 
-def require_room(num_actions: int, *, bytes_each: int = BYTES_BUILT) -> None:
+def require_memory(num_actions: int, *, bytes_each: int = BYTES_BUILT) -> None:
     """Raise `ConfigError` if that many actions, of `bytes_each` bytes, need more than the free memory."""
     needed = num_actions * bytes_each
     if needed > _ALWAYS_FREE and needed > (free := free_bytes()):

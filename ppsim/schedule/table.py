@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.base.arrays import Ints32, Ints64
-from ppsim.base.display import InBrief, loaded
+from ppsim.base.display import HasRepr, load_function
 from ppsim.base.errors import ScheduleError
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ Cell: TypeAlias = Action | tuple[Action, ...]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Schedule(InBrief):
+class Schedule(HasRepr):
     """An immutable schedule table with one row per rank.
 
     `op` (int8), `stage`, `microbatch` and `fused` (int32) have one entry per action, ordered by rank and execution
@@ -305,7 +305,7 @@ class Schedule(InBrief):
         return self.num_actions
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """One-line summary: name, sizes and number of actions."""
         counts = {"pp": self.num_ranks, "vpp": self.vpp, "microbatches": self.num_microbatches}
         counts |= {"replicas": self.num_replicas} if self.num_replicas > 1 else {}
@@ -397,7 +397,9 @@ class Schedule(InBrief):
         >>> networkx.dag_longest_path(graph)[:4], graph.edges["0F0", "0SEND_F0"]["kind"]
         (['0F0', '0SEND_F0', '1F0', '1B0'], 'message')
         """
-        return loaded("ppsim.schedule.networks:network_of_table")(self)  # by name: that module imports this one
+        return load_function("ppsim.schedule.networks:network_of_table")(
+            self
+        )  # by name: that module imports this one
 
     def compute_only(self) -> "Schedule":
         """Return the table without idle slots and communication: F, B, I and W only."""
@@ -413,14 +415,14 @@ class Schedule(InBrief):
         ['0F0', '0F1', '1F0', '1F1']
         """
         counts = np.concatenate(([0], np.cumsum(keep)))
-        return self.taking(keep, counts[self.rank_offsets])
+        return self.scaled(keep, counts[self.rank_offsets])
 
-    def taking(self, entries: NDArray[Any], rank_offsets: Ints64 | None = None) -> "Schedule":
+    def scaled(self, entries: NDArray[Any], rank_offsets: Ints64 | None = None) -> "Schedule":
         """Return the table of `entries` in this order; `rank_offsets` are its new rank offsets (None: unchanged).
 
         >>> import ppsim
         >>> table = ppsim.build("gpipe", pp=1, microbatches=2)
-        >>> [str(action) for action in table], [str(action) for action in table.taking([0, 2, 1, 3])]
+        >>> [str(action) for action in table], [str(action) for action in table.scaled([0, 2, 1, 3])]
         (['0F0', '0F1', '0B0', '0B1'], ['0F0', '0B0', '0F1', '0B1'])
         """
         return replace(

@@ -9,12 +9,20 @@ import numpy as np
 
 from ppsim.base.arrays import Numbers
 from ppsim.base.errors import ConfigError
-from ppsim.base.file_schema import AboveZero, Matrix, NonNegative, OneOrMany, Strict, retyped, validated
-from ppsim.base.files import naming, read_json
+from ppsim.base.file_schema import (
+    AboveZero,
+    FileSchema,
+    Matrix,
+    NonNegative,
+    OneOrMany,
+    validated,
+    with_field_types,
+)
+from ppsim.base.files import prefix_errors, read_json
 from ppsim.simulation.stage_costs import MATRICES, PAIRS, StageCosts
 
 
-class _Link(Strict):
+class _Link(FileSchema):
     latency_s: NonNegative = 0.0
     bytes: NonNegative
     bandwidth_bytes_per_s: AboveZero
@@ -28,14 +36,14 @@ _TYPES: dict[Any, Any] = {Numbers: OneOrMany, Numbers | None: OneOrMany | None, 
 """File type of a field, by its type in `StageCosts`; choices have the same type in both."""
 
 _PARTS = {"backward_input_s", "backward_weight_s"}
-_Costs = retyped(
-    Strict,
+_Costs = with_field_types(
+    FileSchema,
     {one.name: _TYPES.get(one.type, one.type) for one in fields(StageCosts)},
     {one.name: one.default for one in fields(StageCosts) if one.default is not MISSING and one.name not in _PARTS},
 )
 
 
-def _model_of(data: Any) -> type[Strict]:
+def _model_of(data: Any) -> type[FileSchema]:
     """Return the schema of a costs file: fields given as lists of lists are matrices of stages and microbatches."""
     if not isinstance(data, dict):
         return _Costs
@@ -45,7 +53,7 @@ def _model_of(data: Any) -> type[Strict]:
     }  # fmt: skip
     if isinstance(data.get("transfer_s"), dict):
         others["transfer_s"] = _Link  # link instead of seconds
-    return retyped(_Costs, others) if others else _Costs
+    return with_field_types(_Costs, others) if others else _Costs
 
 
 def costs_from(data: Any, source: str = "costs") -> StageCosts:
@@ -55,7 +63,7 @@ def costs_from(data: Any, source: str = "costs") -> StageCosts:
     given = dict(vars(validated(_model_of(data), data, source)))
     if isinstance(link := given["transfer_s"], _Link):
         given["transfer_s"] = link.seconds
-    with naming(source):
+    with prefix_errors(source):
         return StageCosts(**given)
 
 

@@ -19,7 +19,7 @@ from ppsim.schedule.table import NONE
 
 
 @dataclass(frozen=True)
-class Times:
+class NodeTimes:
     """Start, end and blocker of each node of a graph, in seconds.
 
     `start` is after the node's overhead. `blocker` is the node that ended last among those waited for (−1: none).
@@ -57,7 +57,7 @@ def evaluate(
     *,
     earliest: Floats | None = None,
     num_sets: int = 1,
-) -> Times:
+) -> NodeTimes:
     """Return the times of every node for durations and overheads in seconds, one entry per node.
 
     `num_sets` is the number of evaluations planned, which decides whether compilation pays. No node starts before
@@ -70,7 +70,7 @@ def evaluate(
 
 def evaluate_there(
     graph: EventGraph, duration: Floats, overhead: Floats, *, earliest: Floats | None = None, num_sets: int = 1
-) -> Times:
+) -> NodeTimes:
     """Do the same as `evaluate`, in place: `overhead` becomes the starts and `duration` the ends."""
     if earliest is None:
         earliest = np.zeros(graph.num_nodes)
@@ -80,7 +80,7 @@ def evaluate_there(
         inputs=(graph.num_actions, graph.order, graph.offsets, graph.waits_for, earliest),
         outputs=(overhead, duration, blocker), size=num_sets * graph.num_nodes,
     )  # fmt: skip
-    return Times(overhead, duration, blocker)
+    return NodeTimes(overhead, duration, blocker)
 
 
 _SIDE_BY_SIDE = 1_000_000

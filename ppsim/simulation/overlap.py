@@ -11,7 +11,7 @@ import numpy as np
 
 from ppsim.base.arrays import Floats
 from ppsim.schedule.graph import EventGraph
-from ppsim.simulation.engine import Times, evaluate, evaluate_there
+from ppsim.simulation.engine import NodeTimes, evaluate, evaluate_there
 
 _MOST_ROUNDS, _PLAIN_ROUNDS = 12, 3
 _CONVERGED = 1e-4
@@ -60,7 +60,7 @@ def evaluate_slowed(
     slowdown: float,
     *,
     earliest: Floats | None = None,
-) -> Times:
+) -> NodeTimes:
     """Return the times of every node if overlapping compute takes ``1 + slowdown`` times as long.
 
     This is a fixed-point iteration: each round uses the overlaps of the previous round, until no action changes by

@@ -4,7 +4,7 @@ from typing import Any
 
 from ppsim.simulation.bounds.for_table import bounds_of
 from ppsim.simulation.bounds.problem import is_within
-from ppsim.simulation.explain import CAUSES, critical_path, idle_by_cause_s
+from ppsim.simulation.idle_causes import CAUSES, critical_path, idle_by_cause_s
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline, ratio_idle
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ppsim.base.arrays import Floats, Numbers
-from ppsim.base.display import InBrief
+from ppsim.base.display import HasRepr
 from ppsim.base.errors import CostsError
 from ppsim.schedule.choices import Channel, Communication, Pairs, Receives
 from ppsim.schedule.graph import CHANNELS, COMMUNICATIONS
@@ -25,7 +25,7 @@ _CHOICES = {"communication": tuple(COMMUNICATIONS), "channel": tuple(CHANNELS), 
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class StageCosts(InBrief):
+class StageCosts(HasRepr):
     """Costs of one whole microbatch on each stage, in seconds and bytes.
 
     A per-stage field is a number for all stages or a sequence with one entry per stage. For a table with model
@@ -272,10 +272,10 @@ class StageCosts(InBrief):
         costs._require_right(changes)
         return costs
 
-    def taking(self, times: float) -> "StageCosts":
+    def scaled(self, times: float) -> "StageCosts":
         """Return the costs with all actions and transfers multiplied by `times`; fixed overheads do not change.
 
-        >>> StageCosts(forward_s=1, backward_s=2, transfer_s=0.5).taking(2).forward_s
+        >>> StageCosts(forward_s=1, backward_s=2, transfer_s=0.5).scaled(2).forward_s
         2.0
         """
         given = {name: getattr(self, name) for name in _SECONDS}
@@ -354,11 +354,11 @@ class StageCosts(InBrief):
             num_stages=num_stages, num_ranks=num_ranks, num_replicas=num_replicas
         )
 
-    def alike(self) -> "StageCosts":
+    def with_equal_microbatches(self) -> "StageCosts":
         """Return costs with equal microbatches: the mean of seconds, the maximum of bytes.
 
         >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, microbatch_factors=[1, 3])
-        >>> costs.alike().forward_s
+        >>> costs.with_equal_microbatches().forward_s
         array([2.])
         """
         if not self.differ_by_microbatch:

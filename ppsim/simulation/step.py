@@ -15,16 +15,16 @@ from ppsim.base.arrays import Floats, Numbers
 from ppsim.base.errors import ConfigError
 from ppsim.schedule.rounds import one_round
 from ppsim.schedule.table import Op, Schedule
-from ppsim.simulation.run import simulate
+from ppsim.simulation.simulate import simulate
 from ppsim.simulation.stage_costs import StageCosts
-from ppsim.simulation.step_costs import Sharing, StepCosts
+from ppsim.simulation.step_costs import SharedGradients, StepCosts
 from ppsim.simulation.timeline import Timeline
 
 Kind = Literal["gather", "reduce", "share", "norm", "optimizer", "hidden", "exposed"]
 
 
 @dataclass(frozen=True)
-class Piece:
+class StepActivity:
     """One activity of a rank outside the pipeline; `stage` is −1 if it concerns all stages of the rank.
 
     The field `told` contains details of "hidden" and "exposed" expert-parallel messages.
@@ -39,7 +39,7 @@ class Piece:
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class TrainingStep:
     """One step: the pipeline's timeline, in which 0 is the start of the step, and everything around it.
 
     `time_s` is the time from one step to the next. With a synchronised optimizer it runs from the start to the last
@@ -48,12 +48,12 @@ class Step:
     """
 
     timeline: Timeline
-    pieces: list[Piece]
+    pieces: list[StepActivity]
     time_s: float
     exposed_s: dict[str, float]
 
 
-def simulate_step(schedule: Schedule, costs: StageCosts, around: StepCosts) -> Step:
+def simulate_step(schedule: Schedule, costs: StageCosts, step_costs: StepCosts) -> TrainingStep:
     """Return a step with everything around its pipeline; raises the errors of `simulate`.
 
     >>> from ppsim import build
@@ -64,18 +64,18 @@ def simulate_step(schedule: Schedule, costs: StageCosts, around: StepCosts) -> S
     (15.0, 18.0, 2.0)
     """
     num_ranks = schedule.num_ranks
-    optimizer_s = _entries("optimizer_s", around.optimizer_s, num_ranks, "rank")
-    pieces: list[Piece] = []
-    timeline, ready, reduced = _pipeline(schedule, costs, around, pieces)
-    waits_for_all = around.update == "synchronised"
-    shared = _shared(reduced, around.sharing, pieces)
+    optimizer_s = _entries("optimizer_s", step_costs.optimizer_s, num_ranks, "rank")
+    pieces: list[StepActivity] = []
+    timeline, ready, reduced = _pipeline(schedule, costs, step_costs, pieces)
+    waits_for_all = step_costs.update == "synchronised"
+    shared = _shared(reduced, step_costs.sharing, pieces)
     begin = float(shared.max())
-    normed = np.full(num_ranks, begin + around.norm_s) if waits_for_all else shared
-    if waits_for_all and around.norm_s:
-        pieces += [Piece(rank, "norm", -1, begin, begin + around.norm_s) for rank in range(num_ranks)]
+    normed = np.full(num_ranks, begin + step_costs.norm_s) if waits_for_all else shared
+    if waits_for_all and step_costs.norm_s:
+        pieces += [StepActivity(rank, "norm", -1, begin, begin + step_costs.norm_s) for rank in range(num_ranks)]
     updated = normed + optimizer_s
     for rank in np.flatnonzero(optimizer_s).tolist():
-        pieces.append(Piece(rank, "optimizer", -1, float(normed[rank]), float(updated[rank])))
+        pieces.append(StepActivity(rank, "optimizer", -1, float(normed[rank]), float(updated[rank])))
 
     # The pipeline's time starts at its first action, without the host time before it.
     origin = min(timeline.begin_s, costs.action_overhead_s) if ready.any() else timeline.begin_s
@@ -88,15 +88,15 @@ def simulate_step(schedule: Schedule, costs: StageCosts, around: StepCosts) -> S
     ends = [float(of_rank.max() if waits_for_all else of_rank[last]) for of_rank in moments]
     for name, (before, now) in zip(("reduce", "share", "norm", "optimizer"), pairwise(ends), strict=True):
         exposed_s[name] = now - before
-    exposed_s["rest"] = around.rest_s
-    exposed_s["stragglers"] = around.straggling * timeline.step_time_s
-    exposed_s["slow rank"] = around.slow_rank * float(timeline.busy_s.max())
-    beside_s = around.rest_s + exposed_s["stragglers"] + exposed_s["slow rank"]
-    return Step(timeline, pieces, ends[-1] - float(begins[last]) + beside_s, exposed_s)
+    exposed_s["rest"] = step_costs.rest_s
+    exposed_s["stragglers"] = step_costs.straggling * timeline.step_time_s
+    exposed_s["slow rank"] = step_costs.slow_rank * float(timeline.busy_s.max())
+    beside_s = step_costs.rest_s + exposed_s["stragglers"] + exposed_s["slow rank"]
+    return TrainingStep(timeline, pieces, ends[-1] - float(begins[last]) + beside_s, exposed_s)
 
 
 def _pipeline(
-    schedule: Schedule, costs: StageCosts, around: StepCosts, pieces: list[Piece]
+    schedule: Schedule, costs: StageCosts, around: StepCosts, pieces: list[StepActivity]
 ) -> tuple[Timeline, Floats, Floats]:
     """Simulate the pipeline with the data-parallel collectives of every round.
 
@@ -121,11 +121,11 @@ def _pipeline(
     return timeline, ready, reduced
 
 
-def _shifted(piece: Piece, seconds: float) -> Piece:
+def _shifted(piece: StepActivity, seconds: float) -> StepActivity:
     return replace(piece, start_s=piece.start_s + seconds, end_s=piece.end_s + seconds)
 
 
-def between_rounds_s(schedule: Schedule, costs: StageCosts, around: StepCosts) -> float:
+def between_rounds_s(schedule: Schedule, costs: StageCosts, step_costs: StepCosts) -> float:
     """Return the wait of a rank between its last action of a round and its first action of the next round.
 
     Every round reduces its gradients and gathers its parameters again: torch's pipeline runtime ends each `step()`
@@ -135,16 +135,16 @@ def between_rounds_s(schedule: Schedule, costs: StageCosts, around: StepCosts) -
     are delayed accordingly, and the others follow through their messages.
 
     >>> from ppsim import build
-    >>> from ppsim.schedule.rounds import in_rounds
-    >>> table = in_rounds(build("1f1b", pp=2, microbatches=4), 2)
+    >>> from ppsim.schedule.rounds import repeat_rounds
+    >>> table = repeat_rounds(build("1f1b", pp=2, microbatches=4), 2)
     >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
     >>> between_rounds_s(table, costs, StepCosts(gather_s=1, reduce_s=2))
     3.0
     """
-    if schedule.num_rounds == 1 or not (np.any(around.gather_s) or np.any(around.reduce_s)):
+    if schedule.num_rounds == 1 or not (np.any(step_costs.gather_s) or np.any(step_costs.reduce_s)):
         return 0.0
-    table, alike = one_round(schedule), costs.alike()
-    timeline, ready, reduced = _pipeline(table, alike, around, [])
+    table, alike = one_round(schedule), costs.with_equal_microbatches()
+    timeline, ready, reduced = _pipeline(table, alike, step_costs, [])
     first = schedule.model_stage[schedule.stage[schedule.rank_offsets[:-1]]] == 0  # ranks that start a round
     pace_s = float((reduced - _begins(timeline, ready, costs.action_overhead_s)).max())
     if pace_s <= timeline.span_s:
@@ -153,14 +153,20 @@ def between_rounds_s(schedule: Schedule, costs: StageCosts, around: StepCosts) -
 
 
 def _gathered(
-    schedule: Schedule, gather_s: Floats, buckets: Floats, forward_s: Floats, pieces: list[Piece], *, overlap: bool
+    schedule: Schedule,
+    gather_s: Floats,
+    buckets: Floats,
+    forward_s: Floats,
+    pieces: list[StepActivity],
+    *,
+    overlap: bool,
 ) -> Floats:
     """Return when each stage's parameters suffice for its first forward, if all ranks start to gather at 0."""
     ready = np.zeros(schedule.num_stages)
     for rank in range(schedule.num_ranks):
         moment = 0.0
         for stage in _by_first_forward(schedule, rank):
-            pieces.append(Piece(rank, "gather", stage, moment, moment + gather_s[stage]))
+            pieces.append(StepActivity(rank, "gather", stage, moment, moment + gather_s[stage]))
             moment = pieces[-1].end_s
             # a forward starts with the first bucket, and needs the last bucket only for its own last part
             ready[stage] = moment - min(gather_s[stage], forward_s[stage]) * (1 - 1 / buckets[stage])
@@ -169,13 +175,13 @@ def _gathered(
     return ready
 
 
-def _shared(reduced: Floats, sharing: tuple[Sharing, ...], pieces: list[Piece]) -> Floats:
+def _shared(reduced: Floats, sharing: tuple[SharedGradients, ...], pieces: list[StepActivity]) -> Floats:
     """Return when each rank has the gradients that it sums with other pipeline ranks."""
     shared = reduced.copy()
     for group in sharing:
         ranks = list(group.ranks)
         begin = float(shared[ranks].max())
-        pieces += [Piece(rank, "share", -1, begin, begin + group.seconds) for rank in ranks]
+        pieces += [StepActivity(rank, "share", -1, begin, begin + group.seconds) for rank in ranks]
         shared[ranks] = begin + group.seconds
     return shared
 
@@ -199,7 +205,7 @@ def _by_first_forward(schedule: Schedule, rank: int) -> list[int]:
 
 
 def _reduced(
-    timeline: Timeline, reduce_s: Floats, buckets: Floats, pieces: list[Piece], *, overlap: bool, number: int
+    timeline: Timeline, reduce_s: Floats, buckets: Floats, pieces: list[StepActivity], *, overlap: bool, number: int
 ) -> Floats:
     """Return when each rank has reduced the gradients of a round, stage by stage in the order of completion.
 
@@ -228,7 +234,7 @@ def _reduced(
             begin = max(moment, float(last_end[stage] - hidden))
             moment = begin + reduce_s[stage]
             if reduce_s[stage]:
-                pieces.append(Piece(rank, "reduce", stage, begin, moment))
+                pieces.append(StepActivity(rank, "reduce", stage, begin, moment))
         done[rank] = max(float(done[rank]), moment)
     return done
 

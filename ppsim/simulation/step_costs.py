@@ -9,7 +9,7 @@ from ppsim.schedule.choices import Update
 
 
 @dataclass(frozen=True)
-class Sharing:
+class SharedGradients:
     """Gradients that several pipeline ranks sum: of tied embeddings, conditional embedders, replicated stages."""
 
     ranks: tuple[int, ...]
@@ -55,7 +55,7 @@ class StepCosts:
     reduce_s: Numbers = 0.0
     num_buckets: Numbers = 1.0
     overlap: bool = True
-    sharing: tuple[Sharing, ...] = ()
+    sharing: tuple[SharedGradients, ...] = ()
     norm_s: float = 0.0
     optimizer_s: Numbers = 0.0
     update: Update = "synchronised"
@@ -63,7 +63,7 @@ class StepCosts:
     straggling: float = 0.0
     slow_rank: float = 0.0
 
-    def taking(self, times: float) -> "StepCosts":
+    def scaled(self, times: float) -> "StepCosts":
         """Return the costs multiplied by `times`, except the rest and the two relative fields."""
         return replace(
             self,

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ppsim.base.arrays import Floats, Ints32
-from ppsim.base.display import Pictured
+from ppsim.base.display import Drawable
 from ppsim.base.units import percent, seconds
 from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.networks import name_of, network_of
 from ppsim.schedule.rounds import microbatches_in_words
 from ppsim.schedule.table import NONE, Op, Schedule, last_of_cell
 from ppsim.simulation.cost_arrays import CostArrays
-from ppsim.simulation.memory import Memory, memory_of
+from ppsim.simulation.memory_per_action import RankMemoryUse, memory_of
 
 if TYPE_CHECKING:
     import networkx
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Timeline(Pictured):
+class Timeline(Drawable):
     """Start and end of every action and transfer of a step, in seconds from the first start.
 
     Arrays have one entry per node of `graph`: the compute actions in table order, then the transfers. `blocker` is
@@ -48,7 +48,7 @@ class Timeline(Pictured):
     earliest: Floats | None = None
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """One-line summary: schedule, sizes, origin, step time and bubble."""
         table = self.schedule
         batch = microbatches_in_words(table.num_microbatches, table.num_rounds)
@@ -121,7 +121,7 @@ class Timeline(Pictured):
         return ratio_idle(float(self.busy_s.mean()), self.span_s)
 
     @cached_property
-    def memory(self) -> Memory:
+    def memory(self) -> RankMemoryUse:
         """Memory of each rank, per action."""
         return memory_of(self.schedule, self.costs)
 

@@ -13,7 +13,7 @@ from ppsim.base.arrays import Floats
 from ppsim.schedule.graph import EventGraph, build_graph
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.engine import evaluate_many
-from ppsim.simulation.run import durations_s, overheads_s, simulate_graph
+from ppsim.simulation.simulate import durations_s, overheads_s, simulate_graph
 from ppsim.simulation.stage_costs import StageCosts
 
 Variation = float | tuple[float, ...]
@@ -43,12 +43,12 @@ def relative_spread(variation: Variation) -> float:
     return float(high - low) / _NORMAL
 
 
-def varies_not(variation: Variation) -> bool:
+def is_constant(variation: Variation) -> bool:
     """Return whether all actions take their median."""
     return not variation if isinstance(variation, float) else all(factor == 1 for factor in variation)
 
 
-def drawn(variation: Variation, random: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+def draw_factors(variation: Variation, random: np.random.Generator, shape: tuple[int, ...]) -> Floats:
     """Return random factors: log-normal ones, or draws from the given factors."""
     if isinstance(variation, float):
         found: Floats = np.exp(variation * random.standard_normal(shape))
@@ -57,11 +57,11 @@ def drawn(variation: Variation, random: np.random.Generator, shape: tuple[int, .
     return chosen
 
 
-def drawn_steps(graph: EventGraph, variation: Variation) -> Floats:
+def simulate_samples(graph: EventGraph, variation: Variation) -> Floats:
     """Return random factors with shape [steps, nodes]; factors of transfers are 1."""
     number = max(_LEAST_DRAWS, min(_DRAWS, _MOST_DRAWN // graph.num_nodes))
     factors = np.ones((number, graph.num_nodes))
-    factors[:, : graph.num_actions] = drawn(variation, np.random.default_rng(0), (number, graph.num_actions))
+    factors[:, : graph.num_actions] = draw_factors(variation, np.random.default_rng(0), (number, graph.num_actions))
     return factors
 
 
@@ -76,14 +76,14 @@ def with_variation(schedule: Schedule, costs: StageCosts, variation: Variation |
     >>> round(ppsim.simulate(table, with_variation(table, costs, 0.1)).step_time_s, 2)
     34.24
     """
-    if variation is None or varies_not(variation):
+    if variation is None or is_constant(variation):
         return costs
     graph = build_graph(
         schedule, communication=costs.communication, channel=costs.channel, receives=costs.receives,
         pairs=costs.pairs,
     )  # fmt: skip
     durations, overheads = durations_s(graph, costs.resolved_for(schedule)), overheads_s(graph, costs)
-    steps = np.concatenate([np.ones((1, graph.num_nodes)), drawn_steps(graph, variation)])
+    steps = np.concatenate([np.ones((1, graph.num_nodes)), simulate_samples(graph, variation)])
     usual, *varied = evaluate_many(graph, durations * steps, overheads).step_time_s.tolist()
     return costs.replace(variation_s=_overhead_s(graph, costs, fsum(varied) / len(varied) - usual))
 

@@ -11,13 +11,13 @@ _MOST_NAMED = 4
 
 
 @dataclass(frozen=True)
-class Verdict:
+class MemoryVerdict:
     """The rank with the highest peak memory, and the usable bytes per rank (`limit_bytes`, None: unknown).
 
-    `without` are options of the trainer that change memory but are ignored. `assumed_gpus` is the number of GPUs if
-    it was assumed. `activations_only`: only the given activations are known.
+    `ignored_memory_options` are options of the trainer that change memory but are ignored. `assumed_gpus` is the
+    number of GPUs if it was assumed. `activations_only`: only the given activations are known.
 
-    >>> verdict = Verdict(rank=1, peak_bytes=77.0 * 2**30, limit_bytes=75.7 * 2**30)
+    >>> verdict = MemoryVerdict(rank=1, peak_bytes=77.0 * 2**30, limit_bytes=75.7 * 2**30)
     >>> verdict.fits
     False
     >>> print(verdict)
@@ -27,7 +27,7 @@ class Verdict:
     rank: int
     peak_bytes: float
     limit_bytes: float | None
-    without: Sequence[str] = ()
+    ignored_memory_options: Sequence[str] = ()
     assumed_gpus: int | None = None
     activations_only: bool = False
 
@@ -41,7 +41,7 @@ class Verdict:
         return None if self.activations_only else True
 
     @property
-    def margin_bytes(self) -> float | None:
+    def headroom_bytes(self) -> float | None:
         """Free bytes on the rank, negative if the step does not fit; None without a limit."""
         return None if self.limit_bytes is None else self.limit_bytes - self.peak_bytes
 
@@ -58,7 +58,12 @@ class Verdict:
     @property
     def notes(self) -> list[str]:
         """Caveats: ignored options and, if the step does not fit, the assumed number of GPUs."""
-        named = ", ".join([*self.without[:_MOST_NAMED], *(["…"] if len(self.without) > _MOST_NAMED else [])])
+        named = ", ".join(
+            [
+                *self.ignored_memory_options[:_MOST_NAMED],
+                *(["…"] if len(self.ignored_memory_options) > _MOST_NAMED else []),
+            ]
+        )
         found = [f"ignored options that change memory: {named}"] if named else []
         if self.fits is False and self.assumed_gpus is not None:
             found.append(asks_for_gpus(self.assumed_gpus))
@@ -66,7 +71,11 @@ class Verdict:
 
     def to_json(self) -> dict[str, Any]:
         """Return the verdict with bytes, for `memory_fit` of JSON."""
-        return {**vars(self), "without": list(self.without), "margin_bytes": self.margin_bytes}
+        return {
+            **vars(self),
+            "ignored_memory_options": list(self.ignored_memory_options),
+            "headroom_bytes": self.headroom_bytes,
+        }
 
 
 def asks_for_gpus(number: int) -> str:

@@ -6,8 +6,8 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.limits import LARGEST, count_from
-from ppsim.trainers.option_relevance import matters_for, require_full_training
-from ppsim.trainers.run_config import Ignored
+from ppsim.trainers.option_relevance import effect_of, require_full_training
+from ppsim.trainers.run_config import IgnoredOption
 
 _RENAMED = {
     "disable_bias_linear": ("add_bias_linear", False),
@@ -30,7 +30,7 @@ _SPELLED = {
 """Other spellings of names in `args` that take a value."""
 
 
-def normalised(given: Mapping[str, Any]) -> dict[str, Any]:
+def megatron_names(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return options by their names in Megatron-LM's `args`; a flag without a value is True."""
     found: dict[str, Any] = {}
     for option, value in given.items():
@@ -144,9 +144,9 @@ class Arguments:
         return not self._is_complete and name in self._asked and bool(self._values.get(name))
 
     @property
-    def ignored_that_matter(self) -> tuple[Ignored, ...]:
+    def ignored_that_matter(self) -> tuple[IgnoredOption, ...]:
         """Arguments that were not read and are known to change time or memory."""
-        return tuple(ignored for ignored in self.ignored if ignored.matters != "unknown")
+        return tuple(ignored for ignored in self.ignored if ignored.effect != "unknown")
 
     @property
     def understood(self) -> tuple[tuple[str, str], ...]:
@@ -168,7 +168,7 @@ class Arguments:
         ]
 
     @property
-    def ignored(self) -> tuple[Ignored, ...]:
+    def ignored(self) -> tuple[IgnoredOption, ...]:
         """Unread arguments of the user that may change time or memory."""
-        found = [Ignored(name, value, matters) for name, value in self.unread if (matters := matters_for(name))]
-        return tuple(one for one in found if one.matters != "unknown" or not self._is_complete)
+        found = [IgnoredOption(name, value, matters) for name, value in self.unread if (matters := effect_of(name))]
+        return tuple(one for one in found if one.effect != "unknown" or not self._is_complete)

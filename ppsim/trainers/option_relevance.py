@@ -123,10 +123,10 @@ _GENERATION = re.compile(r"inference_.*|rl_.*|retro_.*|checkpoint\..*|profiling\
 """Options of parts that do not belong to the training step, whatever their names suggest."""
 
 
-def matters_for(name: str) -> str:
+def effect_of(name: str) -> str:
     """Return the effect of an option: "time", "memory", "time and memory", "unknown", or "" for none.
 
-    >>> matters_for("optimizer_cpu_offload"), matters_for("adam_beta1"), matters_for("encoder_layers_frozen")
+    >>> effect_of("optimizer_cpu_offload"), effect_of("adam_beta1"), effect_of("encoder_layers_frozen")
     ('time and memory', '', 'unknown')
     """
     if name in _KNOWN_INERT or _GENERATION.fullmatch(name):
@@ -162,7 +162,7 @@ def require_full_training(options: Mapping[str, Any], source: str) -> None:
 --lora RANK or --freeze MODULES
     """
     adapters: dict[str, list[tuple[str, Any]]] = {}
-    for path, value in leaves_of(options):
+    for path, value in config_values(options):
         parts = [part for part in path.split(".") if not _OTHERS.fullmatch(part)]
         if any(map(_FROZEN.search, parts)) and _is_on(value):
             raise _partial(source, path, value)
@@ -178,16 +178,16 @@ def require_full_training(options: Mapping[str, Any], source: str) -> None:
             raise _partial(source, *on[0])
 
 
-def leaves_of(options: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def config_values(options: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     """Yield each value that is not a section, with its path through the sections.
 
-    >>> list(leaves_of({"zero": {"stage": 1}, "steps": 2}))
+    >>> list(config_values({"zero": {"stage": 1}, "steps": 2}))
     [('zero.stage', 1), ('steps', 2)]
     """
     for name, value in options.items():
         path = above + str(name).lstrip("-").replace("-", "_")
         if isinstance(value, dict):
-            yield from leaves_of(value, f"{path}.")
+            yield from config_values(value, f"{path}.")
         else:
             yield path, value
 

@@ -14,10 +14,10 @@ from ppsim.model.config import model_from
 from ppsim.model.hf_fields import UnknownModelType
 from ppsim.model.registry import read_model
 from ppsim.trainers import configurations
-from ppsim.trainers.adapters import with_adapters, without_adapters
-from ppsim.trainers.arguments import Arguments, normalised
+from ppsim.trainers.arguments import Arguments, megatron_names
 from ppsim.trainers.bridge.read_config import from_sections
 from ppsim.trainers.deepspeed.read_config import from_deepspeed
+from ppsim.trainers.lora_config import with_adapters, without_adapters
 from ppsim.trainers.megatron.read_config import from_megatron
 from ppsim.trainers.option_relevance import require_full_training
 from ppsim.trainers.primus.read_config import from_primus
@@ -48,7 +48,7 @@ def read_run_config(path: str | Path) -> RunConfig:
     >>> script = Path(tempfile.mkdtemp(), "train.sh")
     >>> _ = script.write_text("pretrain_gpt.py --pipeline-model-parallel-size 4 --micro-batch-size 2 --bf16")
     >>> found = ppsim.read_run_config(script)
-    >>> found.words["pp"], found.words["micro_batch"], found.words["dtype"]
+    >>> found.options["pp"], found.options["micro_batch"], found.options["dtype"]
     (4, 2, 'bfloat16')
     """
     if isdir(path):
@@ -63,7 +63,7 @@ def read_run_config(path: str | Path) -> RunConfig:
     if re.search(r"^(modules|MODEL_ARGS|model):", text, re.MULTILINE):
         return _from_tree(read_yaml(path), Path(path))
     if logged := logged_arguments(text):
-        return from_megatron(Arguments(normalised(logged), source, is_complete=True))
+        return from_megatron(Arguments(megatron_names(logged), source, is_complete=True))
     if re.search(r"(^|\s)--[a-z][\w.-]*( +|=)[^\s:]", text) and not re.search(
         r"^[ \t]*--[\w-]+:", text, re.MULTILINE
     ):
@@ -87,7 +87,7 @@ def _from_flags(flags: Mapping[str, Any], source: str) -> RunConfig:
         return from_torchtitan({name.lstrip("-"): value for name, value in flags.items()}, source)
     if not any("model-parallel-size" in name or name in ("--num-layers", "--micro-batch-size") for name in flags):
         raise ConfigError(f"{source} is no training configuration; there are {configurations()}")
-    return from_megatron(Arguments(normalised(flags), source))
+    return from_megatron(Arguments(megatron_names(flags), source))
 
 
 def _from_tree(content: Any, path: Path) -> RunConfig:
@@ -104,7 +104,7 @@ def _from_sections(content: dict[str, Any], path: Path, source: str) -> RunConfi
     if isinstance(arguments, dict):
         if any(str(name).startswith(("trainer.", "model.")) for name in arguments):
             return from_sections(arguments, source)
-        return from_megatron(Arguments(normalised(arguments), source))
+        return from_megatron(Arguments(megatron_names(arguments), source))
     if isinstance(arguments, str):
         return _from_flags(flags_of(arguments, source), source)
     if any(name in content for name in ("modules", "extends", "bases")):
@@ -121,5 +121,7 @@ def _from_sections(content: dict[str, Any], path: Path, source: str) -> RunConfi
         return from_torchtitan(content, source)
     if isinstance(content.get("model"), dict) or any(str(name).startswith("--") for name in content):
         named = any(str(name).startswith("--") for name in content)
-        return from_megatron(Arguments(normalised(content), source)) if named else from_sections(content, source)
+        return (
+            from_megatron(Arguments(megatron_names(content), source)) if named else from_sections(content, source)
+        )
     raise ConfigError(f"{source} is no training configuration; there are {configurations()}")

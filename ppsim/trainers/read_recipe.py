@@ -10,10 +10,10 @@ from ppsim.model.attention_and_mlp import MixtureOfExperts
 from ppsim.model.registry import NAMES, find_model
 from ppsim.trainers.bridge.read_config import from_sections
 from ppsim.trainers.bridge.rules import RULES
-from ppsim.trainers.option_relevance import matters_for
+from ppsim.trainers.option_relevance import effect_of
 from ppsim.trainers.primus.read_config import from_arguments
 from ppsim.trainers.recipe_table import TITLES, Recipe, find_recipe
-from ppsim.trainers.run_config import Ignored, RunConfig
+from ppsim.trainers.run_config import IgnoredOption, RunConfig
 from ppsim.trainers.torchtitan.read_config import from_torchtitan
 
 CLUSTERS = {
@@ -28,7 +28,7 @@ def read_recipe(name: str) -> RunConfig:
     """Return a recipe as a trainer's configuration; raises `ConfigError` as `find_recipe` does.
 
     >>> found = read_recipe("deepseek-v3/gb200/mxfp8@26.08")
-    >>> found.words["gpus"], found.words["pp"], found.words["dtype"], found.words["cluster"]
+    >>> found.options["gpus"], found.options["pp"], found.options["dtype"], found.options["cluster"]
     (256, 4, 'mxfp8', 'gb200-nvl72')
     """
     recipe = find_recipe(name)
@@ -37,7 +37,7 @@ def read_recipe(name: str) -> RunConfig:
     )
     words = {"cluster": CLUSTERS[recipe.device]} if recipe.device in CLUSTERS else {}
     trainer = f"{TITLES[recipe.trainer]} {recipe.release}, {recipe.source}"
-    found = replace(found, trainer=trainer, words={**words, **found.words}, recipe=recipe)
+    found = replace(found, trainer=trainer, options={**words, **found.options}, recipe=recipe)
     if found.model is None:
         return replace(found, why_no_model=f"recipe {recipe.name}: {found.why_no_model}")
     return found
@@ -86,7 +86,7 @@ def _of_bridge(recipe: Recipe) -> RunConfig:
             words |= {"mtp": False} if further == 0 else {"mtp_num_layers": further}
             words |= {"mtp_use_repeated_layer": True} if repeats else {}
         elif further:
-            ignored.append(Ignored("mtp_num_layers", further, "time and memory"))
+            ignored.append(IgnoredOption("mtp_num_layers", further, "time and memory"))
             if layout := settings.get("pipeline_model_parallel_layout"):
                 settings["pipeline_model_parallel_layout"] = layout.replace("m", "")
     if settings.get("expert_model_parallel_size"):
@@ -97,21 +97,21 @@ def _of_bridge(recipe: Recipe) -> RunConfig:
     found = from_sections({"model": settings | {"world_size": recipe.gpus}}, recipe.name)
     read = {*dict(found.understood), *(one.name for one in found.ignored)}
     ignored += [
-        Ignored(name, value, "unknown")
+        IgnoredOption(name, value, "unknown")
         for name, value in settings.items()
-        if value and name not in read and matters_for(name) == "unknown"
+        if value and name not in read and effect_of(name) == "unknown"
     ]
-    words |= found.words
+    words |= found.options
     ignored = [*found.ignored, *ignored]
     if model is None:
         why = f"{recipe.model} is not among `ppsim models`"
-        return replace(found, words=words, ignored=tuple(ignored), why_no_model=why)
+        return replace(found, options=words, ignored=tuple(ignored), why_no_model=why)
     words = {"model": recipe.model, **words}
     said = ("one image of 256 × 256 pixels per sequence, as in the trainer's synthetic data",) * bool(
         model.encoders
     )
     return replace(
-        found, words=words, ignored=tuple(ignored), notes=(*found.notes, *said), model=model, why_no_model=""
+        found, options=words, ignored=tuple(ignored), notes=(*found.notes, *said), model=model, why_no_model=""
     )
 
 
@@ -125,7 +125,7 @@ def require_accepted(recipe: Recipe, options: Mapping[str, Any], typed: Mapping[
             f"recipe {recipe.name} is for {recipe.device.upper()}, which no cluster has: give --cluster"
         )
     for rule in RULES if recipe.trainer == "megatron-bridge" else ():
-        given = [word for word in rule.words if typed.get(word) is not None]
+        given = [word for word in rule.options if typed.get(word) is not None]
         if given and rule.refuses(options):
             option = f"{flag_of(given[0])} {typed[given[0]]}"
             raise ConfigError(f"{TITLES[recipe.trainer]} refuses {option}: {rule.sentence} ({rule.source})")

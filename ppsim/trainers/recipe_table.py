@@ -98,12 +98,12 @@ def recipes() -> tuple[Recipe, ...]:
     return tuple(found)
 
 
-def matching(words: Sequence[str], **filters: str | None) -> list[Recipe]:
+def matching_recipes(words: Sequence[str], **filters: str | None) -> list[Recipe]:
     """Return the recipes that match every word: as a part of the name, the trainer or the release.
 
     `filters` maps properties of a recipe to the required text. For the model, a part of its name is enough.
 
-    >>> {one.device for one in matching(["deepseek-v3", "mxfp8"], release="26.08")} >= {"gb200", "gb300"}
+    >>> {one.device for one in matching_recipes(["deepseek-v3", "mxfp8"], release="26.08")} >= {"gb200", "gb300"}
     True
     """
     found = []

@@ -4,41 +4,41 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ppsim.base.display import Shown
+from ppsim.base.display import Printable
 from ppsim.model.architecture import Model
 from ppsim.parallel.layout import assumed_devices
 from ppsim.trainers.local_batch import LocalBatch
 from ppsim.trainers.recipe_table import Recipe
 
 
-def short(value: object) -> str:
+def shorten(value: object) -> str:
     """Return a value for a table: flags as on and off, at most 40 characters."""
     text = "on" if value is True else "off" if value is False else str(value)
     return text if len(text) <= 40 else f"{text[:39]}…"
 
 
 @dataclass(frozen=True)
-class Ignored:
+class IgnoredOption:
     """An option of the trainer that ppsim ignores.
 
-    `matters` is the quantity that it changes: "time", "memory", "time and memory" or "unknown".
+    `effect` is the quantity that it changes: "time", "memory", "time and memory" or "unknown".
     """
 
     name: str
     value: Any
-    matters: str
+    effect: str
 
     @property
     def in_words(self) -> str:
         """The name and the shortened value."""
-        return f"{self.name} {short(self.value)}"
+        return f"{self.name} {shorten(self.value)}"
 
 
 @dataclass(frozen=True, repr=False)
-class RunConfig(Shown):
+class RunConfig(Printable):
     """A trainer's configuration as ppsim reads it.
 
-    `words` are options of `ppsim.project` by name, without the model. If `model` is None, `why_no_model` is a
+    `options` are options of `ppsim.project` by name, without the model. If `model` is None, `why_no_model` is a
     sentence with the reason. `understood` maps options of the trainer to options of ppsim. `notes` are sentences
     about settings that the file leaves open. `local_batch` is the batch per accumulation round, for trainers that
     have rounds. `needed` has the options that the file leaves to the launching program ("auto"), each with the
@@ -49,11 +49,11 @@ class RunConfig(Shown):
 
     trainer: str
     source: str
-    words: Mapping[str, Any]
+    options: Mapping[str, Any]
     model: Model | None
     why_no_model: str
     understood: tuple[tuple[str, str], ...]
-    ignored: tuple[Ignored, ...]
+    ignored: tuple[IgnoredOption, ...]
     notes: tuple[str, ...] = ()
     local_batch: LocalBatch | None = None
     needed: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class RunConfig(Shown):
     @property
     def assumed(self) -> tuple[str, ...]:
         """Assumptions as sentences: first the number of GPUs and the parts of the model that are left out."""
-        words = {name: value for name, value in {**self.words, **self.typed}.items() if isinstance(value, int)}
+        words = {name: value for name, value in {**self.options, **self.typed}.items() if isinstance(value, int)}
         sizes = {name: words.get(name) for name in ("tp", "cp", "ep", "pp", "etp")}
         gpus = [] if words.get("gpus") or words.get("dp") else [assumed_devices(**sizes)]
         of_model = []
@@ -79,18 +79,18 @@ class RunConfig(Shown):
         return replace(self, typed={name: value for name, value in options.items() if value is not None})
 
     @property
-    def without(self) -> tuple[str, ...]:
+    def ignored_memory_options(self) -> tuple[str, ...]:
         """Options that ppsim ignores and that change the memory of a rank, with their values."""
-        return tuple(one.in_words for one in self.ignored if "memory" in one.matters)
+        return tuple(one.in_words for one in self.ignored if "memory" in one.effect)
 
     def to_json(self) -> dict[str, Any]:
         """Return options, their origin, and ignored options as JSON."""
         return {
             "trainer": self.trainer,
             "source": self.source,
-            "words": dict(self.words),
+            "options": dict(self.options),
             "understood": dict(self.understood),
-            "ignored": [{"name": one.name, "value": one.value, "matters": one.matters} for one in self.ignored],
+            "ignored": [{"name": one.name, "value": one.value, "effect": one.effect} for one in self.ignored],
             "assumed": list(self.assumed),
             **({"recipe": self.recipe.to_json()} if self.recipe else {}),
         }

@@ -84,7 +84,7 @@ def shared_settings(trainer: str, release: str, device: str, dtype: str) -> Mapp
     """
     from ppsim.trainers.read_recipe import read_recipe  # heavy import
 
-    found = [read_recipe(one.name).words for one in moe_recipes(trainer, release, device, dtype)]
+    found = [read_recipe(one.name).options for one in moe_recipes(trainer, release, device, dtype)]
     shared = {name: value for name in SETTINGS if (value := _shared(name, found)) is not None}
     return MappingProxyType(shared)
 

@@ -51,7 +51,7 @@ class _Word:
         return (self.assigned[0] if self.assigned else "") + self.value
 
 
-class Script:
+class ShellScript:
     """A script, read statement by statement; `variables` are the ones set so far."""
 
     def __init__(self, text: str, source: str) -> None:
@@ -310,7 +310,7 @@ def flags_of(text: str, source: str) -> dict[str, Any]:
     quotes, and if variables expand to too many characters.
     """
     options: dict[str, Any] = {}
-    for words in Script(text, source).statements():
+    for words in ShellScript(text, source).statements():
         options |= _options(words)
     return options
 

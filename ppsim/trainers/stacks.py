@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.file_schema import Strict, packaged
+from ppsim.base.file_schema import FileSchema, load_packaged
 from ppsim.base.files import read_json, read_toml
 from ppsim.base.package_data import data_folder
 
@@ -23,7 +23,7 @@ NEAREST = "default: the nearest to"
 """Beginning of the reason for a stack that measured runs decided on."""
 
 
-class Line(Strict):
+class StackDefault(FileSchema):
     """One default: the option `word`, its value and the source.
 
     The default holds if all set conditions hold: `dtypes` lists number formats, `devices` lists words in the device
@@ -56,7 +56,7 @@ class Line(Strict):
         )
 
 
-class StackDefaults(Strict):
+class StackDefaults(FileSchema):
     """Title and defaults of a stack.
 
     For other options, `extends` names the stack that applies. `ended` is true for software of past years, which
@@ -69,10 +69,10 @@ class StackDefaults(Strict):
     ended: bool = False
     generations: list[str] | None = None
     has_recipes: bool = False
-    lines: list[Line] = field(default_factory=list)
+    lines: list[StackDefault] = field(default_factory=list)
 
 
-class StackErrors(Strict):
+class StackErrors(FileSchema):
     """Errors of projections of one generation and kind of model, per stack, over the same calibration rows.
 
     `errors` has the mean absolute and the mean signed error of each stack.
@@ -105,14 +105,14 @@ class Stack:
 def stacks() -> dict[str, StackDefaults]:
     """Return the stacks by name."""
     found = read_toml(data_folder("trainers/data") / "stacks.toml")
-    return {name: packaged(StackDefaults, data) for name, data in found.items()}
+    return {name: load_packaged(StackDefaults, data) for name, data in found.items()}
 
 
 @cache
 def stack_errors() -> dict[tuple[str, str], StackErrors]:
     """Return the errors of the stacks, by generation of the device and kind of the model (dense, MoE)."""
     found = read_json(data_folder("trainers/data") / ERRORS)
-    made = [packaged(StackErrors, one) for one in found]
+    made = [load_packaged(StackErrors, one) for one in found]
     return {(one.generation, one.kind): one for one in made}
 
 

@@ -7,28 +7,28 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ppsim.base.errors import ConfigError, ScheduleError
-from ppsim.base.file_schema import Before, Strict, Within, validated
+from ppsim.base.file_schema import Bounds, ConvertBefore, FileSchema, validated
 from ppsim.base.files import read_json
 from ppsim.schedule.grammar import MOST
 from ppsim.schedule.table import IDLE, NONE, Action, Cell, Op, Schedule
 
 FORMAT: Literal["ppsim-table/1"] = "ppsim-table/1"
 
-_Index = Annotated[int, Within(ge=NONE, le=MOST)]
-_Number = Annotated[int, Within(ge=1, le=MOST)]
+_Index = Annotated[int, Bounds(ge=NONE, le=MOST)]
+_Number = Annotated[int, Bounds(ge=1, le=MOST)]
 _PlainAction = Annotated[
-    tuple[str, _Index, _Index], Before(lambda value: tuple(value) if isinstance(value, list) else value)
+    tuple[str, _Index, _Index], ConvertBefore(lambda value: tuple(value) if isinstance(value, list) else value)
 ]  # JSON has lists only
 
 
-class _Table(Strict):
+class _Table(FileSchema):
     format: Literal["ppsim-table/1"]
     name: str = ""
     num_microbatches: _Number
     num_replicas: _Number = 1
     num_slices: _Number = 1
     stage_to_rank: list[_Index]
-    ranks: Annotated[list[list[list[_PlainAction]]], Within(min_length=1)]
+    ranks: Annotated[list[list[list[_PlainAction]]], Bounds(min_length=1)]
 
 
 def table_to_json(schedule: Schedule) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.option_declarations import given_of
+from ppsim.base.option_declarations import given_options
 from ppsim.model.architecture import Model
 from ppsim.trainers import ConfigTarget
 from ppsim.trainers.megatron.write_config import write_megatron
@@ -30,7 +30,7 @@ def files_of(words: Mapping[str, Any], model: Model, trainer: ConfigTarget, layo
     """
     if trainer not in get_args(ConfigTarget):
         raise ConfigError(f"unknown trainer '{trainer}': there are {', '.join(get_args(ConfigTarget))}")
-    given = given_of(words)
+    given = given_options(words)
     if trainer == "megatron":
         yield write_megatron(given, model, layout)
     elif trainer == "primus":

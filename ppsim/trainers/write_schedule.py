@@ -6,19 +6,19 @@ the code.
 
 from collections.abc import Iterable
 
-from ppsim.base.display import loaded
+from ppsim.base.display import load_function
 from ppsim.base.errors import PpsimError
 from ppsim.catalog.build import build, every_schedule
-from ppsim.catalog.entry import Entry
+from ppsim.catalog.entry import ScheduleEntry
 from ppsim.trainers import TRAINERS
 
-RUNTIMES = {one.export: loaded(one.writer) for one in TRAINERS if one.writer}
+RUNTIMES = {one.export: load_function(one.writer) for one in TRAINERS if one.writer}
 """The exporter of each runtime, by its name in `ppsim export --to`; it raises for tables it cannot express."""
 
 _SMALL_PP, _SMALL_MICROBATCHES = 4, 8
 
 
-def refusals(entry: Entry) -> dict[str, str | None]:
+def refusals(entry: ScheduleEntry) -> dict[str, str | None]:
     """Return, for each runtime, None if it can run this schedule, or else a sentence with the reason.
 
     The test table has 4 ranks, 2 stages per rank if the schedule allows it, 8 microbatches (or the schedule's
@@ -41,7 +41,7 @@ def refusals(entry: Entry) -> dict[str, str | None]:
     return reasons
 
 
-def runtime_facts(entry: Entry) -> list[tuple[str, str]]:
+def runtime_facts(entry: ScheduleEntry) -> list[tuple[str, str]]:
     """Return the runtimes that run a schedule, and why others do not, in the format of `Entry.facts`."""
     reasons = refusals(entry)
     runs = [name for name, reason in reasons.items() if reason is None]

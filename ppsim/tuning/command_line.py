@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ppsim.base.option_declarations import sections_of, texts_of, values_in, words_of
+from ppsim.base.option_declarations import command_arguments, declared_options, option_values, options_by_section
 from ppsim.costs.job import Job
-from ppsim.machine.files import packaged_clusters
+from ppsim.machine.cluster_files import packaged_clusters
 from ppsim.projection.options import GPT, PlanOptions
 from ppsim.projection.plan import Plan
 from ppsim.trainers.read_config import model_named
@@ -13,11 +13,11 @@ from ppsim.tuning.options import TuneOptions
 from ppsim.tuning.space import PLANNED
 
 if TYPE_CHECKING:
-    from ppsim.tuning.search import Found, Tuned
+    from ppsim.tuning.search import FoundConfiguration, TuneResult
 
 
 def command_of(
-    tuned: "Tuned", found: "Found", *, projected: type = PlanOptions, searched: type = TuneOptions
+    tuned: "TuneResult", found: "FoundConfiguration", *, projected: type = PlanOptions, searched: type = TuneOptions
 ) -> str:
     """Return the `ppsim project …` line of a configuration, with the question's options that are not defaults."""
     question, one = tuned.question, found.candidate
@@ -39,15 +39,15 @@ def command_of(
         "launch_ms": None if job.launch_s is None or question.overheads else 1e3 * job.launch_s,
         "calibration": question.calibration_file,
     }
-    words, also = words_of(projected), words_of(searched)
-    asked = values_in(words, Plan(pp=job.layout.pp, job=job, runtime=question.runtime)) | depending
+    words, also = declared_options(projected), declared_options(searched)
+    asked = option_values(words, Plan(pp=job.layout.pp, job=job, runtime=question.runtime)) | depending
     conditions = {name: asked[name] or None for name in ("dtype", "offload", "offload_modules", "compile")}
     said = stack_of(
         job.stack, {**conditions, "pp": one.pp, "recompute": told["recompute"]},
         device=job.cluster.device.name, has_experts=any(kind.is_moe for kind in job.model.kinds),
     ).options  # fmt: skip
     changed: dict[str, Any] = {}
-    for name in (name for names in sections_of(words.values()).values() for name in names):
+    for name in (name for names in options_by_section(words.values()).values() for name in names):
         option = words[name].option
         is_same_for_all = name in also and also[name].option.field == option.field
         by_stack = said.get(name, option.default)
@@ -55,7 +55,9 @@ def command_of(
             changed[name] = asked[name]
     values = {name: value for name, value in changed.items() if not isinstance(value, bool)}
     flags = {name: value for name, value in changed.items() if isinstance(value, bool)}
-    texts = [text for name, value in (told | values | flags).items() for text in texts_of(words[name], value)]
+    texts = [
+        text for name, value in (told | values | flags).items() for text in command_arguments(words[name], value)
+    ]
     return "ppsim project " + " ".join(texts)
 
 

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
-from ppsim.base.pareto import front_of
+from ppsim.base.pareto import pareto_front
 from ppsim.tuning.resume_file import FORMAT, verdicts_in
 
 if TYPE_CHECKING:
     import pandas
 
 
-def configurations_of(answer: dict[str, Any], source: str = "the answer") -> "pandas.DataFrame":
+def read_configurations(answer: dict[str, Any], source: str = "the answer") -> "pandas.DataFrame":
     """Return one row per configuration that was simulated and fits, fastest first.
 
     Columns: configuration (its key), iteration_time_s, peak_bytes (rank with the highest peak), pareto (in the
@@ -27,7 +27,7 @@ def configurations_of(answer: dict[str, Any], source: str = "the answer") -> "pa
     ]
     rows = pandas.DataFrame(fitting, columns=["configuration", "iteration_time_s", "peak_bytes"])
     rows = rows.sort_values(["iteration_time_s", "peak_bytes", "configuration"], ignore_index=True)
-    front = {key for key, *_ in front_of(rows.itertuples(index=False), lambda row: (row[1], row[2]))}
+    front = {key for key, *_ in pareto_front(rows.itertuples(index=False), lambda row: (row[1], row[2]))}
     return rows.assign(pareto=rows["configuration"].isin(front))
 
 
@@ -43,7 +43,7 @@ def read_answer(path: str | Path) -> tuple["pandas.DataFrame", float]:
         limit = float(answer["question"]["memory_limit_bytes"])
     except (LookupError, TypeError, ValueError, OverflowError):
         raise ConfigError(f"{path} is wrong: its question has no memory_limit_bytes") from None
-    rows = configurations_of(answer, str(path))
+    rows = read_configurations(answer, str(path))
     if rows.empty:
         raise ConfigError(f"{path} has no configuration that fits")
     return rows, limit

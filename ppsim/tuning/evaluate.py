@@ -18,14 +18,14 @@ from ppsim.projection.plan import Plan
 from ppsim.projection.project import iteration_of, table_of
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.bounds.problem import is_within
-from ppsim.simulation.memory import held
-from ppsim.tuning.lower_bounds import Outlook, Outlooks
+from ppsim.simulation.memory_per_action import memory_per_action
+from ppsim.tuning.lower_bounds import BoundsCalculator, ConfigurationBounds
 
 Status = Literal["fits", "does not fit", "dominated", "not possible"]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EvaluationResult:
     """Result of evaluating a configuration.
 
     - "fits": `iteration_time_s` and `peak_bytes` (of the rank with the highest peak) are exact.
@@ -40,8 +40,9 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Task:
-    """A configuration to evaluate: its plan, lower bound of the iteration time, and memory as in `Outlook`."""
+class EvaluationTask:
+    """A configuration to evaluate: its plan, lower bound of the iteration time, and memory as in
+    `ConfigurationBounds`."""
 
     key: str
     plan: Plan
@@ -50,17 +51,19 @@ class Task:
     activation_bytes: Floats
 
 
-def task_of(outlooks: Outlooks, look: Outlook) -> Task:
+def task_of(calculator: BoundsCalculator, bounds: ConfigurationBounds) -> EvaluationTask:
     """Return the task of an outlook."""
-    plan = outlooks.plan(look)
-    return Task(look.candidate.key, plan, look.bound_s, look.static_bytes, look.activation_bytes)
+    plan = calculator.plan(bounds)
+    return EvaluationTask(bounds.candidate.key, plan, bounds.bound_s, bounds.static_bytes, bounds.activation_bytes)
 
 
 Front: TypeAlias = Sequence[tuple[float, float]]
 """The Pareto set so far: (iteration time in seconds, highest peak memory of a rank in bytes)."""
 
 
-def evaluate(tasks: Sequence[Task], *, front: Front, slowest_s: float) -> list[tuple[str, Outcome]]:
+def evaluate(
+    tasks: Sequence[EvaluationTask], *, front: Front, slowest_s: float
+) -> list[tuple[str, EvaluationResult]]:
     """Return the outcome of each task.
 
     A task is dominated if its lower bound exceeds `slowest_s`, and a member of `front` is at least as fast as the
@@ -69,19 +72,19 @@ def evaluate(tasks: Sequence[Task], *, front: Front, slowest_s: float) -> list[t
     return [(task.key, _evaluate(task, front, slowest_s)) for task in tasks]
 
 
-def _evaluate(task: Task, front: Front, slowest_s: float) -> Outcome:
+def _evaluate(task: EvaluationTask, front: Front, slowest_s: float) -> EvaluationResult:
     plan, limit = task.plan, task.plan.memory_limit_bytes
     table = table_at(plan)
     peak = _peak_bytes(task, table)
     if not is_within(peak, limit):
-        return Outcome("does not fit", peak)
+        return EvaluationResult("does not fit", peak)
     if task.bound_s > slowest_s and is_dominated(task.bound_s, peak, front):
-        return Outcome("dominated", peak)
+        return EvaluationResult("dominated", peak)
     try:
         iteration_time_s, peak = iteration_of(plan, table)
     except ScheduleError:
-        return Outcome("not possible", peak)
-    return Outcome("fits", peak, iteration_time_s)
+        return EvaluationResult("not possible", peak)
+    return EvaluationResult("fits", peak, iteration_time_s)
 
 
 def is_dominated(bound_s: float, num_bytes: float, front: Front) -> bool:
@@ -89,13 +92,13 @@ def is_dominated(bound_s: float, num_bytes: float, front: Front) -> bool:
     return any(iteration_time_s <= bound_s and held <= num_bytes for iteration_time_s, held in front)
 
 
-def exact_peak_bytes(task: Task) -> float:
+def exact_peak_bytes(task: EvaluationTask) -> float:
     """Return the highest peak memory of a rank."""
     return _peak_bytes(task, table_at(task.plan))
 
 
-def _peak_bytes(task: Task, table: Schedule) -> float:
-    during, _ = held(table, *task.activation_bytes)
+def _peak_bytes(task: EvaluationTask, table: Schedule) -> float:
+    during, _ = memory_per_action(table, *task.activation_bytes)
     return float((np.maximum.reduceat(during, table.rank_offsets[:-1]) + task.static_bytes).max())
 
 

@@ -7,13 +7,15 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.units import size
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
 from ppsim.tuning.evaluate import exact_peak_bytes, task_of
-from ppsim.tuning.lower_bounds import Outlook, Outlooks
-from ppsim.tuning.space import Question, Space, configurations, space_for
+from ppsim.tuning.lower_bounds import BoundsCalculator, ConfigurationBounds
+from ppsim.tuning.space import SearchProblem, SearchSpace, configurations, space_for
 
 _MOST_DOUBLINGS = 7
 
 
-def why_nowhere(question: Question, space: Space, outlooks: Outlooks, found: Sequence[Outlook]) -> str:
+def infeasible_message(
+    question: SearchProblem, space: SearchSpace, outlooks: BoundsCalculator, found: Sequence[ConfigurationBounds]
+) -> str:
     """Return the message: the smallest configuration, the missing bytes, and changes that would fit."""
     nearest, peak = _smallest(outlooks, found)
     limit = question.memory_limit_bytes
@@ -28,7 +30,9 @@ def why_nowhere(question: Question, space: Space, outlooks: Outlooks, found: Seq
     )
 
 
-def _smallest(outlooks: Outlooks, found: Iterable[Outlook], enough: float = 0.0) -> tuple[Outlook, float]:
+def _smallest(
+    outlooks: BoundsCalculator, found: Iterable[ConfigurationBounds], enough: float = 0.0
+) -> tuple[ConfigurationBounds, float]:
     """The configuration with the lowest peak memory, and its peak in bytes.
 
     Exact peaks are computed in the order of the lower bounds, until a lower bound exceeds the lowest peak so far,
@@ -45,7 +49,7 @@ def _smallest(outlooks: Outlooks, found: Iterable[Outlook], enough: float = 0.0)
     return best, least
 
 
-def _what_would_fit(question: Question, space: Space) -> str:
+def _what_would_fit(question: SearchProblem, space: SearchSpace) -> str:
     if "full" not in space.recompute and _fits(question, replace(space, recompute=("full",))):
         return "--recompute full would fit"
     for doublings in range(1, _MOST_DOUBLINGS + 1):
@@ -56,9 +60,9 @@ def _what_would_fit(question: Question, space: Space) -> str:
     return f"neither recomputation nor up to {question.num_gpus * 2**_MOST_DOUBLINGS} GPUs would fit"
 
 
-def _fits(question: Question, space: Space) -> bool:
+def _fits(question: SearchProblem, space: SearchSpace) -> bool:
     limit = question.memory_limit_bytes * CAP_ROUNDING
-    outlooks = Outlooks(question)
+    outlooks = BoundsCalculator(question)
     try:
         possible = configurations(question, space)
     except ConfigError:

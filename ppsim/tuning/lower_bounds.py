@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 from ppsim.base.arrays import Floats
 from ppsim.catalog.build import find
 from ppsim.costs.assemble_job import layers_per_stage
-from ppsim.costs.dp_and_optimizer import among_replicas_s, held_of, num_buckets
+from ppsim.costs.dp_and_optimizer import num_buckets, parameters_of_stages, replica_collective_s
 from ppsim.costs.job import Job
 from ppsim.machine import collectives
-from ppsim.model.activations import embedding_activations, kept_for_weight, mtp_activations
-from ppsim.model.memory import kept_of_layer, rank_memory
+from ppsim.model.activations import embedding_activations, mtp_activations, weight_gradient_bytes
+from ppsim.model.pipeline_stages import Stage
+from ppsim.model.rank_memory import kept_of_layer, rank_memory
 from ppsim.model.recompute import of_layer, words_of_layers
-from ppsim.model.stages import Stage
 from ppsim.parallel.groups import group, hop_tiers
 from ppsim.projection.plan import Plan
 from ppsim.schedule.placement import STYLES
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
-from ppsim.tuning.space import Configuration, Question
+from ppsim.tuning.space import Configuration, SearchProblem
 
 _ROUNDING = 1 - 1e-9
 """Factor that allows for rounding: the simulator adds the same times in another order."""
@@ -36,7 +36,7 @@ _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, eq=False)
-class Outlook:
+class ConfigurationBounds:
     """A configuration with its layers per stage and its lower bounds.
 
     - `bound_s`: lower bound of the iteration time, infinite if `least_bytes` exceed the memory limit.
@@ -53,10 +53,10 @@ class Outlook:
     activation_bytes: Floats
 
 
-class Outlooks:
+class BoundsCalculator:
     """Computes outlooks and plans for one question, and caches the parts that configurations share."""
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: SearchProblem) -> None:
         self.question = question
         self._known: dict[Hashable, Any] = {}
         model = question.job.model
@@ -65,7 +65,7 @@ class Outlooks:
         # [kind, layer]: number of earlier layers of each kind.
         self._before = np.concatenate([np.zeros((len(self._kinds), 1), np.int64), of_kind.cumsum(axis=1)], axis=1)
 
-    def of(self, configuration: Configuration) -> Outlook:
+    def of(self, configuration: Configuration) -> ConfigurationBounds:
         """Return the outlook of a configuration; `bound_s` is infinite if it does not fit in memory."""
         entry, job = find(configuration.schedule), self._job(configuration)
         counts = self._counts(job, configuration)
@@ -95,11 +95,11 @@ class Outlooks:
             )
         # The bound includes fixed time and launches, which the job's scale does not multiply. To keep it a lower
         # bound, only a scale below 1 is applied.
-        return Outlook(configuration, counts, min(1.0, job.scale) * bound, least, static, activation)
+        return ConfigurationBounds(configuration, counts, min(1.0, job.scale) * bound, least, static, activation)
 
-    def plan(self, look: Outlook) -> Plan:
+    def plan(self, bounds: ConfigurationBounds) -> Plan:
         """Return the plan of a configuration with the cached layer costs and split."""
-        return self.question.plan_of(look.candidate, job=self._job(look.candidate), split=list(look.counts))
+        return self.question.plan_of(bounds.candidate, job=self._job(bounds.candidate), split=list(bounds.counts))
 
     def plan_of(self, configuration: Configuration) -> Plan:
         """Return the same plan without an outlook."""
@@ -209,8 +209,8 @@ class Outlooks:
         last = sum(total(kept_of_layer(layer, of_mtp)) for layer in mtp)
         last += total(mtp_activations(job.model, len(mtp), batch, cut)) if mtp else 0
         first = total(embedding_activations(job.model, batch, cut, kernels))
-        for_weight = [kept_for_weight(kind, batch, cut) for kind in self._kinds]
-        last_for_weight = sum(kept_for_weight(layer, batch, cut) for layer in mtp)
+        for_weight = [weight_gradient_bytes(kind, batch, cut) for kind in self._kinds]
+        last_for_weight = sum(weight_gradient_bytes(layer, batch, cut) for layer in mtp)
         return (
             np.array([of_kind, for_weight], dtype=np.float64).T,
             first,
@@ -292,19 +292,19 @@ class Outlooks:
 
     def _collectives_s(self, job: Job, held: tuple[int, ...], is_first: bool, is_last: bool) -> tuple[float, float]:
         zero = job.optimizer.zero_stage
-        held_by_rank = held_of(job, [self._stage(job, held, is_first, is_last)])
+        held_by_rank = parameters_of_stages(job, [self._stage(job, held, is_first, is_last)])
         # With overlap, all buckets except one can be hidden.
         parts = num_buckets(job, held_by_rank) if job.overlap else 1.0
         reduce: collectives.Operation = "reduce-scatter" if zero else "all-reduce"
-        reduce_s = among_replicas_s(job, held_by_rank, reduce) if zero < 2 else 0.0
-        gather_s = among_replicas_s(job, held_by_rank, "all-gather") if zero in (1, 2) else 0.0
+        reduce_s = replica_collective_s(job, held_by_rank, reduce) if zero < 2 else 0.0
+        gather_s = replica_collective_s(job, held_by_rank, "all-gather") if zero in (1, 2) else 0.0
         return reduce_s / parts, gather_s / parts
 
 
 @lru_cache(maxsize=2)
-def outlooks_of(question: bytes) -> Outlooks:
+def bounds_calculator(question: bytes) -> BoundsCalculator:
     """Return the outlooks of a pickled question; a process caches the latest two."""
-    return Outlooks(pickle.loads(question))
+    return BoundsCalculator(pickle.loads(question))
 
 
 def _sums(values: Floats) -> Floats:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
 from ppsim.base.option_declarations import Option
 from ppsim.model.recompute import Recompute
-from ppsim.projection.options import CALIBRATION, RUNTIME, SEQUENCE_PARALLEL, Runtime, StudyOptions
+from ppsim.projection.options import CALIBRATION, RUNTIME, SEQUENCE_PARALLEL, Runtime, SearchBaseOptions
 
 if TYPE_CHECKING:
-    from ppsim.runs.calibrate import Calibration
+    from ppsim.runs.calibrate import FittedOverheads
 
 _MANY = "N,N,…"
 
@@ -77,7 +77,7 @@ class RangeOptions(TypedDict, total=False):
     )]
 
 
-class TuneOptions(StudyOptions, RangeOptions, total=False):
+class TuneOptions(SearchBaseOptions, RangeOptions, total=False):
     """Options of a search; `ppsim tune --help` has the meaning and default of each."""
 
     stage_plan: Annotated[Literal["auto"] | None, Option(
@@ -103,7 +103,7 @@ class TuneOptions(StudyOptions, RangeOptions, total=False):
         metavar="PART", section="cluster",
     )]
     runtime: Annotated[Runtime | None, replace(RUNTIME, section="cluster")]
-    calibration: Annotated["str | Path | Calibration | None", replace(CALIBRATION, section="cluster")]
+    calibration: Annotated["str | Path | FittedOverheads | None", replace(CALIBRATION, section="cluster")]
     sequence_parallel: Annotated[bool | None, replace(SEQUENCE_PARALLEL, section="optimizer", after="overlap_dp")]
     top: Annotated[int | None, Option(
         "Number of fastest configurations in the ranking.", metavar="N", section="search", default=10, shown=True,

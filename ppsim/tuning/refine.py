@@ -13,14 +13,14 @@ from typing import Literal, TypeAlias
 from ppsim.base.errors import ConfigError, PpsimError, ScheduleError
 from ppsim.catalog.build import find
 from ppsim.costs.job import Job
-from ppsim.model.memory import kept_of_layer
+from ppsim.model.rank_memory import kept_of_layer
 from ppsim.model.recompute import MODULES
 from ppsim.parallel.layer_partition import why_no_split
 from ppsim.projection.project import iteration_of, project_table
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
-from ppsim.tuning.evaluate import Outcome, evaluate, table_at, task_of
-from ppsim.tuning.lower_bounds import Outlook, Outlooks
-from ppsim.tuning.space import PLANNED, Configuration, Space
+from ppsim.tuning.evaluate import EvaluationResult, evaluate, table_at, task_of
+from ppsim.tuning.lower_bounds import BoundsCalculator, ConfigurationBounds
+from ppsim.tuning.space import PLANNED, Configuration, SearchSpace
 
 Refinement: TypeAlias = Literal["recompute", "vpp", "schedule", "plan"]
 REFINEMENTS: tuple[Refinement, ...] = ("recompute", "vpp", "schedule")
@@ -55,27 +55,27 @@ _RECOMPUTED = 0.25
 """Maximum share of full recomputation in the time: 1 / (1 + 1 + 2), as a backward pass costs two forward passes."""
 
 
-class Refined:
+class RefineState:
     """State of `refine`: outlooks, the space, outcomes by key, and the configuration of each key."""
 
     def __init__(
         self,
-        outlooks: Outlooks,
-        space: Space,
-        verdicts: dict[str, Outcome],
+        outlooks: BoundsCalculator,
+        space: SearchSpace,
+        verdicts: dict[str, EvaluationResult],
         known: dict[str, Configuration],
     ) -> None:
         self.outlooks, self.space, self.verdicts, self.known = outlooks, space, verdicts, known
         self.limit = outlooks.question.memory_limit_bytes * CAP_ROUNDING
         self.best_s = min(one.iteration_time_s for one in verdicts.values() if one.status == "fits")
 
-    def note(self, one: Configuration, outcome: Outcome) -> None:
+    def note(self, one: Configuration, outcome: EvaluationResult) -> None:
         """Store an outcome."""
         self.known[one.key], self.verdicts[one.key] = one, outcome
         if outcome.status == "fits":
             self.best_s = min(self.best_s, outcome.iteration_time_s)
 
-    def look(self, one: Configuration) -> Outlook | None:
+    def look(self, one: Configuration) -> ConfigurationBounds | None:
         """Return the outlook of a configuration that may beat the best; None if it cannot or has an outcome."""
         if one.key in self.verdicts:
             return None
@@ -107,7 +107,7 @@ class Refined:
 
 
 def refine(
-    search: Refined,
+    search: RefineState,
     tight: Sequence[Configuration],
     what: Collection[Refinement] = REFINEMENTS,
 ) -> None:
@@ -145,7 +145,9 @@ def _first_of_layouts(ordered: Iterable[Configuration], number: int) -> list[Con
     return list(found.values())
 
 
-def least_recomputed(looks: Iterable[Outlook], verdicts: dict[str, Outcome], limit: float) -> list[Configuration]:
+def least_recomputed(
+    looks: Iterable[ConfigurationBounds], verdicts: dict[str, EvaluationResult], limit: float
+) -> list[Configuration]:
     """Return configurations without recomputation that do not fit, best first: a few per layout, for a few layouts.
 
     They are ordered by an estimate of their time with just enough recomputation. The estimate interpolates by
@@ -198,7 +200,7 @@ def _words(job: Job) -> list[str]:
     return list(found.values())[1:]
 
 
-def _try_fewest_layers(search: Refined, one: Configuration) -> None:
+def _try_fewest_layers(search: RefineState, one: Configuration) -> None:
     """Simulate block/N for the smallest N that fits, found by bisection.
 
     The time increases with N and the memory decreases. N = 0 does not fit; the largest N is full recomputation,
@@ -216,20 +218,20 @@ def _try_fewest_layers(search: Refined, one: Configuration) -> None:
             return
 
 
-def _simulated(search: Refined, one: Configuration) -> Outcome:
+def _simulated(search: RefineState, one: Configuration) -> EvaluationResult:
     """The outcome of a configuration by simulation only, because outlooks do not model the memory of block/N."""
     plan = search.outlooks.plan_of(one)
     try:
         iteration_time_s, peak = iteration_of(plan, table_at(plan))
     except ScheduleError:
-        outcome = Outcome("not possible", float("inf"))
+        outcome = EvaluationResult("not possible", float("inf"))
     else:
-        outcome = Outcome("fits" if peak <= search.limit else "does not fit", peak, iteration_time_s)
+        outcome = EvaluationResult("fits" if peak <= search.limit else "does not fit", peak, iteration_time_s)
     search.note(one, outcome)
     return outcome
 
 
-def _try_plan(search: Refined, one: Configuration) -> None:
+def _try_plan(search: RefineState, one: Configuration) -> None:
     """Add a configuration with the plan per stage that `--plan auto` finds, if it is faster."""
     planned, verdict = replace(one, recompute=PLANNED, split="auto"), search.verdicts.get(one.key)
     if one.pp == 1 or planned.key in search.verdicts:
@@ -240,11 +242,12 @@ def _try_plan(search: Refined, one: Configuration) -> None:
         before_s = verdict.iteration_time_s if verdict and verdict.status == "fits" else float("inf")
         if made.iteration_time_s < before_s * (1 - _GAIN_OF_PLAN):
             search.note(
-                planned, Outcome("fits", float(made.timeline.memory.peak_bytes.max()), made.iteration_time_s)
+                planned,
+                EvaluationResult("fits", float(made.timeline.memory.peak_bytes.max()), made.iteration_time_s),
             )
 
 
-def _of_other_stages(search: Refined, one: Configuration) -> Iterator[Configuration]:
+def _of_other_stages(search: RefineState, one: Configuration) -> Iterator[Configuration]:
     """Every number of stages per rank that divides the layers.
 
     Also numbers that divide the layers + 2, because embedding and head may count as layers.
@@ -261,7 +264,7 @@ def _of_other_stages(search: Refined, one: Configuration) -> Iterator[Configurat
                     yield replace(one, vpp=vpp, schedule=schedule, split=split)
 
 
-def _of_fitted(search: Refined, one: Configuration) -> Iterator[Configuration]:
+def _of_fitted(search: RefineState, one: Configuration) -> Iterator[Configuration]:
     num_layers = len(search.outlooks.question.job.model.layers)
     microbatches = search.outlooks.question.job.global_batch // (one.dp * one.micro_batch)
     for name in _FITTED if one.pp > 1 else ():

@@ -7,14 +7,16 @@ from typing import Any, get_args
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
-from ppsim.tuning.evaluate import Outcome, Status
-from ppsim.tuning.space import Question, Space
+from ppsim.tuning.evaluate import EvaluationResult, Status
+from ppsim.tuning.space import SearchProblem, SearchSpace
 
 FORMAT = "ppsim-tune/1"
 _MOST = 1e30  # seconds or bytes; larger values are invalid
 
 
-def state_to_json(question: Question, space: Space, seed: int, verdicts: dict[str, Outcome]) -> dict[str, Any]:
+def state_to_json(
+    question: SearchProblem, space: SearchSpace, seed: int, verdicts: dict[str, EvaluationResult]
+) -> dict[str, Any]:
     """Return the state; unknown times and sizes are null."""
     return {
         "format": FORMAT,
@@ -28,7 +30,9 @@ def state_to_json(question: Question, space: Space, seed: int, verdicts: dict[st
     }
 
 
-def read_state(path: str | Path | None, question: Question, space: Space, seed: int) -> dict[str, Outcome]:
+def read_state(
+    path: str | Path | None, question: SearchProblem, space: SearchSpace, seed: int
+) -> dict[str, EvaluationResult]:
     """Return the outcomes in a state file, empty if there is no file yet.
 
     Raises `ConfigError` for a file that is no state, and for the state of another search, naming the difference.
@@ -54,7 +58,7 @@ def read_state(path: str | Path | None, question: Question, space: Space, seed: 
     return {f"{key} zero{own_zero}": verdict for key, verdict in verdicts.items()}  # keys of ppsim 0.3
 
 
-def verdicts_in(found: dict[str, Any], source: str | Path) -> dict[str, Outcome]:
+def verdicts_in(found: dict[str, Any], source: str | Path) -> dict[str, EvaluationResult]:
     """Return the outcomes in a state or an answer; raises `ConfigError` if they are invalid."""
     try:
         return {
@@ -65,13 +69,13 @@ def verdicts_in(found: dict[str, Any], source: str | Path) -> dict[str, Outcome]
         raise ConfigError(f"{source} is wrong: its verdicts are not those of ppsim tune; remove it") from None
 
 
-def _outcome(status: Any, peak_bytes: float, iteration_time_s: float) -> Outcome:
+def _outcome(status: Any, peak_bytes: float, iteration_time_s: float) -> EvaluationResult:
     """Raises `ValueError` for an unknown status, and for "fits" without a peak and a time."""
     if status not in get_args(Status):
         raise ValueError(f"no verdict: {status}")
     if status == "fits" and not math.isfinite(peak_bytes + iteration_time_s):
         raise ValueError("fits, but without a peak or a time")
-    return Outcome(status, peak_bytes, iteration_time_s)
+    return EvaluationResult(status, peak_bytes, iteration_time_s)
 
 
 def _finite(value: float) -> float | None:

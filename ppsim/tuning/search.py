@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ppsim.base.display import Pictured, Shown
+from ppsim.base.display import Drawable, Printable
 from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
-from ppsim.base.files import check_place, to_json, write_whole
-from ppsim.base.pareto import front_of
+from ppsim.base.files import require_writable, to_json, write_atomically
+from ppsim.base.pareto import pareto_front
 from ppsim.base.units import seconds
 from ppsim.projection.plan import AUTO
 from ppsim.projection.project import project
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
-from ppsim.tuning.configurations import configurations_of
-from ppsim.tuning.evaluate import Front, Outcome, evaluate, task_of
-from ppsim.tuning.infeasible import why_nowhere
-from ppsim.tuning.lower_bounds import Outlook, outlooks_of
-from ppsim.tuning.refine import Refined, Refinement, layout_of, least_recomputed, refine
+from ppsim.tuning.configurations import read_configurations
+from ppsim.tuning.evaluate import EvaluationResult, Front, evaluate, task_of
+from ppsim.tuning.infeasible import infeasible_message
+from ppsim.tuning.lower_bounds import ConfigurationBounds, bounds_calculator
+from ppsim.tuning.refine import Refinement, RefineState, layout_of, least_recomputed, refine
 from ppsim.tuning.resume_file import read_state, state_to_json
-from ppsim.tuning.space import Configuration, Question, Space, configurations, space_for
+from ppsim.tuning.space import Configuration, SearchProblem, SearchSpace, configurations, space_for
 from ppsim.tuning.workers import HERE, Workers, workers
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ Counted: TypeAlias = Callable[[int, int, float | None], None]
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundConfiguration:
     """A configuration that fits: its iteration time, and the peak memory of the rank with the highest peak."""
 
     candidate: Configuration
@@ -57,7 +57,7 @@ class Found:
 
 
 @dataclass(frozen=True, repr=False)
-class Tuned(Shown, Pictured):
+class TuneResult(Printable, Drawable):
     """The best configurations and the Pareto set of iteration time and memory, fastest first.
 
     `simulated` are all that fit and were simulated, fastest first. `counts` has the number of configurations by
@@ -69,17 +69,17 @@ class Tuned(Shown, Pictured):
     ('tp1 cp1 ep1 dp2 pp1 vpp1 mb8 none 1f1b auto zero3', 4)
     """
 
-    question: Question
-    space: Space
-    best: list[Found]
-    pareto: list[Found]
-    simulated: list[Found]
+    question: SearchProblem
+    space: SearchSpace
+    best: list[FoundConfiguration]
+    pareto: list[FoundConfiguration]
+    simulated: list[FoundConfiguration]
     counts: dict[str, int]
-    verdicts: dict[str, Outcome]
+    verdicts: dict[str, EvaluationResult]
     seed: int
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """One-line description."""
         job, best = (
             self.question.job,
@@ -87,7 +87,7 @@ class Tuned(Shown, Pictured):
         )
         return f"{job.model_name} on {self.question.num_gpus} × {job.cluster.device.name}: {best}"
 
-    def tokens_per_s(self, found: Found) -> float:
+    def tokens_per_s(self, found: FoundConfiguration) -> float:
         """Return the tokens per second of a configuration.
 
         >>> import ppsim
@@ -97,7 +97,7 @@ class Tuned(Shown, Pictured):
         """
         return self.question.job.tokens_per_step / found.iteration_time_s
 
-    def utilization(self, found: Found) -> float:
+    def utilization(self, found: FoundConfiguration) -> float:
         """Return the model FLOPs utilization of a configuration, relative to the dense peak of its dtype.
 
         >>> import ppsim
@@ -143,7 +143,7 @@ class Tuned(Shown, Pictured):
         >>> found.configurations()["iteration_time_s"].is_monotonic_increasing
         True
         """
-        return configurations_of(self.to_json())
+        return read_configurations(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
         """Return the answer, and the outcomes from which a search can resume; units are in the keys."""
@@ -154,7 +154,7 @@ class Tuned(Shown, Pictured):
             "pareto": [self.row(found) for found in self.pareto],
         }
 
-    def row(self, found: Found) -> dict[str, Any]:
+    def row(self, found: FoundConfiguration) -> dict[str, Any]:
         """Return the sizes and results of a configuration; units are in the keys.
 
         >>> import ppsim
@@ -172,8 +172,8 @@ class Tuned(Shown, Pictured):
 
 
 def tune(  # noqa: PLR0913
-    question: Question,
-    space: Space | None = None,
+    question: SearchProblem,
+    space: SearchSpace | None = None,
     *,
     top: int = 10,
     where: str = HERE,
@@ -182,7 +182,7 @@ def tune(  # noqa: PLR0913
     state: str | Path | None = None,
     refined: Collection[Refinement] = (),
     progress: Counted = lambda decided, total, best_s: None,
-) -> Tuned:
+) -> TuneResult:
     """Return the `top` fastest configurations of a space that fit in memory, and the Pareto set.
 
     - `space`: None means `space_for(question)`.
@@ -197,7 +197,7 @@ def tune(  # noqa: PLR0913
     with the missing bytes and changes that would fit; `MissingExtra` if workers need a missing package; `RunFailed`
     if workers are lost repeatedly.
 
-    >>> from ppsim.machine.files import load_cluster
+    >>> from ppsim.machine.cluster_files import load_cluster
     >>> from ppsim.model.registry import read_model
     >>> from ppsim.parallel.layout import Layout
     >>> from ppsim.costs.assemble_job import Job
@@ -205,14 +205,14 @@ def tune(  # noqa: PLR0913
     ...     model=read_model("gpt2"), model_name="gpt2", cluster=load_cluster("dgx-h100"), layout=Layout(),
     ...     global_batch=16,
     ... )
-    >>> tune(Question(job=job, num_gpus=2, memory_limit_bytes=80e9)).best[0].candidate.dp
+    >>> tune(SearchProblem(job=job, num_gpus=2, memory_limit_bytes=80e9)).best[0].candidate.dp
     2
     """
     if top < 1:
         raise ConfigError(f"top must be at least 1: got {top}")
     space = space or space_for(question)
     if state is not None:
-        check_place(state)
+        require_writable(state)
     verdicts = read_state(state, question, space, seed)
     with workers(where) as those:
         return _searched(_Search(question, space, top, seed, verdicts), those, search_s, state, refined, progress)
@@ -225,10 +225,10 @@ def _searched(
     state: str | Path | None,
     refined: Collection[Refinement],
     progress: Counted,
-) -> Tuned:
+) -> TuneResult:
     def report() -> None:
         if state is not None:
-            write_whole(state, to_json(search.tuned().to_json()))
+            write_atomically(state, to_json(search.tuned().to_json()))
         progress(search.num_decided, search.num_configurations, search.best_s)
 
     search.screen(those)
@@ -239,7 +239,9 @@ def _searched(
             search.verdicts.update(verdicts)
         report()
     if search.best_s is None:
-        raise DoesNotFit(why_nowhere(search.question, search.space, outlooks_of(search.pickled), search.all))
+        raise DoesNotFit(
+            infeasible_message(search.question, search.space, bounds_calculator(search.pickled), search.all)
+        )
     if refined:
         search.refine(refined)
     if AUTO in search.space.schedule:
@@ -248,31 +250,40 @@ def _searched(
     return search.tuned()
 
 
-def _screened(question: bytes, candidates: list[Configuration]) -> list[Outlook]:
-    outlooks = outlooks_of(question)
+def _screened(question: bytes, candidates: list[Configuration]) -> list[ConfigurationBounds]:
+    outlooks = bounds_calculator(question)
     return [outlooks.of(one) for one in candidates]
 
 
-def _evaluated(question: bytes, looks: list[Outlook], front: Front, slowest_s: float) -> list[tuple[str, Outcome]]:
-    outlooks = outlooks_of(question)
+def _evaluated(
+    question: bytes, looks: list[ConfigurationBounds], front: Front, slowest_s: float
+) -> list[tuple[str, EvaluationResult]]:
+    outlooks = bounds_calculator(question)
     return evaluate([task_of(outlooks, one) for one in looks], front=front, slowest_s=slowest_s)
 
 
 class _Search:
     """State of a search: open and evaluated configurations."""
 
-    def __init__(self, question: Question, space: Space, top: int, seed: int, verdicts: dict[str, Outcome]) -> None:
+    def __init__(
+        self,
+        question: SearchProblem,
+        space: SearchSpace,
+        top: int,
+        seed: int,
+        verdicts: dict[str, EvaluationResult],
+    ) -> None:
         self.question, self.space, self.top, self.seed, self.verdicts = question, space, top, seed, verdicts
         self.pickled = pickle.dumps(question)
 
-    def screen(self, those: Workers) -> None:
+    def screen(self, workers: Workers) -> None:
         """Compute the outlook of each configuration; `open` are those that could fit, fastest bound first."""
         possible = configurations(self.question, self.space)
         together: dict[tuple[int, ...], list[Configuration]] = {}
         for one in possible:  # groups share layer costs and splits
             together.setdefault((one.tp, one.cp, one.ep, one.micro_batch), []).append(one)
         groups = list(together.values())
-        screened = those.run(_screened, [(self.pickled, group) for group in groups])
+        screened = workers.run(_screened, [(self.pickled, group) for group in groups])
         looks = {
             one: look for group, found in zip(groups, screened, strict=True)
             for one, look in zip(group, found, strict=True)
@@ -296,10 +307,10 @@ class _Search:
         self.batch = max(_BATCH, len(self.open) // _MOST_BATCHES)
 
     @property
-    def found(self) -> list[Found]:
+    def found(self) -> list[FoundConfiguration]:
         """Configurations that fit, fastest first."""
         fitting = [
-            Found(self.known[key], one.iteration_time_s, one.peak_bytes)
+            FoundConfiguration(self.known[key], one.iteration_time_s, one.peak_bytes)
             for key, one in self.verdicts.items()
             if one.status == "fits"
         ]
@@ -327,7 +338,7 @@ class _Search:
         """Number of configurations that are evaluated or excluded."""
         return self.num_configurations - len(self.open)
 
-    def next_batch(self) -> list[list[Outlook]]:
+    def next_batch(self) -> list[list[ConfigurationBounds]]:
         """Return the next configurations, grouped by schedule, longest group first; empty at the end."""
         front, slowest_s = np.array(self.front).reshape(-1, 2), self.slowest_s
         waiting = [one for one in self.open if one.candidate.key not in self.verdicts]
@@ -338,7 +349,7 @@ class _Search:
             for one, dominated in zip(waiting, is_dominated.tolist(), strict=True)
             if not (dominated and one.bound_s > slowest_s)
         ]
-        groups: dict[tuple[int, str, int, int], list[Outlook]] = {}
+        groups: dict[tuple[int, str, int, int], list[ConfigurationBounds]] = {}
         for look in self.open[: self.batch]:
             one = look.candidate
             shape = (one.pp * one.vpp, one.schedule, one.pp, one.dp * one.micro_batch)
@@ -360,7 +371,7 @@ class _Search:
         """Try better configurations on the best layouts."""
         limit = self.question.memory_limit_bytes * CAP_ROUNDING
         tight = least_recomputed(self.all, self.verdicts, limit)
-        refine(Refined(outlooks_of(self.pickled), self.space, self.verdicts, self.known), tight, what)
+        refine(RefineState(bounds_calculator(self.pickled), self.space, self.verdicts, self.known), tight, what)
 
     def search_tables(self, search_s: float, report: Callable[[], None]) -> None:
         """Search a schedule for each of the best configurations."""
@@ -368,20 +379,22 @@ class _Search:
         for configuration in list(shapes)[:_SEARCHED]:
             if configuration.key in self.verdicts:
                 continue
-            plan = replace(self.question.plan_of(configuration), search_s=search_s, seed=self.seed)
+            plan = replace(self.question.plan_of(configuration), search_time_s=search_s, seed=self.seed)
             try:
                 found = project(plan)
             except ScheduleError:
-                self.verdicts[configuration.key] = Outcome("does not fit", np.inf)
+                self.verdicts[configuration.key] = EvaluationResult("does not fit", np.inf)
             else:
                 peak = float(found.timeline.memory.peak_bytes.max())
                 is_too_large = found.fits is False
                 self.verdicts[configuration.key] = (
-                    Outcome("does not fit", peak) if is_too_large else Outcome("fits", peak, found.iteration_time_s)
+                    EvaluationResult("does not fit", peak)
+                    if is_too_large
+                    else EvaluationResult("fits", peak, found.iteration_time_s)
                 )
             report()
 
-    def tuned(self) -> Tuned:
+    def tuned(self) -> TuneResult:
         """Return the current answer."""
         found = self.found
         statuses = [one.status for one in self.verdicts.values()]
@@ -396,17 +409,17 @@ class _Search:
             "left_out_by_bounds": self.num_decided - self.num_too_large - num_evaluated,
         }
         best, front, verdicts = found[: self.top], pareto_of(found), dict(self.verdicts)
-        return Tuned(self.question, self.space, best, front, found, counts, verdicts, self.seed)
+        return TuneResult(self.question, self.space, best, front, found, counts, verdicts, self.seed)
 
 
-def pareto_of(found: Iterable[Found]) -> list[Found]:
+def pareto_of(found: Iterable[FoundConfiguration]) -> list[FoundConfiguration]:
     """Return the Pareto set of iteration time and memory, fastest first."""
-    return front_of(found, lambda one: (one.iteration_time_s, one.peak_bytes))
+    return pareto_front(found, lambda one: (one.iteration_time_s, one.peak_bytes))
 
 
-def _distinct(outlooks: Iterable[Outlook]) -> list[Outlook]:
+def _distinct(outlooks: Iterable[ConfigurationBounds]) -> list[ConfigurationBounds]:
     """Drop even splits that equal the balanced split."""
-    seen: dict[tuple[Configuration, tuple[int, ...]], Outlook] = {}
+    seen: dict[tuple[Configuration, tuple[int, ...]], ConfigurationBounds] = {}
     for one in outlooks:
         seen.setdefault((replace(one.candidate, split="auto"), one.counts), one)
     return list(seen.values())

@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any, Literal
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.option_declarations import words_of
+from ppsim.base.option_declarations import declared_options
 from ppsim.catalog.build import find, schedule_named
 from ppsim.costs.job import Job
 from ppsim.model.attention_and_mlp import MixtureOfExperts
@@ -15,13 +15,13 @@ from ppsim.model.parameters import require_division
 from ppsim.model.recompute import BY_OPERATORS, Recompute
 from ppsim.parallel.layer_partition import Split, why_no_split, without_search
 from ppsim.parallel.layout import layout_on, require_devices
-from ppsim.parallel.sizes import Cut
+from ppsim.parallel.sizes import ParallelSizes
 from ppsim.projection.options import GPT, Runtime
 from ppsim.projection.plan import AUTO, Plan
 from ppsim.trainers.stacks import base_of
 from ppsim.tuning.options import SCHEDULES, RangeOptions
 
-_DEFAULTS = {name: word.option.default for name, word in words_of(RangeOptions).items()}
+_DEFAULTS = {name: word.option.default for name, word in declared_options(RangeOptions).items()}
 _KEY = re.compile(r"tp(\d+) cp(\d+) ep(\d+) dp(\d+) pp(\d+) vpp(\d+) mb(\d+) (\S+) (\S+) (auto|even)(?: zero(\d))?")
 _SIZES = (1, 2, 4, 8)
 _IN_KEY = ("tp", "cp", "ep", "dp", "pp", "vpp")
@@ -77,7 +77,7 @@ class Configuration:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class SearchProblem:
     """Fixed inputs of a search: model, cluster, batch and everything in `job` that `Configuration` lacks.
 
     - `num_gpus`: all devices; `memory_limit_bytes`: memory per device for the step.
@@ -182,7 +182,7 @@ def _unusual(job: Job) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Space:
+class SearchSpace:
     """The ranges that are searched; `dp` None: no restriction; `zero` None: see `zero_stages`.
 
     Raises `ConfigError` for an empty range or an impossible value, and for schedules that the search does not
@@ -236,7 +236,7 @@ class Space:
         return {name: values and list(values) for name, values in asdict(self).items()}
 
 
-def space_for(question: Question, **given: Any) -> Space:
+def space_for(question: SearchProblem, **given: Any) -> SearchSpace:
     """Return a space of the given ranges; missing or None ranges get defaults.
 
     - tp: divisors of the number of devices that fit in the innermost domain and divide the model.
@@ -270,10 +270,10 @@ def space_for(question: Question, **given: Any) -> Space:
         defaults["schedule"] = ("combined-1f1b", "dualpipev")
         defaults["ep"] = [size for size in defaults["ep"] if size > 1]
     chosen = defaults | {name: values for name, values in given.items() if values is not None}
-    return Space(**{name: values and tuple(dict.fromkeys(values)) for name, values in chosen.items()})
+    return SearchSpace(**{name: values and tuple(dict.fromkeys(values)) for name, values in chosen.items()})
 
 
-def zero_stages(question: Question, space: Space, pp: int) -> tuple[int, ...]:
+def zero_stages(question: SearchProblem, space: SearchSpace, pp: int) -> tuple[int, ...]:
     """Return the ZeRO stages to try for a number of pipeline ranks.
 
     Without a range: the job's own stage. Without a pipeline also ZeRO 3, if the job has Megatron-LM's distributed
@@ -289,9 +289,9 @@ def zero_stages(question: Question, space: Space, pp: int) -> tuple[int, ...]:
     return (own, 3) if may_shard and pp == 1 else (own,)
 
 
-def _divides(question: Question, tp: int) -> bool:
+def _divides(question: SearchProblem, tp: int) -> bool:
     try:
-        require_division(question.job.model, Cut(tp=tp))
+        require_division(question.job.model, ParallelSizes(tp=tp))
     except ConfigError:
         return False
     return True
@@ -308,7 +308,7 @@ class _Refusals:
             self.sentence, self._rank = str(reason), (depth, -off_by)
 
 
-def configurations(question: Question, space: Space) -> list[Configuration]:
+def configurations(question: SearchProblem, space: SearchSpace) -> list[Configuration]:
     """Return all configurations that model, devices, batch and schedules allow, before any memory check.
 
     With one pipeline rank, schedules do not differ, so only the first possible one is used. Raises `ConfigError` if
@@ -321,7 +321,7 @@ def configurations(question: Question, space: Space) -> list[Configuration]:
     return found
 
 
-def _configurations(question: Question, space: Space, refusals: _Refusals) -> Iterator[Configuration]:
+def _configurations(question: SearchProblem, space: SearchSpace, refusals: _Refusals) -> Iterator[Configuration]:
     num_layers, length = len(question.job.model.layers), question.job.length
     for pp, tp, cp, ep in product(space.pp, space.tp, space.cp, space.ep):
         sizes = {"tp": tp, "cp": cp, "ep": ep, "pp": pp}
@@ -359,7 +359,7 @@ def _configurations(question: Question, space: Space, refusals: _Refusals) -> It
 
 
 def _schedules(
-    space: Space, pp: int, microbatches: int, num_layers: int, refusals: _Refusals
+    space: SearchSpace, pp: int, microbatches: int, num_layers: int, refusals: _Refusals
 ) -> Iterator[tuple[int, str]]:
     for vpp, name in product(space.vpp, space.patterns):
         if reason := find(name).why_not(pp=pp, vpp=vpp, microbatches=microbatches):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ppsim.base.errors import ConfigError, MissingExtra, RunFailed
-from ppsim.base.process_startup import start_lean
+from ppsim.base.process_startup import reduce_startup
 from ppsim.base.version import __version__
 
 HERE = "processes:1"
@@ -139,7 +139,7 @@ class _Processes(_Pool):
         # loky starts fresh processes that do not import the user's script and end with it.
         from joblib.externals.loky import ProcessPoolExecutor
 
-        self._executor: Executor = ProcessPoolExecutor(max_workers=self._number, initializer=start_lean)
+        self._executor: Executor = ProcessPoolExecutor(max_workers=self._number, initializer=reduce_startup)
 
     def submit(self, *call: Any) -> "Future[Any]":
         return self._executor.submit(*call)

@@ -17,13 +17,13 @@ from ppsim.base.arrays import Floats
 from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.base.units import signed_percent
 from ppsim.machine.cluster import Cluster, Constant, Constants
-from ppsim.machine.job_similarity import MEASURED_SPREAD, USUAL, Run, in_common
+from ppsim.machine.job_similarity import MEASURED_SPREAD, USUAL, MeasuredJob, job_covariance
 from ppsim.projection.plan import Plan
 from ppsim.projection.summary import spread_of
 from ppsim.validation.operator_fit import operator_constants
 from ppsim.validation.priors import REST, Prior, priors_of, rest_of
-from ppsim.validation.project_case import PlanOf, measured_of, predict
-from ppsim.validation.published_runs import Case
+from ppsim.validation.project_case import PlanOf, measured_of, project_run
+from ppsim.validation.published_runs import PublishedRun
 
 MOVED = 0.99
 """A constant counts as determined by the rows if posterior / prior standard deviation is below this."""
@@ -44,17 +44,17 @@ _ROUNDS_OF_WEIGHTS, _SAME = 5, 0.1
 
 
 @dataclass(frozen=True)
-class Row:
+class MeasuredStep:
     """A measured step: its case, plan and seconds, and its place in a file ("runs.csv, row 3")."""
 
-    case: Case
+    case: PublishedRun
     plan: Plan
     measured_s: float
     name: str
 
 
 @dataclass(frozen=True)
-class Told:
+class ConstantEstimate:
     """A constant of the fit: its prior, its value, and the standard deviation of its logarithm."""
 
     prior: Prior
@@ -68,7 +68,7 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Doubt:
+class OutlierRow:
     """A row whose `error` is `times` the spread of its GPU type.
 
     The error is attributed to its job instead of the cluster: its loss is linear.
@@ -96,15 +96,15 @@ class Posterior:
     """
 
     cluster: Cluster
-    rows: Sequence[Row]
-    found: list[Told]
-    left: list[Told]
+    rows: Sequence[MeasuredStep]
+    found: list[ConstantEstimate]
+    left: list[ConstantEstimate]
     correlation: Floats
-    runs: tuple[Run, ...]
+    runs: tuple[MeasuredJob, ...]
     before: list[float]
     after: list[float]
     jobs: list[Any]
-    doubted: list[Doubt]
+    outliers: list[OutlierRow]
     operators: Mapping[str, Constant] = field(default_factory=dict)
 
     def constants(self, source: str) -> Constants:
@@ -133,7 +133,7 @@ class Posterior:
         return next((_rounded(one.value) for one in self.found if one.prior.name in names), None)
 
 
-def _origin(one: Told) -> str:
+def _origin(one: ConstantEstimate) -> str:
     return f"fit, from {one.prior.median:.3g} within {100 * one.prior.spread:.0f} % ({one.prior.reason})"
 
 
@@ -141,25 +141,27 @@ def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def rows_of(cases: Sequence[Case], plan_of: PlanOf, source: str) -> tuple[list[Row], list[tuple[Case, str]]]:
+def rows_of(
+    cases: Sequence[PublishedRun], plan_of: PlanOf, source: str
+) -> tuple[list[MeasuredStep], list[tuple[PublishedRun, str]]]:
     """Return the usable rows with times, and the others with the reason."""
     rows, refused = [], []
     for number, case in enumerate(cases, start=1):
         try:
-            if case.told.unexpressed:
-                raise ConfigError(case.told.unexpressed)
+            if case.properties.unexpressed:
+                raise ConfigError(case.properties.unexpressed)
             if case.is_memory:
                 raise ConfigError("memory tells nothing of times")
-            plan = plan_of(case.words)
+            plan = plan_of(case.options)
             if plan.job is None:
                 raise ConfigError("without a model, costs are measured and no cluster's")
-            rows.append(Row(case, plan, measured_of(case, plan), f"{source}, row {case.number or number}"))
+            rows.append(MeasuredStep(case, plan, measured_of(case, plan), f"{source}, row {case.number or number}"))
         except PpsimError as error:
             refused.append((case, str(error).splitlines()[0]))
     return rows, refused
 
 
-def fit_rows(rows: Sequence[Row], plan_of: PlanOf) -> Posterior:
+def fit_rows(rows: Sequence[MeasuredStep], plan_of: PlanOf) -> Posterior:
     """Fit the constants of a cluster to its rows; raises `ConfigError` for no rows, and for several clusters."""
     if not rows:
         raise ConfigError("there is no row to fit on")
@@ -183,7 +185,7 @@ def fit_rows(rows: Sequence[Row], plan_of: PlanOf) -> Posterior:
         ran = [row for row in rows if row.plan.job and row.plan.job.model == model]
         if len(ran) > 1:  # one step cannot separate extra time from a rate
             asked.append(rest_of(number, [row.plan for row in ran], min(row.measured_s for row in ran)))
-    question = Question(cluster, rows, jobs, plan_of)
+    question = FitProblem(cluster, rows, jobs, plan_of)
     solved = question.solved(asked)
     if untold := _untold(asked, solved, cluster):  # otherwise the rates would compensate for the removed constants
         without = {one.prior for one in untold}
@@ -191,7 +193,7 @@ def fit_rows(rows: Sequence[Row], plan_of: PlanOf) -> Posterior:
         solved = question.solved(asked)
     places = [place for place, spread in enumerate(solved.spreads) if spread < MOVED]
     told = [
-        Told(prior, prior.value(at) if place in places else prior.median, prior.spread * spread)
+        ConstantEstimate(prior, prior.value(at) if place in places else prior.median, prior.spread * spread)
         for place, (prior, at, spread) in enumerate(zip(asked, solved.at, solved.spreads, strict=True))
     ]
     found, left = (
@@ -199,7 +201,7 @@ def fit_rows(rows: Sequence[Row], plan_of: PlanOf) -> Posterior:
     )
     machine, at = [asked[place] for place in places], solved.at[places]
     runs = question.runs(machine, at, solved.sigmas)
-    before = [math.log(predict(row.case, row.plan) / row.measured_s) for row in rows]
+    before = [math.log(project_run(row.case, row.plan) / row.measured_s) for row in rows]
     return Posterior(
         cluster, rows, found, [*left, *untold], solved.correlation[np.ix_(places, places)], runs,
         np.expm1(before).tolist(), np.expm1(question.logs(machine, at, runs=runs)).tolist(), jobs,
@@ -207,7 +209,7 @@ def fit_rows(rows: Sequence[Row], plan_of: PlanOf) -> Posterior:
     )  # fmt: skip
 
 
-def _operators(rows: Sequence[Row]) -> dict[str, Constant]:
+def _operators(rows: Sequence[MeasuredStep]) -> dict[str, Constant]:
     """Constants of operators in recorded runs; of a kind in several runs, the geometric mean."""
     by_name: dict[str, list[Constant]] = {}
     for row in rows:
@@ -228,23 +230,23 @@ def _is_measured(name: str, operators: Mapping[str, Constant]) -> bool:
     )
 
 
-def _with_cluster(row: Row, cluster: Cluster) -> dict[str, Any]:
-    return {**row.case.words, "cluster": cluster}
+def _with_cluster(row: MeasuredStep, cluster: Cluster) -> dict[str, Any]:
+    return {**row.case.options, "cluster": cluster}
 
 
-def _untold(asked: Sequence[Prior], solved: "_Solved", cluster: Cluster) -> list[Told]:
+def _untold(asked: Sequence[Prior], solved: "_Solved", cluster: Cluster) -> list[ConstantEstimate]:
     """Extra step times, and launch times on a cluster without any, that the rows cannot separate from a rate."""
     nothing = ("launch_s",) if cluster.constants.launch_s is None else ()
     return [
-        Told(one, one.median, one.spread * spread)
+        ConstantEstimate(one, one.median, one.spread * spread)
         for one, spread in zip(asked, solved.spreads, strict=True)
         if spread > ADDED and (one.name.startswith(REST) or one.name in nothing)
     ]
 
 
-def _doubts(rows: Sequence[Row], logs: Sequence[float]) -> list[Doubt]:
+def _doubts(rows: Sequence[MeasuredStep], logs: Sequence[float]) -> list[OutlierRow]:
     found = [
-        Doubt(row.name, float(np.expm1(log)), abs(log) / spread_of(row.plan))
+        OutlierRow(row.name, float(np.expm1(log)), abs(log) / spread_of(row.plan))
         for row, log in zip(rows, logs, strict=True)
     ]
     return [one for one in found if one.times > OUTLIER]
@@ -261,21 +263,25 @@ class _Solved:
 
 
 @dataclass(frozen=True)
-class Question:
+class FitProblem:
     """Rows of a cluster and the models of their jobs."""
 
     cluster: Cluster
-    rows: Sequence[Row]
+    rows: Sequence[MeasuredStep]
     jobs: Sequence[Any]
     plan_of: PlanOf
 
     @property
-    def earlier(self) -> tuple[Run, ...]:
+    def earlier(self) -> tuple[MeasuredJob, ...]:
         """Runs of an earlier fit."""
         return self.cluster.constants.runs
 
     def logs(
-        self, priors: Sequence[Prior], at: Floats, only: Sequence[int] | None = None, runs: tuple[Run, ...] = ()
+        self,
+        priors: Sequence[Prior],
+        at: Floats,
+        only: Sequence[int] | None = None,
+        runs: tuple[MeasuredJob, ...] = (),
     ) -> Floats:
         """Return log(predicted / measured) per row, for constants `at` prior sigmas from their medians.
 
@@ -290,10 +296,10 @@ class Question:
             words = _with_cluster(row, cluster)
             if (rest := values.get(self._rest(row))) is not None:
                 words["rest"] = rest
-            found[index] = np.log(predict(row.case, self.plan_of(words)) / row.measured_s)
+            found[index] = np.log(project_run(row.case, self.plan_of(words)) / row.measured_s)
         return found
 
-    def runs(self, priors: Sequence[Prior], at: Floats, sigmas: Floats) -> tuple[Run, ...]:
+    def runs(self, priors: Sequence[Prior], at: Floats, sigmas: Floats) -> tuple[MeasuredJob, ...]:
         """Return runs of an earlier fit, then the rows relative to the constants and extra step times."""
         rests = {one.name: one.value(there) for one, there in zip(priors, at.tolist(), strict=True)}
         found = list(self.earlier)
@@ -304,10 +310,10 @@ class Question:
             rest = min(rest, row.measured_s / 2)  # a step shorter than its rest would be negative
             times = _rounded((row.measured_s - rest) / (projected - rest))
             spread = _rounded(spread_of(row.plan))
-            found.append(Run(**vars(job.likeness), times=times, sigma=_rounded(sigma), spread=spread))
+            found.append(MeasuredJob(**vars(job.job_features), times=times, sigma=_rounded(sigma), spread=spread))
         return tuple(found)
 
-    def _rest(self, row: Row) -> str:
+    def _rest(self, row: MeasuredStep) -> str:
         return f"{REST}.{self.jobs.index(row.plan.job.model if row.plan.job else None)}"
 
     def slopes(self, priors: Sequence[Prior], at: Floats, now: Floats) -> Floats:
@@ -326,11 +332,11 @@ class Question:
 
         Outliers have reduced weight: runs with a large error, or with a much larger error than similar runs.
         """
-        jobs = [*(row.plan.job.likeness for row in self.rows if row.plan.job), *self.earlier]
+        jobs = [*(row.plan.job.job_features for row in self.rows if row.plan.job), *self.earlier]
         spreads = np.array(
             [*map(spread_of, (row.plan for row in self.rows)), *(run.spread for run in self.earlier)]
         )
-        common = np.outer(spreads, spreads) * in_common(jobs, jobs)
+        common = np.outer(spreads, spreads) * job_covariance(jobs, jobs)
         known = np.array([MEASURED_SPREAD] * len(self.rows) + [run.sigma for run in self.earlier])
         sigmas, state = known, _State(np.zeros(len(priors)), self.logs(priors, np.zeros(len(priors))))
         past: Floats = np.array([-math.log(run.times) for run in self.earlier])
@@ -400,7 +406,7 @@ class _State:
     slopes: Floats | None = None
 
 
-def _may_depend(row: Row, name: str, jobs: Sequence[Any]) -> bool:
+def _may_depend(row: MeasuredStep, name: str, jobs: Sequence[Any]) -> bool:
     """Whether a row's step can depend on a constant; saves the computation of zero slopes."""
     job = row.plan.job
     assert job is not None

@@ -11,13 +11,13 @@ from typing import Any, Literal
 import numpy as np
 
 from ppsim.base.errors import ConfigError, PpsimError
-from ppsim.base.file_schema import beside_defaults
+from ppsim.base.file_schema import non_default_fields
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import outcome_of
 from ppsim.projection.projection_interval import fitted_spread
 from ppsim.projection.summary import interval_by_spread, spread_of
-from ppsim.validation.project_case import PlanOf, measured_of, predict
-from ppsim.validation.published_runs import Case, CaseSet, case_sets, cases_of, require_set
+from ppsim.validation.project_case import PlanOf, measured_of, project_run
+from ppsim.validation.published_runs import CaseSet, PublishedRun, case_sets, cases_of, require_set
 
 
 @dataclass(frozen=True)
@@ -27,17 +27,17 @@ class CaseError:
     `spread` is the standard deviation of log(predicted seconds); 0 for bytes.
     """
 
-    case: Case
+    case: PublishedRun
     plan: Plan
     measured: float
-    predicted: float
+    projected: float
     constant_mfu: float | None
     spread: float = 0.0
 
     @property
     def error(self) -> float:
         """Signed error of ppsim."""
-        return self.predicted / self.measured - 1
+        return self.projected / self.measured - 1
 
     @property
     def kind(self) -> Literal["dense", "MoE"]:
@@ -46,11 +46,11 @@ class CaseError:
         return "MoE" if job is not None and any(layer.is_moe for layer in job.model.kinds) else "dense"
 
     @property
-    def is_inside(self) -> bool | None:
+    def inside_interval(self) -> bool | None:
         """Whether the measured time is inside the 90 % interval; None for bytes, which have no interval."""
         if self.case.is_memory:
             return None
-        low, high = interval_by_spread(self.predicted, self.spread)
+        low, high = interval_by_spread(self.projected, self.spread)
         return low <= self.measured <= high
 
     @property
@@ -61,7 +61,7 @@ class CaseError:
     @property
     def other_error(self) -> float | None:
         """Signed error of another tool."""
-        told = self.case.told
+        told = self.case.properties
         return None if told.other is None else told.other / told.value - 1
 
     def to_json(self) -> dict[str, Any]:
@@ -69,25 +69,25 @@ class CaseError:
         unit = "bytes" if self.case.is_memory else "s"
         plan = self.plan
         return {
-            **beside_defaults(self.case.told),
-            "use": self.case.told.use,
-            "table": self.case.told.table,
-            "title": self.case.told.title,
+            **non_default_fields(self.case.properties),
+            "use": self.case.properties.use,
+            "table": self.case.properties.table,
+            "title": self.case.properties.title,
             "schedule": plan.schedule_name,
             "gpus": plan.pp * plan.source.gpus_per_rank,
-            "words": dict(self.case.words),
+            "options": dict(self.case.options),
             "command": self.case.command,
             f"measured_{unit}": self.measured,
-            f"predicted_{unit}": self.predicted,
+            f"projected_{unit}": self.projected,
             "error": self.error,
-            "inside_interval": self.is_inside,
+            "inside_interval": self.inside_interval,
             "constant_mfu_error": self.constant_mfu_error,
             "other_error": self.other_error,
         }
 
 
 @dataclass(frozen=True)
-class Score:
+class ErrorSummary:
     """Summary of errors: number, mean, mean absolute error, and the largest error with its sign."""
 
     num_rows: int
@@ -97,36 +97,36 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Validation:
+class SetValidation:
     """A set's rows and their evaluation; scores use the test rows, or the fit rows if there are no others.
 
-    - `ranks`: Spearman's correlation of measured and predicted values, per group of schedules.
-    - `right`: number of groups with the right order of all schedules whose measurements differ.
-    - `not_possible`: cases that cannot be projected, with the reason; they are in no score.
+    - `rank_correlations`: Spearman's correlation of measured and predicted values, per group of schedules.
+    - `groups_in_order`: number of groups with the right order of all schedules whose measurements differ.
+    - `skipped`: cases that cannot be projected, with the reason; they are in no score.
     """
 
     name: str
-    told: CaseSet
+    properties: CaseSet
     rows: list[CaseError]
     mfu_basis: str
-    ranks: dict[str, float]
-    right: int
-    not_possible: list[tuple[Case, str]]
+    rank_correlations: dict[str, float]
+    groups_in_order: int
+    skipped: list[tuple[PublishedRun, str]]
 
     @property
-    def judged(self) -> list[CaseError]:
+    def test_rows(self) -> list[CaseError]:
         """The test rows, or all rows if there are none."""
-        return [row for row in self.rows if row.case.told.use == "judge"] or self.rows
+        return [row for row in self.rows if row.case.properties.use == "judge"] or self.rows
 
     @property
-    def fitted(self) -> list[CaseError]:
+    def calibration_rows(self) -> list[CaseError]:
         """The rows used for fitting."""
-        return [row for row in self.rows if row.case.told.use == "fit"]
+        return [row for row in self.rows if row.case.properties.use == "fit"]
 
     @property
-    def score(self) -> Score:
+    def score(self) -> ErrorSummary:
         """Errors of ppsim on the test rows."""
-        return score_of([row.error for row in self.judged])
+        return score_of([row.error for row in self.test_rows])
 
     @property
     def clusters_fitted_on_file(self) -> list[str]:
@@ -138,88 +138,90 @@ class Validation:
         return sorted(name for name, files in sources.items() if Path(self.name).name in files)
 
     @property
-    def fitted_score(self) -> Score | None:
+    def calibration_score(self) -> ErrorSummary | None:
         """Errors of ppsim on the rows used for fitting."""
-        return score_of([row.error for row in self.fitted]) if self.fitted else None
+        return score_of([row.error for row in self.calibration_rows]) if self.calibration_rows else None
 
     @property
-    def constant_mfu(self) -> Score | None:
+    def constant_mfu(self) -> ErrorSummary | None:
         """Errors of a constant MFU on the test rows."""
-        errors = [row.constant_mfu_error for row in self.judged]
+        errors = [row.constant_mfu_error for row in self.test_rows]
         known = [error for error in errors if error is not None]
         return score_of(known) if known and len(known) == len(errors) else None
 
     @property
-    def other(self) -> Score | None:
+    def other(self) -> ErrorSummary | None:
         """Errors of another tool on the test rows."""
-        errors = [row.other_error for row in self.judged if row.other_error is not None]
+        errors = [row.other_error for row in self.test_rows if row.other_error is not None]
         return score_of(errors) if errors else None
 
     @property
     def coverage(self) -> tuple[int, int] | None:
         """(Times inside the 90 % interval, all times) among the test rows; None without times or if order-only."""
-        return coverage_of(self.judged) if not self.told.order_only else None
+        return coverage_of(self.test_rows) if not self.properties.order_only else None
 
     @property
     def mean_rank_correlation(self) -> float | None:
         """Mean rank correlation over groups of schedules."""
-        return sum(self.ranks.values()) / len(self.ranks) if self.ranks else None
+        return (
+            sum(self.rank_correlations.values()) / len(self.rank_correlations) if self.rank_correlations else None
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return scores and rows with units in the keys."""
         scores = {
             "ppsim": self.score if self.rows else None,
             "constant_mfu": self.constant_mfu,
-            self.told.other_tool or "other": self.other,
+            self.properties.other_tool or "other": self.other,
         }
-        fitted = self.fitted_score
+        fitted = self.calibration_score
         return {
             "set": self.name,
-            "title": self.told.title,
-            "source": self.told.source,
-            "notes": self.told.notes,
-            "order_only": self.told.order_only,
-            "judged_rows": len(self.judged),
-            "fit_rows": len(self.fitted),
+            "title": self.properties.title,
+            "source": self.properties.source,
+            "notes": self.properties.notes,
+            "order_only": self.properties.order_only,
+            "num_test_rows": len(self.test_rows),
+            "num_calibration_rows": len(self.calibration_rows),
             "errors": {name: asdict(score) for name, score in scores.items() if score},
-            "fit_rows_errors": {"mean_absolute": fitted.mean_absolute} if fitted else None,
+            "calibration_errors": {"mean_absolute": fitted.mean_absolute} if fitted else None,
             "clusters_fitted_on_file": self.clusters_fitted_on_file,
             "constant_mfu_basis": self.mfu_basis,
-            "rank_correlation": self.ranks,
-            "groups_in_order": self.right,
-            "inside_intervals": self.coverage,
+            "rank_correlations": self.rank_correlations,
+            "groups_in_order": self.groups_in_order,
+            "coverage": self.coverage,
             "rows": [row.to_json() for row in self.rows],
-            "not_possible": [
-                {**beside_defaults(case.told), "command": case.command, "reason": reason}
-                for case, reason in self.not_possible
+            "skipped": [
+                {**non_default_fields(case.properties), "command": case.command, "reason": reason}
+                for case, reason in self.skipped
             ],
         }
 
 
 @dataclass(frozen=True)
-class HardwareScore:
+class HardwareErrors:
     """Errors of the test rows with times for a cluster, a dtype and a kind of model (dense or MoE)."""
 
     cluster: str
     dtype: str
     kind: Literal["dense", "MoE"]
-    score: Score
-    constant_mfu: Score
+    score: ErrorSummary
+    constant_mfu: ErrorSummary
     coverage: tuple[int, int] | None
 
 
-def hardware_scores(sets: Sequence[Validation]) -> list[HardwareScore]:
+def hardware_scores(sets: Sequence[SetValidation]) -> list[HardwareErrors]:
     """Return the errors of all sets' test rows with times, by cluster, dtype and kind of model.
 
     Excluded are projections from measured costs, and sets that only compare the order of schedules.
     """
     groups: dict[tuple[str, str, Literal["dense", "MoE"]], list[CaseError]] = {}
-    for row in (row for one in sets if not one.told.order_only for row in one.judged):
+    for row in (row for one in sets if not one.properties.order_only for row in one.test_rows):
         job = row.plan.job
         if row.constant_mfu is not None and job is not None and row.plan.measured is None:
             groups.setdefault((job.cluster.name, job.execution.dtype, row.kind), []).append(row)
     return [
-        HardwareScore(
+        HardwareErrors(
             *group,
             score_of([row.error for row in rows]),
             score_of([row.constant_mfu_error for row in rows if row.constant_mfu_error is not None]),
@@ -231,11 +233,11 @@ def hardware_scores(sets: Sequence[Validation]) -> list[HardwareScore]:
 
 def coverage_of(rows: Sequence[CaseError]) -> tuple[int, int] | None:
     """Return (number of times inside the 90 % interval, number of times); None without times."""
-    inside = [row.is_inside for row in rows if row.is_inside is not None]
+    inside = [row.inside_interval for row in rows if row.inside_interval is not None]
     return (sum(inside), len(inside)) if inside else None
 
 
-def validate_set(name: str, plan_of: PlanOf, cases: Sequence[Case] | None = None) -> Validation:
+def validate_set(name: str, plan_of: PlanOf, cases: Sequence[PublishedRun] | None = None) -> SetValidation:
     """Compare a set or a user's file with projections; raises `ConfigError` for an unknown set.
 
     `cases` are some of its rows (None: all). Cases that cannot be projected are listed with the reason.
@@ -244,10 +246,10 @@ def validate_set(name: str, plan_of: PlanOf, cases: Sequence[Case] | None = None
     projected, reasons = [], []
     for case in cases:
         try:
-            if case.told.unexpressed:
-                raise ConfigError(case.told.unexpressed)
-            plan = plan_of(case.words)
-            projected.append((case, plan, measured_of(case, plan), predict(case, plan)))
+            if case.properties.unexpressed:
+                raise ConfigError(case.properties.unexpressed)
+            plan = plan_of(case.options)
+            projected.append((case, plan, measured_of(case, plan), project_run(case, plan)))
         except PpsimError as error:
             reasons.append((case, str(error).splitlines()[0]))
     constant, basis = _constant_mfu([(case, plan, seconds) for case, plan, seconds, _ in projected])
@@ -257,10 +259,10 @@ def validate_set(name: str, plan_of: PlanOf, cases: Sequence[Case] | None = None
     ]
     groups: dict[str, list[CaseError]] = {}
     for row in rows:
-        if row.case.told.group:
-            groups.setdefault(row.case.told.group, []).append(row)
+        if row.case.properties.group:
+            groups.setdefault(row.case.properties.group, []).append(row)
     groups = {group: members for group, members in groups.items() if len(members) > 1}
-    return Validation(
+    return SetValidation(
         name, told, rows, basis,
         {group: rank_correlation(*_pair(members)) for group, members in groups.items()},
         sum(_is_in_order(*_pair(members)) for members in groups.values()),
@@ -274,17 +276,17 @@ def _spread(plan: Plan, seconds: float) -> float:
     return fitted_spread(plan, seconds, lambda other: outcome_of(other)[0], of_class) or of_class
 
 
-def score_of(errors: Sequence[float]) -> Score:
+def score_of(errors: Sequence[float]) -> ErrorSummary:
     """Return the summary of errors; zeros without errors.
 
     >>> score_of([0.02, -0.04])
-    Score(num_rows=2, mean=-0.01, mean_absolute=0.03, worst=-0.04)
+    ErrorSummary(num_rows=2, mean=-0.01, mean_absolute=0.03, worst=-0.04)
     """
     if not errors:
-        return Score(0, 0.0, 0.0, 0.0)
+        return ErrorSummary(0, 0.0, 0.0, 0.0)
     absolute = [abs(error) for error in errors]
     count = len(errors)
-    return Score(count, sum(errors) / count, sum(absolute) / count, max(errors, key=abs))
+    return ErrorSummary(count, sum(errors) / count, sum(absolute) / count, max(errors, key=abs))
 
 
 def rank_correlation(measured: Sequence[float], predicted: Sequence[float]) -> float:
@@ -299,7 +301,7 @@ def rank_correlation(measured: Sequence[float], predicted: Sequence[float]) -> f
 
 
 def _pair(rows: Sequence[CaseError]) -> tuple[list[float], list[float]]:
-    return [row.measured for row in rows], [row.predicted for row in rows]
+    return [row.measured for row in rows], [row.projected for row in rows]
 
 
 def _is_in_order(measured: Sequence[float], predicted: Sequence[float]) -> bool:
@@ -307,7 +309,7 @@ def _is_in_order(measured: Sequence[float], predicted: Sequence[float]) -> bool:
     return all(predicted[a] < predicted[b] for a, b in pairs)
 
 
-def _constant_mfu(cases: Sequence[tuple[Case, Plan, float]]) -> tuple[list[float | None], str]:
+def _constant_mfu(cases: Sequence[tuple[PublishedRun, Plan, float]]) -> tuple[list[float | None], str]:
     """Seconds at a constant MFU per dtype (mean of the fit rows, else the best fit), and a description.
 
     `cases` are (case, plan, measured seconds). All None for memory, and if a plan has no model.
@@ -319,7 +321,7 @@ def _constant_mfu(cases: Sequence[tuple[Case, Plan, float]]) -> tuple[list[float
     share, bases = {}, []
     for dtype in dict.fromkeys(dtypes):
         here = [(*case, ideal) for case, ideal, of in zip(cases, at_peak, dtypes, strict=True) if of == dtype]
-        fit = [ideal / measured for case, _, measured, ideal in here if case.told.use == "fit"]
+        fit = [ideal / measured for case, _, measured, ideal in here if case.properties.use == "fit"]
         if not fit and len(here) == 1:
             return [None] * len(cases), ""  # a single row would be fitted exactly
         share[dtype] = sum(fit) / len(fit) if fit else _best_share([(m, ideal) for _, _, m, ideal in here])

@@ -7,8 +7,8 @@ import numpy as np
 from ppsim.base.arrays import Floats
 from ppsim.base.errors import ConfigError
 from ppsim.machine.cluster import Cluster
-from ppsim.machine.files import load_cluster
-from ppsim.validation.project_case import PlanOf, measured_of, predict
+from ppsim.machine.cluster_files import load_cluster
+from ppsim.validation.project_case import PlanOf, measured_of, project_run
 from ppsim.validation.published_runs import cases_of, require_set
 
 _START = {
@@ -44,21 +44,21 @@ def fit_cluster(name: str, plan_of: PlanOf, *, rounds: int = 30) -> FittedCluste
     """
     cluster = load_cluster(name)
     sets = [require_set(one) for one in cluster.constants.fitted_on]
-    cases = [case for one in cluster.constants.fitted_on for case in cases_of(one) if case.told.use == "fit"]
+    cases = [case for one in cluster.constants.fitted_on for case in cases_of(one) if case.properties.use == "fit"]
     if not cases:
         raise ConfigError(f"the constants of cluster '{name}' were fitted on no set")
     in_use = {constant: one.value for constant, one in cluster.constants.named.items()}
     in_use |= {word: told.defaults[word] for told in sets for word in told.fitted}
     names = list(in_use)
     values = np.array([_START[constant.partition(".")[0]] for constant in names])
-    measured = np.array([measured_of(case, plan_of(case.words)) for case in cases])
+    measured = np.array([measured_of(case, plan_of(case.options)) for case in cases])
 
     def errors(values: Floats) -> Floats:
         tried = dict(zip(names, values.tolist(), strict=True))
         machine = cluster.with_constants(cluster.constants.with_values(tried))
         words = {name: value for name, value in tried.items() if name not in cluster.constants.named}
-        plans = (plan_of({**case.words, "cluster": machine, **words}) for case in cases)
-        found: Floats = np.array(list(map(predict, cases, plans))) / measured - 1
+        plans = (plan_of({**case.options, "cluster": machine, **words}) for case in cases)
+        found: Floats = np.array(list(map(project_run, cases, plans))) / measured - 1
         return found
 
     for _ in range(rounds):

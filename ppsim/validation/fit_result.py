@@ -6,15 +6,15 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ppsim.base.display import Shown
+from ppsim.base.display import Printable
 from ppsim.base.errors import ConfigError
 from ppsim.machine.cluster import Cluster, Constants
-from ppsim.machine.files import cluster_named, packaged_clusters
-from ppsim.machine.job_similarity import Run
-from ppsim.validation.bayesian_fit import Posterior, Row, Told, fit_rows, rows_of
+from ppsim.machine.cluster_files import cluster_named, packaged_clusters
+from ppsim.machine.job_similarity import MeasuredJob
+from ppsim.validation.bayesian_fit import ConstantEstimate, MeasuredStep, Posterior, fit_rows, rows_of
 from ppsim.validation.priors import REST
 from ppsim.validation.project_case import PlanOf
-from ppsim.validation.published_runs import Case
+from ppsim.validation.published_runs import PublishedRun
 
 if TYPE_CHECKING:
     import pandas
@@ -23,10 +23,10 @@ DEFAULT_BASE = "dgx-h100"
 
 
 @dataclass(frozen=True, repr=False)
-class Fitted(Shown):
+class FitResult(Printable):
     """Constants fitted to measured steps of a cluster, whose name or file is `base`, and of its jobs.
 
-    `listed` are unusable rows with the reason. `source` names the files of the rows. `str` is the output of `ppsim
+    `skipped` are unusable rows with the reason. `source` names the files of the rows. `str` is the output of `ppsim
     fit`.
 
     >>> import ppsim
@@ -40,10 +40,10 @@ class Fitted(Shown):
     posterior: Posterior
     base: str
     source: str
-    listed: Sequence[tuple[Case, str]]
+    skipped: Sequence[tuple[PublishedRun, str]]
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """One-line description."""
         return f"{self.base}: {', '.join(self.constants.named) or 'nothing'} from {self.source}"
 
@@ -58,21 +58,21 @@ class Fitted(Shown):
         return self.posterior.cluster.with_constants(self.constants)
 
     @property
-    def rests(self) -> dict[str, Told]:
+    def rests(self) -> dict[str, ConstantEstimate]:
         """Fitted extra step times (not covered by any model part) by the model's name."""
         return {
             self._job_name(one): one for one in self.posterior.found if one.prior.name.startswith(REST)
         }  # fmt: skip
 
-    def _job_name(self, one: Told) -> str:
+    def _job_name(self, one: ConstantEstimate) -> str:
         model = self.posterior.jobs[int(one.prior.name.partition(".")[2])]
         return next(
-            row.case.told.title or row.plan.job.model_name
+            row.case.properties.title or row.plan.job.model_name
             for row in self.posterior.rows if row.plan.job and row.plan.job.model == model
         )  # fmt: skip
 
     @property
-    def asked(self) -> list[Told]:
+    def estimates(self) -> list[ConstantEstimate]:
         """All constants of the fit, those determined by the rows first."""
         return [*self.posterior.found, *self.posterior.left]
 
@@ -83,8 +83,8 @@ class Fitted(Shown):
             "cluster": posterior.cluster.name,
             "fitted_on": self.source,
             "constants": self._constants(),
-            "doubted": [asdict(one) for one in posterior.doubted],
-            "rest_s": {name: one.value for name, one in self.rests.items()},
+            "outliers": [asdict(one) for one in posterior.outliers],
+            "extra_step_time_s": {name: one.value for name, one in self.rests.items()},
             "correlation": dict(self.constants.correlation),
             "runs": [asdict(run) for run in self.constants.runs],
             "rows": [
@@ -92,15 +92,15 @@ class Fitted(Shown):
                  "error_before": before, "error_after": after}
                 for row, before, after in zip(posterior.rows, posterior.before, posterior.after, strict=True)
             ],
-            "listed": [{"command": case.command, "reason": reason} for case, reason in self.listed],
+            "skipped": [{"command": case.command, "reason": reason} for case, reason in self.skipped],
         }  # fmt: skip
 
     def _constants(self) -> list[dict[str, Any]]:
         return [
-            {"constant": one.prior.name, "is_told": index < len(self.posterior.found), "value": one.value,
+            {"constant": one.prior.name, "is_determined": index < len(self.posterior.found), "value": one.value,
              "relative_sigma": one.spread, "prior": one.prior.median, "prior_relative_sigma": one.prior.spread,
              "prior_reason": one.prior.reason}
-            for index, one in enumerate(self.asked)
+            for index, one in enumerate(self.estimates)
         ]  # fmt: skip
 
     def to_frame(self) -> "pandas.DataFrame":
@@ -153,12 +153,14 @@ class Fitted(Shown):
         }
 
 
-def _without_defaults(run: Run) -> dict[str, Any]:
-    defaults = {one.name: one.default for one in fields(Run)}
+def _without_defaults(run: MeasuredJob) -> dict[str, Any]:
+    defaults = {one.name: one.default for one in fields(MeasuredJob)}
     return {name: value for name, value in vars(run).items() if value != defaults[name]}
 
 
-def fitted(cases: Sequence[Case], plan_of: PlanOf, *, source: str, cluster: str | None = None) -> Fitted:
+def fit_cases(
+    cases: Sequence[PublishedRun], plan_of: PlanOf, *, source: str, cluster: str | None = None
+) -> FitResult:
     """Fit the constants of the cases' cluster; `cluster` selects one of several.
 
     Raises `ConfigError` for cases of several clusters, and, with all reasons, if no case is usable.
@@ -171,8 +173,8 @@ def fitted(cases: Sequence[Case], plan_of: PlanOf, *, source: str, cluster: str 
     if not rows:
         reasons = [f"{case.number or 'run'}: {reason}" for case, reason in listed]
         raise ConfigError("\n  ".join([f"{source} has no row to fit on", *reasons]))
-    return Fitted(fit_rows(rows, plan_of), _cluster_of(rows[0]), source, listed)
+    return FitResult(fit_rows(rows, plan_of), _cluster_of(rows[0]), source, listed)
 
 
-def _cluster_of(row: Row) -> str:
-    return cluster_named(str(row.case.words.get("cluster") or DEFAULT_BASE))
+def _cluster_of(row: MeasuredStep) -> str:
+    return cluster_named(str(row.case.options.get("cluster") or DEFAULT_BASE))

@@ -20,13 +20,13 @@ import numpy as np
 
 from ppsim.base.errors import ConfigError
 from ppsim.costs.job import Job
-from ppsim.costs.stage_cost_set import of_ranks
-from ppsim.costs.time_breakdown import Estimate
+from ppsim.costs.stage_cost_set import values_of_ranks
+from ppsim.costs.time_breakdown import CostEstimate
 from ppsim.machine import collectives
 from ppsim.machine.cluster import Constant
 from ppsim.machine.job_similarity import MEASURED_SPREAD
 from ppsim.machine.kernels.data_sheet_times import at_least_16_bits
-from ppsim.parallel.groups import Group, GroupName
+from ppsim.parallel.groups import GroupName, RankGroup
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import assembled_of
 from ppsim.runs.kernel_totals import KernelTotals
@@ -91,7 +91,7 @@ def _by_kernels(plan: Plan, job: Job, recorded: RecordedTimes) -> Iterator[tuple
     for kind in ("attention", "memory"):
         if projected[kind] and measured_s(kind):
             yield kind, measured_s(kind) / projected[kind]
-    optimizer_s = np.broadcast_to(assembled_of(plan)[1].around.optimizer_s, plan.pp).sum()
+    optimizer_s = np.broadcast_to(assembled_of(plan)[1].step_costs.optimizer_s, plan.pp).sum()
     if optimizer_s and measured_s("optimizer"):
         yield "optimizer", measured_s("optimizer") / float(optimizer_s)
     dtype = job.execution.dtype
@@ -128,10 +128,10 @@ def _busy_s(plan: Plan) -> list[float]:
     """Seconds of a step that each pipeline rank computes, without communication and waits for the host."""
     table, assembled = assembled_of(plan)
     seconds = [_computing_s(one) * plan.num_microbatches for one in assembled.parts]
-    return [sum(mine) / table.num_replicas for mine in of_ranks(table, seconds)]
+    return [sum(mine) / table.num_replicas for mine in values_of_ranks(table, seconds)]
 
 
-def _computing_s(one: Estimate) -> float:
+def _computing_s(one: CostEstimate) -> float:
     whole = one.forward + one.backward
     return whole.total_s - whole.communication_s - whole.host_s - whole.offload_s
 
@@ -142,7 +142,7 @@ def _by_messages(job: Job, recorded: RecordedTimes) -> Iterator[tuple[str, float
     for one in recorded.kernels:
         for operation, size, ranks, seconds in one.messages:
             shortest.setdefault((operation, size, ranks), []).append(seconds)
-    groups: dict[int, set[Group]] = {}
+    groups: dict[int, set[RankGroup]] = {}
     for name in cast(tuple[GroupName, ...], get_args(GroupName)):
         groups.setdefault(job.place.ranks(name).num_ranks, set()).add(job.place.ranks(name))
     totals: dict[str, tuple[float, float]] = {}
@@ -161,7 +161,7 @@ def _by_passes(plan: Plan, job: Job, recorded: RecordedTimes) -> Iterator[tuple[
     number = plan.num_microbatches / table.num_replicas
     whole = [
         number * sum(mine)
-        for mine in of_ranks(table, [(one.forward + one.backward).total_s for one in assembled.parts])
+        for mine in values_of_ranks(table, [(one.forward + one.backward).total_s for one in assembled.parts])
     ]
     busy = _busy_s(plan)
     kinds = [kind for kind in _kinds(job) if _projected_s(plan, job, kind, busy)]

@@ -6,32 +6,32 @@ from typing import Any
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import outcome_of, peaks_of, reserved_of
 from ppsim.validation.flops import flops_a_token
-from ppsim.validation.published_runs import Case
+from ppsim.validation.published_runs import PublishedRun
 
 PlanOf = Callable[[Mapping[str, Any]], Plan]
 """Function from options of `ppsim project` to its plan (`ppsim.api.project.plan_of`)."""
 
 
-def predict(case: Case, plan: Plan) -> float:
+def project_run(case: PublishedRun, plan: Plan) -> float:
     """Return the projected seconds of an iteration, or the peak bytes of the case's rank.
 
     For memory reserved by an allocator, this is the projected reserved memory; raises `ConfigError` if it is
     unknown.
     """
-    if case.is_memory and case.told.bytes_are == "reserved":
+    if case.is_memory and case.properties.bytes_are == "reserved":
         return float(reserved_of(plan))
     if case.is_memory:
         peaks = peaks_of(plan)
-        return peaks[-1] if case.told.rank == "last" else max(peaks)
+        return peaks[-1] if case.properties.rank == "last" else max(peaks)
     seconds, _ = outcome_of(plan)
     return seconds
 
 
-def measured_of(case: Case, plan: Plan) -> float:
+def measured_of(case: PublishedRun, plan: Plan) -> float:
     """Return the measured seconds per step or bytes per device, converted with the plan's model and batch."""
     source, job = plan.modelled_source, plan.job
     tokens = source.tokens_per_microbatch * plan.num_microbatches
-    flops = flops_a_token(job.model, job.length, case.told.counted) * tokens if job else 0.0
+    flops = flops_a_token(job.model, job.length, case.properties.counted) * tokens if job else 0.0
     return case.measured(
         num_gpus=plan.pp * source.gpus_per_rank, sequences=tokens // source.sequence_length, tokens=tokens,
         flops=flops, peak=job.cluster.device.peak(job.execution.dtype) if job else 0.0,

@@ -8,7 +8,7 @@ from ppsim.projection.plan import Plan
 from ppsim.trainers.recipe_table import TITLES
 from ppsim.trainers.run_config import RunConfig
 from ppsim.validation.project_case import measured_of
-from ppsim.validation.published_runs import Case, case_sets, cases_of
+from ppsim.validation.published_runs import PublishedRun, case_sets, cases_of
 
 _SAME = ("gpus", "tp", "cp", "ep", "pp", "vpp", "micro_batch", "global_batch", "seq_len", "dtype", "cluster")
 """Options that must be equal for a recipe and its published run."""
@@ -16,7 +16,7 @@ _DEFAULTS: dict[str, Any] = {"tp": 1, "cp": 1, "ep": 1, "pp": 1, "vpp": 1, "micr
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedResult:
     """A published run of a recipe: measured step time, value as published, and source."""
 
     seconds: float
@@ -34,7 +34,7 @@ class Published:
         }  # fmt: skip
 
 
-def published_of(config: RunConfig, plan: Plan) -> Published | None:
+def published_of(config: RunConfig, plan: Plan) -> PublishedResult | None:
     """Return the published run of a recipe, None if there is none with the same layout.
 
     `plan` is the recipe's plan; its FLOPs convert a published throughput to seconds.
@@ -46,14 +46,14 @@ def published_of(config: RunConfig, plan: Plan) -> Published | None:
         if not name.startswith("bridge"):
             continue
         for case in cases_of(name):
-            if case.told.table == f"{TITLES[recipe.trainer]} {recipe.release}" and _is_same(case, config):
-                told = case.told
-                return Published(measured_of(case, plan), told.value, told.metric, told.table, one.source)
+            if case.properties.table == f"{TITLES[recipe.trainer]} {recipe.release}" and _is_same(case, config):
+                told = case.properties
+                return PublishedResult(measured_of(case, plan), told.value, told.metric, told.table, one.source)
     return None
 
 
-def _is_same(case: Case, config: RunConfig) -> bool:
-    if find_model(str(case.words["model"])) is not config.model:
+def _is_same(case: PublishedRun, config: RunConfig) -> bool:
+    if find_model(str(case.options["model"])) is not config.model:
         return False
-    values = [{**_DEFAULTS, **words} for words in (case.words, config.words)]
+    values = [{**_DEFAULTS, **words} for words in (case.options, config.options)]
     return all((values[0].get(name) or None) == (values[1].get(name) or None) for name in _SAME)

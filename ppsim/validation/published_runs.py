@@ -13,9 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_origin
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.file_schema import AboveZero, Strict, packaged, retyped, validated
+from ppsim.base.file_schema import AboveZero, FileSchema, load_packaged, validated, with_field_types
 from ppsim.base.files import read_text, read_toml
-from ppsim.base.option_declarations import Word, sections_of, texts_of, words_of
+from ppsim.base.option_declarations import (
+    OptionDeclaration,
+    command_arguments,
+    declared_options,
+    options_by_section,
+)
 from ppsim.base.package_data import data_folder
 from ppsim.projection.options import GPT, PlanOptions
 from ppsim.projection.plan import AUTO
@@ -36,10 +41,10 @@ Section = Literal[
 """Sections of tables of sets, in this order."""
 
 FOLDER = data_folder("validation/data")
-WORDS = words_of(PlanOptions)
+WORDS = declared_options(PlanOptions)
 
 
-class Told(Strict, strict=False):  # CSV cells are texts: "8", "0.5", "yes"
+class RowProperties(FileSchema, strict=False):  # CSV cells are texts: "8", "0.5", "yes"
     """Columns of a row besides options of `ppsim project`: a measured value and its properties.
 
     - `other`: another tool's prediction.
@@ -68,15 +73,15 @@ class Told(Strict, strict=False):  # CSV cells are texts: "8", "0.5", "yes"
 
 
 @dataclass(frozen=True)
-class Case:
+class PublishedRun:
     """A measured value, the options of `ppsim project` that describe the run, and the row number in its file.
 
-    If the row names a recipe, `words` include the options of the recipe, and `typed` has only the row's options.
+    If the row names a recipe, `options` include the options of the recipe, and `typed` has only the row's options.
     `recorded` are the times of operators in the run, if they were recorded.
     """
 
-    told: Told
-    words: Mapping[str, Any]
+    properties: RowProperties
+    options: Mapping[str, Any]
     number: int = 0
     typed: Mapping[str, Any] = field(default_factory=dict)
     recorded: "RecordedTimes | None" = None
@@ -84,14 +89,14 @@ class Case:
     @property
     def is_memory(self) -> bool:
         """Whether the value is memory, not time."""
-        return self.told.metric in ("peak_gib", "peak_gb")
+        return self.properties.metric in ("peak_gib", "peak_gb")
 
     @property
     def command(self) -> str:
         """The `ppsim project …` command of the case."""
-        names = [name for names in sections_of(WORDS.values()).values() for name in names]
-        words = self.typed or self.words
-        texts = [text for name in names for text in texts_of(WORDS[name], words.get(name))]
+        names = [name for names in options_by_section(WORDS.values()).values() for name in names]
+        words = self.typed or self.options
+        texts = [text for name in names for text in command_arguments(WORDS[name], words.get(name))]
         return " ".join(["ppsim project", *texts])
 
     def measured(self, *, num_gpus: int, sequences: int, tokens: int, flops: float, peak: float) -> float:
@@ -100,7 +105,7 @@ class Case:
         `sequences`, `tokens` and `flops` are per step, `flops` counted like in the publication; `peak` is the
         device's peak in FLOP/s.
         """
-        value, per_s = self.told.value, num_gpus * self.told.value
+        value, per_s = self.properties.value, num_gpus * self.properties.value
         return {
             "iteration_s": value,
             "samples_per_s_per_gpu": sequences / per_s,
@@ -109,10 +114,10 @@ class Case:
             "mfu_percent": flops / (per_s / 100 * peak) if peak else 0.0,
             "peak_gib": value * 2**30,
             "peak_gb": value * 1e9,
-        }[self.told.metric]
+        }[self.properties.metric]
 
 
-class CaseSet(Strict):
+class CaseSet(FileSchema):
     """Rows of one publication.
 
     - `others`: errors of other tools on these rows; `other_tool`: the tool of the column `other`.
@@ -135,7 +140,7 @@ class CaseSet(Strict):
 @cache
 def case_sets() -> dict[str, CaseSet]:
     """Return the properties of each set by name, in the order of sets.toml."""
-    return {name: packaged(CaseSet, data) for name, data in read_toml(FOLDER / "sets.toml").items()}
+    return {name: load_packaged(CaseSet, data) for name, data in read_toml(FOLDER / "sets.toml").items()}
 
 
 def require_set(name: str) -> CaseSet:
@@ -155,22 +160,22 @@ def require_set(name: str) -> CaseSet:
     raise ConfigError(f"unknown set '{name}': {hint} (or give the path of a .csv file)")
 
 
-def cases_of(name: str) -> list[Case]:
+def cases_of(name: str) -> list[PublishedRun]:
     """Return the rows of a set or file; raises `ConfigError` for an unknown set and for invalid rows."""
     told = require_set(name)
     path = FOLDER / f"{name}.csv" if name in case_sets() else Path(name)
     return read_cases(path, told.defaults)
 
 
-def read_cases(path: Path, defaults: Mapping[str, Any]) -> list[Case]:
+def read_cases(path: Path, defaults: Mapping[str, Any]) -> list[PublishedRun]:
     """Return the rows of a file; empty cells take the default.
 
-    Columns are those in `Told` and options of `ppsim project`, with dashes or underscores. A `run_config` is a path
-    relative to the file. Raises `ConfigError` with the errors of all rows.
+    Columns are those in `RowProperties` and options of `ppsim project`, with dashes or underscores. A `run_config`
+    is a path relative to the file. Raises `ConfigError` with the errors of all rows.
     """
     lines = read_text(path).splitlines()
     rows = csv.DictReader(line for line in lines if not line.startswith("#"))
-    found: list[Case] = []
+    found: list[PublishedRun] = []
     wrong: list[str] = []
     number = 0
     try:
@@ -181,9 +186,9 @@ def read_cases(path: Path, defaults: Mapping[str, Any]) -> list[Case]:
                 names = _unknown_names(row) if len(wrong) < _MOST_WRONG else []
                 wrong.append("\n  ".join([str(error), *names]))
                 continue
-            if config := case.words.get("run_config"):
-                case = replace(case, words={**case.words, "run_config": str(path.parent / config)})
-            if case.words.get("recipe"):
+            if config := case.options.get("run_config"):
+                case = replace(case, options={**case.options, "run_config": str(path.parent / config)})
+            if case.options.get("recipe"):
                 case = _with_recipe(case)
             found.append(case)
     except csv.Error as error:
@@ -196,24 +201,24 @@ def read_cases(path: Path, defaults: Mapping[str, Any]) -> list[Case]:
     return found
 
 
-def _with_recipe(case: Case) -> Case:
+def _with_recipe(case: PublishedRun) -> PublishedRun:
     """A case with the options of its recipe, overridden by those in the row."""
     from ppsim.trainers.read_recipe import read_recipe  # heavy import
 
-    own = {name: value for name, value in case.words.items() if name != "recipe"}
-    words = {name: value for name, value in read_recipe(case.words["recipe"]).words.items() if name in WORDS}
-    return replace(case, words={**words, **own}, typed=case.words)
+    own = {name: value for name, value in case.options.items() if name != "recipe"}
+    words = {name: value for name, value in read_recipe(case.options["recipe"]).options.items() if name in WORDS}
+    return replace(case, options={**words, **own}, typed=case.options)
 
 
 _MOST_WRONG = 20
 
 
-def _case_of(row: Mapping[Any, Any], defaults: Mapping[str, Any], source: str, number: int) -> Case:
+def _case_of(row: Mapping[Any, Any], defaults: Mapping[str, Any], source: str, number: int) -> PublishedRun:
     if None in row or None in row.values():
         raise ConfigError(f"{source}: not as many cells as the header has")
     read = validated(_Row, dict(defaults) | _given(row), source)
-    told = Told(**{one.name: getattr(read, one.name) for one in fields(Told)})
-    return Case(told, {name: value for name in WORDS if (value := getattr(read, name)) is not None}, number)
+    told = RowProperties(**{one.name: getattr(read, one.name) for one in fields(RowProperties)})
+    return PublishedRun(told, {name: value for name in WORDS if (value := getattr(read, name)) is not None}, number)
 
 
 def _given(row: Mapping[Any, Any]) -> dict[str, str]:
@@ -223,7 +228,7 @@ def _given(row: Mapping[Any, Any]) -> dict[str, str]:
 def _unknown_names(row: Mapping[Any, Any]) -> list[str]:
     """Additional errors of an invalid row: one message per unknown name."""
     from ppsim.catalog.build import find
-    from ppsim.machine.files import load_cluster
+    from ppsim.machine.cluster_files import load_cluster
     from ppsim.trainers.read_config import model_named  # heavy import
 
     sentences: list[str] = []
@@ -239,7 +244,7 @@ def _unknown_names(row: Mapping[Any, Any]) -> list[str]:
     return sentences
 
 
-def _type_of(word: Word) -> Any:
+def _type_of(word: OptionDeclaration) -> Any:
     if word.is_mapping:
         return dict[int, float]
     choices = word.choices
@@ -251,4 +256,6 @@ def _type_of(word: Word) -> Any:
     return next((kind for kind in word.kinds if get_origin(kind) is Literal), str)
 
 
-_Row = retyped(Told, {name: _type_of(word) | None for name, word in WORDS.items()}, dict.fromkeys(WORDS))
+_Row = with_field_types(
+    RowProperties, {name: _type_of(word) | None for name, word in WORDS.items()}, dict.fromkeys(WORDS)
+)

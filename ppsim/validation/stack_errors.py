@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ppsim.base.errors import PpsimError
-from ppsim.machine.files import cluster_of
+from ppsim.machine.cluster_files import cluster_of
 from ppsim.projection.project import outcome_of
 from ppsim.trainers.stacks import PLAIN, StackErrors, base_of, current_stacks, stacks
 from ppsim.validation.error_summary import score_of
 from ppsim.validation.project_case import PlanOf, measured_of
-from ppsim.validation.published_runs import WORDS, Case, case_sets, cases_of
+from ppsim.validation.published_runs import WORDS, PublishedRun, case_sets, cases_of
 
 OPTIONS = (
     "model", "layers", "hidden", "heads", "kv_heads", "vocab", "tied_embeddings", "mtp", "mtp_num_layers",
@@ -46,21 +46,21 @@ def rows_by_stack(
         if told.order_only or told.section in ("measured costs", "memory"):
             continue
         for case in cases_of(name):
-            is_past = stacks()[base_of(case.words.get("stack", PLAIN))].ended
-            if case.told.use != use or case.is_memory or case.told.unexpressed or is_past:
+            is_past = stacks()[base_of(case.options.get("stack", PLAIN))].ended
+            if case.properties.use != use or case.is_memory or case.properties.unexpressed or is_past:
                 continue
             if (row := _row(case, plan_of, stacks_of)) is not None:
                 yield row
 
 
-def options_of(case: Case) -> dict[str, Any]:
+def options_of(case: PublishedRun) -> dict[str, Any]:
     """Return the options of a user who names no stack; a fitted cluster is replaced by the one that it extends."""
-    found = {name: case.words[name] for name in OPTIONS if name in case.words}
+    found = {name: case.options[name] for name in OPTIONS if name in case.options}
     cluster = cluster_of(found.get("cluster"))
     return found | {"cluster": cluster.base or cluster.name}
 
 
-def _row(case: Case, plan_of: PlanOf, stacks_of: Callable[[str], Sequence[str | None]]) -> StackRow | None:
+def _row(case: PublishedRun, plan_of: PlanOf, stacks_of: Callable[[str], Sequence[str | None]]) -> StackRow | None:
     options, errors = options_of(case), {}
     generation = cluster_of(options["cluster"]).device.generation
     kind: Literal["dense", "MoE"] = "dense"

@@ -4,18 +4,18 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from ppsim.base.display import Shown
-from ppsim.validation.error_summary import Validation, hardware_scores, validate_set
+from ppsim.base.display import Printable
+from ppsim.validation.error_summary import SetValidation, hardware_scores, validate_set
 from ppsim.validation.project_case import PlanOf
 from ppsim.validation.published_runs import case_sets
-from ppsim.validation.rows import rows_of
+from ppsim.validation.table_rows import rows_of
 
 if TYPE_CHECKING:
     import pandas
 
 
 @dataclass(frozen=True, repr=False)
-class Validated(Shown):
+class ValidationReport(Printable):
     """Published values compared with projections; errors are predicted / measured − 1, negative is optimistic.
 
     `str` is the output of `ppsim validate`.
@@ -26,15 +26,15 @@ class Validated(Shown):
     (24, 0.008)
     """
 
-    sets: list[Validation]
+    sets: list[SetValidation]
 
     @property
-    def brief(self) -> str:
+    def one_line(self) -> str:
         """One-line description."""
         return ", ".join(f"{one.name}: {len(one.rows)} rows" for one in self.sets)
 
     def to_frame(self) -> "pandas.DataFrame":
-        """Return a pandas DataFrame, one row per published value; see `ppsim.validation.rows.rows_of`.
+        """Return a pandas DataFrame, one row per published value; see `ppsim.validation.table_rows.rows_of`.
 
         `ppsim.plot.accuracy_figure` draws it.
 
@@ -83,7 +83,7 @@ class Validated(Shown):
         return {"sets": [one.to_json() for one in self.sets]}
 
 
-def validated(name: str | None, plan_of: PlanOf, *, announce: Callable[[str], None]) -> Validated:
+def validate_sets(name: str | None, plan_of: PlanOf, *, announce: Callable[[str], None]) -> ValidationReport:
     """Compare published values with projections, for one set by name or file, or for all sets (None).
 
     `plan_of` makes the plan of options of `ppsim project`; `announce` is called with the name of each set before
@@ -93,4 +93,4 @@ def validated(name: str | None, plan_of: PlanOf, *, announce: Callable[[str], No
     for one in case_sets() if name is None else [name]:
         announce(one)
         found.append(validate_set(one, plan_of))
-    return Validated(found)
+    return ValidationReport(found)

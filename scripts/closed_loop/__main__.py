@@ -14,7 +14,7 @@ from pathlib import Path
 import emulated
 import real
 
-from ppsim.base.files import csv_text, write_whole
+from ppsim.base.files import csv_text, write_atomically
 
 PAGE = Path(__file__).parents[2] / "docs" / "validation-results.md"
 PARTS = {
@@ -39,8 +39,8 @@ def main() -> None:
         if arguments.only_print:
             print(csv_text(rows), end="")
         else:
-            write_whole(PAGE.parent / "results" / file_name, csv_text(rows))
-            write_whole(PAGE, replaced(PAGE.read_text(encoding="utf-8"), name, text))
+            write_atomically(PAGE.parent / "results" / file_name, csv_text(rows))
+            write_atomically(PAGE, replaced(PAGE.read_text(encoding="utf-8"), name, text))
 
 
 def replaced(page: str, name: str, text: str) -> str:

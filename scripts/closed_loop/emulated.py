@@ -19,12 +19,12 @@ from ppsim.base.files import to_json
 from ppsim.base.units import seconds, signed_percent
 from ppsim.runs.calibrate import calibrate
 from ppsim.runs.compare import replay_s
-from ppsim.runs.timeline_import import Measured, measured_of
-from ppsim.runtime.config import MODELS, TrainConfig
+from ppsim.runs.timeline_import import ImportedRun, import_result
 from ppsim.runtime.launch import launch_all
+from ppsim.runtime.train_config import MODELS, TrainConfig
 from ppsim.schedule.grammar import format_table
 from ppsim.simulation.cost_files import costs_to_json
-from ppsim.simulation.run import simulate_graph
+from ppsim.simulation.simulate import simulate_graph
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ CHANNELS = [
 ]
 
 
-def run(cases: list[Case], *, num_steps: int) -> dict[Case, Measured]:
+def run(cases: list[Case], *, num_steps: int) -> dict[Case, ImportedRun]:
     """Run the cases, those of as many ranks in the same processes."""
     measured = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -98,11 +98,11 @@ def run(cases: list[Case], *, num_steps: int) -> dict[Case, Measured]:
                 )  # fmt: skip
             for case, result in zip(mine, launch_all(configs), strict=True):
                 counts = {"num_stages": case.table.num_stages, "num_ranks": p}
-                measured[case] = measured_of(result, case.table, case.costs.with_torch_first_stage(**counts))
+                measured[case] = import_result(result, case.table, case.costs.with_torch_first_stage(**counts))
     return measured
 
 
-def simulated_s(measured: Measured, fitted: dict[str, float] | None) -> float:
+def simulated_s(measured: ImportedRun, fitted: dict[str, float] | None) -> float:
     """Return the step time of the same table and costs, with the two constants or without."""
     costs = measured.costs
     if fitted:

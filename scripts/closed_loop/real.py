@@ -64,7 +64,7 @@ class Loop:
             "measured (min–max)": f"{seconds(self.measured_s)} ({least}–{most})",
             "half of the steps within": percent(self.spread),
             "projected (90 %)": f"{seconds(self.compared['projected_step_time_s'])} ({low}–{high})",
-            "inside": "yes" if self.compared["is_inside"] else "no",
+            "inside": "yes" if self.compared["inside_interval"] else "no",
             "pace": f"{self.compared['pace']:.2f}",
             **{title: signed_percent(error) for title, error in self.errors.items()},
             "load": f"{self.load:.1f}",
@@ -95,7 +95,7 @@ def section() -> tuple[str, list[dict[str, str]]]:
         f"\nErrors{where}: {summed_up([loop.errors[column] for loop in loops])}."
         for where, column in (("", "error"), (" at equal speed", "at equal pace"))
     ]
-    num_inside = sum(loop.compared["is_inside"] for loop in loops)
+    num_inside = sum(loop.compared["inside_interval"] for loop in loops)
     lines.append(
         f"\nInside the 90 % interval: {num_inside} of {len(loops)}. "
         f"The median step of the {len(loops)} loops varies by {percent(own)}."

@@ -85,9 +85,9 @@ def test_the_verdict_names_ignored_options_that_change_memory(tmp_path: Path) ->
     out, _ = printed("project", "--run-config", path)
     assert f"note ignored options that change memory: {without}" in out
     fit = ppsim.project(run_config=path).to_json()["memory_fit"]
-    assert ", ".join(fit["without"]) == without
+    assert ", ".join(fit["ignored_memory_options"]) == without
     plain = ppsim.project(run_config=script(tmp_path, LARGE)).to_json()["memory_fit"]
-    assert list(plain["without"]) == []
+    assert list(plain["ignored_memory_options"]) == []
 
 
 def test_hybrid_sharding_of_torchtitan_is_followed(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_hybrid_sharding_of_torchtitan_is_followed(tmp_path: Path) -> None:
     )
     made = ppsim.project(run_config=path)
     assert made.num_gpus == 32
-    assert made.verdict.without == ()
+    assert made.verdict.ignored_memory_options == ()
     assert made.plan.job is not None
     assert made.plan.job.optimizer.num_distributed_optimizer_instances == 4
 

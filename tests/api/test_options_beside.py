@@ -6,9 +6,9 @@ from typing import Any, get_args
 import pytest
 
 import ppsim
-from ppsim.api.keyword_options import hints_of
-from ppsim.api.trainer_configuration import configured
-from ppsim.base.option_declarations import choices_of, kinds_of
+from ppsim.api.keyword_options import option_types
+from ppsim.api.trainer_configuration import with_run_config
+from ppsim.base.option_declarations import allowed_values, value_types
 from ppsim.errors import ConfigError
 from ppsim.projection.options import PlanOptions
 from ppsim.trainers.read_config import read_run_config
@@ -66,7 +66,7 @@ FILES = {
 }  # fmt: skip
 SAME = {
     "gpus": {"dp"}, "dp": {"gpus"}, "global_batch": {"microbatches"}, "microbatches": {"global_batch"},
-    "split": {name for name in hints_of(PlanOptions) if "pipeline_split" in name or "pipeline_num_layers" in name},
+    "split": {name for name in option_types(PlanOptions) if "pipeline_split" in name or "pipeline_num_layers" in name},
 }  # fmt: skip
 SAME |= {name: {"split"} for name in SAME["split"]}
 """Options that give the same setting in another way."""
@@ -86,7 +86,7 @@ def another(name: str, hint: Any, taken: Any) -> Any:
     """A value of an option other than the one that the file has."""
     if name in TEXTS:
         return TEXTS[name]
-    if choices := choices_of(kinds_of(hint)):
+    if choices := allowed_values(value_types(hint)):
         return next(choice for choice in choices if choice != taken)
     kinds = get_args(hint)
     if bool in kinds:
@@ -105,21 +105,21 @@ def file_of(folder: Path, name: str) -> Path:
 
 @pytest.mark.parametrize("name", [*FILES, "primus"])
 def test_an_option_replaces_only_its_own_setting(tmp_path: Path, name: str) -> None:
-    config, hints = read_run_config(file_of(tmp_path, name)), hints_of(PlanOptions)
+    config, hints = read_run_config(file_of(tmp_path, name)), option_types(PlanOptions)
     needed = {} if config.model else {"model": "llama2-7b"}
     lost = []
     for option, hint in hints.items():
         if option in NOT_TYPED:
             continue
-        typed = {**needed, option: another(option, hint, config.words.get(option))}
+        typed = {**needed, option: another(option, hint, config.options.get(option))}
         try:
-            found = configured(dict.fromkeys(hints) | typed | {"run_config": config})
+            found = with_run_config(dict.fromkeys(hints) | typed | {"run_config": config})
         except ConfigError as error:
             assert str(error).endswith(("give --vpp", "or --gradient-accumulation-steps")), (option, str(error))
             continue
         lost += [
             (option, word, value, found[word])
-            for word, value in config.words.items()
+            for word, value in config.options.items()
             if word not in (option, *SAME.get(option, ())) and found[word] != value
         ]
     if name == "titan.toml":  # its rounds are counted again, and a stack decides what is compiled

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 import ppsim
-from ppsim.base.option_declarations import words_of
+from ppsim.base.option_declarations import declared_options
 from ppsim.base.units import seconds
 from ppsim.costs.dp_and_optimizer import expected_maximum
 from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
 from ppsim.errors import ConfigError
 from ppsim.machine.cluster import Constant, Constants
-from ppsim.machine.files import load_cluster
+from ppsim.machine.cluster_files import load_cluster
 from ppsim.model.offloading import OffloadRules
-from ppsim.projection.options import PlanOptions, StudyOptions
+from ppsim.projection.options import PlanOptions, SearchBaseOptions
 from ppsim.trainers.stacks import stacks
 
 UNNAMED: dict[str, Any] = {"model": "llama3-8b", "gpus": 16, "tp": 4, "pp": 2, "global_batch": 32}
@@ -25,7 +25,7 @@ SPARSE = SMALL | {"model": "qwen3-30b-a3b", "tp": 1, "ep": 8}
 OTHERWISE = {"hidden_tp_forward": "overlap_tp", "hidden_tp_backward": "overlap_tp", "launch_s": "launch_ms",
              "stage_plans": "stage_plan"}  # fmt: skip
 NOT_ASKED = {"model_name", "kernels", "allocator_slack", "vocab_multiple", "cluster", "layout", "model", "optimizer",
-             "execution", "offload_rules", "gpus_assumed", "assumed", "without", "stack_basis"}  # fmt: skip
+             "execution", "offload_rules", "gpus_assumed", "assumed", "ignored_memory_options", "stack_basis"}  # fmt: skip
 """Of a job: what is made of other words, and what is the trainer's own."""
 
 
@@ -34,18 +34,24 @@ NOT_ASKED = {"model_name", "kernels", "allocator_slack", "vocab_multiple", "clus
     [(Execution, "job.execution"), (Job, "job"), (OffloadRules, "job.offload_rules")],
 )
 def test_every_field_of_how_a_job_runs_is_an_option(holder: type, under: str) -> None:
-    words = words_of(PlanOptions)
+    words = declared_options(PlanOptions)
     set_by = {word.option.field for word in words.values()}
     names = {one.name for one in fields(holder)} - NOT_ASKED
     assert {name for name in names if f"{under}.{name}" not in set_by and OTHERWISE.get(name) not in words} == set()
 
 
 def test_every_stack_is_a_choice_and_says_words_of_studies_with_sources() -> None:
-    words = words_of(PlanOptions)
+    words = declared_options(PlanOptions)
     for name, stack in stacks().items():
         assert all(line.source for line in stack.lines)
         for line in stack.lines:
-            assert line.word in {*words_of(StudyOptions), "zero", "sequence_parallel", "runtime", "overlap_p2p"}
+            assert line.word in {
+                *declared_options(SearchBaseOptions),
+                "zero",
+                "sequence_parallel",
+                "runtime",
+                "overlap_p2p",
+            }
             made = ppsim.project(**(SPARSE if line.experts else SMALL) | {line.word: line.value})
             assert made.iteration_time_s > 0, (name, words[line.word].flag)
 
@@ -103,7 +109,7 @@ def test_times_by_stack_are_of_the_same_stages() -> None:
     assert f"by stack: megatron-bridge {seconds(times['megatron-bridge'])}, plain " in str(made)
     for name, value in times.items():
         assert value == ppsim.project(**UNNAMED, stack=name, split=made.split).iteration_time_s, name
-    assert made.answered(with_advice=False).by_stack_s == {}
+    assert made.summarise(with_advice=False).by_stack_s == {}
     assert made.answer.to_json()["by_stack_s"] == times
 
 
@@ -185,7 +191,8 @@ def test_hidden_parts_scale_what_is_exposed() -> None:
         (moe, "overlap_ep", "EP", 1 - 20 / 132), (long, "overlap_cp", "CP", 1.0),
     ):  # fmt: skip
         whole, half = (
-            ppsim.project(**words, **{option: part}).answer.budget_s[f"{term} communication"] for part in (0.0, 0.5)
+            ppsim.project(**words, **{option: part}).answer.time_breakdown_s[f"{term} communication"]
+            for part in (0.0, 0.5)
         )
         assert half == pytest.approx(whole * (1 - gain / 2))
 
@@ -214,8 +221,8 @@ def test_what_runs_said_of_an_installation_is_in_measured_times_the_slowest_rank
     varies = ppsim.project(**words, cluster=machine.with_constants(Constants(jitter=Constant(value=0.04))))
     longer = 0.04 * expected_maximum(8) * 32 * 28e-3
     assert varies.iteration_time_s - none.iteration_time_s == pytest.approx(longer)
-    assert varies.answer.budget_s["slow ranks"] == pytest.approx(longer)
-    assert sum(varies.answer.budget_s.values()) == pytest.approx(varies.iteration_time_s)
+    assert varies.answer.time_breakdown_s["slow ranks"] == pytest.approx(longer)
+    assert sum(varies.answer.time_breakdown_s.values()) == pytest.approx(varies.iteration_time_s)
     parts = {**words, "forward_ms": [10.0] * 8}  # each rank's own: the slowest is among them
     assert ppsim.project(**parts, cluster=varies.plan.job.cluster).iteration_time_s == pytest.approx(
         none.iteration_time_s
@@ -223,7 +230,9 @@ def test_what_runs_said_of_an_installation_is_in_measured_times_the_slowest_rank
     slows = ppsim.project(**words, cluster=machine.with_constants(Constants(overlap_slowdown=Constant(value=0.5))))
     assert slows.costs.overlap_slowdown == 0.5
     assert slows.iteration_time_s > none.iteration_time_s
-    assert slows.answer.budget_s["slower next to P2P"] > 0.9 * (slows.iteration_time_s - none.iteration_time_s)
+    assert slows.answer.time_breakdown_s["slower next to P2P"] > 0.9 * (
+        slows.iteration_time_s - none.iteration_time_s
+    )
 
 
 def test_tables_are_fitted_to_what_the_update_waits_for() -> None:

@@ -53,7 +53,7 @@ def test_words_of_single_layers_are_the_same_layers_by_number_and_by_count(tmp_p
 def test_every_nth_layer_goes_on_from_the_earlier_stages_of_a_rank() -> None:
     """With 4 ranks and vpp 4 a stage has 5 layers: the second of two counts 6 to 10, so that layers 6, 8, 10 are even."""
     made = ppsim.project(**JOB, vpp=4, split=[5] * 16, recompute="full/2")
-    recomputed = [part.backward.recompute_s for part in made.assembled.parts]
+    recomputed = [part.backward.recompute_s for part in made.stage_cost_set.parts]
     assert recomputed[4] == pytest.approx(recomputed[0] * 3 / 2)
     assert sum(recomputed) == pytest.approx(40 * recomputed[0] / 2)
 
@@ -178,5 +178,5 @@ def test_layers_for_further_tokens_among_the_numbers_are_an_assumption(tmp_path)
     text = ppsim.trainer_options(made, "primus").replace('"0,3"', '"0,3,61"')
     (tmp_path / "experiment.yaml").write_text(text)
     read = ppsim.read_run_config(tmp_path / "experiment.yaml")
-    assert read.words["recompute"] == "full@0,3"
+    assert read.options["recompute"] == "full@0,3"
     assert "layers for further tokens (61) are taken not to be recomputed" in read.assumed

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 import ppsim
-from ppsim.api.project import plan_from
+from ppsim.api.project import plan_of_options
 from ppsim.base.errors import PpsimError
-from ppsim.base.option_declarations import choices_of, words_of
+from ppsim.base.option_declarations import allowed_values, declared_options
 from ppsim.catalog.build import CATALOG
 from ppsim.cli.click_options import options_in
 from ppsim.cli.project import project as command
-from ppsim.machine.files import packaged_clusters
+from ppsim.machine.cluster_files import packaged_clusters
 from ppsim.projection.options import PlanOptions
 from ppsim.trainers import ConfigTarget
 from ppsim.trainers.stacks import stacks
@@ -32,7 +32,7 @@ MODELS = (
 SCHEDULES = ("1f1b", "interleaved-1f1b", "gpipe", "zb-h1", "zbv-fixed", "v-half-fixed", "v-min-fixed", "dualpipev",
              "looped-bfs", "interleaved-zb", "seq1f1b", "eager-1f1b", "dualpipe")  # fmt: skip
 
-WORDS = words_of(PlanOptions)
+WORDS = declared_options(PlanOptions)
 VALUES: dict[str, tuple[Any, ...]] = {
     "wgrad_deferral_limit": (0, 2), "num_distributed_optimizer_instances": (1, 2), "offload_modules": ("core_attn+attn_proj", "qkv_linear", "none"),
     "min_offloaded_tensor_size": (0, 2**22), "activation_offload_fraction": (0.5, 0.75), "max_inflight_offloads": (0, 2),
@@ -95,7 +95,11 @@ def values_of(name: str) -> tuple[Any, ...]:
     if name in VALUES:
         return VALUES[name]
     word = WORDS[name]
-    return (True, *([False] if word.option.has_no else [])) if bool in word.kinds else tuple(choices_of(word.kinds))
+    return (
+        (True, *([False] if word.option.has_no else []))
+        if bool in word.kinds
+        else tuple(allowed_values(word.kinds))
+    )
 
 
 def drawn(draw: random.Random, folder: Path) -> dict[str, Any]:
@@ -140,7 +144,7 @@ def read_back(text: str, path: Path) -> ppsim.Projection:
     path.write_text(text)
     said = [line.removeprefix("# not expressible: ") for line in text.splitlines() if line.startswith("# not expr")]
     arguments = ["--run-config", str(path), *(one for line in said for one in shlex.split(line))]
-    return ppsim.project(plan_from({"job": None} | options_in(command, PlanOptions, arguments)))
+    return ppsim.project(plan_of_options({"job": None} | options_in(command, PlanOptions, arguments)))
 
 
 @pytest.mark.parametrize("trainer", ["megatron", "primus", "torchtitan", "torchtitan@0.2"])

@@ -10,7 +10,7 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import ConfigError, MissingExtra
-from ppsim.base.option_declarations import fields_of, words_of
+from ppsim.base.option_declarations import declared_options, field_values
 from ppsim.cli import main
 from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
@@ -18,8 +18,8 @@ from ppsim.model.optimizer import Optimizer
 from ppsim.parallel.layout import Layout
 from ppsim.profiling.options import ProfileOptions
 from ppsim.projection.options import PlanOptions
-from ppsim.runtime.config import TrainConfig
 from ppsim.runtime.options import TrainOptions
+from ppsim.runtime.train_config import TrainConfig
 from ppsim.tuning.options import TuneOptions
 from tests.cli.running import ppsim as command
 
@@ -69,8 +69,8 @@ def test_the_words_are_the_options_of_the_command(name: str, words: Any, others:
 
 def test_the_defaults_of_training_are_those_of_the_command() -> None:
     given = main.commands["train"].make_context("train", ["--schedule", "T.csv"]).params
-    assert {name: given[name] for name in words_of(TrainOptions)} == {
-        name: word.option.default for name, word in words_of(TrainOptions).items()
+    assert {name: given[name] for name in declared_options(TrainOptions)} == {
+        name: word.option.default for name, word in declared_options(TrainOptions).items()
     }
 
 
@@ -86,7 +86,7 @@ def test_the_defaults_of_training_are_those_of_the_command() -> None:
     ],
 )
 def test_the_defaults_of_options_are_those_of_the_fields_that_they_set(made: Any, words: Any, under: str) -> None:
-    defaults = fields_of(words_of(words), {}, under)
+    defaults = field_values(declared_options(words), {}, under)
     assert defaults
     assert {one.name: one.default for one in dataclasses.fields(made) if one.name in defaults} == defaults
 
@@ -128,7 +128,7 @@ def test_project_all_is_the_command() -> None:
     told = json.loads(command("project", "--pp", 2, "--num-microbatches", 4, "--schedule", "all", "--json").output)
     found = ppsim.project_all(pp=2, microbatches=4)
     assert found.to_frame()["step_time_s"].tolist() == [one["step_time_s"] for one in told["projections"]]
-    assert found.reasons == told["not_possible"]
+    assert found.rejected == told["rejected"]
 
 
 def test_tune_is_the_command() -> None:

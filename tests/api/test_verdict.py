@@ -7,12 +7,12 @@ import pytest
 
 import ppsim
 from ppsim.app import pictures
-from ppsim.app.projector import Workbench
-from ppsim.app.state import State
+from ppsim.app.projector import Projector
+from ppsim.app.state import PageState
 from ppsim.cli.serve import _read_project
 from ppsim.machine.choices import MEMORY_SHARE
-from ppsim.plot.plotly_tradeoffs import Point
-from ppsim.simulation.verdict import Verdict
+from ppsim.plot.plotly_tradeoffs import TradeoffPoint
+from ppsim.simulation.verdict import MemoryVerdict
 from tests.cli.running import ppsim as command
 
 WORDS = ["--pp", "4", "--num-microbatches", "8"]
@@ -38,8 +38,8 @@ def test_five_views_begin_with_the_same_verdict(limit, sentence, tmp_path, monke
     card = made._repr_html_()
     assert card.index(sentence) < card.index("iteration")
     assert ("background:#b00020" in card) is not fits
-    bench = Workbench(_read_project)
-    state = State({"pp": "4", "microbatches": "8", "memory_limit": limit}, ("1f1b",))
+    bench = Projector(_read_project)
+    state = PageState({"pp": "4", "microbatches": "8", "memory_limit": limit}, ("1f1b",))
     shown = pictures.cards_html(bench.answer(state))
     assert shown.index(f">{sentence}</p>") < shown.index("<dl>")
     for page in (body, shown):
@@ -57,9 +57,9 @@ def test_a_page_of_several_plans_has_a_verdict_for_each(tmp_path, monkeypatch):
 
 def test_the_list_in_the_browser_has_what_fits_first():
     points = [
-        Point("large", 9.0, 1.0, told="rank 0 peaks", fits=False),
-        Point("not run", 1.0, 2.0, told="no runtime"),
-        Point("slow", 1.0, 3.0),
+        TradeoffPoint("large", 9.0, 1.0, told="rank 0 peaks", fits=False),
+        TradeoffPoint("not run", 1.0, 2.0, told="no runtime"),
+        TradeoffPoint("slow", 1.0, 3.0),
     ]
     table = pictures.table_html(points, [])
     assert table.index("slow") < table.index("not run") < table.index("large")
@@ -68,9 +68,9 @@ def test_the_list_in_the_browser_has_what_fits_first():
 def test_the_verdict_is_red_unless_colours_are_off(monkeypatch):
     from ppsim.results.text_layout import verdict_line
 
-    made = Verdict(0, 2.0, 1.0)
+    made = MemoryVerdict(0, 2.0, 1.0)
     assert "\x1b[31m" in verdict_line(made)[0]
-    assert "\x1b[31m" not in verdict_line(Verdict(0, 1.0, 2.0))[0]
+    assert "\x1b[31m" not in verdict_line(MemoryVerdict(0, 1.0, 2.0))[0]
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[31m" not in verdict_line(made)[0]
 
@@ -113,5 +113,5 @@ def test_every_change_that_is_advised_for_a_job_can_be_typed_and_makes_it_fit():
     for one in made.answer.advice:
         found = json.loads(command(*words, *one.change.split(), "--json").stdout)
         assert found["fits"]
-        assert found["memory_fit"]["margin_bytes"] == pytest.approx(one.projection.verdict.margin_bytes)
-        assert found["tokens_per_s"] == pytest.approx(made.tokens_per_s * (1 + one.gain))
+        assert found["memory_fit"]["headroom_bytes"] == pytest.approx(one.projection.verdict.headroom_bytes)
+        assert found["tokens_per_s"] == pytest.approx(made.tokens_per_s * (1 + one.throughput_gain))

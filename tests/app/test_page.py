@@ -47,10 +47,10 @@ COLOURS = """(() => { const style = getComputedStyle(document.documentElement);
 
 @pytest.fixture(scope="module")
 def address():
-    from ppsim.app.server import served
+    from ppsim.app.server import start_server
     from ppsim.cli.serve import _read_project, _read_tune
 
-    with served(_read_project, _read_tune, port=0, query=FIRST) as made:
+    with start_server(_read_project, _read_tune, port=0, query=FIRST) as made:
         thread = threading.Thread(target=made.server.serve_forever, daemon=True)
         thread.start()
         yield made.url
@@ -229,13 +229,13 @@ def test_without_the_token_everything_is_forbidden(address, path):
 
 
 def test_the_frame_of_the_page_waits_for_nothing_and_then_comes_what_is_loaded():
-    from ppsim.app.server import Loaded, Opening
+    from ppsim.app.server import LoadedApplication, TokenCheck
 
     forms, loaded = Future(), Future()
-    page = iter(Opening("token", forms, loaded)({"PATH_INFO": "/token/"}, lambda *_: None))
+    page = iter(TokenCheck("token", forms, loaded)({"PATH_INFO": "/token/"}, lambda *_: None))
     assert b"<h1>ppsim</h1>" in next(page)
     forms.set_result(["<input id=pp>", "<input id=gpus>"])
-    loaded.set_result(Loaded(lambda environ, start: [b"<script>rendered</script>"], None, None))
+    loaded.set_result(LoadedApplication(lambda environ, start: [b"<script>rendered</script>"], None, None))
     rest = b"".join(page)
     places = [rest.index(one) for one in (b"<input id=pp>", b"<input id=gpus>", b"plotly.js", b"rendered")]
     assert places == sorted(places)

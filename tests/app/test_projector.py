@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from ppsim.app import pictures
-from ppsim.app.projector import Workbench
-from ppsim.app.state import State
+from ppsim.app.projector import Projector
+from ppsim.app.state import PageState
 from ppsim.cli import main
 from ppsim.cli.serve import _read_project
 from ppsim.errors import ConfigError
@@ -20,14 +20,14 @@ BY_HAND = {
     "activation_memory": "2GiB",
 }  # fmt: skip
 STATES = {
-    "a profile": State({"pp": "4", "microbatches": "8"}, ("1f1b", "zb-h1", "interleaved-1f1b")),
-    "by hand": State({"pp": "4", "microbatches": "8", "channel": "direction"} | BY_HAND, ("1f1b", "gpipe")),
-    "stage by stage": State(
+    "a profile": PageState({"pp": "4", "microbatches": "8"}, ("1f1b", "zb-h1", "interleaved-1f1b")),
+    "by hand": PageState({"pp": "4", "microbatches": "8", "channel": "direction"} | BY_HAND, ("1f1b", "gpipe")),
+    "stage by stage": PageState(
         {"pp": "4", "microbatches": "8"} | BY_HAND
         | {"forward_ms": "10,12,9,14", "transfer_ms": "1,2,1,0", "activation_memory": "1GiB,2GiB,2GiB,3GiB"},
         ("1f1b", "interleaved-1f1b"),
     ),
-    "a job": State(
+    "a job": PageState(
         {"model": "llama3-8b", "cluster": "dgx-h100", "pp": "4", "tp": "2", "microbatches": "8", "memory_limit": "70GiB"},
         ("1f1b", "zb-h1"), more="--recompute full --no-overlap-dp",
     ),
@@ -36,7 +36,7 @@ STATES = {
 
 @pytest.fixture
 def bench():
-    made = Workbench(_read_project)
+    made = Projector(_read_project)
     yield made
     made.close()
 
@@ -61,7 +61,7 @@ def test_the_command_that_is_copied_gives_the_numbers_that_are_shown(state, benc
 
 def test_a_fitted_table_is_searched_for_beside_and_stands_in_for_the_next_costs(bench):
     """zbv at 4 ranks: nothing at first, then the terminal's own table, then that table at other costs."""
-    state = State({"pp": "4", "microbatches": "8"}, ("zbv",))
+    state = PageState({"pp": "4", "microbatches": "8"}, ("zbv",))
     assert bench.answer(state).awaited == {"zbv"}
     assert "being fitted" in pictures.cards_html(bench.answer(state))
     bench.wait(state)
@@ -71,7 +71,7 @@ def test_a_fitted_table_is_searched_for_beside_and_stands_in_for_the_next_costs(
         answer.projections["zbv"].iteration_time_s
         == in_a_terminal(state.command + " --schedule zbv,1f1b")["zbv"]["iteration_time_s"]
     )
-    moved = State(state.words | {"transfer_ms": "5"}, ("zbv",))
+    moved = PageState(state.words | {"transfer_ms": "5"}, ("zbv",))
     there = bench.answer(moved)
     assert there.standing_in == {"zbv"}
     assert there.projections["zbv"].timeline.schedule is answer.projections["zbv"].timeline.schedule
@@ -80,10 +80,10 @@ def test_a_fitted_table_is_searched_for_beside_and_stands_in_for_the_next_costs(
 
 
 def test_a_schedule_that_cannot_be_says_why_and_the_others_stay(bench):
-    answer = bench.answer(State({"pp": "4", "vpp": "2", "microbatches": "8"}, ("1f1b", "interleaved-1f1b")))
+    answer = bench.answer(PageState({"pp": "4", "vpp": "2", "microbatches": "8"}, ("1f1b", "interleaved-1f1b")))
     assert list(answer.projections) == ["interleaved-1f1b"]
-    assert "vpp" in answer.reasons["1f1b"]
-    assert answer.reasons["1f1b"] in pictures.cards_html(answer)
+    assert "vpp" in answer.rejected["1f1b"]
+    assert answer.rejected["1f1b"] in pictures.cards_html(answer)
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,9 @@ def test_a_schedule_that_cannot_be_says_why_and_the_others_stay(bench):
 )
 def test_bad_input_gets_the_sentence_of_the_command_line(words, sentence, bench):
     with pytest.raises(ConfigError) as raised:
-        bench.answer(State(words))
+        bench.answer(PageState(words))
     assert sentence in str(raised.value)
-    done = CliRunner().invoke(main, State(words).command.split()[1:])
+    done = CliRunner().invoke(main, PageState(words).command.split()[1:])
     assert sentence in done.stderr
     assert done.exit_code == 2
 
@@ -110,12 +110,12 @@ def test_sliders_begin_where_the_costs_are(bench):
     words = {"pp": "4", "microbatches": "8"} | BY_HAND
     expected = {name: value.removesuffix("GiB") for name, value in BY_HAND.items()}
     for name in ("1f1b", "interleaved-1f1b"):
-        assert pictures.times_of_rank(bench.answer(State(words, (name,)))) == expected
+        assert pictures.times_of_rank(bench.answer(PageState(words, (name,)))) == expected
 
 
 def test_numbers_stand_against_the_baseline(bench):
     words = {"pp": "4", "microbatches": "8"} | BY_HAND | {"transfer_ms": "0", "runtime": "ideal"}
-    state = State(words, ("1f1b", "zb-h1"), baseline="zb-h1")
+    state = PageState(words, ("1f1b", "zb-h1"), baseline="zb-h1")
     answer = bench.answer(state)
     first, second = (answer.projections[name].iteration_time_s for name in state.schedules)
     assert answer.baseline is answer.projections["zb-h1"]
@@ -125,12 +125,12 @@ def test_numbers_stand_against_the_baseline(bench):
 
 
 def test_the_exported_table_has_the_numbers_and_the_reasons(bench):
-    state = State({"pp": "4", "vpp": "2", "microbatches": "8"}, ("interleaved-1f1b", "1f1b"))
+    state = PageState({"pp": "4", "vpp": "2", "microbatches": "8"}, ("interleaved-1f1b", "1f1b"))
     answer = bench.answer(state)
     rows = list(csv.DictReader(io.StringIO(pictures.table_csv(answer))))
     assert [row["schedule"] for row in rows] == ["interleaved-1f1b", "1f1b"]
     assert float(rows[0]["iteration_time_s"]) == answer.projections["interleaved-1f1b"].iteration_time_s
-    assert rows[1]["reason"] == answer.reasons["1f1b"]
+    assert rows[1]["reason"] == answer.rejected["1f1b"]
 
 
 def test_all_schedules_are_spots_and_those_compared_have_a_bound(bench):
@@ -139,7 +139,9 @@ def test_all_schedules_are_spots_and_those_compared_have_a_bound(bench):
     assert missing > 3
     assert {"1f1b", "gpipe", "zb-h1", "1f1b-v"} <= {spot.name for spot in spots}
     assert all(spot.bound_s <= spot.iteration_time_s * (1 + 1e-9) for spot in spots)
-    drawn = {trace["name"]: trace for trace in pictures.tradeoff(bench.answer(state), spots, theme=LIGHT)["data"]}
+    drawn = {
+        trace["name"]: trace for trace in pictures.tradeoff_picture(bench.answer(state), spots, theme=LIGHT)["data"]
+    }
     assert sorted(drawn["compared"]["text"]) == ["1f1b", "gpipe"]
     assert len(drawn["lower bound"]["x"]) == 2
     assert "<button" in pictures.table_html(spots, state.schedules)
@@ -147,8 +149,8 @@ def test_all_schedules_are_spots_and_those_compared_have_a_bound(bench):
 
 def test_a_picture_while_a_slider_moves_is_small():
     """Of 8 ranks and 32 microbatches: no cell of its own, and less than a tenth of the bytes."""
-    bench = Workbench(_read_project)
-    answer = bench.answer(State({"pp": "8", "microbatches": "32"}, ("1f1b", "zb-h1")))
+    bench = Projector(_read_project)
+    answer = bench.answer(PageState({"pp": "8", "microbatches": "32"}, ("1f1b", "zb-h1")))
     quick, whole = (pictures.timelines(answer, quick=quick, theme=LIGHT) for quick in (True, False))
     assert {trace["type"] for trace in quick["data"]} == {"scatter"}
     assert 10 * len(json.dumps(quick)) < len(json.dumps(whole))

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppsim.app.fields import RUNTIME, SHAPE, SOURCE, TIMES, TUNED
-from ppsim.app.state import SCHEDULES, State, field_of
-from ppsim.base.option_declarations import words_of
+from ppsim.app.state import SCHEDULES, PageState, field_of
+from ppsim.base.option_declarations import declared_options
 from ppsim.cli.serve import _read_project, serve
 from ppsim.errors import ConfigError
 from ppsim.projection.options import PlanOptions
@@ -17,7 +17,7 @@ from ppsim.tuning.options import TuneOptions
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), min_size=1, max_size=12)
 STATES = st.builds(
-    State,
+    PageState,
     words=st.dictionaries(st.sampled_from([one.word for one in (*SHAPE, *TIMES, *RUNTIME)]), TEXTS, max_size=4),
     schedules=st.lists(st.sampled_from(["1f1b", "zb-h1", "zbv", "v-half"]), max_size=3, unique=True).map(tuple),
     baseline=st.sampled_from([None, "1f1b"]),
@@ -29,8 +29,8 @@ STATES = st.builds(
 
 @given(STATES)
 def test_a_url_holds_the_whole_state(state):
-    assert State.read(state.query) == state
-    assert State.read("?" + state.query) == state
+    assert PageState.read(state.query) == state
+    assert PageState.read("?" + state.query) == state
 
 
 @given(STATES)
@@ -39,7 +39,7 @@ def test_the_command_is_the_arguments_as_a_shell_reads_them(state):
 
 
 def test_the_words_of_a_command_come_in_the_order_of_its_help_page():
-    state = State(
+    state = PageState(
         {"runtime": "ideal", "microbatches": "32", "pp": "8", "vpp": "2"}, ("zbv",), more="--seq-len 2048"
     )
     assert state.command == (
@@ -55,7 +55,7 @@ def test_the_words_of_a_command_come_in_the_order_of_its_help_page():
     ],
 )
 def test_a_command_line_becomes_the_state_that_has_it(line, words, more):
-    state = State().showing(shlex.split(line))
+    state = PageState().showing(shlex.split(line))
     assert (state.words, state.schedules, state.more) == (words, ("zbv",), more)
     assert sorted(state.arguments) == sorted(shlex.split(line))
 
@@ -64,7 +64,7 @@ def test_the_examples_of_the_help_page_are_states_that_the_command_line_reads():
     examples = re.findall(r"^ *ppsim serve.*-- (.*)$", serve.help, flags=re.MULTILINE)
     assert len(examples) == 2
     for line in examples:
-        state = State().showing(shlex.split(line))
+        state = PageState().showing(shlex.split(line))
         read = _read_project(state.arguments)
         assert read["pp"] == 8
         assert read["schedule"] == ",".join(state.schedules)
@@ -72,7 +72,7 @@ def test_the_examples_of_the_help_page_are_states_that_the_command_line_reads():
 
 @pytest.mark.parametrize("line", ["--pp 8", "--pp 8 --schedule all", "--pp 8 --schedule auto"])
 def test_a_command_line_that_names_no_schedule_begins_with_three(line):
-    assert State().showing(line.split()).schedules == SCHEDULES
+    assert PageState().showing(line.split()).schedules == SCHEDULES
 
 
 @pytest.mark.parametrize(
@@ -85,17 +85,17 @@ def test_a_command_line_that_names_no_schedule_begins_with_three(line):
 )
 def test_what_is_no_state_is_said(query, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        State.read(query)
+        PageState.read(query)
 
 
 def test_open_quotes_are_said():
     with pytest.raises(ConfigError, match="cannot read the further options '--split 'Et': no closing quotation"):
-        _ = State(more="--split 'Et").arguments
+        _ = PageState(more="--split 'Et").arguments
 
 
 def test_every_field_is_a_word_of_its_command():
-    assert {one.word for one in (*SOURCE, *SHAPE, *TIMES, *RUNTIME)} <= set(words_of(PlanOptions))
-    assert {one.word for one in TUNED} <= set(words_of(TuneOptions))
+    assert {one.word for one in (*SOURCE, *SHAPE, *TIMES, *RUNTIME)} <= set(declared_options(PlanOptions))
+    assert {one.word for one in TUNED} <= set(declared_options(TuneOptions))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,9 @@ def test_every_text_of_the_table_is_there(name: str) -> None:
 
 
 def test_every_public_result_that_prints_is_in_the_table() -> None:
-    from ppsim.base.display import Shown
+    from ppsim.base.display import Printable
 
     public = [getattr(ppsim, name) for name in ppsim.__all__]
-    assert {one.__name__ for one in public if isinstance(one, type) and issubclass(one, Shown)} <= set(ppsim.TEXTS)
+    assert {one.__name__ for one in public if isinstance(one, type) and issubclass(one, Printable)} <= set(
+        ppsim.TEXTS
+    )

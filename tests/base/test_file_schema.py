@@ -8,15 +8,15 @@ from typing import Annotated, Any
 import pytest
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.file_schema import Before, Strict, Within, beside_defaults, packaged, validated
+from ppsim.base.file_schema import Bounds, ConvertBefore, FileSchema, load_packaged, non_default_fields, validated
 from ppsim.base.files import read_json, read_toml
 from ppsim.costs.profile import Profile, packaged_profiles
-from ppsim.machine import files
+from ppsim.machine import cluster_files as files
 from ppsim.trainers.stacks import StackDefaults
 from ppsim.validation.published_runs import FOLDER, CaseSet
 
 
-def shipped() -> Iterator[tuple[str, type[Strict], Any]]:
+def shipped() -> Iterator[tuple[str, type[FileSchema], Any]]:
     """Name, model and content of all that is read unchecked."""
     stacks = read_toml(str(resources.files("ppsim.trainers") / "data" / "stacks.toml"))
     yield from ((name, StackDefaults, data) for name, data in stacks.items())
@@ -26,22 +26,22 @@ def shipped() -> Iterator[tuple[str, type[Strict], Any]]:
 
 
 @pytest.mark.parametrize("kind", [StackDefaults, CaseSet, files._Cluster, Profile])
-def test_what_ships_is_right_and_made_as_a_checked_file_is(kind: type[Strict]) -> None:
+def test_what_ships_is_right_and_made_as_a_checked_file_is(kind: type[FileSchema]) -> None:
     contents = {name: data for name, model, data in shipped() if model is kind}
     assert contents
     for name, data in contents.items():
-        made, checked = packaged(kind, data), validated(kind, data, name)
+        made, checked = load_packaged(kind, data), validated(kind, data, name)
         assert made == checked
         assert str(asdict(made)) == str(asdict(checked))  # a whole number is no float  # type: ignore[call-overload]
 
 
-class Inner(Strict):
-    number: Annotated[float, Within(ge=0, le=10)]
+class Inner(FileSchema):
+    number: Annotated[float, Bounds(ge=0, le=10)]
 
 
-class Outer(Strict):
+class Outer(FileSchema):
     inner: Inner
-    several: Annotated[list[Inner], Within(min_length=1), Before(lambda value: value)]
+    several: Annotated[list[Inner], Bounds(min_length=1), ConvertBefore(lambda value: value)]
     word: str = "as usual"
 
     def __post_init__(self) -> None:
@@ -66,5 +66,5 @@ def test_all_that_is_wrong_is_said_at_once_each_with_its_path() -> None:
     with pytest.raises(ConfigError, match="several: must not be empty"):
         validated(Outer, right | {"several": []}, "the file")
     found = validated(Outer, right, "the file")
-    assert beside_defaults(found) == {"inner": Inner(number=1.0), "several": [Inner(number=2.0)]}
-    assert beside_defaults(replace(found, word="other"))["word"] == "other"
+    assert non_default_fields(found) == {"inner": Inner(number=1.0), "several": [Inner(number=2.0)]}
+    assert non_default_fields(replace(found, word="other"))["word"] == "other"

@@ -11,7 +11,7 @@ import pytest
 import ppsim
 from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.base.files import read_head, read_json, read_text, read_toml, read_yaml
-from ppsim.base.limits import CONFIG_BYTES, count_from, number_from, shown, whole
+from ppsim.base.limits import CONFIG_BYTES, count_from, integer_if_equal, number_from, short_text
 
 SHELL = "python pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 "
 
@@ -85,7 +85,7 @@ def test_a_log_larger_than_a_configuration_is_read_from_its_head(tmp_path: Path)
     head = "".join(f"  {name} {'.' * 20} {value}\n" for name, value in names.items())
     (tmp_path / "train.log").write_text(head + " iteration 1 | elapsed time per iteration (ms): 5.0 |\n" * 50_000)
     assert read_head(tmp_path / "train.log")[1]
-    assert ppsim.read_run_config(tmp_path / "train.log").words["pp"] == 2
+    assert ppsim.read_run_config(tmp_path / "train.log").options["pp"] == 2
 
 
 def test_a_table_with_as_many_parts_as_a_configuration_has_is_read(tmp_path: Path) -> None:
@@ -119,11 +119,16 @@ def test_a_number_is_finite(value: Any) -> None:
 
 
 def test_numbers_of_files_are_taken_as_they_are_meant() -> None:
-    assert (whole(8.5e10), whole(0.5), whole(True), whole("8")) == (85_000_000_000, 0.5, True, "8")
+    assert (integer_if_equal(8.5e10), integer_if_equal(0.5), integer_if_equal(True), integer_if_equal("8")) == (
+        85_000_000_000,
+        0.5,
+        True,
+        "8",
+    )
     assert count_from(4.0, "F: key") == 4
     assert number_from("4.5", "F: key") == 4.5
-    assert shown("x" * 1000) == "'" + "x" * 56 + "…"
-    assert shown(10**5000) == "a number of 5001 digits"
+    assert short_text("x" * 1000) == "'" + "x" * 56 + "…"
+    assert short_text(10**5000) == "a number of 5001 digits"
 
 
 def test_a_cluster_may_write_bytes_as_a_float(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from ppsim.base.lru_cache import Kept
+from ppsim.base.lru_cache import LRUCache
 
 
 def lines_of(call):
@@ -26,7 +26,7 @@ def lines_of(call):
 
 
 def test_the_last_that_was_asked_for_stays_and_the_sizes_stay_below_the_most():
-    kept = Kept(most=100)
+    kept = LRUCache(most=100)
     for number in range(40):
         kept.get(number, size=5, make=lambda: None)
         kept.get("asked for", size=10, make=lambda: None)
@@ -35,7 +35,7 @@ def test_the_last_that_was_asked_for_stays_and_the_sizes_stay_below_the_most():
 
 
 def test_what_is_forgotten_makes_room():
-    kept = Kept(most=100)
+    kept = LRUCache(most=100)
     for key in "abcd":
         kept.get(key, size=25, make=lambda: None)
     kept.forget("b")
@@ -45,7 +45,7 @@ def test_what_is_forgotten_makes_room():
 
 
 def test_one_thing_that_takes_over_a_quarter_is_made_and_not_kept():
-    kept = Kept(most=100)
+    kept = LRUCache(most=100)
     assert kept.get("large", size=26, make=lambda: "made") == "made"
     assert "large" not in kept
     kept.get("quarter", size=25, make=lambda: None)
@@ -54,7 +54,7 @@ def test_one_thing_that_takes_over_a_quarter_is_made_and_not_kept():
 
 def test_keeping_one_more_costs_the_same_however_much_is_kept():
     """The sum of what is kept was once taken anew each time, which made long processes crawl."""
-    few, many = Kept(most=100), Kept(most=100_000)
+    few, many = LRUCache(most=100), LRUCache(most=100_000)
     for kept, number in ((few, 100), (many, 100_000)):
         for key in range(number):
             kept.get(key, size=1, make=lambda: None)
@@ -64,7 +64,7 @@ def test_keeping_one_more_costs_the_same_however_much_is_kept():
 
 
 def test_what_threads_keep_at_once_is_counted_once():
-    kept = Kept(most=1000)
+    kept = LRUCache(most=1000)
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda number: kept.get(number % 50, size=20, make=lambda: number), range(4000)))
     assert all(number in kept for number in range(50))

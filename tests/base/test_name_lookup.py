@@ -5,9 +5,9 @@ import pytest
 import ppsim
 from ppsim.catalog.build import find
 from ppsim.errors import ConfigError
-from ppsim.machine.files import load_cluster, packaged_clusters
+from ppsim.machine.cluster_files import load_cluster, packaged_clusters
 from ppsim.model.registry import NAMES, find_model
-from ppsim.profiling.models import find_model as find_profiled
+from ppsim.profiling.model_shapes import find_model as find_profiled
 from tests.cli.running import ppsim as run
 
 SCHEDULES = {

@@ -14,12 +14,12 @@ from ppsim.base.numba_jit import (
     COMPILING,
     WORTH_COMPILING,
     TimeIsUp,
+    announce_compiling,
     compilations,
-    ending_in,
     every_kernel_compiled,
     run_kernel,
-    told_of_compiling,
-    working_s,
+    time_limit,
+    working_clock,
 )
 
 
@@ -100,12 +100,12 @@ def test_that_a_kernel_is_compiled_is_said_once_and_only_of_what_no_cache_holds(
     made = package(fields="first: int; second: int", result="pair.first * pair.second")
     pair = made.Pair(first=5, second=3)
     for _ in range(2):  # the second of the same source is loaded
-        with told_of_compiling(said.append):
+        with announce_compiling(said.append):
             run_kernel(made.kernel, inputs=(pair,), size=1, engine="plain")
             run_kernel(made.kernel, inputs=(pair,), size=1, engine="compiled")
     assert said == [COMPILING]
     other = package(fields="first: int ; second: int", result="pair.first * pair.second")
-    with told_of_compiling(said.append):
+    with announce_compiling(said.append):
         assert run_kernel(other.kernel, inputs=(other.Pair(5, 3),), size=1, engine="compiled") == 15
     assert said == [COMPILING] * 2
 
@@ -115,7 +115,7 @@ def test_the_clock_of_work_stands_still_while_a_kernel_is_compiled(package):
     behind = []
     for _ in range(2):  # compiled, and there
         run_kernel(made.kernel, inputs=(made.Pair(5, 3),), size=1, engine="compiled")
-        behind.append(time.monotonic() - working_s())
+        behind.append(time.monotonic() - working_clock())
     assert behind[0] > 0.01
     assert behind[1] - behind[0] < 1e-3
 
@@ -167,7 +167,7 @@ def run_for(package, monkeypatch):
 
     monkeypatch.setattr(compiling, "_run", run_slowly)
     monkeypatch.setattr(compiling, "_pays", choose_slowly)
-    monkeypatch.setattr(compiling, "working_s", lambda: now[0])
+    monkeypatch.setattr(compiling, "working_clock", lambda: now[0])
     made = package(fields="first: int; second: int", result="pair.first + 31 * pair.second")
 
     def run_one(size, seconds, *, import_s=0.0):
@@ -179,7 +179,7 @@ def run_for(package, monkeypatch):
 
 
 def test_within_a_time_no_kernel_is_begun_that_would_outlast_it(run_for):
-    with ending_in(10.0):
+    with time_limit(10.0):
         for size in (1, 2, 3):
             assert run_for(size, size) == size * (size + 1) / 2
         with pytest.raises(TimeIsUp):
@@ -189,7 +189,7 @@ def test_within_a_time_no_kernel_is_begun_that_would_outlast_it(run_for):
 
 def test_what_a_run_waits_for_once_is_not_of_the_pace_of_the_next(run_for):
     """Importing numba in the first run of a kernel, or a machine that did something else, ended whole searches."""
-    with ending_in(100.0):
+    with time_limit(100.0):
         assert run_for(10, 1, import_s=50) == 51
         assert run_for(10, 1) == 52
         assert run_for(10, 20) == 72

@@ -14,15 +14,15 @@ def said(code: str, *arguments: str) -> str:
 
 
 def test_numpy_does_without_docstrings_what_it_does_with_them() -> None:
-    code = "from ppsim.base.process_startup import start_lean; start_lean()\nimport numpy as np, numpy.ma, numpy.random\n"
+    code = "from ppsim.base.process_startup import reduce_startup; reduce_startup()\nimport numpy as np, numpy.ma, numpy.random\n"
     assert said(code + "print(np.array([1, 2]).sum(), np.array.__doc__, np.ma.array([1, 2]).sum())") == "3 None 3\n"
 
 
 @pytest.mark.parametrize("code", [0, 7, None])
 def test_an_end_has_its_exit_code_and_does_what_was_to_be_done_at_it(code: int | None) -> None:
     work = (
-        "import atexit, sys; from ppsim.base.process_startup import end_lean; atexit.register(print, 'at exit')\n"
-        f"print('text', end=' '); end_lean({code}); print('not reached')"
+        "import atexit, sys; from ppsim.base.process_startup import exit_fast; atexit.register(print, 'at exit')\n"
+        f"print('text', end=' '); exit_fast({code}); print('not reached')"
     )
     done = subprocess.run([sys.executable, "-c", work], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (code or 0, "text at exit\n", "")
@@ -34,7 +34,7 @@ def test_an_end_has_its_exit_code_and_does_what_was_to_be_done_at_it(code: int |
      "import threading; threading.Thread(target=input, daemon=True).start()"],
 )  # fmt: skip
 def test_it_leaves_the_end_to_python_where_somebody_is_at_work(busy: str) -> None:
-    work = f"import sys; from ppsim.base.process_startup import end_lean\n{busy}; end_lean(0); print('reached', flush=True)"
+    work = f"import sys; from ppsim.base.process_startup import exit_fast\n{busy}; exit_fast(0); print('reached', flush=True)"
     with subprocess.Popen([sys.executable, "-c", work], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"reached\n"

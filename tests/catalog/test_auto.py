@@ -14,10 +14,10 @@ from ppsim.base.errors import ConfigError, DoesNotFit, MissingExtra, ScheduleErr
 from ppsim.catalog import auto
 from ppsim.catalog import search_cache as answers
 from ppsim.catalog.auto import optimise
-from ppsim.catalog.build import TABLES, every_schedule, find, fit
-from ppsim.catalog.search.best_table import Unfinished, tables_without_end
+from ppsim.catalog.build import TABLES, every_schedule, find, optimise_entry
+from ppsim.catalog.search.best_table import SearchTimeout, tables_without_end
 from ppsim.catalog.search.exact import optimal
-from ppsim.catalog.search.target import Target
+from ppsim.catalog.search.target import SearchTarget
 from ppsim.schedule.analysis_cache import KEPT
 from ppsim.schedule.placement import STYLES
 from ppsim.simulation.bounds.for_table import bounds_of, problem_of
@@ -69,7 +69,9 @@ def catalogue_s(*, pp, vpp, microbatches, costs, placement, memory_limit_bytes, 
         try:
             fitted = entry.takes("costs")
             table = (
-                fit(entry, **given, costs=costs, is_thorough=is_thorough)[0] if fitted else build(entry, **given)
+                optimise_entry(entry, **given, costs=costs, is_thorough=is_thorough)[0]
+                if fitted
+                else build(entry, **given)
             )
             timeline = simulate(table, costs)
         except (DoesNotFit, ScheduleError):
@@ -125,7 +127,7 @@ def test_it_is_at_the_optimum_of_small_uneven_cases(placement, p, m, cap, criter
     problem = problem_of(STYLES[placement](p, chunks * p), m, costs, memory_limit_bytes=cap * chunks)
     best = optimal(problem, criterion=criterion, time_limit_s=20)
     assert best.is_optimal
-    rounds = islice(tables_without_end(Target(problem, criterion)), 100)
+    rounds = islice(tables_without_end(SearchTarget(problem, criterion)), 100)
     assert any(candidate.score_s <= best.value_s * (1 + 1e-9) for candidate in rounds)
 
 
@@ -212,15 +214,15 @@ def test_without_time_it_is_the_best_of_the_catalogue():
 @pytest.mark.parametrize(("limit_s", "num_fits"), [(0.5, 1), (1.5, 2), (2.5, 3), (600, 3)])
 def test_no_schedule_is_fitted_once_the_time_is_over_and_that_to_the_limit_first(monkeypatch, limit_s, num_fits):
     """Each takes a second here."""
-    now, fits, fit = [0.0], [], auto.fit
+    now, fits, fit = [0.0], [], auto.optimise_entry
 
     def fit_in_a_second(entry, **arguments):
         fits.append(entry.name)
         now[0] += 1
         return fit(entry, **arguments)
 
-    monkeypatch.setattr(auto, "working_s", lambda: now[0])
-    monkeypatch.setattr(auto, "fit", fit_in_a_second)
+    monkeypatch.setattr(auto, "working_clock", lambda: now[0])
+    monkeypatch.setattr(auto, "optimise_entry", fit_in_a_second)
     monkeypatch.setattr(auto._Search, "is_over", False)
     costs = UNIT.replace(forward_s=[1, 2, 1, 3], transfer_s=0.5)
     optimise(pp=4, microbatches=6, costs=costs, time_limit_s=limit_s, max_rounds=1)
@@ -230,7 +232,7 @@ def test_no_schedule_is_fitted_once_the_time_is_over_and_that_to_the_limit_first
 def test_nothing_is_built_for_a_placement_that_is_not_searched(monkeypatch):
     """Where no looped table kept the limit, every schedule in a V was fitted without one, and thrown away."""
     made = []
-    for name in ("build", "fit"):
+    for name in ("build", "optimise_entry"):
         verb = getattr(auto, name)
         monkeypatch.setattr(auto, name, lambda one, verb=verb, **given: made.append(one) or verb(one, **given))
     costs = UNIT.replace(activation_bytes=1.0)
@@ -254,14 +256,14 @@ def test_a_fit_that_is_broken_off_hands_over_the_best_on_its_way(monkeypatch):
         return run(*arguments, **options)
 
     monkeypatch.setattr(compiling, "_run", run_so_many)
-    with pytest.raises(Unfinished) as end:
-        fit(find("v-flex"), **shape)
+    with pytest.raises(SearchTimeout) as end:
+        optimise_entry(find("v-flex"), **shape)
     monkeypatch.undo()
     patterns = [build(name, pp=4, microbatches=6) for name in ("zbv-fixed", "v-half-fixed", "v-min-fixed")]
     best, *others = (simulate(table, costs).step_time_s for table in end.value.tables)
     assert best < min(simulate(table, costs).step_time_s for table in patterns)
     assert len(others) == 2
-    assert simulate(fit(find("v-flex"), **shape)[0], costs).step_time_s <= best
+    assert simulate(optimise_entry(find("v-flex"), **shape)[0], costs).step_time_s <= best
 
 
 @pytest.mark.parametrize("limit_s", [30, 300, 2000])
@@ -274,7 +276,7 @@ def test_once_there_is_a_table_nothing_is_begun_that_would_outlast_the_limit(mon
         return run(*arguments, **options)
 
     for module in (auto, compiling):
-        monkeypatch.setattr(module, "working_s", lambda: now[0])
+        monkeypatch.setattr(module, "working_clock", lambda: now[0])
     monkeypatch.setattr(compiling, "_run", run_in_a_second)
     monkeypatch.setattr(compiling, "_PACE_S", {})
     monkeypatch.setattr(auto._Search, "is_over", False)

@@ -6,7 +6,7 @@ import pytest
 import ppsim
 from ppsim.base.errors import ConfigError, Deadlock
 from ppsim.catalog.auto import optimise
-from ppsim.catalog.build import find, fit
+from ppsim.catalog.build import find, optimise_entry
 from tests.cli.running import ppsim as run
 
 UNEVEN = ppsim.StageCosts(
@@ -141,7 +141,7 @@ def test_a_pattern_that_ends_a_rounding_error_sooner_does_not_suit_the_network_b
     costs = ppsim.StageCosts(
         forward_s=0.029802, backward_input_s=0.029428, backward_weight_s=0.01953, transfer_s=0.000577
     )
-    table, note = fit(find("zb-2p"), pp=8, microbatches=32, costs=costs)
+    table, note = optimise_entry(find("zb-2p"), pp=8, microbatches=32, costs=costs)
     pattern = ppsim.build("zb-h2", pp=8, microbatches=32)
     times = [ppsim.simulate(one, costs).step_time_s for one in (table, pattern)]
     assert times[0] == pytest.approx(times[1], rel=1e-12)

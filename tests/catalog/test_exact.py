@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ppsim import StageCosts, build, check, simulate
 from ppsim.base.errors import ConfigError, MissingExtra
 from ppsim.catalog.search import exact
-from ppsim.catalog.search.evaluate_table import fits, value_s
+from ppsim.catalog.search.evaluate_table import criterion_value_s, fits
 from ppsim.catalog.search.exact import optimal
 from ppsim.schedule.placement import loop, v_shape
 from ppsim.simulation.bounds.for_table import problem_of
@@ -123,7 +123,7 @@ def test_without_time_the_hint_comes_back_with_the_closed_bound():
     best = optimal(problem, hint=hint, time_limit_s=1e-9, progress=lambda *pair: told.append(pair))
     assert best.value_s == pytest.approx(simulate(hint, costs).step_time_s)
     assert best.bound_s == pytest.approx(lower_bounds(problem).step_s)
-    assert best.schedule == hint or best.value_s < value_s(hint, problem, "step")
+    assert best.schedule == hint or best.value_s < criterion_value_s(hint, problem, "step")
 
 
 def test_progress_is_told_and_ends_at_the_optimum():

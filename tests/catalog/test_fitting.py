@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from benchmarks.heuristics import zb_heuristic, zbv_heuristic
 from ppsim import StageCosts, build, check, simulate
 from ppsim.base.errors import ConfigError
-from ppsim.catalog.build import find, fit
-from ppsim.catalog.search.best_table import fitted
-from ppsim.catalog.search.evaluate_table import fits, starts_of, value_s
-from ppsim.catalog.search.lists import listed
-from ppsim.catalog.search.target import Target
+from ppsim.catalog.build import find, optimise_entry
+from ppsim.catalog.search.best_table import best_table
+from ppsim.catalog.search.evaluate_table import criterion_value_s, fits, starts_of
+from ppsim.catalog.search.lists import list_schedules
+from ppsim.catalog.search.target import SearchTarget
 from ppsim.schedule.placement import loop
 from ppsim.simulation.bounds.problem import Problem
 from tests.fitting import in_a_v, one_chunk
@@ -57,7 +57,7 @@ def problems(draw, per_rank=1):
 @settings(deadline=None)
 def test_it_runs_within_its_cap_and_never_behind_the_heuristic(problem, criterion):
     arguments, costs = problem
-    ours = fitted(one_chunk(**arguments), criterion=criterion)
+    ours = best_table(one_chunk(**arguments), criterion=criterion)
     published = zb_heuristic(one_chunk(**arguments))
     for table in (ours, published):
         assert check(table).errors == []
@@ -74,7 +74,7 @@ def test_it_is_never_worse_than_zb_h1_and_zb_h2_where_the_cap_admits_them(proble
     for name in ("zb-h1", "zb-h2"):
         theirs = simulate(build(name, pp=arguments["num_ranks"], microbatches=arguments["num_microbatches"]), costs)
         caps = theirs.memory.peak_activation_bytes  # just enough for it
-        ours = simulate(fitted(one_chunk(**(arguments | {"cap": caps})), criterion=criterion), costs)
+        ours = simulate(best_table(one_chunk(**(arguments | {"cap": caps})), criterion=criterion), costs)
         assert getattr(ours, SCORES[criterion]) <= getattr(theirs, SCORES[criterion]) * (1 + 1e-9)
         assert (ours.memory.peak_activation_bytes <= caps).all()
 
@@ -91,7 +91,7 @@ def test_with_a_cap_of_p_it_is_optimal_and_equal_to_zb_h1(p, costs):
                 num_ranks=p, num_microbatches=m, forward_s=F, backward_input_s=I, backward_weight_s=W,
                 transfer_s=c, cap=p,
             )  # fmt: skip
-            table = fitted(problem, criterion=criterion)
+            table = best_table(problem, criterion=criterion)
             timeline = simulate(
                 table,
                 StageCosts(forward_s=F, backward_input_s=I, backward_weight_s=W, transfer_s=c, activation_bytes=1),
@@ -105,7 +105,7 @@ def test_with_a_cap_of_p_it_is_optimal_and_equal_to_zb_h1(p, costs):
 def test_plain_and_compiled_give_the_same_table(problem, criterion):
     arguments, _ = problem
     tables = [
-        fitted(one_chunk(**arguments), criterion=criterion, engine=engine) for engine in ("plain", "compiled")
+        best_table(one_chunk(**arguments), criterion=criterion, engine=engine) for engine in ("plain", "compiled")
     ]
     assert tables[0] == tables[1]
 
@@ -114,7 +114,7 @@ def test_plain_and_compiled_give_the_same_table(problem, criterion):
 @settings(deadline=None, max_examples=25)
 def test_in_a_v_it_runs_within_its_cap_and_never_behind_what_is_published(problem, criterion):
     arguments, costs = problem
-    ours = fitted(in_a_v(**arguments), criterion=criterion)
+    ours = best_table(in_a_v(**arguments), criterion=criterion)
     assert check(ours).errors == []
     timeline = simulate(ours, costs)
     assert (timeline.memory.peak_activation_bytes <= np.array(arguments["cap"]) + 1e-6).all()
@@ -136,14 +136,14 @@ def test_in_a_v_plain_and_compiled_give_the_same_table():
         "transfer_s": 0.3,
     }
     problem = in_a_v(num_ranks=2, num_microbatches=3, cap=4, **seconds)
-    assert fitted(problem, engine="plain") == fitted(problem, engine="compiled")
+    assert best_table(problem, engine="plain") == best_table(problem, engine="compiled")
 
 
 def step_times(cap, **seconds):
     costs = StageCosts(**seconds, activation_bytes=1)
     shape = {"num_ranks": 4, "num_microbatches": 12, "cap": cap}
     tables = {
-        "auto": fitted(one_chunk(**shape, **seconds)),
+        "auto": best_table(one_chunk(**shape, **seconds)),
         "heuristic": zb_heuristic(one_chunk(**shape, **seconds)),
     }
     tables |= {"zb-h1": build("zb-h1", pp=4, microbatches=12)}
@@ -167,14 +167,14 @@ def test_uneven_stages_gain_over_the_heuristic_and_over_zb_h1():
 def test_no_cap_is_a_cap_of_infinity():
     unit = {"forward_s": 1, "backward_input_s": 1, "backward_weight_s": 1}
     for place in (one_chunk, in_a_v):
-        assert check(fitted(place(num_ranks=3, num_microbatches=5, cap=np.inf, **unit))).errors == []
+        assert check(best_table(place(num_ranks=3, num_microbatches=5, cap=np.inf, **unit))).errors == []
 
 
 @pytest.mark.parametrize("activation", [0, 1])
 def test_costs_of_nothing_still_give_a_whole_table(activation):
     nothing = {"forward_s": 0, "backward_input_s": 0, "backward_weight_s": 0, "activation": activation, "cap": 2}
     for place in (one_chunk, in_a_v):
-        assert check(fitted(place(num_ranks=3, num_microbatches=5, **nothing))).errors == []
+        assert check(best_table(place(num_ranks=3, num_microbatches=5, **nothing))).errors == []
 
 
 @pytest.mark.parametrize(
@@ -193,13 +193,13 @@ def test_wrong_arguments_are_refused_with_the_nearest_fix(changed, sentence):
         "num_ranks": 2, "num_microbatches": 4, "forward_s": 1, "backward_input_s": 1, "backward_weight_s": 1, "cap": 2,
     }  # fmt: skip
     with pytest.raises(ConfigError, match=sentence):
-        fitted(one_chunk(**(arguments | changed)))
+        best_table(one_chunk(**(arguments | changed)))
 
 
 def test_an_unknown_criterion_is_refused():
     problem = one_chunk(num_ranks=2, num_microbatches=4, forward_s=1, backward_input_s=1, backward_weight_s=1)
     with pytest.raises(ConfigError, match="criterion is 'time'; choose one of step, span"):
-        fitted(problem, criterion="time")
+        best_table(problem, criterion="time")
 
 
 @pytest.mark.parametrize("criterion", list(SCORES))
@@ -214,7 +214,7 @@ def test_with_three_stages_a_rank_and_little_memory_no_decision_ends_in_a_deadlo
         backward_weight_s=weights,
         cap=6,
     )
-    assert check(fitted(problem, criterion=criterion)).errors == []
+    assert check(best_table(problem, criterion=criterion)).errors == []
 
 
 @st.composite
@@ -232,7 +232,7 @@ def looped(draw):
 @given(looped(), st.sampled_from(list(SCORES)))
 @settings(deadline=None, max_examples=40)
 def test_with_several_stages_a_rank_it_runs_within_its_cap(problem, criterion):
-    table = fitted(problem, criterion=criterion)
+    table = best_table(problem, criterion=criterion)
     assert check(table).errors == []
     assert fits(table, problem)
 
@@ -246,7 +246,7 @@ def test_with_several_stages_a_rank_it_runs_within_its_cap(problem, criterion):
 )
 @settings(deadline=None, max_examples=40)
 def test_the_searches_kernel_times_and_holds_a_table_as_the_simulator_does(problem):
-    for candidate in islice(listed(Target(problem)), 4):
+    for candidate in islice(list_schedules(SearchTarget(problem)), 4):
         table = candidate.schedule("candidate")
         starts = starts_of(table, problem)
         by_op = np.stack([problem.forward_s, problem.backward_s, problem.input_s, problem.weight_s])
@@ -257,7 +257,7 @@ def test_the_searches_kernel_times_and_holds_a_table_as_the_simulator_does(probl
         assert candidate.fits == fits(table, problem)
         for criterion in SCORES:
             timed = replace(again, target=again.target.minimising(criterion))
-            assert timed.score_s == pytest.approx(value_s(table, problem, criterion), abs=1e-9)
+            assert timed.score_s == pytest.approx(criterion_value_s(table, problem, criterion), abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -267,6 +267,6 @@ def test_the_searches_kernel_times_and_holds_a_table_as_the_simulator_does(probl
 def test_the_longer_search_improves_tables_of_more_than_768_actions(p, m, at_most):
     costs = StageCosts(forward_s=1.5, backward_input_s=2, backward_weight_s=1)
     shape = {"pp": p, "microbatches": m, "costs": costs}
-    short = simulate(fit(find("v-min"), **shape)[0], costs).step_time_s
-    table = fit(find("v-min"), **shape, is_thorough=True)[0]
+    short = simulate(optimise_entry(find("v-min"), **shape)[0], costs).step_time_s
+    table = optimise_entry(find("v-min"), **shape, is_thorough=True)[0]
     assert simulate(table, costs).step_time_s <= at_most < short

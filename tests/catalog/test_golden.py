@@ -14,11 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ppsim.catalog.search import one_chunk, v_shape
-from ppsim.catalog.search.lists import listed, rescheduled
-from ppsim.catalog.search.local_search import searched
-from ppsim.catalog.search.repetition import repeated
-from ppsim.catalog.search.target import Candidate, Target
+from ppsim.catalog.search import one_chunk
+from ppsim.catalog.search import v_shape_search as v_shape
+from ppsim.catalog.search.lists import list_schedules, rescheduled
+from ppsim.catalog.search.local_search import local_search
+from ppsim.catalog.search.repetition import repeat_window
+from ppsim.catalog.search.target import Candidate, SearchTarget
 from ppsim.schedule.placement import loop
 from ppsim.schedule.placement import v_shape as v_placement
 from ppsim.simulation.bounds.problem import Criterion, Problem
@@ -35,7 +36,7 @@ SHAPES = {  # ranks, stages per rank, microbatches, activations a rank may hold,
 }
 
 
-def target_of(name: str) -> Target:
+def target_of(name: str) -> SearchTarget:
     p, vpp, m, held, criterion, seed = SHAPES[name]
     dice = np.random.default_rng(seed)
     stages = p * vpp
@@ -49,7 +50,7 @@ def target_of(name: str) -> Target:
         activation_kept_for_weight=0.375,
     )  # fmt: skip
     kind: Criterion = criterion
-    return Target(problem, kind, "plain")
+    return SearchTarget(problem, kind, "plain")
 
 
 def made_by(name: str) -> Iterator[tuple[str, Iterable[Candidate]]]:
@@ -67,13 +68,13 @@ def made_by(name: str) -> Iterator[tuple[str, Iterable[Candidate]]]:
         yield "heuristic", v_shape.heuristic_runs(target)
         yield "blocks of cells", v_shape.blocks_of_cells(target)
         yield "repeated patterns", v_shape.repeated_patterns(target)
-    yield "lists", listed(target)
-    first = next(iter(listed(target)))
+    yield "lists", list_schedules(target)
+    first = next(iter(list_schedules(target)))
     yield "rescheduled", [rescheduled(first, patient=patient) for patient in (False, True)]
-    yield "searched", islice(searched(first, moves_a_round=150, seed=3), 4)
+    yield "searched", islice(local_search(first, moves_a_round=150, seed=3), 4)
     if name.endswith("long"):
         short = replace(target, problem=replace(target.problem, num_microbatches=8))
-        yield "repeated", filter(None, [repeated(next(iter(listed(short))), target)])
+        yield "repeated", filter(None, [repeat_window(next(iter(list_schedules(short))), target)])
 
 
 def summary(candidates: Iterable[Candidate]) -> dict[str, object]:

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.heuristics import zb_heuristic
 from ppsim import StageCosts, simulate
-from ppsim.catalog.search.best_table import fitted
+from ppsim.catalog.search.best_table import best_table
 from tests.fitting import one_chunk
 from tests.published import read
 
@@ -40,7 +40,7 @@ def test_zero_bubble_paper_table_5_zb_1p_and_zb_2p(row, caps):
     assert round(published.span_bubble_ratio, 4) == float(row[f"bubble_zb_{caps}p"])
     assert published.memory.peak_activation_bytes.max() <= arguments["cap"]
     for criterion in ("span", "step"):
-        ours = simulate(fitted(one_chunk(**arguments), criterion=criterion), costs)
+        ours = simulate(best_table(one_chunk(**arguments), criterion=criterion), costs)
         assert getattr(ours, score(criterion)) <= getattr(published, score(criterion)) * (1 + 1e-9)
         assert ours.memory.peak_activation_bytes.max() <= arguments["cap"]
 
@@ -73,7 +73,7 @@ def test_runs_of_the_authors_heuristic_are_equalled_exactly_and_never_beaten_by_
         published = simulate(zb_heuristic(one_chunk(**arguments)), costs)
         assert (published.span_s, published.step_time_s) == (float(row["span"]), float(row["step"])), row
         for criterion, theirs in (("span", row["span"]), ("step", row["step"])):
-            ours = simulate(fitted(one_chunk(**arguments), criterion=criterion), costs)
+            ours = simulate(best_table(one_chunk(**arguments), criterion=criterion), costs)
             assert getattr(ours, score(criterion)) <= float(theirs) + 1e-6, row
             assert ours.memory.peak_activation_bytes.max() <= arguments["cap"] + 1e-9, row
 
@@ -83,7 +83,7 @@ def test_some_rows_are_better_than_the_authors_heuristic():
     for row in (row for row in GRID if int(row["pp"]) > 2 and float(row["cap"]) == 1.5 * int(row["pp"])):
         arguments, costs = grid_case(row)
         for criterion, gain in gains.items():
-            ours = simulate(fitted(one_chunk(**arguments), criterion=criterion), costs)
+            ours = simulate(best_table(one_chunk(**arguments), criterion=criterion), costs)
             gain.append(1 - getattr(ours, score(criterion)) / float(row[criterion]))
     assert max(gains["span"]) > 0.005
     assert max(gains["step"]) > 0.01

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.heuristics import zbv_heuristic
 from ppsim import StageCosts, build, simulate
-from ppsim.catalog.search.best_table import fitted
+from ppsim.catalog.search.best_table import best_table
 from ppsim.simulation.bounds.lower import lower_bounds
 from ppsim.simulation.bounds.windows import window_bound
 from tests.fitting import in_a_v
@@ -38,7 +38,7 @@ def compared(rows, criterion, theirs, case):
     changes, num_optimal = [], 0
     for row in rows:
         problem, costs = case(row)
-        ours = simulate(fitted(problem, criterion=criterion), costs)
+        ours = simulate(best_table(problem, criterion=criterion), costs)
         assert (ours.memory.peak_activation_bytes <= problem.cap).all(), row
         seconds = getattr(ours, SCORES[criterion])
         assert seconds <= float(row[theirs]) * (1 + 1e-9), row

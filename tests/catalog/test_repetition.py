@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from ppsim import StageCosts, build, check, simulate
 from ppsim.catalog.search import repetition
 from ppsim.catalog.search.best_table import best_candidate
-from ppsim.catalog.search.repetition import repeated
-from ppsim.catalog.search.target import Target
+from ppsim.catalog.search.repetition import repeat_window
+from ppsim.catalog.search.target import SearchTarget
 from ppsim.simulation.bounds.for_table import bounds_of
 from tests.fitting import in_a_v, one_chunk
 
@@ -31,9 +31,9 @@ def test_it_runs_is_complete_and_keeps_the_cap(data, place, p, num_more):
         "transfer_s": 0.5, "activation": 1, "activation_kept_for_weight": data.draw(st.sampled_from([1.0, 0.5])),
         "cap": data.draw(st.integers(num_stages // p, 2 * num_stages)),
     }  # fmt: skip
-    short = best_candidate(Target(place(num_microbatches=2 * p, **arguments)))
-    target = Target(place(num_microbatches=2 * p + num_more, **arguments))
-    longer = repeated(short, target)
+    short = best_candidate(SearchTarget(place(num_microbatches=2 * p, **arguments)))
+    target = SearchTarget(place(num_microbatches=2 * p + num_more, **arguments))
+    longer = repeat_window(short, target)
     if longer is not None:
         assert check(longer.schedule("longer")).errors == []
         assert (np.bincount(longer.order) == 2 * p + num_more).all()
@@ -44,18 +44,18 @@ def test_it_runs_is_complete_and_keeps_the_cap(data, place, p, num_more):
 @pytest.mark.parametrize("num_more", [1, 4, 100])
 def test_zb_h1_repeated_is_zb_h1(num_more):
     unit = {"num_ranks": 4, "forward_s": 1, "backward_input_s": 1, "backward_weight_s": 1, "cap": 4}
-    short = best_candidate(Target(one_chunk(num_microbatches=8, **unit)))
-    target = Target(one_chunk(num_microbatches=8 + num_more, **unit))
-    assert repeated(short, target).is_optimal
+    short = best_candidate(SearchTarget(one_chunk(num_microbatches=8, **unit)))
+    target = SearchTarget(one_chunk(num_microbatches=8 + num_more, **unit))
+    assert repeat_window(short, target).is_optimal
 
 
 def test_a_searched_window_repeated_runs_is_complete_keeps_the_cap_and_is_better_than_before(monkeypatch):
     monkeypatch.setattr(repetition, "_MOST_MOVES", 300)
     costs = {"forward_s": 3, "backward_input_s": 4, "backward_weight_s": 2, "transfer_s": 0.25, "activation": 2}
     shape = {"num_ranks": 4, "cap": 8, "activation_kept_for_weight": 1.5}
-    short = best_candidate(Target(in_a_v(num_microbatches=9, **shape, **costs)))
-    target = Target(in_a_v(num_microbatches=12, **shape, **costs))
-    tables = [repetition.unrolled(target, window) for window in repetition._windows(short, 3)]
+    short = best_candidate(SearchTarget(in_a_v(num_microbatches=9, **shape, **costs)))
+    target = SearchTarget(in_a_v(num_microbatches=12, **shape, **costs))
+    tables = [repetition.unroll_window(target, window) for window in repetition._windows(short, 3)]
     before_s = min(table.score_s for table in tables if table and table.fits)
     plain, compiled = (
         next(repetition.searched_windows([short], replace(target, engine=engine)))

@@ -5,7 +5,7 @@ import pytest
 
 from ppsim import StageCosts, build
 from ppsim.catalog import search_cache as answers
-from ppsim.catalog.search_cache import FOLDER, answer
+from ppsim.catalog.search_cache import FOLDER, cached_result
 
 COSTS = StageCosts(
     forward_s=[1.0, 2.0, 1.0, 1.5], backward_input_s=1.0, backward_weight_s=0.5, activation_bytes=1.0
@@ -51,45 +51,45 @@ def test_a_table_is_searched_for_once(place, monkeypatch):
 
 def test_an_array_is_told_from_another_of_the_same_bytes_and_from_a_list(place):
     first, second = build("1f1b", pp=2, microbatches=2), build("gpipe", pp=2, microbatches=2)
-    assert answer(np.zeros(2), lambda: first) == first
-    assert answer(np.zeros((2, 1)), lambda: second) == second
-    assert answer([0.0, 0.0], lambda: second) == second
-    assert answer(np.zeros(2), never) == first
+    assert cached_result(np.zeros(2), lambda: first) == first
+    assert cached_result(np.zeros((2, 1)), lambda: second) == second
+    assert cached_result([0.0, 0.0], lambda: second) == second
+    assert cached_result(np.zeros(2), never) == first
 
 
 def test_other_code_answers_anew(place, monkeypatch):
     first, second = build("1f1b", pp=2, microbatches=2), build("gpipe", pp=2, microbatches=2)
-    assert answer("which?", lambda: first) == first
+    assert cached_result("which?", lambda: first) == first
     monkeypatch.setattr(answers, "_state_of_code", lambda: ["later"])
-    assert answer("which?", lambda: second) == second
+    assert cached_result("which?", lambda: second) == second
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut off", b"no zip at all"])
 def test_a_file_that_is_no_answer_is_replaced(place, content):
     table = build("1f1b", pp=2, microbatches=2)
-    answer("which?", lambda: table)
+    cached_result("which?", lambda: table)
     (path,) = place.iterdir()
     path.write_bytes(content)
-    assert answer("which?", lambda: table) == table
-    assert answer("which?", never) == table
+    assert cached_result("which?", lambda: table) == table
+    assert cached_result("which?", never) == table
 
 
 def test_where_nothing_can_be_written_nothing_is_kept(place):
     place.write_text("a file where the folder would be")
     table = build("1f1b", pp=2, microbatches=2)
-    assert answer("which?", lambda: table) is table
-    assert answer("which?", lambda: table) is table
+    assert cached_result("which?", lambda: table) is table
+    assert cached_result("which?", lambda: table) is table
 
 
 def test_the_answers_asked_for_longest_ago_go_first(place, monkeypatch):
     table = build("1f1b", pp=2, microbatches=2)
-    answer(0, lambda: table)
+    cached_result(0, lambda: table)
     size = next(place.iterdir()).stat().st_size
     monkeypatch.setattr(answers, "_MOST_BYTES", 3 * size + size // 2)
     for number in range(1, 4):
-        answer(0, never)
-        answer(number, lambda: table)
+        cached_result(0, never)
+        cached_result(number, lambda: table)
     for kept in (0, 2, 3):
-        assert answer(kept, never) == table
+        assert cached_result(kept, never) == table
     with pytest.raises(AssertionError):
-        answer(1, never)
+        cached_result(1, never)

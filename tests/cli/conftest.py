@@ -35,7 +35,7 @@ VALIDATION = {  # of `ppsim validate`, as far as `figure accuracy` looks
         {
             "set": "runs",
             "order_only": False,
-            "rows": [_ROW | {"measured_s": 2.0, "predicted_s": 1.9, "error": -0.05}],
+            "rows": [_ROW | {"measured_s": 2.0, "projected_s": 1.9, "error": -0.05}],
         }
     ]
 }

@@ -334,7 +334,7 @@ def test_too_many_stages_are_refused_before_a_table_is_built(folder, monkeypatch
         raise AssertionError("a table was built")
 
     monkeypatch.setattr("ppsim.projection.project.build", built)
-    monkeypatch.setattr("ppsim.projection.project.fit", built)
+    monkeypatch.setattr("ppsim.projection.project.optimise_entry", built)
     for schedule in ("interleaved-1f1b", "auto"):
         told = ppsim(
             *["project", "--pp", "64", "--vpp", "8", "--num-microbatches", "1024", "--schedule"], schedule, code=2

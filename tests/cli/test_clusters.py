@@ -2,7 +2,7 @@
 
 import json
 
-from ppsim.machine.files import packaged_clusters
+from ppsim.machine.cluster_files import packaged_clusters
 from tests.cli.running import ppsim, words_of
 
 

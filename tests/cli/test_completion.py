@@ -10,7 +10,7 @@ from click.shell_completion import BashComplete, FishComplete, get_completion_cl
 from ppsim.catalog.build import every_schedule
 from ppsim.cli import main
 from ppsim.cli.completion import use_files_otherwise
-from ppsim.machine.files import packaged_clusters
+from ppsim.machine.cluster_files import packaged_clusters
 
 
 @pytest.fixture(autouse=True)

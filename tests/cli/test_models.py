@@ -85,7 +85,7 @@ def test_an_unknown_model_type_is_traced_and_stored(tmp_path):
 
 
 def test_without_transformers_the_sentence_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setattr("ppsim.api.traces.find_spec", lambda name: None)
+    monkeypatch.setattr("ppsim.api.model_traces.find_spec", lambda name: None)
     path = tmp_path / "config.json"
     path.write_text(json.dumps(GLM | {"vocab_size": 1001}))
     for command in (["models", path], ["models", "--trace", path], ["project", "--model", path, *PROJECT]):

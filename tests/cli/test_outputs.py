@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import write_whole
+from ppsim.base.files import write_atomically
 from tests.cli.running import ppsim
 
 COMMANDS = ["project --pp 2", "simulate T.csv --costs C.json"]
@@ -147,8 +147,8 @@ def test_a_page_says_which_command_made_it_and_when(folder, monkeypatch):
 
 def test_writing_replaces_the_old_content_and_leaves_no_other_file(tmp_path):
     path = tmp_path / "out.txt"
-    write_whole(path, "old")
-    write_whole(path, "new")
+    write_atomically(path, "old")
+    write_atomically(path, "new")
     assert path.read_text() == "new"
     assert os.listdir(tmp_path) == ["out.txt"]
     umask = os.umask(0)
@@ -159,36 +159,36 @@ def test_writing_replaces_the_old_content_and_leaves_no_other_file(tmp_path):
 def test_a_file_that_is_replaced_keeps_its_mode(tmp_path):
     path = tmp_path / "out.txt"
     for mode in (0o600, 0o644):
-        write_whole(path, "old")
+        write_atomically(path, "old")
         path.chmod(mode)
-        write_whole(path, "new")
+        write_atomically(path, "new")
         assert stat.S_IMODE(path.stat().st_mode) == mode
 
 
 def test_a_write_that_is_interrupted_leaves_the_old_content(tmp_path, monkeypatch):
     path = tmp_path / "out.txt"
-    write_whole(path, "old")
+    write_atomically(path, "old")
 
     def interrupted(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        write_whole(path, "new")
+        write_atomically(path, "new")
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["out.txt"]
 
 
 def test_a_disk_that_is_full_leaves_the_old_content(tmp_path, monkeypatch):
     path = tmp_path / "out.txt"
-    write_whole(path, "old")
+    write_atomically(path, "old")
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(ConfigError, match=r"cannot write .*out.txt: No space left on device"):
-        write_whole(path, "new")
+        write_atomically(path, "new")
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["out.txt"]
 
@@ -196,7 +196,7 @@ def test_a_disk_that_is_full_leaves_the_old_content(tmp_path, monkeypatch):
 def test_a_link_is_followed_and_a_long_name_is_no_obstacle(tmp_path):
     target = tmp_path / ("n" * 250 + ".txt")
     (tmp_path / "link").symlink_to(target)
-    write_whole(tmp_path / "link", "new")
+    write_atomically(tmp_path / "link", "new")
     assert target.read_text() == "new"
     assert (tmp_path / "link").is_symlink()
 
@@ -207,7 +207,7 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
     os.mkfifo(path)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        write_whole(path, "through the pipe")
+        write_atomically(path, "through the pipe")
         assert os.read(reader, 100) == b"through the pipe"
     finally:
         os.close(reader)

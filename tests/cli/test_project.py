@@ -17,8 +17,8 @@ PROJECT_KEYS = [
     "fits", "memory_fit", *REPORT_KEYS, "profile", "tokens_per_s", "tokens_per_s_per_gpu", "model_flops_utilization",
     "peak_flops_per_s", "model_flops_per_s_per_gpu", "peak_bytes", "num_gpus", "exposed_s", "reference_s", "reference_ends_s", "reference_work", "overheads_fitted_runs",
     "layers_per_stage", "pipeline_layout", "stages", "step_time_by_channel_s",
-    "not_in_runtime", "not_in_memory", "peak_components_bytes", "reserved_bytes", "assumptions", "iteration_time_interval_s", "loss_budget_s", "gain_per_percent",
-    "bottleneck", "advice", "days", "by_stack_s",
+    "runtime_error", "memory_error", "peak_components_bytes", "reserved_bytes", "assumptions", "iteration_time_interval_s", "time_breakdown_s", "gain_per_percent",
+    "bottleneck", "advice", "training_days", "by_stack_s",
 ]  # fmt: skip
 PROFILES = Path(__file__).parents[2] / "profiles"
 
@@ -148,10 +148,10 @@ def test_all_schedules_are_listed_best_first_and_the_others_with_the_reason():
     comparison = projected("--pp", 8, "--schedule", "all", "--num-microbatches", 32, "--memory-limit", "80GiB")
     assert listed == [projection["schedule"] for projection in comparison["projections"]]
     places = [
-        (not one["fits"], bool(one["not_in_runtime"]), one["iteration_time_s"]) for one in comparison["projections"]
+        (not one["fits"], bool(one["runtime_error"]), one["iteration_time_s"]) for one in comparison["projections"]
     ]
     assert places == sorted(places)
-    assert comparison["not_possible"] == {}
+    assert comparison["rejected"] == {}
     assert {line[0] for line in lines if line[0].endswith("!")} == {"!", "gpipe!", "looped-bfs!"}
     assert {one["schedule"] for one in comparison["projections"] if not one["fits"]} == {"gpipe", "looped-bfs"}
     assert "! does not fit: a rank needs more than the 80.0 GiB usable." in words_of(text)
@@ -162,7 +162,7 @@ def test_all_schedules_of_a_vpp_are_those_that_take_it():
     takers = {name for name, entry in CATALOG.items() if entry.why_not(pp=4, vpp=2, microbatches=32) is None}
     assert {"interleaved-1f1b", "zbv-fixed"} < takers < set(CATALOG)
     assert {projection["schedule"] for projection in comparison["projections"]} == takers
-    assert comparison["not_possible"]["1f1b"] == "1f1b needs exactly 1 stage per rank: got vpp=2 (nearest: 1)"
+    assert comparison["rejected"]["1f1b"] == "1f1b needs exactly 1 stage per rank: got vpp=2 (nearest: 1)"
 
 
 def test_schedules_that_are_named_are_compared_and_all_of_them_drawn(folder):
@@ -198,7 +198,7 @@ def test_a_plan_that_does_not_fit_says_so_first_and_exits_with_1_unless_that_is_
         assert found["fits"] is False
         fit = found["memory_fit"]
         assert fit["peak_bytes"] > fit["limit_bytes"] == 20 * 2**30
-        assert fit["margin_bytes"] == fit["limit_bytes"] - fit["peak_bytes"]
+        assert fit["headroom_bytes"] == fit["limit_bytes"] - fit["peak_bytes"]
     assert ppsim("project", "--pp", 4).stdout.splitlines()[3] == "fits           45.3 of 76.0 GiB (rank 0)"
 
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tests.cli.running import ppsim, words_of
-from tests.machine.test_files import OWN
+from tests.machine.test_cluster_files import OWN
 
 SMALL = ("--model", "llama3-8b", "--cluster", "dgx-h100", "--pp", 4, "--tp", 2, "--gpus", 16)
 
@@ -30,13 +30,13 @@ def test_json_has_the_documented_keys_of_the_answer():
     assert found["job"]["dp"] == 2
     low, high = found["iteration_time_interval_s"]
     assert low < found["iteration_time_s"] < high
-    assert sum(found["loss_budget_s"].values()) == pytest.approx(found["iteration_time_s"])
+    assert sum(found["time_breakdown_s"].values()) == pytest.approx(found["iteration_time_s"])
     assert sum(found["peak_components_bytes"].values()) == pytest.approx(found["memory_fit"]["peak_bytes"])
-    assert found["memory_fit"]["margin_bytes"] == pytest.approx(
+    assert found["memory_fit"]["headroom_bytes"] == pytest.approx(
         found["memory_fit"]["limit_bytes"] - found["memory_fit"]["peak_bytes"]
     )
     assert found["bottleneck"] in found["gain_per_percent"]
-    assert found["days"] is None
+    assert found["training_days"] is None
     assert "".join(found["pipeline_layout"]) == "E" + "t" * 32 + "L"
     assert set(found["exposed_s"]) == {
         "gather",

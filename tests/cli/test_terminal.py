@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from ppsim import build
-from ppsim.results.text_layout import Columns, Page, some_of
+from ppsim.results.text_layout import Page, TableLines, notable_items
 from ppsim.schedule.grammar import format_table
 from tests.cli.running import ppsim, words_of
 
@@ -77,7 +77,7 @@ def test_of_many_ranks_the_ends_the_extremes_and_some_between_are_shown(files):
 
 def test_some_rows_hold_the_ends_and_the_notable_and_no_more_than_most_beside():
     for count in range(1, 200):
-        shown = some_of(count, [count // 3], most=16)
+        shown = notable_items(count, [count // 3], most=16)
         assert {0, count // 3, count - 1} <= set(shown)
         assert len(shown) <= 18
         assert shown == sorted(set(shown))
@@ -121,7 +121,7 @@ def columns_in(width, table, monkeypatch, capsys):
     return capsys.readouterr().out.splitlines()
 
 
-TABLE = Columns(["rank", "time", "size", "place"], [["0", "1.00 s", "2.00 GiB", "3F0"]], spare=["place", "size"])
+TABLE = TableLines(["rank", "time", "size", "place"], [["0", "1.00 s", "2.00 GiB", "3F0"]], spare=["place", "size"])
 
 
 def test_a_table_that_is_too_wide_gives_up_blanks_first_and_then_named_columns(monkeypatch, capsys):
@@ -139,7 +139,7 @@ def test_a_table_that_is_too_wide_gives_up_blanks_first_and_then_named_columns(m
 
 
 def test_text_on_the_left_wraps_before_a_number_is_cut(monkeypatch, capsys):
-    table = Columns(["shape", "time"], [["micro-batch 1, full recompute", "1.00 s"]])
+    table = TableLines(["shape", "time"], [["micro-batch 1, full recompute", "1.00 s"]])
     lines = columns_in(20, table, monkeypatch, capsys)
     assert lines == ["shape           time", "micro-batch   1.00 s", "1, full", "recompute"]
 

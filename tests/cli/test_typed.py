@@ -9,7 +9,7 @@ from typing import Any
 import click
 import pytest
 
-from ppsim.base.option_declarations import words_of
+from ppsim.base.option_declarations import declared_options
 from ppsim.cli import main
 from ppsim.projection.options import PlanOptions
 from ppsim.tuning.options import TuneOptions
@@ -56,7 +56,7 @@ LONG = {
 
 
 def test_project_and_tune_have_the_same_further_names() -> None:
-    ranges, plans = words_of(TuneOptions), words_of(PlanOptions)
+    ranges, plans = declared_options(TuneOptions), declared_options(PlanOptions)
     assert {name: ranges[name].option.also for name in ranges if name in plans} == {
         name: plans[name].option.also for name in ranges if name in plans
     }
@@ -65,7 +65,7 @@ def test_project_and_tune_have_the_same_further_names() -> None:
 @pytest.mark.usefixtures("inputs")
 @pytest.mark.parametrize("declared", LONG)
 def test_each_further_name_of_an_option_gives_the_same_result(declared: type) -> None:
-    further = {word.flag: word.option.also for word in words_of(declared).values() if word.option.also}
+    further = {word.flag: word.option.also for word in declared_options(declared).values() if word.option.also}
     untyped = set(further)
     for line in LONG[declared]:
         untyped -= set(line.split())

@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 import ppsim
-from ppsim.api.keyword_options import takes
+from ppsim.api.keyword_options import accept_options
 from ppsim.base.errors import ConfigError
-from ppsim.base.option_declarations import Option, fields_of, sections_of, words_of
+from ppsim.base.option_declarations import Option, declared_options, field_values, options_by_section
 from ppsim.cli import main
 from ppsim.cli.click_options import command_with
 from ppsim.projection.options import PlanOptions
@@ -35,9 +35,9 @@ class MoreTuneOptions(TuneOptions, total=False):
     host_seconds: HostSeconds
 
 
-@takes(MorePlanOptions)
+@accept_options(MorePlanOptions)
 def fields(**options: Unpack[MorePlanOptions]) -> dict[str, Any]:
-    return fields_of(words_of(MorePlanOptions), options, "job")
+    return field_values(declared_options(MorePlanOptions), options, "job")
 
 
 @command_with(MorePlanOptions, {"runtime": "Runtime and memory"})
@@ -74,8 +74,8 @@ def test_an_option_that_is_declared_is_in_the_command_of_a_search_where_it_is_no
 
 @pytest.mark.parametrize("words", [PlanOptions, TuneOptions])
 def test_a_help_page_lists_every_word_once(words: Any) -> None:
-    listed = [name for names in sections_of(words_of(words).values()).values() for name in names]
-    assert sorted(listed) == sorted(words_of(words))
+    listed = [name for names in options_by_section(declared_options(words).values()).values() for name in names]
+    assert sorted(listed) == sorted(declared_options(words))
 
 
 def test_a_choice_is_taken_as_people_write_it() -> None:

@@ -11,10 +11,10 @@ from ppsim.base.errors import ConfigError
 from ppsim.costs.analytic import embedding_estimate, head_estimate, layer_estimate, mtp_estimate
 from ppsim.costs.cores import core_of
 from ppsim.costs.dp_and_optimizer import optimizer_s
-from ppsim.costs.execution_context import Execution, Place
-from ppsim.costs.time_breakdown import BASIS, Parts
+from ppsim.costs.execution_context import Execution, ExecutionContext
+from ppsim.costs.time_breakdown import BASIS, TimeBreakdown
+from ppsim.machine.cluster_files import load_cluster, packaged_clusters
 from ppsim.machine.collectives import point_to_point_s, seconds
-from ppsim.machine.files import load_cluster, packaged_clusters
 from ppsim.machine.kernels.published_tables import kernel_times
 from ppsim.model.architecture import Model
 from ppsim.model.optimizer import Optimizer
@@ -46,7 +46,7 @@ EXECUTIONS = st.builds(
 
 
 def place(name="dgx-h100", *, execution=None, **sizes):
-    return Place(cluster=load_cluster(name), layout=Layout(**sizes), execution=execution or Execution())
+    return ExecutionContext(cluster=load_cluster(name), layout=Layout(**sizes), execution=execution or Execution())
 
 
 def test_an_all_to_all_of_heads_goes_there_and_back() -> None:
@@ -149,7 +149,7 @@ def test_no_part_is_negative_and_nothing_beats_the_peak(kind, execution, tp, cp,
     where = place(name, execution=execution, tp=tp, cp=cp, dp=4, ep=ep if kind == "moe" else 1)
     estimate = layer_estimate(LAYERS[kind], where, **SHAPE)
     for parts in (estimate.forward, estimate.backward_input, estimate.backward_weight):
-        assert all(getattr(parts, part.name) >= -1e-15 for part in fields(Parts))
+        assert all(getattr(parts, part.name) >= -1e-15 for part in fields(TimeBreakdown))
         assert parts.total_s > parts.ideal_s > 0
     weight = estimate.backward_weight
     assert weight.tp_s == weight.ep_s == weight.cp_s == weight.recompute_s == 0

@@ -6,7 +6,7 @@ import pytest
 
 import ppsim
 from ppsim.errors import ConfigError
-from ppsim.model.stages import Stage
+from ppsim.model.pipeline_stages import Stage
 
 FIRST = Stage((), embedding=True)
 JOB = {"model": "qwen3-vl-8b", "gpus": 8, "pp": 2, "global_batch": 16, "seq_len": 2048}
@@ -63,12 +63,16 @@ def test_stages_of_their_own_balance_large_images() -> None:
     own = ppsim.project(**JOB | {"image_tokens": "8x256", "seq_len": 4096, "split": "v*27Et*6|t*30L"})
     apart = ppsim.project(**JOB | {"image_tokens": "8x256", "seq_len": 4096, "split": "v*27|Et*36L"})
     assert "image encoder: 27 layers on stage 0, 16 bits" in apart.assumptions
-    assert apart.assembled.costs.transfer_s[0] == pytest.approx(own.assembled.costs.transfer_s[0] * 2, rel=0.2)
+    assert apart.stage_cost_set.costs.transfer_s[0] == pytest.approx(
+        own.stage_cost_set.costs.transfer_s[0] * 2, rel=0.2
+    )
 
 
 def test_the_stage_memory_has_the_parameters_and_the_saved_tensors() -> None:
     same = {"split": [18, 18]}
-    first, other = (ppsim.project(**JOB | same | options).assembled.costs for options in ({}, {"text_only": True}))
+    first, other = (
+        ppsim.project(**JOB | same | options).stage_cost_set.costs for options in ({}, {"text_only": True})
+    )
     assert first.activation_bytes[0] > other.activation_bytes[0]
     assert first.activation_bytes[1] == other.activation_bytes[1]
     assert first.static_bytes[0] > other.static_bytes[0]

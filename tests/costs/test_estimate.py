@@ -13,10 +13,10 @@ from ppsim.base.files import to_json
 from ppsim.cli import main
 from ppsim.costs.assemble_profile import assumption
 from ppsim.costs.estimate import estimated, model_of, with_estimates
-from ppsim.costs.kernels import estimate
+from ppsim.costs.layer_kernels import estimate
 from ppsim.costs.profile import Profile, Shape
 from ppsim.machine.kernels.curves import Curves
-from ppsim.machine.kernels.microbenchmarks import DeviceFacts
+from ppsim.machine.kernels.microbenchmarks import DeviceMicrobenchmarks
 from ppsim.model import shapes
 from tests.costs.profiles import EXAMPLE, profile
 
@@ -69,13 +69,13 @@ def shape(**fields):
 
 def test_a_device_of_one_rate_takes_flops_by_rate():
     """A product between points runs at their rate; the head's W is its product and the sums of its gradient."""
-    curves = Curves(validated(DeviceFacts, facts(), "test"), "bfloat16")
+    curves = Curves(validated(DeviceMicrobenchmarks, facts(), "test"), "bfloat16")
     assert curves.peak("products") == pytest.approx(RATE)
     assert curves.product_s("forward", 300, 200, 100) == pytest.approx(2 * 300 * 200 * 100 / RATE)
     assert curves.moved_s("copy", 1e6) == pytest.approx(1e6 / BANDWIDTH)
     assert curves.moved_s("copy", 2.0**33) == pytest.approx(2.0**33 / BANDWIDTH)
     model = model_of(known())
-    found = estimate("head", model, shape(), validated(DeviceFacts, facts(), "test"))
+    found = estimate("head", model, shape(), validated(DeviceMicrobenchmarks, facts(), "test"))
     flops = shapes.head_forward_flops(model, micro_batch=2, sequence_length=16)
     assert found.backward_weight_s == pytest.approx(flops / RATE + 3 * 500 * 64 * 2 / BANDWIDTH)
 
@@ -93,13 +93,13 @@ def test_no_product_is_faster_than_the_best_measured_nor_takes_less_than_the_sho
         }
         for m in (8, 64, 512, 1024)
     ]
-    curves = Curves(validated(DeviceFacts, data, "test"), "bfloat16")
+    curves = Curves(validated(DeviceMicrobenchmarks, data, "test"), "bfloat16")
     assert curves.product_s("forward", 8192, 8192, 8192) >= 2 * 8192.0**3 / RATE
     assert curves.product_s("forward", 1, 1, 1) == 1e-5
 
 
 def test_groups_without_a_grouped_product_run_one_after_the_other():
-    curves = Curves(validated(DeviceFacts, facts(), "test"), "bfloat16")
+    curves = Curves(validated(DeviceMicrobenchmarks, facts(), "test"), "bfloat16")
     assert curves.product_s("weight", 64, 64, 512, groups=4) == pytest.approx(2 * 64 * 64 * 512 / RATE)
     grouped = {
         "form": "forward",
@@ -113,7 +113,10 @@ def test_groups_without_a_grouped_product_run_one_after_the_other():
     data = facts()
     data["products"].append(grouped)
     assert (
-        Curves(validated(DeviceFacts, data, "test"), "bfloat16").product_s("forward", 512, 64, 64, groups=4) == 1.0
+        Curves(validated(DeviceMicrobenchmarks, data, "test"), "bfloat16").product_s(
+            "forward", 512, 64, 64, groups=4
+        )
+        == 1.0
     )
 
 
@@ -148,7 +151,7 @@ def test_more_tokens_never_take_less(kind, component):
     sizes = SIZES | {"kind": kind} | ({"num_kv_heads": 4} if kind == "gpt" else {})
     sizes |= {"num_experts": 8, "experts_per_token": 2, "shared_ffn_size": 32} if kind == "moe" else {}
     model = model_of(known(model=asdict(known().model) | {"layer_sizes": sizes}))
-    device = validated(DeviceFacts, facts(), "test")
+    device = validated(DeviceMicrobenchmarks, facts(), "test")
     for recompute in ("none", "full"):
         times = [estimate(component, model, shape(micro_batch=b, recompute=recompute), device) for b in (1, 2, 4)]
         for name in ("forward_s", "backward_s", "backward_input_s", "backward_weight_s"):
@@ -158,7 +161,7 @@ def test_more_tokens_never_take_less(kind, component):
 
 def test_with_two_measured_shapes_a_pass_is_a_fixed_part_and_a_multiple_of_the_sum():
     """What takes 1 ms and three times the sum of its kernels at two shapes does so at a third, between or beyond."""
-    model, device = model_of(known()), validated(DeviceFacts, facts(), "test")
+    model, device = model_of(known()), validated(DeviceMicrobenchmarks, facts(), "test")
 
     def seconds(micro_batch):
         return 1e-3 + 3 * estimate("layer", model, shape(micro_batch=micro_batch), device).forward_s
@@ -186,7 +189,7 @@ def test_a_line_that_falls_or_starts_below_zero_is_not_followed(second):
 
 
 def test_with_recomputation_b_and_i_have_one_forward_more_and_w_one_a_linear_layer():
-    model, device = model_of(known()), validated(DeviceFacts, facts(), "test")
+    model, device = model_of(known()), validated(DeviceMicrobenchmarks, facts(), "test")
     none, full = (estimate("layer", model, shape(recompute=kind), device) for kind in ("none", "full"))
     assert none.backward_s == pytest.approx(none.backward_input_s + none.backward_weight_s)
     assert full.backward_s == pytest.approx(none.backward_s + none.forward_s)

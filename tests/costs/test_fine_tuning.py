@@ -6,9 +6,9 @@ import pytest
 
 import ppsim
 from ppsim.costs.assemble_job import estimate_of
-from ppsim.costs.dp_and_optimizer import among_replicas_s, held_of
+from ppsim.costs.dp_and_optimizer import parameters_of_stages, replica_collective_s
 from ppsim.errors import ConfigError
-from ppsim.model.stages import Stage
+from ppsim.model.pipeline_stages import Stage
 
 SMALL: dict[str, Any] = {"model": "llama3-8b", "gpus": 8, "pp": 2, "tp": 2, "global_batch": 16, "seq_len": 2048}
 
@@ -43,31 +43,33 @@ def test_a_frozen_layer_has_an_input_gradient_if_anything_before_it_is_trained()
 
 def test_split_backwards_have_next_to_nothing_to_delay() -> None:
     """Zero-bubble schedules gain little: their W is that of adapters."""
-    found = ppsim.project(**SMALL | {"pp": 4, "schedule": "zb-h1", "lora": 16}).assembled.costs
+    found = ppsim.project(**SMALL | {"pp": 4, "schedule": "zb-h1", "lora": 16}).stage_cost_set.costs
     assert max(found.backward_weight_s) < 0.3 * max(found.backward_input_s)
     frozen = ppsim.project(**SMALL | {"schedule": "zb-h1", "freeze": "embedding+layers@0-15", "split": "even"})
-    costs = frozen.assembled.costs
+    costs = frozen.stage_cost_set.costs
     assert costs.backward_weight_s[0] == costs.backward_input_s[0] == costs.activation_bytes[0] == 0
 
 
 def test_replicas_reduce_and_update_adapters_only() -> None:
     job = ppsim.job(**SMALL | {"tp": 1, "pp": 1}, lora=16)
-    held = held_of(job, [Stage(job.model.layers)])
+    held = parameters_of_stages(job, [Stage(job.model.layers)])
     adapters = 32 * 16 * ((4096 + 6144) + 2 * 4096 + (4096 + 28672) + (14336 + 4096))
     assert held.trained == adapters
-    seconds = among_replicas_s(job, held, "reduce-scatter")
+    seconds = replica_collective_s(job, held, "reduce-scatter")
     full = ppsim.job(**SMALL | {"tp": 1, "pp": 1})
-    assert seconds < 0.05 * among_replicas_s(full, held_of(full, [Stage(full.model.layers)]), "reduce-scatter")
-    fast, slow = (ppsim.project(job=one).assembled.around.optimizer_s[0] for one in (job, full))
+    assert seconds < 0.05 * replica_collective_s(
+        full, parameters_of_stages(full, [Stage(full.model.layers)]), "reduce-scatter"
+    )
+    fast, slow = (ppsim.project(job=one).stage_cost_set.step_costs.optimizer_s[0] for one in (job, full))
     assert fast < 0.01 * slow
     sharded = ppsim.job(**SMALL | {"tp": 1, "pp": 1}, lora=16, zero=3)
-    assert among_replicas_s(sharded, held, "all-gather") > 10 * seconds  # all weights are gathered
+    assert replica_collective_s(sharded, held, "all-gather") > 10 * seconds  # all weights are gathered
 
 
 def test_model_flops_count_frozen_gemms_twice() -> None:
     job, full = ppsim.job(**SMALL, lora=16), ppsim.job(**SMALL)
     base = full.model
-    gemms = sum(layer.weights_a_token for layer in base.layers) * 2 + base.head_forward_flops()
+    gemms = sum(layer.weights_per_token for layer in base.layers) * 2 + base.head_forward_flops()
     adapters = 32 * 2 * 16 * ((4096 + 6144) + 2 * 4096 + (4096 + 28672) + (14336 + 4096))
     of_training = job.model.training_flops(2048, causal=True)
     assert of_training == pytest.approx(base.training_flops(2048, causal=True) - gemms + 3 * adapters)
@@ -80,7 +82,7 @@ def test_packed_sequences_attend_to_themselves_only() -> None:
     job = made.plan.job
     assert job is not None
     of_sequences = job.model.training_flops(512, causal=True) * 512 / 3 / 2  # of one of tp 2 ranks
-    assert made.assembled.forward_flops == pytest.approx(of_sequences, rel=1e-4)
+    assert made.stage_cost_set.forward_flops == pytest.approx(of_sequences, rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def test_of_eight_layers_the_fullest_replica_has_its_share_rounded_up(name: str,
     one = job(layers=32, pp=4, dp=dp, optimizer=Optimizer(name=name))
     table = ppsim.build("1f1b", pp=4, microbatches=one.num_microbatches)
     evenly, whole = (
-        assemble_job(replace(one, optimizer=replace(one.optimizer, layer_wise=by)), table, split="even").around
+        assemble_job(replace(one, optimizer=replace(one.optimizer, layer_wise=by)), table, split="even").step_costs
         for by in (False, True)
     )
     assert whole.optimizer_s[1] == pytest.approx(evenly.optimizer_s[1] * most * dp / 8)
@@ -28,7 +28,7 @@ def test_a_stage_of_one_layer_is_updated_by_one_replica() -> None:
     one = job(layers=4, pp=4, dp=8, optimizer=Optimizer())
     table = ppsim.build("1f1b", pp=4, microbatches=one.num_microbatches)
     evenly, whole = (
-        assemble_job(replace(one, optimizer=replace(one.optimizer, layer_wise=by)), table, split="even").around
+        assemble_job(replace(one, optimizer=replace(one.optimizer, layer_wise=by)), table, split="even").step_costs
         for by in (False, True)
     )
     assert whole.optimizer_s[1] == pytest.approx(8 * evenly.optimizer_s[1])

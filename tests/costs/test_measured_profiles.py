@@ -12,7 +12,7 @@ from benchmarks.estimates import held_out
 from ppsim.base.files import read_json
 from ppsim.costs.profile import Profile, load_profile
 from ppsim.costs.utilization import implausible
-from ppsim.machine.files import load_cluster
+from ppsim.machine.cluster_files import load_cluster
 
 PROFILES = Path(__file__).parents[2] / "profiles"
 NAMES = sorted(path.stem for path in PROFILES.glob("*-h?00.json"))

@@ -7,9 +7,9 @@ import pytest
 
 from ppsim.costs.analytic import layer_estimate
 from ppsim.costs.cores import core_of, recurrence
-from ppsim.costs.execution_context import Execution, Place
+from ppsim.costs.execution_context import Execution, ExecutionContext
 from ppsim.costs.pass_kernels import total
-from ppsim.machine.files import load_cluster
+from ppsim.machine.cluster_files import load_cluster
 from ppsim.model.attention_and_mlp import NoAttention, NoFeedForward
 from ppsim.model.recurrent import Mamba
 from ppsim.model.registry import find_model
@@ -19,9 +19,9 @@ from tests.costs.timed import kernels
 LENGTH = 8192
 
 
-def place(**sizes) -> Place:
+def place(**sizes) -> ExecutionContext:
     execution, cluster = sizes.pop("execution", Execution()), load_cluster(sizes.pop("cluster", "dgx-h100"))
-    return Place(cluster=cluster, layout=Layout(**sizes), execution=execution)
+    return ExecutionContext(cluster=cluster, layout=Layout(**sizes), execution=execution)
 
 
 def estimate(layer, where=None):

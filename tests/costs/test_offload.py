@@ -12,7 +12,7 @@ from ppsim.costs.job import Job
 from ppsim.costs.layer_costs import layer_costs_of
 from ppsim.costs.offload import HOST_EFFICIENCY, NUM_BUFFERS, copy_s, offload_of
 from ppsim.model.offloading import OffloadRules
-from ppsim.model.stages import Stage
+from ppsim.model.pipeline_stages import Stage
 from ppsim.projection.loss_breakdown import loss_budget
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project

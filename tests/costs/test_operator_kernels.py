@@ -6,14 +6,14 @@ import pytest
 
 from ppsim.costs.analytic import layer_estimate
 from ppsim.costs.cores import core_of
-from ppsim.costs.execution_context import Execution, Place
+from ppsim.costs.execution_context import Execution, ExecutionContext
 from ppsim.costs.pass_kernels import PassKernels, products
+from ppsim.machine.cluster_files import load_cluster
 from ppsim.machine.collectives import point_to_point_s
-from ppsim.machine.files import load_cluster
-from ppsim.machine.kernels.times import moved
+from ppsim.machine.kernels.times import memory_kernel_time
 from ppsim.model.registry import find_model
 from ppsim.parallel.layout import Layout
-from ppsim.parallel.sizes import Cut
+from ppsim.parallel.sizes import ParallelSizes
 from tests.costs.timed import kernels, operators, passing, products_of, timed
 
 
@@ -43,7 +43,7 @@ class OneSecondEach:
 def test_each_matrix_is_three_products_whoever_times_them():
     """Tokens are the rows of F and I and the depth of W; experts share those that were sent to them."""
     times, layer = OneSecondEach(), find_model("mixtral-8x7b").layers[0]
-    linears = layer.linears(Cut(tp=2, dp=4, ep=4))
+    linears = layer.linears(ParallelSizes(tp=2, dp=4, ep=4))
     kernels = products(linears, times, tokens=100, pairs=200)
     num = len(linears)
     assert (kernels.forward.matmul_s, kernels.backward_input.matmul_s, kernels.backward_weight.matmul_s) == (
@@ -62,8 +62,8 @@ def test_each_matrix_is_three_products_whoever_times_them():
 
 
 @pytest.fixture
-def place() -> Place:
-    return Place(cluster=load_cluster("dgx-h100"), layout=Layout(tp=4, dp=4), execution=Execution())
+def place() -> ExecutionContext:
+    return ExecutionContext(cluster=load_cluster("dgx-h100"), layout=Layout(tp=4, dp=4), execution=Execution())
 
 
 def test_experts_cost_a_rank_the_same_flops_however_tensor_parallel_they_are(place):
@@ -128,7 +128,7 @@ def test_biases_behind_experts_and_clamps_pass_over_memory(dispatcher, weights):
     """Of gpt-oss, h and f of 2880 columns, four pairs a token, 16 of 128 experts on a rank (TEGroupedMLP)."""
     layer = find_model("gpt-oss-120b").layers[0]
     execution = Execution(moe_dispatcher=dispatcher)
-    place = Place(cluster=load_cluster("dgx-h100"), layout=Layout(dp=8, ep=8), execution=execution)
+    place = ExecutionContext(cluster=load_cluster("dgx-h100"), layout=Layout(dp=8, ep=8), execution=execution)
     expert = replace(layer.ffn.expert, bias=False, clamped=False)
     plain = replace(layer, ffn=replace(layer.ffn, expert=expert))
     whole, without = passing(layer, place), passing(plain, place)
@@ -169,21 +169,21 @@ def test_operands_of_experts_are_cast_by_rows_and_columns_unless_products_take_e
     """Of 4096 · 8 pairs inputs of 2048 and 768 columns forward, gradients of 2 · 768 and 2048 backward; 16 experts."""
     layer, where = find_model("qwen3-30b-a3b").layers[0], load_cluster(cluster)
     layout = Layout(dp=8, ep=8)
-    narrow = Place(cluster=where, layout=layout, execution=Execution(dtype=dtype))
+    narrow = ExecutionContext(cluster=where, layout=layout, execution=Execution(dtype=dtype))
     took = products_of(layer, narrow)
     efficiency = narrow.device.efficiency
     rate = narrow.device.memory_bytes_per_s * efficiency.memory
     for one, columns in zip(took.passes, (2048 + 768, 2 * 768 + 2048, 0), strict=True):
         expected = num_bytes * columns * 4096 * 8 / rate + 2 * 16 * efficiency.kernel_s * (columns > 0)
         assert one.memory_s == pytest.approx(expected)
-    wide = Place(cluster=where, layout=layout, execution=Execution())
+    wide = ExecutionContext(cluster=where, layout=layout, execution=Execution())
     assert products_of(layer, wide).forward.memory_s == 0
 
 
 def test_experts_are_launched_one_by_one_on_four_streams(place):
     """Of 16 of Qwen3's on a rank 15 more than of one kernel a product, 3 of them one behind the other."""
     layer, layout = find_model("qwen3-30b-a3b").layers[0], Layout(dp=8, ep=8)
-    where = Place(cluster=place.cluster, layout=layout, execution=Execution())
+    where = ExecutionContext(cluster=place.cluster, layout=layout, execution=Execution())
     linears = layer.linears(where.cut)
     whole = products_of(layer, where)
     single = products(linears, where.times, tokens=4096, pairs=4096 * 8)
@@ -201,7 +201,7 @@ def test_rows_of_experts_are_padded_for_narrow_products_unless_somebody_did(plac
     layer, layout = find_model("qwen3-30b-a3b").layers[0], Layout(dp=8, ep=8)
 
     def passes(**how):
-        where = Place(cluster=place.cluster, layout=layout, execution=Execution(**how))
+        where = ExecutionContext(cluster=place.cluster, layout=layout, execution=Execution(**how))
         of = kernels(layer, where)
         return [one.memory_s for one in (of["dispatch"] + of["combine"]).passes]
 
@@ -266,7 +266,7 @@ def test_fused_experts_are_a_launch_a_product_and_pass_their_activation_inside(d
     layer, layout = find_model("qwen3-30b-a3b").layers[0], Layout(dp=8, ep=8)
     b300 = load_cluster("dgx-b300")
     each, fused = (
-        Place(cluster=b300, layout=layout, execution=Execution(dtype=dtype, fused_experts=is_fused))
+        ExecutionContext(cluster=b300, layout=layout, execution=Execution(dtype=dtype, fused_experts=is_fused))
         for is_fused in (False, True)
     )
     took, linears = products_of(layer, fused), layer.linears(fused.cut)
@@ -285,8 +285,8 @@ def test_fused_experts_are_a_launch_a_product_and_pass_their_activation_inside(d
     assert kernels(layer, fused)["routed act"] == PassKernels()
 
 
-def a_place(execution: Execution, **sizes: int) -> Place:
-    return Place(cluster=load_cluster("dgx-h100"), layout=Layout(**sizes), execution=execution)
+def a_place(execution: Execution, **sizes: int) -> ExecutionContext:
+    return ExecutionContext(cluster=load_cluster("dgx-h100"), layout=Layout(**sizes), execution=execution)
 
 
 def test_whole_matrices_multiply_a_ranks_own_tokens_with_sequence_parallelism() -> None:
@@ -313,7 +313,9 @@ def test_gradients_of_a_tensor_are_added_for_each_reader_beyond_the_first() -> N
     ):
         layer = find_model(name).layers[-1]
         found = kernels(layer, where)["sums"]
-        added = moved(where.times, "elementwise", num_sums * 3 * 2 * layer.hidden_size * 4096, launches=num_sums)
+        added = memory_kernel_time(
+            where.times, "elementwise", num_sums * 3 * 2 * layer.hidden_size * 4096, launches=num_sums
+        )
         assert found.backward_input == pytest.approx(added)
         assert not found.forward.count
 

@@ -10,8 +10,8 @@ from ppsim.base.errors import ConfigError
 from ppsim.costs.dp_and_optimizer import step_costs
 from ppsim.costs.job import Job
 from ppsim.costs.offload import HOST_EFFICIENCY
-from ppsim.model.memory import static_memory
-from ppsim.model.stages import stages_of
+from ppsim.model.pipeline_stages import stages_of
+from ppsim.model.rank_memory import static_memory
 
 HELD = 8_030_261_248
 """Parameters of Llama 3 8B."""

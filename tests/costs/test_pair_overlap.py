@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import ppsim
 from ppsim.base.errors import ConfigError, ScheduleError
-from ppsim.costs.pair_overlap import ORDERS, LayerTimes, Message, pair_messages, pair_s
+from ppsim.costs.pair_overlap import ORDERS, LayerTimes, PairMessage, pair_messages, pair_s
 from ppsim.projection.expert_messages import expert_messages
 from ppsim.schedule.table import Op
 
@@ -95,8 +95,8 @@ def test_the_messages_of_a_pair_are_whole_in_order_and_end_with_it(forward, back
 def test_a_message_is_hidden_as_long_as_compute_runs_next_to_it():
     one = LayerTimes((1.0, 1.0, 0.0), (1.0, 1.0, 0.0), 3.0)
     assert pair_messages([one], [one], "dualpipe")[:2] == [
-        Message("combine B", 0, 0.0, 1.0, ("before F",)),
-        Message("combine B", 0, 1.0, 3.0),
+        PairMessage("combine B", 0, 0.0, 1.0, ("before F",)),
+        PairMessage("combine B", 0, 1.0, 3.0),
     ]
 
 
@@ -173,9 +173,13 @@ def test_overlap_makes_a_step_shorter_by_no_more_than_its_exchange():
         made = ppsim.project(**MOE, pp=2, vpp=2, overlap_ep=order)
         assert made.timeline.schedule.name == "combined-1f1b"
         assert made.iteration_time_s < alone.iteration_time_s
-        budget = made.answered(with_advice=False).budget_s
+        budget = made.summarise(with_advice=False).time_breakdown_s
         assert sum(budget.values()) == pytest.approx(made.iteration_time_s)
-        assert 0 <= budget["EP communication"] < alone.answered(with_advice=False).budget_s["EP communication"]
+        assert (
+            0
+            <= budget["EP communication"]
+            < alone.summarise(with_advice=False).time_breakdown_s["EP communication"]
+        )
 
 
 def test_exposed_messages_of_a_step_are_what_its_passes_take_beyond_compute():
@@ -186,7 +190,7 @@ def test_exposed_messages_of_a_step_are_what_its_passes_take_beyond_compute():
     assert {piece.kind for piece in pieces} == {"hidden", "exposed"}
     passes = {rank: timeline.end[: len(table)][table.rank == rank].max() for rank in range(2)}
     assert all(piece.end_s <= passes[piece.rank] + 1e-9 for piece in pieces)
-    layers = made.assembled.layer_times
+    layers = made.stage_cost_set.layer_times
     stages = table.stage[(table.op == Op.F) | (table.op == Op.B)].tolist()
     alone_s = sum(2 * layer.exchange_s for stage in stages for layer in layers[stage])
     whole_s = sum(piece.end_s - piece.start_s for piece in pieces)
@@ -238,6 +242,6 @@ def test_what_pairs_save_beyond_messages_is_time_of_the_host():
         model="nemotron-3-nano-30b-a3b", cluster="h100", gpus=64, pp=4, vpp=2, ep=16, global_batch=256, seq_len=4096,
         overlap_ep="megatron",
     )  # fmt: skip
-    budget = made.answered(with_advice=False).budget_s
+    budget = made.summarise(with_advice=False).time_breakdown_s
     assert min(budget.get("EP communication", 0.0), budget["host"]) >= -1e-9
     assert sum(budget.values()) == pytest.approx(made.iteration_time_s)

@@ -55,7 +55,7 @@ def test_replicas_of_a_node_are_one_draw_and_those_of_others_are_more():
 def test_a_step_is_longer_by_jitter_times_the_expected_maximum_of_its_pipeline(gpus):
     table = ppsim.build("1f1b", pp=1, microbatches=4)
     even, uneven = (assemble_job(_job(gpus, jitter), table) for jitter in (0.0, 0.05))
-    steps = [simulate_step(table, one.costs, one.around) for one in (even, uneven)]
+    steps = [simulate_step(table, one.costs, one.step_costs) for one in (even, uneven)]
     lost = 0.05 * expected_maximum(gpus // 8) * steps[0].timeline.step_time_s
     assert steps[1].time_s - steps[0].time_s == pytest.approx(lost)
     assert steps[1].exposed_s["stragglers"] == pytest.approx(lost)

@@ -7,14 +7,14 @@ import pytest
 import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.costs.analytic import layer_estimate
-from ppsim.costs.execution_context import Execution, Place
+from ppsim.costs.execution_context import Execution, ExecutionContext
 from ppsim.costs.recomputation import forward_again
 from ppsim.costs.torch_blocks import num_amax
-from ppsim.machine.files import load_cluster
+from ppsim.machine.cluster_files import load_cluster
 from ppsim.model.batch import Batch
-from ppsim.model.memory import MemorySettings, stage_activations
+from ppsim.model.pipeline_stages import Stage
+from ppsim.model.rank_memory import MemorySettings, stage_activations
 from ppsim.model.registry import find_model
-from ppsim.model.stages import Stage
 from ppsim.parallel.layout import Layout
 from tests.costs.timed import kernels, operators, passing, products_of, timed
 
@@ -42,14 +42,14 @@ class Bytes:
         return False
 
 
-def place_of(tp: int = 1, **execution) -> Place:
+def place_of(tp: int = 1, **execution) -> ExecutionContext:
     words = {"compile": True, "sequence_parallel": tp > 1, "recompute": "full"} | execution
-    place = Place(cluster=load_cluster("dgx-h100"), layout=Layout(tp=tp), execution=Execution(**words))
+    place = ExecutionContext(cluster=load_cluster("dgx-h100"), layout=Layout(tp=tp), execution=Execution(**words))
     object.__setattr__(place, "times", Bytes())
     return place
 
 
-def bytes_of(place: Place, *, tokens: int = 1) -> tuple[float, float, float]:
+def bytes_of(place: ExecutionContext, *, tokens: int = 1) -> tuple[float, float, float]:
     """Bytes a token beyond those of Megatron-LM's kernels, of F, I and W."""
     usual = replace(place, execution=replace(place.execution, compile=None, hidden_tp_forward=0.0))
     object.__setattr__(usual, "times", Bytes())
@@ -130,7 +130,7 @@ def test_scales_of_what_is_gathered_keep_gathers_out_of_products_and_scatters_in
 def test_every_second_layer_computed_again_takes_half_of_all_in_time_and_the_mean_in_bytes() -> None:
     words = {"model": "llama3-8b", "gpus": 8, "stack": "torchtitan", "pp": 1}
     none, half, full = (
-        ppsim.project(**words, recompute=word).answer.budget_s.get("recomputation", 0.0)
+        ppsim.project(**words, recompute=word).answer.time_breakdown_s.get("recomputation", 0.0)
         for word in ("none", "full/2", "full")
     )
     assert (none, half) == (0.0, pytest.approx(full / 2))
@@ -192,7 +192,7 @@ def test_what_fsdp_gathers_is_copied_into_each_parameter_before_each_pass() -> N
     rate = device.memory_bytes_per_s * device.efficiency.memory
     for dtype, size in (("bfloat16", 2), ("float8", 1)):
         seconds = [
-            ppsim.project(**words, dtype=dtype, fully_shard=mode).answer.budget_s["memory-bound kernels"]
+            ppsim.project(**words, dtype=dtype, fully_shard=mode).answer.time_breakdown_s["memory-bound kernels"]
             for mode in (True, False)
         ]
         weights = find_model("llama3-8b").parameters

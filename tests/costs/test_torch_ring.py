@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from ppsim.costs.cores import core_of
-from ppsim.costs.execution_context import Execution, Place
-from ppsim.machine.files import load_cluster
+from ppsim.costs.execution_context import Execution, ExecutionContext
+from ppsim.machine.cluster_files import load_cluster
 from ppsim.model.registry import find_model
 from ppsim.parallel.layout import Layout
 
@@ -66,7 +66,7 @@ def test_every_rank_has_as_much_attention_of_which_its_own_block_is_masked(group
 def cores_of(cp: int) -> set:
     """What is costed of a rank with as many tokens."""
     execution = Execution(context="all-gather", compile=True)
-    place = Place(cluster=load_cluster("grand-teton"), layout=Layout(cp=cp), execution=execution)
+    place = ExecutionContext(cluster=load_cluster("grand-teton"), layout=Layout(cp=cp), execution=execution)
     seen = set()
     object.__setattr__(place.wide_times, "attention_s", lambda part, core: seen.add(core) or 0.0)
     core_of(find_model("llama3-8b").layers[0].attention, place, micro_batch=1, sequence_length=LENGTH * cp)

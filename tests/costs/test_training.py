@@ -13,15 +13,15 @@ from ppsim.costs.analytic import mtp_estimate
 from ppsim.costs.assemble_job import assemble_job
 from ppsim.costs.dp_and_optimizer import num_buckets, step_costs
 from ppsim.costs.reserved_memory import components_at_peak
-from ppsim.costs.stage_cost_set import of_ranks
+from ppsim.costs.stage_cost_set import values_of_ranks
 from ppsim.machine import collectives
-from ppsim.machine.files import load_cluster
-from ppsim.model.memory import rank_memory
+from ppsim.machine.cluster_files import load_cluster
 from ppsim.model.optimizer import Optimizer
-from ppsim.model.parameters import Held, held_parameters
+from ppsim.model.parameters import RankParameters, held_parameters
+from ppsim.model.pipeline_stages import stages_of
+from ppsim.model.rank_memory import rank_memory
 from ppsim.model.registry import find_model
-from ppsim.model.stages import stages_of
-from ppsim.parallel.groups import Group, all_devices
+from ppsim.parallel.groups import RankGroup, all_devices
 from ppsim.parallel.layout import Layout
 from ppsim.schedule.table import Op, Schedule
 from tests.projection.jobs import job, on_ideal_links
@@ -90,7 +90,7 @@ def test_the_simulated_peak_is_that_of_the_formulas_with_what_is_in_flight_there
         if last_frees:
             at = list(table.stages_of(rank)).index(int(table.stage[int(memory.peak_at[rank])]))
             in_flight[at] += 1
-        mine = of_ranks(table, stages_of(one.model, made.split))[rank]
+        mine = values_of_ranks(table, stages_of(one.model, made.split))[rank]
         formula = rank_memory(one.model, mine, one.settings, in_flight=in_flight).total
         told = components_at_peak(one, table, made, memory, rank)
         assert sum(told.values()) == pytest.approx(memory.peak_bytes[rank], rel=1e-6)
@@ -135,12 +135,12 @@ def test_zero_shards_more_the_higher_its_stage_and_pays_for_it_from_stage_2_on()
     static = [float(np.max(one.costs.static_bytes)) for one in made]
     assert static == sorted(static, reverse=True)
     assert len(set(static)) == 4
-    gathered = [float(np.sum(one.around.gather_s)) for one in made]
-    reduced = [float(np.sum(one.around.reduce_s)) for one in made]
+    gathered = [float(np.sum(one.step_costs.gather_s)) for one in made]
+    reduced = [float(np.sum(one.step_costs.reduce_s)) for one in made]
     assert [value > 0 for value in gathered] == [False, True, True, False]
     assert [value > 0 for value in reduced] == [True, True, False, False]
     assert 0.5 <= reduced[1] / reduced[0] < 1  # half of an all-reduce, which a switch may speed up
-    updates = [max(one.around.optimizer_s) for one in made]
+    updates = [max(one.step_costs.optimizer_s) for one in made]
     assert updates[0] == pytest.approx(8 * updates[1])
     assert updates[1] == updates[2] == updates[3]
 
@@ -156,7 +156,7 @@ def test_instances_of_the_distributed_optimizer_share_less_and_gather_among_fewe
     states = [one.components["optimizer state"] for one in held]
     assert states[1] == pytest.approx(2 * states[0], rel=1e-6)
     table = ppsim.build("1f1b", pp=1, microbatches=4)
-    around = [assemble_job(one, table).around for one in (whole, halved)]
+    around = [assemble_job(one, table).step_costs for one in (whole, halved)]
     gathers, reduces, updates = (
         [float(getattr(one, name)[0]) for one in around] for name in ("gather_s", "reduce_s", "optimizer_s")
     )
@@ -199,7 +199,7 @@ def test_gradients_are_reduced_in_buckets_of_40_million_or_a_million_a_replica(
 ) -> None:
     """Megatron-LM's bucket size, the last bucket as full as it gets."""
     one = job("llama3-8b", dp=dp, cp=cp)
-    assert num_buckets(one, Held(dense=dense, expert=expert, matrices=0)) == buckets
+    assert num_buckets(one, RankParameters(dense=dense, expert=expert, matrices=0)) == buckets
 
 
 def test_the_norm_reads_every_gradient_that_a_rank_updates_once_in_float32() -> None:
@@ -215,7 +215,7 @@ def test_muon_moves_less_and_multiplies_more() -> None:
     table = build("1f1b", pp=2, microbatches=8)
     adam, muon = (assemble_job(job(pp=2, optimizer=Optimizer(name=name)), table) for name in ("adam", "muon"))
     assert np.max(muon.costs.static_bytes) < np.max(adam.costs.static_bytes)
-    assert max(muon.around.optimizer_s) > max(adam.around.optimizer_s)
+    assert max(muon.step_costs.optimizer_s) > max(adam.step_costs.optimizer_s)
 
 
 def test_muon_neither_reads_nor_writes_a_second_moment_of_matrices() -> None:
@@ -229,7 +229,7 @@ def test_muon_neither_reads_nor_writes_a_second_moment_of_matrices() -> None:
     device = one.cluster.device
     slow = replace(device, efficiency=replace(device.efficiency, optimizer=device.efficiency.optimizer / 2))
     late = replace(one, cluster=replace(one.cluster, device=slow))
-    took, longer = (assemble_job(each, table, split="even").around.optimizer_s for each in (one, late))
+    took, longer = (assemble_job(each, table, split="even").step_costs.optimizer_s for each in (one, late))
     for stage, contents in enumerate(stages_of(one.model, [16, 16])):
         held = held_parameters(one.model, [contents], one.settings.cut, vocab_multiple=128)
         num_bytes = held.dense * (2 * (4 + 4) + 4 + 2) + (held.dense - held.matrices) * 2 * 4
@@ -241,7 +241,7 @@ def test_the_norm_is_summed_over_all_devices() -> None:
     assert all_devices(Layout(tp=8, dp=4, pp=4), (8, None)).num_ranks == 128
     table = build("1f1b", pp=2, microbatches=8)
     small, large = (assemble_job(job(pp=2, dp=dp, optimizer=Optimizer(zero_stage=0)), table) for dp in (1, 512))
-    assert large.around.norm_s > small.around.norm_s
+    assert large.step_costs.norm_s > small.step_costs.norm_s
 
 
 def test_a_hop_crosses_the_link_between_its_ranks() -> None:
@@ -260,19 +260,19 @@ def test_a_hop_crosses_the_link_between_its_ranks() -> None:
 def test_tied_embeddings_are_summed_where_two_ranks_hold_them() -> None:
     tied = job("gpt2", pp=4)
     assert tied.model.tied_embeddings
-    around = assemble_job(tied, build("1f1b", pp=4, microbatches=8)).around
+    around = assemble_job(tied, build("1f1b", pp=4, microbatches=8)).step_costs
     assert [one.ranks for one in around.sharing] == [(0, 3)]
-    assert assemble_job(tied, build("zbv-fixed", pp=4, microbatches=8)).around.sharing == ()
+    assert assemble_job(tied, build("zbv-fixed", pp=4, microbatches=8)).step_costs.sharing == ()
     predicts = job("deepseek-v3", layers=14, pp=4, ep=2, dp=2)
-    assert [one.ranks for one in assemble_job(predicts, build("1f1b", pp=4, microbatches=8)).around.sharing] == [
-        (0, 3)
-    ]
+    assert [
+        one.ranks for one in assemble_job(predicts, build("1f1b", pp=4, microbatches=8)).step_costs.sharing
+    ] == [(0, 3)]
 
 
 @pytest.mark.parametrize("schedule", ["dualpipe", "chimera"])
 def test_replicas_sum_the_gradients_of_every_stage_that_two_ranks_hold(schedule: str) -> None:
     table = build(schedule, pp=4, microbatches=8)
-    around = assemble_job(job("llama3-8b", pp=4), table).around
+    around = assemble_job(job("llama3-8b", pp=4), table).step_costs
     assert [one.ranks for one in around.sharing] == [(0, 3), (1, 2), (2, 1), (3, 0)]
     assert len(around.reduce_s) == table.num_stages
 
@@ -293,7 +293,7 @@ def test_replicas_of_a_stage_sum_what_each_keeps_of_its_gradients(
         assert sharing == ()
         return
     held = [held_parameters(one.model, [stage], one.settings.cut, vocab_multiple=128).dense for stage in stages]
-    between_nodes = Group("replicas", 2, (1, 2))
+    between_nodes = RankGroup("replicas", 2, (1, 2))
     for stage, shared in enumerate(sharing):
         assert set(shared.ranks) == {0, 1}
         whole = collectives.seconds("all-reduce", held[stage] * 4 / 4, between_nodes, one.cluster)
@@ -308,7 +308,7 @@ def test_replicas_of_a_stage_sum_a_part_of_each_expert_as_large_as_its_own_group
     table = build("dualpipe", pp=2, microbatches=8)
     stages = stages_of(one.model, [2, 2])
     held = [held_parameters(one.model, [stage], one.settings.cut, vocab_multiple=128) for stage in stages]
-    link = Group("replicas", 2, (1, 2))
+    link = RankGroup("replicas", 2, (1, 2))
     for mine, shared in zip(held, step_costs(one, table, stages).sharing, strict=True):
         num_bytes = (mine.dense / 8 + mine.expert / 2) * 4
         assert shared.seconds == pytest.approx(collectives.seconds("all-reduce", num_bytes, link, one.cluster))
@@ -317,7 +317,7 @@ def test_replicas_of_a_stage_sum_a_part_of_each_expert_as_large_as_its_own_group
 def test_two_replicas_on_each_pipeline_cost_little_beside_the_sum_over_dp() -> None:
     """Of 32 ranks each has a 32nd to sum with its counterpart: less than the reduce-scatter among them took."""
     one = job("llama3-8b", pp=4, dp=32, global_batch=256)
-    around = assemble_job(one, build("dualpipe", pp=4, microbatches=8)).around
+    around = assemble_job(one, build("dualpipe", pp=4, microbatches=8)).step_costs
     assert 0 < max(shared.seconds for shared in around.sharing) < max(around.reduce_s) / 3
 
 

@@ -7,7 +7,7 @@ from ppsim.costs.assemble_job import assemble_job
 from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
 from ppsim.machine import collectives
-from ppsim.machine.files import load_cluster
+from ppsim.machine.cluster_files import load_cluster
 from ppsim.model.registry import find_model
 from ppsim.parallel.layout import layout_on
 

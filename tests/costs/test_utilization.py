@@ -3,8 +3,8 @@
 import pytest
 
 from ppsim.costs.utilization import implausible, pass_flops, peak_of, utilization
+from ppsim.machine.cluster_files import load_cluster, packaged_clusters
 from ppsim.machine.devices import data_sheet, hardware
-from ppsim.machine.files import load_cluster, packaged_clusters
 from ppsim.model import shapes
 from ppsim.model.shapes import LayerShape
 

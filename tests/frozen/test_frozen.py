@@ -10,7 +10,7 @@ import pytest
 import ppsim
 from ppsim.catalog.build import build
 from ppsim.costs.profile import load_profile
-from ppsim.machine.files import load_cluster
+from ppsim.machine.cluster_files import load_cluster
 from ppsim.schedule.grammar import read_schedule
 from ppsim.trainers.table_json import read_table
 from tests.cli.running import ppsim as command

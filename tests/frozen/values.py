@@ -19,11 +19,11 @@ from typing import Any
 from click.testing import CliRunner
 
 import ppsim
-from ppsim.api.project import plan_of
+from ppsim.api.project import plan_of_keywords
 from ppsim.catalog.build import build, every_schedule, find
 from ppsim.cli import main
 from ppsim.costs.profile import load_profile, packaged_profiles
-from ppsim.costs.time_breakdown import Parts
+from ppsim.costs.time_breakdown import TimeBreakdown
 from ppsim.errors import PpsimError
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project_table, table_of
@@ -37,7 +37,7 @@ MEASURES = (
     "iteration_s", "peak_bytes", "forward_s", "backward_input_s", "backward_weight_s", "backward_s", "activation_bytes",
     "kept_bytes", "static_bytes", "forward_flops", "parameters",
 )  # fmt: skip
-PARTS = tuple(part.name for part in fields(Parts))
+PARTS = tuple(part.name for part in fields(TimeBreakdown))
 
 
 def measures(plan: Plan) -> dict[str, list[float]] | str:
@@ -54,11 +54,11 @@ def measures(plan: Plan) -> dict[str, list[float]] | str:
     values = {
         "iteration_s": made.iteration_time_s,
         "peak_bytes": float(made.timeline.memory.peak_bytes.max()),
-        "forward_flops": made.assembled.forward_flops,
+        "forward_flops": made.stage_cost_set.forward_flops,
         "parameters": plan.job.model.parameters if plan.job else 0,
     }
     found = [float(values[name]) if name in values else float(getattr(costs, name).sum()) for name in MEASURES]
-    passes = [part for stage in made.assembled.parts for part in (stage.forward, stage.backward)]
+    passes = [part for stage in made.stage_cost_set.parts for part in (stage.forward, stage.backward)]
     return {
         "measures": found,
         "parts": [sum(getattr(one, name) for one in passes) for name in PARTS] if passes else [],
@@ -70,14 +70,14 @@ def rows() -> dict[str, Any]:
     found = {}
     for name in case_sets():
         for case in cases_of(name):
-            if not case.told.unexpressed:
-                found[f"{name}:{case.number}"] = _measures_of(case.words)
+            if not case.properties.unexpressed:
+                found[f"{name}:{case.number}"] = _measures_of(case.options)
     return found
 
 
 def _measures_of(words: Mapping[str, Any]) -> Any:
     try:
-        return measures(plan_of({"memory_limit": None, **words}))
+        return measures(plan_of_keywords({"memory_limit": None, **words}))
     except PpsimError as error:
         return str(error).splitlines()[0]
 
@@ -179,10 +179,10 @@ def configs(archive: Path) -> dict[str, Any]:
 def written() -> dict[str, str]:
     """Return the text of `--to-config` of 50 plans for each trainer."""
     found = {}
-    cases = [case for name in case_sets() for case in cases_of(name) if not case.told.unexpressed]
-    for case in _every(50, [case for case in cases if "model" in case.words]):
+    cases = [case for name in case_sets() for case in cases_of(name) if not case.properties.unexpressed]
+    for case in _every(50, [case for case in cases if "model" in case.options]):
         try:
-            made = ppsim.project(**{**case.words, "memory_limit": None})
+            made = ppsim.project(**{**case.options, "memory_limit": None})
         except PpsimError:
             continue
         for trainer in ("megatron", "primus", "torchtitan"):

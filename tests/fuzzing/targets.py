@@ -17,7 +17,7 @@ from ppsim.simulation.report import report_of
 from ppsim.trainers.read_config import model_named
 from ppsim.trainers.table_json import read_table
 from ppsim.tuning.configurations import read_answer
-from ppsim.validation.rows import read_rows
+from ppsim.validation.table_rows import read_rows
 from tests.fuzzing.corpus import TUNED
 
 _MOST_ACTIONS = 20_000
@@ -46,7 +46,7 @@ def _configuration(path: Path) -> None:
         print_run_config(config)
     text.getvalue().encode()
     json.dumps(config.to_json(), allow_nan=False)
-    words = config.words
+    words = config.options
     batch = words.get("global_batch") or (words.get("microbatches") or 1) * (words.get("micro_batch") or 1)
     if isinstance(batch, int) and batch * (words.get("pp") or 1) * (words.get("vpp") or 1) < _MOST_ACTIONS:
         model = {} if config.model else {"model": "gpt2"}
@@ -96,7 +96,7 @@ def _project(word: str, **others: Any) -> Callable[[Path], None]:
 def _recording(path: Path) -> None:
     run = ppsim.read(path)
     _printed(run)
-    if not isinstance(run, ppsim.Totals):
+    if not isinstance(run, ppsim.LogTotals):
         for made_of in (ppsim.explain, ppsim.compare, ppsim.calibrate):
             _printed(made_of(run))
 

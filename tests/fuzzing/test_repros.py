@@ -24,7 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_garbled_lines_of_a_log_are_skipped_and_counted() -> None:
     Path("train.log").write_text("".join(map(GARBLED.format, ["9.0", "1.2.3", "5.0", "5.0", "1e99", "0"])))
     found = public.read("train.log")
-    assert isinstance(found, public.Totals)
+    assert isinstance(found, public.LogTotals)
     assert (list(found.iterations_s), found.num_garbled) == ([0.005, 0.005], 3)
     assert "3 skipped" in str(found)
     Path("train.log").write_text(GARBLED.format("1.2.3"))

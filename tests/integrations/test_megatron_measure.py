@@ -9,7 +9,7 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import ConfigError
-from ppsim.costs.chunks import ChunkNumbers
+from ppsim.costs.chunk_costs import ChunkNumbers
 from ppsim.model.shapes import LayerShape, ModelShape, layer_parameters
 
 pytest.importorskip("megatron.core", reason="needs megatron-core", exc_type=ImportError)

@@ -11,8 +11,8 @@ import pytest
 from ppsim.model.config import model_from
 from ppsim.model.fine_tuning import fine_tuning_of, freeze_of
 from ppsim.model.parameters import held_parameters
-from ppsim.model.stages import stages_of
-from ppsim.parallel.sizes import Cut
+from ppsim.model.pipeline_stages import stages_of
+from ppsim.parallel.sizes import ParallelSizes
 
 pytest.importorskip("megatron.core", reason="needs megatron-core", exc_type=ImportError)
 
@@ -73,6 +73,6 @@ def test_trained_and_frozen_parameters_are_those_of_megatron_core(number: int, b
     model = model_from(EXPERTS if given["experts"] else DENSE)
     lora = f"{given['rank']}:{'+'.join(given['modules'])}" if given["modules"] else ""
     tuned = model.with_fine_tuning(fine_tuning_of(lora, freeze_of("+".join(given["freeze"]))))
-    held = held_parameters(tuned, stages_of(tuned, [3]), Cut())
+    held = held_parameters(tuned, stages_of(tuned, [3]), ParallelSizes())
     assert held.trained + held.trained_expert == built[number]["trained"]
     assert held.frozen + held.frozen_expert == built[number]["frozen"]

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.collectives import PUBLISHED, RANKS, ours
+from ppsim.machine.cluster_files import load_cluster
 from ppsim.machine.collectives import bus_bytes_per_s, collective, point_to_point_s, seconds
-from ppsim.machine.files import load_cluster
-from ppsim.parallel.groups import Group, group
+from ppsim.parallel.groups import RankGroup, group
 from ppsim.parallel.layout import Layout
 
 H100 = load_cluster("dgx-h100")
@@ -63,7 +63,7 @@ def test_more_bytes_take_longer_and_use_the_link_better(num_bytes, more, operati
     num_bytes=BYTES, extents=st.tuples(st.integers(1, 8), st.integers(1, 64)), operation=st.sampled_from(OPERATIONS)
 )
 def test_no_collective_is_faster_than_the_line(num_bytes, extents, operation):
-    ranks = Group("g", extents[0] * extents[1], extents)
+    ranks = RankGroup("g", extents[0] * extents[1], extents)
     took = seconds(operation, num_bytes, ranks, H100)
     if extents == (1, 1):
         assert took == 0
@@ -92,7 +92,7 @@ def test_a_hierarchy_is_launched_inside_the_node_and_between_nodes(operation):
     inner, outer = (tier.link for tier in H100.tiers)
     inside = inner.launch_s + 7 * inner.step_s + 7 / 8 * 1e6 / inner.achieved_bytes_per_s
     between = outer.launch_s + 63 * outer.step_s + 63 / 64 * 1e6 / 8 / outer.achieved_bytes_per_s
-    found = collective(operation, 1e6, Group("g", 512, (8, 64)), H100)
+    found = collective(operation, 1e6, RankGroup("g", 512, (8, 64)), H100)
     assert (found.algorithm, found.link) == ("hierarchical", outer.name)
     assert found.seconds == pytest.approx(inside + between + 1e6 / 512 / inner.copy_bytes_per_s, rel=1e-12)
 

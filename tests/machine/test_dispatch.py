@@ -7,9 +7,9 @@ import pytest
 
 from benchmarks.collectives import COMBINES, HYBRIDS
 from ppsim.machine import collectives
+from ppsim.machine.cluster_files import load_cluster
 from ppsim.machine.dispatch import Routing, dispatch_s, distinct_domains
-from ppsim.machine.files import load_cluster
-from ppsim.parallel.groups import Group
+from ppsim.parallel.groups import RankGroup
 
 H100 = load_cluster("dgx-h100")
 ROUTING = Routing(tokens=4096, token_bytes=2 * 7168, num_experts=256, experts_per_token=8)
@@ -45,7 +45,7 @@ def test_hybridep_takes_what_was_measured_within_7_percent_up_to_36_ranks(one):
 
 def test_a_narrow_token_takes_hybridep_more_than_its_bytes_do():
     """Of tokens of 7168 in 16 bits four fifths of a copy's time are by bytes, of 1024 two fifths."""
-    group, b200 = Group("ep", 8, (8, 1)), load_cluster("dgx-b200")
+    group, b200 = RankGroup("ep", 8, (8, 1)), load_cluster("dgx-b200")
     wide, narrow = (
         dispatch_s("hybridep", replace(ROUTING, tokens=1e7, token_bytes=2 * width), group, b200)
         for width in (7168, 1024)
@@ -54,7 +54,7 @@ def test_a_narrow_token_takes_hybridep_more_than_its_bytes_do():
 
 
 def test_hybridep_is_sooner_than_deepep_where_it_was_measured_and_as_soon_elsewhere():
-    group, b200 = Group("ep", 8, (8, 1)), load_cluster("dgx-b200")
+    group, b200 = RankGroup("ep", 8, (8, 1)), load_cluster("dgx-b200")
     deep, hybrid = (dispatch_s(how, ROUTING, group, b200) for how in ("deepep", "hybridep"))
     assert 1.5 < deep / hybrid < 1.7
     assert dispatch_s("hybridep", ROUTING, group, H100) == dispatch_s("deepep", ROUTING, group, H100)
@@ -63,7 +63,7 @@ def test_hybridep_is_sooner_than_deepep_where_it_was_measured_and_as_soon_elsewh
 @pytest.mark.parametrize(("nodes", "measured_ms", "pairs_ms"), [(2, 1.83, 5.9), (4, 3.63, 9.0)])
 def test_across_nodes_a_token_for_several_experts_of_one_travels_once(nodes, measured_ms, pairs_ms):
     """Each (token, expert) pair by itself takes two and a half times as long, or more, as DeepEP was measured at."""
-    ranks = Group("ep", 8 * nodes, (8, nodes))
+    ranks = RankGroup("ep", 8 * nodes, (8, nodes))
     once, each = (1e3 * dispatch_s(how, ROUTING, ranks, H100) for how in ("deepep", "alltoall"))
     assert each == pytest.approx(pairs_ms, rel=0.03)
     assert once == pytest.approx(measured_ms, rel=0.2)
@@ -77,11 +77,11 @@ def test_across_nodes_the_bytes_are_those_of_the_expected_nodes():
     cluster = replace(H100, tiers=(replace(inner, link=free), replace(outer, link=bare)))
     nodes = distinct_domains(4, 256, 8)
     expected = 4096 * 2 * 7168 * nodes * 3 / 4 / bare.achieved_bytes_per_s
-    assert dispatch_s("deepep", ROUTING, Group("ep", 32, (8, 4)), cluster) == pytest.approx(expected)
+    assert dispatch_s("deepep", ROUTING, RankGroup("ep", 32, (8, 4)), cluster) == pytest.approx(expected)
 
 
 def test_all_tokens_to_all_ranks_is_an_all_gather():
-    ranks = Group("ep", 8, (8, 1))
+    ranks = RankGroup("ep", 8, (8, 1))
     gathered = collectives.seconds("all-gather", 8 * 4096 * 2 * 7168, ranks, H100)
     assert dispatch_s("allgather", ROUTING, ranks, H100) == gathered
     few = replace(ROUTING, experts_per_token=1)
@@ -90,4 +90,4 @@ def test_all_tokens_to_all_ranks_is_an_all_gather():
 
 @pytest.mark.parametrize("dispatcher", ["deepep", "hybridep", "alltoall", "allgather"])
 def test_a_rank_with_all_experts_sends_nothing(dispatcher):
-    assert dispatch_s(dispatcher, ROUTING, Group("ep", 1, (1, 1)), H100) == 0
+    assert dispatch_s(dispatcher, ROUTING, RankGroup("ep", 1, (1, 1)), H100) == 0

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppsim.machine.files import load_cluster, packaged_clusters
-from ppsim.machine.kernels.data_sheet_times import Specified
+from ppsim.machine.cluster_files import load_cluster, packaged_clusters
+from ppsim.machine.kernels.data_sheet_times import DataSheetTimes
 from ppsim.machine.kernels.published_tables import kernel_times
-from ppsim.machine.kernels.times import AttentionCore, fused_attention, moved, of_one_group, product
+from ppsim.machine.kernels.times import AttentionCore, attention_time, gemm_time, memory_kernel_time, of_one_group
 
 A100 = load_cluster("dgx-a100").device
 DEVICES = [load_cluster(name).device for name in packaged_clusters()]
@@ -17,7 +17,7 @@ SIZE = st.integers(1, 50_000)
 
 
 def matmul(device, rows, columns, depth, *, dtype, groups=1):
-    return product(Specified(device, dtype), "forward", groups * rows, columns, depth, groups=groups)
+    return gemm_time(DataSheetTimes(device, dtype), "forward", groups * rows, columns, depth, groups=groups)
 
 
 @given(rows=SIZE, columns=SIZE, depth=SIZE, device=st.sampled_from(DEVICES))
@@ -54,17 +54,17 @@ def test_many_small_products_in_one_launch_are_faster_than_one_by_one():
 
 
 def test_kernels_bound_by_memory_pass_over_it_at_the_share_of_their_class():
-    took = moved(Specified(A100, "float16"), "copy", 1e9).memory_s
+    took = memory_kernel_time(DataSheetTimes(A100, "float16"), "copy", 1e9).memory_s
     assert took == pytest.approx(
         1e9 / (A100.memory_bytes_per_s * A100.efficiency.memory) + A100.efficiency.kernel_s
     )
-    assert moved(Specified(A100, "float16"), "copy", 0).count == 0
+    assert memory_kernel_time(DataSheetTimes(A100, "float16"), "copy", 0).count == 0
 
 
 @given(heads=st.integers(1, 512), length=st.integers(64, 131072))
 def test_attention_stays_below_peak_and_its_backward_costs_more(heads, length):
     core = AttentionCore(heads, length, length, 128, 128)
-    forward, backward = fused_attention(Specified(A100, "float16"), core)
+    forward, backward = attention_time(DataSheetTimes(A100, "float16"), core)
     assert forward.attention_s > forward.attention_ideal_s
     assert backward.attention_s > max(backward.attention_ideal_s, forward.attention_s)
 
@@ -74,7 +74,7 @@ def test_eight_bits_speed_products_up_and_leave_attention_as_it_is():
     shape = {"rows": 8192, "columns": 8192, "depth": 8192}
     assert matmul(h100, **shape, dtype="float8").matmul_s < 0.7 * matmul(h100, **shape, dtype="bfloat16").matmul_s
     core = AttentionCore(64, 4096, 4096, 128, 128)
-    eight, sixteen = (fused_attention(Specified(h100, dtype), core) for dtype in ("float8", "bfloat16"))
+    eight, sixteen = (attention_time(DataSheetTimes(h100, dtype), core) for dtype in ("float8", "bfloat16"))
     assert eight == sixteen
 
 
@@ -83,7 +83,7 @@ def test_the_gradient_of_a_weight_is_read_and_written_in_float32():
     free = replace(A100, efficiency=replace(A100.efficiency, kernel_s=0.0))
     free = replace(free, efficiency=replace(free.efficiency, depth_tail=0.0))
     forward, weight = (
-        Specified(free, "float16").product_s(form, 2**15, 2**15, 1) for form in ("forward", "weight")
+        DataSheetTimes(free, "float16").product_s(form, 2**15, 2**15, 1) for form in ("forward", "weight")
     )
     assert weight == pytest.approx(8 * 2**30 / (A100.memory_bytes_per_s * A100.efficiency.memory), rel=1e-3)
     assert forward == pytest.approx(weight / 4, rel=1e-3)
@@ -115,7 +115,7 @@ def test_deterministic_products_fill_what_they_write_and_attention_adds_in_turn(
     )
     core = AttentionCore(32, 8192, 8192, 128, 128)
     forward, backward = (
-        one_order.attention_s(part, core) / Specified(device, "bfloat16").attention_s(part, core)
+        one_order.attention_s(part, core) / DataSheetTimes(device, "bfloat16").attention_s(part, core)
         for part in ("forward", "backward")
     )
     if device.efficiency.deterministic_attention is None:
@@ -133,14 +133,14 @@ def test_keys_of_other_context_parallel_ranks_go_at_the_rate_without_masks():
     own = AttentionCore(32, 32768, 131072, 128, 128)
     for part, times, rates in (("forward", 1.0, (284.1e12, 335.6e12)), ("backward", 2.5, (287.1e12, 290.6e12))):
         for unmasked in (0.0, 0.75, 1.0):
-            took = Specified(free, "float8").attention_s(part, replace(own, unmasked=unmasked))
+            took = DataSheetTimes(free, "float8").attention_s(part, replace(own, unmasked=unmasked))
             expected = times * own.forward_flops * ((1 - unmasked) / rates[0] + unmasked / rates[1])
             assert took == pytest.approx(expected, rel=0.005)
-    one_order = Specified(free, "bfloat16", deterministic=True)
+    one_order = DataSheetTimes(free, "bfloat16", deterministic=True)
     assert one_order.attention_s("backward", replace(own, unmasked=1.0)) == one_order.attention_s("backward", own)
-    other = Specified(load_cluster("dgx-h100").device, "bfloat16")
+    other = DataSheetTimes(load_cluster("dgx-h100").device, "bfloat16")
     assert other.attention_s("forward", replace(own, unmasked=1.0)) == other.attention_s("forward", own)
-    half = Specified(free.computing_at(0.5), "float8")
+    half = DataSheetTimes(free.computing_at(0.5), "float8")
     assert half.attention_s("forward", replace(own, unmasked=1.0)) == pytest.approx(
-        2 * Specified(free, "float8").attention_s("forward", replace(own, unmasked=1.0))
+        2 * DataSheetTimes(free, "float8").attention_s("forward", replace(own, unmasked=1.0))
     )

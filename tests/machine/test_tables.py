@@ -13,23 +13,23 @@ from ppsim.catalog.build import build, find
 from ppsim.costs.assemble_job import assemble_job
 from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
+from ppsim.machine.cluster_files import load_cluster
 from ppsim.machine.devices import hardware
-from ppsim.machine.files import load_cluster
-from ppsim.machine.kernels.data_sheet_times import Specified
+from ppsim.machine.kernels.data_sheet_times import DataSheetTimes
 from ppsim.machine.kernels.published_tables import (
     EMPTY,
     STEPS,
-    Grid,
-    Tabled,
+    RateGrid,
+    TableTimes,
     expert_rate,
-    filled,
+    fill_missing,
     kernel_table,
     kernel_times,
 )
 from ppsim.machine.kernels.times import AttentionCore
-from ppsim.model.memory import stage_activations
+from ppsim.model.pipeline_stages import stages_of
+from ppsim.model.rank_memory import stage_activations
 from ppsim.model.registry import find_model
-from ppsim.model.stages import stages_of
 from ppsim.parallel.layout import layout_on
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project
@@ -60,7 +60,9 @@ def test_a_table_is_small_says_where_it_is_from_and_has_no_rate_above_the_peak(n
 
 
 def test_a_rate_is_a_cells_there_between_two_between_them_and_the_outermosts_beyond():
-    grid = Grid(((math.log(1.0), math.log(4.0)), (math.log(1.0), math.log(2.0))), np.log([[1.0, 2.0], [4.0, 8.0]]))
+    grid = RateGrid(
+        ((math.log(1.0), math.log(4.0)), (math.log(1.0), math.log(2.0))), np.log([[1.0, 2.0], [4.0, 8.0]])
+    )
     assert grid.rate(1, 1) == pytest.approx(1)
     assert grid.rate(4, 2) == pytest.approx(8)
     assert grid.rate(2, 1) == pytest.approx(2)
@@ -70,7 +72,9 @@ def test_a_rate_is_a_cells_there_between_two_between_them_and_the_outermosts_bey
 
 def test_a_cell_that_nobody_measured_has_the_mean_of_its_neighbours():
     steps = np.array([[0, EMPTY, 2 * STEPS]])
-    assert filled(steps, [[0.0], [0.0, 1.0, 2.0]]) - math.log(1e12) == pytest.approx(np.array([[0.0, 1.0, 2.0]]))
+    assert fill_missing(steps, [[0.0], [0.0, 1.0, 2.0]]) - math.log(1e12) == pytest.approx(
+        np.array([[0.0, 1.0, 2.0]])
+    )
 
 
 def test_the_grid_of_gb300_is_the_source_at_a_shape():
@@ -130,10 +134,10 @@ def test_a_table_is_in_use_where_the_class_has_a_factor_for_the_type():
     for dtype in ("bfloat16", "float8", "mxfp8"):
         times = kernel_times(b200, dtype)
         assert not times.is_measured("products")
-        assert times.product_s(*shape) == Specified(b200, dtype).product_s(*shape)
+        assert times.product_s(*shape) == DataSheetTimes(b200, dtype).product_s(*shape)
     assert kernel_times(b200, "nvfp4").is_measured("products")
     assert all(factor >= 1.2 for factor in b200.efficiency.in_situ.factors.values())
-    assert isinstance(kernel_times(load_cluster("dgx-a100").device, "bfloat16"), Specified)
+    assert isinstance(kernel_times(load_cluster("dgx-a100").device, "bfloat16"), DataSheetTimes)
     h100 = load_cluster("dgx-h100").device
     known = {
         dtype: kernel_times(h100, dtype).is_measured("products") for dtype in ("bfloat16", "float16", "float8")
@@ -146,7 +150,7 @@ def test_a_type_that_nobody_measured_is_by_its_stand_in():
     """MXFP8 scales blocks in hardware on Blackwell; AMD's kernels for blocks of 128 do it in software."""
     for cluster, name in (("gb300-nvl72", "float8-block"), ("mi355x-8", "float8")):
         times = kernel_times(load_cluster(cluster).device, "mxfp8")
-        assert isinstance(times, Tabled)
+        assert isinstance(times, TableTimes)
         assert times.name == name
 
 
@@ -160,7 +164,7 @@ def of_405b(cluster: str, dtype: str, *, tp: int, vpp: int, cp: int, hidden: flo
     )  # fmt: skip
     table = build(find("interleaved-1f1b"), pp=8, vpp=vpp, microbatches=one.num_microbatches)
     made = assemble_job(one, table)
-    return one.tokens_per_step / simulate_step(table, made.costs, made.around).time_s / 256
+    return one.tokens_per_step / simulate_step(table, made.costs, made.step_costs).time_s / 256
 
 
 @pytest.mark.parametrize(
@@ -230,4 +234,4 @@ def test_8_bits_keep_casts_of_inputs_and_copies_of_weights():
 
 def test_a_device_of_ones_own_has_no_table():
     own = replace(GB300, kernels=None)
-    assert kernel_times(own, "bfloat16") == Specified(own, "bfloat16")
+    assert kernel_times(own, "bfloat16") == DataSheetTimes(own, "bfloat16")

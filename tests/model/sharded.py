@@ -3,15 +3,15 @@
 from dataclasses import replace
 
 from ppsim.model.batch import Batch, KernelChoice
-from ppsim.model.memory import MemorySettings
 from ppsim.model.optimizer import Optimizer
-from ppsim.parallel.sizes import Cut
+from ppsim.model.rank_memory import MemorySettings
+from ppsim.parallel.sizes import ParallelSizes
 
 
 def settings(**changes) -> MemorySettings:
     made = MemorySettings(
         Batch(1, 8192, recompute="full"),
-        Cut(dp=8),
+        ParallelSizes(dp=8),
         Optimizer(zero_stage=3),
         KernelChoice(cross_entropy="unfused"),
     )

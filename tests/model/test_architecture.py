@@ -10,8 +10,8 @@ from ppsim.model.attention_and_mlp import Attention, FeedForward, LatentAttentio
 from ppsim.model.attention_base import Indexer
 from ppsim.model.registry import NAMES, find_model
 from ppsim.model.shapes import layer_forward_flops, layer_parameters, model_shape_of
-from ppsim.parallel.sizes import Cut
-from ppsim.profiling.models import MODELS
+from ppsim.parallel.sizes import ParallelSizes
+from ppsim.profiling.model_shapes import MODELS
 
 SAFETENSORS = "elements of the tensors of the released checkpoint"
 BUILT = (
@@ -557,7 +557,7 @@ WRONG = {
         "an indexer reads the latent of queries: q_lora_rank is missing",
     ),
     "cp of sparse attention": (
-        lambda: find_model("glm-5").layers[0].attention.require_division(Cut(cp=2)),
+        lambda: find_model("glm-5").layers[0].attention.require_division(ParallelSizes(cp=2)),
         "context parallelism is not known with sparse latent attention: got cp 2",
     ),
     "window": (lambda: Attention(1, 1, 8, window=0), "window must be at least 1: got 0"),

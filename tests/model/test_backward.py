@@ -9,16 +9,19 @@ from ppsim.model.activations import layer_activations, layer_backward
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.fine_tuning import fine_tuning_of
 from ppsim.model.registry import find_model
-from ppsim.parallel.sizes import Cut
+from ppsim.parallel.sizes import ParallelSizes
 
 ROOT = Path(__file__).parents[2]
 TOKENS = 4096
 
 
-def peak(name: str, recompute: str = "none", cut: Cut | None = None) -> float:
+def peak(name: str, recompute: str = "none", cut: ParallelSizes | None = None) -> float:
     """Bytes a token, of the model's last layer in 16 bits."""
     layer = find_model(name).layers[-1]
-    return layer_backward(layer, Batch(1, TOKENS, recompute=recompute), cut or Cut(), KernelChoice()) / TOKENS
+    return (
+        layer_backward(layer, Batch(1, TOKENS, recompute=recompute), cut or ParallelSizes(), KernelChoice())
+        / TOKENS
+    )
 
 
 def test_a_dense_layer_is_fullest_when_the_gradient_of_gate_and_up_is_made() -> None:
@@ -33,13 +36,14 @@ def test_experts_are_fullest_at_their_down_projection() -> None:
     The shared expert went before: what it saved, 3f, is gone, and the gradient of its input, h, is there.
     """
     h, f = 7168, 2048
-    assert peak("deepseek-v3", cut=Cut(dp=8, ep=8)) == 2 * (8 * (h + f) + h - 3 * f)
+    assert peak("deepseek-v3", cut=ParallelSizes(dp=8, ep=8)) == 2 * (8 * (h + f) + h - 3 * f)
 
 
 def test_a_full_checkpoint_adds_all_that_it_dropped() -> None:
     layer = find_model("llama3-8b").layers[-1]
     kept = [
-        sum(layer_activations(layer, Batch(1, TOKENS, recompute=how), Cut(), KernelChoice()).values()) / TOKENS
+        sum(layer_activations(layer, Batch(1, TOKENS, recompute=how), ParallelSizes(), KernelChoice()).values())
+        / TOKENS
         for how in ("none", "full")
     ]
     assert peak("llama3-8b", "full") == peak("llama3-8b") + kept[0] - kept[1]
@@ -65,7 +69,7 @@ def test_peaks_of_18_layers_are_those_measured_on_an_h200() -> None:
     for row in rows:
         ep = 8 if row["model"] == "mixtral-8x7b" else 1
         model = find_model(row["model"]).with_fine_tuning(tunings[row["training"]])
-        layer, cut = model.layers[-1], Cut(dp=ep, ep=ep)
+        layer, cut = model.layers[-1], ParallelSizes(dp=ep, ep=ep)
         batch = Batch(1, TOKENS, recompute=row["recompute"])
         saved = sum(layer_activations(layer, batch, cut, kernels).values())
         assert saved == pytest.approx(row["saved_bytes"] + row["input_bytes"], rel=5e-4), row
@@ -79,4 +83,4 @@ def test_sequence_parallel_ranks_gather_inputs_and_gradients(tp: int) -> None:
     up = 2 * f / tp + 2 * h + h / tp - 2 * f / tp - f / tp
     act = 3 * f / tp - f / tp
     down = f / tp + h
-    assert peak("llama3-70b", cut=Cut(tp=tp, sequence_parallel=True)) == 2 * max(up, act, down)
+    assert peak("llama3-70b", cut=ParallelSizes(tp=tp, sequence_parallel=True)) == 2 * max(up, act, down)

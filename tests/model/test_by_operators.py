@@ -29,7 +29,7 @@ from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.layer_trace import LayerTrace
 from ppsim.model.recompute import BY_OPERATORS, by_operators
 from ppsim.model.registry import find_model
-from ppsim.parallel.sizes import Cut
+from ppsim.parallel.sizes import ParallelSizes
 
 HIDDEN, HEADS, FFN, SEQUENCES, LENGTH = 256, 8, 768, 2, 64
 SAVED = {torch.ops.aten.mm.default, torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default}
@@ -140,20 +140,20 @@ BATCH = Batch(SEQUENCES, LENGTH, recompute=BY_OPERATORS)
 @pytest.mark.parametrize("num_kv_heads", [2, 8])
 def test_a_compiled_layer_keeps_and_computes_again_what_torch_says_to_the_byte(num_kv_heads: int) -> None:
     one, torchs = layer(num_kv_heads), Checkpointed(num_kv_heads, compiled=True)
-    assert sum(layer_activations(one, BATCH, Cut(), KernelChoice()).values()) == sum(torchs.held.values())
-    _, again = by_operators(one.linears(Cut()), Cut())
+    assert sum(layer_activations(one, BATCH, ParallelSizes(), KernelChoice()).values()) == sum(torchs.held.values())
+    _, again = by_operators(one.linears(ParallelSizes()), ParallelSizes())
     assert torchs.backward_products == 2 * 7 + len(again) == 2 * 7 + 3
 
 
 def test_an_eager_layer_holds_the_last_products_output_beside_that() -> None:
     """Seventh of seven products, it is kept though nothing needs it; torch.compile leaves it out."""
-    kept = sum(layer_activations(layer(2), BATCH, Cut(), KernelChoice()).values())
+    kept = sum(layer_activations(layer(2), BATCH, ParallelSizes(), KernelChoice()).values())
     assert sum(Checkpointed(2, compiled=False).held.values()) == kept + SEQUENCES * LENGTH * HIDDEN * 2
 
 
 @pytest.mark.parametrize("tp", [1, 4])
 def test_what_the_replay_of_an_allocator_keeps_of_a_layer_is_the_same(tp: int) -> None:
-    one, cut = find_model("llama3-8b").layers[0], Cut(tp=tp)
+    one, cut = find_model("llama3-8b").layers[0], ParallelSizes(tp=tp)
     batch, memory = Batch(16, 8192, recompute=BY_OPERATORS), Allocator()
     trace = LayerTrace(one, batch, cut, 2.0, memory)
     output, kept = trace.forward(keeps=True)
@@ -178,7 +178,7 @@ def test_it_lies_between_none_and_full_in_time_and_bytes() -> None:
 
 def test_a_split_backward_goes_through_no_selective_checkpoint_of_torch() -> None:
     words = {"model": "llama3-8b", "gpus": 8, "pp": 4, "recompute": BY_OPERATORS, "global_batch": 16}
-    made = {one: ppsim.project(**words, schedule=one).not_in_runtime for one in ("1f1b", "zb-h1")}
+    made = {one: ppsim.project(**words, schedule=one).runtime_error for one in ("1f1b", "zb-h1")}
     assert made["1f1b"] is None
     assert "goes through one backward only" in made["zb-h1"]
 
@@ -199,5 +199,5 @@ def test_where_its_operators_are_not_known_is_said(words: dict[str, Any], senten
 def test_a_product_with_a_bias_is_kept_and_not_counted() -> None:
     one = layer(8)
     biased = replace(one, attention=replace(one.attention, qkv_bias=True))
-    kept, again = by_operators(biased.linears(Cut()), Cut())
+    kept, again = by_operators(biased.linears(ParallelSizes()), ParallelSizes())
     assert [len(kept), len(again)] == [5, 1]

@@ -8,18 +8,18 @@ import pytest
 from ppsim.model.allocator import Allocator
 from ppsim.model.batch import Batch
 from ppsim.model.compiled_trace import CompiledTrace
-from ppsim.model.fully_shard import Launch, Pass, _Rank, replayed
+from ppsim.model.fully_shard import LaunchSettings, MicrobatchPass, _Rank, replay_memory
 from ppsim.model.optimizer import Optimizer
+from ppsim.model.pipeline_stages import stages_of
 from ppsim.model.registry import find_model
-from ppsim.model.stages import stages_of
-from ppsim.parallel.sizes import Cut
+from ppsim.parallel.sizes import ParallelSizes
 from tests.model.sharded import settings
 
 LLAMA = find_model("llama3-70b").with_layers(2)
 
 
 def trace_of(*, operand_bytes: float = 1.0, is_async: bool = False, tp: int = 8, cp: int = 1) -> CompiledTrace:
-    batch, cut = Batch(1, 4096 * cp, recompute="full"), Cut(tp=tp, cp=cp)
+    batch, cut = Batch(1, 4096 * cp, recompute="full"), ParallelSizes(tp=tp, cp=cp)
     return CompiledTrace(LLAMA.kinds[0], batch, cut, operand_bytes, Allocator(), is_async=is_async)
 
 
@@ -84,11 +84,11 @@ def test_without_tensor_parallelism_what_goes_up_waits_for_the_weights_gradients
 
 def test_the_last_copy_of_gradients_stays_over_a_pipelines_next_step_and_over_no_others() -> None:
     """torch 2.6, stage.py, `run_post_backward`: no final callback comes behind it that would drop it."""
-    passes = [Pass(True, 0, 0), Pass(False, 0, 0)]
+    passes = [MicrobatchPass(True, 0, 0), MicrobatchPass(False, 0, 0)]
     left = {}
     for is_pipelined in (True, False):
         made = settings(optimizer=Optimizer(zero_stage=1 if is_pipelined else 3))
-        rank = _Rank(LLAMA, stages_of(LLAMA, [2]), made, Launch(is_pipelined=is_pipelined))
+        rank = _Rank(LLAMA, stages_of(LLAMA, [2]), made, LaunchSettings(is_pipelined=is_pipelined))
         rank.step(passes, 1)
         left[is_pipelined] = sum(block.size for block in rank.reduced.values())
     assert left == {True: 4 * sum(rank.trace.weights), False: 0}
@@ -145,7 +145,9 @@ def test_torchs_last_pipeline_stage_receives_each_microbatch_in_a_buffer_of_its_
     model = find_model("llama3-8b").with_layers(1)
     last = replace(stages_of(model, [1])[0], embedding=False)
     batch = Batch(1, 256, recompute="full")
-    rank = _Rank(model, [last], settings(batch=batch, optimizer=Optimizer(zero_stage=1)), Launch(is_pipelined=True))
+    rank = _Rank(
+        model, [last], settings(batch=batch, optimizer=Optimizer(zero_stage=1)), LaunchSettings(is_pipelined=True)
+    )
     rank._make_buffers(microbatches)
     hidden = torch.empty(1, 256, model.hidden_size, dtype=torch.bfloat16, device="meta")
     stage = PipelineStage(torch.nn.Identity(), 7, 8, torch.device("cpu"), input_args=hidden, output_args=hidden)
@@ -157,10 +159,10 @@ def test_torchs_last_pipeline_stage_receives_each_microbatch_in_a_buffer_of_its_
 
 
 def test_a_replay_of_tensor_parallel_ranks_reserves_more_where_products_are_not_pipelined() -> None:
-    made = settings(cut=Cut(tp=8, dp=8), batch=Batch(4, 8192, recompute="full"))
-    stages, passes = stages_of(LLAMA, [2]), [Pass(True, 0, 0), Pass(False, 0, 0)]
+    made = settings(cut=ParallelSizes(tp=8, dp=8), batch=Batch(4, 8192, recompute="full"))
+    stages, passes = stages_of(LLAMA, [2]), [MicrobatchPass(True, 0, 0), MicrobatchPass(False, 0, 0)]
     plain, pipelined = (
-        replayed(LLAMA, stages, made, passes, Launch(is_expandable=False, is_async=one)).reserved
+        replay_memory(LLAMA, stages, made, passes, LaunchSettings(is_expandable=False, is_async=one)).reserved
         for one in (False, True)
     )
     assert plain > pipelined

@@ -12,17 +12,17 @@ from ppsim.costs.cores import core_of
 from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
 from ppsim.machine import collectives
-from ppsim.machine.files import load_cluster
+from ppsim.machine.cluster_files import load_cluster
 from ppsim.model.activations import head_activations, layer_activations, mtp_activations
 from ppsim.model.attention_base import Indexer
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.compressed_attention import CompressedAttention
 from ppsim.model.config import model_from
-from ppsim.model.memory import MemorySettings, rank_memory
+from ppsim.model.pipeline_stages import stages_of
+from ppsim.model.rank_memory import MemorySettings, rank_memory
 from ppsim.model.registry import find_model
-from ppsim.model.stages import stages_of
 from ppsim.parallel.layout import layout_on
-from ppsim.parallel.sizes import Cut
+from ppsim.parallel.sizes import ParallelSizes
 from tests.costs.timed import passing
 
 FLASH, PRO = find_model("deepseek-v4-flash"), find_model("deepseek-v4-pro")
@@ -89,7 +89,7 @@ def test_keys_and_flops_are_those_of_a_mask_written_out(length, window, block, c
         blocks = [first for first in range(0, length, block) if first + block <= place + 1]
         before += len(blocks)
         seen += len(range(max(0, place - window + 1), place + 1)) + len(blocks[: chosen or length])
-    assert attention.keys_a_query(length) * length == pytest.approx(seen)
+    assert attention.keys_per_query(length) * length == pytest.approx(seen)
     scored = 2 * 3 * 5 * before if chosen else 0
     core = attention.core_flops(length, causal=True) * length
     assert core == pytest.approx(2 * (2 * 2 * 8) * seen + scored)
@@ -111,7 +111,7 @@ def test_products_of_the_output_are_side_by_side() -> None:
 
 def kept(layer, recompute="none", streams=None):
     of = layer if streams is None else replace(layer, streams=streams)
-    return layer_activations(of, Batch(1, 4096, 2, recompute), Cut(dp=8), KernelChoice())
+    return layer_activations(of, Batch(1, 4096, 2, recompute), ParallelSizes(dp=8), KernelChoice())
 
 
 def test_what_a_layer_keeps_is_what_its_parts_save() -> None:
@@ -135,13 +135,13 @@ def test_streams_are_kept_by_both_halves_and_alone_where_all_is_recomputed() -> 
     assert kept(SPARSE, "full") == {"layer input": 4 * hidden}
     assert kept(SPARSE, "full", streams=1) == {"layer input": hidden}
     batch = Batch(1, 4096)
-    assert mtp_activations(FLASH, 1, batch, Cut()) == {"multi-token prediction": 6 * hidden}
-    assert head_activations(FLASH, batch, Cut(), KernelChoice())["head"] == 2 * (2 + 4) * hidden
+    assert mtp_activations(FLASH, 1, batch, ParallelSizes()) == {"multi-token prediction": 6 * hidden}
+    assert head_activations(FLASH, batch, ParallelSizes(), KernelChoice())["head"] == 2 * (2 + 4) * hidden
 
 
 def test_mixing_again_keeps_what_halves_give_and_one_residual_a_stage() -> None:
     """Megatron-LM's module mhc: of both halves streams, inputs of norms and theirs are made again for all layers."""
-    hidden, settings = 4096 * 4096 * 2, MemorySettings(Batch(1, 4096), Cut(dp=8, ep=8))
+    hidden, settings = 4096 * 4096 * 2, MemorySettings(Batch(1, 4096), ParallelSizes(dp=8, ep=8))
     again = kept(SPARSE, "mhc")
     assert (again.get("norms", 0), again["residual streams"]) == (0, 2 * hidden)
     assert kept(SPARSE)["attention"] - again["attention"] == hidden
@@ -195,7 +195,7 @@ def test_streams_cost_the_passes_of_their_kernels() -> None:
 
 
 def test_a_ranks_gradient_between_stages_is_of_all_streams() -> None:
-    settings = MemorySettings(Batch(1, 4096), Cut(dp=8, ep=8))
+    settings = MemorySettings(Batch(1, 4096), ParallelSizes(dp=8, ep=8))
     memory = rank_memory(FLASH, [stages_of(FLASH, [22, 21])[0]], settings, in_flight=[2])
     assert memory.components["gradient between stages"] == 4 * 4096 * 4096 * 2
     assert memory.components["residual streams"] == 2 * 22 * 2 * 5 * 4096 * 4096 * 2
@@ -203,7 +203,9 @@ def test_a_ranks_gradient_between_stages_is_of_all_streams() -> None:
 
 def test_tensor_parallelism_does_not_divide_it() -> None:
     with pytest.raises(ConfigError, match="not divided by tp: got tp 2"):
-        rank_memory(FLASH, [stages_of(FLASH, [43])[0]], MemorySettings(Batch(1, 4096), Cut(tp=2)), in_flight=[1])
+        rank_memory(
+            FLASH, [stages_of(FLASH, [43])[0]], MemorySettings(Batch(1, 4096), ParallelSizes(tp=2)), in_flight=[1]
+        )
 
 
 def test_context_parallel_ranks_pass_a_window_on_and_gather_compressed_keys() -> None:

@@ -44,7 +44,7 @@ def test_a_layer_that_reuses_a_choice_of_keys_has_no_indexer() -> None:
     model = model_from(config("glm-5", indexer_types=["full", "shared"] * 39))
     own, reused = (layer.attention for layer in model.layers[:2])
     assert len(own.linears(6144, 1)) == len(reused.linears(6144, 1)) + 3
-    assert own.keys_a_query(8192) == reused.keys_a_query(8192) < 2048
+    assert own.keys_per_query(8192) == reused.keys_per_query(8192) < 2048
 
 
 def test_llama_nemotron_has_a_width_per_layer() -> None:

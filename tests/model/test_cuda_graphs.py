@@ -9,10 +9,10 @@ from ppsim.integrations.transformer_engine import most_alive
 from ppsim.model.batch import Batch
 from ppsim.model.cuda_graph_scope import captures_all, captures_mixer, captures_router, has_graph, why_not_captured
 from ppsim.model.cuda_graphs import cuda_graphs_of
-from ppsim.model.memory import GraphBuffers, MemorySettings, kept_of_layer, rank_memory
+from ppsim.model.pipeline_stages import Stage
+from ppsim.model.rank_memory import GraphBuffers, MemorySettings, kept_of_layer, rank_memory
 from ppsim.model.registry import find_model
-from ppsim.model.stages import Stage
-from ppsim.parallel.sizes import Cut
+from ppsim.parallel.sizes import ParallelSizes
 
 DENSE, SPARSE = find_model("llama3-8b").layers[0], find_model("qwen3-30b-a3b").layers[0]
 MAMBA = next(layer for layer in find_model("nemotron-3-nano").layers if layer.is_recurrent)
@@ -71,7 +71,7 @@ def test_what_can_be_captured_is_not_refused() -> None:
 
 def peak(graphs: GraphBuffers, num_layers: tuple[int, ...], in_flight: list[int]) -> int:
     """Bytes of a rank with a chunk of so many layers each."""
-    settings = MemorySettings(Batch(1, 4096), Cut(), graphs=graphs)
+    settings = MemorySettings(Batch(1, 4096), ParallelSizes(), graphs=graphs)
     model = find_model("llama3-8b")
     stages = [Stage((DENSE,) * number) for number in num_layers]
     return rank_memory(model, stages, settings, in_flight=in_flight).total
@@ -96,7 +96,7 @@ def test_graphs_share_buffers_along_the_order_of_the_pipeline_however_uneven_its
 def test_a_graph_of_a_layer_with_residual_streams_holds_all_of_them() -> None:
     layer = next(one for one in find_model("deepseek-v4-flash").layers if one.streams == 4)
     words = "attn+moe_router+moe_preprocess"
-    settings = MemorySettings(Batch(1, 4096), Cut(), graphs=GraphBuffers(words, 8))
+    settings = MemorySettings(Batch(1, 4096), ParallelSizes(), graphs=GraphBuffers(words, 8))
     assert kept_of_layer(layer, settings)["graph buffers"] == 4 * 4096 * layer.hidden_size * 2
 
 

@@ -8,13 +8,13 @@ import ppsim
 from ppsim.catalog.build import build
 from ppsim.costs.dp_and_optimizer import step_costs
 from ppsim.errors import ConfigError
-from ppsim.model.activations import kept_for_weight, layer_activations
+from ppsim.model.activations import layer_activations, weight_gradient_bytes
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.config import model_from
 from ppsim.model.parameters import held_parameters
+from ppsim.model.pipeline_stages import stages_of
 from ppsim.model.registry import find_model
-from ppsim.model.stages import stages_of
-from ppsim.parallel.sizes import Cut
+from ppsim.parallel.sizes import ParallelSizes
 
 FLUX = find_model("flux.1-dev")
 JOB = {"model": "flux.1-dev", "gpus": 8, "pp": 4, "global_batch": 32, "stack": "plain"}
@@ -25,13 +25,13 @@ def test_a_token_is_multiplied_by_the_matrices_of_its_stream_and_sees_all_others
     """Both kinds of layers have 12h² weights for a token; scores are not halved, causal or not."""
     h, s = FLUX.hidden_size, FLUX.sequence_length
     for layer in FLUX.kinds:
-        assert layer.weights_a_token == pytest.approx(12 * h * h)
+        assert layer.weights_per_token == pytest.approx(12 * h * h)
         assert layer.forward_flops(s, causal=True) == pytest.approx(24 * h * h + 4 * s * h)
         assert layer.forward_flops(s, causal=False) == layer.forward_flops(s, causal=True)
 
 
 def test_every_stage_has_the_conditional_embedders_and_one_the_projections() -> None:
-    cut, h = Cut(), FLUX.hidden_size
+    cut, h = ParallelSizes(), FLUX.hidden_size
     stages = stages_of(FLUX, [19, 10, 10, 18])
     held = [held_parameters(FLUX, [stage], cut).dense for stage in stages]
     conditional = 2 * (256 * h + h + h * h + h) + (768 * h + h + h * h + h)
@@ -44,10 +44,10 @@ def test_every_stage_has_the_conditional_embedders_and_one_the_projections() -> 
 def test_a_modulated_layer_keeps_two_hidden_states_a_norm_more() -> None:
     batch, kept = Batch(1, FLUX.sequence_length), []
     for layer in FLUX.kinds:
-        found = layer_activations(layer, batch, Cut(), KernelChoice())
+        found = layer_activations(layer, batch, ParallelSizes(), KernelChoice())
         kept.append(found["modulation"] / (2 * FLUX.sequence_length * FLUX.hidden_size))
     assert kept == [4, 2]
-    double, single = (kept_for_weight(layer, batch, Cut()) for layer in FLUX.kinds)
+    double, single = (weight_gradient_bytes(layer, batch, ParallelSizes()) for layer in FLUX.kinds)
     assert double == pytest.approx(single, rel=1e-6)
 
 

@@ -13,12 +13,12 @@ from ppsim.model.batch import Batch
 from ppsim.model.config import model_from
 from ppsim.model.encoder import Encoder
 from ppsim.model.fine_tuning import fine_tuning_of, freeze_of
-from ppsim.model.memory import MemorySettings, encoder_activations, rank_memory, stage_activations
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import held_parameters
+from ppsim.model.pipeline_stages import contents_of, stages_of, stages_of_layout
+from ppsim.model.rank_memory import MemorySettings, encoder_activations, rank_memory, stage_activations
 from ppsim.model.registry import find_model
-from ppsim.model.stages import contents_of, stages_of, stages_of_layout
-from ppsim.parallel.sizes import Cut
+from ppsim.parallel.sizes import ParallelSizes
 
 SIGLIP = {
     "hidden_size": 1152, "num_hidden_layers": 27, "intermediate_size": 4304, "num_attention_heads": 16,
@@ -168,7 +168,7 @@ def test_frozen_parameters_and_flops() -> None:
     """A frozen encoder has its forward only; a trained projector behind it adds its weight gradient."""
     [whole], [frozen] = find_model("qwen3-vl-8b").encoders, tuned("encoder").encoders
     projector = sum(one.weights + one.biases for one in whole.projector) + whole.own[1]
-    held = held_parameters(tuned("encoder"), stages_of(tuned("encoder"), [36]), Cut())
+    held = held_parameters(tuned("encoder"), stages_of(tuned("encoder"), [36]), ParallelSizes())
     assert held.frozen == whole.parameters - projector
     merged = 2 * whole.tokens * sum(one.size for one in whole.projector)
     assert frozen.training_flops == frozen.forward_flops + merged
@@ -179,7 +179,7 @@ def test_frozen_parameters_and_flops() -> None:
 def test_only_the_projector_is_trained_and_gives_all_layers_a_backward() -> None:
     """The settings of Megatron-Bridge's recipes of Qwen3-VL at 067f987d."""
     model = tuned("embedding+layers+norms+head+encoder")
-    held = held_parameters(model, stages_of(model, [36]), Cut())
+    held = held_parameters(model, stages_of(model, [36]), ParallelSizes())
     [encoder] = model.encoders
     assert held.trained == sum(one.weights + one.biases for one in encoder.projector) + encoder.own[1]
     assert all(layer.has_backward for layer in model.layers)
@@ -208,10 +208,10 @@ def test_ranks_divide_the_encoder_of_qwen_and_repeat_the_one_of_gemma() -> None:
         [encoder] = model.encoders
         matrices = sum(one.weights for layer in encoder.layers for one in layer.all_linears)
         matrices += sum(one.weights for one in encoder.projector if one.split)
-        biases = part.held(Cut())[0] - matrices
-        divided = part.held(Cut(tp=4))[0]
+        biases = part.held(ParallelSizes())[0] - matrices
+        divided = part.held(ParallelSizes(tp=4))[0]
         assert matrices / share <= divided <= matrices / share + biases
-    settings = MemorySettings(Batch(1, 1024), Cut(tp=32))
+    settings = MemorySettings(Batch(1, 1024), ParallelSizes(tp=32))
     with pytest.raises(ConfigError, match="the image encoder: tp must divide the heads: got 32 with 16"):
         rank_memory(find_model("qwen3-vl-8b"), [], settings, in_flight=[])
 
@@ -226,8 +226,8 @@ def test_stages_hold_the_encoder_once(layout: str) -> None:
     model, settings = find_model("qwen3-vl-8b"), MemorySettings(Batch(1, 1024), optimizer=Optimizer())
     stages = stages_of_layout(model, parse_layout(layout))
     assert format_layout(contents_of(stages)) == layout
-    whole = held_parameters(model, stages_of(model, [36]), Cut()).dense
-    assert sum(held_parameters(model, [stage], Cut()).dense for stage in stages) == whole
+    whole = held_parameters(model, stages_of(model, [36]), ParallelSizes()).dense
+    assert sum(held_parameters(model, [stage], ParallelSizes()).dense for stage in stages) == whole
     saved = [stage_activations(model, stage, settings).get("encoder", 0) for stage in stages]
     assert sum(saved) == encoder_activations(model.encoder_parts[0], settings)
     ends = [*accumulate(content.count("v") for content in parse_layout(layout))]

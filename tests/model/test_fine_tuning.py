@@ -6,17 +6,17 @@ from typing import Any
 import pytest
 
 from ppsim.errors import ConfigError
-from ppsim.model.activations import kept_for_weight, layer_activations
+from ppsim.model.activations import layer_activations, weight_gradient_bytes
 from ppsim.model.architecture import Model
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.blocks import operators_of
 from ppsim.model.fine_tuning import DEFAULT_MODULES, FineTuning, fine_tuning_of, freeze_of, lora_of
-from ppsim.model.memory import MemorySettings, static_memory
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.parameters import held_parameters
+from ppsim.model.pipeline_stages import stages_of
+from ppsim.model.rank_memory import MemorySettings, static_memory
 from ppsim.model.registry import find_model, gpt
-from ppsim.model.stages import stages_of
-from ppsim.parallel.sizes import Cut
+from ppsim.parallel.sizes import ParallelSizes
 
 RANK = 16
 LORA = FineTuning(RANK, DEFAULT_MODULES)
@@ -33,15 +33,15 @@ def test_adapters_have_rank_times_inputs_and_outputs_of_each_module_over_tp(tp: 
     model = tuned("llama3-70b", LORA)
     h, qkv, f = 8192, 10240, 28672
     of_layer = RANK * ((h + qkv) + (h + h) + (h + 2 * f) + (f + h))
-    held = held_parameters(model, stages_of(model, [80]), Cut(tp=tp))
+    held = held_parameters(model, stages_of(model, [80]), ParallelSizes(tp=tp))
     assert held.trained == 80 * of_layer // tp
     base = find_model("llama3-70b")
-    assert held.frozen == held_parameters(base, stages_of(base, [80]), Cut(tp=tp)).dense
+    assert held.frozen == held_parameters(base, stages_of(base, [80]), ParallelSizes(tp=tp)).dense
 
 
 def test_experts_of_a_rank_share_an_adapter_and_latent_attention_has_one_behind_its_heads() -> None:
     layer = tuned("deepseek-v3", LORA).layers[-1]
-    adapters = [one for one in layer.linears(Cut(ep=8, dp=8)) if one.is_adapter]
+    adapters = [one for one in layer.linears(ParallelSizes(ep=8, dp=8)) if one.is_adapter]
     assert [one.name for one in adapters] == [
         f"{name}, {letter}" for name in ("attention output", "up", "down", "up", "down") for letter in "AB"
     ]
@@ -54,8 +54,10 @@ def test_only_trained_weights_have_gradients_and_optimizer_state() -> None:
     for tuning in (LORA, FREEZE):
         model = tuned("llama3-8b", tuning)
         stages = stages_of(model, [32])
-        held = held_parameters(model, stages, Cut(dp=4))
-        found = static_memory(model, stages, MemorySettings(Batch(1, 8), Cut(dp=4), Optimizer(zero_stage=1)))
+        held = held_parameters(model, stages, ParallelSizes(dp=4))
+        found = static_memory(
+            model, stages, MemorySettings(Batch(1, 8), ParallelSizes(dp=4), Optimizer(zero_stage=1))
+        )
         assert found["parameters"] == 2 * held.dense
         assert found["gradients"] == 4 * held.trained
         assert found["optimizer state"] == 12 * held.trained // 4
@@ -66,9 +68,11 @@ def test_layers_before_the_first_trained_weight_have_no_backward() -> None:
     model = tuned("llama3-8b", FineTuning(frozen=frozenset({"embedding"}), layers=frozenset(range(16))))
     assert [layer.has_backward for layer in model.layers] == [False] * 16 + [True] * 16
     batch = Batch(1, 128)
-    assert layer_activations(model.layers[0], batch, Cut(), KernelChoice()) == {}
-    assert layer_activations(model.layers[0], replace(batch, recompute="full"), Cut(), KernelChoice()) == {}
-    assert kept_for_weight(model.layers[0], batch, Cut()) == 0
+    assert layer_activations(model.layers[0], batch, ParallelSizes(), KernelChoice()) == {}
+    assert (
+        layer_activations(model.layers[0], replace(batch, recompute="full"), ParallelSizes(), KernelChoice()) == {}
+    )
+    assert weight_gradient_bytes(model.layers[0], batch, ParallelSizes()) == 0
     trained_later = tuned("llama3-8b", FineTuning(layers=frozenset(range(16))))
     assert all(layer.has_backward for layer in trained_later.layers)
     assert all(layer.has_backward for layer in tuned("llama3-8b", LORA).layers)
@@ -78,7 +82,7 @@ def test_layers_before_the_first_trained_weight_have_no_backward() -> None:
 def test_a_tied_embedding_is_frozen_with_the_head() -> None:
     model = tuned("gpt2", FineTuning(frozen=frozenset({"head"})))
     assert not model.trains("embedding")
-    assert held_parameters(model, stages_of(model, [12]), Cut()).frozen == 50257 * 768 + 1024 * 768
+    assert held_parameters(model, stages_of(model, [12]), ParallelSizes()).frozen == 50257 * 768 + 1024 * 768
 
 
 def test_a_split_backward_holds_the_inputs_of_adapters_only() -> None:
@@ -86,14 +90,14 @@ def test_a_split_backward_holds_the_inputs_of_adapters_only() -> None:
     [full], [lora], [frozen] = (
         one.kinds for one in (find_model("llama3-8b"), tuned("llama3-8b", ONLY_QKV), tuned("llama3-8b", FREEZE))
     )
-    assert kept_for_weight(frozen, batch, Cut()) == 0
-    assert kept_for_weight(lora, batch, Cut()) == 64 * (h + RANK + RANK + 6144) * e
-    assert kept_for_weight(full, batch, Cut()) > kept_for_weight(lora, batch, Cut())
+    assert weight_gradient_bytes(frozen, batch, ParallelSizes()) == 0
+    assert weight_gradient_bytes(lora, batch, ParallelSizes()) == 64 * (h + RANK + RANK + 6144) * e
+    assert weight_gradient_bytes(full, batch, ParallelSizes()) > weight_gradient_bytes(lora, batch, ParallelSizes())
 
 
 def test_adapters_of_sequence_parallel_ranks_save_the_gathered_norm() -> None:
     """Megatron-Bridge's A reads what TransformerEngine gathers, and keeps it (`return_layernorm_output_gathered`)."""
-    cut, batch = Cut(tp=4, dp=1, sequence_parallel=True), Batch(1, 64)
+    cut, batch = ParallelSizes(tp=4, dp=1, sequence_parallel=True), Batch(1, 64)
     [layer] = tuned("llama3-8b", ONLY_QKV).kinds
     saved = {one.name: one.saved_for_w for one in operators_of(layer, cut, KernelChoice(), 64)}
     assert saved["qkv A"] == ("gathered n1 of qkv",)
@@ -203,7 +207,7 @@ def projected(tuning: FineTuning | None) -> tuple[int, int, float]:
     [layer] = gpt(1, H, HEADS, vocab=64).with_fine_tuning(tuning).kinds
     norms = layer.norm_parameters * layer.trains_norms
     trained = norms + sum(one.weights + one.biases for one in layer.all_linears if one.trainable)
-    kept = layer_activations(layer, Batch(BATCH, S, 4), Cut(), KernelChoice(flash_attention=False))
+    kept = layer_activations(layer, Batch(BATCH, S, 4), ParallelSizes(), KernelChoice(flash_attention=False))
     flops = BATCH * S * (3 * layer.forward_flops(S) - layer.left_out_flops(S))
     return trained, sum(kept.values()), flops
 

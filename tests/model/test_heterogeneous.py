@@ -10,11 +10,11 @@ from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.blocks import operators_of
 from ppsim.model.config import model_from
 from ppsim.model.hf_fields import UnknownModelType
-from ppsim.model.memory import MemorySettings, stage_activations
+from ppsim.model.pipeline_stages import stages_of
+from ppsim.model.rank_memory import MemorySettings, stage_activations
 from ppsim.model.registry import _told, find_model
-from ppsim.model.stages import stages_of
-from ppsim.parallel.sizes import Cut
-from ppsim.trainers.arguments import Arguments, normalised
+from ppsim.parallel.sizes import ParallelSizes
+from ppsim.trainers.arguments import Arguments, megatron_names
 from ppsim.trainers.megatron.read_model import model_of
 
 
@@ -76,17 +76,17 @@ def test_chosen_blocks_are_scored_and_the_indexer_scores_all() -> None:
     sparse = model.layers[-1].attention
     assert model.layers[0].attention.indexer is None
     seen = [min(t + 1, 2048) if t < 2048 else 15 * 128 + t % 128 + 1 for t in range(4096)]
-    assert sparse.keys_a_query(4096) == sum(seen) / 4096
-    assert sparse.core_flops(4096, causal=True) == 2 * sparse.keys_a_query(4096) * 64 * 256 + 4 * 128 * 4096
+    assert sparse.keys_per_query(4096) == sum(seen) / 4096
+    assert sparse.core_flops(4096, causal=True) == 2 * sparse.keys_per_query(4096) * 64 * 256 + 4 * 128 * 4096
     index = next(
         made
-        for one in operators_of(model.layers[-1], Cut(), KernelChoice(), 4096)
+        for one in operators_of(model.layers[-1], ParallelSizes(), KernelChoice(), 4096)
         for made in one.writes
         if made.name == "index"
     )
     assert index.columns == 4 * 16, "each of four heads chooses 16 blocks"
     with pytest.raises(ConfigError, match="context parallelism is not known with sparse attention: got cp 2"):
-        sparse.require_division(Cut(cp=2))
+        sparse.require_division(ParallelSizes(cp=2))
 
 
 def test_kimi_k3_sums_the_residuals_of_blocks() -> None:
@@ -102,10 +102,12 @@ def test_kimi_k3_sums_the_residuals_of_blocks() -> None:
         assert layer.residual_size == 7168 * (1 + -(-(number + 1) // 12)), number
     assert model.own_parameters[1] == 3 * 7168, "the final norm, and the norm and weights of the last sum"
     sums = [
-        one for one in operators_of(model.layers[12], Cut(), KernelChoice(), 4096) if one.kind == "weighted sum"
+        one
+        for one in operators_of(model.layers[12], ParallelSizes(), KernelChoice(), 4096)
+        if one.kind == "weighted sum"
     ]
     assert [one.columns for one in sums] == [3 * 7168, 4 * 7168]
-    settings = MemorySettings(Batch(1, 4096, 2, "none"), Cut())
+    settings = MemorySettings(Batch(1, 4096, 2, "none"), ParallelSizes())
     stages = stages_of(model, [31, 31, 31])
     received = [stage_activations(model, stage, settings).get("earlier residuals", 0) for stage in stages]
     assert received == [0, 3 * 4096 * 7168 * 2, 6 * 4096 * 7168 * 2]
@@ -116,7 +118,7 @@ def test_a_gate_is_saved_with_its_output() -> None:
     content = {name: value for name, value in _told()["kimi-k3"][0].items() if name != "attn_res_block_size"}
     layers = [model_from(content | {"mla_use_output_gate": has}).layers[3] for has in (True, False)]
     batch = Batch(1, 4096, 2, "none")
-    gated, plain = (sum(layer_activations(one, batch, Cut(), KernelChoice()).values()) for one in layers)
+    gated, plain = (sum(layer_activations(one, batch, ParallelSizes(), KernelChoice()).values()) for one in layers)
     assert gated - plain == 2 * 4096 * 96 * 128 * 2
     assert layers[0].parameters - layers[1].parameters == 7168 * 96 * 128
 
@@ -165,6 +167,6 @@ ZEBRAS = {
 
 @pytest.mark.parametrize("name", ZEBRAS)
 def test_zebra_llama_is_what_megatron_builds_of_primus_arguments(name: str) -> None:
-    built = model_of(Arguments(normalised(ZEBRAS[name] | {"seq_length": 4096}), "arguments"))
+    built = model_of(Arguments(megatron_names(ZEBRAS[name] | {"seq_length": 4096}), "arguments"))
     assert built.layers == find_model(name).layers
     assert built.parameters == find_model(name).parameters

@@ -13,7 +13,7 @@ from ppsim.model.blocks import operators_of
 from ppsim.model.config import _READERS, model_from
 from ppsim.model.mixers import parallel, short_convolution
 from ppsim.model.registry import NAMES, find_model
-from ppsim.parallel.sizes import Cut
+from ppsim.parallel.sizes import ParallelSizes
 from tests.cli.running import ppsim as command
 
 LFM2 = {  # the config.json of LiquidAI/LFM2-1.2B
@@ -84,15 +84,15 @@ def test_forward_flops_of_parallel_mixers_are_those_of_both() -> None:
 def test_a_short_convolution_saves_what_its_gates_and_its_convolution_read() -> None:
     """Per token in 2 bytes: h of both norms' inputs, both norms' outputs, B, C, values, gated values, the convolution's, y; 3f."""
     layer, h, f = model_from(LFM2).layers[0], 2048, 8192
-    found = layer_activations(layer, Batch(1, 4096), Cut(), KernelChoice())
+    found = layer_activations(layer, Batch(1, 4096), ParallelSizes(), KernelChoice())
     assert found == {
         "attention": 2 * 4096 * 7 * h,
         "norms": 2 * 4096 * 2 * h,
         "feed-forward": 2 * 4096 * (h + 3 * f),
     }
-    halved = layer_activations(layer, Batch(1, 4096), Cut(tp=2), KernelChoice())
+    halved = layer_activations(layer, Batch(1, 4096), ParallelSizes(tp=2), KernelChoice())
     assert halved == {name: size // 2 for name, size in found.items()}
-    assert [one.name for one in operators_of(layer, Cut(), KernelChoice(), 4096)][1:6] == [
+    assert [one.name for one in operators_of(layer, ParallelSizes(), KernelChoice(), 4096)][1:6] == [
         "gates, values", "first gate", "convolution", "second gate", "attention output",
     ]  # fmt: skip
 
@@ -101,7 +101,7 @@ def test_parallel_mixers_save_the_norms_output_once_and_what_each_of_them_does()
     """Queries, keys, values, output; gate, x, B, C, time steps, scan's result, and what the gate leaves."""
     h, inner, groups = 5120, 4096, 512
     attention, mamba = (2 * 20 + 2 * 4) * 128, inner + inner + 2 * groups + 32 + 2 * inner
-    found = layer_activations(model_from(FALCON).layers[0], Batch(1, 4096), Cut(), KernelChoice())
+    found = layer_activations(model_from(FALCON).layers[0], Batch(1, 4096), ParallelSizes(), KernelChoice())
     assert found["attention"] == 2 * 4096 * (h + attention + mamba)
     assert found["scores"] == 4 * 4096 * 20
     assert found["norms"] == 2 * 4096 * 2 * h
@@ -124,7 +124,7 @@ def test_recomputing_the_core_of_parallel_mixers_takes_less_than_full(tmp_path: 
     (tmp_path / "config.json").write_text(json.dumps(FALCON))
     none, core, full = (
         ppsim.project(model=str(tmp_path / "config.json"), recompute=how, **job)
-        .assembled.parts[0]
+        .stage_cost_set.parts[0]
         .backward.recompute_s
         for how in ("none", "core_attn", "full")
     )
@@ -146,13 +146,13 @@ def test_a_size_that_no_release_has_is_refused(config: dict, message: str) -> No
 
 def test_context_parallelism_of_a_short_convolution_is_refused() -> None:
     with pytest.raises(ConfigError, match="context parallelism of a short convolution is not known: got cp 2"):
-        model_from(LFM2).layers[0].attention.require_division(Cut(cp=2))
+        model_from(LFM2).layers[0].attention.require_division(ParallelSizes(cp=2))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_operators_and_tensors_of_a_layer_have_names_of_their_own(name: str) -> None:
     for layer in find_model(name).kinds:
-        operators = operators_of(layer, Cut(), KernelChoice(), 4096)
+        operators = operators_of(layer, ParallelSizes(), KernelChoice(), 4096)
         made = [tensor for one in operators for tensor in one.writes]
         tensors = ["x", *(tensor.name for tensor in made if tensor.storage is None)]
         assert len({one.name for one in operators}) == len(operators)

@@ -8,12 +8,12 @@ from ppsim.model.operators import (
     offload_groups,
     saved,
     saved_for_weight,
-    summed,
+    sum_columns,
 )
-from ppsim.model.weight_matrices import Linear
+from ppsim.model.weight_matrices import WeightMatrix
 
 X = Tensor("x", "own_tokens", 4, "norms")
-LINEAR = Linear("up", "n", 4, (8,))
+LINEAR = WeightMatrix("up", "n", 4, (8,))
 OPERATORS = (
     Operator("norm", "layernorm", ("x",), (Tensor("n", "own_tokens", 4, "mlp"),), saved_for_i=("x",)),
     Operator(
@@ -87,7 +87,7 @@ def test_what_a_plan_discards_later_is_copied_all_the_same() -> None:
 
 def test_a_storage_counts_once_and_bytes_are_rows_times_columns_times_width() -> None:
     view = Operator("view", "", ("a",), (Tensor("v", "tokens", 2, "mlp", storage="a"),), saved_for_i=("v",))
-    found = summed(saved((*OPERATORS, view), X, ()))
+    found = sum_columns(saved((*OPERATORS, view), X, ()))
     assert bytes_of(found, {"tokens": 10, "own_tokens": 5, "capacity": 0}, {"act": 2}) == {
         "norms": 5 * 4 * 2,
         "mlp": (5 * 4 + 10 * 8 + 10 * 8) * 2,

@@ -50,7 +50,9 @@ def test_larger_checkpoints_keep_fewer_inputs_and_need_more_in_the_backward() ->
 def test_checkpoints_of_a_chunk_count_its_own_layers() -> None:
     """With vpp 5, four layers per chunk: block/4 recomputes all, block/2 half of them."""
     recomputed = [
-        sum(stage.backward.recompute_s for stage in ppsim.project(**JOB, vpp=5, recompute=word).assembled.parts)
+        sum(
+            stage.backward.recompute_s for stage in ppsim.project(**JOB, vpp=5, recompute=word).stage_cost_set.parts
+        )
         for word in ("block/2", "block/4", "full")
     ]
     assert recomputed[0] == pytest.approx(recomputed[2] / 2)
@@ -85,7 +87,7 @@ def test_megatrons_method_and_number_are_read(tmp_path) -> None:
     script = tmp_path / "train.sh"
     for method, number, word in (("block", 0, "none"), ("block", 10, "block/10"), ("uniform", 10, "uniform/10")):
         script.write_text(SCRIPT.format(method, number))
-        assert ppsim.read_run_config(script).words["recompute"] == word
+        assert ppsim.read_run_config(script).options["recompute"] == word
 
 
 def test_a_layer_alone_and_a_search_refuse_them_in_a_sentence() -> None:

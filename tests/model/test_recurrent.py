@@ -5,17 +5,17 @@ from dataclasses import replace
 import pytest
 
 from ppsim.base.errors import ConfigError
-from ppsim.model.activations import kept_for_weight, layer_activations
+from ppsim.model.activations import layer_activations, weight_gradient_bytes
 from ppsim.model.architecture import Layer
 from ppsim.model.attention_and_mlp import Attention, FeedForward, MixtureOfExperts, NoAttention, NoFeedForward
 from ppsim.model.batch import Batch, KernelChoice
-from ppsim.model.hybrid import Halves, windowed
-from ppsim.model.memory import MemorySettings, rank_memory
+from ppsim.model.hybrid import HybridMixers, windowed
 from ppsim.model.parameters import held_of_layer, require_division_of_layer
+from ppsim.model.pipeline_stages import Stage
+from ppsim.model.rank_memory import MemorySettings, rank_memory
 from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba
 from ppsim.model.registry import find_model
-from ppsim.model.stages import Stage
-from ppsim.parallel.sizes import Cut
+from ppsim.parallel.sizes import ParallelSizes
 
 MAMBA = Mamba(num_heads=8, head_size=16, state_size=32, num_groups=2, chunk_size=64)
 DELTA = GatedDeltaNet(num_key_heads=2, num_value_heads=4, key_size=16, value_size=32)
@@ -34,15 +34,15 @@ def test_a_window_has_the_pairs_that_its_mask_has(length: int) -> None:
     pairs = sum(min(query + 1, window) for query in range(length))
     attention = Attention(4, 2, 16, window=window)
     if length > window:
-        assert attention.keys_a_query(length) * length == pytest.approx(pairs, rel=1e-12)
+        assert attention.keys_per_query(length) * length == pytest.approx(pairs, rel=1e-12)
         assert attention.core_flops(length, causal=True) * length == pytest.approx(pairs * 4 * 4 * 16, rel=1e-12)
     else:  # the whole half, as everywhere without a window
-        assert attention.keys_a_query(length) == length / 2
+        assert attention.keys_per_query(length) == length / 2
 
 
 def test_chunked_attention_sees_its_own_chunk() -> None:
     attention = Attention(4, 2, 16, window=8, is_chunked=True)
-    assert attention.keys_a_query(32) == 8 / 2
+    assert attention.keys_per_query(32) == 8 / 2
     assert attention.core_flops(32, causal=False) == 2 * attention.core_flops(32, causal=True)
 
 
@@ -58,13 +58,16 @@ def test_sinks_are_a_number_a_head_and_no_product() -> None:
     with_sinks, without = (Layer(64, Attention(4, 2, 16, sinks=sinks), FeedForward(8)) for sinks in (True, False))
     assert with_sinks.parameters - without.parameters == 4
     assert with_sinks.forward_flops(8) == without.forward_flops(8)
-    assert held_of_layer(with_sinks, Cut(tp=2)).dense - held_of_layer(without, Cut(tp=2)).dense == 2
+    assert (
+        held_of_layer(with_sinks, ParallelSizes(tp=2)).dense - held_of_layer(without, ParallelSizes(tp=2)).dense
+        == 2
+    )
 
 
 def test_a_gate_has_as_many_columns_as_the_queries() -> None:
     gated, plain = (Layer(64, Attention(4, 2, 16, gated=gated), FeedForward(8)) for gated in (True, False))
     assert gated.parameters - plain.parameters == 64 * 4 * 16
-    batch, cut, kernels = Batch(1, 32), Cut(tp=2), KernelChoice()
+    batch, cut, kernels = Batch(1, 32), ParallelSizes(tp=2), KernelChoice()
     kept = [layer_activations(layer, batch, cut, kernels)["attention"] for layer in (gated, plain)]
     assert kept[0] - kept[1] == 2 * 64 // 2 * 32 * 2  # the gate, and what it leaves
 
@@ -104,22 +107,24 @@ def test_kimis_gates_come_by_way_of_a_narrow_one() -> None:
 def test_kimis_narrow_gates_are_whole_on_every_rank() -> None:
     layer, narrow = alone(KIMI), 64 * 2 * 32
     whole = 64 + KIMI.norm_parameters + narrow
-    assert 2 * (held_of_layer(layer, Cut(tp=2)).dense - whole) == layer.parameters - whole
+    assert 2 * (held_of_layer(layer, ParallelSizes(tp=2)).dense - whole) == layer.parameters - whole
 
 
 @pytest.mark.parametrize("mixer", [MAMBA, DELTA], ids=["mamba", "delta"])
 def test_tensor_parallel_ranks_hold_and_compute_equal_parts(mixer) -> None:
     layer = alone(mixer)
     whole = 64 + mixer.norm_parameters
-    assert 2 * (held_of_layer(layer, Cut(tp=2)).dense - whole) == layer.parameters - whole
+    assert 2 * (held_of_layer(layer, ParallelSizes(tp=2)).dense - whole) == layer.parameters - whole
     flops = [sum(one.flops for one in mixer.chunk_products(tp)) for tp in (1, 2)]
     assert flops[0] == 2 * flops[1]
-    assert held_of_layer(layer, Cut()).matrices == sum(one.weights for one in layer.all_linears if one.is_product)
+    assert held_of_layer(layer, ParallelSizes()).matrices == sum(
+        one.weights for one in layer.all_linears if one.is_product
+    )
 
 
 def test_what_a_mixer_keeps_is_divided_by_tp_and_does_not_grow_with_the_square_of_the_sequence() -> None:
     kept = {
-        (tp, length): layer_activations(alone(MAMBA), Batch(1, length), Cut(tp=tp), KernelChoice())
+        (tp, length): layer_activations(alone(MAMBA), Batch(1, length), ParallelSizes(tp=tp), KernelChoice())
         for tp in (1, 2)
         for length in (64, 128)
     }
@@ -146,9 +151,13 @@ def test_a_latent_narrows_what_experts_hold_and_keep() -> None:
     assert wide.expert_parameters == 8 * 2 * 32 * 64
     assert narrow.expert_parameters == 8 * 2 * 32 * 16
     assert narrow.parameters - narrow.expert_parameters - (wide.parameters - wide.expert_parameters) == 2 * 16 * 64
-    kept = [layer_activations(one, Batch(1, 32), Cut(), KernelChoice())["experts"] for one in (wide, narrow)]
+    kept = [
+        layer_activations(one, Batch(1, 32), ParallelSizes(), KernelChoice())["experts"] for one in (wide, narrow)
+    ]
     assert kept[0] - kept[1] == 32 * 2 * (2 * (64 - 16) - 16)
-    assert kept_for_weight(narrow, Batch(1, 32), Cut()) < kept_for_weight(wide, Batch(1, 32), Cut())
+    assert weight_gradient_bytes(narrow, Batch(1, 32), ParallelSizes()) < weight_gradient_bytes(
+        wide, Batch(1, 32), ParallelSizes()
+    )
 
 
 def test_halves_are_a_whole_layer() -> None:
@@ -158,7 +167,7 @@ def test_halves_are_a_whole_layer() -> None:
     second = replace(whole, attention=NoAttention(), num_norms=1)
     assert first.parameters + second.parameters == whole.parameters
     assert first.forward_flops(4096) + second.forward_flops(4096) == whole.forward_flops(4096)
-    batch, cut, kernels = Batch(1, 4096), Cut(tp=4), KernelChoice()
+    batch, cut, kernels = Batch(1, 4096), ParallelSizes(tp=4), KernelChoice()
     kept = [sum(layer_activations(one, batch, cut, kernels).values()) for one in (first, second, whole)]
     assert kept[0] + kept[1] == kept[2]
 
@@ -183,7 +192,7 @@ def test_patterns_have_the_published_numbers_of_layers(name: str, counts: tuple[
     assert (mambas, len(mixers) - mambas, len(layers) - len(mixers) - experts, experts) == counts
 
 
-HALVES = Halves(64, mamba=MAMBA, attention=Attention(4, 2, 16), dense=FeedForward(128, gated=False))
+HALVES = HybridMixers(64, mamba=MAMBA, attention=Attention(4, 2, 16), dense=FeedForward(128, gated=False))
 WRONG = {
     "letter": (lambda: HALVES.layers("M-X"), "the pattern M-X has a layer 'X', which is not known"),
     "no sizes": (lambda: HALVES.layers("ME"), "the pattern ME asks for experts, whose sizes are not given"),
@@ -193,19 +202,19 @@ WRONG = {
     "heads": (lambda: GatedDeltaNet(4, 6, 16, 16), "must be a multiple of its key heads: got 6 and 4"),
     "no state": (lambda: Mamba(8, 16, 0), "state_size must be at least 1: got 0"),
     "tp of groups": (
-        lambda: require_division_of_layer(alone(MAMBA), Cut(tp=4)),
+        lambda: require_division_of_layer(alone(MAMBA), ParallelSizes(tp=4)),
         "tp must divide the Mamba groups: got 4 with 2 (nearest below: 2)",
     ),
     "cp of heads": (
-        lambda: require_division_of_layer(alone(MAMBA), Cut(tp=2, cp=8)),
+        lambda: require_division_of_layer(alone(MAMBA), ParallelSizes(tp=2, cp=8)),
         "tp × cp must divide the Mamba heads: got 16 with 8 (nearest below: 8)",
     ),
     "tp of key heads": (
-        lambda: require_division_of_layer(alone(DELTA), Cut(tp=4)),
+        lambda: require_division_of_layer(alone(DELTA), ParallelSizes(tp=4)),
         "tp must divide the key heads of the delta net: got 4 with 2",
     ),
     "cp of a delta net": (
-        lambda: require_division_of_layer(alone(DELTA), Cut(cp=2)),
+        lambda: require_division_of_layer(alone(DELTA), ParallelSizes(cp=2)),
         "context parallelism of a gated delta net is not known: got cp 2",
     ),
     "window of another mixer": (

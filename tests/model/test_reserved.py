@@ -9,26 +9,26 @@ from hypothesis import strategies as st
 
 import ppsim
 from ppsim.base.errors import ConfigError
-from ppsim.model.activations import held_for_nothing, layer_activations
+from ppsim.model.activations import layer_activations, unused_output_bytes
 from ppsim.model.allocator import Allocator
 from ppsim.model.batch import Batch, KernelChoice
-from ppsim.model.fully_shard import Launch, Pass, replayed
+from ppsim.model.fully_shard import LaunchSettings, MicrobatchPass, replay_memory
 from ppsim.model.layer_trace import LayerTrace
-from ppsim.model.memory import MemorySettings, rank_memory
 from ppsim.model.optimizer import Optimizer
+from ppsim.model.pipeline_stages import stages_of
+from ppsim.model.rank_memory import MemorySettings, rank_memory
 from ppsim.model.registry import find_model, gpt
-from ppsim.model.stages import stages_of
-from ppsim.parallel.sizes import Cut
+from ppsim.parallel.sizes import ParallelSizes
 from tests.model.sharded import settings
 
 MIB = 2**20
-ONE_STEP = [Pass(True, 0, 0), Pass(False, 0, 0)]
+ONE_STEP = [MicrobatchPass(True, 0, 0), MicrobatchPass(False, 0, 0)]
 LLAMA = find_model("llama3-8b").with_layers(4)
 
 
 def reserved(made: MemorySettings, model=LLAMA, passes=ONE_STEP, **words) -> int:
     stages = stages_of(model, [len(model.layers)])
-    return replayed(model, stages, made, passes, Launch(**words)).reserved
+    return replay_memory(model, stages, made, passes, LaunchSettings(**words)).reserved
 
 
 def test_a_tensor_takes_the_smallest_free_block_that_holds_it_and_leaves_the_rest() -> None:
@@ -88,7 +88,9 @@ def test_held_blocks_never_overlap_and_reserved_never_falls_below_them(moves, is
 @pytest.mark.parametrize("is_async", [True, False])
 def test_a_layer_leaves_nothing_behind(tp: int, keeps: bool, is_async: bool) -> None:
     memory = Allocator()
-    trace = LayerTrace(LLAMA.kinds[0], Batch(16, 8192), Cut(tp=tp), 1.0, memory, is_async=is_async and tp > 1)
+    trace = LayerTrace(
+        LLAMA.kinds[0], Batch(16, 8192), ParallelSizes(tp=tp), 1.0, memory, is_async=is_async and tp > 1
+    )
     output, kept = trace.forward(keeps=keeps)
     assert memory.allocated == trace.own + sum(block.size for block in kept.values())
     if keeps:
@@ -108,7 +110,12 @@ def test_a_pipeline_sums_whole_gradients_and_keeps_weights_gathered() -> None:
     weights = LLAMA.parameters
     assert held.static == pytest.approx(16 * weights / 8, rel=1e-6)
     assert whole.static == pytest.approx(16 * weights / 8 + 6 * weights, rel=1e-6)
-    passes = [Pass(True, 0, 0), Pass(True, 0, 1), Pass(False, 0, 0), Pass(False, 0, 1)]
+    passes = [
+        MicrobatchPass(True, 0, 0),
+        MicrobatchPass(True, 0, 1),
+        MicrobatchPass(False, 0, 0),
+        MicrobatchPass(False, 0, 1),
+    ]
     small = settings(batch=Batch(1, 128, recompute="full"))
     more = reserved(small, passes=passes, is_pipelined=True) - reserved(small)
     assert more > 4 * weights
@@ -117,7 +124,7 @@ def test_a_pipeline_sums_whole_gradients_and_keeps_weights_gathered() -> None:
 def test_weights_are_gathered_in_8_bits_only_among_dp_ranks() -> None:
     kernels = KernelChoice(cross_entropy="unfused", input_bytes=1.0)
     in_8_bits = settings(kernels=kernels, optimizer=Optimizer(zero_stage=1))
-    among_cp = replace(in_8_bits, cut=Cut(cp=8))
+    among_cp = replace(in_8_bits, cut=ParallelSizes(cp=8))
     dp, cp = (
         rank_memory(LLAMA, stages_of(LLAMA, [4]), one, in_flight=[0]).components["parameters"]
         for one in (in_8_bits, among_cp)
@@ -130,7 +137,7 @@ def test_products_that_gather_and_scatter_make_one_copy_less_of_both() -> None:
     peaks = {}
     for is_async in (False, True):
         memory = Allocator()
-        trace = LayerTrace(LLAMA.kinds[0], Batch(16, 8192), Cut(tp=4), 2.0, memory, is_async=is_async)
+        trace = LayerTrace(LLAMA.kinds[0], Batch(16, 8192), ParallelSizes(tp=4), 2.0, memory, is_async=is_async)
         memory.drop(trace._into_product(trace.whole))
         gathered, partial = memory.peak_allocated, memory.make(trace.whole)
         memory.drop(trace._out_of_product(partial))
@@ -144,7 +151,7 @@ def test_products_in_8_bits_copy_their_operands_in_the_backward() -> None:
     peaks = {}
     for operand_bytes in (1.0, 2.0):
         memory = Allocator()
-        trace = LayerTrace(LLAMA.kinds[0], Batch(1, 8192), Cut(), operand_bytes, memory)
+        trace = LayerTrace(LLAMA.kinds[0], Batch(1, 8192), ParallelSizes(), operand_bytes, memory)
         before = memory.allocated
         trace._of_weight([])
         peaks[operand_bytes] = memory.peak_allocated - before - 2 * trace.weights[-1]
@@ -155,9 +162,9 @@ def test_the_last_rank_joins_the_logits_of_all_microbatches() -> None:
     """As many bytes as all of them where nothing else is as large: of short sequences in a large vocabulary."""
     small = settings(batch=Batch(1, 1024, recompute="full"), optimizer=Optimizer(zero_stage=1))
     model = replace(LLAMA, layers=LLAMA.layers[:1], vocab_size=400 * LLAMA.vocab_size)
-    passes = [Pass(forward, 0, one) for one in range(2) for forward in (True, False)]
-    plain = replayed(model, stages_of(model, [1]), small, passes, Launch())
-    joined = replayed(model, stages_of(model, [1]), small, passes, Launch(is_pipelined=True))
+    passes = [MicrobatchPass(forward, 0, one) for one in range(2) for forward in (True, False)]
+    plain = replay_memory(model, stages_of(model, [1]), small, passes, LaunchSettings())
+    joined = replay_memory(model, stages_of(model, [1]), small, passes, LaunchSettings(is_pipelined=True))
     assert joined.reserved - plain.reserved > 2 * 2 * 1024 * model.vocab_size
 
 
@@ -187,7 +194,10 @@ def test_a_projection_reserves_at_least_what_its_tensors_have() -> None:
 
 def test_microbatches_without_a_pipeline_add_their_gradients_into_the_same_shards() -> None:
     two, four = (
-        reserved(settings(), passes=[Pass(forward, 0, one) for one in range(number) for forward in (True, False)])
+        reserved(
+            settings(),
+            passes=[MicrobatchPass(forward, 0, one) for one in range(number) for forward in (True, False)],
+        )
         for number in (2, 4)
     )
     assert reserved(settings()) < two == four
@@ -196,15 +206,15 @@ def test_microbatches_without_a_pipeline_add_their_gradients_into_the_same_shard
 @pytest.mark.parametrize(("tp", "held"), [(1, 1.0), (8, 1 + 1 / 8)])
 def test_an_eager_block_holds_what_its_last_product_gives_though_no_backward_needs_it(tp: int, held: float) -> None:
     """The seventh product of a Llama's layer, T·h·e, and what tp ranks scatter of it; by formula and in the replay."""
-    layer, batch, cut = LLAMA.kinds[0], Batch(1, 8192, recompute="selective-op"), Cut(tp=tp)
+    layer, batch, cut = LLAMA.kinds[0], Batch(1, 8192, recompute="selective-op"), ParallelSizes(tp=tp)
     eager, compiled = KernelChoice(eager=True), KernelChoice()
     more = 8192 * LLAMA.hidden_size * 2 * held
     kept = [sum(layer_activations(layer, batch, cut, kernels).values()) for kernels in (eager, compiled)]
-    assert kept[0] - kept[1] == sum(held_for_nothing(layer, batch, cut, eager)) == more
+    assert kept[0] - kept[1] == sum(unused_output_bytes(layer, batch, cut, eager)) == more
     sizes = []
     for kernels in (eager, compiled):
         memory = Allocator()
-        trace = LayerTrace(layer, batch, cut, 2.0, memory, held=held_for_nothing(layer, batch, cut, kernels))
+        trace = LayerTrace(layer, batch, cut, 2.0, memory, held=unused_output_bytes(layer, batch, cut, kernels))
         output, kept_blocks = trace.forward(keeps=True)
         sizes.append(memory.allocated)
         gradient, of_weights = trace.backward(memory.make(trace.own), kept_blocks)

@@ -1,7 +1,7 @@
 """What a rank of a divided layer holds."""
 
 from ppsim.model.shapes import LayerShape
-from ppsim.profiling.models import find_model
+from ppsim.profiling.model_shapes import find_model
 
 
 def test_tensor_parallel_ranks_divide_heads_and_columns_those_of_a_shared_expert_too() -> None:

@@ -10,7 +10,7 @@ from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.config import model_from
 from ppsim.model.mixers.traced import TracedMixer
 from ppsim.model.parameters import held_of_layer, require_division_of_layer
-from ppsim.parallel.sizes import Cut
+from ppsim.parallel.sizes import ParallelSizes
 
 GEMM = {"module": "q_proj", "reads": "n1", "inputs": 64, "columns": [64], "split": "outputs"}
 OUT = {"module": "o_proj", "reads": "call 0 o", "inputs": 64, "columns": [64], "split": "inputs"}
@@ -52,14 +52,14 @@ def test_a_stored_model_is_read():
 def test_a_list_of_operators_saves_and_divides_as_the_named_mixer():
     traced, named = model_from(STORED).kinds
     batch, kernels = Batch(1, 128, 2, "none"), KernelChoice()
-    for cut in (Cut(), Cut(tp=2, dp=1)):
+    for cut in (ParallelSizes(), ParallelSizes(tp=2, dp=1)):
         ours, theirs = (sum(layer_activations(layer, batch, cut, kernels).values()) for layer in (traced, named))
         assert ours == theirs + 2 * 128 * 64 // cut.tp
         assert held_of_layer(traced, cut).dense == held_of_layer(named, cut).dense + 96
     for recompute in ("full", "core_attn", "layernorm"):
-        assert sum(layer_activations(traced, Batch(1, 128, 2, recompute), Cut(), kernels).values()) > 0
+        assert sum(layer_activations(traced, Batch(1, 128, 2, recompute), ParallelSizes(), kernels).values()) > 0
     with pytest.raises(ConfigError, match="tp must divide"):
-        require_division_of_layer(traced, Cut(tp=4, dp=1))
+        require_division_of_layer(traced, ParallelSizes(tp=4, dp=1))
 
 
 def test_context_parallelism_of_a_scan_is_refused():
@@ -73,7 +73,7 @@ def test_context_parallelism_of_a_scan_is_refused():
     traced = model_from(stored).kinds[0]
     assert traced.attention.core_flops(256, causal=False) == 2 * 4 * 16 * 16
     with pytest.raises(ConfigError, match="context parallelism of a traced scan is not known: got cp 2"):
-        require_division_of_layer(traced, Cut(cp=2))
+        require_division_of_layer(traced, ParallelSizes(cp=2))
 
 
 def changed(path: str, value: object) -> dict[str, object]:

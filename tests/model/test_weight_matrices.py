@@ -2,14 +2,14 @@
 
 import pytest
 
-from ppsim.model.activations import kept_for_weight
+from ppsim.model.activations import weight_gradient_bytes
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.attention_and_mlp import Attention, FeedForward, LatentAttention, MixtureOfExperts
 from ppsim.model.batch import Batch
 from ppsim.model.parameters import held_parameters
+from ppsim.model.pipeline_stages import Stage
 from ppsim.model.registry import find_model
-from ppsim.model.stages import Stage
-from ppsim.parallel.sizes import Cut
+from ppsim.parallel.sizes import ParallelSizes
 
 LAYERS = {
     name: find_model(name).layers[-1]
@@ -39,13 +39,13 @@ WHOLE = {  # parameters, those that a token takes, those of experts; FLOPs of a 
 }
 
 CUTS = {
-    "whole": Cut(),
-    "tp4": Cut(tp=4),
-    "tp4-no-sp": Cut(tp=4, sequence_parallel=False),
-    "tp16": Cut(tp=16),
-    "tp2-cp2-ep4": Cut(tp=2, cp=2, dp=4, ep=4),
-    "tp4-ep4-etp1": Cut(tp=4, dp=8, ep=4, etp=1),
-    "tp4-ep4-etp2": Cut(tp=4, dp=8, ep=4, etp=2),
+    "whole": ParallelSizes(),
+    "tp4": ParallelSizes(tp=4),
+    "tp4-no-sp": ParallelSizes(tp=4, sequence_parallel=False),
+    "tp16": ParallelSizes(tp=16),
+    "tp2-cp2-ep4": ParallelSizes(tp=2, cp=2, dp=4, ep=4),
+    "tp4-ep4-etp1": ParallelSizes(tp=4, dp=8, ep=4, etp=1),
+    "tp4-ep4-etp2": ParallelSizes(tp=4, dp=8, ep=4, etp=2),
 }
 
 ON_A_RANK = {  # dense parameters, experts', those in dense matrices; bytes that W reads of 2 × 4096 tokens
@@ -123,13 +123,13 @@ def test_a_layer_has_these_parameters_and_flops(name):
 def test_a_rank_holds_these_parameters_and_w_reads_these_bytes(name, cut):
     layer = LAYERS[name]
     held = held_parameters(Model((layer,), 1, 1), [Stage((layer,))], CUTS[cut])
-    kept = kept_for_weight(layer, Batch(2, 4096), CUTS[cut])
+    kept = weight_gradient_bytes(layer, Batch(2, 4096), CUTS[cut])
     assert (held.dense, held.expert, held.matrices, kept) == ON_A_RANK[name, cut]
 
 
 @pytest.mark.parametrize(("name", "tp", "ep"), PRODUCTS)
 def test_a_rank_computes_these_products(name, tp, ep):
-    linears = LAYERS[name].linears(Cut(tp=tp, dp=ep, ep=ep))
+    linears = LAYERS[name].linears(ParallelSizes(tp=tp, dp=ep, ep=ep))
     dense = tuple((one.outputs, one.inputs) for one in linears if one.is_product and one.kind != "routed")
     routed = tuple((one.outputs, one.inputs) for one in linears if one.kind == "routed")
     counts = {one.count for one in linears if one.kind == "routed"} or {0}
@@ -139,7 +139,7 @@ def test_a_rank_computes_these_products(name, tp, ep):
 def test_gpt_oss_has_biases_of_router_and_experts_a_sink_a_head_and_a_window_in_every_other_layer() -> None:
     """The tensors of its checkpoint (openai/gpt-oss-120b), on one of two ranks with 16 of the 128 experts."""
     model = find_model("gpt-oss-120b")
-    found = model.layers[0].linears(Cut(tp=2, dp=8, ep=8, etp=1))
+    found = model.layers[0].linears(ParallelSizes(tp=2, dp=8, ep=8, etp=1))
     assert {one.name: (one.inputs, one.outputs, one.biases) for one in found} == {
         "queries, keys, values": (2880, (32 + 2 * 4) * 64, (32 + 2 * 4) * 64),
         "sinks": (1, 32, 0),

@@ -12,7 +12,7 @@ import pytest
 from ppsim import project
 from ppsim.api.views import search_view, view_of
 from ppsim.plot.html import timeline_html
-from ppsim.plot.pareto import pareto_html
+from ppsim.plot.pareto_page import pareto_html
 from ppsim.tuning.search import tune
 from tests.plot import test_browser
 from tests.tuning.questions import question

@@ -19,7 +19,7 @@ from ppsim import StageCosts, build, simulate
 from ppsim.plot.hover import Hover
 from ppsim.plot.html import timeline_html
 from ppsim.plot.lanes import compute_lanes
-from ppsim.plot.plot_model import View
+from ppsim.plot.plot_model import TimelineView
 from ppsim.plot.scale import time_scale
 from ppsim.runs.compare import compare
 
@@ -200,7 +200,7 @@ def test_the_page_loads_alone_hovers_right_and_zooms(opened, shape):
     busy = [cell for cell in range(len(lane.node)) if not lane.is_idle[cell]]
     action = busy[len(busy) // 2]
 
-    page = opened(View(timeline, "<b>t</b>"))
+    page = opened(TimelineView(timeline, "<b>t</b>"))
     assert lines[0][0] == "idle: warm-up"
     assert page.hover_at(middles[0], RANK - 0.1) == [*lines[0], f"rank {RANK}"]
 
@@ -220,7 +220,7 @@ def test_several_timelines_zoom_together(opened):
     timelines = [
         simulate(build(name, pp=4, vpp=vpp, microbatches=8), COSTS) for name, vpp in (("1f1b", 1), ("zbv-fixed", 2))
     ]
-    page = opened(View(timelines[0], "a"), View(timelines[1], "b"), memory_limit_bytes=80e9)
+    page = opened(TimelineView(timelines[0], "a"), TimelineView(timelines[1], "b"), memory_limit_bytes=80e9)
     page.drag(500.0, 1, half_px=40)
     low, high = page.range()
     assert 0 < low < 500 < high
@@ -230,7 +230,7 @@ def test_several_timelines_zoom_together(opened):
 def test_cells_are_coloured_by_microbatch_and_idle_ones_by_cause(opened):
     timeline = simulate(build("zb-h1", pp=4, microbatches=8), COSTS)
     lane = compute_lanes(timeline, by_cause=True)[2]
-    page = opened(View(timeline, "t"))
+    page = opened(TimelineView(timeline, "t"))
     by_kind = page.fills(2)
     page.click("causes")
     with_causes = page.fills(2)
@@ -254,7 +254,7 @@ def test_cells_are_coloured_by_microbatch_and_idle_ones_by_cause(opened):
 
 
 def test_panels_and_the_critical_path_come_and_go(opened):
-    page = opened(View(simulate(build("1f1b", pp=4, microbatches=8), COSTS), "t"))
+    page = opened(TimelineView(simulate(build("1f1b", pp=4, microbatches=8), COSTS), "t"))
 
     def red():
         row = page.pixels()[1]
@@ -283,7 +283,9 @@ def test_every_row_stays_as_coloured_as_it_was_whatever_is_toggled(opened, pp, i
     table = build("1f1b", pp=pp, microbatches=2 * pp)
     timelines = [simulate(table, COSTS), *([simulate(table, COSTS.replace(forward_s=0.027))] * is_compared)]
     options = {"comparison": compare(*timelines)} if is_compared else {}
-    page = opened(*(View(timeline, name) for timeline, name in zip(timelines, "ab", strict=False)), **options)
+    page = opened(
+        *(TimelineView(timeline, name) for timeline, name in zip(timelines, "ab", strict=False)), **options
+    )
     whole = page.coloured()
     compute = range(pp * len(timelines))
     assert len(whole) > len(compute)
@@ -310,7 +312,7 @@ def test_pointing_at_an_action_draws_who_it_waits_for_and_a_click_keeps_it(opene
         next(node for node, action in enumerate(timeline.schedule) if str(action) == "1B2")
     )
     place = (middles_of(lane, scale)[cell], 1 - 0.1)
-    page = opened(View(timeline, "t"))
+    page = opened(TimelineView(timeline, "t"))
     assert page.count("#links path") == 0
     page.hover_at(*place)
     # To 1F2 and 2B2, whose results it needs, and on to 0B2: each a line and its casing.
@@ -331,7 +333,7 @@ def test_pointing_at_an_action_draws_who_it_waits_for_and_a_click_keeps_it(opene
 
 
 def test_the_keyboard_zooms_and_moves_and_stays_inside_the_step(opened):
-    page = opened(View(simulate(build("1f1b", pp=4, microbatches=8), COSTS), "t"))
+    page = opened(TimelineView(simulate(build("1f1b", pp=4, microbatches=8), COSTS), "t"))
     page.page.mouse.move(2, 2)
     begin, end = page.range()
     page.press("w")
@@ -352,7 +354,7 @@ def test_the_keyboard_zooms_and_moves_and_stays_inside_the_step(opened):
 def test_a_comparison_is_coloured_and_labelled_by_error(opened):
     table = build("zb-h1", pp=2, microbatches=4)
     measured, projected = simulate(table, COSTS), simulate(table, COSTS.replace(forward_s=0.027))
-    views = View(measured, "measured"), View(projected, "projected")
+    views = TimelineView(measured, "measured"), TimelineView(projected, "projected")
     page = opened(*views, comparison=compare(measured, projected))
     page.press("e")
     assert page.ask("page.panels[0].numLabels") == 2 * measured.num_actions
@@ -368,7 +370,7 @@ def test_a_comparison_is_coloured_and_labelled_by_error(opened):
 
 
 def test_on_paper_the_picture_takes_one_page_and_the_tables_follow(opened):
-    page = opened(View(simulate(build("1f1b", pp=64, microbatches=64), COSTS), "t"))
+    page = opened(TimelineView(simulate(build("1f1b", pp=64, microbatches=64), COSTS), "t"))
     printed = page.page.pdf(prefer_css_page_size=True, print_background=True)
     assert 2 <= printed.count(b"/Type /Page\n") <= 3
     assert page.is_clean()
@@ -382,7 +384,7 @@ def test_titles_and_names_are_shown_as_they_are_written_and_run_nothing(opened, 
     table = replace(build("1f1b", pp=2, microbatches=4), name=MARKUP)
     timelines = [simulate(table, COSTS)] * (1 + is_compared)
     options = {"comparison": compare(*timelines)} if is_compared else {}
-    page = opened(*(View(timeline, MARKUP, facts=[(MARKUP, MARKUP)]) for timeline in timelines), **options)
+    page = opened(*(TimelineView(timeline, MARKUP, facts=[(MARKUP, MARKUP)]) for timeline in timelines), **options)
     assert page.page.title() == page.page.inner_text("h1") == ", ".join([MARKUP] * len(timelines))
     assert page.page.locator("aside td", has_text=MARKUP).count() == 2 * len(timelines)
     assert MARKUP in page.page.get_attribute("canvas", "aria-label")
@@ -392,7 +394,7 @@ def test_titles_and_names_are_shown_as_they_are_written_and_run_nothing(opened, 
 
 
 def test_a_page_lets_no_other_script_run_and_nothing_be_loaded(opened):
-    page = opened(View(simulate(build("1f1b", pp=2, microbatches=4), COSTS), "t"))
+    page = opened(TimelineView(simulate(build("1f1b", pp=2, microbatches=4), COSTS), "t"))
     page.page.evaluate(
         """() => {
           const script = document.createElement("script");
@@ -408,7 +410,7 @@ def test_a_page_lets_no_other_script_run_and_nothing_be_loaded(opened):
 
 
 def test_the_picture_is_saved_as_an_image(opened):
-    page = opened(View(simulate(build("1f1b", pp=2, microbatches=4), COSTS), "t"))
+    page = opened(TimelineView(simulate(build("1f1b", pp=2, microbatches=4), COSTS), "t"))
     with page.page.expect_download() as saved:
         page.page.click("#save")
     assert saved.value.path().read_bytes().startswith(b"\x89PNG")
@@ -416,7 +418,7 @@ def test_the_picture_is_saved_as_an_image(opened):
 
 
 def test_a_picture_that_is_summed_up_says_so_and_zoomed_in_it_does_not(opened):
-    page = opened(View(simulate(build("interleaved-1f1b", pp=8, vpp=4, microbatches=400), COSTS), "many"))
+    page = opened(TimelineView(simulate(build("interleaved-1f1b", pp=8, vpp=4, microbatches=400), COSTS), "many"))
     assert page.page.is_visible("#summed")
     page.ask("page.show(0, page.state.to / 200)")
     page.page.evaluate(TWO_FRAMES)
@@ -426,7 +428,7 @@ def test_a_picture_that_is_summed_up_says_so_and_zoomed_in_it_does_not(opened):
 
 def test_the_time_axis_stays_in_view_with_64_ranks(opened):
     window = {"viewport": {"width": 1200, "height": 500}}
-    page = opened(View(simulate(build("1f1b", pp=64, microbatches=64), COSTS), "tall"), window=window)
+    page = opened(TimelineView(simulate(build("1f1b", pp=64, microbatches=64), COSTS), "tall"), window=window)
     assert page.page.is_visible("#axis")
     assert page.page.evaluate("document.getElementById('axis').getBoundingClientRect().bottom") <= 500
     page.page.evaluate("document.querySelector('canvas').scrollIntoView(false)")
@@ -436,13 +438,13 @@ def test_the_time_axis_stays_in_view_with_64_ranks(opened):
 
 def test_at_390_px_the_page_of_the_readme_has_its_passes_not_sums(opened):
     timeline = simulate(build("interleaved-1f1b", pp=8, vpp=2, microbatches=32), COSTS)
-    page = opened(View(timeline, "readme"), window={"viewport": {"width": 390, "height": 844}})
+    page = opened(TimelineView(timeline, "readme"), window={"viewport": {"width": 390, "height": 844}})
     assert not page.page.is_visible("#summed")
 
 
 def test_a_tap_shows_what_is_under_the_finger(opened):
     window = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
-    page = opened(View(simulate(build("1f1b", pp=4, microbatches=8), COSTS), "tapped"), window=window)
+    page = opened(TimelineView(simulate(build("1f1b", pp=4, microbatches=8), COSTS), "tapped"), window=window)
     page.page.evaluate("document.querySelector('canvas').scrollIntoView()")
     page.page.evaluate(TWO_FRAMES)
     page.page.touchscreen.tap(*page.pixel_of(15, 0))  # ms

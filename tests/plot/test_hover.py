@@ -8,7 +8,7 @@ from ppsim import StageCosts, build, simulate
 from ppsim.plot.hover import Hover
 from ppsim.plot.lanes import compute_lanes, transfer_lanes
 from ppsim.plot.scale import time_scale
-from ppsim.simulation.explain import gaps, idle_by_cause_s
+from ppsim.simulation.idle_causes import gaps, idle_by_cause_s
 from tests.strategies import tables_and_costs
 
 

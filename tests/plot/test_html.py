@@ -12,16 +12,16 @@ from hypothesis import given
 from ppsim import StageCosts, build, project, simulate
 from ppsim.api.views import view_of
 from ppsim.plot import palette
-from ppsim.plot.action_colours import Fills, fills_of
-from ppsim.plot.error_figure_data import Errors
+from ppsim.plot.action_colours import ActionColours, fills_of
+from ppsim.plot.error_figure_data import ActionErrors
 from ppsim.plot.html import timeline_html
 from ppsim.plot.lanes import compute_lanes, placed_transfer_lanes
 from ppsim.plot.picture import BUSY, picture_of
-from ppsim.plot.plot_model import View
+from ppsim.plot.plot_model import TimelineView
 from ppsim.plot.scale import heading
 from ppsim.runs.compare import compare
 from ppsim.schedule.table import NONE
-from ppsim.simulation.explain import CAUSES, idle_by_cause_s
+from ppsim.simulation.idle_causes import CAUSES, idle_by_cause_s
 from tests.projection.jobs import job
 from tests.strategies import tables_and_costs
 
@@ -65,12 +65,12 @@ class Read:
 
 def picture(*timelines, titles=None, **options):
     titles = titles or [""] * len(timelines)
-    return Read(picture_of([View(*pair) for pair in zip(timelines, titles, strict=True)], **options))
+    return Read(picture_of([TimelineView(*pair) for pair in zip(timelines, titles, strict=True)], **options))
 
 
 def page_of(*timelines, titles=None, **options):
     titles = titles or [""] * len(timelines)
-    return timeline_html([View(*pair) for pair in zip(timelines, titles, strict=True)], **options)
+    return timeline_html([TimelineView(*pair) for pair in zip(timelines, titles, strict=True)], **options)
 
 
 def panels_of(read, kind):
@@ -214,7 +214,7 @@ def test_what_is_around_a_jobs_pipeline_has_a_row_a_rank_and_widens_the_axis():
 def test_measured_and_projected_share_the_rows_and_say_how_far_off_each_action_is():
     measured = timeline_of("zb-h1")
     projected = timeline_of("zb-h1", costs=COSTS.replace(forward_s=0.9e-3, backward_weight_s=1.2e-3))
-    errors = Errors(measured, projected)
+    errors = ActionErrors(measured, projected)
     read = picture(measured, projected, titles=["measured", "projected"], errors=errors)
     (panel,) = panels_of(read, "compute")
     assert [row["plan"] for row in panel["rows"]] == [0] * 4 + [1] * 4
@@ -232,7 +232,7 @@ def test_measured_and_projected_share_the_rows_and_say_how_far_off_each_action_i
 
 def test_the_errors_of_actions_that_took_no_time_are_none():
     nothing = timeline_of(costs=StageCosts(forward_s=0.0, backward_input_s=0.0, backward_weight_s=0.0))
-    assert set(Errors(nothing, timeline_of()).of_action.tolist()) == {0.0}
+    assert set(ActionErrors(nothing, timeline_of()).of_action.tolist()) == {0.0}
 
 
 def test_a_comparison_has_its_own_colouring_and_table():
@@ -244,7 +244,7 @@ def test_a_comparison_has_its_own_colouring_and_table():
 
 
 def test_every_colouring_finds_its_fills():
-    fills = Fills(3)
+    fills = ActionColours(3)
     colours = fills.colours
     assert len(colours) == fills.errors + len(palette.ERRORS)
     assert fills.errors - fills.microbatches == len(palette.MICROBATCHES)
@@ -286,7 +286,7 @@ def test_the_page_refers_to_no_other_file():
 
 def test_the_packed_data_are_those_of_the_picture():
     timeline = timeline_of()
-    page, made = page_of(timeline), picture_of([View(timeline)])
+    page, made = page_of(timeline), picture_of([TimelineView(timeline)])
     assert json.loads(unpacked(page, "picture")) == json.loads(json.dumps(made.data))
     for name in ("drawn", "told"):
         assert unpacked(page, name) == zlib.decompress(base64.b64decode(getattr(made, name).packed()))

@@ -13,7 +13,7 @@ from ppsim.plot.lanes import (
     has_transfers,
     memory_caption,
     memory_lines,
-    packed,
+    pack_intervals,
     placed_transfer_lanes,
     shown_ranks,
     transfer_lanes,
@@ -69,7 +69,7 @@ def test_each_transfer_is_drawn_once_in_a_lane_of_its_sender(table_and_costs):
 
 
 def lanes_of(start, end):
-    return packed(np.array(start, dtype=float), np.array(end, dtype=float)).tolist()
+    return pack_intervals(np.array(start, dtype=float), np.array(end, dtype=float)).tolist()
 
 
 def test_overlapping_intervals_take_as_few_lanes_as_run_at_once():

@@ -10,15 +10,15 @@ import pytest
 
 from ppsim import StageCosts, build, simulate
 from ppsim.plot import palette
-from ppsim.plot.error_figure_data import Errors
+from ppsim.plot.error_figure_data import ActionErrors
 from ppsim.plot.hover import Hover
 from ppsim.plot.lanes import compute_lanes, transfer_lanes
-from ppsim.plot.plot_model import View
+from ppsim.plot.plot_model import TimelineView
 from ppsim.plot.scale import time_scale
 from ppsim.runs.compare import compare
 from ppsim.schedule.grammar import parse_table
 from ppsim.schedule.table import NONE, Op
-from ppsim.simulation.explain import CAUSES
+from ppsim.simulation.idle_causes import CAUSES
 from tests.plot import test_browser
 from tests.plot.test_browser import COSTS, SHAPES
 
@@ -59,7 +59,7 @@ def test_every_cell_says_what_the_python_says(opened, case):
     hover = Hover(timeline, time_scale(timeline.step_time_s))
     lanes = compute_lanes(timeline, by_cause=True)
     lanes += transfer_lanes(timeline) if costs.transfer_s else []
-    page = opened(View(timeline, "t"))
+    page = opened(TimelineView(timeline, "t"))
     assert said_by(page) == [[list(lines) for lines in hover.lines_of(lane)] for lane in lanes]
     assert page.is_clean()
 
@@ -67,10 +67,12 @@ def test_every_cell_says_what_the_python_says(opened, case):
 def test_a_compared_action_says_how_far_off_it_is(opened):
     table = build("zb-h1", pp=2, microbatches=4)
     measured, projected = simulate(table, UNEVEN), simulate(table, UNEVEN.replace(forward_s=0.0111))
-    page = opened(View(measured, "a"), View(projected, "b"), comparison=compare(measured, projected))
+    page = opened(
+        TimelineView(measured, "a"), TimelineView(projected, "b"), comparison=compare(measured, projected)
+    )
     first = [lines[4] for lines in said_by(page)[0] if lines[0].startswith("0F")]
     assert first[0] == "projected 11.1 ms, measured 12.3 ms: -9.76 %; ends 1.20 ms early in the projection"
-    behind = Errors(measured, projected).behind_s[[str(action) for action in table].index("0F3")]
+    behind = ActionErrors(measured, projected).behind_s[[str(action) for action in table].index("0F3")]
     assert f"ends {-behind * 1e3:.2f} ms early" in first[3]
 
 
@@ -99,7 +101,7 @@ def within(timeline, begin_s, end_s):
 @pytest.mark.parametrize("channel", ["ideal", "rank"])
 def test_a_range_sums_up_what_happens_in_it(opened, channel):
     timeline = simulate(build("zbv-fixed", pp=4, vpp=2, microbatches=8), UNEVEN.replace(channel=channel))
-    page = opened(View(timeline, "t"))
+    page = opened(TimelineView(timeline, "t"))
     step = timeline.step_time_s / page.ask("1") * 1e3
     page.page.keyboard.down("Shift")
     page.drag(0.31 * step, 2, half_px=171)
@@ -125,7 +127,7 @@ def test_a_range_sums_up_what_happens_in_it(opened, channel):
 
 def test_an_action_is_found_by_its_name_and_one_that_is_not_there_is_said(opened):
     timeline = simulate(build("1f1b", pp=4, microbatches=64), COSTS)
-    page = opened(View(timeline, "t"))
+    page = opened(TimelineView(timeline, "t"))
     page.page.fill("[name=find]", " 2b40 ")
     page.page.press("[name=find]", "Enter")
     page.page.evaluate(test_browser.TWO_FRAMES)
@@ -145,7 +147,7 @@ def test_an_action_is_found_by_its_name_and_one_that_is_not_there_is_said(opened
 def test_an_action_is_found_among_later_stages_and_microbatches_that_come_before_it(opened):
     """One rank with two stages whose backwards go last in, first out: nothing is in the order of its numbers."""
     table = parse_table("0F0,0F1,1F0,1F1,1B1,1B0,0B1,0B0\n")
-    page = opened(View(simulate(table, COSTS), "t"))
+    page = opened(TimelineView(simulate(table, COSTS), "t"))
     for action in map(str, table):
         page.page.fill("[name=find]", action)
         page.page.press("[name=find]", "Enter")
@@ -154,7 +156,7 @@ def test_an_action_is_found_among_later_stages_and_microbatches_that_come_before
 
 
 def test_the_address_brings_back_what_was_shown(opened):
-    page = opened(View(simulate(build("zb-h1", pp=4, microbatches=8), COSTS), "t"))
+    page = opened(TimelineView(simulate(build("zb-h1", pp=4, microbatches=8), COSTS), "t"))
     for key in ("w", "d", "m", "i", "p", "r"):
         page.press(key)
     page.click("panel", "memory")
@@ -202,7 +204,7 @@ def share_of(pixels, colour):
 def test_the_page_is_dark_where_the_system_is_and_the_switch_decides(opened):
     timeline = simulate(build("1f1b", pp=4, microbatches=8), COSTS)
     idle = {theme: colours["idle"] for theme, colours in palette.THEMES.items()}
-    page = opened(View(timeline, "t"), window={"color_scheme": "dark"})
+    page = opened(TimelineView(timeline, "t"), window={"color_scheme": "dark"})
     page.press("p")
     share = 1 - timeline.busy_s[1] / timeline.step_time_s
     assert background(page) == "rgb(21, 24, 28)"
@@ -220,7 +222,7 @@ def test_the_page_is_dark_where_the_system_is_and_the_switch_decides(opened):
 
 def test_cells_too_small_for_a_pixel_are_drawn_by_their_shares_and_labelled_once_they_are_wide(opened):
     timeline = simulate(build(**SHAPES["98,304 actions"]), COSTS)
-    page = opened(View(timeline, "t"))
+    page = opened(TimelineView(timeline, "t"))
     page.press("p")
     schedule, duration = timeline.schedule, (timeline.end - timeline.start)[: timeline.num_actions]
     rows = page.pixels()
@@ -245,7 +247,7 @@ def test_cells_too_small_for_a_pixel_are_drawn_by_their_shares_and_labelled_once
 
 def test_the_chunks_of_a_kind_differ_by_more_than_their_lightness_where_cells_are_wide(opened):
     timeline = simulate(build("interleaved-1f1b", pp=2, vpp=2, microbatches=4), COSTS)
-    page = opened(View(timeline, "t"))
+    page = opened(TimelineView(timeline, "t"))
     lane, row = compute_lanes(timeline)[0], page.pixels()[0]
     scale = row.shape[1] / timeline.step_time_s
     for chunk, colours in ((0, 1), (1, 2)):
@@ -262,13 +264,13 @@ def test_the_chunks_of_a_kind_differ_by_more_than_their_lightness_where_cells_ar
 def test_a_phone_shows_all_of_it_without_scrolling_sideways(opened, scheme):
     timeline = simulate(build("zbv-fixed", pp=8, vpp=2, microbatches=16), COSTS)
     window = {"viewport": {"width": 390, "height": 844}, "color_scheme": scheme, "device_scale_factor": 2}
-    page = opened(View(timeline, "a title that is rather long, as those of jobs are"), window=window)
+    page = opened(TimelineView(timeline, "a title that is rather long, as those of jobs are"), window=window)
     assert page.page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.ask("page.layout().wide") > 300
     assert page.is_clean()
 
 
 def test_nothing_is_drawn_for_a_step_that_takes_no_time(opened):
-    page = opened(View(simulate(build("1f1b", pp=2, microbatches=2), costs_of(0.0, 0.0, 0.0)), "t"))
+    page = opened(TimelineView(simulate(build("1f1b", pp=2, microbatches=2), costs_of(0.0, 0.0, 0.0)), "t"))
     assert page.is_clean()
     assert NONE not in page.fills(0)

@@ -10,12 +10,12 @@ import pytest
 
 from ppsim import StageCosts, build, simulate
 from ppsim.plot import palette
-from ppsim.plot.action_colours import Fills
-from ppsim.plot.plotly_figures import Look, timeline_figure, timeline_plotly
+from ppsim.plot.action_colours import ActionColours
+from ppsim.plot.plotly_figures import DrawingOptions, timeline_figure, timeline_plotly
 from ppsim.plot.plotly_frame import DARK, LIGHT, figure_of
-from ppsim.plot.plotly_tradeoffs import Point, idle_plotly, tradeoff_figure, tradeoff_plotly
+from ppsim.plot.plotly_tradeoffs import TradeoffPoint, idle_plotly, tradeoff_figure, tradeoff_plotly
 from ppsim.schedule.table import Op
-from ppsim.simulation.explain import CAUSES, idle_by_cause_s
+from ppsim.simulation.idle_causes import CAUSES, idle_by_cause_s
 
 COSTS = StageCosts(
     forward_s=0.010, backward_input_s=0.010, backward_weight_s=0.008, activation_bytes=2.0**30, transfer_s=0.001
@@ -47,8 +47,10 @@ def test_the_cells_of_a_row_tile_the_step_and_one_axis_serves_all_timelines():
 
 
 def test_idle_cells_take_the_colour_of_their_cause_when_asked():
-    by_kind, by_cause = (timeline_plotly(TIMELINES, look=Look(colour=colour)) for colour in ("kind", "cause"))
-    causes = range(Fills.causes, Fills.causes + len(CAUSES))
+    by_kind, by_cause = (
+        timeline_plotly(TIMELINES, look=DrawingOptions(colour=colour)) for colour in ("kind", "cause")
+    )
+    causes = range(ActionColours.causes, ActionColours.causes + len(CAUSES))
     assert not any(np.isin(numbers(row["z"]), causes).any() for row in cells_of(by_kind))
     idle = [np.diff(numbers(row["x"]))[np.isin(numbers(row["z"]), causes)].sum() for row in cells_of(by_cause)]
     expected = [1e3 * (timeline.step_time_s - busy) for timeline in TIMELINES for busy in timeline.busy_s]
@@ -56,7 +58,7 @@ def test_idle_cells_take_the_colour_of_their_cause_when_asked():
 
 
 def test_without_texts_a_cell_still_says_its_name():
-    told = cells_of(timeline_plotly(TIMELINES[:1], look=Look(with_texts=False)))[2]["customdata"][0]
+    told = cells_of(timeline_plotly(TIMELINES[:1], look=DrawingOptions(with_texts=False)))[2]["customdata"][0]
     whole = cells_of(timeline_plotly(TIMELINES[:1]))[2]["customdata"][0]
     assert [lines[0].split(":")[0] for lines in whole] == told
     place = told.index("2F0")
@@ -65,7 +67,7 @@ def test_without_texts_a_cell_still_says_its_name():
 
 
 def test_what_is_left_out_is_not_drawn():
-    bare = Look(with_labels=False, with_critical_path=False, wide_px=20)
+    bare = DrawingOptions(with_labels=False, with_critical_path=False, wide_px=20)
     assert {trace["type"] for trace in timeline_plotly(TIMELINES, look=bare)["data"]} == {"heatmap"}
     memory = timeline_plotly(TIMELINES, look=replace(bare, with_memory=True, memory_limit_bytes=3 * 2.0**30))
     assert sum(trace["type"] == "scatter" for trace in memory["data"]) == 8
@@ -74,10 +76,10 @@ def test_what_is_left_out_is_not_drawn():
 
 def test_the_steps_run_along_what_nothing_improves_on_in_both():
     points = [
-        Point("slow", 1.0 * 2**30, 3.0, bound_s=2.0),
-        Point("quick", 2.0 * 2**30, 2.0, kind="compared"),
-        Point("worse", 2.5 * 2**30, 2.5),
-        Point("refused", 0.5 * 2**30, 1.0, kind="refused"),
+        TradeoffPoint("slow", 1.0 * 2**30, 3.0, bound_s=2.0),
+        TradeoffPoint("quick", 2.0 * 2**30, 2.0, kind="compared"),
+        TradeoffPoint("worse", 2.5 * 2**30, 2.5),
+        TradeoffPoint("refused", 0.5 * 2**30, 1.0, kind="refused"),
     ]
     traces = {trace["name"]: trace for trace in tradeoff_plotly(points, memory_limit_bytes=2.0**31)["data"]}
     assert (traces["least of both"]["x"], traces["least of both"]["y"]) == ([1.0, 2.0], [3000.0, 2000.0])
@@ -104,9 +106,9 @@ def test_text_stands_out_from_the_paper(theme):
 
 
 def test_plotly_takes_every_picture():
-    point = Point("1f1b", 2.0**30, 1.0, 0.5)
+    point = TradeoffPoint("1f1b", 2.0**30, 1.0, 0.5)
     for figure in (
-        timeline_figure(TIMELINES[0], look=Look(with_memory=True)),
+        timeline_figure(TIMELINES[0], look=DrawingOptions(with_memory=True)),
         figure_of(idle_plotly(TIMELINES)),
         tradeoff_figure([point]),
     ):
@@ -115,7 +117,7 @@ def test_plotly_takes_every_picture():
 
 def test_a_sketch_has_the_colours_of_the_cells_where_they_are():
     Image = pytest.importorskip("PIL.Image")
-    picture = timeline_plotly(TIMELINES, look=Look(is_sketch=True))
+    picture = timeline_plotly(TIMELINES, look=DrawingOptions(is_sketch=True))
     assert cells_of(picture) == []
     for timeline, drawn in zip(TIMELINES, picture["layout"]["images"], strict=True):
         data = base64.b64decode(drawn["source"].partition(",")[2])

@@ -1,5 +1,5 @@
 """Settings for what is no matter of time."""
 
-from ppsim.profiling.settings import Settings
+from ppsim.profiling.settings import MeasuringSettings
 
-ONCE = Settings(num_repeats=1, num_warm_up=0)
+ONCE = MeasuringSettings(num_repeats=1, num_warm_up=0)

@@ -16,29 +16,29 @@ pytest.importorskip("torch")
 import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import signed_percent
-from ppsim.costs.profile import Profile, Rehearsal, load_profile
+from ppsim.costs.profile import CalibrationRun, Profile, load_profile
 from ppsim.profiling import calibration_run as rehearsal
-from ppsim.profiling.calibration_run import FEW, MORE, told
-from ppsim.profiling.settings import Key, Settings
+from ppsim.profiling.calibration_run import FEW, MORE, fit_overheads
+from ppsim.profiling.settings import MeasurementKey, MeasuringSettings
 from ppsim.runs.run import Run, median_costs
 from ppsim.runs.timeline_file import timeline_to_json
-from ppsim.runs.timeline_import import Measured, measured_in
-from ppsim.runtime.config import GPTShape
+from ppsim.runs.timeline_import import ImportedRun, import_run
+from ppsim.runtime.train_config import GPTShape
 from ppsim.simulation.engine import evaluate
-from ppsim.simulation.run import durations_s
+from ppsim.simulation.simulate import durations_s
 from tests.cli.running import ppsim as command
 from tests.cli.running import words_of
 
 
 def slowed(profile: Profile, *, num_processes: int = 2, slowdown: float = 1.25) -> Profile:
-    found = Rehearsal(
+    found = CalibrationRun(
         num_processes=num_processes, num_threads=1, slowdown=slowdown,
         action_overhead_s=4e-4, hop_overhead_s=9e-4, step_spread=0.02,
     )  # fmt: skip
     return replace(profile, rehearsal=found)
 
 
-def simulated(profile: Profile, layers: int, **overheads: float) -> Measured:
+def simulated(profile: Profile, layers: int, **overheads: float) -> ImportedRun:
     """A run of so many layers per stage, each step as projected."""
     plan = ppsim.Plan(
         pp=2, schedule="1f1b", profile=slowed(profile), num_layers=2 * layers, split=[layers] * 2, **overheads
@@ -47,7 +47,7 @@ def simulated(profile: Profile, layers: int, **overheads: float) -> Measured:
     start, end = np.stack([timeline.start] * 4), np.stack([timeline.end] * 4)
     actions = timeline.graph.num_actions
     medians = median_costs(timeline.graph, (end - start)[:, :actions])
-    return measured_in(Run("", timeline.graph, medians, start, end, has_own_costs=False), 0)
+    return import_run(Run("", timeline.graph, medians, start, end, has_own_costs=False), 0)
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def published() -> Profile:
 
 def test_two_pipelines_tell_the_slow_down_from_an_action_and_both_from_a_hop(published: Profile) -> None:
     pair = [simulated(published, layers, action_overhead_s=4e-4, hop_overhead_s=9e-4) for layers in (FEW, MORE)]
-    found = told(published, published.shape_at(), pair)
+    found = fit_overheads(published, published.shape_at(), pair)
     assert found["slowdown"] == pytest.approx(1.25, rel=1e-3)
     assert found["hop_overhead_s"] == pytest.approx(9e-4, rel=1e-3)
     assert found["action_overhead_s"] == pytest.approx(4e-4, rel=3e-3)
@@ -73,23 +73,23 @@ def test_what_varying_passes_cost_is_no_overhead_and_comes_back_in_the_projectio
 ) -> None:
     """Drawn steps of two sizes: passes as they are come back, and a step of a third size within 1 %."""
     pair = [drawn(published, layers, spread, slowdown) for layers in (FEW, MORE)]
-    found = told(published, published.shape_at(), pair)
+    found = fit_overheads(published, published.shape_at(), pair)
     assert found["slowdown"] == pytest.approx(slowdown, rel=0.03)
     longest = pair[0].run.step_times_s.max()
     assert found["action_overhead_s"] * 16 < 0.05 * longest
-    profile = replace(published, rehearsal=Rehearsal(num_processes=2, num_threads=1, **found))
+    profile = replace(published, rehearsal=CalibrationRun(num_processes=2, num_threads=1, **found))
     made = ppsim.project(pp=2, schedule="1f1b", layers=4, profile=profile, split=[2, 2])
     expected = drawn(published, 2, spread, slowdown).step_times_s
     assert made.timeline.step_time_s == pytest.approx(np.mean(expected), rel=0.01)
-    assert made.answer.budget_s["passes that vary"] == pytest.approx(
+    assert made.answer.time_breakdown_s["passes that vary"] == pytest.approx(
         made.timeline.step_time_s
         - ppsim.simulate(made.timeline.schedule, made.costs.replace(variation_s=0)).step_time_s
     )
-    low, high = made.answer.interval_s
+    low, high = made.answer.iteration_time_interval_s
     assert low < made.iteration_time_s < high
 
 
-def drawn(profile: Profile, layers: int, spread: float, slowdown: float, num_steps: int = 200) -> Measured:
+def drawn(profile: Profile, layers: int, spread: float, slowdown: float, num_steps: int = 200) -> ImportedRun:
     """A run of so many layers per stage, whose passes are drawn."""
     plan = ppsim.Plan(pp=2, schedule="1f1b", profile=profile, num_layers=2 * layers, split=[layers] * 2)
     timeline = ppsim.project(plan).timeline
@@ -101,14 +101,14 @@ def drawn(profile: Profile, layers: int, spread: float, slowdown: float, num_ste
     ]
     start, end = np.stack([one.start for one in times]), np.stack([one.end for one in times])
     medians = median_costs(graph, (end - start)[:, : graph.num_actions])
-    return measured_in(Run("", graph, medians, start, end, has_own_costs=False), 0)
+    return import_run(Run("", graph, medians, start, end, has_own_costs=False), 0)
 
 
-def at_other_paces(measured: Measured, factors: Sequence[float], ranks_s: Sequence[float]) -> Measured:
+def at_other_paces(measured: ImportedRun, factors: Sequence[float], ranks_s: Sequence[float]) -> ImportedRun:
     """The same steps on a machine that gave now more, now less."""
     run, slower = measured.run, np.array(factors)[:, None]
     taken = (slower * np.array(ranks_s)).tolist()
-    return measured_in(replace(run, start=slower * run.start, end=slower * run.end, reference_s=taken), 0)
+    return import_run(replace(run, start=slower * run.start, end=slower * run.end, reference_s=taken), 0)
 
 
 def test_a_machine_whose_pace_drifts_tells_the_same_of_its_passes(published: Profile) -> None:
@@ -121,14 +121,14 @@ def test_a_machine_whose_pace_drifts_tells_the_same_of_its_passes(published: Pro
         at_other_paces(one, np.repeat(paces[index::2], 2), ranks_s)
         for index, (one, ranks_s) in enumerate(zip(pair, (few_s, more_s), strict=True))
     ]
-    found, steady = told(published, published.shape_at(), drifted, windows_s=windows_s), told(
+    found, steady = fit_overheads(published, published.shape_at(), drifted, windows_s=windows_s), fit_overheads(
         published, published.shape_at(), pair
     )  # fmt: skip
     at_median = np.median(paces)
     assert found["slowdown"] == pytest.approx(at_median * steady["slowdown"], rel=1e-3)
     assert found["action_overhead_s"] == pytest.approx(at_median * steady["action_overhead_s"], rel=5e-3)
     assert found["step_spread"] == pytest.approx(0, abs=1e-9)
-    rehearsal = Rehearsal(num_processes=2, num_threads=1, **found)
+    rehearsal = CalibrationRun(num_processes=2, num_threads=1, **found)
     assert rehearsal.pace_s == pytest.approx(at_median * 5e-3)
     assert rehearsal.reference_ends_s == pytest.approx([at_median * 1e-3, at_median * 4e-3])
     assert rehearsal.pace_spread == pytest.approx(np.std(np.log(paces), ddof=1))
@@ -136,7 +136,7 @@ def test_a_machine_whose_pace_drifts_tells_the_same_of_its_passes(published: Pro
 
 def test_passes_too_short_to_tell_a_layer_still_have_a_pace(published: Profile) -> None:
     pair = [at_other_paces(simulated(published, layers), [1.0] * 4, np.ones(2)) for layers in (FEW, MORE)]
-    found = told(published, published.shape_at(), pair, windows_s=[[2e-3, 2e-3], [1e-3, 1e-3]])
+    found = fit_overheads(published, published.shape_at(), pair, windows_s=[[2e-3, 2e-3], [1e-3, 1e-3]])
     assert found["reference_s"] == pytest.approx([2e-3, 2e-3])
     assert found["reference_ends_s"] == pytest.approx([0, 0])
 
@@ -149,12 +149,12 @@ def test_the_interval_is_as_wide_as_the_machines_own_pace(published: Profile) ->
         assert rehearsed is not None
         with_pace = replace(rehearsed, reference_s=windows_s)
         made = ppsim.project(pp=2, schedule="1f1b", layers=8, profile=replace(published, rehearsal=with_pace))
-        answer = made.answered(with_advice=False)
-        low, high = answer.interval_s
+        answer = made.summarise(with_advice=False)
+        low, high = answer.iteration_time_interval_s
         widths.append(
             (
                 np.log(high / low) / 2 / 1.645,
-                "drift of this machine's speed" in answer.sampled,
+                "drift of this machine's speed" in answer.interval_basis,
                 made.to_json()["reference_s"],
             )
         )
@@ -172,7 +172,7 @@ def test_a_pace_that_wanders_is_later_within_what_is_said_of_it_in_nine_of_ten_r
     walks = np.exp(0.02 * np.random.default_rng(0).standard_normal((2000, 24)).cumsum(axis=1))
     inside = []
     for walk in walks:
-        seen = Rehearsal(
+        seen = CalibrationRun(
             num_processes=2, num_threads=1, slowdown=1.0, action_overhead_s=0.0, hop_overhead_s=0.0,
             step_spread=0.0, reference_s=walk[:16].tolist(),
         )  # fmt: skip
@@ -219,7 +219,7 @@ def test_what_the_machine_gave_is_told_from_what_the_projection_is_off_by(
     run = Run(
         "", timeline.graph, made.costs, *steps, has_own_costs=False, reference_work="it", reference_layers=[3, 5]
     )
-    measured = at_other_paces(measured_in(run, 0), [factor] * 3, [16e-3, 29e-3])
+    measured = at_other_paces(import_run(run, 0), [factor] * 3, [16e-3, 29e-3])
     projected, path = tmp_path / "projected.json", tmp_path / "measured.json"
     ppsim.save(made, projected)
     content = timeline_to_json(measured.timeline, measured.costs, run={"emulated": False}, steps=measured.to_json())
@@ -229,8 +229,8 @@ def test_what_the_machine_gave_is_told_from_what_the_projection_is_off_by(
         assert found.step_error == pytest.approx(1 / factor / (1 + off) - 1)
         assert found.pace == pytest.approx(1 / factor)
         assert found.error_at_pace == pytest.approx(1 / (1 + off) - 1)
-        assert found.is_inside == (factor == 1.0)
-        assert made.answer.interval_s == pytest.approx(found.interval_s)
+        assert found.inside_interval == (factor == 1.0)
+        assert made.answer.iteration_time_interval_s == pytest.approx(found.iteration_time_interval_s)
     page, summary = tmp_path / "compare.html", tmp_path / "compare.json"
     words = words_of(command("compare", path, projected, "-o", page, "-o", summary).stdout)
     both = f"({signed_percent(found.step_error)}, at equal pace {signed_percent(found.error_at_pace)})"
@@ -262,7 +262,7 @@ def test_paces_told_by_other_work_give_no_error_at_equal_pace_and_files_say_so(
     timeline, path = projected.timeline, tmp_path / "measured.json"
     times = [np.stack([one] * 3) for one in (timeline.start, timeline.end)]
     run = Run("", timeline.graph, projected.costs, *times, [], reference_s=[[5e-3, 5e-3]] * 3, reference_work="it")
-    measured = measured_in(replace(run, reference_layers=[4, 4]), 0)
+    measured = import_run(replace(run, reference_layers=[4, 4]), 0)
 
     def found(expected: ppsim.Projection, **steps: Any) -> ppsim.Comparison:
         content = timeline_to_json(measured.timeline, measured.costs, steps=measured.to_json() | steps)
@@ -343,16 +343,19 @@ def test_a_machine_whose_pace_other_work_changes_is_said_to_be_busy(
     monkeypatch.setattr(
         rehearsal, "run_of", lambda *arguments, source: SimpleNamespace(reference_s=[[1.0]], reference_work="")
     )
-    monkeypatch.setattr(rehearsal, "joined", lambda turns: None)
-    monkeypatch.setattr(rehearsal, "told", lambda *arguments, **windows: found | {"pass_factors": [1.0]})
+    monkeypatch.setattr(rehearsal, "join_turns", lambda turns: None)
+    monkeypatch.setattr(rehearsal, "fit_overheads", lambda *arguments, **windows: found | {"pass_factors": [1.0]})
     monkeypatch.setattr(rehearsal.os, "getloadavg", lambda: (12.2, 8.0, 8.0))
     monkeypatch.setattr(rehearsal.os, "cpu_count", lambda: 2)
-    key, said = Key(published.shape_at().micro_batch, published.shape_at().sequence_length, "float32"), []
+    key, said = (
+        MeasurementKey(published.shape_at().micro_batch, published.shape_at().sequence_length, "float32"),
+        [],
+    )
     rehearsal.rehearsal_of(
         published,
         lambda layers: GPTShape(layers, 64, 4, key.sequence_length),
         key,
-        Settings(),
+        MeasuringSettings(),
         num_processes=2,
         say=said.append,
     )

@@ -12,10 +12,10 @@ from torch import nn
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.file_schema import validated
-from ppsim.costs.chunks import untold
+from ppsim.costs.chunk_costs import undetermined_parts
 from ppsim.costs.profile import Profile
-from ppsim.profiling.chunks import Built, Window, kinds_of, profile_chunks
-from ppsim.profiling.settings import Settings
+from ppsim.profiling.chunks import BuiltChunk, LayerWindow, kinds_of, profile_chunks
+from ppsim.profiling.settings import MeasuringSettings
 
 WIDTH = 8
 
@@ -41,13 +41,13 @@ class Stack:
     widths: list[int] = field(default_factory=list)
     counts_from_chunk: bool = False
     spare: int = 0
-    built: list[Window] = field(default_factory=list)
+    built: list[LayerWindow] = field(default_factory=list)
 
     @property
     def num_layers(self) -> int:
         return len(self.windows)
 
-    def build(self, window: Window) -> Built:
+    def build(self, window: LayerWindow) -> BuiltChunk:
         self.built.append(window)
         widths = self.widths or [WIDTH] * self.num_layers
         first = window.start if self.counts_from_chunk else 0
@@ -57,9 +57,9 @@ class Stack:
         ]
         ends = [nn.Embedding(16, WIDTH)] if window.is_first else []
         module = nn.Sequential(*ends, *layers, *([nn.Linear(WIDTH, 16)] if window.is_last else []))
-        return Built(module, layers, torch.mean if window.is_last else None)
+        return BuiltChunk(module, layers, torch.mean if window.is_last else None)
 
-    def input_of(self, window: Window) -> torch.Tensor:
+    def input_of(self, window: LayerWindow) -> torch.Tensor:
         return torch.randint(0, 16, (2, 4)) if window.is_first else torch.randn(2, 4, WIDTH)
 
     def shape(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def test_layers_are_alike_where_all_but_their_place_is(stack, counts, kinds):
 
 
 def measured(stack, *splits):
-    settings = Settings(num_repeats=2, num_warm_up=0)
+    settings = MeasuringSettings(num_repeats=2, num_warm_up=0)
     model = {"name": "stack", "hidden_size": WIDTH, "vocab_size": 16}
     return profile_chunks(stack, splits, settings, model=model, notes=[], say=lambda message: None)
 
@@ -97,7 +97,7 @@ def test_whatever_the_pipeline_its_chunks_tell_every_other(counts):
             measured(Stack([0]), counts)
         return
     content = measured(Stack([0] * sum(counts)), counts)
-    assert untold([chunk["contents"] for chunk in content["chunks"]]) == []
+    assert undetermined_parts([chunk["contents"] for chunk in content["chunks"]]) == []
     layer = validated(Profile, content, "test").measurements[1]
     assert (layer.parameters, layer.activation_bytes) == (144, 2 * 2 * 4 * WIDTH * 4)
     assert layer.forward_flops == 2 * 2 * (2 * 4) * WIDTH * WIDTH

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from ppsim.costs.profile import load_profile
-from ppsim.profiling.settings import Key, Settings
+from ppsim.profiling.settings import MeasurementKey, MeasuringSettings
 from ppsim.profiling.sweep import sweep
 from tests.profiling.once import ONCE
 from tests.profiling.test_sweep import nano_at
@@ -60,7 +60,9 @@ def test_it_goes_into_the_provenance_of_each_profile(
     now = [1000.0]
     monkeypatch.setattr("ppsim.profiling.sweep.time.time", lambda: now[0])
 
-    def measured(model: Any, key: Key, settings: Settings, **fields: Any) -> list[dict[str, Any]]:
+    def measured(
+        model: Any, key: MeasurementKey, settings: MeasuringSettings, **fields: Any
+    ) -> list[dict[str, Any]]:
         from ppsim.profiling.harness import measure_shape
 
         now[0] += 10.0

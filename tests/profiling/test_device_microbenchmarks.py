@@ -17,22 +17,22 @@ import torch
 
 from ppsim.base.files import to_json
 from ppsim.costs.profile import load_profile
-from ppsim.machine.kernels.microbenchmarks import DeviceFacts
+from ppsim.machine.kernels.microbenchmarks import DeviceMicrobenchmarks
 from ppsim.profiling import device_microbenchmarks as facts_module
 from ppsim.profiling.device_microbenchmarks import add_facts, measure_facts
-from ppsim.profiling.grids import CPU, CUDA, QUICK, Grid
-from ppsim.profiling.settings import Settings
+from ppsim.profiling.grids import CPU, CUDA, QUICK, BenchmarkGrid
+from ppsim.profiling.settings import MeasuringSettings
 from ppsim.profiling.sweep import sweep
 from tests.profiling.test_sweep import nano_at, profiled
 
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    return measure_facts(Settings(), "float32", grid=QUICK)
+    return measure_facts(MeasuringSettings(), "float32", grid=QUICK)
 
 
 def test_what_was_measured_is_of_the_schema(found: dict[str, Any]) -> None:
-    facts = validated(DeviceFacts, json.loads(to_json(found)), "test")
+    facts = validated(DeviceMicrobenchmarks, json.loads(to_json(found)), "test")
     assert len(facts.products) == len(QUICK.tokens) * (3 * len(QUICK.weights) + len(QUICK.groups))
     assert len(facts.attention) == len(QUICK.attention)
     assert {fact.kernel for fact in facts.memory} == {"copy", "elementwise", "norm"}
@@ -121,7 +121,7 @@ def test_every_operand_is_rotated_over_more_than_a_cache(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(facts_module._Bench, "timed", timed)
     monkeypatch.setattr(facts_module, "_beside_copies", lambda bench: [])
-    measure_facts(Settings(), "float32", grid=dataclasses.replace(QUICK, rotated_bytes=2**20))
+    measure_facts(MeasuringSettings(), "float32", grid=dataclasses.replace(QUICK, rotated_bytes=2**20))
     assert min(rotated) >= 5  # 2^20 bytes of at most three operands of 2^16
     assert all(float(one.detach().float().std()) > 0.05 for one in operands)  # of attention's means the least
 
@@ -146,7 +146,7 @@ def test_a_point_that_does_not_fit_or_fails_is_left_out_with_a_sentence(
         raise error
 
     monkeypatch.setattr(facts_module.functional, "scaled_dot_product_attention", fails)
-    found = measure_facts(Settings(), "float32", grid=QUICK)
+    found = measure_facts(MeasuringSettings(), "float32", grid=QUICK)
     assert found["attention"] == []
     assert f"attention of 2 heads, sequence length 16: {why}" in found["not_measured"]
     assert found["products"]
@@ -154,7 +154,7 @@ def test_a_point_that_does_not_fit_or_fails_is_left_out_with_a_sentence(
 
 def test_facts_are_measured_once_a_type_into_the_file(tmp_path: Path) -> None:
     path, said = tmp_path / "p.json", []
-    settings = Settings(num_repeats=1, num_warm_up=0)
+    settings = MeasuringSettings(num_repeats=1, num_warm_up=0)
     sweep(nano_at(path, 1), settings)
     first = add_facts(str(path), settings, "float32", grid=QUICK)
     before = path.read_bytes()
@@ -164,7 +164,7 @@ def test_facts_are_measured_once_a_type_into_the_file(tmp_path: Path) -> None:
     both = add_facts(str(path), settings, "bfloat16", grid=QUICK)
     assert len(both["products"]) == 2 * len(first["products"])
     assert both["not_measured"] == first["not_measured"]
-    assert load_profile(str(path)).device_facts == validated(DeviceFacts, both, "test")
+    assert load_profile(str(path)).device_facts == validated(DeviceMicrobenchmarks, both, "test")
     sweep(nano_at(path, 1, 2), settings)
     assert json.loads(path.read_text())["device_facts"] == both  # a sweep that goes on leaves them
 
@@ -190,7 +190,7 @@ def test_the_command_measures_them_and_project_estimates_from_them(
 
 
 @pytest.mark.parametrize("grid", [CPU, CUDA])
-def test_grids_hold_what_they_promise(grid: Grid) -> None:
+def test_grids_hold_what_they_promise(grid: BenchmarkGrid) -> None:
     """Tokens are divided among groups without a rest, and heads among key/value heads."""
     assert all(tokens % groups == 0 for tokens in grid.tokens for groups, _, _ in grid.groups)
     assert all(one.num_heads % one.num_kv_heads == 0 for one in grid.attention)

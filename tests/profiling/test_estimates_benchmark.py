@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from ppsim.runtime.clock import Clock, clock_of
+from ppsim.runtime.clock import HostClock, clock_of
 
 PATH = Path(__file__).parents[2] / "benchmarks" / "estimates.py"
 spec = importlib.util.spec_from_file_location("benchmarks_estimates", PATH)
@@ -19,7 +19,7 @@ spec.loader.exec_module(benchmark)
 
 
 def test_the_cpu_time_of_a_thread_that_sleeps_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Clock, "now", Clock.now)  # to be put back
+    monkeypatch.setattr(HostClock, "now", HostClock.now)  # to be put back
     clock = clock_of(torch.device("cpu"))
     assert clock.time(time.sleep, 0.1)[1]() >= 0.1
     benchmark.measure_thread_time()

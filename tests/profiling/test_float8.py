@@ -17,9 +17,9 @@ from ppsim.profiling import float8
 from ppsim.profiling.float8 import Float8Linear, cast_plainly, fused_cast, require_float8, to_float8
 from ppsim.profiling.harness import measure_shape
 from ppsim.profiling.layers import build_layer
-from ppsim.profiling.measure import Module, measure
-from ppsim.profiling.models import MODELS
-from ppsim.profiling.settings import Key, Settings
+from ppsim.profiling.measure import MeasuredModule, measure
+from ppsim.profiling.model_shapes import MODELS
+from ppsim.profiling.settings import MeasurementKey, MeasuringSettings
 from ppsim.profiling.split import why_not_split
 from ppsim.profiling.sweep import SuiteJob, sweep
 from tests.profiling.once import ONCE
@@ -70,7 +70,7 @@ def test_a_layer_in_8_bit_keeps_what_it_keeps_in_bfloat16_and_can_be_split(case:
     torch.manual_seed(0)
     layer = to_float8(build_layer(shard_of(case), SEQUENCE, recompute=recompute).bfloat16(), cast_plainly)  # type: ignore[arg-type]
     assert sum(isinstance(one, Float8Linear) for one in layer.modules()) >= 4
-    subject = Module(layer, [torch.randn(BATCH, SEQUENCE, 64, dtype=torch.bfloat16)])
+    subject = MeasuredModule(layer, [torch.randn(BATCH, SEQUENCE, 64, dtype=torch.bfloat16)])
     assert why_not_split(subject) is None
     formula = shapes.layer_activation_bytes(
         shard_of(case), micro_batch=BATCH, sequence_length=SEQUENCE, element_bytes=2,
@@ -114,7 +114,7 @@ def test_on_a_gpu_the_compiler_makes_the_casts_and_the_file_says_who_did(
         cast_plainly, "fp8: casts by torch's operators, since torch.compile fails (Failed to find C compiler)."
     )  # fmt: skip
     assert fused_cast.__wrapped__("cuda", compiled=True)[0] is cast_plainly
-    content = sweep(SuiteJob("nano", MODELS["nano"], (Key(1, 16, "fp8"),), tmp_path / "p.json"), ONCE)
+    content = sweep(SuiteJob("nano", MODELS["nano"], (MeasurementKey(1, 16, "fp8"),), tmp_path / "p.json"), ONCE)
     assert content["provenance"]["notes"][-1] == "fp8: casts by torch's operators, one after the other."
 
 
@@ -133,7 +133,7 @@ def test_the_compiler_makes_every_kind_of_cast(monkeypatch: pytest.MonkeyPatch) 
         for recompute, batch in (("none", 1), ("layernorm+mlp_act", 2)):  # 128 tokens of 128 numbers are a square
             layer = build_layer(shape.layer, 128, recompute=recompute).bfloat16()  # type: ignore[arg-type]
             x = torch.randn(batch, 128, shape.layer.hidden_size, dtype=torch.bfloat16)
-            assert why_not_split(Module(to_float8(layer, cast), [x])) is None
+            assert why_not_split(MeasuredModule(to_float8(layer, cast), [x])) is None
     assert counter.frame_count > 8
 
 
@@ -155,12 +155,12 @@ def test_forward_products_accumulate_fast_and_those_of_gradients_in_full(monkeyp
 
 
 def test_the_harness_measures_it_and_refuses_odd_numbers_of_tokens() -> None:
-    settings = Settings(num_repeats=1, num_warm_up=0)
-    key = Key(micro_batch=1, sequence_length=16, dtype="fp8")
+    settings = MeasuringSettings(num_repeats=1, num_warm_up=0)
+    key = MeasurementKey(micro_batch=1, sequence_length=16, dtype="fp8")
     layer = measure_shape(MODELS["nano"], key, settings)[1]
     assert layer["shape"]["dtype"] == "fp8"
     with pytest.raises(ConfigError, match="fp8 needs a multiple of 16 tokens per microbatch and rank: got 7"):
-        measure_shape(MODELS["nano"], Key(micro_batch=1, sequence_length=7, dtype="fp8"), settings)
+        measure_shape(MODELS["nano"], MeasurementKey(micro_batch=1, sequence_length=7, dtype="fp8"), settings)
 
 
 def test_what_cannot_multiply_in_8_bit_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

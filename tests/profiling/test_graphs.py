@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from ppsim.base.errors import RunFailed
-from ppsim.profiling.graphs import replayed
-from ppsim.profiling.measure import Input, Module
-from ppsim.profiling.settings import Settings
+from ppsim.profiling.graphs import replay_graph
+from ppsim.profiling.measure import Input, MeasuredModule
+from ppsim.profiling.settings import MeasuringSettings
 from tests.profiling.once import ONCE
 
 
@@ -26,7 +26,7 @@ class Stream:
         pass
 
 
-class Watched(Module):
+class Watched(MeasuredModule):
     """Remembers its input, and its outputs as far as somebody else does."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ def test_at_capture_nothing_is_left_of_the_warm_up_but_gradients_of_parameters(
         return capture(one, pool)
 
     monkeypatch.setattr(torch.cuda, "graph", looking)
-    seconds = replayed(subject, Settings(num_repeats=4, num_warm_up=1))
+    seconds = replay_graph(subject, MeasuringSettings(num_repeats=4, num_warm_up=1))
     assert found == [([None] * 3, None, [True, True])]
     assert subject.x[0].grad is None
     assert captures == ["capture", "capture", *["replay"] * 10]
@@ -94,5 +94,5 @@ def test_what_cannot_be_captured_is_said_in_the_words_of_torch(
 
     monkeypatch.setattr(torch.cuda, "graph", refuses)
     with pytest.raises(RunFailed, match=r"cannot be captured \(operation not permitted when stream is capturing\)"):
-        replayed(Watched(), ONCE)
+        replay_graph(Watched(), ONCE)
     assert captures == []

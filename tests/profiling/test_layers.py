@@ -18,8 +18,8 @@ from ppsim.model import shapes
 from ppsim.model.shapes import LayerShape, ModelShape
 from ppsim.profiling import layers
 from ppsim.profiling.layers import Experts, build_embedding, build_head, build_layer
-from ppsim.profiling.measure import Module, measure
-from ppsim.profiling.models import MODELS, find_model
+from ppsim.profiling.measure import MeasuredModule, measure
+from ppsim.profiling.model_shapes import MODELS, find_model
 from ppsim.runtime.gpt import loss_of
 from tests.profiling.once import ONCE
 
@@ -53,13 +53,13 @@ def shard_of(case: str) -> LayerShape:
     return LAYERS[name].shard(tp=tp, ep=ep)
 
 
-def built(shape: LayerShape, dtype: torch.dtype = torch.float32, **fields: str) -> Module:
+def built(shape: LayerShape, dtype: torch.dtype = torch.float32, **fields: str) -> MeasuredModule:
     torch.manual_seed(0)
     layer = build_layer(shape, SEQUENCE, **fields).to(dtype)  # type: ignore[arg-type]
-    return Module(layer, [torch.randn(BATCH, SEQUENCE, shape.hidden_size, dtype=dtype)])
+    return MeasuredModule(layer, [torch.randn(BATCH, SEQUENCE, shape.hidden_size, dtype=dtype)])
 
 
-def saved_bytes(subject: Module) -> int:
+def saved_bytes(subject: MeasuredModule) -> int:
     return measure([subject], ONCE)[0].activation_bytes
 
 
@@ -99,7 +99,7 @@ def test_embedding_and_head_are_those_of_the_formulas(kind: str, dtype: torch.dt
     assert sum(one.numel() for one in head.parameters()) == model.whole.head_parameters
     assert counted_flops(head, hidden) == pytest.approx(shapes.head_forward_flops(model, **sizes), rel=0.01)
     formula = shapes.head_activation_bytes(model, **sizes, element_bytes=dtype.itemsize, fused_norm=False)
-    saved = saved_bytes(Module(head, [hidden], loss=lambda logits: loss_of(logits, tokens)))
+    saved = saved_bytes(MeasuredModule(head, [hidden], loss=lambda logits: loss_of(logits, tokens)))
     assert saved == pytest.approx(formula, rel=0.02)
 
 
@@ -149,7 +149,7 @@ def test_no_forward_on_a_gpu_waits_for_the_host(case: str, monkeypatch: pytest.M
     monkeypatch.setattr(layers, "grouped_mm", lambda rows, weights, counts: rows @ weights[0] + 0 * counts.sum())
     with FakeTensorMode():
         layer = build_layer(LAYERS[case], SEQUENCE)
-        subject = Module(layer, [torch.randn(BATCH, SEQUENCE, LAYERS[case].hidden_size)])
+        subject = MeasuredModule(layer, [torch.randn(BATCH, SEQUENCE, LAYERS[case].hidden_size)])
         x = subject.next_input()
         subject.backward(x, output := subject.forward(x), torch.empty_like(output))
         assert output.shape == x[0].shape

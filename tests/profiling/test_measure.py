@@ -17,11 +17,11 @@ from ppsim.base.files import to_json
 from ppsim.costs.profile import load_profile
 from ppsim.profiling import measure as measuring
 from ppsim.profiling.harness import measure_shape, model_header
-from ppsim.profiling.measure import Module, _transient_bytes, measure
-from ppsim.profiling.models import of_gpt
-from ppsim.profiling.samples import quantity
-from ppsim.profiling.settings import LEAST_REPEATS, Key, Settings
-from ppsim.runtime.config import GPTShape
+from ppsim.profiling.measure import MeasuredModule, _transient_bytes, measure
+from ppsim.profiling.model_shapes import of_gpt
+from ppsim.profiling.samples import summarise_samples
+from ppsim.profiling.settings import LEAST_REPEATS, MeasurementKey, MeasuringSettings
+from ppsim.runtime.train_config import GPTShape
 from tests.profiling.emulated import Allocator
 from tests.profiling.once import ONCE
 
@@ -29,8 +29,8 @@ SHAPE = GPTShape(num_layers=2, hidden_size=32, num_heads=2, sequence_length=16)
 
 
 def profiled(**fields: Any) -> dict[str, Any]:
-    settings = Settings(num_repeats=3, num_warm_up=1)
-    key = Key(**{"micro_batch": 2, "sequence_length": 16, "dtype": "float32", **fields})
+    settings = MeasuringSettings(num_repeats=3, num_warm_up=1)
+    key = MeasurementKey(**{"micro_batch": 2, "sequence_length": 16, "dtype": "float32", **fields})
     content = model_header("test", "tiny", of_gpt(SHAPE), settings)
     return content | {"measurements": measure_shape(of_gpt(SHAPE), key, settings)}
 
@@ -63,7 +63,7 @@ class Recorded(nn.Module):
 
 def test_i_runs_the_inputs_gradient_and_w_the_weights() -> None:
     module = Recorded()
-    subject = Module(module, [torch.ones(3, 4)])
+    subject = MeasuredModule(module, [torch.ones(3, 4)])
     x = subject.next_input()
     output = subject.forward(x)
     grad = subject.grad_of(output)
@@ -75,7 +75,7 @@ def test_i_runs_the_inputs_gradient_and_w_the_weights() -> None:
 
 def test_the_first_stage_does_its_whole_backward_in_w() -> None:
     module = nn.Embedding(10, 4)
-    subject = Module(module, [torch.tensor([1, 2])], is_first=True)
+    subject = MeasuredModule(module, [torch.tensor([1, 2])], is_first=True)
     x = subject.next_input()
     output = subject.forward(x)
     subject.backward_input(x, output, subject.grad_of(output))
@@ -86,7 +86,7 @@ def test_the_first_stage_does_its_whole_backward_in_w() -> None:
 
 def test_gradients_that_come_back_are_random_and_others_after_another_input() -> None:
     """The same for a B and for the I and W that are compared with it, which take one input."""
-    subject = Module(nn.Linear(64, 64), [torch.randn(64, 64) for _ in range(3)])
+    subject = MeasuredModule(nn.Linear(64, 64), [torch.randn(64, 64) for _ in range(3)])
     output = subject.forward(subject.next_input())
     first, again = subject.grad_of(output), subject.grad_of(output)
     subject.next_input()
@@ -101,14 +101,14 @@ def test_gradients_that_come_back_are_random_and_others_after_another_input() ->
 def test_gradients_take_no_more_memory_than_inputs_but_for_three_of_them() -> None:
     """An embedding has thousands of inputs of some kilobytes each, and outputs of megabytes."""
     for out, expected in ((8, 100), (80, 11), (800, 3)):
-        subject = Module(nn.Linear(8, out), [torch.randn(2, 8) for _ in range(100)])
+        subject = MeasuredModule(nn.Linear(8, out), [torch.randn(2, 8) for _ in range(100)])
         subject.grad_of(subject.forward(subject.next_input()))
         assert len(subject._grads) == expected
 
 
 def test_saved_bytes_are_those_of_the_input_of_a_linear_layer() -> None:
     """A linear layer saves its input, 8 × 16 floats, and its weight, which is a parameter; W needs the input."""
-    [passes] = measure([Module(nn.Linear(16, 32, bias=False), [torch.randn(8, 16)])], ONCE)
+    [passes] = measure([MeasuredModule(nn.Linear(16, 32, bias=False), [torch.randn(8, 16)])], ONCE)
     assert passes.activation_bytes == 8 * 16 * 4
     assert passes.kept_bytes == 8 * 16 * 4
     assert passes.output_bytes == 8 * 32 * 4
@@ -117,7 +117,7 @@ def test_saved_bytes_are_those_of_the_input_of_a_linear_layer() -> None:
 def test_what_only_i_needs_is_not_kept_for_w() -> None:
     """tanh saves its output, 8 × 32 floats, for I alone; the layer before it saves its input for W."""
     module = nn.Sequential(nn.Linear(16, 32, bias=False), nn.Tanh())
-    [passes] = measure([Module(module, [torch.randn(8, 16)])], ONCE)
+    [passes] = measure([MeasuredModule(module, [torch.randn(8, 16)])], ONCE)
     assert passes.activation_bytes == (8 * 16 + 8 * 32) * 4
     assert passes.kept_bytes < passes.activation_bytes
 
@@ -127,7 +127,7 @@ def test_transient_bytes_leave_out_the_gradients_of_parameters_but_for_one_that_
 ) -> None:
     """Of five products, whose weights are all there is: in a steady state each new gradient lives until it is added."""
     module = nn.Sequential(*(nn.Linear(256, 256, bias=False) for _ in range(5)))
-    subject, weight_bytes = Module(module, [torch.randn(2, 256)]), 256 * 256 * 4
+    subject, weight_bytes = MeasuredModule(module, [torch.randn(2, 256)]), 256 * 256 * 4
     with Allocator(monkeypatch):
         found = _transient_bytes(subject, activation_bytes=5 * 2 * 256 * 4)
     assert weight_bytes <= found < 1.1 * weight_bytes
@@ -135,7 +135,9 @@ def test_transient_bytes_leave_out_the_gradients_of_parameters_but_for_one_that_
 
 
 def test_every_repeat_is_a_sample_and_no_sample_is_a_warm_up() -> None:
-    [passes] = measure([Module(nn.Linear(4, 4), [torch.randn(2, 4)])], Settings(num_repeats=5, num_warm_up=2))
+    [passes] = measure(
+        [MeasuredModule(nn.Linear(4, 4), [torch.randn(2, 4)])], MeasuringSettings(num_repeats=5, num_warm_up=2)
+    )
     assert list(passes.seconds) == ["F", "B", "I", "W"]
     for samples in passes.seconds.values():
         assert len(samples) == 5
@@ -143,9 +145,9 @@ def test_every_repeat_is_a_sample_and_no_sample_is_a_warm_up() -> None:
 
 
 def test_quantity_is_median_and_quartiles() -> None:
-    assert quantity([5.0, 1.0, 3.0, 2.0, 4.0]) == {"median": 3.0, "low": 1.5, "high": 4.5}
-    assert quantity([2.0]) == {"median": 2.0, "low": 2.0, "high": 2.0}
-    assert quantity([1.0, 9.0]) == {"median": 5.0, "low": 1.0, "high": 9.0}  # not −1 and 11
+    assert summarise_samples([5.0, 1.0, 3.0, 2.0, 4.0]) == {"median": 3.0, "low": 1.5, "high": 4.5}
+    assert summarise_samples([2.0]) == {"median": 2.0, "low": 2.0, "high": 2.0}
+    assert summarise_samples([1.0, 9.0]) == {"median": 5.0, "low": 1.0, "high": 9.0}  # not −1 and 11
 
 
 def test_the_content_is_a_valid_profile_with_parameters_and_flops_counted_by_hand(tmp_path: Path) -> None:
@@ -201,9 +203,9 @@ def test_where_repeats_take_longer_than_their_time_they_are_few_and_so_is_what_w
 ) -> None:
     done, real = [], measuring._Run.repeat
     monkeypatch.setattr(measuring._Run, "repeat", lambda run: done.append(run) or real(run))  # type: ignore[func-returns-value]
-    subject = Module(nn.Linear(4, 4), [torch.ones(2, 4)])
-    measure([subject], Settings(num_repeats=30, num_warm_up=5, component_s=1e-9))
+    subject = MeasuredModule(nn.Linear(4, 4), [torch.ones(2, 4)])
+    measure([subject], MeasuringSettings(num_repeats=30, num_warm_up=5, component_s=1e-9))
     assert len(done) == measuring.FEWEST_WARM_UPS + LEAST_REPEATS
     done.clear()
-    measure([subject], Settings(num_repeats=30, num_warm_up=5, component_s=60.0))
+    measure([subject], MeasuringSettings(num_repeats=30, num_warm_up=5, component_s=60.0))
     assert len(done) == 5 + 30

@@ -92,7 +92,7 @@ def test_a_backward_that_cannot_be_split_is_recorded_whole_and_said() -> None:
     ):
         project(pp=2, schedule="zb-h1", profile=profile)
     compared = project_all(project(pp=2, profile=profile).plan, ["1f1b", "zb-h1"])
-    assert list(compared.reasons) == ["zb-h1"]
+    assert list(compared.rejected) == ["zb-h1"]
 
 
 def test_halves_that_do_not_make_the_whole_are_found() -> None:

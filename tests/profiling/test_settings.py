@@ -21,10 +21,10 @@ from ppsim.costs.profile import Profile, load_profile
 from ppsim.profiling import harness
 from ppsim.profiling import measure as measure_module
 from ppsim.profiling.harness import launch_times, measure_shape, model_header, profile_module
-from ppsim.profiling.measure import Module, measure
-from ppsim.profiling.models import MODELS
-from ppsim.profiling.settings import Key, Settings
-from ppsim.profiling.timing import are_enough, undisturbed
+from ppsim.profiling.measure import MeasuredModule, measure
+from ppsim.profiling.model_shapes import MODELS
+from ppsim.profiling.settings import MeasurementKey, MeasuringSettings
+from ppsim.profiling.timing import are_enough, without_interruptions
 from tests.profiling.emulated import Allocator
 
 CPU = torch.device("cpu")
@@ -41,8 +41,8 @@ def test_it_is_repeated_until_the_least_time_is_spent_and_no_longer_where_median
     assert are_enough([steady], 1.0, 1.0)
     assert not are_enough([steady, restless], 1.0, 1.0)
     assert are_enough([steady, restless], 4.0, 1.0)
-    linear = Module(nn.Linear(4, 4), [torch.randn(2, 4)])
-    [passes] = measure([linear], Settings(num_repeats=5, num_warm_up=0, least_s=0.05))
+    linear = MeasuredModule(nn.Linear(4, 4), [torch.randn(2, 4)])
+    [passes] = measure([linear], MeasuringSettings(num_repeats=5, num_warm_up=0, least_s=0.05))
     assert len(passes.seconds["F"]) > 5
     assert len(passes.seconds["F"]) % 5 == 0
     assert len(passes.seconds["B"]) == len(passes.seconds["F"])
@@ -50,7 +50,7 @@ def test_it_is_repeated_until_the_least_time_is_spent_and_no_longer_where_median
 
 def test_no_garbage_is_collected_while_it_is_measured() -> None:
     assert gc.isenabled()
-    with undisturbed():
+    with without_interruptions():
         assert not gc.isenabled()
     assert gc.isenabled()
 
@@ -59,7 +59,7 @@ def test_of_layers_in_a_row_one_is_launched(monkeypatch: pytest.MonkeyPatch) -> 
     """The host's time is that of one layer; the device would compute four where one says as much."""
     launched: list[int] = []
 
-    def noted(subject: Module, **fields: Any) -> dict[str, list[float]]:
+    def noted(subject: MeasuredModule, **fields: Any) -> dict[str, list[float]]:
         launched.append(sum(one.numel() for one in subject.module.parameters()))
         return {name: [1e-3] * 5 for name in "FBIW"}
 
@@ -67,14 +67,19 @@ def test_of_layers_in_a_row_one_is_launched(monkeypatch: pytest.MonkeyPatch) -> 
     for module in (harness, measure_module):
         monkeypatch.setattr(module, "is_beside", lambda where: True)
     monkeypatch.setattr(harness, "launch_seconds", noted)
-    settings = Settings(num_repeats=1, num_warm_up=0)
-    found = measure_shape(MODELS["nano"], Key(micro_batch=1, sequence_length=16, dtype="float32"), settings)
+    settings = MeasuringSettings(num_repeats=1, num_warm_up=0)
+    found = measure_shape(
+        MODELS["nano"], MeasurementKey(micro_batch=1, sequence_length=16, dtype="float32"), settings
+    )
     assert launched == [part["parameters"] for part in found]
     assert found[1]["launch"]["forward_s"]["median"] == 1e-3
 
 
 def test_the_attention_that_was_picked_is_in_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    key, settings = Key(micro_batch=1, sequence_length=16, dtype="float32"), Settings(num_repeats=1, num_warm_up=0)
+    key, settings = (
+        MeasurementKey(micro_batch=1, sequence_length=16, dtype="float32"),
+        MeasuringSettings(num_repeats=1, num_warm_up=0),
+    )
     found = measure_shape(MODELS["nano"], key, settings)
     assert [part.get("attention") for part in found] == [None, "flash", None]
     with sdpa_kernel(SDPBackend.MATH):
@@ -92,15 +97,15 @@ def test_several_are_measured_in_turns() -> None:
     modules = [Noted(4, 4), Noted(4, 4)]
     for name, module in zip("ab", modules, strict=True):
         module.name = name  # type: ignore[assignment]
-    subjects = [Module(module, [torch.randn(2, 4)]) for module in modules]
-    passes = measure(subjects, Settings(num_repeats=3, num_warm_up=0))
+    subjects = [MeasuredModule(module, [torch.randn(2, 4)]) for module in modules]
+    passes = measure(subjects, MeasuringSettings(num_repeats=3, num_warm_up=0))
     assert "".join(order).startswith("aabb" + "aabb" * 3)
     assert [len(one.seconds["B"]) for one in passes] == [3, 3]
 
 
 def test_one_layer_alone_is_in_the_file_beside_those_in_a_row() -> None:
-    settings = Settings(num_repeats=3, num_warm_up=0)
-    key = Key(micro_batch=1, sequence_length=16, dtype="float32")
+    settings = MeasuringSettings(num_repeats=3, num_warm_up=0)
+    key = MeasurementKey(micro_batch=1, sequence_length=16, dtype="float32")
     content = model_header("test", "nano", MODELS["nano"], settings)
     content["measurements"] = measure_shape(MODELS["nano"], key, settings)
     embedding, layer, head = validated(Profile, content, "test").measurements
@@ -120,7 +125,7 @@ def test_launches_are_a_profiles_times_and_few() -> None:
             calls.append(1)
             return super().forward(x)
 
-    subject = Module(Counted(64, 64), [torch.randn(32, 64)])
+    subject = MeasuredModule(Counted(64, 64), [torch.randn(32, 64)])
     times = launch_times(subject, CPU, can_split=True)
     assert set(times) == {"forward_s", "backward_s", "backward_input_s", "backward_weight_s"}
     assert all(time["median"] > 0 for time in times.values())

@@ -7,7 +7,7 @@ pytest.importorskip("torch")
 import torch
 from torch import Tensor, nn
 
-from ppsim.profiling.measure import Module
+from ppsim.profiling.measure import MeasuredModule
 from ppsim.profiling.split import why_not_split
 
 
@@ -41,5 +41,5 @@ class Layer(nn.Module):
 @pytest.mark.parametrize(("more", "reason"), [(-1, None), (2, "I and W give another gradient of input 0 than B")])
 def test_noise_that_whole_backwards_have_too_is_no_reason(more: int, reason: str | None) -> None:
     Noisy.calls, Noisy.more = 0, more
-    assert why_not_split(Module(Layer(), [torch.randn(4, 8)])) == reason
+    assert why_not_split(MeasuredModule(Layer(), [torch.randn(4, 8)])) == reason
     assert Noisy.calls == 5

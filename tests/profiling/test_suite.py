@@ -22,12 +22,12 @@ from ppsim.cli import main
 from ppsim.costs.profile import load_profile
 from ppsim.model.shapes import Recompute
 from ppsim.profiling import harness, measure
-from ppsim.profiling.duration_estimate import SHAPE_S, assumed_rate, expected
+from ppsim.profiling.duration_estimate import SHAPE_S, assumed_rate, estimate_duration
 from ppsim.profiling.grids import QUICK
 from ppsim.profiling.harness import measure_shape
-from ppsim.profiling.measuring_progress import Pace
-from ppsim.profiling.models import MODELS
-from ppsim.profiling.settings import LEAST_REPEATS, Key, Settings
+from ppsim.profiling.measuring_progress import MeasuringProgress
+from ppsim.profiling.model_shapes import MODELS
+from ppsim.profiling.settings import LEAST_REPEATS, MeasurementKey, MeasuringSettings
 from ppsim.profiling.suite import SUITES, run_jobs
 from ppsim.profiling.sweep import SuiteJob
 from tests.profiling.emulated import Allocator, Counting
@@ -45,7 +45,7 @@ def ppsim(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["profile", *arguments])
 
 
-def fake(model: Any, key: Key, settings: Settings, **fields: Any) -> list[dict[str, Any]]:
+def fake(model: Any, key: MeasurementKey, settings: MeasuringSettings, **fields: Any) -> list[dict[str, Any]]:
     """A measurement in no time."""
     from dataclasses import asdict
 
@@ -105,13 +105,15 @@ def test_it_runs_where_pydantic_and_plotly_are_not_installed(tmp_path: Path) -> 
 def test_memory_that_does_not_suffice_is_recorded_and_the_rest_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def too_large(model: Any, key: Key, settings: Settings, **fields: Any) -> list[dict[str, Any]]:
+    def too_large(
+        model: Any, key: MeasurementKey, settings: MeasuringSettings, **fields: Any
+    ) -> list[dict[str, Any]]:
         if key.sequence_length == 32:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return fake(model, key, settings)
 
     measured_by(monkeypatch, too_large)
-    contents = run_jobs(jobs_in(tmp_path), Settings())
+    contents = run_jobs(jobs_in(tmp_path), MeasuringSettings())
     assert [len(content["does_not_fit"]) for content in contents] == [1, 2, 1]
     assert [len(content["measurements"]) for content in contents] == [2, 2, 1]
 
@@ -121,14 +123,14 @@ def test_jobs_of_one_file_begin_it_once_and_a_job_that_fails_ends_none(
 ) -> None:
     """The last job of the suite goes into the first one's file."""
 
-    def fails(model: Any, key: Key, settings: Settings, **fields: Any) -> list[dict[str, Any]]:
+    def fails(model: Any, key: MeasurementKey, settings: MeasuringSettings, **fields: Any) -> list[dict[str, Any]]:
         if model is MODELS["nano"] and key.micro_batch == 1:
             raise RuntimeError("a defect")
         return fake(model, key, settings)
 
     measured_by(monkeypatch, fails)
     for start_over in (False, True):
-        contents = run_jobs(jobs_in(tmp_path), Settings(), start_over=start_over)
+        contents = run_jobs(jobs_in(tmp_path), MeasuringSettings(), start_over=start_over)
         assert [len(content["failed"]) for content in contents] == [2, 0, 0]
         assert [part["shape"]["micro_batch"] for part in contents[0]["measurements"]] == [2]
         assert [len(content["measurements"]) for content in contents] == [1, 4, 2]
@@ -139,9 +141,9 @@ def test_of_8_bit_products_the_facts_are_those_of_the_type_of_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """torch has no type of that name."""
-    job = SuiteJob("nano", MODELS["nano"], (Key(1, 16, "fp8"),), tmp_path / "p.json")
+    job = SuiteJob("nano", MODELS["nano"], (MeasurementKey(1, 16, "fp8"),), tmp_path / "p.json")
     measured_by(monkeypatch, fake)
-    [content] = run_jobs([job], Settings(), facts=QUICK)
+    [content] = run_jobs([job], MeasuringSettings(), facts=QUICK)
     assert {one["dtype"] for one in content["device_facts"]["products"]} == {"bfloat16"}
 
 
@@ -149,11 +151,11 @@ def test_facts_are_measured_once_for_all_files(tmp_path: Path, monkeypatch: pyte
     said: list[str] = []
     measured_by(monkeypatch, fake)
     run = {"facts": QUICK, "say": said.append}
-    contents = run_jobs(jobs_in(tmp_path), Settings(), **run)
+    contents = run_jobs(jobs_in(tmp_path), MeasuringSettings(), **run)
     assert said.count("measuring products of matrices") == 1
     assert contents[0]["device_facts"] == contents[1]["device_facts"] == contents[2]["device_facts"]
     (tmp_path / "moe-mini.json").unlink()
-    run_jobs(jobs_in(tmp_path), Settings(), **run)
+    run_jobs(jobs_in(tmp_path), MeasuringSettings(), **run)
     assert said.count("measuring products of matrices") == 1
 
 
@@ -164,16 +166,16 @@ def test_the_time_limit_stops_between_shapes_and_the_next_run_goes_on(
     now = [0.0]
     monkeypatch.setattr("ppsim.profiling.measuring_progress.time.monotonic", lambda: now[0])
 
-    def slow(model: Any, key: Key, settings: Settings, **fields: Any) -> list[dict[str, Any]]:
+    def slow(model: Any, key: MeasurementKey, settings: MeasuringSettings, **fields: Any) -> list[dict[str, Any]]:
         now[0] += 1.0
         return fake(model, key, settings)
 
     said: list[str] = []
     measured_by(monkeypatch, slow)
-    begun = run_jobs(jobs_in(tmp_path), Settings(), time_limit_s=3.5, say=said.append)
+    begun = run_jobs(jobs_in(tmp_path), MeasuringSettings(), time_limit_s=3.5, say=said.append)
     assert [len(content["measurements"]) for content in begun] == [2, 1]
     assert f"3 of 4 shapes of {tmp_path / 'llama-mini.json'} are left: the time is over" in said
-    rest = run_jobs(jobs_in(tmp_path), Settings())
+    rest = run_jobs(jobs_in(tmp_path), MeasuringSettings())
     assert [len(content["measurements"]) for content in rest] == [3, 4, 2]
 
 
@@ -186,27 +188,29 @@ def test_when_the_time_is_over_no_step_of_an_optimizer_is_begun_and_no_clock_rai
     monkeypatch.setattr("ppsim.profiling.measuring_progress.time.monotonic", lambda: now[0])
     monkeypatch.setattr("ppsim.profiling.sweep.raise_clock", lambda device: begun.append("clock"))
 
-    def stepped(model: Any, key: Key, name: str, settings: Settings, **fields: Any) -> list[dict[str, Any]]:
+    def stepped(
+        model: Any, key: MeasurementKey, name: str, settings: MeasuringSettings, **fields: Any
+    ) -> list[dict[str, Any]]:
         begun.append(f"step of tp {key.tp}, ep {key.ep}")
         return [{"optimizer": name, "tp": key.tp, "ep": key.ep, "dtype": key.dtype}]
 
-    def slow(model: Any, key: Key, settings: Settings, **fields: Any) -> list[dict[str, Any]]:
+    def slow(model: Any, key: MeasurementKey, settings: MeasuringSettings, **fields: Any) -> list[dict[str, Any]]:
         now[0] += 1.0
         return fake(model, key, settings)
 
     monkeypatch.setattr("ppsim.profiling.sweep.measure_optimizer", stepped)
     measured_by(monkeypatch, slow)
-    run_jobs(jobs_in(tmp_path), Settings(), time_limit_s=3.5, optimizers=["adamw"])
+    run_jobs(jobs_in(tmp_path), MeasuringSettings(), time_limit_s=3.5, optimizers=["adamw"])
     assert begun == ["clock", "step of tp 1, ep 1", "clock"]
     begun.clear()
-    run_jobs(jobs_in(tmp_path), Settings(), optimizers=["adamw"])
+    run_jobs(jobs_in(tmp_path), MeasuringSettings(), optimizers=["adamw"])
     assert begun == ["clock", "step of tp 1, ep 1", "step of tp 2, ep 1", "clock", "step of tp 1, ep 4", "clock"]
 
 
 def test_a_pace_knows_what_is_left_and_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("ppsim.profiling.measuring_progress.time.monotonic", lambda: now[0])
-    pace = Pace(10.0, time_limit_s=20.0)
+    pace = MeasuringProgress(10.0, time_limit_s=20.0)
     assert (pace.left, pace.has_time_for(10.0)) == ("", True)
     now[0] += 8.0
     pace.done(2.0)
@@ -248,7 +252,7 @@ def test_the_standard_suite_is_what_is_shipped_and_fits_two_times_nine_minutes_o
         for key in job.keys:
             job.model.shard(tp=key.tp, ep=key.ep)
     if not torch.cuda.is_available():
-        seconds = sum(expected(job.model, key, suite.settings).seconds for job in jobs for key in job.keys)
+        seconds = sum(estimate_duration(job.model, key, suite.settings).seconds for job in jobs for key in job.keys)
         assert seconds + 60 < 2 * 480  # with facts; a minute of each for the start and the results
 
 
@@ -258,28 +262,31 @@ def test_flops_that_are_expected_are_those_that_are_run(
     device: str, recompute: Recompute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By torch's formulas, which know unfused attention. What a GPU does besides is done here by a CPU."""
-    settings = Settings("cpu", num_repeats=2, num_warm_up=1)
-    key = Key(2, 32, "float32", recompute=recompute)
+    settings = MeasuringSettings("cpu", num_repeats=2, num_warm_up=1)
+    key = MeasurementKey(2, 32, "float32", recompute=recompute)
     model = MODELS["llama-mini"]
-    monkeypatch.setattr(harness, "is_beside", lambda where: device == "cuda")
-    monkeypatch.setattr(measure, "is_beside", lambda where: device == "cuda")
+    monkeypatch.setattr(harness, "is_asynchronous", lambda where: device == "cuda")
+    monkeypatch.setattr(measure, "is_asynchronous", lambda where: device == "cuda")
     Allocator(monkeypatch)  # which nobody asks: all counts are 0
     with sdpa_kernel(SDPBackend.MATH), Counting() as counter:
         measure_shape(model, key, settings)
-    told = expected(model, key, replace(settings, device=device)).flops
+    told = estimate_duration(model, key, replace(settings, device=device)).flops
     # What is computed again ends before a layer's last product, which nothing asks for.
     assert counter.flops == pytest.approx(told, rel=0.01 if recompute == "none" else 0.15)
 
 
 def test_repeats_are_as_many_as_their_time_allows(tmp_path: Path) -> None:
-    key, rate = Key(1, 8192, "bfloat16"), assumed_rate("cuda", "bfloat16")[0]
-    limited = Settings("cuda", num_repeats=30, num_warm_up=2, component_s=1.5)
-    one, many = (expected(MODELS["llama3-405b"], key, settings) for settings in (limited, Settings("cuda", 30, 2)))
+    key, rate = MeasurementKey(1, 8192, "bfloat16"), assumed_rate("cuda", "bfloat16")[0]
+    limited = MeasuringSettings("cuda", num_repeats=30, num_warm_up=2, component_s=1.5)
+    one, many = (
+        estimate_duration(MODELS["llama3-405b"], key, settings)
+        for settings in (limited, MeasuringSettings("cuda", 30, 2))
+    )
     assert one.seconds < many.seconds
     assert one.seconds == pytest.approx(one.flops / rate + SHAPE_S["cuda"])
     path = str(tmp_path / "p.json")
-    job = SuiteJob("nano", MODELS["nano"], (Key(1, 8, "float32"),), Path(path))
-    [content] = run_jobs([job], Settings(num_repeats=1000, num_warm_up=1, component_s=1e-9))
+    job = SuiteJob("nano", MODELS["nano"], (MeasurementKey(1, 8, "float32"),), Path(path))
+    [content] = run_jobs([job], MeasuringSettings(num_repeats=1000, num_warm_up=1, component_s=1e-9))
     note = f"Repeats: as many as 1.00 ns a component allow, {LEAST_REPEATS} at least."
     assert note in content["provenance"]["notes"]
 

@@ -21,8 +21,8 @@ from ppsim.cli import main
 from ppsim.costs.profile import load_profile
 from ppsim.model import shapes
 from ppsim.profiling.harness import costly_splits, measure_shape
-from ppsim.profiling.models import MODELS
-from ppsim.profiling.settings import Key, Settings
+from ppsim.profiling.model_shapes import MODELS
+from ppsim.profiling.settings import MeasurementKey, MeasuringSettings
 from ppsim.profiling.sweep import SuiteJob, require_success, sweep
 from tests.profiling.once import ONCE
 
@@ -35,7 +35,7 @@ def profiled(*arguments: str) -> Result:
 
 def nano_at(path: Path, *micro_batches: int) -> SuiteJob:
     """Nano at sequences of 8, into the file."""
-    keys = tuple(Key(micro_batch=batch, sequence_length=8, dtype="float32") for batch in micro_batches)
+    keys = tuple(MeasurementKey(micro_batch=batch, sequence_length=8, dtype="float32") for batch in micro_batches)
     return SuiteJob("nano", MODELS["nano"], keys, path)
 
 
@@ -93,14 +93,16 @@ def test_the_clock_is_raised_before_the_first_shape_and_never_for_none(
     order: list[str] = []
     monkeypatch.setattr("ppsim.profiling.sweep.raise_clock", lambda device: order.append(f"clock of {device}"))
 
-    def measured(model: Any, key: Key, settings: Settings, **fields: Any) -> list[dict[str, Any]]:
+    def measured(
+        model: Any, key: MeasurementKey, settings: MeasuringSettings, **fields: Any
+    ) -> list[dict[str, Any]]:
         order.append(f"shape {key.micro_batch}")
         return []
 
     monkeypatch.setattr("ppsim.profiling.sweep.measure_shape", measured)
-    sweep(nano_at(tmp_path / "p.json", 1, 2), Settings())
+    sweep(nano_at(tmp_path / "p.json", 1, 2), MeasuringSettings())
     assert order == ["clock of cpu", "shape 1", "shape 2"]
-    sweep(nano_at(tmp_path / "q.json"), Settings())
+    sweep(nano_at(tmp_path / "q.json"), MeasuringSettings())
     assert len(order) == 3
 
 
@@ -129,9 +131,9 @@ def test_whatever_a_shape_fails_with_is_recorded_and_the_next_one_measured(
     tmp_path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Want of memory for what it is; anything else in `failed`. A repeated sweep leaves both."""
-    calls: list[Key] = []
+    calls: list[MeasurementKey] = []
 
-    def fails(model: Any, key: Key, settings: Settings, **fields: Any) -> list[dict[str, Any]]:
+    def fails(model: Any, key: MeasurementKey, settings: MeasuringSettings, **fields: Any) -> list[dict[str, Any]]:
         calls.append(key)
         if key.micro_batch == 1:
             raise error
@@ -186,11 +188,11 @@ def test_a_device_that_answers_no_more_ends_the_process_and_the_file_names_the_s
     def answers_not() -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    monkeypatch.setattr("ppsim.profiling.sweep.give_back_memory", answers_not)
+    monkeypatch.setattr("ppsim.profiling.sweep.release_memory", answers_not)
     monkeypatch.setattr("ppsim.profiling.sweep.measure_shape", fails)
     path = tmp_path / "p.json"
     with pytest.raises(RunFailed, match=r"the device answers no more .*illegal memory access.*repeat the command"):
-        sweep(nano_at(path, 1, 2), Settings())
+        sweep(nano_at(path, 1, 2), MeasuringSettings())
     assert [one["shape"]["micro_batch"] for one in json.loads(path.read_text())["failed"]] == [1]
 
 

@@ -11,7 +11,7 @@ from ppsim.model.architecture import Layer, Model
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.config import model_from
 from ppsim.model.registry import _told, find_model
-from ppsim.parallel.sizes import Cut
+from ppsim.parallel.sizes import ParallelSizes
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -57,7 +57,7 @@ SAMPLE = {
 
 
 def saved(layer: Layer) -> int:
-    return sum(layer_activations(layer, Batch(1, 4096, 2, "none"), Cut(), KernelChoice()).values())
+    return sum(layer_activations(layer, Batch(1, 4096, 2, "none"), ParallelSizes(), KernelChoice()).values())
 
 
 def traced(name: str, *, promote: bool = True) -> tuple[Model, Model]:
@@ -99,7 +99,7 @@ def test_a_mixer_as_a_list_of_operators_agrees_too(name):
 
 
 @pytest.mark.parametrize("name", ["llama3-8b", "qwen3-30b-a3b", "gemma2-2b", "deepseek-v3"])
-@pytest.mark.parametrize("cut", [Cut(tp=2, dp=1), Cut(tp=4, dp=1)], ids=str)
+@pytest.mark.parametrize("cut", [ParallelSizes(tp=2, dp=1), ParallelSizes(tp=4, dp=1)], ids=str)
 def test_a_list_of_operators_is_divided_as_the_named_mixer(name, cut):
     found, known = traced(name, promote=False)
     for ours, theirs in set(zip(found.layers, known.layers, strict=True)):

@@ -5,7 +5,7 @@ from typing import Any
 
 from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
-from ppsim.machine.files import load_cluster
+from ppsim.machine.cluster_files import load_cluster
 from ppsim.model.registry import find_model
 from ppsim.parallel.layout import Layout
 

@@ -11,7 +11,7 @@ from ppsim.projection.loss_breakdown import interval, loss_budget, sensitivities
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project, project_all
 from ppsim.projection.summary import advise
-from ppsim.simulation.run import simulate
+from ppsim.simulation.simulate import simulate
 from tests.projection.jobs import job, on_ideal_links
 
 
@@ -25,9 +25,9 @@ def test_a_job_of_equal_stages_takes_m_plus_p_minus_1_slots_and_its_tail() -> No
     """(m + p − 1)(F + B), with the stages at the ends made equal to the others."""
     plan = uniform()
     made = project(plan)
-    inner = made.assembled.parts[1]
+    inner = made.stage_cost_set.parts[1]
     ends = [
-        sum(part.forward.total_s + part.backward.total_s for part in (made.assembled.parts[0], inner, made.assembled.parts[3]))
+        sum(part.forward.total_s + part.backward.total_s for part in (made.stage_cost_set.parts[0], inner, made.stage_cost_set.parts[3]))
     ]  # fmt: skip
     budget = loss_budget(made)
     equal = sum(
@@ -139,7 +139,7 @@ def test_one_percent_of_all_compute_gains_what_compute_is_of_the_iteration() -> 
 def test_many_stages_are_weighed_together_against_the_links() -> None:
     """Each of them has little of the step, and links between all of them have some of it."""
     one = project(Plan(pp=10, vpp=3, microbatches=10, transfer_s=0.006))
-    answer = one.answered(with_advice=False)
+    answer = one.summarise(with_advice=False)
     of_one = max(value for name, value in answer.gain_per_percent.items() if name.startswith("compute of stage "))
     assert of_one < answer.gain_per_percent["transfers"] < answer.gain_per_percent["compute of all stages"]
     assert answer.bottleneck.startswith("compute of stage ")
@@ -147,7 +147,7 @@ def test_many_stages_are_weighed_together_against_the_links() -> None:
 
 def test_the_slowest_stage_is_the_bottleneck() -> None:
     one = on_ideal_links(job("llama3-8b", layers=16, pp=4, global_batch=32))
-    answer = project(Plan(pp=4, job=one, split=[3, 3, 7, 3])).answered(with_advice=False)
+    answer = project(Plan(pp=4, job=one, split=[3, 3, 7, 3])).summarise(with_advice=False)
     assert answer.bottleneck == "compute of stage 2"
 
 
@@ -185,12 +185,12 @@ def test_advice_fits_and_gains() -> None:
     assert made.timeline.memory.peak_bytes.max() <= bound
     advice = advise(made, project)
     assert advice
-    gains = [one.gain for one in advice]
+    gains = [one.throughput_gain for one in advice]
     assert gains == sorted(gains, reverse=True)
     for one in advice:
-        assert one.gain >= 0.005
+        assert one.throughput_gain >= 0.005
         assert one.projection.timeline.memory.peak_bytes.max() <= bound
-        assert one.projection.tokens_per_s == pytest.approx(made.tokens_per_s * (1 + one.gain))
+        assert one.projection.tokens_per_s == pytest.approx(made.tokens_per_s * (1 + one.throughput_gain))
         again = project(one.projection.plan)
         assert again.iteration_time_s == one.projection.iteration_time_s
 
@@ -200,8 +200,8 @@ def test_advice_for_what_does_not_fit_is_what_would() -> None:
     made = project(Plan(pp=2, job=one, split="even"))
     bound = made.plan.memory_bound_bytes
     assert made.timeline.memory.peak_bytes.max() > bound
-    answer = made.answered()
-    assert made.verdict.margin_bytes < 0
+    answer = made.summarise()
+    assert made.verdict.headroom_bytes < 0
     assert answer.advice
     for one in answer.advice:
         assert one.projection.timeline.memory.peak_bytes.max() <= bound
@@ -211,7 +211,7 @@ def test_advice_for_what_does_not_fit_is_what_would() -> None:
 def test_a_model_that_fits_nowhere_says_by_how_much() -> None:
     made = project(Plan(pp=2, job=job("llama3-405b", pp=2, global_batch=8), memory_limit_bytes=80 * 2**30))
     assert re.fullmatch(r"DOES NOT FIT: rank \d needs [\d.]+ TiB, 80.0 GiB usable", str(made.verdict))
-    assert re.match(r"rank \d peaks at [\d.]+ TiB > 80.0 GiB at ", made.not_in_memory)
+    assert re.match(r"rank \d peaks at [\d.]+ TiB > 80.0 GiB at ", made.memory_error)
     assert made.answer.advice == []
 
 
@@ -227,10 +227,10 @@ def test_two_changes_are_advised_if_no_single_one_makes_a_plan_fit() -> None:
 
 def test_days_are_tokens_by_throughput() -> None:
     made = project(Plan(pp=4, job=job(pp=4)))
-    answer = made.answered(tokens=1e12, with_advice=False)
-    assert answer.days == pytest.approx(1e12 / made.tokens_per_s / 86400)
+    answer = made.summarise(tokens=1e12, with_advice=False)
+    assert answer.training_days == pytest.approx(1e12 / made.tokens_per_s / 86400)
     with pytest.raises(ConfigError, match="--tokens must be more than 0: got -1"):
-        made.answered(tokens=-1.0, with_advice=False)
+        made.summarise(tokens=-1.0, with_advice=False)
 
 
 def test_more_overlap_is_never_slower_and_gpus_are_counted_once() -> None:

@@ -30,7 +30,7 @@ def test_without_a_model_json_has_null_for_everything_of_a_model():
     found = json.loads(typed(*LINE, "--json").stdout)
     names = (
         "tokens_per_s", "tokens_per_s_per_gpu", "model_flops_utilization", "peak_flops_per_s", "layers_per_stage",
-        "pipeline_layout", "not_in_memory", "peak_components_bytes", "reserved_bytes", "memory_fit", "days",
+        "pipeline_layout", "memory_error", "peak_components_bytes", "reserved_bytes", "memory_fit", "training_days",
     )  # fmt: skip
     assert {name: found[name] for name in names} == dict.fromkeys(names)
     assert "profile" not in found

@@ -5,7 +5,7 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import ConfigError
-from ppsim.projection.lengths import Drawn, quadratic_part, read_lengths
+from ppsim.projection.lengths import SampledLengths, quadratic_part, read_lengths
 
 JOB = {"model": "llama3-8b", "pp": 4, "tp": 4, "micro_batch": 2, "global_batch": 16, "seq_len": 4096}
 
@@ -21,7 +21,7 @@ def test_sequences_of_the_sequence_length_change_nothing_but_what_is_said():
 def test_two_sequences_of_half_the_length_take_half_of_what_the_job_of_four_such_does():
     half = ppsim.project(**JOB | {"seq_len": 2048, "micro_batch": 4, "global_batch": 32})
     drawn = ppsim.project(**JOB, lengths=[2048] * 16)
-    assert half.assembled.split == drawn.assembled.split
+    assert half.stage_cost_set.split == drawn.stage_cost_set.split
     assert 2 * drawn.timeline.busy_s == pytest.approx(half.timeline.busy_s, rel=1e-9)
     assert drawn.tokens_per_s * drawn.iteration_time_s == pytest.approx(16 * 2048)
 
@@ -63,7 +63,7 @@ def test_of_a_profile_the_squares_are_by_flops():
 
 def test_a_step_takes_each_sequence_once_while_there_are_enough_and_the_seed_decides_which():
     one, same, other = (
-        Drawn.of(tuple(range(1, 17)), num_microbatches=8, length=16, micro_batch=2, seed=seed).tokens
+        SampledLengths.of(tuple(range(1, 17)), num_microbatches=8, length=16, micro_batch=2, seed=seed).tokens
         for seed in (0, 0, 1)
     )
     assert sorted(one.ravel()) == list(range(1, 17))
@@ -72,10 +72,10 @@ def test_a_step_takes_each_sequence_once_while_there_are_enough_and_the_seed_dec
 
 
 def test_packing_evenly_moves_sequences_between_microbatches_and_loses_none():
-    drawn = Drawn(np.array([[8.0, 8.0], [1.0, 1.0], [4.0, 4.0]]), 8)
+    drawn = SampledLengths(np.array([[8.0, 8.0], [1.0, 1.0], [4.0, 4.0]]), 8)
     even = drawn.packed_evenly()
     assert sorted(even.tokens.ravel()) == sorted(drawn.tokens.ravel())
-    assert even.of_squares.max() < drawn.of_squares.max()
+    assert even.quadratic_factor.max() < drawn.quadratic_factor.max()
 
 
 def test_the_step_is_of_the_order_drawn_and_a_line_says_what_others_would_take():
@@ -86,8 +86,8 @@ def test_the_step_is_of_the_order_drawn_and_a_line_says_what_others_would_take()
     assert "longest first" in line
     even = float(line.rsplit("packed evenly ", 1)[1].split(" %")[0])
     assert even < 0
-    assert found.answer.budget_s["microbatch imbalance"] > 0
-    assert sum(found.answer.budget_s.values()) == pytest.approx(found.iteration_time_s)
+    assert found.answer.time_breakdown_s["microbatch imbalance"] > 0
+    assert sum(found.answer.time_breakdown_s.values()) == pytest.approx(found.iteration_time_s)
 
 
 @pytest.mark.parametrize(

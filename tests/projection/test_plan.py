@@ -147,7 +147,9 @@ def test_a_plan_fits_at_its_peak(plan):
 @settings(max_examples=30)
 @given(plans_of_one_table(), st.floats(0.0, 0.999))
 def test_a_plan_does_not_fit_below_its_peak(plan, factor):
-    plan = replace(plan, split="even" if plan.how_split == "auto" else plan.split)  # "auto" finds one that fits
+    plan = replace(
+        plan, split="even" if plan.layer_split_rule == "auto" else plan.split
+    )  # "auto" finds one that fits
     made = project(plan)
     peak = float(made.timeline.memory.peak_bytes.max())
     assume(peak > 0)
@@ -155,10 +157,10 @@ def test_a_plan_does_not_fit_below_its_peak(plan, factor):
     limited = project(plan, memory_limit_bytes=peak * factor)
     assert limited.fits is False
     assert limited.verdict.rank == rank
-    assert limited.verdict.margin_bytes == peak * factor - peak
+    assert limited.verdict.headroom_bytes == peak * factor - peak
     at = made.report["ranks"][rank]["peak_at"]
-    assert limited.not_in_memory.startswith(f"rank {rank} peaks at ")
-    assert f" at {at} " in limited.not_in_memory
+    assert limited.memory_error.startswith(f"rank {rank} peaks at ")
+    assert f" at {at} " in limited.memory_error
     for key in BOUNDS[:2]:
         assert limited.report[key] == made.report[key], "bounds within memory are for tables that keep it"
 
@@ -227,9 +229,9 @@ def test_replicas_hold_twice_the_weights_and_are_said_to_need_another_runtime():
     assert two.split == one.split
     assert two.timeline.costs.static_bytes.sum() == 2 * one.timeline.costs.static_bytes.sum()
     assert two.timeline.busy_s.sum() == pytest.approx(one.timeline.busy_s.sum())
-    assert one.not_in_runtime is None
-    assert two.not_in_runtime == "it holds one chain of stages, this table has 2 replicas of the model"
-    assert project(pp=4, microbatches=8, schedule="dualpipe", runtime="ideal").not_in_runtime is None
+    assert one.runtime_error is None
+    assert two.runtime_error == "it holds one chain of stages, this table has 2 replicas of the model"
+    assert project(pp=4, microbatches=8, schedule="dualpipe", runtime="ideal").runtime_error is None
     said = " ".join(two.assumptions)
     for words in (
         "torch cannot run this table as it stands",
@@ -248,12 +250,12 @@ def test_advice_for_what_does_not_fit_are_options_to_type_that_make_it_fit():
         assert one.change.startswith("--schedule ")
         typed = ppsim(*words, *one.change.split(), "--json").stdout
         assert json.loads(typed)["fits"]
-        assert one.effect.startswith(f"fits, {size(one.projection.verdict.margin_bytes)} free, ")
+        assert one.effect.startswith(f"fits, {size(one.projection.verdict.headroom_bytes)} free, ")
 
 
 def test_a_sequence_too_short_for_its_slices_is_a_reason():
     plan = Plan(pp=2, microbatches=4, profile=profile(), num_slices=17)
-    assert project_all(plan, ["seq1f1b", "1f1b"]).reasons == {
+    assert project_all(plan, ["seq1f1b", "1f1b"]).rejected == {
         "seq1f1b": "16 tokens are too few for 17 slices of equal time"
     }
     with pytest.raises(ConfigError, match="16 tokens are too few for 17 slices of equal time"):
@@ -365,19 +367,19 @@ def test_all_schedules_are_sorted_and_each_is_either_projected_or_explained(draw
     limit = factor * float(project(plan).timeline.memory.peak_bytes.max())
     comparison = project_all(replace(plan, schedule=None, vpp=None, memory_limit_bytes=limit))
     places = [
-        (made.fits is False, bool(made.not_in_runtime), made.iteration_time_s) for made in comparison.projections
+        (made.fits is False, bool(made.runtime_error), made.iteration_time_s) for made in comparison.projections
     ]
     assert places == sorted(places)
     names = [made.plan.schedule_name for made in comparison.projections]
-    assert sorted([*names, *comparison.reasons]) == sorted(CATALOG)
+    assert sorted([*names, *comparison.rejected]) == sorted(CATALOG)
     for made in comparison.projections:
         assert made.fits == (made.timeline.memory.peak_bytes.max() <= limit * CAP_ROUNDING)
         assert made.plan.vpp == CATALOG[made.plan.schedule_name].stages_per_rank[0]
-    for name, reason in comparison.reasons.items():
+    for name, reason in comparison.rejected.items():
         entry, vpp = CATALOG[name], CATALOG[name].stages_per_rank[0]
         assert reason in (
             entry.why_not(pp=plan.pp, vpp=vpp, microbatches=plan.microbatches),
-            why_no_split(plan.how_split, plan.num_layers, plan.pp * vpp),
+            why_no_split(plan.layer_split_rule, plan.num_layers, plan.pp * vpp),
         )
 
 
@@ -413,9 +415,9 @@ def test_a_list_goes_by_the_whole_iteration_and_what_runs_and_fits_comes_first()
     assert found["dualpipe"].timeline.step_time_s < found["zbv-fixed"].timeline.step_time_s
     assert max(found, key=lambda name: found[name].tokens_per_s) == "dualpipe"
     assert found["zb-2p"].tokens_per_s > found["1f1b"].tokens_per_s
-    assert "peaks at" in found["zb-2p"].not_in_memory
-    assert "replicas" in found["dualpipe"].not_in_runtime
-    assert all(found[name].not_in_memory is None is found[name].not_in_runtime for name in ("zbv-fixed", "1f1b"))
+    assert "peaks at" in found["zb-2p"].memory_error
+    assert "replicas" in found["dualpipe"].runtime_error
+    assert all(found[name].memory_error is None is found[name].runtime_error for name in ("zbv-fixed", "1f1b"))
     lines = [line.split() for line in str(comparison).splitlines()]
     begin = next(number for number, line in enumerate(lines) if line[:1] == ["schedule"]) + 1
     best, *others = lines[begin : begin + 4]
@@ -453,8 +455,8 @@ def test_what_a_schedule_forbids_is_a_reason():
     comparison = project_all(Plan(pp=4, vpp=3, microbatches=8))
     looped = {name for name, entry in CATALOG.items() if entry.stages_per_rank[1] is None and entry.stages_by == 1}
     assert {made.plan.schedule_name for made in comparison.projections} == looped
-    assert comparison.reasons["zbv-fixed"] == "zbv-fixed needs exactly 2 stages per rank: got vpp=3 (nearest: 2)"
-    assert comparison.reasons["1f1b"] == "1f1b needs exactly 1 stage per rank: got vpp=3 (nearest: 1)"
+    assert comparison.rejected["zbv-fixed"] == "zbv-fixed needs exactly 2 stages per rank: got vpp=3 (nearest: 2)"
+    assert comparison.rejected["1f1b"] == "1f1b needs exactly 1 stage per rank: got vpp=3 (nearest: 1)"
 
 
 def test_no_stages_a_rank_are_not_taken_for_the_default():
@@ -465,12 +467,12 @@ def test_a_given_split_is_for_the_schedules_with_as_many_stages():
     comparison = project_all(Plan(pp=4, split=[7, 8, 8, 7]))
     one_stage = {name for name, entry in CATALOG.items() if entry.stages_per_rank[0] == entry.num_replicas}
     assert {made.plan.schedule_name for made in comparison.projections} == one_stage >= {"gpipe", "1f1b", "zb-h2"}
-    assert comparison.reasons["zbv-fixed"] == "the split has 4 entries, but there are 8 stages"
+    assert comparison.rejected["zbv-fixed"] == "the split has 4 entries, but there are 8 stages"
 
 
 def test_too_few_layers_for_a_schedules_stages_are_a_reason():
     comparison = project_all(Plan(pp=8, num_layers=8))
-    assert comparison.reasons["zbv-fixed"] == "8 layers are too few for 16 stages: some would hold nothing"
+    assert comparison.rejected["zbv-fixed"] == "8 layers are too few for 16 stages: some would hold nothing"
     assert "1f1b" in {made.plan.schedule_name for made in comparison.projections}
 
 

@@ -6,12 +6,12 @@ from itertools import pairwise
 import pytest
 
 import ppsim
-from ppsim.api.project import plan_of
+from ppsim.api.project import plan_of_keywords
 from ppsim.errors import ConfigError
 from ppsim.projection.project import project
 from ppsim.projection.projection import Projection
 from ppsim.runs.timeline_file import read_timeline
-from ppsim.schedule.rounds import in_rounds
+from ppsim.schedule.rounds import repeat_rounds
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.step import between_rounds_s, simulate_step
 from ppsim.simulation.step_costs import StepCosts
@@ -22,7 +22,7 @@ JOB = {"model": "llama3-8b", "gpus": 16, "pp": 4, "tp": 2, "stack": "torchtitan"
 
 @pytest.mark.parametrize(("p", "m", "rounds"), [(4, 64, 8), (4, 64, 1), (2, 12, 3), (8, 32, 4), (4, 8, 8)])
 def test_1f1b_takes_rounds_times_the_time_of_a_round_with_its_bubble(p: int, m: int, rounds: int) -> None:
-    made = project(plan_of({
+    made = project(plan_of_keywords({
         "pp": p, "microbatches": m, "gradient_accumulation_steps": rounds, "forward_ms": 10, "backward_input_ms": 8,
         "backward_weight_ms": 6, "runtime": "ideal",
     }))  # fmt: skip
@@ -32,7 +32,7 @@ def test_1f1b_takes_rounds_times_the_time_of_a_round_with_its_bubble(p: int, m: 
 def test_a_rank_does_not_wait_for_the_slowest_between_rounds() -> None:
     table = ppsim.build("zbv", pp=4, microbatches=8)
     one = ppsim.simulate(table, UNIT)
-    three = ppsim.simulate(in_rounds(table, 3), UNIT)
+    three = ppsim.simulate(repeat_rounds(table, 3), UNIT)
     assert 2 * one.span_s + one.step_time_s <= three.step_time_s < 3 * one.step_time_s
 
 
@@ -40,7 +40,7 @@ def test_a_rank_does_not_wait_for_the_slowest_between_rounds() -> None:
 def test_activations_drain_with_every_round(name: str) -> None:
     table = ppsim.build(name, pp=4, microbatches=8)
     in_one = ppsim.simulate(table, UNIT).memory.peak_activation_bytes
-    in_four = ppsim.simulate(in_rounds(table, 4), UNIT).memory.peak_activation_bytes
+    in_four = ppsim.simulate(repeat_rounds(table, 4), UNIT).memory.peak_activation_bytes
     assert in_one.tolist() == in_four.tolist()
 
 
@@ -49,7 +49,7 @@ def test_every_round_reduces_its_gradients_and_gathers_its_parameters(overlap: b
     around = StepCosts(gather_s=1.0, reduce_s=2.0, overlap=overlap)
     table = ppsim.build("1f1b", pp=4, microbatches=8)
     one = simulate_step(table, UNIT, around)
-    step = in_rounds(table, 3)
+    step = repeat_rounds(table, 3)
     costs = UNIT.replace(between_rounds_s=between_rounds_s(step, UNIT, around))
     three = simulate_step(step, costs, around)
     assert three.time_s == pytest.approx(3 * one.time_s)
@@ -62,7 +62,7 @@ def test_every_round_reduces_its_gradients_and_gathers_its_parameters(overlap: b
 def test_rounds_are_as_slow_as_the_rank_that_takes_longest_to_reduce() -> None:
     around = StepCosts(reduce_s=[0.0, 0.0, 0.0, 20.0])
     table = ppsim.build("1f1b", pp=4, microbatches=8)
-    step = in_rounds(table, 2)
+    step = repeat_rounds(table, 2)
     costs = UNIT.replace(between_rounds_s=between_rounds_s(step, UNIT, around))
     made = simulate_step(step, costs, around)
     # rank 3 computes from 3 to 27 and reduces to 47; its second round cannot begin earlier
@@ -71,7 +71,7 @@ def test_rounds_are_as_slow_as_the_rank_that_takes_longest_to_reduce() -> None:
 
 
 def test_without_collectives_rounds_follow_at_once() -> None:
-    step = in_rounds(ppsim.build("zbv", pp=4, microbatches=8), 2)
+    step = repeat_rounds(ppsim.build("zbv", pp=4, microbatches=8), 2)
     assert between_rounds_s(step, UNIT, StepCosts(optimizer_s=3.0, norm_s=1.0)) == 0
 
 
@@ -86,7 +86,7 @@ def test_a_pipeline_reduces_once_per_round_in_a_job_too() -> None:
 
 def test_the_budget_sums_to_the_iteration_and_has_the_drains_and_the_collectives() -> None:
     one, four = rounds_of(1), rounds_of(4)
-    budgets = [made.answered(with_advice=False).budget_s for made in (one, four)]
+    budgets = [made.summarise(with_advice=False).time_breakdown_s for made in (one, four)]
     for made, budget in zip((one, four), budgets, strict=True):
         assert sum(budget.values()) == pytest.approx(made.iteration_time_s)
     assert budgets[1]["pipeline bubble"] == pytest.approx(4 * budgets[0]["pipeline bubble"], rel=0.1)

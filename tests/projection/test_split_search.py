@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import ppsim
-from ppsim.parallel.layer_balance import Functions, balance_ranks, moved, possible_moves
+from ppsim.parallel.layer_balance import LinearFunctions, balance_ranks, move_layer, possible_moves
 from ppsim.parallel.layer_partition import even_split
 from ppsim.projection import split_search
 from ppsim.projection.project import iteration_of
 from tests.costs.profiles import profile
-from tests.costs.test_chunks import BESIDE, chunk, of_chunks
+from tests.costs.test_chunk_costs import BESIDE, chunk, of_chunks
 
 EXAMPLE = {
     "model": "llama2-7b", "layers": 9, "gpus": 24, "pp": 3, "vpp": 2, "schedule": "zbv-fixed", "micro_batch": 1,
@@ -183,25 +183,25 @@ def test_the_report_says_auto():
 
 
 def test_a_move_changes_functions_by_as_much_as_it_says():
-    functions, counts = Functions([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], 4), (2, 3, 2, 2)
+    functions, counts = LinearFunctions([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], 4), (2, 3, 2, 2)
     weights = np.array([[1.0, 4.0, 2.0, 8.0], [3.0, 0.0, 5.0, 1.0]])
     functions.add(weights, counts, weights @ functions.stage_costs(counts))
     giving, taking = possible_moves(counts)
     changes = functions.changes(counts, giving, taking)
     for index, move in enumerate(zip(giving.tolist(), taking.tolist(), strict=True)):
-        after = functions.values(moved(counts, *move)) - functions.values(counts)
+        after = functions.values(move_layer(counts, *move)) - functions.values(counts)
         assert changes[:, index] == pytest.approx(after)
 
 
 def test_a_move_that_empties_or_fills_an_end_changes_the_fixed_part_of_the_stage():
-    functions, counts = Functions([1.0] * 5, 3, fixed=0.5), (1, 4, 0)
+    functions, counts = LinearFunctions([1.0] * 5, 3, fixed=0.5), (1, 4, 0)
     weights = np.array([[1.0, 4.0, 2.0]])
     functions.add(weights, counts, weights @ functions.stage_costs(counts))
     assert functions.stage_costs(counts).tolist() == [1.5, 4.5, 0.0]
     giving, taking = possible_moves(counts)
     changes = functions.changes(counts, giving, taking)
     for index, move in enumerate(zip(giving.tolist(), taking.tolist(), strict=True)):
-        after = functions.values(moved(counts, *move)) - functions.values(counts)
+        after = functions.values(move_layer(counts, *move)) - functions.values(counts)
         assert changes[:, index] == pytest.approx(after)
 
 

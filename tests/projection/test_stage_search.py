@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 import ppsim
-from ppsim.costs.stage_options import StageOptions, Way, _hull
+from ppsim.costs.stage_options import LayerOption, StageOptions, _hull
 from ppsim.errors import ConfigError, PpsimError
+from ppsim.model.pipeline_stages import Stage, StagePlan
 from ppsim.model.recompute import recompute_of
-from ppsim.model.stages import Stage, StagePlan
 from ppsim.projection.stage_search import program
 from tests.cli.running import ppsim as command
 
@@ -71,7 +71,12 @@ def test_a_stage_has_the_fewest_seconds_for_its_bytes() -> None:
 
 
 def test_ways_off_the_hull_are_left_out() -> None:
-    ways = [Way("none", 1.0, 10.0, 0), Way("a", 1.5, 8.0, 0), Way("b", 1.6, 4.0, 0), Way("full", 2.0, 1.0, 0)]
+    ways = [
+        LayerOption("none", 1.0, 10.0, 0),
+        LayerOption("a", 1.5, 8.0, 0),
+        LayerOption("b", 1.6, 4.0, 0),
+        LayerOption("full", 2.0, 1.0, 0),
+    ]
     assert [way.recompute for way in _hull(ways)] == ["none", "full"] or [way.recompute for way in _hull(ways)] == [
         "none",
         "b",
@@ -93,7 +98,7 @@ def test_ways_off_the_hull_are_left_out() -> None:
 )
 def test_no_plan_with_the_same_recomputation_on_every_stage_is_faster(words) -> None:
     made = ppsim.project(**words, stage_plan="auto")
-    assert made.not_in_memory is None
+    assert made.memory_error is None
     for recompute in (
         "none",
         "core_attn",
@@ -111,7 +116,7 @@ def test_no_plan_with_the_same_recomputation_on_every_stage_is_faster(words) -> 
                 other = ppsim.project(**words, recompute=recompute, split=split)
             except ConfigError:
                 continue
-            if other.not_in_memory is None:
+            if other.memory_error is None:
                 assert made.iteration_time_s <= other.iteration_time_s * (1 + 1e-9), (recompute, split)
 
 
@@ -145,7 +150,7 @@ def test_stages_offload_what_the_job_allows() -> None:
     without = ppsim.project(**TIGHT, stage_plan="auto")
     assert any(row["offload_modules"] for row in made.stages)
     assert made.iteration_time_s <= without.iteration_time_s
-    assert made.not_in_memory is None
+    assert made.memory_error is None
 
 
 @pytest.mark.parametrize(

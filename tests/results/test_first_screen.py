@@ -8,7 +8,7 @@ import pytest
 import ppsim
 from ppsim.projection.quantities import QUANTITIES
 from ppsim.results.first_screen import first_screen
-from ppsim.results.quantities import texts_of
+from ppsim.results.quantity_texts import texts_of
 from tests.cli.running import ppsim as command
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ import pytest
 from plotly import graph_objects
 
 import ppsim
-from ppsim.base.display import InBrief, Pictured
+from ppsim.base.display import Drawable, HasRepr
 from ppsim.runs.compare import compare
 
 COSTS = ppsim.StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
@@ -26,12 +26,12 @@ def result(name):
         "Plan": lambda: ppsim.Plan(pp=2, vpp=2, microbatches=4),
         "Projection": lambda: ppsim.project(result("Plan")),
         "Projections": lambda: ppsim.project_all(pp=2, microbatches=4, schedules=["1f1b", "zb-h1", "dualpipe"]),
-        "Tuned": lambda: ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8], schedule=["1f1b"]),
+        "TuneResult": lambda: ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8], schedule=["1f1b"]),
         "Job": lambda: ppsim.job(model="llama3-70b", gpus=64, tp=8, pp=4),
         "Profile": lambda: ppsim.load_profile("zb-a100-6.2b"),
         "StageCosts": lambda: COSTS,
         "CheckReport": lambda: ppsim.check(table),
-        "Answer": lambda: result("Projection").answer,
+        "ProjectionSummary": lambda: result("Projection").answer,
     }[name]()  # fmt: skip
 
 
@@ -42,7 +42,7 @@ LINES = {
     "StageCosts": "StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)",
     "Schedule": "Schedule('interleaved-1f1b', pp=2, vpp=2, microbatches=4, 32 actions)",
 }
-ALL = [*ppsim.CARDS, "Job", "Profile", "StageCosts", "CheckReport", "Answer"]
+ALL = [*ppsim.CARDS, "Job", "Profile", "StageCosts", "CheckReport", "ProjectionSummary"]
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -59,8 +59,8 @@ def test_every_public_result_has_a_line_of_its_own():
     results = [one for one in public if isinstance(one, type) and one not in (ppsim.Action, ppsim.Op)]
     assert len(results) > 12
     for one in results:
-        assert issubclass(one, InBrief), one
-        assert one.__repr__ is InBrief.__repr__, f"the dataclass writes the repr of {one}"
+        assert issubclass(one, HasRepr), one
+        assert one.__repr__ is HasRepr.__repr__, f"the dataclass writes the repr of {one}"
 
 
 class _Read(HTMLParser):
@@ -150,7 +150,7 @@ def test_a_figure_is_plotlys_and_has_what_there_is(name):
     figure = result(name).figure()
     assert isinstance(figure, graph_objects.Figure)
     kinds = [trace.type for trace in figure.data]
-    if name == "Tuned":
+    if name == "TuneResult":
         points = [trace for trace in figure.data if trace.mode and "markers" in trace.mode]
         assert sum(len(trace.x) for trace in points) == len(result(name).simulated)
     else:
@@ -184,7 +184,7 @@ def test_plot_draws_on_the_axes_given_and_else_on_new_ones(name):
 
 
 def test_only_results_that_are_drawn_say_so():
-    assert {one.__name__ for one in Pictured.__subclasses__()} == set(ppsim.PICTURES)
+    assert {one.__name__ for one in Drawable.__subclasses__()} == set(ppsim.PICTURES)
 
 
 def test_a_timelines_graph_has_its_critical_path_as_the_edges_that_fix_a_start():

@@ -1,17 +1,17 @@
 """Tables and facts are as their rows say."""
 
-from ppsim.base.display import printed
-from ppsim.results.text_layout import Columns, Page, bold, facts, styled
+from ppsim.base.display import capture_output
+from ppsim.results.text_layout import Page, TableLines, bold, facts, styled
 
 
 def shown(renderable: object) -> list[str]:
-    return printed(lambda: Page().add(renderable)).splitlines()
+    return capture_output(lambda: Page().add(renderable)).splitlines()
 
 
 def test_rows_that_name_their_cells_make_the_header_and_may_come_in_another_order() -> None:
     rows = [{"name": "a", "size": "1 B"}, {"size": "20 B", "name": "b"}]
-    assert shown(Columns.of(rows)) == ["name  size", "a      1 B", "b     20 B"]
-    assert shown(Columns.of(rows)) == shown(Columns(["name", "size"], [["a", "1 B"], ["b", "20 B"]]))
+    assert shown(TableLines.of(rows)) == ["name  size", "a      1 B", "b     20 B"]
+    assert shown(TableLines.of(rows)) == shown(TableLines(["name", "size"], [["a", "1 B"], ["b", "20 B"]]))
 
 
 def test_a_fact_of_several_lines_has_them_below_each_other_beside_its_name() -> None:
@@ -19,7 +19,7 @@ def test_a_fact_of_several_lines_has_them_below_each_other_beside_its_name() -> 
 
 
 def test_letters_as_wide_as_two_take_two_columns() -> None:
-    assert shown(Columns(["name", "size"], [["模型", "1 B"], ["a", "20 B"]])) == [
+    assert shown(TableLines(["name", "size"], [["模型", "1 B"], ["a", "20 B"]])) == [
         "name  size",
         "模型   1 B",
         "a     20 B",

@@ -12,12 +12,12 @@ from benchmarks.made_steps import made
 from ppsim import StageCosts, build
 from ppsim.runs.calibrate import calibrate
 from ppsim.runs.compare import expected_costs
-from ppsim.runs.run import Run, costs_alone, median_costs
+from ppsim.runs.run import Run, median_costs, unslowed_costs
 from ppsim.schedule.graph import build_graph
 from ppsim.simulation.bounds.for_table import bounds_of
 from ppsim.simulation.engine import evaluate
 from ppsim.simulation.overlap import evaluate_slowed, overlapped_fraction
-from ppsim.simulation.run import durations_s, overheads_s, simulate, simulate_graph
+from ppsim.simulation.simulate import durations_s, overheads_s, simulate, simulate_graph
 from ppsim.simulation.variation import with_variation
 
 COSTS = StageCosts(forward_s=20e-3, backward_input_s=20e-3, backward_weight_s=14e-3)
@@ -174,14 +174,14 @@ def test_a_hop_that_takes_no_longer_with_more_bytes_tells_no_bandwidth():
 
 def test_the_medians_of_a_run_come_without_what_transfers_added():
     run = run_of(slowdown=0.3, bandwidth=5e8)
-    assert costs_alone(run, 0.3).forward_s == pytest.approx([20e-3] * 8, rel=1e-4)
-    assert np.median(costs_alone(run, 0.0).forward_s) > 21e-3
+    assert unslowed_costs(run, 0.3).forward_s == pytest.approx([20e-3] * 8, rel=1e-4)
+    assert np.median(unslowed_costs(run, 0.0).forward_s) > 21e-3
 
 
 def test_a_slow_down_in_the_medians_is_not_added_again():
     """Where the run knows its transfers it is taken out of the medians, else left in them."""
     run = run_of(slowdown=0.3, bandwidth=5e8)
-    run = replace(run, costs=costs_alone(run, 0.0))
+    run = replace(run, costs=unslowed_costs(run, 0.0))
     for knows in (True, False):
         costs = expected_costs(replace(run, knows_transfers=knows), {"overlap_slowdown": 0.3}, (0.0, 5e8))
         step = simulate_graph(run.graph, costs).step_time_s
@@ -258,7 +258,7 @@ def test_slow_first_and_last_passes_are_found_again_and_none_is_told_as_none():
     costs = COSTS.replace(first_pass_s=3e-3, last_pass_s=5e-3)
     for real, expected in ((costs, (3e-3, 5e-3)), (COSTS, (0.0, 0.0))):
         run = run_of("1f1b", pp=4, vpp=1, costs=real, action=1e-3, noise=1e-3, steps=9)
-        found = calibrate([replace(run, costs=costs_alone(run, 0.0))])
+        found = calibrate([replace(run, costs=unslowed_costs(run, 0.0))])
         assert (found.first_pass.value, found.last_pass.value) == pytest.approx(expected, rel=0.02)
         assert abs(found.residuals[0].error) < 0.002
     assert "runs 4 times" in calibrate([run_of("1f1b", pp=2, vpp=1, microbatches=3)]).not_fitted["first_pass_s"]

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 from ppsim.base.files import read_json
 from ppsim.runs.calibrate import calibrate
 from ppsim.runs.timeline_file import run_from_json
-from ppsim.runs.timeline_import import measured_of, run_of
+from ppsim.runs.timeline_import import import_result, run_of
 from ppsim.runs.traces import in_rank_order, result_of, table_rows_of
 from ppsim.runtime.launch import launch_all
 from ppsim.schedule.grammar import format_table
@@ -40,7 +40,7 @@ def test_two_sizes_of_emulated_messages_tell_bandwidth_and_latency(tmp_path: Pat
         runs = []
         for path, result in zip(paths, launch_all(configs), strict=True):
             given = costs_from(read_json(path)).with_torch_first_stage(num_stages=2, num_ranks=2)
-            runs.append(measured_of(result, table, given, message_bytes=message_bytes_in(path)).run)
+            runs.append(import_result(result, table, given, message_bytes=message_bytes_in(path)).run)
         found = calibrate(runs)
         if found.line is not None:
             break

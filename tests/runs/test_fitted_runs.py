@@ -10,7 +10,7 @@ import pytest
 import ppsim
 from ppsim.api.read import open_run
 from ppsim.runs.calibrate import calibrate
-from ppsim.runs.readers import rows
+from ppsim.runs.readers import csv_rows as rows
 from ppsim.runs.run import Run
 from tests.cli.running import ppsim as command
 from tests.runs.test_calibrate import run_of
@@ -104,7 +104,7 @@ def test_objects_in_python_know_it_as_files_do() -> None:
         assert ppsim.compare(measured, calibration=fitted).overheads_fitted_on_this_run
         projected = ppsim.project(pp=2, microbatches=4, calibration=fitted)
         assert ppsim.compare(measured, projected).overheads_fitted_on_this_run
-    assert "overheads fitted on this run" in ppsim.compare(run, calibration=fitted).brief
+    assert "overheads fitted on this run" in ppsim.compare(run, calibration=fitted).one_line
 
 
 def test_overheads_files_without_runs_are_read_and_claim_nothing() -> None:
@@ -135,7 +135,7 @@ def test_the_fingerprint_is_of_the_last_step_whatever_path_warm_up_and_clocks() 
         opened.measured.run.fingerprint
         for path in ("fitted.csv", "moved/run.csv")
         for warm_up in (0, 1, 2)
-        if not isinstance(opened := open_run(path, warm_up=warm_up), ppsim.Totals)
+        if not isinstance(opened := open_run(path, warm_up=warm_up), ppsim.LogTotals)
     }
     assert len(prints) == 1
     run = run_of(noise=0.01)

@@ -12,11 +12,11 @@ import ppsim as public
 from benchmarks.made_steps import BLOCKING, INJECTED, Made, draw, mixtures_of
 from ppsim import StageCosts, build
 from ppsim.cli import main
-from ppsim.runs.loss_attribution import Explanation, explained
-from ppsim.runs.loss_attribution import against as beside
+from ppsim.runs.loss_attribution import Explanation, attribute_losses
+from ppsim.runs.loss_attribution import explain_difference as beside
 from ppsim.runs.loss_causes import CAUSES, STAGES_OR_RANKS
 from ppsim.runs.loss_report import ADVICE
-from ppsim.runs.step_replay import Steps, median_gap_s, replayed_s, steps_of
+from ppsim.runs.step_replay import MeasuredSteps, median_gap_s, replayed_step_s, steps_of
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.variation import with_variation
@@ -55,7 +55,7 @@ def test_an_injected_fault_is_first_with_its_place_and_its_size_within_20_percen
 def test_steps_without_a_fault_have_none() -> None:
     """Noise of 1 % has gaps, messages and passes that vary; no fault costs a percent of the step."""
     for table in TABLES:
-        found = explained(Made(table, 5).run())
+        found = attribute_losses(Made(table, 5).run())
         noise = {"gaps between passes", "waits for messages", "passes that vary", "time between steps"}
         others = [loss for loss in found.reasons if loss.cause not in noise]
         assert all(loss.gain_s < 0.01 * found.step_s for loss in others), (table.name, others)
@@ -97,15 +97,15 @@ def test_of_two_ranks_a_slow_one_is_told_where_stages_of_the_other_are_a_little_
     made = quiet(build("interleaved-1f1b", pp=2, vpp=3, microbatches=8))
     for stage, factor in {1: 1.6, 2: 1.034, 3: 1.6, 4: 1.05, 5: 1.6}.items():
         made.taken[:, made.table.stage == stage] *= factor
-    assert explained(made.run()).reasons[0].cause == "slow ranks"
+    assert attribute_losses(made.run()).reasons[0].cause == "slow ranks"
 
 
 def test_a_drift_over_steps_is_told_and_noise_is_none() -> None:
     """Nine steps, each 2 % slower than the one before it: the median step lacks 8 % of the pace of the first."""
     made = Made(TABLES[0], 3, num_steps=9)
-    assert "drift over steps" not in [loss.cause for loss in explained(made.run()).losses]
+    assert "drift over steps" not in [loss.cause for loss in attribute_losses(made.run()).losses]
     made.taken *= 1 + 0.02 * np.arange(9)[:, None]
-    found = explained(made.run())
+    found = attribute_losses(made.run())
     assert found.reasons[0].cause == "drift over steps"
     lost = found.reasons[0].seconds / found.median_s
     assert lost == pytest.approx(0.08 / 1.08, rel=0.1)
@@ -117,15 +117,17 @@ def test_a_drift_over_steps_is_told_and_noise_is_none() -> None:
 def test_the_rank_that_others_wait_for_is_named_with_the_gain() -> None:
     """1F1B without noise, rank 2's third forward 30 ms late: the step gains 30 ms, the ranks behind it wait as long."""
     made = quiet(TABLES[0])
-    found = explained(made.run())
-    assert found.late == []
+    found = attribute_losses(made.run())
+    assert found.late_ranks == []
     late = int(np.flatnonzero((made.table.stage == 2) & (made.table.op == Op.F))[2])
     made.taken[:, late] += 0.03
-    found = explained(made.run())
-    assert [(one.rank, one.action) for one in found.late] == [(2, "2F2")]
-    assert found.late[0].gain_s == pytest.approx(found.step_s - explained(quiet(TABLES[0]).run()).step_s)
-    assert found.late[0].action_s == pytest.approx(0.03)
-    assert found.late[0].others_wait_s > 2 * found.late[0].gain_s
+    found = attribute_losses(made.run())
+    assert [(one.rank, one.action) for one in found.late_ranks] == [(2, "2F2")]
+    assert found.late_ranks[0].gain_s == pytest.approx(
+        found.step_s - attribute_losses(quiet(TABLES[0]).run()).step_s
+    )
+    assert found.late_ranks[0].action_s == pytest.approx(0.03)
+    assert found.late_ranks[0].others_wait_s > 2 * found.late_ranks[0].gain_s
 
 
 def test_a_first_stage_without_an_input_to_differentiate_is_not_uneven() -> None:
@@ -135,9 +137,9 @@ def test_a_first_stage_without_an_input_to_differentiate_is_not_uneven() -> None
     made.taken = np.broadcast_to(np.choose(made.table.op, [0.02, 0.04, 0.02, 0.02]), made.taken.shape).copy()
     made.taken[:, of_first & (made.table.op == Op.I)] = 0.0
     made.taken[:, of_first & (made.table.op == Op.W)] = 0.04
-    assert [loss.cause for loss in explained(made.run()).reasons if loss.seconds > 1e-9] == []
+    assert [loss.cause for loss in attribute_losses(made.run()).reasons if loss.seconds > 1e-9] == []
     made.taken[:, made.table.rank == 1] *= 1.3
-    assert explained(made.run()).reasons[0].cause == "slow ranks"
+    assert attribute_losses(made.run()).reasons[0].cause == "slow ranks"
 
 
 def quiet(table: Schedule) -> Made:
@@ -151,17 +153,17 @@ def quiet(table: Schedule) -> Made:
 def test_losses_of_a_made_step_are_what_was_put_in() -> None:
     """1F1B without noise: (m + p − 1)(F + B), and beyond it the hops, or the gaps, of the critical path."""
     made = quiet(TABLES[0])
-    plain = {loss.cause: loss.seconds for loss in explained(made.run()).losses}
+    plain = {loss.cause: loss.seconds for loss in attribute_losses(made.run()).losses}
     assert plain["compute"] == pytest.approx(8 * 0.06)
     assert plain["pipeline bubble"] == pytest.approx(3 * 0.06)
     assert max(abs(plain[cause]) for cause in plain if cause not in ("compute", "pipeline bubble")) < 1e-12
     made.hop[:] = 0.001
-    with_hops = {loss.cause: loss.seconds for loss in explained(made.run()).losses}
-    assert with_hops["waits for messages"] == pytest.approx(explained(made.run()).step_s - 0.66)
+    with_hops = {loss.cause: loss.seconds for loss in attribute_losses(made.run()).losses}
+    assert with_hops["waits for messages"] == pytest.approx(attribute_losses(made.run()).step_s - 0.66)
     assert with_hops["gaps between passes"] == pytest.approx(0, abs=1e-12)
     made.hop[:], made.gap[:] = 0.0, 0.001
-    with_gaps = {loss.cause: loss.seconds for loss in explained(made.run()).losses}
-    assert with_gaps["gaps between passes"] == pytest.approx(explained(made.run()).step_s - 0.66)
+    with_gaps = {loss.cause: loss.seconds for loss in attribute_losses(made.run()).losses}
+    assert with_gaps["gaps between passes"] == pytest.approx(attribute_losses(made.run()).step_s - 0.66)
     assert with_gaps["waits for messages"] == pytest.approx(0, abs=1e-12)
 
 
@@ -182,8 +184,8 @@ def test_a_real_step_is_explained_to_the_last() -> None:
         "step 16: rank 2, 2F8, 317 ms instead of 58.4 ms; step 18: rank 3, 3F10, 342 ms instead of 61.2 ms"
     )
     assert by_cause["pipeline bubble"].seconds == pytest.approx(7 / 16 * by_cause["compute"].seconds, rel=1e-6)
-    assert [late.rank for late in found.late][:2] == [7, 0]
-    assert found.late[1].action == "0B15"
+    assert [late.rank for late in found.late_ranks][:2] == [7, 0]
+    assert found.late_ranks[1].action == "0B15"
 
 
 def test_the_calls_of_megatron_replay_a_real_run_within_half_a_percent() -> None:
@@ -191,9 +193,9 @@ def test_the_calls_of_megatron_replay_a_real_run_within_half_a_percent() -> None
     run = public.read(DUMP).measured.run
     calls, actions = build_graph(run.graph.schedule, communication="megatron"), run.graph.num_actions
     steps = steps_of(calls, run.start[:, :actions], run.end[:, :actions])
-    errors = replayed_s(calls, steps, hop_s=0.65e-3) / run.step_times_s - 1
+    errors = replayed_step_s(calls, steps, hop_s=0.65e-3) / run.step_times_s - 1
     assert np.median(errors) == pytest.approx(-0.0043, abs=0.0003)
-    assert np.median(replayed_s(calls, steps, hop_s=0.0) / run.step_times_s - 1) == pytest.approx(
+    assert np.median(replayed_step_s(calls, steps, hop_s=0.0) / run.step_times_s - 1) == pytest.approx(
         -0.0101, abs=0.0003
     )
     blocking = {loss.cause: loss.seconds for loss in public.explain(DUMP).losses}["blocking sends and receives"]
@@ -207,10 +209,10 @@ def test_one_gap_before_every_pass_replays_each_step_of_a_real_run() -> None:
     steps = steps_of(graph, run.start[:, :actions], run.end[:, :actions])
     gaps = [median_gap_s(steps[number]) for number in range(len(run.start))]
     assert gaps == pytest.approx([0.8e-3] * len(gaps), rel=0.1)
-    alone = Steps(
+    alone = MeasuredSteps(
         steps.taken, np.zeros_like(steps.taken), np.broadcast_to(np.array(gaps)[:, None], steps.taken.shape)
     )
-    assert replayed_s(graph, alone) == pytest.approx(run.step_times_s, rel=0.002)
+    assert replayed_step_s(graph, alone) == pytest.approx(run.step_times_s, rel=0.002)
 
 
 def test_a_projection_is_set_beside_cause_by_cause() -> None:
@@ -219,11 +221,11 @@ def test_a_projection_is_set_beside_cause_by_cause() -> None:
     other = public.simulate(build("interleaved-1f1b", pp=8, microbatches=16), costs)
     for projected in (costs, other):
         found = public.explain(DUMP, against=projected)
-        assert found.against is not None
-        apart = sum(one.seconds for one in found.against.differences)
-        assert apart == pytest.approx(found.step_s - found.against.step_s)
-        assert ("another table" in found.against.note) == (projected is other)
-    by_cause = {one.cause: one for one in public.explain(DUMP, against=costs).against.differences}  # type: ignore[union-attr]
+        assert found.comparison is not None
+        apart = sum(one.seconds for one in found.comparison.differences)
+        assert apart == pytest.approx(found.step_s - found.comparison.step_s)
+        assert ("another table" in found.comparison.note) == (projected is other)
+    by_cause = {one.cause: one for one in public.explain(DUMP, against=costs).comparison.differences}  # type: ignore[union-attr]
     assert by_cause["sends and receives"].projected_s == pytest.approx(0.02, rel=0.01)
     assert by_cause[STAGES_OR_RANKS].projected_s == pytest.approx(0, abs=1e-9)
     assert "F 59.9 ms, projected 58.0 ms" in by_cause["compute"].detail
@@ -237,7 +239,7 @@ def test_what_a_projection_waits_because_passes_vary_is_no_gap() -> None:
     )
     varied = with_variation(table, costs, 0.2)
     expected = public.simulate(table, varied)
-    found = beside(explained(Made(table, 0).run()), expected, source="made", call_s=None)
+    found = beside(attribute_losses(Made(table, 0).run()), expected, source="made", call_s=None)
     projected = {one.cause: one.projected_s for one in found.differences}
     of_medians = public.simulate(table, costs.replace(transfer_s=0.0)).step_time_s
     without_transfers = public.simulate(table, varied.replace(transfer_s=0.0)).step_time_s
@@ -253,7 +255,7 @@ def test_a_message_that_nobody_waits_for_counts_once_the_slow_rank_is_mended() -
     made.hop[:] = 0.005
     mended = float(made.run().step_times_s.mean())
     made.taken[:, made.table.rank == 1] *= 1.3
-    found = explained(made.run())
+    found = attribute_losses(made.run())
     by_cause = {loss.cause: loss for loss in found.losses}
     assert by_cause[STAGES_OR_RANKS].gain_s == pytest.approx(found.step_s - mended, rel=1e-6)
     made.hop[:] = 0.0
@@ -267,7 +269,7 @@ def test_a_drift_is_as_large_as_it_was_made() -> None:
     made = Made(TABLES[0], 1)
     without = float(made.run().step_times_s.mean())
     made.put("drift over the step")
-    found = explained(made.run())
+    found = attribute_losses(made.run())
     drift = next(loss for loss in found.losses if loss.cause == "drift over the step")
     assert drift.gain_s == pytest.approx(found.step_s - without, rel=0.05)
 
@@ -276,15 +278,15 @@ def test_first_passes_and_drift_are_no_part_of_what_varying_passes_would_gain() 
     """First passes twice as long, none that varies: without variation the step is as long as before."""
     made = quiet(TABLES[0])
     made.taken[:, made.table.rank_offsets[:-1]] *= 2
-    by_cause = {loss.cause: loss for loss in explained(made.run()).losses}
+    by_cause = {loss.cause: loss for loss in attribute_losses(made.run()).losses}
     assert by_cause["slow first passes"].gain_s == pytest.approx(4 * 0.02, rel=1e-6)
     assert by_cause["passes that vary"].gain_s == pytest.approx(0, abs=1e-9)
 
 
 def test_the_same_steps_have_nothing_to_tell_apart() -> None:
     found = public.explain(DUMP, against=public.read(DUMP).timeline)
-    assert found.against is not None
-    apart = {one.cause: one.seconds for one in found.against.differences}
+    assert found.comparison is not None
+    apart = {one.cause: one.seconds for one in found.comparison.differences}
     assert apart["pipeline bubble"] == pytest.approx(0, abs=0.01 * found.step_s)
     assert sum(apart.values()) == pytest.approx(found.step_s - found.median_s, abs=1e-9)
 
@@ -324,8 +326,8 @@ def test_the_command_takes_a_plan_in_words_and_writes_pages(folder: Path) -> Non
     assert "against the projection" in text
     assert "uneven stages or slow ranks" in (folder / "e.html").read_text()
     written = json.loads((folder / "e.json").read_text())
-    assert sum(one["seconds"] for one in written["against"]["differences"]) == pytest.approx(
-        written["step_s"] - written["against"]["step_s"]
+    assert sum(one["seconds"] for one in written["comparison"]["differences"]) == pytest.approx(
+        written["step_s"] - written["comparison"]["step_s"]
     )
     assert "| compute |" in (folder / "e.md").read_text()
 

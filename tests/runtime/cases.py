@@ -5,7 +5,7 @@ from typing import Any
 
 import ppsim
 from ppsim.catalog.build import CATALOG
-from ppsim.runtime.config import GPTShape, TrainConfig
+from ppsim.runtime.train_config import GPTShape, TrainConfig
 from ppsim.schedule.grammar import format_table
 
 BUILDERS = tuple(name for name, entry in CATALOG.items() if entry.not_in_torch is None)

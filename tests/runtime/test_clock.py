@@ -13,8 +13,8 @@ pytest.importorskip("torch")
 import torch
 
 from ppsim.runtime import clock, partitions
-from ppsim.runtime.clock import Range, clock_of
-from ppsim.runtime.recorder import Recorder
+from ppsim.runtime.clock import RecordedRange, clock_of
+from ppsim.runtime.recorder import StepRecorder
 
 
 class Device:
@@ -108,9 +108,9 @@ def test_a_cpus_moments_are_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_recorder_waits_for_each_event_that_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    device, recorder = Device(monkeypatch), Recorder(clock_of(torch.device("cuda")))
+    device, recorder = Device(monkeypatch), StepRecorder(clock_of(torch.device("cuda")))
     recorder.clock.zero()
-    recorder.ranges.append(Range("0F0", recorder.clock.now()))
+    recorder.ranges.append(RecordedRange("0F0", recorder.clock.now()))
     device.launch()
     recorder.ranges[-1].end = recorder.clock.now()
     device.asked.clear()

@@ -9,8 +9,8 @@ pytest.importorskip("torch")
 import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import to_json
-from ppsim.runs.loss_attribution import explained
-from ppsim.runs.timeline_import import measured_of
+from ppsim.runs.loss_attribution import attribute_losses
+from ppsim.runs.timeline_import import import_result
 from ppsim.runtime.launch import launch_all
 from ppsim.simulation.cost_files import costs_from
 from tests.runtime.cases import config_of
@@ -41,10 +41,10 @@ def test_a_late_first_pass_a_straggling_step_a_slow_hop_and_a_long_microbatch_ar
             )
         )
     runs = [
-        measured_of(result, table, costs).run
+        import_result(result, table, costs).run
         for result, costs in zip(launch_all(configs, quiet=True), given, strict=True)
     ]
-    assert [explained(run).reasons[0].cause for run in runs] == list(FAULTS)
+    assert [attribute_losses(run).reasons[0].cause for run in runs] == list(FAULTS)
     took = (runs[0].end - runs[0].start)[:, table.rank_offsets[:-1]]
     assert (took >= 0.07).all()
 

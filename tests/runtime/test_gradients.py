@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from ppsim.runs.timeline_import import TOLERANCE, measured_of
+from ppsim.runs.timeline_import import TOLERANCE, import_result
 from ppsim.runtime.launch import launch_all
 from tests.runtime.cases import BUILDERS, config_of, sizes_of, table_of
 
@@ -50,7 +50,7 @@ def test_the_measured_timeline_holds_every_action_in_the_order_of_the_table(
 ) -> None:
     name, p, m, _ = case
     table = table_of(name, p=p, m=m)
-    timeline = measured_of(results[case], table, None).timeline
+    timeline = import_result(results[case], table, None).timeline
     assert timeline.schedule == table
     actions = slice(0, timeline.num_actions)
     assert (timeline.end[actions] >= timeline.start[actions]).all()

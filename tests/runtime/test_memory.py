@@ -20,12 +20,12 @@ from ppsim.cli import main
 from ppsim.costs.assemble_profile import assemble
 from ppsim.model.recompute import LayerPlan, plan_of_stage
 from ppsim.model.shapes import layer_activation_bytes
-from ppsim.runtime.config import GPTShape, TrainConfig
 from ppsim.runtime.gpt import build_stage
 from ppsim.runtime.launch import launch_all
 from ppsim.runtime.live_bytes import LiveBytes
 from ppsim.runtime.partitions import run_partitions
 from ppsim.runtime.threads import ModelStage
+from ppsim.runtime.train_config import GPTShape, TrainConfig
 from ppsim.schedule.grammar import format_table
 from ppsim.schedule.table import Op
 

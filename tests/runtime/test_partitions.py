@@ -23,7 +23,7 @@ import ppsim
 from ppsim.base.errors import ConfigError, RunFailed
 from ppsim.cli import main
 from ppsim.runs.timeline_file import read_timeline
-from ppsim.runs.timeline_import import TOLERANCE, measured_of
+from ppsim.runs.timeline_import import TOLERANCE, import_result
 from ppsim.runtime.executor import Executor, SharedDevice
 from ppsim.runtime.partitions import SpinningStage, check_device, run_partitions
 from ppsim.schedule.grammar import format_table
@@ -42,7 +42,7 @@ def test_loss_and_gradients_are_those_of_one_process(case: Any, tmp_path: Path) 
     assert result["differences"]["loss"] <= TOLERANCE["float64"]
     assert result["differences"]["gradient"] <= TOLERANCE["float64"]
     assert result["differences"]["num_parameters"] == 12 * table.num_stages + 2 + 3
-    timeline = measured_of(result, table, None).timeline
+    timeline = import_result(result, table, None).timeline
     assert timeline.schedule == table
     for rank in range(p):
         mine = slice(*table.rank_offsets[rank : rank + 2])
@@ -57,7 +57,7 @@ def test_a_run_says_which_attention_and_what_of_the_device(tmp_path: Path) -> No
 
 def test_no_action_begins_before_what_it_takes_was_made_and_copied(tmp_path: Path) -> None:
     table = table_of("zbv-fixed", p=4, m=8)
-    timeline = measured_of(run_partitions(config_of(table, tmp_path)), table, None).timeline
+    timeline = import_result(run_partitions(config_of(table, tmp_path)), table, None).timeline
     graph, first = timeline.graph, timeline.num_actions
     assert (timeline.start[first:] >= timeline.end[graph.source]).all()
     assert (timeline.start[graph.target] >= timeline.end[first:]).all()
@@ -69,7 +69,7 @@ def test_emulated_costs_never_take_less_than_the_simulation_on_an_ideal_network(
     (tmp_path / "C.json").write_text(json.dumps(costs))
     config = config_of(table, tmp_path, emulate_costs=str(tmp_path / "C.json"), num_warm_up=1)
     given = ppsim.StageCosts(**costs)
-    measured = measured_of(run_partitions(config), table, given).timeline
+    measured = import_result(run_partitions(config), table, given).timeline
     simulated = ppsim.simulate(table, given)
     assert (measured.end - measured.start >= simulated.end - simulated.start - 1e-6).all()
     assert measured.step_time_s >= simulated.step_time_s - 1e-6

@@ -21,11 +21,11 @@ import ppsim
 from ppsim.base.files import read_json, to_json
 from ppsim.cli import main
 from ppsim.runs.timeline_file import read_timeline, run_from_json
-from ppsim.runs.timeline_import import measured_of
-from ppsim.runtime.config import Turns
+from ppsim.runs.timeline_import import import_result
 from ppsim.runtime.launch import launch_all
-from ppsim.runtime.machine_speed import Reference
+from ppsim.runtime.machine_speed import ReferenceWork
 from ppsim.runtime.partitions import run_partitions
+from ppsim.runtime.train_config import TurnLimits
 from ppsim.runtime.trained import model_of
 from ppsim.schedule.grammar import format_table
 from tests.runtime.cases import config_of, table_of
@@ -54,9 +54,9 @@ def test_what_tells_the_pace_is_no_time_between_steps(tmp_path: Path) -> None:
     """It is measured around each step, on two ranks; warm-up is left out."""
     table = table_of("1f1b", p=2, m=2)
     result = run_partitions(config_of(table, tmp_path, num_steps=3, num_warm_up=1))
-    plain = measured_of(result, table, None).run
+    plain = import_result(result, table, None).run
     around = [[9.0, 9.0], [1e-4, 3e-4], [1e-4, 3e-4], [1e-4, 3e-4], [0.0, 0.0]]
-    paced = measured_of(result | {"reference_s": around}, table, None).run
+    paced = import_result(result | {"reference_s": around}, table, None).run
     assert plain.reference_s == ()
     assert np.array(paced.reference_s) == pytest.approx(np.array([[1e-4, 3e-4], [1e-4, 3e-4], [5e-5, 1.5e-4]]))
     assert paced.gaps_s == pytest.approx([plain.gaps_s[0] - 3e-4, plain.gaps_s[1] - 3e-4])
@@ -73,7 +73,7 @@ def test_what_tells_the_pace_leaves_random_numbers_and_buffers_and_works_each_st
         stage: nn.Sequential(nn.BatchNorm1d(16) if stage else nn.Identity(), one, nn.Dropout(0.5))
         for stage, one in model.stages([0, 1]).items()
     }
-    one, other = (Reference(config, model, stages) for config in configs)
+    one, other = (ReferenceWork(config, model, stages) for config in configs)
     assert one.work != other.work
     before, buffers = torch.get_rng_state(), [buffer.clone() for buffer in stages[1].buffers()]
     assert one.seconds() > 0
@@ -104,7 +104,7 @@ def test_in_a_later_turn_a_run_goes_on_where_it_was_without_a_warm_up(tmp_path: 
     config = config_of(table_of("1f1b", p=2, m=2), tmp_path, num_steps=2, num_warm_up=1)
     [whole] = launch_all([replace(config, num_steps=4)], quiet=True)
     done: list[int] = []
-    turns = launch_all([config], quiet=True, turns=Turns(most=2, least=2), watch=done.append)
+    turns = launch_all([config], quiet=True, turns=TurnLimits(most=2, least=2), watch=done.append)
     assert [one["num_warm_up"] for one in turns] == [1, 0]
     assert [len(one["reference_s"]) for one in turns] == [4, 3]
     assert [loss for one in turns for loss in one["losses"]] == whole["losses"]
@@ -151,7 +151,7 @@ def test_transfers_of_one_queue_never_overlap(tmp_path: Path) -> None:
         configs.append(config_of(table, tmp_path, emulate_costs=str(tmp_path / f"{channel}.json"), num_warm_up=1))
     for channel, result in zip(channels, launch_all(configs, quiet=True), strict=True):
         given = ppsim.StageCosts(**costs, channel=channel)  # type: ignore[arg-type]
-        require_apart(measured_of(result, table, given).timeline, channel)
+        require_apart(import_result(result, table, given).timeline, channel)
 
 
 def require_apart(measured: ppsim.Timeline, channel: str) -> None:

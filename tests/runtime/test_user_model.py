@@ -16,7 +16,7 @@ from torch import nn
 import ppsim
 from ppsim.base.errors import ConfigError, RunFailed
 from ppsim.cli import main
-from ppsim.runtime.user_model import function_of, made_by, same_weights
+from ppsim.runtime.user_model import build_user_model, copy_weights, function_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "own_model.md"
 
@@ -122,7 +122,7 @@ def test_the_whole_takes_the_weights_of_the_stages_whatever_their_order_and_numb
 
     whole = part("end", "layer0", "layer1", "layer2")
     stages = [part("layer0", "layer1"), part("layer2", "end")]
-    found = same_weights(whole, stages, "here")
+    found = copy_weights(whole, stages, "here")
     names = {id(parameter): name for name, parameter in whole.named_parameters()}
     assert [[names[id(one)] for one in mine] for mine in found] == [
         ["layer0.weight", "layer1.weight"], ["layer2.weight", "end.weight"],
@@ -130,15 +130,15 @@ def test_the_whole_takes_the_weights_of_the_stages_whatever_their_order_and_numb
     for mine, stage in zip(found, stages, strict=True):
         assert all(torch.equal(one, other) for one, other in zip(mine, stage.parameters(), strict=True))
     with pytest.raises(ConfigError, match=r"has no parameter for other.weight of stage 1 \(shape \[2, 2\]\)"):
-        same_weights(whole, [part("layer0", "layer1"), part("layer2", "other")], "here")
+        copy_weights(whole, [part("layer0", "layer1"), part("layer2", "other")], "here")
     with pytest.raises(ConfigError, match=r"the model in one stage has layer#\.weight once more"):
-        same_weights(whole, [part("layer0", "layer1"), part("end")], "here")
+        copy_weights(whole, [part("layer0", "layer1"), part("end")], "here")
 
 
 def test_a_function_makes_the_same_again(module: str) -> None:
     function = function_of(module)
-    one, other = (made_by(function, [3, 5], seed=7) for _ in range(2))
-    kept, again = (list(made_by(function, [3, 5], seed=7).stages()) for _ in range(2))
+    one, other = (build_user_model(function, [3, 5], seed=7) for _ in range(2))
+    kept, again = (list(build_user_model(function, [3, 5], seed=7).stages()) for _ in range(2))
     for stage, same in zip(kept, again, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(stage.parameters(), same.parameters(), strict=True))
     assert torch.equal(one.rows(4, 1)[0], other.rows(4, 1)[0])
@@ -270,7 +270,7 @@ def test_the_llama_of_the_page_is_hugging_faces_and_its_stages_have_its_gradient
     assert text != found[1]
     (tmp_path / "my_llama.py").write_text(text)
     monkeypatch.chdir(tmp_path)
-    made = made_by(function_of("my_llama.py:stages"), [3], seed=0)
+    made = build_user_model(function_of("my_llama.py:stages"), [3], seed=0)
     (whole,) = made.stages()
     tokens = made.rows(2, 0)[0]
     assert torch.equal(whole(tokens), whole.llama(input_ids=tokens).logits)  # type: ignore[operator]

@@ -7,7 +7,7 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import ScheduleError
-from ppsim.base.lru_cache import Kept
+from ppsim.base.lru_cache import LRUCache
 from ppsim.costs import cost_sources as sources
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project
@@ -21,7 +21,7 @@ from ppsim.simulation.stage_costs import StageCosts
 @pytest.fixture
 def fresh(monkeypatch):
     """What a process keeps when it begins: nothing."""
-    found = Kept(100_000)
+    found = LRUCache(100_000)
     monkeypatch.setattr(of_tables, "KEPT", found)
     return found
 
@@ -91,7 +91,7 @@ def test_a_broken_table_is_refused_every_time():
 
 
 def test_what_is_kept_is_bounded_and_nothing_large_drives_out_the_rest():
-    kept = Kept(1000)
+    kept = LRUCache(1000)
     for key in range(100):
         kept.get(key, size=100, make=lambda: None)
     assert sum(key in kept for key in range(100)) == 10

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ppsim import build, check, export, simulate
 from ppsim.base.errors import Deadlock, ScheduleError
-from ppsim.base.lru_cache import Kept
+from ppsim.base.lru_cache import LRUCache
 from ppsim.base.numba_jit import every_kernel_compiled
 from ppsim.catalog.build import CATALOG
 from ppsim.schedule import analysis_cache as of_tables
@@ -323,7 +323,7 @@ def test_a_check_finds_sends_and_receives_once_and_takes_no_more_memory_than_a_l
     """
     found = []
     monkeypatch.setattr(graphs, "lowered_messages", lambda *given: found.append(1) or lowered_messages(*given))
-    monkeypatch.setattr(of_tables, "KEPT", Kept(0))
+    monkeypatch.setattr(of_tables, "KEPT", LRUCache(0))
     table = build("interleaved-1f1b", pp=16, vpp=4, microbatches=256)
     with every_kernel_compiled():
         check(table)  # what is imported and compiled is not counted

@@ -5,7 +5,7 @@ import pytest
 from ppsim import build
 from ppsim.errors import PpsimError
 from ppsim.schedule.check import validate
-from ppsim.schedule.rounds import in_rounds, microbatches_in_words, one_round, round_starts
+from ppsim.schedule.rounds import microbatches_in_words, one_round, repeat_rounds, round_starts
 
 NAMES = ("gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zbv", "dualpipe", "chimera", "dualpipev", "seq1f1b")
 
@@ -13,7 +13,7 @@ NAMES = ("gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zbv", "dualpipe", "chime
 @pytest.mark.parametrize("name", NAMES)
 def test_a_step_of_rounds_is_a_complete_table_and_one_round_is_had_back(name: str) -> None:
     table = build(name, pp=4, microbatches=8)
-    step = in_rounds(table, 3)
+    step = repeat_rounds(table, 3)
     validate(step)
     assert (step.num_microbatches, step.num_rounds, len(step)) == (24, 3, 3 * len(table))
     assert one_round(step) == table
@@ -21,16 +21,16 @@ def test_a_step_of_rounds_is_a_complete_table_and_one_round_is_had_back(name: st
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_rank_executes_its_rounds_one_after_another(name: str) -> None:
-    step = in_rounds(build(name, pp=4, microbatches=8), 3)
+    step = repeat_rounds(build(name, pp=4, microbatches=8), 3)
     for begin, end in zip(step.rank_offsets[:-1].tolist(), step.rank_offsets[1:].tolist(), strict=True):
         of_entry = step.round_of_unit[step.microbatch[begin:end]].tolist()
         assert of_entry == [0] * (len(of_entry) // 3) + [1] * (len(of_entry) // 3) + [2] * (len(of_entry) // 3)
 
 
 def test_ranks_with_a_first_stage_begin_the_rounds() -> None:
-    step = in_rounds(build("1f1b", pp=4, microbatches=8), 3)
+    step = repeat_rounds(build("1f1b", pp=4, microbatches=8), 3)
     assert [str(step[entry]) for entry in round_starts(step).tolist()] == ["0F8", "0F16"]
-    both = in_rounds(build("dualpipe", pp=4, microbatches=8), 2)
+    both = repeat_rounds(build("dualpipe", pp=4, microbatches=8), 2)
     assert [int(both.rank[entry]) for entry in round_starts(both).tolist()] == [0, 3]
 
 

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from ppsim import StageCosts, build, simulate
 from ppsim.base.errors import ConfigError
-from ppsim.catalog.search.best_table import fitted
-from ppsim.catalog.search.evaluate_table import value_s
+from ppsim.catalog.search.best_table import best_table
+from ppsim.catalog.search.evaluate_table import criterion_value_s
 from ppsim.schedule.placement import loop, v_shape
 from ppsim.simulation.bounds import lower, windows
 from ppsim.simulation.bounds.coupled import coupled_bounds
 from ppsim.simulation.bounds.for_table import bounds_of
-from ppsim.simulation.bounds.knapsack import State, most
+from ppsim.simulation.bounds.knapsack import MemoryUse, knapsack_bound
 from ppsim.simulation.bounds.lower import lower_bounds
 from ppsim.simulation.bounds.problem import Problem
 from ppsim.simulation.bounds.windows import window_bound
@@ -110,7 +110,7 @@ def test_with_as_many_microbatches_as_ranks_in_a_v_the_first_rank_waits_for_its_
         bounds = lower_bounds(problem)
         assert bounds.step_s == bounds.span_s == least == 2 * p - 1 + 5 * p
         if p < 8:
-            assert value_s(fitted(problem), problem, "step") == least
+            assert criterion_value_s(best_table(problem), problem, "step") == least
 
 
 def test_where_forwards_of_a_chunk_below_fill_the_way_there_is_no_wait_for_the_chunk_above():
@@ -143,7 +143,7 @@ def test_the_ranks_waits_for_each_other_are_bounded_to_what_the_search_reaches(
 ):
     problem = Problem.of(**arguments)
     assert lower_bounds(problem).step_s == least
-    assert value_s(fitted(problem), problem, "step") == reached
+    assert criterion_value_s(best_table(problem), problem, "step") == reached
     monkeypatch.setattr(lower, "coupled_bounds", lambda problem: (0.0, 0.0))
     assert lower_bounds(problem).step_s < least
 
@@ -162,7 +162,7 @@ def test_neighbours_searched_together_leave_little_of_the_gap_of_v_min(m, closed
     problem = Problem.of(num_microbatches=m, **V_MIN)
     assert lower_bounds(problem).step_s == pytest.approx(closed)
     assert window_bound(problem, "step") == neighbours
-    assert value_s(fitted(problem), problem, "step") == reached
+    assert criterion_value_s(best_table(problem), problem, "step") == reached
 
 
 @pytest.mark.parametrize(
@@ -181,13 +181,13 @@ def test_no_bound_of_a_v_is_above_the_optimum_that_the_exact_search_proved(
     )
     assert lower_bounds(problem).step_s == closed
     assert closed == optimum or window_bound(problem, "step") == neighbours <= optimum
-    assert value_s(fitted(problem, is_thorough=True), problem, "step") == optimum
+    assert criterion_value_s(best_table(problem, is_thorough=True), problem, "step") == optimum
 
 
 def test_where_all_ranks_are_searched_together_the_bound_is_the_optimum():
     problem = Problem.of(stage_to_rank=v_shape(2, 4), num_microbatches=2, cap=3, **UNIT)
     assert lower_bounds(problem).step_s == 14
-    assert window_bound(problem, "step") == value_s(fitted(problem), problem, "step") == 15
+    assert window_bound(problem, "step") == criterion_value_s(best_table(problem), problem, "step") == 15
 
 
 def test_what_many_microbatches_take_is_told_from_few_and_never_too_much(monkeypatch):
@@ -220,7 +220,7 @@ def test_on_the_papers_costs_fitted_tables_are_optimal_at_caps_of_p_and_2p_activ
     for cap, criterion in itertools.product((p, 2 * p), CRITERIA):
         problem = Problem.of(stage_to_rank=loop(p, p), num_microbatches=m, cap=cap, **seconds)
         bounds = lower_bounds(problem)
-        made = simulate(fitted(problem, criterion=criterion), StageCosts(**seconds))
+        made = simulate(best_table(problem, criterion=criterion), StageCosts(**seconds))
         reached = made.step_time_s if criterion == "step" else made.span_s
         assert reached == pytest.approx(bounds.of(criterion), rel=1e-9)
 
@@ -230,11 +230,11 @@ states = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5)), min_size=1, m
 
 @given(states, st.integers(0, 4), st.integers(0, 12))
 def test_the_knapsack_is_never_short_and_exact_for_up_to_two_states(drawn, count, capacity):
-    chosen = [State(float(value), float(size)) for value, size in drawn]
-    found = most(chosen, count=count, capacity=float(capacity))
+    chosen = [MemoryUse(float(value), float(size)) for value, size in drawn]
+    found = knapsack_bound(chosen, count=count, capacity=float(capacity))
     best = max(
         sum(state.value for state in some)
-        for some in itertools.combinations_with_replacement([*chosen, State(0.0, 0.0)], count)
+        for some in itertools.combinations_with_replacement([*chosen, MemoryUse(0.0, 0.0)], count)
         if sum(state.size for state in some) <= capacity
     )
     assert found >= best - TIGHT
@@ -270,4 +270,6 @@ def test_neighbours_with_passes_that_take_next_to_nothing_have_a_finite_bound(cr
     """Times below the smallest normal number, and a W beside which F and I vanish: ticks are neither 0 nor inf of them."""
     seconds = {"forward_s": 2.2e-311, "backward_input_s": 2.2e-311, "backward_weight_s": weight_s}
     problem = Problem.of(stage_to_rank=v_shape(2, 4), num_microbatches=3, cap=4, **seconds)
-    assert 0 <= window_bound(problem, criterion) <= value_s(fitted(problem), problem, criterion) + TIGHT
+    assert (
+        0 <= window_bound(problem, criterion) <= criterion_value_s(best_table(problem), problem, criterion) + TIGHT
+    )

@@ -13,7 +13,7 @@ from ppsim.base.errors import ScheduleError
 from ppsim.schedule.graph import CHANNELS, build_graph
 from ppsim.schedule.lowering import RECEIVES
 from ppsim.simulation.engine import evaluate, evaluate_many
-from ppsim.simulation.run import durations_s, overheads_s, simulate, simulate_graph
+from ppsim.simulation.simulate import durations_s, overheads_s, simulate, simulate_graph
 from tests.strategies import tables_and_costs
 
 UNIT = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)

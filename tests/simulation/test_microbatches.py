@@ -74,7 +74,7 @@ def test_what_does_not_fit_is_said_with_both_numbers():
 
 
 def test_alike_is_the_mean_of_the_times_and_the_most_of_the_bytes():
-    costs = UNIT.replace(forward_s=[[1, 2], [3, 4]], microbatch_factors=[1, 3]).alike()
+    costs = UNIT.replace(forward_s=[[1, 2], [3, 4]], microbatch_factors=[1, 3]).with_equal_microbatches()
     assert not costs.differ_by_microbatch
     assert np.asarray(costs.forward_s).tolist() == [3.5, 7.5]
     assert np.asarray(costs.activation_bytes).tolist() == [3.0]
@@ -133,9 +133,9 @@ def test_the_bound_counts_the_work_of_every_microbatch_and_not_so_many_of_the_sh
 
 
 def test_fitted_schedules_are_laid_out_for_the_mean_and_timed_at_each_microbatch():
-    from ppsim.catalog.build import find, fit
+    from ppsim.catalog.build import find, optimise_entry
 
     costs = UNIT.replace(microbatch_factors=[1, 2, 3, 1, 2, 3])
-    table, note = fit(find("zb-1p"), costs=costs, pp=3, microbatches=6)
+    table, note = optimise_entry(find("zb-1p"), costs=costs, pp=3, microbatches=6)
     assert "mean microbatch" in note or "these microbatches" in note
     assert simulate(table, costs).step_time_s >= bounds_of(table, costs).step_s

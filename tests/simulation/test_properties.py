@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ppsim import build, simulate
 from ppsim.simulation.bounds.for_table import bounds_of
-from ppsim.simulation.explain import CAUSES, critical_path, idle_by_cause_s
+from ppsim.simulation.idle_causes import CAUSES, critical_path, idle_by_cause_s
 from ppsim.simulation.report import report_of
 from ppsim.simulation.stage_costs import StageCosts
 from tests.strategies import tables_and_costs

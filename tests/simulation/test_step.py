@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import ppsim
 from ppsim.base.errors import ConfigError
-from ppsim.simulation.explain import idle_by_cause_s
+from ppsim.simulation.idle_causes import idle_by_cause_s
 from ppsim.simulation.step import simulate_step
-from ppsim.simulation.step_costs import Sharing, StepCosts
+from ppsim.simulation.step_costs import SharedGradients, StepCosts
 
 ONE = ppsim.StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
 
@@ -106,7 +106,9 @@ def test_a_late_rank_gathers_before_its_first_forward_arrives() -> None:
 
 def test_tied_embeddings_wait_for_both_ends() -> None:
     step = simulate_step(
-        ppsim.build("1f1b", pp=4, microbatches=8), ONE, StepCosts(sharing=(Sharing((0, 3), 0.25),), rest_s=1.0)
+        ppsim.build("1f1b", pp=4, microbatches=8),
+        ONE,
+        StepCosts(sharing=(SharedGradients((0, 3), 0.25),), rest_s=1.0),
     )
     assert [(piece.rank, piece.start_s, piece.end_s) for piece in step.pieces] == [
         (0, 33.0, 33.25),
@@ -158,7 +160,7 @@ def test_parts_sum_to_the_step_and_none_is_negative(
     table = ppsim.build(name, pp=pp, vpp=vpp, microbatches=8)
     around = StepCosts(
         gather_s=gather, reduce_s=reduce, norm_s=norm, optimizer_s=np.arange(pp) * optimizer, rest_s=rest,
-        sharing=(Sharing((0, pp - 1), share),), overlap=overlap, update=update,
+        sharing=(SharedGradients((0, pp - 1), share),), overlap=overlap, update=update,
     )  # fmt: skip
     step = simulate_step(table, ONE, around)
     timeline = step.timeline

@@ -6,7 +6,7 @@ import pytest
 import ppsim
 from ppsim.schedule.graph import build_graph
 from ppsim.simulation.engine import evaluate_many
-from ppsim.simulation.run import durations_s
+from ppsim.simulation.simulate import durations_s
 from ppsim.simulation.variation import relative_spread, with_variation
 
 COSTS = ppsim.StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, transfer_s=0.1, hop_overhead_s=0.05)

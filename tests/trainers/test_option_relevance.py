@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ppsim.errors import ConfigError
-from ppsim.trainers.option_relevance import matters_for, require_full_training
+from ppsim.trainers.option_relevance import effect_of, require_full_training
 from ppsim.trainers.read_config import read_run_config
 
 CHANGES = (
@@ -23,7 +23,7 @@ CHANGES = (
      "encoder_{}", "q_{}", "training.{}_dataset", "{}_probs"],
 )  # fmt: skip
 def test_a_name_that_suggests_another_computation_is_never_unimportant(name: str, word: str) -> None:
-    assert matters_for(name.format(word))
+    assert effect_of(name.format(word))
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_a_name_that_suggests_another_computation_is_never_unimportant(name: str
      "checkpoint.interval", "metrics.log_freq", "training.steps", "optimizer.lr", "fp16.loss_scale", "split"],
 )  # fmt: skip
 def test_what_trains_the_same_step_is_not_listed(name: str) -> None:
-    assert matters_for(name) == ""
+    assert effect_of(name) == ""
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_what_trains_the_same_step_is_not_listed(name: str) -> None:
      "primus_turbo.use_moe_fp8", "parallelism.fsdp_reshard_after_forward", "checkpoint_activations"],
 )  # fmt: skip
 def test_offload_sharding_and_eight_bits_matter_for_memory(name: str) -> None:
-    assert "memory" in matters_for(name)
+    assert "memory" in effect_of(name)
 
 
 PARTIAL = {
@@ -95,4 +95,4 @@ def test_sections_of_bridge_that_are_not_read_are_listed(tmp_path: Path) -> None
         "model:\n  num_layers: 4\n  vision_config: {hidden_size: 1152}\n  empty: {}\n"
         "logger: {log_interval: 10}\nprofiling: {use_pytorch_profiler: true}\n"
     )
-    assert [(one.name, one.matters) for one in read_run_config(path).ignored] == [("vision_config", "unknown")]
+    assert [(one.name, one.effect) for one in read_run_config(path).ignored] == [("vision_config", "unknown")]

@@ -9,7 +9,7 @@ import ppsim
 from ppsim.errors import ConfigError
 from ppsim.model.attention_and_mlp import MixtureOfExperts
 from ppsim.model.registry import find_model
-from ppsim.trainers.arguments import Arguments, normalised
+from ppsim.trainers.arguments import Arguments, megatron_names
 from ppsim.trainers.megatron.read_model import model_of
 from ppsim.trainers.megatron.write_model import model_arguments
 from ppsim.trainers.read_config import read_run_config
@@ -67,7 +67,7 @@ def read(folder: Path, name: str, text: str) -> RunConfig:
 def test_a_script_says_what_its_variables_arrays_and_arithmetic_make(tmp_path: Path) -> None:
     found = read(tmp_path, "train.sh", SCRIPT)
     assert found.trainer == "Megatron-LM"
-    assert found.words == LLAMA3_70B_WORDS
+    assert found.options == LLAMA3_70B_WORDS
     assert found.model is not None
     assert found.model.parameters == find_model("llama3-70b").parameters
     assert found.ignored == ()
@@ -85,7 +85,7 @@ def test_the_same_arguments_say_the_same_as_yaml_and_in_a_log(tmp_path: Path) ->
     log = f"using world size: 32\n------------------------ arguments ------------------------\n{dots}"
     for name, text in (("model_config.yaml", yaml), ("log.txt", log), ("train.log", dots.replace(" 0:  ", ""))):
         found = read(tmp_path, name, text)
-        assert found.words == script.words, name
+        assert found.options == script.options, name
         assert found.model is not None
         assert found.model.layers == script.model.layers  # type: ignore[union-attr]
 
@@ -153,9 +153,9 @@ def test_an_experiment_of_primus_takes_the_files_it_names_and_the_environment(
     assert found.model is not None
     assert found.model.parameters == find_model("mixtral-8x7b").parameters
     words = ("pp", "ep", "micro_batch", "global_batch", "schedule", "runtime", "zero", "seq_len")
-    assert [found.words[word] for word in words] == [4, 8, 2, 512, "zbv", "torch", 1, 4096]
+    assert [found.options[word] for word in words] == [4, 8, 2, 512, "zbv", "torch", 1, 4096]
     assert found.assumed[0] == "no number of GPUs is given: 32 assumed, the fewest for ep 8 · pp 4 (set --gpus)"
-    assert [(ignored.name, ignored.matters) for ignored in found.ignored] == [("moe_use_new_router", "unknown")]
+    assert [(ignored.name, ignored.effect) for ignored in found.ignored] == [("moe_use_new_router", "unknown")]
 
 
 TITAN = """
@@ -187,7 +187,7 @@ def test_torchtitan_says_the_same_by_toml_and_by_flags(tmp_path: Path) -> None:
         "--parallelism.data-parallel-shard-degree 8 --parallelism.enable_async_tensor_parallel "
         "activation-checkpoint:full\n",
     )
-    assert toml.words == flags.words == {
+    assert toml.options == flags.options == {
         "pp": 4, "dp": 8, "seq_len": 8192, "micro_batch": 2, "microbatches": 8, "zero": 1, "schedule": "zbv-fixed",
         "recompute": "full", "dtype": "bfloat16", "runtime": "torch", "stack": "torchtitan", "overlap_tp": "0.5",
         "compile": True,  # which asynchronous tensor parallelism asks for
@@ -208,7 +208,7 @@ def test_torchtitans_recipe_says_what_has_a_scale(tmp_path: Path, section: str, 
         "torchrun --nproc_per_node=8 -m torchtitan.train --module llama3 --config llama3_8b "
         f'--training.seq_len 8192 --model.converters="{section}" --{section}.recipe_name {recipe}\n',
     )
-    assert found.words["dtype"] == dtype
+    assert found.options["dtype"] == dtype
 
 
 @pytest.mark.parametrize(("option", "word"), [("op", "selective-op"), ("1", "full"), ("2", "full/2")])
@@ -216,7 +216,7 @@ def test_torchtitans_selective_checkpointing_is_by_op_or_of_every_nth_layer(
     tmp_path: Path, option: str, word: str
 ) -> None:
     text = TITAN.replace('mode = "full"', f'mode = "selective"\nselective_ac_option = "{option}"')
-    assert read(tmp_path, "train.toml", text).words["recompute"] == word
+    assert read(tmp_path, "train.toml", text).options["recompute"] == word
     with pytest.raises(ConfigError, match="recompute must be full/N with N from 1 on"):
         read(tmp_path, "other.toml", text.replace(f'"{option}"', '"x"'))
 
@@ -227,7 +227,7 @@ def test_torchtitans_selective_checkpointing_is_by_op_or_of_every_nth_layer(
 def test_torchtitan_says_whether_its_blocks_are_compiled(tmp_path: Path, line: str) -> None:
     text = TITAN.replace("enable_async_tensor_parallel = true\n", "")
     text = text.replace("[training]", line) if "[training]" in line else f"{text}{line}\n"
-    assert read(tmp_path, "train.toml", text).words["compile"] is ("true" in line)
+    assert read(tmp_path, "train.toml", text).options["compile"] is ("true" in line)
 
 
 def test_megatron_bridge_nemo_and_deepspeed_by_their_sections(tmp_path: Path) -> None:
@@ -240,19 +240,19 @@ def test_megatron_bridge_nemo_and_deepspeed_by_their_sections(tmp_path: Path) ->
         "  max_position_embeddings: 1024\ntrain:\n  micro_batch_size: 4\n  global_batch_size: 64\n"
         "dataset:\n  sequence_length: 1024\n",
     )
-    assert bridge.words["stack"] == "megatron-bridge"
-    assert "dropout" not in bridge.words  # its stack's
-    assert (bridge.words["pp"], bridge.words["global_batch"], bridge.words["seq_len"]) == (2, 64, 1024)
+    assert bridge.options["stack"] == "megatron-bridge"
+    assert "dropout" not in bridge.options  # its stack's
+    assert (bridge.options["pp"], bridge.options["global_batch"], bridge.options["seq_len"]) == (2, 64, 1024)
     assert bridge.model is not None
     assert bridge.model.parameters == find_model("gpt2").parameters
     speed = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 8, "bf16": {"enabled": True},
              "zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}}  # fmt: skip
     found = read(tmp_path, "ds.json", json.dumps(speed))
-    assert found.words == {
+    assert found.options == {
         "micro_batch": 2, "microbatches": 8, "zero": 1, "dtype": "bfloat16", "overlap_dp": False,
     }  # fmt: skip
     assert "give --model" in found.why_no_model
-    assert [ignored.matters for ignored in found.ignored] == ["time and memory"]
+    assert [ignored.effect for ignored in found.ignored] == ["time and memory"]
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_sparse_latent_attention_is_read_and_written(name: str) -> None:
     arguments = model_arguments(model, 4096)
     assert arguments is not None
     assert arguments["experimental_attention_variant"] == "dsa"
-    read = model_of(Arguments(normalised(arguments | {"seq_length": 4096}), "arguments"))
+    read = model_of(Arguments(megatron_names(arguments | {"seq_length": 4096}), "arguments"))
     assert [layer.attention for layer in read.layers] == [layer.attention for layer in model.layers]
 
 
@@ -341,11 +341,11 @@ def test_experts_may_have_other_tensor_parallel_ranks(tmp_path: Path) -> None:
         "  --recompute-granularity: selective\n  --recompute-modules: [layernorm moe_act]\n"
     )
     found = read(tmp_path, "c.yaml", base)
-    words = found.words
+    words = found.options
     assert (words["ep"], words["etp"], words["recompute"]) == (8, 1, "layernorm+moe_act")
     assert found.assumed[0].startswith("no number of GPUs is given: 8 assumed")
     same = read(tmp_path, "c.yaml", base.replace("tensor-parallel-size: 1", "tensor-parallel-size: 4"))
-    assert same.words["etp"] == 4
+    assert same.options["etp"] == 4
 
 
 @pytest.mark.parametrize(
@@ -394,7 +394,7 @@ def test_experts_may_have_other_tensor_parallel_ranks(tmp_path: Path) -> None:
 )
 def test_how_a_stage_computes_is_understood(tmp_path: Path, flags: str, words: dict[str, object]) -> None:
     found = read(tmp_path, "x.sh", f"python t.py --num-layers 2 --tensor-model-parallel-size 2 --bf16 {flags}")
-    assert {word: found.words.get(word) for word in words} == words
+    assert {word: found.options.get(word) for word in words} == words
     assert found.ignored == ()
 
 
@@ -444,7 +444,7 @@ def flags(values: dict) -> str:
 )
 def test_flags_of_experts_and_of_cuda_graphs_are_read(tmp_path: Path, given: dict, words: dict) -> None:
     found = read(tmp_path, "train.sh", f"torchrun pretrain_gpt.py {flags(ARGUMENTS | EXPERTS | given)}")
-    assert {word: found.words.get(word) for word in words} == words
+    assert {word: found.options.get(word) for word in words} == words
     left = {one.name for one in found.ignored}
     assert (
         left & {name for name in given if not name.endswith("modules") or words != {"cuda_graphs": None}} == set()

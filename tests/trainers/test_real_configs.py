@@ -46,7 +46,7 @@ def test_nearly_all_of_megatrons_own_tests_with_pipelining_have_a_model(configs:
             found = read_run_config(file)
         except ConfigError:
             continue  # a conversion of checkpoints, a set of validations
-        if found.words.get("pp", 1) > 1:
+        if found.options.get("pp", 1) > 1:
             with_model += found.model is not None
             without += found.model is None
     assert (with_model, without) == (98, 2)
@@ -85,6 +85,6 @@ def test_layers_of_nemotron_are_those_of_the_model_by_name(configs: Path, case: 
 def test_a_pattern_says_where_stages_end(configs: Path) -> None:
     case = "hybrid/hybrid_mr_mcore_te_tp1_pp2_vpp2_cp1_dgx_a100_1N8G"
     found = read_run_config(configs / f"megatron/tests/functional_tests/test_cases/{case}/model_config.yaml")
-    assert (found.words["pp"], found.words["vpp"]) == (2, 2)
+    assert (found.options["pp"], found.options["vpp"]) == (2, 2)
     stages = ["M-M-M-M*-M-", "M-M-M*-M-M-", "M-M*-M-M-M-", "M*-M-M-M-M-"]
-    assert found.words["split"] == "E" + "|".join("t" * len(stage) for stage in stages) + "L"
+    assert found.options["split"] == "E" + "|".join("t" * len(stage) for stage in stages) + "L"

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 import ppsim
-from ppsim.api.project import plan_of
+from ppsim.api.project import plan_of_keywords
 from ppsim.base.errors import ConfigError
 from ppsim.base.package_data import data_folder
 from ppsim.projection.project import outcome_of
 from ppsim.trainers.bridge.rules import RULES
 from ppsim.trainers.read_recipe import CLUSTERS, read_recipe
-from ppsim.trainers.recipe_table import find_recipe, matching, recipes
+from ppsim.trainers.recipe_table import find_recipe, matching_recipes, recipes
 
 NEWEST = "deepseek-v3/gb200/mxfp8@26.08"
 
@@ -40,7 +40,7 @@ def test_there_are_recipes_of_every_trainer_and_release():
 
 def test_a_recipe_is_the_complete_plan_that_its_file_has():
     """Read by hand: perf_recipes/deepseek/gb200/deepseek_v3.py of v0.6.0, deepseek_v3_pretrain_256gpu_gb200_fp8mx."""
-    words = read_recipe(NEWEST).words
+    words = read_recipe(NEWEST).options
     expected = {
         "model": "deepseek-v3", "cluster": "gb200-nvl72", "gpus": 256, "pp": 4, "vpp": 4, "ep": 64, "etp": 1,
         "micro_batch": 1, "global_batch": 4096, "seq_len": 4096, "dtype": "mxfp8", "recompute": "mla_up_proj",
@@ -54,7 +54,7 @@ def test_a_recipe_is_the_complete_plan_that_its_file_has():
 
 def test_a_recipe_of_an_older_release_has_the_settings_of_its_variant():
     """Read by hand: LLAMA3_70B_PRETRAIN_CONFIG_GB200_FP8_CS_V1 of v0.3.0: FSDP, and 40 of 80 layers offloaded."""
-    words = read_recipe("llama3-70b/gb200/fp8@26.02").words
+    words = read_recipe("llama3-70b/gb200/fp8@26.02").options
     expected = {"gpus": 64, "micro_batch": 2, "global_batch": 256, "zero": 3, "offload": 0.5, "pp": 1,
                 "gradient_accumulation_fusion": False, "dtype": "float8", "cuda_graphs": "none"}  # fmt: skip
     assert {name: words[name] for name in expected} == expected
@@ -63,7 +63,7 @@ def test_a_recipe_of_an_older_release_has_the_settings_of_its_variant():
 def test_settings_that_are_not_modelled_are_listed():
     ignored = {one.name: one for one in read_recipe("deepseek-v3/gb300/mxfp8@26.08").ignored}
     assert ignored["moe_router_fusion"].value is True
-    assert ignored["main_grads_dtype"].matters == "memory"
+    assert ignored["main_grads_dtype"].effect == "memory"
     assert "global_batch_size" not in ignored
 
 
@@ -76,7 +76,7 @@ def test_every_recipe_of_megatron_bridge_of_a_known_model_and_cluster_is_a_plan_
             continue
         tried.add(key)
         try:
-            plan_of({"recipe": one.name})
+            plan_of_keywords({"recipe": one.name})
         except ConfigError as error:
             found[one.name] = str(error)
     unknown = [name for name, why in found.items() if "is not among `ppsim models`" in why]
@@ -94,9 +94,9 @@ def test_every_recipe_of_megatron_bridge_of_a_known_model_and_cluster_is_a_plan_
 @pytest.mark.parametrize("name", ["qwen3-235b-a22b/mi355x/bf16@26.5", "llama3-70b/mi300x/fp8/torchtitan@26.5"])
 def test_an_experiment_of_primus_is_read_for_its_device(name):
     found = read_recipe(name)
-    assert found.words["cluster"] in ("mi300x-8", "mi355x-8")
+    assert found.options["cluster"] in ("mi300x-8", "mi355x-8")
     assert found.model is not None
-    assert plan_of({"recipe": name, "gpus": 64}).job.layout.num_devices == 64
+    assert plan_of_keywords({"recipe": name, "gpus": 64}).job.layout.num_devices == 64
 
 
 def test_an_entry_of_torchtitan_is_the_same_by_name_and_by_its_flags(tmp_path):
@@ -104,7 +104,7 @@ def test_an_entry_of_torchtitan_is_the_same_by_name_and_by_its_flags(tmp_path):
         "torchrun train.py --module llama3 --config llama3_70b --training.seq_len 8192\n"
     )
     by_flags, by_name = ppsim.read_run_config(tmp_path / "run.sh"), read_recipe("llama3-70b/any/bf16@0.3.0")
-    assert by_name.words == by_flags.words
+    assert by_name.options == by_flags.options
     assert replace(by_name.model, source="") == replace(by_flags.model, source="")
 
 
@@ -140,44 +140,48 @@ def test_a_wrong_name_gets_one_sentence_with_what_there_is(name):
 )
 def test_an_option_that_the_trainer_refuses_gets_the_rule(typed, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        plan_of({"recipe": NEWEST, **typed})
+        plan_of_keywords({"recipe": NEWEST, **typed})
 
 
 def test_no_published_recipe_breaks_a_rule_by_itself():
-    for one in matching(["megatron-bridge"]):
-        words = read_recipe(one.name).words if one.release in ("26.04", "26.08") else {}
+    for one in matching_recipes(["megatron-bridge"]):
+        words = read_recipe(one.name).options if one.release in ("26.04", "26.08") else {}
         assert [rule.sentence for rule in RULES if words and rule.refuses(words)] == [], one.name
 
 
 def test_an_option_replaces_its_part_of_a_recipe_and_no_other():
-    plan, typed = (plan_of({"recipe": NEWEST, **more}) for more in ({}, {"global_batch": 2048, "gpus": 512}))
+    plan, typed = (
+        plan_of_keywords({"recipe": NEWEST, **more}) for more in ({}, {"global_batch": 2048, "gpus": 512})
+    )
     assert typed.job.layout == replace(plan.job.layout, dp=2 * plan.job.layout.dp)
     assert (typed.job.global_batch, plan.job.global_batch) == (2048, 4096)
-    assert typed.how_split == plan.how_split
+    assert typed.layer_split_rule == plan.layer_split_rule
 
 
 def test_a_recipe_for_a_device_without_a_cluster_asks_for_one(monkeypatch):
     monkeypatch.delitem(CLUSTERS, "vr200")
     name = "deepseek-v3/vr200/mxfp8/256gpu@26.08"
     with pytest.raises(ConfigError, match="is for VR200, which no cluster has: give --cluster"):
-        plan_of({"recipe": name})
-    assert plan_of({"recipe": name, "cluster": "gb300-nvl72"}).job.cluster.name == "gb300-nvl72"
+        plan_of_keywords({"recipe": name})
+    assert plan_of_keywords({"recipe": name, "cluster": "gb300-nvl72"}).job.cluster.name == "gb300-nvl72"
 
 
 def test_every_recipe_names_a_device_with_a_cluster():
     assert {recipe.device for recipe in recipes()} <= {*CLUSTERS, "any"}
-    assert plan_of({"recipe": "llama3-8b/r100/nvfp4@26.08"}).job.cluster.name == "r100-nvl8"
-    assert plan_of({"recipe": "deepseek-v3/vr200/mxfp8/256gpu@26.08"}).job.cluster.name == "vr200-nvl144"
+    assert plan_of_keywords({"recipe": "llama3-8b/r100/nvfp4@26.08"}).job.cluster.name == "r100-nvl8"
+    assert plan_of_keywords({"recipe": "deepseek-v3/vr200/mxfp8/256gpu@26.08"}).job.cluster.name == "vr200-nvl144"
 
 
 def test_attention_in_8_bits_of_a_recipe_is_followed():
     name = "qwen3-30b-a3b/gb300/mxfp8@26.08"
-    seconds = [outcome_of(plan_of({"recipe": name, "attention": how}))[0] for how in (None, "fused-fp8", "fused")]
+    seconds = [
+        outcome_of(plan_of_keywords({"recipe": name, "attention": how}))[0] for how in (None, "fused-fp8", "fused")
+    ]
     assert seconds[0] == seconds[1] < seconds[2]
     with pytest.raises(ConfigError, match="attention fused-fp8 is for GEMMs in 8 or 4 bits: got dtype bfloat16"):
-        plan_of({"recipe": name, "dtype": "bfloat16"})
+        plan_of_keywords({"recipe": name, "dtype": "bfloat16"})
 
 
 def test_a_recipe_and_a_configuration_together_are_refused():
     with pytest.raises(ConfigError, match="--recipe and --run-config both name a trainer's configuration"):
-        plan_of({"recipe": NEWEST, "run_config": "train.sh"})
+        plan_of_keywords({"recipe": NEWEST, "run_config": "train.sh"})

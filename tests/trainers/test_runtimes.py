@@ -17,8 +17,8 @@ from ppsim.base.errors import ConfigError, PpsimError, ScheduleError
 from ppsim.base.files import to_json
 from ppsim.catalog.build import build, every_schedule
 from ppsim.catalog.published.interleaved import legal_group_sizes
+from ppsim.model.pipeline_stages import stages_of_layout
 from ppsim.model.registry import find_model
-from ppsim.model.stages import stages_of_layout
 from ppsim.schedule.grammar import parse_table
 from ppsim.trainers.megatron.write_config import as_entries, as_flags
 from ppsim.trainers.megatron.write_schedule import (

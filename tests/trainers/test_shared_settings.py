@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from ppsim.errors import ConfigError
-from ppsim.machine.files import load_cluster
+from ppsim.machine.cluster_files import load_cluster
 from ppsim.trainers.read_recipe import read_recipe
 from ppsim.trainers.shared_settings import moe_recipes, release_named, settings_beside, shared_settings
 from ppsim.trainers.stacks import stack_of
@@ -20,7 +20,7 @@ def shared(release: str, device: str, dtype: str) -> dict[str, object]:
 
 @pytest.mark.parametrize(("release", "dtype"), [("26.06.01", "mxfp8"), ("26.08", "mxfp8"), ("26.08", "bfloat16")])
 def test_a_setting_is_shared_if_more_than_half_of_the_recipes_have_it(release: str, dtype: str) -> None:
-    words = [read_recipe(one.name).words for one in moe_recipes("megatron-bridge", release, GB200, dtype)]
+    words = [read_recipe(one.name).options for one in moe_recipes("megatron-bridge", release, GB200, dtype)]
     assert len(words) > 10
     found = shared(release, GB200, dtype)
     for name in ("moe_dispatcher", "fused_experts"):

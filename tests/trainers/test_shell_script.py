@@ -5,15 +5,15 @@ import time
 import pytest
 
 from ppsim.base.errors import ConfigError
-from ppsim.trainers.shell_script import Script, flags_of
+from ppsim.trainers.shell_script import ShellScript, flags_of
 
 
 def words(text: str) -> list[list[str]]:
-    return list(Script(text, "x.sh").statements())
+    return list(ShellScript(text, "x.sh").statements())
 
 
 def values(text: str) -> dict[str, list[str]]:
-    script = Script(text, "x.sh")
+    script = ShellScript(text, "x.sh")
     list(script.statements())
     return script.variables
 

@@ -65,7 +65,7 @@ def test_auto_without_the_option_says_which_option_to_give(
 def test_auto_of_other_settings_of_deepspeed_is_its_default(tmp_path: Path) -> None:
     content = AUTO | {"zero_optimization": {"stage": 3, "overlap_comm": "auto", "reduce_bucket_size": "auto"}}
     found = read_run_config(deepspeed(tmp_path, content))
-    assert (found.words["zero"], found.words["overlap_dp"], found.words["dtype"]) == (3, True, "bfloat16")
+    assert (found.options["zero"], found.options["overlap_dp"], found.options["dtype"]) == (3, True, "bfloat16")
     assert found.ignored == ()
 
 
@@ -105,13 +105,13 @@ def test_an_experiment_extends_another_and_overrides_without_modules(tmp_path: P
     for extends in ("extends: own.yaml", "extends:\n  - own.yaml"):
         own.write_text(f"{extends}\nmicro_batch_size: 4\nglobal_batch_size: 64\nexp_name: mine\n")
         found = read_run_config(own)
-        assert (found.words["micro_batch"], found.words["global_batch"]) == (4, 64)
-        assert found.words["pp"] == read_run_config(base).words["pp"]
+        assert (found.options["micro_batch"], found.options["global_batch"]) == (4, 64)
+        assert found.options["pp"] == read_run_config(base).options["pp"]
         assert (
             "overrides without modules, taken for its trainer: micro_batch_size, global_batch_size" in found.notes
         )
     own.write_text("extends: own.yaml\nmodules:\n  pre_trainer:\n    overrides:\n      micro_batch_size: 4\n")
-    assert read_run_config(own).words["micro_batch"] == 4
+    assert read_run_config(own).options["micro_batch"] == 4
     own.write_text("extends: gone.yaml\nmicro_batch_size: 4\n")
     with pytest.raises(ConfigError, match=r"mine.yaml names gone.yaml, which is not in"):
         read_run_config(own)

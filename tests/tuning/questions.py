@@ -2,11 +2,11 @@
 
 from ppsim.costs.execution_context import Execution
 from ppsim.costs.job import Job
-from ppsim.machine.files import load_cluster
+from ppsim.machine.cluster_files import load_cluster
 from ppsim.model.optimizer import Optimizer
 from ppsim.model.registry import read_model
 from ppsim.parallel.layout import Layout
-from ppsim.tuning.space import Question
+from ppsim.tuning.space import SearchProblem
 
 GIB = 2**30
 
@@ -21,4 +21,4 @@ def question(
         layout=Layout(), global_batch=batch, sequence_length=length, optimizer=Optimizer(zero_stage=zero),
         execution=Execution(cross_entropy="fused"), **fields,
     )  # fmt: skip
-    return Question(job=job, num_gpus=gpus, memory_limit_bytes=limit_gib * GIB, runtime=runtime)
+    return SearchProblem(job=job, num_gpus=gpus, memory_limit_bytes=limit_gib * GIB, runtime=runtime)

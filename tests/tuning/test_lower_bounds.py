@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppsim.catalog.build import CATALOG, find
-from ppsim.machine.job_similarity import Run
+from ppsim.machine.job_similarity import MeasuredJob
 from ppsim.projection.project import iteration_of, project, table_of
-from ppsim.tuning.evaluate import Task, exact_peak_bytes
-from ppsim.tuning.lower_bounds import Outlooks
+from ppsim.tuning.evaluate import EvaluationTask, exact_peak_bytes
+from ppsim.tuning.lower_bounds import BoundsCalculator
 from ppsim.tuning.space import configurations, space_for
 from tests.tuning.questions import question
 
@@ -38,7 +38,7 @@ def test_neither_time_nor_bytes_are_below_the_outlook(data):
         runtime=data.draw(st.sampled_from(["torch", "megatron", "ideal"])),
     )  # fmt: skip
     cluster, times = asked.job.cluster, data.draw(st.sampled_from([0.7, 1.0, 1.4]))
-    runs = (Run(**vars(asked.job.likeness), times=times, spread=0.3),)
+    runs = (MeasuredJob(**vars(asked.job.job_features), times=times, spread=0.3),)
     asked = replace(
         asked, job=replace(asked.job, cluster=cluster.with_constants(replace(cluster.constants, runs=runs)))
     )
@@ -48,13 +48,13 @@ def test_neither_time_nor_bytes_are_below_the_outlook(data):
         asked, schedule=EVERY, tp=[1, 2], recompute=["none", "core_attn", "layernorm", "full"], vpp=[1, 2, 4]
     )
     candidate = data.draw(st.sampled_from(configurations(asked, space)))
-    look = Outlooks(asked).of(candidate)
+    look = BoundsCalculator(asked).of(candidate)
     plan = asked.plan_of(candidate)
     table, _ = table_of(plan, find(candidate.schedule))
     iteration_time_s, peak = iteration_of(plan, table)
     assert look.bound_s <= iteration_time_s
     assert look.least_bytes <= peak * (1 + 1e-12)
-    task = Task(candidate.key, plan, look.bound_s, look.static_bytes, look.activation_bytes)
+    task = EvaluationTask(candidate.key, plan, look.bound_s, look.static_bytes, look.activation_bytes)
     assert exact_peak_bytes(task) == pytest.approx(peak, rel=1e-12)
 
 
@@ -65,13 +65,13 @@ def test_the_bound_of_gpipe_without_queues_is_met_but_for_norm_and_optimizer():
     candidate = configurations(asked, space)[0]
     found = project(asked.plan_of(candidate))
     behind = found.step.exposed_s["norm"] + found.step.exposed_s["optimizer"]
-    bound_s = Outlooks(asked).of(candidate).bound_s
+    bound_s = BoundsCalculator(asked).of(candidate).bound_s
     assert 0.97 * (found.iteration_time_s - behind) <= bound_s <= found.iteration_time_s - behind
 
 
 def test_a_plan_with_shared_costs_is_the_plan():
     asked = question("mixtral-8x7b", layers=6, gpus=8, batch=16, length=4096, limit_gib=1e6)
-    outlooks = Outlooks(asked)
+    outlooks = BoundsCalculator(asked)
     for candidate in configurations(asked, space_for(asked))[::97]:
         shared, alone = outlooks.plan(outlooks.of(candidate)), asked.plan_of(candidate)
         table, _ = table_of(alone, find(candidate.schedule))
@@ -80,5 +80,5 @@ def test_a_plan_with_shared_costs_is_the_plan():
 
 def test_what_does_not_fit_has_no_bound():
     asked = question(limit_gib=1.0)
-    looks = [Outlooks(asked).of(candidate) for candidate in configurations(asked, space_for(asked))[::50]]
+    looks = [BoundsCalculator(asked).of(candidate) for candidate in configurations(asked, space_for(asked))[::50]]
     assert all(np.isinf(look.bound_s) for look in looks)

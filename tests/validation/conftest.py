@@ -3,9 +3,9 @@
 import pytest
 
 import ppsim
-from ppsim.validation.error_summary import Validation
+from ppsim.validation.error_summary import SetValidation
 
 
 @pytest.fixture(scope="session")
-def validations() -> dict[str, Validation]:
+def validations() -> dict[str, SetValidation]:
     return {one.name: one for one in ppsim.validate().sets}

@@ -7,23 +7,23 @@ import numpy as np
 import pytest
 
 import ppsim
-from ppsim.api.project import plan_of
+from ppsim.api.project import plan_of_keywords
 from ppsim.base.errors import ConfigError
 from ppsim.machine.cluster import Constant
-from ppsim.machine.files import load_cluster
-from ppsim.machine.job_similarity import MEASURED_SPREAD, SHARES, USUAL, Likeness, Run, said_of
+from ppsim.machine.cluster_files import load_cluster
+from ppsim.machine.job_similarity import MEASURED_SPREAD, SHARES, USUAL, JobFeatures, MeasuredJob, correction_of
 from ppsim.projection.project import outcome_of
 from ppsim.projection.projection_interval import fitted_spread
 from ppsim.projection.summary import spread_of
 from ppsim.validation import bayesian_fit as posterior
 from ppsim.validation import published_runs as cases
 from ppsim.validation.bayesian_fit import fit_rows, rows_of
-from ppsim.validation.calibration_rows import chosen_rows
+from ppsim.validation.calibration_rows import calibration_rows
 
-NEAR = Likeness(
+NEAR = JobFeatures(
     model="llama3-8b", dtype="bfloat16", tp=1, cp=1, ep=1, micro_batch=1, seq_len=4096, pp=1, gpus=8
 )  # fmt: skip
-OTHER = Run(**{**vars(NEAR), "model": "gpt2"}, times=1.0, spread=0.1)
+OTHER = MeasuredJob(**{**vars(NEAR), "model": "gpt2"}, times=1.0, spread=0.1)
 BASE = load_cluster("dgx-a100")  # whose class has no table of kernels
 COLUMNS = ("model", "gpus", "tp", "pp", "global_batch", "seq_len", "cluster")
 JOBS = [
@@ -45,7 +45,7 @@ def written(path: Path, jobs, *, cluster=BASE, rest: float = 0.0, times: float =
     lines = [",".join((*COLUMNS, "metric", "value"))]
     for job in jobs:
         words = dict(zip(COLUMNS, (*job, 4096, cluster), strict=True))
-        seconds = times * outcome_of(plan_of({**words, "rest": rest}))[0]
+        seconds = times * outcome_of(plan_of_keywords({**words, "rest": rest}))[0]
         lines.append(",".join(map(str, (*job, 4096, BASE.name, "iteration_s", seconds))))
     path.write_text("\n".join(lines) + "\n")
     return path
@@ -80,11 +80,11 @@ def test_what_runs_have_in_common_is_the_machines_and_more_runs_say_so_more(tmp_
 
 def test_a_scale_of_a_job_is_of_all_it_takes_but_its_rest_and_of_no_other_job() -> None:
     words = {**dict(zip(COLUMNS, (*JOBS[1], 4096), strict=False)), "rest": 0.5}
-    job = plan_of({**words, "cluster": BASE}).job
-    for name, times in ((job.likeness.model, 1.25), ("llama2-7b", 1.0)):
-        run = Run(**{**vars(job.likeness), "model": name}, times=1.25, sigma=1e-9, spread=0.2)
+    job = plan_of_keywords({**words, "cluster": BASE}).job
+    for name, times in ((job.job_features.model, 1.25), ("llama2-7b", 1.0)):
+        run = MeasuredJob(**{**vars(job.job_features), "model": name}, times=1.25, sigma=1e-9, spread=0.2)
         scaled = BASE.with_constants(replace(BASE.constants, runs=(run,)))
-        before, after = (outcome_of(plan_of({**words, "cluster": one}))[0] for one in (BASE, scaled))
+        before, after = (outcome_of(plan_of_keywords({**words, "cluster": one}))[0] for one in (BASE, scaled))
         assert after - 0.5 == pytest.approx(times * (before - 0.5), rel=1e-9)
 
 
@@ -94,7 +94,9 @@ def test_a_job_moves_the_less_the_further_off_it_is_from_the_one_that_ran(tmp_pa
 
     def gained(job) -> float:
         words = dict(zip(COLUMNS, (*job, 4096), strict=False))
-        before, after = (outcome_of(plan_of({**words, "cluster": one}))[0] for one in (BASE, found.cluster))
+        before, after = (
+            outcome_of(plan_of_keywords({**words, "cluster": one}))[0] for one in (BASE, found.cluster)
+        )
         return after / before - 1
 
     near_cut = ("llama3-8b", 8, 2, 2, 32)
@@ -108,25 +110,25 @@ def test_a_job_moves_the_less_the_further_off_it_is_from_the_one_that_ran(tmp_pa
 
 def test_what_runs_leave_unknown_grows_with_the_distance_from_them() -> None:
     """Next to a run hardly anything, far away all that is no machine's, and no more with a run of another model."""
-    run = Run(**vars(NEAR), times=1.1, spread=0.14)
+    run = MeasuredJob(**vars(NEAR), times=1.1, spread=0.14)
     jobs = [NEAR, replace(NEAR, gpus=64), replace(NEAR, tp=2), replace(NEAR, tp=8), replace(NEAR, model="gpt2")]
-    said = [said_of([run, OTHER], job) for job in jobs[:4]]
+    said = [correction_of([run, OTHER], job) for job in jobs[:4]]
     assert [one.unknown for one in said] == sorted(one.unknown for one in said)
     assert [one.times for one in said] == sorted((one.times for one in said), reverse=True)
     assert said[0].unknown < MEASURED_SPREAD / 0.14 * 1.01
     assert said[3].unknown == pytest.approx(np.sqrt(1 - SHARES.machine**2), abs=0.01)
-    assert said_of([run], jobs[4]).times == 1
-    assert said_of([run], replace(NEAR, dtype="float8")).times == pytest.approx(
+    assert correction_of([run], jobs[4]).times == 1
+    assert correction_of([run], replace(NEAR, dtype="float8")).times == pytest.approx(
         1.1 ** (SHARES.dtype * said[0].weight)
     )
 
 
 def test_what_is_unusual_of_a_run_is_said_of_jobs_cut_as_it_is_only() -> None:
-    runs = [Run(**vars(NEAR), times=times, spread=0.1) for times in (np.exp(0.1 * USUAL), 2.0)]
+    runs = [MeasuredJob(**vars(NEAR), times=times, spread=0.1) for times in (np.exp(0.1 * USUAL), 2.0)]
     near = replace(NEAR, tp=2)
-    usual, unusual = (said_of([run], near).times for run in runs)
+    usual, unusual = (correction_of([run], near).times for run in runs)
     assert usual == pytest.approx(unusual)
-    assert said_of(runs[1:], replace(NEAR, gpus=16)).times > 1.85
+    assert correction_of(runs[1:], replace(NEAR, gpus=16)).times > 1.85
 
 
 def test_a_second_fit_keeps_the_runs_of_the_first(tmp_path) -> None:
@@ -136,7 +138,7 @@ def test_a_second_fit_keeps_the_runs_of_the_first(tmp_path) -> None:
     found = ppsim.fit(again)
     assert [run.model for run in found.constants.runs] == ["llama3-8b", "llama2-7b"]
     words = dict(zip(COLUMNS, (*JOBS[0], 4096), strict=False))
-    before, after = (outcome_of(plan_of({**words, "cluster": one}))[0] for one in (BASE, found.cluster))
+    before, after = (outcome_of(plan_of_keywords({**words, "cluster": one}))[0] for one in (BASE, found.cluster))
     assert after / before == pytest.approx(1.08, rel=0.01)
 
 
@@ -157,11 +159,11 @@ def test_the_spread_of_the_step_that_was_fitted_is_that_of_two_normals(tmp_path)
     found = ppsim.fit(written(tmp_path / "runs.csv", JOBS[:1])).posterior
     (row,) = found.rows
     priors = [one.prior for one in (*found.found, *found.left)]
-    question = posterior.Question(BASE, [row], [row.plan.job.model], plan_of)
+    question = posterior.FitProblem(BASE, [row], [row.plan.job.model], plan_of_keywords)
     at = np.zeros(len(priors))
     slopes = question.slopes(priors, at, question.logs(priors, at))
     prior = np.sum(slopes**2) + (1 - SHARES.machine**2) * spread_of(row.plan) ** 2
-    plan = plan_of({**row.case.words, "cluster": BASE.with_constants(found.constants("runs.csv"))})
+    plan = plan_of_keywords({**row.case.options, "cluster": BASE.with_constants(found.constants("runs.csv"))})
     spread = fitted_spread(plan, outcome_of(plan)[0], lambda other: outcome_of(other)[0], spread_of(row.plan))
     of_constants = np.sqrt(spread**2 - MEASURED_SPREAD**2)
     assert of_constants == pytest.approx((1 / prior + MEASURED_SPREAD**-2) ** -0.5, rel=0.1)
@@ -171,13 +173,15 @@ def test_the_interval_after_a_fit_is_narrower_and_has_the_measured_step(tmp_path
     path = written(tmp_path / "runs.csv", JOBS[:1], times=1.08)
     found = ppsim.fit(path)
     ppsim.save(found, tmp_path / "mine.json")
-    words = {**found.posterior.rows[0].case.words}
+    words = {**found.posterior.rows[0].case.options}
     before, after = (ppsim.project(**{**words, "cluster": cluster}) for cluster in (BASE, tmp_path / "mine.json"))
     widths = [
-        (high - low) / made.iteration_time_s for made in (before, after) for low, high in [made.answer.interval_s]
+        (high - low) / made.iteration_time_s
+        for made in (before, after)
+        for low, high in [made.answer.iteration_time_interval_s]
     ]
     assert widths[1] < 0.85 * widths[0]
-    low, high = after.answer.interval_s
+    low, high = after.answer.iteration_time_interval_s
     assert low < found.posterior.rows[0].measured_s < high
 
 
@@ -194,7 +198,9 @@ def test_constants_that_hang_together_leave_a_step_surer_than_by_themselves(tmp_
             correlation={"compute_share.bfloat16 link_efficiency.node": correlation},
         )  # fmt: skip
         made = ppsim.project(**{**words, "cluster": BASE.with_constants(constants)})
-        return (made.answer.interval_s[1] - made.answer.interval_s[0]) / made.iteration_time_s
+        return (
+            made.answer.iteration_time_interval_s[1] - made.answer.iteration_time_interval_s[0]
+        ) / made.iteration_time_s
 
     assert width(-0.9) < 0.8 * width(0.0) < 0.8 * width(0.9)
 
@@ -210,7 +216,7 @@ def test_a_rest_is_the_jobs_and_in_no_cluster_file(tmp_path) -> None:
     assert "rest" not in found.to_calibration(tmp_path / "mine.json")["constants"]
     assert "add --extra-step-time 0." in str(found)
     one = ppsim.validate(path, fit_on="1,3").sets[0]
-    assert all(abs(after.error) < 0.02 < abs(before.error) for before, after in one.judged[:1])
+    assert all(abs(after.error) < 0.02 < abs(before.error) for before, after in one.test_rows[:1])
 
 
 def test_a_rest_that_no_row_tells_takes_nothing_of_the_rates(tmp_path) -> None:
@@ -218,7 +224,7 @@ def test_a_rest_that_no_row_tells_takes_nothing_of_the_rates(tmp_path) -> None:
     words = {**dict(zip(COLUMNS, (*JOBS[0], 4096), strict=False)), "cluster": BASE}
     lines = [",".join((*COLUMNS, "dtype", "metric", "value"))]
     for dtype in ("bfloat16", "float16"):
-        seconds = outcome_of(plan_of({**words, "dtype": dtype}))[0]
+        seconds = outcome_of(plan_of_keywords({**words, "dtype": dtype}))[0]
         lines.append(",".join(map(str, (*JOBS[0], 4096, BASE.name, dtype, "iteration_s", seconds))))
     path = tmp_path / "runs.csv"
     path.write_text("\n".join(lines) + "\n")
@@ -252,13 +258,13 @@ def test_one_row_far_off_does_not_move_what_others_agree_on(tmp_path) -> None:
 def test_a_run_far_off_is_its_jobs_and_a_sentence_says_so(tmp_path) -> None:
     """A job that takes 2.25 times as long moves the machine no more than one that takes half as long again."""
     found, twice = (ppsim.fit(written(tmp_path / "r.csv", JOBS[:1], times=times)) for times in (1.5, 2.25))
-    (doubt,) = found.posterior.doubted
+    (doubt,) = found.posterior.outliers
     assert (doubt.row, round(doubt.error, 3), round(doubt.times, 1)) == ("r.csv, row 1", -0.333, 4.5)
     assert "r.csv, row 1 by -33.33 %, 4.5 times what is usual of its class" in " ".join(str(found).split())
     assert abs(found.posterior.after[0]) < 0.03
     shares = [one.constants.compute_share["bfloat16"].value for one in (found, twice)]
     assert 0.9 < min(shares) <= max(shares) < min(shares) + 0.002 < 0.98
-    assert not ppsim.fit(written(tmp_path / "r.csv", JOBS[:1], times=1.15)).posterior.doubted
+    assert not ppsim.fit(written(tmp_path / "r.csv", JOBS[:1], times=1.15)).posterior.outliers
 
 
 def test_every_wrong_row_is_named_at_once(tmp_path) -> None:
@@ -279,7 +285,7 @@ def test_a_row_that_contradicts_itself_is_listed_and_rows_of_no_use_are_refused(
     bad, memory = "gpt2,8,3,2,32,dgx-h100,iteration_s,1\n", "gpt2,8,2,2,32,dgx-h100,peak_gib,9\n"
     path.write_text(header + bad + "gpt2,8,2,2,32,dgx-h100,iteration_s,0.1\n" + memory)
     found = ppsim.fit(path)
-    assert [case.number for case, _ in found.listed] == [1, 3]
+    assert [case.number for case, _ in found.skipped] == [1, 3]
     assert "memory tells nothing of times" in str(found)
     path.write_text(header + bad + memory)
     with pytest.raises(ConfigError, match=r"(?s)no row to fit on\n  1: .*\n  3?2?: memory tells"):
@@ -293,44 +299,50 @@ def test_rows_of_two_clusters_need_a_word(tmp_path) -> None:
     with pytest.raises(ConfigError, match="rows are of 2 clusters, dgx-h100, dgx-a100: name one by --cluster"):
         ppsim.fit(path)
     found = ppsim.fit(path, cluster="dgx-a100")
-    assert (found.cluster.name, found.base, [reason for _, reason in found.listed]) == (
+    assert (found.cluster.name, found.base, [reason for _, reason in found.skipped]) == (
         "dgx-a100", "dgx-a100", ["ran on dgx-h100"],
     )  # fmt: skip
 
 
 def test_rows_are_chosen_by_mark_by_number_and_the_smallest_of_a_dtype() -> None:
     rows = cases.cases_of("dgxc-405b")
-    smallest = chosen_rows(rows, "one", plan_of)
-    assert [(case.words["dtype"], case.words["layers"]) for case in smallest] == [("bfloat16", 7), ("float8", 7)]
-    assert [case.number for case in chosen_rows(rows, "1,3-4", plan_of)] == [1, 3, 4]
+    smallest = calibration_rows(rows, "one", plan_of_keywords)
+    assert [(case.options["dtype"], case.options["layers"]) for case in smallest] == [
+        ("bfloat16", 7),
+        ("float8", 7),
+    ]
+    assert [case.number for case in calibration_rows(rows, "1,3-4", plan_of_keywords)] == [1, 3, 4]
     both = cases.cases_of("dgxc-moe-gb200")
     titles = {
-        which: [one.told.title for one in chosen_rows(both, which, plan_of)] for which in ("one", "one-a-model")
+        which: [one.properties.title for one in calibration_rows(both, which, plan_of_keywords)]
+        for which in ("one", "one-a-model")
     }
     assert titles == {
         "one": ["DeepSeek-V3", "Grok-1"],
         "one-a-model": ["DeepSeek-V3", "Grok-1", "Grok-1"],
     }  # bfloat16 and float8, and of bfloat16 both models
-    assert chosen_rows(rows, "fit", plan_of) == [case for case in rows if case.told.use == "fit"]
+    assert calibration_rows(rows, "fit", plan_of_keywords) == [
+        case for case in rows if case.properties.use == "fit"
+    ]
     with pytest.raises(ConfigError, match="there is no row 7: rows are 1 to 6"):
-        chosen_rows(rows, "7", plan_of)
+        calibration_rows(rows, "7", plan_of_keywords)
     with pytest.raises(ConfigError, match=r"fit, one, one-a-model or numbers as 1,3-5: got '1-x'"):
-        chosen_rows(rows, "1-x", plan_of)
+        calibration_rows(rows, "1-x", plan_of_keywords)
 
 
 def test_after_one_run_of_each_dtype_a_set_is_judged_on_the_others() -> None:
     one = ppsim.validate("dgxc-405b", fit_on="one").sets[0]
     used = {row.case.number for row in one.fits[0].rows}
-    assert used.isdisjoint(after.case.number for _, after in one.judged)
-    assert all(after.case.told.use == "judge" for _, after in one.judged)
-    assert np.mean([abs(after.error) for _, after in one.judged]) < 0.025
+    assert used.isdisjoint(after.case.number for _, after in one.test_rows)
+    assert all(after.case.properties.use == "judge" for _, after in one.test_rows)
+    assert np.mean([abs(after.error) for _, after in one.test_rows]) < 0.025
 
 
 def test_constants_only_of_rows_on_which_they_bear(tmp_path) -> None:
     """What is saved of slopes is 0: each of them found out in full is the same."""
     path = written(tmp_path / "runs.csv", JOBS[:2])
-    rows, _ = rows_of(cases.cases_of(str(path)), plan_of, "runs.csv")
-    question = posterior.Question(BASE, rows, [row.plan.job.model for row in rows[:1]], plan_of)
+    rows, _ = rows_of(cases.cases_of(str(path)), plan_of_keywords, "runs.csv")
+    question = posterior.FitProblem(BASE, rows, [row.plan.job.model for row in rows[:1]], plan_of_keywords)
     priors = posterior.priors_of(BASE, [row.plan for row in rows])
     at = np.zeros(len(priors))
     now = question.logs(priors, at)
@@ -339,7 +351,7 @@ def test_constants_only_of_rows_on_which_they_bear(tmp_path) -> None:
         moved = at + np.eye(len(priors))[column] * 0.05
         whole = (question.logs(priors, moved) - now) / 0.05
         assert quick[:, column] == pytest.approx(whole, abs=1e-9), prior.name
-    assert fit_rows(rows, plan_of).found
+    assert fit_rows(rows, plan_of_keywords).found
 
 
 def test_a_file_that_its_cluster_was_fitted_on_is_said_to_be_no_test(tmp_path) -> None:

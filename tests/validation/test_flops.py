@@ -2,11 +2,11 @@
 
 import pytest
 
-from ppsim.api.project import plan_of
+from ppsim.api.project import plan_of_keywords
 from ppsim.model.registry import find_model, gpt
 from ppsim.validation.flops import flops_a_token
 from ppsim.validation.project_case import measured_of
-from ppsim.validation.published_runs import Case, Told
+from ppsim.validation.published_runs import PublishedRun, RowProperties
 
 COUNTED_OTHERWISE = {"GPT-OSS-120B", "Nemotron-3-Nano", "Nemotron-3-Super", "Llama3-70B LoRA", "Llama3-70B SFT"}
 """Megatron-Bridge's FLOPs of these are 17 % less, 7 and 5 % more than of their matrices, and of fine-tuning counted over
@@ -18,11 +18,11 @@ IN_STEPS = {"Megatron-Bridge 26.04.01", "Megatron-Bridge 26.06.01"}
 
 def test_time_and_flops_of_the_same_run_agree(validations) -> None:
     """To the rounding of what is published, a unit, and 0.1 % (what of norms and routers is counted: experts 0.6)."""
-    rows = [row for one in validations.values() for row in one.rows if row.case.told.tflops]
-    rows = [row for row in rows if row.case.told.title not in COUNTED_OTHERWISE]
+    rows = [row for one in validations.values() for row in one.rows if row.case.properties.tflops]
+    rows = [row for row in rows if row.case.properties.title not in COUNTED_OTHERWISE]
     assert len(rows) > 80
     for row in rows:
-        told, job = row.case.told, row.plan.job
+        told, job = row.case.properties, row.plan.job
         flops = flops_a_token(job.model, job.length, told.counted) * job.tokens_per_step
         said = flops / (row.measured * job.layout.num_devices * 1e12)
         unit = min(512, int(told.value) & -int(told.value)) if told.table in IN_STEPS else 1
@@ -50,8 +50,8 @@ def test_ways_of_counting_differ_by_scores_and_by_the_forward_of_the_layers() ->
 @pytest.mark.parametrize(("metric", "value"), [("tflops_per_gpu", 430.0), ("mfu_percent", 43.0)])
 def test_flops_and_mfu_become_seconds(metric: str, value: float) -> None:
     words = {"model": "llama3-405b", "seq_len": 8192, "gpus": 8192, "pp": 16, "tp": 8, "global_batch": 2048}
-    plan = plan_of(words)
-    case = Case(Told(metric=metric, value=value), words)
+    plan = plan_of_keywords(words)
+    case = PublishedRun(RowProperties(metric=metric, value=value), words)
     per_s = value * 1e12 if metric == "tflops_per_gpu" else value / 100 * 989.4e12
     flops = flops_a_token(plan.job.model, 8192, "causal") * 2048 * 8192
     assert measured_of(case, plan) == pytest.approx(flops / (8192 * per_s))

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import ppsim
-from ppsim.api.project import plan_of
+from ppsim.api.project import plan_of_keywords
 from ppsim.base.errors import ConfigError
 from ppsim.machine.cluster import Cluster, Constant
-from ppsim.machine.files import load_cluster
+from ppsim.machine.cluster_files import load_cluster
 from ppsim.projection.project import outcome_of
 from ppsim.runs.readers.recording import kernels_per_step
 from ppsim.trainers.torch.read_trace import recording_of
@@ -36,12 +36,12 @@ def slowed(times: Mapping[str, float]) -> Cluster:
 
 
 def step_s(words: Mapping[str, object], cluster: object) -> float:
-    return outcome_of(plan_of({**words, "cluster": cluster}))[0]
+    return outcome_of(plan_of_keywords({**words, "cluster": cluster}))[0]
 
 
 def trace_of(words: Mapping[str, object], times: Mapping[str, float], *, names: Mapping[str, str] = NAMES) -> str:
     """A trace of two steps whose kernels take `times` the projected time, each kind as one kernel."""
-    plan = plan_of({**words, "cluster": BASE})
+    plan = plan_of_keywords({**words, "cluster": BASE})
     assert plan.job is not None
     whole_us = 1e6 * step_s(words, slowed(times))
     gap_s = BASE.device.efficiency.kernel_s
@@ -64,7 +64,7 @@ def trace_of(words: Mapping[str, object], times: Mapping[str, float], *, names: 
 
 def fitted(tmp_path: Path, words: Mapping[str, object], text: str) -> Path:
     (tmp_path / "trace.json").write_text(text)
-    plan = plan_of({**words, "cluster": "dgx-h100"})
+    plan = plan_of_keywords({**words, "cluster": "dgx-h100"})
     made = ppsim.project(plan)
     (tmp_path / "config.sh").write_text(ppsim.trainer_options(made, "megatron"))
     found = ppsim.fit(tmp_path / "trace.json", cluster="dgx-h100", run_config=tmp_path / "config.sh")
@@ -103,7 +103,7 @@ def test_a_recording_of_another_job_or_without_all_ranks_is_refused(tmp_path: Pa
 
 
 def test_passes_correct_all_kernels_by_one_ratio() -> None:
-    plan = plan_of({**JOB, "tp": 1, "pp": 2, "cluster": BASE})
+    plan = plan_of_keywords({**JOB, "tp": 1, "pp": 2, "cluster": BASE})
     busy = operator_fit._busy_s(plan)
     recorded = operator_fit.RecordedTimes("run", passes_s=[1.1 * one for one in busy])
     found = {name: one.value for name, one in operator_fit.operator_constants(plan, recorded).items()}

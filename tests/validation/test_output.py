@@ -13,7 +13,7 @@ from ppsim.base.files import csv_text
 from ppsim.results.fits import every_set_after_fit
 from ppsim.results.validation import every_row, every_set, markdown, markdown_summary
 from ppsim.validation.error_summary import hardware_scores
-from ppsim.validation.rows import rows_of
+from ppsim.validation.table_rows import rows_of
 from tests.cli.running import ppsim, words_of
 
 
@@ -45,11 +45,11 @@ def test_the_file_has_a_set_after_one_run_as_the_command_finds_it(pages) -> None
 
 def test_the_summary_counts_every_row_once_as_seen_or_not(validations) -> None:
     rows = [line.split(" | ")[1:4] for line in markdown_summary(list(validations.values())).splitlines()[2:12]]
-    told = [one for one in validations.values() if not one.told.order_only]
+    told = [one for one in validations.values() if not one.properties.order_only]
     unseen, seen, listed = (sum(int(row[column]) for row in rows) for column in range(3))
     assert unseen + seen == sum(len(one.rows) for one in told)
-    assert seen == sum(len(one.fitted) for one in told)
-    assert listed == sum(len(one.not_possible) for one in told)
+    assert seen == sum(len(one.calibration_rows) for one in told)
+    assert listed == sum(len(one.skipped) for one in told)
 
 
 def test_json_has_every_row_with_its_signed_error_and_source() -> None:
@@ -57,7 +57,7 @@ def test_json_has_every_row_with_its_signed_error_and_source() -> None:
     assert len(found["rows"]) == 6
     assert found["source"].startswith("NVIDIA")
     for row in found["rows"]:
-        assert row["error"] == row["predicted_s"] / row["measured_s"] - 1
+        assert row["error"] == row["projected_s"] / row["measured_s"] - 1
     judged = [row["error"] for row in found["rows"] if row["use"] == "judge"]
     assert found["errors"]["ppsim"]["worst"] == max(judged, key=abs)
 
@@ -101,17 +101,17 @@ def test_a_set_of_which_nothing_can_be_expressed_is_listed_row_by_row_with_the_r
     (found,) = json.loads(ppsim("validate", "llama3-herd", "--json").stdout)["sets"]
     assert found["rows"] == []
     assert found["errors"] == {}
-    assert [row["value"] for row in found["not_possible"]] == [430, 400, 380]
+    assert [row["value"] for row in found["skipped"]] == [430, 400, 380]
 
 
 def test_sections_and_hardware_have_every_judged_row_once(validations) -> None:
     page = markdown(list(validations.values())).partition("Times of all sets")[0]
     for one in validations.values():
-        assert page.count(f"\n| {one.name} | {len(one.judged)}") == 1
-    times = [row for one in validations.values() if not one.told.order_only for row in one.judged]
-    times = [row for row in times if not row.case.is_memory and "forward_ms" not in row.case.words]
+        assert page.count(f"\n| {one.name} | {len(one.test_rows)}") == 1
+    times = [row for one in validations.values() if not one.properties.order_only for row in one.test_rows]
+    times = [row for row in times if not row.case.is_memory and "forward_ms" not in row.case.options]
     alone = [row for row in times if row.constant_mfu is None]
-    assert [row.case.told.title for row in alone] == ["DeepSeek-V3"]
+    assert [row.case.properties.title for row in alone] == ["DeepSeek-V3"]
     assert sum(one.score.num_rows for one in hardware_scores(list(validations.values()))) == len(times) - 1
 
 
@@ -126,3 +126,10 @@ def test_wrong_use_is_a_sentence() -> None:
     assert "four kinds of output" in ppsim("validate", "--json", "--fit", code=2).output
     assert "-o writes a comparison" in ppsim("validate", "--fit", "-o", "a.json", code=2).output
     assert "give it one of .json, .csv, .svg, .pdf, .png" in ppsim("validate", "-o", "a.html", code=2).output
+
+
+def test_rows_of_0_3_0_dev0_are_read() -> None:
+    row = {"table": "1", "title": "", "gpus": 8, "use": "judge", "measured_s": 2.0, "error": -0.05,
+           "constant_mfu_error": None, "other_error": None}  # fmt: skip
+    old, new = (rows_of([{"set": "one", "rows": [row | {key: 1.9}]}]) for key in ("predicted_s", "projected_s"))
+    assert old["projected"].tolist() == new["projected"].tolist() == [1.9]

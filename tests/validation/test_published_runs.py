@@ -10,13 +10,22 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import ConfigError
-from ppsim.base.option_declarations import words_of
+from ppsim.base.option_declarations import declared_options
 from ppsim.model.parameters import held_parameters
-from ppsim.model.stages import stages_of
-from ppsim.parallel.sizes import Cut
+from ppsim.model.pipeline_stages import stages_of
+from ppsim.parallel.sizes import ParallelSizes
 from ppsim.projection.options import PlanOptions
 from ppsim.validation.error_summary import rank_correlation
-from ppsim.validation.published_runs import FOLDER, WORDS, Case, Told, case_sets, cases_of, read_cases, require_set
+from ppsim.validation.published_runs import (
+    FOLDER,
+    WORDS,
+    PublishedRun,
+    RowProperties,
+    case_sets,
+    cases_of,
+    read_cases,
+    require_set,
+)
 from tests.cli.running import ppsim as run
 
 
@@ -25,22 +34,25 @@ def test_every_file_is_a_set_with_a_source_and_every_row_says_where_it_is_from()
     for name, told in case_sets().items():
         assert told.source
         assert told.notes
-        assert all(case.told.table for case in cases_of(name))
+        assert all(case.properties.table for case in cases_of(name))
 
 
 def test_rows_that_judge_are_never_rows_that_fit() -> None:
     for name in case_sets():
-        rows = [(str(case.words) + str(replace(case.told, use="fit")), case.told.use) for case in cases_of(name)]
+        rows = [
+            (str(case.options) + str(replace(case.properties, use="fit")), case.properties.use)
+            for case in cases_of(name)
+        ]
         assert len(dict(rows)) == len(set(rows))
 
 
 def test_what_a_row_can_say_is_what_project_can_say() -> None:
     """Every option of a plan is a column, and a column is an option or told of the number that was measured."""
     header = {name for path in FOLDER.glob("*.csv") for name in _header(path)}
-    assert set(WORDS) == set(words_of(PlanOptions))
+    assert set(WORDS) == set(declared_options(PlanOptions))
     assert header | {word for told in case_sets().values() for word in told.defaults} <= {
         *WORDS,
-        *(one.name for one in fields(Told)),
+        *(one.name for one in fields(RowProperties)),
     }
 
 
@@ -49,10 +61,10 @@ def test_a_row_that_names_a_recipe_has_its_words_and_the_command_has_its_name() 
     assert len(cases) == 79
     for case in cases:
         release = str(case.typed["recipe"]).partition("@")[2]
-        assert case.told.table == f"Megatron-Bridge {release}"
+        assert case.properties.table == f"Megatron-Bridge {release}"
         assert f"--recipe {case.typed['recipe']}" in case.command
-        assert "recipe" not in case.words
-        assert {"model", "gpus", "dtype", "global_batch"} <= case.words.keys()
+        assert "recipe" not in case.options
+        assert {"model", "gpus", "dtype", "global_batch"} <= case.options.keys()
 
 
 def _header(path: Path) -> list[str]:
@@ -62,16 +74,16 @@ def _header(path: Path) -> list[str]:
 @pytest.mark.parametrize("name", case_sets())
 def test_the_command_of_a_row_gives_its_number_to_the_bit(name: str, validations) -> None:
     if not validations[name].rows:
-        assert all(reason.startswith("not stated: ") for _, reason in validations[name].not_possible)
+        assert all(reason.startswith("not stated: ") for _, reason in validations[name].skipped)
         return
     row = min(validations[name].rows, key=lambda row: row.plan.pp * row.plan.num_microbatches)
     command = shlex.split(row.case.command)
     assert command[:2] == ["ppsim", "project"]
     found = json.loads(run(*command[1:], "--json", "--allow-oom").stdout)
     peak = max(rank["peak_bytes"] for rank in found["ranks"])
-    num_bytes = max(found["reserved_bytes"]) if row.case.told.bytes_are == "reserved" else peak
-    assert (num_bytes if row.case.is_memory else found["iteration_time_s"]) == row.predicted
-    again = ppsim.project(**row.case.words)
+    num_bytes = max(found["reserved_bytes"]) if row.case.properties.bytes_are == "reserved" else peak
+    assert (num_bytes if row.case.is_memory else found["iteration_time_s"]) == row.projected
+    again = ppsim.project(**row.case.options)
     assert (again.iteration_time_s, again.timeline.memory.peak_bytes.max()) == (found["iteration_time_s"], peak)
 
 
@@ -120,12 +132,12 @@ def test_runs_of_ones_own_are_projected_and_what_cannot_be_is_listed(tmp_path) -
         "gpt2,2,8,3,,32,no,iteration_s,0.5\n"
     )
     found = json.loads(run("validate", str(path), "--json").stdout)["sets"][0]
-    (row,), (refused,) = found["rows"], found["not_possible"]
-    assert row["words"]["overlap_tp"] == "0.5,0.75"
-    assert row["words"]["dropout"] is True
+    (row,), (refused,) = found["rows"], found["skipped"]
+    assert row["options"]["overlap_tp"] == "0.5,0.75"
+    assert row["options"]["dropout"] is True
     assert row["measured_s"] == pytest.approx(32 * 1024 / (8 * 60000))
     assert (
-        row["predicted_s"]
+        row["projected_s"]
         == ppsim.project(
             model="gpt2", pp=2, gpus=8, tp=2, overlap_tp="0.5,0.75", dropout=True, global_batch=32
         ).iteration_time_s
@@ -146,9 +158,9 @@ def test_what_an_allocator_reserved_is_compared_with_what_it_would_and_else_list
         + row.format("plain", "reserved")
     )  # fmt: skip
     found = json.loads(run("validate", str(path), "--json").stdout)["sets"][0]
-    reserved, allocated = (one["predicted_bytes"] for one in found["rows"])
+    reserved, allocated = (one["projected_bytes"] for one in found["rows"])
     assert reserved > allocated
-    [refused] = found["not_possible"]
+    [refused] = found["skipped"]
     assert refused["reason"] == "what an allocator reserves is known with --fully-shard among replicas only"
 
 
@@ -158,8 +170,8 @@ LISTED = ("not stated", "not supported yet", "a kernel that was ten times slower
 def test_every_row_is_scored_or_listed_and_only_for_what_is_not_known(validations) -> None:
     """A wrong layout or a typing mistake in the data must not pass as a row that cannot be expressed."""
     for name, found in validations.items():
-        assert len(found.rows) + len(found.not_possible) == len(cases_of(name))
-        for case, reason in found.not_possible:
+        assert len(found.rows) + len(found.skipped) == len(cases_of(name))
+        for case, reason in found.skipped:
             assert reason.startswith(LISTED), (name, case.command, reason)
 
 
@@ -172,18 +184,18 @@ DRAWN = ("bridge-moe-2608", "bridge-moe-h100", "bridge-moe-b200", "bridge-moe-b3
 )
 def test_of_each_dtype_the_run_on_the_fewest_devices_fits(name: str) -> None:
     """Drawn before any error was seen: fewest devices, the newest release of them, the first as published; by hash."""
-    by_dtype: dict[str, list[Case]] = {}
+    by_dtype: dict[str, list[PublishedRun]] = {}
     for case in cases_of(name):
-        by_dtype.setdefault(case.words.get("dtype", "bfloat16"), []).append(case)
+        by_dtype.setdefault(case.options.get("dtype", "bfloat16"), []).append(case)
     fits = {case.number for case in cases_of(name) if name in DRAWN and _is_drawn(name, case)}
     for cases in () if "2608" in name else by_dtype.values():
-        gpus = min(case.words["gpus"] for case in cases)
-        fewest = [case for case in cases if case.words["gpus"] == gpus]
-        fits.add(min(fewest, key=lambda case: fewest[0].told.table != case.told.table).number)
-    assert {case.number for case in cases_of(name) if case.told.use == "fit"} == fits
+        gpus = min(case.options["gpus"] for case in cases)
+        fewest = [case for case in cases if case.options["gpus"] == gpus]
+        fits.add(min(fewest, key=lambda case: fewest[0].properties.table != case.properties.table).number)
+    assert {case.number for case in cases_of(name) if case.properties.use == "fit"} == fits
 
 
-def _is_drawn(name: str, case: Case) -> bool:
+def _is_drawn(name: str, case: PublishedRun) -> bool:
     return int(hashlib.blake2b(f"{name}:{case.number}".encode()).hexdigest(), 16) % 5 == 0
 
 
@@ -220,7 +232,7 @@ def test_a_layer_that_is_repeated_for_further_tokens_is_computed_each_time_and_h
     assert repeated.training_flops(8192, causal=True) == pytest.approx(84.7e9, rel=0.01)
     assert repeated.mtp_parameters == own.mtp_parameters == apart.mtp_parameters / 2
     held = [
-        held_parameters(one, stages_of(one, [len(one.layers)]), Cut(ep=64, dp=64)).expert
+        held_parameters(one, stages_of(one, [len(one.layers)]), ParallelSizes(ep=64, dp=64)).expert
         for one in (own, repeated, apart)
     ]
     assert held[0] == held[1] < held[2]
@@ -238,4 +250,4 @@ def test_rank_correlation_of_ties_is_of_their_mean_rank() -> None:
 def test_of_releases_after_the_constants_no_row_fits() -> None:
     cases = [case for name in ("bridge-moe-2608-h100", "moe-folding") for case in cases_of(name)]
     assert len(cases) == 11 + 44
-    assert {case.told.use for case in cases} == {"judge"}
+    assert {case.properties.use for case in cases} == {"judge"}

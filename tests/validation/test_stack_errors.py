@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 import pytest
 
-from ppsim.api.project import plan_of
+from ppsim.api.project import plan_of_keywords
 from ppsim.base.files import read_json
 from ppsim.base.package_data import data_folder
 from ppsim.trainers.stacks import ERRORS, stack_errors, stacks
@@ -16,7 +16,7 @@ def test_the_packaged_errors_are_those_of_the_calibration_rows() -> None:
     """scripts/make_accuracy.py wrote them."""
     packaged, derived = (
         read_json(data_folder("trainers/data") / ERRORS),
-        [asdict(one) for one in calibration_errors(plan_of)],
+        [asdict(one) for one in calibration_errors(plan_of_keywords)],
     )
     assert len(packaged) == len(derived)
     for one, other in zip(packaged, derived, strict=True):
@@ -38,7 +38,7 @@ def test_the_nearest_stack_is_the_default() -> None:
 def test_every_row_names_its_stack_or_its_configuration() -> None:
     """A changed default changes no row of `ppsim validate`."""
     for name in case_sets():
-        assert all("stack" in case.words or "run_config" in case.words for case in cases_of(name)), name
+        assert all("stack" in case.options or "run_config" in case.options for case in cases_of(name)), name
 
 
 def test_options_of_a_user_are_without_the_stack_and_fitted_constants() -> None:

@@ -5,12 +5,12 @@ import math
 
 import pytest
 
-from ppsim.api.project import plan_of
-from ppsim.api.validate import fitted_again, validate
-from ppsim.machine.files import load_cluster, packaged_clusters
+from ppsim.api.project import plan_of_keywords
+from ppsim.api.validate import refit_cluster, validate
+from ppsim.machine.cluster_files import load_cluster, packaged_clusters
 from ppsim.projection.project import outcome_of
 from ppsim.projection.summary import interval_by_spread
-from ppsim.validation.error_summary import Validation, coverage_of, rank_correlation, score_of, validate_set
+from ppsim.validation.error_summary import SetValidation, coverage_of, rank_correlation, score_of, validate_set
 from ppsim.validation.published_runs import cases_of
 
 
@@ -20,13 +20,13 @@ def test_zero_bubble_paper_within_1_percent_and_all_schedules_in_order(validatio
     assert len(found.rows) == 24
     assert found.score.mean_absolute <= 0.01
     assert score_of([row.error for row in found.rows]).mean_absolute <= 0.01
-    assert found.right == len(found.ranks) == 6
-    assert validations["zero-bubble-memory"].right == 2
+    assert found.groups_in_order == len(found.rank_correlations) == 6
+    assert validations["zero-bubble-memory"].groups_in_order == 2
 
 
 def test_one_schedule_alone_has_no_order() -> None:
-    found = validate_set("zero-bubble", plan_of, cases_of("zero-bubble")[:1])
-    assert (found.ranks, found.right, found.mean_rank_correlation) == ({}, 0, None)
+    found = validate_set("zero-bubble", plan_of_keywords, cases_of("zero-bubble")[:1])
+    assert (found.rank_correlations, found.groups_in_order, found.mean_rank_correlation) == ({}, 0, None)
 
 
 def test_slow_ranks_of_8_tell_those_of_16_and_32(validations) -> None:
@@ -38,7 +38,10 @@ def test_slow_ranks_of_8_tell_those_of_16_and_32(validations) -> None:
 
 def test_without_its_constants_the_zero_bubble_papers_machine_is_taken_to_be_too_fast(validations) -> None:
     rows = validations["zero-bubble"].rows
-    found = [outcome_of(plan_of({**row.case.words, "cluster": "dgx-a100"}))[0] / row.measured - 1 for row in rows]
+    found = [
+        outcome_of(plan_of_keywords({**row.case.options, "cluster": "dgx-a100"}))[0] / row.measured - 1
+        for row in rows
+    ]
     assert score_of(found).mean < -0.05
 
 
@@ -50,17 +53,17 @@ def test_mlperf_ladder_close_to_its_line(microbatches: int, within: float) -> No
 
     All of it but what 48 replicas of 24 microbatches lose: 3.0 % less is expected of their stragglers.
     """
-    words = cases_of("mlperf-405b")[0].words
+    words = cases_of("mlperf-405b")[0].options
     replicas = words["global_batch"] // microbatches
     rung = {**words, "gpus": words["tp"] * words["cp"] * words["pp"] * replicas}
-    seconds, _ = outcome_of(plan_of(rung))
+    seconds, _ = outcome_of(plan_of_keywords(rung))
     assert seconds == pytest.approx(0.60 + 0.189 * microbatches, rel=within)
 
 
 def test_42_layers_within_2_percent_from_proxies_of_7_and_21(validations) -> None:
     found = validations["dgxc-405b"]
-    assert [row.case.words["layers"] for row in found.judged] == [42, 42]
-    assert {row.case.words["layers"] for row in found.fitted} == {7, 21}
+    assert [row.case.options["layers"] for row in found.test_rows] == [42, 42]
+    assert {row.case.options["layers"] for row in found.calibration_rows} == {7, 21}
     assert abs(found.score.worst) <= 0.02
 
 
@@ -70,15 +73,15 @@ def test_vtrain_under_7_percent_with_two_constants_from_runs_without_a_pipeline_
     """All of its published rows with tp up to 8; GPT-175B came later, its fit rows by docs/accuracy.md's rule."""
     found = validations["vtrain"]
     assert len(found.rows) == 109 - 6
-    assert all(row.plan.pp >= 2 for row in found.judged)
-    later = [row.case for row in found.rows if row.case.told.title == "GPT-175B"]
+    assert all(row.plan.pp >= 2 for row in found.test_rows)
+    later = [row.case for row in found.rows if row.case.properties.title == "GPT-175B"]
     assert (
-        {case.number for case in later if case.told.use == "fit"}
+        {case.number for case in later if case.properties.use == "fit"}
         == {case.number for case in later if _is_drawn("vtrain", case.number)}
         == {90, 94}
     )
-    others = [row for row in found.fitted if row.case.told.title != "GPT-175B"]
-    assert all(row.plan.pp == 1 and row.case.words["tp"] <= 8 for row in others)
+    others = [row for row in found.calibration_rows if row.case.properties.title != "GPT-175B"]
+    assert all(row.plan.pp == 1 and row.case.options["tp"] <= 8 for row in others)
     assert found.score.mean_absolute < 0.07
     assert found.constant_mfu is not None
     assert found.constant_mfu.mean_absolute > 2 * found.score.mean_absolute
@@ -104,10 +107,10 @@ def test_peaks_of_megatrons_own_tests_within_2_percent_and_torchtitan_without_tp
     golden, titan = validations["megatron-golden-memory"], validations["torchtitan-memory"]
     assert abs(golden.score.worst) < 0.02
     assert golden.score.mean_absolute < 0.008
-    assert {row.case.told.bytes_are for row in titan.rows} == {"reserved"}
+    assert {row.case.properties.bytes_are for row in titan.rows} == {"reserved"}
     alone: dict[str, list[float]] = {}
     for row in (row for row in titan.rows if row.plan.job.layout.tp == 1):
-        how = "eager" if row.case.told.remarks == "eager" else row.case.words["recompute"]
+        how = "eager" if row.case.properties.remarks == "eager" else row.case.options["recompute"]
         alone.setdefault(how, []).append(row.error)
     assert {how: len(errors) for how, errors in alone.items()} == {"full": 4, "selective-op": 4, "eager": 2}
     assert all(abs(error) < 0.01 for error in alone["full"])
@@ -119,22 +122,22 @@ def test_peaks_of_megatrons_own_tests_within_2_percent_and_torchtitan_without_tp
 @pytest.mark.parametrize(("kind", "within", "worst_mean"), [("dense", 0.052, 0.020), ("MoE", 0.086, 0.037)])
 def test_the_command_line_alone(validations, kind: str, within: float, worst_mean: float) -> None:
     """Mean absolute error of all judged times, and the mean with its sign."""
-    rows = [row for one in _on_nvidia(validations) for row in one.judged]
+    rows = [row for one in _on_nvidia(validations) for row in one.test_rows]
     errors = [row.error for row in rows if not row.case.is_memory and row.plan.job and row.kind == kind]
     score = score_of(errors)
     assert score.mean_absolute < within
     assert abs(score.mean) < worst_mean
 
 
-def _on_nvidia(validations) -> list[Validation]:
-    sets = [one for one in validations.values() if not one.told.order_only]
-    return [one for one in sets if not one.told.section.endswith("AMD")]
+def _on_nvidia(validations) -> list[SetValidation]:
+    sets = [one for one in validations.values() if not one.properties.order_only]
+    return [one for one in sets if not one.properties.section.endswith("AMD")]
 
 
 @pytest.mark.parametrize(("name", "within"), [("amd", 0.077), ("amd-moe", 0.19)])
 def test_amd_by_data_sheets_and_measured_kernels(validations, name: str, within: float) -> None:
     """Asked: 10 % of 12 judged runs of three devices. Of the models with experts one constant was fitted."""
-    judged = validations[name].judged
+    judged = validations[name].test_rows
     assert len(judged) >= 12
     assert validations[name].score.mean_absolute < within
     if name == "amd":
@@ -146,8 +149,8 @@ def test_amd_after_one_run_of_one_node() -> None:
     assert {fit.cluster.name: len(fit.rows) for fit in found.fits} == {
         "mi300x-8": 1, "mi325x-8": 2, "mi350x-8": 1, "mi355x-8": 1,
     }  # fmt: skip
-    assert len(found.judged) == 29
-    assert score_of([after.error for _, after in found.judged]).mean_absolute < 0.04
+    assert len(found.test_rows) == 29
+    assert score_of([after.error for _, after in found.test_rows]).mean_absolute < 0.04
 
 
 def test_fit_rows_on_amd_are_those_that_the_rules_draw() -> None:
@@ -155,12 +158,12 @@ def test_fit_rows_on_amd_are_those_that_the_rules_draw() -> None:
     chosen: dict[tuple[str, str], list[tuple[int, bool, int]]] = {}
     cases = cases_of("amd")
     for index, case in enumerate(cases):
-        kind = case.words["cluster"], case.words["dtype"]
-        chosen.setdefault(kind, []).append((case.words["gpus"], "v5.0" in case.told.table, index))
-    assert [case.told.use == "fit" for case in cases] == [
+        kind = case.options["cluster"], case.options["dtype"]
+        chosen.setdefault(kind, []).append((case.options["gpus"], "v5.0" in case.properties.table, index))
+    assert [case.properties.use == "fit" for case in cases] == [
         index in {min(ran)[2] for ran in chosen.values()} for index in range(len(cases))
     ]
-    assert all((case.told.use == "fit") == _is_drawn("amd-moe", case.number) for case in cases_of("amd-moe"))
+    assert all((case.properties.use == "fit") == _is_drawn("amd-moe", case.number) for case in cases_of("amd-moe"))
 
 
 LIMITS = {
@@ -182,8 +185,12 @@ before rows with attention in 8 bits were projected."""
 def test_no_group_of_times_is_worse_than_its_limit(validations) -> None:
     """Fine-tuning has a section of its own in docs/accuracy.md, and no limit yet."""
     errors: dict[tuple[str, str, str], list[float]] = {}
-    trained = [one for one in validations.values() if not one.told.order_only and one.told.section != "fine-tuning"]
-    for row in (row for one in trained for row in one.judged):
+    trained = [
+        one
+        for one in validations.values()
+        if not one.properties.order_only and one.properties.section != "fine-tuning"
+    ]
+    for row in (row for one in trained for row in one.test_rows):
         if not row.case.is_memory and row.plan.job:
             job = row.plan.job
             errors.setdefault((job.cluster.name, job.execution.dtype, row.kind), []).append(row.error)
@@ -195,7 +202,7 @@ def test_no_group_of_times_is_worse_than_its_limit(validations) -> None:
 @pytest.mark.parametrize(("kinds", "most"), [({"dense"}, 0.95), ({"MoE"}, 0.97), ({"dense", "MoE"}, 0.95)])
 def test_nine_of_ten_measurements_lie_in_their_intervals(validations, kinds: set[str], most: float) -> None:
     """Those of experts are on the wide side: their rows marked fit are off by more than those judged."""
-    rows = [row for one in validations.values() if not one.told.order_only for row in one.judged]
+    rows = [row for one in validations.values() if not one.properties.order_only for row in one.test_rows]
     found = coverage_of([row for row in rows if row.plan.job and row.kind in kinds])
     assert found is not None
     assert 0.85 <= found[0] / found[1] <= most
@@ -210,15 +217,15 @@ def test_an_interval_is_as_wide_as_its_spread() -> None:
 def test_order_of_the_schedules_on_mi300x(validations) -> None:
     """Throughput has two neighbours the wrong way round, each within 0.8 % as measured: ZB-V and ZB-bubble, V-half
     and interleaved."""
-    assert next(iter(validations["primus-mi300x"].ranks.values())) > 0.8
-    assert validations["primus-mi300x-memory"].right == 1
+    assert next(iter(validations["primus-mi300x"].rank_correlations.values())) > 0.8
+    assert validations["primus-mi300x-memory"].groups_in_order == 1
 
 
 @pytest.mark.parametrize("batch", [16, 64, 128])
 def test_the_order_on_mi300x_holds_whatever_the_batch_that_is_not_stated(batch: int) -> None:
     cases = cases_of("primus-mi300x")
-    measured = [case.told.value for case in cases]
-    projected = [outcome_of(plan_of({**case.words, "global_batch": batch}))[0] for case in cases]
+    measured = [case.properties.value for case in cases]
+    projected = [outcome_of(plan_of_keywords({**case.options, "global_batch": batch}))[0] for case in cases]
     assert rank_correlation(measured, [-seconds for seconds in projected]) > 0.8
 
 
@@ -227,9 +234,9 @@ def test_the_order_on_mi300x_holds_whatever_the_batch_that_is_not_stated(batch: 
 def test_the_order_on_mi355x_whatever_the_length_and_batch_that_are_not_stated(length: int, batch: int) -> None:
     """Interleaved with four stages a rank is first, v-min last; the zero bubble of one stage a rank is too low."""
     cases = cases_of("primus-mi355x")
-    measured = [case.told.value for case in cases]
+    measured = [case.properties.value for case in cases]
     words = {"seq_len": length, "global_batch": batch}
-    projected = [-outcome_of(plan_of({**case.words, **words}))[0] for case in cases]
+    projected = [-outcome_of(plan_of_keywords({**case.options, **words}))[0] for case in cases]
     assert projected.index(max(projected)) == measured.index(max(measured))
     assert projected.index(min(projected)) == measured.index(min(measured))
     assert rank_correlation(measured, projected) > 0.89
@@ -237,6 +244,6 @@ def test_the_order_on_mi355x_whatever_the_length_and_batch_that_are_not_stated(l
 
 @pytest.mark.parametrize("name", [name for name in packaged_clusters() if load_cluster(name).constants.fitted_on])
 def test_constants_in_use_are_those_that_the_fit_rows_give(name: str) -> None:
-    fitted = fitted_again(name)
+    fitted = refit_cluster(name)
     assert list(fitted.found)[: len(load_cluster(name).constants.named)] == list(load_cluster(name).constants.named)
     assert fitted.found == fitted.in_use

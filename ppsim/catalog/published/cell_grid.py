@@ -23,7 +23,7 @@ NUM_KINDS = 6
 _REPEAT = 6
 
 
-def repeated(starts: Ints64, num_microbatches: int, *, backward_cells: int = 1) -> Grid:
+def repeat_pattern(starts: Ints64, num_microbatches: int, *, backward_cells: int = 1) -> Grid:
     """Return the pattern repeated for every microbatch, 6 cells apart.
 
     `starts` holds the first cell of each of the first four kinds per rank. A backward of two cells is its I
@@ -54,7 +54,7 @@ def with_weights(grid: Grid) -> Grid:
     return _trimmed(filled)
 
 
-def squeezed(grid: Grid, num_microbatches: int) -> Grid:
+def compact_grid(grid: Grid, num_microbatches: int) -> Grid:
     """Return the grid with every action as early as the order on its rank and its inputs allow."""
     early = np.full_like(grid, FREE)
     finish = np.zeros(NUM_KINDS * len(grid) * num_microbatches, dtype=np.int64)
@@ -63,7 +63,7 @@ def squeezed(grid: Grid, num_microbatches: int) -> Grid:
     return _trimmed(early)
 
 
-def moved_ahead(
+def advance_actions(
     grid: Grid, num_microbatches: int, *, backward_cells: int = 1, are_weights_in_order: bool = True
 ) -> Grid:
     """Return the grid with actions moved to earlier free cells, in order, as far as the peak does not grow.
@@ -85,7 +85,7 @@ def moved_ahead(
     return _trimmed(moved)
 
 
-def drained(grid: Grid, num_microbatches: int) -> Grid:
+def advance_cool_down(grid: Grid, num_microbatches: int) -> Grid:
     """Return a grid without W in which the actions after the last F are moved ahead while the peak does not grow.
 
     The peak is computed with the weight gradients in the first free cells.

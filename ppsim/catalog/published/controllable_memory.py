@@ -15,10 +15,10 @@ import numpy as np
 
 from ppsim.base.arrays import Ints64
 from ppsim.catalog.published.cell_grid import (
-    drained,
-    moved_ahead,
-    repeated,
-    squeezed,
+    advance_actions,
+    advance_cool_down,
+    compact_grid,
+    repeat_pattern,
     table_of,
     with_weights,
     without_weights,
@@ -68,8 +68,8 @@ def one_f_one_b_v(*, num_ranks: int, num_microbatches: int) -> Schedule:
         backward[:num_ranks],
         backward[:num_ranks - 1:-1],
     ])  # fmt: skip
-    grid = repeated(starts, num_microbatches, backward_cells=2)
-    return table_of("1f1b-v", moved_ahead(grid, num_microbatches, backward_cells=2), backward=Op.B)
+    grid = repeat_pattern(starts, num_microbatches, backward_cells=2)
+    return table_of("1f1b-v", advance_actions(grid, num_microbatches, backward_cells=2), backward=Op.B)
 
 
 def building_blocks(num_ranks: int) -> list[Ints64]:
@@ -97,10 +97,10 @@ def building_blocks(num_ranks: int) -> list[Ints64]:
 
 def from_block(name: str, starts: Ints64, num_microbatches: int, *, are_weights_in_order: bool = True) -> Schedule:
     """Return the table of a 6-cell pattern, with warm-up and cool-down moved ahead as far as the peak allows."""
-    grid = with_weights(repeated(starts, num_microbatches))
-    grid = moved_ahead(grid, num_microbatches, are_weights_in_order=are_weights_in_order)
-    grid = squeezed(grid, num_microbatches)
+    grid = with_weights(repeat_pattern(starts, num_microbatches))
+    grid = advance_actions(grid, num_microbatches, are_weights_in_order=are_weights_in_order)
+    grid = compact_grid(grid, num_microbatches)
     # Compact the end again, with the weight gradients placed last, in any free cell.
-    grid = drained(without_weights(grid), num_microbatches)
-    grid = squeezed(with_weights(grid), num_microbatches)
+    grid = advance_cool_down(without_weights(grid), num_microbatches)
+    grid = compact_grid(with_weights(grid), num_microbatches)
     return table_of(name, with_weights(without_weights(grid)), backward=Op.I)

@@ -15,7 +15,7 @@ starts. Its backwards run in the reverse order of the forwards, as in torch.
 import numpy as np
 
 from ppsim.base.errors import ConfigError
-from ppsim.catalog.published.rows import (
+from ppsim.catalog.published.rank_rows import (
     full_row,
     paired_row,
     split_row,

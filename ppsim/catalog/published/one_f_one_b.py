@@ -7,7 +7,7 @@ arXiv 2006.09503, §3.2), DAPPLE (arXiv 2007.01045). Eager: Zhuang et al. 2023; 
 2401.10241), §2.1 and §2.2, which writes B for I.
 """
 
-from ppsim.catalog.published.rows import full_row, split_row, table_of_rows, visits_of_stage
+from ppsim.catalog.published.rank_rows import full_row, split_row, table_of_rows, visits_of_stage
 from ppsim.schedule.placement import loop
 from ppsim.schedule.table import Schedule
 

@@ -5,13 +5,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ppsim.base.arrays import Floats
-from ppsim.catalog.search.pipeline import NOTHING, Codes, Counts, Memory, Pipeline
+from ppsim.catalog.search.pipeline import NOTHING, Codes, Counts, MemoryCaps, Pipeline
 
 DEADLOCK = 1e300
 """Score of an order that cannot run."""
 
 
-class Rules(NamedTuple):
+class AnnealParameters(NamedTuple):
     """Parameters of a search."""
 
     handicap_s: Floats
@@ -48,7 +48,7 @@ class Timing(NamedTuple):
     """Whether each rank is on the stack."""
 
 
-class Window(NamedTuple):
+class RepeatedWindow(NamedTuple):
     """The part of a row that every rank repeats: q actions of each of its codes, in one order."""
 
     codes: Codes
@@ -68,7 +68,7 @@ def empty_timing(pipeline: Pipeline) -> Timing:
     )  # fmt: skip
 
 
-class Unrolled(NamedTuple):
+class UnrolledTable(NamedTuple):
     """The table that results from repeating a window, and working space."""
 
     order: Codes
@@ -78,17 +78,17 @@ class Unrolled(NamedTuple):
     path: Counts
 
 
-def empty_unrolled(pipeline: Pipeline) -> Unrolled:
+def empty_unrolled(pipeline: Pipeline) -> UnrolledTable:
     """Return working space for `unroll`."""
     num_places = 3 * pipeline.num_stages * pipeline.num_microbatches
     places = np.zeros((2, num_places), dtype=np.int64)
-    return Unrolled(np.zeros(num_places, dtype=np.int32), places[0], empty_timing(pipeline), places[1])
+    return UnrolledTable(np.zeros(num_places, dtype=np.int32), places[0], empty_timing(pipeline), places[1])
 
 
 def anneal(
     pipeline: Pipeline,
-    memory: Memory,
-    rules: Rules,
+    memory: MemoryCaps,
+    rules: AnnealParameters,
     dice: Counts,
     order: Codes,
     best: Codes,
@@ -136,13 +136,13 @@ def anneal(
 
 def anneal_window(
     pipeline: Pipeline,
-    memory: Memory,
-    rules: Rules,
+    memory: MemoryCaps,
+    rules: AnnealParameters,
     dice: Counts,
-    window: Window,
-    best: Window,
-    last: Window,
-    unrolled: Unrolled,
+    window: RepeatedWindow,
+    best: RepeatedWindow,
+    last: RepeatedWindow,
+    unrolled: UnrolledTable,
 ) -> float:
     """Run `anneal` on a window, so that each move applies to all its repetitions; return the best score.
 
@@ -186,7 +186,7 @@ def anneal_window(
     return best_s
 
 
-def unroll(pipeline: Pipeline, window: Window, unrolled: Unrolled) -> None:
+def unroll(pipeline: Pipeline, window: RepeatedWindow, unrolled: UnrolledTable) -> None:
     """Fill `unrolled.order` and `origin` with the repetitions of a window."""
     m, number, at_once = pipeline.num_microbatches, unrolled.timing.done, len(window.codes) // len(window.ahead)
     for code in range(len(number)):
@@ -203,19 +203,21 @@ def unroll(pipeline: Pipeline, window: Window, unrolled: Unrolled) -> None:
                 number[code] += 1
 
 
-def _unrolled_criterion(pipeline: Pipeline, handicap_s: Floats, window: Window, unrolled: Unrolled) -> float:
+def _unrolled_criterion(
+    pipeline: Pipeline, handicap_s: Floats, window: RepeatedWindow, unrolled: UnrolledTable
+) -> float:
     unroll(pipeline, window, unrolled)
     return _criterion(pipeline, handicap_s, unrolled.order, unrolled.timing)
 
 
-def _critical_origins(pipeline: Pipeline, handicap_s: Floats, unrolled: Unrolled) -> int:
+def _critical_origins(pipeline: Pipeline, handicap_s: Floats, unrolled: UnrolledTable) -> int:
     length = _critical_path(pipeline, handicap_s, unrolled.timing, unrolled.path)
     for number in range(length):
         unrolled.path[number] = unrolled.origin[unrolled.path[number]]
     return length
 
 
-def _move_around(window: Window, first: int, behind: int, place: int, steps: int) -> bool:
+def _move_around(window: RepeatedWindow, first: int, behind: int, place: int, steps: int) -> bool:
     """Move an action along its row's repeated window, up to the next one of the same code; return success."""
     codes, ahead, step = window.codes, window.ahead, 1 if steps > 0 else -1
     code, is_moved = codes[place], False
@@ -236,7 +238,7 @@ def _move_around(window: Window, first: int, behind: int, place: int, steps: int
     return is_moved
 
 
-def _window_fits(pipeline: Pipeline, memory: Memory, window: Window, rank: int, done: Counts) -> bool:
+def _window_fits(pipeline: Pipeline, memory: MemoryCaps, window: RepeatedWindow, rank: int, done: Counts) -> bool:
     """Return whether a rank that repeats its window runs F before I before W and stays within its cap."""
     num_stages, held, at_once = pipeline.num_stages, 0.0, len(window.codes) // len(window.ahead)
     for k in range(pipeline.firsts[rank], pipeline.firsts[rank + 1]):
@@ -254,7 +256,7 @@ def _window_fits(pipeline: Pipeline, memory: Memory, window: Window, rank: int, 
     return True
 
 
-def _begin_earlier(pipeline: Pipeline, window: Window, rank: int) -> None:
+def _begin_earlier(pipeline: Pipeline, window: RepeatedWindow, rank: int) -> None:
     """Start a row whole windows earlier, so that none of its actions is omitted."""
     most, at_once = 0, len(window.codes) // len(window.ahead)
     for k in range(pipeline.firsts[rank], pipeline.firsts[rank + 1]):
@@ -266,7 +268,7 @@ def _begin_earlier(pipeline: Pipeline, window: Window, rank: int) -> None:
                 window.ahead[code] -= at_once * (1 + (most - 1) // at_once)
 
 
-def _copy_window(source: Window, target: Window) -> None:
+def _copy_window(source: RepeatedWindow, target: RepeatedWindow) -> None:
     for place in range(len(source.codes)):
         target.codes[place] = source.codes[place]
     for code in range(len(source.ahead)):
@@ -404,7 +406,7 @@ def _nearest_allowed(order: Codes, source: int, target: int) -> int:
     return place
 
 
-def _fits(pipeline: Pipeline, memory: Memory, order: Codes, source: int, target: int) -> bool:
+def _fits(pipeline: Pipeline, memory: MemoryCaps, order: Codes, source: int, target: int) -> bool:
     """Return whether the rank stays within its cap. Only allocating earlier or freeing later can exceed it."""
     changes, code, is_later = memory.changes, order[source], target > source
     if (is_later and changes[code] >= 0) or (not is_later and changes[code] <= 0):

@@ -8,17 +8,18 @@ import numpy as np
 
 from ppsim.base.errors import ScheduleError
 from ppsim.base.numba_jit import Engine, TimeIsUp
-from ppsim.catalog.search import one_chunk, v_shape
+from ppsim.catalog.search import one_chunk
+from ppsim.catalog.search import v_shape_search as v_shape
 from ppsim.catalog.search.evaluate_table import in_microbatch_order
-from ppsim.catalog.search.lists import improved, listed
-from ppsim.catalog.search.local_search import searched
-from ppsim.catalog.search.repetition import repeated, searched_windows
-from ppsim.catalog.search.target import Candidate, Target, best_of, better
+from ppsim.catalog.search.lists import improve_by_rescheduling, list_schedules
+from ppsim.catalog.search.local_search import local_search
+from ppsim.catalog.search.repetition import repeat_window, searched_windows
+from ppsim.catalog.search.target import Candidate, SearchTarget, best_of, better
 from ppsim.schedule.placement import loop
 from ppsim.schedule.placement import v_shape as v_placement
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.bounds.problem import Criterion, Problem
-from ppsim.simulation.run import simulate
+from ppsim.simulation.simulate import simulate
 from ppsim.simulation.stage_costs import StageCosts
 
 _PARTS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)  # fractions of the worst rank's idle time in the best table
@@ -38,7 +39,7 @@ _MOST_JUDGED, _FEWEST_JUDGED, _MOST_ACTIONS_JUDGED = 64, 3, 200_000  # tables, a
 _ROUNDING = 1 + 1e-9  # tolerance for the order of additions
 
 
-class Unfinished(TimeIsUp):
+class SearchTimeout(TimeIsUp):
     """Raised when the time limit ends a fit; `tables` are its best tables on an ideal network, best first."""
 
     def __init__(self, found: Iterable[Candidate]) -> None:
@@ -46,7 +47,7 @@ class Unfinished(TimeIsUp):
 
 
 @dataclass(frozen=True, eq=False)
-class Judge:
+class TableEvaluator:
     """Evaluate tables on the real channels of their costs."""
 
     costs: StageCosts
@@ -84,11 +85,11 @@ class Judge:
         return best
 
 
-def fitted(
+def best_table(
     problem: Problem,
     *,
     criterion: Criterion = "step",
-    judge: Judge | None = None,
+    judge: TableEvaluator | None = None,
     engine: Engine = "auto",
     is_thorough: bool = False,
 ) -> Schedule:
@@ -107,15 +108,15 @@ def fitted(
     A `judge` then chooses among this table and the next best candidates, because the best table on an ideal network
     can queue longest on a real one. `is_thorough` continues for some three seconds if the best table is more than 1
     % above the lower bound; beyond 30,000 actions only short tables and windows are searched. The result is the
-    same or better. The search is deterministic. Seconds and memory as in `Problem`. Raises `Unfinished` if
+    same or better. The search is deterministic. Seconds and memory as in `Problem`. Raises `SearchTimeout` if
     `ending_in` ends the time.
 
     >>> problem = Problem.of(stage_to_rank=[0, 1], num_microbatches=3, cap=2, forward_s=[3, 5],
     ...                      backward_input_s=[4, 6], backward_weight_s=2)
-    >>> print(*fitted(problem).rows()[0])
+    >>> print(*best_table(problem).rows()[0])
     0F0 0F1 0I0 0W0 0F2 0I1 0W1 0I2 0W2
     """
-    target = Target(problem, criterion, engine)
+    target = SearchTarget(problem, criterion, engine)
     number = 1
     if judge:
         number = max(_FEWEST_JUDGED, min(_MOST_JUDGED, _MOST_ACTIONS_JUDGED // target.num_actions))
@@ -126,15 +127,15 @@ def fitted(
             found.insert(0, _searched_on(found[0], seen))
         return judge.best(found) if judge else found[0].schedule("fitted")
     except TimeIsUp as end:
-        raise Unfinished(_best_different(seen, _FEWEST_JUDGED)) from end
+        raise SearchTimeout(_best_different(seen, _FEWEST_JUDGED)) from end
 
 
-def best_candidate(target: Target) -> Candidate:
+def best_candidate(target: SearchTarget) -> Candidate:
     """Return the best candidate of all generators and improvements; stop early if it meets the lower bound."""
     return best_candidates(target, 1, [])[0]
 
 
-def best_candidates(target: Target, number: int, seen: list[Candidate]) -> list[Candidate]:
+def best_candidates(target: SearchTarget, number: int, seen: list[Candidate]) -> list[Candidate]:
     """Return the best candidate, followed by the best other candidates of the generators.
 
     At most `number` tables, all different. Every candidate is also appended to `seen`.
@@ -178,18 +179,18 @@ def _best_different(candidates: Iterable[Candidate], number: int) -> list[Candid
     return sorted(different.values(), key=lambda candidate: candidate.score_s)[:number]
 
 
-def _families(target: Target) -> Iterator[Iterable[Candidate]]:
+def _families(target: SearchTarget) -> Iterator[Iterable[Candidate]]:
     """Yield the candidates of each generator separately: searches from each lead to different tables."""
     if _is_one_chunk(target.problem):
         published = one_chunk.heuristic_runs(target, target.minimising("span").head_s)
-        yield chain(published, one_chunk.patterns(target), listed(target))
+        yield chain(published, one_chunk.patterns(target), list_schedules(target))
         return
     if _is_v(target.problem):
         yield v_shape.published(target)
         yield v_shape.heuristic_runs(target)
         yield v_shape.blocks_of_cells(target)
         yield v_shape.repeated_patterns(target)
-    yield listed(target)
+    yield list_schedules(target)
 
 
 def _with_more_slack(best: Candidate) -> Candidate:
@@ -203,7 +204,7 @@ def _with_more_slack(best: Candidate) -> Candidate:
 
 
 def _rescheduled(best: Candidate) -> Candidate:
-    return improved(
+    return improve_by_rescheduling(
         best, num_rounds=max(1, min(_MOST_RESCHEDULINGS, _MOST_PASSES // best.target.num_actions // 50))
     )
 
@@ -211,10 +212,12 @@ def _rescheduled(best: Candidate) -> Candidate:
 def _searched_briefly(best: Candidate, *, num_rounds: int) -> Candidate:
     if best.target.num_actions > _MOST_ACTIONS or best.is_optimal:
         return best
-    return next(islice(searched(best, moves_a_round=_moves(best.target) // 2), num_rounds, None))
+    return next(islice(local_search(best, moves_a_round=_moves(best.target) // 2), num_rounds, None))
 
 
-def tables_without_end(target: Target, *, start: Schedule | None = None, seed: int = 0) -> Iterator[Candidate]:
+def tables_without_end(
+    target: SearchTarget, *, start: Schedule | None = None, seed: int = 0
+) -> Iterator[Candidate]:
     """Yield the best table known after every round of search, endlessly; a seed fixes the sequence.
 
     The first is the better of `best_candidate` and `start`, whose backwards are split for it; `start` may exceed
@@ -248,20 +251,20 @@ def _searched_on(best: Candidate, seen: list[Candidate]) -> Candidate:
     p = target.problem.num_ranks
     shorts = [_with_microbatches(target, number) for number in range(p + 2, _SHORT * p, 2)]
     tables = [best_candidate(short) for short in shorts if short.num_actions <= _SMALL]
-    if others := [longer for table in tables if (longer := repeated(table, target))]:
+    if others := [longer for table in tables if (longer := repeat_window(table, target))]:
         best = better(best, _searched_briefly(best_of(others), num_rounds=_SEARCH_ROUNDS))
     if others := list(searched_windows([best, *tables], target)):
         best = better(best, _searched_briefly(best_of(others), num_rounds=2 * _SEARCH_ROUNDS))
     if shorts and not tables and not is_too_large:
         short = _searched_slowly(best_candidate(shorts[0]), [], num_rounds=_SLOW_ROUNDS_TO_REPEAT)
-        if longer := repeated(short, target):
+        if longer := repeat_window(short, target):
             best = better(best, _searched_briefly(longer, num_rounds=_SEARCH_ROUNDS))
     return best
 
 
 def _searched_slowly(best: Candidate, seen: list[Candidate], *, num_rounds: int) -> Candidate:
     moves = max(_LEAST_MOVES, _PASSES_A_SLOW_ROUND // best.target.num_actions)
-    for found in _noted(islice(searched(best, moves_a_round=moves), num_rounds + 1), seen):
+    for found in _noted(islice(local_search(best, moves_a_round=moves), num_rounds + 1), seen):
         best = found
         if found.is_optimal:
             break
@@ -272,7 +275,7 @@ def _searched_without_end(best: Candidate, *, seed: int) -> Iterator[Candidate]:
     target = best.target
     others = _searched_short(target, seed=seed) if _is_long(target) else _searched_anew(target, seed=seed)
     while True:
-        on_best = searched(best, moves_a_round=_moves(target), seed=seed)
+        on_best = local_search(best, moves_a_round=_moves(target), seed=seed)
         from_others = False
         while not from_others:
             best = next(on_best)
@@ -283,21 +286,21 @@ def _searched_without_end(best: Candidate, *, seed: int) -> Iterator[Candidate]:
         best = found
 
 
-def _is_long(target: Target) -> bool:
+def _is_long(target: SearchTarget) -> bool:
     return target.problem.num_microbatches > _LONG * target.problem.num_ranks
 
 
-def _searched_anew(target: Target, *, seed: int) -> Iterator[Candidate]:
+def _searched_anew(target: SearchTarget, *, seed: int) -> Iterator[Candidate]:
     """Yield the best of each round of a search that restarts regularly from another generated table."""
     starts = [candidate for family in _families(target) for candidate in family]
     dice = np.random.default_rng(seed)
     for number in count():
         start = starts[dice.integers(len(starts))]
-        rounds = searched(start, moves_a_round=_moves(target), seed=seed + _PRIME * number)
+        rounds = local_search(start, moves_a_round=_moves(target), seed=seed + _PRIME * number)
         yield from islice(rounds, 1, _ROUNDS_ANEW + 1)
 
 
-def _searched_short(target: Target, *, seed: int) -> Iterator[Candidate | None]:
+def _searched_short(target: SearchTarget, *, seed: int) -> Iterator[Candidate | None]:
     """Yield the repetition of each better short table that a search finds, else None.
 
     After some rounds the search restarts with another length and seed: a better short table is not always better
@@ -308,17 +311,17 @@ def _searched_short(target: Target, *, seed: int) -> Iterator[Candidate | None]:
         length = _SHORT * p + number % (p + 1)
         short = _with_microbatches(target, length)
         last: Candidate | None = None
-        rounds = searched(best_candidate(short), moves_a_round=_moves(short), seed=seed + _PRIME * number)
+        rounds = local_search(best_candidate(short), moves_a_round=_moves(short), seed=seed + _PRIME * number)
         for found in islice(rounds, _SHORT_ROUNDS):
-            yield repeated(found, target) if last is None or found.score_s < last.score_s else None
+            yield repeat_window(found, target) if last is None or found.score_s < last.score_s else None
             last = found
 
 
-def _with_microbatches(target: Target, number: int) -> Target:
+def _with_microbatches(target: SearchTarget, number: int) -> SearchTarget:
     return replace(target, problem=replace(target.problem, num_microbatches=number))
 
 
-def _moves(target: Target) -> int:
+def _moves(target: SearchTarget) -> int:
     return max(_LEAST_MOVES, min(_MOST_MOVES, _MOST_PASSES // target.num_actions))
 
 

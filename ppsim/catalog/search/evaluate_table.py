@@ -12,7 +12,7 @@ from ppsim.schedule.graph import EventGraph, build_graph
 from ppsim.schedule.table import Action, Op, Schedule
 from ppsim.simulation.bounds.problem import Criterion, Problem
 from ppsim.simulation.engine import evaluate, evaluate_many
-from ppsim.simulation.memory import held
+from ppsim.simulation.memory_per_action import memory_per_action
 
 
 def starts_of(schedule: Schedule, problem: Problem) -> Floats:
@@ -25,7 +25,7 @@ def starts_of(schedule: Schedule, problem: Problem) -> Floats:
     return evaluate(graph, _durations(graph, problem), np.zeros(graph.num_nodes)).start[: graph.num_actions]
 
 
-def value_s(schedule: Schedule, problem: Problem, criterion: Criterion) -> float:
+def criterion_value_s(schedule: Schedule, problem: Problem, criterion: Criterion) -> float:
     """Return the step time or the span of a table as the simulator computes it on an ideal network."""
     graph = build_graph(schedule)
     times = evaluate_many(graph, _durations(graph, problem), np.zeros(graph.num_nodes))
@@ -43,7 +43,7 @@ def _durations(graph: EventGraph, problem: Problem) -> Floats:
 
 def fits(schedule: Schedule, problem: Problem) -> bool:
     """Return whether no rank exceeds the problem's memory cap."""
-    during, _ = held(schedule, problem.activation, problem.kept)
+    during, _ = memory_per_action(schedule, problem.activation, problem.kept)
     return bool((np.maximum.reduceat(during, schedule.rank_offsets[:-1]) <= problem.cap).all())
 
 
@@ -76,7 +76,7 @@ def in_microbatch_order(schedule: Schedule, problem: Problem) -> Schedule:
     return Schedule.from_rows(rows, stage_to_rank=shape[0], num_microbatches=shape[1], name=schedule.name)
 
 
-def joined(schedule: Schedule, stages: NDArray[np.bool_]) -> Schedule:
+def join_backwards(schedule: Schedule, stages: NDArray[np.bool_]) -> Schedule:
     """Return a split table in which each I that is directly followed by its W is a full backward.
 
     `stages` (one bool per stage) selects the stages. The table has no fused cells. The gradient of a full backward

@@ -14,9 +14,15 @@ from typing import Any, TypeAlias, get_args
 import numpy as np
 
 from ppsim.base.errors import ConfigError, MissingExtra
-from ppsim.catalog.search.evaluate_table import fits, in_microbatch_order, one_at_a_time, starts_of, value_s
+from ppsim.catalog.search.evaluate_table import (
+    criterion_value_s,
+    fits,
+    in_microbatch_order,
+    one_at_a_time,
+    starts_of,
+)
 from ppsim.schedule.table import Action, Op, Schedule
-from ppsim.simulation.bounds.lower import lower_bounds, turns
+from ppsim.simulation.bounds.lower import in_flight_limits, lower_bounds
 from ppsim.simulation.bounds.problem import Criterion, Problem
 
 Progress: TypeAlias = Callable[[float, float], None]
@@ -31,7 +37,7 @@ _ROUNDING = 1 + 1e-12  # tolerance for sums of floats
 
 
 @dataclass(frozen=True, eq=False)
-class Optimum:
+class ExactResult:
     """The best table found, its time, and a lower bound for all tables.
 
     `value_s` is the table's time at the actual costs. `bound_s` is the larger of the solver's bound and the
@@ -62,7 +68,7 @@ def optimal(
     seed: int = 0,
     num_workers: int = 0,
     progress: Progress | None = None,
-) -> Optimum:
+) -> ExactResult:
     """Return the best table that splits every backward, and a proved bound on all such tables.
 
     `hint` is a table to start from; it may exceed the cap. If it is within the cap, the result is never worse.
@@ -85,13 +91,13 @@ def optimal(
     problem = problem.always_split()
     start = one_at_a_time(problem) if hint is None else in_microbatch_order(hint, problem)
     best = start if fits(start, problem) else one_at_a_time(problem)
-    reached_s = value_s(best, problem, criterion)
+    reached_s = criterion_value_s(best, problem, criterion)
     if lower_bound_s > reached_s * _ROUNDING:
         raise ConfigError(f"lower_bound_s is {lower_bound_s:g}, but {best.name} takes {reached_s:g}")
     known_s = max(lower_bounds(problem).of(criterion), lower_bound_s)
     clock = _Clock.of(problem)
     if reached_s <= known_s * _ROUNDING:
-        return Optimum(best, value_s=reached_s, bound_s=known_s, is_optimal=True, tick_s=clock.tick_s)
+        return ExactResult(best, value_s=reached_s, bound_s=known_s, is_optimal=True, tick_s=clock.tick_s)
     model = _Model(clock, criterion, least=clock.least(known_s, criterion))
     model.start_from(best, start)
 
@@ -102,12 +108,12 @@ def optimal(
     limits = {"max_time_in_seconds": time_limit_s, "random_seed": seed, "num_workers": num_workers}
     found, bound, is_optimal = model.solve(limits, announce)
     if found is not None and fits(found, problem):
-        best = min((found, best), key=lambda table: value_s(table, problem, criterion))
+        best = min((found, best), key=lambda table: criterion_value_s(table, problem, criterion))
     else:
         is_optimal = False
-    return Optimum(
+    return ExactResult(
         schedule=best,
-        value_s=value_s(best, problem, criterion),
+        value_s=criterion_value_s(best, problem, criterion),
         bound_s=max(known_s, clock.seconds(bound)),
         is_optimal=is_optimal,
         tick_s=clock.tick_s,
@@ -255,7 +261,7 @@ class _Model:
         unit = max(_common_unit([*whole, *kept]), self.count * sum(whole) / _MOST_UNITS)
         cap = floor(Fraction(float(self.problem.cap[rank])) / unit)
         sizes, kept_sizes = [floor(size / unit) for size in whole], [floor(size / unit) for size in kept]
-        for turn in turns(np.array(sizes), np.array(kept_sizes), cap):
+        for turn in in_flight_limits(np.array(sizes), np.array(kept_sizes), cap):
             forward, backward = stages[turn.forward], stages[turn.backward]
             if turn.in_flight < self.count:
                 for number in range(int(turn.in_flight), self.count):
@@ -275,7 +281,7 @@ class _Model:
 
     def start_from(self, best: Schedule, hint: Schedule) -> None:
         """Start the search from the hint and exclude tables slower than `best`."""
-        self.model.add(self.time <= round(value_s(best, self.problem, self.criterion)))
+        self.model.add(self.time <= round(criterion_value_s(best, self.problem, self.criterion)))
         starts = starts_of(hint, self.problem).tolist()
         for action, begin in zip(hint, starts, strict=True):
             self.model.add_hint(self.start[action.op, action.stage, action.microbatch], round(begin))

@@ -3,13 +3,13 @@
 from typing import NamedTuple
 
 from ppsim.base.arrays import Floats
-from ppsim.catalog.search.kernels import arrival, place
-from ppsim.catalog.search.pipeline import NOTHING, Memory, Pipeline, Table
+from ppsim.catalog.search.pipeline import NOTHING, MemoryCaps, Pipeline, SearchTable
+from ppsim.catalog.search.table_kernels import append_action, input_arrival_s
 
 NEVER = 1e300
 
 
-class Wishes(NamedTuple):
+class ListPriorities(NamedTuple):
     """Priorities of a list schedule."""
 
     urgency: Floats
@@ -20,7 +20,7 @@ class Wishes(NamedTuple):
     """Wait for a more urgent action instead of running an available one."""
 
 
-class View(NamedTuple):
+class AvailableActions(NamedTuple):
     """Forwards and input gradients that are available to a free rank; `NEVER` if there are none."""
 
     code: int
@@ -38,26 +38,31 @@ class View(NamedTuple):
 
 
 def list_schedule(
-    pipeline: Pipeline, memory: Memory, wishes: Wishes, table: Table, decide_s: Floats, room: Floats
+    pipeline: Pipeline,
+    memory: MemoryCaps,
+    wishes: ListPriorities,
+    table: SearchTable,
+    decide_s: Floats,
+    free_bytes: Floats,
 ) -> None:
     """Let ranks choose actions in the order of time; `decide_s` is the time of each rank's next choice, from 0 on.
 
     A free rank runs the most urgent action that has arrived and fits. A patient rank waits instead if a more urgent
-    action will arrive before the first would end, and would otherwise start too late. `room` is working space with
-    one entry per stage.
+    action will arrive before the first would end, and would otherwise start too late. `free_bytes` is working
+    space with one entry per stage.
     """
     while True:
         rank = _first_to_decide(decide_s)
         time_s = decide_s[rank]
         if time_s >= NEVER:
             break
-        _set_room(pipeline, memory, table, rank, room)
-        view = _view(pipeline, memory, wishes, table, rank, time_s, room)
+        _set_room(pipeline, memory, table, rank, free_bytes)
+        view = _view(pipeline, memory, wishes, table, rank, time_s, free_bytes)
         code = _decision(pipeline, wishes, table, rank, time_s, view)
         if code == NOTHING:
             decide_s[rank] = view.first_to_come_s  # or until a neighbour sends something
             continue
-        place(pipeline, table, rank, code, view.begin_s if code == view.code else time_s)
+        append_action(pipeline, table, rank, code, view.begin_s if code == view.code else time_s)
         decide_s[rank] = table.now_s[rank]
         other = pipeline.wakes[code]
         if other >= 0:
@@ -72,7 +77,7 @@ def _first_to_decide(decide_s: Floats) -> int:
     return first
 
 
-def _set_room(pipeline: Pipeline, memory: Memory, table: Table, rank: int, room: Floats) -> None:
+def _set_room(pipeline: Pipeline, memory: MemoryCaps, table: SearchTable, rank: int, room: Floats) -> None:
     """Compute the memory that a forward of each stage may take, in the order of `stages`.
 
     After the forward, each later stage of the rank must still have room for one activation, on top of the memory
@@ -95,8 +100,14 @@ def _set_room(pipeline: Pipeline, memory: Memory, table: Table, rank: int, room:
 
 
 def _view(
-    pipeline: Pipeline, memory: Memory, wishes: Wishes, table: Table, rank: int, time_s: float, room: Floats
-) -> View:
+    pipeline: Pipeline,
+    memory: MemoryCaps,
+    wishes: ListPriorities,
+    table: SearchTable,
+    rank: int,
+    time_s: float,
+    room: Floats,
+) -> AvailableActions:
     m, num_stages, done = pipeline.num_microbatches, pipeline.num_stages, table.done
     chosen, begin_s, most_urgent = NOTHING, time_s, NEVER
     first_to_come_s, urgency_to_come, comes_s = NEVER, NEVER, NEVER
@@ -108,7 +119,7 @@ def _view(
             num_f = done[stage]
             if is_forward and (num_f >= m or num_f - done[num_stages + stage] >= wishes.in_flight[stage]):
                 continue
-            arrives_s = arrival(pipeline, table, code)
+            arrives_s = input_arrival_s(pipeline, table, code)
             if arrives_s < 0:
                 continue
             ready_s = max(time_s, arrives_s)
@@ -123,10 +134,14 @@ def _view(
                 first_to_come_s = min(first_to_come_s, ready_s)
                 if urgency < urgency_to_come:
                     urgency_to_come, comes_s = urgency, ready_s
-    return View(chosen, begin_s, most_urgent, first_to_come_s, urgency_to_come, comes_s, urgency_blocked)
+    return AvailableActions(
+        chosen, begin_s, most_urgent, first_to_come_s, urgency_to_come, comes_s, urgency_blocked
+    )
 
 
-def _decision(pipeline: Pipeline, wishes: Wishes, table: Table, rank: int, time_s: float, view: View) -> int:
+def _decision(
+    pipeline: Pipeline, wishes: ListPriorities, table: SearchTable, rank: int, time_s: float, view: AvailableActions
+) -> int:
     """Return the code that the rank runs next, from its view or a weight gradient; `NOTHING` if it waits."""
     num_stages, done = pipeline.num_stages, table.done
     chosen, most_urgent = view.code, view.urgency

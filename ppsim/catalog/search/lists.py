@@ -5,16 +5,16 @@ from collections.abc import Iterator
 import numpy as np
 
 from ppsim.base.arrays import Floats
-from ppsim.catalog.search import kernels
-from ppsim.catalog.search.list_kernels import Wishes, list_schedule
+from ppsim.catalog.search import table_kernels as kernels
+from ppsim.catalog.search.list_kernels import ListPriorities, list_schedule
 from ppsim.catalog.search.pipeline import empty_table
-from ppsim.catalog.search.target import Candidate, Target, better
+from ppsim.catalog.search.target import Candidate, SearchTarget, better
 
 _PACES = (1.0, 1.25, 1.5, 2.0, 3.0, np.inf)  # microbatches in flight, relative to those that cover a round trip
 _FEW_PACES, _MANY_ACTIONS = (1.0, 2.0), 200_000
 
 
-def listed(target: Target) -> Iterator[Candidate]:
+def list_schedules(target: SearchTarget) -> Iterator[Candidate]:
     """Yield tables with priorities I, F, W and enough microbatches in flight to cover a round trip.
 
     On one rank, later stages go first: they free memory sooner.
@@ -33,12 +33,12 @@ def listed(target: Target) -> Iterator[Candidate]:
             yield list_scheduled(target, urgency, in_flight, patient=patient)
 
 
-def list_scheduled(target: Target, urgency: Floats, in_flight: Floats, *, patient: bool) -> Candidate:
+def list_scheduled(target: SearchTarget, urgency: Floats, in_flight: Floats, *, patient: bool) -> Candidate:
     """Return the table for an urgency per node (smallest first) and a maximum of forwards in flight per stage."""
     table, num_ranks = empty_table(target.pipeline), target.problem.num_ranks
     target.run(
         list_schedule,
-        inputs=(target.memory, Wishes(urgency, in_flight, patient)),
+        inputs=(target.memory, ListPriorities(urgency, in_flight, patient)),
         outputs=(table, np.zeros(num_ranks), np.zeros(target.problem.num_stages)),
         times=num_ranks,
     )
@@ -63,7 +63,7 @@ def rescheduled(candidate: Candidate, *, patient: bool) -> Candidate:
     return list_scheduled(target, latest_s, np.full(problem.num_stages, np.inf), patient=patient)
 
 
-def improved(best: Candidate, *, num_rounds: int) -> Candidate:
+def improve_by_rescheduling(best: Candidate, *, num_rounds: int) -> Candidate:
     """Return the best of repeated rescheduling, impatient and patient; never worse than the start."""
     for patient in (False, True):
         current = best

@@ -5,14 +5,14 @@ from itertools import count
 
 import numpy as np
 
-from ppsim.catalog.search.anneal import Rules, anneal, empty_timing
+from ppsim.catalog.search.anneal import AnnealParameters, anneal, empty_timing
 from ppsim.catalog.search.target import Candidate
 
 _HEATS = (0.1, 1.0, 2.0, 0.3, 4.0)  # initial temperatures of rounds, relative to the mean duration of an action
 _REACHES = (2, 8)  # reaches of rounds, alternating
 
 
-def searched(start: Candidate, *, moves_a_round: int, seed: int = 0) -> Iterator[Candidate]:
+def local_search(start: Candidate, *, moves_a_round: int, seed: int = 0) -> Iterator[Candidate]:
     """Yield the best candidate after each round of `moves_a_round` moves, endlessly; the first is `start` itself.
 
     Each round starts from the best candidate with another temperature, and ends early if it meets the lower bound.
@@ -26,7 +26,7 @@ def searched(start: Candidate, *, moves_a_round: int, seed: int = 0) -> Iterator
     best = start
     for number in count():
         yield best
-        rules = Rules(
+        rules = AnnealParameters(
             target.handicap_s,
             bound_s=target.bound_s,
             heat_s=mean_s * _HEATS[number % len(_HEATS)],

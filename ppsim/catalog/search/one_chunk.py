@@ -7,28 +7,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.base.arrays import Floats
-from ppsim.catalog.search.one_chunk_kernels import Choices, heuristic
-from ppsim.catalog.search.pipeline import Codes, Idleness, empty_table
-from ppsim.catalog.search.target import Candidate, Target
+from ppsim.catalog.search.one_chunk_kernels import OneChunkChoices, heuristic
+from ppsim.catalog.search.pipeline import Codes, IdleTime, empty_table
+from ppsim.catalog.search.target import Candidate, SearchTarget
 
 _F, _I, _W = 0, 1, 2
 
 
-def heuristic_runs(target: Target, head: Floats, *, slack: float = 0.0) -> Iterator[Candidate]:
+def heuristic_runs(target: SearchTarget, head: Floats, *, slack: float = 0.0) -> Iterator[Candidate]:
     """Yield the eight runs of the heuristic (arXiv 2401.10241, §3.1), in the order of the authors' code.
 
     `head` is the initial idle time of each rank (0 for equal stages, as in the paper). `slack` is the idle time
     that the worst rank may always have (0 in the paper).
     """
-    for choices in starmap(Choices, product((True, False), repeat=3)):
+    for choices in starmap(OneChunkChoices, product((True, False), repeat=3)):
         table = empty_table(target.pipeline)
-        idleness = Idleness(idle_s=head.copy(), worst_s=np.array([max(slack, head.max())]))
+        idleness = IdleTime(idle_s=head.copy(), worst_s=np.array([max(slack, head.max())]))
         takes = np.zeros(target.problem.num_ranks, dtype=np.int64)
         target.run(heuristic, inputs=(target.memory, choices), outputs=(table, idleness, takes))
         yield Candidate(target, table.order, table.now_s)
 
 
-def patterns(target: Target) -> Iterator[Candidate]:
+def patterns(target: SearchTarget) -> Iterator[Candidate]:
     """Yield ZB-H1 and ZB-H2, with a shorter warm-up or fewer postponed weight gradients if the cap requires it."""
     p, m = target.problem.num_ranks, target.problem.num_microbatches
     ranks = np.arange(p)

@@ -6,11 +6,11 @@ r.
 
 from typing import NamedTuple
 
-from ppsim.catalog.search.kernels import arrival, count_idle, place, there_and_back
-from ppsim.catalog.search.pipeline import Counts, Idleness, Memory, Pipeline, Table
+from ppsim.catalog.search.pipeline import Counts, IdleTime, MemoryCaps, Pipeline, SearchTable
+from ppsim.catalog.search.table_kernels import append_action, count_idle, input_arrival_s, rank_of_visit
 
 
-class Choices(NamedTuple):
+class OneChunkChoices(NamedTuple):
     """Three binary choices; the authors' scheduler tries all eight combinations."""
 
     keep_first_input_on_time: bool
@@ -22,7 +22,12 @@ class Choices(NamedTuple):
 
 
 def heuristic(
-    pipeline: Pipeline, memory: Memory, choices: Choices, table: Table, idleness: Idleness, takes: Counts
+    pipeline: Pipeline,
+    memory: MemoryCaps,
+    choices: OneChunkChoices,
+    table: SearchTable,
+    idleness: IdleTime,
+    takes: Counts,
 ) -> None:
     """Run the zero-bubble scheduler (arXiv 2401.10241, §3.1) once: fill `table`.
 
@@ -35,16 +40,16 @@ def heuristic(
         _round(pipeline, memory, choices.greedy, table, idleness, takes)
     for rank in range(p):
         while table.done[2 * p + rank] < m:
-            place(pipeline, table, rank, 2 * p + rank, 0.0)
+            append_action(pipeline, table, rank, 2 * p + rank, 0.0)
 
 
-def _put(pipeline: Pipeline, table: Table, idleness: Idleness, rank: int, code: int) -> None:
-    ready_s = arrival(pipeline, table, code)
+def _put(pipeline: Pipeline, table: SearchTable, idleness: IdleTime, rank: int, code: int) -> None:
+    ready_s = input_arrival_s(pipeline, table, code)
     count_idle(idleness, table, rank, ready_s)
-    place(pipeline, table, rank, code, ready_s)
+    append_action(pipeline, table, rank, code, ready_s)
 
 
-def _held(pipeline: Pipeline, memory: Memory, table: Table, rank: int) -> float:
+def _held(pipeline: Pipeline, memory: MemoryCaps, table: SearchTable, rank: int) -> float:
     p, done = pipeline.num_ranks, table.done
     alive, waiting = done[rank] - done[p + rank], done[p + rank] - done[2 * p + rank]
     held: float = alive * memory.activation[rank] + waiting * memory.kept[rank]
@@ -53,10 +58,10 @@ def _held(pipeline: Pipeline, memory: Memory, table: Table, rank: int) -> float:
 
 def _warm_up(
     pipeline: Pipeline,
-    memory: Memory,
+    memory: MemoryCaps,
     keep_first_input_on_time: bool,
-    table: Table,
-    idleness: Idleness,
+    table: SearchTable,
+    idleness: IdleTime,
     takes: Counts,
 ) -> None:
     """Place the first microbatch, all others that fit before its gradient returns, and that gradient."""
@@ -75,7 +80,7 @@ def _warm_up(
 
 
 def _choose_warm_up(
-    pipeline: Pipeline, memory: Memory, keep_first_input_on_time: bool, table: Table, takes: Counts
+    pipeline: Pipeline, memory: MemoryCaps, keep_first_input_on_time: bool, table: SearchTable, takes: Counts
 ) -> None:
     """Choose each rank's forwards until the first gradient returns, from the last rank up, independently."""
     m, p, tolerance_s = pipeline.num_microbatches, pipeline.num_ranks, pipeline.tolerance_s
@@ -96,7 +101,7 @@ def _choose_warm_up(
 
 
 def _choose_forwards(
-    pipeline: Pipeline, memory: Memory, may_skip: bool, table: Table, idleness: Idleness, takes: Counts
+    pipeline: Pipeline, memory: MemoryCaps, may_skip: bool, table: SearchTable, idleness: IdleTime, takes: Counts
 ) -> None:
     """Choose the ranks that run a forward in this round: all with a forward left, except those that skip it.
 
@@ -111,7 +116,7 @@ def _choose_forwards(
         takes[rank] = min(takes[rank], takes[rank + 1])
 
 
-def _skips(pipeline: Pipeline, memory: Memory, table: Table, idleness: Idleness, rank: int) -> bool:
+def _skips(pipeline: Pipeline, memory: MemoryCaps, table: SearchTable, idleness: IdleTime, rank: int) -> bool:
     """Return whether a rank skips a forward: the next rank has enough, and its gradient would have to wait.
 
     The gradient arrives after one more forward and input gradient on the next rank. It would wait if the forward
@@ -137,7 +142,7 @@ def _skips(pipeline: Pipeline, memory: Memory, table: Table, idleness: Idleness,
 
 
 def _round(
-    pipeline: Pipeline, memory: Memory, greedy: bool, table: Table, idleness: Idleness, takes: Counts
+    pipeline: Pipeline, memory: MemoryCaps, greedy: bool, table: SearchTable, idleness: IdleTime, takes: Counts
 ) -> None:
     """Run the chosen forwards down the ranks, then an input gradient up the ranks, with weight gradients between.
 
@@ -147,13 +152,13 @@ def _round(
     """
     p, done = pipeline.num_ranks, table.done
     for visit in range(2 * p):
-        rank = there_and_back(visit, p)
+        rank = rank_of_visit(visit, p)
         is_forward = visit < p
         if is_forward and takes[rank] == 0:
             continue
         code = rank if is_forward else p + rank
         weight = 2 * p + rank
-        ready_s = arrival(pipeline, table, code)
+        ready_s = input_arrival_s(pipeline, table, code)
         all_go = code == p and done[0] == pipeline.num_microbatches
         while done[weight] < done[p + rank]:
             lacks_memory = (
@@ -161,11 +166,13 @@ def _round(
             )
             if not (all_go or lacks_memory or _fills(pipeline, greedy, table, idleness, rank, ready_s)):
                 break
-            place(pipeline, table, rank, weight, 0.0)
+            append_action(pipeline, table, rank, weight, 0.0)
         _put(pipeline, table, idleness, rank, code)
 
 
-def _fills(pipeline: Pipeline, greedy: bool, table: Table, idleness: Idleness, rank: int, ready_s: float) -> bool:
+def _fills(
+    pipeline: Pipeline, greedy: bool, table: SearchTable, idleness: IdleTime, rank: int, ready_s: float
+) -> bool:
     """Return whether a weight gradient should run before the action that is ready at `ready_s`."""
     gap_s, tolerance_s = ready_s - table.now_s[rank], pipeline.tolerance_s
     if pipeline.cost_s[2 * pipeline.num_ranks + rank] <= gap_s + tolerance_s:

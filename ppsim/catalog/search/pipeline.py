@@ -51,7 +51,7 @@ class Pipeline(NamedTuple):
     """Times closer than this are equal."""
 
 
-class Memory(NamedTuple):
+class MemoryCaps(NamedTuple):
     """Memory of actions and caps of ranks."""
 
     activation: Floats
@@ -64,7 +64,7 @@ class Memory(NamedTuple):
     """Maximum memory of each rank."""
 
 
-class Table(NamedTuple):
+class SearchTable(NamedTuple):
     """A table under construction."""
 
     order: Codes
@@ -78,7 +78,7 @@ class Table(NamedTuple):
     """Number of actions of each code that have run, which is the microbatch of the next one."""
 
 
-class Backlog(NamedTuple):
+class PendingWeightGradients(NamedTuple):
     """Waiting weight gradients and memory of each rank."""
 
     queue: Counts
@@ -91,7 +91,7 @@ class Backlog(NamedTuple):
     """Memory of each rank."""
 
 
-class Idleness(NamedTuple):
+class IdleTime(NamedTuple):
     """Idle time of ranks since their first forward."""
 
     idle_s: Floats
@@ -127,9 +127,9 @@ def _woken(feeds: Counts, rank_of: Counts) -> Counts:
     return np.where((feeds == NOTHING) | (other == own), NOTHING, other)
 
 
-def empty_table(pipeline: Pipeline) -> Table:
+def empty_table(pipeline: Pipeline) -> SearchTable:
     """Return an empty table."""
-    return Table(
+    return SearchTable(
         order=np.zeros(3 * pipeline.num_stages * pipeline.num_microbatches, dtype=np.int32),
         at=3 * pipeline.num_microbatches * pipeline.firsts[:-1],
         now_s=np.zeros(pipeline.num_ranks),
@@ -138,10 +138,10 @@ def empty_table(pipeline: Pipeline) -> Table:
     )
 
 
-def empty_backlog(pipeline: Pipeline) -> Backlog:
+def empty_backlog(pipeline: Pipeline) -> PendingWeightGradients:
     """Return an empty backlog."""
     p = pipeline.num_ranks
-    return Backlog(
+    return PendingWeightGradients(
         queue=np.zeros(pipeline.num_stages * pipeline.num_microbatches, dtype=np.int64),
         num_queued=np.zeros(p, dtype=np.int64), num_run=np.zeros(p, dtype=np.int64), held=np.zeros(p),
     )  # fmt: skip

@@ -10,9 +10,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from ppsim.catalog.search.anneal import Rules, Window, anneal_window, empty_unrolled, unroll
+from ppsim.catalog.search.anneal import AnnealParameters, RepeatedWindow, anneal_window, empty_unrolled, unroll
 from ppsim.catalog.search.pipeline import Codes
-from ppsim.catalog.search.target import Candidate, Target, better
+from ppsim.catalog.search.target import Candidate, SearchTarget, better
 
 _MOST_AT_ONCE = 4  # microbatches in a window
 _SEARCHED_AT_ONCE, _FEW = 3, 3  # microbatches in a searched window; microbatches per rank in its test table
@@ -21,7 +21,7 @@ _MOST_MOVES, _MOST_PASSES = 4_000, 5_000_000  # moves, and actions to evaluate, 
 _CUTS = np.linspace(0.2, 0.8, 13)  # window positions, relative to the row
 
 
-def repeated(short: Candidate, target: Target) -> Candidate | None:
+def repeat_window(short: Candidate, target: SearchTarget) -> Candidate | None:
     """Return the best table of `target` made by repeating a window of each row of `short`, or None.
 
     `short` has the same stages and costs but fewer microbatches. A window contains q actions of each code, so that
@@ -65,7 +65,7 @@ def _stretched(rows: Sequence[Codes], begins: Sequence[Codes], cut: float, at_on
     return np.concatenate(parts)
 
 
-def searched_windows(tables: Sequence[Candidate], target: Target) -> Iterator[Candidate]:
+def searched_windows(tables: Sequence[Candidate], target: SearchTarget) -> Iterator[Candidate]:
     """Yield tables of `target` that repeat one window per row from beginning to end, after a search.
 
     `tables` have the same stages and costs. For each, the search starts from its best window and moves actions in
@@ -77,32 +77,34 @@ def searched_windows(tables: Sequence[Candidate], target: Target) -> Iterator[Ca
     num_moves = min(_MOST_MOVES, _MOST_PASSES // few.num_actions)
     mean_s = float(few.work_s.sum()) / few.num_actions
     for table in tables:
-        made = [(unrolled(target, window), window) for window in _windows(table, _SEARCHED_AT_ONCE)]
+        made = [(unroll_window(target, window), window) for window in _windows(table, _SEARCHED_AT_ONCE)]
         fitting = [(one.score_s, place) for place, (one, _) in enumerate(made) if one and one.fits]
         if not fitting:
             continue
         window = made[min(fitting)[1]][1]
         score_s = np.inf
         for heat, reach in zip(_HEATS, _REACHES, strict=True):
-            rules = Rules(few.handicap_s, few.bound_s, heat_s=mean_s * heat, num_moves=num_moves, reach=reach)
-            moved, best, last = (Window(window.codes.copy(), window.ahead.copy()) for _ in range(3))
+            rules = AnnealParameters(
+                few.handicap_s, few.bound_s, heat_s=mean_s * heat, num_moves=num_moves, reach=reach
+            )
+            moved, best, last = (RepeatedWindow(window.codes.copy(), window.ahead.copy()) for _ in range(3))
             outputs = (dice, moved, best, last, empty_unrolled(few.pipeline))
             found_s = few.run(anneal_window, inputs=(few.memory, rules), outputs=outputs, times=1 + num_moves)
             if found_s < score_s - target.tolerance_s:
                 score_s, window = found_s, best
-        candidate = unrolled(target, window)
+        candidate = unroll_window(target, window)
         if candidate and candidate.fits:
             yield candidate
 
 
-def unrolled(target: Target, window: Window) -> Candidate | None:
+def unroll_window(target: SearchTarget, window: RepeatedWindow) -> Candidate | None:
     """Return the table of `target` that repeats a window, or None if it deadlocks."""
     table = empty_unrolled(target.pipeline)
     target.run(unroll, inputs=(window,), outputs=(table,))
     return target.timed(table.order)
 
 
-def _windows(table: Candidate, at_once: int) -> Iterator[Window]:
+def _windows(table: Candidate, at_once: int) -> Iterator[RepeatedWindow]:
     """Yield windows at the same relative position in all rows."""
     rows = [table.order[begin:end] for begin, end in pairwise(table.target.row_offsets)]
     begins = [_balanced_windows(row, at_once) for row in rows]
@@ -116,7 +118,7 @@ def _windows(table: Candidate, at_once: int) -> Iterator[Window]:
             run = np.bincount(row[:begin], minlength=len(ahead))[mine]
             ahead[mine] = run - at_once * -(-run.max() // at_once)
             codes.append(row[begin : begin + at_once * len(mine)])
-        yield Window(np.concatenate(codes), ahead)
+        yield RepeatedWindow(np.concatenate(codes), ahead)
 
 
 def _nearest(possible: Codes, place: float) -> int:

@@ -10,19 +10,19 @@ import numpy as np
 from ppsim.base.arrays import Floats
 from ppsim.base.errors import ConfigError
 from ppsim.base.numba_jit import Engine, run_kernel
-from ppsim.catalog.search.anneal import DEADLOCK, Rules, anneal, empty_timing
-from ppsim.catalog.search.pipeline import Codes, Counts, Memory, Pipeline, pipeline_of
+from ppsim.catalog.search.anneal import DEADLOCK, AnnealParameters, anneal, empty_timing
+from ppsim.catalog.search.pipeline import Codes, Counts, MemoryCaps, Pipeline, pipeline_of
 from ppsim.schedule.table import NONE, Op, Schedule
 from ppsim.simulation.bounds.lower import lower_bounds
 from ppsim.simulation.bounds.problem import Criterion, Problem
-from ppsim.simulation.memory import changes, summed_by_rank
+from ppsim.simulation.memory_per_action import memory_changes, summed_by_rank
 
 _OPS = np.array([Op.F, Op.I, Op.W], dtype=np.int8)
 _KINDS = np.array([0, -1, 1, 2], dtype=np.int32)  # for F, B, I, W
 
 
 @dataclass(frozen=True, eq=False)
-class Target:
+class SearchTarget:
     """A problem with the criterion to minimise, and the derived arrays that the kernels need.
 
     Every backward is split. Arrays have one entry per stage unless their docstring says per rank.
@@ -36,7 +36,7 @@ class Target:
         if self.criterion not in get_args(Criterion):
             raise ConfigError(f"criterion is {self.criterion!r}; choose one of {', '.join(get_args(Criterion))}")
 
-    def minimising(self, criterion: Criterion) -> "Target":
+    def minimising(self, criterion: Criterion) -> "SearchTarget":
         """Return the same problem with another criterion."""
         return replace(self, criterion=criterion)
 
@@ -77,7 +77,7 @@ class Target:
     def memory_changes(self) -> Floats:
         """Memory that an action of each code adds on its rank."""
         held, kept = np.tile(self.problem.activation, len(_OPS)), np.tile(self.problem.kept, len(_OPS))
-        return changes(np.repeat(_OPS, self.problem.num_stages), held, kept)
+        return memory_changes(np.repeat(_OPS, self.problem.num_stages), held, kept)
 
     @cached_property
     def tolerance_s(self) -> float:
@@ -132,10 +132,10 @@ class Target:
         return b"".join([str(problem.num_microbatches).encode(), *(array.tobytes() for array in times)])
 
     @cached_property
-    def memory(self) -> Memory:
+    def memory(self) -> MemoryCaps:
         """Memory of actions and caps of ranks."""
         problem = self.problem
-        return Memory(problem.activation, problem.kept, self.memory_changes, problem.cap)
+        return MemoryCaps(problem.activation, problem.kept, self.memory_changes, problem.cap)
 
     def run(
         self, kernel: Any, *, inputs: tuple[Any, ...] = (), outputs: tuple[Any, ...] = (), times: int = 1
@@ -147,7 +147,7 @@ class Target:
     def timed(self, order: Codes) -> "Candidate | None":
         """Return the table of this order with the earliest times, or None if it deadlocks."""
         timing, none = empty_timing(self.pipeline), np.zeros(0, dtype=np.int64)
-        rules = Rules(self.handicap_s, bound_s=0.0, heat_s=0.0, num_moves=0, reach=0)
+        rules = AnnealParameters(self.handicap_s, bound_s=0.0, heat_s=0.0, num_moves=0, reach=0)
         criterion_s = self.run(anneal, inputs=(self.memory, rules), outputs=(none, order, order, timing, none))
         return Candidate(self, order, timing.now_s) if criterion_s < DEADLOCK else None
 
@@ -161,7 +161,7 @@ class Target:
 class Candidate:
     """A table: the codes of all rows, and the end of each rank."""
 
-    target: Target
+    target: SearchTarget
     order: Codes
     end_s: Floats
 

@@ -6,11 +6,24 @@ Rank r has stage r on the way down the V and stage 2p − 1 − r on the way up.
 from typing import NamedTuple
 
 from ppsim.base.arrays import Floats
-from ppsim.catalog.search.kernels import arrival, count_idle, lacks_memory, oldest_weight, put
-from ppsim.catalog.search.pipeline import Backlog, Counts, Idleness, Memory, Pipeline, Table
+from ppsim.catalog.search.pipeline import (
+    Counts,
+    IdleTime,
+    MemoryCaps,
+    PendingWeightGradients,
+    Pipeline,
+    SearchTable,
+)
+from ppsim.catalog.search.table_kernels import (
+    append_with_memory,
+    count_idle,
+    exceeds_cap,
+    input_arrival_s,
+    oldest_weight,
+)
 
 
-class Choices(NamedTuple):
+class VChoices(NamedTuple):
     """Whether a weight gradient is placed before these actions although it does not fit the gap.
 
     This happens only if the gap would make the rank idle longest.
@@ -21,33 +34,33 @@ class Choices(NamedTuple):
     """Before the input gradient of the stage on the way up, the first half of a rank's backward."""
 
 
-class Run(NamedTuple):
+class VHeuristicState(NamedTuple):
     """State of one run of the heuristic."""
 
     pipeline: Pipeline
-    memory: Memory
+    memory: MemoryCaps
     spare_s: Floats
     """Idle time that each rank may add: its idle time in the last run, subtracted from the longest idle time."""
-    table: Table
-    backlog: Backlog
-    idleness: Idleness
+    table: SearchTable
+    backlog: PendingWeightGradients
+    idleness: IdleTime
 
 
 def v_heuristic(
     pipeline: Pipeline,
-    memory: Memory,
+    memory: MemoryCaps,
     spare_s: Floats,
-    choices: Choices,
-    table: Table,
-    backlog: Backlog,
-    idleness: Idleness,
+    choices: VChoices,
+    table: SearchTable,
+    backlog: PendingWeightGradients,
+    idleness: IdleTime,
     takes_down: Counts,
 ) -> bool:
     """Run the ZB-V scheduler (arXiv 2401.10241, §6) once: fill `table`, and return whether the cap was respected.
 
     `takes_down` is working space with one entry per rank.
     """
-    run = Run(pipeline, memory, spare_s, table, backlog, idleness)
+    run = VHeuristicState(pipeline, memory, spare_s, table, backlog, idleness)
     if not _first_microbatch(run):
         return False
     _level(run)
@@ -64,30 +77,30 @@ def v_heuristic(
     return True
 
 
-def _put(run: Run, rank: int, code: int) -> None:
-    ready_s = arrival(run.pipeline, run.table, code)
+def _put(run: VHeuristicState, rank: int, code: int) -> None:
+    ready_s = input_arrival_s(run.pipeline, run.table, code)
     count_idle(run.idleness, run.table, rank, ready_s)
-    put(run.pipeline, run.memory, run.table, run.backlog, rank, code, ready_s)
+    append_with_memory(run.pipeline, run.memory, run.table, run.backlog, rank, code, ready_s)
 
 
-def _put_weight(run: Run, rank: int) -> bool:
+def _put_weight(run: VHeuristicState, rank: int) -> bool:
     """Place the oldest waiting weight gradient; return whether there was one."""
     late = oldest_weight(run.pipeline, run.backlog, rank)
     if late >= 0:
-        put(run.pipeline, run.memory, run.table, run.backlog, rank, late, 0.0)
+        append_with_memory(run.pipeline, run.memory, run.table, run.backlog, rank, late, 0.0)
     return late >= 0
 
 
-def _put_after_weights(run: Run, rank: int, code: int, may_fill: bool) -> bool:
+def _put_after_weights(run: VHeuristicState, rank: int, code: int, may_fill: bool) -> bool:
     """Place an action after the weight gradients that fit before it; return whether it fits the cap.
 
     With `may_fill`, a gap that is too short for a weight gradient still gets one if idling would make this rank's
     idle time the longest. The other ranks wait instead.
     """
-    while lacks_memory(run.pipeline, run.memory, run.backlog, rank, code):
+    while exceeds_cap(run.pipeline, run.memory, run.backlog, rank, code):
         if not _put_weight(run, rank):
             return False
-    ready_s, now_s = arrival(run.pipeline, run.table, code), run.table.now_s
+    ready_s, now_s = input_arrival_s(run.pipeline, run.table, code), run.table.now_s
     tolerance_s = run.pipeline.tolerance_s
     late = oldest_weight(run.pipeline, run.backlog, rank)
     while late >= 0 and ready_s >= now_s[rank] + run.pipeline.cost_s[late] - tolerance_s:
@@ -102,11 +115,11 @@ def _put_after_weights(run: Run, rank: int, code: int, may_fill: bool) -> bool:
     return True
 
 
-def _first_microbatch(run: Run) -> bool:
+def _first_microbatch(run: VHeuristicState) -> bool:
     """Place the first microbatch down and up the ranks, and all others that fit before it returns to each rank."""
     p, num_stages = run.pipeline.num_ranks, run.pipeline.num_stages
     for rank in range(p):
-        if lacks_memory(run.pipeline, run.memory, run.backlog, rank, rank):
+        if exceeds_cap(run.pipeline, run.memory, run.backlog, rank, rank):
             return False
         _put(run, rank, rank)
     for rank in range(p - 1, -1, -1):
@@ -114,13 +127,13 @@ def _first_microbatch(run: Run) -> bool:
         while rank < p - 1 and _one_more_fits(run, rank):
             for above in range(rank + 1):
                 _put(run, above, above)
-        if lacks_memory(run.pipeline, run.memory, run.backlog, rank, up):
+        if exceeds_cap(run.pipeline, run.memory, run.backlog, rank, up):
             return False
         _put(run, rank, up)
     return True
 
 
-def _one_more_fits(run: Run, rank: int) -> bool:
+def _one_more_fits(run: VHeuristicState, rank: int) -> bool:
     """Return whether one more microbatch can reach this rank before the first returns, without exceeding a cap.
 
     As in the authors' scheduler, rank r must then have memory for 2r + 2 activations, and every rank above for the
@@ -128,7 +141,7 @@ def _one_more_fits(run: Run, rank: int) -> bool:
     """
     activation, cap, held = run.memory.activation, run.memory.cap, run.backlog.held
     up = run.pipeline.num_stages - 1 - rank
-    comes_s = arrival(run.pipeline, run.table, up)
+    comes_s = input_arrival_s(run.pipeline, run.table, up)
     ends_s = run.table.now_s[rank] + run.pipeline.cost_s[rank]
     if run.table.done[rank] >= run.pipeline.num_microbatches or ends_s > comes_s + run.pipeline.tolerance_s:
         return False
@@ -140,7 +153,7 @@ def _one_more_fits(run: Run, rank: int) -> bool:
     return True
 
 
-def _level(run: Run) -> None:
+def _level(run: VHeuristicState) -> None:
     """Give each rank the same number of forwards as the rank above, alternating down and up."""
     m, p, num_stages = run.pipeline.num_microbatches, run.pipeline.num_ranks, run.pipeline.num_stages
     done = run.table.done
@@ -154,14 +167,14 @@ def _level(run: Run) -> None:
             num_idle += 1
             for below in range(p - 1, rank - 1, -1):
                 code = num_stages - 1 - below if goes_up else below
-                is_there = done[code] < m and arrival(run.pipeline, run.table, code) >= 0
-                if is_there and not lacks_memory(run.pipeline, run.memory, run.backlog, below, code):
+                is_there = done[code] < m and input_arrival_s(run.pipeline, run.table, code) >= 0
+                if is_there and not exceeds_cap(run.pipeline, run.memory, run.backlog, below, code):
                     _put(run, below, code)
                     num_idle = 0
             goes_up = not goes_up
 
 
-def _choose_gradients(run: Run, takes_down: Counts) -> None:
+def _choose_gradients(run: VHeuristicState, takes_down: Counts) -> None:
     """Choose the input gradient of each rank in a round; the stage on the way down comes first if possible.
 
     It is possible if the rank's stage on the way up is ahead, and either the input has arrived or the stage on the
@@ -170,12 +183,12 @@ def _choose_gradients(run: Run, takes_down: Counts) -> None:
     m, p, num_stages = run.pipeline.num_microbatches, run.pipeline.num_ranks, run.pipeline.num_stages
     for rank in range(p):
         up, down = 2 * num_stages - 1 - rank, num_stages + rank
-        is_there = arrival(run.pipeline, run.table, down) >= 0
+        is_there = input_arrival_s(run.pipeline, run.table, down) >= 0
         num_up = run.table.done[up]
         takes_down[rank] = 1 if run.table.done[down] < num_up and (is_there or num_up >= m) else 0
 
 
-def _gradients(run: Run, takes_down: Counts, may_fill: bool) -> bool:
+def _gradients(run: VHeuristicState, takes_down: Counts, may_fill: bool) -> bool:
     """Place an input gradient on every rank in dependency order: from the last rank to rank 0 and back."""
     p, num_stages = run.pipeline.num_ranks, run.pipeline.num_stages
     for visit in range(2 * p):
@@ -184,21 +197,24 @@ def _gradients(run: Run, takes_down: Counts, may_fill: bool) -> bool:
         if (takes_down[rank] == 1) != is_down:
             continue
         code = num_stages + rank if is_down else 2 * num_stages - 1 - rank
-        if run.table.done[code] >= run.pipeline.num_microbatches or arrival(run.pipeline, run.table, code) < 0:
+        if (
+            run.table.done[code] >= run.pipeline.num_microbatches
+            or input_arrival_s(run.pipeline, run.table, code) < 0
+        ):
             return False
         _put_after_weights(run, rank, code, is_down or may_fill)
     return True
 
 
-def _forwards(run: Run, may_fill: bool) -> bool:
+def _forwards(run: VHeuristicState, may_fill: bool) -> bool:
     """Place a forward on every rank, if possible of the stage on the way up; return whether all fit the cap."""
     m, p, num_stages = run.pipeline.num_microbatches, run.pipeline.num_ranks, run.pipeline.num_stages
     done = run.table.done
     for rank in range(p):
         up = num_stages - 1 - rank
-        is_up = done[up] < done[rank] and arrival(run.pipeline, run.table, up) >= 0
+        is_up = done[up] < done[rank] and input_arrival_s(run.pipeline, run.table, up) >= 0
         code = up if is_up else rank
-        if done[up] >= m or done[code] >= m or arrival(run.pipeline, run.table, code) < 0:
+        if done[up] >= m or done[code] >= m or input_arrival_s(run.pipeline, run.table, code) < 0:
             continue
         if not _put_after_weights(run, rank, code, may_fill):
             return False

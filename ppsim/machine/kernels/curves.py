@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
 from ppsim.base.errors import ConfigError
-from ppsim.machine.kernels.microbenchmarks import AttentionFact, DeviceFacts, Product, Time
+from ppsim.machine.kernels.microbenchmarks import AttentionTime, DeviceMicrobenchmarks, GemmTime, MeasuredTime
 from ppsim.machine.kernels.names import Form, Kernels, MemoryKernel
 from ppsim.machine.kernels.times import AttentionCore
 
@@ -19,7 +19,7 @@ _NUM_NEAREST = 4
 class Curves:
     """`KernelTimes` from device microbenchmarks in one dtype; `ConfigError` if the dtype was not measured."""
 
-    def __init__(self, facts: DeviceFacts, dtype: str) -> None:
+    def __init__(self, facts: DeviceMicrobenchmarks, dtype: str) -> None:
         if dtype not in ELEMENT_BYTES:
             raise ConfigError(f"shapes in {dtype} are not estimated: only in {', '.join(ELEMENT_BYTES)}")
         self.element_bytes = ELEMENT_BYTES[dtype]
@@ -55,11 +55,11 @@ class Curves:
     def attention_s(self, part: Literal["forward", "backward"], core: AttentionCore) -> float:
         """Seconds of causal attention, interpolated by sequence length, heads and head size."""
 
-        def seconds(point: AttentionFact) -> float:
-            time: Time = point.forward_s if part == "forward" else point.backward_s
+        def seconds(point: AttentionTime) -> float:
+            time: MeasuredTime = point.forward_s if part == "forward" else point.backward_s
             return time.median
 
-        def rate(point: AttentionFact) -> float:
+        def rate(point: AttentionTime) -> float:
             return _core_of(point).forward_flops / seconds(point)
 
         nearest = _between(self._attention, _logs_of_core(core), lambda point: _logs_of_core(_core_of(point)), rate)
@@ -108,11 +108,11 @@ def _logs(*sizes: float) -> tuple[float, ...]:
     return tuple(math.log2(size) for size in sizes)
 
 
-def _rate(point: Product) -> float:
+def _rate(point: GemmTime) -> float:
     return point.flops / point.seconds.median
 
 
-def _core_of(point: AttentionFact) -> AttentionCore:
+def _core_of(point: AttentionTime) -> AttentionCore:
     length, size = point.sequence_length, point.head_size
     return AttentionCore(point.micro_batch * point.num_heads, length, length, size, size)
 

@@ -14,7 +14,7 @@ _GRADIENT_BYTES = 8
 """Bytes per element of a weight gradient, which is read and written in float32."""
 
 _IN_TURN = 1 - 0.379
-"""Rate of a deterministic attention backward relative to the default one: see `Specified`."""
+"""Rate of a deterministic attention backward relative to the default one: see `DataSheetTimes`."""
 
 OPERAND_BYTES = {
     "float8": 1.0, "float8-row": 1.0, "float8-block": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "float4": 0.5,
@@ -24,7 +24,7 @@ OPERAND_BYTES = {
 
 
 @dataclass(frozen=True)
-class Specified:
+class DataSheetTimes:
     """`KernelTimes` from a device's data sheet, for GEMMs of a dtype.
 
     Each kernel adds `kernel_s`, the gap before it. Attention computes in at least 16 bits for any dtype of the

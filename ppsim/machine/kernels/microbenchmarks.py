@@ -3,11 +3,11 @@
 from dataclasses import field
 from typing import Literal
 
-from ppsim.base.file_schema import AboveZero, Positive, Strict
+from ppsim.base.file_schema import AboveZero, FileSchema, Positive
 from ppsim.machine.kernels.names import Form, MemoryKernel
 
 
-class Time(Strict):
+class MeasuredTime(FileSchema):
     """Seconds of one run: median and quartiles."""
 
     median: AboveZero
@@ -15,7 +15,7 @@ class Time(Strict):
     high: AboveZero
 
 
-class Product(Strict):
+class GemmTime(FileSchema):
     """A GEMM [m, k] · [k, n]; `m` is the total over all groups."""
 
     form: Form
@@ -24,7 +24,7 @@ class Product(Strict):
     k: Positive
     groups: Positive = 1
     dtype: str
-    seconds: Time
+    seconds: MeasuredTime
 
     @property
     def flops(self) -> float:
@@ -32,7 +32,7 @@ class Product(Strict):
         return 2.0 * self.m * self.n * self.k
 
 
-class AttentionFact(Strict):
+class AttentionTime(FileSchema):
     """Causal fused attention of [micro_batch, heads, sequence, head size]."""
 
     micro_batch: Positive
@@ -41,52 +41,52 @@ class AttentionFact(Strict):
     sequence_length: Positive
     head_size: Positive
     dtype: str
-    forward_s: Time
-    backward_s: Time
+    forward_s: MeasuredTime
+    backward_s: MeasuredTime
 
 
-class MemoryFact(Strict):
+class MemoryKernelTime(FileSchema):
     """A memory-bound kernel; `bytes` are read and written bytes."""
 
     kernel: MemoryKernel
     bytes: Positive
     dtype: str
-    seconds: Time
+    seconds: MeasuredTime
 
 
-class HostTransfer(Strict):
+class HostTransfer(FileSchema):
     """A copy between pinned host memory and the device."""
 
     direction: Literal["to_device", "to_host"]
     bytes: Positive
-    seconds: Time
+    seconds: MeasuredTime
 
 
-class DeviceTransfer(Strict):
+class DeviceTransfer(FileSchema):
     """A message between devices of this machine; `bytes` are per device, as passed to the operation."""
 
     kind: Literal["p2p", "all_reduce", "all_gather", "reduce_scatter"]
     num_devices: Positive
     bytes: Positive
-    seconds: Time
+    seconds: MeasuredTime
 
 
-class BesideCopy(Strict):
+class GemmDuringCopy(FileSchema):
     """A GEMM alone, and during a copy on the device or from the host to the device."""
 
     copy_of: Literal["device", "host"]
     dtype: str
-    alone_s: Time
-    beside_s: Time
+    alone_s: MeasuredTime
+    beside_s: MeasuredTime
 
 
-class DeviceFacts(Strict):
+class DeviceMicrobenchmarks(FileSchema):
     """All microbenchmarks, and a sentence for each one that was not measured."""
 
-    products: list[Product] = field(default_factory=list)
-    attention: list[AttentionFact] = field(default_factory=list)
-    memory: list[MemoryFact] = field(default_factory=list)
+    products: list[GemmTime] = field(default_factory=list)
+    attention: list[AttentionTime] = field(default_factory=list)
+    memory: list[MemoryKernelTime] = field(default_factory=list)
     host_transfers: list[HostTransfer] = field(default_factory=list)
     device_transfers: list[DeviceTransfer] = field(default_factory=list)
-    beside_copies: list[BesideCopy] = field(default_factory=list)
+    beside_copies: list[GemmDuringCopy] = field(default_factory=list)
     not_measured: list[str] = field(default_factory=list)

@@ -18,8 +18,8 @@ import numpy as np
 
 from ppsim.base.arrays import Floats
 from ppsim.base.package_data import data_folder
-from ppsim.machine.cluster import Device, InSitu
-from ppsim.machine.kernels.data_sheet_times import Specified, at_least_16_bits
+from ppsim.machine.cluster import Device, InSituRatio
+from ppsim.machine.kernels.data_sheet_times import DataSheetTimes, at_least_16_bits
 from ppsim.machine.kernels.names import Form, Kernels, MemoryKernel
 from ppsim.machine.kernels.times import AttentionCore, of_one_group
 
@@ -32,7 +32,7 @@ _NUM_NEAREST = 6
 
 
 @dataclass(frozen=True)
-class Grid:
+class RateGrid:
     """Logarithms of rates in FLOP/s over the logarithms of sizes."""
 
     axes: tuple[tuple[float, ...], ...]
@@ -55,9 +55,9 @@ class KernelTable:
     """
 
     name: str
-    products: Mapping[str, Grid]
-    attention: Mapping[str, Grid]
-    grouped: Mapping[str, Grid]
+    products: Mapping[str, RateGrid]
+    attention: Mapping[str, RateGrid]
+    grouped: Mapping[str, RateGrid]
     stand_ins: Mapping[str, str]
     provenance: Mapping[str, str]
 
@@ -87,16 +87,16 @@ _KINDS = {
 }
 
 
-class _Grids(Mapping[str, Grid]):
+class _Grids(Mapping[str, RateGrid]):
     """Grids of a kind; on first access, missing points are filled from the nearest ones."""
 
     def __init__(self, steps: Mapping[str, Any], places: Sequence[tuple[float, ...]]) -> None:
         self._steps, self._places = steps, tuple(places)
-        self._made: dict[str, Grid] = {}
+        self._made: dict[str, RateGrid] = {}
 
-    def __getitem__(self, name: str) -> Grid:
+    def __getitem__(self, name: str) -> RateGrid:
         if name not in self._made:
-            self._made[name] = Grid(self._places, filled(self._steps[name], self._places))
+            self._made[name] = RateGrid(self._places, fill_missing(self._steps[name], self._places))
         return self._made[name]
 
     def __contains__(self, name: object) -> bool:
@@ -115,7 +115,7 @@ def _grids(arrays: Mapping[str, Any], kind: str, axes: Sequence[str]) -> _Grids:
     return _Grids({name.removeprefix(f"{kind}_"): arrays[name] for name in of_kind}, places)
 
 
-def filled(steps: np.ndarray[Any, Any], axes: Sequence[Sequence[float]]) -> Floats:
+def fill_missing(steps: np.ndarray[Any, Any], axes: Sequence[Sequence[float]]) -> Floats:
     """Return log(FLOP/s); missing points get the mean of the nearest ones, weighted by inverse squared distance."""
     found: Floats = steps / STEPS + math.log(1e12)
     empty = steps == EMPTY
@@ -138,7 +138,7 @@ def _place(axis: Sequence[float], value: float) -> tuple[int, float]:
 
 
 @dataclass(frozen=True)
-class Tabled:
+class TableTimes:
     """`KernelTimes` from a device's table, for GEMMs of a dtype; missing kernels come from the data sheet.
 
     A kernel takes the table's time × the GPU type's in-situ factor, plus `kernel_s`. The two GEMMs of a backward
@@ -146,7 +146,7 @@ class Tabled:
     measured: its rate is the forward rate × the ratio of the GPU type's shares of the peak.
     """
 
-    specified: Specified
+    specified: DataSheetTimes
     table: KernelTable
 
     @property
@@ -155,7 +155,7 @@ class Tabled:
         return self.specified.device
 
     @property
-    def in_situ(self) -> InSitu:
+    def in_situ(self) -> InSituRatio:
         """The in-situ factors, which every device with a table in use has."""
         found = self.device.efficiency.in_situ
         assert found is not None, "kernel_times takes the data sheet where there is none"
@@ -252,19 +252,19 @@ class Tabled:
         return self.device.efficiency.kernel_s
 
 
-def expert_rate(grouped: Grid, rows: float, columns: float) -> float:
+def expert_rate(grouped: RateGrid, rows: float, columns: float) -> float:
     """Return the FLOP/s of a grouped GEMM; proportional to the rows below the smallest measured number of rows."""
     fewest = math.exp(grouped.axes[0][0])
     return grouped.rate(rows, columns) * min(1.0, rows / fewest)
 
 
-def kernel_times(device: Device, dtype: str, *, deterministic: bool = False) -> Tabled | Specified:
+def kernel_times(device: Device, dtype: str, *, deterministic: bool = False) -> TableTimes | DataSheetTimes:
     """Return the best source of a device's kernel times: its table, or its data sheet.
 
     The table is used if the GPU type has in-situ factors. A measured profile takes precedence over both
-    (`ppsim.costs.measured`).
+    (`ppsim.costs.profile_costs`).
     """
-    specified = Specified(device, dtype, deterministic)
+    specified = DataSheetTimes(device, dtype, deterministic)
     if device.kernels is None or device.efficiency.in_situ is None:
         return specified
-    return Tabled(specified, kernel_table(device.kernels))
+    return TableTimes(specified, kernel_table(device.kernels))

@@ -105,7 +105,7 @@ class KernelTime:
         )
 
 
-def product(times: KernelTimes, form: Form, m: float, n: float, k: float, *, groups: int = 1) -> KernelTime:
+def gemm_time(times: KernelTimes, form: Form, m: float, n: float, k: float, *, groups: int = 1) -> KernelTime:
     """Return the time of a GEMM, or of a grouped GEMM in one launch."""
     if not m * n * k * groups:
         return KernelTime()
@@ -116,7 +116,7 @@ def product(times: KernelTimes, form: Form, m: float, n: float, k: float, *, gro
     return KernelTime(matmul_ideal_s=flops / times.peak("products"), matmul_s=took, count=1, measured_s=measured_s)
 
 
-def fused_attention(times: KernelTimes, core: AttentionCore) -> tuple[KernelTime, KernelTime]:
+def attention_time(times: KernelTimes, core: AttentionCore) -> tuple[KernelTime, KernelTime]:
     """Return forward and backward time of fused attention; the ideal backward has 2 forwards, the real one 2.5."""
     flops, peak = core.forward_flops, times.peak("attention")
     if not flops:
@@ -131,7 +131,9 @@ def fused_attention(times: KernelTimes, core: AttentionCore) -> tuple[KernelTime
     )
 
 
-def moved(times: KernelTimes, kernel: MemoryKernel, num_bytes: float, *, launches: int = 1) -> KernelTime:
+def memory_kernel_time(
+    times: KernelTimes, kernel: MemoryKernel, num_bytes: float, *, launches: int = 1
+) -> KernelTime:
     """Return the time of memory-bound kernels that move `num_bytes`."""
     if not num_bytes:
         return KernelTime()

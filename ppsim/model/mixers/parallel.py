@@ -10,11 +10,11 @@ from types import MappingProxyType
 from ppsim.model.architecture import Model
 from ppsim.model.batch import KernelChoice
 from ppsim.model.config_parts import Reader, attention_of, decoder_of, dense_of, layers_of, mamba_of
-from ppsim.model.hf_fields import Fields
+from ppsim.model.hf_fields import ConfigFields
 from ppsim.model.mixer import Mixer
 from ppsim.model.operators import Operator, Tensor
-from ppsim.model.weight_matrices import Linear
-from ppsim.parallel.sizes import Cut
+from ppsim.model.weight_matrices import WeightMatrix
+from ppsim.parallel.sizes import ParallelSizes
 
 
 @dataclass(frozen=True)
@@ -47,16 +47,18 @@ class ParallelMixers(Mixer):
         """Return the FLOPs per token of all cores."""
         return sum(one.core_flops(sequence_length, causal=causal) for one in self.mixers)
 
-    def require_division(self, cut: Cut) -> None:
+    def require_division(self, cut: ParallelSizes) -> None:
         """Raise `ConfigError` for sizes that ranks cannot divide in any mixer."""
         for one in self.mixers:
             one.require_division(cut)
 
-    def linears(self, h: int, tp: int) -> list[Linear]:
+    def linears(self, h: int, tp: int) -> list[WeightMatrix]:
         """Return the matrices of all mixers."""
         return [linear for one in self.mixers for linear in one.linears(h, tp)]
 
-    def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
+    def operators(
+        self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
+    ) -> Iterator[Operator]:
         """Yield the operators of each mixer, with unique names, and the addition of the outputs."""
         for number, one in enumerate(self.mixers):
             for operator in one.operators(h, cut, kernels, sequence_length):
@@ -87,7 +89,7 @@ def _numbered(one: Operator, number: int) -> Operator:
     )
 
 
-def _falcon_h1(fields: Fields) -> Model:
+def _falcon_h1(fields: ConfigFields) -> Model:
     heads, columns = fields.count("mamba_n_heads", default=128), fields.optional("mamba_d_ssm")
     columns = columns or fields.count("mamba_expand", default=2) * fields.count("hidden_size")
     is_auto = fields.is_word("mamba_d_head", "auto") or fields.is_word("mamba_d_head", None)

@@ -12,11 +12,11 @@ from ppsim.model.architecture import Model
 from ppsim.model.attention_and_mlp import FeedForward
 from ppsim.model.batch import KernelChoice
 from ppsim.model.config_parts import Part, Reader, attention_of, decoder_of, experts_of, layers_of
-from ppsim.model.hf_fields import Fields
+from ppsim.model.hf_fields import ConfigFields
 from ppsim.model.mixer import Mixer, gemm, output
 from ppsim.model.operators import Operator, Tensor
-from ppsim.model.weight_matrices import Linear, of_columns, out_of_heads
-from ppsim.parallel.sizes import Cut, require_positive
+from ppsim.model.weight_matrices import WeightMatrix, of_columns, out_of_heads
+from ppsim.parallel.sizes import ParallelSizes, require_positive
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class ShortConvolution(Mixer):
         """Return 0: FLOPs of convolutions are not counted, as in other mixers."""
         return 0.0
 
-    def require_division(self, cut: Cut) -> None:
+    def require_division(self, cut: ParallelSizes) -> None:
         """Raise `ConfigError` also for context parallelism."""
         super().require_division(cut)
         if cut.cp > 1:
@@ -50,16 +50,18 @@ class ShortConvolution(Mixer):
                 f"context parallelism of a short convolution is not known: got cp {cut.cp} (nearest: 1)"
             )
 
-    def linears(self, h: int, tp: int) -> list[Linear]:
+    def linears(self, h: int, tp: int) -> list[WeightMatrix]:
         """Return the matrices on a rank: gates and values, convolution, output."""
         width = self.channels // tp
         return [
-            Linear("gates, values", "attention input", h, (width,) * 3, split="outputs", biased=self.bias),
+            WeightMatrix("gates, values", "attention input", h, (width,) * 3, split="outputs", biased=self.bias),
             of_columns("convolution", "gated values", (width,), inputs=self.kernel, biased=self.bias),
             out_of_heads(width, h, biased=self.bias),
         ]
 
-    def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
+    def operators(
+        self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
+    ) -> Iterator[Operator]:
         """Yield the projection, the first gate, the convolution, the second gate, and the output."""
         inwards, _, out = self.linears(h, cut.tp)
         made = {
@@ -73,7 +75,7 @@ class ShortConvolution(Mixer):
         yield output(out, "y", h)
 
 
-def _feed_forward(fields: Fields) -> FeedForward:
+def _feed_forward(fields: ConfigFields) -> FeedForward:
     """The dense MLP: two thirds of the size, rounded up to `block_multiple_of`, unless disabled in the file."""
     size = fields.count("block_ff_dim", "intermediate_size", default=12_288)
     if not any(fields.is_word("block_ffn_dim_multiplier", known) for known in (1, None)):
@@ -83,7 +85,7 @@ def _feed_forward(fields: Fields) -> FeedForward:
     return FeedForward(adjusted if fields.flag("block_auto_adjust_ff_dim", default=True) else size)
 
 
-def _lfm2(fields: Fields, parts: Part | Sequence[Part]) -> Model:
+def _lfm2(fields: ConfigFields, parts: Part | Sequence[Part]) -> Model:
     number, attends = fields.num_layers(), fields.layers("full_attn_idxs")
     convolves = fields.words("layer_types", {"conv": True, "full_attention": False}, number)
     convolves = convolves or [bool(attends) and layer not in attends for layer in range(number)]
@@ -97,7 +99,7 @@ def _lfm2(fields: Fields, parts: Part | Sequence[Part]) -> Model:
     return decoder_of(fields, layers, tied=fields.flag("tie_embedding", default=True), length=128_000)
 
 
-def _experts(fields: Fields) -> list[Part]:
+def _experts(fields: ConfigFields) -> list[Part]:
     expert, dense = (FeedForward(fields.count(f"{name}intermediate_size")) for name in ("moe_", ""))
     bias = fields.flag("use_expert_bias", default=True)
     experts = experts_of(fields, ("num_experts",), expert, router_bias=bias)

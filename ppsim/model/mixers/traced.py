@@ -20,16 +20,16 @@ from ppsim.model.attention_and_mlp import (
     NoAttention,
     NoFeedForward,
 )
-from ppsim.model.attention_base import Scored, blocks_before, keys_in_window
+from ppsim.model.attention_base import ScoredAttention, blocks_before, keys_in_window
 from ppsim.model.batch import KernelChoice
 from ppsim.model.config_parts import Reader
-from ppsim.model.hf_fields import Fields
+from ppsim.model.hf_fields import ConfigFields
 from ppsim.model.mixer import Mixer, gemm, scored_core
 from ppsim.model.mixers.parallel import ParallelMixers
 from ppsim.model.operators import Kind, Operator, Tensor
 from ppsim.model.recurrent import ChunkProduct, GatedDeltaNet, KimiDeltaAttention, Mamba, Recurrent
-from ppsim.model.weight_matrices import Linear
-from ppsim.parallel.sizes import Cut, require_positive
+from ppsim.model.weight_matrices import WeightMatrix
+from ppsim.parallel.sizes import ParallelSizes, require_positive
 
 TRACED = "ppsim_traced"
 """The `model_type` of stored models."""
@@ -39,7 +39,7 @@ SIDES = ("outputs", "inputs", None)
 
 
 @dataclass(frozen=True)
-class TracedCore(Scored):
+class TracedCore(ScoredAttention):
     """One attention call: queries of `num_heads` score keys of `num_kv_heads`; window and chunks as in `Attention`.
 
     `q`, `k`, `v`: columns of the saved tensors that hold them; 0: the tensor is saved by another call or GEMM.
@@ -74,11 +74,11 @@ class TracedCore(Scored):
         """Width of a value's head."""
         return self.v_size
 
-    def keys_a_query(self, sequence_length: int) -> float:
+    def keys_per_query(self, sequence_length: int) -> float:
         """Return the mean number of keys that a query sees, in its window if it has one, and compressed ones."""
         further = blocks_before(self.block, sequence_length, self.num_blocks) if self.block else 0.0
         if self.window is None or not self.is_causal or self.window >= sequence_length:
-            return super().keys_a_query(sequence_length) + further
+            return super().keys_per_query(sequence_length) + further
         seen = self.window / 2 if self.is_chunked else keys_in_window(self.window, sequence_length)
         return seen + further
 
@@ -88,11 +88,13 @@ class TracedCore(Scored):
         scored = 2.0 * self.index_columns * blocks * (1 if causal else 2)
         return super().core_flops(sequence_length, causal=causal) + scored
 
-    def linears(self, h: int, tp: int) -> list[Linear]:
+    def linears(self, h: int, tp: int) -> list[WeightMatrix]:
         """Return an empty list: the enclosing mixer has the matrices."""
         return []
 
-    def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
+    def operators(
+        self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
+    ) -> Iterator[Operator]:
         """Yield the tensors that hold queries, keys and values, scores, softmax and their use."""
         for name in ("q", "k", "v"):
             made = Tensor(name, "tokens", getattr(self, name) / cut.tp, "attention")
@@ -135,11 +137,13 @@ class TracedScan(Recurrent):
         """Return a rank's GEMMs of a chunk."""
         return tuple(replace(one, count=max(1, one.count // tp)) for one in self.products)
 
-    def linears(self, h: int, tp: int) -> list[Linear]:
+    def linears(self, h: int, tp: int) -> list[WeightMatrix]:
         """Return an empty list: the enclosing mixer has the matrices."""
         return []
 
-    def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
+    def operators(
+        self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
+    ) -> Iterator[Operator]:
         """Yield the scan."""
         yield Operator("scan", "scan", (), (), core=self)
 
@@ -150,7 +154,7 @@ class TracedGemm:
 
     `reads`: "n1" for the output of the preceding norm, else the name of a tensor; `saves`: the tensor's columns if
     this GEMM is the first that saves it, else 0. `rows`: rows per token, of all `count` parallel matrices. `split`
-    as in `Linear`.
+    as in `WeightMatrix`.
     """
 
     module: str
@@ -225,7 +229,7 @@ class TracedMixer(Mixer):
                 found[f"columns of {one.module}"] = columns
         return found
 
-    def require_division(self, cut: Cut) -> None:
+    def require_division(self, cut: ParallelSizes) -> None:
         """Raise `ConfigError` also for context parallelism of a scan."""
         super().require_division(cut)
         if cut.cp > 1 and (self.scans or not self.cores):
@@ -235,11 +239,13 @@ class TracedMixer(Mixer):
         """Return the FLOPs per token of attention calls and scans."""
         return sum(one.core_flops(sequence_length, causal=causal) for one in self.parts)
 
-    def linears(self, h: int, tp: int) -> list[Linear]:
+    def linears(self, h: int, tp: int) -> list[WeightMatrix]:
         """Return the matrices on a rank."""
         return [_linear(one, tp) for one in self.gemms]
 
-    def operators(self, h: int, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
+    def operators(
+        self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
+    ) -> Iterator[Operator]:
         """Yield operators for saved tensors, attention calls, scans, and GEMMs in the trace's order."""
         for number, kept in enumerate(self.saved):
             columns = kept.columns / (cut.tp if kept.is_divided else 1)
@@ -263,7 +269,7 @@ class TracedMixer(Mixer):
         yield Operator("mixed", "", outs, (Tensor("mixed", "own_tokens", h, "norms"),), passes_gradient=True)
 
 
-def side_by_side(mixers: tuple[Mixer, ...]) -> Mixer:
+def parallel_mixers(mixers: tuple[Mixer, ...]) -> Mixer:
     """Return a mixer of several that read the same tokens, and whose outputs are added."""
     return ParallelMixers(mixers)
 
@@ -271,9 +277,9 @@ def side_by_side(mixers: tuple[Mixer, ...]) -> Mixer:
 _DOES = ("norm", "activation", "gate", "rotation", "convolution")
 
 
-def _linear(one: TracedGemm, tp: int) -> Linear:
+def _linear(one: TracedGemm, tp: int) -> WeightMatrix:
     by_outputs = tp if one.split == "outputs" else 1
-    return Linear(
+    return WeightMatrix(
         one.module, one.reads, one.inputs // (tp if one.split == "inputs" else 1),
         tuple(columns // by_outputs for columns in one.columns), split=one.split,  # type: ignore[arg-type]
         biased=one.biased, rows=one.rows, count=one.count,
@@ -366,7 +372,7 @@ def _layer(data: Any, where: str) -> Layer:
     return Layer(hidden, mixer, ffn, norm, num_norms)
 
 
-def _traced(fields: Fields) -> Model:
+def _traced(fields: ConfigFields) -> Model:
     kinds = [_layer(one, f"kinds {number}") for number, one in enumerate(fields.objects("kinds"))]
     order = fields.counts("layers", 1) or []
     if not kinds or not order or max(order) >= len(kinds):

@@ -7,7 +7,7 @@ import numpy as np
 
 from ppsim.base.errors import ConfigError
 from ppsim.plot import palette
-from ppsim.plot.figures.style import GRID, TITLE_POINTS, Series, Width, new_figure, series, settings
+from ppsim.plot.figures.style import GRID, TITLE_POINTS, Series, Width, new_figure, series_style, settings
 
 if TYPE_CHECKING:
     import pandas
@@ -25,16 +25,16 @@ _UNITS = {"time": 1.0, "memory": 2.0**30}
 def accuracy_figure(rows: "pandas.DataFrame", *, title: str = "", width: Width = "two-column") -> "Figure":
     """Return scatter plots of projected over measured time and memory, and signed errors by set.
 
-    `rows` come from `ppsim.validation.rows`. Each set has its own colour and marker, named at its errors. Rows used
-    for fitting are hollow. The band is ±5 %. Percentages at the right are the mean absolute error, over the rows
-    not used for fitting if there are any. Sets that only compare the order of schedules are left out. Raises
-    `ConfigError` if no other set is left.
+    `rows` come from `ppsim.validation.table_rows`. Each set has its own colour and marker, named at its errors.
+    Rows used for fitting are hollow. The band is ±5 %. Percentages at the right are the mean absolute error, over
+    the rows not used for fitting if there are any. Sets that only compare the order of schedules are left out.
+    Raises `ConfigError` if no other set is left.
     """
     rows = rows[~rows["order_only"]]
     if rows.empty:
         raise ConfigError("there is nothing to draw: of these sets only the order of the schedules counts")
     sets = list(dict.fromkeys(rows["set"]))
-    looks = dict(zip(sets, series(len(sets)), strict=True))
+    looks = dict(zip(sets, series_style(len(sets)), strict=True))
     quantities = [name for name in _QUANTITIES if (rows["quantity"] == name).any()]
     with settings():
         figure, scatters, strip = _axes(width, len(quantities), len(sets))
@@ -63,14 +63,14 @@ def _axes(width: Width, num_scatters: int, num_sets: int) -> tuple["Figure", lis
 
 def _draw_scatter(axes: "Axes", rows: "pandas.DataFrame", looks: dict[str, Series], quantity: str) -> None:
     unit = _UNITS[quantity]
-    least = float(rows[["measured", "predicted"]].min().min()) / unit / 1.3
-    most = float(rows[["measured", "predicted"]].max().max()) / unit * 1.3
+    least = float(rows[["measured", "projected"]].min().min()) / unit / 1.3
+    most = float(rows[["measured", "projected"]].max().max()) / unit * 1.3
     ends = np.array([least, most])
     axes.fill_between(ends, (1 - _BAND) * ends, (1 + _BAND) * ends, color=GRID, linewidth=0)
     axes.plot(ends, ends, color=palette.QUIET_TEXT, linewidth=0.5)
     for name, look in looks.items():
         mine = rows[rows["set"] == name]
-        _points(axes, mine["measured"] / unit, mine["predicted"] / unit, mine["use"] == "fit", look)
+        _points(axes, mine["measured"] / unit, mine["projected"] / unit, mine["use"] == "fit", look)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(least, most)

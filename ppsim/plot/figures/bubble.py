@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.plot.figures.style import Width, new_axes, series
+from ppsim.plot.figures.style import Width, new_axes, series_style
 from ppsim.simulation.bounds.problem import Criterion
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def bubble_figure(
         raise ConfigError("there is nothing to draw: no schedule of the sweep can be built")
     names = list(dict.fromkeys(possible["schedule"]))
     with new_axes(width, _HEIGHT) as (figure, axes):
-        for schedule, look in zip(names, series(len(names)), strict=True):
+        for schedule, look in zip(names, series_style(len(names)), strict=True):
             rows = possible[possible["schedule"] == schedule].sort_values("microbatches")
             axes.plot(
                 rows["microbatches"], 100 * rows[column], color=look.colour, marker=look.marker,

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ppsim.base.arrays import Floats
 from ppsim.plot import palette
-from ppsim.plot.action_colours import KINDS, Fills
+from ppsim.plot.action_colours import KINDS, ActionColours
 from ppsim.plot.figures.style import CELL_POINTS
 from ppsim.plot.lanes import (
     HALF_HEIGHT,
@@ -20,7 +20,7 @@ from ppsim.plot.lanes import (
     critical_line,
     placed_transfer_lanes,
 )
-from ppsim.plot.scale import Scale
+from ppsim.plot.scale import AxisScale
 from ppsim.schedule.table import Op
 from ppsim.simulation.timeline import Timeline
 
@@ -37,8 +37,8 @@ _MOST_VECTOR_CELLS = 20_000  # with more, cells become an image in the vector fi
 def draw_compute(
     axes: "Axes",
     timeline: Timeline,
-    scale: Scale,
-    fills: Fills,
+    scale: AxisScale,
+    fills: ActionColours,
     *,
     points_per_s: float,
     row_points: float,
@@ -65,7 +65,7 @@ def draw_compute(
             axes.plot(x / scale.size, y, color=colour, linewidth=factor * width, solid_joinstyle="miter")
 
 
-def _hatched(lanes: Sequence[Lane], scale: Scale) -> "PolyCollection":
+def _hatched(lanes: Sequence[Lane], scale: AxisScale) -> "PolyCollection":
     """Hatching over W: without colour, W looks like the lighter chunks of F."""
     from matplotlib.collections import PolyCollection
 
@@ -80,7 +80,12 @@ def is_wide(timeline: Timeline, points_per_s: float) -> bool:
 
 
 def _draw_labels(
-    axes: "Axes", lanes: Sequence[Lane], timeline: Timeline, scale: Scale, fills: Fills, points_per_s: float
+    axes: "Axes",
+    lanes: Sequence[Lane],
+    timeline: Timeline,
+    scale: AxisScale,
+    fills: ActionColours,
+    points_per_s: float,
 ) -> None:
     """Write the microbatch number into each cell that is wide enough for the longest number.
 
@@ -104,7 +109,7 @@ def _draw_labels(
             )  # fmt: skip
 
 
-def draw_transfers(axes: "Axes", timeline: Timeline, scale: Scale, fills: Fills) -> None:
+def draw_transfers(axes: "Axes", timeline: Timeline, scale: AxisScale, fills: ActionColours) -> None:
     """Draw one row per sending rank; a line marks the start of each transfer unless there are too many."""
     placed = placed_transfer_lanes(timeline)
     cells = _cells(placed, scale, fills, with_idle=False)
@@ -120,7 +125,7 @@ def draw_transfers(axes: "Axes", timeline: Timeline, scale: Scale, fills: Fills)
 
 
 def _cells(
-    placed: Sequence[tuple[Lane, float, float]], scale: Scale, fills: Fills, *, with_idle: bool = True
+    placed: Sequence[tuple[Lane, float, float]], scale: AxisScale, fills: ActionColours, *, with_idle: bool = True
 ) -> "PolyCollection":
     from matplotlib.collections import PolyCollection
 
@@ -137,7 +142,7 @@ def _cells(
     return collection
 
 
-def _corners(lane: Lane, keep: NDArray[np.bool_], middle: float, half_height: float, scale: Scale) -> Floats:
+def _corners(lane: Lane, keep: NDArray[np.bool_], middle: float, half_height: float, scale: AxisScale) -> Floats:
     left, right = lane.edges[:-1][keep] / scale.size, lane.edges[1:][keep] / scale.size
     low, high = np.full(len(left), middle - half_height), np.full(len(left), middle + half_height)
     return np.stack([left, low, left, high, right, high, right, low], axis=1).reshape(-1, 4, 2)

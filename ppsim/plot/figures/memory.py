@@ -8,8 +8,8 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.units import size
 from ppsim.plot import palette
 from ppsim.plot.figures.style import LEGEND_ROW, POINTS, Width, new_axes
-from ppsim.plot.lanes import has_memory, memory_lines, shown_ranks, spread
-from ppsim.plot.scale import Scale, bytes_scale, time_scale
+from ppsim.plot.lanes import has_memory, memory_lines, shown_ranks, spread_evenly
+from ppsim.plot.scale import AxisScale, bytes_scale, time_scale
 from ppsim.simulation.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class MemoryRange:
     limit: float | None
 
     @property
-    def unit(self) -> Scale:
+    def unit(self) -> AxisScale:
         """Unit of the largest value."""
         return bytes_scale(self.top)
 
@@ -70,7 +70,7 @@ def memory_figure(
     return figure
 
 
-def draw_memory(axes: "Axes", timeline: Timeline, scale: Scale, reach: MemoryRange) -> None:
+def draw_memory(axes: "Axes", timeline: Timeline, scale: AxisScale, reach: MemoryRange) -> None:
     """Draw one line per rank, times in units of `scale`, and the limit."""
     num_ranks, unit = timeline.schedule.num_ranks, reach.unit
     for line in memory_lines(timeline, shown_ranks(timeline)):
@@ -96,8 +96,8 @@ def draw_rank_legend(axes: "Axes", timeline: Timeline, width: Width) -> None:
     """Draw the legend of rank colours above the panel: up to eight shown ranks, or five in one column."""
     from matplotlib.lines import Line2D
 
-    num_ranks, listed = timeline.schedule.num_ranks, spread(shown_ranks(timeline), 8)
-    listed = listed if width == "two-column" else spread(listed, 5)
+    num_ranks, listed = timeline.schedule.num_ranks, spread_evenly(shown_ranks(timeline), 8)
+    listed = listed if width == "two-column" else spread_evenly(listed, 5)
     handles = [Line2D([], [], color=palette.rank_colour(rank, num_ranks), label=str(rank)) for rank in listed]
     handles[0].set_label(f"rank {listed[0]}")
     axes.legend(
@@ -106,7 +106,7 @@ def draw_rank_legend(axes: "Axes", timeline: Timeline, width: Width) -> None:
     )  # fmt: skip
 
 
-def _mark_peaks(axes: "Axes", timeline: Timeline, scale: Scale, unit: Scale) -> None:
+def _mark_peaks(axes: "Axes", timeline: Timeline, scale: AxisScale, unit: AxisScale) -> None:
     memory, num_ranks = timeline.memory, timeline.schedule.num_ranks
     at = (timeline.start[memory.peak_at] - timeline.begin_s) / scale.size
     held = memory.peak_bytes / unit.size

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from ppsim.base.units import size
 from ppsim.plot import palette
-from ppsim.plot.figures.style import Width, new_axes, series
-from ppsim.plot.scale import Scale, bytes_scale
+from ppsim.plot.figures.style import Width, new_axes, series_style
+from ppsim.plot.scale import AxisScale, bytes_scale
 
 if TYPE_CHECKING:
     import pandas
@@ -42,8 +42,8 @@ def draw_pareto(
     front = configurations[configurations["pareto"]].sort_values("peak_bytes")
     top = max(float(configurations["peak_bytes"].max()), memory_limit_bytes or 0.0)
     slowest_s = float(configurations["iteration_time_s"].max())
-    memory, time = bytes_scale(top), Scale("s", 1.0) if slowest_s >= 1 else Scale("ms", 1e-3)
-    first, second = series(2)
+    memory, time = bytes_scale(top), AxisScale("s", 1.0) if slowest_s >= 1 else AxisScale("ms", 1e-3)
+    first, second = series_style(2)
     axes.plot(
         configurations["peak_bytes"] / memory.size, configurations["iteration_time_s"] / time.size,
         first.marker, color=first.colour, alpha=0.4, markersize=2.5, markeredgewidth=0, label="simulated",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import write_whole
+from ppsim.base.files import write_atomically
 from ppsim.plot import palette
 from ppsim.schedule.table import Op
 
@@ -94,7 +94,7 @@ _MARKERS = ("o", "s", "^", "D", "v", "X", "P", "<", ">", "h", "*", "d")
 _LINES = ("-", (0, (4, 1.2)), (0, (1, 1)), (0, (5, 1.2, 1, 1.2)), (0, (2.5, 1)))
 
 
-def series(count: int) -> list[Series]:
+def series_style(count: int) -> list[Series]:
     """Return `count` distinct looks, always in the same order."""
     return list(islice(map(Series, cycle(_COLOURS), cycle(_MARKERS), cycle(_LINES)), count))
 
@@ -185,4 +185,4 @@ def figure_bytes(figure: "Figure", suffix: str, *, dpi: int = 300) -> bytes:
 
 def save_figure(figure: "Figure", path: str | Path) -> None:
     """Write a figure in the format of its suffix, completely or not at all; errors as in `figure_bytes`."""
-    write_whole(path, figure_bytes(figure, Path(path).suffix))
+    write_atomically(path, figure_bytes(figure, Path(path).suffix))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import percent, seconds
 from ppsim.plot import palette
-from ppsim.plot.action_colours import Fills, fills_of
+from ppsim.plot.action_colours import ActionColours, fills_of
 from ppsim.plot.figures.cells import HATCH, HATCH_COLOUR, draw_compute, draw_transfers, is_wide
 from ppsim.plot.figures.memory import draw_memory, draw_rank_legend, memory_range_of
 from ppsim.plot.figures.style import (
@@ -23,7 +23,7 @@ from ppsim.plot.figures.style import (
     settings,
 )
 from ppsim.plot.lanes import has_memory, has_transfers, memory_caption
-from ppsim.plot.scale import Scale, heading, panel_prefixes, time_scale
+from ppsim.plot.scale import AxisScale, heading, panel_prefixes, time_scale
 from ppsim.schedule.table import Op
 from ppsim.simulation.timeline import Timeline
 
@@ -170,7 +170,7 @@ def _heading(timeline: Timeline, title: str, width: Width) -> tuple[str, str]:
 
 def _legend_handles(
     timelines: Sequence[Timeline],
-    fills: Fills,
+    fills: ActionColours,
     panels: Sequence[Panel],
     points_per_s: float,
     *,
@@ -214,7 +214,13 @@ def _caption(axes: "Axes", panel: _Panel) -> None:
 
 
 def _draw_ranks(
-    axes: "Axes", panel: _Panel, scale: Scale, fills: Fills, points_per_s: float, *, with_critical_path: bool
+    axes: "Axes",
+    panel: _Panel,
+    scale: AxisScale,
+    fills: ActionColours,
+    points_per_s: float,
+    *,
+    with_critical_path: bool,
 ) -> None:
     if panel.kind == "transfers":
         draw_transfers(axes, panel.timeline, scale, fills)

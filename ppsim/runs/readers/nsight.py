@@ -20,8 +20,8 @@ from contextlib import closing
 from pathlib import Path
 
 from ppsim.base.errors import ConfigError
-from ppsim.runs.readers.patterns import PATTERNS, Names, Pattern
-from ppsim.runs.readers.recording import Recording, reading, trace_of
+from ppsim.runs.readers.patterns import PATTERNS, NameCounts, NamePattern
+from ppsim.runs.readers.recording import Recording, limit_recording, trace_of
 from ppsim.runs.traces import RankTrace
 
 MAGIC = b"SQLite format 3\x00"
@@ -31,7 +31,7 @@ _FEWER = "nsys profile --capture-range cudaProfilerApi"
 _ON_DEVICE = tuple(f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET"))
 
 
-def read_processes(path: str | Path, patterns: Sequence[Pattern] = PATTERNS) -> list[RankTrace]:
+def read_processes(path: str | Path, patterns: Sequence[NamePattern] = PATTERNS) -> list[RankTrace]:
     """Return the processes of an export that ran pipeline actions, in the order of their devices.
 
     Raises `ConfigError` for a file that is not such an export, and for one without a range of an action.
@@ -39,25 +39,25 @@ def read_processes(path: str | Path, patterns: Sequence[Pattern] = PATTERNS) -> 
     return [trace_of(recording) for recording in read_recordings(path, patterns)]
 
 
-def read_recordings(path: str | Path, patterns: Sequence[Pattern] = PATTERNS) -> list[Recording]:
+def read_recordings(path: str | Path, patterns: Sequence[NamePattern] = PATTERNS) -> list[Recording]:
     """Return the ranges, launches and kernels of the processes of an export, in the order of their devices.
 
     These are the processes that ran actions, or else had steps. Raises `ConfigError` for other files.
     """
     # A read-only URI, so that SQLite creates no file next to it; Path quotes the name.
     uri = f"{Path(path).absolute().as_uri()}?mode=ro&immutable=1"
-    with reading(str(path), "export of Nsight Systems"), closing(sqlite3.connect(uri, uri=True)) as file:
+    with limit_recording(str(path), "export of Nsight Systems"), closing(sqlite3.connect(uri, uri=True)) as file:
         return _recordings(file, str(path), patterns)
 
 
-def _recordings(file: sqlite3.Connection, path: str, patterns: Sequence[Pattern]) -> list[Recording]:
+def _recordings(file: sqlite3.Connection, path: str, patterns: Sequence[NamePattern]) -> list[Recording]:
     tables = [name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
     if "NVTX_EVENTS" not in tables:
         raise ConfigError(
             f"{path} has no NVTX ranges, by which passes are told: run nsys profile --trace cuda,nvtx on a program "
             f"that names them (Megatron-LM: --profile --nvtx-ranges)"
         )
-    names = Names(patterns)
+    names = NameCounts(patterns)
     processes: defaultdict[int, Recording] = defaultdict(lambda: Recording(path, names))
     _keep_ranges(file, "StringIds" in tables, processes)
     device_of: dict[int, int] = {}

@@ -16,7 +16,7 @@ from ppsim.schedule.table import NONE, Action, Cell, Op
 
 
 @dataclass(frozen=True)
-class Pattern:
+class NamePattern:
     """A way to name actions: the trainer that uses it, and the regular expression."""
 
     trainer: str
@@ -24,7 +24,7 @@ class Pattern:
 
 
 PATTERNS = tuple(
-    Pattern(trainer, re.compile(text))
+    NamePattern(trainer, re.compile(text))
     for trainer, text in {
         # torch.distributed.pipelining: _PipelineScheduleRuntime; ScheduleGPipe and Schedule1F1B.
         "torch's pipeline runtime": r"PP:(?P<cell>.+)",
@@ -61,7 +61,7 @@ _SHOWN = 6
 
 
 @dataclass(frozen=True)
-class Named:
+class ParsedName:
     """The facts in a name: an action (NONE for an unknown stage or microbatch), and chunk and rank if known."""
 
     cell: Cell
@@ -70,10 +70,10 @@ class Named:
 
 
 @dataclass
-class Names:
+class NameCounts:
     """Sorts the names of a recording into actions, steps, and others, which are counted."""
 
-    patterns: Sequence[Pattern]
+    patterns: Sequence[NamePattern]
     others: Counter[str] = field(default_factory=Counter)
 
     def match(self, name: str) -> tuple[int, re.Match[str]] | None:
@@ -97,7 +97,7 @@ class Names:
 
         The first number of a name is assumed to be the microbatch.
 
-        >>> print(Names((), Counter({"## forward 3 ##": 1, "## backward 3 ##": 1})).likely_pattern())
+        >>> print(NameCounts((), Counter({"## forward 3 ##": 1, "## backward 3 ##": 1})).likely_pattern())
         ## (?P<kind>forward|backward) (?P<microbatch>\\d+) ##
         """
         for name in sorted(self.others, key=lambda name: -self.others[name]):
@@ -121,7 +121,7 @@ def _escaped(text: str) -> str:
     return re.sub(r"\\([ #&~-])", r"\1", re.escape(text))
 
 
-def patterns_with(texts: Iterable[str]) -> tuple[Pattern, ...]:
+def patterns_with(texts: Iterable[str]) -> tuple[NamePattern, ...]:
     """Return a user's patterns followed by the built-in ones; raises `ConfigError` for an invalid pattern."""
     given = []
     for text in [texts] if isinstance(texts, str) else texts:
@@ -137,16 +137,16 @@ def patterns_with(texts: Iterable[str]) -> tuple[Pattern, ...]:
                 f"--pattern '{text}' does not tell a forward from a backward: name a group kind, as in "
                 r"'(?P<kind>forward|backward) mb(?P<microbatch>\d+)'"
             )
-        given.append(Pattern(f"--pattern {text}", expression))
+        given.append(NamePattern(f"--pattern {text}", expression))
     return (*given, *PATTERNS)
 
 
-def named_in(match: re.Match[str], source: str) -> Named:
+def named_in(match: re.Match[str], source: str) -> ParsedName:
     """Return the facts in a matched name; raises `ConfigError` for an unknown kind or action."""
     told = {name: text for name, text in match.groupdict().items() if text is not None}
     if "cell" in told:
         try:
-            return Named(parse_cell(told["cell"]))
+            return ParsedName(parse_cell(told["cell"]))
         except ScheduleError as error:
             raise ConfigError(f"{source}: the range {match[0]} names no action: {error}") from None
     kind = told.get("kind", "")
@@ -161,4 +161,4 @@ def named_in(match: re.Match[str], source: str) -> Named:
     if any(not 0 <= number < MOST for number in numbers.values()):
         raise ConfigError(f"{source}: the range {match[0]} has a number beyond what a pipeline has")
     action = Action(KINDS[kind.lower()], numbers.get("stage", NONE), numbers.get("microbatch", NONE))
-    return Named(action, numbers.get("chunk"), numbers.get("rank"))
+    return ParsedName(action, numbers.get("chunk"), numbers.get("rank"))

@@ -16,10 +16,10 @@ from statistics import median
 from typing import NamedTuple, TypeVar
 
 from ppsim.base.errors import ConfigError, PpsimError
-from ppsim.base.files import naming
+from ppsim.base.files import prefix_errors
 from ppsim.runs.kernel_totals import KernelTotals
-from ppsim.runs.readers.patterns import STEP, Named, Names, named_in
-from ppsim.runs.traces import CellRange, RankTrace, Span, split_by_names
+from ppsim.runs.readers.patterns import STEP, NameCounts, ParsedName, named_in
+from ppsim.runs.traces import CellRange, RankTrace, TimeRange, split_by_names
 from ppsim.schedule.table import NONE, Action, Cell, Op
 
 MOST_KEPT = 6_000_000
@@ -31,7 +31,7 @@ _LIKE = r"(?P<kind>forward|backward) (?P<microbatch>\d+)"
 _Item = TypeVar("_Item")
 
 
-class Work(NamedTuple):
+class DeviceWork(NamedTuple):
     """A kernel, copy or fill on the device; `message_bytes` is the message size, if the NCCL kernel gives it."""
 
     begin: float
@@ -52,14 +52,14 @@ class Recording:
     """
 
     source: str
-    names: Names
+    names: NameCounts
     rank: int | None = None
     host: str = ""
     base_ns: int = 0
-    ranges: list[tuple[float, float, int, Named]] = field(default_factory=list)
+    ranges: list[tuple[float, float, int, ParsedName]] = field(default_factory=list)
     steps: list[tuple[float, float]] = field(default_factory=list)
     launches: list[tuple[float, int]] = field(default_factory=list)
-    device: dict[int, list[Work]] = field(default_factory=dict)
+    device: dict[int, list[DeviceWork]] = field(default_factory=dict)
     messages: list[tuple[float, float]] = field(default_factory=list)
     waits: list[tuple[float, float]] = field(default_factory=list)
     nodes: list[tuple[float, float]] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Recording:
         elif matched := self.names.match(name):
             place, match = matched
             _require_order(begin, end, f"{self.source}: the range {name}")
-            with naming(self.source):
+            with prefix_errors(self.source):
                 self.ranges.append((begin, end, place, named_in(match, self.source)))
 
     def keep_work(self, number: int, begin: float, end: float, name: str, message_bytes: float | None) -> None:
@@ -82,7 +82,7 @@ class Recording:
         _require_order(
             begin, max(end, begin), f"{self.source}: the device's '{name}'"
         )  # some work is recorded with an end before its begin
-        self.device.setdefault(number, []).append(Work(begin, end, "nccl" in name.lower(), message_bytes))
+        self.device.setdefault(number, []).append(DeviceWork(begin, end, "nccl" in name.lower(), message_bytes))
         self.kernels.add(name, max(end - begin, 0.0))
 
     def require_room(self, instead: str) -> None:
@@ -96,7 +96,7 @@ class Recording:
 
 
 @contextmanager
-def reading(source: str, what: str) -> Iterator[None]:
+def limit_recording(source: str, what: str) -> Iterator[None]:
     """Convert errors from malformed entries, which may be anywhere in a file, to `ConfigError`."""
     try:
         yield
@@ -181,11 +181,11 @@ def trace_of(recording: Recording) -> RankTrace:
     )
 
 
-def _op_of(named: Named) -> Op:
+def _op_of(named: ParsedName) -> Op:
     return named.cell.op if isinstance(named.cell, Action) else named.cell[0].op
 
 
-def _cell_range(recording: Recording, begin: float, end: float, named: Named) -> CellRange:
+def _cell_range(recording: Recording, begin: float, end: float, named: ParsedName) -> CellRange:
     item = CellRange(begin, end, named.cell, chunk=named.chunk)
     inside = _between(recording.launches, item, key=lambda launch: launch[0])
     work = [(moment, one) for moment, number in inside for one in recording.device.get(number, ())]
@@ -195,19 +195,21 @@ def _cell_range(recording: Recording, begin: float, end: float, named: Named) ->
         work = [(moment, one) for moment, one in work if not one.is_nccl]
     found = replace(
         item,
-        waits=[Span(*wait) for wait in _between(recording.waits, item, key=lambda wait: wait[1])],
-        device=sorted(((moment, Span(one.begin, one.end)) for moment, one in work), key=lambda one: one[1].begin),
+        waits=[TimeRange(*wait) for wait in _between(recording.waits, item, key=lambda wait: wait[1])],
+        device=sorted(
+            ((moment, TimeRange(one.begin, one.end)) for moment, one in work), key=lambda one: one[1].begin
+        ),
         message_bytes=next(iter(told), None),
     )
     if len(item.members) == 1:
         return found
     nodes, operators = (
-        [Span(*one) for one in _between(spans, item, key=lambda one: one[0])]
+        [TimeRange(*one) for one in _between(spans, item, key=lambda one: one[0])]
         for spans in (recording.nodes, recording.operators)
     )
     return replace(found, nodes=nodes, operators=operators)
 
 
-def _between(sorted_items: list[_Item], at: Span, *, key: Callable[[_Item], float]) -> list[_Item]:
+def _between(sorted_items: list[_Item], at: TimeRange, *, key: Callable[[_Item], float]) -> list[_Item]:
     first = bisect_left(sorted_items, at.begin, key=key)
     return sorted_items[first : bisect_right(sorted_items, at.end, key=key)]

@@ -81,14 +81,14 @@ def lines_of(
         yield from iter(lambda: text.readline(LONGEST), "")
 
 
-def entries_of(path: str | Path, listed: str) -> Generator[tuple[str, Any], None, None]:
-    """Yield the entries of a file's JSON object as (key, value), and each item of the list `listed` on its own.
+def entries_of(path: str | Path, key: str) -> Generator[tuple[str, Any], None, None]:
+    """Yield the entries of a file's JSON object as (key, value), and each item of the list `key` on its own.
 
     An empty list yields one empty item. Raises `ConfigError` for a file that is not an object, is cut off, is not
     JSON, or has a value that is too long to parse.
     """
     with opened(path) as file:
-        yield from _Window(file, str(path)).entries(listed)
+        yield from _Window(file, str(path)).entries(key)
 
 
 class _Window:

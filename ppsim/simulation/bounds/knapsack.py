@@ -5,21 +5,21 @@ from math import gcd, inf
 from typing import NamedTuple
 
 
-class State(NamedTuple):
+class MemoryUse(NamedTuple):
     """Contribution of one microbatch while it holds `size` of the memory."""
 
     value: float
     size: float
 
 
-def most(states: Sequence[State], *, count: int, capacity: float) -> float:
+def knapsack_bound(states: Sequence[MemoryUse], *, count: int, capacity: float) -> float:
     """Return an upper bound on the contribution of `count` microbatches, each in at most one of the states.
 
     Together they hold at most `capacity`. The bound is exact for up to two states that pay. With more states, a
     microbatch may be in several states fractionally, and the capacity is rounded down to a sum that the sizes can
     reach.
 
-    >>> most([State(3.0, 1.0)], count=8, capacity=2.5)
+    >>> knapsack_bound([MemoryUse(3.0, 1.0)], count=8, capacity=2.5)
     6.0
     """
     states = _worthwhile(states)
@@ -33,25 +33,25 @@ def most(states: Sequence[State], *, count: int, capacity: float) -> float:
     if len(states) == 2:
         return _most_of_two(states[0], best, count, capacity)
     capacity = _reachable(capacity, [state.size for state in states])
-    total, previous = 0.0, State(0.0, 0.0)
+    total, previous = 0.0, MemoryUse(0.0, 0.0)
     for state in _envelope(states):  # each microbatch moves up the envelope, steepest steps first
-        step = State(state.value - previous.value, state.size - previous.size)
+        step = MemoryUse(state.value - previous.value, state.size - previous.size)
         if step.size * count > capacity:
             return total + step.value * capacity / step.size
         total, capacity, previous = total + step.value * count, capacity - step.size * count, state
     return total
 
 
-def _worthwhile(states: Sequence[State]) -> list[State]:
+def _worthwhile(states: Sequence[MemoryUse]) -> list[MemoryUse]:
     """Return the states with a higher value than every smaller state, by size."""
-    kept: list[State] = []
+    kept: list[MemoryUse] = []
     for state in sorted(states, key=lambda state: (state.size, -state.value)):
         if state.value > (kept[-1].value if kept else 0.0):
             kept.append(state)
     return kept
 
 
-def _most_of_two(small: State, large: State, count: int, capacity: float) -> float:
+def _most_of_two(small: MemoryUse, large: MemoryUse, count: int, capacity: float) -> float:
     total = 0.0
     for num_large in range(min(count, int(capacity // large.size)) + 1):
         left = capacity - num_large * large.size
@@ -60,9 +60,9 @@ def _most_of_two(small: State, large: State, count: int, capacity: float) -> flo
     return total
 
 
-def _envelope(states: Sequence[State]) -> list[State]:
+def _envelope(states: Sequence[MemoryUse]) -> list[MemoryUse]:
     """Return the corners of the concave hull of the states and the origin, by size."""
-    corners = [State(0.0, 0.0)]
+    corners = [MemoryUse(0.0, 0.0)]
     for state in states:
         while len(corners) > 1 and _slope(corners[-2], corners[-1]) <= _slope(corners[-2], state):
             corners.pop()
@@ -70,7 +70,7 @@ def _envelope(states: Sequence[State]) -> list[State]:
     return corners[1:]
 
 
-def _slope(one: State, other: State) -> float:
+def _slope(one: MemoryUse, other: MemoryUse) -> float:
     size = other.size - one.size
     return (other.value - one.value) / size if size else inf
 

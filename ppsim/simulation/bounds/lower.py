@@ -14,7 +14,7 @@ import numpy as np
 from ppsim.base.arrays import Floats
 from ppsim.schedule.table import Op
 from ppsim.simulation.bounds.coupled import coupled_bounds
-from ppsim.simulation.bounds.knapsack import State, most
+from ppsim.simulation.bounds.knapsack import MemoryUse, knapsack_bound
 from ppsim.simulation.bounds.problem import Criterion, Problem
 
 
@@ -101,8 +101,8 @@ class _Rank:
         """Idle time from the rank's first start to a chunk's first forward, while only lower chunks can run."""
         way = self.problem.down_s[self.first] - self.problem.down_s[self.stages[chunk]]
         values = np.cumsum(self.forward_s[:chunk])
-        states = [State(*state) for state in zip(values.tolist(), self.held.tolist(), strict=False)]
-        return max(0.0, float(way) - most(states, count=self.count, capacity=self.capacity))
+        states = [MemoryUse(*state) for state in zip(values.tolist(), self.held.tolist(), strict=False)]
+        return max(0.0, float(way) - knapsack_bound(states, count=self.count, capacity=self.capacity))
 
     def idle_before_first_backward_s(self, chunk: int) -> float:
         """Idle time from the rank's first start to the end of a chunk's first backward: the window in App. B."""
@@ -125,8 +125,8 @@ class _Rank:
         """Return the most work that `count` microbatches can have done before any backward has passed the chunk."""
         values = np.cumsum(self.forward_s[: chunk + 1])
         values[chunk] += self.forward_above_s[chunk] + self.backward_above_s[chunk]
-        states = [State(*state) for state in zip(values.tolist(), self.held.tolist(), strict=False)]
-        return most(states, count=count, capacity=capacity)
+        states = [MemoryUse(*state) for state in zip(values.tolist(), self.held.tolist(), strict=False)]
+        return knapsack_bound(states, count=count, capacity=capacity)
 
     def left_at_last_forward_s(self, chunk: int) -> float:
         """The most work that can be left on the rank when a chunk's last forward starts, this forward included."""
@@ -154,16 +154,16 @@ class _Rank:
         count, room = self.count - 1, self.capacity - float(self.held[chunk])
         chunks = range(len(self.stages))
         few = len(chunks) <= _MOST_COMBINED
-        states = [State(whole_s, float(self.held[chunk]))]
+        states = [MemoryUse(whole_s, float(self.held[chunk]))]
         for below in range(chunk + 1):
-            back = State(float(values_s[:below].sum()), float(self.activation[:below].sum()))
-            behind = [State(float(self.weight_s[j]), float(self.kept[j])) for j in chunks[below:]]
+            back = MemoryUse(float(values_s[:below].sum()), float(self.activation[:below].sum()))
+            behind = [MemoryUse(float(self.weight_s[j]), float(self.kept[j])) for j in chunks[below:]]
             for size in range(len(behind) + 1 if few else 1):
                 states += [_together([back, *some]) for some in combinations(behind, size)]
         if not few:  # as if each W belonged to a different microbatch
-            states += [State(float(w), float(k)) for w, k in zip(self.weight_s, self.kept, strict=True)]
+            states += [MemoryUse(float(w), float(k)) for w, k in zip(self.weight_s, self.kept, strict=True)]
         parts = 1 if few else len(chunks) + 1
-        return min(most(states, count=count * parts, capacity=room), count * whole_s)
+        return min(knapsack_bound(states, count=count * parts, capacity=room), count * whole_s)
 
     def are_apart(self, first: int, last: int) -> bool:
         """Whether the window up to one chunk's first backward ends before another chunk's last forward starts.
@@ -175,7 +175,7 @@ class _Rank:
     def turns_s(self) -> Iterator[float]:
         """Little's law: memory limits the number of microbatches at once, and each stays for a minimum time."""
         down, up = self.problem.down_s, self.problem.up_s
-        for turn in turns(self.activation, self.kept, self.capacity):
+        for turn in in_flight_limits(self.activation, self.kept, self.capacity):
             if turn.in_flight >= self.count:
                 continue
             start, back = self.stages[turn.forward], self.stages[turn.backward]
@@ -191,7 +191,7 @@ class _Trips(NamedTuple):
     idle_s: float
 
 
-class Turn(NamedTuple):
+class InFlightLimit(NamedTuple):
     """Limit on the number of microbatches of a rank between a forward and the end of an I or W.
 
     `forward` and `backward` are indices of the rank's stages; `in_flight` includes the microbatch whose forward
@@ -204,14 +204,15 @@ class Turn(NamedTuple):
     in_flight: float
 
 
-def turns(activation: Floats, kept: Floats, capacity: float) -> Iterator[Turn]:
-    """Yield every `Turn` of a rank from the memory of its stages (ascending) and its capacity, in one unit."""
+def in_flight_limits(activation: Floats, kept_for_weight: Floats, capacity: float) -> Iterator[InFlightLimit]:
+    """Yield every `InFlightLimit` of a rank from the memory of its stages (ascending) and its capacity, in one
+    unit."""
     held = np.cumsum(activation)
     for forward in range(len(held)):
         room = capacity - held[forward]
         for backward in range(forward + 1):
-            yield Turn(forward, Op.I, backward, 1 + _times(room, held[backward]))
-            yield Turn(forward, Op.W, backward, 1 + _times(room, kept[backward]))
+            yield InFlightLimit(forward, Op.I, backward, 1 + _times(room, held[backward]))
+            yield InFlightLimit(forward, Op.W, backward, 1 + _times(room, kept_for_weight[backward]))
 
 
 def _above(values: Floats) -> Floats:
@@ -220,8 +221,8 @@ def _above(values: Floats) -> Floats:
     return sums
 
 
-def _together(states: Sequence[State]) -> State:
-    return State(sum(state.value for state in states), sum(state.size for state in states))
+def _together(states: Sequence[MemoryUse]) -> MemoryUse:
+    return MemoryUse(sum(state.value for state in states), sum(state.size for state in states))
 
 
 def _times(capacity: float, size: float) -> float:

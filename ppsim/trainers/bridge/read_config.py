@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ppsim.trainers.arguments import Arguments, normalised
+from ppsim.trainers.arguments import Arguments, megatron_names
 from ppsim.trainers.megatron.read_config import BRIDGE, from_megatron
-from ppsim.trainers.option_relevance import matters_for
-from ppsim.trainers.run_config import Ignored, RunConfig
+from ppsim.trainers.option_relevance import effect_of
+from ppsim.trainers.run_config import IgnoredOption, RunConfig
 
 _SECTIONS = ("model", "train", "dataset", "data", "optimizer", "ddp", "tokenizer", "mixed_precision", "trainer",
              "strategy", "config", "comm_overlap", "dist", "checkpoint", "scheduler", "rng")  # fmt: skip
@@ -27,11 +27,13 @@ def from_sections(content: Mapping[str, Any], source: str) -> RunConfig:
     flat: dict[str, Any] = {}
     others: dict[str, Any] = {}
     _flatten(content, flat, others)
-    found = from_megatron(Arguments(normalised(flat), source), BRIDGE)
+    found = from_megatron(Arguments(megatron_names(flat), source), BRIDGE)
     sections = tuple(
-        Ignored(name, value, matters) for name, value in others.items() if (matters := matters_for(name))
+        IgnoredOption(name, value, matters) for name, value in others.items() if (matters := effect_of(name))
     )
-    return replace(found, words={**found.words, "stack": "megatron-bridge"}, ignored=(*found.ignored, *sections))
+    return replace(
+        found, options={**found.options, "stack": "megatron-bridge"}, ignored=(*found.ignored, *sections)
+    )
 
 
 def _flatten(content: Mapping[str, Any], flat: dict[str, Any], others: dict[str, Any]) -> None:

@@ -8,10 +8,10 @@ SCHEDULES = ("1f1b", "interleaved-1f1b", "combined-1f1b")
 
 
 @dataclass(frozen=True)
-class Rule:
+class OptionRule:
     """A rule: its options, a test on all options in force, an error sentence, and the trainer's file."""
 
-    words: tuple[str, ...]
+    options: tuple[str, ...]
     refuses: Callable[[Mapping[str, Any]], bool]
     sentence: str
     source: str
@@ -26,19 +26,19 @@ def _has_pipeline(options: Mapping[str, Any]) -> bool:
 
 
 RULES = (
-    Rule(
+    OptionRule(
         ("schedule",),
         lambda options: options.get("schedule") not in (None, *SCHEDULES),
         f"its pipeline has the schedules {', '.join(SCHEDULES)}",
         "megatron/core/pipeline_parallel/schedules.py",
     ),
-    Rule(
+    OptionRule(
         ("overlap_ep", "pp", "vpp"),
         lambda options: _overlaps_experts(options) and _has_pipeline(options) and (options.get("vpp") or 1) < 2,
         "the overlap of expert-parallel communication in a pipeline needs --vpp 2 or more",
         "training/comm_overlap.py",
     ),
-    Rule(
+    OptionRule(
         ("overlap_ep", "recompute"),
         lambda options: (
             _overlaps_experts(options)
@@ -47,25 +47,25 @@ RULES = (
         "the overlap of expert-parallel communication does not go with --recompute full or moe",
         "training/comm_overlap.py",
     ),
-    Rule(
+    OptionRule(
         ("overlap_ep", "ep"),
         lambda options: _overlaps_experts(options) and (options.get("ep") or 1) < 2,
         "the overlap of expert-parallel communication needs --ep 2 or more",
         "training/comm_overlap.py",
     ),
-    Rule(
+    OptionRule(
         ("offload", "pp"),
         lambda options: bool(options.get("offload")) and _has_pipeline(options),
         "activation offload by layers (--offload) needs --pp 1",
         "megatron/core/transformer/transformer_config.py",
     ),
-    Rule(
+    OptionRule(
         ("offload", "recompute"),
         lambda options: bool(options.get("offload")) and options.get("recompute") not in (None, "none"),
         "activation offload by layers (--offload) does not go with --recompute",
         "megatron/core/transformer/transformer_config.py",
     ),
-    Rule(
+    OptionRule(
         ("moe_dispatcher", "cluster"),
         lambda options: options.get("moe_dispatcher") == "deepep" and "gb" in str(options.get("cluster")),
         "DeepEP runs on Hopper, B200 and B300, not on GB200 and GB300",

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.limits import shown
-from ppsim.base.option_declarations import given_of
+from ppsim.base.limits import short_text
+from ppsim.base.option_declarations import given_options
 from ppsim.trainers.arguments import Arguments
-from ppsim.trainers.option_relevance import leaves_of
+from ppsim.trainers.option_relevance import config_values
 from ppsim.trainers.run_config import RunConfig
 
 _AUTO = {
@@ -27,7 +27,7 @@ def from_deepspeed(content: Mapping[str, Any], source: str) -> RunConfig:
     """
     for name in ("zero_optimization", "bf16", "fp16"):
         _require_object(content, name, source)
-    given = dict(leaves_of(content))
+    given = dict(config_values(content))
     arguments = Arguments({name: value for name, value in given.items() if value != "auto"}, source)
     micro = arguments.count("train_micro_batch_size_per_gpu", word="micro_batch")
     steps = arguments.count("gradient_accumulation_steps", word="microbatches")
@@ -52,7 +52,7 @@ def from_deepspeed(content: Mapping[str, Any], source: str) -> RunConfig:
     return RunConfig(
         "DeepSpeed",
         source,
-        given_of(words),
+        given_options(words),
         None,
         f"{source}: DeepSpeed's configuration has no model: give --model",
         arguments.understood,
@@ -65,4 +65,4 @@ def _require_object(content: Mapping[str, Any], name: str, source: str) -> None:
     found = content.get(name)
     if found is not None and not isinstance(found, dict):
         example = '{"stage": 1}' if name == "zero_optimization" else '{"enabled": true}'
-        raise ConfigError(f'{source}: {name} must be an object, "{name}": {example}: got {shown(found)}')
+        raise ConfigError(f'{source}: {name} must be an object, "{name}": {example}: got {short_text(found)}')

@@ -11,7 +11,7 @@ from typing import Any
 from ppsim.base.errors import ScheduleError
 from ppsim.schedule.check import compute_for
 from ppsim.schedule.table import Action, Op, Schedule
-from ppsim.simulation.run import simulate
+from ppsim.simulation.simulate import simulate
 from ppsim.simulation.stage_costs import StageCosts
 
 FORMAT = "ppsim-deepspeed/1"

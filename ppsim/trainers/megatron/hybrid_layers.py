@@ -8,7 +8,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.model.architecture import Layer
 from ppsim.model.attention_and_mlp import Attention, FeedForward, LatentAttention, MixtureOfExperts
 from ppsim.model.attention_base import Indexer
-from ppsim.model.hybrid import Halves, windowed
+from ppsim.model.hybrid import HybridMixers, windowed
 from ppsim.model.mixer import Mixer
 from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba
 from ppsim.trainers.arguments import Arguments
@@ -60,7 +60,7 @@ def _evenly(num_pairs: int, ratio: float) -> str:
 
 
 def hybrid_layers(
-    arguments: Arguments, pattern: str, halves: Halves
+    arguments: Arguments, pattern: str, mixers: HybridMixers
 ) -> tuple[tuple[Layer, ...], tuple[Layer, ...]]:
     """Return the layers of a pattern, and the MTP layers, one per part after a "/".
 
@@ -77,11 +77,11 @@ def hybrid_layers(
         further = [str(one)] * arguments.number("mtp_num_layers", 0, least=0)
     if "M" in pattern:
         has_delta = "gdn" in spec or "kda" in spec
-        mixer = _delta(arguments, is_kimis="kda" in spec) if has_delta else _mamba(arguments, halves.hidden_size)
-        halves = replace(halves, mamba=mixer)
+        mixer = _delta(arguments, is_kimis="kda" in spec) if has_delta else _mamba(arguments, mixers.hidden_size)
+        mixers = replace(mixers, mamba=mixer)
     if "G" in pattern:
-        halves = replace(halves, delta=_delta(arguments))
-    return halves.layers(main), tuple(halves.whole(one) for one in further if one)
+        mixers = replace(mixers, delta=_delta(arguments))
+    return mixers.layers(main), tuple(mixers.whole(one) for one in further if one)
 
 
 def layout_of(pattern: str, num_further: int) -> str | None:

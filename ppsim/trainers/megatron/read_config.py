@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.option_declarations import given_of
+from ppsim.base.option_declarations import given_options
 from ppsim.model.architecture import Model
 from ppsim.model.offloading import MODULES as OFFLOADED
 from ppsim.model.recompute import BLOCK, MODULES, UNIFORM, recompute_of
@@ -52,7 +52,7 @@ def from_megatron(arguments: Arguments, trainer: str = "Megatron-LM") -> RunConf
     return RunConfig(
         trainer,
         arguments.source,
-        given_of(words),
+        given_options(words),
         model,
         why_no_model,
         arguments.understood,

@@ -17,7 +17,7 @@ from statistics import median
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.limits import number_from
-from ppsim.runs.log_totals import Totals
+from ppsim.runs.log_totals import LogTotals
 from ppsim.runs.readers.stream import lines_of
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -36,19 +36,19 @@ def is_log(text: str) -> bool:
     return _ITERATION.search(_COLOUR.sub("", text)) is not None
 
 
-def read_log(path: str | Path, *, num_warm_up: int = 1) -> Totals:
+def read_log(path: str | Path, *, num_warm_up: int = 1) -> LogTotals:
     """Return the totals of a log, read line by line; raises `ConfigError` for a log without iterations."""
     return _totals(lines_of(path, errors="replace"), str(path), num_warm_up)
 
 
-def _totals(lines: Iterable[str], source: str, num_warm_up: int) -> Totals:
+def _totals(lines: Iterable[str], source: str, num_warm_up: int) -> LogTotals:
     found = _Found()
     for line in lines:
         found.add(_COLOUR.sub("", line))
     if not found.iterations:
         garbled = f" ({found.num_garbled} garbled lines were skipped)" if found.num_garbled else ""
         raise ConfigError(f"{source} has no line 'elapsed time per iteration (ms): …'{garbled}")
-    return Totals(
+    return LogTotals(
         source=source,
         iterations_s=found.iterations[num_warm_up:],
         timers_s={name: _medians(pairs[num_warm_up:] or pairs) for name, pairs in found.timers.items() if pairs},

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from ppsim.base.errors import ConfigError
 from ppsim.model.architecture import Layer, Model, Norm
 from ppsim.model.attention_and_mlp import Attention, FeedForward, LatentAttention, MixtureOfExperts
-from ppsim.model.hybrid import Halves
+from ppsim.model.hybrid import HybridMixers
 from ppsim.parallel.layer_partition import require_layers
 from ppsim.trainers.arguments import Arguments
 from ppsim.trainers.megatron.hybrid_layers import (
@@ -73,7 +73,7 @@ def model_of(arguments: Arguments) -> Model:
     num_layers = arguments.count("num_layers") or arguments.count("encoder_num_layers")
     pattern = hybrid_pattern(arguments, num_layers)
     if pattern:
-        halves = Halves(hidden, attention=attention, dense=dense, experts=experts, norm=norm)
+        halves = HybridMixers(hidden, attention=attention, dense=dense, experts=experts, norm=norm)
         layers, mtp = hybrid_layers(arguments, pattern, halves)
     else:
         num_layers = arguments.need("num_layers", "encoder_num_layers")

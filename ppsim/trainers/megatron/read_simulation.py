@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import naming, read_json
+from ppsim.base.files import prefix_errors, read_json
 from ppsim.schedule.check import validate
 from ppsim.schedule.table import Action, Op, Schedule
 from ppsim.simulation.stage_costs import StageCosts
@@ -52,7 +52,7 @@ def read_simulation(folder: str | Path) -> MegatronSimulation:
         read_json(home / name)
         for name in ("finished_tasks.json", "all_pp_vpp_layout.json", "static_memory_info.json")
     )
-    with naming(folder):
+    with prefix_errors(folder):
         try:
             rows = [ranks[str(rank)] for rank in range(len(ranks))]
             tasks = [task for row in rows for task in row]

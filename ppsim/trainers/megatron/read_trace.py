@@ -19,7 +19,7 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.runs.readers.stream import lines_of
-from ppsim.runs.traces import CellRange, RankTrace, Recordings
+from ppsim.runs.traces import CellRange, RankTrace, RunRecordings
 from ppsim.schedule.table import NONE, Action, Op
 
 _ITERATION = "megatron.train.iteration"
@@ -39,7 +39,7 @@ class _Rank:
     actions: list[tuple[int, int, Op]] = field(default_factory=list)
 
 
-def read_spans(files: Sequence[str]) -> Recordings:
+def read_spans(files: Sequence[str]) -> RunRecordings:
     """Return the actions of one pipeline: the first data- and tensor-parallel rank with all pipeline ranks.
 
     Raises `ConfigError` for spans without ranks, without microbatches, or without a complete pipeline.
@@ -51,7 +51,7 @@ def read_spans(files: Sequence[str]) -> Recordings:
         raise ConfigError(f"{files[0]} has no spans of microbatches: run Megatron-LM with {_GROUPS}")
     chosen = _pipeline(files[0], {number: rank for number, rank in ranks.items() if rank.actions})
     base = min(begin for rank in chosen for begin, _, _ in rank.actions)
-    return Recordings(
+    return RunRecordings(
         source=files[0],
         traces=[_trace(rank, place, base) for place, rank in enumerate(chosen)],
         kind="OpenTelemetry spans of Megatron-LM",

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from ppsim.base.option_declarations import given_of
+from ppsim.base.option_declarations import given_options
 from ppsim.model.architecture import Model
 from ppsim.model.recompute import BLOCK, MODULES, UNIFORM
 from ppsim.parallel.layer_partition import MegatronSplit
-from ppsim.trainers.arguments import normalised
+from ppsim.trainers.arguments import megatron_names
 from ppsim.trainers.megatron.expert_options import arguments_of_experts
 from ppsim.trainers.megatron.read_config import (
     COUNTED,
@@ -49,7 +49,7 @@ def job_arguments(words: Mapping[str, Any], model: Model, layout: str) -> dict[s
     if sizes.get("hybrid_layer_pattern") and isinstance(split, list) and words["split"]:
         sizes["hybrid_layer_pattern"] = _divided(sizes["hybrid_layer_pattern"], split)
         words["split"] = words["vpp"] = None
-    return sizes | arguments_of(given_of(words))
+    return sizes | arguments_of(given_options(words))
 
 
 def _divided(pattern: str, split: Sequence[int]) -> str:
@@ -99,7 +99,7 @@ def as_entries(arguments: Mapping[str, Any]) -> list[str]:
     >>> as_entries({"pipeline-model-parallel-layout": "Et|tL", "no-overlap-p2p-communication": True})
     ['pipeline_model_parallel_layout: "Et|tL"', 'overlap_p2p_comm: false']
     """
-    return [f"{name}: {_yaml(value)}" for name, value in normalised(arguments).items()]
+    return [f"{name}: {_yaml(value)}" for name, value in megatron_names(arguments).items()]
 
 
 def _yaml(value: Any) -> str:

@@ -10,7 +10,7 @@ from ppsim.model.architecture import Layer, Model
 from ppsim.model.attention_and_mlp import Attention, FeedForward, LatentAttention, MixtureOfExperts
 from ppsim.model.mixer import Mixer
 from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba
-from ppsim.trainers.arguments import Arguments, normalised
+from ppsim.trainers.arguments import Arguments, megatron_names
 from ppsim.trainers.megatron.read_model import model_of
 
 _Found = dict[str, Any]
@@ -33,7 +33,7 @@ def model_arguments(model: Model, length: int) -> _Found | None:
         return None
     try:
         found = _arguments(model, length)
-        read = model_of(Arguments(normalised(found | {"seq_length": length}), "the arguments"))
+        read = model_of(Arguments(megatron_names(found | {"seq_length": length}), "the arguments"))
     except ConfigError:
         return None
     return found if without_source(read) == without_source(model) else None

@@ -188,7 +188,7 @@ def format_layout(contents: Sequence[str]) -> str:
 def parse_layout(text: str) -> list[str]:
     """Return the content of each stage, written out as one string of E, t, m and L per stage.
 
-    `ppsim.model.stages.stages_of_layout` converts it to the stages of a model.
+    `ppsim.model.pipeline_stages.stages_of_layout` converts it to the stages of a model.
 
     `|` ends a stage, `*n` repeats a letter or a group in parentheses, commas are ignored. This is the syntax of
     Megatron-core's `PipelineParallelLayerLayout`, which has no nested groups and no blanks. Raises `ConfigError`

@@ -17,9 +17,9 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_toml, read_yaml
-from ppsim.base.limits import shown
+from ppsim.base.limits import short_text
 from ppsim.base.package_data import data_folder
-from ppsim.trainers.arguments import Arguments, normalised
+from ppsim.trainers.arguments import Arguments, megatron_names
 from ppsim.trainers.megatron.read_config import from_megatron
 from ppsim.trainers.run_config import RunConfig
 from ppsim.trainers.torchtitan.read_config import from_torchtitan
@@ -42,7 +42,7 @@ def from_primus(content: Mapping[str, Any], path: Path) -> RunConfig:
     outside = {name: value for name, value in content.items() if name not in _OF_EXPERIMENTS}
     overrides = module.get("overrides") or {}
     if not isinstance(overrides, dict):
-        raise ConfigError(f"{path}: overrides must be a table of options: got {shown(overrides)}")
+        raise ConfigError(f"{path}: overrides must be a table of options: got {short_text(overrides)}")
     overrides = _merged(overrides, outside)
     note = (f"overrides without modules, taken for its trainer: {', '.join(outside)}",) if outside else ()
     if framework == "torchtitan":
@@ -58,17 +58,17 @@ def from_primus(content: Mapping[str, Any], path: Path) -> RunConfig:
             f"{path}: its model is a recipe of Megatron-Bridge ({model.get('recipe')}), which is code: give the "
             "YAML that the run writes"
         )
-    asked = normalised(overrides)
-    arguments = Arguments(normalised({**base, **model, **overrides}), str(path), asked)
+    asked = megatron_names(overrides)
+    arguments = Arguments(megatron_names({**base, **model, **overrides}), str(path), asked)
     found = from_megatron(arguments, "Primus, Megatron-LM")
-    return replace(found, words={**found.words, "stack": "primus"}, notes=(*note, *found.notes))
+    return replace(found, options={**found.options, "stack": "primus"}, notes=(*note, *found.notes))
 
 
 def from_arguments(overrides: Mapping[str, Any], source: str) -> RunConfig:
     """Return the options for arguments on top of Primus' own defaults for Megatron-LM (data/primus.toml)."""
-    asked = normalised(overrides)
-    found = from_megatron(Arguments({**normalised(_defaults()), **asked}, source, asked), "Primus, Megatron-LM")
-    return replace(found, words={**found.words, "stack": "primus"})
+    asked = megatron_names(overrides)
+    found = from_megatron(Arguments({**megatron_names(_defaults()), **asked}, source, asked), "Primus, Megatron-LM")
+    return replace(found, options={**found.options, "stack": "primus"})
 
 
 def _defaults() -> dict[str, Any]:
@@ -98,7 +98,7 @@ def _file(path: Path, source: Path, depth: int = 0) -> dict[str, Any]:
         raise ConfigError(f"{path} extends itself")
     content = read_yaml(path) or {}
     if not isinstance(content, dict):
-        raise ConfigError(f"{path} must be a table of options: got {shown(content)}")
+        raise ConfigError(f"{path} must be a table of options: got {short_text(content)}")
     return _extended(content, path, source, depth)
 
 
@@ -108,7 +108,7 @@ def _extended(content: Mapping[str, Any], path: Path, source: Path, depth: int =
     for word in ("extends", "bases", "includes"):
         others = own.pop(word, None) or ()
         if not isinstance(others, str | list | tuple):
-            raise ConfigError(f"{path}: {word} must be a list of files: got {shown(others)}")
+            raise ConfigError(f"{path}: {word} must be a list of files: got {short_text(others)}")
         for other in [others] if isinstance(others, str) else others:
             merged = _merged(merged, _file(path.parent / str(other), source, depth + 1))
     return _merged(merged, own)

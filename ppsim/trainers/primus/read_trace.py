@@ -18,7 +18,7 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
-from ppsim.runs.traces import CellRange, RankTrace, Recordings, require_as_many_steps
+from ppsim.runs.traces import CellRange, RankTrace, RunRecordings, require_as_many_steps
 from ppsim.schedule.grammar import MOST
 from ppsim.schedule.table import NONE, Action, Op
 
@@ -33,7 +33,7 @@ def is_dump(folder: Path) -> bool:
     return isdir(folder) and any(_FILE.fullmatch(file.name) for file in folder.iterdir())
 
 
-def read_dump(folder: Path) -> Recordings:
+def read_dump(folder: Path) -> RunRecordings:
     """Return the recordings in a folder; raises `ConfigError` for missing ranks and ranks that do not match."""
     files = {int(found[1]): file for file in folder.iterdir() if (found := _FILE.fullmatch(file.name))}
     config = _config(folder)
@@ -51,7 +51,7 @@ def read_dump(folder: Path) -> Recordings:
     if "pp_size" not in config:
         _require_last_rank(folder, traces)
     held = [max(_memory(one) for one in found.values()) for found in iterations.values()]
-    return Recordings(
+    return RunRecordings(
         source=str(folder),
         traces=traces,
         kind="Primus' dump_pp_data",

@@ -26,7 +26,7 @@ from ppsim.schedule.check import compute_for
 from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.placement import loop, v_shape
 from ppsim.schedule.table import NONE, Op, Schedule
-from ppsim.simulation.run import simulate
+from ppsim.simulation.simulate import simulate
 from ppsim.simulation.stage_costs import StageCosts
 
 FORMAT: Literal["ppsim-primus/1"] = "ppsim-primus/1"

@@ -25,8 +25,8 @@ from typing import Any
 from ppsim.base.errors import ConfigError
 from ppsim.machine.kernels.names import COLLECTIVES
 from ppsim.runs.kernel_totals import kind_of_kernel
-from ppsim.runs.readers.patterns import PATTERNS, Names, Pattern
-from ppsim.runs.readers.recording import Recording, reading, trace_of
+from ppsim.runs.readers.patterns import PATTERNS, NameCounts, NamePattern
+from ppsim.runs.readers.recording import Recording, limit_recording, trace_of
 from ppsim.runs.readers.stream import entries_of
 from ppsim.runs.traces import RankTrace
 
@@ -48,7 +48,7 @@ _ELEMENT_BYTES = {
 """Bytes per element for the `dtype` of NCCL's kernels, in lower case."""
 
 
-def read_trace(path: str | Path, patterns: Sequence[Pattern] = PATTERNS) -> RankTrace:
+def read_trace(path: str | Path, patterns: Sequence[NamePattern] = PATTERNS) -> RankTrace:
     """Return the steps in one rank's trace file, plain or gzip.
 
     Memory grows with the stored events (at most `MOST_KEPT`, otherwise an error), not with the file. Raises
@@ -58,15 +58,15 @@ def read_trace(path: str | Path, patterns: Sequence[Pattern] = PATTERNS) -> Rank
     return trace_of(recording_of(path, patterns))
 
 
-def recording_of(path: str | Path, patterns: Sequence[Pattern] = PATTERNS) -> Recording:
+def recording_of(path: str | Path, patterns: Sequence[NamePattern] = PATTERNS) -> Recording:
     """Return the ranges, launches and kernels of a trace file; raises `ConfigError` for other files."""
     with closing(entries_of(path, "traceEvents")) as entries:
         return _recording(entries, str(path), patterns)
 
 
-def _recording(entries: Iterator[tuple[str, Any]], source: str, patterns: Sequence[Pattern]) -> Recording:
-    found, is_one = Recording(source, Names(patterns)), False
-    with reading(source, "trace of torch.profiler"):
+def _recording(entries: Iterator[tuple[str, Any]], source: str, patterns: Sequence[NamePattern]) -> Recording:
+    found, is_one = Recording(source, NameCounts(patterns)), False
+    with limit_recording(source, "trace of torch.profiler"):
         for count, (key, value) in enumerate(entries):
             if count % _CHECKED == 0:
                 found.require_room(_FEWER)

@@ -10,12 +10,12 @@ from functools import cache
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.file_schema import Strict, packaged
+from ppsim.base.file_schema import FileSchema, load_packaged
 from ppsim.base.files import read_toml
 from ppsim.base.package_data import data_folder
 
 
-class Module(Strict):
+class Module(FileSchema):
     """The registry entries of one model and their file; `refused` is the reason why none can be projected."""
 
     source: str
@@ -24,7 +24,7 @@ class Module(Strict):
     refused: str = ""
 
 
-class Registry(Strict):
+class Registry(FileSchema):
     """The modules of one release of TorchTitan."""
 
     version: str
@@ -40,7 +40,7 @@ def registry() -> Registry:
     >>> registry().modules["llama3"].entries["llama3_70b"]["parallelism.tensor_parallel_degree"]
     8
     """
-    return packaged(Registry, read_toml(data_folder("trainers/data") / "torchtitan.toml"))
+    return load_packaged(Registry, read_toml(data_folder("trainers/data") / "torchtitan.toml"))
 
 
 def registered(name: str, config: str, source: str) -> tuple[dict[str, Any], list[str]]:

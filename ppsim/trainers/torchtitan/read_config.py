@@ -7,11 +7,11 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_toml
-from ppsim.base.option_declarations import given_of
+from ppsim.base.option_declarations import given_options
 from ppsim.model.architecture import Model
 from ppsim.model.recompute import BY_OPERATORS, recompute_of
 from ppsim.model.registry import NAMES, find_model
-from ppsim.trainers.arguments import Arguments, normalised
+from ppsim.trainers.arguments import Arguments, megatron_names
 from ppsim.trainers.local_batch import LocalBatch
 from ppsim.trainers.run_config import RunConfig
 from ppsim.trainers.torchtitan.config_registry import registered
@@ -105,7 +105,7 @@ def from_torchtitan(
     return RunConfig(
         trainer,
         source,
-        given_of(words),
+        given_options(words),
         model,
         why_no_model,
         arguments.read,
@@ -222,7 +222,7 @@ def _flat(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
         if isinstance(value, dict):
             found |= _flat(value, f"{full}.")
         else:
-            found |= normalised({full: value})
+            found |= megatron_names({full: value})
             if full.endswith("checkpoint.mode"):
                 found["activation_checkpoint.mode"] = value  # "none" is a mode here
     return found

@@ -17,7 +17,7 @@ from ppsim.plot import (
     save_figure,
     timeline_figure,
 )
-from ppsim.plot.figures.style import WIDTHS, figure_bytes, series
+from ppsim.plot.figures.style import WIDTHS, figure_bytes, series_style
 from ppsim.projection.bubbles import bubbles_at
 
 COSTS = StageCosts(
@@ -41,7 +41,7 @@ ROWS = pandas.DataFrame(
         "use": ["fit", "judge", "judge"],
         "quantity": ["time", "time", "memory"],
         "measured": [1.0, 2.0, 2.0**34],
-        "predicted": [1.0, 2.1, 2.0**34],
+        "projected": [1.0, 2.1, 2.0**34],
         "error": [0.0, 0.05, 0.0],
         "order_only": [False, False, False],
     }
@@ -113,10 +113,10 @@ def test_an_unknown_suffix_or_width_is_refused_with_those_that_there_are(tmp_pat
 
 
 def test_series_are_told_apart_without_their_colours():
-    looks = series(12)
+    looks = series_style(12)
     assert len({look.marker for look in looks}) == 12
-    assert len({(look.marker, str(look.line)) for look in series(60)}) == 60
-    assert looks[:3] == series(3)
+    assert len({(look.marker, str(look.line)) for look in series_style(60)}) == 60
+    assert looks[:3] == series_style(3)
 
 
 def test_a_figure_leaves_pyplot_alone():

@@ -10,7 +10,7 @@ import pytest
 import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.schedule.table import Op
-from ppsim.simulation.run import simulate
+from ppsim.simulation.simulate import simulate
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
 

@@ -11,7 +11,7 @@ import pytest
 
 from ppsim import StageCosts, build, simulate
 from ppsim.runs.calibrate import calibrate
-from ppsim.runs.loss_attribution import explained
+from ppsim.runs.loss_attribution import attribute_losses
 from ppsim.runs.run import Run
 from ppsim.runs.timeline_import import run_of
 from ppsim.runs.traces import in_rank_order, message_bytes_of, result_of, table_rows_of
@@ -272,5 +272,5 @@ def test_the_rank_that_comes_late_to_the_collective_between_steps_is_known(cuda:
             )
     run = run_of_traces(traces)
     assert np.array(run.to_collective_s) == pytest.approx(np.array([[0.001, 0.02, 0.001, 0.001]] * 2), abs=2e-4)
-    between = next(loss for loss in explained(run).losses if loss.cause == "time between steps")
+    between = next(loss for loss in attribute_losses(run).losses if loss.cause == "time between steps")
     assert between.detail.startswith("rank 1 starts its first collective 20.0 ms after its last pass")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import ppsim
-from ppsim.api.project import plan_of
+from ppsim.api.project import plan_of_keywords
 from ppsim.errors import ConfigError
 from ppsim.model.registry import find_model
 from ppsim.projection.plan import Plan
@@ -36,13 +36,13 @@ def read(folder: Path, text: str, name: str = "run.sh") -> RunConfig:
 def plan(folder: Path, text: str, **options: object) -> Plan:
     """The plan of a file of this text with further options."""
     (folder / "run.sh").write_text(text)
-    return plan_of({"run_config": folder / "run.sh", "cluster": "dgx-h100"} | options)
+    return plan_of_keywords({"run_config": folder / "run.sh", "cluster": "dgx-h100"} | options)
 
 
 def test_a_registry_entry_sets_what_the_command_leaves_open(tmp_path: Path) -> None:
     found = read(tmp_path, REGISTRY)
     words = ("tp", "recompute", "micro_batch", "seq_len", "gpus", "compile", "dtype", "zero")
-    assert [found.words[word] for word in words] == [8, "full", 8, 8192, 64, False, "bfloat16", 3]
+    assert [found.options[word] for word in words] == [8, "full", 8, 8192, 64, False, "bfloat16", 3]
     assert found.model == find_model("llama3-70b")
     assert found.ignored == ()
 
@@ -50,7 +50,7 @@ def test_a_registry_entry_sets_what_the_command_leaves_open(tmp_path: Path) -> N
 def test_llama3_405b_is_compiled_in_float8_with_hidden_tensor_parallelism(tmp_path: Path) -> None:
     found = read(tmp_path, REGISTRY.replace("70b", "405b"))
     words = ("tp", "recompute", "micro_batch", "compile", "dtype", "overlap_tp")
-    assert [found.words[word] for word in words] == [8, "full", 2, True, "float8", "0.5"]
+    assert [found.options[word] for word in words] == [8, "full", 2, True, "float8", "0.5"]
 
 
 def test_the_entry_its_file_and_the_release_are_assumptions(tmp_path: Path) -> None:
@@ -64,8 +64,8 @@ def test_flags_override_the_registry(tmp_path: Path) -> None:
         "--training.steps 100", "--parallelism.tensor_parallel_degree 4 activation-checkpoint:none"
     )
     found = read(tmp_path, text)
-    assert (found.words["tp"], found.words["recompute"]) == (4, "none")
-    assert found.words["micro_batch"] == 8
+    assert (found.options["tp"], found.options["recompute"]) == (4, "none")
+    assert found.options["micro_batch"] == 8
 
 
 def test_the_command_prints_the_registry_and_the_gpus_of_the_launcher(tmp_path: Path) -> None:
@@ -78,12 +78,12 @@ def test_the_command_prints_the_registry_and_the_gpus_of_the_launcher(tmp_path: 
 
 @pytest.mark.parametrize("module", ["torchtitan.models.llama3", "llama3"])
 def test_a_module_may_be_given_with_its_package(tmp_path: Path, module: str) -> None:
-    assert read(tmp_path, REGISTRY.replace("--module llama3", f"--module {module}")).words["tp"] == 8
+    assert read(tmp_path, REGISTRY.replace("--module llama3", f"--module {module}")).options["tp"] == 8
 
 
 def test_a_file_with_nothing_but_the_entry_is_a_configuration(tmp_path: Path) -> None:
     found = read(tmp_path, "torchrun -m torchtitan.train --module qwen3 --config qwen3_14b\n")
-    assert (found.words["micro_batch"], found.words["recompute"], found.words["seq_len"]) == (4, "full", 4096)
+    assert (found.options["micro_batch"], found.options["recompute"], found.options["seq_len"]) == (4, "full", 4096)
     assert found.model == find_model("qwen3-14b")
 
 
@@ -134,7 +134,7 @@ def test_a_model_that_trains_on_images_is_said_to_be_its_language_model_alone(tm
 def test_eight_rounds_of_eight_microbatches(tmp_path: Path) -> None:
     made = plan(tmp_path, ROUNDS)
     assert (made.num_microbatches, made.gradient_accumulation_steps, made.round_microbatches) == (64, 8, 8)
-    assert read(tmp_path, ROUNDS).words["gradient_accumulation_steps"] == 8
+    assert read(tmp_path, ROUNDS).options["gradient_accumulation_steps"] == 8
     projection = ppsim.project(made)
     equal_stages = 3 / (8 + 3)
     assert projection.timeline.bubble_ratio == pytest.approx(equal_stages, abs=0.05)
@@ -185,7 +185,7 @@ def test_replicas_left_over_of_the_launcher_count_for_rounds(tmp_path: Path) -> 
     "launcher", ["--nproc_per_node=$NGPU", "--nproc_per_node=gpu", "--nproc_per_node=8 --nnodes=1:4"]
 )
 def test_a_launcher_that_does_not_say_the_number_is_no_error(tmp_path: Path, launcher: str) -> None:
-    assert "gpus" not in read(tmp_path, REGISTRY.replace("--nproc_per_node=8 --nnodes=8", launcher)).words
+    assert "gpus" not in read(tmp_path, REGISTRY.replace("--nproc_per_node=8 --nnodes=8", launcher)).options
 
 
 def test_options_of_the_newest_trainer_count_tokens(tmp_path: Path) -> None:
@@ -210,20 +210,20 @@ def test_the_defaults_of_0_2_are_its_own(tmp_path: Path) -> None:
     """job_config.py of v0.2.2: seq_len 2048, local_batch_size 8, selective of every second layer."""
     found = read(tmp_path, TOML, "train.toml")
     words = ("seq_len", "micro_batch", "recompute", "zero", "compile", "dp")
-    assert [found.words[word] for word in words] == [2048, 8, "full/2", 3, False, 8]
+    assert [found.options[word] for word in words] == [2048, 8, "full/2", 3, False, 8]
 
 
 def test_experts_are_not_divided_by_tensor_parallelism_unless_asked(tmp_path: Path) -> None:
     text = TOML.replace("data_parallel_shard_degree = 8", "tensor_parallel_degree = 4\nexpert_parallel_degree = 8")
     text = text.replace('"llama3"', '"deepseek_v3"').replace('"8B"', '"16B"')
-    assert read(tmp_path, text, "train.toml").words["etp"] == 1
+    assert read(tmp_path, text, "train.toml").options["etp"] == 1
     with_etp = text + "expert_tensor_parallel_degree = 4\n"
-    assert "etp" not in read(tmp_path, with_etp, "train.toml").words
+    assert "etp" not in read(tmp_path, with_etp, "train.toml").options
 
 
 def test_the_loss_alone_compiled_leaves_blocks_eager(tmp_path: Path) -> None:
     text = TOML + '[compile]\nenable = true\ncomponents = ["loss"]\n'
-    assert read(tmp_path, text, "train.toml").words["compile"] is False
+    assert read(tmp_path, text, "train.toml").options["compile"] is False
 
 
 def test_a_command_of_0_2_is_read_with_the_toml_that_it_names(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_a_command_of_0_2_is_read_with_the_toml_that_it_names(tmp_path: Path) ->
     text = "torchrun -m torchtitan.train --job.config_file configs/llama3_8b.toml --training.local_batch_size 2\n"
     found = read(tmp_path, text)
     words = ("micro_batch", "recompute", "dp", "seq_len")
-    assert [found.words[word] for word in words] == [2, "full", 8, 2048]
+    assert [found.options[word] for word in words] == [2, "full", 8, 2048]
     assert "options that the command does not set are those of configs/llama3_8b.toml" in found.assumed
     with pytest.raises(ConfigError, match=r"job.config_file other.toml is neither in .* nor in a folder above it"):
         read(tmp_path, text.replace("configs/llama3_8b.toml", "other.toml"))
@@ -256,9 +256,9 @@ def test_layers_per_stage_say_how_many_stages_a_rank_has(tmp_path: Path) -> None
     text = ROUNDS.replace(
         "_schedule 1F1B", "_schedule Interleaved1F1B --parallelism.pipeline_parallel_layers_per_stage "
     )
-    assert read(tmp_path, text.replace("_stage  ", "_stage 3 ")).words["vpp"] == 3
+    assert read(tmp_path, text.replace("_stage  ", "_stage 3 ")).options["vpp"] == 3
     odd = read(tmp_path, text.replace("_stage  ", "_stage 5 "))
-    assert "vpp" not in odd.words
+    assert "vpp" not in odd.options
     assert any("its 7 stages are no multiple of pp 4" in line for line in odd.assumed)
 
 
@@ -269,4 +269,4 @@ def test_dualpipev_overlaps_the_messages_of_parallel_experts(tmp_path: Path) -> 
     )
     for ep, overlap in ((8, "dualpipe"), (1, None)):
         (tmp_path / "job.toml").write_text(text.format(ep))
-        assert read_run_config(tmp_path / "job.toml").words.get("overlap_ep") == overlap
+        assert read_run_config(tmp_path / "job.toml").options.get("overlap_ep") == overlap

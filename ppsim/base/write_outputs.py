@@ -1,0 +1,36 @@
+"""Output files of `-o PATH`: the suffix selects the format, and files are written atomically."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import require_writable, write_atomically
+
+Say = Callable[[str], None]
+Formats: TypeAlias = Mapping[str, tuple[str, Callable[[Any], str | bytes]]]
+"""By suffix: (description of the file or "", function that makes its content)."""
+
+
+def ignore_message(message: str) -> None:
+    """Ignore the message; the default for calls from Python."""
+
+
+def suffix_of(path: str, suffixes: Iterable[str]) -> str:
+    """Return the member of `suffixes` at the path's end; raises `ConfigError` if none matches or on a bad path."""
+    for suffix in sorted(suffixes, key=len, reverse=True):
+        if path.endswith(suffix):
+            break
+    else:
+        raise ConfigError(
+            f"cannot tell what to write to {path or repr(path)}: give it one of {', '.join(suffixes)}"
+        )
+    require_writable(path)
+    return suffix
+
+
+def write(paths: Sequence[str], formats: Formats, what: Any, *, announce: Say = ignore_message) -> None:
+    """Write `what` to each path in the format of its suffix, atomically, and announce each file."""
+    for path in paths:
+        name, make = formats[suffix_of(path, formats)]
+        write_atomically(path, make(what))
+        announce(f"wrote {path}" + (f" ({name})" if name else ""))

@@ -1,0 +1,134 @@
+"""Tensor-parallel communication around the operators of a layer, and its exposed time."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ppsim.costs.execution_context import ExecutionContext
+from ppsim.costs.operator_kernels import OperatorKernels
+from ppsim.costs.torch_blocks import num_amax
+from ppsim.model.operators import Operator, gathered_inputs, summed_outputs
+from ppsim.model.recompute import BY_OPERATORS
+from ppsim.parallel.groups import GroupName
+
+
+@dataclass(frozen=True)
+class LayerMessages:
+    """Bytes that ranks all-gather before an operator and reduce after it in a forward, by operator name.
+
+    A GEMM whose outputs are divided over ranks needs the whole sequence, gathered once for all readers. One whose
+    inputs are divided gives a partial sum. Without sequence parallelism nothing is gathered, and gradients of
+    inputs are all-reduced instead. `scales`: float8 scales that ranks agree on, in a forward and in a backward.
+    `pairs`: a rank's part of the tokens dispatched to experts, which etp ranks gather and reduce (Megatron-LM,
+    `MoEAlltoAllTokenDispatcher`). `again`: bytes gathered again for a weight gradient. `adapters`: seconds of the
+    messages of LoRA adapters in a forward and in a backward.
+    """
+
+    place: ExecutionContext
+    scales: tuple[int, int]
+    gathered: Mapping[str, float]
+    summed: Mapping[str, float]
+    pairs: Mapping[str, float]
+    again: Mapping[str, float]
+    adapters: Mapping[str, tuple[float, float]]
+
+    @classmethod
+    def of(cls, timed: OperatorKernels) -> "LayerMessages":
+        """Return the messages of a layer from its operators' kernels."""
+        place, operators, e = timed.place, timed.operators, timed.place.execution.element_bytes
+        routed = [one for one in operators if one.weight is not None and one.weight.kind == "routed"]
+        size, pairs = e * timed.rows["tokens"], dict[str, float]()
+        if routed and not place.execution.sequence_parallel and place.cut.expert_tp == place.cut.tp:
+            # One reduction follows the routed and shared experts together, and one of gradients precedes them.
+            halves = [one for one in operators if one.sublayer == 1]
+            gathered, summed = gathered_inputs(halves, timed.tensors), summed_outputs(halves)
+            gathered[routed[0].name] = summed[routed[-1].name] = timed.layer_input
+        else:
+            gathered, summed = timed.gathered, timed.summed
+            pairs = {one.name: e * timed.rows["capacity"] * one.writes[0].columns for one in routed[-1:]}
+        frozen = {one.name for one in operators if not one.trainable}
+        return cls(
+            place,
+            num_amax(operators, place),
+            {name: size * one.columns for name, one in gathered.items()},
+            {name: size * one.columns for name, one in summed.items()},
+            pairs,
+            {name: size * one.columns for name, one in gathered.items() if name not in frozen},
+            {one.name: _of_adapter(timed, one) for one in operators if one.weight and one.weight.is_adapter},
+        )
+
+    def forward_s(self, names: Iterable[str] | None = None) -> float:
+        """Return the exposed seconds of a forward, or of the operators `names` in it."""
+        wanted = {*self.gathered, *self.summed, *self.pairs} if names is None else set(names)
+        hidden = self.place.execution.hidden_tp_forward
+        gather_s = sum(self._gather_s(size) for name, size in self.gathered.items() if name in wanted)
+        sum_s = sum(self.place.reduced_s(size) for name, size in self.summed.items() if name in wanted)
+        sum_s += self._pairs_s(wanted)
+        exposed, is_whole = 1.0 if self._waits_for_gathers else 1 - hidden, wanted >= self.gathered.keys()
+        adapters_s = sum(
+            forward_s for name, (forward_s, _) in self.adapters.items() if names is None or name in wanted
+        )
+        return exposed * gather_s + (1 - hidden) * sum_s + self.scales[0] * self._agreed_s * is_whole + adapters_s
+
+    def backward_s(self) -> float:
+        """Return the exposed seconds of a backward.
+
+        Megatron-LM's GEMMs save only their part of the sequence and gather it again for W. torch saves the gathered
+        tensor, so that only `selective-op` gathers again, and no reduction of gradients overlaps with a GEMM.
+        """
+        execution = self.place.execution
+        exposed = 1 - execution.hidden_tp_backward
+        gather_s = sum(self._gather_s(size) for size in self.summed.values())
+        sum_s = sum(self.place.reduced_s(size) for size in self.gathered.values()) + self._pairs_s(self.pairs)
+        again_s = sum(self._gather_s(size) for size in self.again.values())
+        adapters_s = sum(backward_s for _, backward_s in self.adapters.values())
+        if not self._is_torch:
+            return exposed * (gather_s + sum_s + again_s) + adapters_s
+        exposed_of_gathers = 1.0 if self._waits_for_gathers else exposed
+        repeats = execution.recompute == BY_OPERATORS
+        gathers_s = exposed_of_gathers * (gather_s + repeats * again_s)
+        return gathers_s + sum_s + self.scales[1] * self._agreed_s + adapters_s
+
+    @property
+    def _is_torch(self) -> bool:
+        return self.place.execution.compile is not None and self.place.cut.norm_divisor > 1
+
+    @property
+    def _waits_for_gathers(self) -> bool:
+        return self._is_torch and self.place.is_async and not self.place.gathers_in_products
+
+    @property
+    def _agreed_s(self) -> float:
+        return self.place.seconds("all-reduce", 4.0, "tp") if self._is_torch else 0.0
+
+    def _gather_s(self, num_bytes: float) -> float:
+        return self.place.gathered_s(self.place.execution.gathered_share * num_bytes)
+
+    def _pairs_s(self, names: Iterable[str]) -> float:
+        return sum(self.place.sum_over_tp_s(self.pairs[name], "etp") for name in names if name in self.pairs)
+
+
+def _of_adapter(timed: OperatorKernels, one: Operator) -> tuple[float, float]:
+    """Seconds of the messages of matrix A or B of a LoRA adapter, in a forward and in a backward.
+
+    A's outputs are gathered, or reduced if A's inputs are divided over ranks. The gradient of B's input is reduced.
+    If the module gives whole columns, B's outputs are gathered, and with sequence parallelism their gradient too;
+    without it, the gradient of A's input is reduced if A's outputs are divided. No message is hidden
+    (Megatron-Bridge, `ParallelLinearAdapter.forward`).
+    """
+    assert one.weight is not None
+    place, tp = timed.place, timed.place.cut.tp
+    group: GroupName = "tp"
+    if one.weight.kind == "routed adapter":
+        group, tp = "etp", place.cut.expert_tp
+    if tp == 1:
+        return 0.0, 0.0
+    of_column = place.execution.element_bytes * timed.rows[one.rows]
+    read, written = timed.tensors[one.reads[0]], one.writes[0]
+    is_gathered, is_parallel = one.weight.outputs < written.columns, place.execution.sequence_parallel
+    gather_s = place.seconds("all-gather", of_column * written.columns, group) if is_gathered else 0.0
+    sum_s = place.seconds("all-reduce", of_column * read.columns, group)
+    if one.name.endswith(" B"):
+        return gather_s, sum_s + is_parallel * gather_s
+    if is_gathered:
+        return gather_s, (not is_parallel) * sum_s
+    return place.seconds("all-reduce", of_column * written.columns, group), 0.0

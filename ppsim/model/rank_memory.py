@@ -1,0 +1,453 @@
+"""Bytes on a rank at the peak of a step: parameters, gradients, optimizer state, activations, transients, buffers.
+
+Static memory is exact arithmetic on shapes. Activations depend on the microbatches in flight at the peak, which the
+schedule determines (`ppsim.simulation.memory_per_action` has memory over time). The peak is the larger of two
+moments: the head's backward, with the gradient of the logits, or the backward of the first layer to run backward,
+with the gradient of its MLP.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ppsim.base.errors import ConfigError
+from ppsim.model.activations import (
+    embedding_activations,
+    head_activations,
+    layer_activations,
+    layer_backward,
+    mtp_activations,
+)
+from ppsim.model.architecture import Layer, Model
+from ppsim.model.batch import Batch, KernelChoice
+from ppsim.model.cuda_graph_scope import has_graph, num_outputs_beside
+from ppsim.model.cuda_graphs import CudaGraphs
+from ppsim.model.encoder import Encoder, EncoderPart
+from ppsim.model.optimizer import Optimizer
+from ppsim.model.parameters import exact_multiple, held_parameters, padded_vocabulary, require_division
+from ppsim.model.pipeline_stages import Stage, layers_of
+from ppsim.model.recompute import BY_OPERATORS, Recompute, of_layer, recomputes
+from ppsim.parallel.sizes import ParallelSizes, share
+
+
+@dataclass(frozen=True)
+class RankMemory:
+    """Bytes of one rank at its peak, by component; `total` is their sum."""
+
+    components: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        """All bytes."""
+        return sum(self.components.values())
+
+    @property
+    def static(self) -> int:
+        """Bytes of parameters, gradients and optimizer state."""
+        return sum(size for name, size in self.components.items() if name in STATIC)
+
+    @property
+    def activations(self) -> int:
+        """Bytes saved by forwards."""
+        return sum(size for name, size in self.components.items() if name in ACTIVATIONS)
+
+
+STATIC = (
+    "parameters", "gradients", "optimizer state",
+    "expert parameters", "expert gradients", "expert optimizer state",
+)  # fmt: skip
+ACTIVATIONS = (
+    "layer input", "norms", "attention", "scores", "feed-forward", "experts", "modulation", "residual streams",
+    "dropout masks",
+    "embedding", "encoder", "head", "logits", "multi-token prediction",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GraphBuffers:
+    """Buffers of CUDA graphs, with fixed addresses: one per layer, pass and captured microbatch.
+
+    TransformerEngine's `make_graphed_callables`, as called by Megatron-LM's `TECudaGraphHelper`: all microbatches
+    of a step are captured in pipeline order, or one microbatch without a pipeline. With `reuse`
+    (`_reuse_graph_input_output_buffers`, from version 2.7 on), microbatches that are not in flight together share
+    inputs and outputs, and all backwards of a size share one output gradient. Else each graph has its own input,
+    output and the gradients of both. The input replaces a saved tensor of the forward.
+    """
+
+    captured: CudaGraphs = "none"
+    num_microbatches: int = 1
+    reuse: bool = True
+
+    def kept(self, layer: Layer) -> int:
+        """Return the hidden states that a layer saves in addition per microbatch; negative if all are held."""
+        if self.captured in ("none", "full") or not has_graph(self.captured, layer):
+            return 0
+        beside = num_outputs_beside(self.captured, layer)
+        return beside if self.reuse else beside - 2
+
+    def held(self, layers: Sequence[Layer]) -> int:
+        """Return the number of hidden states that a rank with these layers always holds."""
+        if self.captured in ("none", "full"):
+            return 0
+        number = sum(has_graph(self.captured, layer) for layer in layers)
+        return min(number, 1) if self.reuse else 4 * self.num_microbatches * number
+
+
+@dataclass(frozen=True)
+class MemorySettings:
+    """Settings of a step: microbatch, parallel sizes, optimizer, kernels, and constants.
+
+    - `vocab_multiple`: the vocabulary is padded to a multiple of this times tp (Megatron-LM: 128).
+    - `workspace_bytes`: library workspaces, by default 32 MiB of cuBLAS for torch and 32 MiB for TransformerEngine.
+    - `allocator_slack`: reserved over allocated bytes; 1 gives allocated bytes.
+    - `fully_shard`: torch's FSDP2 instead of Megatron-LM's distributed optimizer (`ppsim.model.fully_shard`).
+      Weights are float32 shards, gathered in the dtype of GEMM operands (`KernelChoice.input_bytes`).
+    - `deferred_head`: microbatches whose weight gradient of the output layer waits, with its input and the gradient
+      of its logits.
+    """
+
+    batch: Batch
+    cut: ParallelSizes = field(default_factory=ParallelSizes)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    kernels: KernelChoice = field(default_factory=KernelChoice)
+    vocab_multiple: int = 1
+    workspace_bytes: int = 64 * 2**20
+    allocator_slack: float = 1.0
+    fully_shard: bool = False
+    deferred_head: int = 0
+    graphs: GraphBuffers = field(default_factory=GraphBuffers)
+
+    @property
+    def sharding_ranks(self) -> int:
+        """Ranks that can share non-expert weights, gradients and optimizer state."""
+        return self.cut.replicas // self.optimizer.instances_among(self.cut.replicas)
+
+    def recomputing(self, recompute: Recompute) -> "MemorySettings":
+        """Return the settings with another recomputation."""
+        same = recompute == self.batch.recompute
+        return self if same else replace(self, batch=replace(self.batch, recompute=recompute))
+
+    def __post_init__(self) -> None:
+        if self.workspace_bytes < 0:
+            raise ConfigError(f"workspace_bytes must be 0 or more: got {self.workspace_bytes}")
+        if not self.allocator_slack >= 1:
+            raise ConfigError(f"the allocator's slack must be 1 or more: got {self.allocator_slack}")
+
+
+def static_memory(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:
+    """Return the bytes that a rank always holds for these stages, by component of `STATIC`.
+
+    Frozen weights have neither gradients nor state. With FSDP2: float32 shards, and whole tensors besides: up to
+    ZeRO 2 all gathered weights, and up to ZeRO 1 accumulated gradients, as with a pipeline.
+    """
+    cut, optimizer = settings.cut, settings.optimizer
+    held = held_parameters(model, list(stages), cut, vocab_multiple=settings.vocab_multiple)
+    stage, of_gradient = optimizer.zero_stage, optimizer.bytes_of_gradient
+    state = held.matrices * optimizer.state_bytes(is_matrix=True)
+    state += (held.trained - held.matrices) * optimizer.state_bytes()
+    expert_state = held.trained_expert * optimizer.state_bytes(is_matrix=True)
+    found: dict[str, int] = {}
+    experts = cut.expert_replicas // optimizer.instances_among(cut.expert_replicas)
+    for prefix, number, trained, state_bytes, replicas in (
+        ("", held.dense, held.trained, state, settings.sharding_ranks),
+        ("expert ", held.expert, held.trained_expert, expert_state, experts),
+    ):
+        if settings.fully_shard:
+            shard = share(4 * number, replicas)
+            weights = shard + (0 if stage == 3 else exact_multiple(number, gathered_bytes(settings)))
+            gradients = shard + number * of_gradient * (stage <= 1)
+            states = share(8 * number, replicas)
+        else:
+            weights = share(number * optimizer.weight_bytes, replicas if stage >= 3 else 1)
+            gradients = share(trained * of_gradient, replicas if stage >= 2 else 1)
+            on_device = exact_multiple(state_bytes, 1 - optimizer.offload_fraction)
+            states = share(on_device, replicas if stage >= 1 else 1)
+        found |= {
+            f"{prefix}parameters": weights,
+            f"{prefix}gradients": gradients,
+            f"{prefix}optimizer state": states,
+        }
+    return found
+
+
+def gathered_bytes(settings: MemorySettings) -> float:
+    """Return the bytes per GEMM weight in FSDP2's all-gather: an operand's, if dp ranks share the weight.
+
+    TorchTitan (float8.py at 9dec370: `dp_shard_enabled`) casts it before it is gathered among dp ranks, but not if
+    only cp ranks share it.
+    """
+    operand = settings.kernels.input_bytes
+    return settings.optimizer.weight_bytes if operand is None or settings.cut.dp == 1 else operand
+
+
+def stage_activations(model: Model, stage: Stage, settings: MemorySettings) -> dict[str, int]:
+    """Return the bytes that a stage saves per microbatch, by component, without its head."""
+    batch, cut, kernels = settings.batch, settings.cut, settings.kernels
+    found: Counter[str] = Counter()
+    words = Counter(stage.recomputed(batch.recompute))
+    for layers, plan in stage.planned(batch.recompute):
+        if plan.joined:
+            words.subtract((layer, plan.recompute) for layer in layers)
+            if not layers[-1].has_backward:
+                continue
+            found["layer input"] += _hidden_bytes(layers[0].streams * layers[0].hidden_size, settings)
+    for (layer, recompute), number in (+words).items():
+        kept = kept_of_layer(layer, settings.recomputing(recompute))
+        found.update({name: number * size for name, size in kept.items()})
+    if found["residual streams"] and any(recomputes(word, "mhc") for _, word in words):
+        # the other streams are mixed from these
+        found["residual streams"] += _hidden_bytes(model.residual_size, settings)
+    if stage.layers and not stage.embedding and (summed := stage.layers[0].summed_residuals):
+        # Received with the input of the first layer, which is counted there.
+        found["earlier residuals"] += (summed[0] - 1) * _hidden_bytes(model.hidden_size, settings)
+    if stage.mtp:
+        found.update(mtp_activations(model, len(stage.mtp), batch, cut))
+    if stage.embedding and model.trains("embedding"):
+        found.update(embedding_activations(model, batch, cut, kernels))
+    if of_encoders := sum(encoder_activations(part, settings) for part in stage.encoder_parts(model)):
+        found["encoder"] = of_encoders
+    return found
+
+
+def of_encoder(encoder: Encoder, settings: MemorySettings) -> MemorySettings | None:
+    """Return the settings of an encoder's layers: 16 bits, rows of its images; None if it encodes nothing."""
+    if not encoder.images:
+        return None
+    batch, is_full = settings.batch, encoder.is_divided and settings.batch.recompute == "full"
+    return replace(
+        settings,
+        batch=Batch(
+            batch.micro_batch * encoder.images, encoder.rows, batch.element_bytes, "full" if is_full else "none"
+        ),
+        cut=encoder.cut(settings.cut),
+        kernels=replace(settings.kernels, input_bytes=None, weight_copy_bytes=0.0, dropout=False),
+        graphs=GraphBuffers(),
+    )
+
+
+def encoder_activations(part: EncoderPart, settings: MemorySettings) -> int:
+    """Return the bytes that a part of an encoder saves per microbatch.
+
+    Layers as any layer; trained matrices before and after them their inputs; activations of the projector theirs.
+    """
+    encoder, own = part.encoder, of_encoder(part.encoder, settings)
+    if own is None:
+        return 0
+    number, e = settings.batch.micro_batch * encoder.tokens, own.batch.element_bytes
+    layers = sum(times * _kept(layer, own) for layer, times in Counter(part.layers).items())
+    columns = sum(encoder.merge * one.rows * one.inputs for one in part.embedding if encoder.trains_layers)
+    projector = part.own_projector(settings.cut)
+    columns += sum(one.rows * one.inputs for one in projector if encoder.trains_projector)
+    if encoder.trains_layers or encoder.trains_projector:
+        columns += sum(one.rows * one.outputs for one in projector[:-1])
+    return layers + round(number * columns * e)
+
+
+def kept_of_layer(layer: Layer, settings: MemorySettings) -> dict[str, int]:
+    """Return the bytes that a layer saves per microbatch, by component, including its CUDA graph's."""
+    found = layer_activations(layer, settings.batch, settings.cut, settings.kernels)
+    beside = settings.graphs.kept(layer) * _hidden_bytes(layer.streams * layer.hidden_size, settings)
+    return found | {"graph buffers": beside} if beside else found
+
+
+def _hidden_bytes(hidden_size: int, settings: MemorySettings) -> int:
+    """Bytes of a microbatch's hidden states between layers, on a rank."""
+    batch, cut = settings.batch, settings.cut
+    return share(batch.tokens(cut) * hidden_size, cut.norm_divisor) * batch.element_bytes
+
+
+def rank_memory(
+    model: Model, stages: Sequence[Stage], settings: MemorySettings, *, in_flight: Sequence[float]
+) -> RankMemory:
+    """Return the peak of a rank that holds these stages.
+
+    `in_flight`: microbatches in flight per stage: forward done, backward not, including the one whose backward
+    starts; fractions are for averages. The head saves its part of one microbatch, because its backward follows its
+    forward. Raises `ConfigError` for a model that cannot be divided so.
+    """
+    if len(in_flight) != len(stages):
+        raise ConfigError(f"in_flight has {len(in_flight)} entries, but there are {len(stages)} stages")
+    if any(not number >= 0 for number in in_flight):
+        raise ConfigError(f"microbatches in flight must be 0 or more: got {min(in_flight)}")
+    require_division(model, settings.cut)
+    found = Counter(static_memory(model, stages, settings))
+    for stage, number in zip(stages, in_flight, strict=True):
+        kept = stage_activations(model, stage, settings)
+        found.update({name: exact_multiple(size, number) for name, size in kept.items()})
+    found.update(max(_moments(model, stages, settings), key=lambda moment: sum(moment.values())))
+    if any(stage.head for stage in stages) and model.trains("head"):
+        found["deferred gradients of the head"] = settings.deferred_head * _held_for_head(model, settings)
+    found.update(_placeholders(stages, settings))
+    found.update(_weight_copies(stages, settings))
+    found.update(_buckets(model, stages, settings))
+    buffers = settings.graphs.held(layers_of(stages)) * _hidden_bytes(model.residual_size, settings)
+    found["graph buffers"] += buffers
+    found["library workspaces"] = settings.workspace_bytes
+    used = sum(found.values())
+    found["allocator slack"] = exact_multiple(used, settings.allocator_slack) - used
+    return RankMemory({name: size for name, size in found.items() if size})
+
+
+def moment_bytes(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> int:
+    """Return the bytes besides saved activations at the peak of a rank that holds these stages."""
+    return max(sum(one.values()) for one in _moments(model, stages, settings))
+
+
+def _moments(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> list[dict[str, int]]:
+    batch, cut = settings.batch, settings.cut
+    hidden = _hidden_bytes(model.residual_size, settings)
+    gathered = 2 * batch.tokens(cut) * model.hidden_size * batch.element_bytes if cut.norm_divisor > 1 else 0
+    moments = [
+        {"gradient of a layer": num_bytes, "gradient between stages": hidden}
+        for num_bytes in _backwards(stages, settings) | _encoder_backwards(model, stages, settings)
+    ]
+    if mixed := max((_mixed_again(stage, settings) for stage in stages), default=0):
+        moments = [one | {"residual streams again": mixed} for one in moments]
+    if any(stage.head for stage in stages):
+        around = {"gradient between stages": hidden, "gathered sequence": gathered}
+        moments += [one | around for one in _moments_of_head(model, settings)]
+    return moments or [{}]
+
+
+def _mixed_again(stage: Stage, settings: MemorySettings) -> int:
+    """Bytes of recomputed residual streams of a stage before its backward, for one microbatch."""
+    words = [
+        (layer, plan.recompute) for layers, plan in stage.planned(settings.batch.recompute) for layer in layers
+    ]
+    words += [(layer, of_layer(settings.batch.recompute)) for layer in stage.mtp]
+    mixing = [layer for layer, word in words if recomputes(word, "mhc")]
+    plain, again = (sum(_kept(layer, settings.recomputing(word)) for layer in mixing) for word in ("none", "mhc"))
+    return plain - again
+
+
+def _kept(layer: Layer, settings: MemorySettings) -> int:
+    return sum(layer_activations(layer, settings.batch, settings.cut, settings.kernels).values())
+
+
+def _held_for_head(model: Model, settings: MemorySettings) -> int:
+    logits = settings.batch.tokens(settings.cut) * _vocabulary_on_a_rank(model, settings)
+    return logits * settings.batch.element_bytes + _hidden_bytes(model.hidden_size, settings)
+
+
+def _vocabulary_on_a_rank(model: Model, settings: MemorySettings) -> int:
+    tp = settings.cut.tp
+    return padded_vocabulary(model.vocab_size, tp=tp, multiple=settings.vocab_multiple) // tp
+
+
+def _moments_of_head(model: Model, settings: MemorySettings) -> list[dict[str, int]]:
+    """Bytes during the backward of the loss, and of the head.
+
+    The gradient of a fused loss replaces the logits. An unfused loss has the softmax in float32 until its gradient
+    is in the dtype of the logits, and if compiled a copy of the softmax; the head's weight gradient comes
+    afterwards. torch's own loss, used with FSDP2, adds a float32 gradient and its product, and with tensor
+    parallelism an exponential (torch, distributed/tensor/parallel/loss.py: `_nll_loss_and_log_softmax_backward`).
+    """
+    batch, cut, kernels = settings.batch, settings.cut, settings.kernels
+    head = head_activations(model, batch, cut, kernels, vocab_multiple=settings.vocab_multiple)
+    vocab = _vocabulary_on_a_rank(model, settings)
+    weight = vocab * model.hidden_size * settings.optimizer.weight_bytes
+    has_placeholder = kernels.gradient_placeholders and model.trains("head")
+    placeholder = {"gradient placeholder of the head": weight if has_placeholder else 0}
+    if kernels.cross_entropy == "fused":
+        return [head | placeholder]
+    logits, copies = batch.tokens(cut) * vocab, 2 if cut.tp == 1 else 3
+    of_loss = logits * (batch.element_bytes + 4 * (kernels.cross_entropy == "compiled"))
+    if settings.fully_shard:
+        of_loss = 4 * copies * logits
+    of_logits = {"gradient of the logits": logits * batch.element_bytes}
+    return [head | {"gradient of the logits": of_loss}, {"head": head["head"]} | of_logits | placeholder]
+
+
+def _backwards(stages: Sequence[Stage], settings: MemorySettings) -> set[int]:
+    """Bytes inside the backward of each kind of layer, and of each checkpoint."""
+    found, plain = set(), settings.recomputing("none")
+    for stage in stages:
+        for layers, plan in stage.planned(settings.batch.recompute):
+            if plan.joined:
+                inside = sum(_kept(layer, plain) for layer in layers)
+                # the checkpoint already holds its input
+                inside -= _hidden_bytes(layers[0].streams * layers[0].hidden_size, settings)
+                found.add(max(_layer_backward(layer, plain) for layer in set(layers)) + inside)
+            else:
+                found |= {_layer_backward(layer, settings.recomputing(plan.recompute)) for layer in set(layers)}
+        of_mtp = settings.recomputing(of_layer(settings.batch.recompute))
+        found |= {_layer_backward(layer, of_mtp) for layer in set(stage.mtp)}
+    return found
+
+
+def _encoder_backwards(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> set[int]:
+    """Bytes inside the backward of each kind of encoder layer."""
+    parts = [part for stage in stages for part in stage.encoder_parts(model)]
+    found = [(layer, of_encoder(part.encoder, settings)) for part in parts for layer in set(part.layers)]
+    return {_layer_backward(layer, own) for layer, own in found if own is not None}
+
+
+def _layer_backward(layer: Layer, settings: MemorySettings) -> int:
+    """Bytes of a layer's backward beyond those saved by its forward, including a recurrent mixer's states."""
+    if not layer.has_backward:
+        return 0
+    batch, cut, kernels = settings.batch, settings.cut, settings.kernels
+    again = 0
+    if batch.recompute == BY_OPERATORS:
+        whole = layer_activations(layer, replace(batch, recompute="none"), cut, kernels)
+        kept = layer_activations(layer, batch, cut, kernels)
+        again = sum(whole.values()) - sum(size for name, size in kept.items() if name in whole)
+        batch = replace(batch, recompute="none")
+    found = layer_backward(layer, batch, cut, kernels)
+    return max(found, batch.tokens(cut) * layer.attention.transient_bytes // cut.tp) + again
+
+
+def _placeholders(stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:
+    """TransformerEngine's placeholders of weight gradients: one per shape, counted as one per size."""
+    if not settings.kernels.gradient_placeholders:
+        return {}
+    layers = set(layers_of(stages))
+    sizes = {
+        one.size
+        for layer in layers
+        for one in layer.linears(settings.cut)
+        if one.is_orthogonalised and one.trainable
+    }
+    return {"gradient placeholders": sum(sizes) * settings.optimizer.weight_bytes}
+
+
+def _weight_copies(stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:
+    """Narrow copies of the weights inside layers in TransformerEngine; router and head have none."""
+    if settings.fully_shard:
+        return {}  # weights are gathered in the narrow dtype
+    weights = sum(
+        number * sum(one.weights for one in layer.linears(settings.cut) if one.is_orthogonalised)
+        for layer, number in Counter(layers_of(stages)).items()
+    )
+    return {"weights in fewer bits": exact_multiple(weights, settings.kernels.weight_copy_bytes)}
+
+
+def _buckets(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:
+    """Communication buffers besides the parameters and gradients themselves.
+
+    ZeRO 2 and 3 reduce one layer's whole gradient at a time. ZeRO 3 gathers two layers' weights, of the current and
+    the next layer; FSDP2 also holds embedding and head, which it does not free between forward and backward. Up to
+    ZeRO 1 both collectives are in place.
+    """
+    optimizer = settings.optimizer
+    if optimizer.zero_stage < 2:
+        return {}
+    sizes, trained = [0], [0]
+    for stage in stages:
+        for layer in set(stage.layers):
+            held = held_parameters(model, [Stage((layer,))], settings.cut)
+            sizes.append(held.dense + held.expert)
+            trained.append(held.trained + held.trained_expert)
+        for part in stage.encoder_parts(model):
+            of_encoder_layer, frozen = EncoderPart(part.encoder, part.first, part.first + 1).held(settings.cut)
+            sizes.append(of_encoder_layer)
+            trained.append(of_encoder_layer - frozen)
+    found = {"gradient buckets": max(trained) * optimizer.bytes_of_gradient}
+    if optimizer.zero_stage == 3:
+        gathered = gathered_bytes(settings) if settings.fully_shard else optimizer.weight_bytes
+        found["gathered parameters"] = exact_multiple(2 * max(sizes), gathered)
+    if settings.fully_shard and optimizer.zero_stage == 3:
+        around = [replace(stage, layers=(), mtp=()) for stage in stages]
+        held = held_parameters(model, around, settings.cut, vocab_multiple=settings.vocab_multiple)
+        found["gathered parameters"] += held.dense * optimizer.weight_bytes
+    return found

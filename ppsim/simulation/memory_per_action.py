@@ -1,0 +1,105 @@
+"""Memory over time: F allocates; B frees everything; I frees the part that only it needs, W the rest."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppsim.base.arrays import Floats, Ints32, Ints64
+from ppsim.schedule.pairs import fused_pairs
+from ppsim.schedule.table import Schedule
+from ppsim.simulation.cost_arrays import CostArrays
+
+
+@dataclass(frozen=True)
+class RankMemoryUse:
+    """Bytes on each rank. Within a rank, memory depends on the order of actions only, not on their times.
+
+    `during` and `after` have one entry per action: activations on its rank from its start to its end, and after its
+    end. `peak_activation_bytes`, `peak_bytes` (static bytes included) and `peak_at` (the first action at the peak)
+    have one entry per rank.
+    """
+
+    during: Floats
+    after: Floats
+    peak_activation_bytes: Floats
+    peak_bytes: Floats
+    peak_at: Ints32
+
+
+_WHOLE = np.array([1, -1, -1, 0])  # F, B, I, W
+_KEPT = np.array([0, 0, 1, -1])
+
+
+def memory_changes(op: NDArray[np.int8], activation: Floats, kept_for_weight: Floats) -> Floats:
+    """Return the memory that actions add on their ranks, for F's allocation and the part that I keeps for W.
+
+    The release rule for split backwards is the zero-bubble paper's (arXiv 2401.10241, Table 1): I frees the part
+    that W does not need.
+    """
+    added: Floats = _WHOLE[op] * activation + _KEPT[op] * kept_for_weight
+    return added
+
+
+def summed_by_rank(added: Floats, rank_offsets: Ints64) -> Floats:
+    """Return the memory of each rank after each action; the entries of rank r are delimited by `rank_offsets`."""
+    after = np.empty(len(added))
+    for begin, end in pairwise(rank_offsets.tolist()):
+        np.cumsum(added[begin:end], out=after[begin:end])
+    return after
+
+
+def memory_per_action(
+    schedule: Schedule, activation: Floats, kept_for_weight: Floats, share: Floats | float = 1.0
+) -> tuple[Floats, Floats]:
+    """Return the memory of each rank of a compute-only table during and after each action.
+
+    `activation` and `kept_for_weight` have one entry per stage; `share` is the fraction of an action's slice.
+    """
+    by_op = memory_changes(
+        np.arange(len(_WHOLE), dtype=np.int8)[:, None], activation, kept_for_weight
+    )  # indexed by op and stage
+    added = by_op[schedule.op, schedule.stage]
+    added *= share
+    return _held_by(schedule, added)
+
+
+def _held_by(schedule: Schedule, added: Floats) -> tuple[Floats, Floats]:
+    """Return memory during and after each action from the added memory; overwrites `added`."""
+    after = summed_by_rank(added, schedule.rank_offsets)
+    np.minimum(added, 0.0, out=added)
+    return np.subtract(after, added, out=added), after
+
+
+def slice_shares(schedule: Schedule, costs: CostArrays) -> tuple[Ints32, Floats | float, Floats | float]:
+    """Return the whole microbatch of every action, and its slice's fraction of the time and of the tokens."""
+    if schedule.num_slices == 1:
+        return schedule.microbatch, 1.0, 1.0
+    microbatch, place = np.divmod(schedule.microbatch, schedule.num_slices)
+    return microbatch, costs.time_shares[place], costs.token_shares[place]
+
+
+def memory_of(schedule: Schedule, costs: CostArrays) -> RankMemoryUse:
+    """Return the memory of each rank of a compute-only table, for costs resolved for that table."""
+    microbatch, _, share = slice_shares(schedule, costs)
+    names = ("activation_bytes", "kept_bytes")
+    if costs.by_microbatch.keys().isdisjoint(names):
+        during, after = memory_per_action(schedule, costs.activation_bytes, costs.kept_bytes, share)
+    else:
+        activation, kept = (costs.of(name, schedule.stage, microbatch) * share for name in names)
+        during, after = _held_by(schedule, memory_changes(schedule.op, activation, kept))
+    if costs.fused_activation_bytes is not None:
+        forward, backward = fused_pairs(schedule)
+        first = np.minimum(forward, backward)
+        before = np.where(np.isin(first, schedule.rank_offsets), 0.0, after[first - 1])
+        peak = before + costs.fused_activation_bytes[schedule.stage[forward], schedule.stage[backward]]
+        during[first] = during[first + 1] = peak
+    peak_at = np.array([a + np.argmax(during[a:b]) for a, b in pairwise(schedule.rank_offsets.tolist())], np.int32)
+    return RankMemoryUse(
+        during=during,
+        after=after,
+        peak_activation_bytes=during[peak_at],
+        peak_bytes=during[peak_at] + costs.static_bytes,
+        peak_at=peak_at,
+    )

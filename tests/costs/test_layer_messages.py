@@ -1,0 +1,74 @@
+"""What tensor-parallel ranks gather and sum around the operators of a layer."""
+
+import pytest
+
+from ppsim.costs.analytic import layer_estimate
+from ppsim.costs.execution_context import Execution, ExecutionContext
+from ppsim.costs.layer_messages import LayerMessages
+from ppsim.machine.cluster_files import load_cluster
+from ppsim.model.registry import find_model
+from ppsim.parallel.layout import Layout
+from tests.costs.timed import timed
+
+TOKENS, E = 4096, 2
+
+
+def place(*, sequence_parallel: bool = True, etp: int | None = None, **execution) -> ExecutionContext:
+    words = {"sequence_parallel": sequence_parallel} | execution
+    layout = Layout(tp=4, dp=4, etp=etp)
+    return ExecutionContext(cluster=load_cluster("dgx-h100"), layout=layout, execution=Execution(**words))
+
+
+def messages(name: str, where: ExecutionContext) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
+    """Columns that are gathered, summed, and exchanged for pairs, by operator."""
+    found = LayerMessages.of(timed(find_model(name).layers[-1], where, tokens=TOKENS))
+    return tuple(
+        {of: size / (TOKENS * E) for of, size in one.items()} for one in (found.gathered, found.summed, found.pairs)
+    )
+
+
+def test_a_dense_layer_gathers_before_two_gemms_and_sums_behind_two() -> None:
+    gathered, summed, pairs = messages("llama3-8b", place())
+    assert gathered == {"qkv": 4096, "fed up": 4096}
+    assert summed == {"attention output": 4096, "fed down": 4096}
+    assert not pairs
+
+
+def test_latents_are_gathered_instead_of_hidden_states() -> None:
+    """And a shared expert as a dense part; routed experts that are whole on a rank exchange nothing among tp."""
+    gathered, summed, _ = messages("deepseek-v3", place(etp=1))
+    assert gathered == {"queries up": 1536, "keys and values up": 512, "shared up": 7168}
+    assert summed == {"attention output": 7168, "shared down": 7168}
+
+
+def test_ranks_that_share_an_expert_gather_and_sum_its_pairs() -> None:
+    """Two experts per token, 4096 columns: pairs of the whole tensor-parallel group."""
+    _, summed, pairs = messages("mixtral-8x7b", place(etp=4))
+    assert summed == {"attention output": 4096}
+    assert pairs == {"routed down": 2 * 4096}
+    gathered, summed, pairs = messages("mixtral-8x7b", place(sequence_parallel=False, etp=4))
+    assert gathered == {"qkv": 4096, "routed up": 4096}
+    assert summed == {"attention output": 4096, "routed down": 4096}
+    assert not pairs
+
+
+def test_without_sequence_parallelism_outputs_are_summed_forward_and_inputs_backward() -> None:
+    layer, where = find_model("deepseek-v3").layers[-1], place(sequence_parallel=False, etp=1)
+    found = layer_estimate(layer, where, micro_batch=1, sequence_length=TOKENS)
+
+    def summed_s(*columns: int) -> float:
+        return sum(where.seconds("all-reduce", float(one * TOKENS * E), "tp") for one in columns)
+
+    pairs_s = where.sum_over_tp_s(8 * 7168 * TOKENS * E / 4, "etp")
+    assert found.forward.tp_s == pytest.approx(summed_s(7168, 7168) + pairs_s)
+    assert found.backward_input.tp_s == pytest.approx(summed_s(1536, 512, 7168) + pairs_s)
+
+
+def test_recomputing_a_module_repeats_the_messages_of_its_operators() -> None:
+    layer = find_model("deepseek-v3").layers[-1]
+    for recompute, gathered, summed in (("mla_up_proj", (1536, 512), ()), ("shared_experts", (7168,), (7168,))):
+        where = place(etp=1, recompute=recompute)
+        found = layer_estimate(layer, where, micro_batch=1, sequence_length=TOKENS)
+        expected = sum(where.seconds("all-gather", float(one * TOKENS * E), "tp") for one in gathered)
+        expected += sum(where.seconds("reduce-scatter", float(one * TOKENS * E), "tp") for one in summed)
+        assert found.sent_again_s == pytest.approx(expected)

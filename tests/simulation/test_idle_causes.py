@@ -1,0 +1,35 @@
+"""What a rank waits for has a name by where in its row it waits."""
+
+import pytest
+
+from ppsim import StageCosts, build, simulate
+from ppsim.schedule.grammar import parse_table
+from ppsim.simulation import idle_causes as explain
+from ppsim.simulation.idle_causes import CAUSES, compute_causes, idle_by_cause_s
+
+# Rank 1 has F, B, F, B: it warms up to its first B, cools down behind its last F, and waits for compute between.
+ALTERNATING = "0F0,0B0,0F1,0B1\n1F0,1B0,1F1,1B1\n2F0,2B0,2F1,2B1"
+
+
+def test_a_rank_warms_up_to_its_first_backward_and_cools_down_behind_its_last_forward():
+    names = [list(CAUSES)[place] for place in compute_causes(parse_table(ALTERNATING))]
+    assert names == 3 * ["warm_up", "warm_up", "waiting_compute", "cool_down"]
+
+
+def test_seconds_of_waiting_are_of_their_own_kind():
+    timeline = simulate(parse_table(ALTERNATING), StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1))
+    idle = idle_by_cause_s(timeline)  # a microbatch takes 3 forwards and 3 backwards of 2 s, and nothing overlaps
+    assert idle["warm_up"] == pytest.approx([6, 4, 2])
+    assert idle["waiting_compute"] == pytest.approx([0, 3, 6])
+    assert idle["cool_down"] == pytest.approx([6, 3 + 2, 4])
+
+
+def test_idle_time_is_the_same_however_many_ranks_are_looked_at_at_once(monkeypatch):
+    costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, transfer_s=0.25, action_overhead_s=0.1)
+    timeline = simulate(build("zbv", pp=5, microbatches=10), costs)
+    whole = idle_by_cause_s(timeline)
+    for num_ranks in (1, 2):
+        monkeypatch.setattr(explain, "_AT_ONCE", num_ranks * timeline.num_actions // 5)
+        assert {cause: idle.tolist() for cause, idle in idle_by_cause_s(timeline).items()} == {
+            cause: idle.tolist() for cause, idle in whole.items()
+        }
