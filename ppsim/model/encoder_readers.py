@@ -275,8 +275,10 @@ def _qwen3_omni(fields: ConfigFields, top: ConfigFields, text_size: int) -> Enco
         (*convolutions, WeightMatrix("convolved", "frames", channels * wide[-1], (hidden,))),
         (
             WeightMatrix("projector up", "encoded", hidden, (hidden,), biased=True),
-            WeightMatrix("projector down", "projector activation", hidden, (fields.count("output_dim", default=3584),),
-                   biased=True),
+            WeightMatrix(
+                "projector down", "projector activation", hidden, (fields.count("output_dim", default=3584),),
+                biased=True,
+            ),
         ),
         own=(2 * hidden, 0), merge=1, num_tokens=3000 // chunk * long[-1], is_fixed=True, source="a clip of 30 s",
     )  # fmt: skip
