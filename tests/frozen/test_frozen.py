@@ -88,7 +88,7 @@ def test_a_search_of_0_3_0_dev0_goes_on(tmp_path: Path) -> None:
     state.write_bytes((FILES / "tune.json").read_bytes())
     command(
         "tune", "--model", "llama2-7b", "--gpus", 8, "--global-batch", 16, "--seq-len", 4096, "--pp", 2, "--tp", 2,
-        "--zero", 1, "--resume", state,
+        "--zero", 1, "--stack", "plain", "--resume", state,
     )  # fmt: skip
     before = json.loads((FILES / "tune.json").read_text())["verdicts"]
     after = json.loads(state.read_text())["verdicts"]
