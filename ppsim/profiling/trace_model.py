@@ -125,6 +125,10 @@ def _config(data: Mapping[str, Any], where: str) -> tuple[Any, Any, list[str]]:
             text = whole.get_text_config(decoder=True)
     except Exception as error:  # a configuration class checks its fields with errors of its own
         raise ConfigError(f"{where}: transformers refuses the configuration: {_one_line(error)}") from error
+    has_encoder = getattr(whole, "is_encoder_decoder", False) is True
+    others = ("ForConditionalGeneration",) if has_encoder else ("ForMaskedLM", "ForPreTraining")
+    if named := [one for one in fields.get("architectures") or () if str(one).endswith(others)]:
+        raise NotTraced(f"{where}: model_type {whole.model_type} is not a decoder: architectures has {named[0]}")
     if getattr(text, "is_encoder_decoder", False) is True:
         text.is_encoder_decoder = False
     notes = []

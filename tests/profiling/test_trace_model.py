@@ -125,6 +125,13 @@ REFUSED = {
     "a weight used twice": ({"model_type": "zamba"}, "module model.layers uses one weight in several layers"),
     "layers that run again": ({"model_type": "hrm_text"}, "module model.L_module.layers.0 runs 6 times in a forward"),
     "a router of two layers": ({"model_type": "zaya"}, "module model.layers.0.mlp has no router of 2048 → 16 columns"),
+    "an encoder": (
+        {"model_type": "bert", "architectures": ["BertForMaskedLM"]},
+        "model_type bert is not a decoder: architectures has BertForMaskedLM",
+    ),
+    "speech": (
+        {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"]}, "whisper is not a decoder",
+    ),
     "no decoder": ({"model_type": "vit"}, "model_type vit is not a decoder"),
     "an encoder and a decoder": ({"model_type": "t5"}, "model_type t5 is not a decoder"),
     "a size that is no number": ({"model_type": "olmo2", "hidden_size": "big"}, "transformers refuses the configuration"),
