@@ -127,7 +127,8 @@ def _config(data: Mapping[str, Any], where: str) -> tuple[Any, Any, list[str]]:
         raise ConfigError(f"{where}: transformers refuses the configuration: {_one_line(error)}") from error
     has_encoder = getattr(whole, "is_encoder_decoder", False) is True
     others = ("ForConditionalGeneration",) if has_encoder else ("ForMaskedLM", "ForPreTraining")
-    if named := [one for one in fields.get("architectures") or () if str(one).endswith(others)]:
+    listed = fields.get("architectures")
+    if named := [one for one in listed if str(one).endswith(others)] if isinstance(listed, list) else []:
         raise NotTraced(f"{where}: model_type {whole.model_type} is not a decoder: architectures has {named[0]}")
     if getattr(text, "is_encoder_decoder", False) is True:
         text.is_encoder_decoder = False
