@@ -65,7 +65,7 @@ def test_of_layers_in_a_row_one_is_launched(monkeypatch: pytest.MonkeyPatch) -> 
 
     Allocator(monkeypatch)
     for module in (harness, measure_module):
-        monkeypatch.setattr(module, "is_beside", lambda where: True)
+        monkeypatch.setattr(module, "is_asynchronous", lambda where: True)
     monkeypatch.setattr(harness, "launch_seconds", noted)
     settings = MeasuringSettings(num_repeats=1, num_warm_up=0)
     found = measure_shape(
