@@ -25,11 +25,16 @@ KNOWN = [
     "olmo-2-1b", "olmo-3-7b", "olmoe-1b-7b", "seed-oss-36b", "phi-4-mini", "minimax-m2.5", "hunyuan-a13b", "hy3",
     "ernie-4.5-21b-a3b", "ministral-3-3b", "qwen3.5-35b-a3b", "glm-4.7-flash", "exaone-4.0-32b", "k-exaone-236b-a23b",
     "mimo-v2-flash", "granite-4.0-h-tiny", "gemma4-31b", "gemma4-26b-a4b",
-    "ernie-4.5-0.3b", "granite-4.0-micro", "qwen3.5-27b",
+    "ernie-4.5-0.3b", "granite-4.0-micro", "qwen3.5-27b", "deepseek-v2-lite",
 ]  # fmt: skip
 """One name per `model_type` that both know. deepseek_v4 has residual streams and compressed keys, kimi_k2 is
-deepseek_v3 with a type of its own, and the files of lfm2_moe and deepseek_v2 leave out what transformers needs. A
-trace of deepseek_v32 and glm_moe_dsa attends to all keys."""
+deepseek_v3 with a type of its own. The router
+bias of lfm2_moe is no parameter in transformers. A trace of deepseek_v32 and glm_moe_dsa attends to all keys."""
+
+ADDED = {
+    "deepseek-v2-lite": {"q_lora_rank": None},
+}
+"""Fields that transformers needs and that the packaged sizes, which ppsim reads, leave out."""
 
 RECURRENT = ("mamba2-130m", "nemotron-h-4b", "falcon-h1-0.5b", "kimi-linear-48b-a3b", "granite-4.0-h-tiny")
 LISTED = [
@@ -61,7 +66,7 @@ def saved(layer: Layer) -> int:
 
 
 def traced(name: str, *, promote: bool = True) -> tuple[Model, Model]:
-    content = _told()[name][0]
+    content = _told()[name][0] | ADDED.get(name, {})
     return model_from(trace(content, "config.json", promote=promote)), replace(find_model(name), mtp=())
 
 
