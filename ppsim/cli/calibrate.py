@@ -35,8 +35,8 @@ def calibrate(measured: tuple[str, ...], output: str | None, as_json: bool, **op
       ppsim calibrate small.json large.json -o overheads.json
       ppsim calibrate traces/ --schedule T.csv -o overheads.json
 
-    Fitted are the host time per action, the latency of P2P transfers, the slow-down of compute that overlaps
-    with transfers, and the time between steps. With runs of two message sizes, latency and bandwidth are fitted
+    The command fits the host time per action, the latency of P2P transfers, the slowdown of compute by overlapping
+    transfers, and the time between steps. With runs of two message sizes, latency and bandwidth are fitted
     separately.
 
     MEASURED is a timeline of `ppsim train -o NAME.json`, or any input of `ppsim read`: torch.profiler traces (.json

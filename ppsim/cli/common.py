@@ -159,14 +159,14 @@ json_option = click.option(
 )
 rows_option = click.option(
     "--rows", "with_rows", is_flag=True,
-    help="Print every rank or stage. [default: if there are more than 16, the first, the last, the extremes and "
-         "some in between]",
+    help="Print every rank or stage. [default: all up to 16; of more, the first, the last, the extremes and some "
+         "others]",
 )  # fmt: skip
 full_option = click.option("--full", is_flag=True, help="Print all tables, not only the summary.")
 timeline_option = click.option(
     "--timeline/--no-timeline", "with_timeline", default=None,
-    help="Draw the step as a text timeline, one row per rank, in up to 48 lines if microbatches need them to be "
-         "readable. [default: on if 16 lines are enough]",
+    help="Draw a text timeline of the step with one row per rank. If microbatch numbers need more columns, the step "
+         "is split into strips, at most 48 lines in total. [default: on if 16 lines are enough]",
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from ppsim.cli.completion import completing
 @click.argument("name", required=False, shell_complete=completing("schedule"))
 @json_option
 def schedules(name: str | None, as_json: bool) -> None:
-    """List the schedules, or print one with its constraints, closed forms, source and supported runtimes.
+    """List the schedules, or print one with its constraints, closed-form formulas, source and supported runtimes.
 
     \b
       ppsim schedules
