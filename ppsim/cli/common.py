@@ -165,8 +165,8 @@ rows_option = click.option(
 full_option = click.option("--full", is_flag=True, help="Print all tables, not only the summary.")
 timeline_option = click.option(
     "--timeline/--no-timeline", "with_timeline", default=None,
-    help="Draw a text timeline of the step with one row per rank. If microbatch numbers need more columns, the step "
-         "is split into strips, at most 48 lines in total. [default: on if 16 lines are enough]",
+    help="Draw a text timeline of the step with one row per rank. If microbatch numbers need more columns, the "
+         "step is split into strips, at most 48 lines in total. [default: on if 16 lines are enough]",
 )  # fmt: skip
 
 

@@ -179,8 +179,8 @@ class SearchBaseOptions(TypedDict, total=False):
         "Framework whose defaults apply to options not given: plain (a generic trainer), megatron-bridge, "
         "torchtitan or primus. megatron-bridge includes the settings that its MoE recipes of a release share for "
         "the device and dtype: of the newest, of megatron-bridge@RELEASE, or none with megatron-bridge@none. "
-        "[default: the trainer of --run-config, otherwise the framework with the smallest error on measured runs of "
-        "this GPU generation and kind of model]",
+        "[default: the trainer of --run-config, otherwise the framework with the smallest error on measured runs "
+        "of this GPU generation and kind of model]",
         metavar="NAME[@RELEASE]", section="cluster", field="job.stack",
     )]
     hidden: Annotated[int | None, Option(
