@@ -86,8 +86,8 @@ class ProfileOptions(TypedDict, total=False):
     pp: Annotated[int | None, Option(
         "Pipeline ranks of the calibration run. This many processes on this CPU run a few steps of small "
         "pipelines, to measure the slowdown by concurrent ranks and the overheads per action and P2P transfer. "
-        "1: no calibration run. With --module, each stage of such a pipeline is measured too, on any device. [default: 2 "
-        "on a CPU if its runtime can train the model, 1 with --repeats or --module]",
+        "1: no calibration run. With --module, each stage of such a pipeline is measured too, on any device. "
+        "[default: 2 on a CPU if its runtime can train the model, 1 with --repeats or --module]",
         metavar="N", section="device",
     )]
     repeats: Annotated[int | None, Option(
