@@ -127,7 +127,7 @@ class LayerTraining(NamedTuple):
 class FineTuning:
     """The trained weights: adapters on modules, or all weights except the frozen ones.
 
-    `rank`: of the adapters, 0 for none. `layers`: numbers of the layers that are frozen whole.
+    `rank`: rank of the LoRA adapters, 0 for no adapters. `layers`: numbers of the completely frozen layers.
     """
 
     rank: int = 0
@@ -136,7 +136,7 @@ class FineTuning:
     layers: frozenset[int] = frozenset()
 
     def trains(self, word: str) -> bool:
-        """Return whether the base weights named by a value of `--freeze` are trained; "mtp" counts as layers."""
+        """Return whether a group of base weights, named as in `--freeze`, is trained; "mtp" is part of "layers"."""
         return not self.rank and (_LAYERS if word == "mtp" else word) not in self.frozen
 
     def of_layer(self, number: int) -> LayerTraining:

@@ -1,6 +1,6 @@
 """Looped schedules with v stages per rank: interleaved 1F1B and ZB-H1, GIS, GIS-H and looped BFS.
 
-Any number of microbatches is legal. Interleaved 1F1B (Narayanan et al. 2021, arXiv 2104.04473, §2.2) runs depth
+Any number of microbatches is allowed. Interleaved 1F1B (Narayanan et al. 2021, arXiv 2104.04473, §2.2) runs depth
 first in groups of microbatches. The group size is Megatron-LM's `microbatch_group_size_per_vp_stage` (also Llama 3,
 arXiv 2407.21783, §3.3.2). Size p is the published schedule, size m is breadth first, and sizes in between do not
 require m to be a multiple of p.
@@ -8,8 +8,8 @@ require m to be a multiple of p.
 Schedules with split backwards use the same groups: torch's `ScheduleInterleavedZeroBubble`, which is ZB-H1 (Qi et
 al. 2024, arXiv 2401.10241, §2.1) with this placement, and GIS and GIS-H of PipeOffload (arXiv 2503.01328), Table 1.
 
-Looped BFS (Lamy-Poirier, MLSys 2023) is breadth first: every microbatch passes one chunk before the next chunk
-starts. Its backwards run in the reverse order of the forwards, as in torch.
+Looped BFS (Lamy-Poirier, MLSys 2023) is breadth first: a rank runs all microbatches of one chunk before it starts
+the next chunk. Its backwards run in the reverse order of the forwards, as in torch.
 """
 
 import numpy as np

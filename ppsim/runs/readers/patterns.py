@@ -1,8 +1,8 @@
 """Regular expressions for the names by which trainers' recordings mark pipeline actions.
 
-A pattern matches the whole name. Its named groups give the known facts: `cell` (an action in torch's grammar,
-`3F0`), or `kind` with any of `stage`, `chunk` (index among the rank's stages), `microbatch` and `rank`. Facts that
-the name lacks follow from the order (`ppsim.runs.action_identification`).
+A pattern matches the whole name. Its named groups identify the action: `cell` (an action in torch's notation, such
+as `3F0`), or `kind` with any of `stage`, `chunk` (index among the rank's stages), `microbatch` and `rank`. Missing
+groups are derived from the order of the events (`ppsim.runs.action_identification`).
 """
 
 import re

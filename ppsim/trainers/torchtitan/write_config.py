@@ -66,9 +66,10 @@ def models_of(model: Model, version: str) -> Iterator[dict[str, Any]]:
 
 
 def settings_of(words: Mapping[str, Any], choice: Mapping[str, Any], version: str) -> dict[str, Any]:
-    """Return TorchTitan's settings by full name; `choice` selects the model.
+    """Return TorchTitan's settings by full name (`training.local_batch_size`).
 
-    Options without a setting are left out.
+    `words` are ppsim's options by name, and `choice` the settings that select the model. ppsim options without a
+    TorchTitan setting are left out.
     """
     pp, dp = words.get("pp", 1), _replicas(words)
     settings = {name: words[word] for name, word in COUNTS.items() if word in words}
