@@ -1,4 +1,4 @@
-"""Linear model of a stage's time: n layers take a + n·b, fitted to one layer alone and to layers in a row."""
+"""Linear model of a stage's time: n layers take a + n·b, fitted to one layer and to several consecutive layers."""
 
 from typing import Any
 

@@ -25,7 +25,7 @@ class Indexer:
 
     @property
     def columns(self) -> int:
-        """Columns of all its queries."""
+        """Width of the indexer's query tensor: heads × head size."""
         return self.num_heads * self.head_size
 
     @property

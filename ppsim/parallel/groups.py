@@ -108,7 +108,8 @@ def hop_tiers(layout: Layout, domain_sizes: tuple[int | None, ...]) -> tuple[int
 def tier_between(layout: Layout, domain_sizes: tuple[int | None, ...], one: int, other: int) -> int:
     """Return the network tier of P2P messages between pipeline ranks `one` and `other`.
 
-    Each rank is a group of GPUs; the result is the slowest tier that any pair of their GPUs uses.
+    A pipeline rank is a group of GPUs. GPUs with equal tp, cp and dp index exchange messages; the result is the
+    slowest tier over these pairs.
     """
     stride = _strides(layout.sizes)["pp"]
     bases = _ranks(layout.sizes, [name for name, _ in layout.sizes if name != "pp"])

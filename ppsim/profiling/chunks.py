@@ -93,7 +93,7 @@ class TrainersBuilder(Builder, Protocol):
 
 
 def windows_of(counts: Sequence[int]) -> list[LayerWindow]:
-    """Return the windows of stages, given the number of layers of each.
+    """Return the range of layers of each stage; `counts` has the number of layers per stage.
 
     >>> [window.contents("tttt") for window in windows_of([0, 3, 1])]
     ['E', 'ttt', 'tL']

@@ -88,7 +88,7 @@ class MeasuredModule:
         return stage_backward(output, grad, x)
 
     def backward_input(self, x: Input, output: Tensor, grad: Tensor | None) -> Any:
-        """I: return the state that W needs."""
+        """Run I (input gradient) and return the state that W needs."""
         if self.is_first:
             return None
         grads = None if grad is None else [grad]

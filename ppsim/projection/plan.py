@@ -196,7 +196,10 @@ class Plan(HasRepr):
 
     @property
     def communication(self) -> Communication:
-        """How transfers block: Megatron-LM's own calls for schedules that it runs, unless a channel is given."""
+        """How P2P transfers block.
+
+        With runtime "megatron" and a schedule of Megatron-LM, its own calls are simulated, unless `channel` is set.
+        """
         runs_it = self.schedule_name in ("1f1b", "interleaved-1f1b") and self.pp > 1
         if self.runtime != "megatron" or self.channel is not None or not runs_it:
             return "overlap"

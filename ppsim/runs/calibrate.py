@@ -55,7 +55,7 @@ class FittedConstant:
 
 @dataclass(frozen=True)
 class TransferTime:
-    """Time of P2P transfers of one size (None: unknown), from the end of the action that sent them."""
+    """Time of P2P transfers of one message size, from the end of the sending action; size None: unknown."""
 
     message_bytes: float | None
     seconds: FittedConstant

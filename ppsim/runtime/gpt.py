@@ -132,7 +132,7 @@ class GPT:
         self.config, self.shape = config, config.model
 
     def stages(self, wanted: Collection[int]) -> dict[int, nn.Module]:
-        """Return these stages by index."""
+        """Return the stages in `wanted`, by stage index."""
         return {stage: self._stage(stage, self.config.plan_of(stage)) for stage in wanted}
 
     def _stage(self, stage: int, plan: Sequence[LayerPlan]) -> nn.Module:

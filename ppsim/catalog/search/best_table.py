@@ -48,7 +48,7 @@ class SearchTimeout(TimeIsUp):
 
 @dataclass(frozen=True, eq=False)
 class TableEvaluator:
-    """Evaluate tables on the real channels of their costs."""
+    """Evaluate tables by simulation with the P2P serialization of `costs`; searches assume an ideal network."""
 
     costs: StageCosts
     criterion: Criterion

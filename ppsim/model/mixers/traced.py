@@ -1,7 +1,9 @@
-"""Models stored by `ppsim models --trace`: layers of known parts, or a mixer given by its GEMMs, cores and tensors.
+"""Models stored by `ppsim models --trace`.
 
-The file has the distinct layers under `kinds`, and each layer's index into `kinds` under `layers`. A part is an
-object with `kind` (the class) and the class's fields. `ppsim.profiling.trace_model` writes such files.
+A layer consists of mixers and MLPs that ppsim knows. An unknown token mixer is stored as a list of its GEMMs,
+attention calls and saved tensors. The file has the distinct layers under `kinds`, and each layer's index into
+`kinds` under `layers`. A mixer or MLP is a JSON object: `kind` is the name of its ppsim class, and the other keys
+are the fields of this class. `ppsim.profiling.trace_model` writes such files.
 """
 
 from collections.abc import Iterator, Mapping
