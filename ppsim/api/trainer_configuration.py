@@ -148,7 +148,7 @@ def _without_effect(options: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def require_no_job(options: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` for options of a job without a model."""
+    """Raise `ConfigError` if an option that needs --model is set without --model."""
     if wrong := [name for name in _ONLY_FOR_JOBS if options.get(name) is not None]:
         flag = flag_of(wrong[0])
         raise ConfigError(

@@ -309,7 +309,7 @@ class ExecutionContext:
         return self.seconds("all-gather", num_bytes, "tp") if self.execution.sequence_parallel else 0.0
 
     def reduced_s(self, num_bytes: float) -> float:
-        """Return the seconds to sum over tensor-parallel ranks, which get parts of the sequence or the whole."""
+        """Return the seconds of the tensor-parallel reduce-scatter, or all-reduce without sequence parallelism."""
         return self.seconds("reduce-scatter" if self.execution.sequence_parallel else "all-reduce", num_bytes, "tp")
 
     def sum_over_tp_s(self, num_bytes: float, name: Literal["tp", "etp"] = "tp") -> float:

@@ -262,7 +262,7 @@ class LatentAttention(ScoredAttention):
         return found + self.choice_flops(sequence_length, causal=causal)
 
     def require_division(self, cut: ParallelSizes) -> None:
-        """Raise `ConfigError` also for context parallelism of sparse attention."""
+        """Raise `ConfigError` if tp does not divide a size, or for sparse attention with context parallelism."""
         super().require_division(cut)
         if cut.cp > 1 and self.num_keys is not None:
             raise ConfigError(f"context parallelism is not known with sparse latent attention: got cp {cut.cp}")

@@ -30,7 +30,7 @@ class Indexer:
 
     @property
     def indices(self) -> float:
-        """Indices that it writes per query."""
+        """Number of indices of selected keys (or blocks) that the indexer writes per query."""
         return self.num_heads * self.num_keys / self.block if self.block else self.num_keys
 
     def keys_per_query(self, sequence_length: int) -> float:
@@ -61,7 +61,7 @@ class ScoredAttention(Mixer):
 
     @property
     def divided(self) -> dict[str, int]:
-        """Sizes that tensor-parallel ranks divide."""
+        """Sizes that must be divisible by the number of tensor-parallel ranks, by name."""
         return {"heads": self.num_heads}
 
     def keys_per_query(self, sequence_length: int) -> float:

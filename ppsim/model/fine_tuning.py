@@ -107,10 +107,10 @@ def group_of(linear: WeightMatrix, half: int) -> str:
 
 
 class LayerTraining(NamedTuple):
-    """Training of a layer in a fine-tuned model.
+    """The trained weights of a layer in a fine-tuned model.
 
-    `frozen`: frozen groups (see `GROUPS`). `rank`: of the adapters on `adapted` modules. `has_backward`: this layer
-    or an earlier one has a trained weight.
+    `frozen`: frozen groups of weights (see `GROUPS`). `rank`: rank of the LoRA adapters on the `adapted` modules.
+    `has_backward`: this layer or an earlier one has a trained weight.
     """
 
     frozen: frozenset[str]
@@ -140,7 +140,7 @@ class FineTuning:
         return not self.rank and (_LAYERS if word == "mtp" else word) not in self.frozen
 
     def of_layer(self, number: int) -> LayerTraining:
-        """Return the training of a layer, assuming that its input has a gradient.
+        """Return the trained weights of layer `number`, assuming that its input needs a gradient.
 
         >>> FineTuning(frozen=frozenset({"norms"}), layers=frozenset({0})).of_layer(0).trains("mlp")
         False

@@ -1,4 +1,4 @@
-"""Measure many shapes into one file, written whole after each, so that a killed sweep can continue."""
+"""Measure many shapes into one file. It is rewritten after each shape, so an interrupted sweep can continue."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -418,9 +418,10 @@ class TracedLayer:
         return None if self.own else NoAttention()
 
     def split(self, one: TracedOperation, *, ends: bool) -> str | None:
-        """Return the side of a GEMM that tensor-parallel ranks divide, by transformers' plan or a rule.
+        """Return the side of a weight matrix that tensor parallelism splits: "outputs", "inputs" or None.
 
-        `ends`: the GEMM reads the result of attention or of a scan.
+        The model's tensor-parallel plan in transformers decides, otherwise a rule. `ends`: the GEMM reads the
+        output of attention or of a scan.
         """
         for name, how in self.plan.items():
             if _matches(name, one.module):

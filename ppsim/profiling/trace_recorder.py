@@ -387,7 +387,7 @@ def _chosen(module: Any) -> int:
 
 
 def delta_rule(query: Tensor, key: Tensor, value: Tensor, *others: Any, **keywords: Any) -> tuple[Tensor, None]:
-    """Replaces a chunked gated delta rule; queries, keys and values are [b, s, heads, size]."""
+    """Record a chunked gated delta rule without running it; queries, keys and values are [b, s, heads, size]."""
     sizes = {"heads": int(value.shape[2]), "key": int(key.shape[3]), "value": int(value.shape[3])}
     sizes["key_heads"] = int(key.shape[2])
     more = [one for one in (*others, *keywords.values()) if isinstance(one, Tensor)]
@@ -397,7 +397,7 @@ def delta_rule(query: Tensor, key: Tensor, value: Tensor, *others: Any, **keywor
 def kimi_delta_rule(
     query: Tensor, key: Tensor, value: Tensor, *others: Any, **keywords: Any
 ) -> tuple[Tensor, None]:
-    """Replaces a delta rule with a decay per key column."""
+    """Record Kimi's delta rule, which has one decay factor per key column, without running it."""
     sizes = {"heads": int(value.shape[2]), "key": int(key.shape[3]), "value": int(value.shape[3])}
     more = [one for one in (*others, *keywords.values()) if isinstance(one, Tensor)]
     return opaque("kimi delta rule", sizes, tuple(value.shape), value, query, key, *more), None

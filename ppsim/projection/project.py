@@ -419,6 +419,9 @@ def _for_runtime(plan: Plan, schedule: Schedule, costs: StageCosts) -> StageCost
 
 
 def communication_of(plan: Plan, schedule: Schedule) -> Communication:
-    """Return how transfers of a plan's table block; "overlap" if its runtime has no loop for the table."""
+    """Return how the P2P transfers of a plan's table block.
+
+    Megatron-LM's calls are simulated only if its training loop can run the table, otherwise "overlap" is returned.
+    """
     asked = plan.communication
     return asked if asked == "overlap" or has_megatron_loop(schedule.compute_only()) else "overlap"

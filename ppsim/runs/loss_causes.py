@@ -141,7 +141,7 @@ class ActionSpeeds:
     def typical(self) -> dict[Op, float]:
         """Time of each kind of action on the median stage.
 
-        It is the lower median, so that half of the stages may be slow.
+        This is the lower median, so the result is not slow even if half of the stages are.
         """
         kinds = dict.fromkeys(op for op, _ in self.medians)
         found = {

@@ -67,7 +67,7 @@ class EmulatedStage(nn.Module):
         wait_for(self.seconds[self.running] * self.factor)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return a tensor of the shape of `x` after the seconds of F."""
+        """Wait for the time of F, then return a tensor shaped like `x`."""
         self.wait()
         node: Any = _Node.apply
         if self.embedding is not None:

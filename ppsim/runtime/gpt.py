@@ -147,7 +147,7 @@ class GPT:
         return nn.Sequential(*stages), [list(stage.parameters()) for stage in stages]
 
     def boundary(self, stage: int) -> Tensor:
-        """Return zeros like a microbatch before a stage, or after the last."""
+        """Return zeros shaped like a microbatch's input of `stage`, or the output of the last stage."""
         shape, config = (self.config.micro_batch, self.shape.sequence_length), self.config
         if stage == 0:
             return torch.zeros(shape, dtype=torch.int64)

@@ -47,8 +47,8 @@ def interleaved_one_f_one_b(
     """Return the interleaved 1F1B table: `vpp` stages per rank, stage s on rank s mod p.
 
     Each rank runs a group of `group_size` microbatches through its first chunk, then through its second, and so on;
-    backwards visit the chunks in reverse. Default: the smallest legal group size, which is p if p divides m. Raises
-    `ConfigError` for an illegal group size.
+    backwards visit the chunks in reverse. Default: the smallest allowed group size, which is p if p divides m.
+    Raises `ConfigError` for a group size that is not allowed.
     """
     if group_size is None:
         group_size = smallest_group_size(num_ranks, num_microbatches)
@@ -128,10 +128,10 @@ def _with_split_backwards(
 
 
 def why_group_size_fails(num_ranks: int, num_microbatches: int, group_size: int) -> str | None:
-    """Return why this group size is illegal, or None if it is legal.
+    """Return why this group size is not allowed, or None if it is.
 
     Megatron-LM's rule: with a group smaller than p, a microbatch can return to rank 0 before rank p−1 has passed on
-    the group, and the ranks then wait for each other. Some smaller groups do run; every legal group size runs.
+    the group, and the ranks then wait for each other. Some smaller groups do run; every allowed group size runs.
     """
     legal = legal_group_sizes(num_ranks, num_microbatches)
     if group_size in legal:
@@ -158,5 +158,5 @@ def legal_group_sizes(num_ranks: int, num_microbatches: int) -> list[int]:
 
 
 def smallest_group_size(num_ranks: int, num_microbatches: int) -> int:
-    """Return the legal group size with the fewest activations in memory: p if p divides m."""
+    """Return the allowed group size with the fewest activations in memory: p if p divides m."""
     return legal_group_sizes(num_ranks, num_microbatches)[0]

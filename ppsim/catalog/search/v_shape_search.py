@@ -93,9 +93,10 @@ def _as_it_is_and_filled(target: SearchTarget, schedule: Schedule) -> Iterator[C
 
 
 def fill_weight_gradients(target: SearchTarget, passes: Codes, least_gap: float) -> Candidate | None:
-    """Return `passes` with weight gradients in between; None if that deadlocks or lacks memory.
+    """Return `passes` with weight gradients inserted; None if the result deadlocks or exceeds the memory limit.
 
-    A weight gradient runs if a forward lacks memory, or if at least `least_gap` of its duration fits the gap.
+    A weight gradient runs if the next forward lacks memory, or if an idle gap is long enough for `least_gap` (a
+    fraction) of its duration.
     """
     table = empty_table(target.pipeline)
     fits = target.run(

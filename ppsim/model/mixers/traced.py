@@ -132,7 +132,7 @@ class TracedScan(Recurrent):
 
     @property
     def divided(self) -> dict[str, int]:
-        """Sizes that tensor-parallel ranks divide."""
+        """Sizes that must be divisible by the number of tensor-parallel ranks, by name."""
         return {"heads": self.num_heads}
 
     def chunk_products(self, tp: int = 1) -> tuple[ChunkProduct, ...]:
@@ -223,7 +223,7 @@ class TracedMixer(Mixer):
 
     @property
     def divided(self) -> dict[str, int]:
-        """Sizes that tensor-parallel ranks divide."""
+        """Sizes that must be divisible by the number of tensor-parallel ranks, by name."""
         found = {f"heads of attention call {number}": one.num_heads for number, one in enumerate(self.cores)}
         found |= {f"key/value heads of call {number}": one.num_kv_heads for number, one in enumerate(self.cores)}
         for one in self.gemms:
@@ -232,7 +232,7 @@ class TracedMixer(Mixer):
         return found
 
     def require_division(self, cut: ParallelSizes) -> None:
-        """Raise `ConfigError` also for context parallelism of a scan."""
+        """Raise `ConfigError` if tp does not divide a size, or for a scan with context parallelism."""
         super().require_division(cut)
         if cut.cp > 1 and (self.scans or not self.cores):
             raise ConfigError(f"context parallelism of a traced scan is not known: got cp {cut.cp} (nearest: 1)")
