@@ -328,7 +328,7 @@ def _told(measured: Measured, num_stages: int, vpp: int) -> str:
 
 @dataclass(frozen=True)
 class RankSource:
-    """Times given by hand, without a model: no layers, tokens, FLOPs or peak, no bytes but given activations."""
+    """Times that the user gives without a model: no layers, tokens, FLOPs or peak, and only given activations."""
 
     costs: RankCosts
     gpus_per_rank: int = 1

@@ -73,7 +73,7 @@ class ScoredAttention(Mixer):
         return sequence_length
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
-        """Return the FLOPs per token of scores and their use; twice that if masked scores count."""
+        """Return the FLOPs per token of QKᵀ and of scores times V; twice that if masked scores count."""
         masked = self.is_causal and not causal
         return 2.0 * self.keys_per_query(sequence_length) * self.score_width * (1 + masked)
 

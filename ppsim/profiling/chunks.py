@@ -218,7 +218,7 @@ class _Layer:
 
 
 def _is_place(name: str, members: Sequence[int], layers: Sequence[_Layer]) -> bool:
-    """Return if an attribute is a layer's position: different in each layer, or counted within each chunk."""
+    """Return whether an attribute is a layer's position: different in each layer, or counted within each chunk."""
     values = [layers[index].attributes[name] for index in members]
     if len(members) > 1 and len(set(values)) == len(values):
         return True

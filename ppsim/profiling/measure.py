@@ -158,7 +158,7 @@ def measure(
 
 
 def is_asynchronous(device: torch.device) -> bool:
-    """Return if a device computes asynchronously to the host, which launches its work and counts its memory."""
+    """Return whether a device runs asynchronously to the host, which launches its work and counts its memory."""
     return device.type == "cuda"
 
 

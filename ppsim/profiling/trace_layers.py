@@ -107,7 +107,7 @@ class TracedLayer:
         self.fed = {_component(one.module) for one in taken}
 
     def has(self, module: str) -> bool:
-        """Return if a module is inside the layer."""
+        """Return whether a module is inside the layer."""
         return module == self.path or module.startswith(f"{self.path}.")
 
     def inner(self, module: str) -> str:
@@ -309,7 +309,7 @@ class TracedLayer:
         return Layer(self.hidden, mixer, self.ffn, norm, num_norms)
 
     def _is_exact(self, mixer: Mixer, norm: Norm, num_norms: int) -> bool:
-        """Return if the layer with this mixer has the parameters and GEMM weights of the trace."""
+        """Return whether the layer with this mixer has the parameters and GEMM weights of the trace."""
         layer = self._layer(mixer, norm, num_norms)
         weights = sum(one.k * one.n * one.count for one in self.own if one.kind == "gemm")
         mixer_weights = sum(one.weights for one in mixer.linears(self.hidden, 1) if one.is_product)
@@ -564,7 +564,7 @@ def _dense(group: Sequence[TracedOperation], h: int) -> FeedForward | None:
 
 
 def _matches(pattern: str, module: str) -> bool:
-    """Return if a name of a plan, such as layers.*.self_attn.q_proj, matches a module inside a layer."""
+    """Return whether a name of a plan, such as layers.*.self_attn.q_proj, matches a module inside a layer."""
     words = pattern.split(".")
     inside = words[words.index("*") + 1 :] if "*" in words else words
     given = module.split(".")

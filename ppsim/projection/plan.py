@@ -145,14 +145,14 @@ class Plan(HasRepr):
 
     @property
     def modelled_source(self) -> "ProfileSource | JobSource":
-        """The source of a plan with a model; raises `ConfigError` if only times were given by hand."""
+        """The cost source of a plan with a model; raises `ConfigError` if the user gave only times."""
         if isinstance(self.source, RankSource):
             raise ConfigError("times given by hand have no layers, tokens or device: give --model or --profile too")
         return self.source
 
     @property
     def has_model(self) -> bool:
-        """Whether throughput, MFU and memory are known (not for times given by hand alone)."""
+        """Whether throughput, MFU and memory are known; False if the user gave only times."""
         return not isinstance(self.source, RankSource)
 
     @property

@@ -40,8 +40,8 @@ def print_simulated(
 def print_report(report: dict[str, Any], extra: Sequence[tuple[str, str]] = (), *, with_rows: bool = False) -> None:
     """Print a simulated or measured step: totals, then time and memory of each rank.
 
-    `extra` are additional facts. `with_rows` prints every rank; otherwise tables with more than `MOST_ROWS` rows
-    are shortened.
+    `extra` has additional lines as (label, text). `with_rows` prints every rank; otherwise tables with more than
+    `MOST_ROWS` rows are shortened.
     """
     out = Page()
     head = f"{report['schedule'] or 'table'}   pp {report['pp']}   vpp {report['vpp']}   "

@@ -171,7 +171,7 @@ class StepFactors:
 
     @cached_property
     def _sizes_vary(self) -> bool:
-        """Return if the microbatch sizes change from step to step, by more than noise."""
+        """Return whether the microbatch sizes change from step to step, by more than noise."""
         beyond = self._median_ratios / np.maximum(self._fixed_sizes, _TINY)
         apart = np.abs(beyond / np.median(beyond, axis=2, keepdims=True) - 1)
         typical = float(np.median(np.median(apart, axis=(1, 2))))

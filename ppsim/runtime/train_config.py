@@ -84,7 +84,7 @@ class TurnLimits:
     limit_s: float = 0.0
 
     def go_on(self, done: int, elapsed_s: float) -> bool:
-        """Return if there is time for another turn, as long as the mean of the finished ones.
+        """Return whether there is time for another turn, as long as the mean of the finished ones.
 
         >>> turns = TurnLimits(most=8, least=2, limit_s=10.0)
         >>> [turns.go_on(*one) for one in ((1, 60.0), (2, 6.0), (2, 7.0), (8, 1.0))]

@@ -1,6 +1,6 @@
-"""Errors of each stack on measured runs, projected from the options of a user who names no stack.
+"""Errors of each software stack on measured runs, projected from the options of a user who sets no --stack.
 
-The calibration rows decide on the stack of a job that names none (`ppsim.trainers.stacks.default_stack`).
+The calibration rows determine the default stack of jobs without --stack (`ppsim.trainers.stacks.default_stack`).
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,6 +1,6 @@
 """Build a table for many microbatches by repeating a window of each row of a good short table.
 
-A search on a long table spends its time on steady-state actions that should all be alike. A search on a short table
+A search on a long table spends its time on steady-state actions that should all be equal. A search on a short table
 does not, and its result can be repeated (compare the repetend of Tessel and the building blocks of V-Half).
 """
 

@@ -62,7 +62,7 @@ _SHOWN = 6
 
 @dataclass(frozen=True)
 class ParsedName:
-    """The facts in a name: an action (NONE for an unknown stage or microbatch), and chunk and rank if known."""
+    """Content of a name: an action (NONE for an unknown stage or microbatch), and chunk and rank if known."""
 
     cell: Cell
     chunk: int | None = None
@@ -142,7 +142,7 @@ def patterns_with(texts: Iterable[str]) -> tuple[NamePattern, ...]:
 
 
 def named_in(match: re.Match[str], source: str) -> ParsedName:
-    """Return the facts in a matched name; raises `ConfigError` for an unknown kind or action."""
+    """Parse a matched name; raises `ConfigError` for an unknown kind or action."""
     told = {name: text for name, text in match.groupdict().items() if text is not None}
     if "cell" in told:
         try:
