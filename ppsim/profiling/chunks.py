@@ -86,7 +86,7 @@ class Builder(Protocol):
 
 
 class TrainersBuilder(Builder, Protocol):
-    """A builder that also knows the trainer's own pipeline."""
+    """A builder that can also return how the trainer divides the layers among stages."""
 
     def own_split(self) -> list[int]:
         """Return the layers per stage of the configured pipeline, by the trainer's rule."""
@@ -292,7 +292,7 @@ def _measured(
 
 
 def subject_of(builder: Builder, window: LayerWindow) -> MeasuredModule:
-    """Return the chunk of a window, ready to be measured."""
+    """Build the chunk with a window of layers, with random inputs for its measurement."""
     built, first = _built(builder, window), builder.input_of(window)
     inputs = [first, *(builder.input_of(window) for _ in range(num_inputs(first.device, first) - 1))]
     return MeasuredModule(built.module, inputs, is_first=window.is_first, loss=built.loss)

@@ -115,7 +115,7 @@ class TracedLayer:
         return module[len(self.path) + 1 :]
 
     def refusal(self, module: str, why: str) -> ConfigError:
-        """Return the error whose sentence names a module."""
+        """Return an error that says that ppsim cannot represent a module; `why` is the reason."""
         path = f"{self.path}.{module}" if module else self.path
         return ConfigError(f"{self.where}: module {path} {why}, which ppsim cannot express")
 
@@ -271,12 +271,12 @@ class TracedLayer:
         return [name for name, has_weights in found.items() if has_weights or not any(found.values())]
 
     def norm(self) -> Norm:
-        """The kind of the layer's norms."""
+        """Return the kind of the layer's norms: layernorm (with bias), rmsnorm, or plain (no weights)."""
         names = {key.rpartition(".")[2] for key in self.parameters if key.rpartition(".")[0] in self.norms()}
         return "layernorm" if "bias" in names else "rmsnorm" if names or not self.norms() else "plain"
 
     def describe(self, *, promote: bool) -> dict[str, Any]:
-        """Return the layer in the stored form."""
+        """Return the layer as JSON in the format of `ppsim.model.mixers.traced`."""
         norm, num_norms = self.norm(), len(self.norms())
         mixer: Mixer | None = None
         candidates = (

@@ -47,7 +47,7 @@ class StepFactors:
 
     @cached_property
     def firsts(self) -> Any:
-        """Mask of the actions that are the first of their kind and stage."""
+        """Mask of the first action of each kind and stage."""
         key = self.schedule.op.astype(np.int64) * self.schedule.num_stages + self.schedule.stage
         first = np.zeros(len(self.schedule), dtype=bool)
         first[np.unique(key, return_index=True)[1]] = True
