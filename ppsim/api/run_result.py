@@ -26,7 +26,7 @@ class RunResult(Printable):
 
     @property
     def title(self) -> str:
-        """Name in pictures."""
+        """Name of the run in figures."""
         raise NotImplementedError
 
     @property

@@ -268,7 +268,7 @@ class Projection(Printable, Drawable):
 
     @property
     def summary_without_advice(self) -> str:
-        """The sentence that replaces an empty advice."""
+        """Sentence for the output if there is no advice."""
         is_too_large = self.fits is False
         return f"no change that was tried {'makes it fit' if is_too_large else 'gains half a percent'}"
 

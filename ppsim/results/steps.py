@@ -143,7 +143,7 @@ def _shortened(path: Sequence[str]) -> str:
 
 
 def print_trained(trained: Any, *, with_rows: bool = False, with_timeline: bool | None = None) -> None:
-    """Print a `ppsim.Trained`: summary and timeline of the median step."""
+    """Print a `ppsim.TrainResult`: summary and timeline of the median step."""
     print_run(trained.report(), trained.facts, with_rows=with_rows)
     print_timeline(trained.timeline, is_wanted=with_timeline)
 

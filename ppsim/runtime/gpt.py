@@ -161,5 +161,5 @@ class GPT:
         return batch(step, batch_size=size, sequence_length=self.shape.sequence_length, seed=self.config.seed)
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss as `loss_of`."""
+        """Return the mean cross entropy of a microbatch (`loss_of`)."""
         return loss_of(output, targets)

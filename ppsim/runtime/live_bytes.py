@@ -92,7 +92,7 @@ class LiveBytes:
         return self._live
 
     def peak(self, rank: int, allocated_bytes: int | None = None) -> RankPeak:
-        """Return the peak so far, in the form of a run's result."""
+        """Return the peak so far, as an entry of the run's results."""
         return RankPeak(
             rank=rank,
             peak_activation_bytes=self.peak_bytes,

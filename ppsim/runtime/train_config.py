@@ -168,7 +168,7 @@ class TrainConfig:
 
 
 def word_of(folder: Path, rank: int) -> Path:
-    """Return the file that a rank writes last: null, or its error."""
+    """Return the path of the file that a rank writes at its end; it contains JSON: null, or the rank's error."""
     return folder / f"rank{rank}.json"
 
 

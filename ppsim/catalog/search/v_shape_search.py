@@ -108,7 +108,10 @@ def fill_weight_gradients(target: SearchTarget, passes: Codes, least_gap: float)
 
 
 def repeated_patterns(target: SearchTarget) -> Iterator[Candidate]:
-    """Yield building blocks of many paces that respect the cap, for about a second."""
+    """Yield tables of building blocks with different intervals between stages, for about a second.
+
+    The tables respect the memory cap.
+    """
     num_blocks = min(_MOST_BLOCKS, _MOST_ACTIONS // target.num_actions)
     dice = np.random.default_rng(0)
     grid = [_Block(down, up, (0.0, turn, 0.0)) for up, turn, down in product(_PACES_UP, _TURNS, _PACES_DOWN)]
