@@ -102,7 +102,7 @@ class Overheads:
 
 @dataclass(frozen=True)
 class CalibrationFile:
-    """A calibration. `base` is the cluster whose constants it replaces. A part is None if the file lacks it."""
+    """A calibration: `base` is the cluster to which its constants apply; a part is None if the file lacks it."""
 
     base: str | None
     overheads: Overheads | None
