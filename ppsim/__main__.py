@@ -16,7 +16,7 @@ def _front_page_written() -> bool:
 
 
 def main() -> None:
-    """Run the command line; an interruption while it is imported ends it as quietly as a later one."""
+    """Run the command line; Ctrl-C during the imports exits with status 130 and no traceback."""
     try:
         if sys.argv[1:] in (["--help"], ["-h"]) and _front_page_written():
             return

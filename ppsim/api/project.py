@@ -244,7 +244,7 @@ _OF_MODELS = ("layers", "seq_len", "micro_batch", "tp", "cp", "ep", "recompute",
 
 
 def _require_no_model_options(options: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` for options of a model if times are given by hand."""
+    """Raise `ConfigError` if the user gives both times and options of a model."""
     megatron = [name for name, word in _WORDS.items() if (word.option.field or "").startswith("split.")]
     if wrong := [name for name in (*_OF_MODELS, *megatron) if options[name] is not None]:
         costs, give = _without_model(options)

@@ -38,10 +38,10 @@ _PEEKED = 2**16
 
 @dataclass(frozen=True, repr=False)
 class MeasuredRun(RunResult):
-    """A measured run: its steps, the timeline of the median step, and facts about it.
+    """A measured run: its steps, the timeline of the median step, and metadata.
 
-    `facts` are the `run` of `ppsim read --json`: source, detected schedule, content of the recording. `str` is the
-    output of the command.
+    `facts` is the part `run` of the output of `ppsim read --json`: source, detected schedule, content of the
+    recording. `str` returns the output of the command.
 
     >>> import ppsim
     >>> table = ppsim.build("1f1b", pp=2, microbatches=4)
@@ -62,7 +62,7 @@ def read(
     pattern: Sequence[str] = (),
     warm_up: int = 1,
 ) -> MeasuredRun | LogTotals:
-    """Return a recorded run: its steps on one clock, the detected schedule, and facts about it.
+    """Return a recorded run: its steps on one clock, the detected schedule, and metadata.
 
     `recorded` is one of
 

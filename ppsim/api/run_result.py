@@ -1,4 +1,4 @@
-"""Common part of trained and measured runs: steps, the timeline of the median step, facts."""
+"""Common part of trained and measured runs: steps, the timeline of the median step, metadata."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class RunResult(Printable):
-    """Recorded steps, and the facts of the run (`run` in `--json`)."""
+    """Recorded steps, and metadata of the run in `facts` (the part `run` of the output of `--json`)."""
 
     measured: ImportedRun
     facts: dict[str, Any]
 
     @property
     def title(self) -> str:
-        """Name in pictures."""
+        """Name of the run in figures."""
         raise NotImplementedError
 
     @property

@@ -27,10 +27,10 @@ def trainer_options(
     """Return a projection's plan, or the best configuration of a search, as a trainer's configuration.
 
     `result` is the projection or search. `trainer` is megatron, primus, torchtitan (TorchTitan 0.3) or
-    torchtitan@0.2. Settings without an option of the trainer become comments with options of `ppsim project`.
+    torchtitan@0.2. Settings that the trainer cannot express become comments with options of `ppsim project`.
     Reading the text with `run_config` and adding these options gives a plan with the same time and memory. `given`
-    are the options of `ppsim.project`, for file names in the comments. Raises `ConfigError` for a plan without a
-    model or an unknown trainer.
+    are the original options of `ppsim.project`; the comments take file names from them. Raises `ConfigError` for a
+    plan without a model or an unknown trainer.
 
     >>> import ppsim
     >>> made = ppsim.project(model="llama3-8b", gpus=16, tp=2, pp=4, vpp=2, microbatches=8, runtime="megatron")

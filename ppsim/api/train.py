@@ -38,10 +38,10 @@ _WORDS = declared_options(TrainOptions)
 
 @dataclass(frozen=True, repr=False)
 class TrainResult(RunResult):
-    """A training run: its recorded steps, the timeline of the median step, losses and facts.
+    """A training run: its recorded steps, the timeline of the median step, losses and metadata.
 
-    `facts` are the `run` of `ppsim train --json`: step times, losses, memory, device, versions. `str` is the output
-    of the command.
+    `facts` is the part `run` of the output of `ppsim train --json`: step times, losses, memory, device, versions.
+    `str` returns the output of the command.
 
     >>> import ppsim
     >>> run = ppsim.train(ppsim.build("zb-h1", pp=2, microbatches=2), model="nano", partitions=2, steps=2)

@@ -1,4 +1,4 @@
-"""A trainer's configuration as default for options that are not given."""
+"""Defaults from a trainer's configuration (`--run-config`, `--recipe`) for options that the user does not set."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import fields
@@ -82,7 +82,7 @@ def with_run_config(options: Mapping[str, Any], *, tried: Collection[str] = ()) 
 
 
 def read_source(path: "str | Path | RunConfig | None", recipe: str | None) -> "RunConfig":
-    """Return a trainer's configuration from --run-config or --recipe; raises `ConfigError` for both."""
+    """Return a trainer's configuration from --run-config or --recipe; raises `ConfigError` if both are set."""
     from ppsim.trainers.read_config import read_run_config  # heavy import
     from ppsim.trainers.read_recipe import read_recipe
     from ppsim.trainers.run_config import RunConfig
@@ -148,7 +148,7 @@ def _without_effect(options: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def require_no_job(options: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` for options of a job without a model."""
+    """Raise `ConfigError` if an option that needs --model is set without --model."""
     if wrong := [name for name in _ONLY_FOR_JOBS if options.get(name) is not None]:
         flag = flag_of(wrong[0])
         raise ConfigError(

@@ -48,5 +48,5 @@ def validate(
 
 
 def refit_cluster(cluster: str) -> FittedCluster:
-    """Refit the constants of a packaged cluster to their original rows."""
+    """Refit the constants of a packaged cluster to the published runs to which they were fitted originally."""
     return fit_cluster(cluster, plan_of_keywords)

@@ -44,7 +44,7 @@ def view_of(projection: Projection, title: str, answer: ProjectionSummary | None
 
 
 def bound_of(report: Mapping[str, Any]) -> Fact:
-    """Return the fact about the lower bound in a step's report."""
+    """Return label and text of the lower bound in a step's report."""
     bound_s = report["lower_bound_s"]
     gap = percent(gap_of(report["step_time_s"], bound_s))
     return "lower bound", f"{seconds(bound_s)} for any schedule on this placement; the step is {gap} above it"

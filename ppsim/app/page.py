@@ -34,9 +34,9 @@ _TO_SCRIPT = (
 
 
 def dash_application(workbench: Projector, searches: SearchWorker, read_search: Reader, *, prefix: str) -> Any:
-    """Return the WSGI application; all its paths begin with `prefix`.
+    """Return the WSGI application; all its URL paths begin with `prefix`.
 
-    Its page is the part after the HTML of `ppsim.app.server`.
+    It renders only the figures; `ppsim.app.server` puts its own HTML (the form) before them.
     """
     import dash
 

@@ -35,7 +35,7 @@ def theme_of(*, dark: bool) -> Theme:
 
 
 def timelines(answer: ProjectorResult, *, quick: bool, theme: Theme, wide_px: int = DrawingOptions.wide_px) -> Data:
-    """Return the timelines of an answer on one time axis; `quick` gives a sketch, for moving sliders."""
+    """Return the timelines of all projections on one time axis; `quick`: a rough sketch while a slider moves."""
     state, shown = answer.state, list(answer.projections.values())
     few = sum(one.timeline.num_actions for one in shown) <= MOST_TEXTS
     limits = {one.plan.memory_bound_bytes for one in shown}

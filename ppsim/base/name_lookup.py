@@ -54,7 +54,7 @@ class NameLookup:
         return f"unknown {self._kind} '{name}': {self.hint(name)}"
 
     def nearest(self, name: str, number: int = 3) -> list[str]:
-        """Return the names that are most like it."""
+        """Return the `number` known names that are most similar to `name`."""
         near = difflib.get_close_matches(self._plain_of(name), self._by_plain, n=len(self._by_plain), cutoff=0)
         return list(dict.fromkeys(self._by_plain[one] for one in near))[:number]
 

@@ -128,7 +128,7 @@ def build(
     `memory_limit_bytes` (per rank, static bytes included) is for schedules that use a memory limit. Tables that do
     not depend on costs are cached and shared.
 
-    Raises `ConfigError` with the forbidden value and the nearest legal one.
+    Raises `ConfigError` with the invalid value and the nearest valid one.
 
     >>> table = build("1f1b", pp=2, microbatches=2)
     >>> [str(action) for action in table]

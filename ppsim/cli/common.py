@@ -81,7 +81,7 @@ def check_outputs(
     beside: str | None = None,
     inputs: Iterable[str] = (),
 ) -> None:
-    """Raise `ConfigError`, before any work, for a file that cannot be written, is written twice, or is read.
+    """Raise `ConfigError`, before any work, for an output file that is not writable, named twice, or also an input.
 
     `suffixes` are the accepted suffixes, None for any. `beside` is another file that is written. Inputs are
     `inputs` and all existing files on the command line.
@@ -134,7 +134,7 @@ def parse_names(name: str, text: str | None, choices: Sequence[str] | None = Non
 
 
 def run_as_command(what: Made) -> Made:
-    """Add the command line to the content of files; HTML pages show it."""
+    """Return a result with the typed command line added, which HTML pages show."""
     typed: list[str] = click.get_current_context().meta.get(WORDS, [])
     return replace(what, command=shlex.join(["ppsim", *typed]) if typed else "")
 

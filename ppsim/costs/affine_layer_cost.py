@@ -1,4 +1,4 @@
-"""Linear model of a stage's time: n layers take a + n·b, fitted to one layer alone and to layers in a row."""
+"""Linear model of a stage's time: n layers take a + n·b, fitted to one layer and to several consecutive layers."""
 
 from typing import Any
 
@@ -23,7 +23,10 @@ def line_through(alone_s: float, mean_s: float, num_in_row: int) -> tuple[float,
 
 
 def stage_lines(measurement: dict[str, Any]) -> dict[str, tuple[float, float]]:
-    """Return (a, b) by letter, for each pass that a profile file has both in a row and alone."""
+    """Return (a, b) of a + n·b by action letter.
+
+    Only actions are included that were measured both for one layer and for several consecutive layers.
+    """
     alone = measurement["alone"]
     return {
         letter: line_through(alone[key]["median"], measurement[key]["median"], alone["num_in_row"])

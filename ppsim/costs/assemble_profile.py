@@ -88,7 +88,7 @@ class _Chunks(_Components):
             )
 
     def layer_seconds(self, num_layers: int) -> list[float]:
-        """F + B of each layer, by kind, for a layer in a row."""
+        """Seconds of F + B of each layer, by the layer's kind, as one of several consecutive layers."""
         if len(set(self.kinds)) == 1:
             return super().layer_seconds(num_layers)
         of_kind = {kind: self._layer_work(kind) for kind in set(self.kinds)}
@@ -176,7 +176,7 @@ def assemble(
 
 
 def layer_costs_of(profile: Profile, shape: Shape, num_layers: int) -> LayerCosts:
-    """Return the costs that one more layer of a profile adds, at a shape."""
+    """Return the costs that each additional layer of a profile's model adds, at a measured shape."""
     parts = _components(profile, shape)
     layer, names = parts.layer, ("forward_s", "backward_s", "backward_input_s", "backward_weight_s")
     fixed, passes = np.array([line_of(layer, name) for name in names]).T

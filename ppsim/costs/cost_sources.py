@@ -237,10 +237,11 @@ class RunCosts(RankCosts):
         return replace(found, assumptions=lines)
 
     def correcting(self, estimated: StageCostSet, own: StageCostSet) -> StageCostSet:
-        """Return estimated costs times recorded / estimated of the run's stages.
+        """Return the estimated costs, corrected by the ratio of recorded to estimated time.
 
-        `own` has the estimate of the run's own stages. A stage gets the mean of the ratios of the recorded stages
-        that its layers were in, weighted by layers.
+        `estimated` has the stages of the projection, `own` the stages of the recorded run, which give the ratios. A
+        stage's correction is the mean ratio of the recorded stages that contain its layers, weighted by number of
+        layers.
         """
         ends, own_ends = np.cumsum([0, *estimated.split]), np.cumsum([0, *own.split])
         shared = np.minimum(ends[1:, None], own_ends[None, 1:]) - np.maximum(ends[:-1, None], own_ends[None, :-1])
@@ -327,7 +328,7 @@ def _told(measured: Measured, num_stages: int, vpp: int) -> str:
 
 @dataclass(frozen=True)
 class RankSource:
-    """Times given by hand, without a model: no layers, tokens, FLOPs or peak, no bytes but given activations."""
+    """Times that the user gives without a model: no layers, tokens, FLOPs or peak, and only given activations."""
 
     costs: RankCosts
     gpus_per_rank: int = 1
@@ -346,7 +347,7 @@ class RankSource:
         return replace(found, assumptions=[*found.assumptions, line])
 
     def peak(self) -> tuple[float | None, list[str]]:
-        """Return None: no device is given."""
+        """Return no peak FLOP/s, because no device is known."""
         return None, []
 
     def jitter(self) -> float | None:

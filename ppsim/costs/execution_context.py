@@ -133,7 +133,7 @@ class Execution:
 
     @property
     def expert_room(self) -> float:
-        """Size of the buffer for experts' saved activations, relative to the mean."""
+        """Size of the buffer for experts' saved activations, relative to the mean size per rank."""
         return self.paged_stash or self.expert_rank_capacity or 1.0
 
     @property
@@ -164,12 +164,12 @@ class Execution:
 
     @property
     def ep_order(self) -> Order | None:
-        """The order of operations in a pair of a forward and a backward; None if nothing runs in pairs."""
+        """Order of operations if a forward and a backward overlap as a pair; None if they do not."""
         return self.overlap_ep if isinstance(self.overlap_ep, str) else None
 
     @property
     def hidden_ep(self) -> float:
-        """Hidden fraction of expert-parallel communication, for any schedule."""
+        """Hidden fraction of expert-parallel communication; 0 if it is hidden by pairs (`ep_order`)."""
         return 0.0 if isinstance(self.overlap_ep, str) else self.overlap_ep
 
     def __post_init__(self) -> None:
@@ -309,7 +309,7 @@ class ExecutionContext:
         return self.seconds("all-gather", num_bytes, "tp") if self.execution.sequence_parallel else 0.0
 
     def reduced_s(self, num_bytes: float) -> float:
-        """Return the seconds to sum over tensor-parallel ranks, which get parts of the sequence or the whole."""
+        """Return the seconds of the tensor-parallel reduce-scatter, or all-reduce without sequence parallelism."""
         return self.seconds("reduce-scatter" if self.execution.sequence_parallel else "all-reduce", num_bytes, "tp")
 
     def sum_over_tp_s(self, num_bytes: float, name: Literal["tp", "etp"] = "tp") -> float:

@@ -244,7 +244,7 @@ class Job(HasRepr):
 
     @property
     def scale(self) -> float:
-        """Ratio of measured step time to the sum of parts for such jobs, from runs on the cluster."""
+        """Ratio of measured to projected step time of similar jobs, from runs on the cluster."""
         return correction_of(self.cluster.constants.runs, self.job_features).times
 
     @property
@@ -377,7 +377,7 @@ class Job(HasRepr):
 
     @cached_property
     def place(self) -> ExecutionContext:
-        """The job as settings for `ppsim.costs.analytic`."""
+        """Execution context of the job, the input of `ppsim.costs.analytic`."""
         return ExecutionContext(
             cluster=self.cluster,
             layout=self.layout,

@@ -23,7 +23,7 @@ class JobSource:
 
     @property
     def name(self) -> str:
-        """Model and cluster."""
+        """Name for messages: model and cluster."""
         return f"{self.job.model_name} on {self.job.cluster.name}"
 
     @property

@@ -73,7 +73,7 @@ class LayerMessages:
         """Return the exposed seconds of a backward.
 
         Megatron-LM's GEMMs save only their part of the sequence and gather it again for W. torch saves the gathered
-        tensor, so that only `selective-op` gathers again, and no reduction of gradients overlaps with a GEMM.
+        tensor, so it gathers again only with `selective-op`. In torch, no gradient reduction overlaps with a GEMM.
         """
         execution = self.place.execution
         exposed = 1 - execution.hidden_tp_backward

@@ -137,12 +137,12 @@ def copy_s(job: Job, num_bytes: float) -> float:
 
 
 def with_copies(job: Job, stage: Stage, costs: CostEstimate, one: Offload) -> CostEstimate:
-    """Return a stage's costs with the exposed time of a microbatch's copies, out and back.
+    """Return a stage's costs with the exposed time of a microbatch's copies to the host and back.
 
-    Each direction has its own stream. Copies back overlap with the backward. With `--offload`, copies out overlap
-    with the forward. With `--offload-modules` they may continue after it, unless `max_inflight_offloads` makes the
-    forward wait; on the last stage, whose backward follows at once, the copies back wait for them. Raises
-    `ConfigError` if the bandwidth to the host is unknown.
+    Each direction has its own stream. Copies to the GPU overlap with the backward. With `--offload`, copies to the
+    host overlap with the forward. With `--offload-modules` they may continue after the forward, unless
+    `max_inflight_offloads` makes the forward wait. On the last stage the backward follows at once, so the copies to
+    the GPU wait for the copies to the host. Raises `ConfigError` if the bandwidth to the host is unknown.
     """
     seconds = copy_s(job, sum(one.copied))
     late_s = max(0.0, seconds - costs.forward.total_s)

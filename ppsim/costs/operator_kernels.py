@@ -118,7 +118,7 @@ class OperatorKernels:
         return summed_outputs(self.operators)
 
     def product(self, one: Operator) -> PassKernels:
-        """Return the GEMMs of an operator, or the kernels of a mixer's core."""
+        """Return the GEMMs of an operator, or its attention or scan kernels."""
         if one.core is not None:
             return core_of(one.core, self.place, micro_batch=self.micro_batch, sequence_length=self.sequence_length)
         if one.weight is None or not one.weight.is_product:
@@ -275,7 +275,7 @@ class OperatorKernels:
         return orderings
 
     def sums(self) -> PassKernels:
-        """Return the additions of gradients: one for each reader of a tensor beyond the first."""
+        """Return the kernels that add gradients of a tensor with several readers: readers − 1 additions."""
         readers = Counter(name for one in self.operators for name in one.reads if _gives_gradient(one))
         more = {self.tensors[name]: number - 1 for name, number in readers.items() if number > 1}
         elements = sum(number * one.columns * self.rows[one.rows] for one, number in more.items())

@@ -47,12 +47,12 @@ class LayerTimes:
 
     @property
     def forward_s(self) -> float:
-        """F, alone."""
+        """Seconds of F without an overlapped backward."""
         return self.before[0] + self.experts[0] + 2 * self.exchange_s + self.waits[0]
 
     @property
     def backward_s(self) -> float:
-        """B, alone."""
+        """Seconds of B without an overlapped forward."""
         return sum(self.before[1:]) + sum(self.experts[1:]) + 2 * self.exchange_s + self.waits[1]
 
 

@@ -11,10 +11,10 @@ from ppsim.model.recompute import BY_OPERATORS, by_operators
 
 
 def forward_again(timed: OperatorKernels, of: Mapping[str, PassKernels]) -> tuple[KernelTime, set[str]]:
-    """Return the recomputed part of a forward, and the names of the operators whose messages are repeated.
+    """Return the time of the recomputed part of a forward, and the operators whose communication is repeated.
 
     `of` maps operator names to kernels. With full recomputation, torch's checkpoint stops after the last tensor
-    that the backward needs. `selective-op` repeats no message.
+    that the backward needs. `selective-op` repeats no communication.
     """
     execution = timed.place.execution
     if execution.recompute == BY_OPERATORS:

@@ -50,7 +50,7 @@ class StageCostSet:
 
     `step_costs` is the part of the step outside the pipeline. `parts` has the costs of each stage by cause (empty
     if the causes cannot be separated), `contents` the layout string of each stage, of the letters E, t, m and L.
-    `layer_times` has the layers of each stage if passes run in pairs.
+    `layer_times` has the times of each layer per stage if forwards overlap backwards in pairs, otherwise nothing.
     """
 
     costs: StageCosts

@@ -91,7 +91,7 @@ class StageOptions:
 
     @property
     def offloads(self) -> list[str]:
-        """The modules that a stage may offload: none, or the job's."""
+        """Possible values of a stage's offloaded modules: "" (none), and the job's modules if it offloads any."""
         modules = self.job.offload_modules
         return ["", modules] if modules and not self.splits_backward else [""]
 
@@ -130,7 +130,7 @@ class StageOptions:
 
     @cached_property
     def useful_words(self) -> list[Recompute]:
-        """The options that are on the convex hull of some layer."""
+        """Recomputation options on the convex hull of time against memory of at least one layer."""
         return list(dict.fromkeys(way.recompute for ways in self._ways.values() for way in _hull(ways)))
 
     def _static(self, stages: Sequence[Stage], word: Recompute) -> int:

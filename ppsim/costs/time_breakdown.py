@@ -41,12 +41,12 @@ class TimeBreakdown:
 
     @property
     def total_s(self) -> float:
-        """The sum."""
+        """Sum of all fields, in seconds."""
         return float(sum(self.numbers))
 
     @property
     def communication_s(self) -> float:
-        """Exposed communication, except of the recomputation."""
+        """Exposed communication in seconds, without communication that recomputation repeats."""
         return self.tp_s + self.ep_s + self.cp_s + self.dp_s
 
     def __add__(self, other: "TimeBreakdown") -> "TimeBreakdown":

@@ -42,7 +42,10 @@ def pass_flops(model: dict[str, Any], measurement: dict[str, Any]) -> dict[str, 
 
 
 def peak_of(profile: dict[str, Any], dtype: str) -> tuple[float, str] | None:
-    """Return the peak in FLOP/s and its source: the data sheet, else the fastest measured GEMM, else None."""
+    """Return the peak in FLOP/s and its source: the data sheet if known, otherwise the fastest measured GEMM.
+
+    The result is None if the profile has neither.
+    """
     peaks = profile["provenance"]["device"].get("peak_flops_per_s", {})
     if sheet := DataSheet("", {TYPE_NAMES.get(name, name): peak for name, peak in peaks.items()}).peak(dtype):
         return sheet, BY_DATA_SHEET

@@ -47,7 +47,7 @@ class GptChunk(nn.Module):
         self._mask = None if tokens.is_cuda else ~ones.tril()
 
     def forward(self, x: Tensor) -> Tensor:
-        """F of the chunk."""
+        """Run the forward of the chunk."""
         tokens = self._tokens if self._window.is_last else None  # multi-token prediction embeds them again
         if self._window.is_first:
             tokens = x

@@ -70,9 +70,9 @@ def load(
     """Return torch's runtime for a table over this rank's stages, ready to `step()`.
 
     `schedule` is a table or its CSV, compute-only or with communication. The rank of stage 0 gives `step` the whole
-    batch, the rank of the last stage gives it `target=` (and `losses=`). The mean of the microbatches' losses is
-    differentiated. Raises `ConfigError` in one sentence, before anything starts, if torch is too old, if ranks,
-    stages, microbatches or placement are not the table's, or if the communication is of another version.
+    batch, the rank of the last stage gives it `target=` (and `losses=`). Gradients are of the mean loss over the
+    microbatches. Raises `ConfigError` before anything starts if torch is too old, if ranks, stages, microbatches or
+    placement differ from the table, or if this torch version cannot run the table's communication actions.
     """
     require_torch()
     table = read(schedule)

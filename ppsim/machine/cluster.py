@@ -273,7 +273,7 @@ class Link:
         return self.token_s + num_bytes / (self.achieved_bytes_per_s * self.dispatch_share)
 
     def copied_s(self, num_bytes: float) -> float:
-        """Return the seconds of copying `num_bytes`, the part that a rank keeps."""
+        """Return the seconds to copy `num_bytes` on the device: the part of a message that the rank keeps."""
         return num_bytes / self.copy_bytes_per_s if self.copy_bytes_per_s else 0.0
 
 

@@ -1,7 +1,7 @@
 """Bytes that a forward saves for its backward, by component, on one rank.
 
 Letters: T tokens of a microbatch on a context-parallel rank, b·s/cp; h, n, g, d, f as in
-`ppsim.model.architecture`; t = tp; q = t with sequence parallelism, else 1; e bytes of an element. Every tensor is
+`ppsim.model.architecture`; t = tp; q = t with sequence parallelism, else 1; e bytes per element. Every tensor is
 counted once.
 """
 
@@ -168,7 +168,10 @@ def _of_operators(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: Kerne
 
 
 def unused_output_bytes(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: KernelChoice) -> tuple[int, int]:
-    """Return the bytes of a layer's last GEMM output and of its scattered part that `selective-op` holds unused."""
+    """Return the bytes of two tensors that `selective-op` saves in eager mode although no backward needs them.
+
+    They are the output of a layer's last GEMM, and this rank's part of it after the reduce-scatter.
+    """
     whole = batch.tokens(cut) * layer.hidden_size * batch.element_bytes * kernels.eager
     counted = sum(
         not one.biased for linear in layer.linears(cut) if linear.is_product for one in linear.separate_matrices()

@@ -66,7 +66,7 @@ class Attention(EqualWidthAttention):
         return self.value_size or self.head_size
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
-        """Return the FLOPs per token of scores and their use, and of the indexer's scores."""
+        """Return the FLOPs per token of QKᵀ and of scores times V, and of the indexer's scores."""
         found = super().core_flops(sequence_length, causal=causal)
         return found + self.choice_flops(sequence_length, causal=causal)
 
@@ -257,12 +257,12 @@ class LatentAttention(ScoredAttention):
         return keys_in_window(self.num_keys, sequence_length)
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
-        """Return the FLOPs per token of scores and their use, and of the indexer's scores over all keys."""
+        """Return the FLOPs per token of QKᵀ and of scores times V, and of the indexer's scores over all keys."""
         found = super().core_flops(sequence_length, causal=causal)
         return found + self.choice_flops(sequence_length, causal=causal)
 
     def require_division(self, cut: ParallelSizes) -> None:
-        """Raise `ConfigError` also for context parallelism of sparse attention."""
+        """Raise `ConfigError` if tp does not divide a size, or for sparse attention with context parallelism."""
         super().require_division(cut)
         if cut.cp > 1 and self.num_keys is not None:
             raise ConfigError(f"context parallelism is not known with sparse latent attention: got cp {cut.cp}")

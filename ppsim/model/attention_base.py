@@ -25,12 +25,12 @@ class Indexer:
 
     @property
     def columns(self) -> int:
-        """Columns of all its queries."""
+        """Width of the indexer's query tensor: heads × head size."""
         return self.num_heads * self.head_size
 
     @property
     def indices(self) -> float:
-        """Indices that it writes per query."""
+        """Number of indices of selected keys (or blocks) that the indexer writes per query."""
         return self.num_heads * self.num_keys / self.block if self.block else self.num_keys
 
     def keys_per_query(self, sequence_length: int) -> float:
@@ -61,7 +61,7 @@ class ScoredAttention(Mixer):
 
     @property
     def divided(self) -> dict[str, int]:
-        """Sizes that tensor-parallel ranks divide."""
+        """Sizes that must be divisible by the number of tensor-parallel ranks, by name."""
         return {"heads": self.num_heads}
 
     def keys_per_query(self, sequence_length: int) -> float:
@@ -73,7 +73,7 @@ class ScoredAttention(Mixer):
         return sequence_length
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
-        """Return the FLOPs per token of scores and their use; twice that if masked scores count."""
+        """Return the FLOPs per token of QKᵀ and of scores times V; twice that if masked scores count."""
         masked = self.is_causal and not causal
         return 2.0 * self.keys_per_query(sequence_length) * self.score_width * (1 + masked)
 

@@ -115,7 +115,7 @@ class CompressedAttention(EqualWidthAttention):
         return super().core_flops(sequence_length, causal=causal) + 2.0 * scored * (2 - causal)
 
     def require_division(self, cut: ParallelSizes) -> None:
-        """Raise `ConfigError` also for any tp above 1."""
+        """Raise `ConfigError` for tp above 1, and for sizes that the parallel sizes do not divide."""
         super().require_division(cut)
         if cut.tp > 1:
             raise ConfigError(f"compressed attention is not divided by tp: got tp {cut.tp} (nearest: 1)")

@@ -91,7 +91,7 @@ class Patches:
     classes: int = 0
 
     def linears(self, h: int) -> list[WeightMatrix]:
-        """Return the projections to h."""
+        """Return the input projections, from each width in `embedded` to the hidden size h."""
         return [
             WeightMatrix(f"embedding {number}", f"input {number}", columns, (h,), rows=share, biased=True)
             for number, (columns, share) in enumerate(self.embedded, start=1)

@@ -78,7 +78,7 @@ def attention_of(
 
 
 def latent_attention_of(fields: ConfigFields) -> LatentAttention:
-    """Return latent attention, with the field names of DeepSeek and Kimi."""
+    """Return latent attention from the field names that DeepSeek and Kimi use."""
     fields.seen |= {"num_key_value_heads", "head_dim"}  # of the latent: they follow
     return LatentAttention(
         fields.count("num_attention_heads"),
@@ -144,7 +144,7 @@ def sparse_parts(
 
 
 def are_of_kind(fields: ConfigFields, word: str, number: int, otherwise: Callable[[int], bool]) -> list[bool]:
-    """Return for each layer if `layer_types` has this word; without that list, if `otherwise` is true."""
+    """Return whether each layer's entry in `layer_types` is `word`; without that list, `otherwise(layer)`."""
     listed = fields.words("layer_types", {word: True, "full_attention": False}, number)
     return listed or [otherwise(layer) for layer in range(number)]
 

@@ -67,7 +67,7 @@ class Encoder:
 
     @property
     def rows(self) -> int:
-        """Rows of an image in the layers: its patches, and a class token."""
+        """Tokens per image inside the encoder's layers: patches, and additional tokens such as a class token."""
         return self.num_tokens * self.merge + self.more_rows
 
     @property
@@ -77,7 +77,7 @@ class Encoder:
 
     @property
     def sentence(self) -> str:
-        """The assumption about its input."""
+        """Sentence for the output: the assumed input of the encoder."""
         what = f"{self.kind} encoder of {self.parameters / 1e9:.1f} B parameters"
         if not self.images:
             return f"{what}: encodes nothing (--image-tokens 0)"
@@ -100,7 +100,7 @@ class Encoder:
 
     @property
     def training_flops(self) -> float:
-        """FLOPs of training per sequence; patches have no gradient, and frozen weights none of theirs."""
+        """FLOPs of training per sequence, without input gradients of patches and gradients of frozen weights."""
         layers = self.forward_flops - self._embedding_flops - self._projector_flops
         return (
             (3.0 if self.trains_layers else 1.0) * layers
@@ -117,12 +117,12 @@ class Encoder:
         return 2.0 * self.tokens * sum(one.size * one.rows for one in self.projector)
 
     def cut(self, cut: ParallelSizes) -> ParallelSizes:
-        """Return the division of the encoder over the ranks of a stage."""
+        """Return the parallel sizes of the encoder on the ranks of a stage."""
         tp = cut.tp if self.is_divided else 1
         return ParallelSizes(tp=tp, dp=cut.num_ranks // tp, sequence_parallel=False)
 
     def with_training(self, tuning: FineTuning | None) -> "Encoder":
-        """Return the encoder with these trained weights; adapters have none on an encoder."""
+        """Return the encoder with the trained weights of `tuning`; LoRA adapters are never on an encoder."""
         layers, projector = (tuning is None or tuning.trains(word) for word in ("encoder", "projector"))
         training = None if layers else LayerTraining(frozenset(GROUPS), has_backward=False)
         same = {id(one): replace(one, training=training) for one in self.layers}
@@ -182,7 +182,7 @@ class EncoderPart(NamedTuple):
         return self.last == len(self.encoder.layers)
 
     def own_projector(self, cut: ParallelSizes) -> tuple[WeightMatrix, ...]:
-        """Return a rank's matrices of the projector: the first of a pair by outputs, the last by inputs."""
+        """Return a rank's shards of the projector: the first matrix is split by outputs, the second by inputs."""
         tp = self.encoder.cut(cut).tp
         return tuple(
             replace(one, columns=tuple(column // tp for column in one.columns))
@@ -194,7 +194,7 @@ class EncoderPart(NamedTuple):
         )
 
     def held(self, cut: ParallelSizes) -> tuple[int, int]:
-        """Return a rank's parameters, and how many of them are frozen."""
+        """Return the number of parameters on a rank, and the number of frozen ones."""
         encoder, own_cut = self.encoder, self.encoder.cut(cut)
         matrices = [one for layer in self.layers for one in layer.linears(own_cut)] + list(self.embedding)
         layers = sum(one.weights + one.biases for one in matrices)

@@ -107,10 +107,10 @@ def group_of(linear: WeightMatrix, half: int) -> str:
 
 
 class LayerTraining(NamedTuple):
-    """Training of a layer in a fine-tuned model.
+    """The trained weights of a layer in a fine-tuned model.
 
-    `frozen`: frozen groups (see `GROUPS`). `rank`: of the adapters on `adapted` modules. `has_backward`: this layer
-    or an earlier one has a trained weight.
+    `frozen`: frozen groups of weights (see `GROUPS`). `rank`: rank of the LoRA adapters on the `adapted` modules.
+    `has_backward`: this layer or an earlier one has a trained weight.
     """
 
     frozen: frozenset[str]
@@ -127,7 +127,7 @@ class LayerTraining(NamedTuple):
 class FineTuning:
     """The trained weights: adapters on modules, or all weights except the frozen ones.
 
-    `rank`: of the adapters, 0 for none. `layers`: numbers of the layers that are frozen whole.
+    `rank`: rank of the LoRA adapters, 0 for no adapters. `layers`: numbers of the completely frozen layers.
     """
 
     rank: int = 0
@@ -136,11 +136,11 @@ class FineTuning:
     layers: frozenset[int] = frozenset()
 
     def trains(self, word: str) -> bool:
-        """Return whether the base weights named by a value of `--freeze` are trained; "mtp" counts as layers."""
+        """Return whether a group of base weights, named as in `--freeze`, is trained; "mtp" is part of "layers"."""
         return not self.rank and (_LAYERS if word == "mtp" else word) not in self.frozen
 
     def of_layer(self, number: int) -> LayerTraining:
-        """Return the training of a layer, assuming that its input has a gradient.
+        """Return the trained weights of layer `number`, assuming that its input needs a gradient.
 
         >>> FineTuning(frozen=frozenset({"norms"}), layers=frozenset({0})).of_layer(0).trains("mlp")
         False

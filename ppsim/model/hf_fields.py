@@ -59,53 +59,56 @@ class UnknownModelType(ConfigError):
 
 
 class ConfigFields:
-    """A config's fields, which remembers those that were read."""
+    """Typed access to the fields of a config.json; `seen` has the names of the fields that were read.
+
+    Methods raise `ConfigError` for a missing field without default, or a value of the wrong type.
+    """
 
     def __init__(self, data: dict[str, Any], where: str) -> None:
         self._data, self._where = data, where
         self.seen = {"model_type"}
 
     def count(self, name: str, *others: str, default: int | None = None) -> int:
-        """A whole number of 1 or more, under any of these names."""
+        """Return a whole number of 1 or more: the first of these fields that has a value."""
         return self._whole(1, name, *others, default=default)
 
     def num_layers(self, name: str = "num_hidden_layers", *others: str, default: int | None = None) -> int:
-        """How many layers there are."""
+        """Return the number of layers; raises `ConfigError` if it is too large."""
         value = self.count(name, *others, default=default)
         require_layers(value, name)
         return value
 
     def has_any(self, *names: str) -> bool:
-        """Whether any of these fields has a value."""
+        """Return whether any of these fields has a value."""
         return any(self._data.get(name) is not None for name in names)
 
     def is_word(self, name: str, word: object) -> bool:
-        """Whether a field has this value; None: it is missing or null."""
+        """Return whether a field has this value; `word` None: whether it is missing or null."""
         self.seen.add(name)
         return bool(self._data.get(name) == word)
 
     def is_list(self, name: str) -> bool:
-        """Whether a field has a list."""
+        """Return whether a field contains a list."""
         self.seen.add(name)
         return isinstance(self._data.get(name), list)
 
     def length(self, name: str) -> int:
-        """The length of a list, 0 if there is none."""
+        """Return the length of a field's list, 0 if it is not a list."""
         self.seen.add(name)
         value = self._data.get(name)
         return len(value) if isinstance(value, list) else 0
 
     def names(self) -> tuple[str, ...]:
-        """The names of all fields."""
+        """Return the names of all fields."""
         return tuple(self._data)
 
     def optional(self, name: str) -> int | None:
-        """A whole number of 1 or more, or None if it is missing or null."""
+        """Return a whole number of 1 or more, or None if the field is missing or null."""
         self.seen.add(name)
         return None if self._data.get(name) is None else self.count(name)
 
     def number(self, name: str, *others: str, default: int) -> int:
-        """A whole number of 0 or more, under any of these names."""
+        """Return a whole number of 0 or more: the first of these fields that has a value."""
         return self._whole(0, name, *others, default=default)
 
     def _whole(self, least: int, name: str, *others: str, default: int | None) -> int:
@@ -120,21 +123,21 @@ class ConfigFields:
         return value
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """True or false."""
+        """Return a Boolean field."""
         value = self._get(name, default=default)
         if not isinstance(value, bool):
             raise ConfigError(f"{self._where}: {name} must be true or false: got {value!r}")
         return value
 
     def factor(self, name: str) -> float:
-        """A number above 0 and at most a thousand."""
+        """Return a number above 0 and at most 1000."""
         value = self._get(name)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1000:
             raise ConfigError(f"{self._where}: {name} must be a number above 0, at most 1000: got {value!r}")
         return float(value)
 
     def layers(self, name: str) -> set[int]:
-        """A list of layers, or their numbers joined by commas."""
+        """Return the set of layer numbers in a list, or in a text with commas; empty if the field is missing."""
         value = self._get(name, default=())
         if isinstance(value, str) and all(one.strip().isdigit() for one in value.split(",")):
             value = [int(one) for one in value.split(",")]
@@ -143,7 +146,7 @@ class ConfigFields:
         return set(value)
 
     def counts(self, name: str, least: int) -> list[int] | None:
-        """A list of at least `least` whole numbers of 0 or more, one per layer, or None if it is missing."""
+        """Return a list of at least `least` whole numbers of 0 or more, one per layer; None if it is missing."""
         self.seen.add(name)
         value = self._data.get(name)
         if value is None:
@@ -158,28 +161,28 @@ class ConfigFields:
         return list(value)
 
     def objects(self, name: str) -> list[dict[str, Any]]:
-        """A list of objects."""
+        """Return a list of objects."""
         value = self._get(name)
         if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
             raise ConfigError(f"{self._where}: {name} must be a list of objects")
         return value
 
     def sentences(self, name: str) -> list[str]:
-        """A list of strings, empty if it is not there."""
+        """Return a list of strings, empty if the field is missing."""
         value = self._get(name, default=[])
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
             raise ConfigError(f"{self._where}: {name} must be a list of strings")
         return value
 
     def nested(self, name: str) -> "ConfigFields":
-        """The fields of a nested object, such as the language model of a file with images."""
+        """Return the fields of a nested object, such as the language model of a vision-language model."""
         value = self._get(name, default={})
         if not isinstance(value, dict):
             raise ConfigError(f"{self._where}: {name} must be an object: got {value!r}")
         return ConfigFields(value, f"{self._where}, {name}")
 
     def words(self, name: str, known: Mapping[str, T], length: int) -> list[T] | None:
-        """The meaning of each layer's word, or None if the list is missing or null."""
+        """Return `known[word]` for each layer's word in a list; None if the list is missing or null."""
         self.seen.add(name)
         value = self._data.get(name)
         if value is None:
@@ -194,7 +197,10 @@ class ConfigFields:
         return [known[word] for word in value]
 
     def text(self, *names: str) -> str | None:
-        """A string, or a list of strings joined to one, under any of these names, or None."""
+        """Return a layer pattern as one string, from the first of these fields that has a value; None if none has.
+
+        A list of layer types becomes one letter per layer.
+        """
         self.seen.update(names)
         for name in names:
             value = self._data.get(name)
@@ -214,11 +220,11 @@ class ConfigFields:
         return letters[word]
 
     def require_trace(self, what: str) -> None:
-        """Raise `UnknownModelType`, so that a model with this part is traced."""
+        """Raise `UnknownModelType`, after which the caller traces the model; `what` is the unknown part."""
         raise UnknownModelType(f"{self._where}: {what} is not read by name: the model must be traced")
 
     def refuse(self, name: str, sentence: str) -> None:
-        """Raise with the sentence about a field."""
+        """Raise `ConfigError` with the message "file: `name` `sentence`"."""
         raise ConfigError(f"{self._where}: {name} {sentence}")
 
     def _get(self, name: str, *others: str, default: Any = None) -> Any:
@@ -233,7 +239,7 @@ class ConfigFields:
         return default
 
     def require_all_known(self) -> None:
-        """Raise for the first field that was neither read nor is known to be harmless."""
+        """Raise `ConfigError` for the first field that was not read, unless it has no effect on costs or memory."""
         for name in self._data:
             if name in self.seen or name in _HARMLESS or name in _OF_GENERATION or name.startswith("_"):
                 continue

@@ -11,7 +11,7 @@ from ppsim.model.weight_matrices import WeightMatrix, of_columns
 
 
 def mixing_operators(num_streams: int, h: int, num_halves: int) -> list[WeightMatrix]:
-    """Return the projections to the weights for each mixer: nh × (n² + 2n) with biases, and three scales."""
+    """Return the matrices that compute the mixing weights: nh × (n² + 2n), biases and three scales per mixer."""
     columns = num_streams**2 + 2 * num_streams
     of_half = [
         WeightMatrix("mixing", "streams", num_streams * h, (columns,), kind="streams", biased=True),

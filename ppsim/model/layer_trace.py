@@ -32,12 +32,12 @@ def why_no_trace(layer: Layer) -> str | None:
 
 
 class LayerTrace:
-    """Passes of a layer over a microbatch on a rank.
+    """Allocations of a layer's forward and backward for a microbatch on a rank.
 
-    `operand_bytes`: bytes per element of a GEMM operand. `tokens`: tokens of a tensor-parallel group. All sizes are
-    bytes: `whole` is the hidden states of these tokens, `own` a rank's part. `weights`: entries of each matrix as
-    modules hold them, the MLP's after attention's. `is_async`: gathers and scatters are fused with GEMMs, through
-    symmetric memory, which the allocator does not manage (torch, distributed/_symmetric_memory:
+    `operand_bytes`: bytes per element of a GEMM operand. `tokens`: tokens of a tensor-parallel group. `whole`:
+    bytes of the hidden states of these tokens. `own`: bytes of a rank's part of them. `weights`: number of elements
+    per weight matrix, attention before MLP. `is_async`: all-gathers and reduce-scatters are fused with GEMMs,
+    through symmetric memory, which the allocator does not manage (torch, distributed/_symmetric_memory:
     `_fused_all_gather_matmul_impl`, `_fused_matmul_reduce_scatter_impl`). `held`: unused tensors that
     `selective-op` holds in an eager block until the end of its backward (`held_for_nothing`); the rest of such a
     block is assumed to be as compiled.
@@ -70,7 +70,7 @@ class LayerTrace:
         self._columns = self.tokens * ffn.size // tp * e
 
     def gathered(self, num_bytes: float) -> AllocatorBlock | None:
-        """Return operands gathered along the sequence and copied into order."""
+        """All-gather operands along the sequence: gather into a buffer, and return the reordered copy."""
         raw = self.memory.make(num_bytes)
         if self.cut.tp == 1:
             return raw
@@ -79,7 +79,7 @@ class LayerTrace:
         return found
 
     def scattered(self, whole: AllocatorBlock | None) -> AllocatorBlock | None:
-        """Return a rank's part of partial sums, which are cut into pieces in a copy and reduced."""
+        """Reduce-scatter partial sums: copy them into one piece per rank, and return this rank's piece."""
         if self.cut.tp == 1:
             return whole
         pieces = self.memory.make(self.whole)
@@ -89,11 +89,11 @@ class LayerTrace:
         return found
 
     def _into_product(self, num_bytes: float) -> AllocatorBlock | None:
-        """Operands gathered along the sequence, by the GEMM itself if pipelined."""
+        """All-gather operands along the sequence; if `is_async`, the GEMM gathers them itself."""
         return self.memory.make(num_bytes) if self.is_async else self.gathered(num_bytes)
 
     def _out_of_product(self, whole: AllocatorBlock | None) -> AllocatorBlock | None:
-        """A rank's part of a GEMM's partial sums; a pipelined GEMM has the sums of all ranks."""
+        """Reduce-scatter a GEMM's output; if `is_async`, the GEMM reduces it itself."""
         if not self.is_async:
             return self.scattered(whole)
         found = self.memory.make(self.own)

@@ -11,9 +11,9 @@ from ppsim.parallel.sizes import ParallelSizes, require_divides
 
 
 class Mixer(ABC):
-    """A kind of token mixer. Parameters, memory and costs depend only on its matrices, operators and columns.
+    """A kind of token mixer. Parameters, memory and costs are computed only from its matrices and operators.
 
-    The core is timed for those `parts` that are `ppsim.model.attention_base.Scored` or
+    The attention or scan kernel is timed if a mixer in `parts` is `ppsim.model.attention_base.Scored` or
     `ppsim.model.recurrent.Recurrent`.
     `has_norm_apart`: the preceding norm is not fused into the first GEMM. `graph_module`: the value of
     `--cuda-graphs` that captures the mixer.
@@ -25,36 +25,36 @@ class Mixer(ABC):
 
     @abstractmethod
     def linears(self, h: int, tp: int) -> list[WeightMatrix]:
-        """Return the matrices on one of `tp` ranks, in forward order."""
+        """Return the weight matrices of one of `tp` ranks, in forward order; `h` is the hidden size."""
 
     @abstractmethod
     def operators(
         self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
     ) -> Iterator[Operator]:
-        """Yield the operators on a rank, from the norm's output `n1` to `mixed`."""
+        """Yield the operators on a rank, from the input tensor `n1` (output of the norm) to the output `mixed`."""
 
     @abstractmethod
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
-        """Return the FLOPs per token outside the matrices of `linears`, masked ones too unless `causal`."""
+        """Return the FLOPs per token outside the GEMMs of `linears`; masked scores count unless `causal`."""
 
     @property
     @abstractmethod
     def divided(self) -> dict[str, int]:
-        """Sizes that tensor-parallel ranks divide."""
+        """Sizes that must be divisible by the number of tensor-parallel ranks, by name."""
 
     @property
     def parts(self) -> tuple["Mixer", ...]:
-        """Its parallel mixers; by default itself."""
+        """The mixers that run in parallel on the same input; by default only this mixer."""
         return (self,)
 
     @property
     def norm_parameters(self) -> int:
-        """Weights of its norms, replicated on every rank."""
+        """Number of weights in the mixer's norms, which every rank replicates."""
         return 0
 
     @property
     def transient_bytes(self) -> int:
-        """Transient bytes per token of its backward."""
+        """Temporary bytes per token during the mixer's backward."""
         return 0
 
     def require_division(self, cut: ParallelSizes) -> None:
@@ -123,7 +123,10 @@ def output(linear: WeightMatrix, source: str, h: int) -> Operator:
 
 
 def opaque_mixer(linears: list[WeightMatrix], saved_columns: dict[str, tuple[str, float]]) -> Iterator[Operator]:
-    """Yield a mixer's operators from its saved columns: names, modules that write them, numbers."""
+    """Yield the operators of a mixer whose inner operators are unknown, from its matrices and saved tensors.
+
+    `saved_columns` maps the name of a saved tensor to the module that writes it and its columns per token.
+    """
     for name, (module, columns) in saved_columns.items():
         made = Tensor(name, "tokens", columns, "scores" if name == "index" else "attention")
         made = replace(made, dtype="f32") if name == "index" else made

@@ -124,11 +124,11 @@ class Mamba(Recurrent):
 
     @property
     def divided(self) -> dict[str, int]:
-        """Sizes that tensor-parallel ranks divide."""
+        """Sizes that must be divisible by the number of tensor-parallel ranks, by name."""
         return {"Mamba heads": self.num_heads, "Mamba groups": self.num_groups}
 
     def require_division(self, cut: ParallelSizes) -> None:
-        """Raise `ConfigError` also for heads that ranks of tp and cp do not divide."""
+        """Raise `ConfigError` if tp does not divide a size, or tp · cp the heads."""
         super().require_division(cut)
         require_divides("tp × cp", cut.tp * cut.cp, "Mamba heads", self.num_heads)
 
@@ -200,7 +200,7 @@ class GatedDeltaNet(Recurrent):
 
     @property
     def inner_size(self) -> int:
-        """Columns of all values."""
+        """Width of the value tensor: value heads × value size."""
         return self.num_value_heads * self.value_size
 
     @property
@@ -215,11 +215,11 @@ class GatedDeltaNet(Recurrent):
 
     @property
     def divided(self) -> dict[str, int]:
-        """Sizes that tensor-parallel ranks divide."""
+        """Sizes that must be divisible by the number of tensor-parallel ranks, by name."""
         return {"key heads of the delta net": self.num_key_heads, "its value heads": self.num_value_heads}
 
     def require_division(self, cut: ParallelSizes) -> None:
-        """Raise `ConfigError` also for context parallelism."""
+        """Raise `ConfigError` if tp does not divide a size, or for context parallelism."""
         super().require_division(cut)
         if cut.cp > 1:
             raise ConfigError(

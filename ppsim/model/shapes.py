@@ -121,7 +121,10 @@ class ModelShape:
 
 
 def layer_of(shape: LayerShape) -> Layer:
-    """Return the layer of a shape; for a shard a layer of the shard's sizes, divided as in `cut_of`."""
+    """Return the layer with the sizes of a shape.
+
+    The layer of a shard has the shard's sizes, so only its experts still have to be divided (`cut_of`).
+    """
     is_gpt = shape.kind == "gpt"
     attention = Attention(shape.num_heads, shape.num_kv_heads, shape.head_size, qkv_bias=is_gpt, out_bias=is_gpt)
     ffn: FeedForward | MixtureOfExperts = FeedForward(shape.ffn_size, gated=not is_gpt, bias=is_gpt)
@@ -133,7 +136,7 @@ def layer_of(shape: LayerShape) -> Layer:
 
 
 def cut_of(shape: LayerShape) -> ParallelSizes:
-    """Return the division of a layer with a shard's sizes: only of experts, because the rest is already divided."""
+    """Return the parallel sizes for a shard's layer: only ep, because tp has already divided its sizes."""
     ep = shape.num_experts // shape.local_experts if shape.kind == "moe" else 1
     return ParallelSizes(dp=ep, ep=ep)
 

@@ -98,7 +98,7 @@ class WeightMatrix:
         return self.kind in ("dense", "routed", "shared", "latent")
 
     def separate_matrices(self) -> list["WeightMatrix"]:
-        """Return the separate matrices that are one in Megatron-LM."""
+        """Return the matrices that Megatron-LM fuses into this one, such as query, key and value projections."""
         return [replace(self, columns=(outputs,)) for outputs in self.columns]
 
 

@@ -94,9 +94,9 @@ def all_devices(layout: Layout, domain_sizes: tuple[int | None, ...]) -> RankGro
 
 
 def hop_tiers(layout: Layout, domain_sizes: tuple[int | None, ...]) -> tuple[int, ...]:
-    """Return the tier of each P2P transfer of the pipeline in the worst case: entry i between ranks i and i + 1.
+    """Return the network tier between pipeline ranks i and i + 1, for each i; the slowest of all pairs of GPUs.
 
-    The last entry is from the last rank to the first, which interleaved schedules use.
+    The last entry is between the last rank and the first, which interleaved schedules use.
 
     >>> hop_tiers(Layout(tp=2, pp=4), (4, None))
     (0, 1, 0, 1)
@@ -106,7 +106,11 @@ def hop_tiers(layout: Layout, domain_sizes: tuple[int | None, ...]) -> tuple[int
 
 @lru_cache(maxsize=65536)
 def tier_between(layout: Layout, domain_sizes: tuple[int | None, ...], one: int, other: int) -> int:
-    """Return the tier of messages between two pipeline ranks in the worst case."""
+    """Return the network tier of P2P messages between pipeline ranks `one` and `other`.
+
+    A pipeline rank is a group of GPUs. GPUs with equal tp, cp and dp index exchange messages; the result is the
+    slowest tier over these pairs.
+    """
     stride = _strides(layout.sizes)["pp"]
     bases = _ranks(layout.sizes, [name for name, _ in layout.sizes if name != "pp"])
     here, there = bases + one * stride, bases + other * stride

@@ -251,7 +251,7 @@ def layer_split(
 
 
 def counts_of(split: Sequence[int] | Sequence[str]) -> list[int]:
-    """Return layers per stage for numbers or contents of stages.
+    """Return the number of layers per stage; `split` has numbers of layers or layout strings.
 
     >>> counts_of(["Ett", "tttL"])
     [2, 3]

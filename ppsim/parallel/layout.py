@@ -19,11 +19,11 @@ _NAMES = ("tp", "cp", "ep", "dp", "pp")
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Parallel sizes: tp · cp · dp · pp devices, with experts distributed over ep of each dp · cp ranks.
+    """Parallel sizes of tp · cp · dp · pp GPUs; each ep ranks out of dp · cp share a layer's experts.
 
-    `etp` ranks share an expert (Megatron-LM's expert tensor parallelism; None: tp). Experts are then distributed
-    over ep · etp of each tp · cp · dp ranks. Raises `ConfigError` with the value and the nearest legal one for a
-    size below 1, an ep that does not divide dp · cp, and an invalid order.
+    `etp` ranks share one expert (Megatron-LM's expert tensor parallelism; None: tp). With `etp`, each ep · etp
+    ranks out of tp · cp · dp share a layer's experts. Raises `ConfigError` with the nearest valid value for a size
+    below 1, an ep that does not divide dp · cp, or an invalid order.
 
     >>> Layout(tp=2, pp=4, dp=3).num_devices
     24
@@ -124,7 +124,7 @@ def layout_on(
 ) -> Layout:
     """Return the layout that fills `num_devices`; `dp` defaults to the remaining factor.
 
-    Raises `ConfigError` with the product and the nearest legal value if tp · cp · dp · pp is another number.
+    Raises `ConfigError` with the product and the nearest valid value if tp · cp · dp · pp is another number.
 
     >>> layout_on(64, tp=8, pp=4).dp
     2
@@ -193,7 +193,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def _nearest(value: int, legal: list[int]) -> str:
-    """Return the legal values on both sides, as text.
+    """Return the nearest valid values below and above, as text.
 
     >>> _nearest(6, [1, 2, 4, 8])
     '4 or 8'

@@ -1,4 +1,4 @@
-"""Fill colours of cells as one list, so that a cell's colour is an index."""
+"""List of all fill colours in a timeline; the cells of a drawing refer to a colour by its index."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

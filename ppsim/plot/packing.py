@@ -61,7 +61,7 @@ class PackedNumbers:
         return self.add(ticks, "sum")
 
     def add_rising(self, values: NDArray[Any]) -> dict[str, Any]:
-        """Add integers that usually exceed the previous one by a little."""
+        """Add integers, stored as differences: efficient if each is slightly larger than the previous one."""
         return self.add(np.diff(values.astype(np.int64), prepend=0), "sum")
 
     def add_back(self, values: NDArray[Any]) -> dict[str, Any]:

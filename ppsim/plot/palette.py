@@ -103,7 +103,7 @@ def fill_of(op: Op, *, chunk: int = 0) -> str:
 
 
 def text_on(fill: str) -> str:
-    """Return black or white, whichever has more contrast with `fill` (WCAG): white on F, black on other kinds."""
+    """Return the text colour with more contrast (WCAG) on `fill`: white on forwards, black on other actions."""
     return "#FFFFFF" if contrast(fill, "#FFFFFF") > contrast(fill, "#000000") else "#000000"
 
 

@@ -28,7 +28,7 @@ class AttentionCoreModule(nn.Module):
 
 
 class RecomputedCore(nn.Module):
-    """Attention that saves queries, keys and values, and its output for the next GEMM, but nothing in between."""
+    """Attention with recomputation: saves queries, keys, values and its output, but no intermediate tensors."""
 
     def __init__(self, core: "AttentionCoreModule | ContextCore | RecomputedCore") -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class RecomputedCore(nn.Module):
 
     @contextmanager
     def attended(self, q: Tensor, k: Tensor, v: Tensor) -> Iterator[Tensor]:
-        """As `Core.attended`."""
+        """Yield the attention output with the shapes of `AttentionCoreModule.attended`, with recomputation."""
         yield checkpoint(self._attended, q, k, v, use_reentrant=False)
 
     def _attended(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -70,7 +70,10 @@ class ContextCore(nn.Module):
 
     @contextmanager
     def attended(self, q: Tensor, k: Tensor, v: Tensor) -> Iterator[Tensor]:
-        """As `Core.attended`, for a rank's own sequence / cp positions."""
+        """Yield the attention output of one context-parallel rank, for its sequence / cp query positions.
+
+        Shapes are as in `AttentionCoreModule.attended`.
+        """
         chunk, is_grouped = self.chunk, self.is_grouped
         q_first, q_last = q.split(chunk, dim=2)
         # CUDA's kernel skips masked scores if it knows the mask by name; the CPU's kernel accepts numbers only.

@@ -327,7 +327,7 @@ class _Turns:
 
     @property
     def turns(self) -> TurnLimits:
-        """The number of turns; fewer are allowed if they take longer than expected."""
+        """The planned number of turns, and how far it may be reduced if turns take longer than expected."""
         return TurnLimits(self.most, min(_LEAST_TURNS, self.most), _PATIENCE * _REHEARSED_S)
 
 

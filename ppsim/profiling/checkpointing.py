@@ -23,7 +23,7 @@ Cheaply = Callable[..., AbstractContextManager[Tensor]]
 
 @contextmanager
 def save_as_usual(function: Function, *inputs: Tensor) -> Iterator[Tensor]:
-    """Yield the function's result, saved by torch as usual."""
+    """Yield the function's result without recomputation: autograd saves tensors as it would without ppsim."""
     yield function(*inputs)
 
 

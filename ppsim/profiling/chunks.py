@@ -86,14 +86,14 @@ class Builder(Protocol):
 
 
 class TrainersBuilder(Builder, Protocol):
-    """A builder that also knows the trainer's own pipeline."""
+    """A builder that can also return how the trainer divides the layers among stages."""
 
     def own_split(self) -> list[int]:
         """Return the layers per stage of the configured pipeline, by the trainer's rule."""
 
 
 def windows_of(counts: Sequence[int]) -> list[LayerWindow]:
-    """Return the windows of stages, given the number of layers of each.
+    """Return the range of layers of each stage; `counts` has the number of layers per stage.
 
     >>> [window.contents("tttt") for window in windows_of([0, 3, 1])]
     ['E', 'ttt', 'tL']
@@ -218,7 +218,7 @@ class _Layer:
 
 
 def _is_place(name: str, members: Sequence[int], layers: Sequence[_Layer]) -> bool:
-    """Return if an attribute is a layer's position: different in each layer, or counted within each chunk."""
+    """Return whether an attribute is a layer's position: different in each layer, or counted within each chunk."""
     values = [layers[index].attributes[name] for index in members]
     if len(members) > 1 and len(set(values)) == len(values):
         return True
@@ -292,7 +292,7 @@ def _measured(
 
 
 def subject_of(builder: Builder, window: LayerWindow) -> MeasuredModule:
-    """Return the chunk of a window, ready to be measured."""
+    """Build the chunk with a window of layers, with random inputs for its measurement."""
     built, first = _built(builder, window), builder.input_of(window)
     inputs = [first, *(builder.input_of(window) for _ in range(num_inputs(first.device, first) - 1))]
     return MeasuredModule(built.module, inputs, is_first=window.is_first, loss=built.loss)

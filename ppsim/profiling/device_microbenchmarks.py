@@ -62,7 +62,7 @@ def add_facts(
 
 
 def has_facts(facts: dict[str, Any], dtype: str) -> bool:
-    """Return if the device was benchmarked in a number format."""
+    """Return whether the microbenchmarks contain this dtype."""
     return any(one["dtype"] == dtype for one in facts.get("products", []))
 
 

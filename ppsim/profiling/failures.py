@@ -7,7 +7,7 @@ _NO_MEMORY = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAI
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return if an error says that device or host memory is exhausted.
+    """Return whether an error says that device or host memory is exhausted.
 
     >>> is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
     True

@@ -138,7 +138,7 @@ class _Both(torch.autograd.Function):
 
 
 def cast_plainly(tensor: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cast with separate torch operators."""
+    """Cast a tensor to FP8 with one scale per tensor, by separate torch operators; return values and scale."""
     largest = torch.finfo(kind).max
     scale = tensor.abs().amax().float().clamp(min=1e-12) / largest
     return (tensor / scale).clamp(-largest, largest).to(kind).contiguous(), scale

@@ -325,7 +325,7 @@ def _costs_of(part: MeasuredPart, found: Sequence[Samples], settings: MeasuringS
 
 
 def launch_times(subject: MeasuredModule, device: torch.device, *, can_split: bool) -> dict[str, Any]:
-    """Return the seconds that the host takes to enqueue each action, as in a profile."""
+    """Return the host seconds to enqueue each action, in the format of a profile file."""
     return _times(launch_seconds(subject, device=device, can_split=can_split))
 
 

@@ -145,7 +145,7 @@ class MoEModule(nn.Module):
         self.shared = _whole(SwiGLU(hidden, columns), recompute, "shared_experts") if columns else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the sum of both."""
+        """Return the sum of the routed experts' output and the shared expert's output."""
         routed: Tensor = self.experts(x)
         return routed if self.shared is None else routed + self.shared(x)
 

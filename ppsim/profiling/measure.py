@@ -77,25 +77,25 @@ class MeasuredModule:
         return x if self.is_first else tuple(one.requires_grad_(one.is_floating_point()) for one in x)
 
     def forward(self, x: Input) -> Tensor:
-        """F: return the output, or the loss on the last stage."""
+        """Run F (forward) and return the output, or the loss on the last stage."""
         output = self.module(*x)
         if not isinstance(output, Tensor):
             raise ConfigError(f"a module to be measured returns one tensor: got {type(output).__name__}")
         return output if self.loss is None else self.loss(output)
 
     def backward(self, x: Input, output: Tensor, grad: Tensor | None) -> tuple[Tensor | None, ...]:
-        """B: return the gradients of the inputs."""
+        """Run B (full backward) and return the gradients of the inputs."""
         return stage_backward(output, grad, x)
 
     def backward_input(self, x: Input, output: Tensor, grad: Tensor | None) -> Any:
-        """I: return the state that W needs."""
+        """Run I (input gradient) and return the state that W needs."""
         if self.is_first:
             return None
         grads = None if grad is None else [grad]
         return stage_backward_input([output], grads, list(x), self.module.parameters())[1]
 
     def backward_weight(self, x: Input, output: Tensor, grad: Tensor | None, groups: Any) -> None:
-        """W."""
+        """Run W (weight gradient); on the first stage, the full backward."""
         if self.is_first:
             stage_backward(output, grad, x)
         else:
@@ -158,7 +158,7 @@ def measure(
 
 
 def is_asynchronous(device: torch.device) -> bool:
-    """Return if a device computes asynchronously to the host, which launches its work and counts its memory."""
+    """Return whether a device runs asynchronously to the host, which launches its work and counts its memory."""
     return device.type == "cuda"
 
 

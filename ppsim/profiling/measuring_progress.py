@@ -38,7 +38,7 @@ class MeasuringProgress:
         self.total -= work
 
     def has_time_for(self, work: float) -> bool:
-        """Return if a piece of work is expected to end before the limit; if not, set `is_stopped`."""
+        """Return whether a piece of work is expected to end before the limit; if not, set `is_stopped`."""
         if self._limit is not None:
             self.is_stopped = self.is_stopped or self.elapsed_s + self._seconds_of(work) > self._limit
         return not self.is_stopped

@@ -74,9 +74,10 @@ def measure_step(
 ) -> dict[str, Any]:
     """Return the cost of an optimizer step for one of the `num_units` equal units of `module`.
 
-    Parameters of 16 bit use mixed precision: float32 gradients and master weights, copied into the parameters at
-    the end. State consists of moments and master weights. Muon updates the matrices of layers (`is_hidden`), each
-    expert's separately, and AdamW the rest, as Muon's authors do. The gradient norm uses `clip_grad_norm_` on
+    16-bit parameters use mixed precision: gradients and master weights are float32, and the step ends with a copy
+    of the master weights into the parameters. The state consists of moments and master weights. As recommended by
+    its authors, Muon updates the matrices of layers (`is_hidden`; each expert has separate matrices), and AdamW
+    updates all other parameters. The gradient norm uses `clip_grad_norm_` on
     float32 gradients.
     """
     step = _Step([parameter.detach() for parameter in module.parameters()], name, is_hidden=is_hidden)

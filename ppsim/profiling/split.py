@@ -66,9 +66,9 @@ def _taken_gradients(subject: MeasuredModule, of_inputs: tuple[Tensor | None, ..
 
 
 def _is_near(one: Tensor | None, other: Tensor | None, *alike: Tensor | None) -> bool:
-    """Return if two gradients differ by no more than rounding, or twice the distance of `one` from any of `alike`.
+    """Return whether two gradients differ by rounding only, or by at most 2 × the distance of `one` to an `alike`.
 
-    The distance is the norm of the difference. None is only near None.
+    The distance is the norm of the difference. None is near only to None.
     """
     if one is None or other is None:
         return one is other

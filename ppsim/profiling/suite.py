@@ -47,7 +47,7 @@ class Suite:
 
     @property
     def micro_batches(self) -> list[int]:
-        """All micro-batches of any part."""
+        """All micro-batch sizes of the parts, in ascending order."""
         return sorted({size for part in self.parts for size in part.micro_batches})
 
     def jobs(self, folder: str | Path) -> list[SuiteJob]:

@@ -1,4 +1,4 @@
-"""Measure many shapes into one file, written whole after each, so that a killed sweep can continue."""
+"""Measure many shapes into one file. It is rewritten after each shape, so an interrupted sweep can continue."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -118,7 +118,7 @@ class _Filling:
         key: MeasurementKey,
         optimizer: str | None = None,
     ) -> bool:
-        """Return if a measurement succeeded; otherwise record the error in its place."""
+        """Return whether a measurement succeeded; otherwise record the error in its place."""
         what = f"a step of {optimizer} for {key}" if optimizer else str(key)
         try:
             self.content[into] += measure()

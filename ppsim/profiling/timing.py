@@ -38,7 +38,7 @@ def without_interruptions() -> Iterator[None]:
 
 
 def is_certain(samples: Sequence[float]) -> bool:
-    """Return if the median is known to 0.5 %: its standard error, from quartiles and a normal distribution.
+    """Return whether the median is known to 0.5 %: its standard error, from quartiles and a normal distribution.
 
     >>> is_certain([1.0, 1.001] * 10), is_certain([1.0, 2.0] * 10)
     (True, False)
@@ -51,7 +51,7 @@ def is_certain(samples: Sequence[float]) -> bool:
 
 
 def are_enough(samples: Iterable[Sequence[float]], spent_s: float, least_s: float) -> bool:
-    """Return if `least_s` seconds were spent, and the medians are certain or unlikely to become so."""
+    """Return whether `least_s` seconds were spent, and the medians are certain or unlikely to become so."""
     return spent_s >= least_s and (spent_s >= PATIENCE * least_s or all(is_certain(one) for one in samples))
 
 

@@ -107,7 +107,7 @@ class TracedLayer:
         self.fed = {_component(one.module) for one in taken}
 
     def has(self, module: str) -> bool:
-        """Return if a module is inside the layer."""
+        """Return whether a module is inside the layer."""
         return module == self.path or module.startswith(f"{self.path}.")
 
     def inner(self, module: str) -> str:
@@ -115,7 +115,7 @@ class TracedLayer:
         return module[len(self.path) + 1 :]
 
     def refusal(self, module: str, why: str) -> ConfigError:
-        """Return the error whose sentence names a module."""
+        """Return an error that says that ppsim cannot represent a module; `why` is the reason."""
         path = f"{self.path}.{module}" if module else self.path
         return ConfigError(f"{self.where}: module {path} {why}, which ppsim cannot express")
 
@@ -271,12 +271,12 @@ class TracedLayer:
         return [name for name, has_weights in found.items() if has_weights or not any(found.values())]
 
     def norm(self) -> Norm:
-        """The kind of the layer's norms."""
+        """Return the kind of the layer's norms: layernorm (with bias), rmsnorm, or plain (no weights)."""
         names = {key.rpartition(".")[2] for key in self.parameters if key.rpartition(".")[0] in self.norms()}
         return "layernorm" if "bias" in names else "rmsnorm" if names or not self.norms() else "plain"
 
     def describe(self, *, promote: bool) -> dict[str, Any]:
-        """Return the layer in the stored form."""
+        """Return the layer as JSON in the format of `ppsim.model.mixers.traced`."""
         norm, num_norms = self.norm(), len(self.norms())
         mixer: Mixer | None = None
         candidates = (
@@ -309,7 +309,7 @@ class TracedLayer:
         return Layer(self.hidden, mixer, self.ffn, norm, num_norms)
 
     def _is_exact(self, mixer: Mixer, norm: Norm, num_norms: int) -> bool:
-        """Return if the layer with this mixer has the parameters and GEMM weights of the trace."""
+        """Return whether the layer with this mixer has the parameters and GEMM weights of the trace."""
         layer = self._layer(mixer, norm, num_norms)
         weights = sum(one.k * one.n * one.count for one in self.own if one.kind == "gemm")
         mixer_weights = sum(one.weights for one in mixer.linears(self.hidden, 1) if one.is_product)
@@ -418,9 +418,10 @@ class TracedLayer:
         return None if self.own else NoAttention()
 
     def split(self, one: TracedOperation, *, ends: bool) -> str | None:
-        """Return the side of a GEMM that tensor-parallel ranks divide, by transformers' plan or a rule.
+        """Return the side of a weight matrix that tensor parallelism splits: "outputs", "inputs" or None.
 
-        `ends`: the GEMM reads the result of attention or of a scan.
+        The model's tensor-parallel plan in transformers decides, otherwise a rule. `ends`: the GEMM reads the
+        output of attention or of a scan.
         """
         for name, how in self.plan.items():
             if _matches(name, one.module):
@@ -563,7 +564,7 @@ def _dense(group: Sequence[TracedOperation], h: int) -> FeedForward | None:
 
 
 def _matches(pattern: str, module: str) -> bool:
-    """Return if a name of a plan, such as layers.*.self_attn.q_proj, matches a module inside a layer."""
+    """Return whether a name of a plan, such as layers.*.self_attn.q_proj, matches a module inside a layer."""
     words = pattern.split(".")
     inside = words[words.index("*") + 1 :] if "*" in words else words
     given = module.split(".")

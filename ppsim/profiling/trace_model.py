@@ -103,7 +103,7 @@ def _quiet() -> Iterator[None]:
 
 
 def is_known(kind: str) -> bool:
-    """Return if transformers has a configuration class for a `model_type`."""
+    """Return whether transformers has a configuration class for a `model_type`."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
     return kind in CONFIG_MAPPING_NAMES

@@ -190,13 +190,13 @@ class ForwardRecorder(TorchDispatchMode):
             self.events.append(TracedOperation("convolution", self.stack[-1], weight=self.parameter(weight)))
 
     def pack(self, tensor: Tensor) -> Tensor:
-        """Store a tensor that autograd saves, once per storage."""
+        """Record a tensor that autograd saves (once per storage, no parameters), and return it."""
         if storage(tensor) not in self.parameters:
             self.saved.setdefault(storage(tensor), (self.stack[-1], tensor))
         return tensor
 
     def source(self, number: int) -> int:
-        """Return the storage that a storage is a cast or a contiguous copy of."""
+        """Return the original storage of which storage `number` is a cast or a contiguous copy."""
         while number in self.sources and self.sources[number][0] in ("_to_copy", "clone"):
             number = storage(self.sources[number][1][0])
         return number
@@ -266,7 +266,7 @@ class _Opaque(torch.autograd.Function):
 
 
 def opaque(kind: str, sizes: dict[str, Any], shape: tuple[int, ...], *inputs: Tensor) -> Tensor:
-    """Return the result of a replaced operator."""
+    """Record an operator as a whole (`kind`, `sizes`) and return a placeholder of its output's shape."""
     made: Tensor = _Opaque.apply(kind, sizes, shape, *inputs)  # type: ignore[no-untyped-call]
     return made
 
@@ -387,7 +387,7 @@ def _chosen(module: Any) -> int:
 
 
 def delta_rule(query: Tensor, key: Tensor, value: Tensor, *others: Any, **keywords: Any) -> tuple[Tensor, None]:
-    """Replaces a chunked gated delta rule; queries, keys and values are [b, s, heads, size]."""
+    """Record a chunked gated delta rule without running it; queries, keys and values are [b, s, heads, size]."""
     sizes = {"heads": int(value.shape[2]), "key": int(key.shape[3]), "value": int(value.shape[3])}
     sizes["key_heads"] = int(key.shape[2])
     more = [one for one in (*others, *keywords.values()) if isinstance(one, Tensor)]
@@ -397,7 +397,7 @@ def delta_rule(query: Tensor, key: Tensor, value: Tensor, *others: Any, **keywor
 def kimi_delta_rule(
     query: Tensor, key: Tensor, value: Tensor, *others: Any, **keywords: Any
 ) -> tuple[Tensor, None]:
-    """Replaces a delta rule with a decay per key column."""
+    """Record Kimi's delta rule, which has one decay factor per key column, without running it."""
     sizes = {"heads": int(value.shape[2]), "key": int(key.shape[3]), "value": int(value.shape[3])}
     more = [one for one in (*others, *keywords.values()) if isinstance(one, Tensor)]
     return opaque("kimi delta rule", sizes, tuple(value.shape), value, query, key, *more), None

@@ -145,14 +145,14 @@ class Plan(HasRepr):
 
     @property
     def modelled_source(self) -> "ProfileSource | JobSource":
-        """The source of a plan with a model; raises `ConfigError` if only times were given by hand."""
+        """The cost source of a plan with a model; raises `ConfigError` if the user gave only times."""
         if isinstance(self.source, RankSource):
             raise ConfigError("times given by hand have no layers, tokens or device: give --model or --profile too")
         return self.source
 
     @property
     def has_model(self) -> bool:
-        """Whether throughput, MFU and memory are known (not for times given by hand alone)."""
+        """Whether throughput, MFU and memory are known; False if the user gave only times."""
         return not isinstance(self.source, RankSource)
 
     @property
@@ -196,7 +196,10 @@ class Plan(HasRepr):
 
     @property
     def communication(self) -> Communication:
-        """How transfers block: Megatron-LM's own calls for schedules that it runs, unless a channel is given."""
+        """How P2P transfers block.
+
+        With runtime "megatron" and a schedule of Megatron-LM, its own calls are simulated, unless `channel` is set.
+        """
         runs_it = self.schedule_name in ("1f1b", "interleaved-1f1b") and self.pp > 1
         if self.runtime != "megatron" or self.channel is not None or not runs_it:
             return "overlap"

@@ -215,7 +215,10 @@ def iteration_of(plan: Plan, schedule: Schedule) -> tuple[float, float]:
 
 
 def outcome_of(plan: Plan) -> tuple[float, float]:
-    """Return only the iteration seconds and the highest peak bytes of any rank; raises as `project` does."""
+    """Return only the iteration time in seconds and the highest peak bytes of any rank.
+
+    Raises the errors of `project`.
+    """
     _require_room(plan)
     if plan.schedule == AUTO:
         made = _project_auto(plan)
@@ -225,7 +228,10 @@ def outcome_of(plan: Plan) -> tuple[float, float]:
 
 
 def assembled_of(plan: Plan) -> tuple[Schedule, StageCostSet]:
-    """Return only the schedule and the costs of stages and around the step; raises as `project` does."""
+    """Return the schedule, and the costs per stage and outside the pipeline, without a simulation.
+
+    Raises the errors of `project`.
+    """
     if plan.schedule == AUTO:
         raise ConfigError("the schedule of a recorded run is known: give --schedule")
     table, _ = table_of(plan, find(plan.schedule_name))
@@ -341,8 +347,9 @@ def project_all(
     `announce` is called with each name before its projection. `tables` builds the tables (a cache can replace
     `table_of`). If the plan has no vpp, each schedule gets the fewest stages per rank that it allows.
 
-    Limits of a schedule, more stages than layers, and deadlocks are returned as reasons, not raised. A wrong
-    profile or split still raises. Schedules that do not fit in memory come last.
+    A schedule that does not support the plan, has more stages than layers, or deadlocks raises no error: the result
+    has the reason instead. An invalid profile or layer split does raise. Schedules that do not fit in memory come
+    last.
     """
     _require_room(plan)
     projections, reasons = [], {}
@@ -412,6 +419,9 @@ def _for_runtime(plan: Plan, schedule: Schedule, costs: StageCosts) -> StageCost
 
 
 def communication_of(plan: Plan, schedule: Schedule) -> Communication:
-    """Return how transfers of a plan's table block; "overlap" if its runtime has no loop for the table."""
+    """Return how the P2P transfers of a plan's table block.
+
+    Megatron-LM's calls are simulated only if its training loop can run the table, otherwise "overlap" is returned.
+    """
     asked = plan.communication
     return asked if asked == "overlap" or has_megatron_loop(schedule.compute_only()) else "overlap"

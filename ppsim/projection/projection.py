@@ -40,7 +40,7 @@ class Projection(Printable, Drawable):
 
     `step` is the pipeline's `timeline` together with the rest of the step. `stage_cost_set` are the costs before
     the runtime's special cases. `tokens_per_s` and `model_flops_utilization` refer to the iteration time: the step
-    and the time between two steps. Both are None for times given by hand without a model. `model_flops_utilization`
+    and the time between two steps. Both are None if the user gives times and no model. `model_flops_utilization`
     is also None if the profile has neither a peak for its dtype nor a measured GEMM rate. `str` is the output of
     `ppsim project`. `summarise_function` computes the answer on request.
 
@@ -268,7 +268,7 @@ class Projection(Printable, Drawable):
 
     @property
     def summary_without_advice(self) -> str:
-        """The sentence that replaces an empty advice."""
+        """Sentence for the output if there is no advice."""
         is_too_large = self.fits is False
         return f"no change that was tried {'makes it fit' if is_too_large else 'gains half a percent'}"
 

@@ -65,7 +65,7 @@ def path_weights(trial: SimulatedSplit, layer: LayerCosts) -> Floats:
 
 
 def byte_weights(trial: SimulatedSplit, layer: LayerCosts) -> Floats:
-    """Return the bytes that one more layer of each stage adds to the peak of each rank, [ranks, stages]."""
+    """Return the bytes that one more layer on a stage adds to the peak of a rank, as a matrix [ranks, stages]."""
     timeline = trial.step.timeline
     schedule, peak_at = timeline.schedule, timeline.memory.peak_at
     in_flight = np.zeros((schedule.num_ranks, schedule.num_stages))

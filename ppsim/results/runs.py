@@ -147,7 +147,7 @@ def _add_against(out: Page, against: Any, measured_s: float) -> None:
 
 
 def print_totals(found: Any) -> None:
-    """Print a `ppsim.Totals`: the iteration and its timers."""
+    """Print a `ppsim.LogTotals`: the iteration and its timers."""
     out = Page()
     times = sorted(found.iterations_s)
     rows = [

@@ -40,8 +40,8 @@ def print_simulated(
 def print_report(report: dict[str, Any], extra: Sequence[tuple[str, str]] = (), *, with_rows: bool = False) -> None:
     """Print a simulated or measured step: totals, then time and memory of each rank.
 
-    `extra` are additional facts. `with_rows` prints every rank; otherwise tables with more than `MOST_ROWS` rows
-    are shortened.
+    `extra` has additional lines as (label, text). `with_rows` prints every rank; otherwise tables with more than
+    `MOST_ROWS` rows are shortened.
     """
     out = Page()
     head = f"{report['schedule'] or 'table'}   pp {report['pp']}   vpp {report['vpp']}   "
@@ -143,7 +143,7 @@ def _shortened(path: Sequence[str]) -> str:
 
 
 def print_trained(trained: Any, *, with_rows: bool = False, with_timeline: bool | None = None) -> None:
-    """Print a `ppsim.Trained`: summary and timeline of the median step."""
+    """Print a `ppsim.TrainResult`: summary and timeline of the median step."""
     print_run(trained.report(), trained.facts, with_rows=with_rows)
     print_timeline(trained.timeline, is_wanted=with_timeline)
 

@@ -240,9 +240,10 @@ class TableLines:
 
 
 def notable_items(count: int, notable: Iterable[int], *, most: int = MOST_ROWS) -> list[int]:
-    """Return the rows to show of `count`, ascending: all up to `most`, else first, last, notable and every k-th.
+    """Return the indices of the rows to show, ascending.
 
-    k is the smallest power of two that leaves at most `most` rows, the notable ones not counted.
+    Up to `most` rows, all are shown. Otherwise the first, the last, the notable and every k-th row are shown. k is
+    the smallest power of two that leaves at most `most` rows, not counting notable ones.
 
     >>> notable_items(6, [3])
     [0, 1, 2, 3, 4, 5]

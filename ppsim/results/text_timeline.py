@@ -47,13 +47,13 @@ class TextBar:
 
 @dataclass(frozen=True)
 class TextTimeline:
-    """The rows of a step, split into strips of `num_columns` columns, each `column_s` seconds.
+    """A drawn step: one row per rank, split into strips of `num_columns` columns of `column_s` seconds.
 
-    A row has one bar per action or idle interval. The ends of an action are rounded to the nearest column, so that
-    bars never overlap and lengths are exact to one column. `labelled` is the share of the busy time whose bars have
-    room for their microbatch, `hidden` the share of actions that get no column. Labels are microbatches or, if the
-    schedule splits sequences, slices counted through all microbatches. If `is_coarse`, a column shows the most
-    frequent activity of its rank, and bars are runs of such columns.
+    A row has one bar per action or idle interval. The ends of an action are rounded to the nearest column, so bars
+    never overlap, and the error of a bar's length is at most one column. `labelled` is the fraction of the busy
+    time whose bars are wide enough for a label, `hidden` the fraction of actions that get no column. Labels are
+    microbatch numbers or, if the schedule splits sequences, slice numbers that continue over all microbatches. If
+    `is_coarse`, a column shows the most frequent activity of its rank, and a bar is a run of equal columns.
     """
 
     rows: Sequence[Sequence[TextBar]]
@@ -120,7 +120,7 @@ def lines_of(drawing: TextTimeline, width: int) -> Iterator[str]:
 def readable_drawing(
     timeline: Timeline, *, width: int = WIDTH, most_lines: int = MOST_LINES
 ) -> TextTimeline | None:
-    """Return the drawing in the fewest strips with readable microbatches, None if there is no room."""
+    """Return a drawing with readable labels in as few strips as possible; None if it exceeds `most_lines`."""
     num_ranks = timeline.schedule.num_ranks
     num_columns, most_strips = width - _margin(num_ranks), most_lines // num_ranks
     fewest = _ENOUGH * _LEAST_COLUMNS * timeline.num_actions / num_ranks

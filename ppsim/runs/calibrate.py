@@ -55,7 +55,7 @@ class FittedConstant:
 
 @dataclass(frozen=True)
 class TransferTime:
-    """Time of P2P transfers of one size (None: unknown), from the end of the action that sent them."""
+    """Time of P2P transfers of one message size, from the end of the sending action; size None: unknown."""
 
     message_bytes: float | None
     seconds: FittedConstant
@@ -193,18 +193,20 @@ def calibrate(runs: Sequence[Run]) -> FittedOverheads:
     overlapped with transfers. They give ``s = (d₂ − d₁) / (d₁·f₂ − d₂·f₁)``. The constant is the median over all
     pairs, weighted by the difference of their fractions.
 
-    Host time per action: an action that waited only for the previous one ends one host time plus its cost after it.
-    Its cost is its measured time if the run's costs are only its medians.
+    Host time per action: fitted to actions that waited only for the previous action on their rank. Host time is the
+    interval between the ends of the two actions, minus the action's cost. If the run has no costs except its own
+    medians, the cost is the action's measured time.
 
-    P2P transfer: an action that waited only for a message ends one host time plus its cost after the message's
-    arrival. Latency and bandwidth are the line through the medians of each message size.
+    P2P transfer: fitted to actions that waited only for a message. The message arrives one host time plus the
+    action's cost before the action ends. Latency and bandwidth are the line through the medians of each message
+    size.
 
-    Step: the median gap between two steps. First and last pass: the excess over the median of their kind and stage,
-    of each rank's first action and of the last action of the rank with the first stage.
+    Step: the median gap between two steps. First and last pass: the time of each rank's first action, and of the
+    last action of the rank with the first stage, minus the median of actions of the same kind and stage.
 
     For runs with Megatron-LM's blocking calls, the waits before actions whose input was ready give both host time
-    and call time: waits with two calls are one call longer than waits with one, and the rest is host time. Waits
-    without a call are not used, because on the last rank they include the loss.
+    and call time. Waits with two calls are one call longer than waits with one call; the remaining time is host
+    time. Waits without a call are not used, because on the last rank they include the loss.
     """
     not_fitted: dict[str, str] = {}
     slowdown = _fit_slowdown(runs, not_fitted)

@@ -81,8 +81,8 @@ class Overheads:
 
     `line` is the link or None. `action_spread` and `rank_spread` are the relative standard deviations of actions
     and of ranks; `pass_factors` are the action times of a typical step relative to their medians. They are None if
-    not fitted. `communication` is the trainer's way of communicating. `fitted_runs` are the fingerprints of the
-    runs used for fitting (`Run.fingerprint`), empty if unknown.
+    not fitted. `communication` describes how the trainer's P2P transfers block. `fitted_runs` are the fingerprints
+    of the runs used for fitting (`Run.fingerprint`), empty if unknown.
     """
 
     constants: dict[str, float]
@@ -102,7 +102,7 @@ class Overheads:
 
 @dataclass(frozen=True)
 class CalibrationFile:
-    """Parts of a calibration: the cluster that its constants extend, and overheads; None for a missing part."""
+    """A calibration: `base` is the cluster to which its constants apply; a part is None if the file lacks it."""
 
     base: str | None
     overheads: Overheads | None

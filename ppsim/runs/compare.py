@@ -204,7 +204,7 @@ def compare(measured: Timeline, projected: Timeline) -> Comparison:
 
 
 class MachineSpeed(TypedDict, total=False):
-    """The fields of `Comparison` on machine speed that are known."""
+    """Fields of `Comparison` on machine speed; unknown ones are missing."""
 
     pace: float
     reference_works: tuple[str, str]

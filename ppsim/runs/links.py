@@ -75,7 +75,12 @@ class LinkTimes:
         return np.asarray(self.gaps[1])
 
     def parts_of(self, start: Floats, before: Floats, made: Floats) -> tuple[Floats, Floats, Any]:
-        """Return the rank's own part of each wait, the input's transit time, and if the action waited for it."""
+        """Split the wait before each action into the rank's own gap and the wait for the action's input.
+
+        Arguments, in seconds per action: its start, the end of the previous action on its rank (`before`), and the
+        end of the action that computed its input (`made`). Returns the gap, the input's transit time (0 for inputs
+        from the same rank), and whether the action waited for its input.
+        """
         crosses = self.pairs.taken != NONE
         wait = np.maximum(start - np.maximum(before, made), 0.0)
         own = np.where(crosses & (made - before > -self.transit_s), np.minimum(wait, self.gap_s), wait)

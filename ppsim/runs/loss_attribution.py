@@ -1,11 +1,13 @@
-"""Explain the time of a measured step by replays without one cause after the other.
+"""Explain the time of a measured step by replays from which the causes of lost time are removed in turn.
 
-The first replay reproduces the step: each action takes its measured time, and waits its measured wait after its
-inputs (the previous action on its rank, and the action that makes its input). The difference from the measured step
-is the "rest" (unexplained). Then the causes are removed one after the other, without putting them back, so that
-their losses sum to the step: first causes between actions, then causes within actions, and last the differences
-between stages, so that only the pipeline bubble remains. Every step is replayed: losses are means over the steps,
-and their quartiles show the variation.
+The first replay reproduces the step. Each action takes its measured time. It starts when its inputs are ready (the
+previous action on its rank, and the action that computes its input) plus its measured wait. The difference from the
+measured step is the "rest" (unexplained).
+
+Each further replay also removes the next cause. A removed cause stays removed, so the losses sum to the step time.
+Causes between actions come first, then causes within actions, and last the differences between stages. Only the
+pipeline bubble then remains. Every step is replayed. Losses are means over the steps, and their quartiles show the
+variation.
 """
 
 from collections.abc import Sequence

@@ -52,8 +52,8 @@ _NOTHING = 0.1
 class CauseRemoval:
     """A cause: `without` removes it from steps, `detail` says where it occurs and how large it is.
 
-    `without` expects steps from which the earlier causes were removed. `alone` removes only this cause from
-    original steps (None: use `without`).
+    `without` expects steps from which the earlier causes were removed. `alone` removes only this cause from the
+    measured steps (None: use `without`).
     """
 
     cause: str
@@ -62,7 +62,7 @@ class CauseRemoval:
     alone: Callable[[MeasuredSteps], MeasuredSteps] | None = None
 
     def without_others(self, steps: MeasuredSteps) -> MeasuredSteps:
-        """Remove only this cause from original steps."""
+        """Remove only this cause from the measured steps, while all other causes remain."""
         return (self.alone or self.without)(steps)
 
 
@@ -131,7 +131,7 @@ class ActionSpeeds:
 
     @cached_property
     def of_base(self) -> dict[tuple[Op, int], float]:
-        """Medians of the stages that define the usual stage: all stages, or those equal to the fastest."""
+        """Medians of the reference stages: all stages, or those as fast as the fastest if most stages are slow."""
         if not self.most_are_slow:
             return self.medians
         fast = self.whole_s <= (1 + _ALIKE) * self.whole_s.min()
@@ -141,7 +141,7 @@ class ActionSpeeds:
     def typical(self) -> dict[Op, float]:
         """Time of each kind of action on the median stage.
 
-        It is the lower median, so that half of the stages may be slow.
+        This is the lower median, so the result is not slow even if half of the stages are.
         """
         kinds = dict.fromkeys(op for op, _ in self.medians)
         found = {
@@ -159,7 +159,7 @@ class ActionSpeeds:
 
     @cached_property
     def even(self) -> Floats:
-        """Time of each action if all stages were like the median stage."""
+        """Time of each action if every stage took the time of the median stage."""
         even = {(op, stage): self.typical[op] for op, stage in self.medians}
         for stage in self.all_weight & {stage for op, stage in self.medians if op is Op.W}:
             even[Op.I, stage] = self.medians[Op.I, stage]

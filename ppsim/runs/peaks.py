@@ -28,9 +28,9 @@ class PeakError:
 
 
 def peaks_in(run: Any, source: str) -> list[dict[str, Any]]:
-    """Return the peak of each rank from the `run` part of a measured file; empty if not measured.
+    """Return the memory peak of each rank from the `run` part of a measured file; empty if not measured.
 
-    Raises `ConfigError` if the file has other values in their place.
+    Raises `ConfigError` if an entry is missing or has the wrong type.
     """
     memory = run.get("memory") if isinstance(run, dict) else None
     if memory is None:

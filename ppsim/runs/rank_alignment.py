@@ -32,7 +32,7 @@ class AlignedRun:
     stages_by: str
 
     def facts(self) -> dict[str, Any]:
-        """Return the known facts of the run as JSON; unknown facts are None or empty."""
+        """Return the metadata of the run as JSON; unknown entries are None or empty."""
         run, reserved = self.run, self.recordings.reserved_bytes
         found = self.alignment
         clocks = found and {
@@ -106,6 +106,6 @@ def _stages_by(recordings: RunRecordings, table: Schedule | None) -> str:
 
 
 def _is_ordered(run: Run) -> bool:
-    """Return if every action ends after its input was made; otherwise the ranks' clocks differ."""
+    """Return whether every action ends after its input was made; otherwise the ranks' clocks differ."""
     ends = run.end[:, run.graph.target] - run.end[:, run.graph.source]
     return bool(np.all(ends > 0))

@@ -47,7 +47,7 @@ class StepFactors:
 
     @cached_property
     def firsts(self) -> Any:
-        """Mask of the actions that are the first of their kind and stage."""
+        """Mask of the first action of each kind and stage."""
         key = self.schedule.op.astype(np.int64) * self.schedule.num_stages + self.schedule.stage
         first = np.zeros(len(self.schedule), dtype=bool)
         first[np.unique(key, return_index=True)[1]] = True
@@ -171,7 +171,7 @@ class StepFactors:
 
     @cached_property
     def _sizes_vary(self) -> bool:
-        """Return if the microbatch sizes change from step to step, by more than noise."""
+        """Return whether the microbatch sizes change from step to step, by more than noise."""
         beyond = self._median_ratios / np.maximum(self._fixed_sizes, _TINY)
         apart = np.abs(beyond / np.median(beyond, axis=2, keepdims=True) - 1)
         typical = float(np.median(np.median(apart, axis=(1, 2))))

@@ -111,7 +111,7 @@ class Expectation:
     fitted_runs: tuple[str, ...] = ()
 
     def within(self, timeline: Timeline, iteration_time_s: float, interval_s: Sequence[float]) -> "Expectation":
-        """Return a copy with the interval of a projected iteration, shifted to the step."""
+        """Return a copy with the interval of the step time: the iteration's interval minus time between steps."""
         low, high = interval_s
         around = iteration_time_s - timeline.step_time_s
         return replace(self, iteration_time_interval_s=(low - around, high - around))

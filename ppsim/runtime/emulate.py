@@ -67,7 +67,7 @@ class EmulatedStage(nn.Module):
         wait_for(self.seconds[self.running] * self.factor)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return a tensor of the shape of `x` after the seconds of F."""
+        """Wait for the time of F, then return a tensor shaped like `x`."""
         self.wait()
         node: Any = _Node.apply
         if self.embedding is not None:
@@ -123,16 +123,16 @@ class EmulatedModel:
         self._waits = waits_of(table, costs)
 
     def stages(self, wanted: Collection[int]) -> dict[int, nn.Module]:
-        """Return these stages by index."""
+        """Return the stages in `wanted`, by stage index."""
         return {stage: EmulatedStage(self._waits[stage], is_first=stage == 0) for stage in wanted}
 
     def boundary(self, stage: int) -> Tensor:
-        """Return a tensor like the emulated activation, the same between all stages."""
+        """Return a tensor shaped like the emulated activation, which is equal for all stages."""
         del stage
         return torch.zeros(PAYLOAD, dtype=torch.float64)
 
     def batch(self, step: int, num_microbatches: int) -> tuple[Tensor, Tensor]:
-        """Return zeros."""
+        """Return zeros as inputs and targets, because emulated stages do not use them."""
         del step
         nothing = torch.zeros(num_microbatches, PAYLOAD[1], dtype=torch.float64)
         return nothing, nothing

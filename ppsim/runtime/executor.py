@@ -44,7 +44,7 @@ class SharedDevice:
         self._stopped = threading.Event()
 
     def facts(self) -> dict[str, Any]:
-        """Return facts of the device for the file of a run."""
+        """Return the properties of the device that the file of a run contains."""
         return {"num_threads": self._num_threads}
 
     @contextmanager

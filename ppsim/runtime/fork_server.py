@@ -30,7 +30,7 @@ can_fork = sys.platform == "linux"
 
 
 class ForkServer:
-    """The server, from the view of the process that starts ranks."""
+    """Client of the fork server, used by the process that starts the ranks; creating it starts the server."""
 
     def __init__(self) -> None:
         self._conditions = _conditions()

@@ -132,7 +132,7 @@ class GPT:
         self.config, self.shape = config, config.model
 
     def stages(self, wanted: Collection[int]) -> dict[int, nn.Module]:
-        """Return these stages by index."""
+        """Return the stages in `wanted`, by stage index."""
         return {stage: self._stage(stage, self.config.plan_of(stage)) for stage in wanted}
 
     def _stage(self, stage: int, plan: Sequence[LayerPlan]) -> nn.Module:
@@ -147,7 +147,7 @@ class GPT:
         return nn.Sequential(*stages), [list(stage.parameters()) for stage in stages]
 
     def boundary(self, stage: int) -> Tensor:
-        """Return zeros like a microbatch before a stage, or after the last."""
+        """Return zeros shaped like a microbatch's input of `stage`, or the output of the last stage."""
         shape, config = (self.config.micro_batch, self.shape.sequence_length), self.config
         if stage == 0:
             return torch.zeros(shape, dtype=torch.int64)
@@ -161,5 +161,5 @@ class GPT:
         return batch(step, batch_size=size, sequence_length=self.shape.sequence_length, seed=self.config.seed)
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss as `loss_of`."""
+        """Return the mean cross entropy of a microbatch (`loss_of`)."""
         return loss_of(output, targets)

@@ -22,7 +22,7 @@ class JobThread(threading.Thread):
         return future
 
     def run(self) -> None:
-        """Run the jobs until the end."""
+        """Run queued jobs until the thread is closed."""
         while (given := self._jobs.get()) is not None:
             job, future = given
             try:

@@ -29,7 +29,7 @@ _LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 
 
 def is_worker() -> bool:
-    """Return if torchrun started this process as a rank of a run."""
+    """Return whether torchrun started this process as a rank of a run."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 

@@ -15,8 +15,8 @@ from torch.autograd.graph import saved_tensors_hooks
 class RankPeak(TypedDict):
     """Peak activation bytes of a rank in a step, and the action at the peak.
 
-    `peak_allocated_bytes` is the peak of the allocator of the rank's own device, without parameters, gradients and
-    optimizer state; None if there is no such count.
+    `peak_allocated_bytes` is the allocator peak of the rank's GPU, without parameters, gradients and optimizer
+    state; None on devices without an allocator count, such as CPUs.
     """
 
     rank: int
@@ -92,7 +92,7 @@ class LiveBytes:
         return self._live
 
     def peak(self, rank: int, allocated_bytes: int | None = None) -> RankPeak:
-        """Return the peak so far, in the form of a run's result."""
+        """Return the peak so far, as an entry of the run's results."""
         return RankPeak(
             rank=rank,
             peak_activation_bytes=self.peak_bytes,

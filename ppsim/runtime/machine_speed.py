@@ -17,10 +17,10 @@ from ppsim.runtime.trained import RunModel
 
 
 class ReferenceWork:
-    """F of a microbatch through each stage of a rank, then B of each; B adds to the gradients.
+    """Reference work for the machine's speed: F of one microbatch on each stage of a rank, then B on each stage.
 
-    `work` describes the work except the layers of each stage; equal work has an equal description. torch's random
-    state and the modules' buffers stay unchanged.
+    B adds to the gradients; torch's random state and the modules' buffers stay unchanged. `work` is a text that is
+    equal for equal work. It does not contain the number of layers per stage.
     """
 
     def __init__(self, config: TrainConfig, model: RunModel, stages: Mapping[int, nn.Module]) -> None:

@@ -84,7 +84,7 @@ class TurnLimits:
     limit_s: float = 0.0
 
     def go_on(self, done: int, elapsed_s: float) -> bool:
-        """Return if there is time for another turn, as long as the mean of the finished ones.
+        """Return whether there is time for another turn, as long as the mean of the finished ones.
 
         >>> turns = TurnLimits(most=8, least=2, limit_s=10.0)
         >>> [turns.go_on(*one) for one in ((1, 60.0), (2, 6.0), (2, 7.0), (8, 1.0))]
@@ -168,7 +168,7 @@ class TrainConfig:
 
 
 def word_of(folder: Path, rank: int) -> Path:
-    """Return the file that a rank writes last: null, or its error."""
+    """Return the path of the file that a rank writes at its end; it contains JSON: null, or the rank's error."""
     return folder / f"rank{rank}.json"
 
 

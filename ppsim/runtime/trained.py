@@ -1,4 +1,4 @@
-"""Interface to the model that a run trains, for both processes and partitions."""
+"""Interface to the model that `ppsim train` trains: ppsim's GPT or a user's model."""
 
 from collections.abc import Collection
 from typing import Protocol
@@ -14,10 +14,13 @@ class RunModel(Protocol):
     """Stages, data and loss of a model."""
 
     def stages(self, wanted: Collection[int]) -> dict[int, nn.Module]:
-        """Return these stages by index; each call, in any process, creates the same weights."""
+        """Return the stages in `wanted`, by stage index; each call, in any process, creates the same weights."""
 
     def boundary(self, stage: int) -> Tensor:
-        """Return a tensor like a microbatch before a stage, or, for one stage more, after the last."""
+        """Return a tensor shaped like a microbatch's input of `stage`.
+
+        If `stage` is the number of stages, it is shaped like the output of the last stage.
+        """
 
     def batch(self, step: int, num_microbatches: int) -> tuple[Tensor, Tensor]:
         """Return a step's inputs and targets, equal in every process; dimension 0 is divided later."""

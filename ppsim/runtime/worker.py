@@ -1,4 +1,4 @@
-"""One rank of training runs, started by `ppsim.runtime.fork_server`."""
+"""Process of one pipeline rank in `ppsim train`, started by `ppsim.runtime.fork_server`."""
 
 import json
 import os

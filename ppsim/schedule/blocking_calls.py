@@ -74,7 +74,7 @@ class _Row:
 
     @classmethod
     def of(cls, table: Schedule) -> "_Row":
-        """Raises `ScheduleError` for a table that is not in Megatron-LM's order."""
+        """Return the rows of `table`; raises `ScheduleError` if they are not in Megatron-LM's order."""
         p, is_forward = table.num_ranks, table.op == Op.F
         lengths = np.diff(table.rank_offsets)
         in_a_loop = np.array_equal(table.stage_to_rank, np.arange(table.num_stages) % p)

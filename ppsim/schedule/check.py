@@ -1,6 +1,6 @@
-"""Check that a table is complete, ordered and free of deadlock, and name the actions at fault.
+"""Check that a table is complete, ordered and free of deadlock, and name the wrong actions.
 
-All users of a table call `validate`; `check` returns the full report for a person.
+Functions that use a table call `validate`, which raises an error. `check` returns a full report for users.
 """
 
 from collections.abc import Callable, Iterator
@@ -331,9 +331,9 @@ def why_not_in_torch(schedule: Schedule) -> str | None:
 
 
 def compute_for(runtime: str, schedule: Schedule) -> Schedule:
-    """Return the F, B, I and W of a table for a runtime.
+    """Return the compute-only table, after a check that `runtime` (a name for the error message) can run it.
 
-    Raises `ScheduleError` for a broken table and for one with model replicas or slices.
+    Raises `ScheduleError` for an invalid table, and for a table with model replicas or slices.
     """
     validate(schedule)
     if reason := why_not_in_torch(schedule):

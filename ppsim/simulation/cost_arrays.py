@@ -21,9 +21,9 @@ class CostArrays:
 
     Fields have one entry per stage, except `static_bytes` (per rank), shares (per slice) and overheads (numbers).
     `fused_s` and `fused_activation_bytes` have the shape [stages of forwards, stages of backwards]; None: a fused
-    cell takes the sum of its parts and holds their memory. If microbatches differ, the fields hold seconds of the
-    mean microbatch and bytes of the largest one, and `by_microbatch` holds matrices [stages, microbatches] of the
-    fields that differ.
+    forward and backward takes the time and the memory of both together. If microbatches differ, the fields hold
+    seconds of the mean microbatch and bytes of the largest one, and `by_microbatch` holds matrices [stages,
+    microbatches] of the fields that differ.
     """
 
     forward_s: Floats

@@ -126,13 +126,13 @@ def _shifted(piece: StepActivity, seconds: float) -> StepActivity:
 
 
 def between_rounds_s(schedule: Schedule, costs: StageCosts, step_costs: StepCosts) -> float:
-    """Return the wait of a rank between its last action of a round and its first action of the next round.
+    """Return the idle seconds of a rank between its last action of a round and its first action of the next round.
 
     Every round reduces its gradients and gathers its parameters again: torch's pipeline runtime ends each `step()`
     with REDUCE_GRAD and RESHARD, and a rank's compute waits for its reduction (FSDP2, `finalize_backward`). A rank
-    can start its next round when it has reduced and gathered. All rounds are alike, so the round time is the
-    longest time of any rank from the start of its gather to the end of its reduction. The ranks that start a round
-    are delayed accordingly, and the others follow through their messages.
+    can start its next round when it has reduced and gathered. All rounds take the same time: the longest time of
+    any rank from the start of its all-gather to the end of its reduction. The wait returned here is for ranks that
+    start with the first stage. The other ranks wait for their inputs.
 
     >>> from ppsim import build
     >>> from ppsim.schedule.rounds import repeat_rounds

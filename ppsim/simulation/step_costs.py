@@ -1,4 +1,4 @@
-"""Costs of a training step outside its pipeline: data parallelism, the optimizer, and the rest."""
+"""Costs of a training step outside its pipeline: data parallelism, the optimizer, and other time per step."""
 
 from dataclasses import dataclass, replace
 

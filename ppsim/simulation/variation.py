@@ -44,7 +44,7 @@ def relative_spread(variation: Variation) -> float:
 
 
 def is_constant(variation: Variation) -> bool:
-    """Return whether all actions take their median."""
+    """Return whether all actions always take their median time."""
     return not variation if isinstance(variation, float) else all(factor == 1 for factor in variation)
 
 

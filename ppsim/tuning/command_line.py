@@ -62,7 +62,7 @@ def command_of(
 
 
 def sizes_of(job: Job) -> dict[str, Any]:
-    """Return the options that describe how the model differs from the model of its name."""
+    """Return the options for changed sizes: those in which the model differs from the known model of its name."""
     model, layers = job.model, job.model.layers
     if job.model_name != GPT:
         named = model_named(job.model_name)

@@ -1,8 +1,9 @@
-"""Refinement of the best rows of a search: choices that would multiply the space, tried on a few layouts only.
+"""Refinement of the best configurations of a search: options that are tried only for a few layouts.
 
-The search compares layouts. On one layout, three choices change the time by a few percent at most: the stages per
-rank, the recomputed modules or layers, and a schedule fitted to the costs. They are tried on two kinds of layouts:
-the fastest ones found, and layouts that do not fit without recomputation but may be fastest with a little.
+The search compares layouts. For a given layout, three options change the time by a few percent at most: the stages
+per rank, the recomputed modules or layers, and a schedule fitted to the costs. To limit the search space, they are
+tried only for the fastest layouts, and for layouts that need recomputation to fit but may be the fastest with
+little recomputation.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence

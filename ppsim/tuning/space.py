@@ -312,7 +312,7 @@ def configurations(question: SearchProblem, space: SearchSpace) -> list[Configur
     """Return all configurations that model, devices, batch and schedules allow, before any memory check.
 
     With one pipeline rank, schedules do not differ, so only the first possible one is used. Raises `ConfigError` if
-    there is no configuration, with the closest one and the nearest legal value.
+    there is no configuration, with the closest one and the nearest valid value.
     """
     refusals = _Refusals()
     found = list(_configurations(question, space, refusals))

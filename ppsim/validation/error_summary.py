@@ -157,7 +157,10 @@ class SetValidation:
 
     @property
     def coverage(self) -> tuple[int, int] | None:
-        """(Times inside the 90 % interval, all times) among the test rows; None without times or if order-only."""
+        """(Times inside the 90 % interval, all times) of the test rows.
+
+        None if there are no times, or if the set only tests the order of schedules.
+        """
         return coverage_of(self.test_rows) if not self.properties.order_only else None
 
     @property

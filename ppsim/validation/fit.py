@@ -37,7 +37,7 @@ class FittedCluster:
 
 
 def fit_cluster(name: str, plan_of: PlanOf, *, rounds: int = 30) -> FittedCluster:
-    """Refit the constants of a cluster: minimise the errors on its fit rows.
+    """Refit the constants of a cluster: minimise the errors on the published runs marked fit.
 
     Gauss-Newton on relative errors of time, from fixed starting values, with reduced weight beyond `_OUTLIER`.
     Raises `ConfigError` for a cluster whose constants come from no set.

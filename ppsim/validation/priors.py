@@ -51,8 +51,8 @@ def priors_of(cluster: Cluster, plans: Sequence[Plan]) -> list[Prior]:
     """Return the priors of a cluster's constants that may affect the plans.
 
     The median is the cluster's value. The spread comes from an earlier fit if the cluster has one; otherwise it is
-    `SHARES.machine` times the spread of the GPU type, which includes all differences between runs. Constants that
-    are 0 for the GPU type are left out. `launch_s`, which no GPU type has, is around `host_s`.
+    `SHARES.machine` times the spread of the GPU type, because that spread also contains differences between jobs.
+    Constants that are 0 for the GPU type are left out. No GPU type has `launch_s`, so its median is `host_s`.
     """
     known = {
         name: one.sigma / one.value for name, one in cluster.constants.named.items() if one.sigma and one.value

@@ -1,6 +1,6 @@
-"""Errors of each stack on measured runs, projected from the options of a user who names no stack.
+"""Errors of each software stack on measured runs, projected from the options of a user who sets no --stack.
 
-The calibration rows decide on the stack of a job that names none (`ppsim.trainers.stacks.default_stack`).
+The calibration rows determine the default stack of jobs without --stack (`ppsim.trainers.stacks.default_stack`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +27,7 @@ OPTIONS = (
 
 @dataclass(frozen=True)
 class StackRow:
-    """A measured run of today's software, and the signed error of each stack."""
+    """A measured run of current software, and the signed relative error of the projection with each stack."""
 
     generation: str
     kind: Literal["dense", "MoE"]
@@ -37,10 +37,11 @@ class StackRow:
 def rows_by_stack(
     plan_of: PlanOf, use: Literal["fit", "judge"], stacks_of: Callable[[str], Sequence[str | None]]
 ) -> Iterator[StackRow]:
-    """Yield the rows with times that all stacks of their generation can run.
+    """Yield the measured times of runs that ppsim can project with every stack of their GPU generation.
 
-    Excluded are sets of measured costs, sets that only compare the order of schedules, and runs of software of past
-    years. `plan_of` makes the plan of options; `stacks_of` returns the stacks of a generation, None for no --stack.
+    Excluded are sets of measured costs, sets that only compare the order of schedules, and runs of software that is
+    no longer current. `plan_of` makes a plan from options. `stacks_of` returns the stacks of a generation; None
+    stands for no --stack.
     """
     for name, told in case_sets().items():
         if told.order_only or told.section in ("measured costs", "memory"):

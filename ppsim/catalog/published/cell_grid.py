@@ -47,7 +47,7 @@ def without_weights(grid: Grid) -> Grid:
 
 
 def with_weights(grid: Grid) -> Grid:
-    """Return the grid with each W in the first free cell after its I, those on the way up first."""
+    """Return the grid with each W in the first free cell after its I; W of the second chunk take precedence."""
     room = np.full((len(grid), int((grid >= 2).sum(axis=1).max())), FREE, dtype=np.int64)
     filled = np.concatenate([grid, room], axis=1)
     _run(_place_weights, filled, inputs=filled.shape)
@@ -66,10 +66,10 @@ def compact_grid(grid: Grid, num_microbatches: int) -> Grid:
 def advance_actions(
     grid: Grid, num_microbatches: int, *, backward_cells: int = 1, are_weights_in_order: bool = True
 ) -> Grid:
-    """Return the grid with actions moved to earlier free cells, in order, as far as the peak does not grow.
+    """Return the grid with actions moved to earlier free cells, in order, if the memory peak does not grow.
 
-    With backwards of one cell, the steady state does not move: from the first I that ends on rank 0 to the last F.
-    Each W stays after the previous W, or only after its own I if `are_weights_in_order` is False.
+    If backwards take one cell, the actions of the steady state do not move (from the first I that ends on rank 0 to
+    the last F). Each W stays after the previous W, or only after its own I if `are_weights_in_order` is False.
     """
     moved = grid.copy()
     num_ranks = len(grid)
@@ -86,9 +86,9 @@ def advance_actions(
 
 
 def advance_cool_down(grid: Grid, num_microbatches: int) -> Grid:
-    """Return a grid without W in which the actions after the last F are moved ahead while the peak does not grow.
+    """Return a grid without W in which actions after the last F start earlier if the memory peak does not grow.
 
-    The peak is computed with the weight gradients in the first free cells.
+    The peak is computed with each W in the first free cell.
     """
     moved = grid.copy()
     memory = np.zeros(grid.size, dtype=np.int64)

@@ -3,10 +3,9 @@
 Qi et al. 2024 (arXiv 2405.15362), §3 and Appendix A, and the authors' generator. A cell is one unit of time. The
 pattern gives the cell in which each rank starts each action of microbatch 0; microbatch i follows 6·i cells later.
 The lifetime of a microbatch in the pattern determines the peak memory. Actions of warm-up and cool-down are then
-moved ahead as far as the peak does not grow.
-
-Any number of microbatches is legal. Measured costs are not used: if F, I and W differ, a rank takes up to 6·max(F,
-I, W) of a chunk per microbatch. The paper writes B for I.
+moved ahead if the memory peak does not grow.
+Any number of microbatches is allowed. Measured costs are not used: if F, I and W differ, a rank takes up to
+6·max(F, I, W) of a chunk per microbatch. The paper writes B for I.
 """
 
 from itertools import product
@@ -55,7 +54,7 @@ def v_half_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
 
 
 def one_f_one_b_v(*, num_ranks: int, num_microbatches: int) -> Schedule:
-    """Return the 1F1B-V table: full backwards of two cells, and two thirds of 1F1B's activations."""
+    """Return the 1F1B-V table: full backwards, and two thirds of 1F1B's activation memory."""
     rank = np.arange(num_ranks)
     hop = np.arange(2 * num_ranks)  # positions along the V
     gap = 3 if num_ranks % 3 == 0 else 0
@@ -96,7 +95,7 @@ def building_blocks(num_ranks: int) -> list[Ints64]:
 
 
 def from_block(name: str, starts: Ints64, num_microbatches: int, *, are_weights_in_order: bool = True) -> Schedule:
-    """Return the table of a 6-cell pattern, with warm-up and cool-down moved ahead as far as the peak allows."""
+    """Return the table of a 6-cell pattern; warm-up and cool-down start earlier if peak memory does not grow."""
     grid = with_weights(repeat_pattern(starts, num_microbatches))
     grid = advance_actions(grid, num_microbatches, are_weights_in_order=are_weights_in_order)
     grid = compact_grid(grid, num_microbatches)

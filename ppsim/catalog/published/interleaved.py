@@ -1,6 +1,6 @@
 """Looped schedules with v stages per rank: interleaved 1F1B and ZB-H1, GIS, GIS-H and looped BFS.
 
-Any number of microbatches is legal. Interleaved 1F1B (Narayanan et al. 2021, arXiv 2104.04473, §2.2) runs depth
+Any number of microbatches is allowed. Interleaved 1F1B (Narayanan et al. 2021, arXiv 2104.04473, §2.2) runs depth
 first in groups of microbatches. The group size is Megatron-LM's `microbatch_group_size_per_vp_stage` (also Llama 3,
 arXiv 2407.21783, §3.3.2). Size p is the published schedule, size m is breadth first, and sizes in between do not
 require m to be a multiple of p.
@@ -8,8 +8,8 @@ require m to be a multiple of p.
 Schedules with split backwards use the same groups: torch's `ScheduleInterleavedZeroBubble`, which is ZB-H1 (Qi et
 al. 2024, arXiv 2401.10241, §2.1) with this placement, and GIS and GIS-H of PipeOffload (arXiv 2503.01328), Table 1.
 
-Looped BFS (Lamy-Poirier, MLSys 2023) is breadth first: every microbatch passes one chunk before the next chunk
-starts. Its backwards run in the reverse order of the forwards, as in torch.
+Looped BFS (Lamy-Poirier, MLSys 2023) is breadth first: a rank runs all microbatches of one chunk before it starts
+the next chunk. Its backwards run in the reverse order of the forwards, as in torch.
 """
 
 import numpy as np
@@ -47,8 +47,8 @@ def interleaved_one_f_one_b(
     """Return the interleaved 1F1B table: `vpp` stages per rank, stage s on rank s mod p.
 
     Each rank runs a group of `group_size` microbatches through its first chunk, then through its second, and so on;
-    backwards visit the chunks in reverse. Default: the smallest legal group size, which is p if p divides m. Raises
-    `ConfigError` for an illegal group size.
+    backwards visit the chunks in reverse. Default: the smallest allowed group size, which is p if p divides m.
+    Raises `ConfigError` for a group size that is not allowed.
     """
     if group_size is None:
         group_size = smallest_group_size(num_ranks, num_microbatches)
@@ -128,10 +128,10 @@ def _with_split_backwards(
 
 
 def why_group_size_fails(num_ranks: int, num_microbatches: int, group_size: int) -> str | None:
-    """Return why this group size is illegal, or None if it is legal.
+    """Return why this group size is not allowed, or None if it is.
 
     Megatron-LM's rule: with a group smaller than p, a microbatch can return to rank 0 before rank p−1 has passed on
-    the group, and the ranks then wait for each other. Some smaller groups do run; every legal group size runs.
+    the group, and the ranks then wait for each other. Some smaller groups do run; every allowed group size runs.
     """
     legal = legal_group_sizes(num_ranks, num_microbatches)
     if group_size in legal:
@@ -158,5 +158,5 @@ def legal_group_sizes(num_ranks: int, num_microbatches: int) -> list[int]:
 
 
 def smallest_group_size(num_ranks: int, num_microbatches: int) -> int:
-    """Return the legal group size with the fewest activations in memory: p if p divides m."""
+    """Return the allowed group size with the fewest activations in memory: p if p divides m."""
     return legal_group_sizes(num_ranks, num_microbatches)[0]

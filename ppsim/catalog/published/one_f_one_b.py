@@ -1,7 +1,7 @@
 """One stage per rank: GPipe, 1F1B, eager 1F1B, Seq1F1B, ZB-H1 and ZB-H2.
 
-Forwards and backwards alternate after a warm-up. Any number of microbatches is legal; fewer than p (eager 1F1B and
-ZB-H2: 2p−1) shorten the warm-up. GPipe: Huang et al. 2019, §2.3. 1F1B: PipeDream-Flush (Narayanan et al. 2021,
+Forwards and backwards alternate after a warm-up. Any number of microbatches is allowed; fewer than p (eager 1F1B
+and ZB-H2: 2p−1) shorten the warm-up. GPipe: Huang et al. 2019, §2.3. 1F1B: PipeDream-Flush (Narayanan et al. 2021,
 arXiv 2006.09503, §3.2), DAPPLE (arXiv 2007.01045). Eager: Zhuang et al. 2023; drawn in Qi et al. 2024 (arXiv
 2405.15362), Figure 1b. Seq1F1B: Sun et al. 2024 (arXiv 2406.03488). ZB-H1 and ZB-H2: Qi et al. 2024 (arXiv
 2401.10241), §2.1 and §2.2, which writes B for I.

@@ -76,9 +76,11 @@ def visits_of_stage(stage: int, microbatches: Sequence[int]) -> Visits:
 def visits_in_groups(
     num_ranks: int, vpp: int, num_microbatches: int, group_size: int
 ) -> Iterator[tuple[Visits, Visits]]:
-    """Yield each rank's forwards and backwards, looped and depth first: each group passes all chunks in turn.
+    """Yield each rank's forwards and backwards in the depth-first order of looped schedules.
 
-    The last group is smaller if the size does not divide m. Backwards visit the chunks in reverse order.
+    A rank runs `group_size` microbatches through its first chunk, then through the next chunks, and then starts the
+    next group. The last group is smaller if `group_size` does not divide m. Backwards visit the chunks in reverse
+    order.
     """
     order = [
         (chunk * num_ranks, microbatch)

@@ -48,7 +48,7 @@ class SearchTimeout(TimeIsUp):
 
 @dataclass(frozen=True, eq=False)
 class TableEvaluator:
-    """Evaluate tables on the real channels of their costs."""
+    """Evaluate tables by simulation with the P2P serialization of `costs`; searches assume an ideal network."""
 
     costs: StageCosts
     criterion: Criterion
@@ -100,7 +100,7 @@ def best_table(
     - list schedules;
     - for one stage per rank: the zero-bubble heuristic, ZB-H1 and ZB-H2;
     - for two stages per rank in a V: ZB-V, V-Half and V-Min as published and with newly placed weight gradients,
-      the ZB-V heuristic, and V patterns of many paces.
+      the ZB-V heuristic, and V patterns with different intervals.
 
     The best candidate is rescheduled by its own urgencies and, up to some 30,000 actions, improved by local search.
     The result is never worse than any candidate within the cap.

@@ -1,6 +1,6 @@
 """Build a table for many microbatches by repeating a window of each row of a good short table.
 
-A search on a long table spends its time on steady-state actions that should all be alike. A search on a short table
+A search on a long table spends its time on steady-state actions that should all be equal. A search on a short table
 does not, and its result can be repeated (compare the repetend of Tessel and the building blocks of V-Half).
 """
 
@@ -66,10 +66,11 @@ def _stretched(rows: Sequence[Codes], begins: Sequence[Codes], cut: float, at_on
 
 
 def searched_windows(tables: Sequence[Candidate], target: SearchTarget) -> Iterator[Candidate]:
-    """Yield tables of `target` that repeat one window per row from beginning to end, after a search.
+    """Search for periodic tables, and yield them with the number of microbatches of `target`.
 
-    `tables` have the same stages and costs. For each, the search starts from its best window and moves actions in
-    all repetitions at once, in a test table with few microbatches. Deterministic.
+    Each rank of such a table repeats one window of actions from beginning to end. `tables` have the same stages and
+    costs as `target`. The search starts from the best window of each of them. It moves actions in all repetitions
+    at once, in a test table with few microbatches, and is deterministic.
     """
     dice, problem = np.ones(1, dtype=np.int64), target.problem
     number = min(_FEW * problem.num_ranks, problem.num_microbatches)

@@ -93,9 +93,10 @@ def _as_it_is_and_filled(target: SearchTarget, schedule: Schedule) -> Iterator[C
 
 
 def fill_weight_gradients(target: SearchTarget, passes: Codes, least_gap: float) -> Candidate | None:
-    """Return `passes` with weight gradients in between; None if that deadlocks or lacks memory.
+    """Return `passes` with weight gradients inserted; None if the result deadlocks or exceeds the memory limit.
 
-    A weight gradient runs if a forward lacks memory, or if at least `least_gap` of its duration fits the gap.
+    A weight gradient runs if the next forward lacks memory, or if an idle gap is long enough for `least_gap` (a
+    fraction) of its duration.
     """
     table = empty_table(target.pipeline)
     fits = target.run(
@@ -107,7 +108,10 @@ def fill_weight_gradients(target: SearchTarget, passes: Codes, least_gap: float)
 
 
 def repeated_patterns(target: SearchTarget) -> Iterator[Candidate]:
-    """Yield building blocks of many paces that respect the cap, for about a second."""
+    """Yield tables of building blocks with different intervals between stages, for about a second.
+
+    The tables respect the memory cap.
+    """
     num_blocks = min(_MOST_BLOCKS, _MOST_ACTIONS // target.num_actions)
     dice = np.random.default_rng(0)
     grid = [_Block(down, up, (0.0, turn, 0.0)) for up, turn, down in product(_PACES_UP, _TURNS, _PACES_DOWN)]

@@ -12,8 +12,8 @@ from ppsim.machine.kernels.times import AttentionCore, KernelTimes
 class Corrected:
     """Kernel times of `source` in one dtype, multiplied by `factors` per kind (`ppsim.machine.kernels.names`).
 
-    A grouped GEMM is of kind experts. Scans of recurrent mixers have no kind. The factor of the optimizer is
-    applied to its step.
+    Grouped GEMMs use the factor "experts". Scans of recurrent mixers have no factor. The factor "optimizer" is not
+    applied here but to the whole optimizer step.
     """
 
     source: KernelTimes

@@ -44,9 +44,9 @@ class DataSheetTimes:
     def product_s(self, form: Form, m: float, n: float, k: float, *, groups: int = 1) -> float:
         """Return the seconds of a GEMM, or of a grouped GEMM whose `groups` share the tokens.
 
-        The time is its FLOPs at the device's share of the peak, plus `wave_tail` waves of tiles, because the last
-        wave is not full, plus `depth_tail` of depth per tile. It is at least the memory time of operands and
-        result.
+        The time is FLOPs / (peak × efficiency). A fixed number of waves of tiles is added because the last wave is
+        not full (`wave_tail`), and a fixed inner dimension per tile (`depth_tail`). The result is at least the time
+        to read the operands and write the output.
         """
         rows, columns, depth = of_one_group(form, m, n, k, groups)
         device, efficiency = self.device, self.device.efficiency

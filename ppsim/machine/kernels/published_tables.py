@@ -156,7 +156,7 @@ class TableTimes:
 
     @property
     def in_situ(self) -> InSituRatio:
-        """The in-situ factors, which every device with a table in use has."""
+        """In-situ factors of the device; every device with a kernel table has them."""
         found = self.device.efficiency.in_situ
         assert found is not None, "kernel_times takes the data sheet where there is none"
         return found

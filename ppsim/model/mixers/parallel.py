@@ -30,7 +30,7 @@ class ParallelMixers(Mixer):
 
     @property
     def divided(self) -> dict[str, int]:
-        """Sizes that tensor-parallel ranks divide."""
+        """Sizes that must be divisible by the number of tensor-parallel ranks, by name."""
         return {what: count for one in self.mixers for what, count in one.divided.items()}
 
     @property

@@ -35,7 +35,7 @@ class ShortConvolution(Mixer):
 
     @property
     def divided(self) -> dict[str, int]:
-        """Sizes that tensor-parallel ranks divide."""
+        """Sizes that must be divisible by the number of tensor-parallel ranks, by name."""
         return {"channels of the convolution": self.channels}
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
@@ -43,7 +43,7 @@ class ShortConvolution(Mixer):
         return 0.0
 
     def require_division(self, cut: ParallelSizes) -> None:
-        """Raise `ConfigError` also for context parallelism."""
+        """Raise `ConfigError` if tp does not divide a size, or for context parallelism."""
         super().require_division(cut)
         if cut.cp > 1:
             raise ConfigError(

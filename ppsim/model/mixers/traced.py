@@ -1,7 +1,9 @@
-"""Models stored by `ppsim models --trace`: layers of known parts, or a mixer given by its GEMMs, cores and tensors.
+"""Models stored by `ppsim models --trace`.
 
-The file has the distinct layers under `kinds`, and each layer's index into `kinds` under `layers`. A part is an
-object with `kind` (the class) and the class's fields. `ppsim.profiling.trace_model` writes such files.
+A layer consists of mixers and MLPs that ppsim knows. An unknown token mixer is stored as a list of its GEMMs,
+attention calls and saved tensors. The file has the distinct layers under `kinds`, and each layer's index into
+`kinds` under `layers`. A mixer or MLP is a JSON object: `kind` is the name of its ppsim class, and the other keys
+are the fields of this class. `ppsim.profiling.trace_model` writes such files.
 """
 
 from collections.abc import Iterator, Mapping
@@ -130,7 +132,7 @@ class TracedScan(Recurrent):
 
     @property
     def divided(self) -> dict[str, int]:
-        """Sizes that tensor-parallel ranks divide."""
+        """Sizes that must be divisible by the number of tensor-parallel ranks, by name."""
         return {"heads": self.num_heads}
 
     def chunk_products(self, tp: int = 1) -> tuple[ChunkProduct, ...]:
@@ -221,7 +223,7 @@ class TracedMixer(Mixer):
 
     @property
     def divided(self) -> dict[str, int]:
-        """Sizes that tensor-parallel ranks divide."""
+        """Sizes that must be divisible by the number of tensor-parallel ranks, by name."""
         found = {f"heads of attention call {number}": one.num_heads for number, one in enumerate(self.cores)}
         found |= {f"key/value heads of call {number}": one.num_kv_heads for number, one in enumerate(self.cores)}
         for one in self.gemms:
@@ -230,7 +232,7 @@ class TracedMixer(Mixer):
         return found
 
     def require_division(self, cut: ParallelSizes) -> None:
-        """Raise `ConfigError` also for context parallelism of a scan."""
+        """Raise `ConfigError` if tp does not divide a size, or for a scan with context parallelism."""
         super().require_division(cut)
         if cut.cp > 1 and (self.scans or not self.cores):
             raise ConfigError(f"context parallelism of a traced scan is not known: got cp {cut.cp} (nearest: 1)")

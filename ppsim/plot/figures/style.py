@@ -95,7 +95,7 @@ _LINES = ("-", (0, (4, 1.2)), (0, (1, 1)), (0, (5, 1.2, 1, 1.2)), (0, (2.5, 1)))
 
 
 def series_style(count: int) -> list[Series]:
-    """Return `count` distinct looks, always in the same order."""
+    """Return `count` distinct combinations of colour, marker and line style, always in the same order."""
     return list(islice(map(Series, cycle(_COLOURS), cycle(_MARKERS), cycle(_LINES)), count))
 
 

@@ -28,7 +28,7 @@ _UNITS = {"": 1.0, "_s": 1.0, "_ms": 1e-3, "_us": 1e-6, "_ns": 1e-9}
 
 
 def has_header(line: str) -> bool:
-    """Return if a file's first line names the columns of such a CSV."""
+    """Return whether a file's first line names the columns of such a CSV."""
     names = [name.strip().lower() for name in line.split(",")]
     return {"rank", "kind"} <= set(names) and _unit_of(names) is not None
 

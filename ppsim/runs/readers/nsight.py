@@ -9,8 +9,8 @@ session's start:
 - `CUPTI_ACTIVITY_KIND_KERNEL`, `_MEMCPY`, `_MEMSET`: device work; NCCL kernels have "nccl" in their name.
 - `StringIds`: names. `TARGET_INFO_SESSION_START_TIME`, `TARGET_INFO_SYSTEM_ENV`: start time and host.
 
-`globalTid` and `globalPid` hold the process in bits 24 to 47. Empty tables are not exported, so that any table may
-be missing. Rows are read one at a time.
+`globalTid` and `globalPid` hold the process in bits 24 to 47. Empty tables are not exported, so any table may be
+missing. Rows are read one at a time.
 """
 
 import sqlite3

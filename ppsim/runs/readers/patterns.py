@@ -1,8 +1,8 @@
 """Regular expressions for the names by which trainers' recordings mark pipeline actions.
 
-A pattern matches the whole name. Its named groups give the known facts: `cell` (an action in torch's grammar,
-`3F0`), or `kind` with any of `stage`, `chunk` (index among the rank's stages), `microbatch` and `rank`. Facts that
-the name lacks follow from the order (`ppsim.runs.action_identification`).
+A pattern matches the whole name. Its named groups identify the action: `cell` (an action in torch's notation, such
+as `3F0`), or `kind` with any of `stage`, `chunk` (index among the rank's stages), `microbatch` and `rank`. Missing
+groups are derived from the order of the events (`ppsim.runs.action_identification`).
 """
 
 import re
@@ -62,7 +62,7 @@ _SHOWN = 6
 
 @dataclass(frozen=True)
 class ParsedName:
-    """The facts in a name: an action (NONE for an unknown stage or microbatch), and chunk and rank if known."""
+    """Content of a name: an action (NONE for an unknown stage or microbatch), and chunk and rank if known."""
 
     cell: Cell
     chunk: int | None = None
@@ -142,7 +142,7 @@ def patterns_with(texts: Iterable[str]) -> tuple[NamePattern, ...]:
 
 
 def named_in(match: re.Match[str], source: str) -> ParsedName:
-    """Return the facts in a matched name; raises `ConfigError` for an unknown kind or action."""
+    """Parse a matched name; raises `ConfigError` for an unknown kind or action."""
     told = {name: text for name, text in match.groupdict().items() if text is not None}
     if "cell" in told:
         try:

@@ -65,7 +65,7 @@ def coupled_bounds(problem: Problem) -> tuple[float, float]:
 
 
 class _Coupled:
-    """Heads and tails of a problem with split backwards."""
+    """Lower bounds on the time before and after each action (heads and tails), for split backwards."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.count = problem, problem.num_microbatches

@@ -71,8 +71,8 @@ class Problem:
         `stage_to_rank` has one entry per stage. Seconds and memory are as in `ppsim.StageCosts`, except that
         `backward_s` None means that full backwards are not allowed. `cap` is the maximum memory of a rank in the
         unit of `activation`, a number or one entry per rank (infinity: no cap). Raises `ConfigError` for wrong
-        lengths, negative numbers, a rank without a stage, and a cap that does not hold one microbatch on each stage
-        of its rank, with the smallest legal cap.
+        lengths, negative numbers, a rank without a stage, and a cap that is too small for one microbatch on each
+        stage of its rank. The message has the smallest possible cap.
 
         >>> Problem.of(stage_to_rank=[0, 1, 1, 0], num_microbatches=8, forward_s=1, backward_input_s=1,
         ...            backward_weight_s=1, transfer_s=0.5, cap=4).hop_s

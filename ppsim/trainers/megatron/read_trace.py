@@ -40,7 +40,7 @@ class _Rank:
 
 
 def read_spans(files: Sequence[str]) -> RunRecordings:
-    """Return the actions of one pipeline: the first data- and tensor-parallel rank with all pipeline ranks.
+    """Return the actions of one pipeline: the first data- and tensor-parallel index recorded on all pipeline ranks.
 
     Raises `ConfigError` for spans without ranks, without microbatches, or without a complete pipeline.
     """
