@@ -84,6 +84,7 @@ def catalogue_s(*, pp, vpp, microbatches, costs, placement, memory_limit_bytes, 
 
 @given(arguments=searches())
 @settings(deadline=None, max_examples=12)
+@pytest.mark.long
 def test_it_keeps_the_limit_and_lies_between_the_bound_and_the_catalogue(tmp_path_factory, arguments):
     with pytest.MonkeyPatch.context() as patch:  # what the search fits is not fitted again to compare it
         patch.setenv(answers.FOLDER, str(tmp_path_factory.mktemp("answers")))

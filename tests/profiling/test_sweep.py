@@ -64,6 +64,7 @@ def test_every_combination_is_measured_once_into_one_file(tmp_path: Path) -> Non
     assert "shape 1 of 4" in profiled(*arguments, "--start-over").stderr
 
 
+@pytest.mark.long
 def test_killed_in_the_middle_it_goes_on_with_what_is_missing(tmp_path: Path) -> None:
     """A real SIGKILL, as soon as the file is there; it is valid then, and its shapes stay as they are."""
     path = tmp_path / "p.json"

@@ -242,6 +242,7 @@ def test_the_order_on_mi355x_whatever_the_length_and_batch_that_are_not_stated(l
     assert rank_correlation(measured, projected) > 0.89
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in packaged_clusters() if load_cluster(name).constants.fitted_on])
 def test_constants_in_use_are_those_that_the_fit_rows_give(name: str) -> None:
     fitted = refit_cluster(name)

@@ -72,7 +72,7 @@ def test_the_command_prints_the_registry_and_the_gpus_of_the_launcher(tmp_path: 
     (tmp_path / "run.sh").write_text(REGISTRY)
     result = command("project", "--run-config", tmp_path / "run.sh", "--cluster", "dgx-h100", "--json")
     report = json.loads(result.stdout)
-    assert (report["num_gpus"], report["run_config"]["words"]["tp"]) == (64, 8)
+    assert (report["num_gpus"], report["run_config"]["options"]["tp"]) == (64, 8)
     assert any("llama3_70b" in line for line in report["run_config"]["assumed"])
 
 
