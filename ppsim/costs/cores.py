@@ -50,7 +50,7 @@ def core_of(part: Mixer, place: ExecutionContext, *, micro_batch: int, sequence_
             seen = part.keys_per_query(sequence_length)
             tiled = replace(whole, keys=min(sequence_length, round(2 * (seen + _TILE_EDGE))))
             forward, backward = attention_time(times, tiled)
-            if execution.attention == "fused-fp8":  # cuDNN 9.22's backward in 8 bits computes all causal scores
+            if execution.attention_dtype:  # in 8 bits, the backward computes all causal scores
                 backward = attention_time(times, replace(whole, keys=sequence_length))[1]
             windowed = PassKernels(
                 replace(forward, attention_ideal_s=forward.attention_ideal_s * 2 * seen / tiled.keys),
@@ -88,12 +88,9 @@ def _in_its_format(
     gains = place.cluster.device.efficiency.attention_fp8_gain or {}
     gain, times = gains.get(style, gains.get("float8", {})), place.wide_times
     faster = PassKernels(
-        *(
-            replace(one, attention_s=one.attention_s / by, measured_s=one.measured_s / by)
-            for one, by in ((kernels.forward, gain.get("forward", 1.0)),
-                            (kernels.backward_input, gain.get("backward", 1.0)))
-        )
-    )  # fmt: skip
+        _times_faster(kernels.forward, gain.get("forward", 1.0)),
+        _times_faster(kernels.backward_input, gain.get("backward", 1.0)),
+    )
     heads = part.num_heads // place.cut.tp
     keys = part.kv_heads_per_rank(place.cut.tp) if isinstance(part, Attention) else heads
     cast = heads * part.qk_head_size + keys * (part.qk_head_size + part.v_head_size)
@@ -103,6 +100,10 @@ def _in_its_format(
         for columns, launches in ((cast, 3), (heads * part.v_head_size, 1))
     )
     return faster + PassKernels(forward, backward)
+
+
+def _times_faster(attention: KernelTime, gain: float) -> KernelTime:
+    return replace(attention, attention_s=attention.attention_s / gain, measured_s=attention.measured_s / gain)
 
 
 def _pieces(part: ScoredAttention, place: ExecutionContext) -> int:

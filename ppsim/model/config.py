@@ -5,7 +5,7 @@ layer. Released files leave out fields with the default of their class in transf
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -16,7 +16,7 @@ from typing import Any
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import prefix_errors
 from ppsim.base.name_lookup import NameLookup
-from ppsim.model import encoder_readers, families, heterogeneous, hf_fields, mixers
+from ppsim.model import families, heterogeneous, mixers
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.attention_and_mlp import Attention, FeedForward, MixtureOfExperts
 from ppsim.model.attention_base import Indexer
@@ -36,8 +36,9 @@ from ppsim.model.config_parts import (
     with_windows,
 )
 from ppsim.model.diffusion import DIFFUSERS
-from ppsim.model.hf_fields import ConfigFields
+from ppsim.model.hf_fields import ConfigFields, UnknownModelType
 from ppsim.model.hybrid import HybridMixers
+from ppsim.model.multimodal import multimodal_model, omni_thinker
 from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention
 from ppsim.parallel.layer_partition import require_layers
 
@@ -70,7 +71,7 @@ def model_from(data: Any, where: str = "config.json") -> Model:
         return replace(model, left_out=f"text model only, other parts of model_type {kind} ignored")
     if kind not in _READERS:
         nearest = ", ".join(NameLookup("model_type", _READERS).nearest(kind))
-        raise hf_fields.UnknownModelType(f"{where}: unknown model_type '{kind}' (nearest: {nearest})")
+        raise UnknownModelType(f"{where}: unknown model_type '{kind}' (nearest: {nearest})")
     fields = ConfigFields(data, where)
     with prefix_errors(where):
         model = _READERS[kind](fields)
@@ -279,16 +280,16 @@ def _kimi_linear(fields: ConfigFields) -> Model:
 
 def _gemma4(fields: ConfigFields) -> Model:
     """Gemma 4 with its image encoder; no release with an audio encoder is read by name."""
-    fields.seen |= {"boi_token_id", "eoi_token_id", "boa_token_id", "eoa_token_index", "eoa_token_id"}
-    fields.seen |= {"vision_soft_tokens_per_image"}
+    fields.seen |= {"boi_token_id", "eoi_token_id", "boa_token_id", "eoa_token_index", "eoa_token_id",
+                    "vision_soft_tokens_per_image"}  # fmt: skip
     if not fields.is_word("audio_config", None):
         fields.require_trace("audio_config")
-    return _of_media(fields, heterogeneous.READERS["gemma4_text"])
+    return multimodal_model(fields, heterogeneous.READERS["gemma4_text"])
 
 
 def _kimi_k3(fields: ConfigFields) -> Model:
     fields.seen.add("image_placeholder")
-    return _of_media(fields, _kimi_linear)
+    return multimodal_model(fields, _kimi_linear)
 
 
 def _step3p7(fields: ConfigFields) -> Model:
@@ -296,7 +297,7 @@ def _step3p7(fields: ConfigFields) -> Model:
     read = heterogeneous.READERS["step3p5"]
     fields.seen |= {"understand_projector_stride", "projector_bias", "im_end_token", "image_token_len",
                     "im_patch_token"}  # fmt: skip
-    return read(fields) if fields.is_word("text_config", None) else _of_media(fields, read)
+    return read(fields) if fields.is_word("text_config", None) else multimodal_model(fields, read)
 
 
 def _gpt2(fields: ConfigFields) -> Model:
@@ -372,56 +373,6 @@ def _llama4(fields: ConfigFields) -> Model:
     are_chunked = are_of_kind(fields, "chunked_attention", num_layers, lambda one: (one + 1) % every != 0)
     chunk = fields.optional("attention_chunk_size")
     return decoder_of(fields, with_windows(layers, chunk, are_chunked, is_chunked=True))
-
-
-_OF_MEDIA = frozenset(
-    {
-        "audio_token_id", "audio_token_index", "boi_token_index", "eoi_token_index", "image_end_token_id",
-        "image_start_token_id", "image_token_id", "image_token_index", "ignore_index", "media_placeholder_token_id",
-        "mm_tokens_per_image", "multimodal_projector_bias", "projection_hidden_size", "projection_layer_norm_eps",
-        "projector_hidden_act", "spatial_merge_size", "use_unified_vision_chunk", "video_end_token_id",
-        "video_placeholder", "video_start_token_id", "video_token_id", "vision_end_token_id",
-        "vision_feature_layer", "vision_feature_select_strategy", "vision_start_token_id", "vision_token_id",
-    }
-)  # fmt: skip
-"""Fields of a file with an encoder that change no size of the decoder."""
-
-
-def _of_media(
-    fields: ConfigFields, read: Callable[[ConfigFields], Model], kinds: Sequence[str] = ("vision",)
-) -> Model:
-    """The model of a file with encoders; its text model is in text_config, or among the file's own fields."""
-    fields.seen |= _OF_MEDIA
-    has_text = not fields.is_word("text_config", None)
-    text = fields.nested("text_config") if has_text else fields
-    found = read(text)
-    if has_text:
-        text.require_all_known()
-        found = replace(found, tied_embeddings=fields.flag("tie_word_embeddings", default=found.tied_embeddings))
-    encoders, ignored = [], []
-    for kind in kinds:
-        encoder = fields.nested(f"{kind}_config")
-        reader = encoder_readers.READERS.get((fields.text("model_type") or "", kind))
-        if reader is None or not encoder.has_any("hidden_size", "vt_hidden_size", "d_model"):
-            ignored.append(f"{'image' if kind == 'vision' else kind} encoder")
-            continue
-        encoders.append(reader(encoder, fields, found.hidden_size))
-        encoder.seen |= {"initializer_factor", "layer_norm_eps", "projector_hidden_act", "vocab_size"}
-        encoder.require_all_known()
-    left_out = f"text model only, {' and '.join(ignored)} ignored" if ignored else found.left_out
-    return replace(found, encoders=tuple(encoders), left_out=left_out)
-
-
-def _omni(fields: ConfigFields, read: Callable[[ConfigFields], Model]) -> Model:
-    """Qwen-Omni: the thinker, a text model with an image and an audio encoder; the talker is left out."""
-    fields.seen |= {"talker_config", "code2wav_config", "token2wav_config", "enable_audio_output"}
-    fields.seen |= {"enable_talker"} | {name for name in fields.names() if name.endswith("_token_id")}
-    thinker = fields.nested("thinker_config")
-    thinker.seen |= {"position_id_per_seconds", "seconds_per_chunk"}
-    thinker.seen |= {name for name in thinker.names() if name.endswith(("_token_id", "_token_index"))}
-    found = _of_media(thinker, read, ("vision", "audio"))
-    thinker.require_all_known()
-    return replace(found, left_out="; ".join(filter(None, (found.left_out, "talker and speech decoder left out"))))
 
 
 def _nemotron_h(fields: ConfigFields) -> Model:
@@ -507,33 +458,33 @@ _READERS: Mapping[str, Reader] = MappingProxyType(
         "gpt_oss": _gpt_oss,
         "gemma2": partial(_gemma, version=2),
         "gemma3_text": partial(_gemma, version=3),
-        "gemma3": partial(_of_media, read=partial(_gemma, version=3)),
+        "gemma3": partial(multimodal_model, read=partial(_gemma, version=3)),
         "gemma4": _gemma4,
         "llama4_text": _llama4,
-        "llama4": partial(_of_media, read=_llama4),
-        "kimi_k25": partial(_of_media, read=families.READERS["kimi_k2"]),
-        "mistral3": partial(_of_media, read=_mistral),
+        "llama4": partial(multimodal_model, read=_llama4),
+        "kimi_k25": partial(multimodal_model, read=families.READERS["kimi_k2"]),
+        "mistral3": partial(multimodal_model, read=_mistral),
         "qwen3_next": _qwen3_next,
         "qwen3_5_text": partial(_qwen3_next, has_experts=False),
         "qwen3_5_moe_text": _qwen3_next,
-        "qwen3_5": partial(_of_media, read=partial(_qwen3_next, has_experts=False)),
-        "qwen3_5_moe": partial(_of_media, read=_qwen3_next),
+        "qwen3_5": partial(multimodal_model, read=partial(_qwen3_next, has_experts=False)),
+        "qwen3_5_moe": partial(multimodal_model, read=_qwen3_next),
         "kimi_linear": _kimi_linear,
-        "qwen2_5_vl": partial(_of_media, read=partial(_qwen, version=2)),
-        "qwen3_vl": partial(_of_media, read=partial(_qwen, version=3)),
-        "qwen3_vl_moe": partial(_of_media, read=partial(_qwen, version=3, has_experts=True)),
-        "glm4v_moe": partial(_of_media, read=families.READERS["glm4_moe"]),
-        "kimi_vl": partial(_of_media, read=families.READERS["deepseek_v3"]),
-        "qwen2_audio": partial(_of_media, read=partial(_qwen, version=2), kinds=("audio",)),
-        "qwen2_5_omni": partial(_omni, read=partial(_qwen, version=2)),
-        "qwen3_omni_moe": partial(_omni, read=partial(_qwen, version=3, has_experts=True)),
+        "qwen2_5_vl": partial(multimodal_model, read=partial(_qwen, version=2)),
+        "qwen3_vl": partial(multimodal_model, read=partial(_qwen, version=3)),
+        "qwen3_vl_moe": partial(multimodal_model, read=partial(_qwen, version=3, has_experts=True)),
+        "glm4v_moe": partial(multimodal_model, read=families.READERS["glm4_moe"]),
+        "kimi_vl": partial(multimodal_model, read=families.READERS["deepseek_v3"]),
+        "qwen2_audio": partial(multimodal_model, read=partial(_qwen, version=2), kinds=("audio",)),
+        "qwen2_5_omni": partial(omni_thinker, read=partial(_qwen, version=2)),
+        "qwen3_omni_moe": partial(omni_thinker, read=partial(_qwen, version=3, has_experts=True)),
         "nemotron_h": _nemotron_h,
         "mamba2": _mamba2,
         "bamba": _bamba,
         **families.READERS,
         **heterogeneous.READERS,
         "kimi_k3": _kimi_k3,
-        "minimax_m3_vl": partial(_of_media, read=heterogeneous.READERS["minimax_m3"]),
+        "minimax_m3_vl": partial(multimodal_model, read=heterogeneous.READERS["minimax_m3"]),
         "step3p7": _step3p7,
         **DIFFUSERS,
         **_of_mixers(),

@@ -127,9 +127,10 @@ def _config(data: Mapping[str, Any], where: str) -> tuple[Any, Any, list[str]]:
         raise ConfigError(f"{where}: transformers refuses the configuration: {_one_line(error)}") from error
     has_encoder = getattr(whole, "is_encoder_decoder", False) is True
     others = ("ForConditionalGeneration",) if has_encoder else ("ForMaskedLM", "ForPreTraining")
-    listed = fields.get("architectures")
-    if named := [one for one in listed if str(one).endswith(others)] if isinstance(listed, list) else []:
-        raise NotTraced(f"{where}: model_type {whole.model_type} is not a decoder: architectures has {named[0]}")
+    architectures = fields.get("architectures")
+    for one in architectures if isinstance(architectures, list) else ():
+        if str(one).endswith(others):
+            raise ConfigError(f"{where}: model_type {whole.model_type} is not a decoder: architectures has {one}")
     if getattr(text, "is_encoder_decoder", False) is True:
         text.is_encoder_decoder = False
     notes = []

@@ -69,9 +69,10 @@ def _is_moe_text_model(model: str) -> bool:
     """Whether a model has experts and no encoder, whose recipes have other settings."""
     from ppsim.model.registry import NAMES, find_model
 
-    return (
-        model in NAMES and not find_model(model).encoders and any(kind.is_moe for kind in find_model(model).kinds)
-    )
+    if model not in NAMES:
+        return False
+    found = find_model(model)
+    return not found.encoders and any(kind.is_moe for kind in found.kinds)
 
 
 @cache

@@ -28,12 +28,10 @@ KNOWN = [
     "ernie-4.5-0.3b", "granite-4.0-micro", "qwen3.5-27b", "deepseek-v2-lite",
 ]  # fmt: skip
 """One name per `model_type` that both know. deepseek_v4 has residual streams and compressed keys, kimi_k2 is
-deepseek_v3 with a type of its own. The router
-bias of lfm2_moe is no parameter in transformers. A trace of deepseek_v32 and glm_moe_dsa attends to all keys."""
+deepseek_v3 with a type of its own. The router bias of lfm2_moe is no parameter in transformers. A trace of
+deepseek_v32 and glm_moe_dsa attends to all keys."""
 
-ADDED = {
-    "deepseek-v2-lite": {"q_lora_rank": None},
-}
+ADDED = {"deepseek-v2-lite": {"q_lora_rank": None}}
 """Fields that transformers needs and that the packaged sizes, which ppsim reads, leave out."""
 
 RECURRENT = ("mamba2-130m", "nemotron-h-4b", "falcon-h1-0.5b", "kimi-linear-48b-a3b", "granite-4.0-h-tiny")
