@@ -594,7 +594,7 @@ def test_several_stages_that_nobody_tells_ask_for_the_table(folder: Path) -> Non
     """Interleaved, by names that tell only forward and backward: with the table each pass is known."""
     step = timeline_of("interleaved-1f1b")
     written(renamed(traces_of([step] * 2, gap_s=0.03, cuda=True), NAMES["DeepSpeed"]), folder / "traces")
-    assert "stages taken as one per rank" in words_of(ppsim("read", "traces").stdout)
+    assert "stages assumed: one per rank" in words_of(ppsim("read", "traces").stdout)
     ppsim("build", "interleaved-1f1b", "--pp", 4, "--num-microbatches", 8, "-o", "T.csv")
     run = public.read("traces", schedule="T.csv")
     assert run.facts["stages_by"] == "table"
