@@ -87,7 +87,7 @@ def print_explanation(found: Any, *, full: bool = False) -> None:
     if full:
         _print_full_explanation(found)
         return
-    lines = [bold(words.title(found)), "gain per step without one cause alone, the largest first"]
+    lines = [bold(words.title(found)), words.GAINS]
     if found.comparison:
         lines = [bold(words.whole_difference(found.comparison, found.step_s)), *lines]
         lines[1:1] = [cut(sentence, WIDTH) for sentence in words.lacks(found.comparison, found.step_s)]
@@ -122,11 +122,11 @@ def _print_full_explanation(found: Any) -> None:
     if found.comparison:
         out.add("")
         _add_against(out, found.comparison, found.step_s)
-    spread = "middle half of steps: what these lose. " if found.num_steps > 1 else ""
+    spread = "quartiles: of the time, over all steps. " if found.num_steps > 1 else ""
     out.add(
-        "\ntime: what the step loses to each cause; causes are removed in this order in replays by the simulator, "
-        f"and the times sum to the step. {spread}gain if removed: time saved if only this cause is removed. rest: "
-        "error of the replay with all causes."
+        "\ntime: time per step due to each cause. The simulator replays the steps and removes the causes in this "
+        f"order; the times sum to the step. {spread}gain if removed: time saved if only this cause is removed. "
+        "rest: error of the replay with all causes."
     )
 
 
@@ -137,7 +137,7 @@ def _add_against(out: Page, against: Any, measured_s: float) -> None:
     for number, sentence in enumerate(words.lacks(against, measured_s), start=1):
         out.add(f"{number}. {sentence}")
     rows = words.differences_of(against)
-    out.add("", TableLines.of([{name: cell for name, cell in row.items() if name != "where"} for row in rows]))
+    out.add("", TableLines.of([{name: cell for name, cell in row.items() if name != "detail"} for row in rows]))
 
 
 def print_totals(found: Any) -> None:

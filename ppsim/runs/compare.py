@@ -126,8 +126,8 @@ class Comparison(Printable, Drawable):
             sentences.append(f"the measured step is {where} the projection's 90 % interval ({low} to {high})")
         if self.pace is not None:
             sentences.append(
-                f"machine speed during the run: {self.pace:.2f} × the speed during profiling (reference work: F and "
-                f"B of each rank's stages)"
+                f"machine speed during the run: {self.pace:.2f} × the speed during profiling (reference work: F "
+                f"and B of each rank's stages)"
             )
         elif self.reference_works is not None:
             profiled, run = (work or "unknown (an older version of ppsim)" for work in self.reference_works)

@@ -238,7 +238,7 @@ def test_what_the_machine_gave_is_told_from_what_the_projection_is_off_by(
     assert json.loads(summary.read_text())["error_at_pace"] == pytest.approx(found.error_at_pace)
     for text in (words, words_of(page.read_text(encoding="utf-8"))):
         assert f"machine speed during the run: {1 / factor:.2f} × the speed during profiling" in text
-        assert f"the measured step is {'inside' if factor == 1 else 'outside'} of" in text
+        assert f"the measured step is {'inside' if factor == 1 else 'outside'} the projection" in text
         assert "at equal pace" in text
         assert signed_percent(found.error_at_pace) in text
     assert words.index("step time") < words.index("at equal pace")
