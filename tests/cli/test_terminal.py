@@ -105,7 +105,8 @@ def test_a_circle_of_many_waits_is_told_in_part(folder):
     (folder / "long.csv").write_text(format_table(build("interleaved-1f1b", pp=16, vpp=2, microbatches=16)))
     printed = words_of(ppsim("check", "long.csv").stdout)
     assert (
-        "; … 12 more, which --json has …; the transfer of 14F1 (rank 14 → 15) queues behind that of 15F0" in printed
+        "; … 12 more, which --json has …; the transfer of 14F1 (rank 14 → 15) is queued after the transfer of 15F0"
+        in printed
     )
     reasons = [verdict["reason"] for verdict in json.loads(ppsim("check", "long.csv", "--json").stdout)["verdicts"]]
     assert max(reason.count("; ") for reason in reasons) == 15

@@ -327,7 +327,7 @@ def test_compute_beside_transfers_takes_longer_and_that_is_said():
 
 
 def test_a_channel_that_hangs_the_table_is_an_error_where_assumed_and_none_beside():
-    with pytest.raises(Deadlock, match="queues behind"):
+    with pytest.raises(Deadlock, match="is queued after"):
         project(pp=4, schedule="zbv-fixed", receives="ordered")
     made = project(pp=4, schedule="zbv-fixed", receives="ordered", channel="edge")
     assert made.step_time_by_channel_s["edge"] == made.timeline.step_time_s
