@@ -68,7 +68,7 @@ def test_of_many_ranks_the_ends_the_extremes_and_some_between_are_shown(files):
     printed = ppsim("simulate", "wide.csv", "--costs", "C.json").stdout
     ranks = re.findall(r"^(\d+) +\S+ s ", printed, flags=re.MULTILINE)
     assert ranks == ["0", "8", "16", "24", "32", "40", "48", "56", "63"]
-    assert "9 of 64 ranks: rank 0 computes longest, rank 0 idles longest, rank 0 is the fullest." in words_of(
+    assert "9 of 64 ranks: rank 0 computes longest, rank 0 idles longest, rank 0 has the highest peak." in words_of(
         printed
     )
     every = ppsim("simulate", "wide.csv", "--costs", "C.json", "--rows").stdout

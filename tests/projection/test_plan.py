@@ -307,7 +307,7 @@ def test_what_lies_between_two_steps_lowers_throughput_and_leaves_the_step():
     assert fitted.report["iteration_time_s"] == step + 0.5
     assert fitted.tokens_per_s == pytest.approx(plain.tokens_per_s * step / (step + 0.5))
     assert fitted.model_flops_utilization == pytest.approx(plain.model_flops_utilization * step / (step + 0.5))
-    assert any(line.startswith("between two steps: 500 ms") for line in fitted.assumptions)
+    assert any(line.startswith("between steps: 500 ms") for line in fitted.assumptions)
     assert plain.report["iteration_time_s"] == step
 
 
