@@ -685,7 +685,7 @@ def test_a_csv_says_its_unit_in_the_names_of_its_columns_and_is_asked_for_it(fol
         Path(name).write_text("\n".join([f"rank,kind,start{unit},end{unit}", *lines]))
     steps = [public.read(name).timeline.step_time_s for name in ("s.csv", "ms.csv", "us.csv")]
     assert steps == pytest.approx([0.12] * 3)
-    assert "of milliseconds the columns are start_ms and end_ms" in words_of(ppsim("read", "wrong.csv").stdout)
+    assert "name columns in ms start_ms and end_ms" in words_of(ppsim("read", "wrong.csv").stdout)
     assert "units" not in ppsim("read", "ms.csv").stdout
 
 
