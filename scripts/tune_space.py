@@ -72,7 +72,7 @@ def main(first: int = 0, last: int = _JOBS - 1) -> None:
         try:
             default = ppsim.tune(**job).best[0]
         except DoesNotFit:
-            print(f"{number:2} {' '.join(map(str, job.values()))}: fits nowhere", flush=True)
+            print(f"{number:2} {' '.join(map(str, job.values()))}: does not fit", flush=True)
             continue
         took = time.perf_counter() - begin
         best = min(

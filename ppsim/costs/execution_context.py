@@ -122,6 +122,19 @@ class Execution:
         )
 
     @property
+    def tp_overlap_text(self) -> str:
+        """Hidden fraction of tensor-parallel communication in words: "TP communication 50 % hidden"."""
+        parts = dict.fromkeys((self.hidden_tp_forward, self.hidden_tp_backward))
+        if not any(parts):
+            return "TP communication exposed"
+        texts = [f"{100 * part:g} %" for part in parts]
+        return (
+            f"TP communication {texts[0]} hidden"
+            if len(texts) == 1
+            else (f"TP communication {texts[0]} (forward) and {texts[1]} (backward) hidden")
+        )
+
+    @property
     def expert_load(self) -> float:
         """Tokens computed by the most loaded rank's experts, relative to the mean."""
         return self.expert_imbalance if self.expert_capacity is None else self.expert_capacity

@@ -233,14 +233,14 @@ class Job(HasRepr):
     @property
     def stack_description(self) -> str:
         """One line with the name of the stack and the settings that depend on it."""
-        execution, tp = self.execution, self.execution.overlap_tp
+        execution = self.execution
         said = [f"{execution.attention} attention", "dropout" if execution.dropout else "no dropout"]
         if self.layout.tp > 1:
-            said.append("tp communication exposed" if tp == "0" else f"tp communication hidden {tp}")
+            said.append(execution.tp_overlap_text)
         if execution.compile is not None:
             said.append("torch.compile" if execution.compile else "eager blocks")
         where = "overlapped with compute" if self.overlap else "after the pipeline"
-        return f"{self.stack_name}: {', '.join([*said, f'ZeRO {self.optimizer.zero_stage}', f'dp {where}'])}"
+        return f"{self.stack_name}: {', '.join([*said, f'ZeRO {self.optimizer.zero_stage}', f'DP {where}'])}"
 
     @property
     def scale(self) -> float:

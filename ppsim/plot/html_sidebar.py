@@ -126,8 +126,8 @@ def _errors(comparison: Comparison) -> str:
         [name, seconds(real), seconds(expected), signed_percent(error)] for name, real, expected, error in errors
     ]
     note = (
-        "<p class=note>error: projected / measured − 1, negative is too fast; of passes the medians. replay: the "
-        "measured actions, each taking what it took, through the simulator</p>"
+        "<p class=note>error: projected / measured − 1; negative: the projection is too fast. Times of actions are "
+        "medians. replay: simulation with the measured times of the actions</p>"
     )
     told = "".join(f"<p>{escape(sentence)}</p>" for sentence in (*comparison.warnings, *comparison.told))
     table = html_table(["", "measured", "projected", "error"], rows)

@@ -70,7 +70,7 @@ def pareto_plotly(search: SearchView, *, theme: Theme = LIGHT) -> Data:
     limit = search.memory_limit_bytes / _GIB
     held = [limit, *(row["peak_bytes"] / _GIB for row in search.simulated)]
     margin = 0.05 * max(held)
-    layout = layout_with(theme, "memory of the fullest rank (GiB)", "iteration (s)")
+    layout = layout_with(theme, "peak memory per GPU (GiB)", "iteration (s)")
     steps = {
         "mode": "lines+markers", "line": {"shape": "hv"}, "marker": {"symbol": "square", "size": 8},
         "name": "Pareto set",

@@ -85,7 +85,7 @@ def tradeoff_plotly(
             }
         )  # fmt: skip
     layout = (
-        layout_with(theme, f"memory of the fullest rank ({memory.unit})", f"iteration ({time.unit})")
+        layout_with(theme, f"peak memory per GPU ({memory.unit})", f"iteration ({time.unit})")
         | _SIZE
         | {
             "shapes": [] if memory_limit_bytes is None else [limit_line(memory_limit_bytes / memory.size, theme)],

@@ -42,7 +42,7 @@ def _assumed_overheads(costs: StageCosts, num_replicas: int, *, has_job: bool) -
     between = ", summing the replicas' gradients" if num_replicas > 1 else ""
     if costs.step_overhead_s:
         between_steps = seconds(costs.step_overhead_s)
-        lines.append(f"between two steps: {between_steps}, as calibrated; in iteration time, throughput and MFU")
+        lines.append(f"between steps: {between_steps}, as calibrated; part of iteration time, throughput and MFU")
     if has_job:
         return lines
     if costs.step_overhead_s:

@@ -28,7 +28,7 @@ RUNTIMES: dict[Runtime, tuple[Channel, str]] = {
     ),
     "megatron": (
         "edge",
-        "Megatron-LM: 1F1B stands still at its sends and receives, interleaved overlaps them in the steady state; "
+        "Megatron-LM: 1F1B blocks at its sends and receives, interleaved overlaps them in the steady state; "
         "others: a queue per direction and peer",
     ),
     "ideal": ("ideal", "the literature's network: pure latency, nothing shared"),

@@ -44,7 +44,7 @@ def _peak(one: Any) -> float | None:
 QUANTITIES = (
     ReportedQuantity(
         "iteration_time_s", "iteration", "s",
-        "time of a training step: the pipeline, data parallelism, the optimizer and what comes between two steps",
+        "time of a training step: the pipeline, data parallelism, the optimizer and the time between steps",
         lambda one: one.iteration_time_s, ("json", "columns", "card", "page"),
     ),
     ReportedQuantity(

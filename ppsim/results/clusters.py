@@ -24,7 +24,7 @@ def print_clusters(clusters: Sequence[Cluster]) -> None:
     ]
     out = Page()
     out.add(TableLines.of(rows, left=2, spare=["bandwidth", "memory"]))
-    out.add("", "bfloat16: dense peak. links: devices of a domain, and what one device sends. NAME gives sources.")
+    out.add("", "bfloat16: dense peak. links: devices per domain: rate per device. ppsim clusters NAME: sources.")
 
 
 def _devices_of(tier: Tier) -> str:
@@ -35,7 +35,7 @@ def _devices_of(tier: Tier) -> str:
 def print_cluster(cluster: Cluster) -> None:
     """Print a cluster in full: device, calibration constants, tiers; each with its source."""
     device, gets = cluster.device, cluster.device.efficiency
-    devices = "as many as wanted" if cluster.num_devices is None else str(cluster.num_devices)
+    devices = "unlimited" if cluster.num_devices is None else str(cluster.num_devices)
     base = [("base", cluster.base)] if cluster.base else []
     out = Page()
     _add_section(out, cluster.name, cluster.title, [*base, ("source", cluster.source), ("devices", devices)])
@@ -46,21 +46,21 @@ def print_cluster(cluster: Cluster) -> None:
         ("source", device.source),
     ]
     of_runs = [
-        ("products", ", ".join(f"{name} {percent(share)}" for name, share in gets.matmul.items())),
+        ("GEMMs", ", ".join(f"{name} {percent(share)}" for name, share in gets.matmul.items())),
         ("attention", f"{percent(gets.attention_forward)} forward, {percent(gets.attention_backward)} backward"),
         ("memory", f"{percent(gets.memory)}, optimizer {percent(gets.optimizer)}"),
-        ("kernels", f"{seconds(gets.kernel_s)} between, {seconds(gets.host_s)} to launch"),
+        ("kernels", f"{seconds(gets.kernel_s)} GPU gap per kernel, {seconds(gets.host_s)} host time per launch"),
         ("source", gets.source),
     ]
     out.add("")
     _add_section(out, "device", device.name, of_device)
     out.add("")
-    _add_section(out, "what runs get of it", f"class {device.efficiency_class}", of_runs)
+    _add_section(out, "calibration", f"GPU type {device.efficiency_class}", of_runs)
     if constants := cluster.constants.named:
         out.add("")
         fitted_on = ", ".join(cluster.constants.fitted_on)
         _add_section(
-            out, "constants", f"from runs of its own: {fitted_on}" if fitted_on else "from the file",
+            out, "constants", f"fitted on {fitted_on}" if fitted_on else "given in the file",
             [(name, _constant(name, one)) for name, one in constants.items()],
         )  # fmt: skip
     for tier in cluster.tiers:
@@ -80,12 +80,12 @@ def _add_section(out: Page, name: str, title: str, rows: Sequence[tuple[str, str
 
 
 def _link_facts(link: Link) -> list[tuple[str, str]]:
-    gain = f", {link.reduction_gain:g} times that in an all-reduce" if link.reduction_gain > 1 else ""
+    gain = f"; all-reduce {link.reduction_gain:g} × as fast" if link.reduction_gain > 1 else ""
     return [
         ("line rate", f"{rate(link.bytes_per_s)} per device, one direction"),
-        ("of it", f"{percent(link.efficiency)}{gain}"),
+        ("efficiency", f"{percent(link.efficiency)} of the line rate{gain}"),
         *([("copies", rate(link.copy_bytes_per_s))] if link.copy_bytes_per_s else []),
-        ("latency", f"{seconds(link.launch_s)} a launch, {seconds(link.step_s)} a step"),
+        ("latency", f"{seconds(link.launch_s)} per message, plus {seconds(link.step_s)} per step of a collective"),
         ("source", link.source),
     ]
 

@@ -151,12 +151,12 @@ def _assumed(projection: Projection) -> list[str]:
         ]
     execution, said = job.execution, [f"{projection.num_gpus} GPUs"] if job.gpus_assumed else []
     if job.layout.tp > 1:
-        said.append("tp exposed" if execution.overlap_tp == "0" else f"tp {execution.overlap_tp} hidden")
+        said.append(execution.tp_overlap_text)
     if job.layout.ep > 1:
-        hidden = f"ep {percent(execution.hidden_ep)} hidden" if execution.hidden_ep else "ep exposed"
-        said.append(f"ep overlapped ({execution.ep_order})" if execution.ep_order else hidden)
+        hidden = f"EP {100 * execution.hidden_ep:g} % hidden" if execution.hidden_ep else "EP exposed"
+        said.append(f"EP overlapped ({execution.ep_order})" if execution.ep_order else hidden)
     if job.layout.dp > 1:
-        said.append(f"dp {'overlapped' if job.overlap else 'exposed'}, ZeRO {job.optimizer.zero_stage}")
+        said.append(f"DP {'overlapped' if job.overlap else 'exposed'}, ZeRO {job.optimizer.zero_stage}")
     recompute = "by stage" if job.stage_plans else execution.recompute
     said += [f"recompute {recompute}", f"micro-batch {job.micro_batch}"]
     costs = [one for one in projection.assumptions if job.profile is not None and one.startswith("costs: ")]

@@ -25,7 +25,7 @@ def print_models(found: Mapping[str, Model], *, with_sources: bool = False) -> N
     if with_sources:
         out.add("\nsources of the sizes\n")
         out.add(facts((name, model.source) for name, model in found.items()))
-    out.add("\nA Hugging Face config.json stands for a name too: ppsim models path/to/config.json")
+    out.add("\nInstead of a name, you can give a Hugging Face config.json: ppsim models path/to/config.json")
 
 
 def print_counts(counts: Mapping[str, Any]) -> None:
@@ -34,34 +34,36 @@ def print_counts(counts: Mapping[str, Any]) -> None:
     if counts["moe_layers"]:
         layers += f", {counts['moe_layers']} with experts"
     if counts["recurrent_layers"]:
-        layers += f", {counts['recurrent_layers']} with a state (Mamba-2 or a gated delta rule)"
+        layers += f", {counts['recurrent_layers']} recurrent (Mamba-2 or gated delta rule)"
     if counts["windowed_layers"]:
-        layers += f", {counts['windowed_layers']} with a window"
+        layers += f", {counts['windowed_layers']} with sliding-window attention"
     if counts["mtp_layers"]:
         layers += f"; {counts['mtp_layers']} for multi-token prediction"
-    tied = ", which are the head's too" if counts["tied_embeddings"] else ""
+    tied = ", shared with the output head" if counts["tied_embeddings"] else ""
     rows = [
         ("layers", layers),
-        ("columns out" if counts["conditioning_parameters"] else "vocabulary", f"{counts['vocab_size']:,}"),
+        ("output columns" if counts["conditioning_parameters"] else "vocabulary", f"{counts['vocab_size']:,}"),
         ("parameters", f"{counts['parameters']:,}"),
-        ("active a token", f"{counts['active_parameters']:,}"),
+        ("active per token", f"{counts['active_parameters']:,}"),
         ("embedding", f"{counts['embedding_parameters']:,}{tied}"),
     ]
     if counts["conditioning_parameters"]:
-        rows.append(("of it conditional", f"{counts['conditioning_parameters']:,}, on every pipeline stage"))
+        rows.append(("conditioning", f"{counts['conditioning_parameters']:,}, on every pipeline stage"))
     if counts["mtp_layers"]:
-        rows.append(("multi-token prediction", f"{counts['mtp_parameters']:,}, not among the parameters above"))
+        rows.append(
+            ("multi-token prediction", f"{counts['mtp_parameters']:,}, not included in the parameters above")
+        )
     if counts.get("encoder_layers"):
         held = f"{counts['encoder_parameters']:,}, in {counts['encoder_layers']} layers"
         rows.append(("encoder", f"{held}, for {counts['encoder_tokens']:,} tokens per sequence"))
     length = f"{counts['sequence_length']:,} tokens"
     rows += [
         (
-            "training FLOPs a token",
-            f"{count(counts['training_flops_per_token'])}: matrix products, all scores of {length}",
+            "training FLOPs per token",
+            f"{count(counts['training_flops_per_token'])}: GEMMs, all s × s attention scores, s = {length}",
         ),
-        ("", f"{count(counts['training_flops_per_token_causal'])}: the same, causal (half the scores)"),
-        ("", f"{count(counts['training_flops_per_token_6n'])}: 6 times the active parameters"),
+        ("", f"{count(counts['training_flops_per_token_causal'])}: GEMMs, causal half of the scores"),
+        ("", f"{count(counts['training_flops_per_token_6n'])}: 6 × active parameters"),
         ("sizes from", counts["source"]),
     ]
     notes = counts.get("assumptions", [])

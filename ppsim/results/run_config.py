@@ -11,12 +11,12 @@ def run_config_lines(config: RunConfig) -> list[str]:
     words = ", ".join(f"{word.replace('_', '-')} {shorten(value)}" for word, value in config.options.items())
     if config.model is not None:
         words = f"a model of {config.model.parameters / 1e9:,.3g} G parameters, {words}".rstrip(", ")
-    lines.append(f"  understood: {words}")
+    lines.append(f"  read: {words}")
     for what in ("time and memory", "time", "memory", "unknown"):
         names = [one.in_words for one in config.ignored if one.effect == what]
         if names:
-            reason = "nobody knows what for" if what == "unknown" else f"matters for {what}"
-            lines.append(f"  not followed ({reason}): {', '.join(names)}")
+            reason = "effect unknown" if what == "unknown" else f"affects {what}"
+            lines.append(f"  ignored ({reason}): {', '.join(names)}")
     lines += [f"  assumed: {sentence}" for sentence in config.assumed]
     return [part for line in lines for part in textwrap.wrap(line, _WIDTH, subsequent_indent="    ")]
 

@@ -18,24 +18,19 @@ def print_measured(found: Any, *, with_rows: bool = False, with_timeline: bool |
     run = found.facts
     extra = [("run", _recorded(run)), ("order", run["schedule"]["sentence"])]
     if run.get("stages_by") == "rank":
-        taken = "taken as one per rank, in the order of ranks: names tell none (of several, --schedule T.csv tells)"
-        extra.append(("stages", taken))
+        extra.append(("stages", _STAGES_BY_RANK))
     gaps = run.get("between_steps_s") or [0.0]
     if (between := sum(gaps) / len(gaps)) > _WORTH_SAYING * found.timeline.step_time_s:
         period = seconds(found.timeline.step_time_s + between)
-        extra.append(
-            ("next step", f"starts {seconds(between)} after the last pass, the mean: {period} per step in all")
-        )
+        extra.append(("next step", f"starts {seconds(between)} after the last action (mean), so {period} per step"))
     if usual := _too_long(found.timeline):
-        extra.append(
-            ("units", f"passes take {seconds(usual)}: of milliseconds the columns are start_ms and end_ms")
-        )
+        extra.append(("units", f"the median action takes {seconds(usual)}: name columns in ms start_ms and end_ms"))
     if clocks := run.get("clocks"):
         extra.append(
             (
                 "clocks",
                 f"{clocks['num_clocks']}, aligned by their messages to ± {seconds(clocks['uncertainty_s'])}; "
-                f"a hop takes {seconds(clocks['hop_s'])} or more",
+                f"a P2P transfer takes at least {seconds(clocks['hop_s'])}",
             )
         )
     if reserved := run.get("reserved_bytes"):
@@ -49,6 +44,7 @@ def print_measured(found: Any, *, with_rows: bool = False, with_timeline: bool |
         print_timeline(found.timeline, is_wanted=True)
 
 
+_STAGES_BY_RANK = "assumed: one per rank, in rank order; the names contain none (if several: --schedule T.csv)"
 _LONG_S = 10.0
 """Seconds; no real action takes longer."""
 
@@ -75,9 +71,7 @@ def _not_recorded(run: dict[str, Any]) -> str:
     """Quantities missing in a recording, with the consequence for the report."""
     missing = []
     if not run.get("knows_transfers", True):
-        missing.append(
-            "what transfers took on the wire: the wait for one counts as overhead of the pass that needs it"
-        )
+        missing.append("transfer times: the wait for a transfer counts as overhead of the action that needs it")
     if not run.get("reserved_bytes") and not run.get("memory"):
         missing.append("memory")
     if not run.get("between_steps_s"):
@@ -93,7 +87,7 @@ def print_explanation(found: Any, *, full: bool = False) -> None:
     if full:
         _print_full_explanation(found)
         return
-    lines = [bold(words.title(found)), "gain per step without one cause alone, the largest first"]
+    lines = [bold(words.title(found)), words.GAINS]
     if found.comparison:
         lines = [bold(words.whole_difference(found.comparison, found.step_s)), *lines]
         lines[1:1] = [cut(sentence, WIDTH) for sentence in words.lacks(found.comparison, found.step_s)]
@@ -128,11 +122,11 @@ def _print_full_explanation(found: Any) -> None:
     if found.comparison:
         out.add("")
         _add_against(out, found.comparison, found.step_s)
-    spread = "middle half of steps: what these lose. " if found.num_steps > 1 else ""
+    spread = "quartiles: of the time, over all steps. " if found.num_steps > 1 else ""
     out.add(
-        "\ntime: what the step loses to each cause; causes are removed in this order in replays by the simulator, "
-        f"and the times sum to the step. {spread}gain if removed: time saved if only this cause is removed. rest: "
-        "error of the replay with all causes."
+        "\ntime: time per step due to each cause. The simulator replays the steps and removes the causes in this "
+        f"order; the times sum to the step. {spread}gain if removed: time saved if only this cause is removed. "
+        "rest: error of the replay with all causes."
     )
 
 
@@ -143,7 +137,7 @@ def _add_against(out: Page, against: Any, measured_s: float) -> None:
     for number, sentence in enumerate(words.lacks(against, measured_s), start=1):
         out.add(f"{number}. {sentence}")
     rows = words.differences_of(against)
-    out.add("", TableLines.of([{name: cell for name, cell in row.items() if name != "where"} for row in rows]))
+    out.add("", TableLines.of([{name: cell for name, cell in row.items() if name != "detail"} for row in rows]))
 
 
 def print_totals(found: Any) -> None:
@@ -203,21 +197,21 @@ def print_comparison(comparison: Comparison, *, with_rows: bool = False) -> None
     num_stages, worst = measured.schedule.num_stages, comparison.worst_stage
     shown = set(range(num_stages) if with_rows else notable_items(num_stages, [worst]))
     rows = [
-        {"pass": op.op, "stage": str(op.stage)} | _errors(op.measured_s, op.projected_s, op.error)
+        {"action": op.op, "stage": str(op.stage)} | _errors(op.measured_s, op.projected_s, op.error)
         for op in comparison.ops
         if op.stage in shown
     ]
     out.add("", TableLines.of(rows))
     if len(shown) < num_stages:
         out.add(f"{len(shown)} of {num_stages} stages; stage {worst} has the largest error. --rows prints all")
-    replayed = "each taking what it took from when it could start"
+    replayed = "times and host gaps of the actions"
     if (gap := comparison.replay_gap_s) is not None:
-        replayed = f"each {seconds(gap)} after what it needs, the median gap, for no transfer was recorded"
+        replayed = f"action times, and {seconds(gap)} before each action (median gap; no transfer was recorded)"
     elif (hop := comparison.replay_hop_s or 0.0) >= _WORTH_SAYING * comparison.measured.step_time_s:
-        replayed = f"each as long after its rank was free, and messages of {seconds(hop)}, the mean wait for one"
+        replayed = f"times and host gaps of the actions, and {seconds(hop)} per P2P transfer (mean wait)"
     out.add(
-        f"\nerror: projected / measured − 1, negative is too optimistic. replay: the measured actions, {replayed}, "
-        f"through the simulator: what is left is not in the costs."
+        f"\nerror: projected / measured − 1; negative: the projection is too fast. replay: simulation with the "
+        f"measured {replayed}; its error is not due to the costs."
     )
     if comparison.peaks:
         _add_peaks(out, comparison.peaks, with_all=with_rows)
@@ -228,14 +222,14 @@ def _errors(measured_s: float, projected_s: float, error: float) -> dict[str, st
 
 
 _FITTED = {
-    "action_overhead_s": "an action, on the host",
-    "hop_overhead_s": "a hop, beyond its transfer",
-    "overlap_slowdown": "compute beside a transfer",
-    "step_overhead_s": "between two steps",
-    "first_pass_s": "the first pass of a rank",
-    "last_pass_s": "the last pass of stage 0",
+    "action_overhead_s": "host time per action",
+    "hop_overhead_s": "fixed overhead per P2P transfer",
+    "overlap_slowdown": "compute slowdown during P2P",
+    "step_overhead_s": "time between steps",
+    "first_pass_s": "extra time, first action of a rank",
+    "last_pass_s": "extra time, last action of stage 0",
 }
-_CALL = "a blocking call"
+_CALL = "time per blocking call"
 
 
 def print_calibration(found: FittedOverheads) -> None:
@@ -246,24 +240,26 @@ def print_calibration(found: FittedOverheads) -> None:
         if fit is not None:
             written = signed_percent if name == "overlap_slowdown" else seconds
             low, high = map(written, fit.quartiles)
-            half = {"half of the samples": f"{low} … {high}", "samples": str(fit.num_samples)}
+            spread = {"quartiles": f"{low} … {high}", "samples": str(fit.num_samples)}
             is_call = name == "hop_overhead_s" and found.communication != "overlap"
             off = {"±": written(fit.deviation).lstrip("+")}
-            rows.append({"": _CALL if is_call else _FITTED[name], "fitted": written(fit.value), **off, **half})
+            rows.append({"": _CALL if is_call else _FITTED[name], "fitted": written(fit.value), **off, **spread})
     out.add(TableLines.of(rows))
-    for what, spread, deviation in (
-        ("passes of a kind", found.spreads.action, found.spreads.action_deviation),
+    for what, relative, deviation in (
+        ("actions of a kind", found.spreads.action, found.spreads.action_deviation),
         ("ranks", found.spreads.rank, found.spreads.rank_deviation),
     ):
-        known = "not told by this run" if spread is None else f"{percent(spread)} ± {percent(deviation)}"
+        known = "not measurable in this run" if relative is None else f"{percent(relative)} ± {percent(deviation)}"
         out.add(f"spread between {what}: {known}")
     for hop in found.hops:
         of = "of unknown size" if hop.message_bytes is None else f"of {size(hop.message_bytes)}"
-        out.add(f"a hop {of}: {seconds(hop.seconds.value)}, of {hop.seconds.num_samples}")
+        out.add(f"P2P transfer {of}: {seconds(hop.seconds.value)} ({hop.seconds.num_samples} samples)")
     if found.line:
         out.add(f"latency {seconds(found.line[0])}, bandwidth {rate(found.line[1])}")
     if found.not_fitted:
-        out.add(facts([("not told by this run", [f"{name}: {why}" for name, why in found.not_fitted.items()])]))
+        out.add(
+            facts([("not measurable in this run", [f"{name}: {why}" for name, why in found.not_fitted.items()])])
+        )
     errors = [
         {"step time": one.source, **_errors(one.measured_step_s, one.projected_step_s, one.error)}
         | {"without overheads": signed_percent(one.error_without)}
@@ -271,8 +267,8 @@ def print_calibration(found: FittedOverheads) -> None:
     ]
     out.add("", TableLines.of(errors))
     for one in found.residuals:
-        out.add(*(f"slow link of {one.source}, in no constant: {link}" for link in one.slow_links))
-    out.add("errors: on the runs that the overheads were fitted on, so they are not a test of a projection")
+        out.add(*(f"slow link of {one.source}, left out of the constants: {link}" for link in one.slow_links))
+    out.add("errors: on the runs of the fit, so they do not test a projection")
 
 
 def _add_peaks(out: Page, peaks: Sequence[PeakError], *, with_all: bool) -> None:

@@ -13,7 +13,7 @@ from ppsim.simulation.report import gap_of, report_of
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
 
-_NOTABLE = {"computes longest": "busy_s", "idles longest": "idle_s", "is the fullest": "peak_bytes"}
+_NOTABLE = {"computes longest": "busy_s", "idles longest": "idle_s", "has the highest peak": "peak_bytes"}
 
 
 _MOST_LINES = 48
@@ -103,7 +103,7 @@ def _iteration(report: dict[str, Any]) -> list[tuple[str, str]]:
     if not report["step_overhead_s"]:
         return []
     between = seconds(report["step_overhead_s"])
-    return [("iteration", f"{seconds(report['iteration_time_s'])}, with {between} between two steps")]
+    return [("iteration", f"{seconds(report['iteration_time_s'])}, with {between} between steps")]
 
 
 def _span(report: dict[str, Any]) -> list[tuple[str, str]]:

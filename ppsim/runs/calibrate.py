@@ -223,9 +223,9 @@ def calibrate(runs: Sequence[Run]) -> FittedOverheads:
     first, last = _fit_ends(runs, factor, not_fitted)
     step = _fit([np.array([gap]) for run in runs for gap in run.gaps_s])
     if step is None:
-        not_fitted["step_overhead_s"] = "no two steps that follow each other"
+        not_fitted["step_overhead_s"] = "the run has no two consecutive steps"
     elif step.value < 0:
-        not_fitted["step_overhead_s"] = "a step begins on some rank before the one before it has ended on all"
+        not_fitted["step_overhead_s"] = "a step starts on one rank before the previous step has ended on all ranks"
         step = None
     latency_s, bandwidth = line or (None, None)
     found = FittedOverheads(
@@ -248,7 +248,7 @@ def _fit_calls(runs: Sequence[Run], not_fitted: dict[str, str]) -> tuple[FittedC
     fits = {number: fit for number, waits in by_calls.items() if number > 0 and (fit := _fit(waits))}
     one = fits.get(1, FittedConstant(0.0, (0.0, 0.0), 0))
     if not {1, 2} <= fits.keys():
-        not_fitted["hop_overhead_s"] = "a rank never stands still at two calls in a row, which three ranks do"
+        not_fitted["hop_overhead_s"] = "no rank waits in two consecutive calls; with three ranks or more, some do"
         return one, None
     two = fits[2]
     deviation = math.hypot(one.deviation, two.deviation)
@@ -288,7 +288,7 @@ def _beyond(name: str, samples: Sequence[Floats], not_fitted: dict[str, str]) ->
     """Fit a constant; 0 if noise explains it."""
     fit = _fit(samples)
     if fit is None:
-        not_fitted[name] = f"no pass of a stage runs {_LEAST_PASSES} times in a step"
+        not_fitted[name] = f"no kind of action runs {_LEAST_PASSES} times per step on a stage"
     elif fit.value <= _DEVIATIONS_OF_NONE * fit.deviation:
         return replace(fit, value=0.0)
     return fit
@@ -304,9 +304,9 @@ def _fit_slowdown(runs: Sequence[Run], not_fitted: dict[str, str]) -> FittedCons
     number = sum(map(len, samples))
     if number < _LEAST_PAIRS:
         not_fitted["overlap_slowdown"] = (
-            f"{number or 'no'} pairs of actions of one pass and stage differ in what they have beside transfers"
+            f"{number or 'no'} pairs of actions of one kind and stage differ in their overlap with transfers"
             if known
-            else "when transfers were under way is not known, only when they were waited for"
+            else "the times of transfers are unknown, only the waits for them are known"
         )
         return None
     value, weight = np.concatenate(samples), np.concatenate(weights)
@@ -411,9 +411,9 @@ def _fit_hops(
     known = [hop for hop in hops if hop.message_bytes is not None]
     if len(known) < 2:
         at = f", {seconds(known[0].seconds.value)} for {size(known[0].message_bytes or 0)}" if known else ""
-        not_fitted["transfer"] = f"messages of one size{at}: latency and bandwidth cannot be told apart"
+        not_fitted["transfer"] = f"messages of one size{at}: latency and bandwidth cannot be distinguished"
         if not known:
-            not_fitted["transfer"] = "the size of the messages is not known"
+            not_fitted["transfer"] = "the message size is unknown"
         return beyond, hops, None
     sizes = np.array([hop.message_bytes for hop in known])
     medians = np.array([hop.seconds.value for hop in known])
@@ -422,8 +422,8 @@ def _fit_hops(
         known[0].seconds.deviation, known[-1].seconds.deviation
     ):
         not_fitted["transfer"] = (
-            f"a hop of {size(sizes[-1])} takes {seconds(medians[-1])}, one of {size(sizes[0])} "
-            f"{seconds(medians[0])}: no more than their spread explains"
+            f"a transfer of {size(sizes[-1])} takes {seconds(medians[-1])}, one of {size(sizes[0])} "
+            f"{seconds(medians[0])}: the difference is within their spread"
         )
         return beyond, hops, None
     slope, latency = np.polyfit(sizes, medians, 1, w=weights)

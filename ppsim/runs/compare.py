@@ -123,15 +123,17 @@ class Comparison(Printable, Drawable):
         if self.iteration_time_interval_s is not None:
             low, high = map(seconds, self.iteration_time_interval_s)
             where = "inside" if self.inside_interval else "outside"
-            sentences.append(f"the measured step is {where} of what was projected for nine of ten, {low} to {high}")
+            sentences.append(f"the measured step is {where} the projection's 90 % interval ({low} to {high})")
         if self.pace is not None:
             sentences.append(
-                f"the machine ran at {self.pace:.2f} of the pace at which it was profiled, by what F and B of each "
-                f"rank's own stages took beside both"
+                f"machine speed during the run: {self.pace:.2f} × the speed during profiling (reference work: F "
+                f"and B of each rank's stages)"
             )
         elif self.reference_works is not None:
-            profiled, run = (work or "other work, of a version before" for work in self.reference_works)
-            sentences.append(f"no error at equal pace: the profile's was told by {profiled}; the run's by {run}")
+            profiled, run = (work or "unknown (an older version of ppsim)" for work in self.reference_works)
+            sentences.append(
+                f"no error at equal pace: the reference work of the profile is {profiled}, of the run {run}"
+            )
         return sentences
 
     @property

@@ -315,7 +315,7 @@ def _terms(graph: EventGraph, steps: MeasuredSteps, lengths: Floats, causes: Seq
     return [
         *terms,
         _Term("pipeline bubble", before - busy, before - busy),
-        _Term("compute", busy, busy, "the mean of the ranks"),
+        _Term("compute", busy, busy, "mean over the ranks"),
     ]
 
 

@@ -327,7 +327,7 @@ def _lower_median(values: list[float]) -> float:
 
 def _median_wait(waits: Floats, what: str) -> str:
     found = waits[waits > 0]
-    return f"{seconds(float(np.median(found)))} per {what}, the median of {len(found)}" if len(found) else ""
+    return f"{seconds(float(np.median(found)))} per {what} (median of {len(found)})" if len(found) else ""
 
 
 def _worst_pass(schedule: Schedule, excess: Floats) -> str:

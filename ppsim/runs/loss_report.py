@@ -78,8 +78,9 @@ def loss_sentence(loss: TimeLoss, step_s: float) -> str:
 def title(found: Explanation) -> str:
     """Return the mean step time, and the time until the next step if known."""
     between = found.period_s - found.step_s
-    rest = f", and {seconds(between)} until the next" if found.has_gaps else ""
-    return f"a step of {seconds(found.step_s)}, the mean of {found.num_steps}{rest}"
+    rest = f", plus {seconds(between)} until the next step" if found.has_gaps else ""
+    steps = f"{found.num_steps} step{'s' * (found.num_steps > 1)}"
+    return f"mean step time {seconds(found.step_s)} ({steps}){rest}"
 
 
 def notable_losses(found: Explanation) -> list[TimeLoss]:
@@ -136,15 +137,15 @@ def table_of(found: Explanation) -> list[dict[str, str]]:
     rows = []
     for loss in found.losses:
         row = {
-            "where a step goes": loss.cause,
+            "cause": loss.cause,
             "time": _time(loss.seconds),
-            "part": percent(loss.seconds / found.period_s),
+            "share": percent(loss.seconds / found.period_s),
         }
         if found.num_steps > 1:
             low, high = loss.quartiles_s
-            row["middle half of steps"] = f"{_time(low)} … {_time(high)}" if high - low > _ROUNDING_S else ""
+            row["quartiles"] = f"{_time(low)} … {_time(high)}" if high - low > _ROUNDING_S else ""
         row["gain if removed"] = "" if loss.cause in ("compute", "rest") else _time(loss.gain_s)
-        rows.append(row | {"where": loss.detail})
+        rows.append(row | {"detail": loss.detail})
     return rows
 
 
@@ -153,12 +154,12 @@ def differences_of(found: ExplainedDifference) -> list[dict[str, str]]:
     whole = sum(one.measured_s for one in found.differences)
     return [
         {
-            "against the projection": one.cause,
+            "difference by cause": one.cause,
             "measured": _time(one.measured_s),
             "projected": _time(one.projected_s),
             "difference": _time(one.seconds),
             "of the step": signed_percent(one.seconds / whole if abs(one.seconds) >= _ROUNDING_S else 0.0),
-            "where": one.detail,
+            "detail": one.detail,
         }
         for one in found.differences
     ]

@@ -349,17 +349,16 @@ def _warnings(schedule: Schedule) -> Iterator[tuple[str, str]]:
     if schedule.splits_backward:
         yield (
             "torch-2.13",
-            "I and W need torch 2.13 or newer: before it, the split backward gives wrong gradients for a weight "
-            "used twice in a stage",
+            "I and W need torch 2.13 or newer: older versions compute wrong gradients for a weight that a stage "
+            "uses twice",
         )
         if np.any((compute.op == Op.I) & (compute.stage == 0)):
             yield (
                 "first-stage-split",
-                "stage 0 splits its backward, but has no input to differentiate: torch runs nothing in its I and "
-                "the whole backward in its W",
+                "stage 0 has no input gradient: torch runs nothing in its I and the whole backward in its W",
             )
     if style_of(compute.stage_to_rank.tolist(), compute.num_ranks) == "custom":
-        yield "placement-style", "the placement is neither looped nor a V; torchtitan builds only those"
+        yield "placement-style", "the placement is neither looped nor V-shaped; torchtitan builds only these two"
     if schedule.has_communication:
         reduced = set(schedule.stage[schedule.op == Op.REDUCE_GRAD].tolist())
         for stage in range(schedule.num_stages):

@@ -39,14 +39,15 @@ def _sentence(table: Schedule, sources: Ints32, targets: Ints32, node: int, caus
         if target == node:
             return f"rank {rank(node)} waits at {table[node]} for {table[source]} (rank {rank(source)})"
         return (
-            f"rank {rank(node)} stands still before {table[node]} until {table[source]} of rank {rank(source)} "
-            f"has reached {table[target]} of rank {rank(target)}"
+            f"rank {rank(node)} blocks before {table[node]} until the output of {table[source]} "
+            f"(rank {rank(source)}) has arrived at {table[target]} (rank {rank(target)})"
         )
     source, target = transfer(node)
     route = f"{table[source]} (rank {rank(source)} → {rank(target)})"
     if cause >= num_actions:
         first, last = transfer(cause)
-        return f"the transfer of {route} queues behind that of {table[first]} (rank {rank(first)} → {rank(last)})"
+        earlier = f"{table[first]} (rank {rank(first)} → {rank(last)})"
+        return f"the transfer of {route} is queued after the transfer of {earlier}"
     if rank(cause) == rank(target):
         return f"rank {rank(target)} posts the receive of {table[source]} only after {table[cause]}"
     if cause != source:

@@ -46,9 +46,9 @@ from ppsim.schedule.messages import MessageTable, messages_of
 from ppsim.schedule.table import NONE, Op, Schedule, first_of_cell, last_of_cell
 
 COMMUNICATIONS: dict[Communication, str] = {
-    "overlap": "compute goes on beside transfers",
-    "blocking": "a rank stands still until its transfers are done",
-    "megatron": "Megatron-LM's calls: 1F1B stands still at each, interleaved overlaps them in the steady state",
+    "overlap": "transfers overlap with compute",
+    "blocking": "a rank blocks until its transfers are done",
+    "megatron": "Megatron-LM's calls: 1F1B blocks at each, interleaved overlaps them in the steady state",
     "megatron-no-overlap": "Megatron-LM's calls without --overlap-p2p-communication",
 }
 CHANNELS: dict[Channel, str] = {

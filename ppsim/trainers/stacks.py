@@ -19,7 +19,7 @@ PLAIN = "plain"
 WITHOUT_RECIPES = "none"
 """In place of a release: the stack without the settings that its MoE recipes share."""
 ERRORS = "stack_errors.json"
-NEAREST = "default: the nearest to"
+NEAREST = "default: smallest error on"
 """Beginning of the reason for a stack that measured runs decided on."""
 
 
@@ -151,8 +151,8 @@ def default_stack(generation: str, *, has_experts: bool, measured: str = "") -> 
         return PLAIN, f"default with {measured}"
     if (found := stack_errors().get((generation, kind))) is None:
         return PLAIN, f"default: no calibration runs of {kind} models on {generation or 'this device'}"
-    rows = f"{found.rows} calibration run{'s' * (found.rows > 1)}"
-    return found.nearest, f"{NEAREST} {rows} of {kind} models on {generation}"
+    rows = f"{found.rows} {kind} calibration run{'s' * (found.rows > 1)}"
+    return found.nearest, f"{NEAREST} {rows} on {generation}"
 
 
 def measured_stacks(generation: str, *, has_experts: bool) -> list[str]:

@@ -25,8 +25,9 @@ def infeasible_message(
         f"{one.recompute}, {one.schedule}"
     )
     return (
-        f"{question.job.model_name} fits nowhere on {question.num_gpus} GPUs: at least {size(peak)} > "
-        f"{size(limit)} a GPU, {size(peak - limit)} too much ({where}); {_what_would_fit(question, space)}"
+        f"{question.job.model_name} does not fit on {question.num_gpus} GPUs: the smallest configuration ({where}) "
+        f"needs {size(peak)} per GPU, {size(peak - limit)} more than the limit of {size(limit)}; "
+        f"{_what_would_fit(question, space)}"
     )
 
 

@@ -82,7 +82,7 @@ def test_a_stack_sets_what_options_leave_open_and_no_more() -> None:
     assert (mixed.execution.attention, mixed.optimizer.zero_stage, mixed.execution.dropout) == ("fused", 1, True)
     bridge = ppsim.project(**UNNAMED, stack="megatron-bridge")
     assert bridge.plan.runtime == "megatron"
-    assert bridge.assumptions[2].startswith("stack: megatron-bridge: fused attention, no dropout, tp communication")
+    assert bridge.assumptions[2].startswith("stack: megatron-bridge: fused attention, no dropout, TP communication")
     assert ppsim.project(**SMALL).assumptions[2].startswith("stack: plain: ")
     assert "assumed        stack megatron-bridge: " in str(bridge)
     assert "stack megatron-bridge: fused" in ppsim.report(bridge, full=True)
@@ -94,7 +94,7 @@ def test_a_job_without_a_stack_gets_the_nearest_to_calibration_runs_and_says_so(
     assert dense.plan == named.plan
     assert dense.iteration_time_s == named.iteration_time_s
     basis = dense.plan.job.stack_basis
-    assert re.fullmatch(r"default: the nearest to \d+ calibration runs of dense models on Hopper", basis)
+    assert re.fullmatch(r"default: smallest error on \d+ dense calibration runs on Hopper", basis)
     assert str(dense).splitlines()[2] == f"stack megatron-bridge ({basis})"
     assert dense.assumptions[2].endswith(f"({basis})")
     assert "stack megatron-bridge (default" not in str(named)

@@ -42,7 +42,7 @@ def test_a_fit_is_a_cluster_that_project_takes(folder: Path) -> None:
     before, after = (json.loads(ppsim(*words, name, "--json").stdout) for name in ("dgx-h100", "mine.json"))
     assert abs(after["iteration_time_s"] / 3.9 - 1) < abs(before["iteration_time_s"] / 3.9 - 1) / 3
     printed = words_of(ppsim("clusters", "mine.json").stdout)
-    assert "from runs of its own: runs.csv" in printed
+    assert "fitted on runs.csv" in printed
     assert "base dgx-h100" in printed
 
 

@@ -34,7 +34,7 @@ def test_an_id_that_is_not_packaged_says_how_to_get_its_config():
 def test_one_model_is_counted_with_its_conventions_stated():
     text = words_of(ppsim("models", "deepseek-v3", "--seq-len", 4096).stdout)
     for part in ("61 of width 7168, 58 with experts; 1 for multi-token prediction", "671,026,419,200",
-                 "37,552,297,472", "causal (half the scores)", "6 times the active parameters", "arXiv 2412.19437"):  # fmt: skip
+                 "37,552,297,472", "causal half of the scores", "6 × active parameters", "arXiv 2412.19437"):  # fmt: skip
         assert part in text
 
 
@@ -50,7 +50,7 @@ def test_a_config_file_stands_for_a_name(tmp_path):
     path.write_text(json.dumps({"model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 12,
                                 "n_positions": 1024, "vocab_size": 50257}))  # fmt: skip
     assert json.loads(ppsim("models", path, "--json").stdout)["parameters"] == 124_439_808
-    assert "which are the head's too" in ppsim("models", path).stdout
+    assert "shared with the output head" in ppsim("models", path).stdout
 
 
 def test_a_name_is_found_as_people_write_it_and_its_kinds_of_layers_are_said():
@@ -60,8 +60,8 @@ def test_a_name_is_found_as_people_write_it_and_its_kinds_of_layers_are_said():
         23,
         0,
     )
-    assert "23 with experts, 23 with a state" in ppsim("models", "Nemotron-3-Nano").stdout
-    assert "12 with a window" in ppsim("models", "gpt-oss-20b").stdout
+    assert "23 with experts, 23 recurrent" in ppsim("models", "Nemotron-3-Nano").stdout
+    assert "12 with sliding-window attention" in ppsim("models", "gpt-oss-20b").stdout
 
 
 GLM = {"model_type": "glm4", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,

@@ -68,7 +68,7 @@ def test_of_many_ranks_the_ends_the_extremes_and_some_between_are_shown(files):
     printed = ppsim("simulate", "wide.csv", "--costs", "C.json").stdout
     ranks = re.findall(r"^(\d+) +\S+ s ", printed, flags=re.MULTILINE)
     assert ranks == ["0", "8", "16", "24", "32", "40", "48", "56", "63"]
-    assert "9 of 64 ranks: rank 0 computes longest, rank 0 idles longest, rank 0 is the fullest." in words_of(
+    assert "9 of 64 ranks: rank 0 computes longest, rank 0 idles longest, rank 0 has the highest peak." in words_of(
         printed
     )
     every = ppsim("simulate", "wide.csv", "--costs", "C.json", "--rows").stdout
@@ -105,7 +105,8 @@ def test_a_circle_of_many_waits_is_told_in_part(folder):
     (folder / "long.csv").write_text(format_table(build("interleaved-1f1b", pp=16, vpp=2, microbatches=16)))
     printed = words_of(ppsim("check", "long.csv").stdout)
     assert (
-        "; … 12 more, which --json has …; the transfer of 14F1 (rank 14 → 15) queues behind that of 15F0" in printed
+        "; … 12 more, which --json has …; the transfer of 14F1 (rank 14 → 15) is queued after the transfer of 15F0"
+        in printed
     )
     reasons = [verdict["reason"] for verdict in json.loads(ppsim("check", "long.csv", "--json").stdout)["verdicts"]]
     assert max(reason.count("; ") for reason in reasons) == 15

@@ -135,7 +135,7 @@ def test_an_answer_goes_on_from_its_file(folder):
         ([*SMALL[1:], "--top", 0], 2, "top must be at least 1: got 0"),
         ([*SMALL[1:], "-o", "a.json.gz"], 2, "cannot tell what to write to a.json.gz"),
         ([*SMALL[1:], "--resume", "no/a.json"], 2, "cannot write no/a.json"),
-        ([*SMALL[1:], "--memory-limit", "1MiB"], 1, "gpt2 fits nowhere on 4 GPUs: at least"),
+        ([*SMALL[1:], "--memory-limit", "1MiB"], 1, "gpt2 does not fit on 4 GPUs: the smallest configuration (tp"),
     ],
 )  # fmt: skip
 def test_mistakes_get_a_sentence(folder, args, code, words):

@@ -136,7 +136,7 @@ def test_torchtitan_is_warned_of_where_the_backward_is_split():
 
 def test_torchtitan_says_what_it_cannot_do():
     table = ppsim.build("interleaved-1f1b", pp=2, vpp=3, microbatches=4)
-    with pytest.raises(ConfigError, match=re.escape("TorchTitan 0.9 are not known, only those of 0.2 and 0.3")):
+    with pytest.raises(ConfigError, match=re.escape("TorchTitan 0.9: ppsim has the settings of 0.2 and 0.3")):
         torchtitan_settings(table, csv="T.csv", version="0.9")
     with pytest.raises(ConfigError, match="the split has 2 entries, but there are 6 stages"):
         torchtitan_settings(table, csv="T.csv", layers_per_stage=[1, 1])

@@ -237,8 +237,8 @@ def test_what_the_machine_gave_is_told_from_what_the_projection_is_off_by(
     assert both in repr(found)
     assert json.loads(summary.read_text())["error_at_pace"] == pytest.approx(found.error_at_pace)
     for text in (words, words_of(page.read_text(encoding="utf-8"))):
-        assert f"the machine ran at {1 / factor:.2f} of the pace" in text
-        assert f"the measured step is {'inside' if factor == 1 else 'outside'} of" in text
+        assert f"machine speed during the run: {1 / factor:.2f} × the speed during profiling" in text
+        assert f"the measured step is {'inside' if factor == 1 else 'outside'} the projection" in text
         assert "at equal pace" in text
         assert signed_percent(found.error_at_pace) in text
     assert words.index("step time") < words.index("at equal pace")
@@ -272,12 +272,16 @@ def test_paces_told_by_other_work_give_no_error_at_equal_pace_and_files_say_so(
     assert found(projected).pace is not None
     assert "ppsim compare cannot tell the machine's pace" in " ".join(before.assumptions)
     assert "cannot tell" not in " ".join(projected.assumptions)
-    unknown = "other work, of a version before"
+    unknown = "unknown (an older version of ppsim)"
     for expected, steps, sentence in (
-        (projected, {"reference_work": "stages of 64"}, "profile's was told by it; the run's by stages of 64"),
-        (before, {}, f"profile's was told by {unknown}; the run's by it"),
-        (projected, {"reference_s": [5e-3] * 3, "reference_layers": []}, f"told by it; the run's by {unknown}"),
-        (before, {"reference_s": [5e-3] * 3, "reference_layers": []}, f"{unknown}; the run's by {unknown}"),
+        (
+            projected,
+            {"reference_work": "stages of 64"},
+            "reference work of the profile is it, of the run stages of 64",
+        ),
+        (before, {}, f"reference work of the profile is {unknown}, of the run it"),
+        (projected, {"reference_s": [5e-3] * 3, "reference_layers": []}, f"profile is it, of the run {unknown}"),
+        (before, {"reference_s": [5e-3] * 3, "reference_layers": []}, f"{unknown}, of the run {unknown}"),
     ):
         comparison = found(expected, **steps)
         assert comparison.error_at_pace is None

@@ -79,7 +79,7 @@ def test_every_constant_is_found_again_through_noise_and_a_straggler(
         between = max(SIZES) - min(SIZES)
         assert between / rate == pytest.approx(between / bandwidth, rel=0.5, abs=0.15 * hop)
     else:
-        assert "than their spread explains" in found.not_fitted["transfer"]
+        assert "is within their spread" in found.not_fitted["transfer"]
     if found.slowdown is not None:
         # Two actions' noise over the least difference of fractions, and the median of n of them within 4 deviations.
         deviation = 2e-3 * 2**0.5 / 0.1 * 1.25 / found.slowdown.num_samples**0.5
@@ -104,7 +104,7 @@ def test_messages_of_one_size_tell_the_hop_and_say_that_they_tell_no_more():
     assert found.line is None
     assert found.hop.value == pytest.approx(2e-3 + SIZES[0] / 1e10)
     assert "messages of one size, 2.20 ms for 1.91 MiB" in found.not_fitted["transfer"]
-    assert "cannot be told apart" in found.not_fitted["transfer"]
+    assert "cannot be distinguished" in found.not_fitted["transfer"]
 
 
 @pytest.mark.parametrize("name", ["1f1b", "interleaved-1f1b"])
@@ -138,8 +138,8 @@ def test_host_time_is_counted_from_given_costs_and_not_from_those_the_run_shows(
 @pytest.mark.parametrize(
     ("facts", "why"),
     [
-        ({"knows_transfers": False}, "when transfers were under way is not known"),
-        ({"bandwidth": 1e15}, "pairs of actions of one pass and stage differ"),
+        ({"knows_transfers": False}, "the times of transfers are unknown"),
+        ({"bandwidth": 1e15}, "pairs of actions of one kind and stage differ"),
     ],
 )
 def test_a_slow_down_that_cannot_be_seen_is_not_fitted_and_said(facts, why):
@@ -156,20 +156,20 @@ def test_what_one_rank_and_one_step_cannot_tell_is_said():
         == found.not_fitted["transfer"]
         == "the table sends nothing between ranks"
     )
-    assert found.not_fitted["step_overhead_s"] == "no two steps that follow each other"
+    assert found.not_fitted["step_overhead_s"] == "the run has no two consecutive steps"
     assert found.action.value == pytest.approx(1e-3)
 
 
 def test_steps_that_overlap_have_nothing_between_them_that_could_be_fitted():
     found = calibrate([replace(run_of(), gaps_s=[-0.01, -0.02, 0.5])])
     assert found.step is None
-    assert "before the one before it has ended on all" in found.not_fitted["step_overhead_s"]
+    assert "before the previous step has ended on all ranks" in found.not_fitted["step_overhead_s"]
 
 
 def test_a_hop_that_takes_no_longer_with_more_bytes_tells_no_bandwidth():
     runs = [run_of(hop=2e-3, bandwidth=1e18, size=size) for size in SIZES]
     runs[1] = replace(runs[1], end=runs[0].end, start=runs[0].start)
-    assert "no more than their spread explains" in calibrate(runs).not_fitted["transfer"]
+    assert "the difference is within their spread" in calibrate(runs).not_fitted["transfer"]
 
 
 def test_the_medians_of_a_run_come_without_what_transfers_added():
@@ -279,7 +279,7 @@ def test_blocking_calls_and_the_host_are_told_apart_in_a_run_by_megatrons_loop_a
     )
     two = calibrate([megatron_run("1f1b", 1, costs, pp=2)])
     assert two.hop is None
-    assert "two calls in a row" in two.not_fitted["hop_overhead_s"]
+    assert "two consecutive calls" in two.not_fitted["hop_overhead_s"]
 
 
 def megatron_run(name, vpp, costs, pp=4, steps=9, noise=0.01):

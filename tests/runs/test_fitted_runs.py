@@ -119,9 +119,7 @@ def test_overheads_files_without_runs_are_read_and_claim_nothing() -> None:
 
 def test_a_fit_says_that_its_own_errors_are_no_test() -> None:
     for words in (("compare", "fitted.csv", "--fit", "overheads.json"), ("calibrate", "fitted.csv")):
-        assert "on the runs that the overheads were fitted on, so they are not a test" in joined(
-            command(*words).output
-        )
+        assert "on the runs of the fit, so they do not test a projection" in joined(command(*words).output)
     told = json.loads(command("compare", "fitted.csv", "--fit", "overheads.json", "--json").stdout)
     assert (
         told["fitted"]["fitted_runs"] == json.loads(Path("overheads.json").read_text())["overheads"]["fitted_runs"]

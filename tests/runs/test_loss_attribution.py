@@ -299,8 +299,8 @@ def test_the_command_says_the_reasons_first(folder: Path) -> None:
     assert shown[3].startswith("   evidence  stage 7 on rank 7")
     assert shown[4].startswith("   remedy ")
     text = words_of(ppsim("explain", DUMP, "--full").stdout)
-    assert text.index("1. ") < text.index("uneven stages") < text.index("where a step goes")
-    assert text.index("ranks that others wait for rank 7:") > text.index("where a step goes")
+    assert text.index("1. ") < text.index("uneven stages") < text.index("gain if removed")
+    assert text.index("ranks that others wait for rank 7:") > text.index("gain if removed")
     report: dict[str, Any] = json.loads(ppsim("explain", DUMP, "--json").stdout)
     assert sum(loss["seconds"] for loss in report["losses"]) == pytest.approx(report["step_s"])
     assert report["reasons"][0] == STAGES_OR_RANKS
@@ -323,7 +323,7 @@ def test_the_command_takes_a_plan_in_words_and_writes_pages(folder: Path) -> Non
     against = "--against", "--pp 8 --num-microbatches 16"
     assert ppsim("explain", DUMP, *against).stdout.startswith("projected 1.83 s, measured 3.27 s: -43.86 %\n")
     text = words_of(ppsim("explain", DUMP, *against, "--full", *outputs).stdout)
-    assert "against the projection" in text
+    assert "difference by cause" in text
     assert "uneven stages or slow ranks" in (folder / "e.html").read_text()
     written = json.loads((folder / "e.json").read_text())
     assert sum(one["seconds"] for one in written["comparison"]["differences"]) == pytest.approx(

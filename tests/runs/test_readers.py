@@ -594,7 +594,7 @@ def test_several_stages_that_nobody_tells_ask_for_the_table(folder: Path) -> Non
     """Interleaved, by names that tell only forward and backward: with the table each pass is known."""
     step = timeline_of("interleaved-1f1b")
     written(renamed(traces_of([step] * 2, gap_s=0.03, cuda=True), NAMES["DeepSpeed"]), folder / "traces")
-    assert "stages taken as one per rank" in words_of(ppsim("read", "traces").stdout)
+    assert "stages assumed: one per rank" in words_of(ppsim("read", "traces").stdout)
     ppsim("build", "interleaved-1f1b", "--pp", 4, "--num-microbatches", 8, "-o", "T.csv")
     run = public.read("traces", schedule="T.csv")
     assert run.facts["stages_by"] == "table"
@@ -685,7 +685,7 @@ def test_a_csv_says_its_unit_in_the_names_of_its_columns_and_is_asked_for_it(fol
         Path(name).write_text("\n".join([f"rank,kind,start{unit},end{unit}", *lines]))
     steps = [public.read(name).timeline.step_time_s for name in ("s.csv", "ms.csv", "us.csv")]
     assert steps == pytest.approx([0.12] * 3)
-    assert "of milliseconds the columns are start_ms and end_ms" in words_of(ppsim("read", "wrong.csv").stdout)
+    assert "name columns in ms start_ms and end_ms" in words_of(ppsim("read", "wrong.csv").stdout)
     assert "units" not in ppsim("read", "ms.csv").stdout
 
 

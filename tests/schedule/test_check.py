@@ -89,7 +89,7 @@ def test_deferred_receives_deadlock_on_shared_channels_for_every_schedule(name):
     assert verdicts["pair", "deferred"].outcome == expected
     assert verdicts["edge", "deferred"].outcome == "runs"
     if expected == "deadlock":
-        assert "queues behind" in verdicts["pair", "deferred"].reason
+        assert "is queued after" in verdicts["pair", "deferred"].reason
 
 
 def test_blocking_communication_runs_1f1b_and_deadlocks_a_v():

@@ -422,7 +422,7 @@ def test_the_command_writes_each_target(target, tmp_path, monkeypatch):
         (("--to", "megatron", "--split", "Et|tL", "--layers-by", "counts"), "a layout is no count of layers"),
         (
             ("--to", "torchtitan", "--trainer-version", "1.0"),
-            "TorchTitan 1.0 are not known, only those of 0.2 and 0.3",
+            "TorchTitan 1.0: ppsim has the settings of 0.2 and 0.3",
         ),
         (("--to", "torchtitan", "--split", "1,2,3"), "the split has 3 entries, but there are 2 stages"),
         (("--to", "torchtitan", "--split", "even"), "TorchTitan needs layers per stage, as 7,8,8,7"),

@@ -65,7 +65,7 @@ def draw_pareto(
             memory_limit_bytes / memory.size, color=palette.CRITICAL_PATH, linestyle="--",
             label=f"limit {size(memory_limit_bytes)}",
         )  # fmt: skip
-    axes.set_xlabel(f"memory of the fullest rank ({memory.unit})")
+    axes.set_xlabel(f"peak memory per GPU ({memory.unit})")
     axes.set_ylabel(f"iteration time ({time.unit})")
     axes.grid()
 

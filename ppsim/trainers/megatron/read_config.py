@@ -206,7 +206,7 @@ def _overlapped(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
         if is_on and word == "overlap_ep" and arguments.flag("delay_wgrad_compute", word=word):
             words[word] = "megatron-delay-wgrad"
         if is_on and word == "overlap_tp":
-            arguments.assumed.append(f"{name}: {words[word]} of that communication is taken to be hidden")
+            arguments.assumed.append(f"{name}: {100 * float(words[word]):g} % of TP communication is hidden")
     if arguments.get("scatter_gather_tensors_in_pipeline", word="scatter_gather") is False:
         words["scatter_gather"] = False
     return words

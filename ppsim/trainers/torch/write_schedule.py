@@ -76,7 +76,7 @@ def _spells_out_waits(version: str) -> bool:
         is_newer = asked > tuple(map(int, known[-1].split(".")))
         nearest = f" (nearest: {known[-1] if is_newer else known[0]})" if match else ""
         raise ConfigError(
-            f"the compute+comms tables of torch {version} are not known, only those of {known[0]} to {known[-1]}"
+            f"unknown compute+comms tables of torch {version}: ppsim has the tables of {known[0]} to {known[-1]}"
             f"{nearest}"
         )
     return COMMS_VERSIONS[short]

@@ -91,7 +91,7 @@ def from_torchtitan(
     if any(asynchronous):
         words["overlap_tp"] = HIDDEN_BY_ASYNC_TP
         assumed.append(
-            f"asynchronous tensor parallelism: {HIDDEN_BY_ASYNC_TP} of its communication is taken to be hidden"
+            f"asynchronous tensor parallelism: {100 * float(HIDDEN_BY_ASYNC_TP):g} % of TP communication is hidden"
         )
         if not words["compile"]:
             words["compile"] = True
@@ -289,8 +289,8 @@ def stages_of(arguments: Arguments, pp: int, schedule: str | None, model: Model 
     num_stages = -(-(num_layers + sum(less)) // each) if each else pp * (1 if schedule in _ONE_STAGE else 2)
     if num_stages % pp:
         arguments.assumed.append(
-            f"pipeline_parallel_layers_per_stage {each}: not followed, its {num_stages} stages are no multiple of "
-            f"pp {pp}"
+            f"pipeline_parallel_layers_per_stage {each}: ignored, because {num_stages} stages are not a "
+            f"multiple of pp {pp}"
         )
         return {}
     if not arguments.has(_NAMED) and (layers := layers_of_stages(num_layers, num_stages, *less)):

@@ -79,9 +79,10 @@ def warnings_of(schedule: Schedule, version: str) -> list[str]:
     about = ["I and W need torch 2.13 or newer"]
     if _short(version) == "0.3":
         about += [
-            'I and W crash under selective activation checkpointing, its default ("Trying to backward an extra '
-            'time"): turn it off by activation-checkpoint:none',
-            "its ChunkedLossWrapper leaves the last norm's gradient None with I and W, silently: use another loss",
+            'I and W crash with selective activation checkpointing, the default ("Trying to backward an extra '
+            'time"): disable it with activation-checkpoint:none',
+            "ChunkedLossWrapper silently leaves the last norm without a gradient if a schedule has I and W: use "
+            "another loss",
         ]
     return about
 
@@ -90,7 +91,7 @@ def _short(version: str) -> str:
     match = re.match(r"v?(\d+\.\d+)(?!\d)", version)
     if not match or match[1] not in VERSIONS:
         raise ConfigError(
-            f"the settings of TorchTitan {version} are not known, only those of {' and '.join(VERSIONS)}"
+            f"unknown settings of TorchTitan {version}: ppsim has the settings of {' and '.join(VERSIONS)}"
         )
     return match[1]
 

@@ -143,7 +143,7 @@ def test_the_file_is_taken_by_simulate_project_and_compare(folder: Path) -> None
     assert tokens == pytest.approx(plain["tokens_per_s"] * plain["step_time_s"])
     text = words_of(ppsim("project", "--pp", 4, "--calibration", "overheads.json", "--full").stdout)
     assert "iteration" in text
-    assert "with 30.0 ms between two steps" in text
+    assert "with 30.0 ms between steps" in text
     assert "% longer" in text
 
 

@@ -45,13 +45,13 @@ def test_2_10_to_2_14_write_one_table_and_2_15_another_that_goes_back_to_it(name
 @pytest.mark.parametrize(
     ("version", "words"),
     [
-        ("2.9", "only those of 2.10 to 2.15 (nearest: 2.10)"),
+        ("2.9", "ppsim has the tables of 2.10 to 2.15 (nearest: 2.10)"),
         (
             "2.16",
-            "the compute+comms tables of torch 2.16 are not known, only those of 2.10 to 2.15 (nearest: 2.15)",
+            "unknown compute+comms tables of torch 2.16: ppsim has the tables of 2.10 to 2.15 (nearest: 2.15)",
         ),
         ("3.0", "(nearest: 2.15)"),
-        ("newest", "the compute+comms tables of torch newest are not known, only those of 2.10 to 2.15"),
+        ("newest", "unknown compute+comms tables of torch newest: ppsim has the tables of 2.10 to 2.15"),
     ],
 )
 def test_an_unknown_version_is_refused_with_the_nearest(version, words):
