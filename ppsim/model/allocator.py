@@ -23,7 +23,7 @@ class AllocatorBlock:
 
 @dataclass
 class Segment:
-    """The segments of a stream: one expandable, or several fixed.
+    """The segments of a stream: one expandable, or several fixed. Sizes are in bytes.
 
     A request takes the smallest free block that is large enough, and splits it if more than 1 MiB is left (512
     bytes in expandable segments, and for small tensors). If there is none, it takes a new segment: of 20 MiB for

@@ -54,9 +54,10 @@ def attention_of(
     biased: bool = False,
     **of_family: Any,
 ) -> Attention:
-    """`biased`: default of the four projections. `head_size`: default of the family.
+    """`biased`: default of the biases of all four projections. `head_size`: default of the family.
 
-    Without `head_size`, a missing head_dim is the hidden size per head, and missing key/value heads are the heads.
+    Without `head_size`, a missing head_dim is hidden size / heads, and there is a key/value head per head by
+    default.
     """
     if "qkv_bias" not in of_family:
         bias = fields.flag("attention_bias", default=biased)

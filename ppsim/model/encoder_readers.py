@@ -70,7 +70,7 @@ def _qwen(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
 
 
 def _qwen25(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
-    """Qwen2.5-VL: RMSNorm, SwiGLU, and attention in windows except in `fullatt_block_indexes`."""
+    """Qwen2.5-VL: attention in windows except in `fullatt_block_indexes`."""
     hidden, depth = fields.count("hidden_size", default=1280), fields.num_layers("depth", default=32)
     merge, times = fields.count("spatial_merge_size", default=2), fields.count("temporal_patch_size", default=2)
     patch, heads = fields.count("patch_size", default=14), fields.count("num_heads", default=16)
@@ -111,7 +111,7 @@ def _glm(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
 
 
 def _llama4(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
-    """Llama 4: a class token, a pixel shuffle, two matrices, and one to the text's width."""
+    """A class token, a pixel shuffle, two matrices, and one to the text's width."""
     hidden = fields.count("hidden_size", default=768)
     layer = _layer(
         hidden, fields.count("num_attention_heads", default=16), fields.count("intermediate_size", default=5632)
@@ -154,7 +154,7 @@ def _siglip(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
 
 
 def _gemma4(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
-    """Gemma 4: two tables of positions, norms as in its decoder, an average over patches, and one matrix."""
+    """Two tables of positions, norms as in the decoder, an average over patches, and one matrix."""
     hidden, heads = fields.count("hidden_size", default=768), fields.count("num_attention_heads", default=12)
     kv_heads, size = fields.count("num_key_value_heads", default=12), fields.count("head_dim", default=64)
     attention = Attention(heads, kv_heads, size, qk_norm=True, value_norm=True, is_causal=False)
@@ -245,7 +245,7 @@ def _qwen2_omni(fields: ConfigFields, top: ConfigFields, text_size: int) -> Enco
 
 
 def _qwen3_omni_images(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
-    """Qwen3-Omni: the encoder of Qwen3-VL, in Megatron-Bridge the class of transformers, whole on each rank."""
+    """The encoder of Qwen3-VL, but Megatron-Bridge uses the class of transformers, whole on each rank."""
     return replace(_qwen(fields, top, text_size), is_divided=False)
 
 
