@@ -33,7 +33,7 @@ from ppsim.parallel.sizes import ParallelSizes, share
 
 
 def layer_activations(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: KernelChoice) -> dict[str, int]:
-    """Saved bytes of a layer per microbatch; `batch.recompute` is the option of one layer."""
+    """Saved bytes per microbatch; `batch.recompute` is the option of one layer."""
     if not layer.has_backward:
         return {}
     if batch.recompute == BY_OPERATORS:
@@ -61,8 +61,8 @@ def _saved_columns(
 class LayerOffload:
     """Offloaded bytes of a layer per microbatch.
 
-    groups: bytes copied and bytes freed per module, in forward order; forward_bytes: peak of the forward beyond the
-    tensors that stay saved.
+    groups: bytes copied and bytes freed per module; forward_bytes: peak of the forward beyond the tensors that stay
+    saved.
     """
 
     groups: tuple[tuple[int, int], ...] = ()
@@ -80,7 +80,6 @@ class LayerOffload:
 def layer_offload(
     layer: Layer, batch: Batch, cut: ParallelSizes, kernels: KernelChoice, modules: str, min_elements: int
 ) -> LayerOffload:
-    """Offload `modules` (joined by +), without tensors of fewer than `min_elements` elements."""
     if batch.recompute in (BY_OPERATORS, "full") or not layer.has_backward:
         return LayerOffload()
     key = "offload", batch, cut, kernels, modules, min_elements
@@ -111,10 +110,7 @@ def _size(rows: RowCounts, widths: Mapping[Dtype, float], tensor: Tensor) -> flo
 
 
 def layer_backward(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: KernelChoice) -> int:
-    """Bytes at the peak of a layer's backward beyond those saved by its forward.
-
-    The gradient of its output is not included; `selective-op` counts as "none".
-    """
+    """Bytes at the peak of a layer's backward beyond those saved by its forward; `selective-op` counts as none."""
     key = "backward", batch, cut, kernels
     if key not in layer.lists:
         operators = operators_of(layer, cut, kernels, batch.sequence_length)
@@ -139,7 +135,7 @@ def _rows(layer: Layer, batch: Batch, cut: ParallelSizes, expert_room: float = 1
 
 
 def _of_operators(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: KernelChoice) -> dict[str, int]:
-    """Saved bytes besides the layer's input: attention's output and statistics, and outputs in `by_operators`."""
+    """Bytes that `selective-op` saves besides the layer's input."""
     a, tokens, e = layer.attention, batch.tokens(cut), batch.element_bytes
     assert isinstance(a, Attention)
     kept, _ = by_operators(layer.linears(cut), cut)
@@ -154,7 +150,7 @@ def _of_operators(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: Kerne
 
 
 def unused_output_bytes(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: KernelChoice) -> tuple[int, int]:
-    """Bytes of two tensors that `selective-op` saves in eager mode although no backward needs them.
+    """Bytes that `selective-op` saves in eager mode although no backward needs them.
 
     They are the output of a layer's last GEMM, and this rank's part of it after the reduce-scatter.
     """
@@ -182,10 +178,7 @@ def weight_gradient_bytes(layer: Layer, batch: Batch, cut: ParallelSizes) -> int
 def head_activations(
     model: Model, batch: Batch, cut: ParallelSizes, kernels: KernelChoice, *, vocab_multiple: int = 1
 ) -> dict[str, int]:
-    """Bytes saved by final norm, projection and cross entropy: "head" 2T·h·e/q, and "logits".
-
-    Logits: T·V·e/t if fused, else 4T·V/t for the softmax.
-    """
+    """Bytes saved by final norm, projection and cross entropy."""
     tokens, e = batch.tokens(cut), batch.element_bytes
     vocab = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=vocab_multiple) // cut.tp
     joined = model.streams if model.streams > 1 else 0
@@ -201,10 +194,7 @@ def head_activations(
 
 
 def mtp_activations(model: Model, num_layers: int, batch: Batch, cut: ParallelSizes) -> dict[str, int]:
-    """Inputs of two norms and of the projection, 4T·h·e/q.
-
-    With n residual streams, whose norm reads the head's saved input, (2 + n)T·h·e/q.
-    """
+    """Inputs of two norms and of the projection; with residual streams, one norm reads the head's saved input."""
     hidden = share(batch.tokens(cut) * model.hidden_size, cut.norm_divisor)
     kept = 4 if model.streams == 1 else 2 + model.streams
     return {"multi-token prediction": kept * num_layers * hidden * batch.element_bytes}

@@ -18,7 +18,7 @@ from ppsim.parallel.sizes import ParallelSizes
 def trained_matrices(
     matrices: Iterable[WeightMatrix], mixer: Sequence[WeightMatrix], training: LayerTraining, cut: ParallelSizes
 ) -> Iterator[WeightMatrix]:
-    """Yield each matrix, followed by its adapter; `mixer` has the token mixer's matrices."""
+    """Yield each matrix, followed by its adapter."""
     for one in matrices:
         yield replace(one, trainable=training.trains(group_of(one, 1 if one in mixer else 2)))
         if lora_module_of(one, mixer) in training.adapted:
@@ -26,9 +26,7 @@ def trained_matrices(
 
 
 def adapter_of(linear: WeightMatrix, rank: int, cut: ParallelSizes) -> tuple[WeightMatrix, WeightMatrix]:
-    """A and B of the adapter of a matrix W, as one rank holds them.
-
-    Ranks divide A by its outputs, or by its inputs if W is divided by its inputs, and B by its outputs.
+    """A and B of the adapter of a matrix, as one rank holds them.
 
     >>> qkv = WeightMatrix("queries, keys, values", "x", 8, (8, 2, 2), split="outputs")
     >>> # inputs · rank / tp, rank · outputs of this rank
@@ -53,10 +51,7 @@ def trained_operators(
     training: LayerTraining,
     cut: ParallelSizes,
 ) -> Iterator[Operator]:
-    """Yield the operators of a layer with its adapters; `source` is the layer's input.
-
-    A frozen GEMM saves nothing, because its input gradient reads only the weight.
-    """
+    """A frozen GEMM saves nothing, because its input gradient reads only the weight."""
     tensors = {source.name: source} | {tensor.name: tensor for one in operators for tensor in one.writes}
     for one in operators:
         if one.weight is None:

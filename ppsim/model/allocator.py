@@ -1,6 +1,6 @@
 """Simulation of torch's caching allocator, by the rules of c10/cuda/CUDACachingAllocator.cpp.
 
-Streams do not share blocks, nor do small tensors (up to 1 MiB) and larger ones. Nothing returns to the device.
+Streams do not share blocks, nor do small tensors (up to 1 MiB) and larger ones.
 """
 
 from bisect import bisect_left, insort
@@ -25,12 +25,10 @@ class AllocatorBlock:
 class Segment:
     """The segments of a stream: one expandable, or several fixed. Sizes are in bytes.
 
-    A request takes the smallest free block that is large enough, and splits it if more than 1 MiB is left (512
-    bytes in expandable segments, and for small tensors). If there is none, it takes a new segment: of 20 MiB for
-    less than 10 MiB, else of its size in multiples of 2 MiB; small tensors share segments of 2 MiB. An expandable
-    segment grows at its end by pages of 20 MiB, and a free last block is part of the growth. TorchTitan sets
-    `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` on one node (`run_train.sh`) but not on several
-    (`multinode_trainer.slurm`).
+    A request takes the smallest free block that is large enough, or else a new segment, or the growth of the
+    expandable segment, which includes a free last block. A block is split if more than 1 MiB is left (512 bytes in
+    expandable segments, and for small tensors). TorchTitan sets `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`
+    on one node (`run_train.sh`) but not on several (`multinode_trainer.slurm`).
     """
 
     name: str
@@ -87,7 +85,7 @@ class Segment:
 
 
 class Allocator:
-    """A device's memory under torch; tensors are made and dropped in the order of a step.
+    """A device's memory under torch; reserved bytes never shrink.
 
     >>> memory = Allocator()
     >>> first, second = memory.make(40 * 2**20), memory.make(80 * 2**20)
@@ -105,11 +103,9 @@ class Allocator:
 
     @property
     def reserved(self) -> int:
-        """Bytes that the process has reserved on the device; they never shrink."""
         return sum(segment.mapped for segment in self._segments.values())
 
     def make(self, num_bytes: float, stream: str = "compute") -> AllocatorBlock | None:
-        """Return None for a tensor without bytes."""
         size = -(-int(num_bytes) // _UNIT) * _UNIT
         if not size:
             return None

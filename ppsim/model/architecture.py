@@ -29,13 +29,12 @@ Norm = Literal["layernorm", "rmsnorm", "plain"]
 class Layer:
     """One layer: norms, a token mixer such as attention, and a dense MLP or a mixture of experts.
 
-    Layers of hybrids have one mixer and one norm, with `NoAttention` or `NoFeedForward` for the other.
-
+    - `attention`, `ffn`: layers of hybrids have one of both, and `NoAttention` or `NoFeedForward` for the other.
     - `streams`: number of residual streams.
-    - `summed_residuals`: for each of the two mixers, the number of hidden states, of this and of earlier layers,
-      whose weighted sum it reads (attention residuals of Kimi K3; its modeling_kimi_linear.py); None: the residual
-      alone.
+    - `summed_residuals`: for each mixer, the number of hidden states, of this and of earlier layers, whose weighted
+      sum it reads (attention residuals of Kimi K3; its modeling_kimi_linear.py); None: the residual alone.
     - `training`: None: all weights are trained.
+    - `lists`: cache for `ppsim.model.activations`.
     """
 
     hidden_size: int
@@ -112,12 +111,11 @@ class Layer:
 
     @cached_property
     def _linears_of(self) -> dict[tuple[int, int, int], tuple[WeightMatrix, ...]]:
-        """Cache by division, since a search asks for the same divisions repeatedly."""
+        """Cache, because a search asks for the same divisions repeatedly."""
         return {}
 
     @cached_property
     def lists(self) -> dict[Any, Any]:
-        """Cache of operator lists and their sums for `ppsim.model.activations`."""
         return {}
 
     @cached_property
@@ -182,16 +180,13 @@ class Layer:
 class Model:
     """Layers in order between an embedding and a head of `vocab_size`.
 
-    - `learned_positions`: rows of a table of positions.
     - `projected_size`: width of an embedding narrower than the layers, with a projection in and out (OPT-350m).
     - `mtp`: multi-token prediction layers (DeepSeek-AI 2024, arXiv 2412.19437, §2.2); `repeats_mtp`: all are one
       layer that runs again (Megatron-LM's mtp_use_repeated_layer).
-    - `sequence_length`: the default.
     - `patches`: of a diffusion transformer; `vocab_size` is then its output size.
-    - `source`: publication of the sizes. `left_out`: parts of a published model that are not among the layers.
-      `notes`: assumptions, such as how the model was traced.
-    - `extra`: for a traced model, parameters before and after its layers that are not counted elsewhere, and the
-      part of the latter in GEMMs.
+    - `left_out`: parts of a published model that are not among the layers.
+    - `notes`: assumptions, such as how the model was traced.
+    - `extra`: for a traced model, parameters before and after its layers, and the part of the latter in GEMMs.
     - `fine_tuning`: None: all weights are trained.
     """
 
@@ -218,7 +213,6 @@ class Model:
 
     @cached_property
     def kinds(self) -> tuple[Layer, ...]:
-        """The distinct layers, multi-token prediction included."""
         return tuple(dict.fromkeys((*self.layers, *self.mtp)))
 
     @property
@@ -238,7 +232,6 @@ class Model:
         return self.layers[0].norm
 
     def table(self, vocab_size: int) -> int:
-        """Weights of an embedding or a head; 0 for diffusion transformers."""
         return 0 if self.patches else vocab_size * (self.projected_size or self.hidden_size)
 
     @property
@@ -264,7 +257,6 @@ class Model:
 
     @property
     def head_parameters(self) -> int:
-        """Parameters after the last layer, including a table that is tied to the embedding."""
         return self.table(self.vocab_size) + self.own_parameters[1]
 
     @property
@@ -279,7 +271,6 @@ class Model:
         return tuple(EncoderPart(one, 0, len(one.layers)) for one in self.encoders)
 
     def with_images(self, text: str) -> "Model":
-        """Apply a value of --image-tokens; raises `ConfigError` without an image encoder."""
         images = [one for one in self.encoders if one.kind == "image"]
         if not images:
             raise ConfigError("--image-tokens is for a model with an image encoder, and this one has none")
@@ -295,16 +286,13 @@ class Model:
 
     @property
     def active_parameters(self) -> int:
-        """Parameters used by one token, embedding and head included, without multi-token prediction."""
         return self.parameters - sum(layer.parameters - layer.active_parameters for layer in self.layers)
 
     @property
     def mtp_parameters(self) -> int:
-        """Parameters of multi-token prediction, without the shared embedding and head."""
         return sum(layer.parameters + mtp_own_parameters(layer) for layer in self.distinct(self.mtp))
 
     def distinct(self, mtp: tuple[Layer, ...]) -> tuple[Layer, ...]:
-        """Return the multi-token prediction layers that have their own weights."""
         return mtp[:1] if self.repeats_mtp else mtp
 
     def head_forward_flops(self) -> float:
@@ -316,8 +304,8 @@ class Model:
         """Training FLOPs per token: three times the forward's GEMMs, including multi-token prediction.
 
         Attention counts all s × s scores unless `causal`. Recomputation is not counted. With fine-tuning a frozen
-        GEMM counts twice, forward and input gradient, as in Megatron-Bridge (training/utils/flop_utils.py at
-        067f987d, for LoRA), and a layer before the first trained weight once.
+        GEMM counts twice, as in Megatron-Bridge (training/utils/flop_utils.py at 067f987d, for LoRA), and a layer
+        before the first trained weight once.
 
         >>> from ppsim.model.registry import find_model
         >>> round(find_model("gpt3-175b").training_flops() / 1e12, 3)  # 6 × 175e9, and attention's 12·96·12288·2048
@@ -341,16 +329,12 @@ class Model:
         return layers + heads * (1 + len(self.mtp)) * self.head_forward_flops() + (not self.trains("mtp")) * of_mtp
 
     def trains(self, word: str) -> bool:
-        """Whether the base weights of embedding, head, norms or mtp are trained.
-
-        An embedding that is tied to the head is frozen with it.
-        """
+        """`word`: embedding, head, norms or mtp. An embedding that is tied to the head is frozen with it."""
         words = ("embedding", "head") if self.tied_embeddings and word in ("embedding", "head") else (word,)
         return self.fine_tuning is None or all(map(self.fine_tuning.trains, words))
 
     @property
     def head_gives_gradient(self) -> bool:
-        """True if anything before the head's GEMM is trained."""
         return self.trains("norms") or self.layers[-1].has_backward
 
     def with_fine_tuning(self, tuning: FineTuning | None) -> "Model":
@@ -392,7 +376,6 @@ class Model:
         return 6.0 * self.active_parameters
 
     def with_layers(self, num_layers: int) -> "Model":
-        """Keep the first `num_layers` layers, or repeat the last layer."""
         require_layers(num_layers)
         more = (self.layers[-1],) * max(0, num_layers - len(self.layers))
         return replace(self, layers=self.layers[:num_layers] + more)
@@ -431,10 +414,7 @@ def norm_parameters(norm: Norm, h: int) -> int:
 
 
 def mtp_linears(layer: Layer, tp: int = 1) -> list[WeightMatrix]:
-    """Projection of concatenated hidden state and embedding before a multi-token prediction layer.
-
-    With residual streams, there are one projection of the embedding and one that all streams share.
-    """
+    """With residual streams, there are one projection of the embedding and one that all streams share."""
     h, out = layer.hidden_size, (layer.hidden_size // tp,)
     if layer.streams == 1:
         return [WeightMatrix("projection of two tokens", "both in a row", 2 * h, out, split="outputs")]
@@ -443,7 +423,7 @@ def mtp_linears(layer: Layer, tp: int = 1) -> list[WeightMatrix]:
 
 
 def mtp_own_parameters(layer: Layer, tp: int = 1) -> int:
-    """A rank's parameters besides the layer: norms before it and before the head, projection, and stream sum."""
+    """Parameters besides the layer: norms before it and before the head, projection, and stream sum."""
     h = layer.hidden_size
     projections = sum(one.weights for one in mtp_linears(layer, tp))
     return 3 * norm_parameters(layer.norm, h) + projections + joining_parameters(layer.streams, h)

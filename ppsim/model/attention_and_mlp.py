@@ -18,13 +18,13 @@ from ppsim.parallel.sizes import ParallelSizes, require_positive
 class Attention(EqualWidthAttention):
     """Multi-head or grouped-query attention.
 
-    - `qk_norm`: an RMSNorm over each head of queries and keys; `joint_norm`: over all their heads together (OLMo 2,
-      MiniMax-M2).
+    - `qk_norm`: an RMSNorm over each head of queries and keys; `joint_norm`: one over all query heads and one over
+      all key heads (OLMo 2, MiniMax-M2).
     - `window`: tokens that a query sees, itself included; `is_chunked`: only those in its own chunk (Llama 4).
     - `sinks`: a learned score per head that takes part in the softmax (gpt-oss).
-    - `gated`: a gate before the output, of its columns (Qwen3-Next); `head_gates`: one number per head (Step 3.5).
+    - `gated`: a gate before the output (Qwen3-Next); `head_gates`: one number per head (Step 3.5).
     - `is_causal`: False for images, whose queries see all tokens.
-    - `value_size`: if other than `head_size` (MiMo-V2).
+    - `value_size`: None: `head_size`.
     - `indexer`: a query attends to chosen blocks of keys (MiniMax-M3).
     - `value_norm`: an RMSNorm without weights over each head of values; `tied_values`: values are the keys before
       their norm, without a projection (Gemma 4).
@@ -146,7 +146,7 @@ def _gate(name: str, out: WeightMatrix) -> Operator:
 
 
 def _of_indexer(indexer: Indexer | None, read: str, inputs: int, h: int) -> list[WeightMatrix]:
-    """The indexer's matrices, replicated; its queries read `read`, with `inputs` columns."""
+    """Ranks replicate the indexer's matrices."""
     if indexer is None:
         return []
     weights = (
@@ -162,10 +162,7 @@ def _of_indexer(indexer: Indexer | None, read: str, inputs: int, h: int) -> list
 def _choice(
     indexer: Indexer | None, read: str, inputs: int, h: int, sequence_length: int, source: str = "n1"
 ) -> Iterator[Operator]:
-    """The indexer's GEMMs and the choice, which saves its operands and an int32 per index.
-
-    `source`: the tensor that its queries read.
-    """
+    """The choice of keys saves its operands and an int32 per index."""
     if indexer is None:
         return
     made: list[Tensor] = []
@@ -199,10 +196,10 @@ class NoAttention(Attention):
 class LatentAttention(ScoredAttention):
     """Multi-head latent attention (MLA; DeepSeek-AI 2024, arXiv 2405.04434, §2.1).
 
-    `q_lora_rank` None: queries are projected directly, as in DeepSeek-V2-Lite. `num_keys`: a query attends to at
-    most this number of keys (sparse attention of DeepSeek-V3.2 and GLM-5; DeepSeek-AI 2025, arXiv 2512.02556,
-    §2.1), which an `indexer` chooses; a layer of GLM-5.2 without an indexer reuses the choice of an earlier layer.
-    `gated`: a gate before the output, with the columns of the values (Kimi K3).
+    `q_lora_rank` None: queries are projected directly, as in DeepSeek-V2-Lite. `num_keys`: the most keys that a
+    query attends to (sparse attention of DeepSeek-V3.2 and GLM-5; DeepSeek-AI 2025, arXiv 2512.02556, §2.1). A
+    layer of GLM-5.2 without an `indexer` reuses the choice of an earlier layer. `gated`: a gate before the output
+    (Kimi K3).
     """
 
     num_heads: int
@@ -247,7 +244,7 @@ class LatentAttention(ScoredAttention):
             raise ConfigError(f"context parallelism is not known with sparse latent attention: got cp {cut.cp}")
 
     def linears(self, h: int, tp: int) -> list[WeightMatrix]:
-        """The down-projections and the indexer's matrices are replicated."""
+        """Ranks replicate the down-projections and the indexer's matrices."""
         heads, rank, latent = self.num_heads // tp, self.q_lora_rank, self.kv_lora_rank
         queries, values = (heads * self.qk_head_size,), heads * self.v_head_size
         keys = heads * self.qk_nope_head_size
@@ -369,9 +366,9 @@ class MixtureOfExperts:
 
     - `router_bias`: a bias per expert for load balance (DeepSeek-V3).
     - `shared_gate`: h weights for a gate before the shared expert (Qwen2-MoE).
-    - `latent_size`: width of routed experts narrower than h, with projections down before the dispatch and up
-      afterwards (Nemotron 3 Super); `latent_norm`: an RMSNorm before the latter (Kimi K3).
-    - `grouped`: a rank's experts use grouped GEMMs; the time is assumed to be the same without.
+    - `latent_size`: width of routed experts narrower than h, with projections before the dispatch and after the
+      combine (Nemotron 3 Super); `latent_norm`: an RMSNorm before the latter (Kimi K3).
+    - `grouped`: use grouped GEMMs; the time is assumed to be the same without.
     - `joined_norms`: an RMSNorm each for the outputs of shared and routed experts (Gemma 4).
     """
 

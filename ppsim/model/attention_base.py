@@ -29,11 +29,11 @@ class Indexer:
 
     @property
     def indices(self) -> float:
-        """Number of indices of chosen keys (or blocks) that the indexer writes per query."""
+        """Indices of chosen keys (or blocks) that the indexer writes per query."""
         return self.num_heads * self.num_keys / self.block if self.block else self.num_keys
 
     def keys_per_query(self, sequence_length: int) -> float:
-        """Mean number of keys that a query attends to: fewer in the first queries and its own block.
+        """Fewer keys are visible in the first queries and in a query's own block.
 
         >>> Indexer(1, 8, 4, block=2).keys_per_query(8) == (1 + 2 + 3 + 4 + 3 + 4 + 3 + 4) / 8
         True
@@ -66,7 +66,7 @@ class ScoredAttention(Mixer):
         return sequence_length / 2 if self.is_causal else float(sequence_length)
 
     def unmasked_keys(self, sequence_length: int) -> int:
-        """Number of keys that a query scores if masked ones are not skipped."""
+        """Keys that a query scores if masked ones are not skipped."""
         return sequence_length
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:

@@ -23,7 +23,6 @@ class _Gradients:
         self.owner.setdefault(name, self.owner[other])
 
     def free(self, name: str) -> None:
-        """The bytes are freed with the last tensor that shares the gradient."""
         owner = self.owner.pop(name, None)
         if owner is not None and owner not in self.owner.values():
             del self.sizes[owner]
@@ -39,10 +38,9 @@ def backward_peak(
 ) -> float:
     """Bytes at the peak of a backward beyond those saved by the forward.
 
-    In reverse order, the backward of an operator needs the operator's saved tensors, the gradients of its outputs
-    and inputs, and tensors gathered over tp ranks. A checkpoint recomputes all its tensors at once; an output that
-    was dropped alone is recomputed when needed, and lives until the backward of the operator that wrote it ends.
-    The gradient of the layer's output is not counted: it is the message from the next stage.
+    A checkpoint recomputes all its tensors at once; an output that was dropped alone is recomputed when needed, and
+    lives until the backward of the operator that wrote it ends. The gradient of the layer's output is not counted:
+    it is the message from the next stage.
     """
     tensors = tensors_of(operators, layer_input)
     needs = {one.name: _needs(one, tensors, size, casts=casts) for one in operators}

@@ -1,4 +1,4 @@
-"""Shape of a microbatch, and implementation choices that determine the saved tensors of a forward."""
+"""Shape of a microbatch, and implementation choices."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,14 +14,13 @@ class KernelChoice:
     """Implementation choices that affect saved tensors.
 
     - `flash_attention`: save the log-sum-exp instead of the scores (Dao et al. 2022, arXiv 2205.14135).
-    - `dropout`: save masks of 1 byte per element.
     - `fused_activation`: if false, SwiGLU also saves SiLU of the gate.
     - `cp_communication`: "a2a" also holds attention's output in the layout before the exchange; "p2p" (ring) does
       not.
     - `gradient_placeholders`: TransformerEngine's weight-gradient fusion gives autograd an uninitialised tensor per
       weight shape (`get_dummy_wgrad`), and Megatron-LM one of the head's shape.
-    - `input_bytes`: bytes per element of a saved GEMM input in 8 or 4 bits, with its part of a scale; None: as it
-      is.
+    - `input_bytes`: bytes per element of a saved GEMM input in 8 or 4 bits, with its part of a scale; None: the
+      input is saved as it is.
     - `weight_copy_bytes`: bytes per weight of TransformerEngine's copies for 8- or 4-bit GEMMs, by rows and by
       columns.
     - `expert_room`: size of the buffer for experts' saved tensors, relative to the mean.

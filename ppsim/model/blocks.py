@@ -25,7 +25,7 @@ def layer_input(layer: Layer) -> Tensor:
 def operators_of(
     layer: Layer, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
 ) -> tuple[Operator, ...]:
-    """Cached per layer object, because a search asks for them repeatedly."""
+    """Cached, because a search asks for them repeatedly."""
     key = cut.tp, cut.cp, cut.ep, cut.expert_tp, kernels, sequence_length
     if key not in layer.lists:
         found = list(_mixer_half(layer, cut, kernels, sequence_length))
@@ -105,7 +105,6 @@ def _before_half(
 
 
 def _after_half(layer: Layer, number: int, given: str, h: int, kernels: KernelChoice) -> Iterator[Operator]:
-    """A norm of the mixer's output (Gemma 2), its modulation, dropout, and the residual addition."""
     if layer.num_norms > 2:
         post = Tensor(f"post{number}", "own_tokens", h, "norms")
         yield Operator(f"post norm{number}", "", (given,), (post,), saved_for_i=(given,), kind="norm")
@@ -169,10 +168,7 @@ def mlp(
 
 
 def experts(ffn: MixtureOfExperts, h: int, cut: ParallelSizes, kernels: KernelChoice) -> Iterator[Operator]:
-    """Router, dispatch, routed experts, combine, and the shared expert, for evenly loaded experts.
-
-    `capacity` rows: T·k·etp/q pairs of token and expert, times the size of their buffer.
-    """
+    """For evenly loaded experts; `capacity` rows are T·k·etp/q pairs, times the relative size of their buffer."""
     linears = {(one.kind, one.name): one for one in ffn.linears(h, cut)}
     width, component = ffn.latent_size or h, "experts"
     numbers = [

@@ -1,8 +1,7 @@
 """Attention of DeepSeek-V4: over a window, and over blocks of tokens compressed into one key each.
 
 DeepSeek-AI 2026, arXiv 2606.19348, §2.3. Shapes as in transformers 5.23 (`modeling_deepseek_v4.py`), saved tensors
-as in Megatron-LM (dev at d48bd6b: `deepseek_v4_hybrid_attention.py`, `csa.py`, `csa_utils`). Letters: n heads of d
-columns, q columns of the query latent, r tokens per block.
+as in Megatron-LM (dev at d48bd6b: `deepseek_v4_hybrid_attention.py`, `csa.py`, `csa_utils`).
 """
 
 from collections.abc import Iterator
@@ -23,8 +22,7 @@ class CompressedAttention(EqualWidthAttention):
 
     Each key is also the value. With an `indexer` a query sees the chosen blocks (compressed sparse attention),
     which overlap, so that two keys per token are projected; without one it sees all blocks (heavily compressed
-    attention). `block` None: the window alone. The output projection has `out_groups` parallel matrices, of
-    `out_rank` columns each.
+    attention). `block` None: the window alone.
 
     Megatron-LM does not divide this attention by tensor parallelism (`DSv4HybridAttention`). A context-parallel
     rank has one contiguous piece of the sequence, receives `rows_before` hidden states from the previous rank, and
@@ -69,7 +67,6 @@ class CompressedAttention(EqualWidthAttention):
 
     @property
     def _compressing(self) -> tuple[int, ...]:
-        """Columns that are compressed, for attention and indexer."""
         if self.block is None:
             return ()
         return (2 * self.head_size, 2 * self.indexer.head_size) if self.indexer else (self.head_size,)
@@ -80,7 +77,6 @@ class CompressedAttention(EqualWidthAttention):
 
     @property
     def gathered_columns(self) -> float:
-        """Columns per token of compressed keys that context-parallel ranks gather."""
         return (
             (self.head_size + (self.indexer.head_size if self.indexer else 0)) / self.block if self.block else 0.0
         )
@@ -96,15 +92,11 @@ class CompressedAttention(EqualWidthAttention):
         return keys_in_window(self.window, sequence_length) + self.blocks_per_query(sequence_length, self._chosen)
 
     def unmasked_keys(self, sequence_length: int) -> int:
-        """Number of keys gathered per query, masked ones included."""
         blocks = sequence_length // self.block if self.block else 0
         return min(self.window, sequence_length) + min(blocks, self._chosen or blocks)
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
-        """2·2nd per key, and 2 per column of the indexer's queries and block; twice that if masked scores count.
-
-        The indexer's sum over heads and its choice are not counted.
-        """
+        """The indexer's sum over heads and its choice are not counted."""
         scored = self.indexer.columns * self.blocks_per_query(sequence_length) if self.indexer else 0.0
         return super().core_flops(sequence_length, causal=causal) + 2.0 * scored * (2 - causal)
 
@@ -117,7 +109,7 @@ class CompressedAttention(EqualWidthAttention):
     def _rotated(self) -> float:
         """Columns per token that memory-bound kernels between the GEMMs read and write.
 
-        Each query is normed and rotated in place, and each result rotated back in a copy: 2nd.
+        Queries are rotated in place, and results are rotated back in a copy.
         """
         rotated = (self.num_heads + 1) * self.rope_head_size
         if self.indexer:
@@ -127,10 +119,10 @@ class CompressedAttention(EqualWidthAttention):
     def kept_columns(self, *, with_ups: bool, cp: int = 1) -> float:
         """Columns per token that a forward saves besides its input, in the dtype of activations.
 
-        - The query latent before and after its norm, 2q. `with_ups` (unless `mla_up_proj` is recomputed): queries
-          before and after their norm, and a key before its norm, 2nd + d.
-        - Keys and values joined with compressed ones, d + d/r; keys and weights to be compressed, and their sum
-          before its norm. Each of `cp` ranks has the compressed keys of all.
+        - The query latent before and after its norm. `with_ups` (unless `mla_up_proj` is recomputed): queries
+          before and after their norm, and a key before its norm.
+        - Keys and values joined with compressed ones; keys and weights to be compressed, and their sum before its
+          norm. Each of `cp` ranks has the compressed keys of all.
         - For the indexer, the gradients of its queries, keys and weights, which its loss computes at once
           (`fused_sparse_attention.py`).
         - The result, the same rotated back, and the outputs of its groups.
@@ -161,7 +153,6 @@ class CompressedAttention(EqualWidthAttention):
         yield from opaque_mixer(self.linears(h, cut.tp), kept)
 
     def linears(self, h: int, tp: int) -> list[WeightMatrix]:
-        """Every rank has the whole matrices."""
         read, groups = "attention input", self.out_groups
         return [
             WeightMatrix("queries down", read, h, (self.q_lora_rank,)),

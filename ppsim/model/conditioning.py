@@ -28,7 +28,6 @@ class Conditioning:
 
     @property
     def num_modulated(self) -> int:
-        """Norms whose result is scaled and shifted, each followed by a gate."""
         return self.modulations // 3
 
     def linears(self, h: int, tp: int, of_layer: Sequence[WeightMatrix]) -> list[WeightMatrix]:
@@ -40,7 +39,7 @@ class Conditioning:
         return [*found, *self._of_text(h, tp)]
 
     def conditioned(self, operators: Iterable[Operator], h: int, tp: int) -> Iterator[Operator]:
-        """Yield the modulations, and the operators with the GEMMs of each stream; the streams share tensors."""
+        """The text stream shares the tensors of the other stream."""
         modulations = [self._modulation(h, tp, "", self.modulations), *self._of_text(h, tp)]
         for linear in modulations:
             yield Operator(linear.name, "", (), (), weight=linear)
@@ -75,10 +74,9 @@ class Patches:
     """Input and output of a diffusion transformer, in place of a vocabulary.
 
     `embedded`: (columns projected to h, fraction of the tokens that have them). `conditions`: columns of conditions
-    (time step, guidance, pooled text), each embedded by two matrices, c × h and h × h; `classes`: rows of a table.
-    These conditional embedders are on every pipeline stage, and ranks sum their gradients (Megatron-LM,
-    `_allreduce_conditional_embedding_grads`). After the layers follow a modulation of two vectors and a projection
-    to `outputs` columns.
+    (time step, guidance, pooled text), each embedded by two matrices; `classes`: rows of a table. These conditional
+    embedders are on every pipeline stage, and ranks sum their gradients (Megatron-LM,
+    `_allreduce_conditional_embedding_grads`).
     """
 
     embedded: tuple[tuple[int, float], ...]

@@ -80,7 +80,6 @@ _TEXT_CONFIGS = "text_config", "llm_config", "language_config", "thinker_config"
 
 
 def _nested_text_model(data: dict[str, Any], where: str) -> Model | None:
-    """The text model of a file with an unknown `model_type`, if its own `model_type` is known."""
     for name in _TEXT_CONFIGS:
         text = data.get(name)
         if isinstance(text, dict) and text.get("model_type") in _READERS:
@@ -117,7 +116,6 @@ def _mixtral(fields: ConfigFields) -> Model:
 
 
 def _qwen(fields: ConfigFields, *, version: int, has_experts: bool = False) -> Model:
-    """Version 2 has biases of queries, keys and values; version 3 has norms."""
     attention = attention_of(fields, qkv_bias=True) if version == 2 else attention_of(fields, qk_norm=True)
     if version == 3 and not has_experts:
         attention = _with_head_size(fields, attention, 128)
@@ -131,7 +129,7 @@ def _qwen(fields: ConfigFields, *, version: int, has_experts: bool = False) -> M
 
 
 def _qwen_parts(fields: ConfigFields, shared_size: int) -> list[Part]:
-    """Feed-forward part of each layer, by the rule of transformers' `Qwen2MoeDecoderLayer`."""
+    """The rule is from transformers' `Qwen2MoeDecoderLayer`."""
     if fields.is_word("num_experts", 0):
         return [dense_of(fields)] * fields.num_layers()
     experts = experts_of(
@@ -146,7 +144,7 @@ def _qwen_parts(fields: ConfigFields, shared_size: int) -> list[Part]:
 
 
 def _qwen3_next(fields: ConfigFields, *, has_experts: bool = True) -> Model:
-    """Qwen3-Next and Qwen3.5: gated delta nets, and gated attention in one of `full_attention_interval` layers."""
+    """Qwen3-Next and Qwen3.5."""
     delta = GatedDeltaNet(
         fields.count("linear_num_key_heads"), fields.count("linear_num_value_heads"),
         fields.count("linear_key_head_dim"), fields.count("linear_value_head_dim"),
@@ -201,8 +199,7 @@ def _deepseek_v4(fields: ConfigFields) -> Model:
 def _compressed_blocks(fields: ConfigFields, number: int, num_mtp: int) -> tuple[list[int], int]:
     """Tokens per compressed key of each layer, MTP layers included, and for layers with an indexer.
 
-    The default is transformers': two heavily compressed layers, then both kinds in turns. MTP layers have windows
-    only.
+    The default is transformers': two heavily compressed layers, then both kinds in turns.
     """
     given = fields.nested("compress_rates")
     of_words = {word: given.count(word, default=block) if block else 0 for word, block in sorted(_BLOCKS.items())}
@@ -287,7 +284,6 @@ def _kimi_k3(fields: ConfigFields) -> Model:
 
 
 def _step3p7(fields: ConfigFields) -> Model:
-    """The text model is in text_config, or at the top."""
     read = heterogeneous.READERS["step3p5"]
     fields.seen |= {"understand_projector_stride", "projector_bias", "im_end_token", "image_token_len",
                     "im_patch_token"}  # fmt: skip
@@ -323,7 +319,6 @@ def _opt(fields: ConfigFields) -> Model:
 
 
 def _layernorm(fields: ConfigFields, *, biased: bool) -> Model:
-    """gpt_neox, whose feed-forward part always has biases, and nemotron."""
     bias = biased or fields.flag("mlp_bias", default=False)
     part = FeedForward(fields.count("intermediate_size"), gated=False, bias=bias)
     return decoder_of(fields, layers_of(fields, attention_of(fields, biased=biased), part, "layernorm"))
@@ -369,7 +364,7 @@ def _llama4(fields: ConfigFields) -> Model:
 
 
 def _nemotron_h(fields: ConfigFields) -> Model:
-    """Nemotron-H and Nemotron 3: a pattern with one letter per layer."""
+    """Nemotron-H and Nemotron 3."""
     pattern = fields.text("hybrid_override_pattern", "layers_block_type")
     if not pattern:
         fields.refuse("hybrid_override_pattern", "is missing (or layers_block_type)")

@@ -38,7 +38,6 @@ def decoder_of(
 def layers_of(
     fields: ConfigFields, mixers: Mixer | Sequence[Mixer], parts: Part | Sequence[Part], norm: Norm = "rmsnorm"
 ) -> list[Layer]:
-    """`mixers` and `parts`: one for all layers, or one per layer."""
     hidden, number = fields.count("hidden_size"), fields.num_layers()
     first = mixers if isinstance(mixers, Sequence) else [mixers] * number
     second = parts if isinstance(parts, Sequence) else [parts] * number
@@ -54,7 +53,7 @@ def attention_of(
     biased: bool = False,
     **of_family: Any,
 ) -> Attention:
-    """`biased`: default of the biases of all four projections. `head_size`: default of the family.
+    """`biased`: default of all four projections. `head_size`: default of the family.
 
     Without `head_size`, a missing head_dim is hidden size / heads, and there is a key/value head per head by
     default.
@@ -117,17 +116,15 @@ def experts_of(
     shared_size: int = 0,
     **of_family: Any,
 ) -> MixtureOfExperts:
-    """`names`, `chosen`: fields with the number of experts and of experts per token."""
     return MixtureOfExperts(expert, fields.count(*names), fields.count(*chosen), shared_size, **of_family)
 
 
 def sparse_parts(
     fields: ConfigFields, experts: MixtureOfExperts, *, first: int = 0, dense: FeedForward | None = None
 ) -> list[Part]:
-    """Feed-forward part of each layer: dense ones first, then experts in one of `moe_layer_freq`.
+    """Dense layers come first, then experts in one of `moe_layer_freq`; `mlp_layer_types` or a list has precedence.
 
-    `mlp_layer_types`, or a list in `moe_layer_freq`, has precedence. `first`: default number of dense layers.
-    `dense`: the dense part, if its size is not `intermediate_size`.
+    `first`: default number of dense layers. `dense`: the dense part, if its size is not `intermediate_size`.
     """
     num_layers = fields.num_layers()
     by_layer = fields.counts("moe_layer_freq", num_layers) if fields.is_list("moe_layer_freq") else None
@@ -143,7 +140,6 @@ def sparse_parts(
 
 
 def are_of_kind(fields: ConfigFields, word: str, number: int, otherwise: Callable[[int], bool]) -> list[bool]:
-    """Whether each layer's entry in `layer_types` is `word`; without that list, `otherwise(layer)`."""
     listed = fields.words("layer_types", {word: True, "full_attention": False}, number)
     return listed or [otherwise(layer) for layer in range(number)]
 

@@ -10,7 +10,6 @@ def captures_mixer(graphs: CudaGraphs, layer: Layer) -> bool:
 
 
 def captures_feed_forward(graphs: CudaGraphs, layer: Layer) -> bool:
-    """Return whether graphs capture the whole channel mixer, including the experts' token exchange."""
     return layer.has_feed_forward and captures(graphs, "moe" if layer.is_moe else "mlp")
 
 
@@ -27,8 +26,8 @@ def captures_all(graphs: CudaGraphs, layer: Layer) -> bool:
 def num_outputs_beside(graphs: CudaGraphs, layer: Layer) -> int:
     """Return the number of hidden states that a layer's graph holds and its forward would not save: 0 or 1.
 
-    It is the output if the next graph copies it, or the residual if the graph ends at a router. Tensors between a
-    graph and an eager part are saved by that part anyway.
+    It is the output if the next graph copies it, or the residual if the graph ends at a router. An eager part saves
+    its tensors anyway.
     """
     return int(captures_all(graphs, layer) or (captures_mixer(graphs, layer) and captures_router(graphs, layer)))
 

@@ -67,10 +67,7 @@ def _stable_diffusion_3(fields: ConfigFields) -> Model:
 
 
 def _flux(fields: ConfigFields) -> Model:
-    """Layers of two streams, then layers of one stream with attention and MLP in parallel.
-
-    The latter have one norm, one modulation of three vectors, and one bias after both mixers.
-    """
+    """Layers of one stream have one norm, one modulation of three vectors, and one bias after both mixers."""
     attention = _attention(fields.count("num_attention_heads"), fields.count("attention_head_dim"), qk_norm=True)
     text = 512
     double = _layer(attention, Conditioning(6, text / (_IMAGE + text)))

@@ -23,7 +23,7 @@ MEANING_OF_IMAGES = (
 
 @dataclass(frozen=True)
 class Encoder:
-    """An encoder and its projector, with the input that it gets per sequence of the decoder.
+    """An encoder and its projector.
 
     - `layers`: with attention among the `rows` patches of one image, or of one clip of audio.
     - `embedding`, `projector`: matrices before and after the layers; `rows` of each: its inputs per patch, or per
@@ -33,7 +33,6 @@ class Encoder:
     - `merge`: patches per token. `more_rows`: a class token.
     - `images`, `num_tokens`: images per sequence, and tokens of each. `is_fixed`: all images have `num_tokens`
       tokens.
-    - `is_divided`: tp ranks divide layers and projector.
 
     >>> from ppsim.model.config import model_from
     >>> text = {"model_type": "gemma3_text", "head_dim": 256, "intermediate_size": 10240, "sliding_window": 1024}
@@ -66,7 +65,7 @@ class Encoder:
 
     @property
     def tokens(self) -> int:
-        """Tokens per sequence that come from this encoder."""
+        """Tokens per sequence of the decoder."""
         return self.images * self.num_tokens
 
     @property
@@ -146,7 +145,7 @@ class Encoder:
 
 
 class EncoderPart(NamedTuple):
-    """Layers `first` to `last` of an encoder, with its embedding or projector if it has the first or last layer."""
+    """Layers `first` to `last` of an encoder, with its embedding or projector if they are at its ends."""
 
     encoder: Encoder
     first: int
@@ -180,7 +179,7 @@ class EncoderPart(NamedTuple):
         )
 
     def held(self, cut: ParallelSizes) -> tuple[int, int]:
-        """Return the number of parameters on a rank, and the number of frozen ones."""
+        """Parameters on a rank, and the frozen ones among them."""
         encoder, own_cut = self.encoder, self.encoder.cut(cut)
         matrices = [one for layer in self.layers for one in layer.linears(own_cut)] + list(self.embedding)
         layers = sum(one.weights + one.biases for one in matrices)

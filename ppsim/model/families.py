@@ -148,7 +148,7 @@ def _olmoe(fields: ConfigFields) -> Model:
 
 
 def _granite(fields: ConfigFields, *, has_experts: bool = False, has_shared: bool = False) -> Model:
-    """Like Llama, with multipliers that change no size, or with experts and a shared one."""
+    """The multipliers change no size."""
     fields.seen |= {f"{name}_multiplier" for name in ("attention", "embedding", "residual")} | {"logits_scaling"}
     dense = dense_of(fields)
     part: Part = dense
@@ -194,7 +194,6 @@ def _hunyuan(fields: ConfigFields) -> Model:
 
 
 def _same(fields: ConfigFields, name: str) -> int | None:
-    """A number, or the one that a list repeats; None if there is none."""
     if fields.is_list(name):
         values = set(fields.counts(name, 1) or ())
         if len(values) > 1:
@@ -213,7 +212,7 @@ def _exaone_moe(fields: ConfigFields) -> Model:
 
 
 def _nemotron_nas(fields: ConfigFields) -> Model:
-    """Llama-Nemotron Super and Ultra: each layer has its own feed-forward width, and attention or none."""
+    """Llama-Nemotron Super and Ultra."""
     hidden, heads, layers = fields.count("hidden_size"), fields.count("num_attention_heads"), []
     for name in ("attention_bias", "mlp_bias"):
         if fields.flag(name, default=False):
@@ -287,7 +286,6 @@ def _sparse(
     first: int = 0,
     windows: bool = False,
 ) -> Model:
-    """The first layers are dense; the others have experts and shared experts."""
     expert = FeedForward(fields.count("moe_intermediate_size"))
     shared = expert.size * fields.number("n_shared_experts", "num_shared_experts", default=0)
     experts = experts_of(

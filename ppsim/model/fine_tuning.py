@@ -107,10 +107,9 @@ def group_of(linear: WeightMatrix, half: int) -> str:
 
 
 class LayerTraining(NamedTuple):
-    """The trained weights of a layer in a fine-tuned model.
+    """The trained weights of a layer in a fine-tuned model; `frozen` are `GROUPS`, `rank` 0 is without adapters.
 
-    `frozen`: frozen `GROUPS`. `rank`: of the LoRA adapters on the `adapted` modules. `has_backward`: this layer or
-    an earlier one has a trained weight.
+    `has_backward`: this layer or an earlier one has a trained weight.
     """
 
     frozen: frozenset[str]

@@ -33,10 +33,8 @@ class MicrobatchPass:
 
 @dataclass(frozen=True)
 class LaunchSettings:
-    """How a run is started: `is_async` with messages inside GEMMs (async tp), `is_expandable` with expandable
-    segments.
-
-    `num_rounds` is the number of accumulation rounds per step.
+    """How a run is started; `is_async`: messages inside GEMMs (async tp), `num_rounds`: accumulation rounds per
+    step.
     """
 
     is_pipelined: bool = False
@@ -70,7 +68,6 @@ def replay_memory(
     passes: Sequence[MicrobatchPass],
     launch: LaunchSettings,
 ) -> ReplayedMemory:
-    """Raises `ConfigError` if the tensors of the model are not known."""
     if reason := why_no_replay(model, settings):
         raise ConfigError(reason)
     rank = _Rank(model, list(stages), settings, launch)
@@ -210,7 +207,7 @@ class _Rank:
         self._update()
 
     def _round(self, passes: Sequence[MicrobatchPass]) -> None:
-        """Run passes with the same number of microbatches each, then reduce gradients (`schedule.step()`).
+        """Run passes of one `schedule.step()`.
 
         With a pipeline, outputs and input gradients are held until the next step (`forward_one_chunk`,
         `clear_runtime_states`), and the logits of all microbatches are joined in one tensor (`_merge_outputs`).
@@ -247,7 +244,6 @@ class _Rank:
             self.memory.drop(*self._logits(hidden) if stage.head else [hidden])
 
     def _logits(self, hidden: AllocatorBlock | None) -> list[AllocatorBlock | None]:
-        """Run final norm and head; return their saved tensors, and the logits."""
         normed, kept = self._forward_of_norm(hidden)
         if self.trace.cut.tp > 1:
             own, normed = normed, self.trace.gathered(self.trace.whole)
@@ -286,9 +282,7 @@ class _Rank:
             self.outputs.append(hidden)
 
     def _forward_of_loss(self, flight: _Flight, hidden: AllocatorBlock | None) -> None:
-        """Logits, their float32 copy and its log-softmax, which is saved.
-
-        With tensor parallelism, the log-softmax is computed step by step (distributed/tensor/parallel/loss.py).
+        """With tensor parallelism, the log-softmax is computed step by step (distributed/tensor/parallel/loss.py).
         """
         make, drop, is_divided = self.memory.make, self.memory.drop, self.trace.cut.tp > 1
         *flight.of_loss, logits = self._logits(hidden)

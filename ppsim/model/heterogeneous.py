@@ -32,7 +32,6 @@ from ppsim.parallel.layer_partition import require_layers
 
 
 def _mimo_v2_flash(fields: ConfigFields) -> Model:
-    """Layers with a window have other numbers of heads, and a sink per head."""
     fields.seen |= {"attention_value_scale", "layernorm_epsilon", "swa_rope_theta", "attention_chunk_size"}
     number = fields.num_layers()
     whole = replace(
@@ -221,7 +220,6 @@ def _granite_hybrid(fields: ConfigFields) -> Model:
 
 
 def _zebra_llama(fields: ConfigFields) -> Model:
-    """A pattern of latent attention (*), MLPs (-), and Mamba-2 or a delta rule (M)."""
     pattern, mixer = fields.text("hybrid_override_pattern") or "", _recurrent_of(fields)
     latent = latent_attention_of(fields) if "*" in pattern else None
     fields.seen.add("num_attention_heads")

@@ -61,8 +61,8 @@ class UnknownModelType(ConfigError):
 class ConfigFields:
     """Typed access to the fields of a config.json; `seen` has the names of the fields that were read.
 
-    Of several names, the first field that has a value is read. Methods raise `ConfigError` for a missing field
-    without default, or a value of the wrong type.
+    The first of several names that has a value is read. Methods raise `ConfigError` for a missing field without
+    default, or a value of the wrong type.
     """
 
     def __init__(self, data: dict[str, Any], where: str) -> None:
@@ -82,7 +82,7 @@ class ConfigFields:
         return any(self._data.get(name) is not None for name in names)
 
     def is_word(self, name: str, word: object) -> bool:
-        """Return whether a field has this value; `word` None: whether it is missing or null."""
+        """`word` None: whether the field is missing or null."""
         self.seen.add(name)
         return bool(self._data.get(name) == word)
 
@@ -91,7 +91,6 @@ class ConfigFields:
         return isinstance(self._data.get(name), list)
 
     def length(self, name: str) -> int:
-        """Return the length of a list, 0 for other values."""
         self.seen.add(name)
         value = self._data.get(name)
         return len(value) if isinstance(value, list) else 0
@@ -126,7 +125,6 @@ class ConfigFields:
         return value
 
     def factor(self, name: str) -> float:
-        """Return a number above 0 and at most 1000."""
         value = self._get(name)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1000:
             raise ConfigError(f"{self._where}: {name} must be a number above 0, at most 1000: got {value!r}")
@@ -163,14 +161,12 @@ class ConfigFields:
         return value
 
     def sentences(self, name: str) -> list[str]:
-        """Return an empty list if the field is missing."""
         value = self._get(name, default=[])
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
             raise ConfigError(f"{self._where}: {name} must be a list of strings")
         return value
 
     def nested(self, name: str) -> "ConfigFields":
-        """Return no fields if the field is missing."""
         value = self._get(name, default={})
         if not isinstance(value, dict):
             raise ConfigError(f"{self._where}: {name} must be an object: got {value!r}")

@@ -23,7 +23,7 @@ LETTERS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True)
 class HybridMixers:
-    """Mixers of a hybrid's layers, one per layer; None: no such layers."""
+    """Mixers of a hybrid's layers; None: there are no such layers."""
 
     hidden_size: int
     mamba: Mixer | None = None
@@ -34,7 +34,6 @@ class HybridMixers:
     norm: Norm = "rmsnorm"
 
     def of_letter(self, letter: str, pattern: str) -> Layer:
-        """Raises `ConfigError` if the letter is unknown or its sizes are missing."""
         parts = {"M": self.mamba, "G": self.delta, "*": self.attention, "-": self.dense, "E": self.experts}
         if letter not in parts:
             known = ", ".join(f"{name} ({what})" for name, what in LETTERS.items())

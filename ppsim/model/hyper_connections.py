@@ -30,24 +30,23 @@ def joining_parameters(num_streams: int, h: int) -> int:
 def passes(num_streams: int) -> tuple[int, int]:
     """How often a mixer's residual has h columns per token read or written, in forward and backward.
 
-    With more than one stream (`fused_mhc_kernels.py`), the forward reads them and writes the mixer's input, n + 1,
-    and later adds its output, 2n + 1. The backward has 2n + 1 three times, for the output, the streams and the
-    input, and adds three gradients of the streams, 4n.
+    With n streams (`fused_mhc_kernels.py`), the forward has n + 1 for the mixer's input and 2n + 1 to add its
+    output. The backward has 2n + 1 each for output, streams and input, and 4n to add three gradients of the
+    streams.
     """
     n = num_streams
     return (3, 3) if n == 1 else (3 * n + 2, 10 * n + 3)
 
 
 def end_passes(num_streams: int) -> int:
-    """How often h columns per token are read or written to make n streams of one tensor, or to sum them."""
+    """Reads and writes of h columns per token to make n streams of one tensor, or to sum them."""
     return num_streams + 1 if num_streams > 1 else 0
 
 
 def further_passes(num_streams: int) -> tuple[int, int]:
     """Norms, and other reads or writes, of h columns per token, in a multi-token prediction layer.
 
-    One stream: norms of the token's embedding, the hidden state and the output, and 4 to concatenate. n streams:
-    the sums of the token's and each stream's projection are 2n + 1.
+    One stream: 4 to concatenate. n streams: 2n + 1 for the sums of the token's and each stream's projection.
     """
     n = num_streams
     return (3, 4) if n == 1 else (n + 2, 2 * n + 1 + end_passes(n))

@@ -79,7 +79,7 @@ class LayerTrace:
         return found
 
     def scattered(self, whole: AllocatorBlock | None) -> AllocatorBlock | None:
-        """Copy partial sums into one piece per rank, and return this rank's piece of the reduce-scatter."""
+        """Copy partial sums into one piece per rank, and return this rank's piece."""
         if self.cut.tp == 1:
             return whole
         pieces = self.memory.make(self.whole)
@@ -89,11 +89,9 @@ class LayerTrace:
         return found
 
     def _into_product(self, num_bytes: float) -> AllocatorBlock | None:
-        """All-gather operands; if `is_async`, the GEMM gathers them itself."""
         return self.memory.make(num_bytes) if self.is_async else self.gathered(num_bytes)
 
     def _out_of_product(self, whole: AllocatorBlock | None) -> AllocatorBlock | None:
-        """Reduce-scatter a GEMM's output; if `is_async`, the GEMM reduces it itself."""
         if not self.is_async:
             return self.scattered(whole)
         found = self.memory.make(self.own)
@@ -101,7 +99,7 @@ class LayerTrace:
         return found
 
     def forward(self, *, keeps: bool) -> tuple[AllocatorBlock | None, Kept]:
-        """Return the output and the saved tensors; without `keeps` each tensor is freed after its last use.
+        """Without `keeps` each tensor is freed after its last use.
 
         `selective-op` saves the outputs of GEMMs, of attention and of a scatter instead. From these, `backward`
         recomputes each mixer just before the mixer's own backward.
@@ -210,7 +208,6 @@ class LayerTrace:
         return [self.memory.make(2 * self._queries), self.memory.make(2 * self.cut.cp * self._queries)]
 
     def _product_into(self, input_bytes: int, output_bytes: int) -> AllocatorBlock | None:
-        """The output of a GEMM, whose input is cast first if operands are narrower."""
         share_of = self.operand_bytes / self.batch.element_bytes
         cast = self.memory.make(input_bytes * share_of) if share_of < 1 else None
         output = self.memory.make(output_bytes)
@@ -231,7 +228,6 @@ class LayerTrace:
     def backward(
         self, gradient: AllocatorBlock | None, kept: Kept
     ) -> tuple[AllocatorBlock | None, list[AllocatorBlock | None]]:
-        """Return the gradients of the input and of the weights; saved tensors are freed on the way."""
         of_weights: list[AllocatorBlock | None] = []
         if self.batch.recompute == BY_OPERATORS:
             self._feed_again(kept)
@@ -254,17 +250,13 @@ class LayerTrace:
         self._into_core(kept, projected, keeps_projected=False)
 
     def _of_weight(self, of_weights: list[AllocatorBlock | None]) -> None:
-        """The gradient of the next weight, in reverse order.
-
-        In 8 bits both operands are copied first, tokens last (torchao, float8_ops.py: `preprocess_addmm`).
-        """
+        """In 8 bits both operands are copied first, tokens last (torchao, float8_ops.py: `preprocess_addmm`)."""
         one = self.products[len(self.products) - 1 - len(of_weights)]
         copies = [self._copied(self.tokens * columns) for columns in (one.outputs, one.inputs)]
         of_weights.append(self.memory.make(one.size * self.batch.element_bytes))
         self.memory.drop(*copies)
 
     def _copied(self, num_elements: int) -> AllocatorBlock | None:
-        """A transposed copy of an 8-bit GEMM operand."""
         return (
             self.memory.make(num_elements * self.operand_bytes)
             if self.operand_bytes < self.batch.element_bytes
@@ -272,7 +264,7 @@ class LayerTrace:
         )
 
     def _of_input(self, of_weights: list[AllocatorBlock | None], num_bytes: float) -> AllocatorBlock | None:
-        """The gradient of the next weight's input; in 8 bits the weight is copied first."""
+        """In 8 bits the weight is copied first."""
         copied = self._copied(self.weights[len(self.weights) - 1 - len(of_weights)])
         found = self.memory.make(num_bytes)
         self.memory.drop(copied)

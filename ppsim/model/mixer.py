@@ -11,7 +11,7 @@ from ppsim.parallel.sizes import ParallelSizes, require_divides
 
 
 class Mixer(ABC):
-    """A kind of token mixer. Parameters, memory and costs are computed only from its matrices and operators.
+    """A kind of token mixer, with matrices and operators.
 
     The attention or scan kernel is timed if a mixer in `parts` is a `ppsim.model.attention_base.ScoredAttention` or
     `ppsim.model.recurrent.Recurrent`. `has_norm_apart`: the preceding norm is not fused into the first GEMM.
@@ -70,7 +70,6 @@ def gemm(
     name: str = "",
     quantized: bool = True,
 ) -> Operator:
-    """A GEMM, whose weight gradient reads its input."""
     return Operator(
         name or linear.name, module, (source,), writes, saved_for_w=(source,), weight=linear, quantized=quantized
     )
@@ -84,7 +83,7 @@ def scored_core(
     kernels: KernelChoice,
     sequence_length: int,
 ) -> Iterator[Operator]:
-    """Scores, softmax and their use, with `width` value columns per head."""
+    """`width`: value columns per head."""
     heads = mixer.num_heads // cut.tp
     out = Tensor("o", "tokens", heads * width, "attention")
     if kernels.flash_attention:
@@ -120,9 +119,9 @@ def output(linear: WeightMatrix, source: str, h: int) -> Operator:
 
 
 def opaque_mixer(linears: list[WeightMatrix], saved_columns: dict[str, tuple[str, float]]) -> Iterator[Operator]:
-    """Yield the operators of a mixer whose inner operators are unknown.
+    """Operators of a mixer whose inner operators are unknown.
 
-    `saved_columns` maps the name of a saved tensor to the module that writes it and its columns per token.
+    `saved_columns`: module that writes the tensor, and its columns per token.
     """
     for name, (module, columns) in saved_columns.items():
         made = Tensor(name, "tokens", columns, "scores" if name == "index" else "attention")

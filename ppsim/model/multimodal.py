@@ -22,10 +22,7 @@ _OF_ENCODERS = frozenset(
 
 
 def multimodal_model(fields: ConfigFields, read: Reader, kinds: Sequence[str] = ("vision",)) -> Model:
-    """Read the text model, from text_config or from the file's own fields, and encoders of these `kinds`.
-
-    Encoders without a reader are listed in `left_out`.
-    """
+    """Encoders without a reader are listed in `left_out`."""
     fields.seen |= _OF_ENCODERS
     has_text = not fields.is_word("text_config", None)
     text = fields.nested("text_config") if has_text else fields

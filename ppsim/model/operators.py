@@ -96,11 +96,10 @@ class Operator:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Operators that the backward runs again.
+    """Operators that the backward runs again; their inputs, and outputs that other operators save, are saved.
 
-    The checkpoint saves its inputs, and outputs that an operator outside saves. With `discards_output` outputs are
-    freed too, and recomputed just before their first use in the backward (Megatron-LM,
-    core/tensor_parallel/random.py: `CheckpointWithoutOutput`).
+    With `discards_output` outputs are freed too, and recomputed just before their first use in the backward
+    (Megatron-LM, core/tensor_parallel/random.py: `CheckpointWithoutOutput`).
     """
 
     operators: frozenset[str]
@@ -114,7 +113,6 @@ DISCARDING = ("layernorm", "mhc", "mla_up_proj", "mlp_act", "moe_act")
 
 
 def plan_of(operators: Sequence[Operator], recompute: str) -> MemoryPlan:
-    """Return the checkpoints of an option of one layer; raises `ConfigError` for other options."""
     require_of_layer(recompute)
     if recompute == "full":
         return (Checkpoint(frozenset(one.name for one in operators)),)
@@ -222,11 +220,11 @@ class OffloadGroup:
 def offload_groups(
     operators: Sequence[Operator], layer_input: Tensor, plan: MemoryPlan, modules: str, *, casts: bool = False
 ) -> list[OffloadGroup]:
-    """Return the groups of offloaded modules (joined by +), in forward order.
+    """A storage is copied once per operator that saves it, and leaves the device with the last of its groups.
 
-    A storage is copied once per operator that saves it, and leaves the device with the last of its groups, unless
-    an operator of another module saves it too. Tensors that the plan discards later are copied too (Megatron-LM at
-    d98e8a64, core/pipeline_parallel/fine_grained_activation_offload.py: `tensor_push`, `bulk_offload_group`).
+    It stays if an operator of another module saves it too. Tensors that the plan discards later are copied too
+    (Megatron-LM at d98e8a64, core/pipeline_parallel/fine_grained_activation_offload.py: `tensor_push`,
+    `bulk_offload_group`).
     """
     words, walk = modules.split("+"), _Saved(operators, layer_input, plan, casts=casts)
     group_of = {one.name: word for one in operators for word in words if word in one.module.split("/")}
@@ -272,8 +270,8 @@ def bytes_of(columns: Iterable[TensorColumns], rows: RowCounts, widths: Mapping[
 def saved_for_weight(operators: Iterable[Operator], layer_input: Tensor) -> Iterator[Tensor]:
     """Yield the tensors that a layer holds between I and W of a split backward, in the dtype of activations.
 
-    For each trained GEMM: its input, counted once if several read it, and the gradient of its output. In a GPT
-    layer these are 32 s·b·h bytes in 16 bits (Qi et al. 2024, arXiv 2401.10241, Table 1).
+    They are the input of each trained GEMM, once, and the gradient of its output: 32 s·b·h bytes in a GPT layer in
+    16 bits (Qi et al. 2024, arXiv 2401.10241, Table 1).
     """
     operators = list(operators)
     tensors = tensors_of(operators, layer_input)

@@ -1,4 +1,4 @@
-"""Optimizer: bytes of its state and of its update, and sharding over data-parallel ranks."""
+"""Optimizer state and update, and their sharding over data-parallel ranks."""
 
 from dataclasses import dataclass
 from math import gcd
@@ -76,7 +76,7 @@ class Optimizer:
             raise ConfigError(f"gradient_bytes must be 2 or 4: got {self.gradient_bytes}")
 
     def instances_among(self, num_ranks: int) -> int:
-        """Number of optimizer instances among ranks with the same weights; the instances only sum gradients."""
+        """The instances only sum gradients."""
         return gcd(num_ranks, self.num_distributed_optimizer_instances)
 
     @property
@@ -90,13 +90,13 @@ class Optimizer:
 
     @property
     def traffic_bytes(self) -> int:
-        """Bytes that an update moves per parameter; float32 weights have no copy in the state."""
+        """Bytes moved per parameter and update; float32 weights have no copy in the state."""
         weights = 2 if self.precision == "fp32" else 1
         return 2 * self.state_bytes() + self.bytes_of_gradient + weights * self.weight_bytes
 
     @property
     def host_traffic_bytes(self) -> int:
-        """Bytes of host memory that an update on the host moves per parameter, with the cast of the weight."""
+        """Bytes of host memory moved per parameter and update, with the cast of the weight."""
         moments_and_weight, cast = 12, 0 if self.precision == "fp32" else 4 + self.weight_bytes
         return 2 * moments_and_weight + 4 + cast
 

@@ -17,7 +17,7 @@ class RankParameters:
     """Parameters on a rank: dense ones, replicated over cp·dp ranks, and routed experts, with their own replicas.
 
     `matrices`: the part of `dense` in GEMMs inside layers, which Muon updates. `frozen` and `frozen_expert`: the
-    parts of `dense` and `expert` without gradients; they are not in `matrices`.
+    parts of `dense` and `expert` without gradients.
     """
 
     dense: int
@@ -79,7 +79,7 @@ def padded_vocabulary(vocab_size: int, *, tp: int, multiple: int) -> int:
 def held_parameters(
     model: Model, stages: list[Stage], cut: ParallelSizes, *, vocab_multiple: int = 1
 ) -> RankParameters:
-    """Parameters on a rank for these stages (the chunks of one pipeline rank), divided as in Megatron-LM.
+    """Parameters on a rank for these stages, divided as in Megatron-LM.
 
     Norms, routers, MLA's down-projections and biases after a reduction are replicated. A tied embedding is on the
     ranks of the first and the last stage, once if they are the same rank. Multi-token prediction has a copy of the

@@ -32,7 +32,6 @@ class Stage:
         return self.encoder if self.encoder is not None else model.encoder_parts if self.embedding else ()
 
     def planned(self, recompute: Recompute) -> Iterator[tuple[tuple[Layer, ...], LayerPlan]]:
-        """Yield the layers of each part of the plan; `recompute` is used without a plan."""
         layers = iter(self.layers)
         for one in self.plan or plan_of_stage(recompute, len(self.layers)):
             yield tuple(islice(layers, one.layers)), one
@@ -44,10 +43,8 @@ class Stage:
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
-        """Key that is equal for stages with the same layer objects and plans.
-
-        Layers are identified by id, because hashing and comparing whole layers takes longer than most computations
-        with them.
+        """Layers are identified by id, because hashing and comparing whole layers takes longer than most
+        computations.
         """
         held = tuple(map(id, self.layers)), self.embedding, self.head, tuple(map(id, self.mtp))
         encoder = None if self.encoder is None else tuple((id(one), *ends) for one, *ends in self.encoder)
@@ -84,7 +81,6 @@ def plans_of_stages(
 
 
 def layers_of(stages: Iterable[Stage]) -> list[Layer]:
-    """Return all layers, multi-token prediction included."""
     return [layer for stage in stages for layer in (*stage.layers, *stage.mtp)]
 
 
@@ -109,8 +105,8 @@ def stages_of(model: Model, layers_per_stage: Sequence[int]) -> list[Stage]:
 def stages_of_layout(model: Model, contents: Sequence[str]) -> list[Stage]:
     """Read a layout, one string of v, E, t, m and L per stage as from `parse_layout`.
 
-    Without v (layers of encoders), the encoders are on the stage of the embedding. Raises `ConfigError` unless the
-    numbers of layers (t), multi-token prediction layers (m) and encoder layers are the model's.
+    Without v (layers of encoders), the encoders are on the stage of the embedding. Raises `ConfigError` for numbers
+    of layers other than the model's.
     """
     has_encoder = any("v" in content for content in contents)
     encoder = [(one, at) for one in model.encoders for at in range(len(one.layers))]
@@ -150,10 +146,7 @@ def call_per_group(
     groups: Iterable[Sequence[Stage]],
     known: dict[Any, Any] | None = None,
 ) -> list[Any]:
-    """Call `compute` once for all groups of stages with the same layer objects.
-
-    `known` is a cache of earlier results for the same `compute` and layer objects, and is extended.
-    """
+    """Call `compute` once for all groups of stages with the same layer objects; `known` caches earlier results."""
     found = {} if known is None else known
     results = []
     for group in groups:

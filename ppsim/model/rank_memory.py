@@ -1,8 +1,8 @@
 """Bytes on a rank at the peak of a step.
 
 Activations depend on the microbatches in flight, which the schedule determines
-(`ppsim.simulation.memory_per_action` has memory over time). The peak is in the head's backward, with the gradient
-of the logits, or in the backward of the first layer to run backward, with the gradient of its MLP.
+(`ppsim.simulation.memory_per_action` has memory over time). The peak is in the head's backward or in the first
+layer's to run backward.
 """
 
 from collections import Counter
@@ -74,14 +74,14 @@ class GraphBuffers:
     reuse: bool = True
 
     def kept(self, layer: Layer) -> int:
-        """Number of hidden states that a layer saves in addition per microbatch; negative if all are held."""
+        """Hidden states that a layer saves in addition per microbatch; negative if `held` counts saved ones."""
         if self.captured in ("none", "full") or not has_graph(self.captured, layer):
             return 0
         beside = num_outputs_beside(self.captured, layer)
         return beside if self.reuse else beside - 2
 
     def held(self, layers: Sequence[Layer]) -> int:
-        """Number of hidden states that a rank with these layers always holds."""
+        """Hidden states that a rank with these layers always holds."""
         if self.captured in ("none", "full"):
             return 0
         number = sum(has_graph(self.captured, layer) for layer in layers)
@@ -112,7 +112,6 @@ class MemorySettings:
 
     @property
     def sharding_ranks(self) -> int:
-        """Ranks that can share non-expert weights, gradients and optimizer state."""
         return self.cut.replicas // self.optimizer.instances_among(self.cut.replicas)
 
     def recomputing(self, recompute: Recompute) -> "MemorySettings":
@@ -173,7 +172,7 @@ def gathered_bytes(settings: MemorySettings) -> float:
 
 
 def stage_activations(model: Model, stage: Stage, settings: MemorySettings) -> dict[str, int]:
-    """Bytes that a stage saves per microbatch, by component, without its head."""
+    """Saved bytes per microbatch, without the stage's head."""
     batch, cut, kernels = settings.batch, settings.cut, settings.kernels
     found: Counter[str] = Counter()
     words = Counter(stage.recomputed(batch.recompute))
@@ -202,7 +201,7 @@ def stage_activations(model: Model, stage: Stage, settings: MemorySettings) -> d
 
 
 def of_encoder(encoder: Encoder, settings: MemorySettings) -> MemorySettings | None:
-    """Settings of an encoder's layers, in 16 bits; None if it encodes nothing."""
+    """Encoders run in 16 bits. Return None if the encoder encodes nothing."""
     if not encoder.images:
         return None
     batch, is_full = settings.batch, encoder.is_divided and settings.batch.recompute == "full"
@@ -218,7 +217,6 @@ def of_encoder(encoder: Encoder, settings: MemorySettings) -> MemorySettings | N
 
 
 def encoder_activations(part: EncoderPart, settings: MemorySettings) -> int:
-    """Bytes per microbatch of layers, inputs of trained matrices around them, and activations of the projector."""
     encoder, own = part.encoder, of_encoder(part.encoder, settings)
     if own is None:
         return 0
@@ -233,14 +231,12 @@ def encoder_activations(part: EncoderPart, settings: MemorySettings) -> int:
 
 
 def kept_of_layer(layer: Layer, settings: MemorySettings) -> dict[str, int]:
-    """Bytes that a layer saves per microbatch, by component, including its CUDA graph's."""
     found = layer_activations(layer, settings.batch, settings.cut, settings.kernels)
     beside = settings.graphs.kept(layer) * _hidden_bytes(layer.streams * layer.hidden_size, settings)
     return found | {"graph buffers": beside} if beside else found
 
 
 def _hidden_bytes(hidden_size: int, settings: MemorySettings) -> int:
-    """Bytes of a microbatch's hidden states between layers, on a rank."""
     batch, cut = settings.batch, settings.cut
     return share(batch.tokens(cut) * hidden_size, cut.norm_divisor) * batch.element_bytes
 
@@ -346,7 +342,6 @@ def _moments_of_head(model: Model, settings: MemorySettings) -> list[dict[str, i
 
 
 def _backwards(stages: Sequence[Stage], settings: MemorySettings) -> set[int]:
-    """Bytes inside the backward of each kind of layer, and of each checkpoint."""
     found, plain = set(), settings.recomputing("none")
     for stage in stages:
         for layers, plan in stage.planned(settings.batch.recompute):

@@ -101,7 +101,7 @@ def _numbered(text: str) -> list[tuple[str, int]]:
 
 
 def numbers_of_layers(text: str, ids: str, *, what: str = "recompute of single layers is WORD") -> list[int]:
-    """Return the layers in 0,3,8-11, sorted; the message of a `ConfigError` contains `text` and `what`."""
+    """Return the layers in 0,3,8-11, sorted."""
     found = set[int]()
     for part in ids.split(","):
         first, _, last = part.partition("-")
@@ -199,12 +199,11 @@ def whole_layers(recompute: Recompute) -> int:
 
 
 def is_by_stage(recompute: Recompute) -> bool:
-    """Return whether a layer's recomputation depends on its position in its stage or model."""
+    """Whether a layer's recomputation depends on its position."""
     return re.search("[/@*]", recompute) is not None
 
 
 def require_of_layer(text: str) -> Recompute:
-    """Raises `ConfigError` if the option applies to some layers only."""
     if is_by_stage(recompute := recompute_of(text)):
         raise ConfigError(
             f"recompute {text} is for the stages of a --model: a layer alone has none, full or modules"

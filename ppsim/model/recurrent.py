@@ -34,7 +34,6 @@ class ChunkProduct:
 
     @property
     def flops(self) -> float:
-        """Masked pairs are included."""
         return 2.0 * self.count * self.rows * self.columns * self.depth
 
 
@@ -160,10 +159,7 @@ class Mamba(Recurrent):
 
 @dataclass(frozen=True)
 class GatedDeltaNet(Recurrent):
-    """A gated delta rule (Yang et al. 2024, arXiv 2412.06464), as in Qwen3-Next and Megatron-LM.
-
-    Queries and keys are repeated for the value heads.
-    """
+    """A gated delta rule (Yang et al. 2024, arXiv 2412.06464), as in Qwen3-Next and Megatron-LM."""
 
     num_key_heads: int
     num_value_heads: int
@@ -264,8 +260,8 @@ class GatedDeltaNet(Recurrent):
 class KimiDeltaAttention(GatedDeltaNet):
     """A delta rule with a decay per column (Kimi Team 2025, arXiv 2510.26692), as in Kimi Linear.
 
-    Decay and output gate are projected through the width of one head, replicated. `full_gate`: the gate has a whole
-    projection (Kimi K3).
+    Decay and output gate are projected through the width of one head. `full_gate`: the gate has a whole projection
+    (Kimi K3).
     """
 
     gate_bias: bool = False

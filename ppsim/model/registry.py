@@ -25,7 +25,6 @@ def gpt(
     vocab: int = 50257,
     sequence_length: int = 2048,
 ) -> Model:
-    """LayerNorm, biases, GELU of four times the width, learned positions, tied embeddings."""
     sizes = {"n_layer": num_layers, "n_embd": hidden, "n_head": heads}
     sizes |= {"vocab_size": vocab, "n_positions": sequence_length}
     return replace(model_from(sizes | {"model_type": "gpt2"}, "gpt"), source="")
@@ -33,7 +32,7 @@ def gpt(
 
 @cache
 def _told() -> dict[str, tuple[dict[str, Any], str, int | None]]:
-    """The config.json, the source and, if given, the norms of a layer, for each model in data/models.toml."""
+    """Config.json, source and, if given, norms of a layer, for each model in data/models.toml."""
     found: dict[str, tuple[dict[str, Any], str, int | None]] = {}
     for family in read_toml(data_folder("model/data") / "models.toml")["family"]:
         source, num_norms = family.pop("source"), family.pop("num_norms", None)
@@ -146,7 +145,6 @@ def find_model(name: str) -> Model:
 
 
 def read_model(name_or_path: str | Path) -> Model:
-    """Raises `ConfigError` that describes the error in the name or in the config.json."""
     text = str(name_or_path)
     if text.endswith(".json") or text.count("/") > 1 or text.startswith((".", "/")) or isfile(text):
         return model_from(read_json(text, most=CONFIG_BYTES), text)

@@ -55,7 +55,7 @@ class LayerShape:
         return self.num_experts if self.num_local_experts is None else self.num_local_experts
 
     def shard(self, *, tp: int = 1, ep: int = 1) -> "LayerShape":
-        """Return a rank's part; norms and the router are replicated. Raises `ConfigError` for indivisible sizes."""
+        """Norms and the router are replicated. Raises `ConfigError` for sizes that are not divisible."""
         for name, value in (("tp", tp), ("ep", ep)):
             if value < 1:
                 raise ConfigError(f"{name} must be at least 1: got {value}")
@@ -93,21 +93,20 @@ class ModelShape:
         require_positive(self, "num_layers", "vocab_size", "sequence_length")
 
     def shard(self, *, tp: int = 1, ep: int = 1) -> "ModelShape":
-        """Return a rank's part; the vocabulary is padded as in Megatron-LM."""
+        """The vocabulary is padded as in Megatron-LM."""
         multiple = VOCAB_MULTIPLE if tp > 1 else 1
         vocab_size = padded_vocabulary(self.vocab_size, tp=tp, multiple=multiple) // tp
         return replace(self, layer=self.layer.shard(tp=tp, ep=ep), vocab_size=vocab_size)
 
     @property
     def whole(self) -> Model:
-        """The model of these sizes; a gpt has a learned position per token."""
+        """A gpt has a learned position per token."""
         layer = layer_of(self.layer)
         positions = self.sequence_length if self.layer.kind == "gpt" else 0
         return Model((layer,) * self.num_layers, self.vocab_size, self.sequence_length, learned_positions=positions)
 
 
 def layer_of(shape: LayerShape) -> Layer:
-    """The layer of a shard has the shard's sizes, so only its experts still have to be divided (`cut_of`)."""
     is_gpt = shape.kind == "gpt"
     attention = Attention(shape.num_heads, shape.num_kv_heads, shape.head_size, qkv_bias=is_gpt, out_bias=is_gpt)
     ffn: FeedForward | MixtureOfExperts = FeedForward(shape.ffn_size, gated=not is_gpt, bias=is_gpt)
@@ -119,7 +118,7 @@ def layer_of(shape: LayerShape) -> Layer:
 
 
 def cut_of(shape: LayerShape) -> ParallelSizes:
-    """Return only ep, because tp has already divided the sizes of a shard's layer."""
+    """Only ep is left, because tp has already divided the sizes of a shard's layer."""
     ep = shape.num_experts // shape.local_experts if shape.kind == "moe" else 1
     return ParallelSizes(dp=ep, ep=ep)
 
@@ -144,7 +143,7 @@ def shape_of(layer: Layer) -> LayerShape | None:
 def model_shape_of(model: Model) -> ModelShape | None:
     """Return None unless all layers are equal and of a kind in `ppsim profile`.
 
-    Tied weights are separate in the shape, because embedding and head are measured separately.
+    Tied weights are separate, because embedding and head are measured separately.
     """
     shapes = {shape_of(layer) for layer in model.layers}
     shape = shapes.pop()
@@ -161,7 +160,7 @@ def layer_parameters(shape: LayerShape) -> int:
 
 
 def why_no_context_parallel(sequence_length: int, cp: int) -> str | None:
-    """Return why a sequence cannot be cut into 2·cp chunks, two per rank, or None if it can.
+    """Return why a sequence cannot be cut into 2·cp chunks, two per rank.
 
     >>> why_no_context_parallel(100, 3)
     'cp 3 needs a sequence length divisible by 6, two chunks per rank: got 100 (nearest: 96 or 102)'
@@ -193,9 +192,9 @@ def scores_in_prefix(cp: int) -> float:
 def layer_forward_flops(
     layer: LayerShape, *, micro_batch: int, sequence_length: int, causal: bool = False, cp: int = 1
 ) -> float:
-    """FLOPs of a layer's forward, evenly divided over `cp` ranks; a backward has twice that number.
+    """FLOPs of a layer's forward on one of `cp` ranks, with even scores; a backward has twice that number.
 
-    With expert parallelism and even loads, a rank receives the number of (token, expert) pairs that it sends.
+    With expert parallelism and even loads, a rank receives the number of token-expert pairs that it sends.
 
     >>> layer = LayerShape("gpt", hidden_size=64, num_heads=4, num_kv_heads=4, head_size=16, ffn_size=256)
     >>> layer_forward_flops(layer, micro_batch=1, sequence_length=32) == 32 * 64 * (24 * 64 + 4 * 32)
@@ -217,9 +216,9 @@ def layer_activation_bytes(
 ) -> int:
     """Bytes that a layer's forward saves for its backward, for a rank's b·s/cp positions.
 
-    Norms save more than their input (`_norm_bytes`) unless they are recomputed. For each of the k experts of a
-    token, the router's logits and probabilities are replaced by its weight in float32 and in the layer's dtype, 4 +
-    e, and three int64 indices (expert, token, position), 24; token counts per expert are not included.
+    Norms save more than their input (`_norm_bytes`) unless they are recomputed. For each expert of a token, the
+    router's logits and probabilities are replaced by its weight in float32 and in the layer's dtype, and three
+    int64 indices (expert, token, position); token counts per expert are not included.
     """
     batch, cut = Batch(micro_batch, sequence_length, element_bytes, recompute), replace(cut_of(layer), cp=cp)
     kept = sum(layer_activations(layer_of(layer), batch, cut, _EAGER).values())
@@ -234,17 +233,13 @@ def layer_activation_bytes(
 
 
 def head_forward_flops(model: ModelShape, *, micro_batch: int, sequence_length: int) -> float:
-    """FLOPs of the projection to the vocabulary, 2T·h·V."""
     return micro_batch * sequence_length * model.whole.head_forward_flops()
 
 
 def head_activation_bytes(
     model: ModelShape, *, micro_batch: int, sequence_length: int, element_bytes: int, fused_norm: bool = True
 ) -> int:
-    """Bytes saved by final norm, projection and cross entropy, with an int64 target per token.
-
-    The softmax is in float32 (float64 for float64).
-    """
+    """An int64 target per token is saved too."""
     batch, h, e = Batch(micro_batch, sequence_length, element_bytes), model.layer.hidden_size, element_bytes
     kept = sum(head_activations(model.whole, batch, ParallelSizes(), _EAGER).values())
     return kept + batch.tokens(ParallelSizes()) * (_norm_bytes(model.layer.kind, h, e, fused_norm) - h * e + 8)

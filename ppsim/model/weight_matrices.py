@@ -24,13 +24,13 @@ class WeightMatrix:
     - `reads`: name of the input; matrices that read the same share it.
     - `inputs`, `columns`: sizes of both sides on a rank; `columns` of each of the matrices that are one in
       Megatron-LM, such as queries, keys and values.
-    - `kind`: "routed" and "shared": of such an expert; "gate": the single column that weighs a shared expert, not a
-      separate GEMM; "latent": between the hidden size and narrower experts; "vector": elementwise per column, for
-      example of a convolution; "condition": multiplies one vector per sequence, not tokens; "streams": reads all
-      residual streams of a token; "routed adapter": of the LoRA adapter that a rank's routed experts share.
+    - `kind`: "gate": the single column that weighs a shared expert, not a separate GEMM; "latent": between the
+      hidden size and narrower experts; "vector": elementwise per column, for example of a convolution; "condition":
+      multiplies one vector per sequence, not tokens; "streams": reads all residual streams of a token; "routed
+      adapter": of the LoRA adapter that a rank's routed experts share.
     - `split`: side that tp ranks (etp ranks if routed) divide; None: replicated.
-    - `biased`: an expert's up-projection adds its bias in the GEMM, its down-projection in separate kernels,
-      because its inputs are weighted before (`ppsim.costs.operator_kernels`).
+    - `biased`: an expert's down-projection adds its bias in separate kernels, because its inputs are weighted
+      before (`ppsim.costs.operator_kernels`).
     - `rows`: fraction of the tokens that it multiplies, if the others have their own matrix.
     - `groups`: number of parallel matrices that all tokens pass, each with an equal part of inputs and outputs.
     """
@@ -79,7 +79,6 @@ class WeightMatrix:
         return self.kind in ("dense", "routed", "shared", "latent")
 
     def separate_matrices(self) -> list["WeightMatrix"]:
-        """Return the matrices that Megatron-LM fuses into this one."""
         return [replace(self, columns=(outputs,)) for outputs in self.columns]
 
 

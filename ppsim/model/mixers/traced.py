@@ -1,8 +1,8 @@
 """Models stored by `ppsim models --trace` (`ppsim.profiling.trace_model`).
 
 The file has the distinct layers under `kinds`, and each layer's index into `kinds` under `layers`. A mixer or MLP
-is a JSON object: `kind` is the name of its ppsim class, and the other keys are the fields of this class. An unknown
-token mixer is a `TracedMixer`: its GEMMs, attention calls and saved tensors.
+is a JSON object: `kind` is the name of its ppsim class, and the other keys are its fields. An unknown token mixer
+is a `TracedMixer`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -43,9 +43,9 @@ SIDES = ("outputs", "inputs", None)
 class TracedCore(ScoredAttention):
     """One attention call; window and chunks as in `Attention`.
 
-    `q`, `k`, `v`: columns of the saved tensors that hold them; 0: the tensor is saved by another call or GEMM.
-    `block`: tokens per further, compressed key; a query sees at most `num_blocks` of them, chosen by the scores of
-    an indexer with `index_columns` columns (DeepSeek-V4).
+    `q`, `k`, `v`: columns of the saved tensors that hold them; 0: another call or GEMM saves the tensor. `block`:
+    tokens per further, compressed key; a query sees at most `num_blocks` of them, chosen by an indexer with
+    `index_columns` columns (DeepSeek-V4).
     """
 
     num_heads: int
@@ -100,7 +100,7 @@ class TracedCore(ScoredAttention):
 
 @dataclass(frozen=True)
 class TracedScan(Recurrent):
-    """A recurrent mixer as its Python code computes it: GEMMs without weights, per chunk of `chunk_size` tokens.
+    """A recurrent mixer as its Python code computes it: GEMMs without weights.
 
     The enclosing mixer has its matrices, convolution and saved columns.
     """
@@ -169,9 +169,9 @@ class TracedGemm:
 
 @dataclass(frozen=True)
 class TracedSaved:
-    """A tensor saved by an operator other than a GEMM or an attention call; `columns` are per token.
+    """A tensor saved by an operator other than a GEMM or an attention call.
 
-    `does` is the operator's kind, for its time.
+    `columns` are per token; `does` is the operator's kind.
     """
 
     module: str
@@ -269,8 +269,6 @@ def _linear(one: TracedGemm, tp: int) -> WeightMatrix:
 
 
 def _numbered(one: Operator, number: int) -> Operator:
-    """Make the names of operators and tensors unique across attention calls."""
-
     def named(names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(f"call {number} {name}" for name in names)
 
@@ -295,7 +293,6 @@ T = TypeVar("T")
 
 
 def _made(cls: type[T], data: Any, where: str) -> T:
-    """Raise `ConfigError` that names a wrong field."""
     if not isinstance(data, dict):
         raise ConfigError(f"{where} must be an object: got {data!r}")
     hints, known = get_type_hints(cls), {one.name for one in fields(cls)}  # type: ignore[arg-type]
