@@ -29,7 +29,7 @@ Norm = Literal["layernorm", "rmsnorm", "plain"]
 class Layer:
     """One layer: norms, a token mixer such as attention, and a dense MLP or a mixture of experts.
 
-    - `attention`, `ffn`: layers of hybrids have one of both, and `NoAttention` or `NoFeedForward` for the other.
+    - `attention`, `ffn`: layers of hybrids have one of the two, and `NoAttention` or `NoFeedForward` for the other.
     - `streams`: number of residual streams.
     - `summed_residuals`: for each mixer, the number of hidden states, of this and of earlier layers, whose weighted
       sum it reads (attention residuals of Kimi K3; its modeling_kimi_linear.py); None: the residual alone.
@@ -414,7 +414,10 @@ def norm_parameters(norm: Norm, h: int) -> int:
 
 
 def mtp_linears(layer: Layer, tp: int = 1) -> list[WeightMatrix]:
-    """With residual streams, there are one projection of the embedding and one that all streams share."""
+    """Projection before a multi-token prediction layer.
+
+    With residual streams, there are one projection of the embedding and one that all streams share.
+    """
     h, out = layer.hidden_size, (layer.hidden_size // tp,)
     if layer.streams == 1:
         return [WeightMatrix("projection of two tokens", "both in a row", 2 * h, out, split="outputs")]

@@ -168,7 +168,9 @@ def mlp(
 
 
 def experts(ffn: MixtureOfExperts, h: int, cut: ParallelSizes, kernels: KernelChoice) -> Iterator[Operator]:
-    """For evenly loaded experts; `capacity` rows are T·k·etp/q pairs, times the relative size of their buffer."""
+    """For evenly loaded experts; `capacity` is T·k·etp/q token-expert pairs, times the relative size of their
+    buffer.
+    """
     linears = {(one.kind, one.name): one for one in ffn.linears(h, cut)}
     width, component = ffn.latent_size or h, "experts"
     numbers = [

@@ -53,7 +53,7 @@ def attention_of(
     biased: bool = False,
     **of_family: Any,
 ) -> Attention:
-    """`biased`: default of all four projections. `head_size`: default of the family.
+    """`biased`: default of the biases of all four projections. `head_size`: default of the family.
 
     Without `head_size`, a missing head_dim is hidden size / heads, and there is a key/value head per head by
     default.
@@ -122,7 +122,7 @@ def experts_of(
 def sparse_parts(
     fields: ConfigFields, experts: MixtureOfExperts, *, first: int = 0, dense: FeedForward | None = None
 ) -> list[Part]:
-    """Dense layers come first, then experts in one of `moe_layer_freq`; `mlp_layer_types` or a list has precedence.
+    """Dense layers come first, then experts in one of `moe_layer_freq`, unless a field lists the layers.
 
     `first`: default number of dense layers. `dense`: the dense part, if its size is not `intermediate_size`.
     """

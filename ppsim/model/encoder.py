@@ -65,7 +65,7 @@ class Encoder:
 
     @property
     def tokens(self) -> int:
-        """Tokens per sequence of the decoder."""
+        """Tokens per sequence."""
         return self.images * self.num_tokens
 
     @property
@@ -85,7 +85,7 @@ class Encoder:
 
     @property
     def forward_flops(self) -> float:
-        """FLOPs per sequence: 2 per weight of a GEMM and row, and all scores."""
+        """FLOPs per sequence, with all scores."""
         layers = self.rows * sum(layer.forward_flops(self.rows) for layer in self.layers)
         return float(self.images * layers + self._embedding_flops + self._projector_flops)
 

@@ -107,9 +107,10 @@ def group_of(linear: WeightMatrix, half: int) -> str:
 
 
 class LayerTraining(NamedTuple):
-    """The trained weights of a layer in a fine-tuned model; `frozen` are `GROUPS`, `rank` 0 is without adapters.
+    """The trained weights of a layer in a fine-tuned model.
 
-    `has_backward`: this layer or an earlier one has a trained weight.
+    `frozen`: frozen groups of weights (see `GROUPS`). `has_backward`: this layer or an earlier one has a trained
+    weight.
     """
 
     frozen: frozenset[str]

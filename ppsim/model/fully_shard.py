@@ -1,6 +1,6 @@
 """Memory that torch's allocator reserves for training with `fully_shard` (FSDP2), by replay of a rank's tensors.
 
-The tensors are those of torch 2.6, distributed/fsdp/_fully_shard and distributed/pipelining.
+The replay follows torch 2.6, distributed/fsdp/_fully_shard and distributed/pipelining.
 """
 
 from collections import Counter
@@ -33,9 +33,7 @@ class MicrobatchPass:
 
 @dataclass(frozen=True)
 class LaunchSettings:
-    """How a run is started; `is_async`: messages inside GEMMs (async tp), `num_rounds`: accumulation rounds per
-    step.
-    """
+    """How a run is started. `is_async`: messages inside GEMMs (async tp). `num_rounds`: per step."""
 
     is_pipelined: bool = False
     is_async: bool = False
@@ -89,7 +87,7 @@ _FLOAT = 4
 
 
 class _Rank:
-    """Memory of one rank over steps. A unit is a layer of a stage, or a stage's embedding and head.
+    """Memory of one rank over steps. A unit is a layer of a stage, or a stage's embedding and head (layer -1).
 
     Weights, gradients and Adam's moments are float32 shards. Without a pipeline, weights are gathered layer by
     layer; embedding and head stay gathered until the end of the backward. With a pipeline, all weights stay
@@ -207,7 +205,7 @@ class _Rank:
         self._update()
 
     def _round(self, passes: Sequence[MicrobatchPass]) -> None:
-        """Run passes of one `schedule.step()`.
+        """Run the passes of one `schedule.step()`.
 
         With a pipeline, outputs and input gradients are held until the next step (`forward_one_chunk`,
         `clear_runtime_states`), and the logits of all microbatches are joined in one tensor (`_merge_outputs`).
@@ -282,8 +280,7 @@ class _Rank:
             self.outputs.append(hidden)
 
     def _forward_of_loss(self, flight: _Flight, hidden: AllocatorBlock | None) -> None:
-        """With tensor parallelism, the log-softmax is computed step by step (distributed/tensor/parallel/loss.py).
-        """
+        """With tensor parallelism, the log-softmax has several steps (distributed/tensor/parallel/loss.py)."""
         make, drop, is_divided = self.memory.make, self.memory.drop, self.trace.cut.tp > 1
         *flight.of_loss, logits = self._logits(hidden)
         if self.fused_loss:

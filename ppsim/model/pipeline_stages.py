@@ -43,9 +43,7 @@ class Stage:
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
-        """Layers are identified by id, because hashing and comparing whole layers takes longer than most
-        computations.
-        """
+        """Layers are identified by id, because hashing and comparing whole layers is slow."""
         held = tuple(map(id, self.layers)), self.embedding, self.head, tuple(map(id, self.mtp))
         encoder = None if self.encoder is None else tuple((id(one), *ends) for one, *ends in self.encoder)
         return *held, self.plan, self.offload_modules, encoder

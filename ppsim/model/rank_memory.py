@@ -364,7 +364,7 @@ def _encoder_backwards(model: Model, stages: Sequence[Stage], settings: MemorySe
 
 
 def _layer_backward(layer: Layer, settings: MemorySettings) -> int:
-    """Bytes beyond those saved by the layer's forward, including a recurrent mixer's states."""
+    """Bytes beyond those saved by the forward, including a recurrent mixer's states."""
     if not layer.has_backward:
         return 0
     batch, cut, kernels = settings.batch, settings.cut, settings.kernels

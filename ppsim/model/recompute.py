@@ -149,7 +149,7 @@ def require_layers(recompute: Recompute, num_layers: int) -> None:
 
 
 def layer_ids(recompute: Recompute) -> list[int]:
-    """Return the layers that full@IDS recomputes, an empty list for other options.
+    """Return the layers that full@IDS recomputes.
 
     >>> layer_ids("full@0,3-5"), layer_ids("full")
     ([0, 3, 4, 5], [])
@@ -159,7 +159,7 @@ def layer_ids(recompute: Recompute) -> list[int]:
 
 
 def by_number(plans: Iterable[Sequence[LayerPlan]]) -> Recompute | None:
-    """Return full@IDS if all stages recompute only whole layers, else None.
+    """Return full@IDS if all stages recompute only whole layers.
 
     >>> by_number([[LayerPlan(1, "full"), LayerPlan(2, "none")], [LayerPlan(2, "full")]])
     'full@0,3-4'
@@ -189,7 +189,7 @@ def text_of(plan: Sequence[LayerPlan]) -> Recompute:
 
 
 def whole_layers(recompute: Recompute) -> int:
-    """Return N if one of N layers is recomputed, 0 if none is.
+    """Return N if one of N layers is recomputed.
 
     >>> whole_layers("full"), whole_layers("full/2"), whole_layers("uniform/4"), whole_layers("mlp")
     (1, 2, 1, 0)
@@ -212,7 +212,7 @@ def require_of_layer(text: str) -> Recompute:
 
 
 def of_layer(recompute: Recompute) -> Recompute:
-    """Return the recomputation of a layer outside stages, for example of multi-token prediction.
+    """Return the option of a layer outside stages, for example of multi-token prediction.
 
     >>> of_layer("block/4"), of_layer("uniform/4"), of_layer("full/2"), of_layer("mlp")
     ('none', 'full', 'none', 'mlp')

@@ -207,8 +207,8 @@ class GatedDeltaNet(Recurrent):
     def kept_columns(self) -> int:
         """Saved tensors of flash-linear-attention's `chunk_gated_delta_rule`.
 
-        Before the convolution: its input, gate, and two numbers per head. After it: queries and keys of every value
-        head, and values; a row of the chunk's inverse; the result before and after its norm.
+        They are the convolution's input, the gate and two numbers per head; then queries, keys and values per value
+        head, a row of the chunk's inverse, and the result before and after its norm.
         """
         heads = self.num_value_heads
         projected = self.convolved + self.inner_size + 2 * heads

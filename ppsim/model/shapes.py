@@ -248,9 +248,9 @@ def head_activation_bytes(
 def _norm_bytes(kind: Kind, h: int, e: int, fused: bool) -> int:
     """Bytes per token that a norm saves besides its output.
 
-    LayerNorm: its input, mean and reciprocal deviation. RMSNorm, fused (torch on CUDA): its input and a float32
-    reciprocal. RMSNorm of single operations (torch on CPU): its input and the normalised input, both at least in
-    float32, and the reciprocal.
+    LayerNorm saves its input, mean and reciprocal deviation; fused RMSNorm (torch on CUDA) its input and a float32
+    reciprocal; RMSNorm of single operations (torch on CPU) its input, the normalised input and the reciprocal, at
+    least in float32.
     """
     if kind == "gpt":
         return (h + 2) * e
