@@ -1,8 +1,7 @@
-"""Bytes that a forward saves for its backward, by component, on one rank.
+"""Bytes that a forward saves for its backward, by component, on one rank; every tensor is counted once.
 
-Letters: T tokens of a microbatch on a context-parallel rank, b·s/cp; h, n, g, d, f as in
-`ppsim.model.architecture`; t = tp; q = t with sequence parallelism, else 1; e bytes per element. Every tensor is
-counted once.
+Letters: T tokens of a microbatch on a context-parallel rank, b·s/cp; t = tp; q = t with sequence parallelism, else
+1; e bytes per element; others as in `ppsim.model.architecture`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,11 +33,7 @@ from ppsim.parallel.sizes import ParallelSizes, share
 
 
 def layer_activations(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: KernelChoice) -> dict[str, int]:
-    """Return the bytes that a layer saves per microbatch: "norms", "attention", "scores", "feed-forward", …
-
-    `batch.recompute` is the option of one layer. `selective-op` saves the layer's input and the outputs of
-    `_of_operators`. A layer without a backward saves nothing.
-    """
+    """Saved bytes per microbatch; `batch.recompute` is the option of one layer."""
     if not layer.has_backward:
         return {}
     if batch.recompute == BY_OPERATORS:
@@ -51,7 +46,6 @@ def layer_activations(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: K
 def _saved_columns(
     layer: Layer, recompute: Recompute, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
 ) -> tuple[TensorColumns, ...]:
-    """The saved columns of a layer, cached per layer object."""
     key = recompute, cut.tp, cut.cp, cut.ep, cut.expert_tp, kernels, sequence_length
     if key not in layer.lists:
         operators = operators_of(layer, cut, kernels, sequence_length)
@@ -67,8 +61,8 @@ def _saved_columns(
 class LayerOffload:
     """Offloaded bytes of a layer per microbatch.
 
-    groups: bytes copied and bytes freed per module, in forward order, without modules that copy nothing;
-    forward_bytes: peak of the forward beyond the tensors that stay saved.
+    groups: bytes copied and bytes freed per module; forward_bytes: peak of the forward beyond the tensors that stay
+    saved.
     """
 
     groups: tuple[tuple[int, int], ...] = ()
@@ -76,22 +70,16 @@ class LayerOffload:
 
     @property
     def copied(self) -> int:
-        """Bytes that are copied to the host, and back."""
         return sum(copied for copied, _ in self.groups)
 
     @property
     def freed(self) -> int:
-        """Bytes that leave the device in between."""
         return sum(freed for _, freed in self.groups)
 
 
 def layer_offload(
     layer: Layer, batch: Batch, cut: ParallelSizes, kernels: KernelChoice, modules: str, min_elements: int
 ) -> LayerOffload:
-    """Return the offload of `modules` (joined by +), without tensors of fewer than `min_elements` elements.
-
-    A layer that is recomputed whole, or has no backward, offloads nothing.
-    """
     if batch.recompute in (BY_OPERATORS, "full") or not layer.has_backward:
         return LayerOffload()
     key = "offload", batch, cut, kernels, modules, min_elements
@@ -122,10 +110,7 @@ def _size(rows: RowCounts, widths: Mapping[Dtype, float], tensor: Tensor) -> flo
 
 
 def layer_backward(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: KernelChoice) -> int:
-    """Return the bytes at the peak of a layer's backward beyond those saved by its forward.
-
-    The gradient of its output is not included; `selective-op` counts as "none".
-    """
+    """Bytes at the peak of a layer's backward beyond those saved by its forward; `selective-op` counts as none."""
     key = "backward", batch, cut, kernels
     if key not in layer.lists:
         operators = operators_of(layer, cut, kernels, batch.sequence_length)
@@ -150,10 +135,7 @@ def _rows(layer: Layer, batch: Batch, cut: ParallelSizes, expert_room: float = 1
 
 
 def _of_operators(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: KernelChoice) -> dict[str, int]:
-    """Bytes that `selective-op` saves besides the layer's input: attention's output and statistics, `by_operators`.
-
-    The reduce-scattered output of attention has T·h·e/t bytes. Eager mode adds `unused_output_bytes`.
-    """
+    """Bytes that `selective-op` saves besides the layer's input."""
     a, tokens, e = layer.attention, batch.tokens(cut), batch.element_bytes
     assert isinstance(a, Attention)
     kept, _ = by_operators(layer.linears(cut), cut)
@@ -168,7 +150,7 @@ def _of_operators(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: Kerne
 
 
 def unused_output_bytes(layer: Layer, batch: Batch, cut: ParallelSizes, kernels: KernelChoice) -> tuple[int, int]:
-    """Return the bytes of two tensors that `selective-op` saves in eager mode although no backward needs them.
+    """Bytes that `selective-op` saves in eager mode although no backward needs them.
 
     They are the output of a layer's last GEMM, and this rank's part of it after the reduce-scatter.
     """
@@ -180,7 +162,7 @@ def unused_output_bytes(layer: Layer, batch: Batch, cut: ParallelSizes, kernels:
 
 
 def weight_gradient_bytes(layer: Layer, batch: Batch, cut: ParallelSizes) -> int:
-    """Return the bytes that a layer holds between I and W of a split backward, for evenly loaded experts.
+    """Bytes that a layer holds between I and W of a split backward, for evenly loaded experts.
 
     8-bit operands are assumed to be held in the dtype of activations.
     """
@@ -196,11 +178,7 @@ def weight_gradient_bytes(layer: Layer, batch: Batch, cut: ParallelSizes) -> int
 def head_activations(
     model: Model, batch: Batch, cut: ParallelSizes, kernels: KernelChoice, *, vocab_multiple: int = 1
 ) -> dict[str, int]:
-    """Return the bytes saved by final norm, projection and cross entropy: "head" 2T·h·e/q, and "logits".
-
-    The sum of residual streams saves the streams too. Logits: T·V·e/t if fused, else 4T·V/t for the softmax. Each
-    multi-token prediction layer adds both once more.
-    """
+    """Bytes saved by final norm, projection and cross entropy."""
     tokens, e = batch.tokens(cut), batch.element_bytes
     vocab = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=vocab_multiple) // cut.tp
     joined = model.streams if model.streams > 1 else 0
@@ -216,17 +194,14 @@ def head_activations(
 
 
 def mtp_activations(model: Model, num_layers: int, batch: Batch, cut: ParallelSizes) -> dict[str, int]:
-    """Return the bytes saved before multi-token prediction layers: inputs of two norms and projection, 4T·h·e/q.
-
-    With n residual streams, whose norm reads the head's saved input, (2 + n)T·h·e/q.
-    """
+    """Inputs of two norms and of the projection; with residual streams, one norm reads the head's saved input."""
     hidden = share(batch.tokens(cut) * model.hidden_size, cut.norm_divisor)
     kept = 4 if model.streams == 1 else 2 + model.streams
     return {"multi-token prediction": kept * num_layers * hidden * batch.element_bytes}
 
 
 def embedding_activations(model: Model, batch: Batch, cut: ParallelSizes, kernels: KernelChoice) -> dict[str, int]:
-    """Return the bytes saved by the embedding: 8 per token id and, with dropout, a mask of T·h/q."""
+    """8 bytes per token id and, with dropout, a mask of T·h/q."""
     tokens = batch.tokens(cut)
     mask = share(tokens * model.hidden_size, cut.norm_divisor) if kernels.dropout else 0
     return {"embedding": 8 * tokens + mask}

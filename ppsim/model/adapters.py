@@ -1,10 +1,8 @@
-"""Effect of LoRA adapters and frozen weights on the matrices and operators of a layer.
+"""LoRA adapters and frozen weights in the matrices and operators of a layer.
 
 Adapters are Megatron-Bridge's at 067f987d (peft/utils.py: `ParallelLinearAdapter`, peft/lora_layers.py:
-`LoRALinear`). A module y = W·x with an adapter gives y + (alpha / rank) · B·A·x. Each of tp ranks has 1/tp of both
-matrices: of A's outputs, or of its inputs if W is divided by its inputs, and of B's outputs. With sequence
-parallelism A reads the gathered input of the module, and saves it. The routed experts of a rank share one adapter
-per module (`share_expert_adapters`).
+`LoRALinear`): y = W·x + (alpha / rank) · B·A·x. With sequence parallelism A reads the gathered input of the module,
+and saves it. The routed experts of a rank share one adapter per module (`share_expert_adapters`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +18,7 @@ from ppsim.parallel.sizes import ParallelSizes
 def trained_matrices(
     matrices: Iterable[WeightMatrix], mixer: Sequence[WeightMatrix], training: LayerTraining, cut: ParallelSizes
 ) -> Iterator[WeightMatrix]:
-    """Yield the matrices of a layer, each followed by its adapter; `mixer` has the token mixer's matrices."""
+    """Yield each matrix, followed by its adapter."""
     for one in matrices:
         yield replace(one, trainable=training.trains(group_of(one, 1 if one in mixer else 2)))
         if lora_module_of(one, mixer) in training.adapted:
@@ -28,7 +26,7 @@ def trained_matrices(
 
 
 def adapter_of(linear: WeightMatrix, rank: int, cut: ParallelSizes) -> tuple[WeightMatrix, WeightMatrix]:
-    """Return A and B of the adapter of a matrix, as one rank holds them.
+    """A and B of the adapter of a matrix, as one rank holds them.
 
     >>> qkv = WeightMatrix("queries, keys, values", "x", 8, (8, 2, 2), split="outputs")
     >>> # inputs · rank / tp, rank · outputs of this rank
@@ -53,10 +51,7 @@ def trained_operators(
     training: LayerTraining,
     cut: ParallelSizes,
 ) -> Iterator[Operator]:
-    """Yield the operators of a layer with its adapters; `source` is the layer's input.
-
-    A frozen GEMM saves nothing, because its input gradient reads only the weight.
-    """
+    """A frozen GEMM saves nothing, because its input gradient reads only the weight."""
     tensors = {source.name: source} | {tensor.name: tensor for one in operators for tensor in one.writes}
     for one in operators:
         if one.weight is None:
@@ -72,7 +67,6 @@ def trained_operators(
 
 
 def _with_adapter(one: Operator, source: Tensor, rank: int, cut: ParallelSizes) -> Iterator[Operator]:
-    """A GEMM, the gathered input of A, A, B, scaling by alpha / rank, and the sum of both outputs."""
     assert one.weight is not None
     down, up = adapter_of(one.weight, rank, cut)
     name, component = one.name, source.component

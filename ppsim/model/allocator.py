@@ -1,13 +1,6 @@
-"""Simulation of torch's caching allocator: the memory that it reserves for the tensors of a step.
+"""Simulation of torch's caching allocator, by the rules of c10/cuda/CUDACachingAllocator.cpp.
 
-The rules are from c10/cuda/CUDACachingAllocator.cpp. Sizes are multiples of 512 bytes. A request takes the smallest
-free block that is large enough, and splits it if more than 1 MiB is left (512 bytes in expandable segments, and for
-tensors of up to 1 MiB). Free neighbours are merged; nothing returns to the device. If no block is large enough, a
-request takes a new segment: of 20 MiB for less than 10 MiB, else of its size in multiples of 2 MiB. With
-`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, as TorchTitan starts runs on one node (`run_train.sh`) but not
-on several (`multinode_trainer.slurm`), the single segment grows at its end by pages of 20 MiB, and a free last
-block is part of the growth. Streams do not share blocks, nor do small tensors (up to 1 MiB) and larger ones: small
-tensors share segments of 2 MiB.
+Streams do not share blocks, nor do small tensors (up to 1 MiB) and larger ones.
 """
 
 from bisect import bisect_left, insort
@@ -21,7 +14,7 @@ _LARGE, _ROUND = 10 * 2**20, 2 * 2**20
 
 @dataclass(frozen=True)
 class AllocatorBlock:
-    """A block in a stream's segment: begin and size in bytes."""
+    """A block in a stream's segment, in bytes."""
 
     stream: str
     begin: int
@@ -30,7 +23,13 @@ class AllocatorBlock:
 
 @dataclass
 class Segment:
-    """The segments of a stream, one expandable or several fixed: `mapped` bytes, and the free blocks."""
+    """The segments of a stream: one expandable, or several fixed. Sizes are in bytes.
+
+    A request takes the smallest free block that is large enough, or else a new segment, or the growth of the
+    expandable segment, which includes a free last block. A block is split if more than 1 MiB is left (512 bytes in
+    expandable segments, and for small tensors). TorchTitan sets `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`
+    on one node (`run_train.sh`) but not on several (`multinode_trainer.slurm`).
+    """
 
     name: str
     is_expandable: bool = True
@@ -43,7 +42,6 @@ class Segment:
     _begins: dict[int, int] = field(default_factory=dict)
 
     def take(self, size: int) -> AllocatorBlock:
-        """Return a block of at least `size` bytes."""
         index = bisect_left(self._by_size, (size, 0))
         if index < len(self._by_size):
             found, begin = self._by_size[index]
@@ -66,7 +64,6 @@ class Segment:
         return AllocatorBlock(self.name, begin, found)
 
     def give(self, block: AllocatorBlock) -> None:
-        """Free a block, and merge it with its free neighbours."""
         begin, end = block.begin, block.begin + block.size
         self.held -= block.size
         if begin in self._begins:
@@ -88,7 +85,7 @@ class Segment:
 
 
 class Allocator:
-    """A device's memory under torch; tensors are made and dropped in the order of a step.
+    """A device's memory under torch; reserved bytes never shrink.
 
     >>> memory = Allocator()
     >>> first, second = memory.make(40 * 2**20), memory.make(80 * 2**20)
@@ -106,11 +103,9 @@ class Allocator:
 
     @property
     def reserved(self) -> int:
-        """Bytes that the process has reserved on the device; they never shrink."""
         return sum(segment.mapped for segment in self._segments.values())
 
     def make(self, num_bytes: float, stream: str = "compute") -> AllocatorBlock | None:
-        """Return the block of a new tensor; None for a tensor without bytes."""
         size = -(-int(num_bytes) // _UNIT) * _UNIT
         if not size:
             return None
@@ -121,7 +116,6 @@ class Allocator:
         return block
 
     def drop(self, *blocks: AllocatorBlock | None) -> None:
-        """Free tensors."""
         for block in blocks:
             if block is not None:
                 self._segments[block.stream].give(block)

@@ -1,8 +1,4 @@
-"""A whole model: layers in order, embedding, head and multi-token prediction, with parameters and FLOPs.
-
-Layers may differ (for example dense layers before layers with experts). Biases, norms and tied weights are as in
-the model family, so that parameter counts match the published ones exactly. `ppsim.model.shapes` has one layer's
-shard as `ppsim profile` measures it.
+"""A whole model: layers, embedding, head and multi-token prediction, with the published parameter counts and FLOPs.
 
 Letters: h hidden size, n query heads, g key/value heads, d head size, f feed-forward columns, E experts, k experts
 per token, V vocabulary, s sequence length.
@@ -33,11 +29,12 @@ Norm = Literal["layernorm", "rmsnorm", "plain"]
 class Layer:
     """One layer: norms, a token mixer such as attention, and a dense MLP or a mixture of experts.
 
-    Hybrids have layers of one mixer and one norm, with `NoAttention` or `NoFeedForward` for the other. Layers of
-    diffusion transformers are `conditioned`. `streams`: number of residual streams. `summed_residuals`: numbers of
-    hidden states, of this and of earlier layers, whose weighted sums both mixers read (attention residuals of Kimi
-    K3; its modeling_kimi_linear.py); None: the residual alone. `training`: frozen weights and
-    modules with adapters; None: all weights are trained.
+    - `attention`, `ffn`: layers of hybrids have one of the two, and `NoAttention` or `NoFeedForward` for the other.
+    - `streams`: number of residual streams.
+    - `summed_residuals`: for each mixer, the number of hidden states, of this and of earlier layers, whose weighted
+      sum it reads (attention residuals of Kimi K3; its modeling_kimi_linear.py); None: the residual alone.
+    - `training`: None: all weights are trained.
+    - `lists`: cache for `ppsim.model.activations`.
     """
 
     hidden_size: int
@@ -57,42 +54,34 @@ class Layer:
 
     @property
     def is_moe(self) -> bool:
-        """True if the layer has experts."""
         return isinstance(self.ffn, MixtureOfExperts)
 
     @property
     def has_mixer(self) -> bool:
-        """True if the layer has a token mixer."""
         return not isinstance(self.attention, NoAttention)
 
     @property
     def is_recurrent(self) -> bool:
-        """True if the token mixer is recurrent."""
         return any(isinstance(part, Recurrent) for part in self.attention.parts)
 
     @property
     def has_feed_forward(self) -> bool:
-        """True if the layer has a dense MLP or experts."""
         return not isinstance(self.ffn, NoFeedForward)
 
     @property
     def num_sublayers(self) -> int:
-        """Number of mixers (token and channel), each with a residual connection."""
         return self.has_mixer + self.has_feed_forward
 
     @property
     def has_backward(self) -> bool:
-        """True if this layer or an earlier one has a trained weight."""
         return self.training is None or self.training.has_backward
 
     @property
     def has_trained_weights(self) -> bool:
-        """True if any weight is trained."""
         return self.trains_norms or any(one.trainable for one in self.all_linears)
 
     @property
     def trains_norms(self) -> bool:
-        """True if the norms are trained."""
         return self.training is None or self.training.trains("norms")
 
     @property
@@ -102,11 +91,10 @@ class Layer:
 
     @property
     def experts_per_token(self) -> int:
-        """Routed experts per token, 0 without experts."""
         return self.ffn.experts_per_token if isinstance(self.ffn, MixtureOfExperts) else 0
 
     def linears(self, cut: ParallelSizes) -> tuple[WeightMatrix, ...]:
-        """Return every matrix of the layer on one rank, once each, in forward order."""
+        """Every matrix of the layer on one rank, in forward order."""
         key = cut.tp, cut.expert_tp, cut.ep
         if key not in self._linears_of:
             h, ffn = self.hidden_size, self.ffn
@@ -123,39 +111,33 @@ class Layer:
 
     @cached_property
     def _linears_of(self) -> dict[tuple[int, int, int], tuple[WeightMatrix, ...]]:
-        """Cache by division, since a search asks for the same divisions repeatedly."""
+        """Cache, because a search asks for the same divisions repeatedly."""
         return {}
 
     @cached_property
     def lists(self) -> dict[Any, Any]:
-        """Cache of operator lists and their sums for `ppsim.model.activations`."""
         return {}
 
     @cached_property
     def all_linears(self) -> tuple[WeightMatrix, ...]:
-        """Every matrix of the whole layer."""
         return self.linears(ParallelSizes())
 
     @property
     def norm_parameters(self) -> int:
-        """Parameters of the norms, replicated on every rank."""
         has_streams = self.conditioned is not None and self.conditioned.text > 0
         of_heads = (1 + has_streams) * self.attention.norm_parameters
         return self.num_norms * norm_parameters(self.norm, self.hidden_size) + of_heads
 
     @property
     def expert_parameters(self) -> int:
-        """Parameters of all routed experts."""
         return sum(one.weights + one.biases for one in self.all_linears if one.kind == "routed")
 
     @property
     def parameters(self) -> int:
-        """All parameters."""
         return sum(one.weights + one.biases for one in self.all_linears) + self.norm_parameters
 
     @property
     def active_parameters(self) -> int:
-        """Parameters used by one token, of only k experts."""
         ffn = self.ffn
         if not isinstance(ffn, MixtureOfExperts):
             return self.parameters
@@ -171,7 +153,6 @@ class Layer:
 
     @cached_property
     def frozen_weights_per_token(self) -> float:
-        """The frozen part of `weights_per_token`."""
         return sum(
             self._weights_a_token(one)
             for one in self.all_linears
@@ -182,15 +163,14 @@ class Layer:
         return one.size * (self.experts_per_token if one.kind in ("routed", "routed adapter") else one.rows)
 
     def forward_flops(self, sequence_length: int, *, causal: bool = False) -> float:
-        """Return the forward FLOPs per token: 2 per weight of a GEMM, and 2s per column of scores and their use.
+        """FLOPs per token: 2 per weight of a GEMM, and the mixer's core, with half the scores if `causal`.
 
-        `causal`: half the scores. A window counts the scores in it, Mamba and delta rules the GEMMs of their
-        chunks. Norms, activations, rotations and convolutions are not counted.
+        Norms, activations, rotations and convolutions are not counted.
         """
         return 2.0 * self.weights_per_token + self.attention.core_flops(sequence_length, causal=causal)
 
     def left_out_flops(self, sequence_length: int, *, causal: bool = False) -> float:
-        """Return the training FLOPs per token that frozen weights save: weight gradients, or the whole backward."""
+        """Training FLOPs per token that frozen weights save: weight gradients, or the whole backward."""
         if not self.has_backward:
             return 2.0 * self.forward_flops(sequence_length, causal=causal)
         return 2.0 * self.frozen_weights_per_token
@@ -198,21 +178,16 @@ class Layer:
 
 @dataclass(frozen=True)
 class Model:
-    """A model: `layers` in order between an embedding and a head of `vocab_size`.
+    """Layers in order between an embedding and a head of `vocab_size`.
 
-    - `learned_positions`: rows of a table of positions.
     - `projected_size`: width of an embedding narrower than the layers, with a projection in and out (OPT-350m).
-    - `mtp`: multi-token prediction layers (DeepSeek-AI 2024, arXiv 2412.19437, §2.2), each with two norms, a 2h × h
-      projection and a norm before the shared head; `repeats_mtp`: all are one layer that runs again (Megatron-LM's
-      mtp_use_repeated_layer).
-    - `sequence_length`: the default.
+    - `mtp`: multi-token prediction layers (DeepSeek-AI 2024, arXiv 2412.19437, §2.2); `repeats_mtp`: all are one
+      layer that runs again (Megatron-LM's mtp_use_repeated_layer).
     - `patches`: of a diffusion transformer; `vocab_size` is then its output size.
-    - `source`: publication of the sizes. `left_out`: parts of a published model that are not among the layers.
-      `notes`: assumptions, such as how the model was traced.
-    - `extra`: for a traced model, parameters before and after its layers that are not counted elsewhere, and the
-      part of the latter in GEMMs.
-    - `fine_tuning`: the trained weights; None: all (`with_fine_tuning`).
-    - `encoders`: of images or audio, before the layers (`ppsim.model.encoder`).
+    - `left_out`: parts of a published model that are not among the layers.
+    - `notes`: assumptions, such as how the model was traced.
+    - `extra`: for a traced model, parameters before and after its layers, and the part of the latter in GEMMs.
+    - `fine_tuning`: None: all weights are trained.
     """
 
     layers: tuple[Layer, ...]
@@ -238,41 +213,30 @@ class Model:
 
     @cached_property
     def kinds(self) -> tuple[Layer, ...]:
-        """The distinct layers, multi-token prediction included."""
         return tuple(dict.fromkeys((*self.layers, *self.mtp)))
 
     @property
     def hidden_size(self) -> int:
-        """h, the same in all layers."""
         return self.layers[0].hidden_size
 
     @property
     def streams(self) -> int:
-        """Number of residual streams."""
         return self.layers[0].streams
 
     @property
     def residual_size(self) -> int:
-        """Columns per token between layers and between stages: h per stream."""
         return self.streams * self.hidden_size
 
     @property
     def norm(self) -> Norm:
-        """Kind of norm."""
         return self.layers[0].norm
 
     def table(self, vocab_size: int) -> int:
-        """Return the weights of an embedding or a head for `vocab_size` tokens; 0 for diffusion transformers."""
         return 0 if self.patches else vocab_size * (self.projected_size or self.hidden_size)
 
     @property
     def own_parameters(self) -> tuple[int, int, int]:
-        """Parameters outside the layers that tp ranks replicate: before the layers, after them, and on every stage.
-
-        Before: learned positions and the embedding's projection. After: final norm, sum of residual streams and the
-        head's projection. A diffusion transformer has its patches' parameters, with conditional embedders on every
-        stage.
-        """
+        """Replicated parameters outside the layers: before the layers, after them, and on every stage."""
         h, positions = self.hidden_size, self.learned_positions * self.hidden_size
         if self.patches:
             before = positions + self.patches.embedding_parameters(h)
@@ -284,18 +248,15 @@ class Model:
 
     @property
     def final_norm_parameters(self) -> int:
-        """Parameters of the norm after the layers."""
         return 0 if self.patches else self.final_norm * norm_parameters(self.norm, self.hidden_size)
 
     @property
     def embedding_parameters(self) -> int:
-        """Parameters before the first layer: V·h, learned positions, and a projection if any."""
         before, _, everywhere = self.own_parameters
         return self.table(self.vocab_size) + before + everywhere
 
     @property
     def head_parameters(self) -> int:
-        """Parameters after the last layer, including V·h even if tied to the embedding."""
         return self.table(self.vocab_size) + self.own_parameters[1]
 
     @property
@@ -307,11 +268,9 @@ class Model:
 
     @cached_property
     def encoder_parts(self) -> tuple[EncoderPart, ...]:
-        """The whole encoders, as a stage with all of them has."""
         return tuple(EncoderPart(one, 0, len(one.layers)) for one in self.encoders)
 
     def with_images(self, text: str) -> "Model":
-        """Return the model for a value of --image-tokens; raises `ConfigError` without an image encoder."""
         images = [one for one in self.encoders if one.kind == "image"]
         if not images:
             raise ConfigError("--image-tokens is for a model with an image encoder, and this one has none")
@@ -320,7 +279,6 @@ class Model:
         return replace(self, encoders=tuple(made))
 
     def without_encoders(self) -> "Model":
-        """Return the text model alone."""
         if not self.encoders:
             return self
         left_out = " and ".join(f"{one.kind} encoder of {one.parameters / 1e9:.1f} B" for one in self.encoders)
@@ -328,30 +286,26 @@ class Model:
 
     @property
     def active_parameters(self) -> int:
-        """Parameters used by one token, embedding and head included, without multi-token prediction."""
         return self.parameters - sum(layer.parameters - layer.active_parameters for layer in self.layers)
 
     @property
     def mtp_parameters(self) -> int:
-        """Parameters of multi-token prediction, without the shared embedding and head."""
         return sum(layer.parameters + mtp_own_parameters(layer) for layer in self.distinct(self.mtp))
 
     def distinct(self, mtp: tuple[Layer, ...]) -> tuple[Layer, ...]:
-        """Return the multi-token prediction layers of a stage that have their own weights."""
         return mtp[:1] if self.repeats_mtp else mtp
 
     def head_forward_flops(self) -> float:
-        """Return the FLOPs per token of the projection to the vocabulary: 2hV, or through `projected_size`."""
+        """FLOPs per token of the projection to the vocabulary."""
         h, width = self.hidden_size, self.projected_size
         return 2.0 * self.extra[2] + 2.0 * (self.vocab_size * h if width is None else width * (h + self.vocab_size))
 
     def training_flops(self, sequence_length: int | None = None, *, causal: bool = False) -> float:
-        """Return the FLOPs per token of training: three times the forward's GEMMs.
+        """Training FLOPs per token: three times the forward's GEMMs, including multi-token prediction.
 
-        Attention counts all s × s scores unless `causal`. Recomputation is not counted. Multi-token prediction is:
-        its layers, projections and uses of the head. With fine-tuning a frozen GEMM counts twice, forward and input
-        gradient, as in Megatron-Bridge (training/utils/flop_utils.py at 067f987d, for LoRA), and a layer before the
-        first trained weight once.
+        Attention counts all s × s scores unless `causal`. Recomputation is not counted. With fine-tuning a frozen
+        GEMM counts twice, as in Megatron-Bridge (training/utils/flop_utils.py at 067f987d, for LoRA), and a layer
+        before the first trained weight once.
 
         >>> from ppsim.model.registry import find_model
         >>> round(find_model("gpt3-175b").training_flops() / 1e12, 3)  # 6 × 175e9, and attention's 12·96·12288·2048
@@ -375,20 +329,16 @@ class Model:
         return layers + heads * (1 + len(self.mtp)) * self.head_forward_flops() + (not self.trains("mtp")) * of_mtp
 
     def trains(self, word: str) -> bool:
-        """Return whether the base weights of embedding, head, norms or mtp are trained.
-
-        An embedding that is tied to the head is frozen with it.
-        """
+        """`word`: embedding, head, norms or mtp. An embedding that is tied to the head is frozen with it."""
         words = ("embedding", "head") if self.tied_embeddings and word in ("embedding", "head") else (word,)
         return self.fine_tuning is None or all(map(self.fine_tuning.trains, words))
 
     @property
     def head_gives_gradient(self) -> bool:
-        """True if anything before the head's GEMM is trained."""
         return self.trains("norms") or self.layers[-1].has_backward
 
     def with_fine_tuning(self, tuning: FineTuning | None) -> "Model":
-        """Return the model with these trained weights; raises `ConfigError` if it lacks a module or trains nothing.
+        """Set the trained weights; raises `ConfigError` if the model lacks a module or nothing is trained.
 
         >>> from ppsim.model.registry import find_model
         >>> model = find_model("llama3-8b").with_fine_tuning(FineTuning(16, ("linear_qkv",)))
@@ -422,11 +372,10 @@ class Model:
         return tuned
 
     def rule_of_thumb_flops(self) -> float:
-        """Return 6N, with N the parameters used by one token (Kaplan et al. 2020, arXiv 2001.08361)."""
+        """6N per token, with N the parameters used by one token (Kaplan et al. 2020, arXiv 2001.08361)."""
         return 6.0 * self.active_parameters
 
     def with_layers(self, num_layers: int) -> "Model":
-        """Return the model with its first `num_layers` layers, or with its last layer repeated."""
         require_layers(num_layers)
         more = (self.layers[-1],) * max(0, num_layers - len(self.layers))
         return replace(self, layers=self.layers[:num_layers] + more)
@@ -456,19 +405,18 @@ def _require_parts(model: Model, tuning: FineTuning) -> None:
 
 
 def _weighing(h: int) -> WeightMatrix:
-    """Return the weights of a sum of residuals: a norm and a projection to one number."""
+    """Weights of a sum of residuals: a norm and a projection to one number."""
     return WeightMatrix("weights of residuals", "residuals", 1, (h, h), kind="vector")
 
 
 def norm_parameters(norm: Norm, h: int) -> int:
-    """Return the parameters of a norm: weights and biases of a LayerNorm, weights of an RMSNorm."""
     return {"layernorm": 2 * h, "rmsnorm": h, "plain": 0}[norm]
 
 
 def mtp_linears(layer: Layer, tp: int = 1) -> list[WeightMatrix]:
-    """Return the projection before a multi-token prediction layer, from concatenated hidden state and embedding.
+    """Projection before a multi-token prediction layer.
 
-    With residual streams, one projection of the embedding and one per stream are added.
+    With residual streams, there are one projection of the embedding and one that all streams share.
     """
     h, out = layer.hidden_size, (layer.hidden_size // tp,)
     if layer.streams == 1:
@@ -478,7 +426,7 @@ def mtp_linears(layer: Layer, tp: int = 1) -> list[WeightMatrix]:
 
 
 def mtp_own_parameters(layer: Layer, tp: int = 1) -> int:
-    """Return a rank's parameters of multi-token prediction besides the layer: norms, projection, stream sum."""
+    """Parameters besides the layer: norms before it and before the head, projection, and stream sum."""
     h = layer.hidden_size
     projections = sum(one.weights for one in mtp_linears(layer, tp))
     return 3 * norm_parameters(layer.norm, h) + projections + joining_parameters(layer.streams, h)

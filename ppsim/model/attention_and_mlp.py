@@ -1,4 +1,4 @@
-"""Token mixers with attention, and channel mixers (MLP, experts). Letters as in `ppsim.model.architecture`."""
+"""Token mixers with attention, and channel mixers (MLP, experts)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,15 +18,16 @@ from ppsim.parallel.sizes import ParallelSizes, require_positive
 class Attention(EqualWidthAttention):
     """Multi-head or grouped-query attention.
 
-    `qk_norm`: an RMSNorm over each head of queries and keys. `window`: tokens that a query sees, itself included
-    (None: all before it); `is_chunked`: only those in its own chunk of `window` tokens (Llama 4). `sinks`: a
-    learned score per head that takes part in the softmax (gpt-oss). `gated`: a gate before the output, with the
-    columns of the queries (Qwen3-Next). `is_causal`: False for images, whose queries see all tokens. `joint_norm`:
-    `qk_norm` is one RMSNorm over all query heads and one over all key heads, with a weight per column (OLMo 2,
-    MiniMax-M2). `value_size`: columns of a value's head, if other than `head_size` (MiMo-V2). `head_gates`: the
-    gate has one number per head (Step 3.5). `indexer`: a query attends to chosen blocks of keys (MiniMax-M3).
-    `value_norm`: an RMSNorm without weights over each head of values; `tied_values`: values are the keys before
-    their norm, without a projection (Gemma 4).
+    - `qk_norm`: an RMSNorm over each head of queries and keys; `joint_norm`: one over all query heads and one over
+      all key heads (OLMo 2, MiniMax-M2).
+    - `window`: tokens that a query sees, itself included; `is_chunked`: only those in its own chunk (Llama 4).
+    - `sinks`: a learned score per head that takes part in the softmax (gpt-oss).
+    - `gated`: a gate before the output (Qwen3-Next); `head_gates`: one number per head (Step 3.5).
+    - `is_causal`: False for images, whose queries see all tokens.
+    - `value_size`: None: `head_size`.
+    - `indexer`: a query attends to chosen blocks of keys (MiniMax-M3).
+    - `value_norm`: an RMSNorm without weights over each head of values; `tied_values`: values are the keys before
+      their norm, without a projection (Gemma 4).
     """
 
     num_heads: int
@@ -56,26 +57,19 @@ class Attention(EqualWidthAttention):
 
     @property
     def norm_parameters(self) -> int:
-        """Weights of the norms of queries and keys."""
         heads = self.num_heads + self.num_kv_heads if self.joint_norm else 2
         return self.qk_norm * heads * self.head_size + (2 * self.indexer.head_size if self.indexer else 0)
 
     @property
     def v_head_size(self) -> int:  # type: ignore[override]
-        """Width of a value's head."""
         return self.value_size or self.head_size
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
-        """Return the FLOPs per token of QKᵀ and of scores times V, and of the indexer's scores."""
         found = super().core_flops(sequence_length, causal=causal)
         return found + self.choice_flops(sequence_length, causal=causal)
 
     def keys_per_query(self, sequence_length: int) -> float:
-        """Return the mean number of keys that a query sees: half of the sequence, all, or those in its window.
-
-        Chunks of w tokens: w/2. Windows of images (Qwen2.5-VL) are chunks without a mask: w. With an indexer, the
-        chosen keys.
-        """
+        """Windows of images (Qwen2.5-VL) are chunks without a mask."""
         if self.indexer:
             return self.indexer.keys_per_query(sequence_length)
         if self.window is None or self.window >= sequence_length:
@@ -85,14 +79,10 @@ class Attention(EqualWidthAttention):
         return self.window / 2 if self.is_chunked else keys_in_window(self.window, sequence_length)
 
     def kv_heads_per_rank(self, tp: int) -> int:
-        """Return the key/value heads per rank; heads are replicated if there are more ranks than heads."""
+        """Heads are replicated if there are more ranks than heads."""
         return max(min(1, self.num_kv_heads), self.num_kv_heads // tp)
 
     def linears(self, h: int, tp: int) -> list[WeightMatrix]:
-        """Return the projections on a rank: h × (n + 2g)d, with a gate (2n + 2g)d or n + (n + 2g)d, and nd × h.
-
-        Tied values have none: h × (n + g)d.
-        """
         d, v, heads, groups = self.head_size, self.v_head_size, self.num_heads // tp, self.kv_heads_per_rank(tp)
         gates = (heads if self.head_gates else heads * v,) if self.gated else ()
         qkv = heads * d, *gates, groups * d, *(() if self.tied_values else (groups * v,))
@@ -104,7 +94,6 @@ class Attention(EqualWidthAttention):
         ]
 
     def require_division(self, cut: ParallelSizes) -> None:
-        """Raise `ConfigError` also if ranks neither divide nor replicate the key/value heads evenly."""
         super().require_division(cut)
         if cut.cp > 1 and self.indexer:
             raise ConfigError(f"context parallelism is not known with sparse attention: got cp {cut.cp}")
@@ -116,7 +105,6 @@ class Attention(EqualWidthAttention):
     def operators(
         self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
     ) -> Iterator[Operator]:
-        """Yield queries, keys and values, (n + 2g)d/t columns, the core, and the output, nd/t."""
         inwards, *_, out = self.linears(h, cut.tp)
         names = ["q", *["gate"] * self.gated, "k", *([] if self.tied_values else ["v"])]
         made = tuple(
@@ -153,13 +141,12 @@ class Attention(EqualWidthAttention):
 
 
 def _gate(name: str, out: WeightMatrix) -> Operator:
-    """Return the gate before the output projection."""
     gated = Tensor(name, "tokens", out.inputs, "attention")
     return Operator("gate", "attn", ("o", "gate"), (gated,), saved_for_i=("o", "gate"), kind="gate")
 
 
 def _of_indexer(indexer: Indexer | None, read: str, inputs: int, h: int) -> list[WeightMatrix]:
-    """Return the indexer's matrices, replicated: its queries read `read`, with `inputs` columns."""
+    """Ranks replicate the indexer's matrices."""
     if indexer is None:
         return []
     weights = (
@@ -175,10 +162,7 @@ def _of_indexer(indexer: Indexer | None, read: str, inputs: int, h: int) -> list
 def _choice(
     indexer: Indexer | None, read: str, inputs: int, h: int, sequence_length: int, source: str = "n1"
 ) -> Iterator[Operator]:
-    """Yield the indexer's GEMMs and the choice, which saves its operands and an int32 per index.
-
-    `source`: the tensor that its queries read.
-    """
+    """The choice of keys saves its operands and an int32 per index."""
     if indexer is None:
         return
     made: list[Tensor] = []
@@ -195,7 +179,7 @@ def _choice(
 
 @dataclass(frozen=True)
 class NoAttention(Attention):
-    """Placeholder in a layer without a token mixer, as in hybrids: no heads."""
+    """Placeholder in a layer without a token mixer."""
 
     num_heads: int = 0
     num_kv_heads: int = 0
@@ -205,7 +189,6 @@ class NoAttention(Attention):
         """Skip the checks."""
 
     def linears(self, h: int, tp: int) -> list[WeightMatrix]:
-        """Return an empty list."""
         return []
 
 
@@ -213,12 +196,10 @@ class NoAttention(Attention):
 class LatentAttention(ScoredAttention):
     """Multi-head latent attention (MLA; DeepSeek-AI 2024, arXiv 2405.04434, §2.1).
 
-    `q_lora_rank` None: queries are projected directly, as in DeepSeek-V2-Lite.
-
-    `num_keys`: a query attends to at most this number of keys (sparse attention of DeepSeek-V3.2 and GLM-5;
-    DeepSeek-AI 2025, arXiv 2512.02556, §2.1). An `indexer` chooses them by scores over all keys before the query.
-    A layer of GLM-5.2 without an indexer reuses the choice of an earlier layer. Tensor parallelism does not divide
-    the indexer. `gated`: a gate before the output, with the columns of the values (Kimi K3).
+    `q_lora_rank` None: queries are projected directly, as in DeepSeek-V2-Lite. `num_keys`: the most keys that a
+    query attends to (sparse attention of DeepSeek-V3.2 and GLM-5; DeepSeek-AI 2025, arXiv 2512.02556, §2.1). A
+    layer of GLM-5.2 without an `indexer` reuses the choice of an earlier layer. `gated`: a gate before the output
+    (Kimi K3).
     """
 
     num_heads: int
@@ -242,36 +223,28 @@ class LatentAttention(ScoredAttention):
 
     @property
     def qk_head_size(self) -> int:  # type: ignore[override]
-        """Width of a query's head: parts without and with rotation."""
         return self.qk_nope_head_size + self.qk_rope_head_size
 
     @property
     def norm_parameters(self) -> int:
-        """Weights of the norms of both latents, and weights and biases of the LayerNorm of the indexer's keys."""
         return (self.q_lora_rank or 0) + self.kv_lora_rank + (2 * self.indexer.head_size if self.indexer else 0)
 
     def keys_per_query(self, sequence_length: int) -> float:
-        """Return how many keys a query attends to on average: half of the sequence, or those that are chosen."""
         if self.num_keys is None or self.num_keys >= sequence_length:
             return super().keys_per_query(sequence_length)
         return keys_in_window(self.num_keys, sequence_length)
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
-        """Return the FLOPs per token of QKᵀ and of scores times V, and of the indexer's scores over all keys."""
         found = super().core_flops(sequence_length, causal=causal)
         return found + self.choice_flops(sequence_length, causal=causal)
 
     def require_division(self, cut: ParallelSizes) -> None:
-        """Raise `ConfigError` if tp does not divide a size, or for sparse attention with context parallelism."""
         super().require_division(cut)
         if cut.cp > 1 and self.num_keys is not None:
             raise ConfigError(f"context parallelism is not known with sparse latent attention: got cp {cut.cp}")
 
     def linears(self, h: int, tp: int) -> list[WeightMatrix]:
-        """Return the matrices on a rank: down-projections to both latents, up-projections, the indexer's, output.
-
-        The down-projections and the indexer's matrices are replicated.
-        """
+        """Ranks replicate the down-projections and the indexer's matrices."""
         heads, rank, latent = self.num_heads // tp, self.q_lora_rank, self.kv_lora_rank
         queries, values = (heads * self.qk_head_size,), heads * self.v_head_size
         keys = heads * self.qk_nope_head_size
@@ -290,11 +263,7 @@ class LatentAttention(ScoredAttention):
     def operators(
         self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
     ) -> Iterator[Operator]:
-        """Yield both latents before and after their norms, queries, keys with rotation, and the core.
-
-        Keys with their rotated part, and values, are written to separate tensors (Megatron-LM,
-        `fused_apply_mla_rope_for_kv`).
-        """
+        """Keys and values are written to separate tensors (Megatron-LM, `fused_apply_mla_rope_for_kv`)."""
         linears = self.linears(h, cut.tp)
         by_name, out = {one.name: one for one in linears}, linears[-1]
         q_up, kv_down, kv_up = (
@@ -363,7 +332,6 @@ class FeedForward:
         require_positive(self, "size")
 
     def linears(self, h: int, tp: int, *, kind: LinearKind = "dense", count: int = 1) -> list[WeightMatrix]:
-        """Return the matrices on one of `tp` ranks: gate and up, or up alone, and down."""
         size, inputs = self.size // tp, "routed tokens" if kind == "routed" else "feed-forward input"
         up = (size, size) if self.gated else (size,)
         return [
@@ -376,7 +344,7 @@ class FeedForward:
 
 @dataclass(frozen=True)
 class NoFeedForward(FeedForward):
-    """Placeholder in a layer without a channel mixer, as in hybrids: no columns."""
+    """Placeholder in a layer without a channel mixer."""
 
     size: int = 0
     gated: bool = False
@@ -385,7 +353,6 @@ class NoFeedForward(FeedForward):
         """Skip the checks."""
 
     def linears(self, h: int, tp: int, *, kind: LinearKind = "dense", count: int = 1) -> list[WeightMatrix]:
-        """Return an empty list."""
         return []
 
 
@@ -397,12 +364,12 @@ MOST_EXPERTS = 10_000
 class MixtureOfExperts:
     """A top-k router over experts, with a shared expert of `shared_size` columns.
 
-    `router_bias`: a bias per expert for load balance (DeepSeek-V3). `shared_gate`: h weights for a gate before the
-    shared expert (Qwen2-MoE). `latent_size`: width of routed experts narrower than h, with a projection of every
-    token down before the dispatch and up afterwards (Nemotron 3 Super); `latent_norm`: an RMSNorm before the latter
-    (Kimi K3). `grouped`: a rank's experts use grouped GEMMs, which have their own workspaces; the time is assumed
-    to be the same without. `joined_norms`: an RMSNorm each for the outputs of the shared expert and of the routed
-    ones (Gemma 4).
+    - `router_bias`: a bias per expert for load balance (DeepSeek-V3).
+    - `shared_gate`: h weights for a gate before the shared expert (Qwen2-MoE).
+    - `latent_size`: width of routed experts narrower than h, with projections before the dispatch and after the
+      combine (Nemotron 3 Super); `latent_norm`: an RMSNorm before the latter (Kimi K3).
+    - `grouped`: use grouped GEMMs; the time is assumed to be the same without.
+    - `joined_norms`: an RMSNorm each for the outputs of shared and routed experts (Gemma 4).
     """
 
     expert: FeedForward
@@ -428,21 +395,17 @@ class MixtureOfExperts:
 
     @property
     def gated(self) -> bool:
-        """True if the experts are gated."""
         return self.expert.gated
 
     @property
     def clamped(self) -> bool:
-        """True if the experts' activation inputs are clamped."""
         return self.expert.clamped
 
     @property
     def shared(self) -> FeedForward | None:
-        """The shared expert."""
         return replace(self.expert, size=self.shared_size) if self.shared_size else None
 
     def linears(self, h: int, cut: ParallelSizes) -> list[WeightMatrix]:
-        """Return the matrices on a rank: router, latents, its experts, the shared expert and its gate."""
         read, width = "feed-forward input", self.latent_size or h
         router = WeightMatrix("router", read, h, (self.num_experts,), kind="router", biased=self.router_bias)
         routed = self.expert.linears(width, cut.expert_tp, kind="routed", count=self.num_experts // cut.ep)

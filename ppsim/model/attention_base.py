@@ -11,8 +11,8 @@ class Indexer:
     """Choice of `num_keys` keys per query, by the scores of separate heads.
 
     All heads choose the same keys by a weighted sum of their scores (DeepSeek-AI 2025, arXiv 2512.02556, §2.1).
-    With `block`, each head chooses blocks of this number of keys by its highest score, for its own group of query
-    heads, and always the block of the query (MiniMax-M3; transformers 5.23, `MiniMaxM3VLIndexer`).
+    With `block`, each head chooses blocks of this number of keys for its own group of query heads, and always the
+    block of the query (MiniMax-M3; transformers 5.23, `MiniMaxM3VLIndexer`).
     """
 
     num_heads: int
@@ -25,16 +25,15 @@ class Indexer:
 
     @property
     def columns(self) -> int:
-        """Width of the indexer's query tensor: heads × head size."""
         return self.num_heads * self.head_size
 
     @property
     def indices(self) -> float:
-        """Number of indices of selected keys (or blocks) that the indexer writes per query."""
+        """Indices of chosen keys (or blocks) that the indexer writes per query."""
         return self.num_heads * self.num_keys / self.block if self.block else self.num_keys
 
     def keys_per_query(self, sequence_length: int) -> float:
-        """Return the mean number of keys that a query attends to: fewer in the first queries and its own block.
+        """Fewer keys are visible in the first queries and in a query's own block.
 
         >>> Indexer(1, 8, 4, block=2).keys_per_query(8) == (1 + 2 + 3 + 4 + 3 + 4 + 3 + 4) / 8
         True
@@ -46,7 +45,7 @@ class Indexer:
 
 
 class ScoredAttention(Mixer):
-    """Heads whose queries score keys, `qk_head_size` columns wide, and whose values are `v_head_size` wide."""
+    """Heads with queries and keys of `qk_head_size` columns, and values of `v_head_size`."""
 
     num_heads: int
     qk_head_size: int
@@ -56,29 +55,27 @@ class ScoredAttention(Mixer):
 
     @property
     def score_width(self) -> int:
-        """Query columns plus value columns of all heads."""
         return self.num_heads * (self.qk_head_size + self.v_head_size)
 
     @property
     def divided(self) -> dict[str, int]:
-        """Sizes that must be divisible by the number of tensor-parallel ranks, by name."""
         return {"heads": self.num_heads}
 
     def keys_per_query(self, sequence_length: int) -> float:
-        """Return the mean number of keys that a query sees: half of the sequence, or all."""
+        """Mean number of keys that a query sees."""
         return sequence_length / 2 if self.is_causal else float(sequence_length)
 
     def unmasked_keys(self, sequence_length: int) -> int:
-        """Return the number of keys that a query scores if masked ones are not skipped: all."""
+        """Keys that a query scores if masked ones are not skipped."""
         return sequence_length
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
-        """Return the FLOPs per token of QKᵀ and of scores times V; twice that if masked scores count."""
+        """FLOPs per token of QKᵀ and of scores times V; twice that if masked scores count."""
         masked = self.is_causal and not causal
         return 2.0 * self.keys_per_query(sequence_length) * self.score_width * (1 + masked)
 
     def choice_flops(self, sequence_length: int, *, causal: bool) -> float:
-        """Return the FLOPs per token of an indexer's scores over all keys before the query."""
+        """FLOPs per token of an indexer's scores over all keys before the query."""
         return self.indexer.columns * sequence_length * (1.0 if causal else 2.0) if self.indexer else 0.0
 
 
@@ -89,25 +86,22 @@ class EqualWidthAttention(ScoredAttention):
 
     @property
     def inner_size(self) -> int:
-        """Columns of all heads, nd."""
         return self.num_heads * self.head_size
 
     @property
     def qk_head_size(self) -> int:  # type: ignore[override]
-        """Width of a query's head."""
         return self.head_size
 
     @property
     def v_head_size(self) -> int:  # type: ignore[override]
-        """Width of a value's head."""
         return self.head_size
 
 
 def blocks_before(block: int, sequence_length: int, at_most: int | None = None) -> float:
-    """Return the mean number of whole blocks of r tokens at or before a query; at most `at_most` are chosen.
+    """Mean number of whole blocks of r tokens at or before a query, at most `at_most`.
 
-    A query at position t of 1 to s sees ⌊t/r⌋. With q = ⌊s/r⌋, or the number chosen if less: (r·q(q - 1)/2 +
-    q(s - qr + 1))/s.
+    A query at position t of 1 to s sees ⌊t/r⌋. With q = ⌊s/r⌋, or the number chosen if less: (r·q(q - 1)/2 + q(s -
+    qr + 1))/s.
 
     >>> blocks_before(4, 10) == (0 + 0 + 0 + 1 + 1 + 1 + 1 + 2 + 2 + 2) / 10
     True
@@ -120,9 +114,7 @@ def blocks_before(block: int, sequence_length: int, at_most: int | None = None) 
 
 
 def keys_in_window(window: int, sequence_length: int) -> float:
-    """Return the mean number of keys that a query sees in a window of w tokens: w - w(w - 1)/2s.
-
-    The first w - 1 queries see fewer.
+    """Mean number of keys that a query sees in a window of w tokens: w - w(w - 1)/2s.
 
     >>> keys_in_window(3, 4) == (1 + 2 + 3 + 3) / 4
     True

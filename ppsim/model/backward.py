@@ -23,7 +23,6 @@ class _Gradients:
         self.owner.setdefault(name, self.owner[other])
 
     def free(self, name: str) -> None:
-        """Drop a tensor's gradient; its bytes are freed with the last tensor that shares it."""
         owner = self.owner.pop(name, None)
         if owner is not None and owner not in self.owner.values():
             del self.sizes[owner]
@@ -37,13 +36,11 @@ def backward_peak(
     *,
     casts: bool,
 ) -> float:
-    """Return the bytes at the peak of a backward beyond those saved by the forward.
+    """Bytes at the peak of a backward beyond those saved by the forward.
 
-    In reverse order, the backward of an operator needs the operator's saved tensors, the gradients of its outputs
-    and inputs, and tensors gathered over tp ranks. Afterwards the gradients of its outputs are freed, and saved
-    tensors that no other operator needs. A checkpoint recomputes all its tensors at once; an output that was
-    dropped alone is recomputed when needed, and lives until the backward of the operator that wrote it ends. The
-    gradient of the layer's output is not counted: it is the message from the next stage.
+    A checkpoint recomputes all its tensors at once; an output that was dropped alone is recomputed when needed, and
+    lives until the backward of the operator that wrote it ends. The gradient of the layer's output is not counted:
+    it is the message from the next stage.
     """
     tensors = tensors_of(operators, layer_input)
     needs = {one.name: _needs(one, tensors, size, casts=casts) for one in operators}
@@ -85,10 +82,9 @@ def forward_peak(
     *,
     casts: bool,
 ) -> float:
-    """Return the bytes at the peak of a forward beyond those that stay saved, with offloaded groups.
+    """Bytes at the peak of a forward beyond those that stay saved, with offloaded groups.
 
-    A tensor lives from the operator that writes it to its last reader, longer if saved. A copied tensor that no
-    other module saves leaves with the last operator of its group.
+    A copied tensor that no other module saves leaves with the last operator of its group.
     """
     tensors = tensors_of(operators, layer_input)
     ends = {word: at for at, one in enumerate(operators) for word in one.module.split("/")}

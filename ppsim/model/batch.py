@@ -1,4 +1,4 @@
-"""Shape of a microbatch, and implementation choices that determine the saved tensors of a forward."""
+"""Shape of a microbatch, and implementation choices."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,25 +13,21 @@ from ppsim.parallel.sizes import ParallelSizes, require_positive
 class KernelChoice:
     """Implementation choices that affect saved tensors.
 
-    - `flash_attention`: save the log-sum-exp of the scores instead of the scores (Dao et al. 2022, arXiv
-      2205.14135).
-    - `dropout`: save masks of 1 byte per element.
-    - `fused_activation`: SwiGLU saves gate, up and its product; if not fused, also SiLU of the gate.
-    - `cp_communication`: "a2a" holds attention's output a second time, in the layout before the exchange; "p2p"
-      (ring) does not.
+    - `flash_attention`: save the log-sum-exp instead of the scores (Dao et al. 2022, arXiv 2205.14135).
+    - `fused_activation`: if false, SwiGLU also saves SiLU of the gate.
+    - `cp_communication`: "a2a" also holds attention's output in the layout before the exchange; "p2p" (ring) does
+      not.
     - `gradient_placeholders`: TransformerEngine's weight-gradient fusion gives autograd an uninitialised tensor per
       weight shape (`get_dummy_wgrad`), and Megatron-LM one of the head's shape.
-    - `input_bytes`: bytes per element of a GEMM input saved for the weight gradient, in 8 or 4 bits with its part
-      of a scale; None: the input as it is.
-    - `weight_copy_bytes`: bytes per weight of the copies that TransformerEngine holds for 8- or 4-bit GEMMs, by
-      rows and by columns, from the first microbatch of a step on.
+    - `input_bytes`: bytes per element of a saved GEMM input in 8 or 4 bits, with its part of a scale; None: the
+      input is saved as it is.
+    - `weight_copy_bytes`: bytes per weight of TransformerEngine's copies for 8- or 4-bit GEMMs, by rows and by
+      columns.
     - `expert_room`: size of the buffer for experts' saved tensors, relative to the mean.
-    - `eager`: `selective-op` also holds tensors that the backward does not need, unlike compiled blocks: the last
-      GEMM's output, if it is among the saved ones, and its scattered part (torch, utils/checkpoint.py:
+    - `eager`: `selective-op` also holds tensors that the backward does not need (torch, utils/checkpoint.py:
       `_CachingTorchDispatchMode`).
     - `weighted_output`: routing weights multiply the experts' saved output instead of their activation (Megatron-LM
       until April 2025, 26596307).
-    - `norm_in_gemm`: see `ppsim.model.blocks.has_norm_in_gemm`.
     """
 
     flash_attention: bool = True
@@ -50,7 +46,7 @@ class KernelChoice:
 
 @dataclass(frozen=True)
 class Batch:
-    """Shape of a microbatch, and its recomputation (`ppsim.model.recompute`)."""
+    """Shape of a microbatch, and its recomputation."""
 
     micro_batch: int
     sequence_length: int
@@ -62,7 +58,6 @@ class Batch:
         require_spelling(self.recompute)
 
     def recomputes(self, module: str) -> bool:
-        """Return whether a module is recomputed selectively."""
         return recomputes(self.recompute, module)
 
     def tokens(self, cut: ParallelSizes) -> int:

@@ -1,8 +1,8 @@
 """Operators of a layer's forward on one rank: one generator per block.
 
-Letters as in `ppsim.model.architecture`. Statistics of norms (4 bytes per token and norm) and the integers of token
-routing are not counted. Without flash attention and with dropout, the saved tensors are as in Korthikanti et al.
-2022 (arXiv 2205.05198), §4.1 and §4.2; otherwise as in Megatron-LM with TransformerEngine.
+Statistics of norms (4 bytes per token and norm) and the integers of token routing are not counted. Without flash
+attention and with dropout, the saved tensors are as in Korthikanti et al. 2022 (arXiv 2205.05198), §4.1 and §4.2;
+otherwise as in Megatron-LM with TransformerEngine.
 """
 
 from collections.abc import Iterator
@@ -19,14 +19,13 @@ from ppsim.parallel.sizes import ParallelSizes
 
 
 def layer_input(layer: Layer) -> Tensor:
-    """Return the tensor that a layer reads: the residual, with all its streams."""
     return Tensor("x", "own_tokens", layer.streams * layer.hidden_size, "norms")
 
 
 def operators_of(
     layer: Layer, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
 ) -> tuple[Operator, ...]:
-    """Return the operators of a layer, cached per layer object, because a search asks for them repeatedly."""
+    """Cached, because a search asks for them repeatedly."""
     key = cut.tp, cut.cp, cut.ep, cut.expert_tp, kernels, sequence_length
     if key not in layer.lists:
         found = list(_mixer_half(layer, cut, kernels, sequence_length))
@@ -44,9 +43,8 @@ def operators_of(
 def has_norm_in_gemm(layer: Layer, half: int) -> bool:
     """Return whether TransformerEngine fuses the norm before a mixer into its first GEMM (`LayerNormLinear`).
 
-    `half`: 1 for the token mixer, 2 for the channel mixer. True before attention, a Mamba mixer, a delta rule and a
-    dense MLP; false before latent attention, before experts and with residual streams (Megatron-LM,
-    core/models/gpt/gpt_layer_specs.py). A fused norm is recomputed with its GEMM, and not by the option layernorm.
+    `half`: 1 for the token mixer, 2 for the channel mixer. Source: Megatron-LM, core/models/gpt/gpt_layer_specs.py.
+    A fused norm is recomputed with its GEMM, and not by the option layernorm.
     """
     is_apart = layer.attention.has_norm_apart if half == 1 else layer.is_moe
     return not is_apart and layer.streams == 1 and layer.summed_residuals is None
@@ -81,7 +79,6 @@ def _channel_half(layer: Layer, cut: ParallelSizes, kernels: KernelChoice) -> It
 def _before_half(
     layer: Layer, number: int, source: str, component: str, kernels: KernelChoice
 ) -> Iterator[Operator]:
-    """The norm before a mixer; a modulated norm saves input and output for scale and gate."""
     h, module = layer.hidden_size, f"layernorm/{'attn' if number == 1 else 'mlp'}_norm"
     if kernels.norm_in_gemm and has_norm_in_gemm(layer, number):
         module = "qkv_linear" if number == 1 else "mlp"
@@ -108,7 +105,6 @@ def _before_half(
 
 
 def _after_half(layer: Layer, number: int, given: str, h: int, kernels: KernelChoice) -> Iterator[Operator]:
-    """A norm of the mixer's output (Gemma 2), its gate, dropout, and the residual addition."""
     if layer.num_norms > 2:
         post = Tensor(f"post{number}", "own_tokens", h, "norms")
         yield Operator(f"post norm{number}", "", (given,), (post,), saved_for_i=(given,), kind="norm")
@@ -150,7 +146,6 @@ def mlp(
     made: str,
     source: str = "n2",
 ) -> Iterator[Operator]:
-    """Yield up-projection, activation and down-projection; an unfused activation also saves SiLU of the gate."""
     up, down = linears
     rows: Rows = "capacity" if made == "routed" else "tokens"
     act_module = f"{module}/{_ACTIVATIONS.get(made, '')}"
@@ -173,10 +168,8 @@ def mlp(
 
 
 def experts(ffn: MixtureOfExperts, h: int, cut: ParallelSizes, kernels: KernelChoice) -> Iterator[Operator]:
-    """Yield router, dispatch, routed experts, combine, and the shared expert, for evenly loaded experts.
-
-    Router: logits and probabilities in float32. `capacity` rows: T·k·etp/q pairs of token and expert, times the
-    size of their buffer.
+    """For evenly loaded experts; `capacity` is T·k·etp/q token-expert pairs, times the relative size of their
+    buffer.
     """
     linears = {(one.kind, one.name): one for one in ffn.linears(h, cut)}
     width, component = ffn.latent_size or h, "experts"

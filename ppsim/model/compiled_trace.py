@@ -1,10 +1,8 @@
 """Buffers of a compiled and fully recomputed Llama block, as inductor plans them.
 
-Two programs, forward, and recomputation with backward in one graph, follow the output of torch 2.6 for TorchTitan's
-block (9dec370, `parallelize_llama` with full activation checkpointing). After its last read, a buffer is not freed
-but waits for a later buffer of the same size and dtype (torch, _inductor/codegen/wrapper.py: `AllocateLine.plan`);
-partial sums of the recomputed forward therefore stay until the last reduction. Gathered tensors exist next to their
-reordered copy until the next collective.
+The programs follow the output of torch 2.6 for TorchTitan's block (9dec370, `parallelize_llama` with full
+activation checkpointing). After its last read, a buffer is not freed but waits for a later buffer of the same size
+and dtype (torch, _inductor/codegen/wrapper.py: `AllocateLine.plan`).
 
 Syntax of a program: `name=size` is a buffer of inductor, which may reuse another; `name<size` is the result of an
 external kernel, which may not; `-name` is its last use. Prefixes: `8:` and `16:` for narrow GEMMs and others, `cp:`
@@ -53,7 +51,7 @@ _REDUCED = {False: "{part}=W {pieces}=W -{part} {red}<O -{pieces}", True: "{part
 
 
 def _again(gathered: str) -> str:
-    """The same program for the second norm, whose names end in 2."""
+    """Rename for the second norm, whose names end in 2."""
     return gathered.replace("raw", "raw2").replace("cat", "cat2").replace("n=", "n2=").replace("-n", "-n2")
 
 
@@ -115,7 +113,7 @@ w1=w1 8:-gate_t 8:-x1 16:-of_gate w3=w3 8:-up_t 8:-x3 16:-of_up 16:-n2 -s1 -s3 -
 """Without tensor parallelism there are no collectives in between, and the weights' gradients come last."""
 
 Plan = tuple[list[tuple[str, float]], dict[str, str]]
-"""Steps, and the buffer of each remaining name."""
+"""Buffers allocated (with bytes) and freed (with 0) in order, and the buffer of each name at the end."""
 
 
 class CompiledTrace(LayerTrace):
@@ -136,7 +134,6 @@ class CompiledTrace(LayerTrace):
         return sizes | {"P5": sizes["P"], "p5": sizes["p"], "Pu": sizes["P"], "c5": sizes["c"]}
 
     def _plan(self, program: str) -> Plan:
-        """Buffers allocated (with bytes) and freed (with 0) in order, and the buffer of each name at the end."""
         narrow = self.operand_bytes < self.batch.element_bytes
         others = "16:" if narrow else "8:", "1:" if self.cut.cp > 1 else "cp:"
         words = [word for word in program.split() if not word.startswith(others)]
@@ -162,7 +159,6 @@ class CompiledTrace(LayerTrace):
 
     @staticmethod
     def _type(size: str, *, narrow: bool) -> str:
-        """Dtype of a size's elements: float32, the operand dtype, or the activations' dtype."""
         if size in ("QQ", "KK", "X", "D"):
             return "float32"
         if not narrow:
@@ -186,13 +182,11 @@ class CompiledTrace(LayerTrace):
         return {name: made[block] for name, block in left.items()}
 
     def forward(self, *, keeps: bool) -> tuple[AllocatorBlock | None, Kept]:
-        """Return the output; layers that are not recomputed run as in `LayerTrace`."""
         return super().forward(keeps=True) if keeps else (self._run(self._plans[0])["out"], {})
 
     def backward_again(
         self, gradient: AllocatorBlock | None
     ) -> tuple[AllocatorBlock | None, list[AllocatorBlock | None]]:
-        """Return the result of `backward`, after the forward in the same graph."""
         left = self._run(self._plans[1])
         self.memory.drop(gradient)
         return left["of_input"], [left[name] for name in ("w2", "w3", "w1", "wo", "wv", "wk", "wq")]

@@ -1,8 +1,7 @@
 """Attention of DeepSeek-V4: over a window, and over blocks of tokens compressed into one key each.
 
 DeepSeek-AI 2026, arXiv 2606.19348, §2.3. Shapes as in transformers 5.23 (`modeling_deepseek_v4.py`), saved tensors
-as in Megatron-LM (dev at d48bd6b: `deepseek_v4_hybrid_attention.py`, `csa.py`, `csa_utils`). Letters: n heads of d
-columns, q columns of the query latent, r tokens per block, w tokens of the window, s of the sequence.
+as in Megatron-LM (dev at d48bd6b: `deepseek_v4_hybrid_attention.py`, `csa.py`, `csa_utils`).
 """
 
 from collections.abc import Iterator
@@ -21,15 +20,13 @@ from ppsim.parallel.sizes import ParallelSizes, require_positive
 class CompressedAttention(EqualWidthAttention):
     """Multi-query attention with one key per token in a window, and one compressed key per earlier block.
 
-    Each key is also the value. A block of `block` tokens is compressed with softmax weights per column (None: the
-    window alone). With an `indexer` each block overlaps the previous one, so that two keys per token are projected,
-    and a query sees the chosen blocks (compressed sparse attention); without one it sees all (heavily compressed
-    attention). The output projection has `out_groups` parallel matrices, of `out_rank` columns each. Every head has
-    a sink.
+    Each key is also the value. With an `indexer` a query sees the chosen blocks (compressed sparse attention),
+    which overlap, so that two keys per token are projected; without one it sees all blocks (heavily compressed
+    attention). `block` None: the window alone.
 
-    Megatron-LM does not divide this attention by tensor parallelism (`DSv4HybridAttention`: TP size 1).
-    Context-parallel ranks have one contiguous piece of the sequence each: a rank receives `rows_before` hidden
-    states from the previous rank, and gathers the compressed keys of all ranks (`csa_utils/cp_utils.py`, `csa.py`).
+    Megatron-LM does not divide this attention by tensor parallelism (`DSv4HybridAttention`). A context-parallel
+    rank has one contiguous piece of the sequence, receives `rows_before` hidden states from the previous rank, and
+    gathers the compressed keys of all ranks (`csa_utils/cp_utils.py`, `csa.py`).
     """
 
     num_heads: int
@@ -65,31 +62,26 @@ class CompressedAttention(EqualWidthAttention):
 
     @property
     def norm_parameters(self) -> int:
-        """Weights of the norms of query latent, keys, compressed keys, and the indexer's compressed keys."""
         compressed = self.head_size if self.block else 0
         return self.q_lora_rank + self.head_size + compressed + (self.indexer.head_size if self.indexer else 0)
 
     @property
     def _compressing(self) -> tuple[int, ...]:
-        """Columns that are compressed, for attention and indexer: keys, two per token if blocks overlap."""
         if self.block is None:
             return ()
         return (2 * self.head_size, 2 * self.indexer.head_size) if self.indexer else (self.head_size,)
 
     @property
     def rows_before(self) -> int:
-        """Earlier tokens that a context-parallel rank needs: for the window, or for an overlapping block."""
         return max(self.window, (1 + (self.indexer is not None)) * (self.block or 0))
 
     @property
     def gathered_columns(self) -> float:
-        """Columns per token of compressed keys, the indexer's included, that context-parallel ranks gather."""
         return (
             (self.head_size + (self.indexer.head_size if self.indexer else 0)) / self.block if self.block else 0.0
         )
 
     def blocks_per_query(self, sequence_length: int, at_most: int | None = None) -> float:
-        """Return the mean number of whole blocks that end at or before a query; at most `at_most` are chosen."""
         return blocks_before(self.block, sequence_length, at_most) if self.block else 0.0
 
     @property
@@ -97,25 +89,18 @@ class CompressedAttention(EqualWidthAttention):
         return self.indexer.num_keys if self.indexer else None
 
     def keys_per_query(self, sequence_length: int) -> float:
-        """Return the mean number of keys that a query sees: in its window, and compressed."""
         return keys_in_window(self.window, sequence_length) + self.blocks_per_query(sequence_length, self._chosen)
 
     def unmasked_keys(self, sequence_length: int) -> int:
-        """Return the number of keys gathered per query, masked ones included: window and blocks."""
         blocks = sequence_length // self.block if self.block else 0
         return min(self.window, sequence_length) + min(blocks, self._chosen or blocks)
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
-        """Return the FLOPs per token of scores and their use, including the indexer's scores of all earlier blocks.
-
-        2·2nd per key; 2 per column of the indexer's queries and per earlier block (⌊t/r⌋ for a query at position
-        t). Twice that if masked scores count. The indexer's sum over heads and its choice are not counted.
-        """
+        """The indexer's sum over heads and its choice are not counted."""
         scored = self.indexer.columns * self.blocks_per_query(sequence_length) if self.indexer else 0.0
         return super().core_flops(sequence_length, causal=causal) + 2.0 * scored * (2 - causal)
 
     def require_division(self, cut: ParallelSizes) -> None:
-        """Raise `ConfigError` for tp above 1, and for sizes that the parallel sizes do not divide."""
         super().require_division(cut)
         if cut.tp > 1:
             raise ConfigError(f"compressed attention is not divided by tp: got tp {cut.tp} (nearest: 1)")
@@ -124,8 +109,7 @@ class CompressedAttention(EqualWidthAttention):
     def _rotated(self) -> float:
         """Columns per token that memory-bound kernels between the GEMMs read and write.
 
-        Each query is normed and rotated in place, each result rotated back in a copy: 2nd; a key's rotated columns;
-        and the compressed keys and their weights.
+        Queries are rotated in place, and results are rotated back in a copy.
         """
         rotated = (self.num_heads + 1) * self.rope_head_size
         if self.indexer:
@@ -133,12 +117,12 @@ class CompressedAttention(EqualWidthAttention):
         return 2 * self.inner_size + rotated + sum(self._compressing)
 
     def kept_columns(self, *, with_ups: bool, cp: int = 1) -> float:
-        """Return the columns per token that a forward saves besides its input, in the dtype of activations.
+        """Columns per token that a forward saves besides its input, in the dtype of activations.
 
-        - The query latent before and after its norm, 2q. `with_ups` (unless `mla_up_proj` is recomputed): queries
-          before and after their norm, and a key before its norm, 2nd + d.
-        - Keys and values joined with compressed ones, d + d/r; keys and weights to be compressed, and their sum
-          before its norm. Each of `cp` ranks has the compressed keys of all.
+        - The query latent before and after its norm. `with_ups` (unless `mla_up_proj` is recomputed): queries
+          before and after their norm, and a key before its norm.
+        - Keys and values joined with compressed ones; keys and weights to be compressed, and their sum before its
+          norm. Each of `cp` ranks has the compressed keys of all.
         - For the indexer, the gradients of its queries, keys and weights, which its loss computes at once
           (`fused_sparse_attention.py`).
         - The result, the same rotated back, and the outputs of its groups.
@@ -153,13 +137,12 @@ class CompressedAttention(EqualWidthAttention):
         return kept
 
     def core_bytes(self, sequence_length: int) -> int:
-        """Return the bytes per token that the core saves: a float32 sum per head, and an int32 per visible key."""
+        """Saved bytes per token: a float32 sum per head, and an int32 per visible key."""
         return 4 * (self.num_heads + self.unmasked_keys(sequence_length))
 
     def operators(
         self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
     ) -> Iterator[Operator]:
-        """Yield its GEMMs and its saved tensors: up-projections, choice of keys, and all others."""
         kept = {
             "ups": ("mla_up_proj", 2 * self.inner_size + self.head_size),
             "kept": ("attn", self.kept_columns(with_ups=False, cp=cut.cp)),
@@ -170,7 +153,6 @@ class CompressedAttention(EqualWidthAttention):
         yield from opaque_mixer(self.linears(h, cut.tp), kept)
 
     def linears(self, h: int, tp: int) -> list[WeightMatrix]:
-        """Return the matrices, whole on every rank: query latent, up-projections, keys, compression, output."""
         read, groups = "attention input", self.out_groups
         return [
             WeightMatrix("queries down", read, h, (self.q_lora_rank,)),

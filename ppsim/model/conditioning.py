@@ -1,7 +1,7 @@
 """Parts of diffusion transformers: conditions that modulate layers, patches, text.
 
-h: the hidden size. A modulation is a matrix from the condition, one vector per sequence, to vectors of size h:
-shift and scale after a norm, and a gate before a residual (Peebles & Xie 2023, arXiv 2212.09748, §3.2, adaLN-Zero).
+A modulation is a matrix from the condition, one vector per sequence, to vectors of size h: shift and scale after a
+norm, and a gate before a residual (Peebles & Xie 2023, arXiv 2212.09748, §3.2, adaLN-Zero).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,11 +28,9 @@ class Conditioning:
 
     @property
     def num_modulated(self) -> int:
-        """Norms whose result is scaled and shifted, each followed by a gate."""
         return self.modulations // 3
 
     def linears(self, h: int, tp: int, of_layer: Sequence[WeightMatrix]) -> list[WeightMatrix]:
-        """Return the matrices of a layer for each stream, followed by the stream's modulation."""
         found = [replace(one, rows=1 - self.text) for one in of_layer] + [
             self._modulation(h, tp, "", self.modulations)
         ]
@@ -41,10 +39,7 @@ class Conditioning:
         return [*found, *self._of_text(h, tp)]
 
     def conditioned(self, operators: Iterable[Operator], h: int, tp: int) -> Iterator[Operator]:
-        """Yield the modulation of each stream, and the operators of a layer with the GEMMs of each stream.
-
-        Both streams share the tensors. The text stream ends at queries, keys and values if `text_ends`.
-        """
+        """The text stream shares the tensors of the other stream."""
         modulations = [self._modulation(h, tp, "", self.modulations), *self._of_text(h, tp)]
         for linear in modulations:
             yield Operator(linear.name, "", (), (), weight=linear)
@@ -78,11 +73,10 @@ class Conditioning:
 class Patches:
     """Input and output of a diffusion transformer, in place of a vocabulary.
 
-    `embedded`: (columns projected to h, fraction of the tokens that have them). `conditions`: columns of
-    conditions, each embedded by two matrices, c × h and h × h (time step, guidance, pooled text); `classes`: rows
-    of a table. These conditional embedders are on every pipeline stage, whose layers need the condition, and ranks
-    sum their gradients (Megatron-LM, `_allreduce_conditional_embedding_grads`). After the layers follow a
-    modulation of two vectors and a projection to `outputs` columns.
+    `embedded`: (columns projected to h, fraction of the tokens that have them). `conditions`: columns of conditions
+    (time step, guidance, pooled text), each embedded by two matrices; `classes`: rows of a table. These conditional
+    embedders are on every pipeline stage, and ranks sum their gradients (Megatron-LM,
+    `_allreduce_conditional_embedding_grads`).
     """
 
     embedded: tuple[tuple[int, float], ...]
@@ -91,20 +85,16 @@ class Patches:
     classes: int = 0
 
     def linears(self, h: int) -> list[WeightMatrix]:
-        """Return the input projections, from each width in `embedded` to the hidden size h."""
         return [
             WeightMatrix(f"embedding {number}", f"input {number}", columns, (h,), rows=share, biased=True)
             for number, (columns, share) in enumerate(self.embedded, start=1)
         ]
 
     def embedding_parameters(self, h: int) -> int:
-        """Return the parameters of the projections to h."""
         return sum(one.weights + one.biases for one in self.linears(h))
 
     def conditioning_parameters(self, h: int) -> int:
-        """Return the parameters of the conditional embedders."""
         return sum((columns + 1) * h + (h + 1) * h for columns in self.conditions) + self.classes * h
 
     def head_parameters(self, h: int) -> int:
-        """Return the parameters after the last layer."""
         return 2 * h * (h + 1) + (h + 1) * self.outputs

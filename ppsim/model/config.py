@@ -1,7 +1,7 @@
 """Models from a Hugging Face config.json.
 
-Every field is read, or known to change neither parameters nor GEMMs, or refused: a new field might be a new kind of
-layer. Released files leave out fields with the default of their class in transformers, so ppsim has these defaults.
+A field that ppsim neither reads nor knows to be harmless is refused, because it might be a new kind of layer.
+Released files leave out fields with the default of their class in transformers, so ppsim has these defaults.
 """
 
 import json
@@ -55,11 +55,7 @@ def _key(data: dict[str, Any]) -> str:
 
 
 def model_from(data: Any, where: str = "config.json") -> Model:
-    """Return the model of a config.json's content.
-
-    Raises `ConfigError` in one sentence for an unknown `model_type`, a field that is missing, has no meaning, is
-    contradicted by another, or is unknown and so might change the weights.
-    """
+    """Read a config.json; raises `ConfigError` in one sentence for a missing, unknown or contradictory field."""
     if not isinstance(data, dict):
         raise ConfigError(f"{where}: a config.json holds an object, this one a {type(data).__name__}")
     kind = data.get("model_type") or data.get("_class_name")
@@ -80,11 +76,10 @@ def model_from(data: Any, where: str = "config.json") -> Model:
 
 
 _TEXT_CONFIGS = "text_config", "llm_config", "language_config", "thinker_config"
-"""ConfigFields of a file with encoders that hold the text model's own configuration."""
+"""Fields of a file with encoders that hold the text model's own configuration."""
 
 
 def _nested_text_model(data: dict[str, Any], where: str) -> Model | None:
-    """Return the text model of a file with an unknown `model_type`, if its own `model_type` is known."""
     for name in _TEXT_CONFIGS:
         text = data.get(name)
         if isinstance(text, dict) and text.get("model_type") in _READERS:
@@ -111,7 +106,7 @@ def _mistral(fields: ConfigFields) -> Model:
 
 
 def _with_head_size(fields: ConfigFields, attention: Attention, size: int) -> Attention:
-    """Return attention with this head size if the file has none, the default of some classes of transformers."""
+    """Apply this head size if the file has none: the default of some classes of transformers."""
     return attention if fields.has_any("head_dim") else replace(attention, head_size=size)
 
 
@@ -121,7 +116,6 @@ def _mixtral(fields: ConfigFields) -> Model:
 
 
 def _qwen(fields: ConfigFields, *, version: int, has_experts: bool = False) -> Model:
-    """Version 2 has biases of queries, keys and values; version 3 norms, and biases if the file says so."""
     attention = attention_of(fields, qkv_bias=True) if version == 2 else attention_of(fields, qk_norm=True)
     if version == 3 and not has_experts:
         attention = _with_head_size(fields, attention, 128)
@@ -135,7 +129,7 @@ def _qwen(fields: ConfigFields, *, version: int, has_experts: bool = False) -> M
 
 
 def _qwen_parts(fields: ConfigFields, shared_size: int) -> list[Part]:
-    """The feed-forward part of each layer, by the rule of transformers' `Qwen2MoeDecoderLayer`."""
+    """The rule is from transformers' `Qwen2MoeDecoderLayer`."""
     if fields.is_word("num_experts", 0):
         return [dense_of(fields)] * fields.num_layers()
     experts = experts_of(
@@ -150,7 +144,7 @@ def _qwen_parts(fields: ConfigFields, shared_size: int) -> list[Part]:
 
 
 def _qwen3_next(fields: ConfigFields, *, has_experts: bool = True) -> Model:
-    """Qwen3-Next and Qwen3.5: gated delta nets, and gated attention in one of `full_attention_interval` layers."""
+    """Qwen3-Next and Qwen3.5."""
     delta = GatedDeltaNet(
         fields.count("linear_num_key_heads"), fields.count("linear_num_value_heads"),
         fields.count("linear_key_head_dim"), fields.count("linear_value_head_dim"),
@@ -176,7 +170,7 @@ _BLOCKS = MappingProxyType(
 
 
 def _deepseek_v4(fields: ConfigFields) -> Model:
-    """Compressed attention, residual streams, experts in all layers; the first layers route by token id."""
+    """The first layers route by token id."""
     number, num_mtp = fields.num_layers(), fields.number("num_nextn_predict_layers", default=1)
     require_layers(number + num_mtp, "num_hidden_layers + num_nextn_predict_layers")
     if fields.count("num_key_value_heads", default=1) != 1:
@@ -205,8 +199,7 @@ def _deepseek_v4(fields: ConfigFields) -> Model:
 def _compressed_blocks(fields: ConfigFields, number: int, num_mtp: int) -> tuple[list[int], int]:
     """Tokens per compressed key of each layer, MTP layers included, and for layers with an indexer.
 
-    A file has `compress_ratios`, or `layer_types` with `compress_rates`. The default is transformers': two heavily
-    compressed layers, then both kinds in turns. MTP layers have windows only.
+    The default is transformers': two heavily compressed layers, then both kinds in turns.
     """
     given = fields.nested("compress_rates")
     of_words = {word: given.count(word, default=block) if block else 0 for word, block in sorted(_BLOCKS.items())}
@@ -222,7 +215,6 @@ def _compressed_blocks(fields: ConfigFields, number: int, num_mtp: int) -> tuple
 
 
 def _compressed_attention(fields: ConfigFields) -> CompressedAttention:
-    """Attention of a layer with a window, compressed keys and an indexer."""
     fields.seen |= {"kv_lora_rank", "qk_nope_head_dim", "first_k_dense_replace"}  # of earlier versions: not read
     if fields.flag("attention_bias", default=False):
         fields.refuse("attention_bias", "true is not known with compressed attention; it is false in every release")
@@ -240,8 +232,7 @@ def _compressed_attention(fields: ConfigFields) -> CompressedAttention:
 def _kimi_linear(fields: ConfigFields) -> Model:
     """Latent attention in `full_attn_layers`, which count from 1, and Kimi delta attention in the others.
 
-    Kimi K3 also has gates of full rank, latent experts, and weighted sums of residuals: each mixer reads a sum of
-    the residual and of its value before every `attn_res_block_size`-th layer.
+    In Kimi K3 each mixer reads a sum of the residual and of its value before every `attn_res_block_size`-th layer.
     """
     linear, numbers = fields.nested("linear_attn_config"), range(1, fields.num_layers() + 1)
     heads, size = linear.count("num_heads"), linear.count("head_dim")
@@ -256,7 +247,7 @@ def _kimi_linear(fields: ConfigFields) -> Model:
     linear.require_all_known()
     attention = replace(latent_attention_of(fields), gated=fields.flag("mla_use_output_gate", default=False))
     fields.seen |= {"activation_situ_beta", "activation_situ_linear_beta"}
-    # They follow from others, or change no matrix product.
+    # They follow from other fields, or change no GEMM.
     fields.seen |= {"mla_use_nope", "moe_renormalize", "moe_router_activation_func", "num_expert_group"}
     fields.seen.add("use_grouped_topk")
     if fields.number("num_nextn_predict_layers", default=0):
@@ -279,7 +270,7 @@ def _kimi_linear(fields: ConfigFields) -> Model:
 
 
 def _gemma4(fields: ConfigFields) -> Model:
-    """Gemma 4 with its image encoder; no release with an audio encoder is read by name."""
+    """No release with an audio encoder is read by name."""
     fields.seen |= {"boi_token_id", "eoi_token_id", "boa_token_id", "eoa_token_index", "eoa_token_id",
                     "vision_soft_tokens_per_image"}  # fmt: skip
     if not fields.is_word("audio_config", None):
@@ -293,7 +284,6 @@ def _kimi_k3(fields: ConfigFields) -> Model:
 
 
 def _step3p7(fields: ConfigFields) -> Model:
-    """Step 3.7: the text model in text_config, or at the top."""
     read = heterogeneous.READERS["step3p5"]
     fields.seen |= {"understand_projector_stride", "projector_bias", "im_end_token", "image_token_len",
                     "im_patch_token"}  # fmt: skip
@@ -315,7 +305,7 @@ def _gpt2(fields: ConfigFields) -> Model:
 
 
 def _opt(fields: ConfigFields) -> Model:
-    """OPT: two more positions than the sequence; OPT-350m's narrower embedding and norms after the mixers."""
+    """Two more positions than the sequence; OPT-350m has a narrower embedding, and norms after the mixers."""
     bias, width = fields.flag("enable_bias", default=True), fields.optional("word_embed_proj_dim")
     ffn = FeedForward(fields.count("ffn_dim"), gated=False, bias=bias)
     layers = layers_of(fields, attention_of(fields, qkv_bias=bias, out_bias=bias), ffn, "layernorm")
@@ -329,7 +319,6 @@ def _opt(fields: ConfigFields) -> Model:
 
 
 def _layernorm(fields: ConfigFields, *, biased: bool) -> Model:
-    """gpt_neox, whose feed-forward part always has biases, and nemotron, which has them if the file says so."""
     bias = biased or fields.flag("mlp_bias", default=False)
     part = FeedForward(fields.count("intermediate_size"), gated=False, bias=bias)
     return decoder_of(fields, layers_of(fields, attention_of(fields, biased=biased), part, "layernorm"))
@@ -360,7 +349,6 @@ def _gemma(fields: ConfigFields, *, version: int) -> Model:
 
 
 def _llama4(fields: ConfigFields) -> Model:
-    """The text model of Llama 4: a layer of `interleave_moe_layer_step` has experts, and a shared one."""
     attention, num_layers = attention_of(fields, head_size=128), fields.num_layers()
     expert, dense = (FeedForward(fields.count(f"intermediate_size{end}")) for end in ("", "_mlp"))
     chosen = fields.count("num_experts_per_tok", default=1)
@@ -376,7 +364,7 @@ def _llama4(fields: ConfigFields) -> Model:
 
 
 def _nemotron_h(fields: ConfigFields) -> Model:
-    """Nemotron-H and Nemotron 3: a pattern with one letter per layer; its length is the number of layers."""
+    """Nemotron-H and Nemotron 3."""
     pattern = fields.text("hybrid_override_pattern", "layers_block_type")
     if not pattern:
         fields.refuse("hybrid_override_pattern", "is missing (or layers_block_type)")
@@ -417,7 +405,6 @@ def _mamba2(fields: ConfigFields) -> Model:
 
 
 def _bamba(fields: ConfigFields) -> Model:
-    """Mamba-2 or, in the layers of `attn_layer_indices`, attention; then a feed-forward part."""
     heads, expanded = fields.count("mamba_n_heads"), fields.count("mamba_expand", default=2)
     expanded *= fields.count("hidden_size")
     if not fields.is_word("mamba_d_head", "auto"):
@@ -434,7 +421,6 @@ def _bamba(fields: ConfigFields) -> Model:
 
 
 def _of_mixers() -> dict[str, Reader]:
-    """The readers of every file of `ppsim.model.mixers`."""
     names = sorted(module.name for module in iter_modules(mixers.__path__))
     files = [import_module(f"{mixers.__name__}.{name}") for name in names]
     return {kind: read for file in files for kind, read in file.READERS.items()}

@@ -23,7 +23,7 @@ def decoder_of(
     vocab: int | None = None,
     length: int | None = None,
 ) -> Model:
-    """Return the model of these layers; `tied`, `vocab` and `length` are defaults of missing fields."""
+    """`tied`, `vocab` and `length` are defaults of missing fields."""
     same: dict[Layer, Layer] = {}  # equal layers are one object, so that each is computed once
     return Model(
         tuple(same.setdefault(layer, layer) for layer in layers),
@@ -38,7 +38,6 @@ def decoder_of(
 def layers_of(
     fields: ConfigFields, mixers: Mixer | Sequence[Mixer], parts: Part | Sequence[Part], norm: Norm = "rmsnorm"
 ) -> list[Layer]:
-    """Return layers of these token and channel mixers: one mixer for all layers, or one per layer."""
     hidden, number = fields.count("hidden_size"), fields.num_layers()
     first = mixers if isinstance(mixers, Sequence) else [mixers] * number
     second = parts if isinstance(parts, Sequence) else [parts] * number
@@ -54,10 +53,10 @@ def attention_of(
     biased: bool = False,
     **of_family: Any,
 ) -> Attention:
-    """Return attention by the usual names; `biased` says of its four projections what a file leaves open.
+    """`biased`: default of the biases of all four projections. `head_size`: default of the family.
 
-    `head_size`: of a family whose files say their key/value heads, but may leave it out. Else it is what the heads
-    have of the hidden size, and there are as many key/value heads as heads.
+    Without `head_size`, a missing head_dim is hidden size / heads, and there is a key/value head per head by
+    default.
     """
     if "qkv_bias" not in of_family:
         bias = fields.flag("attention_bias", default=biased)
@@ -78,7 +77,7 @@ def attention_of(
 
 
 def latent_attention_of(fields: ConfigFields) -> LatentAttention:
-    """Return latent attention from the field names that DeepSeek and Kimi use."""
+    """Read the field names of DeepSeek and Kimi."""
     fields.seen |= {"num_key_value_heads", "head_dim"}  # of the latent: they follow
     return LatentAttention(
         fields.count("num_attention_heads"),
@@ -93,7 +92,7 @@ def latent_attention_of(fields: ConfigFields) -> LatentAttention:
 def mamba_of(
     fields: ConfigFields, num_heads: int, head_size: int, state_size: int, *, chunk: int, groups: int = 8
 ) -> Mamba:
-    """Return a Mamba-2 mixer of these sizes; `chunk` and `groups` are defaults for fields that the file lacks."""
+    """`chunk` and `groups` are defaults of missing fields."""
     return Mamba(
         num_heads, head_size, state_size,
         num_groups=fields.count("n_groups", "mamba_n_groups", default=groups),
@@ -105,7 +104,6 @@ def mamba_of(
 
 
 def dense_of(fields: ConfigFields, *, gated: bool = True) -> FeedForward:
-    """Return a feed-forward part, with biases if the file says so."""
     return FeedForward(fields.count("intermediate_size"), gated=gated, bias=fields.flag("mlp_bias", default=False))
 
 
@@ -118,17 +116,15 @@ def experts_of(
     shared_size: int = 0,
     **of_family: Any,
 ) -> MixtureOfExperts:
-    """Return a mixture of experts; the names are the fields with the number of experts and of experts per token."""
     return MixtureOfExperts(expert, fields.count(*names), fields.count(*chosen), shared_size, **of_family)
 
 
 def sparse_parts(
     fields: ConfigFields, experts: MixtureOfExperts, *, first: int = 0, dense: FeedForward | None = None
 ) -> list[Part]:
-    """Return the feed-forward part of each layer: dense ones first, then experts in one of `moe_layer_freq`.
+    """Dense layers come first, then experts in one of `moe_layer_freq`, unless a field lists the layers.
 
-    `mlp_layer_types`, or a list in `moe_layer_freq`, says the same by layer; `first` is the number of dense layers
-    if the file has neither. `dense`: the dense part, if its size is not `intermediate_size`.
+    `first`: default number of dense layers. `dense`: the dense part, if its size is not `intermediate_size`.
     """
     num_layers = fields.num_layers()
     by_layer = fields.counts("moe_layer_freq", num_layers) if fields.is_list("moe_layer_freq") else None
@@ -144,7 +140,6 @@ def sparse_parts(
 
 
 def are_of_kind(fields: ConfigFields, word: str, number: int, otherwise: Callable[[int], bool]) -> list[bool]:
-    """Return whether each layer's entry in `layer_types` is `word`; without that list, `otherwise(layer)`."""
     listed = fields.words("layer_types", {word: True, "full_attention": False}, number)
     return listed or [otherwise(layer) for layer in range(number)]
 
@@ -152,7 +147,6 @@ def are_of_kind(fields: ConfigFields, word: str, number: int, otherwise: Callabl
 def with_windows(
     layers: list[Layer], window: int | None, are_windowed: list[bool], *, is_chunked: bool = False
 ) -> list[Layer]:
-    """Return the layers, with the window (if any) on those for which `are_windowed` is true."""
     if window is None:
         return layers
     each = zip(layers, are_windowed, strict=True)

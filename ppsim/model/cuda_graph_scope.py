@@ -6,12 +6,10 @@ from ppsim.model.recompute import BY_OPERATORS, Recompute, recomputes
 
 
 def captures_mixer(graphs: CudaGraphs, layer: Layer) -> bool:
-    """Return whether graphs capture the layer's token mixer."""
     return layer.has_mixer and captures(graphs, layer.attention.graph_module)
 
 
 def captures_feed_forward(graphs: CudaGraphs, layer: Layer) -> bool:
-    """Return whether graphs capture the whole channel mixer: dense MLP, or experts with their token exchange."""
     return layer.has_feed_forward and captures(graphs, "moe" if layer.is_moe else "mlp")
 
 
@@ -21,7 +19,6 @@ def captures_router(graphs: CudaGraphs, layer: Layer) -> bool:
 
 
 def captures_all(graphs: CudaGraphs, layer: Layer) -> bool:
-    """Return whether graphs capture the whole layer."""
     halves = captures_mixer(graphs, layer) + captures_feed_forward(graphs, layer)
     return halves == layer.num_sublayers
 
@@ -29,14 +26,13 @@ def captures_all(graphs: CudaGraphs, layer: Layer) -> bool:
 def num_outputs_beside(graphs: CudaGraphs, layer: Layer) -> int:
     """Return the number of hidden states that a layer's graph holds and its forward would not save: 0 or 1.
 
-    Its output if the next graph copies it, or the residual if the graph ends at a router. Tensors between a graph
-    and an eager part are saved by that part anyway.
+    It is the output if the next graph copies it, or the residual if the graph ends at a router. An eager part saves
+    its tensors anyway.
     """
     return int(captures_all(graphs, layer) or (captures_mixer(graphs, layer) and captures_router(graphs, layer)))
 
 
 def has_graph(graphs: CudaGraphs, layer: Layer) -> bool:
-    """Return whether graphs capture a part of the layer."""
     return any(one(graphs, layer) for one in (captures_mixer, captures_feed_forward, captures_router))
 
 
@@ -46,7 +42,7 @@ _ONLY_IN = {"mlp": "a dense feed-forward part", "moe": "experts", "moe_router": 
 def why_not_captured(
     graphs: CudaGraphs, layers: tuple[Layer, ...], *, recompute: Recompute, offload: float, is_dropless: bool
 ) -> str | None:
-    """Return why these layers cannot be captured (rules of Megatron-LM's `TransformerConfig`), else None."""
+    """Apply the rules of Megatron-LM's `TransformerConfig`."""
     if graphs == "none":
         return None
     has = {

@@ -1,9 +1,7 @@
 """Parts of a step that run as CUDA graphs: "none", "full", "layer", or modules joined by "+".
 
-These correspond to Megatron-LM's `--cuda-graph-impl` and `--cuda-graph-modules` (formerly `--cuda-graph-scope`):
-"full" is full_iteration, one graph of all forward and backward passes; "layer" is one graph per layer and pass,
-without named modules. With modules, one graph captures a part of each layer, and the host launches the other
-kernels one by one.
+"full" is Megatron-LM's full_iteration. The modules are values of `--cuda-graph-modules` (formerly
+`--cuda-graph-scope`); the host launches all other kernels one by one.
 """
 
 from typing import TypeAlias
@@ -33,9 +31,7 @@ _WHOLE = ("layer", "full")
 
 
 def cuda_graphs_of(text: str) -> CudaGraphs:
-    """Return the normalised option, with modules in the order of `MODULES`.
-
-    Raises `ConfigError` for unknown modules, and for modules that Megatron-LM does not capture together.
+    """Normalise the option; raises `ConfigError` for modules that Megatron-LM does not capture together.
 
     >>> cuda_graphs_of("attention"), cuda_graphs_of("moe_preprocess+moe_router+attn")
     ('attn', 'attn+moe_router+moe_preprocess')
@@ -54,7 +50,7 @@ def cuda_graphs_of(text: str) -> CudaGraphs:
 
 
 def captures(graphs: CudaGraphs, module: str) -> bool:
-    """Return whether graphs capture a module, in layers that have it.
+    """Return whether graphs capture a module.
 
     >>> captures("layer", "mlp"), captures("attn+mlp", "mlp"), captures("none", "mlp")
     (True, True, False)

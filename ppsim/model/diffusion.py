@@ -24,7 +24,6 @@ def _layer(attention: Attention, conditioned: Conditioning) -> Layer:
 
 
 def _with_text(fields: ConfigFields, layers: Sequence[Layer], patch: int, times: int, text: int) -> Model:
-    """A model of image patches and text, conditioned by `times` time embeddings and by pooled text."""
     share = text / (_IMAGE + text)
     embedded = (patch, 1 - share), (fields.count("joint_attention_dim"), share)
     patches = Patches(embedded, (*(_TIME,) * times, fields.count("pooled_projection_dim")), patch)
@@ -32,7 +31,7 @@ def _with_text(fields: ConfigFields, layers: Sequence[Layer], patch: int, times:
 
 
 def _dit(fields: ConfigFields) -> Model:
-    """DiT (facebookresearch/DiT, models.py), conditioned by class (including "none"); predicts mean and variance.
+    """facebookresearch/DiT, models.py: conditioned by class (including "none"); predicts mean and variance.
 
     Sinusoidal positions are counted, as in published parameter numbers.
     """
@@ -52,7 +51,7 @@ def _dit(fields: ConfigFields) -> Model:
 
 
 def _stable_diffusion_3(fields: ConfigFields) -> Model:
-    """Layers of two streams; in the last, the text has only queries, keys and values."""
+    """In the last layer, the text has only queries, keys and values."""
     heads, size = fields.count("num_attention_heads"), fields.count("attention_head_dim")
     patch = fields.count("in_channels") * fields.count("patch_size") ** 2
     if fields.count("out_channels", default=fields.count("in_channels")) != fields.count("in_channels"):
@@ -68,10 +67,7 @@ def _stable_diffusion_3(fields: ConfigFields) -> Model:
 
 
 def _flux(fields: ConfigFields) -> Model:
-    """Layers of two streams, then layers with attention and MLP in parallel.
-
-    Layers of one stream have one norm, one modulation of three vectors, and one bias after both mixers.
-    """
+    """Layers of one stream have one norm, one modulation of three vectors, and one bias after both mixers."""
     attention = _attention(fields.count("num_attention_heads"), fields.count("attention_head_dim"), qk_norm=True)
     text = 512
     double = _layer(attention, Conditioning(6, text / (_IMAGE + text)))

@@ -1,13 +1,9 @@
 """Image and audio encoders: layers before a decoder, whose output replaces the embedding of some of its tokens.
 
-An encoder embeds patches of an image (or frames of audio), runs layers in which every patch attends to every other
-patch of its image, and projects each group of `merge` patches to one token of the decoder. The tokens of images
-are part of the decoder's sequence, whose length does not change.
-
-Placement and tensor parallelism follow Megatron-Bridge at 067f987d. The encoder is on the stage of the embedding
+As in Megatron-Bridge at 067f987d, the encoder is on the stage of the embedding
 (models/qwen_vl/modelling_qwen3_vl/model.py: `if self.pre_process and self.add_encoder`), in 16 bits, without
-sequence and context parallelism (transformer_config.py: `get_vision_model_config`). Qwen3-VL and Qwen3.5 divide
-its layers and projector over tp ranks. Other families use the class of transformers, whole on each rank.
+sequence and context parallelism (transformer_config.py: `get_vision_model_config`). Qwen3-VL and Qwen3.5 divide its
+layers and projector over tp ranks. Other families use the class of transformers, whole on each rank.
 """
 
 import re
@@ -27,18 +23,16 @@ MEANING_OF_IMAGES = (
 
 @dataclass(frozen=True)
 class Encoder:
-    """An encoder and its projector, with the input that it gets per sequence of the decoder.
+    """An encoder and its projector.
 
     - `layers`: with attention among the `rows` patches of one image, or of one clip of audio.
-    - `embedding`: matrices before the layers; `rows` of each: its inputs per patch.
-    - `projector`: matrices after the layers; `rows` of each: its inputs per token of the decoder.
-    - `own`: parameters outside matrices and layers, which ranks replicate: of the encoder (positions, class token,
-      norms) and of the projector.
+    - `embedding`, `projector`: matrices before and after the layers; `rows` of each: its inputs per patch, or per
+      token of the decoder.
+    - `own`: parameters outside matrices and layers, of the encoder (positions, class token, norms) and of the
+      projector.
     - `merge`: patches per token. `more_rows`: a class token.
-    - `images`, `num_tokens`: images per sequence, and tokens of each. `source` says why. `is_fixed`: all images
-      have `num_tokens` tokens.
-    - `is_divided`: tp ranks divide layers and projector, as in Megatron-Bridge.
-    - `trains_layers`, `trains_projector`: which weights are trained.
+    - `images`, `num_tokens`: images per sequence, and tokens of each. `is_fixed`: all images have `num_tokens`
+      tokens.
 
     >>> from ppsim.model.config import model_from
     >>> text = {"model_type": "gemma3_text", "head_dim": 256, "intermediate_size": 10240, "sliding_window": 1024}
@@ -67,17 +61,15 @@ class Encoder:
 
     @property
     def rows(self) -> int:
-        """Tokens per image inside the encoder's layers: patches, and additional tokens such as a class token."""
         return self.num_tokens * self.merge + self.more_rows
 
     @property
     def tokens(self) -> int:
-        """Tokens per sequence that come from this encoder."""
+        """Tokens per sequence."""
         return self.images * self.num_tokens
 
     @property
     def sentence(self) -> str:
-        """Sentence for the output: the assumed input of the encoder."""
         what = f"{self.kind} encoder of {self.parameters / 1e9:.1f} B parameters"
         if not self.images:
             return f"{what}: encodes nothing (--image-tokens 0)"
@@ -89,18 +81,17 @@ class Encoder:
 
     @property
     def parameters(self) -> int:
-        """All parameters."""
         return EncoderPart(self, 0, len(self.layers)).held(ParallelSizes())[0]
 
     @property
     def forward_flops(self) -> float:
-        """FLOPs of the forward per sequence: 2 per weight of a GEMM and row, and all scores."""
+        """FLOPs per sequence, with all scores."""
         layers = self.rows * sum(layer.forward_flops(self.rows) for layer in self.layers)
         return float(self.images * layers + self._embedding_flops + self._projector_flops)
 
     @property
     def training_flops(self) -> float:
-        """FLOPs of training per sequence, without input gradients of patches and gradients of frozen weights."""
+        """FLOPs per sequence, without input gradients of patches and gradients of frozen weights."""
         layers = self.forward_flops - self._embedding_flops - self._projector_flops
         return (
             (3.0 if self.trains_layers else 1.0) * layers
@@ -117,12 +108,11 @@ class Encoder:
         return 2.0 * self.tokens * sum(one.size * one.rows for one in self.projector)
 
     def cut(self, cut: ParallelSizes) -> ParallelSizes:
-        """Return the parallel sizes of the encoder on the ranks of a stage."""
         tp = cut.tp if self.is_divided else 1
         return ParallelSizes(tp=tp, dp=cut.num_ranks // tp, sequence_parallel=False)
 
     def with_training(self, tuning: FineTuning | None) -> "Encoder":
-        """Return the encoder with the trained weights of `tuning`; LoRA adapters are never on an encoder."""
+        """LoRA adapters are never on an encoder."""
         layers, projector = (tuning is None or tuning.trains(word) for word in ("encoder", "projector"))
         training = None if layers else LayerTraining(frozenset(GROUPS), has_backward=False)
         same = {id(one): replace(one, training=training) for one in self.layers}
@@ -136,9 +126,9 @@ class Encoder:
         )
 
     def with_images(self, images: int, num_tokens: int | None) -> "Encoder":
-        """Return the encoder for a number of images per sequence; raises `ConfigError` for other image sizes.
+        """`num_tokens`: of each image; None for a number of tokens in all, `images`.
 
-        `num_tokens`: of each image; None for a number of tokens in all, `images`.
+        Raises `ConfigError` for other image sizes.
         """
         if images == 0 or num_tokens == 0:
             return replace(self, images=0, source="--image-tokens 0")
@@ -155,7 +145,7 @@ class Encoder:
 
 
 class EncoderPart(NamedTuple):
-    """Layers `first` to `last` of an encoder, with its embedding or projector if it has the first or last layer."""
+    """Layers `first` to `last` of an encoder, with its embedding or projector if they are at its ends."""
 
     encoder: Encoder
     first: int
@@ -163,26 +153,21 @@ class EncoderPart(NamedTuple):
 
     @property
     def layers(self) -> tuple[Any, ...]:
-        """Layers of this part, of `ppsim.model.architecture`."""
         return self.encoder.layers[self.first : self.last]
 
     @property
     def embedding(self) -> tuple[WeightMatrix, ...]:
-        """Matrices before the first layer."""
         return self.encoder.embedding if self.first == 0 else ()
 
     @property
     def projector(self) -> tuple[WeightMatrix, ...]:
-        """Matrices after the last layer."""
         return self.encoder.projector if self.is_last else ()
 
     @property
     def is_last(self) -> bool:
-        """True if this part has the projector."""
         return self.last == len(self.encoder.layers)
 
     def own_projector(self, cut: ParallelSizes) -> tuple[WeightMatrix, ...]:
-        """Return a rank's shards of the projector: the first matrix is split by outputs, the second by inputs."""
         tp = self.encoder.cut(cut).tp
         return tuple(
             replace(one, columns=tuple(column // tp for column in one.columns))
@@ -194,7 +179,7 @@ class EncoderPart(NamedTuple):
         )
 
     def held(self, cut: ParallelSizes) -> tuple[int, int]:
-        """Return the number of parameters on a rank, and the number of frozen ones."""
+        """Parameters on a rank, and the frozen ones among them."""
         encoder, own_cut = self.encoder, self.encoder.cut(cut)
         matrices = [one for layer in self.layers for one in layer.linears(own_cut)] + list(self.embedding)
         layers = sum(one.weights + one.biases for one in matrices)
@@ -206,7 +191,7 @@ class EncoderPart(NamedTuple):
 
 
 def parse_images(text: str) -> tuple[int, int | None]:
-    """Return images and tokens of each from IMAGESxTOKENS; a number of tokens alone is returned with None.
+    """Return images and tokens of each; a number of tokens alone is returned with None.
 
     >>> parse_images("4x256"), parse_images("576")
     ((4, 256), (576, None))
@@ -218,7 +203,7 @@ def parse_images(text: str) -> tuple[int, int | None]:
 
 
 def image_tokens_of(text: str | int) -> str:
-    """Return the normalised value of --image-tokens.
+    """Normalise the value of --image-tokens.
 
     >>> image_tokens_of(576), image_tokens_of("04×256"), image_tokens_of("0x16")
     ('576', '4x256', '0')

@@ -70,7 +70,7 @@ def _qwen(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
 
 
 def _qwen25(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
-    """Qwen2.5-VL: RMSNorm, SwiGLU, and attention in windows except in `fullatt_block_indexes`."""
+    """Qwen2.5-VL: attention in windows except in `fullatt_block_indexes`."""
     hidden, depth = fields.count("hidden_size", default=1280), fields.num_layers("depth", default=32)
     merge, times = fields.count("spatial_merge_size", default=2), fields.count("temporal_patch_size", default=2)
     patch, heads = fields.count("patch_size", default=14), fields.count("num_heads", default=16)
@@ -89,7 +89,7 @@ def _qwen25(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
 
 
 def _glm(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
-    """GLM-4.5V: a convolution to the text's width, a matrix, and a gated MLP."""
+    """GLM-4.5V."""
     hidden, out = fields.count("hidden_size", default=1536), fields.count("out_hidden_size", default=4096)
     heads, depth = fields.count("num_heads", default=12), fields.num_layers("depth", default=24)
     merge, times = fields.count("spatial_merge_size", default=2), fields.count("temporal_patch_size", default=2)
@@ -111,7 +111,6 @@ def _glm(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
 
 
 def _llama4(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
-    """Llama 4: a class token, a pixel shuffle, two matrices, and one to the text's width."""
     hidden = fields.count("hidden_size", default=768)
     layer = _layer(
         hidden, fields.count("num_attention_heads", default=16), fields.count("intermediate_size", default=5632)
@@ -139,7 +138,7 @@ def _llama4(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
 
 
 def _siglip(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
-    """Gemma 3: SigLIP, an average over `merge` patches, a norm and one matrix."""
+    """Gemma 3: SigLIP."""
     hidden, heads = fields.count("hidden_size", default=768), fields.count("num_attention_heads", default=12)
     layer = _layer(hidden, heads, fields.count("intermediate_size", default=3072))
     patches = (fields.count("image_size", default=224) // fields.count("patch_size", default=16)) ** 2
@@ -154,7 +153,6 @@ def _siglip(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
 
 
 def _gemma4(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
-    """Gemma 4: two tables of positions, norms as in its decoder, an average over patches, and one matrix."""
     hidden, heads = fields.count("hidden_size", default=768), fields.count("num_attention_heads", default=12)
     kv_heads, size = fields.count("num_key_value_heads", default=12), fields.count("head_dim", default=64)
     attention = Attention(heads, kv_heads, size, qk_norm=True, value_norm=True, is_causal=False)
@@ -172,7 +170,7 @@ def _gemma4(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
 
 
 def _pixtral(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
-    """Mistral 3 and Ministral 3: Pixtral, a norm, a merger of patches and two matrices."""
+    """Mistral 3 and Ministral 3: Pixtral."""
     hidden, heads = fields.count("hidden_size", default=1024), fields.count("num_attention_heads", default=16)
     layer = _layer(
         hidden, heads, fields.count("intermediate_size", default=4096), bias=False, gated=True, norm="rmsnorm"
@@ -193,7 +191,7 @@ def _pixtral(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder
 
 
 def _moonvit(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
-    """Kimi-VL and Kimi K2.5: MoonViT, and a norm and two matrices over the patches of a token."""
+    """Kimi-VL and Kimi K2.5: MoonViT."""
     hidden = fields.count("hidden_size", "vt_hidden_size", default=1152)
     heads = fields.count("num_attention_heads", "vt_num_attention_heads", default=16)
     size = fields.count("intermediate_size", "vt_intermediate_size", default=4304)
@@ -213,7 +211,7 @@ def _moonvit(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder
 
 
 def _whisper(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
-    """Qwen2-Audio: Whisper's encoder of 30 s, an average over two frames and one matrix."""
+    """Qwen2-Audio: Whisper's encoder of 30 s."""
     hidden, heads = fields.count("d_model", default=1280), fields.count("encoder_attention_heads", default=20)
     positions, mels = fields.count("max_source_positions", default=1500), fields.count("num_mel_bins", default=128)
     layer = _layer(hidden, heads, fields.count("encoder_ffn_dim", default=5120))
@@ -245,7 +243,7 @@ def _qwen2_omni(fields: ConfigFields, top: ConfigFields, text_size: int) -> Enco
 
 
 def _qwen3_omni_images(fields: ConfigFields, top: ConfigFields, text_size: int) -> Encoder:
-    """Qwen3-Omni: the encoder of Qwen3-VL, in Megatron-Bridge the class of transformers, whole on each rank."""
+    """The encoder of Qwen3-VL, but Megatron-Bridge uses the class of transformers, whole on each rank."""
     return replace(_qwen(fields, top, text_size), is_divided=False)
 
 

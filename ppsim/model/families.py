@@ -1,8 +1,7 @@
 """Readers of config.json for decoders of attention and SwiGLU, dense or with experts.
 
-The families differ in a few switches: biases, norms of queries and keys, windows, dense first layers, shared
-experts and a bias of the router. Each switch follows the class of the model_type in transformers 5.23, or the
-released code if transformers has no class (Ling, MiMo, Sarvam, Llama-Nemotron).
+Each switch follows the class of the model_type in transformers 5.23, or the released code if transformers has no
+class (Ling, MiMo, Sarvam, Llama-Nemotron).
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,13 +41,12 @@ _EVERY = 4
 
 
 def _dense(fields: ConfigFields, attention: Mixer, *, windows: bool = False) -> Model:
-    """Return a dense decoder; `windows`: its layers may have a sliding window."""
     layers = layers_of(fields, attention, dense_of(fields))
     return decoder_of(fields, _windowed(fields, layers) if windows else layers)
 
 
 def _windowed(fields: ConfigFields, layers: list[Layer]) -> list[Layer]:
-    """Return the layers with the windows of layer_types, or in all layers but one of `sliding_window_pattern`."""
+    """Apply the windows of layer_types, or a window in all layers but one of `sliding_window_pattern`."""
     pattern = "sliding_window_pattern"
     every = _EVERY if fields.is_word(pattern, "LLLG") else fields.count(pattern, default=_EVERY)
     are_windowed = are_of_kind(fields, "sliding_attention", len(layers), lambda layer: (layer + 1) % every != 0)
@@ -56,7 +54,7 @@ def _windowed(fields: ConfigFields, layers: list[Layer]) -> list[Layer]:
 
 
 def _olmo(fields: ConfigFields, *, version: int) -> Model:
-    """OLMo 2 and 3: one norm over all heads; the two norms of a layer are after its halves."""
+    """One norm over all heads; the two norms of a layer are after its mixers."""
     attention = attention_of(fields, qk_norm=True, joint_norm=True, **_biases(fields, default=False))
     if version == 3 and fields.is_word("sliding_window", None):
         fields.refuse("sliding_window", "is missing; it is 4096 in every release")
@@ -64,7 +62,6 @@ def _olmo(fields: ConfigFields, *, version: int) -> Model:
 
 
 def _biases(fields: ConfigFields, *, default: bool, out: str = "attention_bias") -> dict[str, bool]:
-    """Return whether queries, keys and values have biases, and the output by the field `out`."""
     bias = fields.flag("attention_bias", default=default)
     return {"qkv_bias": bias, "out_bias": bias if out == "attention_bias" else fields.flag(out, default=False)}
 
@@ -77,7 +74,7 @@ def _seed_oss(fields: ConfigFields) -> Model:
 
 
 def _phi3(fields: ConfigFields) -> Model:
-    """Phi-3 and Phi-4, whose fused matrices have the sizes of separate ones; all layers have the window."""
+    """The fused matrices have the sizes of separate ones; all layers have the window."""
     fields.seen |= {"full_attn_mod", "interpolate_factor"}  # transformers does not read them
     if fields.flag("lm_head_bias", default=False):
         fields.refuse("lm_head_bias", "true is not known; it is false in every release")
@@ -86,7 +83,7 @@ def _phi3(fields: ConfigFields) -> Model:
 
 
 def _mimo(fields: ConfigFields) -> Model:
-    """MiMo: Qwen2 with layers for further tokens."""
+    """Qwen2 with multi-token prediction."""
     fields.seen |= {"attention_bias", "use_mrope"}
     model = _dense(fields, attention_of(fields, qkv_bias=True))
     return replace(model, mtp=(model.layers[-1],) * fields.number("num_nextn_predict_layers", default=0))
@@ -107,13 +104,11 @@ def _ernie_biases(fields: ConfigFields) -> dict[str, bool]:
 
 
 def _ernie(fields: ConfigFields) -> Model:
-    """ERNIE 4.5 without experts."""
     model = _dense(fields, attention_of(fields, head_size=128, **_ernie_biases(fields)))
     return replace(model, tied_embeddings=fields.flag("tie_word_embeddings", default=True))
 
 
 def _ernie_moe(fields: ConfigFields) -> Model:
-    """ERNIE 4.5 with experts from `moe_layer_start_index` to `moe_layer_end_index`, one in `moe_layer_interval`."""
     fields.seen |= {"moe_capacity", "moe_gate", "moe_gate_act", "moe_norm_min", "moe_use_aux_free"}
     attention = attention_of(fields, **_ernie_biases(fields))
     expert = FeedForward(fields.count("moe_intermediate_size"))
@@ -134,7 +129,6 @@ def _ernie_moe(fields: ConfigFields) -> Model:
 
 
 def _minimax_m2(fields: ConfigFields) -> Model:
-    """MiniMax-M2: experts in all layers, and one norm over all heads."""
     fields.seen |= {"attn_type_list", "mtp_transformer_layers", "num_mtp_modules", "qk_norm_type", "rotary_dim"}
     fields.seen |= {"use_mtp", "use_routing_bias"}
     if fields.number("shared_intermediate_size", default=0):
@@ -154,7 +148,7 @@ def _olmoe(fields: ConfigFields) -> Model:
 
 
 def _granite(fields: ConfigFields, *, has_experts: bool = False, has_shared: bool = False) -> Model:
-    """Granite: like Llama, with multipliers that change no size; or experts, with a dense part next to them."""
+    """The multipliers change no size."""
     fields.seen |= {f"{name}_multiplier" for name in ("attention", "embedding", "residual")} | {"logits_scaling"}
     dense = dense_of(fields)
     part: Part = dense
@@ -181,7 +175,7 @@ _HUNYUAN = frozenset(
 
 
 def _hunyuan(fields: ConfigFields) -> Model:
-    """Hunyuan-A13B: experts in all layers; sizes of experts may be lists, of one value in every release."""
+    """Sizes of experts may be lists, of one value in every release."""
     for name in ("use_cla", "use_mla"):
         if fields.flag(name, default=False):
             fields.refuse(name, "true is not known; it is false in every release of experts")
@@ -200,7 +194,6 @@ def _hunyuan(fields: ConfigFields) -> Model:
 
 
 def _same(fields: ConfigFields, name: str) -> int | None:
-    """A number, or the one that a list repeats; None if there is none."""
     if fields.is_list(name):
         values = set(fields.counts(name, 1) or ())
         if len(values) > 1:
@@ -210,7 +203,6 @@ def _same(fields: ConfigFields, name: str) -> int | None:
 
 
 def _exaone(fields: ConfigFields) -> Model:
-    """EXAONE 4: norms of queries, keys and outputs; three layers in four have a window if there is one."""
     return _dense(fields, attention_of(fields, qk_norm=True, qkv_bias=False), windows=True)
 
 
@@ -220,10 +212,7 @@ def _exaone_moe(fields: ConfigFields) -> Model:
 
 
 def _nemotron_nas(fields: ConfigFields) -> Model:
-    """Llama-Nemotron Super and Ultra: each layer has its own feed-forward width, and attention or none.
-
-    A width is 2/3 of `ffn_mult` · hidden_size, rounded up to a multiple of 256.
-    """
+    """Llama-Nemotron Super and Ultra."""
     hidden, heads, layers = fields.count("hidden_size"), fields.count("num_attention_heads"), []
     for name in ("attention_bias", "mlp_bias"):
         if fields.flag(name, default=False):
@@ -249,7 +238,7 @@ def _nemotron_nas(fields: ConfigFields) -> Model:
 
 
 def _glm(fields: ConfigFields) -> Model:
-    """GLM-4.5 to 4.7: biases of queries, keys and values; the larger model norms queries and keys."""
+    """GLM-4.5 to 4.7; only the larger model norms queries and keys."""
     bias, qk_norm = fields.flag("attention_bias", default=False), fields.flag("use_qk_norm", default=False)
     return _sparse(fields, attention_of(fields, qkv_bias=bias, qk_norm=qk_norm))
 
@@ -261,7 +250,7 @@ def _hy_v3(fields: ConfigFields) -> Model:
 
 
 def _bailing(fields: ConfigFields) -> Model:
-    """Ling 2.0 and Sarvam: few dense layers first, a shared expert, norms of queries and keys."""
+    """Ling 2.0 and Sarvam."""
     fields.seen |= {"embedding_dropout", "output_dropout", "mtp_loss_scaling_factor", "norm_head", "norm_softmax"}
     fields.seen |= {"moe_shared_expert_intermediate_size", "rotary_dim", "router_dtype", "score_function"}
     bias, out = fields.flag("use_qkv_bias", default=False), fields.flag("use_bias", default=False)
@@ -270,7 +259,7 @@ def _bailing(fields: ConfigFields) -> Model:
 
 
 def _latent(fields: ConfigFields, *, router_bias: bool = True, is_sparse: bool = False) -> Model:
-    """DeepSeek-V2, V3, Kimi K2, GLM-4.7-Flash, Sarvam 105B: latent attention; V3.2 and GLM-5: to chosen keys."""
+    """DeepSeek-V2, V3, Kimi K2, GLM-4.7-Flash, Sarvam 105B; with `is_sparse` V3.2 and GLM-5."""
     attention = latent_attention_of(fields)
     fields.seen |= {"qk_head_dim", "q_head_dim", "mlp_bias"}
     if fields.flag("attention_bias", default=False):
@@ -280,7 +269,7 @@ def _latent(fields: ConfigFields, *, router_bias: bool = True, is_sparse: bool =
 
 
 def _choosing(fields: ConfigFields, attention: LatentAttention) -> list[LatentAttention]:
-    """Return the attention of each layer to chosen keys: with an indexer, or with the choice of a layer before."""
+    """A layer has an indexer, or uses the choice of an earlier layer."""
     fields.seen |= {"index_share_for_mtp_iteration", "index_skip_topk_offset", "index_topk_freq"}
     fields.seen |= {"index_topk_pattern", "indexer_rope_interleave", "moe_router_dtype"}
     num_keys, number = fields.count("index_topk", default=2048), fields.num_layers()
@@ -297,7 +286,6 @@ def _sparse(
     first: int = 0,
     windows: bool = False,
 ) -> Model:
-    """Return a decoder whose first layers are dense; the others have experts and shared experts."""
     expert = FeedForward(fields.count("moe_intermediate_size"))
     shared = expert.size * fields.number("n_shared_experts", "num_shared_experts", default=0)
     experts = experts_of(

@@ -75,7 +75,7 @@ _OF_ATTENTION = {
 
 
 def lora_module_of(linear: WeightMatrix, mixer: Iterable[WeightMatrix]) -> str | None:
-    """Return Megatron-Core's module name of a matrix; `mixer` has the matrices of its layer's token mixer."""
+    """Megatron-Core's module name of a matrix; `mixer` has the matrices of its layer's token mixer."""
     if linear.kind == "router":
         return "router"
     if linear.kind in ("dense", "routed", "shared") and linear.name in UP_AND_DOWN:
@@ -109,8 +109,8 @@ def group_of(linear: WeightMatrix, half: int) -> str:
 class LayerTraining(NamedTuple):
     """The trained weights of a layer in a fine-tuned model.
 
-    `frozen`: frozen groups of weights (see `GROUPS`). `rank`: rank of the LoRA adapters on the `adapted` modules.
-    `has_backward`: this layer or an earlier one has a trained weight.
+    `frozen`: frozen groups of weights (see `GROUPS`). `has_backward`: this layer or an earlier one has a trained
+    weight.
     """
 
     frozen: frozenset[str]
@@ -119,7 +119,6 @@ class LayerTraining(NamedTuple):
     has_backward: bool = True
 
     def trains(self, group: str) -> bool:
-        """Return whether the weights of a group are trained."""
         return group not in self.frozen
 
 
@@ -127,7 +126,7 @@ class LayerTraining(NamedTuple):
 class FineTuning:
     """The trained weights: adapters on modules, or all weights except the frozen ones.
 
-    `rank`: rank of the LoRA adapters, 0 for no adapters. `layers`: numbers of the completely frozen layers.
+    `rank`: 0 for no adapters. `layers`: numbers of the completely frozen layers.
     """
 
     rank: int = 0
@@ -136,7 +135,7 @@ class FineTuning:
     layers: frozenset[int] = frozenset()
 
     def trains(self, word: str) -> bool:
-        """Return whether a group of base weights, named as in `--freeze`, is trained; "mtp" is part of "layers"."""
+        """Return whether base weights, named as in `--freeze`, are trained; "mtp" is part of "layers"."""
         return not self.rank and (_LAYERS if word == "mtp" else word) not in self.frozen
 
     def of_layer(self, number: int) -> LayerTraining:
@@ -151,7 +150,7 @@ class FineTuning:
 
 
 def lora_of(text: str | int) -> str:
-    """Return the normalised value of --lora: a rank, and modules unless they are the default.
+    """Normalise --lora: a rank, and modules unless they are the default.
 
     >>> lora_of("16:linear_fc1+linear_qkv"), lora_of("8:linear_qkv+linear_proj+linear_fc1+linear_fc2"), lora_of("")
     ('16:linear_qkv+linear_fc1', '8', '')
@@ -170,7 +169,7 @@ def lora_of(text: str | int) -> str:
 
 
 def freeze_of(text: str) -> str:
-    """Return the normalised value of --freeze.
+    """Normalise --freeze.
 
     >>> freeze_of("layers@2,0-1+mixer+embedding"), freeze_of("none")
     ('embedding+attention+layers@0-2', '')
@@ -196,7 +195,7 @@ def freeze_of(text: str) -> str:
 
 
 def fine_tuning_of(lora: str, freeze: str) -> FineTuning | None:
-    """Return the fine-tuning for normalised values of --lora and --freeze; None: all weights are trained.
+    """Return the fine-tuning for normalised values; None: all weights are trained.
 
     >>> fine_tuning_of("16:linear_qkv", ""), fine_tuning_of("", "")
     (FineTuning(rank=16, modules=('linear_qkv',), frozen=frozenset(), layers=frozenset()), None)

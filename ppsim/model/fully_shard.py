@@ -1,17 +1,6 @@
 """Memory that torch's allocator reserves for training with `fully_shard` (FSDP2), by replay of a rank's tensors.
 
-torch 2.6, distributed/fsdp/_fully_shard and distributed/pipelining. Weights, gradients and Adam's moments are
-float32 shards. Weights are gathered layer by layer, the next layer during the current one, into a buffer on a
-separate stream, and copied out; embedding and head stay gathered from the forward to the end of the backward. The
-gradients of a layer are copied into one float32 tensor, which is held until the next layer's (`foreach_reduce`),
-and reduced into shards on another stream. Embedding, final norm, head and loss are eager.
-
-With a pipeline, weights stay gathered for the whole step. Each gradient is accumulated whole, in float32, until the
-last backward of its stage, after which all are reduced (`backward_maybe_with_nosync`); the last copy is held until
-the next step's first, because no callback drops it. Each stage first runs an extra forward (stage.py:
-`_shape_inference`). Each microbatch has receive buffers; outputs and input gradients of all microbatches are held
-until the next step (`forward_one_chunk`, `clear_runtime_states`). At the end the logits of all are joined in one
-tensor (`_merge_outputs`).
+The replay follows torch 2.6, distributed/fsdp/_fully_shard and distributed/pipelining.
 """
 
 from collections import Counter
@@ -35,7 +24,7 @@ NUM_STEPS = 2
 
 @dataclass(frozen=True)
 class MicrobatchPass:
-    """A forward or backward of a microbatch, on one of a rank's stages (index among the rank's stages)."""
+    """A forward or backward of a microbatch; `stage` is an index among the rank's stages."""
 
     is_forward: bool
     stage: int
@@ -44,10 +33,7 @@ class MicrobatchPass:
 
 @dataclass(frozen=True)
 class LaunchSettings:
-    """How a run is started: with a pipeline, with messages inside GEMMs (async tp), with expandable segments.
-
-    `num_rounds` is the number of accumulation rounds per step.
-    """
+    """How a run is started. `is_async`: messages inside GEMMs (async tp). `num_rounds`: per step."""
 
     is_pipelined: bool = False
     is_async: bool = False
@@ -64,7 +50,6 @@ class ReplayedMemory:
 
 
 def why_no_replay(model: Model, settings: MemorySettings) -> str | None:
-    """Return why a model's tensors cannot be simulated, or None if they can."""
     recompute = settings.batch.recompute
     is_known = recompute in (known := ("none", BY_OPERATORS, "full")) or recompute.startswith("full/")
     if not is_known:
@@ -81,7 +66,6 @@ def replay_memory(
     passes: Sequence[MicrobatchPass],
     launch: LaunchSettings,
 ) -> ReplayedMemory:
-    """Return the memory of a rank with these stages and passes; raises `ConfigError` if it cannot be simulated."""
     if reason := why_no_replay(model, settings):
         raise ConfigError(reason)
     rank = _Rank(model, list(stages), settings, launch)
@@ -92,7 +76,7 @@ def replay_memory(
 
 @dataclass
 class _Flight:
-    """Saved tensors of a microbatch in flight: each layer's input and saved tensors, and those for the loss."""
+    """Saved tensors of a microbatch in flight."""
 
     inputs: list[AllocatorBlock | None] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)
@@ -103,7 +87,13 @@ _FLOAT = 4
 
 
 class _Rank:
-    """Memory of one rank over steps. A unit is a layer of a stage, or a stage's embedding and head."""
+    """Memory of one rank over steps. A unit is a layer of a stage, or a stage's embedding and head (layer -1).
+
+    Weights, gradients and Adam's moments are float32 shards. Without a pipeline, weights are gathered layer by
+    layer; embedding and head stay gathered until the end of the backward. With a pipeline, all weights stay
+    gathered for the whole step, and each gradient is accumulated whole, in float32, until the last backward of its
+    stage, after which all are reduced (`backward_maybe_with_nosync`).
+    """
 
     def __init__(self, model: Model, stages: list[Stage], settings: MemorySettings, launch: LaunchSettings) -> None:
         self.memory = Allocator(is_expandable=launch.is_expandable)
@@ -143,11 +133,10 @@ class _Rank:
         self.reduced: dict[int, AllocatorBlock | None] = {}
 
     def _units(self) -> list[tuple[int, int]]:
-        """All units as (stage, layer); layer -1 is the stage's embedding and head."""
         return [(at, index) for at, stage in enumerate(self.stages) for index in range(-1, len(stage.layers))]
 
     def _recomputes(self, stage: int, index: int) -> bool:
-        """True if a layer is recomputed whole: every Nth layer of the rank (`ptd_checkpoint_wrapper`)."""
+        """Every Nth layer of the rank is recomputed whole (`ptd_checkpoint_wrapper`)."""
         number = sum(len(before.layers) for before in self.stages[:stage]) + index + 1
         return self.every > 0 and number % self.every == 0
 
@@ -164,6 +153,7 @@ class _Rank:
         return self.memory.make(_FLOAT * size / self.settings.sharding_ranks)
 
     def _gather(self, unit: tuple[int, int]) -> None:
+        """Gather into a buffer on a separate stream, which lives until the next gather, and copy out of it."""
         if unit in self.gathered:
             return
         element = self.settings.optimizer.weight_bytes if unit[1] < 0 else gathered_bytes(self.settings)
@@ -181,6 +171,11 @@ class _Rank:
         self.memory.drop(*self.gathered.pop(unit, []))
 
     def _reduce(self, unit: tuple[int, int], gradients: Sequence[AllocatorBlock | None]) -> None:
+        """Copy gradients into one float32 tensor, and reduce it into shards on another stream.
+
+        The tensor is held until the next layer's (`foreach_reduce`). With a pipeline the last one is held until the
+        next step, because no callback drops it.
+        """
         size = sum(self._sizes(unit)) * self.settings.optimizer.bytes_of_gradient
         self.memory.drop(self.reduced.get(unit[0]))
         self.reduced[unit[0]] = self.memory.make(size)
@@ -210,7 +205,11 @@ class _Rank:
         self._update()
 
     def _round(self, passes: Sequence[MicrobatchPass]) -> None:
-        """Run passes with the same number of microbatches each, then reduce gradients (`schedule.step()`)."""
+        """Run the passes of one `schedule.step()`.
+
+        With a pipeline, outputs and input gradients are held until the next step (`forward_one_chunk`,
+        `clear_runtime_states`), and the logits of all microbatches are joined in one tensor (`_merge_outputs`).
+        """
         if self.is_pipelined and not self.received:
             self._infer_shapes()
             self._make_buffers(len({one.microbatch for one in passes}))
@@ -231,6 +230,7 @@ class _Rank:
         self.copied_in = None
 
     def _infer_shapes(self) -> None:
+        """Each stage first runs an extra forward (stage.py: `_shape_inference`)."""
         for at, stage in enumerate(self.stages):
             self._gather((at, -1))
             whole = self.memory.make(self.trace.whole) if stage.embedding else None
@@ -242,7 +242,6 @@ class _Rank:
             self.memory.drop(*self._logits(hidden) if stage.head else [hidden])
 
     def _logits(self, hidden: AllocatorBlock | None) -> list[AllocatorBlock | None]:
-        """Final norm and head: return their saved tensors, and the logits."""
         normed, kept = self._forward_of_norm(hidden)
         if self.trace.cut.tp > 1:
             own, normed = normed, self.trace.gathered(self.trace.whole)
@@ -254,7 +253,7 @@ class _Rank:
         self.received = [self.memory.make(self.trace.own) for _ in range(directions * num_microbatches)]
 
     def _update(self) -> None:
-        """Adam: allocate moments in the first step, and roots of second moments in each (`_foreach_sqrt`)."""
+        """Adam allocates moments in the first step, and roots of second moments in each (`_foreach_sqrt`)."""
         sizes = self._all_sizes()
         if not self.moments:
             self.moments = [self._shard(size) for size in sizes for _ in range(2)]
@@ -281,11 +280,7 @@ class _Rank:
             self.outputs.append(hidden)
 
     def _forward_of_loss(self, flight: _Flight, hidden: AllocatorBlock | None) -> None:
-        """Final norm, logits, their float32 copy and its log-softmax, which is saved.
-
-        With tensor parallelism, the log-softmax is computed step by step (distributed/tensor/parallel/loss.py). A
-        pipeline holds the logits with the other outputs.
-        """
+        """With tensor parallelism, the log-softmax has several steps (distributed/tensor/parallel/loss.py)."""
         make, drop, is_divided = self.memory.make, self.memory.drop, self.trace.cut.tp > 1
         *flight.of_loss, logits = self._logits(hidden)
         if self.fused_loss:
@@ -304,11 +299,7 @@ class _Rank:
     def _forward_of_norm(
         self, hidden: AllocatorBlock | None
     ) -> tuple[AllocatorBlock | None, list[AllocatorBlock | None]]:
-        """Eager final norm (norms.py: `RMSNorm`): return its output and saved tensors.
-
-        x in float32, its square, the product with the root, its cast to the activations' dtype, and the product
-        with the weights.
-        """
+        """Run the eager final norm (norms.py: `RMSNorm`), in float32; return its output and saved tensors."""
         make, drop = self.memory.make, self.memory.drop
         exact = make(self.exact_own)
         drop(hidden)

@@ -1,8 +1,7 @@
 """Readers of config.json for decoders whose layers differ in their mixers.
 
-Layers with a window may have other numbers of heads than layers that see the whole sequence, and sinks. Mamba-2 or
-delta rules alternate with attention. Each switch follows the class of the model_type in transformers 5.23, or
-AMD-AGI/Primus if transformers has no class (Zebra-Llama).
+Each switch follows the class of the model_type in transformers 5.23, or AMD-AGI/Primus if transformers has no class
+(Zebra-Llama).
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +32,6 @@ from ppsim.parallel.layer_partition import require_layers
 
 
 def _mimo_v2_flash(fields: ConfigFields) -> Model:
-    """MiMo-V2-Flash: layers with a window have other numbers of heads, and a sink per head."""
     fields.seen |= {"attention_value_scale", "layernorm_epsilon", "swa_rope_theta", "attention_chunk_size"}
     number = fields.num_layers()
     whole = replace(
@@ -66,10 +64,7 @@ def _mimo_v2_flash(fields: ConfigFields) -> Model:
 
 
 def _step(fields: ConfigFields) -> Model:
-    """Step 3.5 and 3.7: layers with a window have more heads; a gate per head; dense first and MTP layers.
-
-    `layer_types` may contain the MTP layers, and `attention_other_setting` has the sizes of layers with a window.
-    """
+    """`layer_types` may contain the MTP layers; `attention_other_setting` has the sizes of layers with a window."""
     fields.seen |= {
         "max_seq_len",
         "norm_expert_weight",
@@ -126,10 +121,7 @@ def _step(fields: ConfigFields) -> Model:
 
 
 def _minimax_m3(fields: ConfigFields) -> Model:
-    """The text model of MiniMax-M3: attention to chosen blocks of keys, experts with a shared one.
-
-    The release has no weights of MTP layers (Megatron-Bridge 067f987, docs/models/minimax/minimax-m3.md).
-    """
+    """The release has no weights of MTP layers (Megatron-Bridge 067f987, docs/models/minimax/minimax-m3.md)."""
     fields.seen |= {"attention_output_gate", "qk_norm_type", "rotary_dim", "use_gemma_norm", "num_mtp_modules"}
     fields.seen |= {"use_routing_bias", "num_nextn_predict_layers", "n_shared_experts", "first_k_dense_replace"}
     number, sparse = fields.num_layers(), fields.nested("sparse_attention_config")
@@ -163,7 +155,6 @@ def _minimax_m3(fields: ConfigFields) -> Model:
 def _gemma4(fields: ConfigFields) -> Model:
     """The text model of Gemma 4 31B, and of 26B-A4B, whose layers have experts next to a dense part.
 
-    Layers that see all tokens have other heads. Their keys are their values too if `attention_k_eq_v` is true.
     Layers with experts have three more norms, and their router scales its input like a fourth.
     """
     for name, default in (("hidden_size_per_layer_input", 256), ("num_kv_shared_layers", 0)):
@@ -202,7 +193,6 @@ def _gemma4(fields: ConfigFields) -> Model:
 
 
 def _granite_hybrid(fields: ConfigFields) -> Model:
-    """Granite 4: Mamba-2 or attention in each layer; experts with a shared one, or a dense feed-forward part."""
     fields.seen |= {"attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier"}
     fields.seen |= {"init_method", "mamba_expand", "normalization_function", "position_embedding_type"}
     fields.seen |= {"intermediate_size", "num_experts_per_tok"}
@@ -230,7 +220,6 @@ def _granite_hybrid(fields: ConfigFields) -> Model:
 
 
 def _zebra_llama(fields: ConfigFields) -> Model:
-    """Zebra-Llama: a pattern of latent attention (*), MLPs (-), and Mamba-2 or a delta rule (M)."""
     pattern, mixer = fields.text("hybrid_override_pattern") or "", _recurrent_of(fields)
     latent = latent_attention_of(fields) if "*" in pattern else None
     fields.seen.add("num_attention_heads")
@@ -240,7 +229,6 @@ def _zebra_llama(fields: ConfigFields) -> Model:
 
 
 def _recurrent_of(fields: ConfigFields) -> Mixer:
-    """Return Mamba-2 if the file has its heads, else a delta rule, Kimi's if `use_kda` is true."""
     if (heads := fields.optional("mamba_num_heads")) is not None:
         size = fields.count("mamba_head_dim", default=64)
         return mamba_of(fields, heads, size, fields.count("ssm_state_size", default=128), chunk=128)

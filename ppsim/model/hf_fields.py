@@ -61,7 +61,8 @@ class UnknownModelType(ConfigError):
 class ConfigFields:
     """Typed access to the fields of a config.json; `seen` has the names of the fields that were read.
 
-    Methods raise `ConfigError` for a missing field without default, or a value of the wrong type.
+    The first of several names that has a value is read. Methods raise `ConfigError` for a missing field without
+    default, or a value of the wrong type.
     """
 
     def __init__(self, data: dict[str, Any], where: str) -> None:
@@ -69,37 +70,32 @@ class ConfigFields:
         self.seen = {"model_type"}
 
     def count(self, name: str, *others: str, default: int | None = None) -> int:
-        """Return a whole number of 1 or more: the first of these fields that has a value."""
+        """Return a whole number of 1 or more."""
         return self._whole(1, name, *others, default=default)
 
     def num_layers(self, name: str = "num_hidden_layers", *others: str, default: int | None = None) -> int:
-        """Return the number of layers; raises `ConfigError` if it is too large."""
         value = self.count(name, *others, default=default)
         require_layers(value, name)
         return value
 
     def has_any(self, *names: str) -> bool:
-        """Return whether any of these fields has a value."""
         return any(self._data.get(name) is not None for name in names)
 
     def is_word(self, name: str, word: object) -> bool:
-        """Return whether a field has this value; `word` None: whether it is missing or null."""
+        """`word` None: whether the field is missing or null."""
         self.seen.add(name)
         return bool(self._data.get(name) == word)
 
     def is_list(self, name: str) -> bool:
-        """Return whether a field contains a list."""
         self.seen.add(name)
         return isinstance(self._data.get(name), list)
 
     def length(self, name: str) -> int:
-        """Return the length of a field's list, 0 if it is not a list."""
         self.seen.add(name)
         value = self._data.get(name)
         return len(value) if isinstance(value, list) else 0
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of all fields."""
         return tuple(self._data)
 
     def optional(self, name: str) -> int | None:
@@ -108,7 +104,7 @@ class ConfigFields:
         return None if self._data.get(name) is None else self.count(name)
 
     def number(self, name: str, *others: str, default: int) -> int:
-        """Return a whole number of 0 or more: the first of these fields that has a value."""
+        """Return a whole number of 0 or more."""
         return self._whole(0, name, *others, default=default)
 
     def _whole(self, least: int, name: str, *others: str, default: int | None) -> int:
@@ -123,21 +119,19 @@ class ConfigFields:
         return value
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """Return a Boolean field."""
         value = self._get(name, default=default)
         if not isinstance(value, bool):
             raise ConfigError(f"{self._where}: {name} must be true or false: got {value!r}")
         return value
 
     def factor(self, name: str) -> float:
-        """Return a number above 0 and at most 1000."""
         value = self._get(name)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1000:
             raise ConfigError(f"{self._where}: {name} must be a number above 0, at most 1000: got {value!r}")
         return float(value)
 
     def layers(self, name: str) -> set[int]:
-        """Return the set of layer numbers in a list, or in a text with commas; empty if the field is missing."""
+        """Layer numbers in a list, or in a text with commas; empty if the field is missing."""
         value = self._get(name, default=())
         if isinstance(value, str) and all(one.strip().isdigit() for one in value.split(",")):
             value = [int(one) for one in value.split(",")]
@@ -146,7 +140,7 @@ class ConfigFields:
         return set(value)
 
     def counts(self, name: str, least: int) -> list[int] | None:
-        """Return a list of at least `least` whole numbers of 0 or more, one per layer; None if it is missing."""
+        """At least `least` whole numbers of 0 or more; None if the field is missing."""
         self.seen.add(name)
         value = self._data.get(name)
         if value is None:
@@ -161,28 +155,25 @@ class ConfigFields:
         return list(value)
 
     def objects(self, name: str) -> list[dict[str, Any]]:
-        """Return a list of objects."""
         value = self._get(name)
         if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
             raise ConfigError(f"{self._where}: {name} must be a list of objects")
         return value
 
     def sentences(self, name: str) -> list[str]:
-        """Return a list of strings, empty if the field is missing."""
         value = self._get(name, default=[])
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
             raise ConfigError(f"{self._where}: {name} must be a list of strings")
         return value
 
     def nested(self, name: str) -> "ConfigFields":
-        """Return the fields of a nested object, such as the language model of a vision-language model."""
         value = self._get(name, default={})
         if not isinstance(value, dict):
             raise ConfigError(f"{self._where}: {name} must be an object: got {value!r}")
         return ConfigFields(value, f"{self._where}, {name}")
 
     def words(self, name: str, known: Mapping[str, T], length: int) -> list[T] | None:
-        """Return `known[word]` for each layer's word in a list; None if the list is missing or null."""
+        """`known[word]` for each layer's word in a list; None if the list is missing or null."""
         self.seen.add(name)
         value = self._data.get(name)
         if value is None:
@@ -197,10 +188,7 @@ class ConfigFields:
         return [known[word] for word in value]
 
     def text(self, *names: str) -> str | None:
-        """Return a layer pattern as one string, from the first of these fields that has a value; None if none has.
-
-        A list of layer types becomes one letter per layer.
-        """
+        """A layer pattern; a list of layer types becomes one letter per layer."""
         self.seen.update(names)
         for name in names:
             value = self._data.get(name)
@@ -220,11 +208,10 @@ class ConfigFields:
         return letters[word]
 
     def require_trace(self, what: str) -> None:
-        """Raise `UnknownModelType`, after which the caller traces the model; `what` is the unknown part."""
+        """Raise `UnknownModelType`, after which the caller traces the model."""
         raise UnknownModelType(f"{self._where}: {what} is not read by name: the model must be traced")
 
     def refuse(self, name: str, sentence: str) -> None:
-        """Raise `ConfigError` with the message "file: `name` `sentence`"."""
         raise ConfigError(f"{self._where}: {name} {sentence}")
 
     def _get(self, name: str, *others: str, default: Any = None) -> Any:

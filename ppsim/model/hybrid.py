@@ -23,7 +23,7 @@ LETTERS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True)
 class HybridMixers:
-    """Mixers of a hybrid's layers, one per layer; None: no such layers."""
+    """Mixers of a hybrid's layers; None: there are no such layers."""
 
     hidden_size: int
     mamba: Mixer | None = None
@@ -34,7 +34,6 @@ class HybridMixers:
     norm: Norm = "rmsnorm"
 
     def of_letter(self, letter: str, pattern: str) -> Layer:
-        """Return the layer of a letter; raises `ConfigError` if the letter is unknown or its sizes are missing."""
         parts = {"M": self.mamba, "G": self.delta, "*": self.attention, "-": self.dense, "E": self.experts}
         if letter not in parts:
             known = ", ".join(f"{name} ({what})" for name, what in LETTERS.items())
@@ -71,7 +70,6 @@ class HybridMixers:
 
 
 def windowed(layer: Layer, window: int, *, is_chunked: bool = False) -> Layer:
-    """Return the layer with a sliding window."""
     if not isinstance(layer.attention, Attention):
         raise ConfigError("sliding windows are known for multi-head and grouped-query attention only")
     return replace(layer, attention=replace(layer.attention, window=window, is_chunked=is_chunked))

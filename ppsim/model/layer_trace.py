@@ -1,11 +1,7 @@
 """Tensors that one layer allocates and frees, in the execution order of TorchTitan's compiled Llama block.
 
-torchtitan/models/llama/model.py and parallelize_llama.py at 9dec370: norm, all-gather along the sequence, GEMMs,
-rotation, keys and values repeated for all heads, attention, GEMM, reduce-scatter; the same around SwiGLU. A gather
-or scatter along any dimension except the first needs a copy (torch, distributed/_functional_collectives.py:
-`all_gather_tensor` and `reduce_scatter_tensor` chunk and cat). Pointwise operators are one kernel under
-torch.compile, with one output. Context-parallel ranks hold the keys and values of all ranks, and their own in one
-tensor (torch, distributed/tensor/experimental/_attention.py: `_AllGatherRotater`, the default).
+The block is in torchtitan/models/llama/model.py and parallelize_llama.py at 9dec370. Pointwise operators are one
+kernel under torch.compile, with one output.
 """
 
 from ppsim.model.allocator import Allocator, AllocatorBlock
@@ -23,7 +19,6 @@ _OF_ACCUMULATED = 4
 
 
 def why_no_trace(layer: Layer) -> str | None:
-    """Return why the tensors of a layer are not known, or None if they are."""
     is_attention = isinstance(layer.attention, Attention) and not isinstance(layer.attention, NoAttention)
     is_swiglu = isinstance(layer.ffn, FeedForward) and not isinstance(layer.ffn, NoFeedForward) and layer.ffn.gated
     if is_attention and is_swiglu and not layer.conditioned:
@@ -34,13 +29,14 @@ def why_no_trace(layer: Layer) -> str | None:
 class LayerTrace:
     """Allocations of a layer's forward and backward for a microbatch on a rank.
 
-    `operand_bytes`: bytes per element of a GEMM operand. `tokens`: tokens of a tensor-parallel group. `whole`:
-    bytes of the hidden states of these tokens. `own`: bytes of a rank's part of them. `weights`: number of elements
-    per weight matrix, attention before MLP. `is_async`: all-gathers and reduce-scatters are fused with GEMMs,
-    through symmetric memory, which the allocator does not manage (torch, distributed/_symmetric_memory:
-    `_fused_all_gather_matmul_impl`, `_fused_matmul_reduce_scatter_impl`). `held`: unused tensors that
-    `selective-op` holds in an eager block until the end of its backward (`held_for_nothing`); the rest of such a
-    block is assumed to be as compiled.
+    - `operand_bytes`: per element of a GEMM operand.
+    - `tokens`: of a tensor-parallel group. `whole`, `own`: bytes of their hidden states, and of a rank's part.
+    - `weights`: elements of each weight matrix, attention before MLP.
+    - `is_async`: all-gathers and reduce-scatters are fused with GEMMs, through symmetric memory, which the
+      allocator does not manage (torch, distributed/_symmetric_memory: `_fused_all_gather_matmul_impl`,
+      `_fused_matmul_reduce_scatter_impl`).
+    - `held`: tensors of `unused_output_bytes`, held until the end of the backward; the rest of an eager block is
+      assumed to be as compiled.
     """
 
     def __init__(
@@ -70,7 +66,11 @@ class LayerTrace:
         self._columns = self.tokens * ffn.size // tp * e
 
     def gathered(self, num_bytes: float) -> AllocatorBlock | None:
-        """All-gather operands along the sequence: gather into a buffer, and return the reordered copy."""
+        """All-gather operands along the sequence into a buffer, and return the reordered copy.
+
+        A gather or scatter along any dimension except the first needs a copy (torch,
+        distributed/_functional_collectives.py: `all_gather_tensor`, `reduce_scatter_tensor`).
+        """
         raw = self.memory.make(num_bytes)
         if self.cut.tp == 1:
             return raw
@@ -79,7 +79,7 @@ class LayerTrace:
         return found
 
     def scattered(self, whole: AllocatorBlock | None) -> AllocatorBlock | None:
-        """Reduce-scatter partial sums: copy them into one piece per rank, and return this rank's piece."""
+        """Copy partial sums into one piece per rank, and return this rank's piece."""
         if self.cut.tp == 1:
             return whole
         pieces = self.memory.make(self.whole)
@@ -89,11 +89,9 @@ class LayerTrace:
         return found
 
     def _into_product(self, num_bytes: float) -> AllocatorBlock | None:
-        """All-gather operands along the sequence; if `is_async`, the GEMM gathers them itself."""
         return self.memory.make(num_bytes) if self.is_async else self.gathered(num_bytes)
 
     def _out_of_product(self, whole: AllocatorBlock | None) -> AllocatorBlock | None:
-        """Reduce-scatter a GEMM's output; if `is_async`, the GEMM reduces it itself."""
         if not self.is_async:
             return self.scattered(whole)
         found = self.memory.make(self.own)
@@ -101,7 +99,7 @@ class LayerTrace:
         return found
 
     def forward(self, *, keeps: bool) -> tuple[AllocatorBlock | None, Kept]:
-        """Return the output and the saved tensors; without `keeps` each tensor is freed after its last use.
+        """Without `keeps` each tensor is freed after its last use.
 
         `selective-op` saves the outputs of GEMMs, of attention and of a scatter instead. From these, `backward`
         recomputes each mixer just before the mixer's own backward.
@@ -147,7 +145,7 @@ class LayerTrace:
         return residual
 
     def _into_core(self, kept: Kept, projected: list[AllocatorBlock | None], *, keeps_projected: bool) -> None:
-        """Attention's inputs from queries, keys and values; `selective-op` saves queries and values."""
+        """`selective-op` saves queries and values."""
         make, drop = self.memory.make, self.memory.drop
         if keeps_projected:
             kept["projected queries"] = projected[0]
@@ -201,13 +199,15 @@ class LayerTrace:
         return output
 
     def _of_other_ranks(self) -> list[AllocatorBlock | None]:
-        """Keys and values of a rank in one tensor, and of all context-parallel ranks."""
+        """Keys and values of a rank in one tensor, and of all context-parallel ranks.
+
+        torch, distributed/tensor/experimental/_attention.py: `_AllGatherRotater`, the default.
+        """
         if self.cut.cp == 1:
             return []
         return [self.memory.make(2 * self._queries), self.memory.make(2 * self.cut.cp * self._queries)]
 
     def _product_into(self, input_bytes: int, output_bytes: int) -> AllocatorBlock | None:
-        """The output of a GEMM, whose input is cast first if operands are narrower."""
         share_of = self.operand_bytes / self.batch.element_bytes
         cast = self.memory.make(input_bytes * share_of) if share_of < 1 else None
         output = self.memory.make(output_bytes)
@@ -221,7 +221,6 @@ class LayerTrace:
     def backward_again(
         self, gradient: AllocatorBlock | None
     ) -> tuple[AllocatorBlock | None, list[AllocatorBlock | None]]:
-        """Return the result of `backward` for a layer that saved only its input and is recomputed."""
         again, kept = self.forward(keeps=True)
         self.memory.drop(again)
         return self.backward(gradient, kept)
@@ -229,7 +228,6 @@ class LayerTrace:
     def backward(
         self, gradient: AllocatorBlock | None, kept: Kept
     ) -> tuple[AllocatorBlock | None, list[AllocatorBlock | None]]:
-        """Return the gradients of the input and of the weights; saved tensors are freed on the way."""
         of_weights: list[AllocatorBlock | None] = []
         if self.batch.recompute == BY_OPERATORS:
             self._feed_again(kept)
@@ -252,17 +250,13 @@ class LayerTrace:
         self._into_core(kept, projected, keeps_projected=False)
 
     def _of_weight(self, of_weights: list[AllocatorBlock | None]) -> None:
-        """The gradient of the next weight, in reverse order.
-
-        In 8 bits both operands are copied first, tokens last (torchao, float8_ops.py: `preprocess_addmm`).
-        """
+        """In 8 bits both operands are copied first, tokens last (torchao, float8_ops.py: `preprocess_addmm`)."""
         one = self.products[len(self.products) - 1 - len(of_weights)]
         copies = [self._copied(self.tokens * columns) for columns in (one.outputs, one.inputs)]
         of_weights.append(self.memory.make(one.size * self.batch.element_bytes))
         self.memory.drop(*copies)
 
     def _copied(self, num_elements: int) -> AllocatorBlock | None:
-        """A transposed copy of an 8-bit GEMM operand."""
         return (
             self.memory.make(num_elements * self.operand_bytes)
             if self.operand_bytes < self.batch.element_bytes
@@ -270,7 +264,7 @@ class LayerTrace:
         )
 
     def _of_input(self, of_weights: list[AllocatorBlock | None], num_bytes: float) -> AllocatorBlock | None:
-        """The gradient of the next weight's input; in 8 bits the weight is copied first."""
+        """In 8 bits the weight is copied first."""
         copied = self._copied(self.weights[len(self.weights) - 1 - len(of_weights)])
         found = self.memory.make(num_bytes)
         self.memory.drop(copied)

@@ -1,4 +1,4 @@
-"""Names for a layer's measurement, independent of the layer classes: its kind, and its shape in words."""
+"""Kind and description of a layer's measurement, independent of the layer classes."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -7,7 +7,7 @@ Kind = Literal["gpt", "llama", "moe"]
 
 
 def describe_key(shape: Mapping[str, Any]) -> str:
-    """Return the key of a measurement in words; missing sizes are 1, missing recomputation is none.
+    """Missing sizes are 1, missing recomputation is none.
 
     >>> describe_key({"micro_batch": 1, "sequence_length": 4096, "dtype": "bfloat16", "tp": 8, "recompute": "full"})
     'micro-batch 1, sequence length 4096, bfloat16, tp 8, recompute full'

@@ -11,12 +11,11 @@ from ppsim.parallel.sizes import ParallelSizes, require_divides
 
 
 class Mixer(ABC):
-    """A kind of token mixer. Parameters, memory and costs are computed only from its matrices and operators.
+    """A kind of token mixer, with matrices and operators.
 
-    The attention or scan kernel is timed if a mixer in `parts` is `ppsim.model.attention_base.Scored` or
-    `ppsim.model.recurrent.Recurrent`.
-    `has_norm_apart`: the preceding norm is not fused into the first GEMM. `graph_module`: the value of
-    `--cuda-graphs` that captures the mixer.
+    The attention or scan kernel is timed if a mixer in `parts` is a `ppsim.model.attention_base.ScoredAttention` or
+    `ppsim.model.recurrent.Recurrent`. `has_norm_apart`: the preceding norm is not fused into the first GEMM.
+    `graph_module`: the value of `--cuda-graphs` that captures the mixer.
     """
 
     num_heads: int
@@ -44,7 +43,7 @@ class Mixer(ABC):
 
     @property
     def parts(self) -> tuple["Mixer", ...]:
-        """The mixers that run in parallel on the same input; by default only this mixer."""
+        """The mixers that run in parallel on the same input."""
         return (self,)
 
     @property
@@ -58,7 +57,6 @@ class Mixer(ABC):
         return 0
 
     def require_division(self, cut: ParallelSizes) -> None:
-        """Raise `ConfigError` that names a size that ranks cannot divide."""
         for what, count in self.divided.items():
             require_divides("tp", cut.tp, what, count)
 
@@ -72,7 +70,6 @@ def gemm(
     name: str = "",
     quantized: bool = True,
 ) -> Operator:
-    """Return a GEMM, whose weight gradient reads its input."""
     return Operator(
         name or linear.name, module, (source,), writes, saved_for_w=(source,), weight=linear, quantized=quantized
     )
@@ -86,7 +83,7 @@ def scored_core(
     kernels: KernelChoice,
     sequence_length: int,
 ) -> Iterator[Operator]:
-    """Yield scores, softmax and their use, with `width` value columns per head; log-sum-exp or softmax is saved."""
+    """`width`: value columns per head."""
     heads = mixer.num_heads // cut.tp
     out = Tensor("o", "tokens", heads * width, "attention")
     if kernels.flash_attention:
@@ -116,16 +113,15 @@ def scored_core(
 
 
 def output(linear: WeightMatrix, source: str, h: int) -> Operator:
-    """Return the projection of all heads back to the hidden size."""
     # In 8 bits the projection saves a copy; its input is counted too, even if no other operator saves it.
     made = Tensor("mixed", "own_tokens", h, "norms")
     return replace(gemm(linear, "attn_proj", source, (made,)), saved_for_i=(source,))
 
 
 def opaque_mixer(linears: list[WeightMatrix], saved_columns: dict[str, tuple[str, float]]) -> Iterator[Operator]:
-    """Yield the operators of a mixer whose inner operators are unknown, from its matrices and saved tensors.
+    """Operators of a mixer whose inner operators are unknown.
 
-    `saved_columns` maps the name of a saved tensor to the module that writes it and its columns per token.
+    `saved_columns`: module that writes the tensor, and its columns per token.
     """
     for name, (module, columns) in saved_columns.items():
         made = Tensor(name, "tokens", columns, "scores" if name == "index" else "attention")
@@ -146,5 +142,5 @@ def opaque_mixer(linears: list[WeightMatrix], saved_columns: dict[str, tuple[str
 
 
 def _rows_of(linear: WeightMatrix, side: str) -> Rows:
-    """Rows on one side of a GEMM: all tokens on the side that ranks divide, else the rank's own."""
+    """All tokens on the side that ranks divide, else the rank's own."""
     return "tokens" if linear.split == side else "own_tokens"

@@ -17,8 +17,7 @@ def joined_modules(
 ) -> str:
     """Return the modules that a text names, in the order of `modules`.
 
-    `also` maps further names to modules. Raises `ConfigError` for unknown names; the message says that `field` may
-    also be one of `words`, and suggests similar modules or words from `near`.
+    `also`: further names of modules. `words`, `near`: other options, which an error mentions.
     """
     known = list(modules)
     named = [(also or {}).get(module.strip(), module.strip()) for module in text.split("+")]

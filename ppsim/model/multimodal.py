@@ -1,4 +1,4 @@
-"""Models with image and audio encoders, from a file with a text model and encoders."""
+"""Models with image and audio encoders."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,11 +22,7 @@ _OF_ENCODERS = frozenset(
 
 
 def multimodal_model(fields: ConfigFields, read: Reader, kinds: Sequence[str] = ("vision",)) -> Model:
-    """Return the model of a file with encoders of these `kinds` (vision, audio).
-
-    `read` reads its text model, from text_config or from the file's own fields. Encoders without a reader are left
-    out, and the model says so.
-    """
+    """Encoders without a reader are listed in `left_out`."""
     fields.seen |= _OF_ENCODERS
     has_text = not fields.is_word("text_config", None)
     text = fields.nested("text_config") if has_text else fields
@@ -49,7 +45,7 @@ def multimodal_model(fields: ConfigFields, read: Reader, kinds: Sequence[str] = 
 
 
 def omni_thinker(fields: ConfigFields, read: Reader) -> Model:
-    """Return the thinker of Qwen-Omni, a text model with an image and an audio encoder; the talker is left out."""
+    """Read the thinker of Qwen-Omni, a text model with an image and an audio encoder."""
     fields.seen |= {"talker_config", "code2wav_config", "token2wav_config", "enable_audio_output"}
     fields.seen |= {"enable_talker"} | {name for name in fields.names() if name.endswith("_token_id")}
     thinker = fields.nested("thinker_config")

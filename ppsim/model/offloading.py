@@ -25,12 +25,11 @@ MEANING = (
 
 @dataclass(frozen=True)
 class OffloadRules:
-    """Selection of the offloaded modules' tensors, and limit of copies in flight.
+    """Selection of the offloaded tensors, as in Megatron-LM (core/transformer/transformer_config.py at d98e8a64).
 
-    min_offloaded_tensor_size: minimum number of elements of an offloaded tensor. activation_offload_fraction:
-    fraction, 0 to 1, of a stage's groups (saved tensors of a module of a layer) that are offloaded, the first ones
-    in the forward. max_inflight_offloads: copies of a module in flight before the forward waits for one, None: no
-    limit. Names, defaults and rules as in Megatron-LM (core/transformer/transformer_config.py at d98e8a64).
+    min_offloaded_tensor_size: in elements. activation_offload_fraction: fraction of a stage's groups (saved tensors
+    of a module of a layer), the first ones in the forward. max_inflight_offloads: copies of a module in flight
+    before the forward waits for one, None: no limit.
     """
 
     min_offloaded_tensor_size: int = 2**20
@@ -50,7 +49,6 @@ class OffloadRules:
             raise ConfigError(f"--max-inflight-offloads is 0 or more copies: got {self.max_inflight_offloads}")
 
     def require_defaults(self) -> None:
-        """Raise `ConfigError` for a rule that differs from its default, for use without offloaded modules."""
         if self != OffloadRules():
             raise ConfigError(
                 "--min-offloaded-tensor-size, --activation-offload-fraction, --max-inflight-offloads are rules of "
@@ -67,7 +65,7 @@ class OffloadRules:
 
 
 def offload_modules_of(text: str) -> str:
-    """Return modules in the order of `MODULES`, or "" for none; raises `ConfigError` for unknown modules.
+    """Normalise the option.
 
     >>> offload_modules_of("core_attn+attn_norm"), offload_modules_of("none")
     ('attn_norm+core_attn', '')

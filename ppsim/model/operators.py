@@ -1,7 +1,6 @@
 """A layer's forward on one rank as a list of operators, and the bytes that it saves for the backward.
 
-Tensors refer to row counts by name, so that one list serves every microbatch: bytes of a tensor are rows · columns
-· bytes per element. A `MemoryPlan` lists the operators that the backward runs again.
+Tensors refer to row counts by name, so that one list serves every microbatch.
 """
 
 from collections import Counter
@@ -58,11 +57,12 @@ class Tensor:
 class Operator:
     """One operator of a forward.
 
-    `module` is a path; a value of `--recompute` matches all operators with that value in their path. `saved_for_i`
-    and `saved_for_w` are names of tensors that the input gradient and the weight gradient read. `weight`: of a
-    GEMM, which saves a copy of its input in the operand dtype if it is `quantized`. `share`: fraction of the tokens
-    that it computes. `passes_gradient`: its inputs have the gradient of its output (sums and views). `trainable`:
-    the weight of a GEMM or norm has a gradient. `sublayer`: 1 for the token mixer, 2 for the channel mixer.
+    - `module`: a path; a value of `--recompute` matches all operators with that value in their path.
+    - `saved_for_i`, `saved_for_w`: names of tensors that the input gradient and the weight gradient read.
+    - `quantized`: a GEMM saves a copy of its input in the operand dtype.
+    - `share`: fraction of the tokens that it computes.
+    - `passes_gradient`: its inputs have the gradient of its output (sums and views).
+    - `sublayer`: 1 for the token mixer, 2 for the channel mixer.
 
     Its time is the time of its GEMM, of its `core` (a `ppsim.model.mixer.Mixer`), or of memory traffic for
     `columns` by its kind; columns None: its first output's.
@@ -86,7 +86,6 @@ class Operator:
 
     @property
     def rows(self) -> Rows:
-        """Rows of its output."""
         return self.writes[0].rows if self.writes else "tokens"
 
     @property
@@ -97,11 +96,10 @@ class Operator:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Operators that the backward runs again.
+    """Operators that the backward runs again; their inputs, and outputs that other operators save, are saved.
 
-    The checkpoint saves its inputs, and outputs that an operator outside saves. With `discards_output` outputs are
-    freed too, and recomputed just before their first use in the backward (Megatron-LM,
-    core/tensor_parallel/random.py: `CheckpointWithoutOutput`).
+    With `discards_output` outputs are freed too, and recomputed just before their first use in the backward
+    (Megatron-LM, core/tensor_parallel/random.py: `CheckpointWithoutOutput`).
     """
 
     operators: frozenset[str]
@@ -115,7 +113,6 @@ DISCARDING = ("layernorm", "mhc", "mla_up_proj", "mlp_act", "moe_act")
 
 
 def plan_of(operators: Sequence[Operator], recompute: str) -> MemoryPlan:
-    """Return the checkpoints of "none", "full" or modules joined by +; raises `ConfigError` for other options."""
     require_of_layer(recompute)
     if recompute == "full":
         return (Checkpoint(frozenset(one.name for one in operators)),)
@@ -127,7 +124,6 @@ def plan_of(operators: Sequence[Operator], recompute: str) -> MemoryPlan:
 
 
 def tensors_of(operators: Iterable[Operator], layer_input: Tensor) -> dict[str, Tensor]:
-    """Return the tensors of a layer's forward by name."""
     return {layer_input.name: layer_input} | {tensor.name: tensor for one in operators for tensor in one.writes}
 
 
@@ -139,10 +135,7 @@ def stored(tensors: Mapping[str, Tensor], name: str, *, is_operand: bool = False
 
 
 def gathered_inputs(operators: Iterable[Operator], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors that tensor-parallel ranks gather before GEMMs, by the first reader.
-
-    A GEMM whose outputs are divided needs all tokens; each rank has its own part.
-    """
+    """Return the tensors that tensor-parallel ranks gather before GEMMs, by the first reader."""
     found: dict[str, Tensor] = {}
     for one in operators:
         if one.weight is not None and one.weight.split == "outputs" and one.writes:
@@ -217,10 +210,7 @@ def saved(
 
 @dataclass(frozen=True)
 class OffloadGroup:
-    """Saved tensors of an offloaded module in a layer.
-
-    `copied` goes to the host, once per operator that saves it; `freed` then leaves the device.
-    """
+    """Saved tensors of an offloaded module in a layer; `freed` leaves the device after the copy."""
 
     module: str
     copied: tuple[Tensor, ...]
@@ -230,12 +220,11 @@ class OffloadGroup:
 def offload_groups(
     operators: Sequence[Operator], layer_input: Tensor, plan: MemoryPlan, modules: str, *, casts: bool = False
 ) -> list[OffloadGroup]:
-    """Return the groups of offloaded modules (joined by +), in forward order.
+    """A storage is copied once per operator that saves it, and leaves the device with the last of its groups.
 
-    Each operator offloads its saved tensors, so a storage is copied once per operator, out and back. It leaves the
-    device with the last of its groups, unless an operator of another module saves it too. Tensors that the plan
-    discards later are copied too (Megatron-LM at d98e8a64,
-    core/pipeline_parallel/fine_grained_activation_offload.py: `tensor_push`, `bulk_offload_group`).
+    It stays if an operator of another module saves it too. Tensors that the plan discards later are copied too
+    (Megatron-LM at d98e8a64, core/pipeline_parallel/fine_grained_activation_offload.py: `tensor_push`,
+    `bulk_offload_group`).
     """
     words, walk = modules.split("+"), _Saved(operators, layer_input, plan, casts=casts)
     group_of = {one.name: word for one in operators for word in words if word in one.module.split("/")}
@@ -264,7 +253,6 @@ class TensorColumns:
 
 
 def sum_columns(tensors: Iterable[Tensor]) -> tuple[TensorColumns, ...]:
-    """Return the columns of tensors, summed over tensors that differ only in name."""
     found: Counter[tuple[str, Rows, Dtype]] = Counter()
     for one in tensors:
         found[one.component, one.rows, one.dtype] += one.columns  # type: ignore[assignment]
@@ -272,7 +260,6 @@ def sum_columns(tensors: Iterable[Tensor]) -> tuple[TensorColumns, ...]:
 
 
 def bytes_of(columns: Iterable[TensorColumns], rows: RowCounts, widths: Mapping[Dtype, float]) -> dict[str, int]:
-    """Return the bytes of each component."""
     found: dict[str, int] = {}
     for one in columns:
         size = round(rows[one.rows] * one.columns * widths[one.dtype])
@@ -283,9 +270,8 @@ def bytes_of(columns: Iterable[TensorColumns], rows: RowCounts, widths: Mapping[
 def saved_for_weight(operators: Iterable[Operator], layer_input: Tensor) -> Iterator[Tensor]:
     """Yield the tensors that a layer holds between I and W of a split backward, in the dtype of activations.
 
-    For each trained GEMM: its input, counted once if several read it, and the gradient of its output. An input that
-    tensor-parallel ranks gather counts as the rank's own part. In a GPT layer these are 32 s·b·h bytes in 16 bits
-    (Qi et al. 2024, arXiv 2401.10241, Table 1).
+    They are the input of each trained GEMM, once, and the gradient of its output: 32 s·b·h bytes in a GPT layer in
+    16 bits (Qi et al. 2024, arXiv 2401.10241, Table 1).
     """
     operators = list(operators)
     tensors = tensors_of(operators, layer_input)

@@ -1,4 +1,4 @@
-"""Optimizer: bytes of its state and of its update, and sharding over data-parallel ranks."""
+"""Optimizer state and update, and their sharding over data-parallel ranks."""
 
 from dataclasses import dataclass
 from math import gcd
@@ -16,22 +16,19 @@ _MOMENT_BYTES: dict[MomentDtype, int] = {"float32": 4, "bfloat16": 2, "float16":
 class Optimizer:
     """Optimizer state per parameter, and its sharding over data-parallel ranks.
 
-    Adam holds two moments of `exp_avg_dtype` (float32, except with Megatron-LM's precision-aware optimizer); Muon
-    one float32 moment for the matrices inside layers, and Adam's for other parameters (Jordan et al. 2024). 16-bit
-    precision adds a float32 copy of the weights, and one of the gradients unless they are accumulated in float32
-    (Megatron-LM, docs on the distributed optimizer: 20 bytes per parameter with fp16 gradients, 18 with float32
-    gradients). `gradient_bytes` None: 4, but 2 with fp16, and with bf16 if `grad_reduce_in_bf16` (Megatron-LM's
-    `grad_reduce_in_fp32` off).
+    Adam holds two moments, in float32 except with Megatron-LM's precision-aware optimizer; Muon one float32 moment
+    for the matrices inside layers (Jordan et al. 2024). 16-bit precision adds a float32 copy of the weights, and
+    one of the gradients unless they are accumulated in float32 (Megatron-LM, docs on the distributed optimizer: 20
+    bytes per parameter with fp16 gradients, 18 with float32 gradients).
 
-    `zero_stage`, as in Rajbhandari et al. 2020 (arXiv 1910.02054): shard nothing (0), optimizer state (1,
-    Megatron-LM's distributed optimizer), gradients too (2), parameters too (3, FSDP). `layer_wise`: shard whole
-    layers, so that the rank with the most layers determines the update time; bytes are assumed to be even.
-    `num_distributed_optimizer_instances`: number of groups of data-parallel ranks, each with all shards (HSDP).
-
-    `offload_fraction`: fraction of the parameters whose state is in host memory, as with Megatron-LM's
-    --optimizer-cpu-offload (core/optimizer/cpu_offloading/hybrid_optimizer.py at d98e8a64), which offloads whole
-    parameters until the fraction is reached. `overlap_cpu_optimizer_d2h_h2d`: overlap the update of each parameter
-    with the copies of others.
+    - `zero_stage`: Rajbhandari et al. 2020 (arXiv 1910.02054); 1 is Megatron-LM's distributed optimizer, 3 FSDP.
+    - `grad_reduce_in_bf16`: Megatron-LM's `grad_reduce_in_fp32` is off.
+    - `layer_wise`: shard whole layers, so that the rank with the most layers determines the update time; bytes are
+      assumed to be even.
+    - `num_distributed_optimizer_instances`: groups of data-parallel ranks, each with all shards (HSDP).
+    - `offload_fraction`: fraction of the parameters whose state is in host memory (Megatron-LM's
+      --optimizer-cpu-offload, core/optimizer/cpu_offloading/hybrid_optimizer.py at d98e8a64).
+    - `overlap_cpu_optimizer_d2h_h2d`: overlap the update of each parameter with the copies of others.
     """
 
     precision: Precision = "bf16"
@@ -79,40 +76,32 @@ class Optimizer:
             raise ConfigError(f"gradient_bytes must be 2 or 4: got {self.gradient_bytes}")
 
     def instances_among(self, num_ranks: int) -> int:
-        """Return the number of optimizer instances among ranks with the same weights; they only sum gradients."""
+        """The instances only sum gradients."""
         return gcd(num_ranks, self.num_distributed_optimizer_instances)
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes per weight in the forward."""
         return 4 if self.precision == "fp32" else 2
 
     @property
     def bytes_of_gradient(self) -> int:
-        """Bytes per accumulated gradient."""
         in_16_bits = self.precision == "fp16" or (self.precision == "bf16" and self.grad_reduce_in_bf16)
         return self.gradient_bytes or (2 if in_16_bits else 4)
 
     @property
     def traffic_bytes(self) -> int:
-        """Bytes that an update moves per parameter: state and gradient read, state and weight written.
-
-        Weights are read from the state, except float32 weights, which have no copy there.
-        """
+        """Bytes moved per parameter and update; float32 weights have no copy in the state."""
         weights = 2 if self.precision == "fp32" else 1
         return 2 * self.state_bytes() + self.bytes_of_gradient + weights * self.weight_bytes
 
     @property
     def host_traffic_bytes(self) -> int:
-        """Bytes of host memory that an update on the host moves per parameter.
-
-        State and a float32 gradient are read, and state is written; then weights are cast to their own dtype.
-        """
+        """Bytes of host memory moved per parameter and update, with the cast of the weight."""
         moments_and_weight, cast = 12, 0 if self.precision == "fp32" else 4 + self.weight_bytes
         return 2 * moments_and_weight + 4 + cast
 
     def state_bytes(self, *, is_matrix: bool = False) -> int:
-        """Return the bytes of state per parameter."""
+        """Bytes per parameter."""
         moments = 4 if self.name == "muon" and is_matrix else 2 * _MOMENT_BYTES[self.exp_avg_dtype]
         if self.precision == "fp32":
             return moments

@@ -17,7 +17,7 @@ class RankParameters:
     """Parameters on a rank: dense ones, replicated over cp·dp ranks, and routed experts, with their own replicas.
 
     `matrices`: the part of `dense` in GEMMs inside layers, which Muon updates. `frozen` and `frozen_expert`: the
-    parts of `dense` and `expert` without gradients; they are not in `matrices`.
+    parts of `dense` and `expert` without gradients.
     """
 
     dense: int
@@ -28,17 +28,14 @@ class RankParameters:
 
     @property
     def trained(self) -> int:
-        """Part of `dense` with gradients and optimizer state."""
         return self.dense - self.frozen
 
     @property
     def trained_expert(self) -> int:
-        """Part of `expert` with gradients and optimizer state."""
         return self.expert - self.frozen_expert
 
 
 def require_division(model: Model, cut: ParallelSizes) -> None:
-    """Raise `ConfigError` that names the first part of the model that cannot be divided so."""
     for layer in model.kinds:
         require_division_of_layer(layer, cut)
     for encoder in model.encoders:
@@ -52,7 +49,6 @@ def require_division(model: Model, cut: ParallelSizes) -> None:
 
 
 def require_division_of_layer(layer: Layer, cut: ParallelSizes) -> None:
-    """Raise `ConfigError` that names the first part of the layer that cannot be divided so."""
     ffn = layer.ffn
     layer.attention.require_division(cut)
     if layer.training and layer.training.rank:
@@ -71,7 +67,7 @@ VOCAB_MULTIPLE = 128
 
 
 def padded_vocabulary(vocab_size: int, *, tp: int, multiple: int) -> int:
-    """Return the vocabulary padded to a multiple of `multiple`·tp.
+    """Round up to a multiple of `multiple`·tp.
 
     >>> padded_vocabulary(128256, tp=8, multiple=128)
     129024
@@ -83,12 +79,11 @@ def padded_vocabulary(vocab_size: int, *, tp: int, multiple: int) -> int:
 def held_parameters(
     model: Model, stages: list[Stage], cut: ParallelSizes, *, vocab_multiple: int = 1
 ) -> RankParameters:
-    """Return the parameters on a rank for these stages (the chunks of one pipeline rank).
+    """Parameters on a rank for these stages, divided as in Megatron-LM.
 
-    As in Megatron-LM, weights of projections, experts, the vocabulary and the multi-token prediction projection are
-    divided; norms, routers, MLA's down-projections and biases after a reduction are replicated. A tied embedding is
-    on the ranks of the first and the last stage, once if they are the same rank. Multi-token prediction has a copy
-    of the embedding if its rank has none. Conditional embedders are on every stage.
+    Norms, routers, MLA's down-projections and biases after a reduction are replicated. A tied embedding is on the
+    ranks of the first and the last stage, once if they are the same rank. Multi-token prediction has a copy of the
+    embedding if its rank has none.
     """
     dense = matrices = expert = frozen = frozen_expert = 0
     before, behind, everywhere = model.own_parameters
@@ -118,7 +113,6 @@ def held_parameters(
 
 
 def held_of_layer(layer: Layer, cut: ParallelSizes) -> RankParameters:
-    """Return a rank's parameters of a layer: its part of the matrices, and whole norms."""
     dense, expert, matrices = layer.norm_parameters, 0, 0
     frozen, frozen_expert = 0 if layer.trains_norms else layer.norm_parameters, 0
     for one in layer.linears(cut):
@@ -134,5 +128,5 @@ def held_of_layer(layer: Layer, cut: ParallelSizes) -> RankParameters:
 
 
 def exact_multiple(value: int, factor: float) -> int:
-    """Return a number of bytes times a factor, rounded half to even without floating-point error."""
+    """Multiply and round half to even, without floating-point error."""
     return round(value * Fraction(factor).limit_denominator(10**6))

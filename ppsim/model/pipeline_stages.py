@@ -16,9 +16,8 @@ from ppsim.model.recompute import LayerPlan, Recompute, of_layer, plan_of_stage
 class Stage:
     """Layers, embedding, head, and multi-token prediction of one pipeline stage.
 
-    `plan`: recomputation of its layers; empty: from the job's settings. `offload_modules`: modules whose saved
-    tensors wait on the host; None: from the settings. `encoder`: its parts of encoders; None: all encoders if it
-    has the embedding.
+    `plan` empty or `offload_modules` None: from the job's settings. `encoder` None: all encoders if the stage has
+    the embedding.
     """
 
     layers: tuple[Layer, ...]
@@ -30,28 +29,21 @@ class Stage:
     encoder: tuple[EncoderPart, ...] | None = None
 
     def encoder_parts(self, model: Model) -> tuple[EncoderPart, ...]:
-        """Return the parts of the model's encoders on this stage."""
         return self.encoder if self.encoder is not None else model.encoder_parts if self.embedding else ()
 
     def planned(self, recompute: Recompute) -> Iterator[tuple[tuple[Layer, ...], LayerPlan]]:
-        """Yield the layers of each part of the plan; `recompute` is used without a plan."""
         layers = iter(self.layers)
         for one in self.plan or plan_of_stage(recompute, len(self.layers)):
             yield tuple(islice(layers, one.layers)), one
 
     def recomputed(self, recompute: Recompute) -> list[tuple[Layer, Recompute]]:
-        """Return each layer with its recomputation, multi-token prediction last."""
         planned = self.planned(recompute)
         mine = [(layer, plan.recompute) for layers, plan in planned for layer in layers]
         return mine + [(layer, of_layer(recompute)) for layer in self.mtp]
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
-        """Key that is equal for stages with the same layer objects and plans.
-
-        Layers are identified by id, because hashing and comparing whole layers takes longer than most computations
-        with them.
-        """
+        """Layers are identified by id, because hashing and comparing whole layers is slow."""
         held = tuple(map(id, self.layers)), self.embedding, self.head, tuple(map(id, self.mtp))
         encoder = None if self.encoder is None else tuple((id(one), *ends) for one, *ends in self.encoder)
         return *held, self.plan, self.offload_modules, encoder
@@ -68,7 +60,7 @@ class StagePlan:
 def plans_of_stages(
     layers: Sequence[int], recompute: Sequence[Recompute], stages_of_ranks: Iterable[Sequence[int]]
 ) -> list[tuple[LayerPlan, ...]]:
-    """Return each stage's plan of recomputation; `stages_of_ranks` has the stages of each rank in order.
+    """Each stage's plan of recomputation; `stages_of_ranks` has the stages of each rank in order.
 
     >>> [len(one) for one in plans_of_stages([2, 2], ["full*1", "full"], [[0], [1]])]
     [2, 1]
@@ -87,12 +79,11 @@ def plans_of_stages(
 
 
 def layers_of(stages: Iterable[Stage]) -> list[Layer]:
-    """Return all layers of these stages, multi-token prediction included."""
     return [layer for stage in stages for layer in (*stage.layers, *stage.mtp)]
 
 
 def stages_of(model: Model, layers_per_stage: Sequence[int]) -> list[Stage]:
-    """Return the stages of a split: the embedding on the first, head and multi-token prediction on the last.
+    """The embedding is on the first stage, head and multi-token prediction on the last.
 
     >>> from ppsim.model.registry import find_model
     >>> [len(stage.layers) for stage in stages_of(find_model("gpt2"), [5, 7])]
@@ -110,10 +101,10 @@ def stages_of(model: Model, layers_per_stage: Sequence[int]) -> list[Stage]:
 
 
 def stages_of_layout(model: Model, contents: Sequence[str]) -> list[Stage]:
-    """Return the stages of a layout, one string of v, E, t, m and L per stage as from `parse_layout`.
+    """Read a layout, one string of v, E, t, m and L per stage as from `parse_layout`.
 
-    Without v (layers of encoders), the encoders are on the stage of the embedding. Raises `ConfigError` unless it
-    has the model's numbers of layers (t), multi-token prediction layers (m) and, if any, encoder layers (v).
+    Without v (layers of encoders), the encoders are on the stage of the embedding. Raises `ConfigError` for numbers
+    of layers other than the model's.
     """
     has_encoder = any("v" in content for content in contents)
     encoder = [(one, at) for one in model.encoders for at in range(len(one.layers))]
@@ -153,10 +144,7 @@ def call_per_group(
     groups: Iterable[Sequence[Stage]],
     known: dict[Any, Any] | None = None,
 ) -> list[Any]:
-    """Return `compute` of each group of stages, called once for groups with the same layer objects.
-
-    `known` is a cache of earlier results for the same `compute` and layer objects, and is extended.
-    """
+    """Call `compute` once for all groups of stages with the same layer objects; `known` caches earlier results."""
     found = {} if known is None else known
     results = []
     for group in groups:
@@ -168,7 +156,7 @@ def call_per_group(
 
 
 def contents_of(stages: Sequence[Stage]) -> list[str]:
-    """Return the layout string of each stage, of v, E, t, m and L; the inverse of `stages_of_layout`."""
+    """The inverse of `stages_of_layout`."""
     return [
         "v" * sum(last - first for _, first, last in one.encoder or ())
         + "E" * one.embedding + "t" * len(one.layers) + "m" * len(one.mtp) + "L" * one.head

@@ -1,9 +1,8 @@
-"""Bytes on a rank at the peak of a step: parameters, gradients, optimizer state, activations, transients, buffers.
+"""Bytes on a rank at the peak of a step.
 
-Static memory is exact arithmetic on shapes. Activations depend on the microbatches in flight at the peak, which the
-schedule determines (`ppsim.simulation.memory_per_action` has memory over time). The peak is the larger of two
-moments: the head's backward, with the gradient of the logits, or the backward of the first layer to run backward,
-with the gradient of its MLP.
+Activations depend on the microbatches in flight, which the schedule determines
+(`ppsim.simulation.memory_per_action` has memory over time). The peak is in the head's backward or in the first
+layer's to run backward.
 """
 
 from collections import Counter
@@ -32,23 +31,20 @@ from ppsim.parallel.sizes import ParallelSizes, share
 
 @dataclass(frozen=True)
 class RankMemory:
-    """Bytes of one rank at its peak, by component; `total` is their sum."""
+    """Bytes of one rank at its peak, by component."""
 
     components: Mapping[str, int]
 
     @property
     def total(self) -> int:
-        """All bytes."""
         return sum(self.components.values())
 
     @property
     def static(self) -> int:
-        """Bytes of parameters, gradients and optimizer state."""
         return sum(size for name, size in self.components.items() if name in STATIC)
 
     @property
     def activations(self) -> int:
-        """Bytes saved by forwards."""
         return sum(size for name, size in self.components.items() if name in ACTIVATIONS)
 
 
@@ -67,11 +63,10 @@ ACTIVATIONS = (
 class GraphBuffers:
     """Buffers of CUDA graphs, with fixed addresses: one per layer, pass and captured microbatch.
 
-    TransformerEngine's `make_graphed_callables`, as called by Megatron-LM's `TECudaGraphHelper`: all microbatches
-    of a step are captured in pipeline order, or one microbatch without a pipeline. With `reuse`
-    (`_reuse_graph_input_output_buffers`, from version 2.7 on), microbatches that are not in flight together share
-    inputs and outputs, and all backwards of a size share one output gradient. Else each graph has its own input,
-    output and the gradients of both. The input replaces a saved tensor of the forward.
+    TransformerEngine's `make_graphed_callables`, as called by Megatron-LM's `TECudaGraphHelper`, captures all
+    microbatches of a step, or one without a pipeline. With `reuse` (`_reuse_graph_input_output_buffers`, from
+    version 2.7 on), microbatches that are not in flight together share inputs and outputs, and all backwards of a
+    size share one output gradient. Else each graph has its own input, output and the gradients of both.
     """
 
     captured: CudaGraphs = "none"
@@ -79,14 +74,14 @@ class GraphBuffers:
     reuse: bool = True
 
     def kept(self, layer: Layer) -> int:
-        """Return the hidden states that a layer saves in addition per microbatch; negative if all are held."""
+        """Hidden states that a layer saves in addition per microbatch; negative if `held` counts saved ones."""
         if self.captured in ("none", "full") or not has_graph(self.captured, layer):
             return 0
         beside = num_outputs_beside(self.captured, layer)
         return beside if self.reuse else beside - 2
 
     def held(self, layers: Sequence[Layer]) -> int:
-        """Return the number of hidden states that a rank with these layers always holds."""
+        """Hidden states that a rank with these layers always holds."""
         if self.captured in ("none", "full"):
             return 0
         number = sum(has_graph(self.captured, layer) for layer in layers)
@@ -95,15 +90,13 @@ class GraphBuffers:
 
 @dataclass(frozen=True)
 class MemorySettings:
-    """Settings of a step: microbatch, parallel sizes, optimizer, kernels, and constants.
+    """Settings of a step that determine its memory.
 
     - `vocab_multiple`: the vocabulary is padded to a multiple of this times tp (Megatron-LM: 128).
-    - `workspace_bytes`: library workspaces, by default 32 MiB of cuBLAS for torch and 32 MiB for TransformerEngine.
-    - `allocator_slack`: reserved over allocated bytes; 1 gives allocated bytes.
+    - `workspace_bytes`: library workspaces, by default 32 MiB each for cuBLAS and TransformerEngine.
+    - `allocator_slack`: reserved over allocated bytes.
     - `fully_shard`: torch's FSDP2 instead of Megatron-LM's distributed optimizer (`ppsim.model.fully_shard`).
-      Weights are float32 shards, gathered in the dtype of GEMM operands (`KernelChoice.input_bytes`).
-    - `deferred_head`: microbatches whose weight gradient of the output layer waits, with its input and the gradient
-      of its logits.
+    - `deferred_head`: microbatches whose weight gradient of the output layer waits.
     """
 
     batch: Batch
@@ -119,11 +112,9 @@ class MemorySettings:
 
     @property
     def sharding_ranks(self) -> int:
-        """Ranks that can share non-expert weights, gradients and optimizer state."""
         return self.cut.replicas // self.optimizer.instances_among(self.cut.replicas)
 
     def recomputing(self, recompute: Recompute) -> "MemorySettings":
-        """Return the settings with another recomputation."""
         same = recompute == self.batch.recompute
         return self if same else replace(self, batch=replace(self.batch, recompute=recompute))
 
@@ -135,10 +126,10 @@ class MemorySettings:
 
 
 def static_memory(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:
-    """Return the bytes that a rank always holds for these stages, by component of `STATIC`.
+    """Bytes that a rank always holds for these stages, by component of `STATIC`.
 
-    Frozen weights have neither gradients nor state. With FSDP2: float32 shards, and whole tensors besides: up to
-    ZeRO 2 all gathered weights, and up to ZeRO 1 accumulated gradients, as with a pipeline.
+    FSDP2 holds float32 shards, and also whole tensors: gathered weights up to ZeRO 2, and accumulated gradients up
+    to ZeRO 1, as with a pipeline.
     """
     cut, optimizer = settings.cut, settings.optimizer
     held = held_parameters(model, list(stages), cut, vocab_multiple=settings.vocab_multiple)
@@ -171,17 +162,17 @@ def static_memory(model: Model, stages: Sequence[Stage], settings: MemorySetting
 
 
 def gathered_bytes(settings: MemorySettings) -> float:
-    """Return the bytes per GEMM weight in FSDP2's all-gather: an operand's, if dp ranks share the weight.
+    """Bytes per GEMM weight in FSDP2's all-gather.
 
-    TorchTitan (float8.py at 9dec370: `dp_shard_enabled`) casts it before it is gathered among dp ranks, but not if
-    only cp ranks share it.
+    TorchTitan casts a weight to the operand dtype before dp ranks gather it, but not if only cp ranks share it
+    (float8.py at 9dec370: `dp_shard_enabled`).
     """
     operand = settings.kernels.input_bytes
     return settings.optimizer.weight_bytes if operand is None or settings.cut.dp == 1 else operand
 
 
 def stage_activations(model: Model, stage: Stage, settings: MemorySettings) -> dict[str, int]:
-    """Return the bytes that a stage saves per microbatch, by component, without its head."""
+    """Saved bytes per microbatch, without the stage's head."""
     batch, cut, kernels = settings.batch, settings.cut, settings.kernels
     found: Counter[str] = Counter()
     words = Counter(stage.recomputed(batch.recompute))
@@ -210,7 +201,7 @@ def stage_activations(model: Model, stage: Stage, settings: MemorySettings) -> d
 
 
 def of_encoder(encoder: Encoder, settings: MemorySettings) -> MemorySettings | None:
-    """Return the settings of an encoder's layers: 16 bits, rows of its images; None if it encodes nothing."""
+    """Encoders run in 16 bits. Return None if the encoder encodes nothing."""
     if not encoder.images:
         return None
     batch, is_full = settings.batch, encoder.is_divided and settings.batch.recompute == "full"
@@ -226,10 +217,6 @@ def of_encoder(encoder: Encoder, settings: MemorySettings) -> MemorySettings | N
 
 
 def encoder_activations(part: EncoderPart, settings: MemorySettings) -> int:
-    """Return the bytes that a part of an encoder saves per microbatch.
-
-    Layers as any layer; trained matrices before and after them their inputs; activations of the projector theirs.
-    """
     encoder, own = part.encoder, of_encoder(part.encoder, settings)
     if own is None:
         return 0
@@ -244,14 +231,12 @@ def encoder_activations(part: EncoderPart, settings: MemorySettings) -> int:
 
 
 def kept_of_layer(layer: Layer, settings: MemorySettings) -> dict[str, int]:
-    """Return the bytes that a layer saves per microbatch, by component, including its CUDA graph's."""
     found = layer_activations(layer, settings.batch, settings.cut, settings.kernels)
     beside = settings.graphs.kept(layer) * _hidden_bytes(layer.streams * layer.hidden_size, settings)
     return found | {"graph buffers": beside} if beside else found
 
 
 def _hidden_bytes(hidden_size: int, settings: MemorySettings) -> int:
-    """Bytes of a microbatch's hidden states between layers, on a rank."""
     batch, cut = settings.batch, settings.cut
     return share(batch.tokens(cut) * hidden_size, cut.norm_divisor) * batch.element_bytes
 
@@ -259,11 +244,11 @@ def _hidden_bytes(hidden_size: int, settings: MemorySettings) -> int:
 def rank_memory(
     model: Model, stages: Sequence[Stage], settings: MemorySettings, *, in_flight: Sequence[float]
 ) -> RankMemory:
-    """Return the peak of a rank that holds these stages.
+    """Peak of a rank that holds these stages.
 
-    `in_flight`: microbatches in flight per stage: forward done, backward not, including the one whose backward
-    starts; fractions are for averages. The head saves its part of one microbatch, because its backward follows its
-    forward. Raises `ConfigError` for a model that cannot be divided so.
+    `in_flight`: microbatches per stage whose forward is done and whose backward is not, including the one whose
+    backward starts; fractions are for averages. The head saves its part of one microbatch, because its backward
+    follows its forward. Raises `ConfigError` for a model that cannot be divided.
     """
     if len(in_flight) != len(stages):
         raise ConfigError(f"in_flight has {len(in_flight)} entries, but there are {len(stages)} stages")
@@ -289,7 +274,7 @@ def rank_memory(
 
 
 def moment_bytes(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> int:
-    """Return the bytes besides saved activations at the peak of a rank that holds these stages."""
+    """Bytes besides saved activations at the peak of a rank."""
     return max(sum(one.values()) for one in _moments(model, stages, settings))
 
 
@@ -335,12 +320,10 @@ def _vocabulary_on_a_rank(model: Model, settings: MemorySettings) -> int:
 
 
 def _moments_of_head(model: Model, settings: MemorySettings) -> list[dict[str, int]]:
-    """Bytes during the backward of the loss, and of the head.
+    """Bytes during the backward of the loss (`CrossEntropy`), and of the head.
 
-    The gradient of a fused loss replaces the logits. An unfused loss has the softmax in float32 until its gradient
-    is in the dtype of the logits, and if compiled a copy of the softmax; the head's weight gradient comes
-    afterwards. torch's own loss, used with FSDP2, adds a float32 gradient and its product, and with tensor
-    parallelism an exponential (torch, distributed/tensor/parallel/loss.py: `_nll_loss_and_log_softmax_backward`).
+    torch's own loss, used with FSDP2, adds a float32 gradient and its product, and with tensor parallelism an
+    exponential (torch, distributed/tensor/parallel/loss.py: `_nll_loss_and_log_softmax_backward`).
     """
     batch, cut, kernels = settings.batch, settings.cut, settings.kernels
     head = head_activations(model, batch, cut, kernels, vocab_multiple=settings.vocab_multiple)
@@ -359,7 +342,6 @@ def _moments_of_head(model: Model, settings: MemorySettings) -> list[dict[str, i
 
 
 def _backwards(stages: Sequence[Stage], settings: MemorySettings) -> set[int]:
-    """Bytes inside the backward of each kind of layer, and of each checkpoint."""
     found, plain = set(), settings.recomputing("none")
     for stage in stages:
         for layers, plan in stage.planned(settings.batch.recompute):
@@ -376,14 +358,13 @@ def _backwards(stages: Sequence[Stage], settings: MemorySettings) -> set[int]:
 
 
 def _encoder_backwards(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> set[int]:
-    """Bytes inside the backward of each kind of encoder layer."""
     parts = [part for stage in stages for part in stage.encoder_parts(model)]
     found = [(layer, of_encoder(part.encoder, settings)) for part in parts for layer in set(part.layers)]
     return {_layer_backward(layer, own) for layer, own in found if own is not None}
 
 
 def _layer_backward(layer: Layer, settings: MemorySettings) -> int:
-    """Bytes of a layer's backward beyond those saved by its forward, including a recurrent mixer's states."""
+    """Bytes beyond those saved by the forward, including a recurrent mixer's states."""
     if not layer.has_backward:
         return 0
     batch, cut, kernels = settings.batch, settings.cut, settings.kernels
@@ -425,9 +406,8 @@ def _weight_copies(stages: Sequence[Stage], settings: MemorySettings) -> dict[st
 def _buckets(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:
     """Communication buffers besides the parameters and gradients themselves.
 
-    ZeRO 2 and 3 reduce one layer's whole gradient at a time. ZeRO 3 gathers two layers' weights, of the current and
-    the next layer; FSDP2 also holds embedding and head, which it does not free between forward and backward. Up to
-    ZeRO 1 both collectives are in place.
+    ZeRO 2 and 3 reduce one layer's whole gradient at a time. ZeRO 3 gathers the weights of the current and the next
+    layer; FSDP2 also holds embedding and head, which it does not free between forward and backward.
     """
     optimizer = settings.optimizer
     if optimizer.zero_stage < 2:

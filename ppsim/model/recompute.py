@@ -1,7 +1,6 @@
-"""Recomputation of each layer in the backward.
+"""Recomputation of each layer in the backward: none, full, selective-op, or modules joined by +.
 
-The option of a layer is none, full, selective-op, or modules joined by +. The option of a stage or model assigns
-these to layers (`plan_of_stage`).
+The option of a stage or model assigns these to layers (`plan_of_stage`).
 """
 
 import re
@@ -49,7 +48,7 @@ WORDS = "none, selective, selective-op, full, full/N, full@IDS, block/N, uniform
 
 
 class LayerPlan(NamedTuple):
-    """Recomputation of consecutive layers: "none", "full", "selective-op" or modules.
+    """Recomputation of consecutive layers.
 
     `joined`: they are one checkpoint, which saves only its input.
     """
@@ -60,9 +59,7 @@ class LayerPlan(NamedTuple):
 
 
 def recompute_of(text: str) -> Recompute:
-    """Return the normalised option, with modules in the order of `MODULES`.
-
-    "selective" is Megatron-LM's default, the core of attention alone. Raises `ConfigError` for unknown modules.
+    """Normalise the option; raises `ConfigError` for unknown modules.
 
     >>> recompute_of("selective"), recompute_of("moe_act+layernorm"), recompute_of("full/1")
     ('core_attn', 'layernorm+moe_act', 'full')
@@ -94,7 +91,6 @@ def _of_layer(text: str) -> Recompute:
 
 
 def _numbered(text: str) -> list[tuple[str, int]]:
-    """Options and numbers of layers in full*4,mlp*6."""
     found = []
     for part in text.split(","):
         word, _, number = part.partition("*")
@@ -105,7 +101,7 @@ def _numbered(text: str) -> list[tuple[str, int]]:
 
 
 def numbers_of_layers(text: str, ids: str, *, what: str = "recompute of single layers is WORD") -> list[int]:
-    """Return the layers in 0,3,8-11, sorted; the message of a `ConfigError` contains `text` and `what`."""
+    """Return the layers in 0,3,8-11, sorted."""
     found = set[int]()
     for part in ids.split(","):
         first, _, last = part.partition("-")
@@ -118,7 +114,7 @@ def numbers_of_layers(text: str, ids: str, *, what: str = "recompute of single l
 
 
 def spelled_layers(ids: Sequence[int]) -> str:
-    """Return sorted layers as 0,3,8-11."""
+    """The inverse of `numbers_of_layers`."""
     parts: list[str] = []
     for _, group in groupby(enumerate(ids), key=lambda one: one[1] - one[0]):
         first, *others = [value for _, value in group]
@@ -127,7 +123,6 @@ def spelled_layers(ids: Sequence[int]) -> str:
 
 
 def require_spelling(recompute: Recompute) -> None:
-    """Raise `ConfigError` for an option that `recompute_of` would spell differently."""
     if (word := recompute_of(recompute)) != recompute:
         raise ConfigError(f"recompute '{recompute}' is spelled '{word}'")
 
@@ -149,13 +144,12 @@ def words_of_layers(recompute: Recompute) -> list[Recompute]:
 
 
 def require_layers(recompute: Recompute, num_layers: int) -> None:
-    """Raise `ConfigError` for a layer number beyond `num_layers`."""
     if "@" in recompute and (last := numbers_of_layers(recompute, recompute.partition("@")[2])[-1]) >= num_layers:
         raise ConfigError(f"recompute {recompute} has layer {last}, but the last of the model is {num_layers - 1}")
 
 
 def layer_ids(recompute: Recompute) -> list[int]:
-    """Return the layers that full@IDS recomputes, an empty list for other options.
+    """Return the layers that full@IDS recomputes.
 
     >>> layer_ids("full@0,3-5"), layer_ids("full")
     ([0, 3, 4, 5], [])
@@ -165,7 +159,7 @@ def layer_ids(recompute: Recompute) -> list[int]:
 
 
 def by_number(plans: Iterable[Sequence[LayerPlan]]) -> Recompute | None:
-    """Return full@IDS if all stages recompute only whole layers, else None.
+    """Return full@IDS if all stages recompute only whole layers.
 
     >>> by_number([[LayerPlan(1, "full"), LayerPlan(2, "none")], [LayerPlan(2, "full")]])
     'full@0,3-4'
@@ -181,7 +175,7 @@ def by_number(plans: Iterable[Sequence[LayerPlan]]) -> Recompute | None:
 
 
 def text_of(plan: Sequence[LayerPlan]) -> Recompute:
-    """Return the option of a stage with this plan, which has no checkpoints of several layers.
+    """Return the option of a stage with this plan, which has no joined layers.
 
     >>> text_of([LayerPlan(2, "full"), LayerPlan(3, "none")]), text_of([LayerPlan(4, "mlp")])
     ('full*2', 'mlp')
@@ -195,7 +189,7 @@ def text_of(plan: Sequence[LayerPlan]) -> Recompute:
 
 
 def whole_layers(recompute: Recompute) -> int:
-    """Return N if one of N layers is recomputed, 0 if none is.
+    """Return N if one of N layers is recomputed.
 
     >>> whole_layers("full"), whole_layers("full/2"), whole_layers("uniform/4"), whole_layers("mlp")
     (1, 2, 1, 0)
@@ -205,12 +199,11 @@ def whole_layers(recompute: Recompute) -> int:
 
 
 def is_by_stage(recompute: Recompute) -> bool:
-    """Return whether a layer's recomputation depends on its position in its stage or model."""
+    """Whether a layer's recomputation depends on its position."""
     return re.search("[/@*]", recompute) is not None
 
 
 def require_of_layer(text: str) -> Recompute:
-    """Return the normalised option; raises `ConfigError` if it applies to some layers only."""
     if is_by_stage(recompute := recompute_of(text)):
         raise ConfigError(
             f"recompute {text} is for the stages of a --model: a layer alone has none, full or modules"
@@ -219,7 +212,7 @@ def require_of_layer(text: str) -> Recompute:
 
 
 def of_layer(recompute: Recompute) -> Recompute:
-    """Return the recomputation of a layer outside stages, for example of multi-token prediction.
+    """Return the option of a layer outside stages, for example of multi-token prediction.
 
     >>> of_layer("block/4"), of_layer("uniform/4"), of_layer("full/2"), of_layer("mlp")
     ('none', 'full', 'none', 'mlp')
@@ -232,10 +225,10 @@ def plan_of_stage(
 ) -> tuple[LayerPlan, ...]:
     """Return the recomputation of a stage's layers, in order.
 
-    `first` is the number of the stage's first layer in the model, `before` the number of layers in earlier stages
-    of the same rank, which full/N counts too (TorchTitan, activation_checkpoint.py: `ptd_checkpoint_wrapper`).
-    Layers after the last checkpoint save everything (Megatron-LM, core/transformer/transformer_block.py:
-    `_checkpointed_forward`). Raises `ConfigError` if full*4,mlp*6 has more layers than the stage.
+    `first`: the number of the stage's first layer in the model. `before`: the number of layers in earlier stages of
+    the same rank, which full/N counts too (TorchTitan, activation_checkpoint.py: `ptd_checkpoint_wrapper`). Layers
+    after the last checkpoint save everything (Megatron-LM, core/transformer/transformer_block.py:
+    `_checkpointed_forward`).
 
     >>> plan_of_stage("block/2", 5)
     (LayerPlan(layers=2, recompute='full', joined=False), LayerPlan(layers=3, recompute='none', joined=False))
@@ -268,7 +261,7 @@ def plan_of_stage(
 
 
 def recomputes(recompute: Recompute, module: str) -> bool:
-    """Return whether an option names a module; "full" saves nothing of a layer, and names none.
+    """Return whether an option names a module; "full" names none.
 
     >>> recomputes("core_attn+layernorm", "layernorm"), recomputes("full", "mlp")
     (True, False)
@@ -283,8 +276,7 @@ def by_operators(
 
     In forward order every second GEMM is recomputed; queries, keys, values, gate and up count separately. A GEMM
     with a bias (`addmm`) is saved, and not counted. For attention's output, the result of the reduce-scatter is
-    saved instead. The backward does not need the last GEMM's output, but eager mode holds it unless it is a
-    recomputed one (TorchTitan, activation_checkpoint.py: `SelectiveAC`; at 9dec370 parallelize_llama.py:
+    saved instead (TorchTitan, activation_checkpoint.py: `SelectiveAC`; at 9dec370 parallelize_llama.py:
     `_save_list`).
 
     >>> one = [WeightMatrix("queries, keys, values", "x", 8, (8, 2, 2)), WeightMatrix("attention output", "heads",

@@ -1,8 +1,7 @@
 """Token mixers with a recurrent state: Mamba-2, and gated delta rules.
 
 Both are computed in chunks of Q tokens: within a chunk as attention without a softmax, between chunks by the state.
-FLOPs and kernels come from one list of a chunk's GEMMs. Letters: h hidden size, H heads, P columns per head, N
-columns of the state, G groups; otherwise as in `ppsim.model.architecture`.
+Letters: H heads, P columns per head, N columns of the state, G groups; others as in `ppsim.model.architecture`.
 """
 
 from abc import abstractmethod
@@ -35,7 +34,6 @@ class ChunkProduct:
 
     @property
     def flops(self) -> float:
-        """FLOPs of all `count` GEMMs, 2 per multiply-add, masked ones included."""
         return 2.0 * self.count * self.rows * self.columns * self.depth
 
 
@@ -62,7 +60,6 @@ class Recurrent(Mixer):
     def operators(
         self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
     ) -> Iterator[Operator]:
-        """Yield the scan's saved tensors, convolution, scan, gate, and GEMMs."""
         yield Operator("convolution", "scan", (), (), kind="convolution", columns=self.convolved // cut.tp)
         yield Operator("scan", "scan", (), (), core=self)
         yield Operator("gate", "scan", (), (), kind="gate", columns=self.inner_size // cut.tp)
@@ -77,10 +74,10 @@ class Recurrent(Mixer):
         return self.chunk_products()
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
-        """Return the FLOPs per token of the scan or delta rule; GEMMs within a chunk count half if `causal`.
+        """FLOPs per token; GEMMs within a chunk count half if `causal`.
 
         Mamba-2: 2Q(GN + HP) within chunks and 4HPN. Delta rule with keys of k and values of v columns, per head:
-        2Q(3k + 2v) in chunks and 6kv. A sequence shorter than a chunk has only its own tokens' pairs.
+        2Q(3k + 2v) in chunks and 6kv.
         """
         part = min(1.0, sequence_length / self.chunk_size) / (2 if causal else 1)
         return sum(one.flops * (part if one.is_within else 1) for one in self._products) / self.chunk_size
@@ -88,11 +85,7 @@ class Recurrent(Mixer):
 
 @dataclass(frozen=True)
 class Mamba(Recurrent):
-    """A Mamba-2 mixer (Dao & Gu 2024, arXiv 2405.21060, §6 and §7; Megatron-LM's `MambaMixer`).
-
-    One projection gives gate, x, B, C and the time steps. A convolution over `kernel` tokens of x, B and C, the
-    scan, the gate, its norm (`gated_norm`) and the output projection follow.
-    """
+    """A Mamba-2 mixer (Dao & Gu 2024, arXiv 2405.21060, §6 and §7; Megatron-LM's `MambaMixer`)."""
 
     num_heads: int
     head_size: int
@@ -114,40 +107,35 @@ class Mamba(Recurrent):
 
     @property
     def inner_size(self) -> int:
-        """Columns of all heads, HP."""
         return self.num_heads * self.head_size
 
     @property
     def convolved(self) -> int:
-        """Columns that pass through the convolution: x, B and C, HP + 2GN."""
         return self.inner_size + 2 * self.num_groups * self.state_size
 
     @property
     def divided(self) -> dict[str, int]:
-        """Sizes that must be divisible by the number of tensor-parallel ranks, by name."""
         return {"Mamba heads": self.num_heads, "Mamba groups": self.num_groups}
 
     def require_division(self, cut: ParallelSizes) -> None:
-        """Raise `ConfigError` if tp does not divide a size, or tp · cp the heads."""
         super().require_division(cut)
         require_divides("tp × cp", cut.tp * cut.cp, "Mamba heads", self.num_heads)
 
     @property
     def kept_columns(self) -> int:
-        """Columns that a forward saves besides its input.
+        """The projection, the scan's result, the gated result, and the norm's output.
 
-        The projection, 2HP + 2GN + H (convolution and scan are recomputed), the scan's result, the gated result,
-        and the norm's output (mamba_ssm's `mamba_split_conv1d_scan_combined`).
+        Convolution and scan are recomputed (mamba_ssm's `mamba_split_conv1d_scan_combined`).
         """
         return self.inner_size + self.convolved + self.num_heads + (2 + self.gated_norm) * self.inner_size
 
     @property
     def transient_bytes(self) -> int:
-        """Transient bytes per token of the backward: states of all chunks and their gradients, in float32."""
+        """States of all chunks and their gradients, in float32."""
         return 8 * self.inner_size * self.state_size // self.chunk_size
 
     def chunk_products(self, tp: int = 1) -> tuple[ChunkProduct, ...]:
-        """Return a rank's GEMMs: CBᵀ, its use on x, the final states of chunks, the use of their initial states."""
+        """CBᵀ, its use on x, the final states of chunks, and the use of their initial states."""
         heads, p, n, q = self.num_heads // tp, self.head_size, self.state_size, self.chunk_size
         return (
             ChunkProduct(self.num_groups // tp, q, q, n, is_within=True, is_again=True),
@@ -157,7 +145,6 @@ class Mamba(Recurrent):
         )
 
     def linears(self, h: int, tp: int) -> list[WeightMatrix]:
-        """Return the matrices on a rank: input, convolution, scalars per head, norm, output."""
         heads, inner, state = self.num_heads // tp, self.inner_size // tp, self.num_groups * self.state_size // tp
         columns = inner, inner, state, state, heads
         read, convolved = "attention input", (inner, state, state)
@@ -172,11 +159,7 @@ class Mamba(Recurrent):
 
 @dataclass(frozen=True)
 class GatedDeltaNet(Recurrent):
-    """A gated delta rule (Yang et al. 2024, arXiv 2412.06464), as in Qwen3-Next and Megatron-LM.
-
-    Queries and keys of `num_key_heads`, repeated for the value heads; a convolution over `kernel` tokens of
-    queries, keys and values; a norm over each value head; a gate.
-    """
+    """A gated delta rule (Yang et al. 2024, arXiv 2412.06464), as in Qwen3-Next and Megatron-LM."""
 
     num_key_heads: int
     num_value_heads: int
@@ -195,31 +178,25 @@ class GatedDeltaNet(Recurrent):
 
     @property
     def num_heads(self) -> int:  # type: ignore[override]
-        """Heads of the state."""
         return self.num_value_heads
 
     @property
     def inner_size(self) -> int:
-        """Width of the value tensor: value heads × value size."""
         return self.num_value_heads * self.value_size
 
     @property
     def convolved(self) -> int:
-        """Columns that pass through the convolution: queries, keys and values."""
         return 2 * self.num_key_heads * self.key_size + self.inner_size
 
     @property
     def norm_parameters(self) -> int:
-        """Weights of the norm over a value head."""
         return self.value_size
 
     @property
     def divided(self) -> dict[str, int]:
-        """Sizes that must be divisible by the number of tensor-parallel ranks, by name."""
         return {"key heads of the delta net": self.num_key_heads, "its value heads": self.num_value_heads}
 
     def require_division(self, cut: ParallelSizes) -> None:
-        """Raise `ConfigError` if tp does not divide a size, or for context parallelism."""
         super().require_division(cut)
         if cut.cp > 1:
             raise ConfigError(
@@ -228,11 +205,10 @@ class GatedDeltaNet(Recurrent):
 
     @property
     def kept_columns(self) -> int:
-        """Columns that a forward saves besides its input.
+        """Saved tensors of flash-linear-attention's `chunk_gated_delta_rule`.
 
-        Before the convolution: its input, gate, and two numbers per head. After it: queries and keys of every value
-        head, and values; a row of the chunk's inverse; the result before and after its norm
-        (flash-linear-attention's `chunk_gated_delta_rule`).
+        They are the convolution's input, the gate and two numbers per head; then queries, keys and values per value
+        head, a row of the chunk's inverse, and the result before and after its norm.
         """
         heads = self.num_value_heads
         projected = self.convolved + self.inner_size + 2 * heads
@@ -240,11 +216,11 @@ class GatedDeltaNet(Recurrent):
 
     @property
     def transient_bytes(self) -> int:
-        """Transient bytes per token of the backward: states of all chunks and their gradients, in 16 bits."""
+        """States of all chunks and their gradients, in 16 bits."""
         return 4 * self.num_value_heads * self.key_size * self.value_size // self.chunk_size
 
     def chunk_products(self, tp: int = 1) -> tuple[ChunkProduct, ...]:
-        """Return a rank's GEMMs: KKᵀ, its inverse on keys and values, QKᵀ and its use, state reads and update.
+        """KKᵀ, its inverse on keys and values, QKᵀ and its use, state reads and update.
 
         The inversion of a unit triangular matrix, Q²/3 multiply-adds per token and head, is not counted: 1.5 % of
         the others for heads of 128 in chunks of 64.
@@ -262,7 +238,6 @@ class GatedDeltaNet(Recurrent):
         )
 
     def linears(self, h: int, tp: int) -> list[WeightMatrix]:
-        """Return the matrices on a rank: input with gates, convolution, decay, output."""
         heads, inner, keys = (
             count // tp for count in (self.num_value_heads, self.inner_size, self.num_key_heads * self.key_size)
         )
@@ -285,8 +260,8 @@ class GatedDeltaNet(Recurrent):
 class KimiDeltaAttention(GatedDeltaNet):
     """A delta rule with a decay per column (Kimi Team 2025, arXiv 2510.26692), as in Kimi Linear.
 
-    Decay and output gate are projected through the width of one head, replicated. `gate_bias`: the gate has a bias.
-    `full_gate`: the gate has a whole projection (Kimi K3).
+    Decay and output gate are projected through the width of one head. `full_gate`: the gate has a whole projection
+    (Kimi K3).
     """
 
     gate_bias: bool = False
@@ -294,12 +269,7 @@ class KimiDeltaAttention(GatedDeltaNet):
 
     @property
     def kept_columns(self) -> int:
-        """Columns that a forward saves besides its input.
-
-        Before the convolution: its input, both narrow projections, a number per head, decay and gate. After it:
-        queries and keys of every value head, and values; rows of both GEMM results of a chunk; the result before
-        and after its norm.
-        """
+        """As in `GatedDeltaNet`, with narrow projections, a decay per column, and two results per chunk."""
         heads, keys = self.num_value_heads, self.num_value_heads * self.key_size
         narrow = self.value_size * (1 if self.full_gate else 2)
         projected = self.convolved + narrow + heads + keys + self.inner_size

@@ -1,4 +1,4 @@
-"""The models known by name, each with the publication of its sizes. `ppsim profile` has those that it can build."""
+"""The models known by name, each with the publication of its sizes."""
 
 import re
 from dataclasses import replace
@@ -25,7 +25,6 @@ def gpt(
     vocab: int = 50257,
     sequence_length: int = 2048,
 ) -> Model:
-    """Return a GPT: LayerNorm, biases, GELU of four times the width, learned positions, tied embeddings."""
     sizes = {"n_layer": num_layers, "n_embd": hidden, "n_head": heads}
     sizes |= {"vocab_size": vocab, "n_positions": sequence_length}
     return replace(model_from(sizes | {"model_type": "gpt2"}, "gpt"), source="")
@@ -33,7 +32,7 @@ def gpt(
 
 @cache
 def _told() -> dict[str, tuple[dict[str, Any], str, int | None]]:
-    """The config.json, the source and, if given, the norms of a layer, for each model in data/models.toml."""
+    """Config.json, source and, if given, norms of a layer, for each model in data/models.toml."""
     found: dict[str, tuple[dict[str, Any], str, int | None]] = {}
     for family in read_toml(data_folder("model/data") / "models.toml")["family"]:
         source, num_norms = family.pop("source"), family.pop("num_norms", None)
@@ -126,7 +125,7 @@ _LEFT_OUT = re.compile(
 
 
 def find_model(name: str) -> Model:
-    """Return a model by name or Hugging Face id, as people write it; raises `ConfigError` with the close matches.
+    """Find a model by name or Hugging Face id; raises `ConfigError` with the close matches.
 
     Capitals, dashes, the organisation before a slash, and ends that do not describe sizes are ignored.
 
@@ -146,7 +145,6 @@ def find_model(name: str) -> Model:
 
 
 def read_model(name_or_path: str | Path) -> Model:
-    """Return a model by name, or from a config.json; raises `ConfigError` naming what is wrong with either."""
     text = str(name_or_path)
     if text.endswith(".json") or text.count("/") > 1 or text.startswith((".", "/")) or isfile(text):
         return model_from(read_json(text, most=CONFIG_BYTES), text)
@@ -154,7 +152,6 @@ def read_model(name_or_path: str | Path) -> Model:
 
 
 def plain_model(name: str) -> str:
-    """Return a model's name without the parts that are ignored."""
     text = re.sub(r"[\s_-]+", "-", name.rsplit("/", 1)[-1].lower())[:LONGEST_NAME]
     text = re.sub(r"^(meta|nvidia)-", "", text)
     while (shorter := _LEFT_OUT.sub("", text)) != text:

@@ -1,13 +1,8 @@
 """Layers and models that `ppsim profile` builds, by size, and the costs of a rank's shard.
 
-Parameters, FLOPs and saved bytes as in `ppsim.model.architecture` and `ppsim.model.activations`, whose letters are
-used, plus eager torch's saved bytes.
-
-Conventions. Only FLOPs of GEMMs are counted, 2 per multiply-add, as in torch's flop counter; norms, activations,
-softmax and rotations are not. Attention counts all s × s scores, as in the Megatron-LM papers (Narayanan et al.
-2021, arXiv 2104.04473, §5.1), unless `causal` selects the half that a causal kernel needs. Bytes are those that
-autograd saves in eager torch with a fused attention kernel, which saves the log-sum-exp instead of the scores (Dao
-et al. 2022, arXiv 2205.14135): each storage once, without parameters and buffers.
+Only FLOPs of GEMMs are counted, 2 per multiply-add, as in torch's flop counter, with all s × s scores (Narayanan et
+al. 2021, arXiv 2104.04473, §5.1) unless `causal`. Bytes are those that autograd saves in eager torch with a fused
+attention kernel: each storage once, without parameters and buffers. Letters as in `ppsim.model.activations`.
 """
 
 from dataclasses import dataclass, replace
@@ -30,9 +25,8 @@ class LayerShape:
     """One transformer layer, or a rank's shard.
 
     `kind` is "gpt" (LayerNorm, biases, GELU), "llama" (RMSNorm, rotary positions, grouped queries, SwiGLU) or "moe"
-    (llama's attention; a top-k router over SwiGLU experts and, with `shared_ffn_size` above 0, a shared expert).
-    `ffn_size` is the width between up- and down-projection, for "moe" of one expert. `num_experts` is the number of
-    routed experts, `num_local_experts` the number on this rank (None: all).
+    (llama's attention, and SwiGLU experts). `ffn_size` is the width between up- and down-projection, for "moe" of
+    one expert. `num_local_experts`: experts on this rank; None: all.
     """
 
     kind: Kind
@@ -58,15 +52,10 @@ class LayerShape:
 
     @property
     def local_experts(self) -> int:
-        """Number of experts on this rank."""
         return self.num_experts if self.num_local_experts is None else self.num_local_experts
 
     def shard(self, *, tp: int = 1, ep: int = 1) -> "LayerShape":
-        """Return the part of one of `tp` tensor-parallel and `ep` expert-parallel ranks.
-
-        Heads, key/value heads and MLP columns are divided by `tp`, experts by `ep`; norms and the router are
-        replicated. Raises `ConfigError` for sizes that are not divisible.
-        """
+        """Norms and the router are replicated. Raises `ConfigError` for sizes that are not divisible."""
         for name, value in (("tp", tp), ("ep", ep)):
             if value < 1:
                 raise ConfigError(f"{name} must be at least 1: got {value}")
@@ -93,10 +82,7 @@ class LayerShape:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """A model: `num_layers` layers of one shape between an embedding and a head of `vocab_size`.
-
-    `sequence_length` is the default.
-    """
+    """`num_layers` layers of one shape between an embedding and a head; `sequence_length` is the default."""
 
     layer: LayerShape
     num_layers: int
@@ -107,24 +93,20 @@ class ModelShape:
         require_positive(self, "num_layers", "vocab_size", "sequence_length")
 
     def shard(self, *, tp: int = 1, ep: int = 1) -> "ModelShape":
-        """Return a rank's part: the layer's shard, and 1/`tp` of the vocabulary, padded as in Megatron-LM."""
+        """The vocabulary is padded as in Megatron-LM."""
         multiple = VOCAB_MULTIPLE if tp > 1 else 1
         vocab_size = padded_vocabulary(self.vocab_size, tp=tp, multiple=multiple) // tp
         return replace(self, layer=self.layer.shard(tp=tp, ep=ep), vocab_size=vocab_size)
 
     @property
     def whole(self) -> Model:
-        """The model of these sizes; a gpt has a learned position per token."""
+        """A gpt has a learned position per token."""
         layer = layer_of(self.layer)
         positions = self.sequence_length if self.layer.kind == "gpt" else 0
         return Model((layer,) * self.num_layers, self.vocab_size, self.sequence_length, learned_positions=positions)
 
 
 def layer_of(shape: LayerShape) -> Layer:
-    """Return the layer with the sizes of a shape.
-
-    The layer of a shard has the shard's sizes, so only its experts still have to be divided (`cut_of`).
-    """
     is_gpt = shape.kind == "gpt"
     attention = Attention(shape.num_heads, shape.num_kv_heads, shape.head_size, qkv_bias=is_gpt, out_bias=is_gpt)
     ffn: FeedForward | MixtureOfExperts = FeedForward(shape.ffn_size, gated=not is_gpt, bias=is_gpt)
@@ -136,13 +118,13 @@ def layer_of(shape: LayerShape) -> Layer:
 
 
 def cut_of(shape: LayerShape) -> ParallelSizes:
-    """Return the parallel sizes for a shard's layer: only ep, because tp has already divided its sizes."""
+    """Only ep is left, because tp has already divided the sizes of a shard's layer."""
     ep = shape.num_experts // shape.local_experts if shape.kind == "moe" else 1
     return ParallelSizes(dp=ep, ep=ep)
 
 
 def shape_of(layer: Layer) -> LayerShape | None:
-    """Return the shape of a layer, or None if `ppsim profile` has no such kind."""
+    """Return None if `ppsim profile` has no such kind."""
     a, ffn = layer.attention, layer.ffn
     if not isinstance(a, Attention):
         return None
@@ -159,9 +141,9 @@ def shape_of(layer: Layer) -> LayerShape | None:
 
 
 def model_shape_of(model: Model) -> ModelShape | None:
-    """Return the shape of a model, or None unless its layers are equal and of a kind in `ppsim profile`.
+    """Return None unless all layers are equal and of a kind in `ppsim profile`.
 
-    Tied weights are separate in the shape, because embedding and head are measured separately.
+    Tied weights are separate, because embedding and head are measured separately.
     """
     shapes = {shape_of(layer) for layer in model.layers}
     shape = shapes.pop()
@@ -173,13 +155,12 @@ def model_shape_of(model: Model) -> ModelShape | None:
 
 
 def layer_parameters(shape: LayerShape) -> int:
-    """Return the parameters of a layer, or of a rank's shard."""
     layer = layer_of(shape)
     return sum(one.weights + one.biases for one in layer.linears(cut_of(shape))) + layer.norm_parameters
 
 
 def why_no_context_parallel(sequence_length: int, cp: int) -> str | None:
-    """Return why a sequence cannot be cut into 2·cp chunks, two per rank, or None if it can.
+    """Return why a sequence cannot be cut into 2·cp chunks, two per rank.
 
     >>> why_no_context_parallel(100, 3)
     'cp 3 needs a sequence length divisible by 6, two chunks per rank: got 100 (nearest: 96 or 102)'
@@ -198,10 +179,9 @@ def why_no_context_parallel(sequence_length: int, cp: int) -> str | None:
 
 
 def scores_in_prefix(cp: int) -> float:
-    """Return the fraction of its s²/cp scores that a context-parallel rank computes without skipping masked blocks.
+    """Fraction of its s²/cp scores that a context-parallel rank computes without skipping masked blocks.
 
-    Its queries, chunks i and 2·cp − 1 − i of s/(2·cp) positions, see the keys of i + 1 and 2·cp − i chunks: (2·cp +
-    1) of 4·cp. Without context parallelism all are computed.
+    Its queries, chunks i and 2·cp − 1 − i of s/(2·cp) positions, see the keys of i + 1 and 2·cp − i chunks.
 
     >>> scores_in_prefix(1), scores_in_prefix(2)
     (1.0, 0.625)
@@ -212,13 +192,9 @@ def scores_in_prefix(cp: int) -> float:
 def layer_forward_flops(
     layer: LayerShape, *, micro_batch: int, sequence_length: int, causal: bool = False, cp: int = 1
 ) -> float:
-    """Return the FLOPs of a layer's forward; a backward without recomputation has twice that number.
+    """FLOPs of a layer's forward on one of `cp` ranks, with even scores; a backward has twice that number.
 
-    Each of `cp` ranks has 1/cp of the FLOPs, because positions are distributed so that causal scores are even;
-    kernels compute `scores_in_prefix` of the scores.
-
-    With expert parallelism and even loads, a rank receives the T·k (token, expert) pairs that it sends, for any
-    `num_local_experts`.
+    With expert parallelism and even loads, a rank receives the number of token-expert pairs that it sends.
 
     >>> layer = LayerShape("gpt", hidden_size=64, num_heads=4, num_kv_heads=4, head_size=16, ffn_size=256)
     >>> layer_forward_flops(layer, micro_batch=1, sequence_length=32) == 32 * 64 * (24 * 64 + 4 * 32)
@@ -238,12 +214,11 @@ def layer_activation_bytes(
     fused_norm: bool = True,
     cp: int = 1,
 ) -> int:
-    """Return the bytes that a layer's forward saves for its backward, for a rank's b·s/cp positions.
+    """Bytes that a layer's forward saves for its backward, for a rank's b·s/cp positions.
 
-    As in `ppsim.model.activations` with unfused activations, for which SwiGLU also saves SiLU of the gate. Norms
-    save more than their input (`_norm_bytes`) unless they are recomputed. For each of the k experts of a token, the
-    router's logits and probabilities are replaced by its weight in float32 and in the layer's dtype, 4 + e, and
-    three int64 indices (expert, token, position), 24; token counts per expert are not included.
+    Norms save more than their input (`_norm_bytes`) unless they are recomputed. For each expert of a token, the
+    router's logits and probabilities are replaced by its weight in float32 and in the layer's dtype, and three
+    int64 indices (expert, token, position); token counts per expert are not included.
     """
     batch, cut = Batch(micro_batch, sequence_length, element_bytes, recompute), replace(cut_of(layer), cp=cp)
     kept = sum(layer_activations(layer_of(layer), batch, cut, _EAGER).values())
@@ -258,18 +233,13 @@ def layer_activation_bytes(
 
 
 def head_forward_flops(model: ModelShape, *, micro_batch: int, sequence_length: int) -> float:
-    """Return the FLOPs of the projection to the vocabulary: 2T·h·V. An embedding has none."""
     return micro_batch * sequence_length * model.whole.head_forward_flops()
 
 
 def head_activation_bytes(
     model: ModelShape, *, micro_batch: int, sequence_length: int, element_bytes: int, fused_norm: bool = True
 ) -> int:
-    """Return the bytes saved by final norm, projection and cross entropy.
-
-    As in `ppsim.model.activations` with the softmax in float32 (float64 for float64), plus the norm's further bytes
-    per token, and the int64 target, 8.
-    """
+    """An int64 target per token is saved too."""
     batch, h, e = Batch(micro_batch, sequence_length, element_bytes), model.layer.hidden_size, element_bytes
     kept = sum(head_activations(model.whole, batch, ParallelSizes(), _EAGER).values())
     return kept + batch.tokens(ParallelSizes()) * (_norm_bytes(model.layer.kind, h, e, fused_norm) - h * e + 8)
@@ -278,9 +248,9 @@ def head_activation_bytes(
 def _norm_bytes(kind: Kind, h: int, e: int, fused: bool) -> int:
     """Bytes per token that a norm saves besides its output.
 
-    LayerNorm: its input, mean and reciprocal deviation, h·e + 2e. RMSNorm, fused (torch on CUDA): its input and a
-    float32 reciprocal, h·e + 4. RMSNorm of single operations (torch on CPU): its input and the normalised input,
-    both at least in float32, and the reciprocal, 2h·max(e, 4) + max(e, 4).
+    LayerNorm saves its input, mean and reciprocal deviation; fused RMSNorm (torch on CUDA) its input and a float32
+    reciprocal; RMSNorm of single operations (torch on CPU) its input, the normalised input and the reciprocal, at
+    least in float32.
     """
     if kind == "gpt":
         return (h + 2) * e

@@ -1,4 +1,1 @@
-"""Kinds of token mixers, one file each: sizes, matrices, operators, and `READERS` of config.json by `model_type`.
-
-`ppsim.model.config` finds every file of this package.
-"""
+"""Token mixers, one file each with `READERS` of config.json by `model_type`, found by `ppsim.model.config`."""

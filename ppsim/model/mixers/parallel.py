@@ -1,6 +1,6 @@
 """Parallel mixers in one layer: attention and Mamba-2 in Falcon-H1 (TII 2025, arXiv 2507.22448, §2).
 
-Both read the output of one norm, and their outputs are added (transformers 4.57.1, `modeling_falcon_h1.py`).
+As in transformers 4.57.1, `modeling_falcon_h1.py`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,41 +25,34 @@ class ParallelMixers(Mixer):
 
     @property
     def parts(self) -> tuple[Mixer, ...]:
-        """The parallel mixers."""
         return self.mixers
 
     @property
     def divided(self) -> dict[str, int]:
-        """Sizes that must be divisible by the number of tensor-parallel ranks, by name."""
         return {what: count for one in self.mixers for what, count in one.divided.items()}
 
     @property
     def norm_parameters(self) -> int:
-        """Weights of the norms inside all mixers."""
         return sum(one.norm_parameters for one in self.mixers)
 
     @property
     def transient_bytes(self) -> int:
-        """Largest transient bytes per token of any backward, since mixers run one after the other."""
+        """The largest of any backward, because mixers run one after the other."""
         return max(one.transient_bytes for one in self.mixers)
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
-        """Return the FLOPs per token of all cores."""
         return sum(one.core_flops(sequence_length, causal=causal) for one in self.mixers)
 
     def require_division(self, cut: ParallelSizes) -> None:
-        """Raise `ConfigError` for sizes that ranks cannot divide in any mixer."""
         for one in self.mixers:
             one.require_division(cut)
 
     def linears(self, h: int, tp: int) -> list[WeightMatrix]:
-        """Return the matrices of all mixers."""
         return [linear for one in self.mixers for linear in one.linears(h, tp)]
 
     def operators(
         self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
     ) -> Iterator[Operator]:
-        """Yield the operators of each mixer, with unique names, and the addition of the outputs."""
         for number, one in enumerate(self.mixers):
             for operator in one.operators(h, cut, kernels, sequence_length):
                 yield _numbered(operator, number)
@@ -70,7 +63,7 @@ class ParallelMixers(Mixer):
 
 
 def _numbered(one: Operator, number: int) -> Operator:
-    """Prefix the operator's and its tensors' names with a number, except the norm's output."""
+    """Make the names of operators and tensors unique, except the norm's output."""
 
     def named(names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(name if name == "n1" else f"{number} {name}" for name in names)

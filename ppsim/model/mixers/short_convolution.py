@@ -21,10 +21,7 @@ from ppsim.parallel.sizes import ParallelSizes, require_positive
 
 @dataclass(frozen=True)
 class ShortConvolution(Mixer):
-    """A causal convolution of `kernel` tokens per channel, between two gates.
-
-    One projection makes both gates and the values. There are no scores and no state.
-    """
+    """A causal convolution of `kernel` tokens per channel, between two gates."""
 
     channels: int
     kernel: int = 3
@@ -35,15 +32,13 @@ class ShortConvolution(Mixer):
 
     @property
     def divided(self) -> dict[str, int]:
-        """Sizes that must be divisible by the number of tensor-parallel ranks, by name."""
         return {"channels of the convolution": self.channels}
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
-        """Return 0: FLOPs of convolutions are not counted, as in other mixers."""
+        """FLOPs of convolutions are not counted, as in other mixers."""
         return 0.0
 
     def require_division(self, cut: ParallelSizes) -> None:
-        """Raise `ConfigError` if tp does not divide a size, or for context parallelism."""
         super().require_division(cut)
         if cut.cp > 1:
             raise ConfigError(
@@ -51,7 +46,6 @@ class ShortConvolution(Mixer):
             )
 
     def linears(self, h: int, tp: int) -> list[WeightMatrix]:
-        """Return the matrices on a rank: gates and values, convolution, output."""
         width = self.channels // tp
         return [
             WeightMatrix("gates, values", "attention input", h, (width,) * 3, split="outputs", biased=self.bias),
@@ -62,7 +56,6 @@ class ShortConvolution(Mixer):
     def operators(
         self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
     ) -> Iterator[Operator]:
-        """Yield the projection, the first gate, the convolution, the second gate, and the output."""
         inwards, _, out = self.linears(h, cut.tp)
         made = {
             name: Tensor(name, "tokens", out.inputs, "attention")
@@ -76,7 +69,6 @@ class ShortConvolution(Mixer):
 
 
 def _feed_forward(fields: ConfigFields) -> FeedForward:
-    """The dense MLP: two thirds of the size, rounded up to `block_multiple_of`, unless disabled in the file."""
     size = fields.count("block_ff_dim", "intermediate_size", default=12_288)
     if not any(fields.is_word("block_ffn_dim_multiplier", known) for known in (1, None)):
         fields.refuse("block_ffn_dim_multiplier", "is 1 in every release: other factors are not known")

@@ -1,9 +1,8 @@
-"""Models stored by `ppsim models --trace`.
+"""Models stored by `ppsim models --trace` (`ppsim.profiling.trace_model`).
 
-A layer consists of mixers and MLPs that ppsim knows. An unknown token mixer is stored as a list of its GEMMs,
-attention calls and saved tensors. The file has the distinct layers under `kinds`, and each layer's index into
-`kinds` under `layers`. A mixer or MLP is a JSON object: `kind` is the name of its ppsim class, and the other keys
-are the fields of this class. `ppsim.profiling.trace_model` writes such files.
+The file has the distinct layers under `kinds`, and each layer's index into `kinds` under `layers`. A mixer or MLP
+is a JSON object: `kind` is the name of its ppsim class, and the other keys are its fields. An unknown token mixer
+is a `TracedMixer`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -42,11 +41,11 @@ SIDES = ("outputs", "inputs", None)
 
 @dataclass(frozen=True)
 class TracedCore(ScoredAttention):
-    """One attention call: queries of `num_heads` score keys of `num_kv_heads`; window and chunks as in `Attention`.
+    """One attention call; window and chunks as in `Attention`.
 
-    `q`, `k`, `v`: columns of the saved tensors that hold them; 0: the tensor is saved by another call or GEMM.
-    `block`: tokens per further, compressed key; `num_blocks`: a query sees at most this number of them, chosen by
-    the scores of an indexer with `index_columns` columns (DeepSeek-V4).
+    `q`, `k`, `v`: columns of the saved tensors that hold them; 0: another call or GEMM saves the tensor. `block`:
+    tokens per further, compressed key; a query sees at most `num_blocks` of them, chosen by an indexer with
+    `index_columns` columns (DeepSeek-V4).
     """
 
     num_heads: int
@@ -68,16 +67,13 @@ class TracedCore(ScoredAttention):
 
     @property
     def qk_head_size(self) -> int:  # type: ignore[override]
-        """Width of a query's head."""
         return self.qk_size
 
     @property
     def v_head_size(self) -> int:  # type: ignore[override]
-        """Width of a value's head."""
         return self.v_size
 
     def keys_per_query(self, sequence_length: int) -> float:
-        """Return the mean number of keys that a query sees, in its window if it has one, and compressed ones."""
         further = blocks_before(self.block, sequence_length, self.num_blocks) if self.block else 0.0
         if self.window is None or not self.is_causal or self.window >= sequence_length:
             return super().keys_per_query(sequence_length) + further
@@ -85,19 +81,17 @@ class TracedCore(ScoredAttention):
         return seen + further
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
-        """Return the FLOPs per token of scores and their use, and of the indexer's scores of all earlier blocks."""
         blocks = blocks_before(self.block, sequence_length) if self.block else 0.0
         scored = 2.0 * self.index_columns * blocks * (1 if causal else 2)
         return super().core_flops(sequence_length, causal=causal) + scored
 
     def linears(self, h: int, tp: int) -> list[WeightMatrix]:
-        """Return an empty list: the enclosing mixer has the matrices."""
+        """The enclosing mixer has the matrices."""
         return []
 
     def operators(
         self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
     ) -> Iterator[Operator]:
-        """Yield the tensors that hold queries, keys and values, scores, softmax and their use."""
         for name in ("q", "k", "v"):
             made = Tensor(name, "tokens", getattr(self, name) / cut.tp, "attention")
             yield Operator(f"makes {name}", "qkv_linear", (), (made,))
@@ -106,7 +100,10 @@ class TracedCore(ScoredAttention):
 
 @dataclass(frozen=True)
 class TracedScan(Recurrent):
-    """A recurrent mixer as its Python code computes it: GEMMs without weights, per chunk of `chunk_size` tokens."""
+    """A recurrent mixer as its Python code computes it: GEMMs without weights.
+
+    The enclosing mixer has its matrices, convolution and saved columns.
+    """
 
     num_heads: int
     chunk_size: int
@@ -117,46 +114,39 @@ class TracedScan(Recurrent):
 
     @property
     def inner_size(self) -> int:
-        """0: columns exchanged among context-parallel ranks are unknown, and such layers are refused."""
+        """Columns exchanged among context-parallel ranks are unknown, and such layers are refused."""
         return 0
 
     @property
     def convolved(self) -> int:
-        """0: the convolution's columns are saved tensors of the enclosing mixer."""
         return 0
 
     @property
     def kept_columns(self) -> int:
-        """0: the enclosing mixer has the saved columns."""
         return 0
 
     @property
     def divided(self) -> dict[str, int]:
-        """Sizes that must be divisible by the number of tensor-parallel ranks, by name."""
         return {"heads": self.num_heads}
 
     def chunk_products(self, tp: int = 1) -> tuple[ChunkProduct, ...]:
-        """Return a rank's GEMMs of a chunk."""
         return tuple(replace(one, count=max(1, one.count // tp)) for one in self.products)
 
     def linears(self, h: int, tp: int) -> list[WeightMatrix]:
-        """Return an empty list: the enclosing mixer has the matrices."""
         return []
 
     def operators(
         self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
     ) -> Iterator[Operator]:
-        """Yield the scan."""
         yield Operator("scan", "scan", (), (), core=self)
 
 
 @dataclass(frozen=True)
 class TracedGemm:
-    """A GEMM with a weight matrix.
+    """A GEMM with a weight matrix; `split` as in `WeightMatrix`.
 
     `reads`: "n1" for the output of the preceding norm, else the name of a tensor; `saves`: the tensor's columns if
-    this GEMM is the first that saves it, else 0. `rows`: rows per token, of all `count` parallel matrices. `split`
-    as in `WeightMatrix`.
+    this GEMM is the first that saves it, else 0. `rows`: rows per token, of all `count` parallel matrices.
     """
 
     module: str
@@ -179,9 +169,9 @@ class TracedGemm:
 
 @dataclass(frozen=True)
 class TracedSaved:
-    """A tensor saved by an operator other than a GEMM or an attention call; `columns` are per token.
+    """A tensor saved by an operator other than a GEMM or an attention call.
 
-    `does` is the operator's kind, for its time.
+    `columns` are per token; `does` is the operator's kind.
     """
 
     module: str
@@ -203,27 +193,22 @@ class TracedMixer(Mixer):
 
     @property
     def num_heads(self) -> int:  # type: ignore[override]
-        """Query heads of all attention calls."""
         return sum(one.num_heads for one in self.cores)
 
     @property
     def window(self) -> int | None:
-        """The smallest window of its attention calls."""
         return min((one.window for one in self.cores if one.window), default=None)
 
     @cached_property
     def parts(self) -> tuple[Mixer, ...]:
-        """Its attention calls and scans."""
         return (*self.cores, *self.scans)
 
     @property
     def norm_parameters(self) -> int:
-        """Parameters outside GEMMs."""
         return self.norm_weights
 
     @property
     def divided(self) -> dict[str, int]:
-        """Sizes that must be divisible by the number of tensor-parallel ranks, by name."""
         found = {f"heads of attention call {number}": one.num_heads for number, one in enumerate(self.cores)}
         found |= {f"key/value heads of call {number}": one.num_kv_heads for number, one in enumerate(self.cores)}
         for one in self.gemms:
@@ -232,23 +217,19 @@ class TracedMixer(Mixer):
         return found
 
     def require_division(self, cut: ParallelSizes) -> None:
-        """Raise `ConfigError` if tp does not divide a size, or for a scan with context parallelism."""
         super().require_division(cut)
         if cut.cp > 1 and (self.scans or not self.cores):
             raise ConfigError(f"context parallelism of a traced scan is not known: got cp {cut.cp} (nearest: 1)")
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
-        """Return the FLOPs per token of attention calls and scans."""
         return sum(one.core_flops(sequence_length, causal=causal) for one in self.parts)
 
     def linears(self, h: int, tp: int) -> list[WeightMatrix]:
-        """Return the matrices on a rank."""
         return [_linear(one, tp) for one in self.gemms]
 
     def operators(
         self, h: int, cut: ParallelSizes, kernels: KernelChoice, sequence_length: int
     ) -> Iterator[Operator]:
-        """Yield operators for saved tensors, attention calls, scans, and GEMMs in the trace's order."""
         for number, kept in enumerate(self.saved):
             columns = kept.columns / (cut.tp if kept.is_divided else 1)
             made = Tensor(f"saved {number}", "tokens", columns, "attention", "f32" if kept.is_float32 else "act")
@@ -272,7 +253,6 @@ class TracedMixer(Mixer):
 
 
 def parallel_mixers(mixers: tuple[Mixer, ...]) -> Mixer:
-    """Return a mixer of several that read the same tokens, and whose outputs are added."""
     return ParallelMixers(mixers)
 
 
@@ -289,8 +269,6 @@ def _linear(one: TracedGemm, tp: int) -> WeightMatrix:
 
 
 def _numbered(one: Operator, number: int) -> Operator:
-    """Prefix the operator's and its tensors' names with the number of the attention call."""
-
     def named(names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(f"call {number} {name}" for name in names)
 
@@ -315,7 +293,6 @@ T = TypeVar("T")
 
 
 def _made(cls: type[T], data: Any, where: str) -> T:
-    """Return a dataclass object from its fields; raises `ConfigError` that names a wrong field."""
     if not isinstance(data, dict):
         raise ConfigError(f"{where} must be an object: got {data!r}")
     hints, known = get_type_hints(cls), {one.name for one in fields(cls)}  # type: ignore[arg-type]
