@@ -82,10 +82,9 @@ def lines_of(
 
 
 def entries_of(path: str | Path, key: str) -> Generator[tuple[str, Any], None, None]:
-    """Yield the entries of a file's JSON object as (key, value), and each item of the list `key` on its own.
+    """Yield the entries of a file's JSON object, and each item of the list `key` on its own.
 
-    An empty list yields one empty item. Raises `ConfigError` for a file that is not an object, is cut off, is not
-    JSON, or has a value that is too long to parse.
+    An empty list yields one empty item. Raises `ConfigError` for malformed files.
     """
     with opened(path) as file:
         yield from _Window(file, str(path)).entries(key)
@@ -119,7 +118,7 @@ class _Window:
             self.expect(",")
 
     def items(self) -> Iterator[Any]:
-        """Yield the items of a list whose opening bracket has been read, up to its end."""
+        """Yield the items of a list whose opening bracket has been read."""
         if self.next() == "]":
             self.place += 1
             yield {}
