@@ -1,8 +1,4 @@
-"""Assign stages and microbatches to recorded actions that lack them, from the order of the actions.
-
-Per stage, a rank runs forwards and backwards in the order of the microbatches. If a rank has several stages, its
-k-th forward is the k-th forward in its row of the table.
-"""
+"""Assign stages and microbatches to recorded actions that lack them, from the order of the actions."""
 
 from bisect import bisect_right
 from collections import Counter

@@ -1,7 +1,4 @@
-"""Fit the constants that a simulation lacks to measured steps: overheads, transfers and slow-down.
-
-Constants are medians over the steps of each step's median, so that stragglers do not affect them.
-"""
+"""Fit the constants that a simulation lacks to measured steps: overheads, transfers and slow-down."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -39,9 +36,9 @@ _DEVIATIONS_OF_NONE = 3
 
 @dataclass(frozen=True)
 class FittedConstant:
-    """A fitted constant: the median of the steps' medians, and the quartiles of all samples.
+    """A fitted constant: the median of the steps' medians, which stragglers do not affect.
 
-    `deviation` is the standard error of the median, the larger of the estimates within and between steps.
+    `quartiles` are over all samples, `deviation` is the standard error of the median.
     """
 
     value: float
@@ -180,14 +177,10 @@ def calibrate(runs: Sequence[Run]) -> FittedOverheads:
     """Fit the constants to runs.
 
     Slow-down: two actions of one kind and stage in one step take d₁ and d₂ seconds, with fractions f₁ and f₂
-    overlapped with transfers. They give ``s = (d₂ − d₁) / (d₁·f₂ − d₂·f₁)``. The constant is the median of these,
-    with weights f₂ − f₁.
+    overlapped with transfers. They give ``s = (d₂ − d₁) / (d₁·f₂ − d₂·f₁)``, with weight f₂ − f₁.
 
-    Host time: the interval between the ends of two actions of a rank, minus the second action's cost, if that
-    action waited only for the first.
-
-    P2P transfer: fitted to actions that waited only for a message, which arrives one host time plus the action's
-    cost before the action ends.
+    Host time is the interval between the ends of two actions of a rank, minus the second action's cost, if that
+    action waited only for the first. Transfers are fitted to actions that waited only for a message.
 
     With Megatron-LM's blocking calls, waits with two calls are one call longer than waits with one call; the
     remaining time is host time. Waits without a call are not used, because on the last rank they include the loss.
@@ -363,7 +356,6 @@ def _fit_action(
 
 
 def _only_waited(graph: EventGraph, end: Floats, blocker: Ints32, waiting: Any, transfer: Any, made: Floats) -> Any:
-    """Select messages and actions that were delayed by nothing else than their input."""
     is_first = np.isin(waiting, graph.schedule.rank_offsets[:-1])
     cause = blocker[graph.num_actions + transfer]
     return (is_first | (made > end[waiting - 1])) & (end[cause] <= made)

@@ -74,8 +74,7 @@ class _File(FileSchema):
 class Overheads:
     """Measured overheads: fields of `StageCosts`, and a link `line` (latency in s, bandwidth in bytes/s).
 
-    Spreads are relative standard deviations. `pass_factors` are the action times of a typical step relative to
-    their medians. `fitted_runs` are fingerprints (`Run.fingerprint`).
+    Spreads are relative standard deviations; `pass_factors` are action times of a typical step over their medians.
     """
 
     constants: dict[str, float]
@@ -88,7 +87,6 @@ class Overheads:
 
     @property
     def spreads(self) -> dict[str, Any]:
-        """The fitted variations of actions and ranks, by field name of a plan."""
         named = ("action_spread", "rank_spread", "pass_factors")
         return {name: value for name in named if (value := getattr(self, name)) is not None}
 
@@ -126,10 +124,7 @@ def _overheads(fitted: _Overheads) -> Overheads:
 
 
 def calibration_json(path: str | Path, part: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of a calibration file: `part`, and the other part of an existing file.
-
-    `part` has `overheads`, or the keys of a cluster with `constants`.
-    """
+    """Return the content of a calibration file: `part`, and the other part of an existing file."""
     kept: dict[str, Any] = {}
     if Path(path).exists():
         try:

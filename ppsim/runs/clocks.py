@@ -1,8 +1,7 @@
 """Align the clocks of ranks by their messages: no action may start before its input has been made.
 
-A message ready at eₐ (clock of a) and used at s_b (clock of b) bounds the clock offsets: oₐ − o_b ≤ s_b − eₐ.
-Bounds along chains of clocks add up. As in the Network Time Protocol, the result is the middle of the remaining
-range.
+A message ready at eₐ (clock of a) and used at s_b (clock of b) bounds the offsets: oₐ − o_b ≤ s_b − eₐ. As in the
+Network Time Protocol, the result is the middle of the remaining range.
 """
 
 from collections.abc import Sequence
@@ -25,8 +24,7 @@ _SLACK_S = 2e-6
 class Alignment:
     """Result of a clock alignment.
 
-    `uncertainty_s` is half of the range of offsets that the messages allow, `hop_s` the shortest P2P transfer
-    between two clocks (median over the steps).
+    `uncertainty_s` is half of the range of offsets that the messages allow, `hop_s` the shortest P2P transfer.
     """
 
     num_clocks: int
@@ -38,7 +36,7 @@ def align_clocks(run: Run, clocks: Sequence[int], *, by_step: bool) -> tuple[Run
     """Return a run with all ranks on one clock, and the alignment (None if they already share a clock).
 
     `clocks` has the number of each rank's clock. With `by_step`, clocks restart in every step. Raises `ConfigError`
-    for clocks without messages between them, and for messages that no offsets explain.
+    if messages do not determine the offsets.
     """
     clock_of_rank = np.unique(np.array(clocks), return_inverse=True)[1]
     num_clocks = int(clock_of_rank.max()) + 1

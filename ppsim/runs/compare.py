@@ -51,13 +51,11 @@ class Comparison(Printable, Drawable):
     `replay_gap_s`
         Median wait, used for all waits of the replay if no transfer was recorded.
     `replay_hop_s`
-        Mean wait for a message, used for transfers of unknown time. It is not the median, because a step adds up
-        many waits that vary.
+        Mean wait for a message, used for transfers of unknown time; the mean, because a step adds up many waits.
     `pace`
-        Machine speed during the run relative to profiling (0.9: 10 % slower), None unless both used the same
-        reference work (`ppsim.runtime.machine_speed`).
+        Machine speed during the run relative to profiling (0.9: 10 % slower), if both used the same reference work.
     `overheads_fitted_on_this_run`
-        True if the errors test nothing, because the projection's overheads were fitted on the measured run.
+        True if the projection's overheads were fitted on the measured run: the errors then test nothing.
     `between_s`
         Mean measured and projected time between two steps.
 
@@ -88,7 +86,7 @@ class Comparison(Printable, Drawable):
 
     @property
     def periods_s(self) -> tuple[float, float] | None:
-        """Measured and projected time from one step's start to the next."""
+        """From one step's start to the next."""
         if self.between_s is None:
             return None
         measured, projected = self.between_s
@@ -203,7 +201,7 @@ def pace_of(run: Run, reference: ReferenceSpeed | None) -> MachineSpeed:
 def expected_costs(run: Run, constants: Mapping[str, float], line: tuple[float, float] | None = None) -> StageCosts:
     """Return the costs, with overheads, at which a run is simulated again.
 
-    A run's own medians include the slow-down by overlapped transfers, so it is removed or not added again.
+    A run's own medians already include the slow-down by overlapped transfers.
     """
     constants, costs = dict(constants), run.costs
     if not run.has_own_costs and constants.get("overlap_slowdown"):

@@ -1,6 +1,6 @@
 """Device time of a recorded run by kind of operator, from the names of its kernels.
 
-A kernel that no pattern matches counts as memory-bound: norms, elementwise operations, copies and casts.
+A kernel that no pattern matches counts as memory-bound.
 """
 
 import re
@@ -43,7 +43,7 @@ def kind_of_kernel(name: str) -> str:
 class KernelTotals:
     """Number of kernels and their seconds by kind, of one process.
 
-    `messages` are collectives: (operation, bytes, devices, seconds), if the recording has their sizes.
+    `messages` are collectives: (operation, bytes, devices, seconds).
     """
 
     counts: dict[str, float] = field(default_factory=dict)

@@ -15,8 +15,7 @@ from ppsim.schedule.table import NONE
 class LateRank:
     """A rank that holds up the step, and the gain if its actions and gaps were like the other ranks'.
 
-    `action` is the rank's action on the critical path with the largest excess `action_s` over the median stage, ""
-    if none has any.
+    `action` is the rank's action on the critical path with the largest excess over the median stage.
     """
 
     rank: int
@@ -27,10 +26,7 @@ class LateRank:
 
 
 def late_ranks(graph: EventGraph, step: MeasuredSteps, even: Floats) -> list[LateRank]:
-    """Replay the step once per rank, with that rank's actions limited to `even` and its gaps to the median gap.
-
-    `even` are the times of the actions on the median stage.
-    """
+    """Replay the step once per rank, with its actions limited to `even`, their times on the median stage."""
     schedule, gap = graph.schedule, median_gap_s(step)
     as_it_was = replay(graph, step)
     ends = as_it_was.end[: graph.num_actions]

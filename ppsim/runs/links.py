@@ -27,8 +27,7 @@ _BLOCKS = 2.5
 class RankPairs:
     """The pair of ranks of each action's messages, as `from · ranks + to`; NONE for an action without a message.
 
-    `taken` is the pair of the action's input. `sent` is the pair to which the rank's previous action sent its
-    result.
+    `taken` is the pair of the action's input, `sent` of the result of the rank's previous action.
     """
 
     num_ranks: int
@@ -54,7 +53,7 @@ def pairs_of(graph: EventGraph) -> RankPairs:
 class LinkTimes:
     """Usual transit time of each pair's messages, and usual gap of a rank after a send, which may block it.
 
-    Both arrays have quartiles over the pair's messages in seconds, shape [3, actions].
+    Both arrays have quartiles in seconds, shape [3, actions].
     """
 
     pairs: RankPairs
@@ -70,10 +69,9 @@ class LinkTimes:
         return np.asarray(self.gaps[1])
 
     def parts_of(self, start: Floats, before: Floats, made: Floats) -> tuple[Floats, Floats, Any]:
-        """Split the wait before each action into the rank's own gap and the transit time of the action's input.
+        """Return the rank's own gap, the transit time of its input, and whether the action waited for its input.
 
-        `before` is the end of the rank's previous action, `made` the end of the action that computed the input. The
-        third result says whether the action waited for its input.
+        `before` is the end of the rank's previous action, `made` the end of the action that computed the input.
         """
         crosses = self.pairs.taken != NONE
         wait = np.maximum(start - np.maximum(before, made), 0.0)
@@ -85,7 +83,7 @@ class LinkTimes:
 class SlowPairs:
     """Excess seconds of slow pairs over the others, in transit and on the sending rank; one entry per action.
 
-    Pairs towards a rank that is blocked by its own send do not count as slow: it takes their messages late.
+    Pairs towards a rank that is blocked by its own send do not count: it takes their messages late.
     """
 
     transit_s: Floats
@@ -105,8 +103,7 @@ class SlowPairs:
 def links_of(graph: EventGraph, start: Floats, before: Floats, made: Floats) -> LinkTimes:
     """Return the usual times of each pair from all steps; arrays have shape [steps, actions].
 
-    A wait is transit time if the rank was idle when the input was made, and the rank's own if the input was made
-    long before.
+    A wait is transit time if the rank was idle when the input was made.
     """
     pairs = pairs_of(graph)
     wait, late = np.maximum(start - np.maximum(before, made), 0.0), made - before
@@ -156,10 +153,7 @@ def _quartiles(values: Floats) -> Floats:
 
 
 def slow_pairs_excess(links: LinkTimes, pass_s: float) -> SlowPairs:
-    """Return the excess of slow pairs over the lower median.
-
-    An excess below a fraction of `pass_s`, the time of a usual action, does not count.
-    """
+    """Return the excess of slow pairs over the lower median; `pass_s` is the time of a usual action."""
     pairs = links.pairs
     transit, block = _beyond(pairs.taken, links.transits, pass_s), _beyond(pairs.sent, links.gaps, pass_s)
     times = {

@@ -1,6 +1,6 @@
 """Explain the time of a measured step by replays from which the causes of lost time are removed in turn.
 
-The difference between the measured step and its first replay, with all measured times, is the "rest" (unexplained).
+The first replay has all measured times. Its difference from the step is the "rest".
 """
 
 from collections.abc import Sequence
@@ -70,7 +70,6 @@ class ExplainedDifference:
 
     @property
     def reasons(self) -> list[Difference]:
-        """The largest differences first, in either direction."""
         return sorted((one for one in self.differences if one.seconds), key=lambda one: -abs(one.seconds))
 
     def to_json(self) -> dict[str, Any]:
@@ -86,7 +85,7 @@ class ExplainedDifference:
 class Explanation(Printable):
     """Causes of the time of a mean step: `losses` sum to `period_s`, the step and the time until the next one.
 
-    `action_times_s` has the time of each kind of action on the median stage; `timeline` is the median step.
+    `action_times_s` are on the median stage; `timeline` is the median step.
 
     >>> found = Explanation("run", 1.0, 1.0, 3, [TimeLoss("uneven stages", 0.1, 0.1), TimeLoss("compute", 0.9,
     ...     0.9)])
@@ -297,7 +296,6 @@ def _calls_of(schedule: Schedule) -> EventGraph | None:
 def _with_calls(
     terms: list[_Term], graph: EventGraph, calls: EventGraph, steps: MeasuredSteps, call_s: float
 ) -> list[_Term]:
-    """Divide waits for messages and gaps into blocking calls and remaining gaps."""
     waits = {"waits for messages", "gaps between passes"}
     others = [term for term in terms if term.cause not in waits]
     gaps = next(term for term in terms if term.cause == "gaps between passes")

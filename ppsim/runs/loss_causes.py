@@ -52,7 +52,7 @@ _NOTHING = 0.1
 class CauseRemoval:
     """A cause: `without` removes it from steps without the earlier causes, `alone` from the measured steps.
 
-    If `alone` is None, `without` does both. `detail` says where the cause occurs and how large it is.
+    If `alone` is None, `without` does both.
     """
 
     cause: str
@@ -131,9 +131,7 @@ class ActionSpeeds:
 
     @cached_property
     def typical(self) -> dict[Op, float]:
-        """Time of each kind of action on the median stage; the lower median, so that half of the stages may be
-        slow.
-        """
+        """Times of the lower median stage, so that half of the stages may be slow."""
         kinds = dict.fromkeys(op for op, _ in self.medians)
         found = {
             kind: _lower_median([one for (op, _), one in self.of_base.items() if op is kind]) for kind in kinds
@@ -150,7 +148,6 @@ class ActionSpeeds:
 
     @cached_property
     def even(self) -> Floats:
-        """Time of each action if all stages were like the median stage."""
         even = {(op, stage): self.typical[op] for op, stage in self.medians}
         for stage in self.all_weight & {stage for op, stage in self.medians if op is Op.W}:
             even[Op.I, stage] = self.medians[Op.I, stage]
@@ -183,8 +180,7 @@ def cause_removals(
 ) -> list[CauseRemoval]:
     """Return the causes in the order of removal.
 
-    `excess` is the extra time of slow pairs of ranks, `variation_s` the wait with which a projection replaces
-    random action times.
+    `variation_s` is the wait with which a projection replaces random action times.
     """
     factors = paces.factors
     pauses = pauses_between(steps, usual_links, factors.step_s)

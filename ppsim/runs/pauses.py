@@ -70,8 +70,7 @@ def passes_in_words(schedule: Schedule, pauses: Floats, durations: Floats, first
 def waits_in_words(schedule: Schedule, pauses: MeasuredSteps, start: Floats, first_step: int) -> str:
     """Describe the longest pauses between actions; `start` has shape [steps, actions].
 
-    A rank that pauses sends late, so that others wait too. The text names the rank that is most often the waiting
-    rank or the sender.
+    A rank that pauses sends late, so that others wait too. The text names the rank with the largest part.
     """
     longest = np.maximum(pauses.after_own, pauses.hop)
     places = [

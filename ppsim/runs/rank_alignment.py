@@ -20,10 +20,7 @@ from ppsim.simulation.stage_costs import StageCosts
 
 @dataclass(frozen=True)
 class AlignedRun:
-    """A run on one clock; `alignment` is None if the ranks already shared a clock.
-
-    `stages_by` is the source of the stages: "names", "table", "chunks", "rank" or "configuration".
-    """
+    """A run on one clock; `alignment` is None if the ranks already shared a clock."""
 
     run: Run
     alignment: Alignment | None
@@ -58,8 +55,8 @@ def align_ranks(
 ) -> AlignedRun:
     """Return the steps of a run after the first `num_warm_up` steps, on one clock.
 
-    `table` is needed if the recording does not give stages; `given` are emulated costs. Raises `ConfigError` or
-    `ScheduleError` for recordings that do not form a run of the table.
+    `table` is needed if the recording does not give stages. Raises `ConfigError` or `ScheduleError` for recordings
+    that do not form a run of the table.
     """
     source, stages_by = recordings.source, _stages_by(recordings, table)
     with prefix_errors(source):

@@ -26,17 +26,16 @@ class Run:
     `costs`
         Given costs of the actions, or their measured medians if `has_own_costs` is False.
     `gaps_s`
-        Seconds from the last end of a step to the first start of the next.
+        From the last end of a step to the first start of the next.
     `message_bytes`
         Bytes that a whole microbatch sends from a stage to the next.
     `knows_transfers`
         True if all transfers on the wire are known, not only those that an action waited for.
     `reference_s`
-        Machine speed (`ppsim.runtime.machine_speed`): time of F and B of each rank's stages, per step the mean of
-        before and after it. `reference_layers` has the numbers of layers of the stages.
+        Machine speed (`ppsim.runtime.machine_speed`): per step and rank, the time of F and B of the rank's stages.
+        `reference_layers` has the number of layers per stage.
     `to_collective_s`
-        Per gap and rank, seconds from the rank's last action to its first collective (such as the all-reduce of the
-        gradient norm).
+        Per gap and rank, seconds from the rank's last action to its first collective.
     """
 
     source: str
@@ -56,7 +55,7 @@ class Run:
 
     @property
     def step_times_s(self) -> Floats:
-        """Time from the first start to the last end."""
+        """From the first start to the last end."""
         actions = self.graph.num_actions
         times: Floats = self.end[:, :actions].max(axis=1) - self.start[:, :actions].min(axis=1)
         return times
@@ -65,7 +64,7 @@ class Run:
     def fingerprint(self) -> str:
         """SHA-256 of the compute actions of the last step and their times in whole nanoseconds.
 
-        Times count from each rank's first start, so that path, warm-up and clock alignment do not change it.
+        Times count from each rank's first start, so that warm-up and clock alignment do not change it.
         """
         table, actions = self.graph.schedule, self.graph.num_actions
         start, end = self.start[-1, :actions], self.end[-1, :actions]
@@ -120,7 +119,6 @@ class ReferenceSpeed:
     ends_s: tuple[float, float]
 
     def ranks_s(self, schedule: Schedule, layers: Sequence[int]) -> list[float]:
-        """Return the time of each rank; `layers` has the number of layers per stage."""
         of_stages = self.layer_s * np.array(layers, dtype=np.float64)
         of_stages[[0, -1]] += self.ends_s
         ranks = range(schedule.num_ranks)
@@ -170,7 +168,7 @@ def median_costs(graph: EventGraph, durations: Floats, costs: StageCosts | None 
 
 
 def pass_medians(schedule: Schedule, durations: Floats) -> dict[tuple[Op, int], float]:
-    """Return medians per kind of action and stage; the last axis of `durations` is the action."""
+    """The last axis of `durations` is the action."""
     return {key: float(np.median(durations[..., chosen])) for key, chosen in passes_of(schedule)}
 
 

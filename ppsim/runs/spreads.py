@@ -27,8 +27,8 @@ _DIGITS = 6
 class TimeSpreads:
     """Relative standard deviations (None if there are too few samples) and their standard errors.
 
-    `rank` compares the ranks' median actions, without the first and the last rank, which hold more than layers.
-    `factors` are equally likely ratios of an action's time to its median in a typical step.
+    `rank` excludes the first and the last rank, which hold more than layers. `factors` are equally likely ratios of
+    an action's time to its median.
     """
 
     action: float | None = None
@@ -41,8 +41,7 @@ class TimeSpreads:
 def spreads_of(runs: Sequence[Run], slowdown: float = 0.0) -> TimeSpreads:
     """Estimate the spreads from quartiles and the median absolute deviation, which stragglers hardly affect.
 
-    `factors` exclude each rank's first action, the last action of the first stage's rank, and the slow-down by
-    overlapped transfers.
+    `factors` exclude each rank's first action and the last action of the first stage's rank.
     """
     of_actions: list[Floats] = []
     of_ranks: list[Floats] = []
@@ -103,7 +102,6 @@ def _ranks_apart(schedule: Schedule, medians: dict[tuple[int, int], float]) -> l
 
 
 def _quantiles(schedule: Schedule, taken: Floats) -> Floats | None:
-    """Return the same number of quantiles of relative action times for each step."""
     factors = np.full_like(taken, np.nan)
     for _, chosen in passes_of(schedule):
         middle = np.median(taken[:, chosen])

@@ -1,7 +1,7 @@
 """Factors that make a run's actions longer or shorter than usual: pauses, slow steps, drift and microbatch sizes.
 
 An action takes `pause + usual(stage) · relative time(step, rank) · drift(action) · size(step, microbatch)`, times
-unexplained variation. Factors are medians over all actions that share them, which rare long actions do not affect.
+unexplained variation. Factors are medians, which rare long actions do not affect.
 """
 
 import math
@@ -50,7 +50,7 @@ class StepFactors:
 
     @cached_property
     def _alike(self) -> Floats:
-        """Action times, divided by the microbatch sizes if these change from step to step."""
+        """Action times over the microbatch sizes, if these change from step to step."""
         return self.taken / self.sizes if self._sizes_vary else self.taken
 
     @cached_property
@@ -99,7 +99,7 @@ class StepFactors:
 
     @cached_property
     def of_steps(self) -> Floats:
-        """Product of all factors that depend on the step, [steps, actions]."""
+        """Factors that depend on the step, [steps, actions]."""
         factors: Floats = (self.drift * self.slow_steps)[:, self.schedule.rank]
         return factors
 
@@ -125,8 +125,7 @@ class StepFactors:
     def _median_ratios(self) -> Floats:
         """Median of `_ratios` over the stages, relative to the kind's mean, [steps, kinds, microbatches].
 
-        A kind's first action may be slow for another reason. If all kinds have the same sizes, the kind with the
-        smallest ratio counts for its microbatch.
+        A kind's first action may be slow for another reason, so that the smallest ratio of all kinds counts.
         """
         schedule, kinds = self.schedule, self._kinds
         found = np.ones((len(self.taken), int(kinds.max()) + 1, schedule.num_units))
@@ -145,7 +144,6 @@ class StepFactors:
 
     @cached_property
     def _size_deviation(self) -> float:
-        """Standard error of one of the `_median_ratios`."""
         schedule, found = self.schedule, self._median_ratios
         passes = len(schedule) / found[0].size
         if passes < _LEAST_PASSES:
@@ -157,7 +155,7 @@ class StepFactors:
 
     @cached_property
     def _fixed_sizes(self) -> Floats:
-        """Microbatch sizes if they are the same in all steps, [kinds, microbatches]."""
+        """Shape [kinds, microbatches]."""
         found = self._median_ratios
         fixed: Floats = np.median(found / np.median(found, axis=2, keepdims=True), axis=0)
         return fixed
@@ -218,7 +216,6 @@ class StepFactors:
         return self.usual * self._all
 
     def each(self, medians: dict[tuple[Op, int], float]) -> Floats:
-        """Expand values per kind and stage to one entry per action."""
         schedule = self.schedule
         return np.array([medians[Op(op), stage] for op, stage in zip(schedule.op, schedule.stage, strict=True)])
 

@@ -14,8 +14,8 @@ from ppsim.simulation.engine import NodeTimes, evaluate, evaluate_many
 class MeasuredSteps:
     """Durations `taken` and waits of measured steps, all of shape [steps, actions] and in seconds.
 
-    `hop` is the transit time of an action's input (0 from the same rank), and `after_own` the rank's own wait after
-    its previous action has ended and the input has arrived.
+    `hop` is the transit time of an action's input, `after_own` the rank's own wait after its previous action has
+    ended and the input has arrived.
     """
 
     taken: Floats
@@ -30,9 +30,8 @@ class MeasuredSteps:
 def steps_of(graph: EventGraph, start: Floats, end: Floats, links: LinkTimes | None = None) -> MeasuredSteps:
     """Return the durations and waits of steps; arrays have shape [steps, actions].
 
-    A wait up to the usual wait at its place is the rank's own. A message without a waiting action takes the usual
-    time of its pair of ranks, or less if it was made only just before. `links` are these usual times (None: from
-    these steps).
+    A message without a waiting action takes the usual time of its pair of ranks, or less if it was made only just
+    before. `links` are these usual times (None: from these steps).
     """
     before, made, _ = input_times(graph, end)
     links = links or links_of(graph, start, before, made)
@@ -71,7 +70,6 @@ def replay(graph: EventGraph, steps: MeasuredSteps) -> NodeTimes:
 
 
 def rank_waits_s(graph: EventGraph, end: Floats) -> Floats:
-    """Return how long each rank waits for other ranks' actions in one step."""
     schedule = graph.schedule
     before, made, crosses = input_times(graph, end[None])
     waits = np.where(crosses, np.maximum(made - before, 0.0), 0.0)[0]

@@ -70,7 +70,7 @@ def timeline_to_json(
 ) -> dict[str, Any]:
     """Return the report of a timeline with everything to load it again; `more` is added unchanged.
 
-    `timeline` has one entry per action in table order, then one per transfer in the order of the receiving actions.
+    The entries of `timeline` are the actions in table order, then transfers in the order of the receiving actions.
     """
     return {
         "format": FORMAT,
@@ -88,7 +88,6 @@ def timeline_to_json(
 
 
 def timeline_from_json(data: Any, source: str) -> tuple[Timeline, StageCosts]:
-    """Return the timeline and costs of a parsed file; raises `ConfigError` that names the wrong entry."""
     return _loaded(data, source)[1:]
 
 
@@ -136,10 +135,7 @@ def pace_from(layer_s: float | None, ends_s: Sequence[float] | None, work: str) 
 
 
 def run_from_json(data: Any, source: str) -> Run:
-    """Return all steps of a measured timeline's file; files of an older version have one step.
-
-    Raises `ConfigError` for a timeline that was not measured.
-    """
+    """Return all steps of a file (older versions have one); raises `ConfigError` for a simulated timeline."""
     file, timeline, costs = _loaded(data, source)
     if timeline.origin != "measured":
         raise ConfigError(f"{source} is not measured but simulated; ppsim train -o run.json measures one")

@@ -91,8 +91,7 @@ def run_of(
 ) -> Run:
     """Return the steps after the warm-up; `result` has the records of each rank and step.
 
-    Without `given`, the costs are medians. If the recording has no transfers, not even their posting, they take no
-    time and there are no queues.
+    Without `given`, the costs are medians. If the recording has no transfers, they take no time and have no queues.
     """
     tells_transfers = any(
         not line["calls"] for step in result["steps"] for rank in step for line in rank["records"]
@@ -147,7 +146,6 @@ def require_agreement(differences: dict[str, float] | None, dtype: str) -> None:
 
 
 def _times_of(ranks: list[dict[str, Any]], graph: EventGraph) -> tuple[Floats, Floats]:
-    """Return start and end of every graph node."""
     schedule = graph.schedule
     start, end = np.full(graph.num_nodes, np.nan), np.full(graph.num_nodes, np.nan)
     entry_of = {str(schedule[entry]): entry for entry in range(graph.num_actions)}

@@ -23,9 +23,9 @@ class TimeRange:
 class CellRange(TimeRange):
     """One execution of an action, or of fused actions, and everything traced inside it.
 
-    `waits` are waits for receives. `device` has the launched work, each with its launch time. `nodes` (autograd's)
-    and `operators` (others on the host) are for fused actions only. `message_bytes` is the size of the sent
-    message. An unknown stage or microbatch is NONE; `chunk` then is the index among the rank's stages, if known.
+    `waits` are for receives. `device` has the launched work, each with its launch time. `nodes` (autograd's) and
+    `operators` (others on the host) are for fused actions only. An unknown stage or microbatch is NONE; `chunk`
+    then is the index among the rank's stages.
     """
 
     cell: Cell
@@ -49,9 +49,8 @@ class CellRange(TimeRange):
 class RankTrace:
     """The steps of one rank, each a list of ranges in the order of their start.
 
-    While stages or microbatches are unknown, all ranges are in one list, which `ppsim.runs.action_identification`
-    divides, and `marks` are the known starts of steps. `collectives` are starts too. Times count from `base_ns`, on
-    a clock that all ranks of a `host` share.
+    While stages or microbatches are unknown, all ranges are in one list, and `marks` are the known starts of steps.
+    Times count from `base_ns`, on a clock that all ranks of a `host` share.
     """
 
     source: str
@@ -78,16 +77,9 @@ class RankTrace:
 class RunRecordings:
     """The ranks of one run as a reader found them.
 
-    `kind`
-        The profiler or trainer that made the recording.
-    `passes_by`
-        The source of the action times.
-    `clocks`
-        "host": ranks of one host share a clock. "step": each rank's clock restarts with each step.
-    `vpp`
-        Number of stages per rank.
-    `reserved_bytes`
-        Peak bytes reserved by each rank's allocator.
+    `kind` is the profiler or trainer, `passes_by` the source of the action times, `vpp` the number of stages per
+    rank. With `clocks` "host", ranks of one host share a clock; with "step", each rank's clock restarts with each
+    step.
     """
 
     source: str
@@ -154,7 +146,7 @@ _SHOWN = 8
 def in_rank_order(traces: Sequence[RankTrace]) -> list[RankTrace]:
     """Return the traces by pipeline rank; raises `ConfigError` for a missing or repeated rank.
 
-    If the recorded ranks are not 0 … p−1, as with other kinds of parallelism, the first stages give the order.
+    Recorded ranks that are not 0 … p−1 are ignored: with other kinds of parallelism, they are not pipeline ranks.
     """
     holder: dict[int, RankTrace] = {}
     for trace in traces:
@@ -185,7 +177,7 @@ def table_rows_of(traces: Sequence[RankTrace]) -> list[list[Cell]]:
 def result_of(traces: Sequence[RankTrace], *, num_warm_up: int) -> dict[str, Any]:
     """Return the steps of all ranks as `ppsim train`'s ranks report them.
 
-    Raises `ConfigError` for ranks with different numbers of steps, and for too few steps.
+    Raises `ConfigError` for too few steps, and for ranks with different numbers of steps.
     """
     require_as_many_steps(traces)
     number = len(traces[0].steps)
@@ -208,7 +200,6 @@ def result_of(traces: Sequence[RankTrace], *, num_warm_up: int) -> dict[str, Any
 
 
 def _to_collectives(trace: RankTrace) -> list[float | None]:
-    """Return the seconds from each step's last action to the rank's next collective before the next step."""
     spans = [
         [span for cell in step if cell.is_compute for span in ([one for _, one in cell.device] or [cell])]
         for step in trace.steps
@@ -234,7 +225,7 @@ def message_bytes_of(traces: Sequence[RankTrace]) -> float | None:
 
 
 def _step_record(ranks: list[list[CellRange]], traces: Sequence[RankTrace]) -> list[dict[str, Any]]:
-    """Return the records of one step of all ranks; a transfer is known if both of its ends are kernels."""
+    """Return the records of one step; a transfer is known if both of its ends are kernels."""
     ends = {
         str(cell.members[0]): TimeRange(cell.device[0][1].begin, max(one.end for _, one in cell.device))
         for rank in ranks

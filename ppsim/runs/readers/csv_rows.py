@@ -1,7 +1,7 @@
 """CSV of actions, for recordings in other formats: rank, kind, stage, microbatch, start, end and optionally step.
 
-Times are in seconds, or in the unit of the column name (start_ms). An empty stage or microbatch follows from the
-order. Without `step`, a repeated action starts a step. `clock` names the clock of a row's times.
+Times are in seconds, or in the unit of the column name (start_ms). Without `step`, a repeated action starts a step.
+`clock` names the clock of a row's times.
 """
 
 import csv

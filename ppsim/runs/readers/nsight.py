@@ -1,9 +1,8 @@
 """Read Nsight Systems' sqlite export (`nsys export --type sqlite`); each process is a rank.
 
-Tables are described in docs.nvidia.com/nsight-systems, "SQLite Schema Reference"; times are nanoseconds. In
-`NVTX_EVENTS`, `eventType` is 59 for push/pop and 60 for start/end ranges, and the name is `text` or the string of
-`textId`. `correlationId` links a launch to the launched work. `globalTid` and `globalPid` hold the process in bits
-24 to 47. Empty tables are not exported, so any table may be missing.
+Source: docs.nvidia.com/nsight-systems, "SQLite Schema Reference". Times are nanoseconds. `eventType` is 59 for
+push/pop and 60 for start/end ranges. `globalTid` and `globalPid` hold the process in bits 24 to 47. Empty tables
+are not exported, so any table may be missing.
 """
 
 import sqlite3
@@ -27,7 +26,7 @@ _ON_DEVICE = tuple(f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY"
 def read_processes(path: str | Path, patterns: Sequence[NamePattern] = PATTERNS) -> list[RankTrace]:
     """Return the processes that ran pipeline actions, in the order of their devices.
 
-    Raises `ConfigError` for a file that is not such an export, and for one without a range of an action.
+    Raises `ConfigError` for other files, and for files without a range of an action.
     """
     return [trace_of(recording) for recording in read_recordings(path, patterns)]
 
@@ -80,7 +79,6 @@ def _recordings(file: sqlite3.Connection, path: str, patterns: Sequence[NamePatt
 
 
 def _process(identity: int) -> int:
-    """Return the process of a `globalTid` or `globalPid`, without its thread bits."""
     return identity >> _THREAD_BITS
 
 

@@ -86,7 +86,7 @@ class NameCounts:
         return None
 
     def most_common(self) -> str:
-        """Return frequent unmatched names, names that look like actions first."""
+        """Names that look like actions come first."""
         names = sorted(self.others, key=lambda name: (_MAY_BE.search(name) is None, -self.others[name]))
         short = (name if len(name) <= 60 else name[:57] + "…" for name in names[:_SHOWN])
         return ", ".join(f"'{name}'" for name in short)

@@ -1,7 +1,7 @@
-"""One process's recording from any profiler: named host ranges, launches and device work, converted to a trace.
+"""One process's recording from any profiler, converted to a trace.
 
-With device work, an action runs from the start of its first kernel to the end of its last one. Its kernels are
-those launched within its range by any thread (an autograd thread launches the backward), except NCCL's.
+An action's kernels are those launched within its range by any thread (an autograd thread launches the backward),
+except NCCL's.
 """
 
 import sqlite3
@@ -45,7 +45,7 @@ class Recording:
 
     `ranges` are actions with the index of the matching pattern. `launches` have a time and the number under which
     `device` has the launched work. `messages` are message sizes noted by the host. `waits`, `nodes` (autograd's)
-    and `operators` divide fused actions on a host. `collectives` are starts, on the device if there is one.
+    and `operators` divide fused actions on a host.
     """
 
     source: str
@@ -114,8 +114,7 @@ def _require_order(begin: float, end: float, what: str) -> None:
 def kernels_per_step(recording: Recording) -> tuple[KernelTotals, float | None]:
     """Return device time by kind per step, and the median step time, None if steps have no range.
 
-    Without ranges of steps, the first action starts each step. Raises `ConfigError` if there are neither, or no
-    kernels.
+    Raises `ConfigError` if there are no kernels, or neither ranges of steps nor actions.
     """
     if not recording.device:
         raise ConfigError(f"{recording.source} has no kernels")
