@@ -1,7 +1,7 @@
 """Calibration run: short pipelines of the measured model, compared with their projection.
 
-Two pipelines with few and with more layers separate the slow-down of concurrent ranks, which grows with the layers,
-from the overhead per action.
+Two pipelines, with few and with more layers, separate the slow-down, which grows with the layers, from the overhead
+per action.
 """
 
 import os

@@ -61,7 +61,6 @@ def has_facts(facts: dict[str, Any], dtype: str) -> bool:
 def measure_facts(
     settings: MeasuringSettings, dtype: str, *, grid: BenchmarkGrid | None = None, say: Say = lambda message: None
 ) -> dict[str, Any]:
-    """Return the content of `device_facts` in a profile file, in seconds and bytes."""
     torch.set_num_threads(settings.num_threads)
     torch.manual_seed(0)
     where = torch.device(settings.device)
@@ -121,7 +120,6 @@ class _Bench:
 
     @contextmanager
     def fits(self, what: str) -> Iterator[None]:
-        """Leave out a point that fails or does not fit into memory."""
         try:
             yield
         except RuntimeError as error:

@@ -101,7 +101,7 @@ def estimate_duration(model: ModelShape, key: MeasurementKey, settings: Measurin
 def _component_flops(
     row: float, alone: float, launched: float, settings: MeasuringSettings, rate: float, again: tuple[float, float]
 ) -> float:
-    """Mirrors `harness.measured_costs`, given the FLOPs of its forwards."""
+    """This mirrors `harness.measured_costs`."""
     both, whole, split = row + alone, _B + again[0], _SPLIT + again[1]
     if settings.cuda_graphs:  # no I and W; one repeat without a graph and for the bytes, and three warm-ups
         eager = _IN_FLIGHT + _F + whole + _F + _F + whole

@@ -225,7 +225,6 @@ def shape_of(first: torch.Tensor, module: nn.Module) -> dict[str, Any]:
 
 
 def model_header(name: str, model_name: str, model: ModelShape, settings: MeasuringSettings) -> dict[str, Any]:
-    """Return a model's profile file without its measurements."""
     facts = {
         "name": f"GPT {model_name}" if model.layer.kind == "gpt" else model_name,
         "num_layers": model.num_layers,
@@ -256,7 +255,6 @@ def header(name: str, model: dict[str, Any], settings: MeasuringSettings, notes:
 
 
 def costly_splits(content: dict[str, Any]) -> list[str]:
-    """Return a sentence per component with (I + W) / B above `COSTLY_SPLIT`."""
     sentences = []
     for component in ("embedding", "layer", "head"):
         parts = [part for part in content["measurements"] if part["component"] == component]
@@ -315,7 +313,6 @@ def launch_times(subject: MeasuredModule, device: torch.device, *, can_split: bo
 
 
 def _replayed(subject: MeasuredModule, settings: MeasuringSettings) -> Samples:
-    """Return times by replay of CUDA graphs, and bytes without them."""
     [eager] = measure([subject], replace(settings, num_repeats=1, num_warm_up=0, least_s=0.0), can_split=[False])
     return replace(eager, seconds=replay_graph(subject, settings))
 

@@ -154,7 +154,6 @@ def _with_facts(
     grid: BenchmarkGrid, pace: MeasuringProgress,
     say: Say,
 ) -> dict[str, Any]:  # fmt: skip
-    """Put microbenchmark results into a file: its own, another file's, or measured now."""
     dtype, there = str(type_of(job.keys[0])).removeprefix("torch."), content.get("device_facts") or {}
     if has_facts(there, dtype):
         return there

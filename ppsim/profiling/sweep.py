@@ -109,7 +109,6 @@ class _Filling:
         key: MeasurementKey,
         optimizer: str | None = None,
     ) -> bool:
-        """Return whether a measurement succeeded; otherwise record the error in its place."""
         what = f"a step of {optimizer} for {key}" if optimizer else str(key)
         try:
             self.content[into] += measure()

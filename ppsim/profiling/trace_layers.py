@@ -502,7 +502,6 @@ class TracedLayer:
         return TracedScan(max(one.count for one in found), self.tokens, products)
 
     def _saved(self, used: set[int]) -> tuple[TracedSaved, ...]:
-        """Return what the mixer's other operators save, without norms and feed-forward part."""
         apart = not isinstance(self.ffn, NoFeedForward)
         joined: dict[tuple[str, str, bool, bool], float] = {}
         for number, (module, tensor) in self.kept.items():
@@ -588,7 +587,6 @@ def outside_of(
     described: Mapping[str, Any],
     where: str,
 ) -> dict[str, Any]:
-    """Return the vocabulary, the parameters around the layers, and the GEMMs after them."""
     counts = [sum(one.numel() for one in layer.parameters()) for layer in layers]
     if sum(counts) != sum(
         one.numel() for one in {id(p): p for layer in layers for p in layer.parameters()}.values()

@@ -202,7 +202,6 @@ def _stand_ins(model: Any) -> Iterator[None]:
 
 
 def layers_in(model: Any, where: str) -> tuple[str, list[Any]]:
-    """Return the path of the list that has the layers, and the layers."""
     import torch
 
     lists = {
@@ -233,7 +232,6 @@ def _signature(layer: Any) -> str:
 
 
 def _first_of_kind(layers: list[Any]) -> list[int]:
-    """Return the number of the first layer of the same kind, for each layer."""
     first: dict[str, int] = {}
     return [first.setdefault(_signature(layer), number) for number, layer in enumerate(layers)]
 

@@ -78,7 +78,6 @@ class UserChunkBuilder:
 
     @cached_property
     def _sent(self) -> dict[int, Tensor]:
-        """Output of the first stage, by its number of layers."""
         return {}
 
 

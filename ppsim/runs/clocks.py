@@ -99,7 +99,6 @@ def _closed(bound: Floats, graph: EventGraph, clock_of_rank: Ints64, source: str
 
 
 def _middles(closed: Floats, source: str) -> tuple[Floats, float]:
-    """Return offsets within closed bounds, and half of the widest remaining range."""
     offsets, widest = np.zeros(len(closed)), 0.0
     closed = closed.copy()
     for clock in range(1, len(closed)):

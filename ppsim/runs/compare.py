@@ -51,7 +51,7 @@ class Comparison(Printable, Drawable):
     `replay_gap_s`
         Median wait, used for all waits of the replay if no transfer was recorded.
     `replay_hop_s`
-        Mean wait for a message, used for transfers of unknown time; the mean, because a step adds up many waits.
+        Mean wait for a message, used for transfers of unknown time. A step adds up many waits, hence the mean.
     `pace`
         Machine speed during the run relative to profiling (0.9: 10 % slower), if both used the same reference work.
     `overheads_fitted_on_this_run`

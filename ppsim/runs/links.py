@@ -27,7 +27,8 @@ _BLOCKS = 2.5
 class RankPairs:
     """The pair of ranks of each action's messages, as `from · ranks + to`; NONE for an action without a message.
 
-    `taken` is the pair of the action's input, `sent` of the result of the rank's previous action.
+    `taken` is the pair of the action's input. `sent` is the pair to which the rank's previous action sent its
+    result.
     """
 
     num_ranks: int
@@ -69,7 +70,8 @@ class LinkTimes:
         return np.asarray(self.gaps[1])
 
     def parts_of(self, start: Floats, before: Floats, made: Floats) -> tuple[Floats, Floats, Any]:
-        """Return the rank's own gap, the transit time of its input, and whether the action waited for its input.
+        """Return the rank's gap before each action, the input's transit time, and whether the action waited for its
+        input.
 
         `before` is the end of the rank's previous action, `made` the end of the action that computed the input.
         """

@@ -16,8 +16,9 @@ FORMAT = "ppsim-totals/1"
 class LogTotals(Printable):
     """Iteration times and timers of a training log, in seconds.
 
-    `timers_s` has the minimum (None: not logged) and the maximum over the ranks. `memory_bytes` has the allocator's
-    log line, as maxima over the ranks. `num_garbled` lines had a number that could not be parsed.
+    `timers_s` has the minimum (None: not logged) and the maximum over the ranks, as medians over the log.
+    `memory_bytes` has the allocator's log line, as maxima over the ranks. `num_garbled` lines had a number that
+    could not be parsed.
 
     >>> LogTotals("log", [2.0, 2.1, 2.0], {"forward-backward": (1.8, 1.9)}).iteration_time_s
     2.0

@@ -18,7 +18,6 @@ MOST_PLACES = 4
 
 
 def pauses_beyond(durations: Floats, expected: Floats, step_s: float) -> Floats:
-    """Return the excess over the expected time, 0 if it is not a pause."""
     is_pause = (durations > LONG * expected) & (durations > expected + PART_OF_STEP * step_s)
     return np.where(is_pause, durations - expected, 0.0)
 

@@ -76,7 +76,6 @@ def ends_of(schedule: Schedule) -> tuple[Ints64, int]:
 
 
 def _apart(schedule: Schedule, taken: Floats) -> tuple[list[Floats], dict[tuple[int, int], float]]:
-    """Return relative distances from the median of kind, stage and step, and these medians."""
     found, medians = [], {}
     for (op, stage), chosen in passes_of(schedule):
         middle = np.median(taken[:, chosen], axis=1, keepdims=True)

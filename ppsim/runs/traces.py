@@ -214,7 +214,6 @@ def _to_collectives(trace: RankTrace) -> list[float | None]:
 
 
 def message_bytes_of(traces: Sequence[RankTrace]) -> float | None:
-    """Return the median size of the first step's sent messages."""
     sizes = sorted(
         cell.message_bytes
         for trace in traces

@@ -76,7 +76,6 @@ class NameCounts:
     others: Counter[str] = field(default_factory=Counter)
 
     def match(self, name: str) -> tuple[int, re.Match[str]] | None:
-        """Return the index of the first pattern that matches, and its match."""
         for place, pattern in enumerate(self.patterns):
             found = pattern.expression.fullmatch(name)
             if found:

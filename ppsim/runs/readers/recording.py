@@ -65,7 +65,6 @@ class Recording:
     kernels: KernelTotals = field(default_factory=KernelTotals)
 
     def keep_range(self, name: str, begin: float, end: float) -> None:
-        """Store a host range if it is a step or an action; count the other names."""
         if STEP.fullmatch(name):
             self.steps.append((begin, end))
         elif matched := self.names.match(name):
