@@ -103,7 +103,7 @@ class _Bench:
         return max(1, min(_MOST_OPERANDS, -(-self.grid.rotated_bytes // num_bytes)))
 
     def timed(self, works: Sequence[Work]) -> dict[str, float]:
-        """Return the seconds per run; a sample is several runs, which rotate over the works."""
+        """Return median and quartiles of the seconds per run; a sample is several runs, rotated over the works."""
         clock, turn = clock_of(self.where), itertools.cycle(works)
 
         def run(times: int) -> None:

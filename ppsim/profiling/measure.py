@@ -23,8 +23,8 @@ from ppsim.runtime.live_bytes import LiveBytes
 class Samples:
     """Seconds of each action (F, B, I, W), one entry per repeat, and bytes.
 
-    `activation_bytes` are saved by F for the backward; `kept_bytes` of these are still held between I and W.
-    `transient_bytes` is the peak that an action allocates in addition.
+    `activation_bytes` are saved by F for the backward, without parameters and buffers; `kept_bytes` of these are
+    still held between I and W. `transient_bytes` is the peak that an action allocates in addition.
     """
 
     seconds: dict[str, list[float]]
@@ -73,7 +73,7 @@ class MeasuredModule:
         return x if self.is_first else tuple(one.requires_grad_(one.is_floating_point()) for one in x)
 
     def forward(self, x: Input) -> Tensor:
-        """Raises `ConfigError` if the module's output is not one tensor."""
+        """Raise `ConfigError` if the module's output is not one tensor."""
         output = self.module(*x)
         if not isinstance(output, Tensor):
             raise ConfigError(f"a module to be measured returns one tensor: got {type(output).__name__}")

@@ -44,7 +44,7 @@ MODELS: dict[str, ModelShape] = {
 
 
 def find_model(name: str) -> ModelShape:
-    """Raises `ConfigError` with the close matches for an unknown name."""
+    """Raise `ConfigError` with the close matches for an unknown name."""
     also = {word: known for word, known in ALIASES.items() if known in MODELS}
     names = NameLookup("model", MODELS, also=also, plain_of=plain_model)
     if (known := names.find(name)) is None:

@@ -69,9 +69,9 @@ def measure_step(
 ) -> dict[str, Any]:
     """Return the cost of an optimizer step for one of the `num_units` equal units of `module`.
 
-    16-bit parameters have float32 gradients and master weights, which the step copies into the parameters. As its
-    authors recommend, Muon updates only the matrices of layers (`is_hidden`, each expert separately), and AdamW the
-    rest.
+    16-bit parameters have float32 gradients and master weights; the step copies the master weights into the
+    parameters. As its authors recommend, Muon updates only the matrices of layers (`is_hidden`, each expert
+    separately), and AdamW the rest.
     """
     step = _Step([parameter.detach() for parameter in module.parameters()], name, is_hidden=is_hidden)
     clock = clock_of(torch.device(settings.device))

@@ -177,10 +177,14 @@ def calibrate(runs: Sequence[Run]) -> FittedOverheads:
     """Fit the constants to runs.
 
     Slow-down: two actions of one kind and stage in one step take d₁ and d₂ seconds, with fractions f₁ and f₂
-    overlapped with transfers. They give ``s = (d₂ − d₁) / (d₁·f₂ − d₂·f₁)``, with weight f₂ − f₁.
+    overlapped with transfers. The constant is the median of ``(d₂ − d₁) / (d₁·f₂ − d₂·f₁)``, weighted by f₂ − f₁.
 
     Host time is the interval between the ends of two actions of a rank, minus the second action's cost, if that
-    action waited only for the first. Transfers are fitted to actions that waited only for a message.
+    action waited only for the first. Transfers are fitted to actions that waited only for a message. Latency and
+    bandwidth are the line through the medians of each message size.
+
+    First and last pass are the excess of each rank's first action, and of the last action of the first stage's
+    rank.
 
     With Megatron-LM's blocking calls, waits with two calls are one call longer than waits with one call; the
     remaining time is host time. Waits without a call are not used, because on the last rank they include the loss.

@@ -70,8 +70,7 @@ class LinkTimes:
         return np.asarray(self.gaps[1])
 
     def parts_of(self, start: Floats, before: Floats, made: Floats) -> tuple[Floats, Floats, Any]:
-        """Return the rank's gap before each action, the input's transit time, and whether the action waited for its
-        input.
+        """Return each rank's gap, its input's transit time, and whether the action waited for the input.
 
         `before` is the end of the rank's previous action, `made` the end of the action that computed the input.
         """

@@ -1,8 +1,8 @@
 """Read Nsight Systems' sqlite export (`nsys export --type sqlite`); each process is a rank.
 
-Source: docs.nvidia.com/nsight-systems, "SQLite Schema Reference". Times are nanoseconds. `eventType` is 59 for
-push/pop and 60 for start/end ranges. `globalTid` and `globalPid` hold the process in bits 24 to 47. Empty tables
-are not exported, so any table may be missing.
+Source: docs.nvidia.com/nsight-systems, "SQLite Schema Reference". Times are nanoseconds from the session's start.
+`eventType` is 59 for push/pop and 60 for start/end ranges; `correlationId` links a launch to its work. `globalTid`
+and `globalPid` hold the process in bits 24 to 47. Empty tables are not exported, so any table may be missing.
 """
 
 import sqlite3
